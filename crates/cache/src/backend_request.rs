@@ -1,9 +1,14 @@
-//! The request that a cache sends to the back end itself.
+//! Builds the request that a cache sends to its back end.
 //!
-//! `fetch` asks with it for a whole response that can serve everybody with the same key: by GET, for the
-//! target that is in the key, without what this one client has already or wants a part of, and with the
-//! validators of what is stored. What must stay true: nothing of the hop gets in, nothing that only a
-//! front end may say, and no word of a client about itself unless its peer is trusted; the body is none.
+//! `fetch` requests a whole response that can serve all requests with the same key: a GET for the
+//! key's target, without the client's own conditions and ranges, and with the validators of the
+//! stored response.
+//!
+//! # Invariants
+//!
+//! - The request has no body and no hop-by-hop field.
+//! - It has no field that only a front end may set, and no forwarding field of a client whose peer
+//!   is not trusted.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -22,7 +27,7 @@ use penstock_sys::net::PeerAddress;
 
 use crate::route_rules::{KeySource, RouteRules, push_host};
 
-/// Conditions and ranges of the client, which are answered from what is stored.
+/// The client's conditions and ranges. The cache evaluates them itself.
 const CLIENT_ONLY_FIELDS: [&str; 6] = [
     "if-match",
     "if-modified-since",
@@ -32,7 +37,7 @@ const CLIENT_ONLY_FIELDS: [&str; 6] = [
     "range",
 ];
 
-/// A request but for its body: what a question is made of.
+/// A client's request without its body, from which requests to the back end are built.
 #[derive(Debug, Clone)]
 pub(crate) struct ClientRequest {
     pub(crate) head: Arc<RequestHead>,
@@ -59,12 +64,12 @@ impl ClientRequest {
         }
     }
 
-    /// When its request came.
+    /// When the client's request arrived.
     pub(crate) fn arrived(&self) -> Instant {
         self.arrived_at
     }
 
-    /// The same client, as if its request had come now: what is asked for it later has a time of its own.
+    /// The same request with the current time as its arrival, for a request that is sent later.
     pub(crate) fn with_current_time(&self) -> Self {
         Self {
             arrived_at: clock::now(),
@@ -72,7 +77,7 @@ impl ClientRequest {
         }
     }
 
-    /// What keys are made of for it.
+    /// The inputs of the request's key.
     pub(crate) fn key_source(&self) -> KeySource<'_> {
         KeySource {
             head: &self.head,
@@ -85,11 +90,11 @@ impl ClientRequest {
     }
 }
 
-/// The question that stands for the request of `client` and all with its key; for a part of the answer, if one
-/// is named.
+/// Builds the request that represents `client` and all requests with the same key. With `part`, it
+/// requests that range.
 ///
 /// # Errors
-/// When it makes no valid head: what is added is not the client's, so this is the house's fault.
+/// Fails if the head is invalid: an internal error, since the added fields are not the client's.
 pub(crate) fn build_request(
     rules: &RouteRules,
     client: &ClientRequest,
@@ -102,7 +107,7 @@ pub(crate) fn build_request(
     let arrival = RequestOrigin {
         peer: client.peer,
         listener: Arc::clone(&client.listener),
-        // Of its own: the client may leave while others wait.
+        // A state of its own: the client may disconnect while others wait.
         client_state: Arc::default(),
         arrived: client.arrived_at,
         trusted_proxies: Arc::clone(&client.trusted_proxies),
@@ -128,7 +133,7 @@ fn build_head(
     let mut writer = HeadWriter::new(old, "GET", &target);
     let mut host = Vec::new();
     push_host(&asker, &mut host);
-    // HTTP/1.0 may come without.
+    // HTTP/1.0 requests may have no host.
     if old.field("host").is_some() || !host.is_empty() {
         writer.field("Host", &host);
     }

@@ -1,12 +1,16 @@
-//! Requests to the back end that are under way, so that those who want the same wait instead of asking too.
+//! Coalesced fetches (request collapsing): requests for the same object share one request to the
+//! back end.
 //!
-//! `handler` joins a flight or leads one; `fetch` lands it as soon as the head of the response says what
-//! becomes of it. A landed flight is in nobody's way: who comes later finds the growing object in the
-//! store. Keys that turned out not to be stored are remembered for a while ([`CoalescedFetches::mark`]), and
-//! requests for them do not wait for one another.
+//! `handler` joins a fetch or leads a new one; `fetch` completes it as soon as the response head
+//! has been judged. Later requests find the partial object in the store. Keys that turned out to be
+//! uncacheable are remembered for a while ([`CoalescedFetches::mark_uncacheable`]), and requests
+//! for them do not wait for each other.
 //!
-//! What must stay true: a flight lands in any case, also when its task ends without a word; one that nobody
-//! waits for can be told so; a response that is not stored reaches nobody but the one who asked.
+//! # Invariants
+//!
+//! - Every fetch completes, even if its task ends early.
+//! - A fetch can tell that its last waiter has left.
+//! - A response that is not stored reaches only the request that led the fetch.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -22,102 +26,103 @@ use tokio::sync::{Notify, watch};
 
 use crate::store::{Hit, ObjectKey, PartialObject};
 
-/// How long a key counts as not stored without another word of its back end. One request too many a minute
-/// for each page is nothing; the first response that may be stored ends it at once.
+/// How long a key counts as uncacheable. One needless request a minute for each page is cheap, and
+/// the first storable response clears the key.
 const UNCACHEABLE_TIME: Duration = Duration::from_secs(60);
 
-/// Keys remembered as not stored in each shard; more are not, and collapse for nothing.
+/// Uncacheable keys remembered in each shard. Further keys are not remembered, and their requests
+/// wait for each other in vain.
 const MAX_UNCACHEABLE_KEYS: usize = 2048;
 
 const SHARDS: usize = 16;
 
-/// All flights of one route.
+/// All fetches of one route.
 #[derive(Debug, Default)]
 pub(crate) struct CoalescedFetches {
-    /// Tells texts apart whose public hash is the same: whoever chooses URLs can compute such ones.
+    /// Hashes key texts. Clients choose URLs and could compute collisions of an unkeyed hash.
     secret: RandomState,
-    /// Held for a look-up only.
+    /// Locked for a look-up only.
     shards: [Mutex<FetchShard>; SHARDS],
 }
 
 #[derive(Debug, Default)]
 struct FetchShard {
     fetches: HashMap<u128, Vec<Arc<CoalescedFetch>>>,
-    /// Until when responses for a key are known not to be stored, by the keyed hash of its text.
+    /// When each uncacheable key expires, by the keyed hash of its text.
     uncacheable: HashMap<u64, Instant>,
 }
 
-/// What has come of a flight, for all who wait for it.
+/// The result of a fetch, for all its waiters.
 #[derive(Debug, Clone)]
 pub(crate) enum FetchOutcome {
-    /// The response is being stored; `whole` is its body, if it is here already.
+    /// The response is being stored. `whole` is its body if that has arrived already.
     Stored {
         partial: Arc<PartialObject>,
         whole: Option<Bytes>,
     },
-    /// What is stored is still current.
+    /// The stored response is still current.
     Revalidated(Hit),
-    /// The response is for the one who led.
+    /// The response is for the leader only.
     NotStored {
-        /// It says that the back end failed (RFC 5861 §4).
+        /// The status is a back-end failure (RFC 5861 §4).
         is_error: bool,
     },
-    /// It was not needed: what is wanted is in the store.
+    /// No request was needed: the store has the object.
     LookAgain,
     /// There is no response.
     Failed(FaultKind, String),
 }
 
-/// What the one who leads gets beside.
+/// The leader's own result of a fetch.
 #[derive(Debug, Default)]
 pub(crate) struct LeaderResult {
     /// The response that is not stored, or the failure.
     pub(crate) reply: Option<Result<Reply, Fault>>,
-    /// Where the time went, for one that is.
+    /// Timing of a stored response.
     pub(crate) timing: RequestTiming,
-    /// What the back end answered with.
+    /// The back end's status.
     pub(crate) status: Option<Status>,
-    /// Why it is not stored.
+    /// Why the response is not stored.
     pub(crate) detail: Option<&'static str>,
 }
 
-/// One request under way.
+/// One request to the back end.
 #[derive(Debug)]
 struct CoalescedFetch {
     key: ObjectKey,
-    /// What is known of the fields that select the variant: nothing, or their values.
+    /// The values of the fields that select the variant, as far as known; else empty.
     variant_hint: Vec<u8>,
     waiter_count: AtomicUsize,
     mode: FetchMode,
     started_at: Instant,
-    /// What it brings must not be stored: somebody wrote to the resource meanwhile.
+    /// The result must not be stored: the resource was changed or purged meanwhile.
     is_outdated: AtomicBool,
-    /// Nobody may join any more. Changed and read under the shard's lock.
+    /// No further request may join. Changed and read under the shard's lock.
     is_closed: AtomicBool,
     last_waiter_left: Notify,
     outcome: watch::Sender<Option<FetchOutcome>>,
     leader_result: Mutex<LeaderResult>,
 }
 
-/// Who may wait for a flight.
+/// Which requests may wait for a fetch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FetchMode {
-    /// Whoever wants the same.
+    /// All requests for the same object.
     Shared,
-    /// Nobody but the one who began it.
+    /// Only the request that began it.
     Exclusive,
-    /// Whoever wants the same; but it goes on without anybody.
+    /// All requests for the same object, and the fetch continues without waiters.
     Background,
 }
 
-/// A place among those who wait; its drop leaves.
+/// One waiter of a fetch. Dropping it leaves the fetch.
 #[derive(Debug)]
 pub(crate) struct FetchWaiter {
     fetches: Arc<CoalescedFetches>,
     fetch: Arc<CoalescedFetch>,
 }
 
-/// The end of a flight that is in the hands of whoever flies it.
+/// The obligation to complete a fetch, held by the task that runs it.
 #[derive(Debug)]
 pub(crate) struct FetchCompletion {
     fetches: Arc<CoalescedFetches>,
@@ -125,12 +130,12 @@ pub(crate) struct FetchCompletion {
     is_completed: bool,
 }
 
-/// What joining came to.
+/// The result of [`CoalescedFetches::join`].
 #[derive(Debug)]
 pub(crate) enum JoinOutcome {
-    /// There was none: the caller flies it.
+    /// A new fetch: the caller runs it.
     Leader(FetchWaiter, FetchCompletion),
-    /// Somebody else flies it.
+    /// Another request leads the fetch.
     Waiter(FetchWaiter),
 }
 
@@ -142,7 +147,8 @@ impl CoalescedFetches {
         shard.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Joins the flight for this key and guess, or begins it; with `since` only one that began since then.
+    /// Joins the fetch for this key and variant hint, or begins one. With `since`, only a fetch
+    /// that began no earlier is joined.
     pub(crate) fn join(
         self: &Arc<Self>,
         key: &ObjectKey,
@@ -166,7 +172,7 @@ impl CoalescedFetches {
         JoinOutcome::Leader(self.new_waiter(&flight), self.new_completion(flight))
     }
 
-    /// Begins a flight that nobody waits for, if there is none for this key and guess.
+    /// Begins a fetch without waiters, unless there is one for this key and variant hint.
     pub(crate) fn begin_background(
         self: &Arc<Self>,
         key: &ObjectKey,
@@ -187,7 +193,7 @@ impl CoalescedFetches {
         Some(self.new_completion(flight))
     }
 
-    /// Begins a flight that nobody can join.
+    /// Begins a fetch that no other request can join.
     pub(crate) fn begin_exclusive(
         self: &Arc<Self>,
         key: &ObjectKey,
@@ -199,14 +205,14 @@ impl CoalescedFetches {
         ));
         let ticket = self.new_waiter(&flight);
         let mut shard = self.shard(key);
-        // In the table it can be outdated.
+        // The entry lets `mark_outdated` find the fetch.
         let under_way = shard.fetches.entry(key.hash).or_default();
         under_way.push(Arc::clone(&flight));
         drop(shard);
         (ticket, self.new_completion(flight))
     }
 
-    /// What is under way for `key` must not be stored any more.
+    /// Marks the running fetches for `key` as outdated: their responses are not stored.
     pub(crate) fn mark_outdated(&self, key: &ObjectKey) {
         for flight in self.shard(key).fetches.get(&key.hash).into_iter().flatten() {
             if flight.key.text == key.text {
@@ -215,7 +221,7 @@ impl CoalescedFetches {
         }
     }
 
-    /// The same for all keys of a URL. Looks at every flight.
+    /// Marks the fetches for all keys of a URL as outdated. Scans every fetch.
     pub(crate) fn mark_url_outdated(&self, url: &[u8]) {
         for shard in &self.shards {
             let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
@@ -227,7 +233,7 @@ impl CoalescedFetches {
         }
     }
 
-    /// Remembers at `now` that responses for `key` are not stored.
+    /// Records at `now` that responses for `key` are not stored.
     pub(crate) fn mark_uncacheable(&self, key: &ObjectKey, now: Instant) {
         let mut shard = self.shard(key);
         if shard.uncacheable.len() >= MAX_UNCACHEABLE_KEYS {
@@ -240,19 +246,20 @@ impl CoalescedFetches {
         }
     }
 
-    /// A failure says nothing of the resource: what was not stored before is not now, as far as is known.
+    /// Extends the mark of an uncacheable key after a failed request, which tells nothing new about
+    /// the resource.
     pub(crate) fn renew_uncacheable(&self, key: &ObjectKey, now: Instant) {
         if let Some(until) = self.shard(key).uncacheable.get_mut(&self.text_hash(key)) {
             *until = now + UNCACHEABLE_TIME;
         }
     }
 
-    /// Forgets that.
+    /// Clears the uncacheable mark of `key`.
     pub(crate) fn clear_uncacheable(&self, key: &ObjectKey) {
         self.shard(key).uncacheable.remove(&self.text_hash(key));
     }
 
-    /// Whether responses for `key` were not stored lately.
+    /// Whether `key` was lately marked as uncacheable.
     pub(crate) fn is_uncacheable(&self, key: &ObjectKey, now: Instant) -> bool {
         let shard = self.shard(key);
         let until = shard.uncacheable.get(&self.text_hash(key));
@@ -306,7 +313,7 @@ impl CoalescedFetch {
         }
     }
 
-    /// Whether who wants that may wait for it.
+    /// Whether a request for this key and variant hint may wait for the fetch.
     fn matches(&self, key: &ObjectKey, guess: &[u8]) -> bool {
         self.mode != FetchMode::Exclusive && self.variant_hint == guess && self.key.text == key.text
     }
@@ -319,16 +326,16 @@ impl CoalescedFetch {
 }
 
 impl FetchWaiter {
-    /// Waits until the flight has landed. Cancel safe.
+    /// Waits until the fetch has completed. Cancel safe.
     pub(crate) async fn wait(&self) -> FetchOutcome {
         let mut outcome = self.fetch.outcome.subscribe();
         let landed = outcome.wait_for(Option::is_some).await;
-        // The sender is in the flight, which is held here.
+        // The sender is in the fetch, which this waiter holds.
         let landed = landed.ok().and_then(|landed| landed.clone());
         landed.unwrap_or_else(|| FetchOutcome::Failed(FaultKind::Internal, FETCH_LOST.to_owned()))
     }
 
-    /// What is for the one who leads alone.
+    /// Takes the leader's own result.
     pub(crate) fn take_leader_result(&self) -> LeaderResult {
         std::mem::take(&mut self.fetch.leader_result())
     }
@@ -336,7 +343,7 @@ impl FetchWaiter {
 
 impl Drop for FetchWaiter {
     fn drop(&mut self) {
-        // Under the lock: nobody joins between the last one's leaving and its being noticed.
+        // The lock keeps requests from joining between the last waiter's drop and its detection.
         let shard = self.fetches.shard(&self.fetch.key);
         if self.fetch.waiter_count.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.fetch.last_waiter_left.notify_one();
@@ -346,7 +353,7 @@ impl Drop for FetchWaiter {
 }
 
 impl FetchCompletion {
-    /// Waits until nobody waits, and takes the flight out of everybody's sight then. Cancel safe.
+    /// Waits until no waiter is left, then removes the fetch from the table. Cancel safe.
     pub(crate) async fn wait_until_abandoned(&self) {
         if self.fetch.mode == FetchMode::Background {
             return std::future::pending().await;
@@ -363,17 +370,19 @@ impl FetchCompletion {
         }
     }
 
-    /// Whether nobody asked for it.
+    /// Whether the fetch began without a waiter.
     pub(crate) fn is_background(&self) -> bool {
         self.fetch.mode == FetchMode::Background
     }
 
-    /// Lets nobody join from here on. Whoever has joined did so before anything that happens after it.
+    /// Lets no further request join. Every request that has joined did so before the events that
+    /// follow this call.
     pub(crate) fn close_to_joiners(&self) {
         self.set_closed(true);
     }
 
-    /// Begins anew, with a question that is still to be asked: what happened so far does not count.
+    /// Prepares for a second request to the back end: clears the outdated mark and lets requests
+    /// join again.
     pub(crate) fn restart(&self) {
         self.fetch.is_outdated.store(false, Ordering::Relaxed);
         self.set_closed(false);
@@ -385,12 +394,12 @@ impl FetchCompletion {
         drop(shard);
     }
 
-    /// Whether what it brings must not be stored.
+    /// Whether the response must not be stored.
     pub(crate) fn is_outdated(&self) -> bool {
         self.fetch.is_outdated.load(Ordering::Relaxed)
     }
 
-    /// Tells all who wait what has come of it. What is stored must be in its store by now.
+    /// Publishes the result to all waiters. A stored object must be in its store by now.
     pub(crate) fn complete(mut self, outcome: FetchOutcome, lead: LeaderResult) {
         self.complete_once(outcome, lead);
     }
@@ -412,7 +421,7 @@ impl Drop for FetchCompletion {
     }
 }
 
-/// What is said when the task of a flight ended without a word: the loop stops.
+/// The failure's cause when the task ended early, because the event loop stops.
 const FETCH_LOST: &str = "the cache's request to the back end was given up";
 
 #[cfg(test)]

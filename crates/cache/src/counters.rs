@@ -1,29 +1,29 @@
-//! What caches did with requests: counted by `handler` and what is below it, shown by the status.
-//!
-//! One set for each route's cache. Plain counters: nobody decides by them.
+//! Counters of a route's cache, updated by `handler` and the modules it calls, and shown by the
+//! status page.
 
 use penstock_exchange::metrics::Counter;
 
-/// What the cache of one route did. Each request that may use the cache counts once as one of `hits`, `stale`,
-/// `validated`, `collapsed`, `misses` and `passed`.
+/// Counters of one route's cache. Each request that may use the cache counts once, as one of
+/// `hits`, `stale`, `revalidated`, `collapsed`, `misses` and `bypassed`.
 #[derive(Debug, Default)]
 pub struct CacheCounters {
-    /// Answered from what is stored, fresh.
+    /// Answered with a fresh stored response.
     pub hits: Counter,
-    /// Answered with what is stale: while it is revalidated, or because the back end failed.
+    /// Answered with a stale response, during its revalidation or after a failure of the back end.
     pub stale: Counter,
-    /// Answered from what is stored after the back end said that it is still current.
+    /// Answered with a stored response that the back end confirmed.
     pub revalidated: Counter,
-    /// Answered with what another request brought.
+    /// Answered with the result of another request's fetch.
     pub collapsed: Counter,
     /// Answered by the back end.
     pub misses: Counter,
-    /// Not for the cache: methods, bypass rules, a disk that is out, responses that are not stored.
+    /// Bypassed the cache: methods, bypass rules, a disk out of service, responses that are not
+    /// stored.
     pub bypassed: Counter,
-    /// Fetches that failed: no response, or one that ended too early.
+    /// Failed fetches: no response, or a truncated one.
     pub fetch_failures: Counter,
-    /// Responses that went into a store.
+    /// Responses written to a store.
     pub stored: Counter,
-    /// Bytes of bodies that came from a store.
+    /// Body bytes sent from a store.
     pub served_bytes: Counter,
 }

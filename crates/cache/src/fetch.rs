@@ -1,12 +1,16 @@
-//! One request to the handler behind a cache, and what becomes of its response.
+//! One request from the cache to its back end, and the storing of the response.
 //!
-//! `handler` starts it, in a task of its own on the loop of the request that led to it: so it goes on when
-//! that client leaves, as long as others wait or the response is stored, and ends when nobody would have
-//! anything of it. It lands its flight when the head is there; what is stored it goes on reading into the
-//! store's [`ObjectWriter`]. Its deadlines are those of the handler behind.
+//! `handler` starts a fetch as its own task on the event loop of the leading request. So the fetch
+//! outlives that client as long as others wait or the response is stored, and ends as soon as the
+//! result is of no use. The fetch completes when the response head is judged; the body of a stored
+//! response is then copied into the store's [`ObjectWriter`]. The back end's handler sets the
+//! deadlines.
 //!
-//! What must stay true: a response that was cut is never stored; what is not for everybody reaches only
-//! the one who led; a failure of the back end takes nothing away that may still be served stale.
+//! # Invariants
+//!
+//! - A truncated response is never stored.
+//! - A response that may not be shared reaches only the leader.
+//! - A failure of the back end removes nothing that may still be served stale.
 
 mod slice;
 
@@ -34,21 +38,21 @@ use crate::store::{
     Hit, HitBody, LIFETIME_WORDS, ObjectKey, ObjectMeta, ObjectWriter, PartialObject, Store,
 };
 
-/// What is to be fetched.
+/// A request to the back end for one key.
 #[derive(Debug)]
 pub(crate) struct Fetch {
     pub(crate) shared: Arc<SharedCache>,
     pub(crate) store: Arc<Store>,
     pub(crate) key: ObjectKey,
-    /// Whose request led to it.
+    /// The client's request that led to the fetch.
     pub(crate) client: ClientRequest,
-    /// What is stored and stale.
+    /// The stale stored response.
     pub(crate) stale_hit: Option<Hit>,
-    /// Only this slice of it, which is stored by itself.
+    /// Set if only this slice is requested, which is stored as its own object.
     pub(crate) slice: Option<SliceFetch>,
 }
 
-/// When the question went out and when the head of its answer came, since the epoch.
+/// When the request was sent and when the response head arrived, since the epoch.
 #[derive(Debug, Clone, Copy)]
 struct FetchTimes {
     request_time: Duration,
@@ -56,14 +60,14 @@ struct FetchTimes {
 }
 
 impl Fetch {
-    /// Starts it, on this loop.
+    /// Starts the fetch on the current event loop.
     pub(crate) fn start(self, landing: FetchCompletion) {
         loops::spawn_here(self.run(landing));
     }
 
     fn validators(&self) -> RevalidationFields<'_> {
         match &self.stale_hit {
-            // A body on its way in has nothing to be kept for yet.
+            // A partial body is not confirmed: it may yet fail.
             Some(base) if !matches!(base.body, HitBody::Partial(_)) => {
                 revalidation_fields(&base.meta.fields)
             }
@@ -77,7 +81,7 @@ impl Fetch {
             return;
         };
         if is_not_modified(&answered) && self.stale_hit.is_some() {
-            // Who joins from here on would come after a purge that is not seen below.
+            // A request that joins later could come after a purge that the check below misses.
             landing.close_to_joiners();
             match self.revalidate(&answered, times, purges, &landing) {
                 Some(hit) => {
@@ -87,7 +91,8 @@ impl Fetch {
                     };
                     return landing.complete(FetchOutcome::Revalidated(hit), lead);
                 }
-                // It is about another response, or about one that was purged: ask again, without a condition.
+                // The 304 is about another response or about a purged one: repeat without a
+                // condition.
                 None => {
                     landing.restart();
                     purges = self.store.purge_count();
@@ -144,7 +149,7 @@ impl Fetch {
         }
     }
 
-    /// Asks; nothing when nobody waits for it any more.
+    /// Sends the request. Returns `None` when no waiter is left.
     async fn send_request(
         &self,
         landing: &FetchCompletion,
@@ -186,8 +191,8 @@ impl Fetch {
         ))
     }
 
-    /// What is stored, after a 304; none if that is about something else or somebody took it out meanwhile,
-    /// and it is gone then.
+    /// Returns the stored response after a 304. If the 304 is about another response, or the object
+    /// was purged or outdated meanwhile, removes the object and returns `None`.
     fn revalidate(
         &mut self,
         answered: &Result<Reply, Fault>,
@@ -207,13 +212,13 @@ impl Fetch {
         None
     }
 
-    /// What is stored, after a 304 about it.
+    /// Applies a 304 to the stored response.
     fn freshened_hit(&self, base: &Hit, of_304: &FieldBlock, times: FetchTimes) -> Hit {
         let mut fields = freshen(&base.meta.fields, of_304, times.response_time);
         self.shared.rules.remove_tags(&mut fields);
-        // A 304 speaks to the front end and the hub for its own request, not for later clients.
+        // The internal fields of a 304 are instructions for its own request, not for later clients.
         remove_internal(&mut fields);
-        // These are not stored, but count.
+        // These fields are not stored, but count for the lifetime.
         let mut judged = fields.clone();
         for name in ["age", "x-accel-expires", "surrogate-control"] {
             if let Some(value) = of_304.get(name) {
@@ -235,8 +240,8 @@ impl Fetch {
                 meta.response_time = times.response_time;
                 self.store.freshen(base, meta)
             }
-            // Current for the one who asked, and for nobody after, if it was not only this request's own
-            // (`Authorization`) that spoke against it: others have what is stored as it was.
+            // The response serves this request. The stored object is removed, unless only this
+            // request's own fields (`Authorization`) forbid storing: then others keep it as it was.
             Err(reason) => {
                 if concerns_resource(Some(reason)) {
                     self.store.remove_hit(base);
@@ -266,7 +271,7 @@ impl Fetch {
         check_storable(&exchange, &self.shared.rules.policy)
     }
 
-    /// Stores a response, or leaves it to the one who led.
+    /// Stores the response, or leaves it to the leader.
     async fn store_or_refuse(
         self,
         response: Response,
@@ -276,7 +281,7 @@ impl Fetch {
     ) {
         let is_error = is_server_error(response.status);
         if is_error && self.stale_hit.is_some() {
-            // What is stored stays: it may be served for longer than this.
+            // The stored response stays: it may be served stale for longer.
             return complete_unstored_response(landing, response, "error");
         }
         let judged = self.judge_storing(response.status, &response.fields, times);
@@ -289,7 +294,7 @@ impl Fetch {
             let meta = self.object_meta(&response, &lifetime, times);
             let declared = response.body.length();
             let begun = self.store.begin_object(&self.key, meta, declared);
-            // Asked behind `begin`: what is taken out from then on is found on its way in.
+            // Checked after `begin_object`: later purges find the partial object.
             let is_out = |growing: &PartialObject| {
                 landing.is_outdated() || self.store.is_purged_since(purges, growing.meta())
             };
@@ -302,7 +307,7 @@ impl Fetch {
             }
         }
         let reason = refused.unwrap_or("store");
-        // A back end that failed says nothing about the resource.
+        // A failure of the back end tells nothing about the resource.
         if concerns_resource(judged.err()) && !is_error {
             self.shared
                 .fetches
@@ -350,15 +355,17 @@ impl Fetch {
         }
     }
 
-    /// Takes out what the new response does not take the place of by itself: what was found stale, and what
-    /// is selected by other fields than those of its `Vary`, which from now on decides (RFC 9111 §4.1).
+    /// Removes what the new response does not replace by its key alone: the stale response, and
+    /// variants selected by another set of fields than its `Vary`, which decides from now on (RFC
+    /// 9111 §4.1).
     fn evict_replaced(&self, new: &ObjectMeta) {
         if let Some(base) = &self.stale_hit
             && !base.meta.is_same_variant(new)
         {
             self.store.remove_hit(base);
         }
-        // A whole is not for slices to take out: a back end may well leave `Vary` out of parts.
+        // Slices do not replace a whole response: a back end may leave `Vary` out of partial
+        // responses.
         let is_other = |meta: &ObjectMeta| {
             meta.vary_names != new.vary_names
                 && (new.slice_set.is_none() || meta.slice_set.is_some())
@@ -368,14 +375,14 @@ impl Fetch {
                 break;
             };
             match &other.body {
-                // Who reads it goes on; it is not kept, and not found from here on.
+                // Current readers continue; the object is neither kept nor found any more.
                 HitBody::Partial(growing) => growing.discard(),
                 HitBody::Memory(_) | HitBody::Disk(_) => self.store.remove_hit(&other),
             }
         }
     }
 
-    /// Reads the body into the store.
+    /// Copies the body into the store.
     async fn write_body(&self, body: Body, mut filler: ObjectWriter) {
         let counts = &self.shared.counters;
         let key = filler.key().clone();
@@ -386,18 +393,18 @@ impl Fetch {
                 Ok(true)
             }
             Body::Stream(stream) => copy_stream(stream, &mut filler).await,
-            // `unstorable_reason` has refused the others.
+            // `unstorable_reason` has refused the other kinds.
             _ => Ok(true),
         };
         match filled {
             Ok(true) => {
                 match filler.finish().await {
                     true => counts.stored.increment(),
-                    // Too large, most likely: the next one need not be waited for.
+                    // Most likely too large: requests need not wait for the next one.
                     false => self.shared.fetches.mark_uncacheable(&key, clock::now()),
                 }
             }
-            // Nobody wants it.
+            // No reader is left, and the object cannot be stored.
             Ok(false) => drop(filler),
             Err(fault) => {
                 counts.fetch_failures.increment();
@@ -411,10 +418,10 @@ impl Fetch {
     }
 }
 
-/// Variants taken out at once when a resource changes its `Vary`; what is left goes with the next ones.
+/// Variants removed at once when a resource changes its `Vary`. Later responses remove the rest.
 const MAX_REPLACED_VARIANTS: usize = 64;
 
-/// Moves a body into the store; false when nobody wants it any more.
+/// Copies a body into the store. Returns `false` once the object is not needed any more.
 async fn copy_stream(
     mut stream: Box<dyn BodyStream>,
     filler: &mut ObjectWriter,
@@ -454,12 +461,12 @@ fn is_not_modified(answered: &Result<Reply, Fault>) -> bool {
     matches!(answered, Ok(Reply::Response(response)) if response.status == Status::NOT_MODIFIED)
 }
 
-/// Whether it says that the back end failed (RFC 5861 §4).
+/// Whether the status is a back-end failure (RFC 5861 §4).
 pub(crate) fn is_server_error(status: Status) -> bool {
     matches!(status.code(), 500 | 502 | 503 | 504)
 }
 
-/// What speaks against storing a response that its fields allow to store.
+/// Why a response cannot be stored although its fields allow it.
 fn unstorable_reason(response: &Response) -> Option<&'static str> {
     match &response.body {
         Body::Empty | Body::Bytes(_) | Body::Stream(_) => {}
@@ -469,11 +476,11 @@ fn unstorable_reason(response: &Response) -> Option<&'static str> {
     if response.max_rate.is_some() {
         return Some("limit-rate");
     }
-    // What it says is for this request's client alone.
+    // GRIP instructions are for this request's client only.
     if response.has_grip {
         return Some("hub");
     }
-    // It never ends.
+    // An event stream never ends.
     let content_type = response.fields.get("content-type").unwrap_or_default();
     let is_stream = content_type
         .get(..EVENT_STREAM.len())
@@ -483,8 +490,8 @@ fn unstorable_reason(response: &Response) -> Option<&'static str> {
 
 const EVENT_STREAM: &[u8] = b"text/event-stream";
 
-/// Whether the next response for the resource will likely not be stored either: what only this request
-/// brought about says nothing about others.
+/// Whether the next response for the resource is likely not storable either. A refusal that only
+/// this request caused tells nothing about others.
 pub(crate) fn concerns_resource(reason: Option<StoreRefusal>) -> bool {
     !matches!(
         reason,
@@ -500,7 +507,7 @@ fn lifetime_words(lifetime: &Lifetime) -> [i64; LIFETIME_WORDS] {
     words
 }
 
-/// What the rules said of a stored response; none if they never did.
+/// The lifetime that was stored with the response, if it is valid.
 pub(crate) fn lifetime_of(meta: &ObjectMeta) -> Option<Lifetime> {
     let mut words = [0; penstock_http::caching::LIFETIME_WORDS];
     for (word, value) in words.iter_mut().zip(meta.lifetime) {
@@ -509,7 +516,7 @@ pub(crate) fn lifetime_of(meta: &ObjectMeta) -> Option<Lifetime> {
     Lifetime::from_words(words)
 }
 
-/// Tells all who wait that the response is being stored; gives its body, which is to be read into the store.
+/// Publishes that the response is being stored, and returns its body, to be copied into the store.
 async fn complete_stored(
     landing: FetchCompletion,
     response: Response,
@@ -532,7 +539,7 @@ async fn complete_stored(
         },
         lead,
     );
-    // Those who wait here begin to read before anything can go wrong with the body.
+    // Lets the waiters on this loop begin to read before the body can fail.
     loops::yield_now().await;
     response.body
 }

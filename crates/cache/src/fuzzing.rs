@@ -1,19 +1,21 @@
-//! What a disk may give back instead of what was written, for the fuzzer: `fuzz/fuzz_targets/cache_file.rs`.
-//!
-//! Checksums keep arbitrary bytes from the decoders, so they are put right here first.
+//! Entry points for the fuzzer (`fuzz/fuzz_targets/cache_file.rs`): what a disk may return instead
+//! of what was written. Corrects checksums first, which would keep arbitrary bytes from the
+//! decoders.
 //!
 //! # Invariants
-//! - No bytes panic or ask for much memory. What is decoded is encoded and decoded again to the same.
+//!
+//! - No input panics or allocates much memory.
+//! - Decoded content, encoded again, decodes to the same.
 
 use crate::store::fuzzing;
 
-/// Reads `bytes` as an object's file: its preamble and slots as they are, then as the content of a slot
-/// whose checksum is right.
+/// Decodes `bytes` as an object's file: the preamble and slots as they are, then the content of a
+/// slot with a correct checksum.
 pub fn read_object(bytes: &[u8]) {
     fuzzing::read_object(bytes);
 }
 
-/// Reads `bytes` as a journal of purges, as they are and with the right checksum.
+/// Decodes `bytes` as a purge journal, as they are and with a correct checksum.
 pub fn read_journal(bytes: &[u8]) {
     fuzzing::read_journal(bytes);
 }
@@ -24,7 +26,7 @@ mod tests {
 
     #[test]
     fn bytes_with_the_right_checksums_do_not_panic_either() {
-        // A small generator: the fuzzer finds more, and is not always there.
+        // A small generator for runs without the fuzzer.
         let mut state = 7_u64;
         let mut next = move || {
             state = state

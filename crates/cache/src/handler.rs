@@ -1,11 +1,15 @@
-//! A cache in front of one handler.
+//! The cache in front of one handler, called by `edge` for each request.
 //!
-//! A request comes here from `edge`. What is fresh in memory is answered at once, on the loop and without
-//! a future; what is not for the cache goes on as it is (`handler/pass`); everything else is a
-//! `handler/journey`. The smallest answers do not even need a request (`handler/inline_response`).
+//! A fresh response in memory is sent at once, on the event loop and without a future. A request
+//! that the cache may not serve goes to the back end unchanged (`handler/bypass`). Every other
+//! request becomes a `handler/lookup`. For the smallest responses `edge` does not even build a
+//! request (`handler/inline_response`).
 //!
-//! What must stay true: a request that the cache does not answer reaches the handler behind in any case,
-//! whatever state the stores are in; nothing here waits for a disk.
+//! # Invariants
+//!
+//! - A request that the cache does not answer always reaches the back end, whatever the state of
+//!   the stores.
+//! - Nothing in this file waits for a disk.
 
 mod bypass;
 mod inline_response;
@@ -33,13 +37,13 @@ use crate::store::{Hit, ObjectKey, ObjectMeta, Store, StoreSet};
 use inline_response::LoopBuffers;
 use lookup::CacheLookup;
 
-/// A cache in front of one handler, with the rules of its route.
+/// A cache in front of one handler, with its route's rules.
 #[derive(Debug)]
 pub struct Cache {
     shared: Arc<SharedCache>,
 }
 
-/// What requests and fetches of one cache share.
+/// State shared by the requests and fetches of one cache.
 #[derive(Debug)]
 pub(crate) struct SharedCache {
     pub(crate) backend: Arc<dyn Handler>,
@@ -47,21 +51,21 @@ pub(crate) struct SharedCache {
     pub(crate) stores: StoreSet,
     pub(crate) fetches: Arc<CoalescedFetches>,
     pub(crate) counters: Arc<CacheCounters>,
-    /// A back end that fails does so for each request.
+    /// A failing back end would otherwise log a line for each request.
     pub(crate) log_throttle: LogThrottle,
     loop_buffers: PerLoop<LoopBuffers>,
 }
 
-/// What was found for a request.
+/// The result of a look-up for one request.
 #[derive(Debug)]
 pub(crate) enum LookupResult {
-    /// To be sent.
+    /// A stored response that may be sent.
     Usable(UsableHit),
-    /// The back end is to be asked about it first.
+    /// A stored response that must be revalidated first.
     Stale(StaleHit),
-    /// Nothing that it selects; `names` are those by which variants that it does not are selected.
+    /// No stored response matches. `names` are the selecting fields of variants that do not match.
     Missing { names: Option<Vec<String>> },
-    /// The request forbids to ask, and there is nothing to send.
+    /// The request has `only-if-cached`, and no stored response may be sent.
     Unsatisfiable,
 }
 
@@ -71,12 +75,12 @@ pub(crate) struct UsableHit {
     pub(crate) hit: Hit,
     pub(crate) age: Duration,
     pub(crate) ttl: i64,
-    /// It is stale, and to be revalidated behind the client's back.
+    /// The response is stale and is revalidated in the background.
     pub(crate) needs_revalidation: bool,
     pub(crate) is_stale: bool,
 }
 
-/// A stored response that may not be sent as it is.
+/// A stored response that may not be sent unvalidated.
 #[derive(Debug)]
 pub(crate) struct StaleHit {
     pub(crate) hit: Hit,
@@ -84,20 +88,21 @@ pub(crate) struct StaleHit {
     pub(crate) ttl: i64,
     /// Whether it may be sent when the back end fails.
     pub(crate) may_serve_on_error: bool,
-    /// Whether others could use what comes back without asking again.
+    /// Whether other requests could use the new response without revalidating it again.
     pub(crate) is_shareable: bool,
 }
 
 impl Cache {
-    /// Puts `stores` (those that `rules` names, in its order) in front of `inner`.
+    /// Creates a cache in front of `inner` with `stores`, the stores named by `rules` in the same
+    /// order.
     #[must_use]
     pub fn new(inner: Arc<dyn Handler>, rules: &RouteCache, stores: Vec<Arc<Store>>) -> Self {
         Self::with_scope("", inner, rules, stores)
     }
 
-    /// The same for the route called `scope`, any text that is the same after a restart. It is in every key:
-    /// routes of different back ends may see the same host and path, after a rewrite or an internal redirect,
-    /// and share a store.
+    /// Like [`Cache::new`], for the route called `scope`, a text that stays the same across
+    /// restarts. The scope is part of every key: after a rewrite or an internal redirect, routes
+    /// with different back ends may see the same host and path and share a store.
     #[must_use]
     pub fn with_scope(
         scope: &str,
@@ -121,7 +126,7 @@ impl Cache {
         }
     }
 
-    /// What it did so far.
+    /// The counters of this cache.
     #[must_use]
     pub fn counters(&self) -> &Arc<CacheCounters> {
         &self.shared.counters
@@ -148,7 +153,7 @@ impl Handler for Cache {
         let now = clock::wall_at(request.arrived);
         let found = shared.lookup(store, &key, &request.head, &asked, now);
         let is_missing = matches!(found, LookupResult::Missing { .. });
-        // It may be answered from slices, and is counted then.
+        // Slices may answer it; it is counted then.
         let is_far = is_missing && serve::wants_far_part(&request.head);
         if !is_far {
             store.count_lookup(matches!(found, LookupResult::Usable(_)));
@@ -173,7 +178,7 @@ impl Handler for Cache {
 }
 
 impl SharedCache {
-    /// The key of a request.
+    /// Builds the key of a request.
     fn request_key(&self, request: &Request) -> ObjectKey {
         self.loop_buffers.with(|scratch| {
             let text = &mut scratch.key;
@@ -183,7 +188,7 @@ impl SharedCache {
         })
     }
 
-    /// Looks for what `head` selects, and whether it may be sent at `now`.
+    /// Finds the stored response that `head` selects, and decides whether it may be sent at `now`.
     pub(crate) fn lookup(
         &self,
         store: &Arc<Store>,
@@ -192,11 +197,11 @@ impl SharedCache {
         asked: &CacheDirectives,
         now: Duration,
     ) -> LookupResult {
-        // The names and the request's values of the first variant that it does not select. Nearly all variants
-        // have the same names, and this is under a lock.
+        // The names and the request's own values of the first variant that does not match. Nearly
+        // all variants have the same names, and this runs under a lock.
         let mut other: Option<(Vec<String>, Vec<u8>)> = None;
         let found = store.find(key, &mut |meta| {
-            // What is stored in slices has no body of its own.
+            // A slice index has no body of its own.
             if meta.slice_set.is_some() {
                 return false;
             }
@@ -253,7 +258,7 @@ impl SharedCache {
         }
     }
 
-    /// The answer from memory, counted.
+    /// Builds the response from memory and counts the hit.
     fn respond_from_memory(&self, head: &RequestHead, usable: &UsableHit) -> Option<Response> {
         let response = serve::respond_from_memory(head, &usable.hit, &self.cache_headers(usable))?;
         self.count_hit(usable, response.body.length());
@@ -268,7 +273,7 @@ impl SharedCache {
         self.counters.served_bytes.add(length.unwrap_or_default());
     }
 
-    /// What is told with a stored response that may be sent.
+    /// The `Age` and `Cache-Status` of a stored response.
     fn cache_headers(&self, usable: &UsableHit) -> CacheHeaders<'static> {
         let status = CacheStatus {
             hit: true,
@@ -281,7 +286,7 @@ impl SharedCache {
         }
     }
 
-    /// Takes out of a response that is not from a store what clients do not see, and tells what the cache did.
+    /// Removes internal fields from a response that is not from a store, and adds `Cache-Status`.
     fn annotate_response(&self, response: &mut Response, told: &CacheStatus<'_>) {
         self.rules.remove_tags(&mut response.fields);
         response.fields.remove("x-accel-expires");
@@ -292,12 +297,12 @@ impl SharedCache {
     }
 }
 
-/// Whether a request selects a stored response (RFC 9111 §4.1).
+/// Whether the request selects this stored response (RFC 9111 §4.1).
 pub(crate) fn selects_variant(head: &RequestHead, meta: &ObjectMeta) -> bool {
     meta.vary_names.is_empty() || variant_key(head, &meta.vary_names) == meta.variant
 }
 
-/// What keys are made of for a request.
+/// The inputs of a request's key.
 fn key_source(request: &Request) -> KeySource<'_> {
     KeySource {
         head: &request.head,
@@ -308,7 +313,7 @@ fn key_source(request: &Request) -> KeySource<'_> {
     }
 }
 
-/// What is told of a request that went past the cache.
+/// The `Cache-Status` of a request that bypassed the cache.
 fn bypass_status(fwd: ForwardReason, detail: &'static str) -> CacheStatus<'static> {
     CacheStatus {
         fwd: Some(fwd),
@@ -317,7 +322,7 @@ fn bypass_status(fwd: ForwardReason, detail: &'static str) -> CacheStatus<'stati
     }
 }
 
-/// The answer to a request that forbids to ask, when there is nothing to send (RFC 9111 §5.2.1.7).
+/// The response to `only-if-cached` when no stored response may be sent (RFC 9111 §5.2.1.7).
 fn unsatisfiable_response() -> Response {
     let text = "Nothing is stored that answers this request.\n";
     let mut response = Response::text(Status::GATEWAY_TIMEOUT, "text/plain; charset=utf-8", text);

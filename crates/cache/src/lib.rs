@@ -1,14 +1,17 @@
-//! The HTTP cache: stored responses in front of any [`Handler`], in memory and over several disks.
+//! The HTTP cache: stores responses of any [`Handler`] in memory and on several disks.
 //!
-//! The way of a request: `handler` asks `rules` whether the cache may know of it at all and what its key
-//! is, `store` what it holds under that key, and `http`'s caching rules (RFC 9111) whether that may be
-//! sent. If not, one request goes to the handler behind, whose response is read into a `store` object
-//! that all who wait for it read from while it grows. `penstock`'s wiring starts one [`Store`] for
-//! each `[caches.NAME]` and makes one [`Cache`] for each route that names some.
+//! For each request, `handler` asks `route_rules` whether the cache may serve it and under which
+//! key, looks the key up in `store`, and asks `http`'s caching rules (RFC 9111) whether the stored
+//! response may be sent. If not, one request goes to the back end's handler. Its response is
+//! written to a `store` object that all waiting requests read while it grows. `penstock` starts one
+//! [`Store`] for each `[caches.NAME]` and one [`Cache`] for each route with a cache.
 //!
-//! What must stay true: what is served is byte for byte what a back end answered for that very key; an
-//! object is whole or not there, whatever ended the process that wrote it; a disk that fails, fills or
-//! stalls costs its share of hits and nothing else; memory, disks and waiting are bounded.
+//! # Invariants
+//!
+//! - A served response is byte for byte what a back end sent for that key.
+//! - A stored object is complete or absent, however the process that wrote it ended.
+//! - A disk that fails, fills up or stalls costs only its share of hits.
+//! - Memory, disk space and waiting times are bounded.
 //!
 //! [`Handler`]: penstock_exchange::Handler
 

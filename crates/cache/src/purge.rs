@@ -1,15 +1,15 @@
-//! Purging: what is taken out of the stores on demand, by the command and the admin interface.
+//! Purging: removes objects from the stores on request of the command line and the admin interface.
 
 use std::sync::Arc;
 
 use crate::store::{PurgeRule, Store};
 
-/// What is to be purged.
+/// Which objects to purge.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PurgeTarget {
     /// Every variant of one URL (`http://host/path?query`, or `/path?query` for every host).
     Url(String),
-    /// Every URL that begins so.
+    /// Every URL with this prefix.
     Prefix(String),
     /// Every response with this tag (surrogate key).
     Tag(String),
@@ -17,16 +17,18 @@ pub enum PurgeTarget {
     All,
 }
 
-/// What a purge did.
+/// The result of a purge.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PurgeOutcome {
-    /// Objects taken out, one that clients get while it is on its way in with them. What was only asked for
-    /// and what a store has not read back yet is not counted, and not served either.
+    /// Objects removed, including a partial object that clients read. Fetches without a response
+    /// yet and objects that a store has not yet read back from disk are not counted, and not served
+    /// either.
     pub removed_objects: u64,
 }
 
-/// Takes out of `stores` what `purge` says. From its return on nothing of it is served any more (what is
-/// being sent goes on). Looks at every object in memory, about 50 ms for a million; waits for no disk.
+/// Removes the matching objects from `stores`. After the return none of them is served any more;
+/// responses being sent continue. Scans every object in memory, about 50 ms for a million, and
+/// waits for no disk.
 pub fn purge(stores: &[Arc<Store>], purge: &PurgeTarget) -> PurgeOutcome {
     let rule = match purge {
         PurgeTarget::Url(url) => PurgeRule::Url(url.clone()),

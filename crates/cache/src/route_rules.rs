@@ -1,11 +1,15 @@
-//! A route's rules, made ready to ask: which requests the cache knows of, and under what key.
+//! A route's compiled cache rules: which requests may use the cache, and under which key.
 //!
-//! `handler` asks first [`Rules::classify`], then [`Rules::write_key`]; `fetch` sends what the key says and
-//! nothing beside it ([`Rules::push_target`], [`push_host`]). Pure but for what is in the request.
+//! `handler` calls [`RouteRules::classify`], then [`RouteRules::write_key`]. `fetch` sends only
+//! what the key contains ([`RouteRules::push_target`], [`push_host`]). Pure functions of the
+//! request.
 //!
-//! What must stay true: two requests have one key only when the back end is asked the same for both, but
-//! for fields that its `Vary` names; whatever could change the answer unseen is in the key, is not sent,
-//! or keeps the request from the cache.
+//! # Invariants
+//!
+//! - Two requests share a key only if the back end gets the same request for both, apart from
+//!   fields named by its `Vary`.
+//! - Whatever else could change the response is in the key, is not sent, or makes the request
+//!   bypass the cache.
 
 use std::time::Duration;
 
@@ -23,57 +27,59 @@ use penstock_http::{FieldBlock, RequestHead};
 /// The rules of one route.
 #[derive(Debug)]
 pub(crate) struct RouteRules {
-    /// For responses that do not say it themselves.
+    /// Lifetimes of responses that do not set their own.
     pub(crate) policy: CachePolicy,
-    /// A response is stored at the so-manieth request for it.
+    /// A response is stored at the `min_uses`th request for it.
     pub(crate) min_uses: u32,
-    /// How long a request waits for another one's response.
+    /// How long a request waits for another request's fetch.
     pub(crate) lock_timeout: Duration,
-    /// Whether responses say what the cache did.
+    /// Whether responses get a `Cache-Status`.
     pub(crate) sends_cache_status: bool,
-    /// Fields of responses that hold their tags.
+    /// Response fields that list the tags.
     tag_fields: Vec<String>,
     key: CacheKey,
     bypass: CacheBypass,
     scope: String,
 }
 
-/// What a key is made of.
+/// The inputs of a key.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct KeySource<'a> {
     pub(crate) head: &'a RequestHead,
     /// The scheme that the client used.
     pub(crate) scheme: &'a str,
-    /// Whether the peer is trusted to speak for a client of its own.
+    /// Whether the peer is a trusted proxy.
     pub(crate) is_trusted: bool,
-    /// What counts of the words of proxies and of the route's rules; none of nearly all requests.
+    /// The accepted statements of proxies and of the route's rules about the request. `None` for
+    /// nearly all requests.
     pub(crate) forwarded: Option<&'a ForwardedInfo>,
-    /// What was stripped from the front of the path.
+    /// The prefix stripped from the path.
     pub(crate) mount: &'a Mount,
 }
 
-/// What the cache may do with a request.
+/// How the cache treats a request.
 #[derive(Debug)]
 pub(crate) enum CacheUse {
-    /// It goes to the back end and leaves nothing behind.
+    /// The request goes to the back end, and nothing is stored.
     Bypass(ForwardReason, &'static str),
-    /// It may be answered from what is stored.
+    /// The request may be answered from the store.
     Lookup(CacheDirectives),
 }
 
-/// What a request says to caches.
+/// The cache directives of a request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CacheDirectives {
-    /// Whether what the back end says may be stored.
+    /// Whether the response may be stored.
     pub(crate) may_store: bool,
     /// Whether the back end must not be asked.
     pub(crate) only_if_cached: bool,
-    /// Its `Cache-Control`.
+    /// The request's `Cache-Control`.
     pub(crate) directives: RequestDirectives,
 }
 
-/// Fields by which frameworks let a client change method or host of its request, and that pass every front
-/// end. What they bring about is in no key (CPDoS by method override, host header injection).
+/// Fields with which frameworks let a client override a request's method or host, and which pass
+/// every front end. Their effect is in no key (cache poisoning by method override, host header
+/// injection).
 const OVERRIDE_FIELDS: [&str; 6] = [
     "x-http-method-override",
     "x-http-method",
@@ -109,12 +115,12 @@ impl RouteRules {
         }
     }
 
-    /// Sets what tells this route's keys from those of others.
+    /// Sets the text that separates this route's keys from other routes'.
     pub(crate) fn set_scope(&mut self, scope: &str) {
         self.scope = scope.replace('\0', " ");
     }
 
-    /// What the cache may do with a request that has this head.
+    /// Decides how the cache treats a request with this head.
     pub(crate) fn classify(&self, head: &RequestHead) -> CacheUse {
         let (may_store, only_if_cached) = match cache_eligibility(head) {
             CacheEligibility::Bypass(bypass) => {
@@ -157,18 +163,18 @@ impl RouteRules {
         })
     }
 
-    /// Whether the route's own exceptions leave a request that is plain otherwise to the cache.
+    /// Whether the route's bypass rules let an otherwise plain request use the cache.
     pub(crate) fn allows_plain(&self, head: &RequestHead) -> bool {
         let is_free = self.bypass.headers.is_empty() && self.bypass.cookies.is_empty();
         is_free || matches!(self.classify(head), CacheUse::Lookup(_))
     }
 
-    /// Writes the text of the key of a request's own target.
+    /// Writes the key text of a request's own target.
     pub(crate) fn write_key(&self, asker: &KeySource<'_>, out: &mut Vec<u8>) {
         self.write_key_for(asker, asker.head.target_path_query(), out);
     }
 
-    /// Writes the text of the key of `target` (in origin form), as `asker` would ask for it:
+    /// Writes the key text of `target` (in origin form) as requested by `asker`:
     /// `scheme://host/path?query`, then for each further part a NUL byte and the part.
     pub(crate) fn write_key_for(&self, asker: &KeySource<'_>, target: &str, out: &mut Vec<u8>) {
         self.write_url_for(asker, target, out);
@@ -200,7 +206,7 @@ impl RouteRules {
                 }
             }
         }
-        // What an application makes links and redirects of.
+        // Applications build links and redirects from it.
         if !asker.mount.is_root() {
             part(b"mount ", asker.mount.path().as_bytes(), None);
         }
@@ -221,7 +227,7 @@ impl RouteRules {
         }
     }
 
-    /// Writes the part of the key that purging knows: `scheme://host/path?query`.
+    /// Writes the part of the key that purges match: `scheme://host/path?query`.
     pub(crate) fn write_url_for(&self, asker: &KeySource<'_>, target: &str, out: &mut Vec<u8>) {
         out.extend_from_slice(asker.scheme.as_bytes());
         out.extend_from_slice(b"://");
@@ -231,7 +237,7 @@ impl RouteRules {
         self.push_target(target, out);
     }
 
-    /// Whether keys may differ in more than their URL for one target.
+    /// Whether keys of one target may differ in more than the URL.
     pub(crate) fn has_extra_key_parts(&self, asker: &KeySource<'_>) -> bool {
         !self.key.headers.is_empty()
             || !self.key.cookies.is_empty()
@@ -244,7 +250,7 @@ impl RouteRules {
                     .any(|(name, _)| is_forwarded_proxy_field(name)))
     }
 
-    /// Writes path and query of `target` as far as they are in the key, which is what the back end is asked for.
+    /// Writes the part of `target` that is in the key; the back end gets the same.
     pub(crate) fn push_target(&self, target: &str, out: &mut Vec<u8>) {
         if matches!(self.key.query, QueryKey::All) {
             out.extend_from_slice(target.as_bytes());
@@ -265,7 +271,7 @@ impl RouteRules {
         }
     }
 
-    /// The tags that a response has.
+    /// The tags of a response.
     pub(crate) fn tags_of(&self, fields: &FieldBlock) -> Vec<String> {
         let is_tags = |name: &str| {
             self.tag_fields
@@ -274,7 +280,7 @@ impl RouteRules {
         };
         let mut found = Vec::new();
         for (_, value) in fields.iter().filter(|(name, _)| is_tags(name)) {
-            // `Surrogate-Key` has blanks between tags, `Cache-Tag` commas.
+            // `Surrogate-Key` separates tags by blanks, `Cache-Tag` by commas.
             let tags = value.split(|byte| matches!(byte, b' ' | b'\t' | b','));
             let tags = tags.filter(|tag| !tag.is_empty());
             found.extend(tags.map(|tag| String::from_utf8_lossy(tag).into_owned()));
@@ -284,7 +290,7 @@ impl RouteRules {
         found
     }
 
-    /// Takes out what clients do not see.
+    /// Removes the tag fields, which clients do not get.
     pub(crate) fn remove_tags(&self, fields: &mut FieldBlock) {
         for name in &self.tag_fields {
             fields.remove(name);
@@ -303,7 +309,7 @@ impl RouteRules {
 }
 
 impl<'a> KeySource<'a> {
-    /// The host that a proxy or a rule says, where it is not the one in the URL.
+    /// The host set by a proxy or a rule, if it differs from the URL's.
     pub(crate) fn forwarded_host(&self) -> Option<&'a str> {
         let host = self.forwarded?.host.as_deref()?;
         (!host.eq_ignore_ascii_case(self.head.host())).then_some(host)
@@ -314,17 +320,17 @@ impl<'a> KeySource<'a> {
     }
 }
 
-/// Whether a field of a trusted proxy goes to the back end as it was sent, and may change its
-/// answer for others: not one about who the client is. What counts of the others is in the key
-/// already, and they say no more.
+/// Whether a trusted proxy's field reaches the back end unchanged and may change the response for
+/// others. Fields about the client's address do not count. The accepted content of the other
+/// forwarding fields is in the key already.
 fn is_forwarded_proxy_field(name: &str) -> bool {
     is_forwarding_field(name)
         && classify_field(name) == FieldClass::EndToEnd
         && !is_client_address_field(name)
 }
 
-/// Writes the host asked for as the key has it, and the back end gets it: in lower case, without the port
-/// that its scheme has by default.
+/// Writes the host as it is in the key and as the back end gets it: in lower case, without the
+/// default port of its scheme.
 pub(crate) fn push_host(asker: &KeySource<'_>, out: &mut Vec<u8>) {
     let host = asker.head.host();
     let port = match asker.scheme {
@@ -337,7 +343,7 @@ pub(crate) fn push_host(asker: &KeySource<'_>, out: &mut Vec<u8>) {
     out[start..].make_ascii_lowercase();
 }
 
-/// Whether a field may change what is asked for, unseen by keys.
+/// Whether a field may override the method or host without being in the key.
 pub(crate) fn is_override_field(name: &str) -> bool {
     let is_extension = name.starts_with(['x', 'X']);
     is_extension
@@ -346,7 +352,7 @@ pub(crate) fn is_override_field(name: &str) -> bool {
             .any(|over| over.eq_ignore_ascii_case(name))
 }
 
-/// All values of a field, as one; none if it is not there.
+/// All values of a field joined by commas; `None` if it is absent.
 fn joined_values(head: &RequestHead, name: &str) -> Option<Vec<u8>> {
     let mut values = head.field_all(name);
     let mut all = values.next()?.to_vec();
@@ -357,7 +363,7 @@ fn joined_values(head: &RequestHead, name: &str) -> Option<Vec<u8>> {
     Some(all)
 }
 
-/// The pairs of a `Cookie` field (RFC 6265 §4.2.1).
+/// Splits a `Cookie` field into pairs (RFC 6265 §4.2.1).
 fn cookie_pairs(line: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     line.split(|&byte| byte == b';').map(|pair| {
         let mut parts = pair.splitn(2, |&byte| byte == b'=');
@@ -372,7 +378,7 @@ fn matches_any(patterns: &[String], name: &[u8]) -> bool {
         .any(|pattern| matches_pattern(pattern, name))
 }
 
-/// Whether `name` is what the pattern says: itself, or with a star at its end all that begin so.
+/// Whether `name` equals the pattern, or begins with it if the pattern ends with a star.
 fn matches_pattern(pattern: &str, name: &[u8]) -> bool {
     match pattern.strip_suffix('*') {
         Some(start) => name.starts_with(start.as_bytes()),

@@ -1,7 +1,11 @@
-//! From a stored response to the one that a client gets: conditions, ranges, `Age`, `Cache-Status`.
+//! Builds the client's response from a stored one: conditions, ranges, `Age`, `Cache-Status`.
+//! Called by `handler` for hits and for responses just fetched.
 //!
-//! Called by `handler` for what was found or has just come. What must stay true: GET and HEAD get the same
-//! fields; a part is never sent as the whole; a body that cannot be had is a miss and never an error.
+//! # Invariants
+//!
+//! - GET and HEAD get the same fields.
+//! - A part is never sent as the whole.
+//! - A body that cannot be opened is a miss, never an error.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,30 +22,31 @@ use penstock_http::{
 use crate::slices::{OpenedPart, SliceReader, SlicedContent};
 use crate::store::{Hit, HitBody, MemoryBody, ObjectGone, ObjectMeta};
 
-/// What the access log calls who answers.
+/// The handler name in the access log.
 pub(crate) const HANDLER_NAME: &str = "cache";
 
-/// What `Cache-Status` calls this cache.
+/// The name of this cache in `Cache-Status`.
 pub(crate) const CACHE_STATUS_NAME: &str = "Penstock";
 
-/// A range that begins so far into a body that is still on its way is not waited for.
+/// A range that begins at or beyond this position of a partial body does not wait for it.
 pub(crate) const FAR_PART_BYTES: u64 = 8 << 20;
 
-/// What is told along with a stored response.
+/// Fields added to a stored response.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CacheHeaders<'a> {
-    /// Its age now; none if the back end made or validated it for this very request (RFC 9111 §5.1).
+    /// The response's current age. `None` if the back end sent or validated it for this very
+    /// request (RFC 9111 §5.1).
     pub(crate) age: Option<Duration>,
-    /// What the cache did; none if it is not to be told.
+    /// The `Cache-Status`; `None` if the route does not send it.
     pub(crate) status: Option<CacheStatus<'a>>,
 }
 
-/// Where a body comes from.
+/// The source of a body.
 enum StoredBody {
     Memory(Bytes),
     File(FileBody),
     Partial(HitBody),
-    /// With what is there of the part that is wanted.
+    /// With the opened start of the requested part.
     Sliced(Arc<SlicedContent>, Option<(ByteRange, OpenedPart)>),
 }
 
@@ -65,7 +70,7 @@ impl StoredBody {
         }
     }
 
-    /// `len` bytes from `start` on; to the end without `len`.
+    /// `len` bytes from `start` on, or to the end if `len` is `None`.
     fn into_part(self, start: u64, len: Option<u64>) -> Option<Body> {
         Some(match self {
             Self::Memory(bytes) => {
@@ -99,7 +104,7 @@ impl StoredBody {
 }
 
 impl StoredBody {
-    /// Several parts in one body; none of what is on its way.
+    /// Builds a multipart body. `None` for partial and sliced bodies.
     fn into_multipart(self, framed: MultipartRanges) -> Option<Body> {
         let whole = match self {
             Self::Memory(bytes) => MultipartSource::Memory(bytes),
@@ -110,7 +115,7 @@ impl StoredBody {
     }
 }
 
-/// The answer from a stored response that is in memory; none if it is not.
+/// Answers from a stored response in memory. `None` if its body is elsewhere.
 pub(crate) fn respond_from_memory(
     head: &RequestHead,
     hit: &Hit,
@@ -123,10 +128,10 @@ pub(crate) fn respond_from_memory(
     respond_from_body(head, &hit.meta, source, note).ok()
 }
 
-/// The answer from a stored response.
+/// Answers from a stored response.
 ///
 /// # Errors
-/// When its body is not there any more: a miss.
+/// Fails if the body is gone: a miss.
 pub(crate) async fn respond_to_hit(
     head: &RequestHead,
     hit: &Hit,
@@ -142,7 +147,7 @@ pub(crate) async fn respond_to_hit(
     let source = match &hit.body {
         HitBody::Memory(held) => held.into(),
         HitBody::Partial(_) => StoredBody::Partial(hit.body.clone()),
-        // Needs no file: its length is known.
+        // Its length is known without the file.
         HitBody::Disk(_) if is_bodiless => {
             return Ok(respond_without_body(
                 head,
@@ -156,7 +161,7 @@ pub(crate) async fn respond_to_hit(
     respond_from_body(head, &hit.meta, source, note)
 }
 
-/// The answer whose body has just come and is here as a whole.
+/// Answers with a body that has just arrived whole.
 pub(crate) fn respond_with_whole(
     head: &RequestHead,
     meta: &ObjectMeta,
@@ -166,7 +171,7 @@ pub(crate) fn respond_with_whole(
     respond_from_body(head, meta, StoredBody::Memory(whole), note)
 }
 
-/// Whether the request wants a part that is not worth waiting for while the body is on its way.
+/// Whether the request wants a part that is too far ahead to wait for in a partial body.
 pub(crate) fn wants_far_part(head: &RequestHead) -> bool {
     match select_range(single_value(head, "range"), None, u64::MAX, b"", None) {
         RangeOutcome::Part { start, .. } => start >= FAR_PART_BYTES,
@@ -226,8 +231,8 @@ fn respond_from_body(
     }
 }
 
-/// Which part of a content of `total` bytes a request for one wants, by its conditions: `Some(None)` when the
-/// answer has no content. None when it is the whole.
+/// The part of a content of `total` bytes that a request's range and conditions select:
+/// `Some(None)` if the response has no content, `None` if it is the whole.
 pub(crate) fn requested_part(
     head: &RequestHead,
     meta: &ObjectMeta,
@@ -245,7 +250,7 @@ pub(crate) fn requested_part(
     }
 }
 
-/// The answer from what is stored in slices, for a request that wants a part of it ([`part_of`]).
+/// Answers from slices, for a request that wants a part ([`requested_part`]).
 pub(crate) fn respond_from_slices(
     head: &RequestHead,
     meta: &ObjectMeta,
@@ -256,7 +261,7 @@ pub(crate) fn respond_from_slices(
     respond_from_body(head, meta, StoredBody::Sliced(slices, opened), note).ok()
 }
 
-/// 304, or what HEAD gets.
+/// Builds a 304 or the response to HEAD.
 fn respond_without_body(
     head: &RequestHead,
     meta: &ObjectMeta,
@@ -277,7 +282,7 @@ fn respond_without_body(
     }
 }
 
-/// The 304 that tells a client that it has this response.
+/// Turns a response into a 304.
 pub(crate) fn not_modified(mut response: Response) -> Response {
     for name in CONTENT_FIELDS {
         response.fields.remove(name);
@@ -287,7 +292,7 @@ pub(crate) fn not_modified(mut response: Response) -> Response {
     response
 }
 
-/// What a 304 leaves out: the client has the content, and what describes it (RFC 9110 §15.4.5).
+/// Fields omitted from a 304: they describe the content, which the client has (RFC 9110 §15.4.5).
 const CONTENT_FIELDS: [&str; 5] = [
     "content-type",
     "content-encoding",
@@ -296,7 +301,7 @@ const CONTENT_FIELDS: [&str; 5] = [
     "accept-ranges",
 ];
 
-/// What part of a stored 200 is asked for, as far as that can be told without its length.
+/// The requested part of a stored 200, as far as it is known without the length.
 fn applicable_range(
     head: &RequestHead,
     meta: &ObjectMeta,
@@ -307,8 +312,8 @@ fn applicable_range(
         return RangeOutcome::Whole;
     };
     let outcome = requested_range(head, meta, length);
-    // Several parts of what is still on its way would wait for one another; and a coding would be that of
-    // the whole body, frame and all: nobody could read it.
+    // Parts of a partial body would wait for each other. A content coding covers the whole body,
+    // and clients could not decode it with multipart framing around it.
     let is_framed = matches!(outcome, RangeOutcome::Parts(_));
     let is_whole =
         matches!(source, StoredBody::Partial(_)) || meta.fields.contains("content-encoding");
@@ -318,7 +323,7 @@ fn applicable_range(
     }
 }
 
-/// What part of a stored 200 of that length is asked for.
+/// The requested part of a stored 200 of that length.
 fn requested_range(head: &RequestHead, meta: &ObjectMeta, length: u64) -> RangeOutcome {
     if meta.status != Status::OK {
         return RangeOutcome::Whole;
@@ -326,7 +331,7 @@ fn requested_range(head: &RequestHead, meta: &ObjectMeta, length: u64) -> RangeO
     let Some(asked) = single_value(head, "range") else {
         return RangeOutcome::Whole;
     };
-    // An origin that does not want ranges may have a reason that a cache does not know.
+    // The origin's refusal of ranges may have a reason that a cache does not know.
     let told = meta.fields.get("accept-ranges");
     if told.is_some_and(|told| told.eq_ignore_ascii_case(b"none")) {
         return RangeOutcome::Whole;
@@ -337,7 +342,7 @@ fn requested_range(head: &RequestHead, meta: &ObjectMeta, length: u64) -> RangeO
     select_range(Some(asked), if_range, length, etag, modified)
 }
 
-/// The fields of a stored response as they are sent now.
+/// The fields of a stored response as sent now.
 fn response_fields(meta: &ObjectMeta, note: &CacheHeaders<'_>) -> FieldBlock {
     let mut fields = FieldBlock::with_capacity(meta.fields.as_bytes().len() + 96);
     if let Some(age) = note.age {
@@ -350,7 +355,7 @@ fn response_fields(meta: &ObjectMeta, note: &CacheHeaders<'_>) -> FieldBlock {
     fields
 }
 
-/// The value of a field that may be sent once; more than one is as good as none.
+/// The value of a field that may occur once. A repeated field counts as absent.
 pub(crate) fn single_value<'a>(head: &'a RequestHead, name: &'a str) -> Option<&'a [u8]> {
     let mut values = head.field_all(name);
     let value = values.next()?;

@@ -1,14 +1,20 @@
-//! Contents that are stored in slices: what players of films and downloads that go on ask for by `Range`.
+//! Contents stored in slices, for media players and resumed downloads that request parts by
+//! `Range`.
 //!
-//! A part that begins far into what is not stored is not worth fetching the whole for. The slices it lies in
-//! are: each is [`SLICE_BYTES`] of the content, an object of its own, asked for by a range and stored whole or
-//! not. An object without a body under the request's own key, the *index* of the content, says what belongs
-//! together: its validator, its length, and a number that is in the keys of its slices (RFC 9111 §3.3, §3.4).
-//! `handler/journey/sliced` decides when; `fetch/slice` stores; here a client's part is put together.
+//! A part that begins far into a content that is not stored is not worth fetching the whole. The
+//! cache fetches the slices that it touches instead. Each slice is [`SLICE_BYTES`] of the content
+//! and an object of its own, fetched by a range and stored complete or not at all. An object
+//! without a body under the request's own key, the *index* of the content, ties its slices
+//! together: it has the validator, the length and a number that is part of the slices' keys (RFC
+//! 9111 §3.3, §3.4). `handler/lookup/sliced` decides when to use slices, `fetch/slice` stores them,
+//! and this module assembles a client's part.
 //!
-//! What must stay true: the bytes of one answer are of one content, by a strong validator and its length, or
-//! the connection is cut; freshness, variants and purges are the index's, so slices without one are never
-//! found again; one slice is asked for once however many want it, and only as far as clients have read.
+//! # Invariants
+//!
+//! - The bytes of one response are of one content, by its strong validator and length, or the
+//!   connection is cut.
+//! - Freshness, variants and purges are the index's: slices without an index are never found again.
+//! - Each slice is fetched once for all its readers, and only as far as clients have read.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -28,24 +34,24 @@ use crate::fetch::Fetch;
 use crate::handler::SharedCache;
 use crate::store::{HitBody, MemoryBody, ObjectKey, ObjectMeta, SliceSet, Store};
 
-/// Bytes of a slice: what a back end sends in one go without a client noticing that it began earlier than asked,
-/// and what goes to a disk in one write.
+/// Size of a slice: small enough that a client does not notice the earlier start, and one write to
+/// a disk.
 pub(crate) const SLICE_BYTES: u64 = 1 << 20;
 
-/// Bytes of a file that are read at a time.
+/// Bytes of a file read at a time.
 const READ_BYTES: u64 = 128 * 1024;
 
-/// One slice to be fetched.
+/// A slice to fetch.
 #[derive(Debug)]
 pub(crate) struct SliceFetch {
-    /// Which, counted from 0.
+    /// The slice's number, from 0.
     pub(crate) number: u64,
-    /// The index of the content that it must be of; none: of whatever is current.
+    /// The index of the content that the slice must belong to; `None` accepts the current content.
     pub(crate) index: Option<Arc<ObjectMeta>>,
 }
 
 impl SliceFetch {
-    /// What is asked for. The last slice ends with the content.
+    /// The range to request. The last slice ends with the content.
     pub(crate) fn span(&self) -> ByteRange {
         ByteRange {
             start: self.number.saturating_mul(SLICE_BYTES),
@@ -53,8 +59,8 @@ impl SliceFetch {
         }
     }
 
-    /// What tells its flight from others for the same key. Whether what is stored is still current is asked once,
-    /// whichever slice is wanted.
+    /// Distinguishes this fetch from others for the same key. A revalidation has the same hint for
+    /// every slice, so it is sent once.
     pub(crate) fn variant_hint(&self, head: &RequestHead, base: Option<&ObjectMeta>) -> Vec<u8> {
         let index = base.or(self.index.as_deref());
         let names = index.map_or(&[] as &[String], |index| &index.vary_names);
@@ -67,28 +73,27 @@ impl SliceFetch {
     }
 }
 
-/// The key of a slice of the content with that index under `key`. Purges by URL know it as well.
+/// The key of a slice of the content with that index under `key`. Purges by URL match it as well.
 pub(crate) fn slice_key(key: &ObjectKey, sliced: SliceSet, number: u64) -> ObjectKey {
     let mut text = key.text.to_vec();
     text.extend_from_slice(format!("\0slice {:032x} {number}", sliced.id).as_bytes());
     ObjectKey::new(&text)
 }
 
-/// Under which a content is remembered as not to be had in slices.
+/// The key under which a content is marked as not available in slices.
 pub(crate) fn slicing_key(key: &ObjectKey) -> ObjectKey {
     let mut text = key.text.to_vec();
     text.extend_from_slice(b"\0slices");
     ObjectKey::new(&text)
 }
 
-/// The strong validator of a response (RFC 9110 §8.8.3): what slices are put together by.
+/// The strong validator of a response (RFC 9110 §8.8.3), which slices must share.
 pub(crate) fn strong_tag(fields: &FieldBlock) -> Option<&[u8]> {
     let tag = fields.get("etag")?;
     (tag.first() == Some(&b'"')).then_some(tag)
 }
 
-/// The part that a response has and the length of the whole, if it is a part, and the one that was asked for as
-/// far as the content goes.
+/// The response's part and total length, if it is the requested part, limited to the content's end.
 pub(crate) fn returned_part(response: &Response, asked: ByteRange) -> Option<(ByteRange, u64)> {
     if response.status != Status::PARTIAL_CONTENT {
         return None;
@@ -100,23 +105,23 @@ pub(crate) fn returned_part(response: &Response, asked: ByteRange) -> Option<(By
     (is_it && length.is_none_or(|length| length == span.len)).then_some((span, total))
 }
 
-/// Where the slices of one content come from: the store, or the back end.
+/// The slices of one content, from the store or the back end.
 #[derive(Debug)]
 pub(crate) struct SlicedContent {
     pub(crate) shared: Arc<SharedCache>,
     pub(crate) store: Arc<Store>,
     pub(crate) key: ObjectKey,
     pub(crate) client: ClientRequest,
-    /// What belongs together.
+    /// The index that ties the slices together.
     pub(crate) index: Arc<ObjectMeta>,
     pub(crate) slice_set: SliceSet,
 }
 
-/// Some bytes of the content, from where a reader is up to `end`.
+/// Opened bytes of the content, from the reader's position to `end`.
 pub(crate) struct OpenedPart {
     source: PartSource,
     end: u64,
-    /// They were stored before.
+    /// The bytes were stored before this request.
     pub(crate) is_hit: bool,
 }
 
@@ -127,10 +132,11 @@ enum PartSource {
 }
 
 impl SlicedContent {
-    /// What is there at `at`, at most up to `end`, wherever it has to come from.
+    /// Opens the content at `at`, up to at most `end`, from any source.
     ///
     /// # Errors
-    /// The back end's, when it has to be asked; [`FaultKind::BackendBroken`] when it has another content by now.
+    /// Returns the back end's fault if it is asked, and [`FaultKind::BackendProtocolError`] if it
+    /// has another content by now.
     async fn open_at(&self, at: u64, end: u64) -> Result<OpenedPart, Fault> {
         match self.open_slice(at, end).await? {
             Some(opened) => Ok(opened),
@@ -138,11 +144,11 @@ impl SlicedContent {
         }
     }
 
-    /// What is there at `at` of the slice that this is in, at most up to `end`: as it is stored, or as it comes in to
-    /// be stored. None if it is not to be had so.
+    /// Opens the slice that contains `at`, up to at most `end`, from the store or while it is
+    /// fetched. `None` if the slice cannot be stored.
     ///
     /// # Errors
-    /// The back end's, when it has to be asked.
+    /// Returns the back end's fault if it is asked.
     pub(crate) async fn open_slice(&self, at: u64, end: u64) -> Result<Option<OpenedPart>, Fault> {
         let number = at / SLICE_BYTES;
         let slice_end = (number + 1).saturating_mul(SLICE_BYTES).min(end);
@@ -154,7 +160,7 @@ impl SlicedContent {
             is_hit,
         };
         let skip = at % SLICE_BYTES;
-        // Twice: what is found may be gone when it is opened.
+        // Twice: the object found may be removed before it is opened.
         for _ in 0..2 {
             let Some(hit) = self.store.find(&key, &mut |_| true) else {
                 break;
@@ -185,7 +191,7 @@ impl SlicedContent {
         Ok(fetched.map(|source| opened(source, false)))
     }
 
-    /// The slice as it comes in, for this reader or for another one that asked first. None if it is not stored.
+    /// Fetches a slice to be stored, or joins another reader's fetch. `None` if it is not stored.
     async fn fetch_slice(
         &self,
         number: u64,
@@ -196,7 +202,7 @@ impl SlicedContent {
         let is_index = |meta: &ObjectMeta| meta.slice_set == Some(self.slice_set);
         let index = self.store.find(&self.key, &mut |meta| is_index(meta));
         if index.is_none() {
-            // Without its index nobody would find it.
+            // Without its index the slice would never be found.
             return Ok(None);
         }
         let slice = SliceFetch {
@@ -234,7 +240,7 @@ impl SlicedContent {
                 let reader = growing.reader_from(skip, Some(len));
                 reader.map(|reader| PartSource::Stream(Box::new(reader) as _))
             }
-            // What was wrong with another client's request is not wrong with this one.
+            // Another client's failure is not this client's.
             Some(FetchOutcome::Failed(kind, _)) if !leads && kind.side() == FaultSide::Client => {
                 None
             }
@@ -243,7 +249,7 @@ impl SlicedContent {
         })
     }
 
-    /// All that is wanted, from the back end for this reader alone: its store does not take it.
+    /// Fetches the rest for this reader only, without storing it.
     async fn fetch_directly(&self, at: u64, end: u64) -> Result<OpenedPart, Fault> {
         let span = ByteRange {
             start: at,
@@ -302,23 +308,23 @@ fn file_part(body: FileBody, skip: u64, len: u64) -> PartSource {
 type PendingOpen = Pin<Box<dyn Future<Output = Result<OpenedPart, Fault>> + Send>>;
 type PendingSliceRead = Pin<Box<dyn Future<Output = Option<Bytes>> + Send>>;
 
-/// A part of a content, slice by slice.
+/// Reads a part of a content slice by slice.
 pub(crate) struct SliceReader {
     slices: Arc<SlicedContent>,
-    /// The next byte.
+    /// Position of the next byte.
     position: u64,
-    /// The first that is not wanted.
+    /// Position after the last wanted byte.
     end: u64,
     length: u64,
     opened: Option<OpenedPart>,
     pending_open: Option<PendingOpen>,
     pending_read: Option<PendingSliceRead>,
-    /// A store failed this reader: the rest comes from the back end.
+    /// The store failed this reader: the rest comes from the back end.
     is_direct: bool,
 }
 
 impl SliceReader {
-    /// The part `span` of the content, which begins with what was `opened` at its start.
+    /// Reads `span` of the content. `opened` is at the start of the span.
     pub(crate) fn new(slices: Arc<SlicedContent>, span: ByteRange, opened: OpenedPart) -> Self {
         Self {
             slices,
@@ -340,7 +346,7 @@ impl SliceReader {
         }
     }
 
-    /// Bytes that came: no more than are wanted of this source.
+    /// Accepts received bytes, truncated to the wanted part of this source.
     fn advance(&mut self, mut bytes: Bytes, end: u64) -> Bytes {
         let left = usize::try_from(end.saturating_sub(self.position)).unwrap_or(usize::MAX);
         bytes.truncate(left);
@@ -366,7 +372,7 @@ impl BodyStream for SliceReader {
                     let end = opened.end;
                     return Poll::Ready(Some(Ok(self.advance(bytes, end))));
                 }
-                // Its disk failed, or somebody made the file shorter.
+                // The disk failed, or the file was truncated.
                 self.is_direct = true;
                 self.opened = None;
             }

@@ -1,20 +1,24 @@
-//! One cache: a folder on a disk with memory in front, or memory alone.
+//! One cache store: a directory on a disk with memory in front, or memory only.
 //!
-//! `handler` finds objects here and fills new ones; `penstock` starts a store for each `[caches.NAME]`.
-//! Looking up touches no disk: the index of both tiers is in memory (`tier`, `fifo`), the keeper reads it
-//! back in after a start (`keeper`). An object is one file (`format`, `file`, `folder`), written while it is
-//! served (`filler`, `growing`) and sent from its descriptor (`object`). `disk` knows whether the disk works;
-//! `shelf` spreads a route's keys over its stores.
+//! `handler` finds objects here and writes new ones; `penstock` starts a store for each
+//! `[caches.NAME]`. Look-ups touch no disk: the index of both tiers is in memory (`tier`,
+//! `s3_fifo`), and the maintenance task (`maintenance`) rebuilds it from the directory after a
+//! start. An object is one file (`format`, `object_file`, `cache_dir`), written while it is served
+//! (`object_writer`, `partial_object`) and sent from its descriptor (`stored_object`). `disk`
+//! tracks whether the disk works; `store_set` distributes a route's keys over its stores.
 //!
-//! Why own code and not `foyer` or another kept cache of two tiers: those hold a value whole in memory while it
-//! is inserted and give it back whole, in blocks of files of their own with threads and queues of their own.
-//! Here an object of a gigabyte streams in while clients read it, goes out by `sendfile` from a descriptor
-//! with a look at what is in memory before each piece, and each disk's work has a named, bounded pool in
-//! which a stall is seen. What is pure is small: eviction, format and index.
+//! Why not `foyer` or another maintained two-tier cache: those keep a value whole in memory during
+//! insertion and return it whole, in block files with their own threads and queues. Here an object
+//! of a gigabyte streams in while clients read it and goes out by `sendfile` from a descriptor,
+//! with a check of the page cache before each piece, and each disk's work has a named, bounded pool
+//! in which a stall is detected. The pure parts are small: eviction, format and index.
 //!
-//! What must stay true: an object found is whole or grows, and is what was stored for that very key; what is
-//! purged is not found again, wherever it was; a disk that is out is waited for by nobody; bytes on
-//! the disk, temporary files included, and in memory stay within their bounds.
+//! # Invariants
+//!
+//! - An object found is complete or partial, and is what was stored for that key.
+//! - A purged object is not found again, wherever it was.
+//! - No request waits for a disk that is out of service.
+//! - Bytes on the disk, including temporary files, and in memory stay within their limits.
 
 mod cache_dir;
 mod disk;
@@ -62,49 +66,50 @@ pub use snapshot::{StoreSnapshot, StoreState};
 pub(crate) use store_set::StoreSet;
 pub(crate) use stored_object::{DiskObject, Hit, HitBody, ObjectGone};
 
-/// Objects on their way in at once, at most.
+/// Partial objects at once, at most.
 const MAX_PARTIAL_OBJECTS: u64 = 4096;
 
-/// Open files that are kept though nobody reads them.
+/// Open files kept although no response is being sent from them.
 const MAX_OPEN_FILES: usize = 512;
 
-/// A small object is read into memory at its second use of those that eviction has not forgotten.
+/// A small object is read into memory at this use, counted since its last pass through the eviction
+/// queue.
 const HOT_USES: u8 = 2;
 
-/// An object on its way to a disk stays in memory until its end, if it is not larger: one write is enough for it.
+/// A body of at most this size stays in memory until it is complete: one write stores it.
 const MAX_SINGLE_WRITE: u64 = 1 << 20;
 
-/// Shards of what is on its way in.
+/// Shards of the partial objects.
 const SHARDS: usize = 16;
 
-/// One `[caches.NAME]`, running.
+/// A running `[caches.NAME]`.
 #[derive(Debug)]
 pub struct Store {
     config: config::Cache,
     memory: Tier<MemoryBody>,
-    /// For the larger bodies of memory alone.
+    /// For the larger bodies of a store without a disk.
     arena: Option<Arena>,
     disk: Option<Arc<Disk>>,
     is_stopped: AtomicBool,
-    /// What may block or takes long.
+    /// Runs work that may block or takes long.
     pool: Pool,
-    /// What is on its way in, by the key's hash. Taken before a tier's locks.
+    /// Partial objects by the key's hash. Locked before a tier's locks.
     partial: Box<[Mutex<PartialObjects>]>,
     partial_count: AtomicU64,
-    /// Bytes of what is on its way in that are in memory.
+    /// Bytes of partial objects in memory.
     partial_memory: Arc<AtomicU64>,
     /// Open files, oldest first.
     open_files: Mutex<VecDeque<(Arc<ObjectFile>, Arc<DiskFile>)>>,
     verifications: verification::Verifications,
-    /// Purges while the index is not known in full. Taken before a tier's locks.
+    /// Purges while the index is incomplete. Locked before a tier's locks.
     pending_purges: Mutex<PendingPurges>,
-    /// The last purges, for what is being fetched.
+    /// The last purges, for responses that are being fetched.
     recent_purges: recent_purges::RecentPurges,
     sketch: FrequencySketch,
     counters: StoreCounters,
 }
 
-/// Objects on their way in, by their keys' hashes.
+/// Partial objects by their keys' hashes.
 type PartialObjects = HashMap<u128, Vec<Arc<PartialObject>>>;
 
 #[derive(Debug, Default)]
@@ -117,9 +122,9 @@ struct StoreCounters {
 }
 
 impl Store {
-    /// Starts a store; its folder is made and its index read in the background. A folder that does not
-    /// work now is tried again: that is no error. `pool` does its reading and writing. Its background
-    /// task runs on the loop (or the control loop) of the caller, and ends with the last `Arc` or
+    /// Starts a store. Creates its directory and reads its index in the background. A directory
+    /// that fails is retried: that is no error. `pool` does the reading and writing. The background
+    /// task runs on the caller's event loop (or the control loop) and ends with the last `Arc` or
     /// with [`Store::stop`].
     #[must_use]
     pub fn start(config: &config::Cache, pool: Pool) -> Arc<Self> {
@@ -133,7 +138,7 @@ impl Store {
         store
     }
 
-    /// One whose keeper is still to be started.
+    /// Creates a store without starting its maintenance task.
     fn new(config: &config::Cache, pool: Pool) -> Arc<Self> {
         let path = config.path.clone();
         let disk = path.map(|path| Arc::new(Disk::new(config, path, pool.clone())));
@@ -165,9 +170,9 @@ impl Store {
         })
     }
 
-    /// Leaves the folder: what is stored stays in it, and another store may have it as soon as the operation under
-    /// way has ended (it tries until then). From here on this one is [`StoreState::OutOfService`]. What is being served
-    /// goes on. Does not wait for a disk.
+    /// Releases the directory and sets [`StoreState::OutOfService`]. Stored objects stay in the
+    /// directory, and another store may use it as soon as the running operation has ended (it
+    /// retries until then). Responses being sent continue. Does not wait for a disk.
     pub fn stop(&self) {
         self.is_stopped.store(true, Relaxed);
         if let Some(disk) = &self.disk {
@@ -175,13 +180,13 @@ impl Store {
         }
     }
 
-    /// What it was started from.
+    /// The configuration of the store.
     #[must_use]
     pub fn config(&self) -> &config::Cache {
         &self.config
     }
 
-    /// Whether it serves: not out. One atomic read.
+    /// Whether the store is in service. One atomic read.
     pub(crate) fn is_working(&self) -> bool {
         match &self.disk {
             Some(disk) => disk.is_working(),
@@ -189,7 +194,7 @@ impl Store {
         }
     }
 
-    /// Counts a request: answered from what was found here, or not.
+    /// Counts a look-up as a hit or a miss.
     pub(crate) fn count_lookup(&self, is_hit: bool) {
         let count = match is_hit {
             true => &self.counters.hits,
@@ -198,8 +203,9 @@ impl Store {
         count.fetch_add(1, Relaxed);
     }
 
-    /// Looks for a variant of `key` that `pick` takes: first among those on their way in, then among
-    /// those held. On the loop: no disk is touched. Counts nothing: a request may look more than once.
+    /// Finds a variant of `key` that `pick` accepts, first among the partial objects, then in
+    /// memory, then on the disk. Runs on the event loop and touches no disk. Does not count the
+    /// look-up: a request may look up more than once.
     pub(crate) fn find(
         self: &Arc<Self>,
         key: &ObjectKey,
@@ -235,15 +241,17 @@ impl Store {
         })
     }
 
-    /// Counts a request for `key` that nothing was found for, and gives how many there were lately, this one
-    /// included (for `min_uses`; may say more than there were, never less but for what is long ago).
+    /// Counts a request for `key` without a stored response, for `min_uses`. Returns the recent
+    /// number of such requests, including this one; it may be too high, but too low only for old
+    /// requests.
     pub(crate) fn count_request(&self, key: &ObjectKey) -> u32 {
         self.sketch.count(key.hash)
     }
 
-    /// Begins an object whose body is still to come; `meta.length` is set at its end. Those who look for the
-    /// key find it at once. It takes the place of the same variant when it is complete. None when it would
-    /// not be kept: the store is out or busy, or `declared` is more than `object_max`.
+    /// Begins an object before its body arrives; `meta.length` is set at its end. Look-ups find the
+    /// object at once, and it replaces the same variant when it is complete. Returns `None` if it
+    /// would not be kept: the store is out of service or busy, or `declared` exceeds
+    /// `max_object_size`.
     pub(crate) fn begin_object(
         self: &Arc<Self>,
         key: &ObjectKey,
@@ -276,8 +284,9 @@ impl Store {
         Some((filler, growing))
     }
 
-    /// Replaces what is known of a found object, after a 304; its body stays. Same key and variant. Nothing
-    /// happens if the object has gone or been replaced meanwhile. Gives the new meta as it is stored.
+    /// Replaces the metadata of a found object after a 304; the body stays. Key and variant must be
+    /// the same. Does nothing if the object was removed or replaced meanwhile. Returns the metadata
+    /// as stored.
     pub(crate) fn freshen(self: &Arc<Self>, hit: &Hit, meta: ObjectMeta) -> Arc<ObjectMeta> {
         let meta = Arc::new(ObjectMeta {
             length: hit.meta.length,
@@ -292,7 +301,7 @@ impl Store {
             let file = Arc::clone(&old.body);
             let new = maintenance::disk_item(file, Arc::clone(&meta), self.config.max_size);
             if disk.tier.replace(&old, &new) && !disk.queue_rewrite(&new) {
-                // What cannot be written down must not come back older after a restart.
+                // Without the rewrite, an older version would return after a restart.
                 self.remove_item(&new);
             }
         }
@@ -303,8 +312,8 @@ impl Store {
         meta
     }
 
-    /// Takes out all variants of `key`, and keeps those on their way in from being kept. Gives how many objects
-    /// there were.
+    /// Removes all variants of `key`, and keeps partial ones from being stored. Returns the number
+    /// of removed objects.
     pub(crate) fn remove_key(&self, key: &ObjectKey) -> u64 {
         self.add_pending_purge(|| PurgeRule::Key(Arc::clone(&key.text)));
         let growing: Vec<_> = {
@@ -327,7 +336,7 @@ impl Store {
         self.discard_files(on_disk, &in_memory)
     }
 
-    /// Takes out one found object.
+    /// Removes one found object.
     pub(crate) fn remove_hit(&self, hit: &Hit) {
         let key = ObjectKey::new(&hit.meta.key);
         let mut is_it = |other: &ObjectMeta| std::ptr::eq(other, &raw const *hit.meta);
@@ -342,13 +351,13 @@ impl Store {
         }
     }
 
-    /// Removes the files of objects that were taken out, and counts them.
+    /// Removes the files of removed objects. Returns the number of objects.
     fn discard_files(
         &self,
         on_disk: Vec<Arc<DiskItem>>,
         in_memory: &[Arc<IndexedObject<MemoryBody>>],
     ) -> u64 {
-        // An object that is in both tiers has one meta.
+        // An object in both tiers has one meta.
         let metas: std::collections::HashSet<_> =
             on_disk.iter().map(|item| Arc::as_ptr(&item.meta)).collect();
         let is_alone =
@@ -383,7 +392,7 @@ impl Store {
         }
     }
 
-    /// Bytes of the largest body that is kept in memory.
+    /// Size of the largest body kept in memory.
     fn max_memory_object(&self) -> u64 {
         match self.disk {
             Some(_) => (self.config.max_memory / 16).min(memory_body::MAX_BUFFERED_BODY),
@@ -394,7 +403,7 @@ impl Store {
 
 impl Drop for Store {
     fn drop(&mut self) {
-        // The keeper ends, and the folder is free.
+        // Ends the maintenance task, which releases the directory.
         self.stop();
     }
 }

@@ -1,8 +1,8 @@
-//! A back end that does as it is told, and requests as edge makes them, for the tests of this crate.
+//! A scripted back end and client requests, for this crate's tests.
 //!
-//! Used by the tests of `handler`, `ask` and `rules`. A [`TestBackend`] records every head that it is asked with and
-//! answers by its script; a [`Gate`] holds answers back until the test opens it. Nothing here waits for a time:
-//! conditions are awaited with a deadline.
+//! A [`TestBackend`] records every request head and answers by its script. A [`Gate`] holds
+//! responses back until the test opens it. Tests await conditions with a deadline instead of
+//! sleeping.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -29,12 +29,12 @@ use tokio::sync::Semaphore;
 use crate::store::Store;
 use crate::{Cache, StoreState};
 
-/// A client that nobody trusts.
+/// A client that is not trusted.
 pub(crate) const CLIENT: &str = "192.0.2.7:50000";
-/// A peer that is trusted to speak for others.
+/// A trusted proxy.
 pub(crate) const PROXY: &str = "127.0.0.1:50000";
 
-/// The head of a GET for `target` at `a.test`, with further lines.
+/// The head of a GET for `target` at `a.test`, with further field lines.
 pub(crate) fn head(target: &str, lines: &[&str]) -> RequestHead {
     head_of("GET", target, lines)
 }
@@ -57,7 +57,7 @@ pub(crate) fn head_of(method: &str, target: &str, lines: &[&str]) -> RequestHead
     head
 }
 
-/// The request with that head from that peer.
+/// A request with that head from that peer.
 pub(crate) fn request_of(head: RequestHead, peer: &str) -> Request {
     let listener = ListenerInfo {
         scheme: "http",
@@ -66,7 +66,7 @@ pub(crate) fn request_of(head: RequestHead, peer: &str) -> Request {
         proxy_protocol: false,
     };
     let peer = PeerAddress::Tcp(peer.parse().unwrap());
-    // This machine, as an operator lists it.
+    // Localhost, as an operator lists it.
     let networks = ["127.0.0.0/8", "::1"].map(|text| text.parse().unwrap());
     let trust = Arc::new(TrustedProxies::new(networks.into(), true));
     let told = ForwardedInfo::has_forwarding_fields(&head, &trust) && trust.covers(peer);
@@ -85,15 +85,15 @@ pub(crate) fn request_of(head: RequestHead, peer: &str) -> Request {
     Request::new(Arc::new(head), path, RequestBody::Empty, arrival)
 }
 
-/// A GET of a client.
+/// A GET from a client.
 pub(crate) fn get(target: &str, lines: &[&str]) -> Request {
     request_of(head(target, lines), CLIENT)
 }
 
-/// What a back end does with one request.
+/// The back end's reaction to one request.
 pub(crate) enum BackendAction {
     Now(Result<Reply, Fault>),
-    /// When the gate opens for it.
+    /// Responds when the gate opens.
     Gated(Arc<Gate>, Result<Reply, Fault>),
 }
 
@@ -133,7 +133,7 @@ impl BackendAction {
     }
 }
 
-/// Holds back what waits at it; knows who came and who left.
+/// Holds tasks back and counts those that wait.
 #[derive(Debug)]
 pub(crate) struct Gate {
     open: Semaphore,
@@ -148,7 +148,7 @@ impl Gate {
         })
     }
 
-    /// How many wait now.
+    /// Tasks waiting now.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.load(Ordering::SeqCst)
     }
@@ -166,14 +166,14 @@ impl Gate {
         }
         self.waiting.fetch_add(1, Ordering::SeqCst);
         let _waits = Waits(&self.waiting);
-        // An error is an open gate.
+        // A closed semaphore counts as an open gate.
         let _ = self.open.acquire().await;
     }
 }
 
 type Script = dyn Fn(usize, &Request) -> BackendAction + Send + Sync;
 
-/// The handler behind a cache.
+/// The handler behind the cache.
 pub(crate) struct TestBackend {
     script: Box<Script>,
     received: Mutex<Vec<RequestHead>>,
@@ -186,7 +186,7 @@ impl fmt::Debug for TestBackend {
 }
 
 impl TestBackend {
-    /// One that acts by `script`, which gets the number of the request, from 0.
+    /// Creates a back end that acts by `script`, which gets the number of the request, from 0.
     pub(crate) fn new(
         script: impl Fn(usize, &Request) -> BackendAction + Send + Sync + 'static,
     ) -> Arc<Self> {
@@ -196,12 +196,12 @@ impl TestBackend {
         })
     }
 
-    /// How often it was asked.
+    /// Requests received.
     pub(crate) fn count(&self) -> usize {
         self.received.lock().unwrap().len()
     }
 
-    /// The head that it was asked with.
+    /// The head of a received request.
     pub(crate) fn received(&self, number: usize) -> RequestHead {
         self.received.lock().unwrap()[number].clone()
     }
@@ -226,7 +226,7 @@ impl Handler for TestBackend {
     }
 }
 
-/// A body in pieces, perhaps held back before one of them, perhaps cut.
+/// A body in chunks, possibly held back before one of them, possibly cut.
 pub(crate) struct ChunkedBody {
     pub(crate) chunks: VecDeque<Result<Bytes, Fault>>,
     pub(crate) length: Option<u64>,
@@ -236,7 +236,7 @@ pub(crate) struct ChunkedBody {
 }
 
 impl ChunkedBody {
-    /// These pieces; after the first, the gate.
+    /// A body of these chunks, with the gate after the first.
     pub(crate) fn body(pieces: &[&str], length: Option<u64>, gate: Option<&Arc<Gate>>) -> Body {
         Body::Stream(Box::new(Self::new(pieces, length, gate)))
     }
@@ -278,7 +278,7 @@ impl BodyStream for ChunkedBody {
     }
 }
 
-/// A store in memory.
+/// Starts a store in memory.
 pub(crate) fn memory(name: &str) -> Arc<Store> {
     Store::start(
         &penstock_config::Cache::new(name, None),
@@ -286,7 +286,7 @@ pub(crate) fn memory(name: &str) -> Arc<Store> {
     )
 }
 
-/// A cache with these rules in front of `backend`.
+/// Creates a cache with these rules in front of `backend`.
 pub(crate) fn cache_of(
     backend: &Arc<TestBackend>,
     store: &Arc<Store>,
@@ -298,12 +298,12 @@ pub(crate) fn cache_of(
     Arc::new(Cache::new(inner, &rules, vec![Arc::clone(store)]))
 }
 
-/// A cache in memory with every default.
+/// Creates a cache in memory with default rules.
 pub(crate) fn cache(backend: &Arc<TestBackend>) -> Arc<Cache> {
     cache_of(backend, &memory("m"), |_| ())
 }
 
-/// What a cache came to.
+/// The cache's reply.
 pub(crate) async fn reply(cache: &Cache, request: Request) -> Result<Reply, Fault> {
     match cache.handle(request) {
         HandlerProgress::Ready(answered) => answered,
@@ -311,7 +311,7 @@ pub(crate) async fn reply(cache: &Cache, request: Request) -> Result<Reply, Faul
     }
 }
 
-/// A response that was read to its end.
+/// A response read to its end.
 #[derive(Debug)]
 pub(crate) struct ReadResponse {
     pub(crate) status: u16,
@@ -326,7 +326,7 @@ impl ReadResponse {
         String::from_utf8_lossy(value).into_owned()
     }
 
-    /// What the cache said that it did.
+    /// The `Cache-Status`.
     pub(crate) fn cache_status(&self) -> String {
         self.field("cache-status")
     }
@@ -348,7 +348,7 @@ pub(crate) async fn fetch(cache: &Cache, request: Request) -> ReadResponse {
     }
 }
 
-/// Sends a request until what it gets is from the store: what is new may still be on its way there.
+/// Repeats a request until it is a hit: a new object may still be written.
 pub(crate) async fn fetch_hit(cache: &Cache, target: &str) -> ReadResponse {
     let mut last = None;
     for _ in 0..10_000 {
@@ -396,7 +396,7 @@ pub(crate) async fn read(response: Response) -> ReadResponse {
     }
 }
 
-/// Waits until `holds`, at most ten seconds.
+/// Waits until `holds` returns true, at most ten seconds.
 pub(crate) async fn until(what: &str, holds: impl Fn() -> bool) {
     let waits = async {
         while !holds() {
@@ -407,7 +407,7 @@ pub(crate) async fn until(what: &str, holds: impl Fn() -> bool) {
     assert!(waited.is_some(), "waited for: {what}");
 }
 
-/// Tasks that are begun one after the other and awaited together.
+/// Tasks that are started one after another and awaited together.
 pub(crate) struct TaskSet<T>(Vec<TaskHandle<T>>);
 
 impl<T: Send + 'static> TaskSet<T> {
@@ -423,7 +423,7 @@ impl<T: Send + 'static> TaskSet<T> {
         self.0.len()
     }
 
-    /// What the next of them came to, in the order of their beginning; nothing of one that was aborted.
+    /// Awaits the next task in starting order. `Some(None)` if it was aborted.
     pub(crate) async fn join_next(&mut self) -> Option<Option<T>> {
         match self.0.is_empty() {
             true => None,
@@ -444,12 +444,12 @@ impl<T: Send + 'static> TaskSet<T> {
     }
 }
 
-/// Runs a test on a loop of its own.
+/// Runs a test on its own event loop.
 pub(crate) fn run<F: Future<Output = ()>>(test: F) {
     loops::block_on(test).unwrap();
 }
 
-/// Waits until a store has read what its folder holds.
+/// Waits until a store has read its directory.
 pub(crate) async fn wait_until_working(store: &Arc<Store>) {
     until("the store works", || {
         store.snapshot().state == StoreState::Working

@@ -1,4 +1,4 @@
-//! What the back end is asked, from what a client asked.
+//! Requests to the back end, derived from clients' requests.
 
 use penstock_config::RouteCache;
 use penstock_exchange::field_policy::TrustedHeaders;

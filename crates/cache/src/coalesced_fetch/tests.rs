@@ -1,4 +1,4 @@
-//! Who waits for whom, and that every flight lands.
+//! Joining fetches, and their completion.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,7 +35,7 @@ fn only_equal_requests_share_a_fetch() {
     let _waiting = expect_waiter(flights.join(&key, Vec::new(), None));
     let _variant = expect_leader(flights.join(&key, b"gzip".to_vec(), None));
     let _other = expect_leader(flights.join(&ObjectKey::new(b"http://b/"), Vec::new(), None));
-    // A key whose hash is the same is another key all the same.
+    // A key with the same hash is still another key.
     let twin = ObjectKey {
         hash: key.hash,
         text: b"http://twin/".as_slice().into(),
@@ -79,7 +79,7 @@ fn a_fetch_without_waiters_is_abandoned() {
         );
         drop(second);
         landing.wait_until_abandoned().await;
-        // Nobody joins what is about to end.
+        // An abandoned fetch cannot be joined.
         expect_leader(flights.join(&key, Vec::new(), None));
     });
 }
@@ -123,12 +123,12 @@ fn uncacheable_keys_expire_and_are_bounded() {
             .sum::<usize>()
     };
     assert_eq!(held(&flights), MAX_UNCACHEABLE_KEYS * SHARDS);
-    // What has ended makes room.
+    // Expired keys make room.
     flights.mark_uncacheable(&key, now + UNCACHEABLE_TIME);
     assert!(flights.is_uncacheable(&key, now + UNCACHEABLE_TIME));
 }
 
-/// The mark of a page that is never stored has run out, and others' requests for it fail all the time.
+/// The mark of an uncacheable page has expired while other requests for it keep failing.
 #[test]
 fn a_failure_renews_an_uncacheable_key() {
     let flights = CoalescedFetches::default();
@@ -143,7 +143,7 @@ fn a_failure_renews_an_uncacheable_key() {
     assert!(!flights.is_uncacheable(&other, later));
 }
 
-/// The hash of a key is public, so whoever chooses URLs can make two texts meet.
+/// The hash of a key is public, so that a client can choose URLs that collide.
 #[test]
 fn keys_with_the_same_hash_have_marks_of_their_own() {
     let (flights, now) = (CoalescedFetches::default(), clock::now());

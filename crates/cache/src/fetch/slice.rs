@@ -1,7 +1,9 @@
-//! What becomes of a response to a question for one slice.
+//! Storing the response to a request for one slice. `fetch` calls this in place of its own storing.
 //!
-//! Called by `fetch` in place of what it does with a whole one. What must stay true: a slice is stored under the
-//! index of the content that it is of, and under no other; the index is found as soon as its first slice is.
+//! # Invariants
+//!
+//! - A slice is stored only under the index of its own content.
+//! - The index can be found as soon as its first slice can.
 
 use std::sync::Arc;
 
@@ -19,11 +21,11 @@ use crate::handler::selects_variant;
 use crate::slices::{self, SliceFetch};
 use crate::store::{HitBody, ObjectMeta, ObjectWriter, PartialObject, SliceSet};
 
-/// Where the index of a content is.
+/// Where the index of a slice is.
 enum SliceIndex {
     /// In the store already.
     Known(Arc<ObjectMeta>),
-    /// On its way there.
+    /// Being written.
     New(ObjectWriter, Arc<ObjectMeta>),
 }
 
@@ -35,7 +37,7 @@ struct StorableSlice {
 }
 
 impl SliceFetch {
-    /// Stores a slice, or leaves the response to the one who led.
+    /// Stores the slice, or leaves the response to the leader.
     pub(super) async fn store_or_refuse(
         self,
         fetch: Fetch,
@@ -49,7 +51,7 @@ impl SliceFetch {
             Err(reason) => return self.complete_unstored(&fetch, landing, response, reason),
         };
         if self.index.is_none() && fetch.has_newer_whole(&response, times) {
-            // It came while this was asked for, and answers better.
+            // It arrived during this request and is the better answer.
             return landing.complete(FetchOutcome::LookAgain, LeaderResult::default());
         }
         let Some((index, filler, growing)) =
@@ -61,7 +63,8 @@ impl SliceFetch {
             }
             return complete_unstored_response(landing, response, "store");
         };
-        // Asked behind `begin`, as of a whole response: what is taken out from then on is found on its way in.
+        // Checked after `begin_object`, as for a whole response: later purges find the partial
+        // object.
         if landing.is_outdated() || (fetch.store).is_purged_since(purges, index.meta()) {
             return complete_unstored_response(landing, response, "outdated");
         }
@@ -77,7 +80,7 @@ impl SliceFetch {
         }
     }
 
-    /// Whether it is the slice that was asked for, of the right content, and may be stored.
+    /// Checks that the response is the requested slice, of the right content, and storable.
     fn judge_storing(
         &self,
         fetch: &Fetch,
@@ -91,7 +94,7 @@ impl SliceFetch {
         {
             return Err("changed");
         }
-        // What may be stored of a part is what may be stored of the whole (RFC 9111 §3.3).
+        // A partial response is storable if the whole is (RFC 9111 §3.3).
         let judged = fetch.judge_storing(Status::OK, &response.fields, times);
         let lifetime = judged.map_err(|reason| reason.as_str())?;
         match unstorable_reason(response) {
@@ -104,7 +107,7 @@ impl SliceFetch {
         }
     }
 
-    /// Begins the slice, and its index if that is new.
+    /// Begins the slice's object, and the index if it is new.
     fn begin_writing(
         &self,
         fetch: &Fetch,
@@ -132,7 +135,8 @@ impl SliceFetch {
         Some((index, filler, growing))
     }
 
-    /// The index that a first slice brings: what was there is current again if it is about the same content.
+    /// Finds or begins the index for a first slice. A stale index of the same content becomes
+    /// current again.
     fn find_or_begin_index(
         &self,
         fetch: &Fetch,
@@ -142,7 +146,7 @@ impl SliceFetch {
     ) -> Option<SliceIndex> {
         let mut meta = fetch.object_meta(response, &storable.lifetime, times);
         let mut fields = meta.fields.clone();
-        // These are about the bytes of the slice.
+        // These fields describe the slice's bytes.
         for name in ["content-range", "content-digest", "content-md5"] {
             fields.remove(name);
         }
@@ -161,7 +165,7 @@ impl SliceFetch {
             meta.slice_set = base.meta.slice_set;
             return Some(SliceIndex::Known(fetch.store.freshen(base, meta)));
         }
-        // Who asked for another slice of it at the same time may have brought one.
+        // A concurrent request for another slice may have stored the index.
         let is_it =
             |other: &ObjectMeta| other.is_same_variant(&meta) && belongs_to(other, tag, total);
         if let Some(hit) = (fetch.store).find(&fetch.key, &mut |other| is_it(other)) {
@@ -176,7 +180,7 @@ impl SliceFetch {
         Some(SliceIndex::New(filler, Arc::clone(growing.meta())))
     }
 
-    /// Leaves the response to the one who led, and remembers what it says about those to come.
+    /// Leaves the response to the leader, and removes or marks what it proves wrong.
     fn complete_unstored(
         &self,
         fetch: &Fetch,
@@ -185,7 +189,8 @@ impl SliceFetch {
         reason: &'static str,
     ) {
         let is_out = match &self.index {
-            // About the one client whose slice it is, most of what may be said.
+            // A refusal of the same content that concerns one client only does not invalidate the
+            // index.
             Some(of) => {
                 let told = slices::returned_part(&response, self.span());
                 let tag = slices::strong_tag(&response.fields).unwrap_or_default();
@@ -197,7 +202,7 @@ impl SliceFetch {
                 let is_word = matches!(response.status.code(), 200 | 206 | 403 | 404 | 410 | 416);
                 is_word && !(is_same && is_personal)
             }
-            // A back end that failed says nothing about the resource.
+            // A failure of the back end tells nothing about the resource.
             None => !is_server_error(response.status) && response.status.code() != 429,
         };
         let index = self
@@ -225,7 +230,7 @@ impl SliceFetch {
 }
 
 impl Fetch {
-    /// Whether a whole response is stored that is newer than the question, or of the same content.
+    /// Whether a whole response is stored that is newer than the request or has the same content.
     fn has_newer_whole(&self, response: &Response, times: FetchTimes) -> bool {
         let head = &self.client.head;
         let tag = slices::strong_tag(&response.fields);
@@ -247,7 +252,7 @@ impl SliceIndex {
     }
 }
 
-/// Whether a part with this validator, of so many bytes, is of the content with that index.
+/// Whether a part with this validator and total length belongs to the content of `index`.
 fn belongs_to(index: &ObjectMeta, tag: &[u8], total: u64) -> bool {
     let is_as_long = index
         .slice_set

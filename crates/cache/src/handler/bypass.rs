@@ -1,9 +1,14 @@
-//! Requests that go past the cache, and what it learns from their answers all the same.
+//! Requests that bypass the cache, and what their responses change in it.
 //!
-//! Called by `handler` for what is not for the cache, and by `journey` for what could not wait or is not
-//! stored. The handler behind gets the request as it is, and its answer keeps its body. What must stay
-//! true: a write that succeeded takes out what it made worthless before the client hears of it
-//! (RFC 9111 §4.4); nothing is stored here.
+//! Called by `handler` for requests that may not use the cache, and by `lookup` for requests
+//! without a storable response or without time to wait. The back end gets the request unchanged,
+//! and its response keeps its body.
+//!
+//! # Invariants
+//!
+//! - A successful write removes the objects that it invalidates before the client gets the response
+//!   (RFC 9111 §4.4).
+//! - Nothing is stored here.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,10 +24,10 @@ use super::SharedCache;
 use crate::route_rules::KeySource;
 use crate::store::{ObjectKey, PurgeRule};
 
-/// What is told of a request whose resource was not stored lately.
+/// The `Cache-Status` detail for a key that is marked as uncacheable.
 pub(super) const RECENTLY_UNCACHEABLE: &str = "not-stored-lately";
 
-/// What is done when the answer is there.
+/// Handles the response to a bypassed request.
 #[derive(Debug)]
 pub(super) struct BypassedRequest {
     shared: Arc<SharedCache>,
@@ -32,13 +37,13 @@ pub(super) struct BypassedRequest {
     forwarded: Option<Arc<ForwardedInfo>>,
     mount: Mount,
     cache_status: CacheStatus<'static>,
-    /// When it was asked, since the epoch.
+    /// When the request was sent, since the epoch.
     sent_at: Duration,
-    /// A key to be unmarked when the answer could have been stored.
+    /// The mark of this key ends if the response could have been stored.
     uncacheable_key: Option<ObjectKey>,
 }
 
-/// Passes a request on.
+/// Sends a request past the cache.
 pub(super) fn bypass(
     shared: &Arc<SharedCache>,
     request: Request,
@@ -47,7 +52,7 @@ pub(super) fn bypass(
     call_backend(BypassedRequest::new(shared, &request, told), request)
 }
 
-/// Passes on a request for a key that is marked as not stored.
+/// Sends a request for a key marked as uncacheable past the cache.
 pub(super) fn bypass_uncacheable(
     shared: &Arc<SharedCache>,
     request: Request,
@@ -87,7 +92,7 @@ impl BypassedRequest {
         }
     }
 
-    /// Ends the mark of a key when the answer could have been stored.
+    /// Sets the key to clear if the response could have been stored.
     pub(super) fn with_uncacheable_key(self, marked: Option<ObjectKey>) -> Self {
         Self {
             uncacheable_key: marked,
@@ -99,7 +104,7 @@ impl BypassedRequest {
         let mut answered = answered?;
         match &mut answered {
             Reply::Response(response) => self.observe_response(response),
-            // The response is still to come, but the write is done.
+            // The write is done, though the response is still to come.
             Reply::Redirect(redirect) if !self.head.method().is_safe() => {
                 self.invalidate(&redirect.fields);
             }
@@ -129,7 +134,7 @@ impl BypassedRequest {
         self.shared.annotate_response(response, &self.cache_status);
     }
 
-    /// Takes out what a write made worthless.
+    /// Removes the objects that a write invalidates.
     fn invalidate(&self, fields: &penstock_http::FieldBlock) {
         let shared = &self.shared;
         let asker = KeySource {
@@ -143,7 +148,7 @@ impl BypassedRequest {
         let told_host = asker.forwarded_host();
         let targets = invalidated_targets(&self.head, self.scheme, told_host, fields);
         let mut below = Vec::new();
-        // An application that knows its mount names targets with it, keys have none.
+        // An application that knows its mount includes it in targets; keys do not.
         for target in targets.iter().skip(1).filter(|_| !self.mount.is_root()) {
             let stripped = self.mount.strip_from(target);
             below.extend(stripped.map(|rest| match rest.starts_with('/') {
@@ -156,7 +161,7 @@ impl BypassedRequest {
             shared.rules.write_key_for(&asker, &target, &mut text);
             let key = ObjectKey::new(&text);
             shared.fetches.mark_outdated(&key);
-            // In all stores: one that is out now may come back with what it had.
+            // In all stores: one that is out of service may return with its old objects.
             for store in shared.stores.stores() {
                 store.remove_key(&key);
             }

@@ -1,8 +1,10 @@
-//! The shortest way: a fresh response in memory, lent to `edge` before a request is even made.
+//! The fastest path: lends a fresh response in memory to `edge` before a request is built. Only for
+//! the plainest requests, and only for what [`SharedCache::lookup`] would find fresh.
 //!
-//! Only for the plainest requests, and only for what [`Shared::look`] would find fresh; everything else is
-//! `handler`'s. What must stay true: the answer is byte for byte what `handler` would give; the buffers
-//! that it needs are the loop's own and are used again.
+//! # Invariants
+//!
+//! - The response is byte for byte what `handler` would send.
+//! - The buffers belong to the event loop and are reused.
 
 use penstock_exchange::field_policy::{FieldClass, classify_field, is_forwarding_field};
 use penstock_exchange::{InlineBody, InlineResponse, Mount, RequestView as AskedAtHand};
@@ -15,11 +17,11 @@ use crate::route_rules::{CacheDirectives, KeySource, is_override_field};
 use crate::serve::{CACHE_STATUS_NAME, HANDLER_NAME};
 use crate::store::{HitBody, MemoryBody, ObjectKey};
 
-/// Bodies in a buffer up to this size are copied behind their head: that is cheaper than to look twice. Larger ones
-/// are there where an arena had no place for them.
+/// Bodies in a buffer up to this size are copied behind their head, which is cheaper than a second
+/// look-up. Larger ones exist where an arena had no space for them.
 const MAX_COPIED_BODY: usize = 16 * 1024;
 
-/// Buffers of one loop.
+/// Buffers of one event loop.
 #[derive(Debug, Default)]
 pub(super) struct LoopBuffers {
     pub(super) key: Vec<u8>,
@@ -27,7 +29,7 @@ pub(super) struct LoopBuffers {
     status: Vec<u8>,
 }
 
-/// Lends the answer, if it is at hand.
+/// Lends the response to `take` if it is fresh and in memory.
 pub(super) fn try_inline(
     shared: &SharedCache,
     asked: &AskedAtHand<'_>,
@@ -41,10 +43,10 @@ pub(super) fn try_inline(
         let asker = KeySource {
             head,
             scheme: asked.scheme,
-            // No field that would count is there.
+            // A plain request has no forwarding field.
             is_trusted: false,
             forwarded: None,
-            // A route that strips something has filters, and comes another way.
+            // Routes with a mount have filters and do not use this path.
             mount: &Mount::ROOT,
         };
         scratch.key.clear();
@@ -94,7 +96,7 @@ pub(super) fn try_inline(
     });
 }
 
-/// What a plain request says to caches: nothing.
+/// The directives of a plain request.
 const PLAIN_DIRECTIVES: CacheDirectives = CacheDirectives {
     may_store: true,
     only_if_cached: false,
@@ -110,11 +112,11 @@ const PLAIN_DIRECTIVES: CacheDirectives = CacheDirectives {
     },
 };
 
-/// Whether nothing in the request asks for more than the whole as it is, and nothing in it is said to a cache
-/// or by a proxy: one that [`Rules::classify`] lets look by `PLAIN_DIRECTIVES`, but for the route's own exceptions. All in
-/// one pass.
+/// Whether the request wants the whole response and has no field for caches and none of a proxy.
+/// [`RouteRules::classify`] would give it `PLAIN_DIRECTIVES`, apart from the route's own bypass
+/// rules. One pass over the fields.
 ///
-/// [`Rules::classify`]: crate::rules::Rules::use_of
+/// [`RouteRules::classify`]: crate::route_rules::RouteRules::classify
 fn is_plain_request(head: &RequestHead) -> bool {
     matches!(head.method(), Method::Get | Method::Head)
         && !head.is_upgrade()

@@ -1,10 +1,15 @@
-//! The way of a request that is not answered at once: from a disk, after a question to the back end, or
-//! with what another request brings.
+//! A cache lookup that cannot be answered at once: from disk, from the back end, or with the result
+//! of another request's fetch.
 //!
-//! Runs in the task of its connection and may be dropped at any wait: what it leads goes on by itself
-//! (`fetch`), as long as that is of use to somebody. What must stay true: it ends, by `lock_timeout` for what
-//! it waits for others, and by the deadlines of the handler behind for what it waits for itself; a client
-//! gets what was made for all, or what was made for it alone.
+//! Runs in the task of the client's connection and may be dropped at any await. Fetches that it
+//! leads continue on their own (`fetch`) while they are useful.
+//!
+//! # Invariants
+//!
+//! - A lookup ends: `lock_timeout` bounds its waiting for other requests, and the deadlines of the
+//!   back end's handler bound its own fetch.
+//! - A client receives a shared response or one made for it alone, never one made for another
+//!   client.
 
 mod sliced;
 
@@ -36,12 +41,12 @@ use crate::route_rules::CacheDirectives;
 use crate::serve::{self, CacheHeaders};
 use crate::store::{Hit, HitBody, ObjectGone, ObjectKey, ObjectMeta, PartialObject, Store};
 
-/// Looks for what others brought meanwhile; beyond that a request goes to the back end itself. More than two
-/// are needed only where variants multiply while it waits. Rounds that end in the failure of another request do
-/// not count: `lock_timeout` bounds these.
+/// Rounds of looking up what other requests have stored meanwhile; then the request goes to the
+/// back end itself. More than two are needed only if variants multiply meanwhile. Rounds that end
+/// with another request's failure do not count: `lock_timeout` bounds these.
 const MAX_ROUNDS: u32 = 4;
 
-/// One request on its way.
+/// The lookup of one request.
 #[derive(Debug)]
 pub(super) struct CacheLookup {
     shared: Arc<SharedCache>,
@@ -49,28 +54,28 @@ pub(super) struct CacheLookup {
     key: ObjectKey,
     directives: CacheDirectives,
     client: ClientRequest,
-    /// Whether that is still there.
+    /// Whether the client is still connected.
     client_state: Arc<ClientState>,
-    /// When it stops waiting for others.
+    /// When the request stops waiting for others.
     deadline: Instant,
 }
 
-/// How far one round got.
+/// The result of one round.
 enum LookupStep {
     Done(Result<Reply, Fault>),
-    /// Another look.
+    /// Look up again.
     LookAgain,
-    /// Another look, which is not counted: the request of another client failed, and takes no part any more.
+    /// Look up again without counting the round: another client's request failed and is out.
     NextLeader,
-    /// To the handler behind, as it is.
+    /// Send the request to the back end unchanged.
     Bypass(CacheStatus<'static>),
 }
 
-/// Who gets an outcome.
+/// The request that receives a fetch's outcome.
 struct OutcomeRecipient<'a> {
     stale: Option<&'a StaleHit>,
     fwd: ForwardReason,
-    /// The request itself led to it.
+    /// Set if this request led the fetch.
     leader_result: Option<LeaderResult>,
 }
 
@@ -94,10 +99,10 @@ impl CacheLookup {
         }
     }
 
-    /// Goes it to its end.
+    /// Runs the lookup to its end.
     pub(super) async fn run(self, request: Request, found: LookupResult) -> Result<Reply, Fault> {
         let mut found = found;
-        // One that slices may answer is counted when that is known.
+        // A request that slices may answer is counted once that is known.
         let is_far = serve::wants_far_part(&self.client.head);
         let mut is_counted = !(is_far && matches!(found, LookupResult::Missing { .. }));
         let mut rounds = 0;
@@ -118,7 +123,7 @@ impl CacheLookup {
                         SlicedOutcome::NotApplicable => {}
                     }
                     match &found {
-                        // All of it is there by now.
+                        // The whole has arrived meanwhile.
                         LookupResult::Usable(usable) if !self.is_far_part(usable) => continue,
                         _ => {}
                     }
@@ -132,7 +137,7 @@ impl CacheLookup {
                 }
                 LookupResult::Usable(usable) => match self.send_stored(&usable).await {
                     Ok(response) => return Ok(response.into()),
-                    // Its file has gone; the store knows by now.
+                    // The file was removed, and the store has noticed.
                     Err(ObjectGone) => None,
                 },
                 LookupResult::Unsatisfiable => {
@@ -166,7 +171,7 @@ impl CacheLookup {
                         }
                         match found {
                             LookupResult::Missing { .. } => {}
-                            // It came meanwhile.
+                            // It arrived meanwhile.
                             _ => continue,
                         }
                     }
@@ -206,13 +211,13 @@ impl CacheLookup {
         )
     }
 
-    /// Whether it would wait too long for the part that it wants.
+    /// Whether the requested part is too far ahead in a partial object to wait for.
     fn is_far_part(&self, usable: &UsableHit) -> bool {
         let is_growing = matches!(usable.hit.body, HitBody::Partial(_));
         is_growing && serve::wants_far_part(&self.client.head)
     }
 
-    /// Sends what is stored, and has it revalidated.
+    /// Sends the stored response, and starts its revalidation if needed.
     async fn send_stored(&self, usable: &UsableHit) -> Result<Response, ObjectGone> {
         let note = self.shared.cache_headers(usable);
         let response = serve::respond_to_hit(&self.client.head, &usable.hit, &note).await?;
@@ -223,7 +228,7 @@ impl CacheLookup {
         Ok(response)
     }
 
-    /// Asks the back end about a stored response, behind the client's back.
+    /// Revalidates a stored response in the background.
     fn revalidate(&self, hit: &Hit) {
         let guess = self.variant_hint(Some(&hit.meta.vary_names));
         let flights = &self.shared.fetches;
@@ -243,12 +248,12 @@ impl CacheLookup {
         }
     }
 
-    /// What tells its flight from those for other variants, as far as their names are known.
+    /// Distinguishes this fetch from those for other variants, if the selecting fields are known.
     fn variant_hint(&self, names: Option<&Vec<String>>) -> Vec<u8> {
         names.map_or_else(Vec::new, |names| variant_key(&self.client.head, names))
     }
 
-    /// Asks the back end, or waits for somebody who does.
+    /// Leads a fetch, or waits for another request's.
     async fn fetch_or_wait(
         &self,
         stale: Option<&StaleHit>,
@@ -272,13 +277,13 @@ impl CacheLookup {
             (ticket, true)
         } else {
             let names = base.map(|hit| &hit.meta.vary_names).or(names.as_ref());
-            // One that began before would bring what this request does not take.
+            // A fetch that began before this reload would bring a response that it does not accept.
             let since = self.is_reload().then_some(self.client.arrived());
             let flights = &self.shared.fetches;
             match flights.join(&self.key, self.variant_hint(names), since) {
                 JoinOutcome::Waiter(ticket) => (ticket, false),
                 JoinOutcome::Leader(ticket, landing) => {
-                    // A flight may have landed between the look and the join.
+                    // A fetch may have completed between the look-up and the join.
                     if stale.is_none() && !matches!(self.lookup(), LookupResult::Missing { .. }) {
                         landing.complete(FetchOutcome::LookAgain, LeaderResult::default());
                         return LookupStep::LookAgain;
@@ -296,8 +301,9 @@ impl CacheLookup {
         };
         let outcome = match self.client_state.run_while_connected(landed).await {
             Some(Some(outcome)) => outcome,
-            // The last failure would do for all of them, but whoever provokes failures would cause errors for
-            // others. How many are sent at once is bounded by the queue of what is behind.
+            // Passing the last failure on to all waiters would let a client that provokes failures
+            // cause errors for others. The back end's queue bounds how many requests are sent at
+            // once.
             Some(None) => return LookupStep::Bypass(bypass_status(fwd, "lock-timeout")),
             None => return LookupStep::Done(Err(client_disconnected())),
         };
@@ -314,7 +320,7 @@ impl CacheLookup {
         .await
     }
 
-    /// Why the request goes to the back end by itself, and nothing of it is stored.
+    /// Why the request bypasses the cache, with nothing stored.
     fn bypass_reason(&self, stale: Option<&StaleHit>) -> Option<&'static str> {
         let head = &self.client.head;
         let rules = &self.shared.rules;
@@ -337,7 +343,7 @@ impl CacheLookup {
             .then_some("min-uses")
     }
 
-    /// What a flight brought, for this request.
+    /// Applies a fetch's outcome to this request.
     async fn handle_outcome(
         &self,
         outcome: FetchOutcome,
@@ -375,8 +381,8 @@ impl CacheLookup {
                         LookupStep::Done(Err(Fault::new(kind, cause)))
                     }
                     None if leads => LookupStep::LookAgain,
-                    // The request that led may have provoked it: one of those that waited is the next to lead, and
-                    // the others wait for it.
+                    // The leader's request may have provoked the failure: one of the waiters leads
+                    // next, and the others wait for it.
                     None => LookupStep::NextLeader,
                 }
             }
@@ -448,18 +454,18 @@ impl CacheLookup {
         stale_response_on_error(&self.shared, &self.client.head, stale, cause).await
     }
 
-    /// The response that is for this request alone.
+    /// Answers with a response that is for this request only.
     fn respond_unstored(&self, lead: LeaderResult, fwd: ForwardReason) -> LookupStep {
         let answered = match lead.reply {
             Some(Ok(Reply::Response(response))) => response,
-            // As it came: the next handler must not see what the cache asked.
+            // The next handler must get the client's request, not the cache's.
             Some(Ok(Reply::Pass(_))) | None => {
                 return LookupStep::Bypass(bypass_status(fwd, "not-stored"));
             }
             Some(answered) => return LookupStep::Done(answered),
         };
         let head = &self.client.head;
-        // The question was for the whole.
+        // The cache requested the whole.
         if answered.status == Status::OK && head.field("range").is_some() {
             return LookupStep::Bypass(bypass_status(fwd, "range"));
         }
@@ -479,17 +485,17 @@ impl CacheLookup {
         LookupStep::Done(Ok(Reply::Response(response)))
     }
 
-    /// Whether it takes only what the back end says after it came.
+    /// Whether the request accepts only responses that the back end sent after it arrived.
     fn is_reload(&self) -> bool {
         let directives = &self.directives.directives;
         directives.no_cache || directives.max_age.is_some_and(|max_age| max_age.is_zero())
     }
 
-    /// Whether a response that another request brought may be used for this one.
+    /// Whether a response that another request fetched may answer this one.
     fn may_use(&self, meta: &ObjectMeta) -> bool {
         let lifetime = lifetime_of(meta).filter(|_| selects_variant(&self.client.head, meta));
         if self.is_reload() {
-            // It joined only what was asked after it came.
+            // It joined only fetches that began after it arrived.
             return lifetime.is_some();
         }
         let reuse = lifetime.map(|lifetime| {
@@ -511,7 +517,7 @@ impl CacheLookup {
         )
     }
 
-    /// What is told with a response that has just come.
+    /// The `Age` and `Cache-Status` of a response that was just fetched.
     fn headers_for(
         &self,
         meta: &ObjectMeta,
@@ -531,13 +537,14 @@ impl CacheLookup {
         let age = lifetime.map(|lifetime| lifetime.age(came, came));
         let is_own = getter.leader_result.is_some();
         CacheHeaders {
-            // One that caches nearer to the origin gave it stays.
+            // An `Age` from caches nearer to the origin stays.
             age: age.filter(|age| !is_own || age.as_secs() > 0),
             status: self.shared.rules.sends_cache_status.then_some(status),
         }
     }
 
-    /// Passes the request on; what is stale serves if that fails.
+    /// Sends the request to the back end. If that fails, answers with the stale response where
+    /// allowed.
     async fn bypass(
         self,
         request: Request,
@@ -581,7 +588,7 @@ impl CacheLookup {
     }
 }
 
-/// A client is gone. The flight hears of it from the ticket's drop, and ends if nobody else waits.
+/// The client has disconnected. Dropping the waiter lets the fetch end if no other request waits.
 fn client_disconnected() -> Fault {
     let cause = "left while the cache waited for the back end";
     let timing = RequestTiming {
@@ -591,7 +598,7 @@ fn client_disconnected() -> Fault {
     Fault::new(FaultKind::ClientDisconnected, cause).with_timing(timing)
 }
 
-/// What is stored, if it may be sent when the back end fails (RFC 5861 §4).
+/// The stale response, if it may be sent when the back end fails (RFC 5861 §4).
 async fn stale_response_on_error(
     shared: &SharedCache,
     head: &RequestHead,

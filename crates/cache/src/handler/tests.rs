@@ -1,7 +1,7 @@
-//! The cache in front of handlers that do as they are told: what is stored, for whom, and what goes past it.
+//! The cache in front of scripted handlers: storing, sharing and bypassing.
 //!
-//! The rest is in `tests/`: one request for many (`collapse`), what is stale (`stale`), parts of a body
-//! (`parts`, `slices`), keys and poisoning (`keys`). The rules themselves are tested in `http`.
+//! `tests/` covers coalesced fetches (`collapse`), stale responses (`stale`), partial responses
+//! (`parts`, `slices`), and keys and poisoning (`keys`). The rules themselves are tested in `http`.
 
 mod cache_control_fields;
 mod collapse;
@@ -164,7 +164,7 @@ fn a_response_to_credentials_is_stored_only_if_it_is_for_all() {
                 "{}",
                 got.cache_status()
             );
-            // It is not remembered as not stored: the others have their own.
+            // The key is not marked as uncacheable: other clients' responses are stored.
             let other = fetch(&cache, get("/a", &[])).await;
             assert_eq!(other.is_hit(), stored, "{}", other.cache_status());
             assert!(fetch_hit(&cache, "/a").await.is_hit());
@@ -216,7 +216,7 @@ fn a_write_invalidates_its_location_with_mount_and_forwarded_host() {
             ),
             ("/shop", &[], "Location: /shop", "/"),
             ("/shop", &[], "Location: /shop?a", "/?a"),
-            // One that does not know of its mount, and names that are relative.
+            // The application does not know its mount; the targets are relative or absolute.
             ("/shop", &[], "Location: /items/7", "/items/7"),
             ("/shop", &[], "Location: items/7", "/items/7"),
             ("", &told, "Location: https://shop.test/items/7", "/items/7"),
@@ -459,7 +459,7 @@ fn redirects_and_passes_are_forwarded() {
                 other => panic!("{other:?}"),
             }
         }
-        // The next handler gets what the client asked, conditions and all.
+        // The next handler gets the client's request with its conditions.
         match reply(&cache, get("/pass", &["Range: bytes=0-1"])).await {
             Ok(Reply::Pass(request)) => {
                 assert!(request.head.field("range").is_none(), "the back end's own");

@@ -1,4 +1,4 @@
-//! The table of keys: what is in them, how it is written, and what is not.
+//! Table of keys: their parts, and how they are written.
 
 use penstock_config::{QueryKey, RouteCache, STORABLE_STATUSES};
 use penstock_exchange::{ForwardedInfo, Mount, TrustedProxies};
@@ -33,7 +33,7 @@ fn key(
     String::from_utf8(text).unwrap().replace('\0', " | ")
 }
 
-/// What counts of a listed proxy's words.
+/// The accepted statements of a trusted proxy.
 fn forwarded_info(head: &RequestHead) -> Option<ForwardedInfo> {
     let trust = TrustedProxies::new(Vec::new(), true);
     Some(ForwardedInfo::read(head, &trust).0)
@@ -177,7 +177,7 @@ fn one_url_has_several_keys_only_by_extra_parts() {
         ("Forwarded: for=_x;by=y", true, false),
         ("Forwarded: for=_x;host=y", true, true),
         ("X-Forwarded-Port: 81", true, true),
-        // A part of the URL that the client asked for.
+        // A part of the URL that the client requested.
         ("X-Forwarded-Prefix: /a", true, false),
         ("X-Scheme: https", true, true),
         ("X-Forwarded-Host: b.test", true, true),

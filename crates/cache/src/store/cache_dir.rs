@@ -1,19 +1,23 @@
-//! A cache's folder: what is done in it, one blocking call after the other. Only for a pool, but where said.
+//! A cache's directory: its layout and the file operations in it. Functions block and run in a pool
+//! unless stated otherwise.
 //!
 //! ```text
-//! lock                                 held while a store uses the folder; its presence marks it as ours
-//! objects/ab/<key's hash>-<number>     one object; `ab` is how the hash begins
-//! tmp/<number>                         one on its way in
-//! purges                               what was purged and may still be in a file
+//! lock                                 locked while a store uses it; marks it as a cache's
+//! objects/ab/<key's hash>-<number>     one object; `ab` is the first byte of the hash
+//! tmp/<number>                         a partial object
+//! purges                               purges not yet applied to all files
 //! ```
 //!
-//! Numbers grow with time and over restarts, so no name is ever used twice. All is done below descriptors
-//! of the folder that was opened: when it is renamed, deleted or unmounted nothing is written to what is
-//! then found under its path. No object is synced to the disk by itself: a killed process tears nothing, and
-//! what a power cut tears its checksum finds.
+//! Numbers increase with time and across restarts, so that no name is used twice. All operations
+//! use descriptors of the opened directory: if it is renamed, deleted or unmounted, nothing is
+//! written to what its path then names. Objects are not synced: killing the process damages
+//! nothing, and the checksum detects what a power failure damages.
 //!
-//! What must stay true: a file that does not look like ours is never touched; an object appears under its
-//! name whole, by a rename; bytes on the disk are counted from before they are written until they are gone.
+//! # Invariants
+//!
+//! - A file with a foreign name is never touched.
+//! - An object appears under its name complete, by a rename.
+//! - Bytes count from before they are written until they are freed.
 
 use std::ffi::OsStr;
 use std::fs::{DirBuilder, File, TryLockError};
@@ -27,43 +31,43 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 
-/// What a file takes on a disk is counted in these.
+/// Disk usage is counted in blocks of this size.
 const BLOCK_BYTES: u64 = 4096;
 
-/// An open folder.
+/// An open directory.
 #[derive(Debug)]
 pub(crate) struct CacheDir {
     root: OwnedFd,
     objects: OwnedFd,
     tmp: OwnedFd,
     identity: DirIdentity,
-    /// Bytes of the files in it, as far as they are known, and of those to be written.
+    /// Bytes of the known files, and of reserved ones.
     used_bytes: AtomicU64,
-    /// Its file system asks nobody else when a file is opened of which the name is in memory.
+    /// The file system opens a file with a cached name without asking another machine or process.
     is_local: bool,
-    /// Nothing is written any more: another has the folder, or may soon.
+    /// Set when writing has ended: another store has the directory, or may have it soon.
     is_closed: AtomicBool,
 }
 
-/// The right to write into a folder; it ends with the last clone.
+/// A lock on a directory, which permits writing. The last clone releases it.
 #[derive(Debug)]
 pub(crate) struct DirLock {
-    /// Locked for as long as it is open.
+    /// Locked while open.
     _lock: File,
 }
 
-/// Which folder it is: a file system and a file in it.
+/// Identity of a directory: file system and inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DirIdentity {
     device: u64,
     inode: u64,
 }
 
-/// A file's identity: as long as it is the same nobody has written to it.
+/// Identity of a file's content: any write changes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ObjectFileId {
     inode: u64,
-    /// Its length in bytes.
+    /// The file's length.
     pub(crate) size: u64,
     modified: (i64, u32),
     changed: (i64, u32),
@@ -78,31 +82,31 @@ pub(crate) struct ObjectName {
     pub(crate) number: u64,
 }
 
-/// Why a folder cannot be used.
+/// Why a directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OpenDirError {
-    /// Another process, or another store of this one, has it.
+    /// Another process, or another store of this one, uses it.
     #[error("another process uses this folder")]
     InUse,
-    /// Its file system is not there.
+    /// The file system is not mounted.
     #[error("its file system is not mounted")]
     NotMounted,
-    /// It holds something, and no store's lock.
+    /// It is not empty and has no `lock`.
     #[error("it is not empty and not a cache's folder (it holds `{0}`, but no `lock`)")]
     NotOurs(String),
-    /// What the system said.
+    /// A system error.
     #[error("cannot open it: {0}")]
     Io(#[from] io::Error),
 }
 
-/// What `bytes` of a file take on a disk.
+/// Disk usage of a file of `bytes` bytes.
 pub(crate) fn disk_usage(bytes: u64) -> u64 {
     bytes.next_multiple_of(BLOCK_BYTES).max(BLOCK_BYTES)
 }
 
 impl CacheDir {
-    /// Opens `path`, makes what is missing, takes the lock. `below` is the file system that `path` leads to
-    /// while its own is not mounted ([`below`]): nothing is made there.
+    /// Opens `path`, creates missing parts and takes the lock. `below` is the file system of `path`
+    /// while its own is not mounted ([`underlying_device`]): nothing is created there.
     ///
     /// # Errors
     /// See [`OpenDirError`].
@@ -117,7 +121,7 @@ impl CacheDir {
         let root = open_dir(rustix::fs::CWD, path)?;
         let place = dir_identity(&root)?;
         check_ownership(&root)?;
-        // Read-only, so that its file system can be made read-only while we run.
+        // Read-only, so that the file system can be remounted read-only meanwhile.
         let flags = OFlags::RDONLY | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let lock = rustix::fs::openat(&root, "lock", flags, owner_mode());
         let lock = File::from(lock.map_err(io::Error::from)?);
@@ -129,7 +133,7 @@ impl CacheDir {
         let folder = Self {
             objects: make_dir(root.as_fd(), "objects")?,
             tmp: make_dir(root.as_fd(), "tmp")?,
-            // A sandbox may forbid to ask.
+            // A sandbox may forbid the call.
             is_local: rustix::fs::fstatfs(&root).is_ok_and(|known| is_local(known.f_type)),
             root,
             identity: place,
@@ -139,10 +143,10 @@ impl CacheDir {
         Ok((folder, DirLock { _lock: lock }))
     }
 
-    /// Whether `path` still leads here, and both of its parts are there.
+    /// Whether `path` still names this directory, with its lock and both subdirectories.
     ///
     /// # Errors
-    /// When it cannot be told.
+    /// Fails if that cannot be determined.
     pub(crate) fn is_at(&self, path: &Path) -> io::Result<bool> {
         let metadata = match std::fs::metadata(path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
@@ -156,39 +160,39 @@ impl CacheDir {
         Ok(place == self.identity && has("lock") && has("objects") && has("tmp"))
     }
 
-    /// Nothing is written from here on; what is open can be read. Never blocks.
+    /// Ends writing. Open files remain readable. Never blocks.
     pub(crate) fn close(&self) {
         self.is_closed.store(true, Relaxed);
     }
 
-    /// Whether it is closed.
+    /// Whether writing has ended.
     pub(crate) fn is_closed(&self) -> bool {
         self.is_closed.load(Relaxed)
     }
 
-    /// Bytes counted. Never blocks.
+    /// Bytes counted as used. Never blocks.
     pub(crate) fn used_bytes(&self) -> u64 {
         self.used_bytes.load(Relaxed)
     }
 
-    /// Counts `bytes` if all are at most `max` then. Never blocks.
+    /// Reserves `bytes` if the total stays within `max`. Never blocks.
     pub(crate) fn reserve(&self, bytes: u64, max: u64) -> bool {
         let more = |used: u64| used.checked_add(bytes).filter(|&used| used <= max);
         self.used_bytes.fetch_update(Relaxed, Relaxed, more).is_ok()
     }
 
-    /// Counts `bytes` that are there already. Never blocks.
+    /// Counts the `bytes` of an existing file. Never blocks.
     pub(crate) fn count_existing(&self, bytes: u64) {
         self.used_bytes.fetch_add(bytes, Relaxed);
     }
 
-    /// Counts `bytes` no more. Never blocks.
+    /// Subtracts `bytes`. Never blocks.
     pub(crate) fn release(&self, bytes: u64) {
         let less = |used: u64| Some(used.saturating_sub(bytes));
         let _ = self.used_bytes.fetch_update(Relaxed, Relaxed, less);
     }
 
-    /// Makes a temporary file.
+    /// Creates a temporary file.
     pub(crate) fn create(&self, number: u64) -> io::Result<File> {
         self.check_open()?;
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
@@ -196,7 +200,7 @@ impl CacheDir {
         Ok(rustix::fs::openat(&self.tmp, name.as_str(), flags, owner_mode())?.into())
     }
 
-    /// Gives a complete temporary file the name of an object.
+    /// Renames a complete temporary file to an object's name.
     pub(crate) fn commit(&self, name: ObjectName) -> io::Result<()> {
         self.check_open()?;
         let (from, to) = (temporary_name(name.number), name.path());
@@ -213,7 +217,7 @@ impl CacheDir {
         }
     }
 
-    /// Removes a temporary file; one that is not there is no error.
+    /// Removes a temporary file, if it exists.
     pub(crate) fn remove_temporary(&self, number: u64) -> io::Result<()> {
         self.check_open()?;
         ignore_missing(rustix::fs::unlinkat(
@@ -223,7 +227,7 @@ impl CacheDir {
         ))
     }
 
-    /// Removes an object's file; one that is not there is no error.
+    /// Removes an object's file, if it exists.
     pub(crate) fn remove(&self, name: ObjectName) -> io::Result<()> {
         self.check_open()?;
         ignore_missing(rustix::fs::unlinkat(
@@ -233,7 +237,7 @@ impl CacheDir {
         ))
     }
 
-    /// Opens an object's file for reading (`read_only`) or for freshening.
+    /// Opens an object's file for reading, or for writing new metadata.
     pub(crate) fn open_object(&self, name: ObjectName, access: Access) -> io::Result<File> {
         let flags = match access {
             Access::Read => OFlags::RDONLY,
@@ -244,7 +248,7 @@ impl CacheDir {
         Ok(rustix::fs::openat(&self.objects, path.as_str(), flags, Mode::empty())?.into())
     }
 
-    /// Opens an object's file for reading if no disk is needed for it. For a loop: never blocks.
+    /// Opens an object's file for reading if that needs no disk. Never blocks: for an event loop.
     pub(crate) fn open_cached(&self, name: ObjectName) -> Option<File> {
         if !self.is_local {
             return None;
@@ -252,7 +256,7 @@ impl CacheDir {
         penstock_sys::file::open_name_cached(&self.objects, &name.path())
     }
 
-    /// What was last written as a note of that name; none was.
+    /// Reads the note of that name; `None` if there is none.
     pub(crate) fn read_note(&self, name: &str) -> io::Result<Option<Vec<u8>>> {
         use std::io::Read;
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
@@ -265,7 +269,7 @@ impl CacheDir {
         Ok(Some(bytes))
     }
 
-    /// Writes a note, in one step; an empty one is removed.
+    /// Writes a note atomically, or removes it if it is empty.
     pub(crate) fn write_note(&self, name: &str, bytes: &[u8], number: u64) -> io::Result<()> {
         self.check_open()?;
         if bytes.is_empty() {
@@ -280,7 +284,7 @@ impl CacheDir {
         )?)
     }
 
-    /// Names of the objects in folder `index` of 256. What does not look like one is left out.
+    /// Names of the objects in subdirectory `index` of 256. Foreign names are skipped.
     pub(crate) fn object_names(&self, index: u8) -> io::Result<Vec<ObjectName>> {
         let part = match open_dir(self.objects.as_fd(), format!("{index:02x}")) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -294,7 +298,7 @@ impl CacheDir {
         Ok(names)
     }
 
-    /// Removes what a former process left on its way in: temporary files with numbers below `before`.
+    /// Removes the temporary files of earlier processes: those with numbers below `before`.
     pub(crate) fn remove_stale_temporaries(&self, before: u64) -> io::Result<()> {
         self.check_open()?;
         for entry in Dir::read_from(&self.tmp)? {
@@ -309,8 +313,8 @@ impl CacheDir {
         Ok(())
     }
 
-    /// Whether the disk takes and gives: a small temporary file is made, written, renamed, read and removed.
-    /// Both numbers are new.
+    /// Checks that the disk works: creates, writes, renames, reads and removes a small temporary
+    /// file. Both numbers must be new.
     pub(crate) fn probe(&self, [number, renamed]: [u64; 2]) -> io::Result<()> {
         let written = [0x5a; 4096];
         let result = (|| {
@@ -338,16 +342,16 @@ impl CacheDir {
     }
 }
 
-/// What an object's file is opened for.
+/// Why an object's file is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// Its body.
+    /// To read the body.
     Read,
-    /// A new meta.
+    /// To write new metadata.
     Write,
 }
 
-/// A note that is longer is not one of ours.
+/// Largest note that is read.
 const MAX_NOTE_BYTES: u64 = 64 << 20;
 
 impl ObjectName {
@@ -367,12 +371,12 @@ impl ObjectName {
 }
 
 impl ObjectFileId {
-    /// The identity of an open file as far as it is known without asking a disk or another machine. For a
-    /// loop: never blocks.
+    /// The identity of an open file, as known without asking a disk or another machine. Never
+    /// blocks: for an event loop.
     pub(crate) fn of(file: &File) -> io::Result<Self> {
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         let stat = match rustix::fs::statx(file, "", flags, StatxFlags::BASIC_STATS) {
-            // A sandbox that is older than the call.
+            // A sandbox may be older than the call.
             Err(Errno::NOSYS | Errno::PERM) => return Self::of_without_statx(file),
             stat => stat?,
         };
@@ -423,8 +427,8 @@ fn make_dir(root: BorrowedFd<'_>, name: &str) -> io::Result<OwnedFd> {
     }
 }
 
-/// A folder without a lock has to be empty, but for what a new file system has: what another program holds
-/// there must not be taken for ours.
+/// Checks that a directory without a lock is empty, apart from `lost+found` of a new file system.
+/// Another program's directory must not be used.
 fn check_ownership(root: &OwnedFd) -> Result<(), OpenDirError> {
     let mut foreign = None;
     for entry in Dir::read_from(root).map_err(io::Error::from)? {
@@ -438,8 +442,8 @@ fn check_ownership(root: &OwnedFd) -> Result<(), OpenDirError> {
     foreign.map_or(Ok(()), |name| Err(OpenDirError::NotOurs(name)))
 }
 
-/// Whether a file system of this kind opens a file of a known name by itself. Others, those of another machine or
-/// another process above all, may have to be waited for.
+/// Whether a file system of this kind opens a file with a cached name by itself. Others may wait,
+/// above all for another machine or process.
 fn is_local(kind: impl TryInto<u64>) -> bool {
     const LOCAL: [u64; 9] = [
         0xef53,      // ext2, ext3, ext4
@@ -463,18 +467,18 @@ fn dir_identity(root: &OwnedFd) -> io::Result<DirIdentity> {
     })
 }
 
-/// The file system that `path` leads to when its own is not mounted; none when nothing is mounted on the way.
+/// The file system of `path` if its own is not mounted. `None` if nothing is mounted on the way.
 /// Blocks.
 ///
 /// # Errors
-/// When it cannot be told.
+/// Fails if that cannot be determined.
 pub(crate) fn underlying_device(path: &Path) -> io::Result<Option<u64>> {
     let devices = devices_along(path)?;
     let own = devices.first().copied();
     Ok(devices.into_iter().find(|&device| Some(device) != own))
 }
 
-/// The file systems of `path`, or of what of it there is, and of all folders above, nearest first.
+/// The file systems of `path`, or of its existing part, and of all its ancestors, nearest first.
 fn devices_along(path: &Path) -> io::Result<Vec<u64>> {
     let mut devices = Vec::new();
     for path in path.ancestors() {
@@ -487,7 +491,7 @@ fn devices_along(path: &Path) -> io::Result<Vec<u64>> {
     Ok(devices)
 }
 
-/// Exactly that many lower-case hexadecimal digits.
+/// Parses exactly that many lower-case hexadecimal digits.
 fn parse_hex(text: &[u8], digits: usize) -> Option<u128> {
     let is_hex = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
     if text.len() != digits || !text.iter().all(is_hex) {

@@ -1,12 +1,17 @@
-//! A store's disk: whether it works, what is to be done on it, and every operation's way into the pool.
+//! A store's disk: its health, its queued maintenance, and the way of every operation into the
+//! pool.
 //!
-//! All that may block is run by [`Disk::run`], which counts and times it, gives up waiting after
-//! `stall_timeout` (the operation itself cannot be ended), and draws the conclusion from an error: the disk
-//! is out. `keeper` probes it back in and works off what is queued here: files to be removed, metas to
-//! be written, small hot objects to be read into memory.
+//! [`Disk::run`] runs everything that may block. It counts and times the operation, stops waiting
+//! after `stall_timeout` (the operation itself cannot be ended), and takes the disk out of service
+//! if an error is the disk's. `maintenance` probes the disk until it works again and does the
+//! queued work: removing files, writing metadata, reading small hot objects into memory.
 //!
-//! What must stay true: nobody waits for a disk that is out; a failure is logged once per cause; every
-//! queue here is bounded; bytes of a file count until its last descriptor is closed.
+//! # Invariants
+//!
+//! - No request waits for a disk that is out of service.
+//! - A failure is logged once per cause.
+//! - Every queue is bounded.
+//! - A file's bytes count until its last descriptor is closed.
 
 mod health;
 mod queue;
@@ -39,43 +44,43 @@ pub(crate) type DiskItem = IndexedObject<Arc<ObjectFile>>;
 pub(crate) struct Disk {
     /// The store's name, for the log.
     pub(crate) name: String,
-    /// Its folder's path.
+    /// The directory's path.
     pub(crate) path: PathBuf,
-    /// The bound of its bytes, by the configuration.
+    /// The configured limit in bytes.
     pub(crate) max_size: u64,
-    /// Operations that take longer are not waited for.
+    /// Operations are waited for no longer than this.
     pub(crate) stall_timeout: Duration,
-    /// What runs its operations.
+    /// Runs the operations.
     pub(crate) pool: Pool,
-    /// Its objects.
+    /// The objects on the disk.
     pub(crate) tier: Tier<Arc<ObjectFile>>,
-    /// Wakes the keeper.
+    /// Wakes the maintenance task.
     pub(crate) wake_maintenance: Notify,
-    /// Bytes were freed.
+    /// Notified when bytes were freed.
     pub(crate) space_freed: Notify,
     /// What was done.
     pub(crate) counters: DiskCounters,
     health: AtomicU8,
-    /// It went out, or the store ended.
+    /// Notified when the disk goes out of service, or the store stops.
     went_out: Notify,
-    /// The bound of its bytes now: less than `size_max` while the file system is full.
+    /// The current limit in bytes: less than `max_size` while the file system is full.
     current_max_size: AtomicU64,
-    /// Each of these is held for a moment only.
+    /// Each of these locks is held briefly.
     open_dir: Mutex<Option<OpenDir>>,
     outage_reason: Mutex<OutageReason>,
     maintenance_queue: Mutex<MaintenanceQueue>,
-    /// When each operation that is running began.
+    /// When each running operation began.
     running_operations: Mutex<HashMap<u64, Instant>>,
     next_operation: AtomicU64,
     next_file_number: AtomicU64,
 }
 
-/// A folder that may be written to.
+/// A directory that may be written to.
 #[derive(Debug, Clone)]
 pub(crate) struct OpenDir {
-    /// The folder.
+    /// The directory.
     pub(crate) dir: Arc<CacheDir>,
-    /// The right to write into it.
+    /// The lock that permits writing.
     pub(crate) _lock: Arc<DirLock>,
 }
 
@@ -90,10 +95,10 @@ pub(crate) struct DiskCounters {
     pub(crate) write_micros: AtomicU64,
 }
 
-/// What an operation does.
+/// The kind of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OperationKind {
-    /// Opening and reading; ahead of others.
+    /// Opening and reading, with priority.
     Open,
     /// Reading.
     Read,
@@ -101,22 +106,22 @@ pub(crate) enum OperationKind {
     Write,
 }
 
-/// Why an operation gave nothing.
+/// Why an operation failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DiskError {
-    /// The disk is out, or went out meanwhile, or took too long.
+    /// The disk is or went out of service, or took too long.
     #[error("the disk is not waited for")]
     OutOfService,
-    /// The pool did not take it.
+    /// The pool refused the operation.
     #[error(transparent)]
     Pool(#[from] PoolError),
-    /// The disk's answer.
+    /// The disk's error.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
 
 impl Disk {
-    /// A disk that is not open yet.
+    /// Creates a disk that is not opened yet.
     pub(crate) fn new(config: &penstock_config::Cache, path: PathBuf, pool: Pool) -> Self {
         let nanos = u64::try_from(clock::wall().as_nanos()).unwrap_or(1);
         Self {
@@ -137,40 +142,41 @@ impl Disk {
             maintenance_queue: Mutex::default(),
             running_operations: Mutex::default(),
             next_operation: AtomicU64::new(0),
-            // Files of a former process have lower numbers, as it began earlier and made fewer than one
-            // in a nanosecond; recovery raises it above all that it finds, should the clock have been set back.
+            // Above the numbers of earlier processes, which began earlier and created fewer than
+            // one file a nanosecond. Recovery raises it above all numbers found, in case the clock
+            // was set back.
             next_file_number: AtomicU64::new(nanos),
         }
     }
 
-    /// The folder, while it may be written to.
+    /// The directory, while it may be written to.
     pub(crate) fn open_dir(&self) -> Option<OpenDir> {
         lock(&self.open_dir).clone()
     }
 
-    /// A number that no file has or had.
+    /// A file number that was never used.
     pub(crate) fn new_file_number(&self) -> u64 {
         self.next_file_number.fetch_add(1, Relaxed)
     }
 
-    /// No number up to `number` is given any more.
+    /// Keeps numbers up to `number` from being used.
     pub(crate) fn skip_numbers(&self, number: u64) {
         let next = number.saturating_add(1);
         self.next_file_number.fetch_max(next, Relaxed);
     }
 
-    /// The bound of its bytes now.
+    /// The current limit in bytes.
     pub(crate) fn current_max_size(&self) -> u64 {
         self.current_max_size.load(Relaxed)
     }
 
-    /// Bytes on the disk, as they are counted.
+    /// Bytes counted as used.
     pub(crate) fn used_bytes(&self) -> u64 {
         self.open_dir().map_or(0, |opened| opened.dir.used_bytes())
     }
 
-    /// Runs one operation in the pool and waits for it, but not longer than `stall_timeout` and not once
-    /// the disk is out. An error of the disk's has its consequences before it is given.
+    /// Runs an operation in the pool and waits for it, at most `stall_timeout` and only while the
+    /// disk is in service. A disk error takes effect before the function returns.
     ///
     /// # Errors
     /// See [`DiskError`].
@@ -186,7 +192,7 @@ impl Disk {
         let begun = clock::now();
         let this = Arc::clone(self);
         let work = move || {
-            // The folder's lock is held for as long as something may be written to it.
+            // The directory stays locked while the operation may write to it.
             let opened = this.open_dir();
             let result = work();
             drop(opened);
@@ -208,7 +214,7 @@ impl Disk {
         result
     }
 
-    /// Waits for `work`, but not longer than `stall_timeout` and not once the disk is out.
+    /// Waits for `work`, at most `stall_timeout` and only while the disk is in service.
     ///
     /// # Errors
     /// [`DiskError::OutOfService`].
@@ -216,7 +222,7 @@ impl Disk {
         &self,
         work: impl Future<Output = R>,
     ) -> Result<R, DiskError> {
-        // Before the question, so that no going out is missed.
+        // Registered before the check, so that no outage is missed.
         let out = self.went_out.notified();
         if !self.is_working() {
             return Err(DiskError::OutOfService);
@@ -231,8 +237,7 @@ impl Disk {
         }
     }
 
-    /// As [`Disk::run`], without looking at the disk's health, waiting as long as it takes, without
-    /// consequences.
+    /// Like [`Disk::run`], but without the health check, the time limit and the handling of errors.
     pub(crate) async fn run_unchecked<R, F>(
         self: &Arc<Self>,
         kind: OperationKind,
@@ -257,8 +262,8 @@ impl Disk {
         Ok(result??)
     }
 
-    /// Evicts until the objects' weight is within the bound and, with what is dying already, `bytes` more fit
-    /// on the disk.
+    /// Evicts objects until their weight is within the limit and, counting files already discarded,
+    /// `bytes` more fit on the disk.
     pub(crate) fn evict_for(&self, bytes: u64) {
         let bound = self.current_max_size();
         let needed = (self.used_bytes().saturating_add(bytes)).saturating_sub(bound);
@@ -279,10 +284,10 @@ impl Disk {
         self.discard(evicted);
     }
 
-    /// Reserves `bytes` in `folder`; evicts and waits for what that frees.
+    /// Reserves `bytes` in `folder`. Evicts objects and waits until their space is free.
     ///
     /// # Errors
-    /// When there is no room in time: what is being served holds it, or the disk is slow.
+    /// Fails if space is not free in time: responses being sent hold it, or the disk is slow.
     pub(crate) async fn reserve(&self, folder: &CacheDir, bytes: u64) -> Result<(), DiskError> {
         let deadline = clock::now() + self.stall_timeout.min(Duration::from_secs(5));
         loop {
@@ -311,7 +316,7 @@ impl OperationKind {
     }
 }
 
-/// One operation while it is running.
+/// A running operation.
 struct RunningOperation {
     disk: Arc<Disk>,
     id: u64,

@@ -1,4 +1,4 @@
-//! An object's file, byte by byte. Pure.
+//! The byte format of an object's file. Pure.
 //!
 //! ```text
 //! preamble   magic, version, slot size, body length, body checksum, key hash, checksum of these
@@ -7,10 +7,14 @@
 //! body
 //! ```
 //!
-//! Integers are little endian; checksums are XXH3-64. What is known of the object is in the slot with the
-//! highest sequence number that is whole: freshening writes the other one, so that a crash at any moment
-//! leaves one of both. What must stay true: nothing that is not exactly as it was written is decoded,
-//! and no bytes, however wrong, panic or ask for much memory.
+//! Integers are little endian; checksums are XXH3-64. The metadata is in the intact slot with the
+//! highest sequence number. Freshening writes the other slot, so that a crash at any moment leaves
+//! one of them.
+//!
+//! # Invariants
+//!
+//! - Only bytes exactly as written are decoded.
+//! - No input panics or allocates much memory.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,19 +28,20 @@ use super::{LIFETIME_WORDS, ObjectMeta, SliceSet};
 /// Bytes of the preamble.
 pub(crate) const PREAMBLE_BYTES: usize = 64;
 
-/// A meta beyond this is not stored: more than the largest head that is read.
+/// Larger metadata is not stored: more than the largest head that is read.
 pub(crate) const MAX_META_BYTES: usize = 1 << 20;
 
 const MAGIC: &[u8; 8] = b"pnstkobj";
 const VERSION: u32 = 1;
 const SLOT_HEAD_BYTES: usize = 24;
 
-/// Bodies up to this size follow their slots at once: they are copied, and the room counts.
+/// Bodies up to this size follow their slots without padding: they are copied, and the space
+/// counts.
 const MAX_PACKED_BODY: u64 = 16 * 1024;
 
 const PAGE_BYTES: usize = 4096;
 
-/// What the preamble says.
+/// The decoded preamble.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Preamble {
     /// Bytes of one slot.
@@ -49,7 +54,7 @@ pub(crate) struct Preamble {
     pub(crate) hash: u128,
 }
 
-/// Why a file is not taken.
+/// Why a file is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum FormatError {
     /// Written by another version.
@@ -61,17 +66,17 @@ pub(crate) enum FormatError {
 }
 
 impl Preamble {
-    /// Where the body begins.
+    /// Offset of the body.
     pub(crate) fn body_offset(&self) -> u64 {
         body_offset(self.slot_bytes)
     }
 
-    /// Bytes of the whole file.
+    /// Size of the whole file.
     pub(crate) fn file_bytes(&self) -> u64 {
         self.body_offset() + self.length
     }
 
-    /// As it is written.
+    /// Encodes the preamble.
     pub(crate) fn encode(&self) -> [u8; PREAMBLE_BYTES] {
         let mut out = [0; PREAMBLE_BYTES];
         out[..8].copy_from_slice(MAGIC);
@@ -85,10 +90,10 @@ impl Preamble {
         out
     }
 
-    /// Reads it from a file's first bytes.
+    /// Decodes the preamble from a file's first bytes.
     ///
     /// # Errors
-    /// When they are not what [`Preamble::encode`] wrote.
+    /// Fails if the bytes are not what [`Preamble::encode`] wrote.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         let mut input = ByteReader(bytes);
         if input.take(8)? != MAGIC {
@@ -114,14 +119,14 @@ impl Preamble {
     }
 }
 
-/// Where the body begins behind slots of that size.
+/// Offset of the body after slots of that size.
 pub(crate) fn body_offset(slot_bytes: u32) -> u64 {
     PREAMBLE_BYTES as u64 + 2 * u64::from(slot_bytes)
 }
 
-/// The size of a slot for a meta of that many bytes: a quarter more, for what freshening may add. A body
-/// that is sent from the page cache begins at a page's start: otherwise it takes a page more, and so one
-/// packet and one wake-up of its receiver more. `declared` is its length, if that is known.
+/// The size of a slot for `meta` bytes of metadata, with a quarter more for freshening. A body sent
+/// from the page cache begins at a page boundary; otherwise it would span one more page and cost
+/// one more packet and one more wake-up of its receiver. `declared` is the body's length, if known.
 pub(crate) fn slot_bytes(meta: usize, declared: Option<u64>) -> Option<u32> {
     let bytes = (SLOT_HEAD_BYTES + meta + meta / 4 + 128).next_multiple_of(64);
     let is_small = declared.is_some_and(|length| length <= MAX_PACKED_BODY);
@@ -132,7 +137,7 @@ pub(crate) fn slot_bytes(meta: usize, declared: Option<u64>) -> Option<u32> {
     (meta <= MAX_META_BYTES).then(|| u32::try_from(bytes).ok())?
 }
 
-/// A slot as it is written, filled up to its size; none when the meta is too large for it.
+/// Encodes a slot, padded to its size. `None` if the metadata is too large for it.
 pub(crate) fn encode_slot(sequence: u64, meta: &[u8], slot_bytes: u32) -> Option<Vec<u8>> {
     let size = slot_bytes as usize;
     let mut out = Vec::with_capacity(size);
@@ -146,10 +151,10 @@ pub(crate) fn encode_slot(sequence: u64, meta: &[u8], slot_bytes: u32) -> Option
     })
 }
 
-/// The newest whole meta of a file's two slots, with its sequence number.
+/// Decodes the newest intact metadata of a file's two slots, with its sequence number.
 ///
 /// # Errors
-/// When neither is whole.
+/// Fails if neither slot is intact.
 pub(crate) fn decode_slots(
     slots: &[u8],
     slot_bytes: u32,
@@ -182,7 +187,7 @@ fn slot_checksum(sequence: u64, meta: &[u8]) -> u64 {
     XxHash3_64::oneshot_with_seed(sequence, meta)
 }
 
-/// A meta as bytes.
+/// Encodes metadata.
 pub(crate) fn encode_meta(meta: &ObjectMeta) -> Vec<u8> {
     let mut out = Vec::with_capacity(meta.fields.as_bytes().len() + meta.key.len() + 256);
     out.extend_from_slice(&meta.status.code().to_le_bytes());
@@ -207,7 +212,7 @@ pub(crate) fn encode_meta(meta: &ObjectMeta) -> Vec<u8> {
         put(&mut out, name.as_bytes());
         put(&mut out, value);
     }
-    // At the end, and only where it is: files of before are read as well.
+    // Optional and last, so that files without it are read as well.
     if let Some(sliced) = meta.slice_set {
         out.extend_from_slice(&sliced.id.to_le_bytes());
         out.extend_from_slice(&sliced.total_length.to_le_bytes());
@@ -233,7 +238,7 @@ fn decode_meta(bytes: &[u8]) -> Result<ObjectMeta, FormatError> {
     for _ in 0..input.u32()? {
         let name = std::str::from_utf8(input.string()?).map_err(|_| FormatError::Damaged)?;
         let value = input.string()?;
-        // An earlier version stored fields for the front end and the hub, which no client may see.
+        // An earlier version stored internal fields, which clients must not get.
         if !is_internal(name.as_bytes()) {
             fields.push(name, value).map_err(|_| FormatError::Damaged)?;
         }
@@ -268,13 +273,13 @@ fn put(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// Counts are far below 2^32: the whole is refused beyond [`MAX_META_BYTES`].
+/// Counts are far below 2^32: metadata beyond [`MAX_META_BYTES`] is refused.
 fn put_count(out: &mut Vec<u8>, count: usize) {
     let count = u32::try_from(count).unwrap_or(u32::MAX);
     out.extend_from_slice(&count.to_le_bytes());
 }
 
-/// Bytes still to be read.
+/// The bytes still to be decoded.
 struct ByteReader<'a>(&'a [u8]);
 
 impl<'a> ByteReader<'a> {

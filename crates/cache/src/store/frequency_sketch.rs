@@ -1,17 +1,20 @@
-//! How often a key was asked for lately, in little memory: for `min_uses`.
+//! Approximate count of recent requests by key, for `min_uses`: a count-min sketch of small
+//! counters that are halved periodically.
 //!
-//! A count-min sketch of small counters that are halved from time to time. What must stay true: it never says
-//! less than there were since the last halving; its size is fixed; no lock.
+//! # Invariants
+//!
+//! - It never undercounts requests since the last halving.
+//! - Its size is fixed, and it has no lock.
 
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
 
 /// Counters of each of the two rows.
 const ROW_COUNTERS: usize = 1 << 16;
 
-/// After so many requests all counts are halved: few enough that the rows do not fill with chance.
+/// Requests after which all counts are halved, few enough that collisions do not fill the rows.
 const HALVE_AFTER: u32 = 1 << 18;
 
-/// Counts of requests by key.
+/// Request counts by key.
 #[derive(Debug)]
 pub(crate) struct FrequencySketch {
     counters: Box<[AtomicU8]>,
@@ -19,7 +22,7 @@ pub(crate) struct FrequencySketch {
 }
 
 impl FrequencySketch {
-    /// An empty one.
+    /// Creates an empty sketch.
     pub(crate) fn new() -> Self {
         Self {
             counters: (0..2 * ROW_COUNTERS).map(|_| AtomicU8::new(0)).collect(),
@@ -27,7 +30,7 @@ impl FrequencySketch {
         }
     }
 
-    /// Counts one and gives how many there were, at most 255.
+    /// Counts a request and returns the count, at most 255.
     pub(crate) fn count(&self, hash: u128) -> u32 {
         if self.counted_requests.fetch_add(1, Relaxed) >= HALVE_AFTER {
             self.counted_requests.store(0, Relaxed);

@@ -1,4 +1,4 @@
-//! The decoders of files, reached with bytes whose checksums are right: see `crate::fuzzing`.
+//! Entry points to the file decoders for inputs with correct checksums: see `crate::fuzzing`.
 
 use super::format::{self, PREAMBLE_BYTES, Preamble};
 use super::maintenance::purge_journal;
@@ -8,7 +8,7 @@ pub(crate) fn read_object(bytes: &[u8]) {
     let slots = bytes.get(PREAMBLE_BYTES..).unwrap_or_default();
     if let Ok(preamble) = Preamble::decode(bytes) {
         assert_eq!(preamble.encode()[..56], bytes[..56]);
-        // Damaged slots are an error like any other.
+        // Damaged slots are an ordinary error.
         let _ = format::decode_slots(slots, preamble.slot_bytes);
     }
     let Some(slot_bytes) = format::slot_bytes(bytes.len(), None) else {
@@ -28,7 +28,7 @@ pub(crate) fn read_object(bytes: &[u8]) {
 
 /// See [`crate::fuzzing::read_journal`].
 pub(crate) fn read_journal(bytes: &[u8]) {
-    // Damaged ones are none.
+    // A damaged journal decodes to `None`.
     drop(purge_journal::decode(bytes));
     let mut whole = vec![0; 8];
     whole.extend_from_slice(bytes);
@@ -41,7 +41,7 @@ pub(crate) fn read_journal(bytes: &[u8]) {
     }
 }
 
-/// The content of a slot, to begin with.
+/// The initial content of a slot.
 #[cfg(test)]
 pub(crate) fn object_content() -> Vec<u8> {
     format::encode_meta(&super::tests::meta_of("http://a/b?c"))

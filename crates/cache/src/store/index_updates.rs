@@ -1,9 +1,13 @@
-//! How objects come into a store's indexes, and leave them.
+//! Insertion into and removal from a store's indexes.
 //!
-//! Called by `filler` (what was received), `keeper` (what was found at a start or read into memory) and
-//! `object` (what turned out lost). What must stay true: the lock of what is on its way in is taken before
-//! a tier's, so that a purge either finds an object there or in the index; whoever takes an object out of
-//! the disk's index has its file removed.
+//! Called by `object_writer` (received objects), `maintenance` (recovered objects and those read
+//! into memory) and `stored_object` (lost objects).
+//!
+//! # Invariants
+//!
+//! - The lock of the partial objects is taken before a tier's, so that a purge finds an object
+//!   either there or in the index.
+//! - The call that removes an object from the disk's index also queues its file for removal.
 
 use std::collections::VecDeque;
 use std::io;
@@ -24,13 +28,13 @@ use super::{
     maintenance, object_writer,
 };
 
-/// For those on their way in.
+/// Partial objects.
 impl Store {
     pub(super) fn disk(&self) -> Option<&Arc<Disk>> {
         self.disk.as_ref()
     }
 
-    /// Bytes of an object on its way in that stay in memory until its end.
+    /// Size up to which a partial object stays in memory until its end.
     pub(super) fn max_buffered_body(&self) -> u64 {
         match self.disk {
             Some(_) => (self.config.max_memory / 16).clamp(64 << 10, MAX_SINGLE_WRITE),
@@ -38,7 +42,7 @@ impl Store {
         }
     }
 
-    /// The arena for a body of `total` bytes; none where it is held in a buffer.
+    /// The arena for a body of `total` bytes; `None` if it is stored in a buffer.
     pub(super) fn arena_for(&self, total: u64) -> Option<&Arena> {
         self.arena
             .as_ref()
@@ -49,12 +53,12 @@ impl Store {
         meta.length <= self.max_memory_object()
     }
 
-    /// Whether what is on its way in takes more than its share: a quarter of the memory, or 8 MiB.
+    /// Whether partial objects use more than their share: a quarter of the memory, or 8 MiB.
     pub(super) fn is_memory_short(&self) -> bool {
         object_writer::exceeds(&self.partial_memory, (self.max_memory() / 4).max(8 << 20))
     }
 
-    /// Enters an object into memory, unless it was purged on its way.
+    /// Inserts an object into memory, unless it was purged while partial.
     pub(super) fn insert_in_memory(
         &self,
         key: &ObjectKey,
@@ -83,7 +87,8 @@ impl Store {
         true
     }
 
-    /// Enters an object that has its file now, unless it was purged on its way. For a pool.
+    /// Inserts a committed object into the disk's index, unless it was purged while partial. Runs
+    /// in a pool.
     pub(super) fn insert_on_disk(
         &self,
         key: &ObjectKey,
@@ -96,11 +101,11 @@ impl Store {
         };
         let item = maintenance::disk_item(Arc::new(file), Arc::clone(meta), self.config.max_size);
         let shard = self.partial_shard(key.hash);
-        // A folder that was left meanwhile takes nothing with it into the index.
+        // A directory that was closed meanwhile adds nothing to the index.
         let out = if growing.may_be_kept() && !item.body.dir.is_closed() {
             let replaced = disk.tier.insert(&item);
             growing.lock().is_in_memory_tier = true;
-            // What memory holds of the variant is older, unless it is this object itself.
+            // Another object of the variant in memory is older.
             let mut is_older = |other: &ObjectMeta| {
                 other.is_same_variant(meta) && !std::ptr::eq(other, &raw const **meta)
             };
@@ -117,7 +122,7 @@ impl Store {
         disk.evict_for(0);
     }
 
-    /// One is not on its way in any more, or not to be found.
+    /// Removes a partial object from the table.
     pub(super) fn remove_partial(&self, key: &ObjectKey, growing: &Arc<PartialObject>) {
         let mut shard = self.partial_shard(key.hash);
         if let Some(all) = shard.get_mut(&key.hash) {
@@ -128,7 +133,7 @@ impl Store {
         }
     }
 
-    /// One fewer is on its way in.
+    /// Counts the end of a partial object.
     pub(super) fn count_partial_ended(&self) {
         self.partial_count.fetch_sub(1, Relaxed);
     }
@@ -143,9 +148,9 @@ impl Store {
     }
 }
 
-/// For objects on the disk.
+/// Objects on the disk.
 impl Store {
-    /// Keeps a file open for the next ones.
+    /// Keeps a file open for later requests.
     pub(super) fn keep_open(&self, object: &Arc<ObjectFile>, file: &Arc<DiskFile>) {
         object.set_open_file(file);
         let mut open = self
@@ -158,8 +163,8 @@ impl Store {
         drop(oldest);
     }
 
-    /// Open files that are kept of objects that are to be removed: to be dropped in a pool, as the last
-    /// closing of a removed file frees its blocks.
+    /// Takes the kept open files of objects marked for removal. They must be dropped in a pool, as
+    /// the last close of a removed file frees its blocks.
     pub(super) fn take_open_files_of_discarded(&self) -> Vec<Arc<DiskFile>> {
         let mut open = self
             .open_files
@@ -173,7 +178,7 @@ impl Store {
         dying.into_iter().map(|(_, file)| file).collect()
     }
 
-    /// An object on the disk is used: a small one that is used again comes to memory.
+    /// Queues a small object that is used repeatedly for the memory tier.
     pub(super) fn record_use(&self, item: &Arc<DiskItem>) {
         if let Some(disk) = &self.disk
             && item.uses() >= HOT_USES
@@ -183,7 +188,7 @@ impl Store {
         }
     }
 
-    /// A small object was read: it is in memory from here on, if it is still there.
+    /// Inserts a small object read from disk into memory, if it is still in the index.
     pub(super) fn insert_promoted(&self, item: &Arc<DiskItem>, body: Bytes) {
         let Some(disk) = &self.disk else {
             return;
@@ -197,7 +202,7 @@ impl Store {
         }
     }
 
-    /// A stored object was found damaged.
+    /// Counts and logs a damaged object.
     pub(super) fn record_damaged(&self) {
         if let Some(disk) = &self.disk {
             disk.counters.errors.fetch_add(1, Relaxed);
@@ -205,7 +210,7 @@ impl Store {
         }
     }
 
-    /// Takes an object out of the disk's index and removes its file.
+    /// Removes an object from the disk's index, and its file.
     pub(super) fn remove_item(&self, item: &Arc<DiskItem>) {
         if let Some(disk) = &self.disk
             && disk.tier.remove(item)
@@ -214,7 +219,7 @@ impl Store {
         }
     }
 
-    /// Enters an object that was found at a start, unless it was purged since. For a pool.
+    /// Inserts an object found at a start, unless it was purged since. Runs in a pool.
     pub(super) fn insert_recovered(&self, item: Arc<DiskItem>) {
         let Some(disk) = &self.disk else {
             return;
@@ -228,7 +233,7 @@ impl Store {
             match disk.tier.insert_recovered(&item, is_newer) {
                 Ok(older) => older,
                 Err(()) if disk.has_object(item.body.name) => {
-                    // The very file is there already: it is counted once.
+                    // The same file is in the index already: it counts once.
                     item.body.dir.release(item.body.disk_bytes());
                     None
                 }
@@ -239,7 +244,7 @@ impl Store {
         disk.discard(out);
     }
 
-    /// All that the folder holds is known.
+    /// Ends the recovery: the index is complete.
     pub(super) fn finish_recovery(&self) {
         let mut remembered = self.pending_purges();
         remembered.clear();
@@ -250,7 +255,7 @@ impl Store {
         drop(remembered);
     }
 
-    /// The folder was left: nothing of the index is known to be in it, and nothing of it stays open. Blocks.
+    /// Empties the index after the directory was released, and closes its files. Blocks.
     pub(super) fn drop_disk_index(&self) {
         if let Some(disk) = &self.disk {
             drop(disk.take_for_released_dir());
@@ -259,7 +264,7 @@ impl Store {
         drop(self.take_open_files());
     }
 
-    /// Takes the open files that are kept. To be dropped in a pool.
+    /// Takes the kept open files, which must be dropped in a pool.
     pub(super) fn take_open_files(&self) -> VecDeque<(Arc<ObjectFile>, Arc<DiskFile>)> {
         let mut open = self
             .open_files
@@ -268,10 +273,10 @@ impl Store {
         std::mem::take(&mut open)
     }
 
-    /// An open file could not be read: its object goes, and the disk out where it is the disk's error. Never
-    /// blocks.
+    /// Handles a read error of an open file: removes a damaged object, and takes the disk out of
+    /// service if the error is the disk's. Never blocks.
     fn handle_read_failure(&self, object: &Arc<ObjectFile>, error: &io::Error) {
-        // What is still read of a folder that was left says nothing of the one that is there now.
+        // Read errors of a released directory say nothing about the current one.
         let Some(disk) = self.disk.as_ref().filter(|_| !object.dir.is_closed()) else {
             return;
         };
@@ -292,7 +297,7 @@ impl Store {
     }
 }
 
-/// Tells a store that an object's open file could not be read.
+/// Reports read errors of an object's open file to the store.
 #[derive(Debug)]
 pub(super) struct ReadFailureWatch {
     store: Weak<Store>,
@@ -316,18 +321,18 @@ impl ReadErrorSink for ReadFailureWatch {
     }
 }
 
-/// Whether an object that cannot be read so is not worth a second try.
+/// Whether retrying the read is pointless.
 pub(super) fn is_unrecoverable(error: &io::Error) -> bool {
     is_damage(error) || error.raw_os_error() == Some(Errno::IO.raw_os_error())
 }
 
-/// Whether the file is there, but not as it was written.
+/// Whether the file exists but is not as written.
 pub(super) fn is_damage(error: &io::Error) -> bool {
     use io::ErrorKind::{InvalidData, UnexpectedEof};
     matches!(error.kind(), InvalidData | UnexpectedEof)
 }
 
-/// What a memory tier holds.
+/// Creates an entry of the memory tier.
 pub(super) fn memory_item(
     hash: u128,
     meta: &Arc<ObjectMeta>,

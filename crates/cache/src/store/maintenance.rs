@@ -1,10 +1,14 @@
-//! What a store on a disk does beside requests: opens its folder, reads its index back in, removes files,
-//! writes metas, brings small hot objects to memory, and finds out whether the disk works.
+//! Background work of a store on a disk: opens its directory, rebuilds its index, removes files,
+//! writes metadata, reads small hot objects into memory, and probes the disk.
 //!
-//! One task for each store, on the loop (or the control loop) that started it; everything that may block goes
-//! to the store's pool. It holds the store only while it works, so it ends with the store. What must stay
-//! true: one operation after the other, so that the keeper never takes more than one thread of the
-//! pool; reading the index back takes at most half of that thread's time.
+//! One task for each store, on the event loop (or the control loop) that started it. Everything
+//! that may block runs in the store's pool. The task holds the store only while it works, so it
+//! ends with the store.
+//!
+//! # Invariants
+//!
+//! - Operations run one after another and use at most one thread of the pool.
+//! - Rebuilding the index uses at most half of that thread's time.
 
 mod disk_probe;
 pub(super) mod purge_journal;
@@ -26,16 +30,16 @@ use super::index_updates::{is_damage, is_unrecoverable};
 use super::object_file::{ObjectFile, RecoveredObject, read_head};
 use super::tier::IndexedObject;
 
-/// How often the keeper looks around when nothing wakes it.
+/// Time between rounds without a wake-up.
 const TICK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// How often it asks whether the folder is still where it was.
+/// Time between checks of the directory's location.
 const DIR_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
-/// The bound of a disk that was full is raised a little this often.
+/// Time between raises of a full disk's limit.
 const SIZE_RAISE_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Files that one operation looks at or removes.
+/// Files per operation.
 const BATCH_SIZE: usize = 64;
 
 /// Runs until the store ends.
@@ -65,7 +69,7 @@ pub(crate) async fn run_maintenance(store: Weak<Store>, disk: Arc<Disk>) {
         drop(store);
         if !has_more {
             let disk = Arc::clone(&keeper.disk);
-            // Woken or not: it looks.
+            // A round runs in either case.
             let _ = clock::timeout(TICK_INTERVAL, disk.wake_maintenance.notified()).await;
         }
     }
@@ -74,36 +78,36 @@ pub(crate) async fn run_maintenance(store: Weak<Store>, disk: Arc<Disk>) {
 struct Maintenance {
     disk: Arc<Disk>,
     recovery: Option<Recovery>,
-    /// The file system that the folder's path leads to when its own is not mounted.
+    /// The file system of the directory's path while its own is not mounted.
     underlying_device: Option<u64>,
-    /// A probe is in the pool: no second one is sent after it.
+    /// Set while a probe is in the pool: no second one is started.
     is_probing: Arc<AtomicBool>,
     probe_at: Instant,
     probe_delay: Duration,
-    /// When it came in last.
+    /// When the disk last entered service.
     in_service_since: Option<Instant>,
     check_dir_at: Instant,
     raise_size_at: Instant,
-    /// Removed, and still open.
+    /// Removed files that are still open.
     removed_still_open: Vec<DiscardedFile>,
     journal: PurgeJournal,
 }
 
-/// Where reading the index back is.
+/// Progress of rebuilding the index.
 struct Recovery {
     dir: Arc<CacheDir>,
-    /// The next of the 256 parts.
+    /// The next of the 256 subdirectories.
     part: u16,
     names: Vec<ObjectName>,
-    /// Files from this number on are of this process: known already.
+    /// Files with this number or a higher one were written by this process and are in the index.
     first_own_number: u64,
-    /// The folder's note of purges is known.
+    /// The directory's purge journal has been read.
     is_journal_read: bool,
     is_swept: bool,
 }
 
 impl Maintenance {
-    /// One round of work; whether there is more at once.
+    /// Runs one round. Returns whether more work is ready.
     async fn run_round(&mut self, store: &Arc<Store>) -> bool {
         self.disk.check_stall();
         let now = clock::now();
@@ -115,7 +119,8 @@ impl Maintenance {
             self.check_dir_at = now + DIR_CHECK_INTERVAL;
             self.check_dir().await;
         }
-        // Before any file goes: a kill in between must not bring back what was purged.
+        // Before files are removed: if the process is killed in between, purged objects must not
+        // return.
         self.note_purges().await;
         let has_buried = self.remove_discarded(store).await;
         self.write_metas().await;
@@ -125,7 +130,7 @@ impl Maintenance {
         self.disk.is_working() && (has_buried || has_found)
     }
 
-    /// Notices a folder that was deleted, replaced, unmounted or mounted over.
+    /// Detects that the directory was deleted, replaced, unmounted or mounted over.
     async fn check_dir(&mut self) {
         let Some(opened) = self.disk.open_dir() else {
             return;
@@ -138,7 +143,7 @@ impl Maintenance {
         }
     }
 
-    /// Removes files that are not wanted any more; whether there are more.
+    /// Removes discarded files. Returns whether there are more.
     async fn remove_discarded(&mut self, store: &Store) -> bool {
         let batch: Vec<_> = {
             let mut work = self.disk.maintenance_queue();
@@ -146,13 +151,13 @@ impl Maintenance {
             work.discarded.split_off(at)
         };
         let mut batch: Vec<_> = batch.into_iter().map(|dying| (dying, None)).collect();
-        // What was removed before and is not read any more can be closed now.
+        // Removed files that are no longer being read can be closed now.
         let mut kept = Vec::new();
         for dying in self.removed_still_open.drain(..) {
             match dying.open_file() {
                 Some(file) if Arc::strong_count(&file) > 1 => kept.push(dying),
                 file => {
-                    // From here on its bytes are about to be free.
+                    // Its bytes are about to be freed.
                     self.disk.add_discarded_bytes(&dying);
                     batch.push((dying, file));
                 }
@@ -170,7 +175,7 @@ impl Maintenance {
             drop(closing);
             let mut still_open = Vec::new();
             let mut removed = Ok(());
-            // Taken one by one: what an error or a stall leaves is tried again when the disk works.
+            // Taken one by one: files left by an error or a stall are retried when the disk works.
             while removed.is_ok()
                 && let Some((dying, file)) = lock(&left).pop()
             {
@@ -179,7 +184,7 @@ impl Maintenance {
                 if removed.is_err() {
                     lock(&left).push((dying, None));
                 } else if dying.open_file().is_some() {
-                    // Nobody knows when its bytes are free: others go for what is needed.
+                    // When its bytes will be free is unknown: other objects are evicted instead.
                     for_work.subtract_discarded_bytes(&dying);
                     still_open.push(dying);
                 } else {
@@ -199,7 +204,7 @@ impl Maintenance {
         count >= BATCH_SIZE
     }
 
-    /// Writes metas that changed.
+    /// Writes changed metadata.
     async fn write_metas(&mut self) {
         let batch: Vec<_> = {
             let mut work = self.disk.maintenance_queue();
@@ -211,7 +216,7 @@ impl Maintenance {
         }
         let write = move || {
             for item in batch {
-                // One that was evicted meanwhile is not there any more.
+                // The file may have been evicted meanwhile.
                 match item.body.write_meta(&item.meta) {
                     Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                     _ => {}
@@ -219,8 +224,8 @@ impl Maintenance {
             }
             Ok(())
         };
-        // An error took the disk out; the metas in memory are the valid ones, and older ones are
-        // stale on their own account.
+        // An error took the disk out of service. The metadata in memory is valid, and older
+        // metadata on the disk is stale by itself.
         let _ = self.disk.run(OperationKind::Write, write).await;
     }
 
@@ -246,7 +251,7 @@ impl Maintenance {
         }
     }
 
-    /// Reads some of the index back in; whether there is more.
+    /// Rebuilds a part of the index. Returns whether there is more.
     async fn recover_some(&mut self, store: &Arc<Store>) -> bool {
         let Some(recovery) = &mut self.recovery else {
             return false;
@@ -270,7 +275,7 @@ impl Maintenance {
         if recovery.names.is_empty() {
             let Ok(part) = u8::try_from(recovery.part) else {
                 self.recovery = None;
-                // Remembered purges go with the state, under one lock.
+                // Clears the recorded purges and changes the state under one lock.
                 store.finish_recovery();
                 return false;
             };
@@ -279,11 +284,11 @@ impl Maintenance {
             if is_retryable(&listed) {
                 return false;
             }
-            // A part that cannot be read is left out, as if it were empty.
+            // An unreadable subdirectory counts as empty.
             recovery.part += 1;
             if let Ok(mut names) = listed {
                 let highest = names.iter().map(|name| name.number).max();
-                // Should the clock have been set back.
+                // In case the clock was set back.
                 names.retain(|name| name.number < before || !self.disk.has_object(*name));
                 self.disk.skip_numbers(highest.unwrap_or(0));
                 recovery.names = names;
@@ -294,7 +299,7 @@ impl Maintenance {
         let batch = recovery.names.split_off(at);
         let (disk, store, names) = (Arc::clone(&self.disk), Arc::clone(store), batch.clone());
         let read = move || {
-            // A file that cannot be read is left where it is, and costs no other its place.
+            // An unreadable file stays where it is and does not affect the others.
             let mut result = Ok(());
             for name in names {
                 let read = recover_file(&disk, &store, &folder, name);
@@ -307,19 +312,19 @@ impl Maintenance {
             recovery.names.extend(batch);
             return false;
         }
-        // Half of the time is for others.
+        // Leaves half of the time to other operations.
         clock::sleep(begun.elapsed().min(TICK_INTERVAL)).await;
         true
     }
 }
 
-/// Whether an operation was not done and says nothing of what it was for: the pool is full, or the disk is not
-/// waited for.
+/// Whether an operation was not run, so that its result says nothing: the pool is full, or the disk
+/// is out of service.
 fn is_retryable<R>(result: &Result<R, DiskError>) -> bool {
     matches!(result, Err(DiskError::OutOfService | DiskError::Pool(_)))
 }
 
-/// Enters one file that was found, or removes it. Blocks.
+/// Inserts a file that was found into the index, or removes it. Blocks.
 fn recover_file(
     disk: &Disk,
     store: &Store,
@@ -327,7 +332,7 @@ fn recover_file(
     name: ObjectName,
 ) -> io::Result<()> {
     if disk.has_object(name) {
-        // Read by an operation that was not waited for.
+        // Inserted by an operation after its waiter had given up.
         return Ok(());
     }
     if disk
@@ -353,10 +358,10 @@ fn recover_file(
     }
 }
 
-/// The index's entry of a file, for a disk of `size_max` bytes.
+/// Creates the index entry of a file, for a disk of `size_max` bytes.
 ///
-/// It weighs what it takes on the disk, or more when what is known of it takes much memory: at most a sixteenth of
-/// the bound is in memory for it, and for large disks 256 MiB and a 256th.
+/// Its weight is its disk usage, or more if its metadata uses much memory: metadata may use at most
+/// a sixteenth of the limit, and on large disks 256 MiB and a 256th.
 pub(crate) fn disk_item(
     file: Arc<ObjectFile>,
     meta: Arc<super::ObjectMeta>,
@@ -385,7 +390,7 @@ impl DiscardedFile {
         }
     }
 
-    /// The open file, while somebody reads it.
+    /// The open file, while it is in use.
     fn open_file(&self) -> Option<Arc<penstock_runtime::DiskFile>> {
         match self {
             Self::Object(object) => object.open_file(),
@@ -402,7 +407,7 @@ impl DiscardedFile {
 }
 
 impl Disk {
-    /// A file is gone, and closed with this. Blocks.
+    /// Closes a removed file and releases its bytes. Blocks.
     fn finish_discard(&self, dying: DiscardedFile) {
         self.subtract_discarded_bytes(&dying);
         match dying {
@@ -419,17 +424,18 @@ impl Disk {
         }
     }
 
-    /// Whether an object of the index has this file.
+    /// Whether an object in the index has this file.
     pub(super) fn has_object(&self, name: ObjectName) -> bool {
         self.tier.has_body(name.hash, |file| file.name == name)
     }
 
-    /// A file is on its way out: its bytes need not be freed by others.
+    /// Counts a file's bytes as about to be freed.
     fn add_discarded_bytes(&self, dying: &DiscardedFile) {
         self.maintenance_queue().discarded_bytes += dying.bytes();
     }
 
-    /// A file is not on its way out any more, or it takes as long as its readers do.
+    /// Stops counting a file's bytes as about to be freed: it is removed, or its readers keep it
+    /// open.
     fn subtract_discarded_bytes(&self, dying: &DiscardedFile) {
         let mut work = self.maintenance_queue();
         work.discarded_bytes = work.discarded_bytes.saturating_sub(dying.bytes());

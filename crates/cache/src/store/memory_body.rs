@@ -1,8 +1,8 @@
-//! A body that the memory tier holds.
+//! A body in the memory tier.
 //!
-//! What is small is copied behind the head of each answer. What is larger is sent by reference, as files are:
-//! of a cache with a disk it is left to its file, which the page cache holds as well; a cache of memory
-//! alone has an arena for it.
+//! A small body is copied behind the head of each response. A larger one is sent by reference, like
+//! a file: a cache with a disk leaves it to its file, which is in the page cache as well; a cache
+//! in memory stores it in an arena.
 
 use bytes::Bytes;
 use penstock_exchange::FileBody;
@@ -18,12 +18,12 @@ pub(crate) enum MemoryBody {
     Arena(FileBody),
 }
 
-/// Larger bodies are sent by reference: from here on that costs less than the copy (`edge` sends what is not
-/// larger by a copy in any case).
+/// Larger bodies are sent by reference, which is cheaper than the copy from this size on (`edge`
+/// copies smaller ones in any case).
 pub(super) const MAX_BUFFERED_BODY: u64 = 16 * 1024;
 
 impl MemoryBody {
-    /// Bytes of the body.
+    /// Length of the body.
     pub(crate) fn len(&self) -> u64 {
         match self {
             Self::Bytes(bytes) => bytes.len() as u64,
@@ -31,7 +31,7 @@ impl MemoryBody {
         }
     }
 
-    /// The memory that it takes.
+    /// The memory that the body occupies.
     pub(super) fn weight(&self) -> u64 {
         match self {
             Self::Bytes(bytes) => bytes.len() as u64,
@@ -39,7 +39,7 @@ impl MemoryBody {
         }
     }
 
-    /// Up to `most` bytes of it from `at` on; none at its end.
+    /// Up to `most` bytes from `at` on; empty at the end.
     pub(super) fn part(&self, at: u64, most: usize) -> Bytes {
         let len = usize::try_from(self.len().saturating_sub(at)).map_or(most, |len| len.min(most));
         match self {

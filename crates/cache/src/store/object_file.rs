@@ -1,8 +1,13 @@
-//! One object's file: how it is written, opened, trusted and freshened. Blocking, but where said.
+//! An object's file: writing, opening, verifying, freshening. Functions block unless stated
+//! otherwise.
 //!
-//! What this process wrote is trusted for as long as the file's identity (inode, length, times) is as it was left;
-//! anything else, a file found at a start above all, is read whole and compared with its checksum before its
-//! first use. What must stay true: no byte is served of a file that is neither.
+//! A file that this process wrote is trusted while its identity (inode, length, times) is
+//! unchanged. Any other file, such as one found at a start, is read whole and checked against its
+//! checksum before its first use.
+//!
+//! # Invariants
+//!
+//! - No byte of a file is served unless the file is trusted or verified.
 
 use std::fs::File;
 use std::hash::Hasher;
@@ -21,32 +26,32 @@ use super::cache_dir::{Access, CacheDir, ObjectFileId, ObjectName, disk_usage};
 use super::disk::{DiscardedFile, Disk};
 use super::format::{self, FormatError, PREAMBLE_BYTES, Preamble};
 
-/// Bytes that one operation of a verification reads: some tens of milliseconds of a slow disk.
+/// Bytes read by one step of a verification: some tens of milliseconds on a slow disk.
 pub(crate) const VERIFY_BYTES: u64 = 4 << 20;
 
-/// Bytes read to find a file's head; more when its slots are larger.
+/// Bytes read to decode a file's head; more if its slots are larger.
 const HEAD_BYTES: usize = 4096;
 
 /// An object's file.
 #[derive(Debug)]
 pub(crate) struct ObjectFile {
-    /// The folder that it is in.
+    /// Its directory.
     pub(crate) dir: Arc<CacheDir>,
     /// Its name.
     pub(crate) name: ObjectName,
-    /// What is written at its front.
+    /// The preamble at the front of the file.
     pub(crate) preamble: Preamble,
-    /// The number of its newest slot; raised by whoever writes one (the keeper alone).
+    /// The number of the newest slot. Only the maintenance task writes slots and raises it.
     sequence: AtomicU64,
-    /// Its identity as it was left; none: not verified yet.
+    /// The identity of the trusted file; `None` until it is verified.
     trusted_identity: Mutex<Option<ObjectFileId>>,
-    /// The open file, while anybody has it.
+    /// The open file, while it is in use.
     open_file: Mutex<Weak<DiskFile>>,
     is_discarded: AtomicBool,
 }
 
 impl ObjectFile {
-    /// A file that was just written, or found.
+    /// Creates the entry of a file just written or found.
     pub(crate) fn new(
         folder: Arc<CacheDir>,
         name: ObjectName,
@@ -65,43 +70,43 @@ impl ObjectFile {
         }
     }
 
-    /// Bytes that it takes on its disk.
+    /// Bytes used on the disk.
     pub(crate) fn disk_bytes(&self) -> u64 {
         disk_usage(self.preamble.file_bytes())
     }
 
-    /// Whether a file with this identity is as it was left. Never blocks.
+    /// Whether a file with this identity is trusted. Never blocks.
     pub(crate) fn is_trusted(&self, identity: &ObjectFileId) -> bool {
         lock(&self.trusted_identity).as_ref() == Some(identity)
     }
 
-    /// It was verified, or written to by us.
+    /// Trusts this identity after a verification or an own write.
     pub(crate) fn trust(&self, identity: ObjectFileId) {
         *lock(&self.trusted_identity) = Some(identity);
     }
 
-    /// The open file, if anybody has it. Never blocks.
+    /// The open file, if it is in use. Never blocks.
     pub(crate) fn open_file(&self) -> Option<Arc<DiskFile>> {
         lock(&self.open_file).upgrade()
     }
 
-    /// Who opens it from here on may use this one. Never blocks.
+    /// Shares the open file with later openings. Never blocks.
     pub(crate) fn set_open_file(&self, file: &Arc<DiskFile>) {
         *lock(&self.open_file) = Arc::downgrade(file);
     }
 
-    /// It is to be removed.
+    /// Marks the file for removal.
     pub(crate) fn set_discarded(&self) {
         self.is_discarded.store(true, Relaxed);
     }
 
-    /// Whether it is to be removed.
+    /// Whether the file is marked for removal.
     pub(crate) fn is_discarded(&self) -> bool {
         self.is_discarded.load(Relaxed)
     }
 
-    /// Writes `meta` into the slot that is not the newest; a meta that is too large empties both, so that no
-    /// restart finds an older one.
+    /// Writes `meta` into the older slot. If it is too large, clears both slots, so that no restart
+    /// finds older metadata.
     pub(crate) fn write_meta(&self, meta: &ObjectMeta) -> io::Result<()> {
         let file = self.dir.open_object(self.name, Access::Write)?;
         let was_trusted = self.is_trusted(&ObjectFileId::of(&file)?);
@@ -123,7 +128,7 @@ impl ObjectFile {
         Ok(())
     }
 
-    /// All of the body, verified.
+    /// Reads and verifies the whole body.
     pub(crate) fn read_body(&self) -> io::Result<Bytes> {
         let file = self.dir.open_object(self.name, Access::Read)?;
         let length = usize::try_from(self.preamble.length).unwrap_or(usize::MAX);
@@ -136,19 +141,19 @@ impl ObjectFile {
     }
 }
 
-/// What was found of a file at a start.
+/// A file found at a start.
 #[derive(Debug)]
 pub(crate) struct RecoveredObject {
-    /// The file; to be verified.
+    /// The file, not verified yet.
     pub(crate) file: ObjectFile,
-    /// What is known of its object.
+    /// The object's metadata.
     pub(crate) meta: ObjectMeta,
 }
 
 /// Reads a file's head.
 ///
 /// # Errors
-/// `InvalidData` when the file is not a whole object of this version.
+/// `InvalidData` if the file is not a complete object of this version.
 pub(crate) fn read_head(folder: &Arc<CacheDir>, name: ObjectName) -> io::Result<RecoveredObject> {
     let file = folder.open_object(name, Access::Read)?;
     let metadata = file.metadata()?;
@@ -179,7 +184,7 @@ pub(crate) fn read_head(folder: &Arc<CacheDir>, name: ObjectName) -> io::Result<
     Ok(RecoveredObject { file, meta })
 }
 
-/// A verification on its way: the body's checksum, a part at a time.
+/// A running verification: computes the body's checksum a part at a time.
 pub(crate) struct Verification {
     file: Arc<DiskFile>,
     preamble: Preamble,
@@ -188,18 +193,18 @@ pub(crate) struct Verification {
     hasher: Box<XxHash3_64>,
 }
 
-/// What a part of a verification gives.
+/// The result of one step of a verification.
 pub(crate) enum VerificationStep {
     /// There is more to read.
     More(Verification),
-    /// The body is what was written; a file with this identity may be trusted.
+    /// The body is intact: a file with this identity may be trusted.
     Verified(ObjectFileId),
-    /// The body is what was written, but something was written meanwhile, a new meta for one.
+    /// The body is intact, but the file was written to meanwhile, for example new metadata.
     Changed,
 }
 
 impl Verification {
-    /// Begins one.
+    /// Begins a verification.
     pub(crate) fn new(file: Arc<DiskFile>, preamble: Preamble) -> io::Result<Self> {
         let before = ObjectFileId::of(file.file()?)?;
         Ok(Self {
@@ -214,7 +219,7 @@ impl Verification {
     /// Reads the next part.
     ///
     /// # Errors
-    /// `InvalidData` when the body is not what was written.
+    /// `InvalidData` if the body is not what was written.
     pub(crate) fn step(mut self) -> io::Result<VerificationStep> {
         let file = self.file.file()?;
         let end = (self.position + VERIFY_BYTES).min(self.preamble.length);
@@ -250,22 +255,23 @@ impl Verification {
     }
 }
 
-/// A file on its way in. Whatever becomes of it, what is left over is removed and closed by the keeper.
+/// A temporary file for a partial object. The maintenance task closes it and removes an uncommitted
+/// one.
 #[derive(Debug)]
 pub(crate) struct TempFile {
     disk: Arc<Disk>,
     dir: Arc<CacheDir>,
     number: u64,
-    /// `None` only while it is dropped.
+    /// `None` only during the drop.
     file: Option<File>,
     slot_bytes: u32,
-    /// Bytes reserved for it in the folder.
+    /// Bytes reserved for it in the directory.
     reserved: AtomicU64,
     is_committed: AtomicBool,
 }
 
 impl TempFile {
-    /// Makes one for which `reserved` bytes are reserved; they are released if it cannot be made.
+    /// Creates a file for which `reserved` bytes are reserved. They are released if that fails.
     pub(crate) fn create(
         disk: &Arc<Disk>,
         folder: Arc<CacheDir>,
@@ -290,12 +296,12 @@ impl TempFile {
         }
     }
 
-    /// The folder that it is in. Never blocks.
+    /// Its directory. Never blocks.
     pub(crate) fn dir(&self) -> &Arc<CacheDir> {
         &self.dir
     }
 
-    /// Counts bytes that were reserved for it in its folder. Never blocks.
+    /// Adds to the reserved bytes. Never blocks.
     pub(crate) fn add_reserved(&self, bytes: u64) {
         self.reserved.fetch_add(bytes, Relaxed);
     }
@@ -312,12 +318,12 @@ impl TempFile {
             .ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// Where the body begins.
+    /// Offset of the body.
     pub(crate) fn body_at(&self) -> u64 {
         format::body_offset(self.slot_bytes)
     }
 
-    /// Writes pieces of the body, `at` bytes into it, and adds them to the checksum.
+    /// Writes pieces at body position `at` and adds them to the checksum.
     pub(crate) fn write(
         &self,
         pieces: &[Bytes],
@@ -343,7 +349,7 @@ impl TempFile {
         Ok(())
     }
 
-    /// Writes the head and gives the file its name.
+    /// Writes the head and renames the file to its final name.
     pub(crate) fn commit(
         &self,
         hash: u128,
@@ -374,7 +380,7 @@ impl TempFile {
         self.is_committed.store(true, Relaxed);
         let folder = Arc::clone(&self.dir);
         let object = ObjectFile::new(folder, name, preamble, 1, Some(identity));
-        // From here on its bytes are the object's.
+        // The bytes are the object's from now on.
         let reserved = self.reserved.swap(0, Relaxed);
         self.dir.count_existing(object.disk_bytes());
         self.dir.release(reserved);

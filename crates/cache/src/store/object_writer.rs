@@ -1,12 +1,16 @@
-//! The one that writes an object while others read it: into memory, then into a temporary file, then under its name.
+//! Writes an object while clients read it: into memory, then a temporary file, then under its final
+//! name.
 //!
-//! Pieces are pushed as they come and are there for readers at once. [`ObjectWriter::settle`] brings them to the
-//! file in big writes, of which one is under way while more comes in. A small object never sees a temporary
-//! file before its end. What goes wrong with the disk costs the object its place in the cache and nobody
-//! a byte: it goes on from memory, as fast as its slowest reader.
+//! A pushed piece is available to readers at once. [`ObjectWriter::wait_for_capacity`] moves pieces
+//! to the file in large writes, one at a time, while more pieces arrive. A small object has no
+//! temporary file before its end. A disk error keeps the object out of the cache but costs its
+//! readers nothing: it continues from memory, as fast as its slowest reader.
 //!
-//! What must stay true: an object is found under its key as stored only when all of it is; a purge while it is
-//! on its way in keeps it out; the memory of all that is on its way in is bounded.
+//! # Invariants
+//!
+//! - An object is found as stored only when it is complete.
+//! - A purge while the object is partial keeps it out of the store.
+//! - The memory of all partial objects is bounded.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -24,23 +28,23 @@ use super::object_file::TempFile;
 use super::partial_object::{BodyEnd, PartialObject};
 use super::{MemoryBody, ObjectKey, ObjectMeta, Store};
 
-/// Bytes of one write: large enough that a disk spends its time with bytes, not with seeks.
+/// Bytes of one write: large enough that a disk spends its time on bytes, not on seeks.
 const WRITE_BYTES: u64 = 512 * 1024;
 
-/// Bytes that may wait for a write, one under way included.
+/// Bytes waiting to be written, including a running write.
 const MAX_PENDING_BYTES: u64 = 2 * WRITE_BYTES;
 
-/// Where memory is short: bytes beyond which nothing more comes in while a write is under way.
+/// Bytes waiting to be written while memory is short and a write is running.
 const MAX_PENDING_WHEN_SHORT: u64 = 64 * 1024;
 
-/// Larger bodies are brought to the memory tier in the pool.
+/// Larger bodies are copied to the memory tier in the pool.
 const MAX_COPY_ON_LOOP: u64 = 1 << 20;
 
-/// Bytes of an object that is not kept, between its writer and its slowest reader.
+/// Bytes between the writer and the slowest reader of a discarded object.
 const READER_WINDOW: u64 = 512 * 1024;
 
-/// The one that writes an object. Dropped before [`ObjectWriter::finish`] it cuts its readers, and nothing is
-/// kept.
+/// The writer of an object. If it is dropped before [`ObjectWriter::finish`], readers are cut and
+/// nothing is stored.
 pub(crate) struct ObjectWriter {
     store: Arc<Store>,
     key: ObjectKey,
@@ -50,16 +54,16 @@ pub(crate) struct ObjectWriter {
     file: Option<Arc<TempFile>>,
     /// Bytes of the body in the file.
     written_bytes: u64,
-    /// `None` while a write is under way.
+    /// `None` during a write.
     hasher: Option<Box<XxHash3_64>>,
     pending_write: Option<PendingWrite>,
-    /// A file is getting its name.
+    /// A file is being renamed to its final name.
     is_committing: bool,
 }
 
 type PendingWrite = Pin<Box<dyn Future<Output = Result<WriteResult, DiskError>> + Send>>;
 
-/// What a write gives back.
+/// The result of a write.
 struct WriteResult {
     file: Arc<TempFile>,
     hasher: Box<XxHash3_64>,
@@ -86,12 +90,12 @@ impl ObjectWriter {
         }
     }
 
-    /// What it is stored under.
+    /// The object's key.
     pub(crate) fn key(&self) -> &ObjectKey {
         &self.key
     }
 
-    /// Adds a piece; readers have it at once. Follow it with [`ObjectWriter::settle`].
+    /// Adds a piece, which readers see at once. Follow it with [`ObjectWriter::wait_for_capacity`].
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         if bytes.is_empty() || self.is_unneeded() {
             return;
@@ -105,12 +109,13 @@ impl ObjectWriter {
         }
     }
 
-    /// Waits until there is room for more: the disk keeps up, or the slowest reader does. Cancel safe.
+    /// Waits until the disk, or the slowest reader of a discarded object, has caught up. Cancel
+    /// safe.
     pub(crate) async fn wait_for_capacity(&mut self) {
         std::future::poll_fn(|cx| self.poll_capacity(cx)).await;
     }
 
-    /// Whether nobody reads it and it will not be kept either: the writer may stop.
+    /// Whether the object is discarded and has no reader: the writer may stop.
     pub(crate) fn is_unneeded(&self) -> bool {
         self.partial.lock().is_unneeded()
     }
@@ -128,8 +133,9 @@ impl ObjectWriter {
         }
     }
 
-    /// The body is complete: the object is kept from here on (or not, when something failed: readers do
-    /// not notice). Gives whether it is. A body that is not as long as declared is cut instead.
+    /// Completes the body and stores the object. A failure to store it does not affect readers.
+    /// Returns whether the object is stored. A body that differs from its declared length is cut
+    /// instead.
     pub(crate) async fn finish(mut self) -> bool {
         let total = self.partial.lock().total;
         if self
@@ -157,7 +163,7 @@ impl ObjectWriter {
                 .store
                 .insert_in_memory(&self.key, &self.partial, &meta, body.clone());
             if kept {
-                // Who still reads it has it from there.
+                // Current readers continue from there.
                 self.partial.set_memory_body(body);
             }
         }
@@ -168,7 +174,8 @@ impl ObjectWriter {
                     log::debug!("cache `{}`: an object is not stored: {error}", disk.name);
                 }
                 if stored.is_err() {
-                    // A write that ends later must not enter what may be purged by then.
+                    // A write that ends later must not insert an object that may have been purged
+                    // by then.
                     self.partial.discard();
                 }
                 stored.is_ok() || kept
@@ -177,7 +184,7 @@ impl ObjectWriter {
         }
     }
 
-    /// The whole body, as the memory tier has it.
+    /// The whole body in the form of the memory tier.
     async fn memory_body(&mut self, total: u64) -> MemoryBody {
         let pieces = self.partial.pieces_from(0);
         if total > MAX_COPY_ON_LOOP {
@@ -193,7 +200,7 @@ impl ObjectWriter {
         to_memory_body(&pieces, self.store.arena_for(total))
     }
 
-    /// The body cannot be completed: its readers are cut with `fault`, nothing is kept.
+    /// Ends an incomplete body: readers are cut with `fault`, and nothing is stored.
     pub(crate) fn abort(self, fault: &Fault) {
         self.fail(fault.kind, fault.cause.clone());
     }
@@ -203,7 +210,7 @@ impl ObjectWriter {
         self.discard();
     }
 
-    /// It will not be kept, and is not found any more.
+    /// Keeps the object from being stored and found.
     fn discard(&self) {
         self.partial.discard();
         self.store.remove_partial(&self.key, &self.partial);
@@ -224,7 +231,7 @@ impl ObjectWriter {
                 (state.total - self.written_bytes, state.in_memory())
             };
             if is_writing {
-                // Short of memory one write's bytes are enough, and a few more.
+                // While memory is short, little more than one write may be pending.
                 let is_much = pending > MAX_PENDING_WHEN_SHORT && self.store.is_memory_short();
                 return if pending > MAX_PENDING_BYTES || is_much {
                     Poll::Pending
@@ -235,7 +242,7 @@ impl ObjectWriter {
             let is_much = self.store.is_memory_short();
             let Some(disk) = self.store.disk().cloned() else {
                 if is_much {
-                    // More is on its way in than there is memory for: this one goes on without being kept.
+                    // Partial objects exceed their memory: this one continues without being kept.
                     self.discard();
                     continue;
                 }
@@ -254,7 +261,7 @@ impl ObjectWriter {
         }
     }
 
-    /// Pending while a write is under way.
+    /// Pending during a write.
     fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(writing) = &mut self.pending_write else {
             return Poll::Ready(());
@@ -275,7 +282,7 @@ impl ObjectWriter {
         Poll::Ready(())
     }
 
-    /// Starts writing what is not in the file yet.
+    /// Starts writing the pieces that are not in the file yet.
     fn begin_write(&mut self, disk: Arc<Disk>) {
         let Some(hasher) = self.hasher.take() else {
             return;
@@ -285,7 +292,7 @@ impl ObjectWriter {
         self.pending_write = Some(Box::pin(write(disk, file, slot_bytes, pieces, at, hasher)));
     }
 
-    /// Writes what is left, gives the file its name and enters the object.
+    /// Writes the rest, renames the file to its final name and inserts the object.
     async fn write_rest(
         &mut self,
         disk: &Arc<Disk>,
@@ -307,7 +314,8 @@ impl ObjectWriter {
         };
         let (store, key) = (Arc::clone(&self.store), self.key.clone());
         let (growing, meta) = (Arc::clone(&self.partial), Arc::clone(meta));
-        // Entered where it gets its name, so that no file is left behind by a writer that leaves meanwhile.
+        // Inserted by the same operation that renames the file: a writer that is dropped meanwhile
+        // leaves no orphaned file.
         let commit = move || {
             let object = file.commit(key.hash, &meta, &hasher)?;
             store.insert_on_disk(&key, &growing, &meta, object);
@@ -322,12 +330,12 @@ impl ObjectWriter {
 
 impl Drop for ObjectWriter {
     fn drop(&mut self) {
-        // After the end this changes nothing.
+        // Does nothing after the end.
         let cause = "the response ended before its end".into();
         self.partial
             .set_end(BodyEnd::Cut(FaultKind::BackendDisconnected, cause));
         let is_whole = matches!(self.partial.lock().end, Some(BodyEnd::Complete));
-        // One that is still getting its name would be found by no purge from here on.
+        // A purge would not find an object that is still being renamed.
         if !is_whole || self.is_committing {
             self.partial.discard();
         }
@@ -344,7 +352,7 @@ impl std::fmt::Debug for ObjectWriter {
     }
 }
 
-/// Writes `pieces` behind the `at` bytes of the body that are in the file, which is made if need be.
+/// Appends `pieces` at body position `at`, creating the file if needed.
 async fn write(
     disk: Arc<Disk>,
     file: Option<Arc<TempFile>>,
@@ -383,14 +391,14 @@ async fn write(
     disk.run(OperationKind::Write, work).await
 }
 
-/// Bytes reserved in a folder until somebody answers for them.
+/// Bytes reserved in a directory until a file accounts for them.
 struct SpaceReservation {
     dir: Arc<CacheDir>,
     bytes: u64,
 }
 
 impl SpaceReservation {
-    /// Reserves what a file needs to be `size` bytes large.
+    /// Reserves the bytes that a file needs to grow to `size`.
     async fn reserve(
         disk: &Arc<Disk>,
         folder: &Arc<CacheDir>,
@@ -442,7 +450,7 @@ fn concat_pieces(pieces: &[Bytes]) -> Bytes {
     all.freeze()
 }
 
-/// Gauges memory in use by what is on its way in.
+/// Whether the memory of partial objects exceeds `max`.
 pub(super) fn exceeds(gauge: &std::sync::atomic::AtomicU64, max: u64) -> bool {
     gauge.load(Relaxed) > max
 }

@@ -1,12 +1,17 @@
-//! An object on its way in, as its readers have it: any number, each at its own pace.
+//! A partial object: a body being received, with any number of readers at their own pace.
 //!
-//! `filler` writes it. What it pushes is in memory as pieces until it is in the temporary file; a reader takes
-//! a piece from memory, or reads the file where memory has gone on. An object that will not be kept
-//! (too large, purged meanwhile, its disk failed) goes on for the readers it has: it takes no new ones,
-//! and its pieces stay until the slowest has them, which holds the writer back.
+//! `object_writer` writes it. A pushed piece is in memory until it is in the temporary file. A
+//! reader takes pieces from memory, and reads the file where memory has been released. An object
+//! that will not be kept (too large, purged, disk failed) is discarded: its current readers
+//! continue, it accepts no new ones, and its pieces stay until the slowest reader has them, which
+//! holds the writer back.
 //!
-//! What must stay true: every reader gets every byte once and in order, then the end or a cut, never an
-//! end that is not one; what is in memory is bounded; no lock is held across a wait.
+//! # Invariants
+//!
+//! - Every reader gets every byte once and in order, then the end or a cut. A cut is never reported
+//!   as an end.
+//! - Memory is bounded.
+//! - No lock is held across an await.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -28,49 +33,49 @@ use super::{MemoryBody, ObjectMeta};
 /// Bytes read from the file at a time.
 const READ_BYTES: u64 = 128 * 1024;
 
-/// Bytes taken from the memory tier at a time.
+/// Bytes read from the memory tier at a time.
 const MEMORY_READ_BYTES: usize = 128 * 1024;
 
 /// Small pieces are joined up to this size.
 const JOIN_BYTES: usize = 4 * 1024;
 
-/// An object on its way in, as its readers know it.
+/// The readers' view of a partial object.
 #[derive(Debug)]
 pub(crate) struct PartialObject {
     meta: Arc<ObjectMeta>,
     declared_length: Option<u64>,
     state: Mutex<PartialState>,
-    /// Nobody reads it and it will not be kept.
+    /// Notified when the object is discarded and has no reader left.
     pub(super) unneeded: Notify,
-    /// The store's gauge of such memory; ours goes with us.
+    /// The store's gauge of such memory; this object's bytes are subtracted on drop.
     memory_gauge: Arc<AtomicU64>,
     disk: Option<Arc<Disk>>,
 }
 
-/// What is there of it.
+/// The received part of a body.
 #[derive(Debug, Default)]
 pub(super) struct PartialState {
-    /// Pieces, each with the position of its first byte; without a gap up to `total`.
+    /// Pieces, each with the position of its first byte, without gaps up to `total`.
     pieces: VecDeque<(u64, Bytes)>,
     pieces_bytes: u64,
-    /// Bytes that were pushed.
+    /// Bytes pushed.
     pub(super) total: u64,
-    /// The file and how much of the body is in it.
+    /// The temporary file; `written_bytes` of the body are in it.
     pub(super) file: Option<Arc<TempFile>>,
     pub(super) written_bytes: u64,
     pub(super) end: Option<BodyEnd>,
-    /// It will not be kept.
+    /// The object will not be kept.
     pub(super) is_discarded: bool,
-    /// Held whole by the memory tier: it is found there.
+    /// The object is found in an index already, not here.
     pub(super) is_in_memory_tier: bool,
-    /// The whole body, when the memory tier has it.
+    /// The whole body, once the memory tier has it.
     memory_body: Option<MemoryBody>,
     readers: Vec<Option<ReaderPosition>>,
-    /// The writer waits for readers to go on.
+    /// Set while the writer waits for readers.
     pub(super) writer_waker: Option<Waker>,
 }
 
-/// How it ended.
+/// How a body ended.
 #[derive(Debug, Clone)]
 pub(super) enum BodyEnd {
     /// Whole.
@@ -79,19 +84,19 @@ pub(super) enum BodyEnd {
     Cut(FaultKind, Cow<'static, str>),
 }
 
-/// Where a reader is.
+/// A reader's position.
 #[derive(Debug)]
 struct ReaderPosition {
     position: u64,
     waker: Option<Waker>,
 }
 
-/// One reader of it.
+/// A reader of a partial object.
 pub(crate) struct PartialReader {
     partial: Arc<PartialObject>,
     index: usize,
     position: u64,
-    /// Where it ends; none: with the body.
+    /// Position where the reader ends; `None`: at the end of the body.
     end: Option<u64>,
     length: Option<u64>,
     pending_read: Option<PendingRead>,
@@ -116,24 +121,24 @@ impl PartialObject {
         })
     }
 
-    /// What is known of it; its length is not.
+    /// The metadata; its length is not known yet.
     pub(crate) fn meta(&self) -> &Arc<ObjectMeta> {
         &self.meta
     }
 
-    /// The declared length of its body.
+    /// The declared length of the body.
     pub(crate) fn declared_length(&self) -> Option<u64> {
         self.declared_length
     }
 
-    /// A reader of all of it.
+    /// Creates a reader of the whole body.
     #[cfg(test)]
     pub(crate) fn reader(self: &Arc<Self>) -> Option<PartialReader> {
         self.reader_from(0, None)
     }
 
-    /// A reader of `len` bytes from `start` on (to the end without `len`). None when it takes no more: it
-    /// turned out too large, or its disk failed.
+    /// Creates a reader of `len` bytes from `start` on, or to the end if `len` is `None`. Returns
+    /// `None` if the object was discarded: too large, purged, or its disk failed.
     pub(crate) fn reader_from(
         self: &Arc<Self>,
         start: u64,
@@ -169,7 +174,7 @@ impl PartialObject {
         })
     }
 
-    /// It will not be kept; those who read it go on.
+    /// Keeps the object from being stored. Current readers continue.
     pub(crate) fn discard(&self) {
         let mut state = self.lock();
         state.is_discarded = true;
@@ -179,12 +184,12 @@ impl PartialObject {
         wake(writer);
     }
 
-    /// Whether it may be kept.
+    /// Whether the object may still be kept.
     pub(super) fn may_be_kept(&self) -> bool {
         !self.lock().is_discarded
     }
 
-    /// Whether it is to be found here: it may be kept, and is not found elsewhere already.
+    /// Whether look-ups find the object here: it may be kept, and is in no index yet.
     pub(super) fn is_findable(&self) -> bool {
         let state = self.lock();
         !state.is_discarded
@@ -192,7 +197,7 @@ impl PartialObject {
             && !matches!(state.end, Some(BodyEnd::Cut(..)))
     }
 
-    /// Adds a piece and wakes who waits for it.
+    /// Adds a piece and wakes waiting readers.
     pub(super) fn push(&self, bytes: &[u8]) {
         let mut state = self.lock();
         let at = state.total;
@@ -218,7 +223,7 @@ impl PartialObject {
         wake_readers(state);
     }
 
-    /// It ended.
+    /// Sets the end of the body, unless it has one.
     pub(super) fn set_end(&self, end: BodyEnd) {
         let mut state = self.lock();
         if state.end.is_none() {
@@ -227,7 +232,7 @@ impl PartialObject {
         wake_readers(state);
     }
 
-    /// So much of the body is in `file`: memory may go on.
+    /// Records that `written` bytes of the body are in `file`, and releases their memory.
     pub(super) fn set_written(&self, file: &Arc<TempFile>, written: u64) {
         let mut state = self.lock();
         state.file = Some(Arc::clone(file));
@@ -236,7 +241,7 @@ impl PartialObject {
         wake_readers(state);
     }
 
-    /// The whole body, which is accounted for elsewhere: it takes the place of all pieces.
+    /// Replaces all pieces by the whole body, whose memory the tier accounts for.
     pub(super) fn set_memory_body(&self, body: MemoryBody) {
         let mut state = self.lock();
         self.memory_gauge.fetch_sub(state.pieces_bytes, Relaxed);
@@ -245,7 +250,7 @@ impl PartialObject {
         state.memory_body = Some(body);
     }
 
-    /// Pieces from position `from` on.
+    /// Returns the pieces from position `from` on.
     pub(super) fn pieces_from(&self, from: u64) -> Vec<Bytes> {
         let state = self.lock();
         if let Some(held) = &state.memory_body {
@@ -268,12 +273,12 @@ impl PartialObject {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Drops the pieces that nobody needs any more.
+    /// Drops the pieces that are not needed any more.
     fn trim(&self, state: &mut PartialState) {
         let needed = if state.is_discarded {
             let readers = state.readers.iter().flatten();
             let slowest = readers.map(|place| place.position).min();
-            // What is in the file can be read there.
+            // Later readers of these bytes use the file.
             slowest.map_or(state.total, |at| at.max(state.written_bytes))
         } else if state.file.is_some() {
             state.written_bytes
@@ -295,7 +300,7 @@ impl PartialObject {
 }
 
 impl PartialState {
-    /// Whether nobody reads it and it will not be kept.
+    /// Whether the object is discarded and has no reader.
     pub(super) fn is_unneeded(&self) -> bool {
         self.is_discarded && self.readers.iter().all(Option::is_none)
     }
@@ -354,7 +359,7 @@ impl BodyStream for PartialReader {
             let (file, written) = (state.file.clone(), state.written_bytes);
             drop(state);
             let Some(file) = file else {
-                // Unreachable unless a reader was overtaken: never an end that is not one.
+                // Unreachable unless a reader was overtaken. A cut is never reported as an end.
                 let cause = "a part of the response is not there any more";
                 return Poll::Ready(Some(Err(Fault::new(FaultKind::Internal, cause))));
             };
@@ -382,7 +387,7 @@ impl PartialState {
 }
 
 impl PartialReader {
-    /// Reads what is in the page cache at once, else leaves work for the pool.
+    /// Reads from the page cache at once, or starts a read in the pool and returns `None`.
     fn read_file(&mut self, from: Arc<TempFile>, written: u64) -> Option<Bytes> {
         let want = (written.saturating_sub(self.position)).min(READ_BYTES);
         let want = self.end.map_or(want, |end| want.min(end - self.position));
@@ -407,7 +412,8 @@ impl PartialReader {
                 }
                 Ok(bytes.into())
             };
-            // Whoever has begun to read goes on as long as the file can be read, also while the disk is out.
+            // Without the health check: a reader continues while the file can be read, even if the
+            // disk is out of service.
             let deadline = clock::now() + disk.stall_timeout;
             let result =
                 clock::timeout_at(deadline, disk.run_unchecked(OperationKind::Read, read)).await;
@@ -468,7 +474,7 @@ fn wake(waker: Option<Waker>) {
     }
 }
 
-/// Wakes every reader that waits, outside of the lock.
+/// Wakes every waiting reader, outside the lock.
 fn wake_readers(mut state: MutexGuard<'_, PartialState>) {
     let places = state.readers.iter_mut().flatten();
     let wakers: Vec<_> = places.filter_map(|place| place.waker.take()).collect();

@@ -1,9 +1,10 @@
-//! What is purged, of what is held and of what is on its way in or not yet read back.
+//! Applies purges to stored, partial and not yet recovered objects.
 //!
-//! `purge` says what is meant; here it is taken out: at once from both indexes and from what is on its way in.
-//! While a store does not know all that its folder holds, purges are remembered and applied to each
-//! object that is found. Cost: every object's meta is looked at, some tens of nanoseconds each (about 50 ms for
-//! a million), a shard's lock at a time; the files are removed in the background.
+//! `purge` passes the rule; this module removes the matching objects from both indexes and from the
+//! partial objects at once. While a store's index is incomplete, purges are recorded and applied to
+//! each recovered object. A purge scans every object's metadata, some tens of nanoseconds each
+//! (about 50 ms for a million), one shard's lock at a time. The files are removed in the
+//! background.
 
 use std::collections::HashSet;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -11,34 +12,34 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use super::disk::DiskHealth;
 use super::{ObjectMeta, Store};
 
-/// Purges remembered, at most: with more, all that was not read back yet is purged.
+/// Recorded purges, at most. Beyond that, every object not yet recovered is purged.
 pub(crate) const MAX_PENDING_PURGES: usize = 10_000;
 
-/// Which objects are meant.
+/// Which objects a purge removes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum PurgeRule {
     /// All variants of one key.
     Key(Arc<[u8]>),
-    /// Those of one URL, or of one path on every host.
+    /// All of one URL, or of one path on every host.
     Url(String),
-    /// Those whose URL, or path on every host, begins so.
+    /// All with this prefix of their URL, or of their path on every host.
     Prefix(String),
-    /// Those with this tag.
+    /// All with this tag.
     Tag(String),
-    /// All.
+    /// All objects.
     All,
 }
 
-/// Purges of objects that are not known yet.
+/// Purges for objects that are not recovered yet.
 #[derive(Debug, Default)]
 pub(crate) struct PendingPurges {
     rules: Vec<PurgeRule>,
-    /// Those of former processes, with the first number that each does not mean.
+    /// Purges by earlier processes, each with the first file number that it does not match.
     from_journal: Vec<(u64, PurgeRule)>,
 }
 
 impl PurgeRule {
-    /// Whether an object is meant.
+    /// Whether the rule matches the object.
     pub(crate) fn matches(&self, meta: &ObjectMeta) -> bool {
         match self {
             Self::Key(text) => meta.key == *text,
@@ -55,19 +56,19 @@ impl PurgeRule {
 }
 
 impl PendingPurges {
-    /// Whether one of them means this object, whose file has that number.
+    /// Whether a recorded purge matches this object with that file number.
     pub(crate) fn matches(&self, meta: &ObjectMeta, number: u64) -> bool {
         let mut former = self.from_journal.iter();
         self.rules.iter().any(|rule| rule.matches(meta))
             || former.any(|(before, rule)| number < *before && rule.matches(meta))
     }
 
-    /// What former processes purged.
+    /// Sets the purges of earlier processes.
     pub(crate) fn set_from_journal(&mut self, former: Vec<(u64, PurgeRule)>) {
         self.from_journal = former;
     }
 
-    /// All objects are known.
+    /// Forgets all purges: every object is recovered.
     pub(crate) fn clear(&mut self) {
         *self = Self::default();
     }
@@ -85,7 +86,7 @@ impl PendingPurges {
     }
 }
 
-/// Several at once: many URLs cost each object no more than one.
+/// Several rules at once: many URLs cost each object no more than one.
 #[derive(Debug, Default)]
 pub(super) struct PurgeRuleSet {
     all: Vec<PurgeRule>,
@@ -101,7 +102,7 @@ impl PurgeRuleSet {
         rules
     }
 
-    /// Adds one; each URL is there once.
+    /// Adds a rule; a URL is added once.
     pub(super) fn add(&mut self, rule: PurgeRule) {
         let is_new = match &rule {
             PurgeRule::Url(url) => self.urls.insert(url.clone().into_bytes()),
@@ -116,7 +117,7 @@ impl PurgeRuleSet {
         self.all.len()
     }
 
-    /// Whether an object is meant.
+    /// Whether a rule matches the object.
     pub(super) fn matches(&self, meta: &ObjectMeta) -> bool {
         let has = |text: &[u8]| self.urls.contains(text);
         let mut others = self
@@ -129,18 +130,18 @@ impl PurgeRuleSet {
 }
 
 impl Store {
-    /// Takes out what `rule` means; gives how many objects there were.
+    /// Removes the objects that `rule` matches. Returns their number.
     pub(crate) fn purge(&self, rule: &PurgeRule) -> u64 {
         self.recent_purges.record(rule);
         self.apply_purge(&PurgeRuleSet::new(vec![rule.clone()]))
     }
 
-    /// Takes out what is meant, in one look at everything; gives how many objects there were.
+    /// Removes the objects that any of the rules matches, in one scan. Returns their number.
     pub(super) fn apply_purge(&self, rules: &PurgeRuleSet) -> u64 {
         for rule in &rules.all {
             self.add_pending_purge(|| rule.clone());
         }
-        // Those on their way in count as soon as a client could have had them.
+        // A partial object counts if a client could have read it.
         let mut growing_count = 0;
         for shard in &self.partial {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
@@ -167,12 +168,12 @@ impl Store {
         count
     }
 
-    /// Remembers a rule while not all is known.
+    /// Records a rule while the index is incomplete.
     pub(super) fn add_pending_purge(&self, rule: impl FnOnce() -> PurgeRule) {
         let Some(disk) = &self.disk else {
             return;
         };
-        // Asked under the lock, so that no object is found between the answer and the note.
+        // Checked under the lock, so that no object is recovered between check and record.
         let mut remembered = self.pending_purges();
         if disk.health() != DiskHealth::Working {
             remembered.add(rule());
@@ -186,7 +187,7 @@ impl Store {
     }
 }
 
-/// The part of a key that purging knows.
+/// The part of a key that purges match.
 fn url_of(key: &[u8]) -> &[u8] {
     key.split(|&byte| byte == 0).next().unwrap_or_default()
 }

@@ -1,9 +1,12 @@
-//! The last purges, for what was asked of a back end before them and is stored after.
+//! The last purges, for responses that were requested before a purge and are stored after it.
 //!
-//! `fetch` notes how many there were when it asks ([`Store::purges`]) and asks when its object is listed
-//! whether one since then means it ([`Store::is_purged_since`]). What must stay true: none since then is
-//! missed; where more happened than are remembered the answer is yes;
-//! objects are looked at in the pool only, by one look for all that is to be taken out.
+//! `fetch` reads the purge count when it sends a request ([`Store::purge_count`]). When its object
+//! is listed, it checks whether a later purge matches ([`Store::is_purged_since`]).
+//!
+//! # Invariants
+//!
+//! - No later purge is missed: if more happened than are recorded, the answer is yes.
+//! - Background purges scan objects in the pool only, one scan for all queued rules.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -16,24 +19,24 @@ use penstock_runtime::{clock, loops};
 use super::purge_rules::{MAX_PENDING_PURGES, PurgeRuleSet};
 use super::{ObjectMeta, PurgeRule, Store};
 
-/// Purges of many objects remembered. Tags of a busy shop are purged some times a second, and a page takes some
-/// seconds at most.
+/// Recorded purges of many objects. A busy shop purges tags some times a second, and a page takes
+/// some seconds at most.
 const MAX_WIDE_PURGES: usize = 256;
 
-/// Purges of one URL or key remembered: each write that a client makes may be one.
+/// Recorded purges of one URL or key. Each write by a client may cause one.
 const MAX_EXACT_PURGES: usize = 4096;
 
-/// A full pool is asked again after this time.
+/// Delay before a full pool is retried.
 const RETRY_DELAY: Duration = Duration::from_millis(50);
 
 /// The last purges of one store.
 #[derive(Debug, Default)]
 pub(crate) struct RecentPurges {
-    /// Held for a note or a look.
+    /// Locked for a record or a look-up only.
     log: Mutex<PurgeLog>,
-    /// What is to be taken out by the next look at all objects.
+    /// Rules for the next scan.
     queued: Mutex<QueuedPurges>,
-    /// Something waits for it: what is meant is not found any more.
+    /// Rules are queued or being applied: look-ups skip matching objects.
     is_filtering: AtomicBool,
 }
 
@@ -41,23 +44,23 @@ pub(crate) struct RecentPurges {
 struct PurgeLog {
     /// Purges so far.
     count: u64,
-    /// So that the many of one kind do not push out the few of the other.
+    /// Separate, so that frequent purges of one kind do not displace those of the other.
     wide: PurgeHistory,
     exact: PurgeHistory,
 }
 
-/// The last purges of a kind, each with its count, oldest first.
+/// The last purges of one kind, each with its count, oldest first.
 #[derive(Debug, Default)]
 struct PurgeHistory {
     rules: VecDeque<(u64, PurgeRule)>,
-    /// The count of the last that is forgotten.
+    /// The count of the last purge that was dropped.
     last_forgotten: u64,
 }
 
 #[derive(Debug, Default)]
 struct QueuedPurges {
     next: PurgeRuleSet,
-    /// What is being taken out.
+    /// Rules being applied.
     in_progress: Option<Arc<PurgeRuleSet>>,
     is_running: bool,
 }
@@ -79,7 +82,7 @@ impl PurgeHistory {
 }
 
 impl RecentPurges {
-    /// Notes a purge, before anything is taken out by it.
+    /// Records a purge, before it removes anything.
     pub(super) fn record(&self, rule: &PurgeRule) {
         let mut noted = self.lock();
         noted.count += 1;
@@ -103,12 +106,12 @@ impl RecentPurges {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether something is to be taken out by a look that is not over. One atomic read.
+    /// Whether rules are queued or being applied. One atomic read.
     pub(super) fn is_filtering(&self) -> bool {
         self.is_filtering.load(Relaxed)
     }
 
-    /// Whether an object is to be taken out so.
+    /// Whether such a rule matches the object.
     pub(super) fn filters(&self, meta: &ObjectMeta) -> bool {
         let waiting = self.queued();
         let now = waiting.in_progress.as_ref();
@@ -121,20 +124,20 @@ impl RecentPurges {
 }
 
 impl Store {
-    /// How many purges there were.
+    /// The number of purges so far.
     pub(crate) fn purge_count(&self) -> u64 {
         self.recent_purges.lock().count
     }
 
-    /// Whether one of the purges since there were `count` means an object. To be asked once it is listed
-    /// ([`Store::begin`]): later ones find it there.
+    /// Whether a purge after the first `count` matches the object. Call it once the object is
+    /// listed ([`Store::begin_object`]): later purges find it there.
     pub(crate) fn is_purged_since(&self, count: u64, meta: &ObjectMeta) -> bool {
         self.recent_purges.matches_since(count, meta)
     }
 
-    /// Takes out what `rule` means, soon and in the pool: the look at every object is too long for a loop. All
-    /// that wait for one share it. From here on it is not found, and what is on its way from a back end is
-    /// meant, too. To be called on a loop.
+    /// Removes the objects that `rule` matches, soon and in the pool, since the scan takes too long
+    /// for an event loop. All queued rules share a scan. From now on look-ups skip matching
+    /// objects, and matching responses in flight are not stored. Must be called on an event loop.
     pub(crate) fn purge_in_background(self: &Arc<Self>, rule: PurgeRule) {
         self.recent_purges.record(&rule);
         let is_at_work = {
@@ -152,7 +155,7 @@ impl Store {
         }
     }
 
-    /// Takes out what waits for it, until nothing does. For a pool.
+    /// Applies queued rules until none is left. Runs in a pool.
     fn run_queued_purges(&self) {
         loop {
             let rules = {
@@ -172,7 +175,7 @@ impl Store {
     }
 }
 
-/// Has the pool do it, as soon as that has room.
+/// Runs the queued purges in the pool, as soon as it has capacity.
 async fn purge_in_pool(store: Weak<Store>, pool: Pool) {
     while let Some(store) = store.upgrade() {
         if pool.run(move || store.run_queued_purges()).await.is_ok() {
@@ -213,13 +216,13 @@ mod tests {
         assert!(!recent.matches_since(1, &meta));
         recent.record(&PurgeRule::Prefix("http://a/".to_owned()));
         assert!(recent.matches_since(1, &meta));
-        // Those of single URLs do not push it out.
+        // Purges of single URLs do not displace it.
         for _ in 0..MAX_EXACT_PURGES {
             recent.record(&PurgeRule::Url("http://b/".to_owned()));
         }
         assert!(recent.matches_since(2, &meta) && !recent.matches_since(3, &meta));
         recent.record(&PurgeRule::Url("http://a/x".to_owned()));
-        // The fourth is forgotten, and might have meant it.
+        // The fourth was dropped, and might have matched.
         let count = recent.lock().count;
         assert!(recent.matches_since(3, &meta) && recent.matches_since(count - 1, &meta));
         assert!(!recent.matches_since(count, &meta));

@@ -1,36 +1,41 @@
-//! Which object goes when there is no room: S3-FIFO, weighed by bytes. Pure.
+//! Eviction order of a tier: S3-FIFO, weighed by bytes. Pure.
 //!
-//! Three queues (Yang et al., SOSP 2023): new objects enter `small`, about a tenth of the room; those used
-//! there move on to `main`, the others leave and are remembered as ghosts; who comes back while its
-//! ghost is there enters `main` at once; in `main` a use buys another round. A scan passes through `small`
-//! and disturbs nothing, and a use is a mark in the object: no lock, no list.
+//! Three queues (Yang et al., SOSP 2023). New objects enter `small`, about a tenth of the capacity.
+//! Those used there move on to `main`; the others leave and are remembered as ghosts. An object
+//! that returns while its ghost is remembered enters `main` at once. In `main`, a use earns another
+//! round. A scan passes through `small` without displacing anything else. A use is a mark in the
+//! object: no lock, no list.
 //!
-//! `tier` keeps one under a lock that is taken for changes only. Kept crates of the same idea
-//! (`quick_cache`, `foyer-memory`) give each of their shards a fixed part of the room, so that an object
-//! larger than a part is refused, and they cannot be asked for room that files still being written
-//! need: with a disk's strict bound both matter.
+//! `tier` keeps one `S3Fifo` under a lock that only changes take. Maintained crates with the same
+//! algorithm (`quick_cache`, `foyer-memory`) give each shard a fixed part of the capacity, so that
+//! they refuse objects larger than a part, and they cannot free space for files that are still
+//! being written. Both matter with a disk's strict limit.
 //!
-//! On the fixed trace of its test (Zipf 0.9 over 20,000 names of 1 to 16 kB, a scan now and then) it finds 35, 49
-//! and 62 of 100 with room for a hundredth, a twentieth and a fifth of the bytes, where LRU finds 25, 40 and 55.
+//! On the fixed trace of its test (Zipf 0.9 over 20,000 names of 1 to 16 kB, with occasional scans)
+//! its hit rate is 35, 49 and 62 % with a capacity of 1, 5 and 20 % of the bytes; LRU reaches 25,
+//! 40 and 55 %.
 //!
-//! What must stay true: the bytes told are those of the objects queued, each object is in one queue or in
-//! none, and ghosts and objects taken out take bounded memory.
+//! # Invariants
+//!
+//! - The byte counts are those of the queued objects.
+//! - Each object is in one queue or in none.
+//! - Ghosts and removed objects use bounded memory.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-/// What a queue has to know of an object.
+/// An object that can be queued.
 pub(crate) trait Evictable {
-    /// Its weight in bytes, always the same.
+    /// Its constant weight in bytes.
     fn weight(&self) -> u64;
-    /// Its name for as long as it is a ghost: two that share one are taken for the same.
+    /// Its identity as a ghost. Two objects that share one count as the same.
     fn ghost_key(&self) -> u64;
-    /// Its marks.
+    /// Its use marks.
     fn use_marks(&self) -> &UseMarks;
 }
 
-/// An object's uses since it was last looked at, and which queue it is in.
+/// Uses since the object was last inspected, and its queue.
 #[derive(Debug, Default)]
 pub(crate) struct UseMarks {
     uses: AtomicU8,
@@ -41,23 +46,24 @@ pub(crate) struct UseMarks {
 const NOT_QUEUED: u8 = 0;
 const SMALL: u8 = 1;
 const MAIN: u8 = 2;
-/// Taken out; its place in the queue is cleared later.
+/// Removed; its entry in the queue is cleared later.
 const REMOVED: u8 = 3;
 
-/// Uses beyond this count for nothing (two bits, as in the paper).
+/// Further uses do not count (two bits, as in the paper).
 const MAX_USES: u8 = 3;
 
 impl UseMarks {
-    /// Notes a use.
+    /// Records a use.
     pub(crate) fn record_use(&self) {
         let uses = self.uses.load(Relaxed);
-        // A lost mark of two that coincide does not matter; a hot object's line stays unwritten.
+        // Losing one of two simultaneous marks does not matter, and a hot object's cache line stays
+        // unwritten.
         if uses < MAX_USES {
             self.uses.store(uses + 1, Relaxed);
         }
     }
 
-    /// Uses since it was last looked at, at most 3.
+    /// Uses since the object was last inspected, at most 3.
     pub(crate) fn uses(&self) -> u8 {
         self.uses.load(Relaxed)
     }
@@ -75,7 +81,7 @@ pub(crate) struct S3Fifo<T> {
 struct FifoQueue<T> {
     items: VecDeque<Arc<T>>,
     bytes: u64,
-    /// Of the items: taken out already.
+    /// Removed entries among the items.
     removed_count: usize,
 }
 
@@ -107,17 +113,17 @@ impl<T> Default for FifoQueue<T> {
 }
 
 impl<T: Evictable> S3Fifo<T> {
-    /// Bytes of the objects queued.
+    /// Bytes of the queued objects.
     pub(crate) fn bytes(&self) -> u64 {
         self.small.bytes + self.main.bytes
     }
 
-    /// How many objects are queued.
+    /// Number of queued objects.
     pub(crate) fn len(&self) -> usize {
         self.small.len() + self.main.len()
     }
 
-    /// Queues a new object; nothing for one that was queued before.
+    /// Queues a new object. Does nothing if it was queued before.
     pub(crate) fn insert(&mut self, item: &Arc<T>) {
         if item.use_marks().queue_state.load(Relaxed) == NOT_QUEUED {
             if self.ghosts.take(item.ghost_key()) {
@@ -128,15 +134,15 @@ impl<T: Evictable> S3Fifo<T> {
         }
     }
 
-    /// Queues an object that has proved itself before: one that a restart found.
+    /// Queues an object found after a restart, directly in `main`.
     pub(crate) fn insert_proven(&mut self, item: &Arc<T>) {
         if item.use_marks().queue_state.load(Relaxed) == NOT_QUEUED {
             self.main.push(item, MAIN);
         }
     }
 
-    /// Takes `new`, which was not queued before, for `old`, with its uses and in its queue; false when `old` is
-    /// not queued.
+    /// Replaces `old` with `new`, which was never queued, in the same queue and with its uses.
+    /// Returns `false` if `old` is not queued.
     pub(crate) fn replace(&mut self, old: &Arc<T>, new: &Arc<T>) -> bool {
         let place = old.use_marks().queue_state.load(Relaxed);
         let is_new = new.use_marks().queue_state.load(Relaxed) == NOT_QUEUED;
@@ -151,7 +157,7 @@ impl<T: Evictable> S3Fifo<T> {
         true
     }
 
-    /// Takes an object out; false when it is not queued.
+    /// Removes an object. Returns `false` if it is not queued.
     pub(crate) fn remove(&mut self, item: &Arc<T>) -> bool {
         let line = match item.use_marks().queue_state.load(Relaxed) {
             SMALL => &mut self.small,
@@ -165,7 +171,8 @@ impl<T: Evictable> S3Fifo<T> {
         true
     }
 
-    /// Takes out the next that has to go when all may weigh `room` bytes; none when nothing is queued.
+    /// Removes the next object to evict with a capacity of `room` bytes. `None` if nothing is
+    /// queued.
     pub(crate) fn evict(&mut self, room: u64) -> Option<Arc<T>> {
         loop {
             let is_small_full = self.small.bytes > room / 10;
@@ -183,7 +190,7 @@ impl<T: Evictable> S3Fifo<T> {
             let item = self.main.pop()?;
             let uses = item.use_marks().uses();
             if uses > 0 {
-                // Ends: each round takes a use away, and others' new uses are bounded by time.
+                // Terminates: each round removes a use, and new uses take time.
                 item.use_marks().uses.store(uses - 1, Relaxed);
                 self.main.push(&item, MAIN);
                 continue;
@@ -205,7 +212,7 @@ impl<T: Evictable> FifoQueue<T> {
         self.items.push_back(Arc::clone(item));
     }
 
-    /// The first that is still there.
+    /// Removes the first item that is still queued.
     fn pop(&mut self) -> Option<Arc<T>> {
         while let Some(item) = self.items.pop_front() {
             if item.use_marks().queue_state.load(Relaxed) == REMOVED {
@@ -218,8 +225,8 @@ impl<T: Evictable> FifoQueue<T> {
         None
     }
 
-    /// Clears what was taken out once it is the greater part: a constant cost for each taking out. With
-    /// nothing left nothing is held, as an object may hold a folder open.
+    /// Drops removed entries once they are the greater part: constant cost per removal. An empty
+    /// queue holds no entry, since an object may hold a directory open.
     fn compact(&mut self) {
         let is_many = self.removed_count > 64 && self.removed_count > self.items.len() / 2;
         if is_many || self.removed_count == self.items.len() {
@@ -231,7 +238,7 @@ impl<T: Evictable> FifoQueue<T> {
 }
 
 impl GhostQueue {
-    /// Remembers one; as many as `room` bytes of objects are remembered.
+    /// Remembers a ghost. Ghosts of up to `room` bytes of objects are kept.
     fn remember(&mut self, ghost: u64, weight: u64, room: u64) {
         self.order.push_back((ghost, weight));
         *self.counts.entry(ghost).or_default() += 1;
@@ -245,7 +252,7 @@ impl GhostQueue {
         }
     }
 
-    /// Whether one is remembered; it is not any more (its place in the order goes later).
+    /// Whether the ghost is remembered, and forgets it. Its entry in the order is removed later.
     fn take(&mut self, ghost: u64) -> bool {
         self.counts.remove(&ghost).is_some()
     }

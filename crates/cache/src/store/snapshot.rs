@@ -1,4 +1,4 @@
-//! What a store holds and does, as the status page shows it.
+//! A store's state and counters for the status page.
 
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
@@ -7,45 +7,45 @@ use std::time::Duration;
 use super::Store;
 use super::disk::DiskHealth;
 
-/// Whether a store serves.
+/// Whether a store is in service.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum StoreState {
-    /// It does.
+    /// In service.
     #[default]
     Working,
-    /// It does, while it still reads what its folder holds.
+    /// In service, while it still reads its directory.
     Recovering,
-    /// Its disk does not work: its share of requests goes to the back end.
+    /// The disk does not work: the store's share of requests goes to the back end.
     OutOfService {
         /// Why.
         reason: String,
     },
 }
 
-/// What a store holds and does, for the status page.
+/// A store's state and counters, for the status page.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StoreSnapshot {
     /// Its name.
     pub name: String,
-    /// Its folder; none: memory alone.
+    /// Its directory; `None` for a store in memory only.
     pub path: Option<PathBuf>,
-    /// Whether it serves.
+    /// Whether it is in service.
     pub state: StoreState,
     /// Objects it holds.
     pub objects: u64,
-    /// Bytes they take on its disk (in memory, without one), with headers and what is being written.
+    /// Bytes used on the disk (in memory, without one), including headers and temporary files.
     pub bytes: u64,
-    /// The bound of those: `size_max`, or less while its file system is full.
+    /// The limit of `bytes`: `max_size`, or less while the file system is full.
     pub max_bytes: u64,
-    /// Objects of which the body is in memory.
+    /// Objects with their body in memory.
     pub memory_objects: u64,
-    /// Bytes of those.
+    /// Bytes of these.
     pub memory_bytes: u64,
-    /// The bound of those.
+    /// The limit of `memory_bytes`.
     pub max_memory: u64,
     /// Look-ups that found an object.
     pub hits: u64,
-    /// Look-ups that did not.
+    /// Look-ups that found none.
     pub misses: u64,
     /// Objects stored since the start.
     pub stored: u64,
@@ -53,20 +53,20 @@ pub struct StoreSnapshot {
     pub evicted: u64,
     /// Objects purged since the start.
     pub purged: u64,
-    /// Failed operations of its disk, and damaged objects that were found.
+    /// Failed disk operations and damaged objects.
     pub errors: u64,
-    /// Readings done in the pool (opening, verifying).
+    /// Reads in the pool (opening, verifying).
     pub reads: u64,
-    /// The time those took in all, in the queue too.
+    /// Their total time, including the queue.
     pub read_time: Duration,
-    /// Writings done in the pool (pieces, renames, headers).
+    /// Writes in the pool (pieces, renames, headers).
     pub writes: u64,
-    /// The time those took in all, in the queue too.
+    /// Their total time, including the queue.
     pub write_time: Duration,
 }
 
 impl Store {
-    /// What it holds and does now.
+    /// The current state and counters.
     #[must_use]
     pub fn snapshot(&self) -> StoreSnapshot {
         let (memory_bytes, memory_objects) = self.memory.weight_and_count();

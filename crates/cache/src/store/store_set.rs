@@ -1,10 +1,15 @@
-//! The stores of one route, and which of them a key belongs to.
+//! The stores of one route, and the assignment of keys to them.
 //!
-//! Weighted rendezvous hashing: every store draws a lot for the key, weighted by its `size_max`, and the
-//! best lot has it. What must stay true: only the key, the stores' names and their sizes decide, so the
-//! answer is the same after a restart, all variants of a key are in one store, and a store that comes
-//! or goes moves no key between the others. A store that is out keeps its share: those keys go to
-//! the back end, the others do not notice.
+//! Weighted rendezvous hashing: every store gets a score for the key, weighted by its `max_size`,
+//! and the highest score has the key.
+//!
+//! # Invariants
+//!
+//! - Only the key and the stores' names and sizes decide. So the assignment survives a restart, all
+//!   variants of a key share a store, and adding or removing a store moves no key between the
+//!   others.
+//! - A store that is out of service keeps its keys: their requests go to the back end, and the
+//!   other stores are unaffected.
 
 use std::sync::Arc;
 
@@ -14,12 +19,12 @@ use super::{ObjectKey, Store};
 #[derive(Debug)]
 pub(crate) struct StoreSet {
     stores: Vec<Arc<Store>>,
-    /// Their names' hashes and weights, in order.
+    /// The stores' name hashes and weights, in order.
     weights: Vec<(u64, f64)>,
 }
 
 impl StoreSet {
-    /// A shelf of these stores.
+    /// Creates a set of these stores.
     pub(crate) fn new(stores: Vec<Arc<Store>>) -> Self {
         #[expect(
             clippy::cast_precision_loss,
@@ -38,8 +43,8 @@ impl StoreSet {
         }
     }
 
-    /// The store that `key` belongs to; none while it is out: the request goes to the back end and leaves
-    /// nothing behind.
+    /// The store of `key`. `None` while it is out of service: the request goes to the back end, and
+    /// nothing is stored.
     pub(crate) fn store_for(&self, key: &ObjectKey) -> Option<&Arc<Store>> {
         let store = match &self.stores[..] {
             [only] => only,
@@ -48,13 +53,14 @@ impl StoreSet {
         store.is_working().then_some(store)
     }
 
-    /// All its stores.
+    /// All stores of the set.
     pub(crate) fn stores(&self) -> &[Arc<Store>] {
         &self.stores
     }
 }
 
-/// The index of the best lot: `-weight / ln(u)` with `u` uniform in (0, 1) from key and name.
+/// The index with the highest score `-weight / ln(u)`, with `u` uniform in (0, 1) from key and
+/// name.
 fn choose_store(hash: u128, lots: &[(u64, f64)]) -> Option<usize> {
     let lot = |(name, weight): &(u64, f64)| {
         #[expect(clippy::cast_possible_truncation, reason = "both halves are used")]
@@ -68,7 +74,7 @@ fn choose_store(hash: u128, lots: &[(u64, f64)]) -> Option<usize> {
         .map(|(index, _)| index)
 }
 
-/// SplitMix64's finaliser: every input bit moves every output bit.
+/// SplitMix64's finaliser: every input bit affects every output bit.
 fn mix_bits(mut x: u64) -> u64 {
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

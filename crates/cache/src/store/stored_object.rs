@@ -1,8 +1,9 @@
-//! A found object: what is known of it, and how to get at its body.
+//! A found object: its metadata and access to its body.
 //!
-//! `handler` sends what is in memory at once and opens the rest. Opening stays on the loop while the name is
-//! in the kernel's cache and the file is as this process left it; all else goes to the pool: the name, and
-//! the whole body once for a file that a former process wrote or somebody changed.
+//! `handler` sends a body in memory at once and opens others. Opening stays on the event loop if
+//! the name is in the kernel's cache and the file is unchanged since this process wrote it.
+//! Otherwise the pool opens it, and verifies the whole body once if an earlier process wrote the
+//! file or it was changed.
 
 use std::fs::File;
 use std::io;
@@ -20,20 +21,20 @@ use super::{MemoryBody, ObjectMeta, PartialObject, Store, verification};
 /// An object that was found.
 #[derive(Debug, Clone)]
 pub(crate) struct Hit {
-    /// What is known of it.
+    /// Its metadata.
     pub(crate) meta: Arc<ObjectMeta>,
     /// Its body.
     pub(crate) body: HitBody,
 }
 
-/// Where a found object's body is.
+/// The location of a found object's body.
 #[derive(Debug, Clone)]
 pub(crate) enum HitBody {
-    /// All of it in memory.
+    /// The whole body in memory.
     Memory(MemoryBody),
     /// In a file.
     Disk(DiskObject),
-    /// Still on its way here: `meta.length` is not known yet.
+    /// Still being received: `meta.length` is not known yet.
     Partial(Arc<PartialObject>),
 }
 
@@ -44,16 +45,17 @@ pub(crate) struct DiskObject {
     pub(super) item: Arc<DiskItem>,
 }
 
-/// The object is not there any more, or not as it was written: a miss.
+/// The object was removed or is damaged: a miss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the stored object is gone")]
 pub(crate) struct ObjectGone;
 
 impl DiskObject {
-    /// Its body, in an open file. From the loop where that needs no disk.
+    /// Opens the body, on the event loop if that needs no disk.
     ///
     /// # Errors
-    /// [`ObjectGone`]: it was evicted or damaged, or its disk does not answer. A miss; the store knows.
+    /// [`ObjectGone`] if the object was evicted or is damaged, or its disk does not answer: a miss.
+    /// The store has been updated.
     pub(crate) async fn open(&self) -> Result<FileBody, ObjectGone> {
         let file = match self.open_on_loop() {
             Some(file) => file,
@@ -62,7 +64,7 @@ impl DiskObject {
                 .await
                 .map_err(|error| self.handle_failure(&error))?,
         };
-        // What is not there before the head is out is a miss; afterwards it could only be a cut.
+        // A read failure before the head is sent is a miss; later it could only cut the response.
         let ready = self.read_first_chunk(&file).await;
         ready.map_err(|error| self.handle_failure(&error))?;
         self.store.record_use(&self.item);
@@ -73,7 +75,8 @@ impl DiskObject {
         })
     }
 
-    /// The file, if it is open or its name is known to the kernel, and it is as we left it.
+    /// The file, if it is open or its name is in the kernel's cache, and it is unchanged since this
+    /// process wrote or verified it.
     fn open_on_loop(&self) -> Option<Arc<DiskFile>> {
         let object = &self.item.body;
         let is_trusted = |file: &DiskFile| {
@@ -97,8 +100,8 @@ impl DiskObject {
         Arc::new(DiskFile::new(file, disk.pool.clone()).with_error_sink(watch))
     }
 
-    /// Reads what is not in memory of the file's first chunk, so that it is there for the sender. From the file's
-    /// front, as whole chunks are remembered best.
+    /// Reads the missing parts of the file's first chunk into the page cache for the sender. Starts
+    /// at the front of the file, since residency is remembered by whole chunks.
     async fn read_first_chunk(&self, file: &Arc<DiskFile>) -> Result<(), DiskError> {
         let end = self.item.body.preamble.file_bytes().min(CHUNK_BYTES);
         let mut at = 0;
@@ -119,7 +122,7 @@ impl DiskObject {
             };
             at += piece.len() as u64;
             if file.resident_bytes(0, 1) == 0 {
-                // Its file system cannot tell what is in memory: the sender reads all of it anyway.
+                // This file system cannot report residency: the sender reads all of it anyway.
                 break;
             }
         }
@@ -143,7 +146,7 @@ impl DiskObject {
         verification::verify_once(self, file).await
     }
 
-    /// Takes out what cannot be served.
+    /// Removes an object that cannot be served.
     pub(super) fn handle_failure(&self, error: &DiskError) -> ObjectGone {
         let DiskError::Io(error) = error else {
             return ObjectGone;
@@ -159,7 +162,7 @@ impl DiskObject {
     }
 }
 
-/// An error that others have, too.
+/// A copy of a shared error.
 fn clone_error(error: &io::Error) -> io::Error {
     match error.raw_os_error() {
         Some(number) => io::Error::from_raw_os_error(number),

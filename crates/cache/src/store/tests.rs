@@ -1,4 +1,5 @@
-//! Stores in real folders: what is served is what was stored, whatever happens to disk and process.
+//! Stores in real directories: served bytes are the stored ones, despite failures of disk and
+//! process.
 
 mod basics;
 mod crashes;
@@ -18,7 +19,7 @@ use penstock_runtime::clock;
 use super::partial_object::PartialReader;
 use super::*;
 
-/// A folder that goes with the test.
+/// A directory that is removed with the test.
 pub(crate) struct TempFolder(PathBuf);
 
 impl TempFolder {
@@ -41,7 +42,7 @@ impl Drop for TempFolder {
     }
 }
 
-/// What is known of a response to `text`.
+/// The metadata of a response to `text`.
 pub(crate) fn meta_of(text: &str) -> ObjectMeta {
     let mut fields = FieldBlock::new();
     fields.push("Content-Type", b"text/plain").unwrap();
@@ -64,7 +65,7 @@ pub(crate) fn key(text: &str) -> ObjectKey {
     ObjectKey::new(text.as_bytes())
 }
 
-/// `length` bytes that only this name has.
+/// `length` bytes that are unique to this name.
 pub(crate) fn body_of(name: &str, length: usize) -> Vec<u8> {
     let mut state = twox_hash::XxHash3_64::oneshot(name.as_bytes()) | 1;
     let mut body = Vec::with_capacity(length + 8);
@@ -88,14 +89,14 @@ pub(crate) fn config(path: Option<&Path>) -> config::Cache {
     }
 }
 
-/// A store that works; with a folder, one that has read it.
+/// Starts a store and waits until its index is complete.
 pub(crate) async fn started(config: &config::Cache) -> Arc<Store> {
     let store = Store::start(config, Pool::new("test", 2, 1000));
     until(&store, |usage| usage.state == StoreState::Working).await;
     store
 }
 
-/// Waits until the store says so.
+/// Waits until the store's snapshot satisfies `is_so`.
 pub(crate) async fn until(store: &Arc<Store>, is_so: impl Fn(&StoreSnapshot) -> bool) {
     let deadline = clock::now() + Duration::from_secs(20);
     while !is_so(&store.snapshot()) {
@@ -109,7 +110,7 @@ pub(crate) async fn sleep_briefly() {
     let _ = clock::timeout_at(soon, std::future::pending::<()>()).await;
 }
 
-/// Stores `body` under `text`, a piece at a time.
+/// Stores `body` under `text`, in several pieces.
 pub(crate) async fn put(store: &Arc<Store>, text: &str, body: &[u8]) -> bool {
     put_meta(store, meta_of(text), body).await
 }
@@ -131,7 +132,7 @@ pub(crate) fn find(store: &Arc<Store>, text: &str) -> Option<Hit> {
     store.find(&key(text), &mut |_| true)
 }
 
-/// The body that a request would get; none is a miss.
+/// The body that a request would get; `None` for a miss.
 pub(crate) async fn get(store: &Arc<Store>, text: &str) -> Option<Vec<u8>> {
     let hit = find(store, text)?;
     match hit.body {
@@ -149,7 +150,7 @@ pub(crate) async fn get(store: &Arc<Store>, text: &str) -> Option<Vec<u8>> {
     }
 }
 
-/// All that a reader gets.
+/// Reads to the end.
 pub(crate) async fn read(mut reader: PartialReader) -> Result<Vec<u8>, penstock_exchange::Fault> {
     let mut all = Vec::new();
     while let Some(piece) = next(&mut reader).await {
@@ -164,7 +165,7 @@ pub(crate) async fn next(
     std::future::poll_fn(|cx| reader.poll_chunk(cx)).await
 }
 
-/// Files below a folder, and the bytes they take there as the store counts.
+/// Number of files below a directory, and their disk usage as the store counts it.
 pub(crate) fn files(path: &Path) -> (usize, u64) {
     let (mut count, mut bytes) = (0, 0);
     let Ok(entries) = std::fs::read_dir(path) else {

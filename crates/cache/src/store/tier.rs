@@ -1,12 +1,15 @@
-//! The index of one tier, the memory or the disk: objects by key, and which goes when there is no room.
+//! The index of one tier, memory or disk: objects by key, and the eviction order.
 //!
-//! Looking up takes the short read lock of one of many shards and leaves a mark in the object; changes
-//! take a shard's lock and then the queue's, never the other way round, and neither is held while
-//! anything is waited for. Whoever takes an object out of its shard owns what follows (its file, its
-//! bytes), so that it happens once.
+//! A look-up takes the short read lock of one of many shards and marks the object as used. A change
+//! takes a shard's lock and then the queue's, never in reverse order, and neither is held across an
+//! await. The call that removes an object from its shard owns the consequences (its file, its
+//! bytes), so that they happen once.
 //!
-//! What must stay true: an object found belongs to the very text of the key; a key has one object of a
-//! variant and at most [`MAX_VARIANTS`]; what is queued is what is found, but for the moment of a change.
+//! # Invariants
+//!
+//! - An object found has exactly the key's text.
+//! - A key has one object per variant and at most [`MAX_VARIANTS`].
+//! - The queued objects are the findable ones, except during a change.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -15,12 +18,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use super::s3_fifo::{Evictable, S3Fifo, UseMarks};
 use super::{ObjectKey, ObjectMeta};
 
-/// Variants of one key: a response that varies by what anybody may send must not fill a list without end.
+/// Variants of one key. A response that varies by arbitrary client input must not grow a list
+/// without limit.
 pub(crate) const MAX_VARIANTS: usize = 64;
 
 const SHARDS: usize = 64;
 
-/// Keys of which objects are taken out under one lock.
+/// Keys removed under one lock.
 const MAX_REMOVED_PER_LOCK: usize = 64;
 
 /// An object in a tier.
@@ -28,9 +32,9 @@ const MAX_REMOVED_PER_LOCK: usize = 64;
 pub(crate) struct IndexedObject<B> {
     /// The key's hash.
     pub(crate) hash: u128,
-    /// What is known of it.
+    /// The object's metadata.
     pub(crate) meta: Arc<ObjectMeta>,
-    /// Its body, or where that is.
+    /// The body, or its location.
     pub(crate) body: B,
     weight: u64,
     use_marks: UseMarks,
@@ -40,15 +44,14 @@ pub(crate) struct IndexedObject<B> {
 #[derive(Debug)]
 pub(crate) struct Tier<B> {
     shards: Box<[RwLock<TierShard<B>>]>,
-    /// Taken after a shard's lock or alone.
+    /// Locked after a shard's lock, or alone.
     eviction: Mutex<S3Fifo<IndexedObject<B>>>,
 }
 
 type TierShard<B> = HashMap<u128, Vec<Arc<IndexedObject<B>>>, KeyedHasher>;
 
-/// Keys are hashes already, but of a kind that everybody can compute: whoever chooses URLs could choose
-/// those that meet in one place of a map. Both halves are multiplied, each with a random number of this
-/// process mixed in.
+/// Hashes keys again. Their hashes are public, so clients that choose URLs could choose keys that
+/// collide in a map. Both halves are multiplied, each mixed with a random number of this process.
 #[derive(Debug, Clone)]
 pub(crate) struct KeyedHasher([u64; 2]);
 
@@ -99,7 +102,7 @@ impl Hasher for KeyedHash {
 }
 
 impl<B> IndexedObject<B> {
-    /// An object that weighs `weight` bytes.
+    /// Creates an object that weighs `weight` bytes.
     pub(crate) fn new(hash: u128, meta: Arc<ObjectMeta>, body: B, weight: u64) -> Arc<Self> {
         Arc::new(Self {
             hash,
@@ -110,12 +113,12 @@ impl<B> IndexedObject<B> {
         })
     }
 
-    /// What it weighs.
+    /// Its weight in bytes.
     pub(crate) fn weight(&self) -> u64 {
         self.weight
     }
 
-    /// Its recent uses, at most 3.
+    /// Recent uses, at most 3.
     pub(crate) fn uses(&self) -> u8 {
         self.use_marks.uses()
     }
@@ -140,7 +143,7 @@ impl<B> Evictable for IndexedObject<B> {
 }
 
 impl<B> Tier<B> {
-    /// An empty one.
+    /// Creates an empty index.
     pub(crate) fn new() -> Self {
         Self {
             shards: (0..SHARDS).map(|_| RwLock::default()).collect(),
@@ -148,7 +151,7 @@ impl<B> Tier<B> {
         }
     }
 
-    /// The first variant of `key` that `pick` takes, newest first. Leaves a mark.
+    /// Finds the newest variant of `key` that `pick` accepts, and marks it as used.
     pub(crate) fn find(
         &self,
         key: &ObjectKey,
@@ -163,7 +166,7 @@ impl<B> Tier<B> {
         Some(Arc::clone(item))
     }
 
-    /// Adds an object and gives those whose place it takes.
+    /// Adds an object. Returns the objects that it replaces.
     pub(crate) fn insert(&self, item: &Arc<IndexedObject<B>>) -> Vec<Arc<IndexedObject<B>>> {
         self.write(item.hash, |shard| {
             let variants = shard.entry(item.hash).or_default();
@@ -188,8 +191,9 @@ impl<B> Tier<B> {
         })
     }
 
-    /// Adds an object that a restart found, unless there is a newer one of its variant: then false.
-    /// `is_newer` tells whether the one that is there is. An older one is given.
+    /// Adds an object found after a restart. Fails if a newer one of its variant is present, as
+    /// decided by `is_newer`, or if the key has too many variants. Returns the older object that it
+    /// replaces.
     pub(crate) fn insert_recovered(
         &self,
         item: &Arc<IndexedObject<B>>,
@@ -213,7 +217,7 @@ impl<B> Tier<B> {
         })
     }
 
-    /// Puts `new` in the place of `old`; false when `old` is not there any more, or about to be evicted.
+    /// Replaces `old` with `new`. Returns `false` if `old` was removed or is being evicted.
     pub(crate) fn replace(&self, old: &Arc<IndexedObject<B>>, new: &Arc<IndexedObject<B>>) -> bool {
         self.write(old.hash, |shard| {
             let variants = shard.get_mut(&old.hash);
@@ -221,7 +225,7 @@ impl<B> Tier<B> {
             let Some(place) = place else {
                 return false;
             };
-            // One that has left the queue is taken out of here by whoever evicts it.
+            // An object that has left the queue is removed from here by its eviction.
             let is_queued = self.eviction().replace(old, new);
             if is_queued {
                 *place = Arc::clone(new);
@@ -230,7 +234,7 @@ impl<B> Tier<B> {
         })
     }
 
-    /// Takes one object out; false when somebody else has.
+    /// Removes one object. Returns `false` if it was removed before.
     pub(crate) fn remove(&self, item: &Arc<IndexedObject<B>>) -> bool {
         self.write(item.hash, |shard| {
             let is_out = remove_from_shard(shard, item);
@@ -241,7 +245,7 @@ impl<B> Tier<B> {
         })
     }
 
-    /// Whether there is an object with this hash whose body is meant.
+    /// Whether an object with this hash has a body that `is_meant` accepts.
     pub(crate) fn has_body(&self, hash: u128, is_meant: impl Fn(&B) -> bool) -> bool {
         let shard = self.shard(hash).read();
         let shard = shard.unwrap_or_else(PoisonError::into_inner);
@@ -249,7 +253,7 @@ impl<B> Tier<B> {
         variants.any(|item| is_meant(&item.body))
     }
 
-    /// The object with this hash whose body is meant.
+    /// Finds the object with this hash and a body that `is_meant` accepts.
     pub(crate) fn find_body(
         &self,
         hash: u128,
@@ -261,7 +265,7 @@ impl<B> Tier<B> {
         variants.find(|item| is_meant(&item.body)).cloned()
     }
 
-    /// Runs `then` while `item` is certain to stay: none when it has gone.
+    /// Runs `then` while `item` cannot be removed. Returns `None` if it was removed before.
     pub(crate) fn if_present<R>(
         &self,
         item: &Arc<IndexedObject<B>>,
@@ -274,13 +278,13 @@ impl<B> Tier<B> {
         is_there.then(then)
     }
 
-    /// Takes out all variants of `key`.
+    /// Removes all variants of `key`.
     pub(crate) fn remove_key(&self, key: &ObjectKey) -> Vec<Arc<IndexedObject<B>>> {
         self.remove_matching(&[key.hash], |meta| meta.key == key.text)
     }
 
-    /// Takes out every object that `is_meant` names. Looks at all of them, a shard at a time: some tens of
-    /// nanoseconds each, about 50 ms for a million.
+    /// Removes every object that `is_meant` accepts. Scans all objects, one shard at a time: some
+    /// tens of nanoseconds each, about 50 ms for a million.
     pub(crate) fn remove_where(
         &self,
         is_meant: impl Fn(&ObjectMeta) -> bool,
@@ -301,8 +305,8 @@ impl<B> Tier<B> {
         out
     }
 
-    /// Takes out what is meant of these hashes, which share a shard: under its lock, so that an object that
-    /// is replaced at this moment goes, too.
+    /// Removes the accepted objects of these hashes, which share a shard. Holding its lock
+    /// throughout removes an object that is being replaced, too.
     fn remove_matching(
         &self,
         hashes: &[u128],
@@ -330,7 +334,8 @@ impl<B> Tier<B> {
         })
     }
 
-    /// Takes out what has to go until the rest weighs at most `room` and what went satisfies `is_enough`.
+    /// Evicts objects until the rest weighs at most `room` bytes and `is_enough` accepts the
+    /// evicted ones.
     pub(crate) fn evict(
         &self,
         room: u64,
@@ -354,7 +359,7 @@ impl<B> Tier<B> {
         }
     }
 
-    /// Weight and number of its objects.
+    /// Weight and number of the objects.
     pub(crate) fn weight_and_count(&self) -> (u64, u64) {
         let fifo = self.eviction();
         (fifo.bytes(), fifo.len() as u64)

@@ -1,10 +1,14 @@
-//! Verifications of objects' files under way: each file's once, whoever waits for it.
+//! Verification of objects' files, shared by all requests that wait for one.
 //!
-//! `object` comes here with an open file that is not trusted: one of a former process, or one that somebody
-//! changed. A task of its own reads it whole, a part at a time in the pool, and goes on when those who
-//! wait have left. What must stay true: one verification of a file at a time, a bounded number of them
-//! under way, fewer still at work; nobody waits for one without a deadline, and who has waited in vain
-//! goes to the back end.
+//! `stored_object` comes here with an open file that is not trusted: written by an earlier process,
+//! or changed since. A separate task reads the whole file in the pool, a part at a time, and
+//! continues without waiters.
+//!
+//! # Invariants
+//!
+//! - A file has at most one verification at a time.
+//! - The number of pending verifications is bounded, and that of running ones is smaller still.
+//! - Every wait has a deadline. After that the request goes to the back end.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -18,32 +22,32 @@ use super::disk::{Disk, DiskError, DiskItem, OperationKind};
 use super::object_file::{Verification, VerificationStep};
 use super::stored_object::DiskObject;
 
-/// Files that are verified or wait for it, at most: who comes for another one is not served from it now.
+/// Pending verifications, at most. A request for a further file is a miss.
 const MAX_PENDING: usize = 1024;
 
-/// Of those at work at once: the pool has others to serve.
+/// Running verifications, at most: the pool has other work.
 const MAX_RUNNING: usize = 8;
 
-/// Waited for one, at most.
+/// How long a request waits for a verification.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A file that is written to all the time is given up after so many tries.
+/// Attempts for a file that is being written to.
 const MAX_TRIES: usize = 3;
 
 /// The verifications of a store.
 #[derive(Debug)]
 pub(super) struct Verifications {
-    /// By the files' numbers; held for a look.
+    /// By the files' numbers. Locked for a look-up only.
     pending: Mutex<HashMap<u64, watch::Receiver<VerificationOutcome>>>,
     permits: Arc<Semaphore>,
 }
 
-/// What came of one.
+/// The result of a verification.
 #[derive(Debug, Clone)]
 enum VerificationOutcome {
     Pending,
     Verified(Arc<DiskFile>),
-    /// What follows from it was done.
+    /// The failure has been handled.
     Failed,
 }
 
@@ -59,17 +63,18 @@ impl Verifications {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many are under way.
+    /// Pending verifications.
     #[cfg(test)]
     pub(super) fn count(&self) -> usize {
         self.lock().len()
     }
 }
 
-/// Waits until `file`, just opened, or the one that is being verified already may be trusted.
+/// Waits until `file`, just opened, is verified. Joins a pending verification of the same object
+/// and returns its file.
 ///
 /// # Errors
-/// [`DiskError::OutOfService`]: it may not, or not in time.
+/// [`DiskError::OutOfService`] if the verification fails or takes too long.
 pub(super) async fn verify_once(
     object: &DiskObject,
     file: Arc<DiskFile>,
@@ -104,14 +109,14 @@ pub(super) async fn verify_once(
                 Err(DiskError::OutOfService)
             }
         },
-        // Too late, or its loop has ended.
+        // Too late, or its event loop has ended.
         _ => Err(DiskError::OutOfService),
     }
 }
 
-/// One verification. It is not under way any more with its end, however it ends.
+/// One verification. Its drop removes the pending entry, however it ends.
 struct VerificationTask {
-    /// It does not keep its store.
+    /// Weak: the task does not keep the store alive.
     store: Weak<Store>,
     item: Arc<DiskItem>,
     outcome_sender: watch::Sender<VerificationOutcome>,

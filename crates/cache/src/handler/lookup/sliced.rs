@@ -1,8 +1,12 @@
-//! The way of a request for a part far into what is not stored: answered from slices (`slices`).
+//! Lookup of a part far into a response that is not stored: answered from slices (`slices`).
 //!
-//! `journey` comes here before it would pass such a request on. What must stay true: whatever is not fit for
-//! slices goes to the back end as it is; a client hears of a failure by a status as long as nothing of the
-//! part is there, and only then by a cut.
+//! `lookup` tries this before it bypasses the cache.
+//!
+//! # Invariants
+//!
+//! - A request that slices cannot answer goes to the back end unchanged.
+//! - The client gets a failure as a status until the first slice is available. After that, the body
+//!   is cut.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,24 +23,24 @@ use crate::serve::{self, CacheHeaders};
 use crate::slices::{self, SLICE_BYTES, SliceFetch, SlicedContent};
 use crate::store::{Hit, ObjectMeta};
 
-/// Looks for the index: the second one after the back end was asked, the third after somebody else asked.
+/// Look-ups of the index: a second one after this request's fetch, a third after another request's.
 const MAX_LOOKUPS: u32 = 3;
 
-/// A content that is stored in slices, for this request.
+/// The index of a sliced content that answers this request.
 struct FoundIndex {
     meta: Arc<ObjectMeta>,
     cache_headers: CacheHeaders<'static>,
-    /// What the back end told for this very request.
+    /// The result of the fetch that this request led.
     leader_result: Option<LeaderResult>,
 }
 
-/// What comes of a request for a part.
+/// The result of a request for a part.
 pub(super) enum SlicedOutcome {
-    /// Its answer, and whether it was a hit.
+    /// The response, and whether it was a hit.
     Answered(Result<(Reply, bool), Fault>),
-    /// It is to be passed on as it is.
+    /// Send the request to the back end unchanged.
     NotApplicable,
-    /// The request of another client failed that it waited for.
+    /// Another client's request, for which this one waited, failed.
     NextLeader,
 }
 
@@ -47,10 +51,10 @@ impl From<Option<Result<Reply, Fault>>> for SlicedOutcome {
     }
 }
 
-/// The back end was asked and has not answered with a slice.
+/// The back end was asked and did not answer with a slice.
 struct NoSlice {
     fallback: SlicedOutcome,
-    /// It failed (RFC 5861 §4).
+    /// The back end failed (RFC 5861 §4).
     is_failure: bool,
 }
 
@@ -64,8 +68,8 @@ impl From<SlicedOutcome> for NoSlice {
 }
 
 impl CacheLookup {
-    /// Answers with a part of what is stored in slices, and stores those that are missing. `whole`: what is on its way
-    /// in, which the slices must be of.
+    /// Answers with a part of a sliced content, and stores the missing slices. With `whole`, a
+    /// partial object, the slices must be of the same content.
     pub(super) async fn answer_from_slices(&self, whole: Option<&ObjectMeta>) -> SlicedOutcome {
         let Some(start) = self.start_in_slices() else {
             return SlicedOutcome::NotApplicable;
@@ -79,8 +83,8 @@ impl CacheLookup {
         }
     }
 
-    /// Answers from the slices of what has this index, and says whether it was a hit; none if that is not for this
-    /// request.
+    /// Answers from the slices of this index. Returns whether it was a hit, or `None` if slices
+    /// cannot answer this request.
     async fn answer_from_index(&self, index: FoundIndex) -> Option<Result<(Reply, bool), Fault>> {
         let head = &self.client.head;
         let sliced = index.meta.slice_set?;
@@ -93,7 +97,7 @@ impl CacheLookup {
             slice_set: sliced,
         });
         let mut note = index.cache_headers;
-        // Conditions and what is not to be satisfied need no content.
+        // Conditions and unsatisfiable ranges need no content.
         let opened = match serve::requested_part(head, &index.meta, sliced.total_length)? {
             Some(span) => {
                 let open = slices.open_slice(span.start, span.start + span.len);
@@ -128,8 +132,8 @@ impl CacheLookup {
         Some(Ok((response.into(), is_hit)))
     }
 
-    /// Where the part begins, if it is one for slices: the only one, of a GET that may be stored for all. What counts
-    /// from the end begins nobody knows where, before the length is known: very far.
+    /// Where the part begins, if slices can answer: a single range of a GET that may be stored for
+    /// all. The start of a suffix range is unknown before the length is, and counts as very far.
     fn start_in_slices(&self) -> Option<u64> {
         let head = &self.client.head;
         let is_plain = head.method() == Method::Get
@@ -145,8 +149,8 @@ impl CacheLookup {
         is_plain.then_some(start)
     }
 
-    /// Whether the back end is to be asked for a slice of what is not stored: not of what was lately found to be unfit,
-    /// and not before it was asked for so often.
+    /// Whether to begin slicing for this key: not if slices lately did not work, and only after
+    /// `min_uses` requests.
     fn may_begin_slicing(&self) -> bool {
         let rules = &self.shared.rules;
         let mark = slices::slicing_key(&self.key);
@@ -154,7 +158,7 @@ impl CacheLookup {
             && (rules.min_uses <= 1 || self.store.count_request(&mark) >= rules.min_uses)
     }
 
-    /// The index that this request selects, whether it is fresh or not.
+    /// The index that this request selects, fresh or not.
     fn find_index(&self, whole: Option<&ObjectMeta>) -> Option<Hit> {
         let head = &self.client.head;
         let tag = whole.map(|whole| slices::strong_tag(&whole.fields));
@@ -165,7 +169,7 @@ impl CacheLookup {
         self.store.find(&self.key, &mut |meta| is_it(meta))
     }
 
-    /// The index of what is wanted, fresh: as it is stored, or as the back end says with slice `number`.
+    /// Returns a fresh index: the stored one, or one fetched with slice `number`.
     async fn fresh_index(
         &self,
         number: u64,
@@ -178,7 +182,8 @@ impl CacheLookup {
             if let (Some(whole), None) = (whole, &found)
                 && (slices::strong_tag(&whole.fields).is_none() || self.find_index(None).is_some())
             {
-                // What is on its way in cannot be told from other contents, or is another one than the slices'.
+                // The partial object has no strong validator, or is another content than the
+                // slices.
                 return Err(SlicedOutcome::NotApplicable);
             }
             let known = found.and_then(|hit| lifetime_of(&hit.meta).map(|life| (hit, life)));
@@ -196,7 +201,7 @@ impl CacheLookup {
                             self.revalidate_index(number, &hit);
                             Some(age)
                         }
-                        // Just asked about.
+                        // The back end has just confirmed it.
                         _ if lead.is_some() => Some(lifetime.age(came, now)),
                         _ => None,
                     };
@@ -234,7 +239,7 @@ impl CacheLookup {
                             leader_result: lead,
                         });
                     }
-                    // Others could not use what comes back without asking again.
+                    // Other requests could not use the response without revalidating it again.
                     let is_alone = lifetime.no_cache || lifetime.fresh_for.is_zero();
                     Some((hit, is_alone))
                 }
@@ -261,7 +266,7 @@ impl CacheLookup {
         Err(SlicedOutcome::NotApplicable)
     }
 
-    /// Asks for a slice of whatever is current, or waits for somebody who does.
+    /// Fetches a slice of the current content, or waits for another request's fetch.
     async fn fetch_or_wait_for_slice(
         &self,
         number: u64,
@@ -302,7 +307,7 @@ impl CacheLookup {
         drop(ticket);
         match outcome {
             Some(FetchOutcome::Stored { .. } | FetchOutcome::Revalidated(_)) => Ok(lead),
-            // The whole is there.
+            // The whole is stored.
             Some(FetchOutcome::LookAgain) => Err(SlicedOutcome::NotApplicable.into()),
             Some(FetchOutcome::Failed(kind, cause)) => {
                 let told = lead.and_then(|lead| lead.reply);
@@ -313,7 +318,7 @@ impl CacheLookup {
                         SlicedOutcome::Answered(Err(Fault::new(kind, cause)))
                     }
                     None if leads => SlicedOutcome::NotApplicable,
-                    // The request that led may have provoked it.
+                    // The leader's request may have provoked it.
                     None => SlicedOutcome::NextLeader,
                 };
                 Err(NoSlice {
@@ -336,7 +341,7 @@ impl CacheLookup {
         }
     }
 
-    /// Asks the back end about the index, behind the client's back.
+    /// Revalidates the index in the background.
     fn revalidate_index(&self, number: u64, hit: &Hit) {
         let number = if is_beyond_any_content(number) {
             0
@@ -355,13 +360,15 @@ impl CacheLookup {
         }
     }
 
-    /// What comes of a response that is no slice: for the one who led it may do, others ask for themselves.
+    /// Answers with a response that is no slice, where it answers the leader's request. Others send
+    /// their own request.
     fn unstored_reply(&self, lead: Option<LeaderResult>) -> Option<Result<Reply, Fault>> {
         let lead = lead?;
         let is_for_another = match lead.status {
-            // The question was for more than the part that is wanted.
+            // The fetch requested more than the wanted part.
             None | Some(Status::OK | Status::PARTIAL_CONTENT) => true,
-            // What the part is in begins beyond the end; but the client may want another content's whole.
+            // The slice begins beyond the end; but with `If-Range` the client may want the whole of
+            // another content.
             Some(Status::RANGE_NOT_SATISFIABLE) => self.client.head.field("if-range").is_some(),
             Some(_) => false,
         };
@@ -375,12 +382,12 @@ impl CacheLookup {
     }
 }
 
-/// Whether nobody can have a slice of that number.
+/// Whether no content can be long enough to have a slice of that number.
 fn is_beyond_any_content(number: u64) -> bool {
     number > u64::MAX / 2 / SLICE_BYTES
 }
 
-/// Whether what is stored may be sent when the back end fails.
+/// Whether the stored response may be sent when the back end fails.
 fn may_serve_on_error(reuse: &ReuseDecision) -> bool {
     match reuse {
         ReuseDecision::StaleWhileRevalidate { .. } => true,

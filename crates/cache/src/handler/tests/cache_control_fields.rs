@@ -1,4 +1,4 @@
-//! What back ends say to caches alone: it counts, and no client sees it.
+//! Cache directives from back ends: they count, and clients do not get them.
 
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ fn cache_fields_are_hidden_and_tags_can_be_purged() {
     });
 }
 
-/// A 200 for which the back end said this with `X-Accel-Expires`, as the rooms of back ends tell it.
+/// A 200 with this `X-Accel-Expires`, as upstream handlers report it.
 fn cache_status_of(value: &str, lines: &[&str]) -> BackendAction {
     let mut response = response(200, lines, Body::Bytes("x".into()));
     let pushed = response.fields.push("X-Accel-Expires", value.as_bytes());
@@ -61,7 +61,7 @@ fn accel_expires_counts_and_is_not_forwarded() {
             _ => cache_status_of("100", &["Cache-Control: no-store"]),
         });
         let cache = cache(&backend);
-        // Not stored, and so passed on next; what could be stored then ends that.
+        // Not stored, so the next request bypasses the cache; its storable response ends that.
         for (told, count) in [
             ("detail=accel-off", 1),
             ("detail=not-stored-lately", 2),

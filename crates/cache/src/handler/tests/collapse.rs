@@ -1,4 +1,4 @@
-//! One request to the back end for many, and nobody who waits for what it does not get.
+//! Coalesced fetches: one request to the back end for many, without needless waiting.
 
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
@@ -14,7 +14,7 @@ use crate::testing::{
     fetch, fetch_hit, get, memory, page, read, reply, run, until,
 };
 
-/// So many requests at the same time.
+/// Starts `count` requests at the same time.
 fn crowd(
     cache: &Arc<Cache>,
     count: usize,
@@ -28,7 +28,7 @@ fn crowd(
     crowd
 }
 
-/// Lets everybody get as far as they can now.
+/// Lets all tasks run as far as they can now.
 pub(super) async fn settle() {
     for _ in 0..100 {
         loops::yield_now().await;
@@ -100,9 +100,9 @@ fn an_uncacheable_response_is_not_waited_for() {
         until("the back end is asked", || gates[0].waiting() == 1).await;
         settle().await;
         gates[0].open();
-        // All others at once, none after another.
+        // All waiters go to the back end at once, not one after another.
         until("all are asked", || gates[1].waiting() == 4).await;
-        // And who comes later does not wait at all.
+        // Later requests do not wait at all.
         let later = crowd(&cache, 5, &[]);
         until("all later ones are asked", || gates[1].waiting() == 9).await;
         gates[1].open();
@@ -160,7 +160,7 @@ fn no_request_waits_longer_than_the_lock_timeout() {
         );
         gate.open();
         assert_eq!(first.join_all().await[0].text(), "first");
-        // What the second got is not stored: the first is.
+        // The second request's response is not stored, the first one's is.
         assert_eq!(fetch_hit(&cache, "/a").await.text(), "first");
     });
 }
@@ -176,7 +176,7 @@ fn a_fetch_without_waiters_is_abandoned() {
         until("the back end is asked", || gate.waiting() == 1).await;
         alone.abort_all();
         until("it is not asked any more", || gate.waiting() == 0).await;
-        // Another one asks anew.
+        // A new request starts a new fetch.
         let next = crowd(&cache, 1, &[]);
         until("the back end is asked again", || backend.count() == 2).await;
         gate.open();
@@ -184,7 +184,7 @@ fn a_fetch_without_waiters_is_abandoned() {
     });
 }
 
-/// Asks as edge does: it marks a client as gone and then polls what it awaits once more.
+/// Acts like `edge`: marks the client as disconnected, then polls the reply once more.
 async fn marked_gone(leads: bool) {
     let gate = Gate::new();
     let held = Arc::clone(&gate);
@@ -281,7 +281,8 @@ fn a_failure_before_anything_was_sent_is_shared() {
     });
 }
 
-/// The request that led may have provoked it: by a field that makes the back end hang up, say.
+/// The leader's request may have provoked the failure, for example by a field that makes the back
+/// end hang up.
 #[test]
 fn a_failure_of_the_leader_is_not_shared() {
     for kind in [
@@ -315,13 +316,13 @@ fn a_failure_of_the_leader_is_not_shared() {
             for got in others.join_all().await {
                 assert_eq!((got.status, got.text()), (200, "x"), "{kind:?}");
             }
-            // One of them asked for all.
+            // One of the waiters led the next fetch.
             assert_eq!(backend.count(), 2, "{kind:?}");
         });
     }
 }
 
-/// Opens one gate after the other when its request is under way; says how many were at once at most.
+/// Opens each gate when its request has arrived. Returns the maximum of concurrent requests.
 async fn open_in_turn(gates: &Mutex<Vec<Arc<Gate>>>, count: usize) -> usize {
     let mut most = 0;
     for number in 0..count {
@@ -337,7 +338,7 @@ async fn open_in_turn(gates: &Mutex<Vec<Arc<Gate>>>, count: usize) -> usize {
 #[test]
 fn many_failures_in_turn_are_one_request_at_a_time() {
     const FAILURES: usize = 12;
-    // The second is for slices.
+    // The second one uses slices.
     for part in [None, Some("Range: bytes=9437184-9437192")] {
         run(async {
             let gates = Arc::new(Mutex::new(Vec::new()));
@@ -378,7 +379,7 @@ fn many_failures_in_turn_are_one_request_at_a_time() {
                     }
                 }
             }
-            // Each failure is told to the one whose request it was.
+            // Each failure reaches only the request that led it.
             assert_eq!((failed, most), (FAILURES, 1), "{part:?}");
             assert_eq!(backend.count(), FAILURES + 1, "{part:?}");
         });

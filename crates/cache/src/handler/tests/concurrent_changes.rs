@@ -1,4 +1,4 @@
-//! What happens to a resource while the back end is asked about it.
+//! Changes of a resource during a request to the back end.
 
 use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll};
@@ -19,7 +19,7 @@ fn put() -> Request {
     request_of(head_of("PUT", "/a", &[]), CLIENT)
 }
 
-/// What is stored is stale, and a 304 about it is on its way when `concurrent_changes` happens.
+/// The stored response is stale, and a write or a purge happens before the 304 arrives.
 async fn removed_while_revalidated(is_write: bool) {
     let gate = Gate::new();
     let held = Arc::clone(&gate);
@@ -64,7 +64,7 @@ fn an_object_removed_during_revalidation_is_fetched_anew() {
     });
 }
 
-/// A body that writes to its own resource when it is asked for its length, which is while it is being stored.
+/// A body that writes to its own resource when its length is read, which happens during storing.
 struct WritingBody {
     cache: Weak<Cache>,
     body: ChunkedBody,
@@ -188,7 +188,7 @@ fn a_reload_joins_only_later_fetches() {
                 loops::spawn_with_handle(async move { fetch(&cache, request).await })
             };
             let earlier = get("/a", &[line]);
-            // A moment later at least, whatever the clock's resolution.
+            // Strictly later, whatever the clock's resolution.
             let came = clock::now();
             while clock::now() == came {}
             let first = spawn(get("/a", &[]));

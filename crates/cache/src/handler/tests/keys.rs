@@ -1,4 +1,4 @@
-//! Keys and poisoning: nothing that is not in the key changes what others get.
+//! Keys and cache poisoning: input outside the key must not change other clients' responses.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::testing::{
     request_of, run,
 };
 
-/// What the back end was asked, as its answer: target, host and what could be evil.
+/// A back end that returns the request as it arrived: target, host and fields used for poisoning.
 fn echo_backend() -> Arc<TestBackend> {
     TestBackend::new(|_, request| {
         let head = &request.head;
@@ -98,7 +98,7 @@ fn fields_of_trusted_proxies_are_in_the_key() {
             (&["Forwarded: for=192.0.2.2;proto=https"], 4),
             (&["Forwarded: for=192.0.2.2;proto=https;host=x"], 5),
             (&["Forwarded: for=192.0.2.2"], 5),
-            // Not of the family that counts.
+            // Fields of the forwarding family that does not count.
             (&["X-Forwarded-Proto: https", "Forwarded: host=evil"], 5),
             (&["X-Forwarded-Host: A.TEST"], 5),
             (&["X-Forwarded-Port: 8443"], 6),
@@ -114,7 +114,7 @@ fn fields_of_trusted_proxies_are_in_the_key() {
     });
 }
 
-/// One route answers below a prefix that it strips, and beside it.
+/// One route serves the same path with and without a stripped prefix.
 #[test]
 fn the_stripped_prefix_is_in_the_key() {
     run(async {
@@ -129,7 +129,7 @@ fn the_stripped_prefix_is_in_the_key() {
     });
 }
 
-/// A rule's word counts whoever the client is.
+/// Values set by rules count for every client.
 #[test]
 fn fields_set_by_rules_are_in_the_key() {
     run(async {

@@ -1,4 +1,4 @@
-//! Parts of what is stored, and clients who have it already.
+//! Ranges of and conditions on stored responses.
 
 use std::sync::Arc;
 
@@ -90,7 +90,7 @@ fn a_matching_condition_gets_304() {
     run(async {
         let backend = TestBackend::new(|_, _| page(&PAGE, "x"));
         let cache = cache(&backend);
-        // Also while it is fetched, for which the client's condition does not count.
+        // Also during the fetch, which omits the client's condition.
         let first = fetch(&cache, get("/a", &["If-None-Match: W/\"a\""])).await;
         assert_eq!(first.status, 304);
         assert!(backend.received(0).field("if-none-match").is_none());
@@ -176,7 +176,7 @@ fn a_range_of_an_unstored_object_comes_from_the_backend() {
             let got = fetch(&cache, get("/a", &["Range: bytes=1-2"])).await;
             assert_eq!((got.status, got.text()), (206, "12"));
         }
-        // The first time it was asked for the whole.
+        // The first request fetched the whole.
         assert_eq!(backend.count(), 3);
     });
 }
@@ -198,7 +198,7 @@ fn a_part_far_into_a_body_is_not_waited_for() {
                 got.cache_status()
             );
         }
-        // What is stored has no far end.
+        // A stored response has no far part.
         fetch(&cache, get("/a", &[])).await;
         fetch_hit(&cache, "/a").await;
         let got = fetch(&cache, get("/a", &["Range: bytes=-1"])).await;
@@ -239,7 +239,7 @@ fn a_disk_hit_is_answered_alike() {
         );
         assert_eq!(backend.count(), 1);
         store.stop();
-        // Without its store a request is the back end's.
+        // While its store is out of service, requests go to the back end.
         let got = fetch(&cache, get("/a", &[])).await;
         assert_eq!(got.cache_status(), "Penstock; fwd=miss; detail=store-out");
     });

@@ -1,4 +1,4 @@
-//! Parts far into what is not stored: fetched, stored and sent in slices.
+//! Far parts of responses that are not stored: fetched, stored and sent in slices.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,15 +13,16 @@ use crate::testing::{
 };
 use crate::{Cache, PurgeTarget, purge};
 
-/// Bytes of the film: some beyond the tenth slice.
+/// Length of the film: slightly more than ten slices.
 const TOTAL: u64 = 10 * SLICE_BYTES + 123;
 
-/// Where its ninth slice begins, which is far enough.
+/// Start of the tenth slice (number 9), which is far enough.
 const NINTH: u64 = 9 * SLICE_BYTES;
 
 const FRESH: &str = "Cache-Control: max-age=1000";
 
-/// The bytes from `start` on of a film with this name: a text over and over, of a length that divides no slice.
+/// `len` bytes from `start` of a film with this name: a repeated text whose length divides no
+/// slice.
 fn film(name: u64, start: u64, len: u64) -> String {
     let text: String = (0..4099)
         .map(|at: u64| char::from(b'a' + u8::try_from((at * at / 7 + name) % 26).unwrap()))
@@ -34,7 +35,7 @@ fn film(name: u64, start: u64, len: u64) -> String {
     film
 }
 
-/// What a back end does that has the film `name` and knows about ranges.
+/// The response of a back end that has the film `name` and supports ranges.
 fn plays(name: u64, request: &Request, lines: &[&str]) -> BackendAction {
     let tag = format!("ETag: \"{name}\"");
     let had = format!("\"{name}\"");
@@ -58,7 +59,7 @@ fn range(first: u64, last: u64) -> String {
     format!("Range: bytes={first}-{last}")
 }
 
-/// The ranges that the back end was asked for.
+/// The ranges requested from the back end.
 fn range_requests(backend: &TestBackend) -> Vec<String> {
     let ranges = (0..backend.count()).map(|number| {
         let asked = backend.received(number);
@@ -73,7 +74,7 @@ fn slice(number: u64) -> String {
     format!("bytes={start}-{}", start + SLICE_BYTES - 1)
 }
 
-/// Sends a request for a part until no slice of it is asked for: what is new may still be on its way.
+/// Repeats a request for a part until it is a hit: a new slice may still be written.
 async fn fetch_stored(cache: &Cache, line: &str) -> crate::testing::ReadResponse {
     let mut last = None;
     for _ in 0..10_000 {
@@ -102,7 +103,8 @@ fn a_part_is_put_together_from_slices_that_are_asked_for_once() {
         assert!(told.contains("fwd=uri-miss; fwd-status=206"), "{told}");
         assert!(told.ends_with("; stored"), "{told}");
         assert_eq!(range_requests(&backend), [slice(8)]);
-        // Another part of that slice is here; one that goes on into the next asks for that one.
+        // Another part of the stored slice is a hit; one that continues into the next slice fetches
+        // that one.
         let got = fetch_stored(&cache, &range(8_500_000, 8_500_009)).await;
         assert_eq!((got.status, got.text()), (206, &*film(1, 8_500_000, 10)));
         let got = fetch(&cache, get("/film", &[&range(NINTH - 5, NINTH + 5)])).await;
@@ -111,7 +113,7 @@ fn a_part_is_put_together_from_slices_that_are_asked_for_once() {
             (&*film(1, NINTH - 5, 11), Some(11))
         );
         assert_eq!(range_requests(&backend), [slice(8), slice(9)]);
-        // To the end, whose place is known by now.
+        // An open range: the end is known by now.
         let line = format!("Range: bytes={NINTH}-");
         let got = fetch(&cache, get("/film", &[&line])).await;
         assert_eq!(got.text(), film(1, NINTH, TOTAL - NINTH));
@@ -143,7 +145,7 @@ fn a_part_is_put_together_from_slices_that_are_asked_for_once() {
             );
         }
         assert_eq!(backend.count(), 3);
-        // Who has another film wants all of this one.
+        // A client with another film wants all of this one.
         let other = [&*range(9_000_000, 9_000_001), "If-Range: \"2\""];
         let got = fetch(&cache, get("/film", &other)).await;
         assert!(
@@ -151,7 +153,7 @@ fn a_part_is_put_together_from_slices_that_are_asked_for_once() {
             "{}",
             got.cache_status()
         );
-        // What is stored whole is found first, and has no slices.
+        // The stored whole is preferred to slices.
         let whole = fetch(&cache, get("/film", &[])).await;
         assert_eq!(whole.length, Some(TOTAL));
         crate::testing::fetch_hit(&cache, "/film").await;
@@ -195,14 +197,14 @@ fn one_slice_is_fetched_once_for_many() {
 fn an_answer_is_of_one_content_or_cut() {
     run(async {
         let backend = TestBackend::new(|number, request| {
-            // The film changes behind the first slice.
+            // The film changes after the first slice.
             plays(if number == 0 { 1 } else { 2 }, request, &[FRESH])
         });
         let cache = cache(&backend);
         let line = range(NINTH - 10, NINTH + 10);
         let got = fetch(&cache, get("/film", &[&line])).await;
         assert_eq!(got.body, Err(FaultKind::BackendProtocolError));
-        // The next one gets the new one, and nothing of the old.
+        // The next request gets only the new film.
         let got = fetch(&cache, get("/film", &[&line])).await;
         assert_eq!((got.status, got.text()), (206, &*film(2, NINTH - 10, 21)));
         assert_eq!(got.field("etag"), "\"2\"");
@@ -334,7 +336,7 @@ fn failures_are_errors_before_the_first_byte_and_cut_the_body_after() {
         is_up.store(2, Ordering::SeqCst);
         let got = fetch(&cache, get("/film", &[&line])).await;
         assert_eq!(got.body, Err(FaultKind::BackendDisconnected));
-        // A slice that was cut is not stored.
+        // A truncated slice is not stored.
         is_up.store(1, Ordering::SeqCst);
         let got = fetch(&cache, get("/film", &[&line])).await;
         assert_eq!(got.text(), film(1, NINTH - 10, 21));
@@ -408,10 +410,10 @@ fn the_current_backend_answer_counts_before_the_first_byte() {
             let cache = cache(&backend);
             fetch_stored(&cache, &range(9_000_000, 9_000_004)).await;
             is_gone.store(1, Ordering::SeqCst);
-            // Its slice is not here: the index does not speak for it.
+            // The index alone does not answer for a missing slice.
             let got = fetch(&cache, get("/film", &[&range(NINTH, NINTH + 2)])).await;
             assert_eq!((got.status, got.text()), (status, "new"));
-            // And nothing of what was stored is sent any more.
+            // The stored slices are not sent any more.
             let got = fetch(&cache, get("/film", &[&range(9_000_000, 9_000_004)])).await;
             assert_eq!((got.status, got.text()), (status, "new"), "{status}");
         }
@@ -527,7 +529,7 @@ fn slices_match_the_newer_content_in_progress() {
             (got.field("etag"), got.text()),
             ("\"2\"".to_owned(), &*film(2, 9_000_000, 5))
         );
-        // One for the slice of before, one for the whole, one for this.
+        // The old slice, the whole, and the new slice.
         assert_eq!(backend.count(), 3);
         drop(whole);
         gate.open();
@@ -664,7 +666,7 @@ fn slices_outlive_a_restart_and_readers_outlive_their_store() {
             (&*film(1, 9_000_000, 100), true)
         );
         assert_eq!(backend.count(), 1);
-        // Its store goes out while it is sent: the rest comes straight from the back end.
+        // The store fails during the response: the rest comes directly from the back end.
         let line = range(9_000_000, NINTH + SLICE_BYTES);
         let Ok(Reply::Response(response)) = reply(&cache, get("/film", &[&line])).await else {
             panic!("a response");

@@ -1,4 +1,4 @@
-//! What is stale: validated, sent while it is revalidated, sent because the back end failed.
+//! Stale responses: revalidated, served during revalidation, served after failures of the back end.
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use crate::testing::{
     get, head_of, page, reply, request_of, run, until,
 };
 
-/// Stale from the first moment on, with a validator.
+/// A response that is stale at once, with a validator.
 const STALE: [&str; 3] = ["Cache-Control: max-age=10", "Age: 50", "ETag: \"a\""];
 
-/// A back end that answers first with a page that is stale at once, and by `then` afterwards.
+/// A back end that sends a page that is stale at once, then acts by `then`.
 fn stale_then(
     lines: &'static [&'static str],
     then: impl Fn(usize) -> BackendAction + Send + Sync + 'static,

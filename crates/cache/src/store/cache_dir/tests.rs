@@ -1,4 +1,4 @@
-//! Names, the lock, and leaving alone what is not ours.
+//! File names, the lock, and foreign files.
 
 use super::*;
 use crate::store::tests::TempFolder;
@@ -67,7 +67,7 @@ fn a_dir_with_other_content_is_refused() {
         "{opened:?}"
     );
     assert!(!temp.path().join("lock").exists() && !temp.path().join("tmp").exists());
-    // With a lock it is ours; a probe still touches none of it.
+    // A lock marks a cache's directory; foreign files in it stay untouched.
     std::fs::write(temp.path().join("lock"), "").unwrap();
     let (folder, _lease) = CacheDir::open(temp.path(), None).unwrap();
     folder.probe([20, 21]).unwrap();

@@ -1,8 +1,12 @@
-//! Whether a disk works: what errors, stalls and probes make of it.
+//! A disk's health, as changed by errors, stalls and probes.
 //!
-//! An error that is the disk's takes it out; one that is a file's, or ours (too few descriptors), does not. A
-//! full file system lowers the bound to what fits, and only then takes the disk out. What must stay true: each
-//! cause is logged once, and again only after a while; what was stopped stays so.
+//! An error of the disk takes it out of service; an error of a file, or of this process (too few
+//! descriptors), does not. A full file system first lowers the limit to what fits.
+//!
+//! # Invariants
+//!
+//! - Each cause is logged once, and again only after a minute.
+//! - A stopped disk stays stopped.
 
 use std::io;
 use std::sync::atomic::Ordering::Relaxed;
@@ -13,23 +17,23 @@ use rustix::io::Errno;
 
 use super::{Disk, OpenDir, OperationKind, lock};
 
-/// The same failure is logged again after this time.
+/// Time after which the same failure is logged again.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Whether a disk is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DiskHealth {
-    /// It works.
+    /// In service.
     Working,
-    /// It works; not all that is on it is known yet.
+    /// In service, with an incomplete index.
     Recovering,
-    /// It does not work.
+    /// Out of service.
     OutOfService,
     /// The store was stopped.
     Stopped,
 }
 
-/// Why a disk is out, and what was logged last.
+/// Why a disk is out of service, and what was logged last.
 #[derive(Debug, Default)]
 pub(super) struct OutageReason {
     text: String,
@@ -46,7 +50,7 @@ impl OutageReason {
 }
 
 impl Disk {
-    /// Whether it works.
+    /// The current state.
     pub(crate) fn health(&self) -> DiskHealth {
         match self.health.load(Relaxed) {
             0 => DiskHealth::Working,
@@ -56,12 +60,12 @@ impl Disk {
         }
     }
 
-    /// Whether it may be used.
+    /// Whether the disk is in service.
     pub(crate) fn is_working(&self) -> bool {
         matches!(self.health(), DiskHealth::Working | DiskHealth::Recovering)
     }
 
-    /// Why it is out.
+    /// Why the disk is out of service.
     pub(crate) fn outage_reason(&self) -> String {
         lock(&self.outage_reason).text.clone()
     }
@@ -72,23 +76,24 @@ impl Disk {
         oldest.map(|begun| clock::now().saturating_duration_since(begun))
     }
 
-    /// Takes the disk out when its oldest operation takes too long.
+    /// Takes the disk out of service if its oldest operation has stalled.
     pub(crate) fn check_stall(&self) {
-        // The pool's own view has the bodies that are read while they are sent.
+        // The pool also knows the bodies that are read while they are sent.
         let oldest = self.oldest_operation().max(self.pool.oldest_running());
         if let Some(oldest) = oldest
             && oldest >= self.stall_timeout
         {
-            // Not with the time in it: it is one cause, however long it lasts.
+            // Without the duration: it is one cause, however long it lasts.
             self.set_out_of_service("an operation does not come to an end".to_owned());
         }
     }
 
-    /// Draws the conclusion from an error.
+    /// Handles an error of an operation.
     pub(crate) fn handle_error(&self, kind: OperationKind, error: &io::Error) {
         let errno = error.raw_os_error().map(Errno::from_raw_os_error);
         let is_the_disk = match errno {
-            // Not there: an object's file went, which its reader notices. Nothing can be made: the folder went.
+            // On reading, the object's file was removed, which its reader notices. On writing, the
+            // directory was removed.
             Some(Errno::NOENT) if kind == OperationKind::Write => true,
             Some(
                 Errno::IO
@@ -120,7 +125,8 @@ impl Disk {
         }
     }
 
-    /// The file system is full: the bound becomes what fits, less a little; with nearly nothing it is out.
+    /// Handles a full file system: lowers the limit to slightly less than what fits, or takes the
+    /// disk out of service if that is almost nothing.
     fn handle_full(&self) {
         self.counters.errors.fetch_add(1, Relaxed);
         let used = self.used_bytes();
@@ -139,7 +145,7 @@ impl Disk {
         self.wake_maintenance.notify_one();
     }
 
-    /// Gives the bound back, a little at a time.
+    /// Raises a lowered limit by one step.
     pub(crate) fn raise_max_size(&self) {
         let bound = self.current_max_size();
         if bound < self.max_size {
@@ -149,7 +155,7 @@ impl Disk {
         }
     }
 
-    /// Takes the disk out.
+    /// Takes the disk out of service.
     pub(crate) fn set_out_of_service(&self, why: String) {
         let was = self.health();
         if was == DiskHealth::Stopped {
@@ -165,7 +171,7 @@ impl Disk {
         self.wake_maintenance.notify_one();
     }
 
-    /// Notes why it is still out.
+    /// Records why the disk is still out of service.
     pub(crate) fn record_still_out(&self, why: String) {
         let is_new = lock(&self.outage_reason).text != why;
         if is_new {
@@ -174,7 +180,7 @@ impl Disk {
         }
     }
 
-    /// Brings the disk in; `opened` is a folder that was opened anew, whose objects are not known.
+    /// Puts the disk back in service. `opened` is a newly opened directory, not indexed yet.
     pub(crate) fn set_in_service(&self, opened: Option<OpenDir>, health: DiskHealth) {
         if self.health() == DiskHealth::Stopped {
             return;
@@ -197,23 +203,24 @@ impl Disk {
         self.wake_maintenance.notify_one();
     }
 
-    /// Its objects are known.
+    /// Marks the index as complete.
     pub(crate) fn set_recovered(&self) {
         let (from, to) = (DiskHealth::Recovering as u8, DiskHealth::Working as u8);
         let _ = self.health.compare_exchange(from, to, Relaxed, Relaxed);
     }
 
-    /// Gives up the folder's lock, so that it can be opened anew, here or elsewhere.
+    /// Releases the directory's lock, so that it can be opened again, here or elsewhere.
     pub(crate) fn release_dir(&self) -> Option<OpenDir> {
         let mut opened = lock(&self.open_dir);
-        // Closed before the lease goes: who still finds a lease may write, who finds none sees it closed.
+        // Closed before the lock is released: an operation that still gets the lock may write, and
+        // one that does not sees the directory closed.
         if let Some(opened) = &*opened {
             opened.dir.close();
         }
         opened.take()
     }
 
-    /// The store ends.
+    /// Stops the disk with its store.
     pub(crate) fn stop(&self) {
         self.health.store(DiskHealth::Stopped as u8, Relaxed);
         lock(&self.outage_reason).text = "it was stopped".to_owned();
@@ -223,7 +230,7 @@ impl Disk {
         self.wake_maintenance.notify_one();
     }
 
-    /// Logs a failure, but not the same one again and again.
+    /// Logs a failure unless the same one was logged lately.
     pub(crate) fn log_once(&self, what: &str) {
         let now = clock::now();
         let is_known = {

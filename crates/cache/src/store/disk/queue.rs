@@ -1,8 +1,12 @@
-//! What is queued for the keeper of a disk.
+//! The queues of a disk's maintenance task, filled by event loops and the pool, and emptied in
+//! batches by `maintenance`.
 //!
-//! Filled from loops and the pool, worked off by `keeper` one batch at a time. What must stay true: every queue is
-//! bounded (files to be removed by the index, whose objects they were), and bytes of what is dying are
-//! known, so that nobody evicts twice for the same room.
+//! # Invariants
+//!
+//! - Every queue is bounded. Files to be removed are bounded by the index that their objects were
+//!   in.
+//! - The bytes of discarded files are counted, so that no object is evicted for space that is about
+//!   to be free.
 
 use std::collections::{HashSet, VecDeque};
 use std::fs::File;
@@ -13,33 +17,34 @@ use crate::store::cache_dir::CacheDir;
 use crate::store::object_file::ObjectFile;
 use crate::store::purge_rules::{MAX_PENDING_PURGES, PurgeRule};
 
-/// Files that wait to be removed, at most: beyond it nothing new is stored.
+/// Discarded files, at most. Beyond that nothing new is stored.
 pub(crate) const MAX_DISCARDED_FILES: usize = 100_000;
 
-/// Objects that wait to be read into memory, and metas to be written, at most.
+/// Queued reads into memory and metadata writes, at most.
 const MAX_PROMOTIONS: usize = 64;
 const MAX_REWRITES: usize = 10_000;
 
-/// What is queued for the keeper.
+/// Queued work for the maintenance task.
 #[derive(Debug, Default)]
 pub(crate) struct MaintenanceQueue {
     /// Files to be removed or closed.
     pub(crate) discarded: Vec<DiscardedFile>,
-    /// Objects whose meta is to be written.
+    /// Objects with metadata to be written.
     pub(crate) rewrites: VecDeque<Arc<DiskItem>>,
     /// Objects to be read into memory.
     pub(crate) promotions: VecDeque<Arc<DiskItem>>,
-    /// Purges that are to be noted in the folder, with the first number that they do not mean.
+    /// Purges for the directory's journal, each with the first file number that it does not match.
     pub(crate) purges: Vec<(u64, PurgeRule)>,
-    /// Numbers of objects that were dying when their folder was left: they are not to come back with it.
+    /// Numbers of the objects that were discarded when their directory was released: they must not
+    /// return with it.
     pub(crate) discarded_numbers: HashSet<u64>,
-    /// Of the dying: bytes.
+    /// Bytes of the discarded files.
     pub(crate) discarded_bytes: u64,
 }
 
 impl MaintenanceQueue {
-    /// The folder was left: takes what was to be done in it, to be dropped in a pool, as that closes files. Stays
-    /// what is to be known when it is opened anew.
+    /// Takes the work for a released directory, to be dropped in a pool, as that closes files.
+    /// Keeps what must be known when it is opened again.
     fn take_for_released_dir(&mut self) -> Self {
         let mut left = std::mem::take(self);
         self.purges = std::mem::take(&mut left.purges);
@@ -53,18 +58,18 @@ impl MaintenanceQueue {
     }
 }
 
-/// A file on its way out.
+/// A file to be removed.
 #[derive(Debug)]
 pub(crate) enum DiscardedFile {
     /// An object that was evicted, replaced or purged.
     Object(Arc<ObjectFile>),
-    /// A temporary file whose last user has gone.
+    /// A temporary file that is not used any more.
     Temporary {
-        /// Where it is.
+        /// The file's directory.
         dir: Arc<CacheDir>,
-        /// To be closed.
+        /// The file to be closed.
         file: File,
-        /// Its number, if its name is still that of a temporary file.
+        /// Its number, unless it was renamed to an object.
         number: Option<u64>,
         /// Bytes reserved for it.
         bytes: u64,
@@ -72,7 +77,7 @@ pub(crate) enum DiscardedFile {
 }
 
 impl Disk {
-    /// Queues files to be removed.
+    /// Queues the files of removed objects.
     pub(crate) fn discard(&self, items: impl IntoIterator<Item = Arc<DiskItem>>) {
         let mut work = self.maintenance_queue();
         let before = work.discarded.len();
@@ -100,7 +105,7 @@ impl Disk {
         self.wake_maintenance.notify_one();
     }
 
-    /// Queues an object to be read into memory; not when many are.
+    /// Queues an object to be read into memory, unless the queue is full.
     pub(crate) fn queue_promotion(&self, item: &Arc<DiskItem>) {
         let mut work = self.maintenance_queue();
         let is_queued = work.promotions.iter().any(|other| Arc::ptr_eq(other, item));
@@ -111,7 +116,7 @@ impl Disk {
         }
     }
 
-    /// Queues an object whose meta is to be written; false when there are too many.
+    /// Queues an object's metadata to be written. Returns `false` if the queue is full.
     pub(crate) fn queue_rewrite(&self, item: &Arc<DiskItem>) -> bool {
         let mut work = self.maintenance_queue();
         let has_room = work.rewrites.len() < MAX_REWRITES;
@@ -123,7 +128,8 @@ impl Disk {
         has_room
     }
 
-    /// Queues a purge to be noted in the folder; too many are noted as one of everything.
+    /// Queues a purge for the directory's journal. If too many are queued, they become one purge of
+    /// everything.
     pub(crate) fn queue_purge_note(&self, rule: &PurgeRule) {
         let number = self.new_file_number();
         let mut work = self.maintenance_queue();
@@ -136,7 +142,7 @@ impl Disk {
         self.wake_maintenance.notify_one();
     }
 
-    /// Takes what was queued for a folder that was left; none if that is nothing. To be dropped in a pool.
+    /// Takes the work for a released directory, if there is any. It must be dropped in a pool.
     pub(crate) fn take_for_released_dir(&self) -> Option<MaintenanceQueue> {
         let mut work = self.maintenance_queue();
         let is_any =
@@ -144,7 +150,7 @@ impl Disk {
         is_any.then(|| work.take_for_released_dir())
     }
 
-    /// What is queued; never held across a wait.
+    /// The queues. The lock is never held across an await.
     pub(crate) fn maintenance_queue(&self) -> MutexGuard<'_, MaintenanceQueue> {
         lock(&self.maintenance_queue)
     }

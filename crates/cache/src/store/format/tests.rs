@@ -1,4 +1,4 @@
-//! What is written is read back; anything else is refused.
+//! Round trips of the file format, and refused input.
 
 use super::*;
 use crate::store::tests::meta_of;
@@ -55,7 +55,7 @@ fn the_newest_whole_slot_counts() {
     let b = encode_slot(2, &encode_meta(&new), size).unwrap();
     let both = [a.clone(), b.clone()].concat();
     assert_eq!(decode_slots(&both, size), Ok((2, new)));
-    // A crash while the second was written leaves a part of it.
+    // A crash during the second write leaves it incomplete.
     for torn in (0..b.len()).step_by(7) {
         let mut slots = both.clone();
         slots[size as usize + torn..].fill(0);
@@ -97,7 +97,7 @@ fn a_changed_byte_is_noticed_and_no_bytes_panic() {
         wrong[at] ^= 0x81;
         assert!(decode_slots(&wrong, size).is_err(), "byte {at}");
     }
-    // Without the checksum's protection: no panic, whatever it says.
+    // Without the checksum no content may panic.
     for at in 0..meta.len() {
         let mut wrong = meta.clone();
         wrong[at] = 0xff;

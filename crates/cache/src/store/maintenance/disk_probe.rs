@@ -1,10 +1,15 @@
-//! How a disk that is out comes back in, and how its folder is left meanwhile.
+//! Probes a disk that is out of service, and releases its directory meanwhile.
 //!
-//! A part of `keeper`, which calls [`Maintenance::probe`] while the disk is out. A folder that still works is used on as
-//! it is, with its index; one that answers with an error is left: whoever mends the disk must be able to
-//! unmount it, and nothing in it is certain to be as it was left. It is opened anew and read back in.
-//! What must stay true: of a folder that was left nothing stays open but what a client is being sent; one
-//! probe at a time; everything that may block, closing included, is done in the pool.
+//! `maintenance` calls [`Maintenance::probe`] while the disk is out of service. A directory that
+//! still works is kept with its index. One that returns an error is released: an administrator must
+//! be able to unmount it for repair, and its content may have changed since. It is then opened
+//! again and its index rebuilt.
+//!
+//! # Invariants
+//!
+//! - Of a released directory only files that are being sent to clients stay open.
+//! - One probe runs at a time.
+//! - Everything that may block, including closing files, runs in the pool.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,15 +24,17 @@ use super::super::disk::{Disk, DiskHealth, OpenDir, OperationKind};
 use super::purge_journal::PurgeJournal;
 use super::{DIR_CHECK_INTERVAL, Maintenance, Recovery};
 
-/// A disk that is out is tried after the first, each time later by half, at most after the last.
+/// Delays before a disk that is out of service is probed: from the first, growing by half each
+/// time, up to the last.
 pub(super) const MIN_PROBE_DELAY: Duration = Duration::from_secs(1);
 const MAX_PROBE_DELAY: Duration = Duration::from_secs(30);
 
-/// One that goes out again within this time after it came in is tried later each time, too.
+/// A disk that fails again within this time after it entered service is probed with growing delays,
+/// too.
 const STABLE_TIME: Duration = Duration::from_secs(60);
 
 impl Maintenance {
-    /// Tries a disk that is out.
+    /// Probes a disk that is out of service.
     pub(super) async fn probe(&mut self, store: &Arc<Store>) -> bool {
         self.close_released_dir(store);
         let now = clock::now();
@@ -41,8 +48,8 @@ impl Maintenance {
             let store = store_of_probe;
             let outcome = probe_dir(&disk, &path, below);
             if !matches!(outcome, Ok((None, _))) {
-                // Whoever mends it must be able to unmount it; and afterwards nothing in it is certain to be
-                // as we left it.
+                // An administrator must be able to unmount it, and its content may have changed
+                // afterwards.
                 disk.release_dir();
                 if let Some(store) = store.upgrade() {
                     store.drop_disk_index();
@@ -55,7 +62,7 @@ impl Maintenance {
         let outcome = match clock::timeout_at(now + self.disk.stall_timeout, tried).await {
             Some(Ok(outcome)) => outcome,
             Some(Err(error)) => {
-                // The pool did not take it.
+                // The pool refused it.
                 self.is_probing.store(false, Relaxed);
                 Err(error.to_string())
             }
@@ -75,7 +82,7 @@ impl Maintenance {
         self.disk.is_working()
     }
 
-    /// Closes what is still open of a folder that was left, or was given back since.
+    /// Closes the remaining files of a released directory.
     fn close_released_dir(&mut self, store: &Store) {
         if self.disk.open_dir().is_some() {
             return;
@@ -95,7 +102,8 @@ impl Maintenance {
 
     fn enter_service(&mut self, opened: Option<OpenDir>) {
         let now = clock::now();
-        // One whose probes succeed and whose objects cannot be read is not to go in and out all the time.
+        // A disk with successful probes but unreadable objects must not enter and leave service
+        // continually.
         if self
             .in_service_since
             .is_some_and(|in_at| now < in_at + STABLE_TIME)
@@ -108,7 +116,7 @@ impl Maintenance {
         self.probe_at = now + self.probe_delay;
         self.check_dir_at = now + DIR_CHECK_INTERVAL;
         if let Some(opened) = &opened {
-            // Purges that were not noted yet are noted in this one.
+            // Purges that were not written yet go to the journal of this directory.
             if !self.journal.is_dirty {
                 self.journal = PurgeJournal::default();
             }
@@ -130,10 +138,10 @@ impl Maintenance {
     }
 }
 
-/// A folder, if it was opened anew, and what is below it.
+/// The directory, if it was opened anew, and the underlying file system.
 type ProbeResult = (Option<OpenDir>, Option<u64>);
 
-/// Tries the folder that is open, or opens it anew. Blocks.
+/// Probes the open directory, or opens it anew. Blocks.
 fn probe_dir(disk: &Disk, path: &Path, below: Option<u64>) -> Result<ProbeResult, String> {
     if let Some(opened) = disk.open_dir() {
         let is_there = opened.dir.is_at(path).map_err(|e| e.to_string())?;

@@ -1,10 +1,15 @@
-//! Purges that may still have files: noted in the folder, so that no restart brings back what they mean.
+//! The journal of purges that are not yet applied to all files, so that no restart brings purged
+//! objects back.
 //!
-//! A purge takes its objects out of the index at once; their files go in the background, which takes a while
-//! for many. Before that the keeper notes the purge; once all files are gone the note is empty again.
-//! A start reads the note and drops what it finds of such files. What must stay true: a damaged note
-//! purges everything that is older rather than nothing; a purge that returned a moment before the process was
-//! killed may be lost, as it waits for no disk.
+//! A purge removes its objects from the index at once; removing many files in the background takes
+//! a while. The maintenance task writes the purge to the journal first, and clears the journal once
+//! all files are removed. A start reads the journal and drops matching files.
+//!
+//! # Invariants
+//!
+//! - A damaged journal purges everything older rather than nothing.
+//! - A purge that returned just before the process was killed may be lost, since it waits for no
+//!   disk.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -20,21 +25,21 @@ use super::Maintenance;
 
 const NOTE_NAME: &str = "purges";
 
-/// Bytes of a note, about: with more it says that all was purged.
+/// Approximate size limit. A larger journal becomes one purge of everything.
 const MAX_JOURNAL_BYTES: usize = 4 << 20;
 
-/// What is noted.
+/// The content of the journal.
 #[derive(Debug, Default)]
 pub(super) struct PurgeJournal {
-    /// Each with the first number that it does not mean.
+    /// Each with the first file number that it does not match.
     purges: HashMap<PurgeRule, u64>,
     bytes: usize,
-    /// The folder's note says something else.
+    /// The journal on disk is outdated.
     pub(super) is_dirty: bool,
 }
 
 impl PurgeJournal {
-    /// Adds a purge. One of everything takes the place of those before it, and of too many.
+    /// Adds a purge. A purge of everything replaces earlier ones, and too many others.
     fn add(&mut self, number: u64, rule: PurgeRule) {
         self.is_dirty = true;
         let all = self.purges.get(&PurgeRule::All).copied();
@@ -88,10 +93,10 @@ fn rule_bytes(rule: &PurgeRule) -> usize {
 }
 
 impl Maintenance {
-    /// Notes new purges, and clears the note when their files are gone.
+    /// Adds new purges to the journal, and clears it when their files are removed.
     pub(super) async fn note_purges(&mut self) {
         if (self.recovery.as_ref()).is_some_and(|recovery| !recovery.is_journal_read) {
-            // What the folder's own note says is read first, in this round.
+            // The directory's own journal is read first, in this round.
             return;
         }
         let (new, is_clean) = {
@@ -114,12 +119,12 @@ impl Maintenance {
         };
         let (purges, number) = (self.journal.list(), self.disk.new_file_number());
         let write = move || opened.dir.write_note(NOTE_NAME, &encode(&purges), number);
-        // What could not be written is written again in the next round of a disk that works.
+        // A failed write is repeated in the next round of a working disk.
         let written = self.disk.run(OperationKind::Write, write).await;
         self.journal.is_dirty = written.is_err();
     }
 
-    /// Reads what former processes purged; false when that is to be tried again.
+    /// Reads the purges of earlier processes. Returns `false` if that must be retried.
     pub(super) async fn read_purges(&mut self, store: &Store, folder: &Arc<CacheDir>) -> bool {
         let (folder, number) = (Arc::clone(folder), self.disk.new_file_number());
         let read = move || folder.read_note(NOTE_NAME);
@@ -130,18 +135,18 @@ impl Maintenance {
             Err(DiskError::OutOfService | DiskError::Pool(_)) => return false,
         };
         let was_dirty = self.journal.is_dirty;
-        // Nobody knows what it said.
+        // A damaged journal counts as a purge of everything.
         for (number, rule) in former.unwrap_or_else(|| vec![(number, PurgeRule::All)]) {
             self.journal.add(number, rule);
         }
-        // What is in the note need not be written again.
+        // Purges read from the journal need not be written again.
         self.journal.is_dirty = was_dirty;
         store.pending_purges().set_from_journal(self.journal.list());
         true
     }
 }
 
-/// A checksum, then for each purge its number, kind, length and text.
+/// Encodes a checksum, then number, kind, length and text of each purge.
 pub(crate) fn encode(purges: &[(u64, PurgeRule)]) -> Vec<u8> {
     if purges.is_empty() {
         return Vec::new();
@@ -165,7 +170,7 @@ pub(crate) fn encode(purges: &[(u64, PurgeRule)]) -> Vec<u8> {
     out
 }
 
-/// None when it is not as it was written.
+/// Decodes a journal. `None` if it is damaged.
 pub(crate) fn decode(bytes: &[u8]) -> Option<Vec<(u64, PurgeRule)>> {
     let (sum, mut rest) = bytes.split_first_chunk::<8>()?;
     if u64::from_le_bytes(*sum) != XxHash3_64::oneshot(rest) {
@@ -214,7 +219,7 @@ mod tests {
             assert!(decode(&wrong).is_none() && decode(&bytes[..at]).is_none());
         }
         assert!(encode(&[]).is_empty());
-        // All with a text: nobody writes that.
+        // A purge of everything with a text is invalid.
         let mut odd = encode(&[(10, PurgeRule::Tag("x".to_owned()))]);
         odd[16] = 4;
         let sum = XxHash3_64::oneshot(&odd[8..]);

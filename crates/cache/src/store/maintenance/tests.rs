@@ -1,4 +1,4 @@
-//! Reading the index back while the pool is full.
+//! Recovery with a full pool, and the purge journal.
 
 use penstock_runtime::loops;
 use std::sync::mpsc;
@@ -45,7 +45,7 @@ fn a_full_pool_at_a_start_costs_no_object() {
         }
         before.stop();
         drop(before);
-        // One thread that is busy and a queue that is full.
+        // One busy thread and a full queue.
         let pool = Pool::new("test", 1, 1);
         let (release, end) = mpsc::sync_channel::<()>(1);
         pool.spawn(move || {
@@ -60,7 +60,7 @@ fn a_full_pool_at_a_start_costs_no_object() {
         let store = Store::new(&config, pool.clone());
         let disk = Arc::clone(store.disk().unwrap());
         let (folder, lease) = loop {
-            // The former one may still be writing.
+            // The first store may still be writing.
             match CacheDir::open(temp.path(), None) {
                 Ok(opened) => break opened,
                 Err(error) => assert!(clock::now() < deadline, "{error}"),
@@ -119,7 +119,7 @@ fn a_note_that_failed_is_written_again_and_keys_are_noted() {
         let number = u64::from_le_bytes(note[8..16].try_into().unwrap());
         let rule = PurgeRule::Key(key("http://h/").text);
         assert_eq!(note, purge_journal::encode(&[(number, rule)]));
-        // Once the files are gone there is nothing to note.
+        // The journal is removed once the files are.
         while keeper.remove_discarded(&store).await
             || !disk.maintenance_queue().discarded.is_empty()
         {}

@@ -1,4 +1,4 @@
-//! The queues against a plain LRU on a fixed trace, and against their own rules with seeds.
+//! S3-FIFO against LRU on a fixed trace, and seeded checks of its invariants.
 
 #![allow(
     clippy::cast_possible_truncation,
@@ -35,7 +35,7 @@ fn test_object(name: u64, weight: u64) -> Arc<TestObject> {
     })
 }
 
-/// A small generator, the same on every machine.
+/// A small deterministic generator.
 struct TestRng(u64);
 
 impl TestRng {
@@ -52,7 +52,7 @@ impl TestRng {
     }
 }
 
-/// Names by a Zipf law over 20,000, with a scan of names never seen again now and then.
+/// Names by a Zipf law over 20,000, with occasional scans of new names.
 fn trace() -> Vec<u64> {
     let mut sums = Vec::new();
     let mut sum = 0.0;
@@ -74,7 +74,7 @@ fn trace() -> Vec<u64> {
     trace
 }
 
-/// Between 1 and 16 kB, always the same for a name.
+/// Between 1 and 16 kB, fixed for a name.
 fn weight_of(name: u64) -> u64 {
     1024 * (1 + TestRng(name).next() % 16)
 }
@@ -131,7 +131,7 @@ fn the_hit_rate_beats_lru_under_scans() {
     }
 }
 
-/// `/?x=1`, `/?x=2` and so on, each asked for once.
+/// `/?x=1`, `/?x=2` and so on, each requested once.
 #[test]
 fn a_client_that_asks_for_ever_new_names_pushes_out_its_own() {
     let mut fifo = S3Fifo::default();
@@ -205,7 +205,7 @@ fn counts_match_the_queues_under_random_operations() {
             let ghosts = &fifo.ghosts;
             assert!(ghosts.bytes <= room && ghosts.counts.len() <= ghosts.order.len());
         }
-        // All of it goes, once.
+        // Every object is evicted once.
         while let Some(out) = fifo.evict(room) {
             let at = there.iter().position(|one| Arc::ptr_eq(one, &out));
             there.swap_remove(at.expect("nothing is evicted twice"));

@@ -1,4 +1,4 @@
-//! Who has a key.
+//! Assignment of keys to stores.
 
 use super::*;
 
@@ -21,7 +21,7 @@ fn keys_are_spread_by_size_and_stay_in_their_store() {
             .all(|(&n, want): (&u32, u32)| n.abs_diff(want) < 300),
         "{all:?}"
     );
-    // Without the second, its keys go to the others and no other key moves.
+    // Without the second store, its keys move to the others and no other key moves.
     let fewer = [lots[0], lots[2]];
     for number in 0..2000_u32 {
         let hash = ObjectKey::new(&number.to_le_bytes()).hash;

@@ -1,4 +1,4 @@
-//! Storing, finding, evicting, purging, freshening: a disk that works.
+//! Storing, finding, evicting, purging and freshening on a working disk.
 
 use super::*;
 use penstock_runtime::loops;
@@ -34,7 +34,7 @@ fn what_is_stored_is_found_in_memory_or_on_disk_and_after_a_restart() {
             let text = format!("http://host/{size}");
             assert_eq!(get(&store, &text).await.unwrap(), body_of(&text, size));
         }
-        // A small one that is used again comes to memory.
+        // A small object in repeated use is read into memory.
         for _ in 0..5 {
             get(&store, "http://host/4096").await.unwrap();
         }
@@ -83,7 +83,7 @@ fn a_memory_store_sends_large_bodies_by_reference() {
             let (mut filler, growing) = store
                 .begin_object(&key(&text), meta_of(&text), Some(size as u64))
                 .unwrap();
-            // The writer does not wait for who has not begun to read.
+            // The writer does not wait for a reader that has not begun.
             let early = growing.reader().unwrap();
             for piece in body.chunks(30_000) {
                 filler.push(piece);
@@ -94,7 +94,7 @@ fn a_memory_store_sends_large_bodies_by_reference() {
             let is_in_pages = matches!(hit.body, HitBody::Memory(MemoryBody::Arena(_)));
             assert_eq!(is_in_pages, size > 16_384, "{size}");
             assert_eq!(get(&store, &text).await.unwrap(), body);
-            // What is served goes on when the object goes.
+            // Responses being sent continue after the removal.
             assert_eq!(store.remove_key(&key(&text)), 1);
             assert_eq!(read(early).await.unwrap(), body);
             let HitBody::Memory(held) = hit.body else {
@@ -123,7 +123,7 @@ fn bytes_on_the_disk_stay_within_the_bound_with_temporary_files_and_headers() {
         assert!(most > 12 << 20, "the room is used: {most}");
         let usage = store.snapshot();
         assert!(usage.evicted > 20 && usage.errors == 0 && usage.bytes <= usage.max_bytes);
-        // What is counted is what is there, once what was evicted is gone.
+        // Counted bytes equal the disk usage once evicted files are removed.
         let deadline = clock::now() + Duration::from_secs(10);
         while store.snapshot().bytes != files(temp.path()).1 {
             assert!(
@@ -134,7 +134,7 @@ fn bytes_on_the_disk_stay_within_the_bound_with_temporary_files_and_headers() {
             );
             sleep_briefly().await;
         }
-        // A smaller bound at the next start is kept to.
+        // A smaller limit at the next start is applied.
         drop(store);
         let mut smaller = config(Some(temp.path()));
         smaller.max_size = 4 << 20;
@@ -244,7 +244,7 @@ fn a_fresher_meta_stays_with_its_body_also_after_a_restart() {
         assert_eq!(find(&store, huge).unwrap().meta.tags[0].len(), 5000);
         let disk = Arc::clone(store.disk().unwrap());
         until(&store, |_| disk.maintenance_queue().rewrites.is_empty()).await;
-        // The writing is under way still: a reading behind it in the same keeper.
+        // The write may still be running.
         until(&store, |_| disk.oldest_operation().is_none()).await;
         drop(store);
         let store = started(&config(Some(temp.path()))).await;
@@ -252,7 +252,7 @@ fn a_fresher_meta_stays_with_its_body_also_after_a_restart() {
             assert_eq!(find(&store, text).unwrap().meta.lifetime[1], 3, "{text}");
             assert_eq!(get(&store, text).await.unwrap(), body_of(text, size));
         }
-        // Where the new one did not fit, no older one comes back.
+        // Metadata that did not fit does not let older metadata return.
         assert!(find(&store, huge).is_none());
     })
     .unwrap();

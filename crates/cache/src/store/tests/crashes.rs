@@ -1,4 +1,4 @@
-//! Between two runs: files cut, garbled, lost, added; a kill at any moment.
+//! Files truncated, corrupted, lost or added between two runs; kills at any moment.
 
 use penstock_runtime::loops;
 use std::os::unix::fs::FileExt;
@@ -30,7 +30,7 @@ fn nothing_is_served_of_files_that_are_not_as_they_were_written() {
                 put(&store, &name(number), &body_of(&name(number), size(number))).await;
             }
             until(&store, |_| files(temp.path()).0 == 40).await;
-            // Every other time under the nose of the one that wrote them.
+            // Every second time while the store that wrote them is running.
             let live = (seed % 2 == 1).then_some(store);
             for (index, path) in object_files(temp.path()).into_iter().enumerate() {
                 let length = std::fs::metadata(&path).unwrap().len();
@@ -46,7 +46,7 @@ fn nothing_is_served_of_files_that_are_not_as_they_were_written() {
                     4 => file.set_len(length + 100).unwrap(),
                     _ => {}
                 }
-                // Later than its writing, also where the clock of files is coarse.
+                // Later than the write, also on file systems with coarse time stamps.
                 let later = std::time::SystemTime::now() + Duration::from_secs(2);
                 file.set_modified(later).unwrap();
             }
@@ -89,7 +89,7 @@ fn a_file_that_changes_while_it_is_known_is_a_miss() {
         assert!(get(&store, "http://h/").await.is_some());
         let path = object_files(temp.path()).remove(0);
         let file = std::fs::File::options().write(true).open(&path).unwrap();
-        // Only its times change: it is verified, and served.
+        // Only its times change: it is verified and served.
         file.set_modified(std::time::SystemTime::UNIX_EPOCH)
             .unwrap();
         let reads = store.snapshot().reads;
@@ -145,7 +145,7 @@ fn what_was_purged_does_not_come_back_with_its_files() {
             .map(|path| (std::fs::read(&path).unwrap(), path))
             .collect();
         let note = temp.path().join("purges");
-        // As a kill between the note and the last file leaves it.
+        // The state after a kill between the journal write and the last removal.
         let opened = store.disk().unwrap().open_dir().unwrap();
         crate::purge(&[Arc::clone(&store)], &crate::PurgeTarget::Tag("t1".into()));
         until(&store, |_| {
@@ -166,7 +166,7 @@ fn what_was_purged_does_not_come_back_with_its_files() {
             let is_there = find(&store, &format!("http://h/{number}")).is_some();
             assert_eq!(is_there, number % 2 == 0, "{number}");
         }
-        // What is stored from then on is not meant.
+        // Objects stored later are not purged.
         let mut meta = meta_of("http://h/1");
         meta.tags = vec!["t1".to_owned()];
         put_meta(&store, meta, b"new").await;
@@ -192,7 +192,7 @@ fn of_two_files_of_one_object_the_newer_counts() {
         put(&store, "http://h/", b"newer").await;
         until(&store, |_| !old.exists()).await;
         drop(store);
-        // As a kill before the older one was removed leaves it.
+        // The state after a kill before the older file was removed.
         std::fs::write(&old, kept).unwrap();
         let store = started(&config(Some(temp.path()))).await;
         assert_eq!(get(&store, "http://h/").await.unwrap(), b"newer");

@@ -1,4 +1,4 @@
-//! Disks that fill, go away and come back, while something is on its way in.
+//! Disks that fill up, fail and return while objects are partial.
 
 #![expect(clippy::print_stderr, reason = "says what cannot be tested here")]
 
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use super::*;
 
-/// A small file system of its own, where this may be done.
+/// A small file system of its own, where mounting is permitted.
 struct TestMount(TempFolder);
 
 impl TestMount {
@@ -96,7 +96,7 @@ fn a_deleted_dir_is_created_again_without_errors() {
             slow_got.extend_from_slice(&piece.unwrap());
         }
         assert!(slow_got == body && reader.await.unwrap().unwrap() == body);
-        // What is being served from an open file goes on.
+        // A response being sent from an open file continues.
         let mut bytes = vec![0; 2_000_000];
         object_file::read_full(open.file.file().unwrap(), &mut bytes, open.start).unwrap();
         assert!(bytes == body_of("large", 2_000_000));
@@ -104,7 +104,7 @@ fn a_deleted_dir_is_created_again_without_errors() {
         assert!(get(&store, "http://h/large").await.is_none());
         assert!(put(&store, "http://h/large", &body).await);
         assert!(get(&store, "http://h/large").await.unwrap() == body);
-        // Once more, noticed by itself.
+        // Once more, detected without a request.
         std::fs::remove_dir_all(&path).unwrap();
         until(&store, |_| path.join("objects").exists()).await;
         until(&store, |usage| usage.state == StoreState::Working).await;
@@ -161,7 +161,7 @@ fn an_unmounted_disk_is_out_of_service_until_it_is_back() {
     .await;
         assert!(!path.exists(), "the disk below is left alone");
         assert!(mounted.mount("32m"));
-        // A new disk in its place is as good.
+        // A new disk in its place works as well.
         until(&store, |usage| usage.state == StoreState::Working).await;
         assert!(find(&store, "http://h/").is_none());
         assert!(put(&store, "http://h/", &body_of("x", 500_000)).await);
@@ -202,7 +202,7 @@ fn a_disk_that_stalls_is_out_and_waited_for_by_nobody() {
     .unwrap();
 }
 
-/// The file of an object on the disk, as a request has it.
+/// The open file of an object on the disk.
 async fn open_dir_of(store: &Arc<Store>, text: &str) -> Arc<DiskFile> {
     let HitBody::Disk(object) = find(store, text).unwrap().body else {
         panic!("it is on the disk");
@@ -259,7 +259,7 @@ fn a_disk_that_is_out_holds_no_file_open_and_may_be_read_only_before() {
         let disk = Arc::clone(store.disk().unwrap());
         until(&store, |_| disk.maintenance_queue().discarded.is_empty()).await;
         assert!(!mounted.run("umount", &[]), "the folder is open");
-        // Nothing is open for writing once the files have their names.
+        // No file is open for writing once all have their names.
         until(&store, |_| mounted.run("mount", &["-o", "remount,ro"])).await;
         assert!(!put(&store, "http://h/3", &body_of("3", 2_000_000)).await);
         until(&store, is_out_of_service).await;

@@ -1,4 +1,4 @@
-//! Objects on their way in: readers at their own pace, cuts, and what is not kept.
+//! Partial objects: readers at their own pace, cuts, and discarded objects.
 
 use penstock_exchange::{Fault, FaultKind};
 use penstock_runtime::loops;
@@ -109,7 +109,7 @@ fn an_object_that_is_too_large_goes_on_for_its_readers_at_the_pace_of_the_slowes
             let first = loops::spawn_with_handle(read(first));
             let mut got = Vec::new();
             loop {
-                // The writer never gets far ahead of the slower reader.
+                // The writer never gets far ahead of the slowest reader.
                 for _ in 0..5 {
                     sleep_briefly().await;
                 }

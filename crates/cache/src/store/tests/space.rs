@@ -1,4 +1,4 @@
-//! Room and memory that others hold: slow clients, blocked pools, disks that go out, and what a purge must reach.
+//! Occupied space and memory: slow clients, blocked pools, failing disks, and purges during these.
 
 use penstock_runtime::loops;
 use std::sync::mpsc;
@@ -6,7 +6,7 @@ use std::task::Poll;
 
 use super::*;
 
-/// Keeps every thread of a pool busy until it is dropped.
+/// Keeps the thread of a pool busy until it is dropped.
 struct BlockedPool(
     #[expect(dead_code, reason = "its end is what is waited for")] mpsc::SyncSender<()>,
 );
@@ -24,7 +24,7 @@ impl BlockedPool {
                 begun.store(true, Relaxed);
                 let _ = end.lock().unwrap().recv();
             });
-            // The keeper may have the only place in the queue.
+            // The maintenance task may occupy the queue.
             if started.is_ok() {
                 break;
             }
@@ -39,7 +39,7 @@ impl BlockedPool {
     }
 }
 
-/// What a future gives if it is ready at once.
+/// The output of a future that is ready at once.
 async fn within_a_moment<F: Future>(work: F) -> Option<F::Output> {
     let mut work = std::pin::pin!(work);
     std::future::poll_fn(|cx| {
@@ -91,7 +91,7 @@ fn an_older_body_in_memory_does_not_hide_the_newer_one() {
         config.max_memory = 4 << 20;
         let store = started(&config).await;
         assert!(put(&store, "http://h/a", b"old").await);
-        // Memory is short: others are on their way in.
+        // Memory is short because of other partial objects.
         store.partial_memory.fetch_add(9 << 20, Relaxed);
         assert!(put(&store, "http://h/a", b"new").await);
         store.partial_memory.fetch_sub(9 << 20, Relaxed);
@@ -209,7 +209,7 @@ fn a_late_commit_does_not_undo_a_purge() {
             drop(finish);
             assert_eq!(store.purge(&PurgeRule::All), 0);
             drop(blocked);
-            // Behind the commit.
+            // Runs after the commit.
             pool.run(|| ()).await.unwrap();
             assert!(!growing.may_be_kept());
             until(&store, |usage| usage.state == StoreState::Working).await;
@@ -240,7 +240,7 @@ fn readers_of_a_partial_body_go_on_when_the_disk_fails() {
             filler.wait_for_capacity().await;
             sleep_briefly().await;
         }
-        // Not in memory any more where the file system lets go of it.
+        // Drops the file from the page cache, where the file system permits it.
         let file = growing.lock().file.clone().unwrap();
         file.file().unwrap().sync_all().unwrap();
         let all = rustix::fs::Advice::DontNeed;
@@ -273,7 +273,7 @@ fn invalidations_share_one_scan_and_take_effect_at_once() {
             until(&store, |usage| usage.objects == 40).await;
             let purges = store.purge_count();
             let blocked = BlockedPool::new(&pool).await;
-            // It is full, too: what is meant waits for room.
+            // With a full queue, too: background purges wait for room.
             while pool.spawn(|| ()).is_ok() {}
             for number in 0..20 {
                 let url = match number % 2 {

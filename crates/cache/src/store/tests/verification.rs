@@ -1,4 +1,4 @@
-//! Files that are verified before they are served: while they are freshened, and when nobody waits any more.
+//! Verification of files before they are served: during freshening, and without waiters.
 
 use penstock_runtime::loops;
 use std::task::Poll;
@@ -6,7 +6,7 @@ use std::task::Poll;
 use super::object_file::{Verification, VerificationStep};
 use super::*;
 
-/// A store that found an object of 9 MB on its disk: three parts of a verification.
+/// A store that recovered an object of 9 MB: three steps of a verification.
 async fn restarted_store(temp: &TempFolder, pool: Pool) -> (Arc<Store>, DiskObject) {
     let mut config = config(Some(temp.path()));
     config.max_memory = 0;
@@ -37,7 +37,7 @@ fn an_object_that_is_freshened_while_it_is_verified_is_not_damaged() {
         };
         let mut meta = ObjectMeta::clone(&object.item.meta);
         meta.lifetime[0] = 99;
-        // Where the clock of files is coarse the change may be within the time it stands still.
+        // With coarse time stamps the change may leave the identity unchanged for a moment.
         let before = cache_dir::ObjectFileId::of(file.file().unwrap()).unwrap();
         let deadline = clock::now() + Duration::from_secs(10);
         while cache_dir::ObjectFileId::of(file.file().unwrap()).unwrap() == before {
@@ -67,7 +67,7 @@ fn a_verification_survives_its_waiters_and_serves_the_next() {
             Box::pin(open) as std::pin::Pin<Box<dyn Future<Output = bool> + Send>>
         });
         let deadline = clock::now() + Duration::from_secs(10);
-        // Until both wait for one verification; one that is quick is over before it is seen.
+        // Until both wait for one verification; a quick one may end before it is observed.
         while store.verifications.count() == 0 && object.item.body.open_file().is_none() {
             assert!(clock::now() < deadline);
             for open in &mut opens {

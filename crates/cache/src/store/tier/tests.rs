@@ -1,4 +1,4 @@
-//! The index: texts decide, variants, what is taken out once.
+//! The index: look-ups by text, variants, and removal exactly once.
 
 use super::*;
 use crate::store::tests::meta_of;
@@ -26,7 +26,7 @@ fn the_text_decides_and_not_the_hash_alone() {
     forged.text = b"http://b/".as_slice().into();
     assert!(tier.find(&forged, &mut |_| true).is_none());
     assert!(tier.remove_key(&forged).is_empty());
-    // Both under one hash: each is found by its own text.
+    // Both have the same hash: each is found by its own text.
     let other = IndexedObject::new(forged.hash, Arc::new(meta_of("http://b/")), 0, 10);
     assert!(tier.insert(&other).is_empty());
     let found = tier.find(&forged, &mut |_| true).unwrap();
@@ -96,7 +96,7 @@ fn eviction_returns_each_object_once_and_keeps_the_limit() {
 fn index_and_queues_agree_whatever_is_done_to_them() {
     for seed in 0..60_u64 {
         let tier = Tier::new();
-        // What must be found: by text and variant, newest last.
+        // The expected content: by text and variant, newest last.
         let mut model: Vec<Arc<IndexedObject<u32>>> = Vec::new();
         let mut state = seed | 1;
         for step in 0..300 {
@@ -159,7 +159,7 @@ fn an_object_being_evicted_is_not_replaced() {
     let tier = Tier::new();
     let old = item("http://a/", "", 10);
     tier.insert(&old);
-    // Between the queue, which it has left, and the shard.
+    // During eviction: removed from the queue, still in the shard.
     assert!(Arc::ptr_eq(&tier.eviction().evict(0).unwrap(), &old));
     assert!(!tier.replace(&old, &item("http://a/", "", 10)));
     assert!(tier.write(old.hash, |shard| remove_from_shard(shard, &old)));
@@ -200,7 +200,7 @@ fn similar_hashes_are_spread_by_a_random_seed() {
     let alike = |number: u128| [7 << 64 | number, number << 64 | 7];
     let mut low = std::collections::HashSet::new();
     for key in (1..=1000).flat_map(alike) {
-        // What a map looks at: the lowest bits, and the seven highest.
+        // A map uses the lowest bits and the seven highest.
         low.insert(one.hash_one(key) & 0xffff);
         assert_ne!(one.hash_one(key), other.hash_one(key), "{key:x}");
     }
