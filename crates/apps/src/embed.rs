@@ -59,7 +59,10 @@ pub enum LaunchSockets<'a> {
     },
     /// A template gets no requests; its workers are to become children of this process, and are forked
     /// whatever threads there are, or only where that is safe.
-    Template { server_pid: u32, forks_anyway: bool },
+    Template {
+        server_pid: u32,
+        ignores_threads: bool,
+    },
 }
 
 impl WorkerLaunch<'_> {
@@ -92,7 +95,7 @@ impl WorkerLaunch<'_> {
         {
             option("--slot-fds", comma_separated(slots).as_ref());
             if !spare.is_empty() {
-                option("--io-slot-fds", comma_separated(spare).as_ref());
+                option("--spare-slot-fds", comma_separated(spare).as_ref());
             }
         }
         match &self.sockets {
@@ -104,20 +107,20 @@ impl WorkerLaunch<'_> {
             }
             LaunchSockets::Template {
                 server_pid,
-                forks_anyway,
+                ignores_threads,
             } => {
                 option("--server-pid", server_pid.to_string().as_ref());
                 argv.push("--template".into());
-                if *forks_anyway {
-                    argv.push("--fork-anyway".into());
+                if *ignores_threads {
+                    argv.push("--ignore-threads".into());
                 }
             }
         }
         if self.interface_is_guess {
-            argv.push("--interface-guess".into());
+            argv.push("--interface-is-guess".into());
         }
         if self.gc_when_idle {
-            argv.push("--collect-when-idle".into());
+            argv.push("--gc-when-idle".into());
         }
         argv
     }
@@ -161,26 +164,26 @@ const PYTHON_MODULES: &[(&str, &str)] = scripts!(
     "api.py",
     "asgi.py",
     "asgi_http.py",
+    "asgi_stream.py",
     "asgi_websocket.py",
     "boot.py",
     "channel.py",
-    "collector.py",
-    "crew.py",
     "entry.py",
     "file_wrapper.py",
     "forks.py",
+    "gevent_reactor.py",
+    "gevent_stream.py",
     "gevent_websocket.py",
-    "greenlet_stream.py",
-    "greenlets.py",
     "hijack.py",
-    "input.py",
+    "idle_gc.py",
     "interface.py",
     "lifespan.py",
     "options.py",
-    "stacks.py",
-    "stream.py",
+    "request_body.py",
+    "slot_threads.py",
     "task_stacks.py",
     "template.py",
+    "thread_stacks.py",
     "threads.py",
     "tracebacks.py",
     "wire.py",
@@ -194,20 +197,20 @@ const RUBY_MODULES: &[(&str, &str)] = scripts!(
     "options.rb",
     "wire.rb",
     "forks.rb",
-    "stacks.rb",
-    "collector.rb",
-    "input.rb",
+    "thread_stacks.rb",
+    "idle_gc.rb",
+    "request_body.rb",
     "rack_env.rb",
-    "stream.rb",
+    "streaming_body.rb",
     "threads.rb",
     "response.rb",
     "rack_app.rb",
     "channel.rb",
     "fiber_stream.rb",
-    "fibers.rb",
+    "fiber_reactor.rb",
     "template.rb",
-    "crew.rb",
-    "code_file.rb",
+    "slot_threads.rb",
+    "entry.rb",
     "boot.rb",
     "worker.rb",
 );
@@ -279,7 +282,7 @@ mod tests {
             gc_when_idle: true,
             ..launch.clone()
         };
-        let expected = "--slot-fds 4,5 --io-slot-fds 6,7 --collect-when-idle";
+        let expected = "--slot-fds 4,5 --spare-slot-fds 6,7 --gc-when-idle";
         assert_eq!(tail(&with_spare), expected);
         let reactor = WorkerLaunch {
             sockets: LaunchSockets::Reactor {
@@ -301,16 +304,16 @@ mod tests {
             interface_is_guess: true,
             ..launch.clone()
         };
-        let expected = "--slot-fds 4 --channel-fd 5 --files-fd 6 --interface-guess";
+        let expected = "--slot-fds 4 --channel-fd 5 --files-fd 6 --interface-is-guess";
         assert_eq!(tail(&either), expected);
-        for (forks_anyway, expected) in [
+        for (ignores_threads, expected) in [
             (false, "--server-pid 77 --template"),
-            (true, "--server-pid 77 --template --fork-anyway"),
+            (true, "--server-pid 77 --template --ignore-threads"),
         ] {
             let template = WorkerLaunch {
                 sockets: LaunchSockets::Template {
                     server_pid: 77,
-                    forks_anyway,
+                    ignores_threads,
                 },
                 ..launch.clone()
             };

@@ -45,7 +45,7 @@ pub async fn check_boot(
     };
     let sockets = LaunchSockets::Template {
         server_pid: std::process::id(),
-        forks_anyway: true,
+        ignores_threads: true,
     };
     let mut started = {
         let mut launch = command.launch(sockets, theirs)?;

@@ -153,10 +153,10 @@ impl Executor {
         &self,
     ) -> Result<(process::ProcessSpec, ControlHandle, ControlLine), String> {
         let server_pid = std::process::id();
-        let forks_anyway = self.config.preload == Preload::Always;
+        let ignores_threads = self.config.preload == Preload::Always;
         let sockets = LaunchSockets::Template {
             server_pid,
-            forks_anyway,
+            ignores_threads,
         };
         self.prepare_launch(sockets, true)
     }

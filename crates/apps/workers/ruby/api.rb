@@ -5,7 +5,7 @@
 # one. `mark_as_io_bound` and `extend_timeout` belong to a request, and so to its slot (`wire`).
 module PenstockWorker
   # Stands for what belongs to a slot where there is none: in a reactor.
-  TELL_NOBODY = ->(*) { false }
+  UNSUPPORTED_IN_REACTOR = ->(*) { false }
 
   module_function
 
@@ -13,12 +13,12 @@ module PenstockWorker
   # processes cannot share. The first reason stays.
   def prevent_fork(reason = nil)
     text = reason.to_s[0, 200]
-    @fork_prevented ||= text.empty? ? "the application said prevent_fork" : text
+    @prevent_reason ||= text.empty? ? "the application said prevent_fork" : text
     nil
   end
 
   # Why nothing may be forked, if so.
-  def fork_prevented
-    @fork_prevented
+  def fork_prevented_reason
+    @prevent_reason
   end
 end

@@ -2,7 +2,7 @@
 
 # Starts a process: options, application, and whether it serves or is forked from. `main` is called by the stub
 # that the server puts on the command line, or by `worker.rb`. It says HELLO on the control socket, loads
-# the application, says READY or sends the error, and serves: with a `crew` of threads, with a reactor, or as
+# the application, says READY or sends the error, and serves: with a `slot_threads` of threads, with a reactor, or as
 # a `template`.
 #
 # What must stay true: when the server goes away, however it goes, this process ends; no child of the
@@ -13,94 +13,96 @@ module PenstockWorker
 
   # Runs a process to its end; returns the exit code.
   def main(arguments)
-    Threads.note_house
+    Threads.record_interpreter_threads
     options = Options.parse(arguments)
     ARGV.clear
-    Forks.survive_interrupts
+    Forks.ignore_interrupts
     trap("TERM", "SYSTEM_DEFAULT")
     $stdout.sync = $stderr.sync = true
-    Stacks.install
+    ThreadStacks.install
     streams = Template.standard_streams
-    control = Wire.adopt(options.control_fd)
+    control = Wire.adopt_fd(options.control_fd)
     sockets = adopt_sockets(options)
-    Forks.guard(control, *sockets.all)
-    hello(control)
+    Forks.close_on_fork(control, *sockets.all)
+    send_hello(control)
     app = boot(control, options) or return 1
-    live(control, sockets, app, options, streams)
+    serve_or_fork(control, sockets, app, options, streams)
     0
   end
 
   def adopt_sockets(options)
-    slots, spares = [options.slot_fds, options.io_slot_fds].map { |fds| fds.map { |fd| Wire.adopt(fd) } }
-    channel, files = [options.channel_fd, options.files_fd].map { |fd| fd && Wire.adopt(fd) }
+    slots, spares = [options.slot_fds, options.spare_slot_fds].map { |fds| fds.map { |fd| Wire.adopt_fd(fd) } }
+    channel, files = [options.channel_fd, options.files_fd].map { |fd| fd && Wire.adopt_fd(fd) }
     Sockets.new(slots, spares, channel, files)
   end
 
   # Serves, or is forked from: a forked worker goes on here, and a worker may become a template.
-  def live(control, sockets, app, options, streams)
+  def serve_or_fork(control, sockets, app, options, streams)
     promoted = false
     loop do
       if options.template || promoted
-        Forks.release(control)
-        settle
-        ready_to_fork(control, options)
+        Forks.close_guarded(control)
+        compact_heap
+        send_ready_to_fork(control, options)
         options.template = true
         control, sockets = Template.serve(control, options.server_pid, streams)
-        Stacks.install
+        ThreadStacks.install
       end
-      promoted = work(control, sockets, app, options)
+      promoted = serve_worker(control, sockets, app, options)
       return unless promoted
     end
   end
 
   # Serves until the server has had enough. True when this process is to be a template now.
-  def work(control, sockets, app, options)
+  def serve_worker(control, sockets, app, options)
     # A worker's template has done it.
     warm_up unless options.template
     if options.reactor
-      ready(control, options)
+      send_ready(control, options)
       Fibers.serve(sockets.channel.fileno, sockets.files.fileno, app, options)
       return false
     end
 
     socket = UNIXSocket.for_fd(control.fileno)
     socket.autoclose = false
-    stays = options.template || options.stay
-    crew = Crew.new(socket, sockets, app, collects_when_idle: options.collect_when_idle, stays: stays)
-    ready(control, options)
-    crew.run
+    slot_threads = SlotThreads.new(
+      socket, sockets, app,
+      gc_when_idle: options.gc_when_idle, may_become_template: options.template || options.may_become_template
+    )
+    send_ready(control, options)
+    slot_threads.run
   end
 
-  def hello(control)
-    control.syswrite(Wire.frame(Wire::HELLO, 0, [Wire::VERSION].pack("V")))
+  def send_hello(control)
+    control.syswrite(Wire.frame(Wire::HELLO, 0, [Wire::PROTOCOL_VERSION].pack("V")))
   end
 
-  def ready_to_fork(control, options)
-    prevents_fork = Threads.prevents_fork(options.fork_anyway)
+  def send_ready_to_fork(control, options)
+    prevents_fork = Threads.prevents_fork(options.ignore_threads)
     left = prevents_fork ? nil : Threads.left_behind
-    ready(control, options, { "prevents_fork" => prevents_fork, "leaves_threads" => left }.compact)
+    send_ready(control, options, { "prevents_fork" => prevents_fork, "leaves_threads" => left }.compact)
   end
 
-  def ready(control, options, more = {})
-    control.syswrite(Wire.frame(Wire::READY, 0, description(options, more)))
+  def send_ready(control, options, more = {})
+    control.syswrite(Wire.frame(Wire::READY, 0, ready_json(options, more)))
   end
 
   # Loads the application, or reports why it does not load.
   def boot(control, options)
     app = load_app(options.dir, options.entry)
     Fibers.prepare if options.reactor
-    Forks.leave_if_stranger
+    Forks.exit_if_forked_by_app
     app
   # Also SystemExit: a file that exits while it is loaded has not booted.
   rescue Exception => error # rubocop:disable Lint/RescueException
-    Forks.leave_if_stranger(error)
+    Forks.exit_if_forked_by_app(error)
     text = boot_text(error)
     control.syswrite(Wire.frame(Wire::BOOT_FAILED, 0, text.byteslice(0, 1 << 20).scrub("?")))
     nil
   end
 
   # Writes to standard error, which the application may have closed.
-  def complain(text)
+  def write_error(text)
     $stderr.write(text)
   rescue SystemCallError, IOError
     nil
@@ -108,7 +110,7 @@ module PenstockWorker
 
   # The error as Ruby would print it, without the lines that are not the application's.
   def boot_text(error)
-    lines = (error.backtrace || []).reject { |line| ours?(line) }
+    lines = (error.backtrace || []).reject { |line| worker_frame?(line) }
     error.set_backtrace(lines)
     text = lines.empty? ? "#{error.message} (#{error.class})" : error.full_message(highlight: false, order: :top)
     "#{text.encode(Encoding::UTF_8, invalid: :replace, undef: :replace).chomp}\n"
@@ -120,7 +122,7 @@ module PenstockWorker
     require_rack
     require "socket"
     require "stringio"
-    app = entry.end_with?(".ru") ? rackup(entry) : CodeFile.load_app(entry)
+    app = entry.end_with?(".ru") ? rackup(entry) : Entry.load_app(entry)
     raise TypeError, "#{entry} gives #{app.class}, not a Rack application" unless app.respond_to?(:call)
 
     app
@@ -154,7 +156,7 @@ module PenstockWorker
   # So does what workers are going to share. Before `Process.warmup`: three collections make every object
   # old, so that none writes its age into the shared pages later, and compaction gathers the holes, so that
   # what is new does not go into pages that could be shared (Sinatra: 5 % less memory for each worker).
-  def settle
+  def compact_heap
     warm_up
     return if Process.respond_to?(:warmup)
 
@@ -164,13 +166,13 @@ module PenstockWorker
     nil # This build of Ruby cannot compact.
   end
 
-  def ours?(line)
+  def worker_frame?(line)
     line.start_with?("penstock_worker/", "#{__dir__}/", "-e:") ||
       line.match?(%r{/(?:rack/builder\.rb|rubygems/core_ext/[a-z_]+\.rb)})
   end
 
   # JSON by hand: its library belongs to the application.
-  def description(options, more)
+  def ready_json(options, more)
     engine = RUBY_ENGINE == "ruby" ? "CRuby" : RUBY_ENGINE
     pairs = [%("interpreter": "#{engine} #{RUBY_VERSION}"), %("interface": "#{options.interface} #{Rack.release}")]
     more.each do |key, value|

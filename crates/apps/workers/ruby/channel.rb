@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# Frames of a reactor's channel socket: the mirror of `crates/wire`'s channel. `fibers` reads through an `Inbox`
+# Frames of a reactor's channel socket: the mirror of `crates/wire`'s channel. `fiber_reactor` reads through an `FrameReader`
 # and writes the frames made here. `PROTOCOL.md` ("Reactors") is the contract, `vectors/channel*.txt` its
 # examples.
 #
@@ -10,10 +10,10 @@ module PenstockWorker
   # Numbers of the channel, and forms of its frames.
   module Channel
     OPEN = 64
-    GONE = 65
+    STREAM_CANCEL = 65
     WINDOW = 66
     INPUT = 69
-    ANSWER = 80
+    STREAM_RESPONSE = 80
     DATA = 81
     RESET = 83
     PULL = 84
@@ -24,81 +24,81 @@ module PenstockWorker
 
     # What a stream may send before the other side has given more.
     WINDOW_BYTES = 256 << 10
-    DATA_MAX = 64 << 10
+    MAX_DATA_BYTES = 64 << 10
     # Bytes on their way to the server, of all streams, above which senders wait.
-    OUT_MAX = 1 << 20
+    MAX_OUTBOX_BYTES = 1 << 20
     # Seconds that a hijack waits for the server to receive others.
     FILES_TIMEOUT = 10.0
 
     # Allowed flags, least and largest payload, id included, of what the server sends. WebSockets are ASGI's.
-    RULES = {
-      OPEN => [FLAG_BODY_FILE | FLAG_BODY_STREAM, 8, Wire::PAYLOAD_MAX],
-      INPUT => [Wire::FLAG_END, 4, 4 + Wire::INPUT_MAX],
-      GONE => [0, 4, 4],
+    FRAME_RULES = {
+      OPEN => [FLAG_BODY_FILE | FLAG_BODY_STREAM, 8, Wire::MAX_PAYLOAD_BYTES],
+      INPUT => [Wire::FLAG_END, 4, 4 + Wire::MAX_INPUT_BYTES],
+      STREAM_CANCEL => [0, 4, 4],
       WINDOW => [0, 8, 8]
     }.freeze
 
     module_function
 
-    # ANSWER; `head` is `count` strings as `Wire.join_head` makes them.
-    def answer(id, flags, count, micros, head, body)
+    # STREAM_RESPONSE; `head` is `count` strings as `Wire.join_head` makes them.
+    def encode_response(id, flags, count, micros, head, body)
       head_len = head.bytesize
       length = 12 + head_len + body.bytesize
-      [ANSWER, flags, count, length, id, micros & 0xffff_ffff, head_len, head, body].pack("CCvVVVVa*a*")
+      [STREAM_RESPONSE, flags, count, length, id, micros & 0xffff_ffff, head_len, head, body].pack("CCvVVVVa*a*")
     end
 
-    # DATA of at most `DATA_MAX` bytes.
-    def data(id, flags, body)
+    # DATA of at most `MAX_DATA_BYTES` bytes.
+    def encode_data(id, flags, body)
       [DATA, flags, 0, 4 + body.bytesize, id, body].pack("CCvVVa*")
     end
 
     # RESET with one short line for status page and log.
-    def reset(id, flags, reason)
-      text = reason[0, Wire::REASON_MAX].scrub.encode(Encoding::UTF_8)
+    def encode_reset(id, flags, reason)
+      text = reason[0, Wire::MAX_REASON_BYTES].scrub.encode(Encoding::UTF_8)
       [RESET, flags, 0, 4 + text.bytesize, id, text].pack("CCvVVa*")
     end
 
     # PULL: the application waits for the next piece of its request's body.
-    def pull(id)
+    def encode_pull(id)
       [PULL, 0, 0, 4, id].pack("CCvVV")
     end
 
     # HIJACK: the application answers by itself, on a socket that was sent before.
-    def hijack(id)
+    def encode_hijack(id)
       [HIJACK, 0, 0, 4, id].pack("CCvVV")
     end
 
     # WINDOW: so many bytes more may be sent.
-    def window(id, bytes)
+    def encode_window(id, bytes)
       [WINDOW, 0, 0, 8, id, bytes].pack("CCvVVV")
     end
   end
 
   # What comes on the channel socket. Environments are those of a slot.
-  class Inbox < Slot
+  class FrameReader < Slot
     # `socket` is non-blocking; `base` is what each environment begins as a copy of.
     def initialize(socket, base = {})
       super(socket)
       self.base = base
-      @data = String.new
+      @pending = String.new
     end
 
     # All frames that are complete after one receive, as [kind, flags, id, payload]; nil when the server has closed
     # the channel. Waits for something to come.
     def receive
-      until (got = read)
+      until (got = read_available)
         return if got.nil?
 
         @socket.wait_readable
       end
-      @data << got
+      @pending << got
       take_frames
     rescue SystemCallError, IOError
       nil
     end
 
     # Environment and body of an OPEN's payload.
-    def opened(payload)
+    def parse_open(payload)
       env_len = payload.unpack1("V")
       raise Error, "an OPEN frame contradicts itself" if env_len + 4 > payload.bytesize
 
@@ -109,28 +109,28 @@ module PenstockWorker
     private
 
     # Bytes; false when none are there yet, nil at the end.
-    def read
-      got = @socket.read_nonblock(BUFFER_BYTES, @more, exception: false)
+    def read_available
+      got = @socket.read_nonblock(BUFFER_BYTES, @receive_buffer, exception: false)
       got == :wait_readable ? false : got
     end
 
     def take_frames
       frames = []
       at = 0
-      while @data.bytesize - at >= 12
-        kind, flags, count, length, id = @data.byteslice(at, 12).unpack("CCvVV")
-        check(kind, flags, count, length)
-        break if @data.bytesize - at < 8 + length
+      while @pending.bytesize - at >= 12
+        kind, flags, count, length, id = @pending.byteslice(at, 12).unpack("CCvVV")
+        check_frame(kind, flags, count, length)
+        break if @pending.bytesize - at < 8 + length
 
-        frames << [kind, flags, id, @data.byteslice(at + 12, length - 4)]
+        frames << [kind, flags, id, @pending.byteslice(at + 12, length - 4)]
         at += 8 + length
       end
-      @data = at == @data.bytesize ? String.new : @data.byteslice(at, @data.bytesize) if at.positive?
+      @pending = at == @pending.bytesize ? String.new : @pending.byteslice(at, @pending.bytesize) if at.positive?
       frames
     end
 
-    def check(kind, flags, count, length)
-      allowed, least, largest = Channel::RULES[kind]
+    def check_frame(kind, flags, count, length)
+      allowed, least, largest = Channel::FRAME_RULES[kind]
       return if allowed && (flags & ~allowed).zero? && count.zero? && length.between?(least, largest)
 
       raise Error, "frame #{kind}, flags #{flags}, count #{count}, #{length} bytes"

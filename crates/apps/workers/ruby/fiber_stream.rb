@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# One request of `fibers`, with the methods of `wire`'s `Slot` by which `rack_app` answers.
+# One request of `fiber_reactor`, with the methods of `wire`'s `Slot` by which `rack_app` answers.
 #
 # What must stay true: the stream ends once; a wait for window stops this fiber alone, and ends with
 # `Disconnected` when the client leaves.
@@ -14,57 +14,57 @@ module PenstockWorker
       @id = id
       @request = [env, file ? nil : body]
       @env = env
-      @label = "#{env["REQUEST_METHOD"]} #{env["PATH_INFO"]}"
+      @description = "#{env["REQUEST_METHOD"]} #{env["PATH_INFO"]}"
       @file = file
       @window = Channel::WINDOW_BYTES
-      @gone = @ended = @pulled = @begun = @hijacked = false
+      @disconnected = @ended = @is_pull_pending = @has_started_response = @hijacked = false
     end
 
-    attr_reader :label
+    attr_reader :description
 
     def ended?
       @ended
     end
 
     # So many bytes more may be sent.
-    def give(bytes)
+    def add_window(bytes)
       @window += bytes
-      @changed&.signal
+      @change_condition&.signal
     end
 
     # The client has left, or wants no more.
-    def leave
-      @gone = true
-      @changed&.signal
+    def disconnect
+      @disconnected = true
+      @change_condition&.signal
     end
 
     # The next piece of the body has come.
-    def take(flags, piece)
-      raise Wire::Error, "a piece of a body that nobody asked for" unless @pulled
+    def add_body_piece(flags, piece)
+      raise Wire::Error, "a piece of a body that nobody asked for" unless @is_pull_pending
 
-      @pulled = false
-      @piece = [piece, flags & Wire::FLAG_END != 0]
-      @changed&.signal
+      @is_pull_pending = false
+      @body_piece = [piece, flags & Wire::FLAG_END != 0]
+      @change_condition&.signal
     end
 
-    def puller
+    def body_puller
       method(:pull)
     end
 
     # Waits for the next piece of the body: its bytes, and whether it is the last. Nil when the rest
     # never comes, or the response has ended.
     def pull
-      until @piece
-        return if @gone || @ended
+      until @body_piece
+        return if @disconnected || @ended
 
-        unless @pulled
-          @pulled = true
-          @reactor.put(Channel.pull(@id))
+        unless @is_pull_pending
+          @is_pull_pending = true
+          @reactor.queue_frame(Channel.encode_pull(@id))
         end
-        wait_for_change unless @piece
+        wait_for_change unless @body_piece
       end
-      piece = @piece
-      @piece = nil
+      piece = @body_piece
+      @body_piece = nil
       piece
     end
 
@@ -72,7 +72,7 @@ module PenstockWorker
     attr_reader :hijacked
 
     # Which thread it is does not matter: each request has an object of its own.
-    def begin_serving; end
+    def bind_thread; end
 
     # As a slot's. The channel belongs to the reactor's thread.
     def hijack
@@ -94,7 +94,7 @@ module PenstockWorker
       method(:hijack)
     end
 
-    def end_call
+    def end_hijacked_call
       @env = nil
     end
 
@@ -110,48 +110,48 @@ module PenstockWorker
     end
 
     def cancelled?
-      @gone
+      @disconnected
     end
 
     def send_whole(count, head, started, body)
-      finish
-      @reactor.put(Channel.answer(@id, Wire::FLAG_END, count, Wire.micros - started, head, body))
+      mark_ended
+      @reactor.queue_frame(Channel.encode_response(@id, Wire::FLAG_END, count, Wire.micros - started, head, body))
     end
 
     def send_head(count, head, started, body)
-      @begun = true
-      first = body.bytesize > Channel::DATA_MAX ? body.byteslice(0, Channel::DATA_MAX) : body
+      @has_started_response = true
+      first = body.bytesize > Channel::MAX_DATA_BYTES ? body.byteslice(0, Channel::MAX_DATA_BYTES) : body
       @window -= first.bytesize
-      @reactor.put(Channel.answer(@id, Wire::FLAG_STREAM, count, Wire.micros - started, head, first))
+      @reactor.queue_frame(Channel.encode_response(@id, Wire::FLAG_STREAM, count, Wire.micros - started, head, first))
       send_body(body.byteslice(first.bytesize, body.bytesize)) if first.bytesize < body.bytesize
     end
 
     def send_body(chunk)
       at = 0
       while at < chunk.bytesize
-        size = [chunk.bytesize - at, Channel::DATA_MAX, @window].min
-        next wait unless size.positive?
+        size = [chunk.bytesize - at, Channel::MAX_DATA_BYTES, @window].min
+        next wait_for_window unless size.positive?
 
         @window -= size
-        @reactor.put(Channel.data(@id, 0, chunk.byteslice(at, size)))
+        @reactor.queue_frame(Channel.encode_data(@id, 0, chunk.byteslice(at, size)))
         at += size
       end
     end
 
     def send_end
-      finish
-      @reactor.put(Channel.data(@id, Wire::FLAG_END, ""))
+      mark_ended
+      @reactor.queue_frame(Channel.encode_data(@id, Wire::FLAG_END, ""))
     end
 
     # Reads what a slot passes as a descriptor: the channel carries bytes only.
     def send_file(count, head, started, file, offset, length)
       left = [file.size - offset, 0].max
-      left = length if length != Wire::TO_THE_END && length < left
+      left = length if length != Wire::UNTIL_END && length < left
       file.seek(offset)
-      return send_whole(count, head, started, file.read(left) || "") if left <= Channel::DATA_MAX
+      return send_whole(count, head, started, file.read(left) || "") if left <= Channel::MAX_DATA_BYTES
 
       send_head(count, head, started, "")
-      while left.positive? && (piece = file.read([left, Channel::DATA_MAX].min))
+      while left.positive? && (piece = file.read([left, Channel::MAX_DATA_BYTES].min))
         left -= piece.bytesize
         send_body(piece)
       end
@@ -159,23 +159,23 @@ module PenstockWorker
     end
 
     # Sends RESET.
-    def send_reason(_kind, flags, reason)
-      finish
-      @reactor.put(Channel.reset(@id, flags, reason))
+    def send_failure(_kind, flags, reason)
+      mark_ended
+      @reactor.queue_frame(Channel.encode_reset(@id, flags, reason))
     end
 
     # Ends what has not ended yet.
-    def end_anyhow
+    def end_if_open
       @file&.close
       return if @ended || @reactor.closed
 
-      send_reason(Channel::RESET, 0, @gone ? "cancelled" : "the response is not complete")
+      send_failure(Channel::RESET, 0, @disconnected ? "cancelled" : "the response is not complete")
     end
 
     private
 
     def check_hijack
-      return unless @begun || @ended
+      return unless @has_started_response || @ended
 
       raise IOError, "the connection cannot be hijacked: its response has begun"
     end
@@ -190,23 +190,23 @@ module PenstockWorker
       end
       @hijacked = true
       @env["rack.hijack_io"] = ours
-      @reactor.put(Channel.hijack(@id))
+      @reactor.queue_frame(Channel.encode_hijack(@id))
     end
 
-    def wait
+    def wait_for_window
       wait_for_change
-      raise Wire::Disconnected if @gone
+      raise Wire::Disconnected if @disconnected
     end
 
     def wait_for_change
-      @changed ||= Async::Condition.new
-      @changed.wait unless @gone
+      @change_condition ||= Async::Condition.new
+      @change_condition.wait unless @disconnected
     end
 
-    def finish
+    def mark_ended
       @ended = true
       # A fiber of the application's may wait for more of the body.
-      @changed&.signal
+      @change_condition&.signal
     end
   end
 end

@@ -1,8 +1,8 @@
 # frozen_string_literal: true
 
 # Forks of this process: those that become workers, and those that are the application's own. `template` calls
-# `fork_worker` and, in the new worker, `die_with`. `boot` guards our descriptors: a process that the
-# application forks has them closed, and `leave_if_stranger` ends it when it comes back into our code,
+# `fork_worker` and, in the new worker, `die_with_server`. `boot` guards our descriptors: a process that the
+# application forks has them closed, and `exit_if_forked_by_app` ends it when it comes back into our code,
 # instead of letting it answer for its parent.
 #
 # What must stay true: a worker is no child of its template, and dies with its server however that goes; the
@@ -10,23 +10,23 @@
 module PenstockWorker
   # See above.
   module Forks
-    PARENT_DEADLINE = 5
+    PARENT_TIMEOUT = 5
     PR_SET_PDEATHSIG = 1
     # The number of prctl(2), which Ruby has no name for.
     PRCTL = { "x86_64" => 157, "aarch64" => 167, "arm64" => 167, "riscv64" => 167 }[RUBY_PLATFORM[/\A[^-]+/]]
     # Before Ruby 3.1 there is no hook at forks: then the process id tells.
     HAS_HOOK = Process.respond_to?(:_fork)
     # Handles SIGINT.
-    PASS_OVER = proc {}
-    private_constant :PARENT_DEADLINE, :PR_SET_PDEATHSIG, :PRCTL, :PASS_OVER
+    IGNORE_SIGNAL = proc {}
+    private_constant :PARENT_TIMEOUT, :PR_SET_PDEATHSIG, :PRCTL, :IGNORE_SIGNAL
 
     @guarded = []
-    @own_fork = @stranger = false
+    @own_fork = @forked_by_app = false
     @pid = Process.pid
-    @middle = 0
+    @intermediate_pid = 0
 
     # Comes before `Process._fork`.
-    module Hook
+    module ForkHook
       def _fork
         pid = super
         Forks.after_fork if pid.zero?
@@ -37,28 +37,28 @@ module PenstockWorker
     module_function
 
     # Closes these (IO objects that own their descriptors) in every process that the application forks.
-    def guard(*ios)
-      Process.singleton_class.prepend(Hook) if HAS_HOOK
+    def close_on_fork(*ios)
+      Process.singleton_class.prepend(ForkHook) if HAS_HOOK
       @guarded.concat(ios)
     end
 
     # Lets SIGINT pass this process by: a stop is the server's business. By a handler, because a program that the
     # application starts would inherit a signal that is ignored, and could not be interrupted; a process that it
     # forks gets Ruby's own handler back.
-    def survive_interrupts
-      trap("INT", PASS_OVER)
+    def ignore_interrupts
+      trap("INT", IGNORE_SIGNAL)
     end
 
     # Closes all that is guarded but `kept`: a new worker wants nothing of its template's, and a new template
     # nothing of what it served.
-    def release(kept = nil)
+    def close_guarded(kept = nil)
       @guarded.each { |io| io.close unless io.equal?(kept) }
       @guarded = kept ? [kept] : []
     end
 
     # Ends this process if the application has forked it; `error` is what it came back with.
-    def leave_if_stranger(error = nil)
-      return unless @stranger || (!HAS_HOOK && Process.pid != @pid)
+    def exit_if_forked_by_app(error = nil)
+      return unless @forked_by_app || (!HAS_HOOK && Process.pid != @pid)
 
       status = error.is_a?(SystemExit) ? error.status : 1
       begin
@@ -80,7 +80,7 @@ module PenstockWorker
       open_streams
       @own_fork = true
       middle = fork
-      return fork_again { |error| yield error } unless middle # rubocop:disable Style/ExplicitBlockArgument
+      return fork_from_intermediate { |error| yield error } unless middle # rubocop:disable Style/ExplicitBlockArgument
 
       begin
         Process.wait(middle)
@@ -98,13 +98,13 @@ module PenstockWorker
 
     # Waits until `server` is the parent of this new worker, and sees to it that the worker ends when that
     # does. A worker whose server has gone ends here.
-    def die_with(server)
-      deadline = Process.clock_gettime(Process::CLOCK_MONOTONIC) + PARENT_DEADLINE
-      while Process.ppid == @middle && Process.clock_gettime(Process::CLOCK_MONOTONIC) < deadline
+    def die_with_server(server)
+      deadline = Process.clock_gettime(Process::CLOCK_MONOTONIC) + PARENT_TIMEOUT
+      while Process.ppid == @intermediate_pid && Process.clock_gettime(Process::CLOCK_MONOTONIC) < deadline
         sleep(0.0002)
       end
       exit!(1) if Process.ppid != server
-      watch(server) unless signalled_at_death?
+      watch_parent(server) unless set_parent_death_signal
       # It may have gone in between.
       exit!(1) if Process.ppid != server
     end
@@ -118,20 +118,20 @@ module PenstockWorker
     def after_fork
       return if @own_fork
 
-      @stranger = true
+      @forked_by_app = true
       restore_interrupts
-      release
+      close_guarded
     end
 
     # Unless the application has a handler of its own by now.
     def restore_interrupts
       handler = trap("INT", "DEFAULT")
-      trap("INT", handler) unless handler.equal?(PASS_OVER)
+      trap("INT", handler) unless handler.equal?(IGNORE_SIGNAL)
     end
 
     # In the process in the middle, which never returns.
-    def fork_again
-      @middle = Process.pid
+    def fork_from_intermediate
+      @intermediate_pid = Process.pid
       begin
         child = fork
       rescue Exception => error # rubocop:disable Lint/RescueException
@@ -146,7 +146,7 @@ module PenstockWorker
       true
     end
 
-    def signalled_at_death?
+    def set_parent_death_signal
       return false unless PRCTL
 
       verbose = $VERBOSE
@@ -158,7 +158,7 @@ module PenstockWorker
       $VERBOSE = verbose
     end
 
-    def watch(server)
+    def watch_parent(server)
       Threads.start("parent") do
         sleep(0.5) while Process.ppid == server
         exit!(1)

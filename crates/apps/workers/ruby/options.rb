@@ -3,23 +3,25 @@
 # The command line of a process (`PROTOCOL.md`, "Starting a worker"). `boot` parses it first of all; nothing is
 # required for it, since no library may be loaded before Bundler has chosen its version.
 module PenstockWorker
+  FLAGS = %w[--template --gc-when-idle --may-become-template --ignore-threads].freeze
+
   # By name; whatever the server did not say has its default.
   Options = Struct.new(
-    :control_fd, :slot_fds, :io_slot_fds, :app, :dir, :entry, :interface, :template, :server_pid, :reactor,
-    :channel_fd, :files_fd, :collect_when_idle, :stay, :threads, :stop_timeout, :fork_anyway
+    :control_fd, :slot_fds, :spare_slot_fds, :app, :dir, :entry, :interface, :template, :server_pid, :reactor,
+    :channel_fd, :files_fd, :gc_when_idle, :may_become_template, :threads, :stop_timeout, :ignore_threads
   ) do
     def self.parse(arguments)
       rest = arguments.dup
-      flags = %w[--template --collect-when-idle --stay --fork-anyway].to_h { |name| [name, !rest.delete(name).nil?] }
+      flags = FLAGS.to_h { |name| [name, !rest.delete(name).nil?] }
       given = rest.each_slice(2).to_h
       options = new(
-        Integer(given.fetch("--control-fd")), numbers(given["--slot-fds"]), numbers(given["--io-slot-fds"]),
+        Integer(given.fetch("--control-fd")), numbers(given["--slot-fds"]), numbers(given["--spare-slot-fds"]),
         given.fetch("--app", "app"), given.fetch("--dir", "."), given.fetch("--entry"),
         given.fetch("--interface", "rack"), flags["--template"],
         Integer(given.fetch("--server-pid", Process.ppid)), given["--reactor"],
-        given["--channel-fd"]&.to_i, given["--files-fd"]&.to_i, flags["--collect-when-idle"], flags["--stay"],
+        given["--channel-fd"]&.to_i, given["--files-fd"]&.to_i, flags["--gc-when-idle"], flags["--may-become-template"],
         Integer(given.fetch("--threads", 1)), Float(given.fetch("--stop-timeout", 10)),
-        flags["--fork-anyway"]
+        flags["--ignore-threads"]
       )
       options.check
     rescue KeyError, ArgumentError => error

@@ -9,7 +9,7 @@
 # next request finds this thread in order.
 module PenstockWorker
   # The application does something that Rack does not allow.
-  class RuleBroken < StandardError; end
+  class AppProtocolError < StandardError; end
 
   # One thread's application runner.
   class RackApp
@@ -21,69 +21,69 @@ module PenstockWorker
 
     # Answers requests until the server closes the slot.
     def serve
-      @slot.begin_serving
+      @slot.bind_thread
       while (request = @slot.receive)
         started = Wire.micros
         env, body = request
         is_whole = body.instance_of?(String)
-        input = is_whole ? StringIO.new(body) : Input.open(@slot, body, @rack_major)
+        input = is_whole ? StringIO.new(body) : RequestBody.open(@slot, body, @rack_major)
         env["rack.input"] = input
         env["rack.hijack"] = @slot.hijacker
         env["rack.response_finished"] = [] if @rack_major >= 3
-        answer(env, Response.new(@slot, started, input, @rack_major))
+        run_request(env, Response.new(@slot, started, input, @rack_major))
         input.close unless is_whole
         # What the application has taken over is its own: nothing here may keep it open.
-        request = env = @slot.end_call if @slot.hijacked
+        request = env = @slot.end_hijacked_call if @slot.hijacked
       end
     rescue Wire::Disconnected
-      Forks.leave_if_stranger
+      Forks.exit_if_forked_by_app
     end
 
     private
 
-    def answer(env, response)
+    def run_request(env, response)
       error = nil
       begin
         result = @app.call(env)
-        Forks.leave_if_stranger unless Forks::HAS_HOOK
-        @slot.hijacked ? response.leave(result) : response.send(*checked(result))
+        Forks.exit_if_forked_by_app unless Forks::HAS_HOOK
+        @slot.hijacked ? response.finish_hijacked(result) : response.send(*checked_result(result))
       rescue Wire::Disconnected, Wire::Error
-        Forks.leave_if_stranger
+        Forks.exit_if_forked_by_app
         raise
-      rescue BodyCut => error
+      rescue RequestBodyCut => error
         # Nobody waits for an answer, and there is nothing to mend.
-        Forks.leave_if_stranger(error)
+        Forks.exit_if_forked_by_app(error)
         response.fail(error)
       # SystemExit too: it ends the request, the server ends processes.
       rescue Exception => error # rubocop:disable Lint/RescueException
-        Forks.leave_if_stranger(error)
-        report(error, env)
+        Forks.exit_if_forked_by_app(error)
+        log_exception(error, env)
         response.fail(error)
       end
     ensure
-      response.close { |failure| report(failure, env) }
-      finished(env, response, error) if @rack_major >= 3
+      response.close { |failure| log_exception(failure, env) }
+      run_finished_callbacks(env, response, error) if @rack_major >= 3
     end
 
-    def checked(result)
+    def checked_result(result)
       return result if result.is_a?(Array) && result.size == 3
 
-      raise RuleBroken, "the application returned #{result.class}, not an array of three"
+      raise AppProtocolError, "the application returned #{result.class}, not an array of three"
     end
 
-    def finished(env, response, error)
+    def run_finished_callbacks(env, response, error)
       callbacks = env["rack.response_finished"]
       return if callbacks.nil? || callbacks.empty?
 
       callbacks.reverse_each do |callback|
         callback.call(env, response.status, response.headers, error)
       rescue Exception => failure # rubocop:disable Lint/RescueException
-        report(failure, env)
+        log_exception(failure, env)
       end
     end
 
     # Writes one head line and the backtrace, in one piece, to standard error.
-    def report(error, env)
+    def log_exception(error, env)
       path = "#{env["SCRIPT_NAME"]}#{env["PATH_INFO"]}".b.inspect[1..-2]
       text = error.full_message(highlight: false, order: :top)
       $stderr.write("error in #{env["REQUEST_METHOD"]} #{path}\n#{text.chomp}\n")

@@ -10,7 +10,7 @@ module PenstockWorker
   # Tables by Rack version.
   module RackEnv
     # Left out by the server when it is so (`PROTOCOL.md`).
-    USUAL = {
+    DEFAULT_VARIABLES = {
       "rack.url_scheme" => "http",
       "SCRIPT_NAME" => "",
       "QUERY_STRING" => "",
@@ -20,8 +20,8 @@ module PenstockWorker
     }.freeze
 
     # Entries that make a table grow to hold 32, as most requests need.
-    GROWTH = (1..17).to_h { |number| [number, nil] }.freeze
-    private_constant :GROWTH
+    CAPACITY_ENTRIES = (1..17).to_h { |number| [number, nil] }.freeze
+    private_constant :CAPACITY_ENTRIES
 
     module_function
 
@@ -29,17 +29,17 @@ module PenstockWorker
     # request adds to its copy: without that every copy is made anew when it has got 16 entries (2 %
     # of a small request).
     def base(rack_major, multithread:, slot: nil)
-      GROWTH.dup.clear.update(table(rack_major, multithread, slot))
+      CAPACITY_ENTRIES.dup.clear.update(table(rack_major, multithread, slot))
     end
 
     def table(rack_major, multithread, slot)
       both = {
         "rack.errors" => $stderr,
-        **USUAL,
+        **DEFAULT_VARIABLES,
         "rack.hijack?" => true,
         "penstock.prevent_fork" => PenstockWorker.method(:prevent_fork),
-        "penstock.mark_as_io_bound" => slot ? slot.method(:mark_as_io_bound) : TELL_NOBODY,
-        "penstock.extend_timeout" => slot ? slot.method(:extend_timeout) : TELL_NOBODY
+        "penstock.mark_as_io_bound" => slot ? slot.method(:mark_as_io_bound) : UNSUPPORTED_IN_REACTOR,
+        "penstock.extend_timeout" => slot ? slot.method(:extend_timeout) : UNSUPPORTED_IN_REACTOR
       }
       return both if rack_major >= 3
 

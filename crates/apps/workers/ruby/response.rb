@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
 # One Rack response: checks what the application returned and chooses how it leaves. `rack_app` calls
-# `send`, `fail` when anything raises, and `close` in any case; `stream` writes through it.
+# `send`, `fail` when anything raises, and `close` in any case; `streaming_body` writes through it.
 #
 # What must stay true: nothing is sent twice, nothing after the end; a head that could split a
 # response is refused here, where the application's mistake can still be named.
@@ -15,7 +15,7 @@ module PenstockWorker
       @started = started
       @input = input
       @rack_major = rack_major
-      @sent = @over = false
+      @is_head_sent = @is_finished = false
     end
 
     # Sends what the application returned.
@@ -37,38 +37,38 @@ module PenstockWorker
       elsif body.respond_to?(:call)
         send_call(body)
       else
-        raise RuleBroken, "a body of #{body.class} responds to neither each nor call"
+        raise AppProtocolError, "a body of #{body.class} responds to neither each nor call"
       end
     end
 
     # The application has hijacked the connection: what it returned is nobody's.
-    def leave(result)
+    def finish_hijacked(result)
       @body = result[2] if result.is_a?(Array)
       finish
     end
 
     # Ends the response after an exception.
     def fail(error)
-      return if @over
+      return if @is_finished
       return finish if @slot.hijacked
 
-      @over = true
+      @is_finished = true
       reason = "application raised #{error.class.name}"
-      if @sent
-        @slot.send_reason(Wire::ABORT, 0, reason)
-      elsif error.is_a?(RuleBroken)
-        @slot.send_reason(Wire::FAILED, Wire::FLAG_PROTOCOL, error.message)
+      if @is_head_sent
+        @slot.send_failure(Wire::ABORT, 0, reason)
+      elsif error.is_a?(AppProtocolError)
+        @slot.send_failure(Wire::FAILED, Wire::FLAG_PROTOCOL_ERROR, error.message)
       else
-        @slot.send_reason(Wire::FAILED, 0, reason)
+        @slot.send_failure(Wire::FAILED, 0, reason)
       end
     end
 
     # Closes the body; yields what that raises.
     def close
-      @over = true
-      return if @body.instance_of?(Array) || @closed || !@body.respond_to?(:close)
+      @is_finished = true
+      return if @body.instance_of?(Array) || @is_body_closed || !@body.respond_to?(:close)
 
-      @closed = true
+      @is_body_closed = true
       @body.close
     rescue Exception => error # rubocop:disable Lint/RescueException
       yield error
@@ -76,33 +76,33 @@ module PenstockWorker
 
     # Sends one chunk of a body of unknown length, the head before the first.
     def send_chunk(chunk)
-      if @sent
+      if @is_head_sent
         @slot.send_body(chunk)
-      elsif chunk.bytesize <= Wire::BODY_FRAME_MAX
-        @sent = true
-        @slot.send_head(@count, @head, @started, chunk)
+      elsif chunk.bytesize <= Wire::MAX_BODY_FRAME_BYTES
+        @is_head_sent = true
+        @slot.send_head(@string_count, @head, @started, chunk)
       else
-        @sent = true
-        @slot.send_head(@count, @head, @started, "")
+        @is_head_sent = true
+        @slot.send_head(@string_count, @head, @started, "")
         @slot.send_body(chunk)
       end
     end
 
     # Ends a streamed response.
     def finish
-      return if @over
+      return if @is_finished
 
-      @over = true
+      @is_finished = true
       @slot.send_end
     end
 
     # Whether the client has gone; then the response is ended too.
     def cancelled?
-      return true if @over
+      return true if @is_finished
       return false unless @slot.cancelled?
 
-      @over = true
-      @slot.send_reason(Wire::ABORT, 0, "cancelled")
+      @is_finished = true
+      @slot.send_failure(Wire::ABORT, 0, "cancelled")
       true
     end
 
@@ -111,7 +111,7 @@ module PenstockWorker
     # Makes the head; gives what the header `rack.hijack` holds.
     def build_head
       status = Integer(@status, exception: false)
-      raise RuleBroken, "status #{@status.inspect}" unless status&.between?(200, 599) || status == 101
+      raise AppProtocolError, "status #{@status.inspect}" unless status&.between?(200, 599) || status == 101
 
       hijack = nil
       strings = [status.to_s]
@@ -121,29 +121,29 @@ module PenstockWorker
         elsif name.start_with?("rack.")
           hijack = value if name == "rack.hijack"
         else
-          add_lines(strings, name, value)
+          add_multi_value(strings, name, value)
         end
       end
-      hijack = hijack_of_switch(hijack) if status == 101
+      hijack = hijack_for_101(hijack) if status == 101
 
-      @count = strings.size
+      @string_count = strings.size
       @head = Wire.join_head(strings)
       hijack
     rescue ArgumentError, NoMethodError, TypeError => error
-      raise RuleBroken, "bad headers: #{error.message}"
+      raise AppProtocolError, "bad headers: #{error.message}"
     end
 
     # A body that writes itself takes the connection over behind a 101 (Rack 3), as `rack.hijack`
     # does.
-    def hijack_of_switch(hijack)
+    def hijack_for_101(hijack)
       hijack ||= @body if @body.respond_to?(:call) && !@body.respond_to?(:each)
       return hijack if hijack
 
-      raise RuleBroken, "status 101 without rack.hijack, or a body that responds to call"
+      raise AppProtocolError, "status 101 without rack.hijack, or a body that responds to call"
     end
 
     # Several values of one name: an array in Rack 3, lines of one string in Rack 2.
-    def add_lines(strings, name, value)
+    def add_multi_value(strings, name, value)
       lines = value.is_a?(Array) ? value : value.to_s.split("\n")
       lines = [""] if lines.empty? && !value.is_a?(Array)
       lines.each { |line| strings << name << line.to_s }
@@ -153,52 +153,52 @@ module PenstockWorker
     def to_array(body)
       parts = body.to_ary
       # In Rack 3 `to_ary` closes the body itself.
-      @closed = @rack_major >= 3 unless parts.nil?
+      @is_body_closed = @rack_major >= 3 unless parts.nil?
       parts
     end
 
     def send_array(parts)
-      whole = parts.size == 1 ? checked(parts[0]) : join(parts)
-      if whole && whole.bytesize <= Wire::WHOLE_MAX
+      whole = parts.size == 1 ? checked_chunk(parts[0]) : join_chunks(parts)
+      if whole && whole.bytesize <= Wire::MAX_WHOLE_BODY_BYTES
         send_whole(whole)
       else
         send_each(parts)
       end
     end
 
-    def join(parts)
-      return if parts.sum { |part| checked(part).bytesize } > Wire::JOIN_MAX
+    def join_chunks(parts)
+      return if parts.sum { |part| checked_chunk(part).bytesize } > Wire::MAX_JOIN_BYTES
 
       parts.each_with_object(String.new) { |part, whole| whole << part.b }
     end
 
     def send_whole(body)
-      @sent = @over = true
-      @slot.send_whole(@count, @head, @started, body)
+      @is_head_sent = @is_finished = true
+      @slot.send_whole(@string_count, @head, @started, body)
     end
 
     def send_each(body)
       declared = declared_length
       body.each do |chunk|
-        next if checked(chunk).empty?
+        next if checked_chunk(chunk).empty?
 
-        raise RuleBroken, "more body than Content-Length" if @over
+        raise AppProtocolError, "more body than Content-Length" if @is_finished
         # Whole already, as most responses are. The rest is only run.
-        next send_whole(chunk) if !@sent && declared == chunk.bytesize && declared <= Wire::WHOLE_MAX
-        return nil if @sent && cancelled?
+        next send_whole(chunk) if !@is_head_sent && declared == chunk.bytesize && declared <= Wire::MAX_WHOLE_BODY_BYTES
+        return nil if @is_head_sent && cancelled?
 
         send_chunk(chunk)
       end
-      return if @over
+      return if @is_finished
 
-      @sent ? finish : send_whole("")
+      @is_head_sent ? finish : send_whole("")
     end
 
     def send_call(body)
       send_chunk("")
-      body.call(Stream.new(self, @input))
+      body.call(StreamingBodyIO.new(self, @input))
       finish
-    rescue ClientGone
+    rescue ClientDisconnected
       nil
     end
 
@@ -219,8 +219,8 @@ module PenstockWorker
       file = File.open(path, "rb")
       return false unless file.stat.file?
 
-      @sent = @over = true
-      @slot.send_file(@count, @head, @started, file, 0, declared_length || Wire::TO_THE_END)
+      @is_head_sent = @is_finished = true
+      @slot.send_file(@string_count, @head, @started, file, 0, declared_length || Wire::UNTIL_END)
       true
     rescue SystemCallError
       false
@@ -237,10 +237,10 @@ module PenstockWorker
       nil
     end
 
-    def checked(chunk)
+    def checked_chunk(chunk)
       return chunk if chunk.is_a?(String)
 
-      raise RuleBroken, "the body holds #{chunk.class}, not String"
+      raise AppProtocolError, "the body holds #{chunk.class}, not String"
     end
   end
 end

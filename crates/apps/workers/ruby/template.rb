@@ -32,7 +32,7 @@ module PenstockWorker
         end
 
         is_worker = Forks.fork_worker do |error|
-          socket.write(Wire.frame(Wire::FORK_FAILED, 0, payload + error.message[0, Wire::REASON_MAX].scrub.b))
+          socket.write(Wire.frame(Wire::FORK_FAILED, 0, payload + error.message[0, Wire::MAX_REASON_BYTES].scrub.b))
         end
         return begin_worker(files, server, streams) if is_worker
 
@@ -43,23 +43,23 @@ module PenstockWorker
     # What descriptors 1 and 2 are now: an application that gives them another meaning while it loads keeps it
     # in its workers.
     def standard_streams
-      [identity(1), identity(2)]
+      [file_identity(1), file_identity(2)]
     end
 
     def begin_worker(files, server, streams)
-      Forks.release
+      Forks.close_guarded
       Process.setpgid(0, 0)
       # All out of the way first: they may have come as 1 or 2 where the application has closed those.
-      control, *moved = files.map { |file| Wire.adopt(file) }
+      control, *moved = files.map { |file| Wire.adopt_fd(file) }
       moved.each_with_index do |io, at|
-        use_stream(io, at + 1) if identity(at + 1) == streams[at]
+        use_stream(io, at + 1) if file_identity(at + 1) == streams[at]
         io.close
       end
-      Forks.guard(control)
-      Forks.die_with(server)
-      PenstockWorker.hello(control)
+      Forks.close_on_fork(control)
+      Forks.die_with_server(server)
+      PenstockWorker.send_hello(control)
       sockets = receive_sockets(control)
-      Forks.guard(*sockets.all)
+      Forks.close_on_fork(*sockets.all)
       [control, sockets]
     end
 
@@ -80,13 +80,13 @@ module PenstockWorker
         end
 
         kinds.each_char.zip(files) do |letter, file|
-          found.fetch(letter) { raise Wire::Error, "a socket of unknown kind" } << Wire.adopt(file)
+          found.fetch(letter) { raise Wire::Error, "a socket of unknown kind" } << Wire.adopt_fd(file)
         end
         return Sockets.new(found["s"], found["i"], found["c"][0], found["f"][0]) if flags == Wire::FLAG_END
       end
     end
 
-    def identity(number)
+    def file_identity(number)
       stat = IO.for_fd(number, autoclose: false).stat
       [stat.dev, stat.ino]
     rescue SystemCallError

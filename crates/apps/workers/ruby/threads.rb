@@ -4,7 +4,7 @@
 # no other. `boot` asks before a template says READY, and notes at the very start how many threads are the
 # interpreter's own.
 #
-# Threads of Ruby do not prevent a fork: Ruby gives up what the others had locked, every Rails application has
+# Threads of Ruby do not prevent a fork: Ruby gives up what the other_threads had locked, every Rails application has
 # some, and libraries start theirs again. They are named in the log, but for those that say of themselves that they
 # are `fork_safe` (a thread variable, as Puma has it). Threads of native libraries do prevent it: nobody gives up
 # their locks.
@@ -13,21 +13,21 @@
 module PenstockWorker
   # See above.
   module Threads
-    DEADLINE = 0.2
-    NAMES_MAX = 8
+    SETTLE_TIMEOUT = 0.2
+    MAX_NAMES = 8
     # Most that Ruby is thought to keep for later use.
-    KEPT_MAX = 256
-    private_constant :DEADLINE, :NAMES_MAX, :KEPT_MAX
+    MAX_CACHED_THREADS = 256
+    private_constant :SETTLE_TIMEOUT, :MAX_NAMES, :MAX_CACHED_THREADS
 
-    @house = 0
+    @interpreter_threads = 0
 
     module_function
 
     # Before anything of the application's runs: what there is now is the interpreter's. From Ruby 3.3 on it has a
     # timer, which may also come later.
-    def note_house
+    def record_interpreter_threads
       timers = (RUBY_VERSION <=> "3.3").negative? ? 0 : 1
-      @house = [tasks - Thread.list.size, timers].max
+      @interpreter_threads = [tasks - Thread.list.size, timers].max
     end
 
     # Begins a thread of ours: it is through with before a fork, or begun again after it.
@@ -41,19 +41,19 @@ module PenstockWorker
     # Why nothing may be forked from this process now, if so: what the application said, or native threads,
     # unless it is `anyway`.
     def prevents_fork(anyway)
-      return PenstockWorker.fork_prevented if PenstockWorker.fork_prevented || anyway
+      return PenstockWorker.fork_prevented_reason if PenstockWorker.fork_prevented_reason || anyway
 
-      native = foreign_after_a_moment
+      native = settled_native_threads
       native.positive? ? "#{native} native threads run" : nil
     end
 
     # The names of the threads of Ruby that a fork leaves behind; nil when there are none.
     def left_behind
-      left = others.reject { |thread| thread.thread_variable_get(:fork_safe) }
+      left = other_threads.reject { |thread| thread.thread_variable_get(:fork_safe) }
       return if left.empty?
 
-      names = left.first(NAMES_MAX).map { |thread| name_of(thread) }.join(", ")
-      left.size > NAMES_MAX ? "#{names} and #{left.size - NAMES_MAX} more" : names
+      names = left.first(MAX_NAMES).map { |thread| name_of(thread) }.join(", ")
+      left.size > MAX_NAMES ? "#{names} and #{left.size - MAX_NAMES} more" : names
     end
 
     # Its name, or where it was begun.
@@ -62,15 +62,15 @@ module PenstockWorker
       thread.name || text[%r{[^/ ]+\.\w+:\d+}] || text
     end
 
-    def others
+    def other_threads
       Thread.list - [Thread.main]
     end
 
     # A thread that has just ended is counted for a moment.
-    def foreign_after_a_moment
-      deadline = Process.clock_gettime(Process::CLOCK_MONOTONIC) + DEADLINE
+    def settled_native_threads
+      deadline = Process.clock_gettime(Process::CLOCK_MONOTONIC) + SETTLE_TIMEOUT
       loop do
-        native = foreign
+        native = native_threads
         return native if native <= 0 || Process.clock_gettime(Process::CLOCK_MONOTONIC) > deadline
 
         sleep(0.005)
@@ -79,31 +79,31 @@ module PenstockWorker
 
     # How many threads are not Ruby's. Up to Ruby 3.2 one that has ended is kept for a minute, for the next: as many
     # as a new thread does not add to are such.
-    def foreign
-      return 0 unless surplus.positive?
+    def native_threads
+      return 0 unless unknown_tasks.positive?
 
       kept = []
-      until kept.size == KEPT_MAX
+      until kept.size == MAX_CACHED_THREADS
         before = tasks
         kept << Thread.new { Thread.stop }
         Thread.pass until kept.last.stop?
-        break if tasks > before || !surplus.positive?
+        break if tasks > before || !unknown_tasks.positive?
       end
-      surplus
+      unknown_tasks
     rescue ThreadError
-      surplus
+      unknown_tasks
     ensure
       kept&.each { |thread| thread.kill.join }
     end
 
-    def surplus
-      tasks - Thread.list.size - @house
+    def unknown_tasks
+      tasks - Thread.list.size - @interpreter_threads
     end
 
     def tasks
       Dir.children("/proc/self/task").size
     rescue SystemCallError
-      Thread.list.size + @house
+      Thread.list.size + @interpreter_threads
     end
   end
 end

@@ -10,23 +10,23 @@
 module PenstockWorker
   # Numbers of the protocol, and forms of its frames.
   module Wire
-    VERSION = 2
-    PAYLOAD_MAX = 64 << 20
-    HEAD_MAX = 256 << 10
+    PROTOCOL_VERSION = 2
+    MAX_PAYLOAD_BYTES = 64 << 20
+    MAX_HEAD_BYTES = 256 << 10
 
     REQUEST = 1
     CANCEL = 2
-    COLLECT = 3
+    COLLECT_GARBAGE = 3
     INPUT = 4
-    FD_PLEASE = 16
+    FD_REQUEST = 16
     HEAD = 17
     BODY = 18
     FILE = 19
     ABORT = 20
     FAILED = 21
     IO_BOUND = 22
-    EXTEND = 23
-    COLLECTED = 24
+    EXTEND_DEADLINE = 23
+    GARBAGE_COLLECTED = 24
     PULL = 25
     HIJACK = 26
     HELLO = 32
@@ -43,29 +43,29 @@ module PenstockWorker
     FLAG_END = 1
     FLAG_STREAM = 2
     FLAG_HAS_FD = 2
-    FLAG_PROTOCOL = 1
-    FLAG_CUT = 2
+    FLAG_PROTOCOL_ERROR = 1
+    FLAG_INPUT_ABORTED = 2
 
-    TO_THE_END = 0xffff_ffff_ffff_ffff
+    UNTIL_END = 0xffff_ffff_ffff_ffff
     # A whole body up to this size travels in the head's frame, so that the server knows its length.
-    WHOLE_MAX = 32 << 20
+    MAX_WHOLE_BODY_BYTES = 32 << 20
     # Up to here copying is cheaper than a second buffer for the kernel to gather.
-    JOIN_MAX = 64 << 10
-    BODY_FRAME_MAX = 256 << 10
-    REASON_MAX = 1000
+    MAX_JOIN_BYTES = 64 << 10
+    MAX_BODY_FRAME_BYTES = 256 << 10
+    MAX_REASON_BYTES = 1000
     # Bytes of a request's body in one INPUT.
-    INPUT_MAX = 60 << 10
+    MAX_INPUT_BYTES = 60 << 10
     # One receive takes a batch of requests; a larger request makes the buffer grow for its time.
     BUFFER_BYTES = 64 << 10
     # Longest extension of a request's time, in seconds.
-    EXTEND_MAX = 86_400
+    MAX_EXTEND_SECONDS = 86_400
     # Descriptors that travel with one frame.
-    FDS_MAX = 64
+    MAX_FDS = 64
     # Room for them. Without this number `recvmsg` asks again until it has as many as were sent, which
     # is never in a process that may open no more.
     CONTROL_BYTES = 512
     # Descriptors of ours begin here: out of the reach of code that closes "all" small numbers.
-    FD_MIN = 100
+    MIN_FD = 100
     F_DUPFD_CLOEXEC = 1030
     private_constant :F_DUPFD_CLOEXEC
 
@@ -77,9 +77,9 @@ module PenstockWorker
     class Disconnected < Exception; end # rubocop:disable Lint/InheritException
 
     # The beginning of a request's body, whose rest is to be pulled.
-    class FirstPart < String; end
+    class PartialBody < String; end
 
-    CONTROLS = "\x00-\x08\x0a-\x1f\x7f"
+    CONTROL_CHARS = "\x00-\x08\x0a-\x1f\x7f"
 
     module_function
 
@@ -92,19 +92,19 @@ module PenstockWorker
     def join_head(strings)
       head = strings.join("\0")
       head = head.b unless head.ascii_only?
-      raise ArgumentError, "a control character" if head.count(CONTROLS) != strings.size - 1
-      raise ArgumentError, "more than 256 KiB" if head.bytesize > HEAD_MAX || strings.size > 0xffff
+      raise ArgumentError, "a control character" if head.count(CONTROL_CHARS) != strings.size - 1
+      raise ArgumentError, "more than 256 KiB" if head.bytesize > MAX_HEAD_BYTES || strings.size > 0xffff
 
       head
     rescue EncodingError
       join_head(strings.map(&:b))
     end
 
-    # The same file at a number of `FD_MIN` or more; no program inherits it. Its owner is the IO that is
+    # The same file at a number of `MIN_FD` or more; no program inherits it. Its owner is the IO that is
     # returned, whoever else uses the number.
-    def adopt(io)
+    def adopt_fd(io)
       io = IO.for_fd(io) if io.is_a?(Integer)
-      moved = IO.for_fd(duplicate(io))
+      moved = IO.for_fd(duplicate_fd(io))
       io.close
       moved
     rescue Errno::EINVAL, Errno::EMFILE
@@ -113,9 +113,9 @@ module PenstockWorker
       io
     end
 
-    # The number of a second descriptor of the same file, as in `adopt`.
-    def duplicate(io)
-      io.fcntl(F_DUPFD_CLOEXEC, FD_MIN)
+    # The number of a second descriptor of the same file, as in `adopt_fd`.
+    def duplicate_fd(io)
+      io.fcntl(F_DUPFD_CLOEXEC, MIN_FD)
     end
 
     # The file that comes with the next byte, or with these bytes and no others. Not by `recv_io`: it drops a message whose descriptor this
@@ -142,7 +142,7 @@ module PenstockWorker
       files = controls.flat_map { |control| control.unix_rights || [] }
       head = fill_control(socket, head, 8) or return
       kind, flags, count, length = head.unpack("CCvV")
-      unless [FORK, SLOTS, PROMOTE, DISMISS].include?(kind) && count.zero? && length <= FDS_MAX && files.size <= FDS_MAX
+      unless [FORK, SLOTS, PROMOTE, DISMISS].include?(kind) && count.zero? && length <= MAX_FDS && files.size <= MAX_FDS
         raise Error, "an unknown control frame of kind #{kind}"
       end
 
@@ -178,32 +178,32 @@ module PenstockWorker
     attr_reader :hijacked
     # What each environment begins as a copy of; what is called before the server hears of an I/O-bound
     # request (false keeps it from that), and when the server asks for a collection of garbage.
-    attr_writer :base, :before_mark, :collect
+    attr_writer :base, :before_io_bound, :collect
 
     def initialize(socket)
       @socket = socket
       @base = {}
-      @before_mark = -> { true }
+      @before_io_bound = -> { true }
       @collect = -> {}
       @lock = Mutex.new
-      @guest = false
+      @has_other_sender = false
       # Whoever reads the socket for a body that still comes has it.
       @input_lock = Mutex.new
       # The body of the request at hand still comes; a PULL is not answered; CANCEL came meanwhile.
-      @streamed = @waiting = @was_cancelled = false
+      @has_streamed_body = @is_pull_pending = @was_cancelled = false
       @socket.sync = true
-      @seq = @ended = @marked = @begun = -1
+      @seq = @ended_seq = @io_bound_seq = @streaming_seq = -1
       @hijacked = false
       @buffer = String.new(capacity: BUFFER_BYTES + 1)
-      @more = String.new
-      @start = @limit = @scanned = 0
+      @receive_buffer = String.new
+      @start = @limit = @scanned_to = 0
     end
 
-    # The next request as [env, body]; body is nil when it is a file to be asked for, a `FirstPart`
+    # The next request as [env, body]; body is nil when it is a file to be asked for, a `PartialBody`
     # when the rest is to be pulled. Nil when the server has closed the socket.
     def receive
       # A thread of the application's may wait for a piece still. It is told that there is none.
-      @input_lock.synchronize { nil } if @waiting
+      @input_lock.synchronize { nil } if @is_pull_pending
       loop do
         if @limit - @start >= 12
           kind, flags, count, length, first = frame_at(@start)
@@ -216,35 +216,35 @@ module PenstockWorker
           else
             # A cancellation that is read here is for a response that has ended: those that matter
             # are found by `cancelled?` before the worker comes back here.
-            kind == COLLECT ? answer_collect(flags, count, length) : check_cancel(kind, flags, count, length)
+            kind == COLLECT_GARBAGE ? answer_gc(flags, count, length) : check_cancel(kind, flags, count, length)
             @start = stop
             next
           end
-        elsif @limit - @start >= 8 && @buffer.getbyte(@start) == COLLECT
+        elsif @limit - @start >= 8 && @buffer.getbyte(@start) == COLLECT_GARBAGE
           _, flags, count, length = @buffer.byteslice(@start, 8).unpack("CCvV")
-          answer_collect(flags, count, length)
+          answer_gc(flags, count, length)
           @start += 8
           next
         elsif @limit - @start >= 8 && @buffer.getbyte(@start) == INPUT
           next if skip_input(@start + 8 + @buffer.byteslice(@start, 8).unpack("CCvV")[3])
         end
-        return unless fill
+        return unless fill_buffer
       end
     end
 
     # Whether the server has cancelled the request received last; never blocks.
     def cancelled?
-      return cancelled_beside_body? if @streamed
+      return cancelled_beside_body? if @has_streamed_body
 
       receive_waiting if @limit < BUFFER_BYTES
-      at = [@scanned, @start].max
+      at = [@scanned_to, @start].max
       while @limit - at >= 12
         kind, flags, count, length, first = frame_at(at)
         at += 8 + length
         next unless kind == CANCEL
 
         check_cancel(kind, flags, count, length)
-        @scanned = at
+        @scanned_to = at
         return true if first == (@seq & 0xffff_ffff)
       end
       false
@@ -252,12 +252,12 @@ module PenstockWorker
 
     # Asks for the body file of the request received last.
     def receive_file
-      send_more(Wire.frame(FD_PLEASE, 0, ""))
+      send_more(Wire.frame(FD_REQUEST, 0, ""))
       Wire.receive_file(@socket)
     end
 
     # What pulls the body of the request received last, piece by piece.
-    def puller
+    def body_puller
       seq = @seq
       -> { pull(seq) }
     end
@@ -266,10 +266,10 @@ module PenstockWorker
     # Nil when the rest never comes, or the response has ended.
     def pull(seq)
       @input_lock.synchronize do
-        return if @waiting ? @seq != seq : !ask_for_input(seq)
+        return if @is_pull_pending ? @seq != seq : !ask_for_input(seq)
 
         until (piece = next_input)
-          raise Disconnected unless fill
+          raise Disconnected unless fill_buffer
         end
         piece if piece[0]
       end
@@ -278,19 +278,19 @@ module PenstockWorker
     # `penstock.mark_as_io_bound`: the request at hand waits for something else than the processor. True
     # when the server was told, false when it knew or the response has ended.
     def mark_as_io_bound
-      return false if @marked == @seq || !@before_mark.call
+      return false if @io_bound_seq == @seq || !@before_io_bound.call
 
-      say([IO_BOUND, 0, 0, 0].pack("CCvV")) { @marked != @seq && (@marked = @seq) }
+      send_notice([IO_BOUND, 0, 0, 0].pack("CCvV")) { @io_bound_seq != @seq && (@io_bound_seq = @seq) }
     end
 
     # `penstock.extend_timeout`: the request at hand may take so many seconds from now on (1 to 86,400). True
     # when the server was told, false when the response has ended.
     def extend_timeout(seconds)
-      unless seconds.between?(1, EXTEND_MAX)
-        raise ArgumentError, "extend_timeout takes 1 to #{EXTEND_MAX} seconds, not #{seconds}"
+      unless seconds.between?(1, MAX_EXTEND_SECONDS)
+        raise ArgumentError, "extend_timeout takes 1 to #{MAX_EXTEND_SECONDS} seconds, not #{seconds}"
       end
 
-      say([EXTEND, 0, 0, 4, seconds.ceil].pack("CCvVV"))
+      send_notice([EXTEND_DEADLINE, 0, 0, 4, seconds.ceil].pack("CCvVV"))
     end
 
     # Sends a response whose body is complete. Packed with its head: raw bytes whatever their encodings.
@@ -298,38 +298,38 @@ module PenstockWorker
       size = body.bytesize
       head_len = head.bytesize
       numbers = [HEAD, FLAG_END, count, 8 + head_len + size, elapsed(started), head_len, head]
-      if size <= JOIN_MAX
-        send_last((numbers << body).pack("CCvVVVa*a*"))
+      if size <= MAX_JOIN_BYTES
+        send_final((numbers << body).pack("CCvVVVa*a*"))
       else
-        send_last(numbers.pack("CCvVVVa*"), body)
+        send_final(numbers.pack("CCvVVVa*"), body)
       end
     end
 
-    # Sends a head and the first part of its body, at most `BODY_FRAME_MAX`; more follows.
+    # Sends a head and the first part of its body, at most `MAX_BODY_FRAME_BYTES`; more follows.
     def send_head(count, head, started, body)
-      @begun = @seq
+      @streaming_seq = @seq
       send_more(stream_head(count, head, started, body.bytesize), body)
     end
 
     # Sends a piece of a streamed body.
     def send_body(chunk)
       size = chunk.bytesize
-      return send_more([BODY, 0, 0, size].pack("CCvV"), chunk) if size <= BODY_FRAME_MAX
+      return send_more([BODY, 0, 0, size].pack("CCvV"), chunk) if size <= MAX_BODY_FRAME_BYTES
 
-      (0...size).step(BODY_FRAME_MAX) { |at| send_body(chunk.byteslice(at, BODY_FRAME_MAX)) }
+      (0...size).step(MAX_BODY_FRAME_BYTES) { |at| send_body(chunk.byteslice(at, MAX_BODY_FRAME_BYTES)) }
     end
 
     # Ends a streamed response.
     def send_end
-      send_last([BODY, FLAG_END, 0, 0].pack("CCvV"))
+      send_final([BODY, FLAG_END, 0, 0].pack("CCvV"))
     end
 
     # Sends a response whose body is a range of an open file. The descriptor travels with the first
     # byte of this message, which the kernel never merges with an earlier one.
     def send_file(count, head, started, file, offset, length)
       data = stream_head(count, head, started, 0)
-      @ended = @seq
-      wait_for_guest
+      @ended_seq = @seq
+      wait_for_other_sender
       data << [FILE, FLAG_END | FLAG_HAS_FD, 0, 16, offset, length].pack("CCvVQ<Q<")
       sent = @socket.sendmsg(data, 0, nil, Socket::AncillaryData.unix_rights(file))
       send_bytes(data.byteslice(sent..)) if sent < data.bytesize
@@ -338,8 +338,8 @@ module PenstockWorker
     end
 
     # The thread that says this calls the application, for each request.
-    def begin_serving
-      @caller = Thread.current
+    def bind_thread
+      @app_thread = Thread.current
     end
 
     # `rack.hijack`: the application answers by itself, on the socket that this returns. What is left to send
@@ -349,15 +349,15 @@ module PenstockWorker
     # has left behind would get the connection of another, too.
     def hijack(request = @seq)
       @lock.synchronize do
-        unless request == @seq && @caller.equal?(Thread.current)
+        unless request == @seq && @app_thread.equal?(Thread.current)
           raise IOError, "the connection cannot be hijacked: the call is over"
         end
         return @env["rack.hijack_io"] if @hijacked
 
-        raise IOError, "the connection cannot be hijacked: its response has begun" if [@begun, @ended].include?(@seq)
+        raise IOError, "the connection cannot be hijacked: its response has begun" if [@streaming_seq, @ended_seq].include?(@seq)
 
         ours, theirs = UNIXSocket.pair
-        @begun = @seq
+        @streaming_seq = @seq
         @hijacked = true
         begin
           @socket.sendmsg([HIJACK, FLAG_HAS_FD, 0, 0].pack("CCvV"), 0, nil, Socket::AncillaryData.unix_rights(theirs))
@@ -377,21 +377,21 @@ module PenstockWorker
     end
 
     # The call of a hijacked request is over.
-    def end_call
+    def end_hijacked_call
       @hijacked = false
       @env = nil
     end
 
     # Sends ABORT or FAILED.
-    def send_reason(kind, flags, reason)
-      send_last(Wire.frame(kind, flags, reason[0, REASON_MAX].scrub.encode(Encoding::UTF_8)))
+    def send_failure(kind, flags, reason)
+      send_final(Wire.frame(kind, flags, reason[0, MAX_REASON_BYTES].scrub.encode(Encoding::UTF_8)))
     end
 
     private
 
     def ask_for_input(seq)
-      @waiting = true
-      @waiting = say([PULL, 0, 0, 0].pack("CCvV")) { @seq == seq }
+      @is_pull_pending = true
+      @is_pull_pending = send_notice([PULL, 0, 0, 0].pack("CCvV")) { @seq == seq }
     end
 
     # The piece that has come whole: its bytes, nil for one that is cut, and whether it is the last.
@@ -404,30 +404,30 @@ module PenstockWorker
         check_cancel(kind, flags, count, length)
         return if stop > @limit
 
-        note_cancel(@start)
+        record_cancel(@start)
         @start = stop
       end
     end
 
     def take_input(flags, count, length, stop)
-      unless flags <= 2 && count.zero? && length <= INPUT_MAX
+      unless flags <= 2 && count.zero? && length <= MAX_INPUT_BYTES
         raise Error, "an input frame contradicts itself"
       end
       return if stop > @limit
 
-      piece = [flags == FLAG_CUT ? nil : @buffer.byteslice(@start + 8, length), flags == FLAG_END]
+      piece = [flags == FLAG_INPUT_ABORTED ? nil : @buffer.byteslice(@start + 8, length), flags == FLAG_END]
       @start = stop
-      @waiting = false
+      @is_pull_pending = false
       piece
     end
 
     # Leaves out a piece that came too late for its request; false while it has not come whole.
     def skip_input(stop)
-      raise Error, "unknown frame" if !@waiting || stop - @start > 8 + INPUT_MAX
+      raise Error, "unknown frame" if !@is_pull_pending || stop - @start > 8 + MAX_INPUT_BYTES
       return false if stop > @limit
 
       @start = stop
-      @waiting = false
+      @is_pull_pending = false
       true
     end
 
@@ -440,7 +440,7 @@ module PenstockWorker
         at = @start
         while @limit - at >= 8
           kind, _, _, length = @buffer.byteslice(at, 8).unpack("CCvV")
-          note_cancel(at) if kind == CANCEL && @limit - at >= 12
+          record_cancel(at) if kind == CANCEL && @limit - at >= 12
           at += 8 + length
         end
         @was_cancelled
@@ -449,7 +449,7 @@ module PenstockWorker
       end
     end
 
-    def note_cancel(at)
+    def record_cancel(at)
       @was_cancelled = true if frame_at(at)[4] == (@seq & 0xffff_ffff)
     end
 
@@ -464,29 +464,29 @@ module PenstockWorker
     end
 
     # Sends a frame about the request at hand, from any thread, unless its response has ended or the block
-    # says no. `@guest` is set before `@ended` is looked at, and a response sets `@ended` before it looks
-    # at `@guest`: one of the two sees the other, and the usual response takes no lock.
-    def say(frame)
+    # says no. `@has_other_sender` is set before `@ended_seq` is looked at, and a response sets `@ended_seq` before it looks
+    # at `@has_other_sender`: one of the two sees the other, and the usual response takes no lock.
+    def send_notice(frame)
       @lock.synchronize do
-        @guest = true
-        return false if @ended == @seq || (block_given? && !yield)
+        @has_other_sender = true
+        return false if @ended_seq == @seq || (block_given? && !yield)
 
         send_bytes(frame)
         true
       rescue Disconnected
         false
       ensure
-        @guest = false
+        @has_other_sender = false
       end
     end
 
-    def send_last(prefix, payload = nil)
-      @ended = @seq
-      wait_for_guest if @guest
+    def send_final(prefix, payload = nil)
+      @ended_seq = @seq
+      wait_for_other_sender if @has_other_sender
       send_bytes(prefix, payload)
     end
 
-    def wait_for_guest
+    def wait_for_other_sender
       @lock.synchronize { nil }
     end
 
@@ -515,10 +515,10 @@ module PenstockWorker
       middle = @start + 12 + env_len
       @env = env = environment(@buffer.byteslice(@start + 12, env_len).split("\0", -1))
       body = @buffer.byteslice(middle, stop - middle) if flags != FLAG_BODY_FILE
-      @streamed = flags == FLAG_BODY_STREAM
-      if @streamed
+      @has_streamed_body = flags == FLAG_BODY_STREAM
+      if @has_streamed_body
         @was_cancelled = false
-        body = FirstPart.new(body)
+        body = PartialBody.new(body)
       end
       @start = stop
       @seq += 1
@@ -549,10 +549,10 @@ module PenstockWorker
     end
 
     # Receives at least one byte more, or all that is missing of a request that has begun.
-    def fill
-      @scanned = 0
+    def fill_buffer
+      @scanned_to = 0
       @start == @limit ? fill_empty : fill_up
-      keep
+      pad_buffer
       true
     rescue EOFError, SystemCallError
       false
@@ -583,39 +583,39 @@ module PenstockWorker
       @buffer = String.new(capacity: [needed, BUFFER_BYTES].max + 1) << rest
       @start = 0
       while @buffer.bytesize < needed
-        @buffer << @socket.readpartial([needed - @buffer.bytesize, BUFFER_BYTES].max, @more)
+        @buffer << @socket.readpartial([needed - @buffer.bytesize, BUFFER_BYTES].max, @receive_buffer)
       end
     end
 
     def receive_waiting
-      got = @socket.recv_nonblock(BUFFER_BYTES - @limit, 0, @more, exception: false)
+      got = @socket.recv_nonblock(BUFFER_BYTES - @limit, 0, @receive_buffer, exception: false)
       return if got == :wait_readable
       raise Disconnected if got.nil? || got.empty?
 
       @buffer = @buffer.byteslice(0, @limit) << got
-      keep
+      pad_buffer
     rescue SystemCallError
       raise Disconnected
     end
 
     # A slice that reached the end of the buffer would share its memory, and the next receive would
     # have to copy all of it: one byte more than was received keeps slices apart from the end.
-    def keep
+    def pad_buffer
       @limit = @buffer.bytesize
       @buffer << "\0"
     end
 
     def check_request(flags, count, length, first)
-      return if length <= PAYLOAD_MAX && first + 4 <= length && flags <= 2 && count.zero?
+      return if length <= MAX_PAYLOAD_BYTES && first + 4 <= length && flags <= 2 && count.zero?
 
       raise Error, "a request frame contradicts itself"
     end
 
-    def answer_collect(flags, count, length)
+    def answer_gc(flags, count, length)
       raise Error, "unknown frame" unless flags.zero? && count.zero? && length.zero?
 
       @collect.call
-      send_more(Wire.frame(COLLECTED, 0, ""))
+      send_more(Wire.frame(GARBAGE_COLLECTED, 0, ""))
     end
 
     def check_cancel(kind, flags, count, length)

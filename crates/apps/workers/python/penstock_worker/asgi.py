@@ -1,7 +1,7 @@
 """Serves an ASGI application: one event loop, all requests of the process at once.
 
-`boot` makes a `Runner` after the application is loaded (and, of a template, after the fork), calls
-`start` before READY and `serve` after it. The `Reactor` reads the channel, makes a stream object of
+`boot` makes a `AsgiRunner` after the application is loaded (and, of a template, after the fork), calls
+`start` before READY and `serve` after it. The `AsgiReactor` reads the channel, makes a stream object of
 each OPEN (`asgi_http`, `asgi_websocket`), runs it as a task, and sends what all of them have put at
 once, at the end of each turn of the loop.
 
@@ -18,27 +18,27 @@ import traceback
 from time import perf_counter_ns
 from typing import Any, Awaitable, Callable, Dict, List, Optional, Set
 
-from . import channel, stacks, task_stacks
-from .asgi_http import Request
+from . import channel, task_stacks, thread_stacks
+from .asgi_http import HttpRequest
+from .asgi_stream import AsgiStream
 from .asgi_websocket import WebSocket
 from .lifespan import Lifespan
-from .stream import Stream
 from .wire import FLAG_BODY_FILE, WireError
 
 App = Callable[..., Awaitable[Any]]
 
 # From 2.4 on Starlette does not listen for the client's leaving and waits for `send` to fail: a stream that has
 # nothing to say would go on for as long as it is silent. `send` fails all the same.
-HTTP_SPEC = "2.3"
+HTTP_SPEC_VERSION = "2.3"
 # But who listens would take the pieces of a body that still comes from whoever reads it while the
 # response is sent.
-HTTP_SPEC_STREAMED = "2.4"
+HTTP_SPEC_VERSION_STREAMED = "2.4"
 
 # No answer waits longer for others that are to leave with it (in one turn of the loop).
-GATHER_NS = 1_000_000
+MAX_GATHER_NS = 1_000_000
 
 
-class Runner:
+class AsgiRunner:
     """The life of an ASGI application in this process."""
 
     def __init__(self, app: App, options: Any) -> None:
@@ -51,26 +51,26 @@ class Runner:
         asyncio.set_event_loop(self._loop)
         self._lifespan = Lifespan(self._app)
         self._loop.run_until_complete(self._lifespan.startup())
-        stacks.hooks.append(lambda: task_stacks.write(task_stacks.describe(self._loop)))
+        thread_stacks.hooks.append(lambda: task_stacks.write(task_stacks.describe(self._loop)))
 
     def serve(self, channel_socket: socket.socket, files_socket: socket.socket) -> None:
         """Serves until the server closes the channel, then runs the application's shutdown: within
         `stop_timeout`. Raises WireError."""
-        reactor = Reactor(self._loop, self._app, self._lifespan.state, channel_socket, files_socket)
+        reactor = AsgiReactor(self._loop, self._app, self._lifespan.state, channel_socket, files_socket)
         try:
             self._run_until(reactor.closed)
-            self._run_until(self._loop.create_task(self._end(reactor)))
+            self._run_until(self._loop.create_task(self._shut_down(reactor)))
         finally:
             reactor.close()
         self._loop.close()
 
-    async def _end(self, reactor: Reactor) -> None:
+    async def _shut_down(self, reactor: AsgiReactor) -> None:
         loop = self._loop
         deadline = loop.time() + self._stop_timeout
-        tasks = reactor.leave_all()
+        tasks = reactor.disconnect_all()
         if tasks:
             await asyncio.wait(tasks, timeout=self._stop_timeout / 2)
-        reactor.is_ending = True
+        reactor.is_shutting_down = True
         await _cancel([task for task in tasks if not task.done()])
         await self._lifespan.shutdown(max(deadline - loop.time(), 0.1))
         rest = asyncio.all_tasks() - {asyncio.current_task()}  # type: ignore[arg-type]
@@ -88,7 +88,7 @@ class Runner:
                     traceback.print_exc()
 
 
-class Reactor:
+class AsgiReactor:
     """The channel and its streams. Nobody but the loop's thread calls it."""
 
     def __init__(
@@ -101,58 +101,58 @@ class Reactor:
     ) -> None:
         self.loop = loop
         self.closed: asyncio.Future[None] = loop.create_future()
-        # More than enough is on its way to the server: senders wait for `drained`.
+        # More than enough is on its way to the server: senders wait for `wait_for_room`.
         self.is_full = False
-        self.is_ending = False
+        self.is_shutting_down = False
         self._app = app
         self._state = state
         self._socket = channel_socket
         self._files = files_socket
-        self._streams: Dict[int, Stream] = {}
+        self._streams: Dict[int, AsgiStream] = {}
         # Their responses have ended and their ids are in use again, but the application goes on.
-        self._lingering: Set[Stream] = set()
+        self._ended_running: Set[AsgiStream] = set()
         channel_socket.setblocking(False)
         self._fd = channel_socket.fileno()
-        self._inbox = channel.Inbox(channel_socket)
-        self._outbox = channel.Outbox(channel_socket)
+        self._frame_reader = channel.FrameReader(channel_socket)
+        self._frame_writer = channel.FrameWriter(channel_socket)
         self._will_flush = self._is_blocked = False
         self._gathering_since = 0
-        self._waiting: List[asyncio.Future[None]] = []
-        loop.add_reader(self._fd, self._read)
+        self._room_waiters: List[asyncio.Future[None]] = []
+        loop.add_reader(self._fd, self._on_readable)
 
-    def put(self, frame: bytes, now: int) -> None:
+    def queue_frame(self, frame: bytes, now: int) -> None:
         """Sends a frame with others of this turn of the loop; `now` is `perf_counter_ns()`."""
-        size = self._outbox.put(frame)
+        size = self._frame_writer.queue(frame)
         if not self._will_flush:
             self._will_flush = True
             self._gathering_since = now
             self.loop.call_soon(self._flush)
-        elif now - self._gathering_since > GATHER_NS:
+        elif now - self._gathering_since > MAX_GATHER_NS:
             self._gathering_since = now
             self._send()
-        if size > channel.OUT_MAX:
+        if size > channel.MAX_OUTBOX_BYTES:
             self._send()
-            self.is_full = self._outbox.size > channel.OUT_MAX
+            self.is_full = self._frame_writer.size > channel.MAX_OUTBOX_BYTES
 
-    async def drained(self) -> None:
+    async def wait_for_room(self) -> None:
         """Returns when there is room for more."""
         while self.is_full and not self.closed.done():
             future = self.loop.create_future()
-            self._waiting.append(future)
+            self._room_waiters.append(future)
             await future
 
-    def forget(self, stream: Stream) -> None:
+    def remove_stream(self, stream: AsgiStream) -> None:
         """The task of this stream is about to end."""
         if self._streams.get(stream.id) is stream:
             del self._streams[stream.id]
         else:
-            self._lingering.discard(stream)
+            self._ended_running.discard(stream)
 
-    def leave_all(self) -> List[asyncio.Task[None]]:
+    def disconnect_all(self) -> List[asyncio.Task[None]]:
         """Tells every stream that its client has left; their tasks."""
-        streams = [*self._streams.values(), *self._lingering]
+        streams = [*self._streams.values(), *self._ended_running]
         for stream in streams:
-            stream.leave()
+            stream.disconnect()
         return [stream.task for stream in streams]
 
     def close(self) -> None:
@@ -161,9 +161,9 @@ class Reactor:
         self._socket.close()
         self._files.close()
 
-    def _read(self) -> None:
+    def _on_readable(self) -> None:
         try:
-            frames = self._inbox.receive()
+            frames = self._frame_reader.receive()
             if frames is None:
                 self._stop()
                 return
@@ -173,7 +173,7 @@ class Reactor:
                 else:
                     stream = self._streams.get(stream_id)
                     if stream is not None:
-                        self._tell(stream, kind, flags, at, stop)
+                        self._dispatch_frame(stream, kind, flags, at, stop)
         except (WireError, ValueError, EOFError, TypeError) as error:
             self._stop(error if isinstance(error, WireError) else WireError(str(error)))
             return
@@ -188,39 +188,39 @@ class Reactor:
             before = self._streams[stream_id]
             if not before.is_ended:
                 raise WireError(f"stream {stream_id} is open already")
-            self._lingering.add(before)
-        scope, body = self._inbox.opened(at, stop)
+            self._ended_running.add(before)
+        scope, body = self._frame_reader.parse_open(at, stop)
         is_websocket = bool(flags & channel.FLAG_WEBSOCKET)
-        scope["asgi"] = {"version": "3.0", "spec_version": "2.5" if is_websocket else HTTP_SPEC}
+        scope["asgi"] = {"version": "3.0", "spec_version": "2.5" if is_websocket else HTTP_SPEC_VERSION}
         scope["state"] = self._state.copy()
-        stream: Stream
+        stream: AsgiStream
         if is_websocket:
             stream = WebSocket(self, stream_id, scope)
         else:
             scope["extensions"] = {}
-            stream = request = Request(self, stream_id, scope, body)
+            stream = request = HttpRequest(self, stream_id, scope, body)
             if flags & channel.FLAG_BODY_STREAM:
-                scope["asgi"]["spec_version"] = HTTP_SPEC_STREAMED
-                request.await_body()
+                scope["asgi"]["spec_version"] = HTTP_SPEC_VERSION_STREAMED
+                request.expect_more_body()
             if flags & FLAG_BODY_FILE:
-                request.use_file(channel.receive_fd(self._files, stream_id))
+                request.set_body_file(channel.receive_fd(self._files, stream_id))
         self._streams[stream_id] = stream
         stream.task = self.loop.create_task(stream.run(self._app))
 
-    def _tell(self, stream: Stream, kind: int, flags: int, at: int, stop: int) -> None:
+    def _dispatch_frame(self, stream: AsgiStream, kind: int, flags: int, at: int, stop: int) -> None:
         if kind == channel.WINDOW:
-            stream.give(self._inbox.window(at))
-        elif kind == channel.GONE:
-            stream.leave()
+            stream.add_window(self._frame_reader.parse_window(at))
+        elif kind == channel.STREAM_CANCEL:
+            stream.disconnect()
         elif not isinstance(stream, WebSocket):
-            if kind == channel.INPUT and isinstance(stream, Request):
-                stream.take(flags, self._inbox.view[at:stop].tobytes())
+            if kind == channel.INPUT and isinstance(stream, HttpRequest):
+                stream.add_body_piece(flags, self._frame_reader.view[at:stop].tobytes())
                 return
             raise WireError(f"frame {kind} for a request")
         elif kind == channel.MESSAGE:
-            stream.take(flags, self._inbox.view[at:stop].tobytes())
+            stream.add_message(flags, self._frame_reader.view[at:stop].tobytes())
         else:
-            stream.take_close(*self._inbox.closed(at, stop))
+            stream.handle_close(*self._frame_reader.parse_close(at, stop))
 
     def _flush(self) -> None:
         self._will_flush = False
@@ -230,25 +230,25 @@ class Reactor:
         if self._is_blocked or self.closed.done():
             return
         try:
-            if not self._outbox.flush():
+            if not self._frame_writer.flush():
                 self._is_blocked = True
-                self.loop.add_writer(self._fd, self._write)
+                self.loop.add_writer(self._fd, self._on_writable)
         except OSError:
             self._stop()
 
-    def _write(self) -> None:
+    def _on_writable(self) -> None:
         self._is_blocked = False
         self.loop.remove_writer(self._fd)
         self._send()
-        if self.is_full and self._outbox.size <= channel.OUT_MAX // 2:
-            self._wake()
+        if self.is_full and self._frame_writer.size <= channel.MAX_OUTBOX_BYTES // 2:
+            self._wake_room_waiters()
 
-    def _wake(self) -> None:
+    def _wake_room_waiters(self) -> None:
         self.is_full = False
-        for future in self._waiting:
+        for future in self._room_waiters:
             if not future.done():
                 future.set_result(None)
-        self._waiting.clear()
+        self._room_waiters.clear()
 
     def _stop(self, error: Optional[WireError] = None) -> None:
         if self.closed.done():
@@ -259,7 +259,7 @@ class Reactor:
             self.closed.set_result(None)
         else:
             self.closed.set_exception(error)
-        self._wake()
+        self._wake_room_waiters()
 
 
 async def _cancel(tasks: List[asyncio.Task[Any]]) -> None:

@@ -1,6 +1,6 @@
 """One WebSocket of an ASGI application (ASGI 3.0, WebSocket spec 2.5).
 
-`asgi.Reactor` makes a `WebSocket` for each OPEN that is one. RFC 6455 is the server's business: here
+`asgi.AsgiReactor` makes a `WebSocket` for each OPEN that is one. RFC 6455 is the server's business: here
 are whole messages, an ACCEPT or a refusal, and a CLOSE in either direction.
 
 What must stay true: the window of a message is given back when the application has received it, all
@@ -16,64 +16,64 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Deque, Dict, List, Optional, Tuple
 
 from . import channel
+from .asgi_stream import AppProtocolError, AsgiStream, body_bytes, response_head
 from .channel import FLAG_TEXT, WINDOW_BYTES
-from .stream import RuleBroken, Stream, checked_body, response_head
-from .wire import FLAG_END, FLAG_PROTOCOL, PAYLOAD_MAX, WHOLE_MAX
+from .wire import FLAG_END, FLAG_PROTOCOL_ERROR, MAX_PAYLOAD_BYTES, MAX_WHOLE_BODY_BYTES
 
 if TYPE_CHECKING:
-    from .asgi import Reactor
+    from .asgi import AsgiReactor
 
-ABNORMAL = 1006
+ABNORMAL_CLOSURE = 1006
 # Window is given back in pieces of this size while messages wait.
-GIVE_BACK_BYTES = 64 << 10
-DENIAL = "websocket.http.response"
+WINDOW_UPDATE_BYTES = 64 << 10
+DENIAL_RESPONSE = "websocket.http.response"
 
 
-class WebSocket(Stream):
+class WebSocket(AsgiStream):
     """What came from the client and was not received yet, and what may be sent."""
 
     __slots__ = (
         "_close",
         "_denial",
-        "_denied_size",
+        "_denial_size",
         "_is_accepted",
         "_is_connected",
         "_lock",
         "_messages",
-        "_owed",
+        "_window_owed",
     )
 
-    def __init__(self, reactor: Reactor, stream_id: int, scope: Dict[str, Any]) -> None:
-        scope["extensions"] = {DENIAL: {}}
+    def __init__(self, reactor: AsgiReactor, stream_id: int, scope: Dict[str, Any]) -> None:
+        scope["extensions"] = {DENIAL_RESPONSE: {}}
         self.reactor = reactor
         self.id = stream_id
         self.scope = scope
         self.window = WINDOW_BYTES
-        self.is_gone = self.is_ended = self._is_accepted = self._is_connected = False
+        self.is_disconnected = self.is_ended = self._is_accepted = self._is_connected = False
         self.receivers = self.senders = None
         self._messages: Deque[Tuple[int, bytes]] = deque()
-        self._owed = 0
-        self._close: Tuple[int, str] = (ABNORMAL, "")
+        self._window_owed = 0
+        self._close: Tuple[int, str] = (ABNORMAL_CLOSURE, "")
         self._lock: Optional[asyncio.Lock] = None
         self._denial: Optional[Tuple[int, bytes, List[bytes]]] = None
-        self._denied_size = 0
+        self._denial_size = 0
 
-    def take(self, flags: int, payload: bytes) -> None:
+    def add_message(self, flags: int, payload: bytes) -> None:
         """A message of the client."""
-        if self.is_ended or self.is_gone:
+        if self.is_ended or self.is_disconnected:
             return
         self._messages.append((flags, payload))
         if self.receivers:
             self.wake(self.receivers)
 
-    def take_close(self, code: int, reason: str) -> None:
+    def handle_close(self, code: int, reason: str) -> None:
         """The end as the client made it."""
         if not self.is_ended:
             # The server uses the id again when it has read this.
-            self._put(channel.close(self.id, code, ""))
+            self._queue_frame(channel.encode_close(self.id, code, ""))
             self.is_ended = True
         self._close = (code, reason)
-        self.leave()
+        self.disconnect()
 
     async def receive(self) -> Dict[str, Any]:
         """The callable of the application."""
@@ -81,16 +81,16 @@ class WebSocket(Stream):
             self._is_connected = True
             return {"type": "websocket.connect"}
         while not self._messages:
-            if self.is_gone or self.is_ended:
+            if self.is_disconnected or self.is_ended:
                 code, reason = self._close
                 return {"type": "websocket.disconnect", "code": code, "reason": reason}
-            if self._owed:
-                self._give_back()
+            if self._window_owed:
+                self._return_window()
             await self.wait_to_receive()
         flags, payload = self._messages.popleft()
-        self._owed += channel.cost(payload)
-        if self._owed >= GIVE_BACK_BYTES and not self.is_gone and not self.is_ended:
-            self._give_back()
+        self._window_owed += channel.window_cost(payload)
+        if self._window_owed >= WINDOW_UPDATE_BYTES and not self.is_disconnected and not self.is_ended:
+            self._return_window()
         if flags & FLAG_TEXT:
             return {"type": "websocket.receive", "text": payload.decode()}
         return {"type": "websocket.receive", "bytes": payload}
@@ -98,48 +98,48 @@ class WebSocket(Stream):
     async def send(self, event: Dict[str, Any]) -> None:
         """The callable of the application."""
         kind = event["type"]
-        if self.is_gone or self.is_ended:
-            raise self.refusal(kind)
+        if self.is_disconnected or self.is_ended:
+            raise self.late_send_error(kind)
         if self._is_accepted:
             if kind == "websocket.send":
                 await self._send_message(event)
             elif kind == "websocket.close":
                 self._send_close(event)
             else:
-                raise RuleBroken(f"{kind!r} after 'websocket.accept'")
-        elif kind.startswith(DENIAL):
+                raise AppProtocolError(f"{kind!r} after 'websocket.accept'")
+        elif kind.startswith(DENIAL_RESPONSE):
             self._deny(kind, event)
         elif self._denial is not None:
-            raise RuleBroken(f"{kind!r} within a refusal")
+            raise AppProtocolError(f"{kind!r} within a refusal")
         elif kind == "websocket.accept":
             self._accept(event)
         elif kind == "websocket.close":
-            self._refuse(*response_head({"status": 403}), b"")
+            self._send_denial(*response_head({"status": 403}), b"")
         else:
-            raise RuleBroken(f"{kind!r} before 'websocket.accept'")
+            raise AppProtocolError(f"{kind!r} before 'websocket.accept'")
         if self.reactor.is_full:
-            await self.reactor.drained()
+            await self.reactor.wait_for_room()
 
-    def has_answered(self) -> bool:
+    def has_started_response(self) -> bool:
         """Whether the client has been given its 101, or a refusal."""
         return self._is_accepted or self.is_ended
 
     def finish(self) -> None:
         """The application has returned."""
-        if self.is_gone:
-            self.end_with(0, "cancelled")
+        if self.is_disconnected:
+            self.send_reset(0, "cancelled")
         elif self._is_accepted:
-            self._end(1000, "")
+            self._send_close_frame(1000, "")
         else:
-            self.complain("the application returned without accepting or refusing the WebSocket")
-            self.end_with(FLAG_PROTOCOL, "no answer")
+            self.log_error("the application returned without accepting or refusing the WebSocket")
+            self.send_reset(FLAG_PROTOCOL_ERROR, "no answer")
 
     def abort(self, flags: int, reason: str) -> None:
         """Ends the stream after an exception."""
         if self._is_accepted:
-            self._end(1011, "")
+            self._send_close_frame(1011, "")
         else:
-            self.end_with(flags, reason)
+            self.send_reset(flags, reason)
 
     def _accept(self, event: Dict[str, Any]) -> None:
         protocol = event.get("subprotocol") or ""
@@ -149,11 +149,11 @@ class WebSocket(Stream):
                 strings += (name, value)
             joined = channel.join_fields(strings)
         except (AttributeError, TypeError, ValueError) as error:
-            raise RuleBroken(f"bad subprotocol or headers: {error}") from None
+            raise AppProtocolError(f"bad subprotocol or headers: {error}") from None
         if protocol and protocol not in self.scope.get("subprotocols", ()):
-            raise RuleBroken(f"the subprotocol {protocol!r}, which the client did not offer")
+            raise AppProtocolError(f"the subprotocol {protocol!r}, which the client did not offer")
         self._is_accepted = True
-        self._put(channel.accept(self.id, len(strings), joined))
+        self._queue_frame(channel.encode_accept(self.id, len(strings), joined))
 
     async def _send_message(self, event: Dict[str, Any]) -> None:
         text, payload = event.get("text"), event.get("bytes")
@@ -164,60 +164,60 @@ class WebSocket(Stream):
             elif type(payload) is not bytes:
                 payload = memoryview(payload).tobytes()  # type: ignore[arg-type]
         except (AttributeError, TypeError, ValueError) as error:
-            raise RuleBroken(f"a message that is neither text nor bytes: {error}") from None
-        if len(payload) > PAYLOAD_MAX - 4:
-            raise RuleBroken(f"a message of {len(payload)} bytes")
-        needed = channel.cost(payload)
+            raise AppProtocolError(f"a message that is neither text nor bytes: {error}") from None
+        if len(payload) > MAX_PAYLOAD_BYTES - 4:
+            raise AppProtocolError(f"a message of {len(payload)} bytes")
+        needed = channel.window_cost(payload)
         lock = self._lock
         if needed <= self.window and (lock is None or not lock.locked()):
             self.window -= needed
-            self._put(channel.message(self.id, flags, payload))
+            self._queue_frame(channel.encode_message(self.id, flags, payload))
             return
         if lock is None:
             lock = self._lock = asyncio.Lock()
         async with lock:
             while needed > self.window:
                 await self.wait_to_send()
-            if self.is_gone or self.is_ended:
-                raise self.refusal(event["type"])
+            if self.is_disconnected or self.is_ended:
+                raise self.late_send_error(event["type"])
             self.window -= needed
-            self._put(channel.message(self.id, flags, payload))
+            self._queue_frame(channel.encode_message(self.id, flags, payload))
 
     def _send_close(self, event: Dict[str, Any]) -> None:
         code = event.get("code")
         code = 1000 if code is None else code
         if not isinstance(code, int) or not (1000 <= code <= 1014 or 3000 <= code <= 4999):
-            raise RuleBroken(f"a close code of {code!r}")
-        self._end(code, str(event.get("reason") or ""))
+            raise AppProtocolError(f"a close code of {code!r}")
+        self._send_close_frame(code, str(event.get("reason") or ""))
 
     def _deny(self, kind: str, event: Dict[str, Any]) -> None:
         """The extension `websocket.http.response`: a refusal with a body, gathered here."""
         if self._denial is None:
-            if kind != DENIAL + ".start":
-                raise RuleBroken(f"{kind!r} before {DENIAL + '.start'!r}")
+            if kind != DENIAL_RESPONSE + ".start":
+                raise AppProtocolError(f"{kind!r} before {DENIAL_RESPONSE + '.start'!r}")
             self._denial = (*response_head(event), [])
             return
-        if kind != DENIAL + ".body":
-            raise RuleBroken(f"{kind!r} after {DENIAL + '.start'!r}")
+        if kind != DENIAL_RESPONSE + ".body":
+            raise AppProtocolError(f"{kind!r} after {DENIAL_RESPONSE + '.start'!r}")
         count, head, pieces = self._denial
-        pieces.append(checked_body(event))
-        self._denied_size += len(pieces[-1])
-        if self._denied_size > WHOLE_MAX:
-            raise RuleBroken("a refusal of more than 32 MiB")
+        pieces.append(body_bytes(event))
+        self._denial_size += len(pieces[-1])
+        if self._denial_size > MAX_WHOLE_BODY_BYTES:
+            raise AppProtocolError("a refusal of more than 32 MiB")
         if not event.get("more_body", False):
-            self._refuse(count, head, b"".join(pieces))
+            self._send_denial(count, head, b"".join(pieces))
 
-    def _refuse(self, count: int, head: bytes, body: bytes) -> None:
+    def _send_denial(self, count: int, head: bytes, body: bytes) -> None:
         micros = (perf_counter_ns() - self.started) // 1000
-        self._put(channel.answer(self.id, FLAG_END, count, micros, head, body))
-        self._over()
+        self._queue_frame(channel.encode_response(self.id, FLAG_END, count, micros, head, body))
+        self._mark_ended()
 
-    def _end(self, code: int, reason: str) -> None:
-        self._put(channel.close(self.id, code, reason))
+    def _send_close_frame(self, code: int, reason: str) -> None:
+        self._queue_frame(channel.encode_close(self.id, code, reason))
         self._close = (code, reason)
-        self._over()
+        self._mark_ended()
 
-    def _over(self) -> None:
+    def _mark_ended(self) -> None:
         self.is_ended = True
         self._messages.clear()
         if self.receivers:
@@ -225,9 +225,9 @@ class WebSocket(Stream):
         if self.senders:
             self.wake(self.senders)
 
-    def _give_back(self) -> None:
-        self._put(channel.window(self.id, self._owed))
-        self._owed = 0
+    def _return_window(self) -> None:
+        self._queue_frame(channel.encode_window(self.id, self._window_owed))
+        self._window_owed = 0
 
-    def _put(self, frame: bytes) -> None:
-        self.reactor.put(frame, perf_counter_ns())
+    def _queue_frame(self, frame: bytes) -> None:
+        self.reactor.queue_frame(frame, perf_counter_ns())

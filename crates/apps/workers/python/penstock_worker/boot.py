@@ -2,7 +2,7 @@
 
 `main` is called by the stub that the server puts on the command line, or by `__main__`. It says
 HELLO on the control socket, imports the application, says READY or sends the traceback, and serves:
-with a `crew` of threads, with a reactor, or as a `template`. A forked worker comes back here too,
+with a `slot_threads` of threads, with a reactor, or as a `template`. A forked worker comes back here too,
 and a worker may become a template.
 
 What must stay true: when the server goes away, however it goes, this process ends; no child of the
@@ -24,9 +24,9 @@ import traceback
 from types import TracebackType
 from typing import Any, Callable, Dict, List, Optional
 
-from . import entry, forks, stacks, template, threads, wire
-from .crew import Crew
+from . import entry, forks, template, thread_stacks, threads, wire
 from .options import parse
+from .slot_threads import SlotThreads
 from .template import Sockets
 
 
@@ -39,34 +39,34 @@ def main(arguments: List[str]) -> int:
     options = parse(arguments)
     options.server_pid = options.server_pid or os.getppid()
     sys.argv[:] = ["penstock-worker"]
-    forks.survive_interrupts()
+    forks.ignore_interrupts()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(line_buffering=True, errors="backslashreplace")
-    stacks.install()
+    thread_stacks.install()
     streams = template.standard_streams()
-    control = wire.adopt(options.control_fd)
+    control = wire.adopt_socket(options.control_fd)
     sockets = Sockets(
-        [wire.adopt(fd) for fd in options.slot_fds],
-        [wire.adopt(fd) for fd in options.io_slot_fds],
-        None if options.channel_fd is None else wire.adopt(options.channel_fd),
-        None if options.files_fd is None else wire.adopt(options.files_fd),
+        [wire.adopt_socket(fd) for fd in options.slot_fds],
+        [wire.adopt_socket(fd) for fd in options.spare_slot_fds],
+        None if options.channel_fd is None else wire.adopt_socket(options.channel_fd),
+        None if options.files_fd is None else wire.adopt_socket(options.files_fd),
     )
-    forks.guard(control, *sockets.all())
-    template.hello(control)
+    forks.close_on_fork(control, *sockets.all())
+    template.send_hello(control)
     try:
-        app = _load(control, options)
+        app = _load_app(control, options)
         is_template = options.template
         while True:
             if is_template:
                 options.template = True
-                forks.prepare()
-                _settle()
-                _ready_to_fork(control, options)
+                forks.load_prctl()
+                _freeze_heap()
+                _send_ready_to_fork(control, options)
                 control, sockets = template.serve(control, options.server_pid, streams)
-                stacks.install()
-            is_template = _work(control, sockets, app, options)
+                thread_stacks.install()
+            is_template = _serve_worker(control, sockets, app, options)
             if not is_template:
                 return 0
     except BootFailed:
@@ -76,38 +76,38 @@ def main(arguments: List[str]) -> int:
 def boot_traceback(error: BaseException) -> str:
     """The traceback without the frames that are not the application's."""
     trace = error.__traceback__
-    while trace is not None and _is_ours(trace):
+    while trace is not None and _is_worker_frame(trace):
         trace = trace.tb_next
     return "".join(traceback.format_exception(type(error), error, trace))
 
 
-def _is_ours(trace: TracebackType) -> bool:
+def _is_worker_frame(trace: TracebackType) -> bool:
     file = trace.tb_frame.f_code.co_filename
     return (
-        os.path.dirname(file) in (_OWN_FOLDER, os.path.dirname(__file__))
+        os.path.dirname(file) in (_WORKER_DIR, os.path.dirname(__file__))
         or file == importlib.__file__
         or file.startswith("<frozen importlib")
     )
 
 
-def _load(control: socket.socket, options: argparse.Namespace) -> Callable[..., Any]:
+def _load_app(control: socket.socket, options: argparse.Namespace) -> Callable[..., Any]:
     try:
         if options.reactor == "gevent":
-            from . import greenlets
+            from . import gevent_reactor
 
-            greenlets.patch()
+            gevent_reactor.patch_stdlib()
         app, options.interface = entry.load(
-            options.entry, options.dir, options.interface, options.interface_guess
+            options.entry, options.dir, options.interface, options.interface_is_guess
         )
     # Also SystemExit: a module that exits while it is imported has not booted.
     except BaseException as error:
-        forks.leave_if_stranger(error)
-        raise _boot_failed(control, error) from None
-    forks.leave_if_stranger()
+        forks.exit_if_forked_by_app(error)
+        raise _report_boot_failure(control, error) from None
+    forks.exit_if_forked_by_app()
     return app
 
 
-def _work(
+def _serve_worker(
     control: socket.socket,
     sockets: Sockets,
     app: Callable[..., Any],
@@ -118,48 +118,48 @@ def _work(
     if options.interface == "asgi":
         from . import asgi
 
-        runner = asgi.Runner(app, options)
+        runner = asgi.AsgiRunner(app, options)
         try:
             runner.start()
         except BaseException as error:
-            raise _boot_failed(control, error) from None
-        _begin(control, options)
+            raise _report_boot_failure(control, error) from None
+        _finish_boot(control, options)
         runner.serve(sockets.channel, sockets.files)
     elif options.reactor == "gevent":
-        from . import greenlets
+        from . import gevent_reactor
 
-        _begin(control, options)
-        greenlets.serve(sockets.channel, sockets.files, app, options)
+        _finish_boot(control, options)
+        gevent_reactor.serve(sockets.channel, sockets.files, app, options)
     else:
-        stays = options.template or options.stay
-        crew = Crew(control, sockets, app, options.collect_when_idle, stays)
-        _begin(control, options)
-        return crew.run()
+        may_become_template = options.template or options.may_become_template
+        slot_threads = SlotThreads(control, sockets, app, options.gc_when_idle, may_become_template)
+        _finish_boot(control, options)
+        return slot_threads.run()
     return False
 
 
-def _begin(control: socket.socket, options: argparse.Namespace) -> None:
+def _finish_boot(control: socket.socket, options: argparse.Namespace) -> None:
     if not options.template:
-        _settle()
-    _ready(control, options)
+        _freeze_heap()
+    _send_ready(control, options)
 
 
-def _settle() -> None:
+def _freeze_heap() -> None:
     """What is loaded now lives for ever: keeps it out of every later collection."""
     gc.collect()
     gc.freeze()
 
 
-def _ready_to_fork(control: socket.socket, options: argparse.Namespace) -> None:
-    prevents_fork = template.prevents_fork(options.fork_anyway)
+def _send_ready_to_fork(control: socket.socket, options: argparse.Namespace) -> None:
+    prevents_fork = template.prevents_fork(options.ignore_threads)
     if prevents_fork is not None:
-        _ready(control, options, {"prevents_fork": prevents_fork})
+        _send_ready(control, options, {"prevents_fork": prevents_fork})
     else:
-        others = threads.others()
-        _ready(control, options, {"leaves_threads": others} if others else {})
+        others = threads.left_behind()
+        _send_ready(control, options, {"leaves_threads": others} if others else {})
 
 
-def _ready(
+def _send_ready(
     control: socket.socket,
     options: argparse.Namespace,
     more: Optional[Dict[str, str]] = None,
@@ -174,10 +174,10 @@ def _ready(
     wire.send_control(control, wire.READY, json.dumps(described).encode())
 
 
-def _boot_failed(control: socket.socket, error: BaseException) -> BootFailed:
+def _report_boot_failure(control: socket.socket, error: BaseException) -> BootFailed:
     text = boot_traceback(error)
     wire.send_control(control, wire.BOOT_FAILED, text.encode("utf-8", "replace")[: 1 << 20])
     return BootFailed()
 
 
-_OWN_FOLDER = os.path.dirname(main.__code__.co_filename)
+_WORKER_DIR = os.path.dirname(main.__code__.co_filename)

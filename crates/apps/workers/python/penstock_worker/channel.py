@@ -1,6 +1,6 @@
 """Frames of a reactor's channel socket: the mirror of `crates/wire`'s channel.
 
-`asgi` and `greenlets` read through an `Inbox`, write the frames made here into an `Outbox`, and keep
+`asgi` and `gevent_reactor` read through an `FrameReader`, write the frames made here into an `FrameWriter`, and keep
 one stream object for each id. `PROTOCOL.md` ("Reactors") is the contract, `vectors/channel*.txt` its
 examples. Nothing here waits: the sockets are non-blocking, whoever owns the loop waits for them.
 
@@ -19,16 +19,16 @@ from typing import Any, Dict, List, Optional, Tuple
 from .wire import (
     FLAG_BODY_FILE,
     FLAG_END,
-    HEAD_MAX,
-    INPUT_MAX,
-    PAYLOAD_MAX,
-    REASON_MAX,
+    MAX_HEAD_BYTES,
+    MAX_INPUT_BYTES,
+    MAX_PAYLOAD_BYTES,
+    MAX_REASON_BYTES,
     WireError,
     receive_with_fds,
 )
 
-OPEN, GONE, WINDOW, MESSAGE, CLOSE, INPUT = 64, 65, 66, 67, 68, 69
-ANSWER, DATA, ACCEPT, RESET, PULL, HIJACK = 80, 81, 82, 83, 84, 85
+OPEN, STREAM_CANCEL, WINDOW, MESSAGE, CLOSE, INPUT = 64, 65, 66, 67, 68, 69
+STREAM_RESPONSE, DATA, ACCEPT, RESET, PULL, HIJACK = 80, 81, 82, 83, 84, 85
 
 FLAG_WEBSOCKET = 2
 FLAG_BODY_STREAM = 4
@@ -37,39 +37,39 @@ FLAG_TEXT = 1
 # What a stream may send before the other side has given more.
 WINDOW_BYTES = 256 << 10
 # What a message takes of it besides its bytes.
-MESSAGE_COST = 64
-DATA_MAX = 64 << 10
+MESSAGE_OVERHEAD = 64
+MAX_DATA_BYTES = 64 << 10
 # Bytes on their way to the server, of all streams, above which senders wait.
-OUT_MAX = 1 << 20
-REASON_BYTES_MAX = 123  # RFC 6455 section 5.5: 125 less the code.
+MAX_OUTBOX_BYTES = 1 << 20
+MAX_CLOSE_REASON_BYTES = 123  # RFC 6455 section 5.5: 125 less the code.
 
 # Kind, flags, position and end of what follows the id, in the inbox's buffer.
 Frame = Tuple[int, int, int, int, int]
 
 # Allowed flags, least and largest payload, id included, of what the server sends.
-_RULES: Dict[int, Tuple[int, int, int]] = {
-    OPEN: (FLAG_BODY_FILE | FLAG_WEBSOCKET | FLAG_BODY_STREAM, 8, PAYLOAD_MAX),
-    INPUT: (FLAG_END, 4, 4 + INPUT_MAX),
-    GONE: (0, 4, 4),
+_FRAME_RULES: Dict[int, Tuple[int, int, int]] = {
+    OPEN: (FLAG_BODY_FILE | FLAG_WEBSOCKET | FLAG_BODY_STREAM, 8, MAX_PAYLOAD_BYTES),
+    INPUT: (FLAG_END, 4, 4 + MAX_INPUT_BYTES),
+    STREAM_CANCEL: (0, 4, 4),
     WINDOW: (0, 8, 8),
-    MESSAGE: (FLAG_TEXT, 4, PAYLOAD_MAX),
-    CLOSE: (0, 6, 6 + REASON_MAX),
+    MESSAGE: (FLAG_TEXT, 4, MAX_PAYLOAD_BYTES),
+    CLOSE: (0, 6, 6 + MAX_REASON_BYTES),
 }
 BUFFER_BYTES = 256 << 10
-JOIN_MAX = 256 << 10
-BUFFERS_MAX = 512  # Below every kernel's IOV_MAX.
+MAX_JOIN_BYTES = 256 << 10
+MAX_BUFFERS = 512  # Below every kernel's IOV_MAX.
 FILES_TIMEOUT = 10.0
 
 _unpack_frame = struct.Struct("<BBHII").unpack_from
 _unpack_u32 = struct.Struct("<I").unpack_from
 _unpack_u16 = struct.Struct("<H").unpack_from
 _pack_frame = struct.Struct("<BBHII").pack
-_pack_answer = struct.Struct("<BBHIIII").pack
+_pack_response = struct.Struct("<BBHIIII").pack
 _pack_window = struct.Struct("<BBHIII").pack
 _pack_close = struct.Struct("<BBHIIH").pack
 
 
-class Inbox:
+class FrameReader:
     """What has come on the channel socket."""
 
     __slots__ = ("_end", "_recv_into", "_start", "buffer", "view")
@@ -97,7 +97,7 @@ class Inbox:
         frames: List[Frame] = []
         while end - at >= 12:
             kind, flags, count, length, stream_id = _unpack_frame(buffer, at)
-            rule = _RULES.get(kind)
+            rule = _FRAME_RULES.get(kind)
             if rule is None or flags & ~rule[0] or count or not rule[1] <= length <= rule[2]:
                 raise WireError(f"frame {kind}, flags {flags}, count {count}, {length} bytes")
             stop = at + 8 + length
@@ -108,7 +108,7 @@ class Inbox:
         self._start = at
         return frames
 
-    def opened(self, at: int, stop: int) -> Tuple[Dict[str, Any], bytes]:
+    def parse_open(self, at: int, stop: int) -> Tuple[Dict[str, Any], bytes]:
         """Environment or scope, and body, of an OPEN."""
         middle = at + 4 + _unpack_u32(self.buffer, at)[0]
         if middle > stop:
@@ -116,11 +116,11 @@ class Inbox:
         environ = marshal.loads(self.view[at + 4 : middle])
         return environ, bytes(self.view[middle:stop]) if middle < stop else b""
 
-    def window(self, at: int) -> int:
+    def parse_window(self, at: int) -> int:
         """Bytes that a WINDOW gives."""
         return _unpack_u32(self.buffer, at)[0]
 
-    def closed(self, at: int, stop: int) -> Tuple[int, str]:
+    def parse_close(self, at: int, stop: int) -> Tuple[int, str]:
         """Code and reason of a CLOSE."""
         code = _unpack_u16(self.buffer, at)[0]
         return code, self.view[at + 2 : stop].tobytes().decode("utf-8", "replace")
@@ -142,7 +142,7 @@ class Inbox:
         self._start, self._end = 0, left
 
 
-class Outbox:
+class FrameWriter:
     """What is on its way to the server, in order."""
 
     __slots__ = ("_frames", "_send", "_sendmsg", "size")
@@ -153,7 +153,7 @@ class Outbox:
         self._frames: List[Any] = []
         self.size = 0
 
-    def put(self, frame: bytes) -> int:
+    def queue(self, frame: bytes) -> int:
         """Puts a frame behind all others; the bytes that are in it now."""
         self._frames.append(frame)
         self.size = size = self.size + len(frame)
@@ -165,19 +165,19 @@ class Outbox:
         try:
             while self.size:
                 frames = self._frames
-                if self.size <= JOIN_MAX:
+                if self.size <= MAX_JOIN_BYTES:
                     data = frames[0] if len(frames) == 1 else b"".join(frames)
                     sent = self._send(data)
                     self._frames = [memoryview(data)[sent:]] if sent < len(data) else []
                 else:
-                    sent = self._sendmsg(frames[:BUFFERS_MAX])
-                    self._drop(sent)
+                    sent = self._sendmsg(frames[:MAX_BUFFERS])
+                    self._drop_sent(sent)
                 self.size -= sent
         except (BlockingIOError, InterruptedError):
             return False
         return True
 
-    def _drop(self, sent: int) -> None:
+    def _drop_sent(self, sent: int) -> None:
         frames, at = self._frames, 0
         while at < len(frames) and sent >= len(frames[at]):
             sent -= len(frames[at])
@@ -206,35 +206,35 @@ def receive_fd(files: socket.socket, stream_id: int) -> int:
     )
 
 
-def cost(payload: bytes) -> int:
+def window_cost(payload: bytes) -> int:
     """What a message takes of a window: also one without a byte must be kept somewhere."""
-    return min(len(payload) + MESSAGE_COST, WINDOW_BYTES)
+    return min(len(payload) + MESSAGE_OVERHEAD, WINDOW_BYTES)
 
 
-def answer(stream_id: int, flags: int, count: int, micros: int, head: bytes, body: bytes) -> bytes:
-    """ANSWER; `head` is `count` strings as `wire.join_head` makes them."""
+def encode_response(stream_id: int, flags: int, count: int, micros: int, head: bytes, body: bytes) -> bytes:
+    """STREAM_RESPONSE; `head` is `count` strings as `wire.join_head` makes them."""
     head_len = len(head)
     length = 12 + head_len + len(body)
     micros &= 0xFFFF_FFFF
-    return _pack_answer(ANSWER, flags, count, length, stream_id, micros, head_len) + head + body
+    return _pack_response(STREAM_RESPONSE, flags, count, length, stream_id, micros, head_len) + head + body
 
 
-def data(stream_id: int, flags: int, body: Any) -> bytes:
-    """DATA of at most `DATA_MAX` bytes."""
+def encode_data(stream_id: int, flags: int, body: Any) -> bytes:
+    """DATA of at most `MAX_DATA_BYTES` bytes."""
     return _pack_frame(DATA, flags, 0, 4 + len(body), stream_id) + body
 
 
-def accept(stream_id: int, count: int, strings: bytes) -> bytes:
+def encode_accept(stream_id: int, count: int, strings: bytes) -> bytes:
     """ACCEPT: subprotocol, names and values, joined as a head."""
     return _pack_frame(ACCEPT, 0, count, 4 + len(strings), stream_id) + strings
 
 
-def pull(stream_id: int) -> bytes:
+def encode_pull(stream_id: int) -> bytes:
     """PULL: the application waits for the next piece of its request's body."""
     return _pack_frame(PULL, 0, 0, 4, stream_id)
 
 
-def hijack(stream_id: int) -> bytes:
+def encode_hijack(stream_id: int) -> bytes:
     """HIJACK: the application answers by itself, on a socket that was sent before."""
     return _pack_frame(HIJACK, 0, 0, 4, stream_id)
 
@@ -248,25 +248,25 @@ def send_socket(files: socket.socket, stream_id: int, sock: socket.socket) -> No
     files.sendmsg([struct.pack("<I", stream_id)], rights)
 
 
-def reset(stream_id: int, flags: int, reason: str) -> bytes:
+def encode_reset(stream_id: int, flags: int, reason: str) -> bytes:
     """RESET with one short line for status page and log."""
-    text = reason[:REASON_MAX].encode("utf-8", "replace")
+    text = reason[:MAX_REASON_BYTES].encode("utf-8", "replace")
     return _pack_frame(RESET, flags, 0, 4 + len(text), stream_id) + text
 
 
-def window(stream_id: int, size: int) -> bytes:
+def encode_window(stream_id: int, size: int) -> bytes:
     """WINDOW: so many bytes more may be sent."""
     return _pack_window(WINDOW, 0, 0, 8, stream_id, size)
 
 
-def message(stream_id: int, flags: int, payload: bytes) -> bytes:
+def encode_message(stream_id: int, flags: int, payload: bytes) -> bytes:
     """MESSAGE, whole."""
     return _pack_frame(MESSAGE, flags, 0, 4 + len(payload), stream_id) + payload
 
 
-def close(stream_id: int, code: int, reason: str) -> bytes:
+def encode_close(stream_id: int, code: int, reason: str) -> bytes:
     """CLOSE; a reason too long for the client's frame is cut between characters."""
-    text = reason.encode("utf-8", "replace")[:REASON_BYTES_MAX]
+    text = reason.encode("utf-8", "replace")[:MAX_CLOSE_REASON_BYTES]
     text = text.decode("utf-8", "ignore").encode()
     return _pack_close(CLOSE, 0, 0, 6 + len(text), stream_id, code) + text
 
@@ -277,11 +277,11 @@ def join_fields(strings: List[bytes]) -> bytes:
     Raises ValueError when one holds a control character (one of them is the border between strings)
     or there are too many, TypeError when one is no bytes."""
     head = b"\0".join(strings)
-    if len(head.translate(None, _CONTROLS)) != len(head) - len(strings) + 1:
+    if len(head.translate(None, _CONTROL_CHARS)) != len(head) - len(strings) + 1:
         raise ValueError("a control character")
-    if len(head) > HEAD_MAX or len(strings) > 0xFFFF:
+    if len(head) > MAX_HEAD_BYTES or len(strings) > 0xFFFF:
         raise ValueError("more than 256 KiB")
     return head
 
 
-_CONTROLS = bytes(byte for byte in range(128) if (byte < 32 and byte != 9) or byte == 127)
+_CONTROL_CHARS = bytes(byte for byte in range(128) if (byte < 32 and byte != 9) or byte == 127)

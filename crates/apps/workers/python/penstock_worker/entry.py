@@ -26,44 +26,44 @@ from .interface import (
     WSGI,
     interface_of,
     is_async,
+    is_callable_without_arguments,
+    is_paste_factory,
     parameters_of,
-    takes_nothing,
-    takes_settings,
 )
 
 App = Callable[..., Any]
 
 # Where an entry names a module only: what its application may be called, in this order.
-_NAMES = ("application", "app", "asgi_app", "wsgi_app", "server", "api", "asgi", "wsgi")
+_APP_NAMES = ("application", "app", "asgi_app", "wsgi_app", "server", "api", "asgi", "wsgi")
 _FACTORY_NAMES = ("create_app", "make_app", "get_app", "create_application", "main")
 
 # Where an object that cannot be called may hold its application.
-_HELD_NAMES = ("server", "wsgi_app", "asgi_app", "wsgi", "asgi", "app", "application", "build")
+_APP_ATTRIBUTES = ("server", "wsgi_app", "asgi_app", "wsgi", "asgi", "app", "application", "build")
 
 
 def load(entry: str, folder: str, interface: str, is_guess: bool) -> Tuple[App, str]:
     """The application of an entry and its interface. `interface` is what it is to have; where that
     `is_guess`, an application that is something else is what it is."""
-    _enter(folder, entry)
+    _set_import_path(folder, entry)
     module_name, _, path = entry.partition(":")
     module = importlib.import_module(module_name)
-    target = _follow(module, path, entry) if path else _search(module, entry)
-    app = _application(target, module)
+    target = _resolve_path(module, path, entry) if path else _find_app(module, entry)
+    app = _resolve_app(target, module)
     found = interface_of(app) if app is not None else None
-    if app is None or (found is None and not _may_be(app, interface)):
-        raise TypeError(_refusal(entry, target, interface, is_guess, module))
+    if app is None or (found is None and not _can_be_called_as(app, interface)):
+        raise TypeError(_not_an_app_message(entry, target, interface, is_guess, module))
     if found is None or found == interface:
         return app, interface
     if is_guess:
         return app, found
     raise TypeError(
-        f"{entry} is {_named(found)} application ({_described(app)}), "
+        f"{entry} is {_interface_with_article(found)} application ({_describe(app)}), "
         f"and is to be served as {interface.upper()}: "
         f'say kind = "{found}" (--kind {found}), or leave the kind out'
     )
 
 
-def _enter(folder: str, entry: str) -> None:
+def _set_import_path(folder: str, entry: str) -> None:
     """Makes the application's folder the first to import from, and its `src` if the module is there."""
     os.chdir(folder)
     if sys.path[:1] == [""]:
@@ -81,7 +81,7 @@ def _has_module(folder: str, name: str) -> bool:
     return os.path.isfile(path + ".py") or os.path.isdir(path)
 
 
-def _follow(module: ModuleType, path: str, entry: str) -> Any:
+def _resolve_path(module: ModuleType, path: str, entry: str) -> Any:
     """The object named behind the colon, called if brackets say so."""
     name, bracket, _ = path.partition("(")
     target: Any = module
@@ -91,14 +91,14 @@ def _follow(module: ModuleType, path: str, entry: str) -> Any:
         except AttributeError as error:
             if target is not module:
                 raise
-            raise AttributeError(f"{error}{_others(module)}") from None
+            raise AttributeError(f"{error}{_other_apps_hint(module)}") from None
     if not bracket:
         return target
-    arguments, keywords = _arguments(path, entry)
+    arguments, keywords = _parse_arguments(path, entry)
     return target(*arguments, **keywords)
 
 
-def _arguments(path: str, entry: str) -> Tuple[List[Any], Dict[str, Any]]:
+def _parse_arguments(path: str, entry: str) -> Tuple[List[Any], Dict[str, Any]]:
     try:
         call = ast.parse(path, mode="eval").body
         if not isinstance(call, ast.Call):
@@ -110,20 +110,20 @@ def _arguments(path: str, entry: str) -> Tuple[List[Any], Dict[str, Any]]:
     return arguments, named
 
 
-def _search(module: ModuleType, entry: str) -> Any:
+def _find_app(module: ModuleType, entry: str) -> Any:
     """The application of a module by the usual names, else the only one that it has."""
-    for name in _NAMES:
+    for name in _APP_NAMES:
         found = getattr(module, name, None)
         if _is_candidate(found, module):
             return found
     for name in _FACTORY_NAMES:
         found = getattr(module, name, None)
-        if takes_nothing(found) or takes_settings(found):
+        if is_callable_without_arguments(found) or is_paste_factory(found):
             return found
-    names = _instances(module)
+    names = _app_instance_names(module)
     if len(names) == 1:
         return getattr(module, names[0])
-    looked = ", ".join(_NAMES + _FACTORY_NAMES)
+    looked = ", ".join(_APP_NAMES + _FACTORY_NAMES)
     several = f" and several others: {', '.join(names)}" if names else ""
     raise AttributeError(
         f"module {module.__name__!r} has none of {looked}{several}; "
@@ -136,10 +136,10 @@ def _is_candidate(value: Any, module: ModuleType) -> bool:
         return True
     if inspect.isroutine(value) or inspect.isclass(value):
         return False
-    return callable(value) or _held(value, module) is not None
+    return callable(value) or _app_attribute(value, module) is not None
 
 
-def _instances(module: ModuleType) -> List[str]:
+def _app_instance_names(module: ModuleType) -> List[str]:
     """Names of a module's applications that are no mere functions: those may be anything."""
     found: Dict[int, str] = {}
     for name, value in vars(module).items():
@@ -149,29 +149,29 @@ def _instances(module: ModuleType) -> List[str]:
     return list(found.values())
 
 
-def _others(module: ModuleType) -> str:
-    names = _instances(module)
+def _other_apps_hint(module: ModuleType) -> str:
+    names = _app_instance_names(module)
     return f" (its applications: {', '.join(names)})" if names else ""
 
 
-def _application(target: Any, module: ModuleType) -> Optional[App]:
+def _resolve_app(target: Any, module: ModuleType) -> Optional[App]:
     """The application that an object is, makes or holds; None when it is, makes and holds none."""
     # A factory may give another, and that an object which holds the application.
     for _ in range(4):
         if interface_of(target) is not None:
             return target  # type: ignore[no-any-return]
-        if takes_nothing(target) and not is_async(target):
+        if is_callable_without_arguments(target) and not is_async(target):
             target = target()
-        elif takes_settings(target):
+        elif is_paste_factory(target):
             target = target({})
         elif callable(target):
             return target  # type: ignore[no-any-return]
         else:
-            target = _held(target, module)
+            target = _app_attribute(target, module)
     return None
 
 
-def _held(holder: Any, module: ModuleType) -> Any:
+def _app_attribute(holder: Any, module: ModuleType) -> Any:
     """What an object that cannot be called holds as its application, as those of Dash, Datasette
     and marimo do."""
     kind = type(holder)
@@ -179,14 +179,14 @@ def _held(holder: Any, module: ModuleType) -> Any:
         # A notebook; only marimo's own command would serve it otherwise.
         marimo = importlib.import_module("marimo")
         return marimo.create_asgi_app().with_app(path="", root=module.__file__)
-    for name in _HELD_NAMES:
+    for name in _APP_ATTRIBUTES:
         found = getattr(holder, name, None)
-        if interface_of(found) is not None or takes_nothing(found):
+        if interface_of(found) is not None or is_callable_without_arguments(found):
             return found
     return None
 
 
-def _may_be(app: App, interface: str) -> bool:
+def _can_be_called_as(app: App, interface: str) -> bool:
     """Whether an object that does not tell what it is can be called as `interface` wants."""
     parameters = parameters_of(app)
     if parameters is None:
@@ -199,15 +199,15 @@ def _may_be(app: App, interface: str) -> bool:
     return not inspect.isclass(app) and (interface == ASGI or not is_async(app))
 
 
-def _refusal(entry: str, target: Any, interface: str, is_guess: bool, module: ModuleType) -> str:
-    wanted = "a WSGI or ASGI" if is_guess else _named(interface)
+def _not_an_app_message(entry: str, target: Any, interface: str, is_guess: bool, module: ModuleType) -> str:
+    wanted = "a WSGI or ASGI" if is_guess else _interface_with_article(interface)
     text = f"{entry} is a {type(target).__name__}, not {wanted} application"
     if not callable(target):
-        return text + _others(module)
+        return text + _other_apps_hint(module)
     parameters = parameters_of(target) or []
     names = ", ".join(p.name for p in parameters)
     text = (
-        f"{entry} is {_described(target)} with the parameters ({names}): not {wanted} application"
+        f"{entry} is {_describe(target)} with the parameters ({names}): not {wanted} application"
     )
     if is_async(target) and not parameters:
         return text + "; a factory must not be a coroutine function"
@@ -216,7 +216,7 @@ def _refusal(entry: str, target: Any, interface: str, is_guess: bool, module: Mo
     return f"{text}: WSGI takes (environ, start_response), ASGI (scope, receive, send){hint}"
 
 
-def _described(target: Any) -> str:
+def _describe(target: Any) -> str:
     if is_async(target) and inspect.isroutine(target):
         return "a coroutine function"
     if inspect.isroutine(target):
@@ -226,5 +226,5 @@ def _described(target: Any) -> str:
     return f"an instance of {type(target).__module__}.{type(target).__qualname__}"
 
 
-def _named(interface: str) -> str:
+def _interface_with_article(interface: str) -> str:
     return "an ASGI" if interface == ASGI else f"a {WSGI.upper()}"

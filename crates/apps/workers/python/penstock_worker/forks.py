@@ -1,7 +1,7 @@
 """Forks of this process: those that become workers, and those that are the application's own.
 
-`template` calls `fork_worker` and, in the new worker, `die_with`. `boot` calls `guard` once: from
-then on a process that the application forks has our sockets closed, and `leave_if_stranger` ends it
+`template` calls `fork_worker` and, in the new worker, `die_with_server`. `boot` calls `close_on_fork` once: from
+then on a process that the application forks has our sockets closed, and `exit_if_forked_by_app` ends it
 when it comes back into our code, instead of letting it answer for its parent.
 
 What must stay true: a worker is no child of its template, and dies with its server however that
@@ -19,7 +19,7 @@ import traceback
 from time import monotonic, sleep
 from typing import Any, Callable, List, Optional
 
-PARENT_DEADLINE = 5.0
+PARENT_TIMEOUT = 5.0
 _PR_SET_PDEATHSIG = 1
 
 # What they are now: gevent replaces them in their modules when it is asked to.
@@ -28,12 +28,12 @@ _fork, _waitpid = os.fork, os.waitpid
 _sockets: List[Any] = []
 _is_guarding = False
 _is_own_fork = False
-_is_stranger = False
-_middle = 0
+_is_forked_by_app = False
+_intermediate_pid = 0
 _prctl: Optional[Callable[..., int]] = None
 
 
-def guard(*sockets: Any) -> None:
+def close_on_fork(*sockets: Any) -> None:
     """Closes these in every process that the application forks."""
     global _is_guarding
     if not _is_guarding:
@@ -42,14 +42,14 @@ def guard(*sockets: Any) -> None:
     _sockets.extend(sockets)
 
 
-def survive_interrupts() -> None:
+def ignore_interrupts() -> None:
     """Lets SIGINT pass this process by: a stop is the server's business. By a handler, because a
     program that the application starts would inherit a signal that is ignored, and could not be
     interrupted; a process that it forks gets Python's own handler back."""
-    signal.signal(signal.SIGINT, _pass_over)
+    signal.signal(signal.SIGINT, _ignore_signal)
 
 
-def release(kept: Any = None) -> None:
+def close_guarded(kept: Any = None) -> None:
     """Closes all that is guarded but `kept`: a new worker wants nothing of its template's, and a
     new template nothing of what it served."""
     for sock in _sockets:
@@ -58,9 +58,9 @@ def release(kept: Any = None) -> None:
     _sockets[:] = [] if kept is None else [kept]
 
 
-def leave_if_stranger(error: Optional[BaseException] = None) -> None:
+def exit_if_forked_by_app(error: Optional[BaseException] = None) -> None:
     """Ends this process if the application has forked it; `error` is what it came back with."""
-    if not _is_stranger:
+    if not _is_forked_by_app:
         return
     code = 1
     # The application may have closed its standard error.
@@ -77,8 +77,8 @@ def leave_if_stranger(error: Optional[BaseException] = None) -> None:
     os._exit(code & 0xFF)
 
 
-def prepare() -> None:
-    """Loads what `die_with` needs, once for all workers of a template."""
+def load_prctl() -> None:
+    """Loads what `die_with_server` needs, once for all workers of a template."""
     global _prctl
     try:
         import ctypes
@@ -105,7 +105,7 @@ def fork_worker(failed: Callable[[OSError], None]) -> bool:
             failed(error)
             return False
         if middle == 0:
-            return _fork_again(failed)
+            return _fork_from_intermediate(failed)
         # ECHILD: the application has said that it wants to hear of no child.
         with contextlib.suppress(ChildProcessError):
             _waitpid(middle, 0)
@@ -114,10 +114,10 @@ def fork_worker(failed: Callable[[OSError], None]) -> bool:
         _is_own_fork = False
 
 
-def _fork_again(failed: Callable[[OSError], None]) -> bool:
+def _fork_from_intermediate(failed: Callable[[OSError], None]) -> bool:
     """In the process in the middle, which never returns."""
-    global _middle
-    _middle = os.getpid()
+    global _intermediate_pid
+    _intermediate_pid = os.getpid()
     try:
         child = _fork()
     except OSError as error:
@@ -129,36 +129,36 @@ def _fork_again(failed: Callable[[OSError], None]) -> bool:
     return True
 
 
-def die_with(server: int) -> None:
+def die_with_server(server: int) -> None:
     """Waits until `server` is the parent of this new worker, and sees to it that the worker ends
     when that does. A worker whose server has gone ends here."""
-    deadline = monotonic() + PARENT_DEADLINE
-    while os.getppid() == _middle and monotonic() < deadline:
+    deadline = monotonic() + PARENT_TIMEOUT
+    while os.getppid() == _intermediate_pid and monotonic() < deadline:
         sleep(0.0002)
     if os.getppid() != server:
         os._exit(1)
     if _prctl is None or _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-        threading.Thread(target=_watch, args=(server,), name="parent", daemon=True).start()
+        threading.Thread(target=_watch_parent, args=(server,), name="parent", daemon=True).start()
     # It may have gone in between.
     if os.getppid() != server:
         os._exit(1)
 
 
-def _watch(server: int) -> None:
+def _watch_parent(server: int) -> None:
     while os.getppid() == server:
         sleep(0.5)
     os._exit(1)
 
 
 def _after_fork() -> None:
-    global _is_stranger
+    global _is_forked_by_app
     if _is_own_fork:
         return
-    _is_stranger = True
-    if signal.getsignal(signal.SIGINT) is _pass_over:
+    _is_forked_by_app = True
+    if signal.getsignal(signal.SIGINT) is _ignore_signal:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    release()
+    close_guarded()
 
 
-def _pass_over(_number: int, _frame: Any) -> None:
+def _ignore_signal(_number: int, _frame: Any) -> None:
     """Handles SIGINT."""

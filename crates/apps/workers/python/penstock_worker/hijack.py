@@ -17,11 +17,11 @@ from typing import Any, Dict, Optional
 from .wire import Slot, Socket
 
 # simple-websocket (flask-sock, Flask-SocketIO) looks for these.
-NAMES = ("werkzeug.socket", "gunicorn.socket")
+ENVIRON_KEYS = ("werkzeug.socket", "gunicorn.socket")
 
 
 def offer(slot: Slot, environ: Dict[str, Any], kind: Any = None) -> Any:
-    """Adds the connection to the environment of a request that may take it over: one with
+    """Adds the connection to the environment of a request that may take_over it over: one with
     `HTTP_UPGRADE`, which the server leaves out wherever it could not hand the connection over.
     `kind` is a class that `client_socket` made, a blocking one's by default. Returns the
     connection, or None."""
@@ -30,7 +30,7 @@ def offer(slot: Slot, environ: Dict[str, Any], kind: Any = None) -> Any:
     except OSError:
         # No descriptor is left: the request is one like any other.
         return None
-    for name in NAMES:
+    for name in ENVIRON_KEYS:
         environ[name] = connection
     return connection
 
@@ -47,7 +47,7 @@ def client_socket(base: Any) -> Any:
             self._request = slot.request_number()
             self._theirs: Optional[socket.socket] = theirs
 
-        def take(self) -> None:
+        def take_over(self) -> None:
             """Takes the connection over, if it was not. Raises OSError when the response has
             begun."""
             theirs, self._theirs = self._theirs, None
@@ -74,20 +74,20 @@ def client_socket(base: Any) -> Any:
             return f"<penstock_worker.ClientSocket, {state}>"
 
         def fileno(self) -> int:
-            self.take()
+            self.take_over()
             return super().fileno()
 
         def makefile(self, *args: Any, **kwargs: Any) -> Any:
-            self.take()
+            self.take_over()
             return super().makefile(*args, **kwargs)
 
-    for name in HIJACKING_METHODS:
-        setattr(ClientSocket, name, _taking(base, name))
+    for name in TAKEOVER_METHODS:
+        setattr(ClientSocket, name, _wrap_taking_over(base, name))
     return ClientSocket
 
 
 # What uses a connection.
-HIJACKING_METHODS = (
+TAKEOVER_METHODS = (
     "detach",
     "dup",
     "recv",
@@ -104,11 +104,11 @@ HIJACKING_METHODS = (
 )
 
 
-def _taking(base: Any, name: str) -> Any:
+def _wrap_taking_over(base: Any, name: str) -> Any:
     method = getattr(base, name)
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        self.take()
+        self.take_over()
         return method(self, *args, **kwargs)
 
     call.__name__ = name

@@ -18,7 +18,7 @@ WSGI = "wsgi"
 ASGI = "asgi"
 
 # How deep one wrapper may lie in another.
-_DEPTH_MAX = 16
+_MAX_DEPTH = 16
 
 # What wrappers call the application that they pass all arguments on to.
 _INNER_NAMES = (
@@ -36,7 +36,7 @@ _INNER_NAMES = (
 )
 
 # An instance may have one of its own, which its class leads to.
-_CALL = "__call__"
+_CALL_METHOD = "__call__"
 
 _ENVIRON_NAMES = ("environ", "env", "wsgi_environ", "environment")
 
@@ -46,7 +46,7 @@ def interface_of(target: Any) -> Optional[str]:
     return _interface_of(target, 0)
 
 
-def takes_nothing(target: Any) -> bool:
+def is_callable_without_arguments(target: Any) -> bool:
     """Whether it is a function, method or class that can be called without arguments."""
     if not (inspect.isroutine(target) or inspect.isclass(target)):
         return False
@@ -54,7 +54,7 @@ def takes_nothing(target: Any) -> bool:
     return parameters is not None and all(_is_optional(p) for p in parameters)
 
 
-def takes_settings(target: Any) -> bool:
+def is_paste_factory(target: Any) -> bool:
     """Whether it is an application factory of PasteDeploy's: `main(global_config, **settings)`."""
     parameters = parameters_of(target) if inspect.isfunction(target) else None
     required = [p for p in parameters or [] if p.default is p.empty and p.kind not in _VARIADIC]
@@ -63,7 +63,7 @@ def takes_settings(target: Any) -> bool:
 
 def parameters_of(target: Any) -> Optional[List[inspect.Parameter]]:
     """Its parameters; None for a callable that does not tell."""
-    for part in (target, getattr(target, _CALL, None)):
+    for part in (target, getattr(target, _CALL_METHOD, None)):
         try:
             return list(inspect.signature(part).parameters.values())
         # Also what annotations raise: Python 3.14 looks at them only now.
@@ -76,7 +76,7 @@ def is_async(target: Any) -> bool:
     """Whether calling it gives a coroutine."""
     while isinstance(target, functools.partial):
         target = target.func
-    call = None if inspect.isclass(target) else getattr(target, _CALL, None)
+    call = None if inspect.isclass(target) else getattr(target, _CALL_METHOD, None)
     return any(
         inspect.iscoroutinefunction(part)
         # Of compiled functions, which have no flags to look at.
@@ -88,12 +88,12 @@ def is_async(target: Any) -> bool:
 
 
 def _interface_of(target: Any, depth: int) -> Optional[str]:
-    if not callable(target) or depth > _DEPTH_MAX:
+    if not callable(target) or depth > _MAX_DEPTH:
         return None
     parameters = parameters_of(target)
     if parameters is None:
-        return ASGI if is_async(target) else _by_module(target)
-    two, three = _takes(parameters, 2), _takes(parameters, 3)
+        return ASGI if is_async(target) else _interface_by_module(target)
+    two, three = _accepts_positional(parameters, 2), _accepts_positional(parameters, 3)
     first = next((p.name.strip("_") for p in parameters if p.kind in _POSITIONAL), "")
     if two and first in _ENVIRON_NAMES:
         return None if _is_never_wsgi(target) else WSGI
@@ -105,7 +105,7 @@ def _interface_of(target: Any, depth: int) -> Optional[str]:
         return None
     if is_async(target):
         return ASGI
-    answers = {_interface_of(inner, depth + 1) for inner in _inner(target)} - {None}
+    answers = {_interface_of(inner, depth + 1) for inner in _wrapped_candidates(target)} - {None}
     return answers.pop() if len(answers) == 1 else None
 
 
@@ -117,7 +117,7 @@ _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_O
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
-def _takes(parameters: List[inspect.Parameter], count: int) -> bool:
+def _accepts_positional(parameters: List[inspect.Parameter], count: int) -> bool:
     """Whether it can be called with so many positional arguments and nothing else."""
     positional = [p for p in parameters if p.kind in _POSITIONAL]
     required = [p for p in positional if p.default is p.empty]
@@ -133,7 +133,7 @@ def _is_optional(parameter: inspect.Parameter) -> bool:
     return parameter.kind is parameter.VAR_KEYWORD or parameter.default is not parameter.empty
 
 
-def _inner(target: Any) -> Iterator[Any]:
+def _wrapped_candidates(target: Any) -> Iterator[Any]:
     """What a wrapper may pass its arguments on to: attributes, or variables of its closure."""
     if inspect.isclass(target):
         return
@@ -153,7 +153,7 @@ def _inner(target: Any) -> Iterator[Any]:
             yield found
 
 
-def _by_module(target: Any) -> Optional[str]:
+def _interface_by_module(target: Any) -> Optional[str]:
     """Of a callable that has no signature, what the modules of its classes are named after."""
     for kind in type(target).__mro__:
         words = kind.__module__.replace("_", ".").split(".")

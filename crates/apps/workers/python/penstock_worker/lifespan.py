@@ -1,6 +1,6 @@
 """ASGI's lifespan (spec 2.0): the application's own startup and shutdown.
 
-`asgi.Runner` runs `startup` before READY and `shutdown` after the channel has closed. An application
+`asgi.AsgiRunner` runs `startup` before READY and `shutdown` after the channel has closed. An application
 that does not know lifespans raises or returns at once, and is served without.
 
 What must stay true: a failed startup is an exception with the application's message; nothing waits
@@ -29,8 +29,8 @@ class Lifespan:
         self._app = app
         self._task: Optional[asyncio.Task[None]] = None
         self._events: asyncio.Queue[Dict[str, Any]] = asyncio.Queue()
-        self._began = asyncio.Event()
-        self._ended = asyncio.Event()
+        self._startup_done = asyncio.Event()
+        self._shutdown_done = asyncio.Event()
         self._has_received = False
         self._message: Optional[str] = None
         self.state: Dict[str, Any] = {}
@@ -39,7 +39,7 @@ class Lifespan:
         """Returns when the application may be served. Raises StartupFailed."""
         self._events.put_nowait({"type": "lifespan.startup"})
         self._task = asyncio.get_running_loop().create_task(self._run())
-        await self._began.wait()
+        await self._startup_done.wait()
         if self._message is not None:
             await asyncio.wait([self._task], timeout=1.0)
             raise StartupFailed(self._message or "the application's startup failed")
@@ -51,12 +51,12 @@ class Lifespan:
             return
         self._events.put_nowait({"type": "lifespan.shutdown"})
         try:
-            await asyncio.wait_for(self._ended.wait(), timeout)
+            await asyncio.wait_for(self._shutdown_done.wait(), timeout)
         except asyncio.TimeoutError:
-            _complain(f"the application's shutdown took longer than {timeout:g} seconds\n")
+            _write_error(f"the application's shutdown took longer than {timeout:g} seconds\n")
         else:
             if self._message is not None:
-                _complain(f"the application's shutdown failed: {self._message}\n")
+                _write_error(f"the application's shutdown failed: {self._message}\n")
         task.cancel()
         await asyncio.wait([task], timeout=1.0)
 
@@ -77,10 +77,10 @@ class Lifespan:
                 trace = error.__traceback__
                 inner = trace.tb_next if trace is not None else None
                 text = format_traceback(error, inner)
-                _complain(f"error in the application's lifespan\n{text}")
+                _write_error(f"error in the application's lifespan\n{text}")
         finally:
-            self._began.set()
-            self._ended.set()
+            self._startup_done.set()
+            self._shutdown_done.set()
 
     async def _receive(self) -> Dict[str, Any]:
         event = await self._events.get()
@@ -89,21 +89,21 @@ class Lifespan:
 
     async def _send(self, event: Dict[str, Any]) -> None:
         kind = event["type"]
-        if kind == "lifespan.startup.complete" and not self._began.is_set():
-            self._began.set()
-        elif kind == "lifespan.startup.failed" and not self._began.is_set():
+        if kind == "lifespan.startup.complete" and not self._startup_done.is_set():
+            self._startup_done.set()
+        elif kind == "lifespan.startup.failed" and not self._startup_done.is_set():
             self._message = str(event.get("message") or "")
-            self._began.set()
-        elif kind == "lifespan.shutdown.complete" and self._began.is_set():
-            self._ended.set()
-        elif kind == "lifespan.shutdown.failed" and self._began.is_set():
+            self._startup_done.set()
+        elif kind == "lifespan.shutdown.complete" and self._startup_done.is_set():
+            self._shutdown_done.set()
+        elif kind == "lifespan.shutdown.failed" and self._startup_done.is_set():
             self._message = str(event.get("message") or "")
-            self._ended.set()
+            self._shutdown_done.set()
         else:
             raise RuntimeError(f"{kind!r} is out of place in a lifespan")
 
 
-def _complain(text: str) -> None:
+def _write_error(text: str) -> None:
     try:
         sys.stderr.write(text)
         sys.stderr.flush()

@@ -1,6 +1,6 @@
-"""SIGQUIT in a process with a reactor: where every task stands, beside the threads of `stacks`.
+"""SIGQUIT in a process with a reactor: where every task stands, beside the threads of `thread_stacks`.
 
-`asgi.Runner` puts `write` among the hooks of `stacks`, which run when the interpreter is alive: also
+`asgi.AsgiRunner` puts `write` among the hooks of `thread_stacks`, which run when the interpreter is alive: also
 while the loop is blocked in a call that signals interrupt.
 
 What must stay true: writing changes nothing, raises nothing, and has a bound.
@@ -16,17 +16,17 @@ import traceback
 from types import FrameType
 from typing import Any, Iterator, List, Tuple
 
-from .stream import Stream
+from .asgi_stream import AsgiStream
 
-TASKS_MAX = 200
-FRAMES_MAX = 50
-TEXT_MAX = 1 << 20
+MAX_TASKS = 200
+MAX_FRAMES = 50
+MAX_TEXT_CHARS = 1 << 20
 
 
 def write(text: str) -> None:
     """Writes to standard error, which the application may have closed."""
     with contextlib.suppress(Exception):
-        sys.stderr.write(text[:TEXT_MAX])
+        sys.stderr.write(text[:MAX_TEXT_CHARS])
         sys.stderr.flush()
 
 
@@ -34,16 +34,16 @@ def describe(loop: asyncio.AbstractEventLoop) -> str:
     """One paragraph a task: its request or its name, and its stack, the innermost call last."""
     tasks = [task for task in asyncio.all_tasks(loop) if not task.done()]
     parts = [f"stack of every task (pid {os.getpid()}): {len(tasks)}\n"]
-    for task in tasks[:TASKS_MAX]:
+    for task in tasks[:MAX_TASKS]:
         frames = list(_frames(task.get_coro()))
         label = task.get_name()
-        if frames and frames[0][0].f_code is Stream.run.__code__:
+        if frames and frames[0][0].f_code is AsgiStream.run.__code__:
             # Our own part of the stack says nothing.
-            label = frames.pop(0)[0].f_locals["self"].label()
+            label = frames.pop(0)[0].f_locals["self"].describe()
         parts.append(f"{label}\n")
-        parts += traceback.StackSummary.extract(iter(frames[-FRAMES_MAX:])).format()
-    if len(tasks) > TASKS_MAX:
-        parts.append(f"and {len(tasks) - TASKS_MAX} more\n")
+        parts += traceback.StackSummary.extract(iter(frames[-MAX_FRAMES:])).format()
+    if len(tasks) > MAX_TASKS:
+        parts.append(f"and {len(tasks) - MAX_TASKS} more\n")
     return "".join(parts)
 
 

@@ -56,11 +56,11 @@ def serve(
             raise wire.WireError("a template was sent something else than FORK")
 
         def failed(error: OSError, worker: bytes = payload) -> None:
-            reason = str(error).encode("utf-8", "replace")[: wire.REASON_MAX]
+            reason = str(error).encode("utf-8", "replace")[: wire.MAX_REASON_BYTES]
             wire.send_control(control, wire.FORK_FAILED, worker + reason)
 
         if forks.fork_worker(failed):
-            return _begin(fds, server, streams)
+            return _begin_worker(fds, server, streams)
         for fd in fds:
             os.close(fd)
 
@@ -68,44 +68,44 @@ def serve(
 def standard_streams() -> Tuple[object, object]:
     """What descriptors 1 and 2 are now: an application that gives them another meaning while it
     loads keeps it in its workers."""
-    return _identity(1), _identity(2)
+    return _file_identity(1), _file_identity(2)
 
 
 def prevents_fork(is_forked_anyway: bool) -> Optional[str]:
     """Why nothing may be forked from this process now, if so: what the application said, or its
     threads, unless it `is_forked_anyway`."""
-    reason = api.fork_prevented()
+    reason = api.fork_prevented_reason()
     if reason is None and not is_forked_anyway:
         reason = threads.prevents_fork() or None
     return reason
 
 
-def _begin(
+def _begin_worker(
     fds: List[int], server: int, streams: Tuple[object, object]
 ) -> Tuple[socket.socket, Sockets]:
-    forks.release()
+    forks.close_guarded()
     os.setpgid(0, 0)
-    control = wire.adopt(fds[0])
+    control = wire.adopt_socket(fds[0])
     # Out of the way first: they may have come as 1 or 2 where the application has closed those.
-    moved = [wire.move(fd) for fd in fds[1:]]
+    moved = [wire.move_fd(fd) for fd in fds[1:]]
     for number, was, fd in zip((1, 2), streams, moved):
-        if _identity(number) == was:
+        if _file_identity(number) == was:
             os.dup2(fd, number)
         os.close(fd)
-    forks.guard(control)
-    forks.die_with(server)
-    hello(control)
+    forks.close_on_fork(control)
+    forks.die_with_server(server)
+    send_hello(control)
     try:
         sockets = _receive_sockets(control)
     except OSError:
         os._exit(0)
-    forks.guard(*sockets.all())
+    forks.close_on_fork(*sockets.all())
     return control, sockets
 
 
-def hello(control: socket.socket) -> None:
+def send_hello(control: socket.socket) -> None:
     """Says HELLO."""
-    wire.send_control(control, wire.HELLO, struct.pack("<I", wire.VERSION))
+    wire.send_control(control, wire.HELLO, struct.pack("<I", wire.PROTOCOL_VERSION))
 
 
 def _receive_sockets(control: socket.socket) -> Sockets:
@@ -121,13 +121,13 @@ def _receive_sockets(control: socket.socket) -> Sockets:
         for letter, fd in zip(kinds.decode("latin-1"), fds):
             if letter not in found:
                 raise wire.WireError(f"a socket of unknown kind {letter!r}")
-            found[letter].append(wire.adopt(fd))
+            found[letter].append(wire.adopt_socket(fd))
         is_last = bool(flags & wire.FLAG_END)
     channel, files = (found[letter][0] if found[letter] else None for letter in "cf")
     return Sockets(found["s"], found["i"], channel, files)
 
 
-def _identity(fd: int) -> object:
+def _file_identity(fd: int) -> object:
     with contextlib.suppress(OSError):
         stat = os.fstat(fd)
         return stat.st_dev, stat.st_ino

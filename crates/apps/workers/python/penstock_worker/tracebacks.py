@@ -1,6 +1,6 @@
 """Tracebacks for the log: one event each, whatever an exception has to say.
 
-Used by `wsgi`, `stream` and `lifespan`. The server takes a line that is not indented behind an
+Used by `wsgi`, `asgi_stream` and `lifespan`. The server takes a line that is not indented behind an
 exception's own for the next event, so lines below the first of a message are indented here.
 """
 

@@ -20,17 +20,17 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 from . import api, forks, hijack
 from .file_wrapper import FileWrapper, plain_file
-from .input import BodyCut, open_input
+from .request_body import RequestBodyCut, open_input
 from .tracebacks import format_traceback
 from .wire import (
     ABORT,
-    BODY_FRAME_MAX,
     FAILED,
-    FLAG_PROTOCOL,
-    JOIN_MAX,
-    TO_THE_END,
-    WHOLE_MAX,
-    ConnectionTakenError,
+    FLAG_PROTOCOL_ERROR,
+    MAX_BODY_FRAME_BYTES,
+    MAX_JOIN_BYTES,
+    MAX_WHOLE_BODY_BYTES,
+    UNTIL_END,
+    ConnectionHijackedError,
     Disconnected,
     Slot,
     WireError,
@@ -41,11 +41,11 @@ Headers = List[Tuple[str, str]]
 Environ = Dict[str, Any]
 
 
-class RuleBroken(Exception):
+class AppProtocolError(Exception):
     """The application does something that PEP 3333 does not allow."""
 
 
-class ClientGone(OSError):
+class ClientDisconnected(OSError):
     """Raised out of `write` when the client has left."""
 
 
@@ -61,8 +61,8 @@ def base_environ(is_multithread: bool, slot: Optional[Slot] = None) -> Environ:
         "wsgi.input_terminated": True,
         "wsgi.file_wrapper": FileWrapper,
         "penstock.prevent_fork": api.prevent_fork,
-        "penstock.mark_as_io_bound": slot.mark_as_io_bound if slot else api.tell_nobody,
-        "penstock.extend_timeout": slot.extend_timeout if slot else api.tell_nobody,
+        "penstock.mark_as_io_bound": slot.mark_as_io_bound if slot else api.unsupported_in_reactor,
+        "penstock.extend_timeout": slot.extend_timeout if slot else api.unsupported_in_reactor,
         # Left out by the server when it is so (PROTOCOL.md).
         "wsgi.url_scheme": "http",
         "SCRIPT_NAME": "",
@@ -92,17 +92,17 @@ def serve(slot: Slot, app: Callable[..., Iterable[bytes]], base: Environ) -> Non
             if "HTTP_UPGRADE" in sent:
                 response.connection = connection = hijack.offer(slot, environ)
             try:
-                answer(app, environ, response)
+                run_request(app, environ, response)
             finally:
                 if connection is not None:
                     connection.finish()
                 if body is None:
                     stream.close()
     except Disconnected:
-        forks.leave_if_stranger()
+        forks.exit_if_forked_by_app()
 
 
-def answer(app: Callable[..., Any], environ: Environ, response: Response) -> None:
+def run_request(app: Callable[..., Any], environ: Environ, response: Response) -> None:
     """Runs one request to its end, whatever becomes of it. Raises Disconnected and WireError."""
     result = None
     try:
@@ -112,37 +112,37 @@ def answer(app: Callable[..., Any], environ: Environ, response: Response) -> Non
         else:
             response.send_result(result)
     except (Disconnected, WireError):
-        forks.leave_if_stranger()
+        forks.exit_if_forked_by_app()
         raise
-    except ClientGone:
-        forks.leave_if_stranger()
+    except ClientDisconnected:
+        forks.exit_if_forked_by_app()
         response.cancel()
-    except ConnectionTakenError:
+    except ConnectionHijackedError:
         # A thread of the application's was quicker than this response.
         response.end_hijack()
-    except BodyCut as error:
+    except RequestBodyCut as error:
         # Nobody waits for an answer, and there is nothing to mend.
-        forks.leave_if_stranger()
+        forks.exit_if_forked_by_app()
         response.fail(error)
     # SystemExit and KeyboardInterrupt too: they end the request, the server ends processes.
     except BaseException as error:
-        forks.leave_if_stranger(error)
+        forks.exit_if_forked_by_app(error)
         # How applications leave a connection that they have taken over in Gunicorn.
         if not (response.is_hijacked() and isinstance(error, StopIteration)):
-            _report(error, environ)
+            _log_exception(error, environ)
         response.fail(error)
     finally:
-        response.is_over = True
+        response.is_finished = True
         if type(result) is not list:
             close = getattr(result, "close", None)
             if close is not None:
                 try:
                     close()
                 except BaseException as error:
-                    _report(error, environ)
+                    _log_exception(error, environ)
 
 
-def _report(error: BaseException, environ: Environ) -> None:
+def _log_exception(error: BaseException, environ: Environ) -> None:
     """Writes one head line and the traceback, in one piece, to standard error."""
     method = environ.get("REQUEST_METHOD", "-")
     path = f"{environ.get('SCRIPT_NAME', '')}{environ.get('PATH_INFO', '')}"
@@ -159,15 +159,15 @@ def _report(error: BaseException, environ: Environ) -> None:
 class Response:
     """One response: what the application said so far, and how much of it was sent."""
 
-    __slots__ = ("connection", "count", "head", "headers", "is_over", "is_sent", "slot", "started")
+    __slots__ = ("connection", "string_count", "head", "headers", "is_finished", "is_head_sent", "slot", "started")
 
     def __init__(self, slot: Slot, started: int) -> None:
         self.slot = slot
         self.started = started
         self.connection: Optional[hijack.ClientSocket] = None
         self.head: Optional[bytes] = None
-        self.is_sent = False
-        self.is_over = False
+        self.is_head_sent = False
+        self.is_finished = False
 
     def start_response(
         self, status: str, headers: Headers, exc_info: Any = None
@@ -185,21 +185,21 @@ class Response:
                 strings += field
             self.head = join_head(strings)
         except (TypeError, ValueError) as error:
-            raise RuleBroken(f"start_response: bad status or headers: {error}") from None
-        self.count = len(strings)
+            raise AppProtocolError(f"start_response: bad status or headers: {error}") from None
+        self.string_count = len(strings)
         self.headers = headers
         return self.write
 
     def write(self, data: bytes) -> None:
         """The callable that `start_response` returns: sends at once."""
-        if self.is_over or self.head is None:
-            raise RuleBroken("write called outside of its request")
+        if self.is_finished or self.head is None:
+            raise AppProtocolError("write called outside of its request")
         if self.is_hijacked():
             return
         # An application may write for ever, and has no other way to hear of it.
-        if self.is_sent and self.slot.is_cancelled():
-            raise ClientGone("the client has left")
-        self._send_chunk(_checked(data))
+        if self.is_head_sent and self.slot.is_cancelled():
+            raise ClientDisconnected("the client has left")
+        self._send_chunk(_checked_chunk(data))
 
     def send_result(self, result: Any) -> None:
         """Sends what the application returned."""
@@ -207,12 +207,12 @@ class Response:
             if len(result) == 1:
                 body = result[0]
                 if type(body) is not bytes:
-                    _checked(body)
-                if self.head is not None and not self.is_sent and len(body) <= WHOLE_MAX:
-                    self.slot.send_whole(self.count, self.head, self.started, body)
-                    self.is_sent = self.is_over = True
+                    _checked_chunk(body)
+                if self.head is not None and not self.is_head_sent and len(body) <= MAX_WHOLE_BODY_BYTES:
+                    self.slot.send_whole(self.string_count, self.head, self.started, body)
+                    self.is_head_sent = self.is_finished = True
                     return
-            elif not self.is_sent and sum(map(len, map(_checked, result))) <= JOIN_MAX:
+            elif not self.is_head_sent and sum(map(len, map(_checked_chunk, result))) <= MAX_JOIN_BYTES:
                 self._send_whole(b"".join(result))
                 return
         elif isinstance(result, FileWrapper) and self._send_file(result):
@@ -225,38 +225,38 @@ class Response:
 
     def end_hijack(self) -> None:
         """Ends the call of an application that has taken the connection over."""
-        if not self.is_over:
-            self.is_over = True
+        if not self.is_finished:
+            self.is_finished = True
             self.slot.send_end()
 
     def cancel(self) -> None:
         """Ends a response whose client has left."""
-        if not self.is_over:
-            self.slot.send_reason(ABORT, 0, "cancelled")
-            self.is_over = True
+        if not self.is_finished:
+            self.slot.send_failure(ABORT, 0, "cancelled")
+            self.is_finished = True
 
     def fail(self, error: BaseException) -> None:
         """Ends the response after an exception."""
-        if self.is_over:
+        if self.is_finished:
             return
         if self.is_hijacked():
             self.end_hijack()
             return
-        self.is_over = True
-        if self.is_sent:
-            self.slot.send_reason(ABORT, 0, f"application raised {type(error).__name__}")
-        elif isinstance(error, RuleBroken):
-            self.slot.send_reason(FAILED, FLAG_PROTOCOL, str(error))
+        self.is_finished = True
+        if self.is_head_sent:
+            self.slot.send_failure(ABORT, 0, f"application raised {type(error).__name__}")
+        elif isinstance(error, AppProtocolError):
+            self.slot.send_failure(FAILED, FLAG_PROTOCOL_ERROR, str(error))
         else:
-            self.slot.send_reason(FAILED, 0, f"application raised {type(error).__name__}")
+            self.slot.send_failure(FAILED, 0, f"application raised {type(error).__name__}")
 
     def _restart(self, exc_info: Any) -> None:
         if exc_info is None:
-            raise RuleBroken("start_response called twice without exc_info")
-        if self.is_over:
-            raise RuleBroken("start_response called outside of its request")
+            raise AppProtocolError("start_response called twice without exc_info")
+        if self.is_finished:
+            raise AppProtocolError("start_response called outside of its request")
         try:
-            if self.is_sent:
+            if self.is_head_sent:
                 raise exc_info[1].with_traceback(exc_info[2])
         finally:
             exc_info = None  # Or the traceback would hold this frame, and it the traceback.
@@ -265,19 +265,19 @@ class Response:
         try:
             chunks = iter(result)
         except TypeError:
-            raise RuleBroken(f"a {type(result).__name__} was returned, no iterable") from None
+            raise AppProtocolError(f"a {type(result).__name__} was returned, no iterable") from None
         first = b""
         for first in chunks:
-            if _checked(first):
+            if _checked_chunk(first):
                 break
-        if not first and not self.is_sent:
+        if not first and not self.is_head_sent:
             self._send_whole(b"")
             return
-        if not self.is_sent and self._declared_length() == len(first) <= WHOLE_MAX:
+        if not self.is_head_sent and self._declared_length() == len(first) <= MAX_WHOLE_BODY_BYTES:
             # Whole already, as a Flask or Django response is. The rest is only run.
             self._send_whole(first)
-            if any(map(_checked, chunks)):
-                raise RuleBroken("more body than Content-Length")
+            if any(map(_checked_chunk, chunks)):
+                raise AppProtocolError("more body than Content-Length")
             return
         if first:
             self._send_chunk(first)
@@ -285,32 +285,32 @@ class Response:
             if self.slot.is_cancelled():
                 self.cancel()
                 return
-            if _checked(chunk):
+            if _checked_chunk(chunk):
                 self.slot.send_body(chunk)
-        self.is_over = True
+        self.is_finished = True
         self.slot.send_end()
 
     def _send_whole(self, body: bytes) -> None:
         head = self._head()
-        self.is_sent = self.is_over = True
-        self.slot.send_whole(self.count, head, self.started, body)
+        self.is_head_sent = self.is_finished = True
+        self.slot.send_whole(self.string_count, head, self.started, body)
 
     def _send_chunk(self, chunk: bytes) -> None:
-        if self.is_sent:
+        if self.is_head_sent:
             self.slot.send_body(chunk)
             return
         head = self._head()
-        self.is_sent = True
-        if len(chunk) <= BODY_FRAME_MAX:
-            self.slot.send_head(self.count, head, self.started, chunk)
+        self.is_head_sent = True
+        if len(chunk) <= MAX_BODY_FRAME_BYTES:
+            self.slot.send_head(self.string_count, head, self.started, chunk)
         else:
-            self.slot.send_head(self.count, head, self.started, b"")
+            self.slot.send_head(self.string_count, head, self.started, b"")
             self.slot.send_body(chunk)
 
     def _send_file(self, wrapper: FileWrapper) -> bool:
         """Passes the descriptor if the kernel sees the same bytes in it as the application."""
         file = plain_file(wrapper.filelike)
-        if file is None or self.is_sent:
+        if file is None or self.is_head_sent:
             return False
         try:
             fd, offset = file.fileno(), file.tell()
@@ -320,14 +320,14 @@ class Response:
             return False
         length = self._declared_length()
         head = self._head()
-        self.is_sent = self.is_over = True
-        wanted = TO_THE_END if length is None else length
-        self.slot.send_file(self.count, head, self.started, fd, offset, wanted)
+        self.is_head_sent = self.is_finished = True
+        wanted = UNTIL_END if length is None else length
+        self.slot.send_file(self.string_count, head, self.started, fd, offset, wanted)
         return True
 
     def _head(self) -> bytes:
         if self.head is None:
-            raise RuleBroken("start_response was not called")
+            raise AppProtocolError("start_response was not called")
         return self.head
 
     def _declared_length(self) -> Optional[int]:
@@ -338,7 +338,7 @@ class Response:
         return None
 
 
-def _checked(chunk: Any) -> bytes:
+def _checked_chunk(chunk: Any) -> bytes:
     if not isinstance(chunk, bytes):
-        raise RuleBroken(f"the body holds {type(chunk).__name__}, not bytes")
+        raise AppProtocolError(f"the body holds {type(chunk).__name__}, not bytes")
     return chunk

@@ -78,7 +78,7 @@ def open_wsgi(stream: int, body: bytes = b"", flags: int = 0, **environ: Any) ->
 
 
 def gone(stream: int) -> bytes:
-    return struct.pack("<BBHII", channel.GONE, 0, 0, 4, stream)
+    return struct.pack("<BBHII", channel.STREAM_CANCEL, 0, 0, 4, stream)
 
 
 class Part(NamedTuple):
@@ -124,14 +124,14 @@ class Answer:
         assert not self.is_ended, part
         self.parts.append(part)
         payload = part.payload
-        if part.kind == channel.ANSWER:
+        if part.kind == channel.STREAM_RESPONSE:
             head_len = struct.unpack_from("<I", payload, 4)[0]
             self.strings = payload[8 : 8 + head_len].decode("latin-1").split("\0")
             assert len(self.strings) == part.count, part
             self._add(payload[8 + head_len :])
             self.is_ended = part.flags == wire.FLAG_END
         elif part.kind == channel.DATA:
-            assert len(payload) <= channel.DATA_MAX
+            assert len(payload) <= channel.MAX_DATA_BYTES
             self._add(payload)
             self.is_ended = bool(part.flags & wire.FLAG_END)
         elif part.kind == channel.RESET:
@@ -192,7 +192,7 @@ class ReactorWorker:
 
     def __enter__(self) -> ReactorWorker:
         hello = self.control.frame()
-        assert (hello.kind, hello.payload) == (wire.HELLO, struct.pack("<I", wire.VERSION)), hello
+        assert (hello.kind, hello.payload) == (wire.HELLO, struct.pack("<I", wire.PROTOCOL_VERSION)), hello
         return self
 
     def __exit__(self, *_: object) -> None:

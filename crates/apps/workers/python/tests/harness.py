@@ -194,7 +194,7 @@ class Peer:
         offset, length = struct.unpack("<QQ", frame.payload)
         with open(frame.fds[0], "rb") as file:
             file.seek(offset)
-            return file.read() if length == wire.TO_THE_END else file.read(length)
+            return file.read() if length == wire.UNTIL_END else file.read(length)
 
 
 class Worker:
@@ -218,7 +218,7 @@ class Worker:
         self.control, self.slots, self.spares = peers[0], peers[1 : slots + 1], peers[slots + 1 :]
         self.stderr = tempfile.TemporaryFile()
         given = ["--control-fd", fds[0], "--slot-fds", ",".join(fds[1 : slots + 1])]
-        given += ["--io-slot-fds", ",".join(fds[slots + 1 :]), *options]
+        given += ["--spare-slot-fds", ",".join(fds[slots + 1 :]), *options]
         given += ["--dir", self.folder.name, "--entry", entry]
         self.process = subprocess.Popen(
             (command or [sys.executable, "-m", "penstock_worker"]) + given,
@@ -233,7 +233,7 @@ class Worker:
 
     def __enter__(self) -> Worker:
         hello = self.control.frame()
-        assert (hello.kind, hello.payload) == (wire.HELLO, struct.pack("<I", wire.VERSION)), hello
+        assert (hello.kind, hello.payload) == (wire.HELLO, struct.pack("<I", wire.PROTOCOL_VERSION)), hello
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -309,7 +309,7 @@ class Forked:
     def ready(self, at_once: int = 64) -> Forked:
         """Gives it its sockets, so many with a frame, and waits for its READY."""
         hello = self.control.frame()
-        assert (hello.kind, hello.payload) == (wire.HELLO, struct.pack("<I", wire.VERSION)), hello
+        assert (hello.kind, hello.payload) == (wire.HELLO, struct.pack("<I", wire.PROTOCOL_VERSION)), hello
         fds = [sock.fileno() for sock in self.theirs]
         for at in range(0, len(fds), at_once):
             kinds = self.kinds[at : at + at_once]

@@ -234,7 +234,7 @@ class Http(unittest.TestCase):
     def test_a_whole_response_is_one_frame(self):
         answer = self.ask("hello")
         self.assertEqual(answer.strings, ["200", "content-type", "text/plain"])
-        self.assertEqual((answer.body, answer.kinds), (b"hello", [channel.ANSWER]))
+        self.assertEqual((answer.body, answer.kinds), (b"hello", [channel.STREAM_RESPONSE]))
 
     def test_the_scope_is_complete(self):
         scope = eval(self.ask("show", query_string=b"a=1", method="PUT").body)
@@ -267,7 +267,7 @@ class Http(unittest.TestCase):
     def test_a_stream_leaves_piece_by_piece(self):
         answer = self.ask("stream")
         self.assertEqual(answer.body, b"onetwothree")
-        self.assertEqual(answer.kinds, [channel.ANSWER, channel.DATA, channel.DATA])
+        self.assertEqual(answer.kinds, [channel.STREAM_RESPONSE, channel.DATA, channel.DATA])
         self.assertEqual(answer.parts[0].flags, wire.FLAG_STREAM)
 
     def test_a_slow_window_stops_its_stream_alone(self):
@@ -278,9 +278,9 @@ class Http(unittest.TestCase):
         for _ in range(20):
             self.assertEqual(self.ask("hello").body, b"hello")
         self.assertEqual(len(slow.body), channel.WINDOW_BYTES)
-        worker.send(channel.window(1, 10))
+        worker.send(channel.encode_window(1, 10))
         worker.read_until(lambda: slow.size == channel.WINDOW_BYTES + 10)
-        worker.send(channel.window(1, 1 << 20))
+        worker.send(channel.encode_window(1, 1 << 20))
         worker.read_until(lambda: slow.is_ended)
         self.assertEqual(slow.body, b"".join(bytes([letter]) * 100_000 for letter in b"abcdefgh"))
         worker.answers.pop(1)
@@ -293,7 +293,7 @@ class Http(unittest.TestCase):
             before = answer.size
             worker.read()
             if answer.size > before:
-                worker.send(channel.window(2, answer.size - before))
+                worker.send(channel.encode_window(2, answer.size - before))
         self.assertEqual(answer.size, 33 << 20)
         worker.answers.pop(2)
 
@@ -341,7 +341,7 @@ class Http(unittest.TestCase):
 
     def test_what_comes_for_an_ended_stream_is_ignored(self):
         self.ask("hello")
-        self.worker.send(gone(self.stream), channel.window(self.stream, 5))
+        self.worker.send(gone(self.stream), channel.encode_window(self.stream, 5))
         self.assertEqual(self.ask("hello").body, b"hello")
 
     def test_several_receivers_wait_and_one_is_cancelled(self):
@@ -352,7 +352,7 @@ class Http(unittest.TestCase):
         for path, reason, kinds in (
             ("raise_early", "application raised ValueError", [channel.RESET]),
             ("raise_after_start", "application raised ValueError", [channel.RESET]),
-            ("raise_late", "application raised ValueError", [channel.ANSWER, channel.RESET]),
+            ("raise_late", "application raised ValueError", [channel.STREAM_RESPONSE, channel.RESET]),
             ("leave_system", "application raised SystemExit", [channel.RESET]),
             ("cancel_self", "application raised CancelledError", [channel.RESET]),
         ):
@@ -371,8 +371,8 @@ class Http(unittest.TestCase):
 
     def test_responses_that_are_not_complete(self):
         for path, reason, flags in (
-            ("nothing", "no response", wire.FLAG_PROTOCOL),
-            ("half", "no response", wire.FLAG_PROTOCOL),
+            ("nothing", "no response", wire.FLAG_PROTOCOL_ERROR),
+            ("half", "no response", wire.FLAG_PROTOCOL_ERROR),
             ("unfinished", "the response is not complete", 0),
         ):
             with self.subTest(path):
@@ -396,7 +396,7 @@ class Http(unittest.TestCase):
             with self.subTest(path):
                 answer = self.ask(path)
                 self.assertEqual(answer.reason, reason)
-                self.assertEqual(answer.parts[-1].flags, wire.FLAG_PROTOCOL)
+                self.assertEqual(answer.parts[-1].flags, wire.FLAG_PROTOCOL_ERROR)
         self.assertEqual(self.ask("view_body").body, b"view")
         self.ask("after_end")
         self.wait_for_log("refused: 'http.response.body' after the end\n")
@@ -456,8 +456,8 @@ class End(unittest.TestCase):
 
     def test_nonsense_ends_the_process(self):
         for frame in (
-            channel.data(1, 0, b"x"),
-            channel.message(1, 0, b"x"),
+            channel.encode_data(1, 0, b"x"),
+            channel.encode_message(1, 0, b"x"),
             open_frame(1, environ=b"\xff\xff"),
         ):
             with self.subTest(frame), ReactorWorker(APP) as worker:

@@ -157,7 +157,7 @@ class WebSockets(unittest.TestCase):
         self.fail(f"{text!r} is not in {self.worker.log()}")
 
     def message(self, payload, is_text=False):
-        self.worker.send(channel.message(self.stream, int(is_text), payload))
+        self.worker.send(channel.encode_message(self.stream, int(is_text), payload))
 
     def test_messages_come_back_as_they_were(self):
         answer = self.accepted("echo")
@@ -168,7 +168,7 @@ class WebSockets(unittest.TestCase):
             self.message(text.encode() if is_text else text, is_text)
         self.worker.read_until(lambda: len(answer.messages) == len(messages))
         self.assertEqual(answer.messages, messages)
-        self.worker.send(channel.close(self.stream, 1001, "going"))
+        self.worker.send(channel.encode_close(self.stream, 1001, "going"))
         self.worker.read_until(lambda: answer.is_ended)
         self.assertEqual(answer.parts[-1].kind, channel.CLOSE)
         self.wait_for_log("disconnect 1001 'going'")
@@ -184,14 +184,14 @@ class WebSockets(unittest.TestCase):
             lambda: len(answer.messages) == len(sizes) and given.get(self.stream) == costs
         )
         # A message longer than the window counts as the whole of it, in both directions.
-        self.worker.send(channel.window(self.stream, costs))
+        self.worker.send(channel.encode_window(self.stream, costs))
         self.message(b"y" * 400_000)
         whole = costs + channel.WINDOW_BYTES
         self.worker.read_until(
             lambda: given.get(self.stream) == whole and len(answer.messages) == 7
         )
         self.assertEqual(len(answer.messages[6]), 400_000)
-        self.worker.send(channel.close(self.stream, 1005, ""))
+        self.worker.send(channel.encode_close(self.stream, 1005, ""))
         self.worker.read_until(lambda: answer.is_ended)
 
     def test_messages_without_a_byte_wait_for_window_too(self):
@@ -200,15 +200,15 @@ class WebSockets(unittest.TestCase):
         self.worker.read_until(lambda: len(answer.messages) == fit)
         self.worker.ask(open_frame(1, path="/"))
         self.assertEqual(len(answer.messages), fit)
-        self.worker.send(channel.window(self.stream, 2 * 64))
+        self.worker.send(channel.encode_window(self.stream, 2 * 64))
         self.worker.read_until(lambda: len(answer.messages) == fit + 2)
-        self.worker.send(channel.close(self.stream, 1005, ""))
+        self.worker.send(channel.encode_close(self.stream, 1005, ""))
         self.worker.read_until(lambda: answer.is_ended)
 
     def test_a_subprotocol_that_was_not_offered_is_refused(self):
         answer = self.ended("unoffered", subprotocols=["a"])
         self.assertEqual([part.kind for part in answer.parts], [channel.RESET])
-        self.assertEqual(answer.parts[0].flags, wire.FLAG_PROTOCOL)
+        self.assertEqual(answer.parts[0].flags, wire.FLAG_PROTOCOL_ERROR)
         self.wait_for_log("'b', which the client did not offer")
 
     def test_messages_wait_for_window_in_order(self):
@@ -217,18 +217,18 @@ class WebSockets(unittest.TestCase):
         self.worker.read_until(lambda: letters() == b"a")
         self.worker.ask(open_frame(1, path="/"))
         self.assertEqual(letters(), b"a")
-        self.worker.send(channel.window(self.stream, 37_983))
+        self.worker.send(channel.encode_window(self.stream, 37_983))
         self.worker.ask(open_frame(1, path="/"))
         self.assertEqual(letters(), b"a")
-        self.worker.send(channel.window(self.stream, 1))
+        self.worker.send(channel.encode_window(self.stream, 1))
         self.worker.read_until(lambda: letters() == b"ab")
-        self.worker.send(channel.window(self.stream, channel.WINDOW_BYTES))
+        self.worker.send(channel.encode_window(self.stream, channel.WINDOW_BYTES))
         self.worker.read_until(lambda: letters() == b"abc")
         self.worker.ask(open_frame(1, path="/"))
         self.assertEqual(letters(), b"abc")
-        self.worker.send(channel.window(self.stream, 65))
+        self.worker.send(channel.encode_window(self.stream, 65))
         self.worker.read_until(lambda: letters() == b"abcd")
-        self.worker.send(channel.window(self.stream, channel.WINDOW_BYTES))
+        self.worker.send(channel.encode_window(self.stream, channel.WINDOW_BYTES))
         self.worker.read_until(lambda: answer.is_ended)
         self.assertEqual((letters(), answer.close), (b"abcde", (1000, "")))
 
@@ -245,19 +245,19 @@ class WebSockets(unittest.TestCase):
         self.wait_for_log("after close: {'type': 'websocket.disconnect', 'code': 4001")
         self.wait_for_log("refused: 'websocket.send' after the end")
         # Crossed with the worker's.
-        self.worker.send(channel.close(self.stream, 1000, ""))
+        self.worker.send(channel.encode_close(self.stream, 1000, ""))
         self.worker.ask(open_frame(1, path="/"))
 
     def test_refusals(self):
         answer = self.ended("refuse")
-        self.assertEqual((answer.strings, answer.kinds), (["403"], [channel.ANSWER]))
+        self.assertEqual((answer.strings, answer.kinds), (["403"], [channel.STREAM_RESPONSE]))
         answer = self.ended("deny")
         self.assertEqual((answer.strings, answer.body), (["401", "a", "b"], b"who are you"))
-        self.assertEqual(answer.kinds, [channel.ANSWER])
+        self.assertEqual(answer.kinds, [channel.STREAM_RESPONSE])
 
     def test_returns(self):
         answer = self.ended("return_at_once")
-        self.assertEqual((answer.reason, answer.parts[0].flags), ("no answer", wire.FLAG_PROTOCOL))
+        self.assertEqual((answer.reason, answer.parts[0].flags), ("no answer", wire.FLAG_PROTOCOL_ERROR))
         self.assertEqual(self.ended("return_accepted").close, (1000, ""))
 
     def test_exceptions(self):
@@ -270,7 +270,7 @@ class WebSockets(unittest.TestCase):
     def test_broken_rules(self):
         answer = self.ended("send_early")
         self.assertEqual(answer.reason, "'websocket.send' before 'websocket.accept'")
-        self.assertEqual(answer.parts[0].flags, wire.FLAG_PROTOCOL)
+        self.assertEqual(answer.parts[0].flags, wire.FLAG_PROTOCOL_ERROR)
         for path in ("bad_code", "empty_event"):
             self.assertEqual(self.ended(path).close, (1011, ""))
         self.assertIn("a close code of 70000", self.worker.log())
@@ -278,7 +278,7 @@ class WebSockets(unittest.TestCase):
 
     def test_a_client_that_leaves(self):
         answer = self.accepted("late")
-        self.worker.send(channel.close(self.stream, 1006, ""))
+        self.worker.send(channel.encode_close(self.stream, 1006, ""))
         self.worker.read_until(lambda: answer.is_ended)
         self.wait_for_log("send raised OSError: the client has left")
 
@@ -294,7 +294,7 @@ class WebSockets(unittest.TestCase):
     def test_a_client_that_leaves_while_a_message_waits(self):
         answer = self.accepted("flood")
         self.worker.read_until(lambda: answer.messages)
-        self.worker.send(channel.close(self.stream, 1006, ""))
+        self.worker.send(channel.encode_close(self.stream, 1006, ""))
         self.worker.read_until(lambda: answer.is_ended)
         self.assertEqual(len(answer.messages), 1)
 

@@ -165,9 +165,9 @@ def application(environ, start_response):
         command = [sys.executable, "-c", stub, str(fd)]
         with Worker(source, command=command, more_fds=[fd]) as worker:
             worker.ready()
-            self.assertEqual(worker.ask(request()).flags, wire.FLAG_PROTOCOL)
+            self.assertEqual(worker.ask(request()).flags, wire.FLAG_PROTOCOL_ERROR)
             self.assertIn('File "penstock_worker/wsgi.py", line', worker.log())
-            self.assertIn("    raise RuleBroken(", worker.log(), "source lines are shown")
+            self.assertIn("    raise AppProtocolError(", worker.log(), "source lines are shown")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Replays the channel's examples in `crates/wire/vectors`, and what `channel.Inbox` and `Outbox` owe."""
+"""Replays the channel's examples in `crates/wire/vectors`, and what `channel.FrameReader` and `FrameWriter` owe."""
 
 import json
 import marshal
@@ -38,25 +38,25 @@ def written(send):
     if kind in ("answer", "stream", "cut"):
         head = channel.join_fields([latin(text) for text in rest[0]])
         flags = wire.FLAG_END if kind == "answer" else wire.FLAG_STREAM
-        first = channel.answer(stream, flags, len(rest[0]), 0, head, latin(rest[1]))
+        first = channel.encode_response(stream, flags, len(rest[0]), 0, head, latin(rest[1]))
         if kind == "cut":
-            return first + channel.reset(stream, 0, rest[2])
+            return first + channel.encode_reset(stream, 0, rest[2])
         more = rest[2] if kind == "stream" else []
-        pieces = [channel.data(stream, 0, latin(piece)) for piece in more]
-        end = [channel.data(stream, wire.FLAG_END, b"")] if kind == "stream" else []
+        pieces = [channel.encode_data(stream, 0, latin(piece)) for piece in more]
+        end = [channel.encode_data(stream, wire.FLAG_END, b"")] if kind == "stream" else []
         return b"".join([first, *pieces, *end])
     if kind == "accept":
         strings = [latin(text) for text in rest[0]]
-        return channel.accept(stream, len(strings), channel.join_fields(strings))
+        return channel.encode_accept(stream, len(strings), channel.join_fields(strings))
     if kind == "reset":
-        return channel.reset(stream, int(rest[1]), rest[0])
+        return channel.encode_reset(stream, int(rest[1]), rest[0])
     if kind == "pull":
-        return channel.pull(stream)
+        return channel.encode_pull(stream)
     if kind == "hijack":
-        return channel.hijack(stream)
+        return channel.encode_hijack(stream)
     if kind == "message":
-        return channel.message(stream, int(rest[0]), latin(rest[1]))
-    return {"close": channel.close, "window": channel.window}[kind](stream, *rest)
+        return channel.encode_message(stream, int(rest[0]), latin(rest[1]))
+    return {"close": channel.encode_close, "window": channel.encode_window}[kind](stream, *rest)
 
 
 class Vectors(unittest.TestCase):
@@ -70,11 +70,11 @@ class Vectors(unittest.TestCase):
     def seen(self, inbox, frames):
         for kind, flags, stream, at, stop in frames:
             if kind == channel.OPEN:
-                yield kind, flags, stream, inbox.opened(at, stop)
+                yield kind, flags, stream, inbox.parse_open(at, stop)
             elif kind == channel.CLOSE:
-                yield kind, flags, stream, inbox.closed(at, stop)
+                yield kind, flags, stream, inbox.parse_close(at, stop)
             elif kind == channel.WINDOW:
-                yield kind, flags, stream, inbox.window(at)
+                yield kind, flags, stream, inbox.parse_window(at)
             else:
                 yield kind, flags, stream, bytes(inbox.buffer[at:stop])
 
@@ -101,7 +101,7 @@ class Vectors(unittest.TestCase):
             for cut in range(len(frame) * 2):
                 with self.subTest(block["name"], cut=cut):
                     ours, theirs = self.pair()
-                    inbox, seen = channel.Inbox(theirs), []
+                    inbox, seen = channel.FrameReader(theirs), []
                     for data in (frame * 2)[:cut], (frame * 2)[cut:]:
                         ours.sendall(data)
                         seen += self.seen(inbox, inbox.receive())
@@ -126,10 +126,10 @@ class Vectors(unittest.TestCase):
     def test_what_the_server_cannot_mean_is_refused(self):
         for name, data in {
             "a frame of a slot": struct.pack("<BBHII", wire.REQUEST, 0, 0, 4, 1),
-            "a frame of the worker's": channel.data(1, 0, b"x"),
+            "a frame of the worker's": channel.encode_data(1, 0, b"x"),
             "an unknown type": struct.pack("<BBHII", 99, 0, 0, 4, 1),
-            "an unknown flag": struct.pack("<BBHII", channel.GONE, 1, 0, 4, 1),
-            "a count": struct.pack("<BBHII", channel.GONE, 0, 1, 4, 1),
+            "an unknown flag": struct.pack("<BBHII", channel.STREAM_CANCEL, 1, 0, 4, 1),
+            "a count": struct.pack("<BBHII", channel.STREAM_CANCEL, 0, 1, 4, 1),
             "a window without bytes": struct.pack("<BBHII", channel.WINDOW, 0, 0, 4, 1),
             "more than 64 MiB": struct.pack("<BBHII", channel.OPEN, 0, 0, (64 << 20) + 1, 1),
             "a long reason": struct.pack("<BBHII", channel.CLOSE, 0, 0, 5000, 1),
@@ -138,19 +138,19 @@ class Vectors(unittest.TestCase):
                 ours, theirs = self.pair()
                 ours.sendall(data)
                 with self.assertRaises(wire.WireError):
-                    channel.Inbox(theirs).receive()
+                    channel.FrameReader(theirs).receive()
 
     def test_an_environment_longer_than_its_frame_is_refused(self):
         ours, theirs = self.pair()
         ours.sendall(struct.pack("<BBHIII", channel.OPEN, 0, 0, 12, 1, 9) + b"N234")
-        inbox = channel.Inbox(theirs)
+        inbox = channel.FrameReader(theirs)
         [(_, _, _, at, stop)] = inbox.receive()
         with self.assertRaises(wire.WireError):
-            inbox.opened(at, stop)
+            inbox.parse_open(at, stop)
 
     def test_a_frame_larger_than_the_buffer_is_received_and_the_buffer_shrinks(self):
         ours, theirs = self.pair()
-        inbox, body = channel.Inbox(theirs), os.urandom(3 << 20)
+        inbox, body = channel.FrameReader(theirs), os.urandom(3 << 20)
         data, sent, bodies = open_frame(1) + open_frame(2, body) + open_frame(3), 0, {}
         ours.setblocking(False)
         while len(bodies) < 3:
@@ -160,7 +160,7 @@ class Vectors(unittest.TestCase):
                 except BlockingIOError:
                     pass
             for _, _, stream, at, stop in inbox.receive():
-                bodies[stream] = inbox.opened(at, stop)[1]
+                bodies[stream] = inbox.parse_open(at, stop)[1]
         self.assertEqual(bodies, {1: b"", 2: body, 3: b""})
         self.assertEqual(inbox.receive(), [])
         self.assertEqual(len(inbox.buffer), channel.BUFFER_BYTES)
@@ -171,10 +171,10 @@ class Vectors(unittest.TestCase):
         for sizes in [(1, 5, 70_000), (3 << 20, 1, 2 << 20), (100,) * 3000, (300_000,) * 9]:
             with self.subTest(sizes[:3]):
                 ours, theirs = self.pair()
-                outbox, expected = channel.Outbox(theirs), b""
+                outbox, expected = channel.FrameWriter(theirs), b""
                 for number, size in enumerate(sizes):
                     frame = bytes([number % 251]) * size
-                    outbox.put(frame)
+                    outbox.queue(frame)
                     expected += frame
                 received = b""
                 while not outbox.flush():
@@ -203,7 +203,7 @@ class Vectors(unittest.TestCase):
             channel.receive_fd(theirs, 7)
 
     def test_a_close_reason_is_cut_between_characters(self):
-        frame = channel.close(1, 1000, "é" * 100)
+        frame = channel.encode_close(1, 1000, "é" * 100)
         self.assertEqual(frame[14:].decode(), "é" * 61)
 
 

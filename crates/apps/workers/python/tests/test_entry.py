@@ -152,7 +152,7 @@ class Entry(unittest.TestCase):
 
 
 class Guess(unittest.TestCase):
-    """`--interface-guess`: the object decides, and READY says how."""
+    """`--interface-is-guess`: the object decides, and READY says how."""
 
     def test_a_template_says_what_it_has_loaded(self):
         for source, guess, found in (
@@ -161,7 +161,7 @@ class Guess(unittest.TestCase):
             (ASGI, "wsgi", "asgi 3.0"),
             ("def served(*args): pass", "asgi", "asgi 3.0"),
         ):
-            options = ["--interface", guess, "--interface-guess"]
+            options = ["--interface", guess, "--interface-is-guess"]
             with self.subTest((source, guess)):
                 with Template(source, options, entry="app:served") as template:
                     self.assertEqual(template.ready().described["interface"], found)
@@ -194,7 +194,7 @@ class BothSockets:
         self.control, self.slot, self.channel, self.files = (Peer(ours) for ours, _ in pairs)
         names = ("--control-fd", "--slot-fds", "--channel-fd", "--files-fd")
         given = [word for name, fd in zip(names, fds) for word in (name, str(fd))]
-        given += ["--interface", guess, "--interface-guess", "--reactor", "tasks"]
+        given += ["--interface", guess, "--interface-is-guess", "--reactor", "tasks"]
         given += ["--dir", self.folder.name, "--entry", "app:served"]
         self.process = subprocess.Popen(
             [sys.executable, "-B", "-m", "penstock_worker", *given], pass_fds=fds, cwd=ROOT

@@ -32,7 +32,7 @@ class Offer(unittest.TestCase):
         ):
             environ = {**HANDSHAKE, **change}
             gevent_websocket.offer(None, environ, None)
-            self.assertNotIn(gevent_websocket.NAME, environ, change)
+            self.assertNotIn(gevent_websocket.ENVIRON_KEY, environ, change)
 
     @unittest.skipIf(importlib.util.find_spec("geventwebsocket"), "the package is installed")
     def test_without_the_package_there_is_none(self):
@@ -50,8 +50,8 @@ class Offer(unittest.TestCase):
         ):
             app = SimpleNamespace(app_protocol=lambda path, chosen=chosen: chosen)
             environ = {"PATH_INFO": "/", "HTTP_SEC_WEBSOCKET_PROTOCOL": offered}
-            self.assertEqual(gevent_websocket._protocol(environ, app), expected)
-        self.assertEqual(gevent_websocket._protocol({}, object()), "")
+            self.assertEqual(gevent_websocket._select_subprotocol(environ, app), expected)
+        self.assertEqual(gevent_websocket._select_subprotocol({}, object()), "")
 
 
 class Streams(unittest.TestCase):
@@ -61,7 +61,7 @@ class Streams(unittest.TestCase):
         self.addCleanup(self.client.close)
         self.client.settimeout(DEADLINE)
         head = gevent_websocket._response_head(KEY, "chat")
-        self.stream = gevent_websocket.Stream(ours, head)
+        self.stream = gevent_websocket.WebSocketStream(ours, head)
 
     def test_the_first_use_answers_the_handshake_once(self):
         self.client.sendall(b"ab")

@@ -71,7 +71,7 @@ class Races(unittest.TestCase):
 
     def test_a_whole_response_that_comes_second_is_only_an_end(self):
         slot = self.slot
-        self.race(lambda: slot.send_whole(1, b"200", 0, b"late"), lambda: slot._ended == slot._seq)
+        self.race(lambda: slot.send_whole(1, b"200", 0, b"late"), lambda: slot._ended_seq == slot._seq)
         self.assertEqual(self.frames(2), [(wire.HIJACK, wire.FLAG_HAS_FD), END])
 
     def test_a_file_that_comes_second_is_only_an_end(self):
@@ -81,13 +81,13 @@ class Races(unittest.TestCase):
             with open(__file__, "rb") as file:
                 slot.send_file(1, b"200", 0, file.fileno(), 0, 10)
 
-        self.race(respond, lambda: slot._ended == slot._seq)
+        self.race(respond, lambda: slot._ended_seq == slot._seq)
         self.assertEqual(self.frames(2), [(wire.HIJACK, wire.FLAG_HAS_FD), END])
 
     def test_a_failure_that_comes_second_is_only_an_end(self):
         slot = self.slot
         self.race(
-            lambda: slot.send_reason(wire.FAILED, 0, "late"), lambda: slot._ended == slot._seq
+            lambda: slot.send_failure(wire.FAILED, 0, "late"), lambda: slot._ended_seq == slot._seq
         )
         self.assertEqual(self.frames(2), [(wire.HIJACK, wire.FLAG_HAS_FD), END])
 
@@ -95,10 +95,10 @@ class Races(unittest.TestCase):
         slot = self.slot
 
         def respond():
-            with self.assertRaises(wire.ConnectionTakenError):
+            with self.assertRaises(wire.ConnectionHijackedError):
                 slot.send_head(1, b"200", 0, b"late")
 
-        self.race(respond, lambda: slot._begun == slot._seq)
+        self.race(respond, lambda: slot._streaming_seq == slot._seq)
         slot.send_end()
         self.assertEqual(self.frames(2), [(wire.HIJACK, wire.FLAG_HAS_FD), END])
 
@@ -108,10 +108,10 @@ class Races(unittest.TestCase):
 
         def app(environ, start):
             write = start("200 OK", [])
-            self.race(lambda: write(b"late"), lambda: slot._hijacked == slot._seq)
+            self.race(lambda: write(b"late"), lambda: slot._hijacked_seq == slot._seq)
             return [b"more"]
 
-        wsgi.answer(app, {}, response)
+        wsgi.run_request(app, {}, response)
         self.assertEqual(self.frames(2), [(wire.HIJACK, wire.FLAG_HAS_FD), END])
 
     def test_what_only_looks_at_a_connection_takes_nothing_over(self):

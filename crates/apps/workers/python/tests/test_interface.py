@@ -6,7 +6,7 @@ import unittest
 from harness import ROOT  # noqa: F401  (puts the package on the path)
 
 # isort: split
-from penstock_worker.interface import interface_of, takes_nothing, takes_settings
+from penstock_worker.interface import interface_of, is_callable_without_arguments, is_paste_factory
 
 
 def wsgi(environ, start_response):
@@ -171,17 +171,17 @@ class Interface(unittest.TestCase):
         self.assertIsNone(interface_of(wrapper))
 
     def test_what_may_be_called_without_arguments(self):
-        self.assertTrue(takes_nothing(lambda: wsgi))
-        self.assertTrue(takes_nothing(lambda settings=None, **more: wsgi))
-        self.assertTrue(takes_nothing(Wsgi), "a class without parameters")
-        self.assertFalse(takes_nothing(lambda settings: wsgi))
-        self.assertFalse(takes_nothing(lambda *args: wsgi), "it may be a wrapper")
-        self.assertFalse(takes_nothing(Wsgi()))
+        self.assertTrue(is_callable_without_arguments(lambda: wsgi))
+        self.assertTrue(is_callable_without_arguments(lambda settings=None, **more: wsgi))
+        self.assertTrue(is_callable_without_arguments(Wsgi), "a class without parameters")
+        self.assertFalse(is_callable_without_arguments(lambda settings: wsgi))
+        self.assertFalse(is_callable_without_arguments(lambda *args: wsgi), "it may be a wrapper")
+        self.assertFalse(is_callable_without_arguments(Wsgi()))
 
     def test_a_factory_of_paste_is_known_by_its_parameter(self):
-        self.assertTrue(takes_settings(main))
-        self.assertFalse(takes_settings(lambda config, **settings: wsgi))
-        self.assertFalse(takes_settings(wsgi))
+        self.assertTrue(is_paste_factory(main))
+        self.assertFalse(is_paste_factory(lambda config, **settings: wsgi))
+        self.assertFalse(is_paste_factory(wsgi))
 
 
 if __name__ == "__main__":

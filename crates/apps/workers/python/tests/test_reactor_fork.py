@@ -47,7 +47,7 @@ class Fork(unittest.TestCase):
     def body(self, worker, frame):
         worker.slots[0].send(frame)
         answer = worker.slots[0].frame()
-        self.assertEqual((answer.kind, answer.flags), (channel.ANSWER, wire.FLAG_END))
+        self.assertEqual((answer.kind, answer.flags), (channel.STREAM_RESPONSE, wire.FLAG_END))
         return answer.payload[answer.payload.index(b"(") :]
 
     def test_asgi(self):

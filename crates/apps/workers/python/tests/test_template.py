@@ -229,14 +229,14 @@ os.cpu_count = lambda: 3
             "import threading\nthreading.Thread(target=threading.Event().wait, name='pump', "
             "daemon=True).start()\n"
         )
-        with Template(source, options=["--fork-anyway"]) as template:
+        with Template(source, options=["--ignore-threads"]) as template:
             described = template.ready().described
             self.assertNotIn("prevents_fork", described)
             self.assertEqual(described["leaves_threads"], "pump")
             with template.fork() as worker:
                 self.assertEqual(worker.ready().ask(request()).status, "200 OK")
         forbidden = "import penstock_worker\npenstock_worker.prevent_fork('a pipe')\n"
-        with Template(HELLO + forbidden, options=["--fork-anyway"]) as template:
+        with Template(HELLO + forbidden, options=["--ignore-threads"]) as template:
             self.assertEqual(template.ready().described["prevents_fork"], "a pipe")
 
     def test_a_thread_that_has_ended_prevents_nothing(self):
@@ -286,7 +286,7 @@ class Promote(unittest.TestCase):
 
     def test_a_spawned_worker_that_stays_becomes_a_template(self):
         Template("").__exit__()
-        with Worker(HELLO, slots=2, options=["--stay"]) as worker:
+        with Worker(HELLO, slots=2, options=["--may-become-template"]) as worker:
             worker.ready().ask(request())
             self.check(worker, worker.process.pid)
 
@@ -297,7 +297,7 @@ def application(environ, start_response):
     start_response("200 OK", [])
     return []
 """
-        with Worker(source, options=["--stay"]) as worker:
+        with Worker(source, options=["--may-become-template"]) as worker:
             worker.ready().ask(request())
             worker.slots[0].sock.close()
             promote(worker)

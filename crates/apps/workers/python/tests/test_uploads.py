@@ -1,4 +1,4 @@
-"""Request bodies that come while the application has the request: WSGI, on greenlets too, and ASGI."""
+"""Request bodies that come while the application has the request: WSGI, on gevent_reactor too, and ASGI."""
 
 import importlib.util
 import io
@@ -14,7 +14,7 @@ from harness import DEADLINE, Peer, Worker, request
 
 # isort: split
 # Found by way of `harness`.
-from penstock_worker.input import BodyCut, PulledBody
+from penstock_worker.request_body import RequestBodyCut, StreamedBody
 
 WSGI = """
 import threading
@@ -134,7 +134,7 @@ class Reads(unittest.TestCase):
 
     def body(self, first, *pieces):
         pieces = iter([*pieces, None])
-        return io.BufferedReader(PulledBody(lambda: next(pieces), first), 100)
+        return io.BufferedReader(StreamedBody(lambda: next(pieces), first), 100)
 
     def test_all_the_ways_to_read(self):
         for pieces in ([(b"one\ntwo\nth", False), (b"ree", True)], [(b"one\ntwo\nthree", True)]):
@@ -158,7 +158,7 @@ class Reads(unittest.TestCase):
         ):
             body = self.body(b"first", (b"second", False))
             for _ in range(3):
-                with self.assertRaises(BodyCut):
+                with self.assertRaises(RequestBodyCut):
                     read(body)
 
 
@@ -199,14 +199,14 @@ class Threads(unittest.TestCase):
         before = self.worker.log()
         self.slot.send(streamed(b"one", PATH_INFO="/whole"))
         self.expect_pull()
-        self.slot.send(slot_input(flags=wire.FLAG_CUT))
+        self.slot.send(slot_input(flags=wire.FLAG_INPUT_ABORTED))
         self.assertEqual(self.slot.reply().frames, [wire.FAILED])
         self.assertEqual(self.worker.log(), before)
         # Also for who asks again, and the server is not.
         self.slot.send(streamed(b"one", PATH_INFO="/caught"))
         self.expect_pull()
-        self.slot.send(slot_input(flags=wire.FLAG_CUT))
-        self.assertEqual(self.slot.reply().body, b"BodyCut BodyCut")
+        self.slot.send(slot_input(flags=wire.FLAG_INPUT_ABORTED))
+        self.assertEqual(self.slot.reply().body, b"RequestBodyCut RequestBodyCut")
 
     def test_what_nobody_reads_is_not_pulled(self):
         for _ in range(3):
@@ -226,7 +226,7 @@ class Threads(unittest.TestCase):
         kinds = sorted(self.slot.frame().kind for _ in range(3))
         self.assertEqual(kinds, [wire.HEAD, wire.BODY, wire.PULL])
         # As the server does when the response has ended: it answers, then sends the next request.
-        self.slot.send(slot_input(flags=wire.FLAG_CUT) + request(PATH_INFO="/early"))
+        self.slot.send(slot_input(flags=wire.FLAG_INPUT_ABORTED) + request(PATH_INFO="/early"))
         self.assertEqual(self.slot.reply().body, b"early")
 
     def test_a_client_that_leaves_is_noticed_between_the_pieces(self):
@@ -237,7 +237,7 @@ class Threads(unittest.TestCase):
         peer.send(streamed(b"one"))
         slot.receive()
         self.assertFalse(slot.is_cancelled())
-        pull = slot.puller()
+        pull = slot.body_puller()
         peer.send(struct.pack("<BBHII", wire.CANCEL, 0, 0, 4, 0) + slot_input(b"x"))
         self.assertEqual(pull(), (b"x", False))
         self.assertTrue(slot.is_cancelled(), "it was in front of the piece")
@@ -245,7 +245,7 @@ class Threads(unittest.TestCase):
         reader.start()
         peer.take(16)
         self.assertTrue(slot.is_cancelled(), "while another thread reads")
-        peer.send(slot_input(flags=wire.FLAG_CUT))
+        peer.send(slot_input(flags=wire.FLAG_INPUT_ABORTED))
         reader.join(DEADLINE)
 
     def test_a_pull_for_a_request_that_is_over_says_nothing(self):
@@ -255,7 +255,7 @@ class Threads(unittest.TestCase):
         peer, slot = Peer(ours), wire.Slot(theirs)
         peer.send(streamed(b"one"))
         slot.receive()
-        pull = slot.puller()
+        pull = slot.body_puller()
         slot.send_whole(1, b"200", 0, b"")
         self.assertIsNone(pull())
         peer.send(streamed(b"two"))

@@ -48,7 +48,7 @@ class Vectors(unittest.TestCase):
                 None if json.loads(block["file"]) else json.loads(block["body"]).encode("latin-1")
             )
             if "stream" in block:
-                body = wire.FirstPart(body)
+                body = wire.PartialBody(body)
             expected = (dict(json.loads(block["pairs"])), body)
             for cut in range(1, len(frame) * 2):
                 with self.subTest(block["name"], cut=cut):
@@ -76,14 +76,14 @@ class Vectors(unittest.TestCase):
                     peer, slot = self.slot()
                     peer.send(bytes.fromhex(request["python"]))
                     self.assertEqual(slot.receive()[1], b"x=\xff")
-                    pull, seen = slot.puller(), []
+                    pull, seen = slot.body_puller(), []
                     peer.send(frame[:cut])
                     thread = threading.Thread(target=lambda p=pull, s=seen: s.append(p()))
                     thread.start()
                     self.assertEqual(peer.take(8)[0], wire.PULL)
                     peer.send(frame[cut:])
                     thread.join(10)
-                    self.assertEqual(seen, [None if flags == wire.FLAG_CUT else piece])
+                    self.assertEqual(seen, [None if flags == wire.FLAG_INPUT_ABORTED else piece])
 
     def test_cancels_are_seen_for_the_request_in_progress_only(self):
         for block in blocks("to_worker"):
@@ -95,7 +95,7 @@ class Vectors(unittest.TestCase):
                 slot._seq = 3
                 self.assertFalse(slot.is_cancelled())
                 slot._seq = int(block["seq"])
-                slot._scanned = 0
+                slot._scanned_to = 0
                 self.assertTrue(slot.is_cancelled())
 
     def test_words_beside_responses_are_written(self):
@@ -112,7 +112,7 @@ class Vectors(unittest.TestCase):
                 elif block["say"] == "extend":
                     self.assertTrue(slot.extend_timeout(int(block["seconds"])))
                 else:
-                    slot._answer_collect(0, 0, 0)
+                    slot._answer_gc(0, 0, 0)
                 expected = bytes.fromhex(block["hex"])
                 self.assertEqual(peer.take(len(expected)).hex(), expected.hex())
 
@@ -129,7 +129,7 @@ class Vectors(unittest.TestCase):
                 peer.sock.shutdown(socket.SHUT_WR)
                 self.assertIsNone(slot.receive())
                 self.assertEqual(done, [True])
-                self.assertEqual(peer.take(8)[0], wire.COLLECTED)
+                self.assertEqual(peer.take(8)[0], wire.GARBAGE_COLLECTED)
 
     def test_nonsense_ends_the_process(self):
         for block in blocks("to_worker_refused"):
@@ -208,7 +208,7 @@ def send(slot, what, *rest):
     """Does what a `send` line of the vectors says."""
     started = time.perf_counter_ns()
     if what == "fd_please":
-        slot._send(wire._pack_frame(wire.FD_PLEASE, 0, 0, 0))
+        slot._send(wire._pack_frame(wire.FD_REQUEST, 0, 0, 0))
         return
     if what == "hijack":
         # The first request is at hand.
@@ -219,14 +219,14 @@ def send(slot, what, *rest):
         slot.send_end()
         return
     if what == "failed":
-        slot.send_reason(wire.FAILED, wire.FLAG_PROTOCOL if rest[1] else 0, rest[0])
+        slot.send_failure(wire.FAILED, wire.FLAG_PROTOCOL_ERROR if rest[1] else 0, rest[0])
         return
     strings, rest = rest[0], rest[1:]
     head = wire.join_head(strings)
     if what == "whole":
         slot.send_whole(len(strings), head, started, rest[0].encode("latin-1"))
     elif what == "file":
-        length = wire.TO_THE_END if rest[1] is None else rest[1]
+        length = wire.UNTIL_END if rest[1] is None else rest[1]
         with tempfile.TemporaryFile() as file:
             slot.send_file(len(strings), head, started, file.fileno(), rest[0], length)
     else:
@@ -234,7 +234,7 @@ def send(slot, what, *rest):
         for chunk in rest[1]:
             slot.send_body(chunk.encode("latin-1"))
         if what == "abort":
-            slot.send_reason(wire.ABORT, 0, rest[2])
+            slot.send_failure(wire.ABORT, 0, rest[2])
         else:
             slot.send_end()
 

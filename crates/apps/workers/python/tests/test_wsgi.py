@@ -351,7 +351,7 @@ class Wsgi(unittest.TestCase):
             file.write(data)
             file.seek(0)
             slot.send(request(b"", has_file=True, PATH_INFO="/echo", CONTENT_LENGTH="100000"))
-            self.assertEqual(slot.frame().kind, wire.FD_PLEASE)
+            self.assertEqual(slot.frame().kind, wire.FD_REQUEST)
             slot.send_fd(file.fileno())
             self.assertEqual(slot.reply().body, data)
 
@@ -391,7 +391,7 @@ class Wsgi(unittest.TestCase):
         while frame.kind == wire.BODY:
             frame = slot.frame()
         self.assertEqual((frame.kind, frame.payload), (wire.ABORT, b"cancelled"))
-        self.assertEqual(self.ask("gone").body, b"ClientGone OSError")
+        self.assertEqual(self.ask("gone").body, b"ClientDisconnected OSError")
         self.assertNotIn("write_for_ever", self.worker.log())
 
     def test_a_cancelled_stream_stops_and_is_closed(self):
@@ -451,7 +451,7 @@ class Wsgi(unittest.TestCase):
         for name, reason in rows:
             with self.subTest(name):
                 reply = self.ask(name)
-                self.assertEqual((reply.status, reply.flags), (None, wire.FLAG_PROTOCOL))
+                self.assertEqual((reply.status, reply.flags), (None, wire.FLAG_PROTOCOL_ERROR))
                 self.assertIn(reason, reply.reason)
         self.assertEqual(self.ask("hello").body, b"hello")
 

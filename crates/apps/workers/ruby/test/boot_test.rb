@@ -198,7 +198,7 @@ class BootTest < Minitest::Test
     file.flush
     command = [RbConfig.ruby, "-e", File.read("#{Harness::ROOT}/stub.rb"), "--", file.fileno.to_s]
     start("run ->(env) { [5, {}, []] }", command: command, fds: [file.fileno]) do |worker|
-      assert_equal Wire::FLAG_PROTOCOL, worker.ready.ask(Harness.request).flags
+      assert_equal Wire::FLAG_PROTOCOL_ERROR, worker.ready.ask(Harness.request).flags
       assert_match(%r{^penstock_worker/response\.rb:\d+:in}, worker.log)
     end
   end

@@ -30,11 +30,11 @@ module Harness
     def initialize
       @body = String.new
       @kinds = []
-      @ended = false
+      @ended_seq = false
     end
 
     def ended?
-      @ended
+      @ended_seq
     end
 
     def status
@@ -42,18 +42,18 @@ module Harness
     end
 
     def take(kind, flags, count, payload)
-      raise "a frame after the end" if @ended
+      raise "a frame after the end" if @ended_seq
 
       @kinds << kind
       @flags = flags
       case kind
-      when Channel::ANSWER then take_head(flags, count, payload)
+      when Channel::STREAM_RESPONSE then take_head(flags, count, payload)
       when Channel::DATA
         @body << payload
-        @ended = flags == Wire::FLAG_END
+        @ended_seq = flags == Wire::FLAG_END
       when Channel::RESET
         @reason = payload
-        @ended = true
+        @ended_seq = true
       when Channel::HIJACK then nil
       else raise "kind #{kind}"
       end
@@ -67,7 +67,7 @@ module Harness
       raise @strings.inspect unless @strings.size == count
 
       @body << payload.byteslice(8 + head_len..)
-      @ended = flags == Wire::FLAG_END
+      @ended_seq = flags == Wire::FLAG_END
     end
   end
 
@@ -91,7 +91,7 @@ module Harness
     end
 
     def gone(id)
-      Wire.frame(Channel::GONE, 0, [id].pack("V"))
+      Wire.frame(Channel::STREAM_CANCEL, 0, [id].pack("V"))
     end
 
     def send(*frames)

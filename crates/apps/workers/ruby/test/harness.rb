@@ -142,7 +142,7 @@ module Harness
     def file_part(frame)
       offset, length = frame.payload.unpack("Q<Q<")
       frame.file.seek(offset)
-      length == Wire::TO_THE_END ? frame.file.read : frame.file.read(length)
+      length == Wire::UNTIL_END ? frame.file.read : frame.file.read(length)
     end
   end
 
@@ -179,13 +179,13 @@ module Harness
       @log = Tempfile.new("penstock-log")
       numbers = theirs.map { |socket| socket.fileno.to_s }
       options += ["--control-fd", numbers[0], "--slot-fds", numbers[1, slots].join(",")]
-      options += ["--io-slot-fds", numbers.drop(slots + 1).join(","), "--dir", @dir, "--entry", entry]
+      options += ["--spare-slot-fds", numbers.drop(slots + 1).join(","), "--dir", @dir, "--entry", entry]
       passed = (theirs.map(&:fileno) + fds).to_h { |fd| [fd, fd] }
       command ||= [RbConfig.ruby, "#{ROOT}/worker.rb"]
       @pid = spawn(env, *command, *options, **passed, out: File::NULL, err: @log.path)
       theirs.each(&:close)
       hello = @control.frame
-      raise hello.inspect unless hello.kind == Wire::HELLO && hello.payload == [Wire::VERSION].pack("V")
+      raise hello.inspect unless hello.kind == Wire::HELLO && hello.payload == [Wire::PROTOCOL_VERSION].pack("V")
     end
 
     def ready
@@ -252,7 +252,7 @@ module Harness
     # Gives it its sockets, so many with a frame, and waits for its READY.
     def ready(at_once: 64)
       hello = @control.frame
-      raise hello.inspect unless hello.kind == Wire::HELLO && hello.payload == [Wire::VERSION].pack("V")
+      raise hello.inspect unless hello.kind == Wire::HELLO && hello.payload == [Wire::PROTOCOL_VERSION].pack("V")
 
       batches = @theirs.each_slice(at_once).to_a
       batches.each_with_index do |files, at|

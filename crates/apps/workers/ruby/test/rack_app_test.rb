@@ -215,7 +215,7 @@ module RackAppTests
       file.binmode.write(data)
       file.rewind
       slot.send(Harness.request({ "PATH_INFO" => "/echo" }, file: true))
-      assert_equal Wire::FD_PLEASE, slot.frame.kind
+      assert_equal Wire::FD_REQUEST, slot.frame.kind
       slot.socket.send_io(file)
       assert_equal data, slot.reply.body
     end
@@ -301,7 +301,7 @@ module RackAppTests
       "each_number" => "holds Integer"
     }.each do |name, reason|
       reply = ask(name)
-      assert_equal [nil, Wire::FLAG_PROTOCOL], [reply.status, reply.flags], name
+      assert_equal [nil, Wire::FLAG_PROTOCOL_ERROR], [reply.status, reply.flags], name
       assert_includes reply.reason, reason
     end
     assert_equal "hello", ask("hello").body

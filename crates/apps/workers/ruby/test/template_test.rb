@@ -234,11 +234,11 @@ class TemplateTest < Minitest::Test
       assert_equal "2 native threads run", template.description["prevents_fork"]
       refute template.description.key?("leaves_threads")
     end
-    template(NATIVE + HELLO, options: ["--fork-anyway"]) do |template|
+    template(NATIVE + HELLO, options: ["--ignore-threads"]) do |template|
       refute template.description.key?("prevents_fork")
       forked(template) { |worker| assert_equal worker.ready.pid, facts(worker)[1] }
     end
-    template("PenstockWorker.prevent_fork('no')\n#{HELLO}", options: ["--fork-anyway"]) do |template|
+    template("PenstockWorker.prevent_fork('no')\n#{HELLO}", options: ["--ignore-threads"]) do |template|
       assert_equal "no", template.description["prevents_fork"]
     end
   end
@@ -292,7 +292,7 @@ class TemplateTest < Minitest::Test
 
   def test_a_spawned_worker_that_stays_becomes_a_template
     template { nil }
-    start(:Worker, HELLO, slots: 2, options: ["--stay"]) do |worker|
+    start(:Worker, HELLO, slots: 2, options: ["--may-become-template"]) do |worker|
       facts(worker.ready)
       promote(worker, worker.pid)
     end
@@ -300,7 +300,7 @@ class TemplateTest < Minitest::Test
 
   def test_a_request_may_forbid_it
     source = 'run ->(env) { env["penstock.prevent_fork"].call("a socket is shared"); [200, {}, []] }'
-    start(:Worker, source, options: ["--stay"]) do |worker|
+    start(:Worker, source, options: ["--may-become-template"]) do |worker|
       worker.ready.ask(Harness.request)
       worker.slots[0].socket.close
       worker.control.socket.write(Wire.frame(Wire::PROMOTE, 0, ""))

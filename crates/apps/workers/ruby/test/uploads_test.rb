@@ -12,7 +12,7 @@ module PenstockWorker
     def body(first, *pieces)
       # As the worker makes them: strings of its own.
       pull = -> { (piece = pieces.shift) && [piece[0].dup, piece[1]] }
-      PulledBody.new(pull, first)
+      StreamedBody.new(pull, first)
     end
 
     def each_kind(...)
@@ -61,7 +61,7 @@ module PenstockWorker
       reads = [:read, ->(body) { body.read(100) }, :gets, ->(body) { body.each.to_a }]
       reads.map(&:to_proc).each do |read|
         each_kind("first", ["second", false]) do |body|
-          3.times { assert_raises(BodyCut) { read.call(body) } }
+          3.times { assert_raises(RequestBodyCut) { read.call(body) } }
         end
       end
     end
@@ -156,7 +156,7 @@ module PenstockWorker
       before = @worker.log
       @slot.send(streamed("/whole", "one"))
       expect_pull
-      @slot.send(input("", Wire::FLAG_CUT))
+      @slot.send(input("", Wire::FLAG_INPUT_ABORTED))
       assert_equal [Wire::FAILED], @slot.reply.frames
       assert_equal before, @worker.log
     end
@@ -173,7 +173,7 @@ module PenstockWorker
       expect_pull
       File.write("#{@worker.dir}/pulled", "")
       assert_equal "left", @slot.reply.body
-      @slot.send(input("", Wire::FLAG_CUT) + Harness.request({ "PATH_INFO" => "/early" }))
+      @slot.send(input("", Wire::FLAG_INPUT_ABORTED) + Harness.request({ "PATH_INFO" => "/early" }))
       assert_equal "early", @slot.reply.body
     end
 

@@ -53,7 +53,7 @@ class VectorsTest < Minitest::Test
       (1...(frame.bytesize * 2)).each do |cut|
         received = receive_in_two(stray + frame + frame, cut, stray.bytesize + frame.bytesize)
         assert_equal [[pairs(block), body]] * 2, received, "#{block["name"]} cut at #{cut}"
-        is_first = received[0][1].instance_of?(Wire::FirstPart)
+        is_first = received[0][1].instance_of?(Wire::PartialBody)
         assert_equal !block["stream"].nil?, is_first, block["name"]
       end
     end
@@ -71,13 +71,13 @@ class VectorsTest < Minitest::Test
         peer, slot = self.slot
         peer.socket.write(bytes(request["ruby"]))
         assert_equal binary("x=\u00ff"), slot.receive[1]
-        pull = slot.puller
+        pull = slot.body_puller
         peer.socket.write(frame.byteslice(0, cut))
         seen = Thread.new { pull.call }
         assert_equal Wire::PULL, peer.take(8).getbyte(0)
         peer.socket.write(frame.byteslice(cut..))
         assert seen.join(10), block["name"]
-        expected = flags == Wire::FLAG_CUT ? [nil] : [piece]
+        expected = flags == Wire::FLAG_INPUT_ABORTED ? [nil] : [piece]
         assert_equal expected, [seen.value], "#{block["name"]} cut at #{cut}"
       end
     end
@@ -102,7 +102,7 @@ class VectorsTest < Minitest::Test
       peer.socket.write(bytes(block["both"]))
       slot.seq = 3
       refute slot.cancelled?, block["name"]
-      slot.instance_variable_set(:@scanned, 0)
+      slot.instance_variable_set(:@scanned_to, 0)
       slot.seq = Integer(block["seq"])
       assert slot.cancelled?, block["name"]
     end
@@ -119,7 +119,7 @@ class VectorsTest < Minitest::Test
         peer.socket.write(bytes("0402000000000000"))
         assert_nil slot.pull(0), block["name"]
       when "extend" then assert slot.extend_timeout(Integer(block["seconds"])), block["name"]
-      else slot.send(:answer_collect, 0, 0, 0)
+      else slot.send(:answer_gc, 0, 0, 0)
       end
       expected = bytes(block["hex"])
       assert_equal block["hex"], peer.take(expected.bytesize).unpack1("H*"), block["name"]
@@ -137,7 +137,7 @@ class VectorsTest < Minitest::Test
       peer.socket.close_write
       assert_nil slot.receive
       assert_equal 1, done
-      assert_equal Wire::COLLECTED, peer.take(8).getbyte(0)
+      assert_equal Wire::GARBAGE_COLLECTED, peer.take(8).getbyte(0)
     end
   end
 
@@ -163,16 +163,16 @@ class VectorsTest < Minitest::Test
 
   # Does what a `send` line of the vectors says.
   def send_as_told(slot, what, *rest)
-    return slot.send(:send_bytes, Wire.frame(Wire::FD_PLEASE, 0, "")) if what == "fd_please"
+    return slot.send(:send_bytes, Wire.frame(Wire::FD_REQUEST, 0, "")) if what == "fd_please"
     if what == "hijack"
       # The first request is at hand.
       slot.seq = 0
-      slot.begin_serving
+      slot.bind_thread
       slot.instance_variable_set(:@env, {})
       slot.hijack.close
       return slot.send_end
     end
-    return slot.send_reason(Wire::FAILED, rest[1] ? Wire::FLAG_PROTOCOL : 0, rest[0]) if what == "failed"
+    return slot.send_failure(Wire::FAILED, rest[1] ? Wire::FLAG_PROTOCOL_ERROR : 0, rest[0]) if what == "failed"
 
     strings = rest.shift.map { |text| binary(text) }
     head = Wire.join_head(strings)
@@ -180,17 +180,17 @@ class VectorsTest < Minitest::Test
     case what
     when "whole" then slot.send_whole(*arguments, binary(rest[0]))
     when "file"
-      File.open(__FILE__) { |file| slot.send_file(*arguments, file, rest[0], rest[1] || Wire::TO_THE_END) }
+      File.open(__FILE__) { |file| slot.send_file(*arguments, file, rest[0], rest[1] || Wire::UNTIL_END) }
     else
       slot.send_head(*arguments, binary(rest[0]))
       rest[1].each { |chunk| slot.send_body(binary(chunk)) }
-      what == "abort" ? slot.send_reason(Wire::ABORT, 0, rest[2]) : slot.send_end
+      what == "abort" ? slot.send_failure(Wire::ABORT, 0, rest[2]) : slot.send_end
     end
   end
 
   def test_control_frames_are_written
     Harness.blocks("control").each do |block|
-      payload = block["text"] ? JSON.parse(block["text"]) : [PenstockWorker::Wire::VERSION].pack("V")
+      payload = block["text"] ? JSON.parse(block["text"]) : [PenstockWorker::Wire::PROTOCOL_VERSION].pack("V")
       frame = Wire.frame(Integer(block["kind"]), 0, payload)
       assert_equal block["hex"], frame.unpack1("H*"), block["name"]
     end

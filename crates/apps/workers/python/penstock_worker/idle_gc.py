@@ -1,7 +1,7 @@
-"""Garbage collection between requests instead of within them (`--collect-when-idle`).
+"""Garbage collection between requests instead of within them (`--gc-when-idle`).
 
-`crew` makes one `Collector` for the process and a `CollectingSlot` for each slot. The server says
-COLLECT when a worker has nothing to do. When it does not for a long time, the interpreter collects
+`slot_threads` makes one `IdleGc` for the process and a `GcCountingSlot` for each slot. The server says
+COLLECT_GARBAGE when a worker has nothing to do. When it does not for a long time, the interpreter collects
 by itself again until it does: memory has a bound in any case.
 """
 
@@ -14,12 +14,12 @@ from typing import Any, Dict, Optional, Tuple
 
 from . import wire
 
-REQUESTS_MAX = 10_000
-# How often the memory is looked at, in requests; a part of `REQUESTS_MAX`.
-LOOK_EVERY = 250
+MAX_REQUESTS = 10_000
+# How often the memory is looked at, in requests; a part of `MAX_REQUESTS`.
+MEMORY_CHECK_REQUESTS = 250
 
 
-class Collector:
+class IdleGc:
     """Switches the automatic collection off, and on again when it must be."""
 
     def __init__(self) -> None:
@@ -37,23 +37,23 @@ class Collector:
     def count_request(self) -> None:
         """Called for each request, by any thread."""
         self._requests += 1
-        if self._requests % LOOK_EVERY == 0 and not gc.isenabled():
-            if self._requests >= REQUESTS_MAX or _resident_pages() > self._limit:
+        if self._requests % MEMORY_CHECK_REQUESTS == 0 and not gc.isenabled():
+            if self._requests >= MAX_REQUESTS or _resident_pages() > self._limit:
                 gc.enable()
 
 
-class CollectingSlot(wire.Slot):
+class GcCountingSlot(wire.Slot):
     """A slot whose requests are counted."""
 
-    __slots__ = ("_collector",)
+    __slots__ = ("_idle_gc",)
 
-    def __init__(self, sock: socket.socket, collector: Collector) -> None:
+    def __init__(self, sock: socket.socket, idle_gc: IdleGc) -> None:
         super().__init__(sock)
-        self._collector = collector
-        self.collect = collector.collect
+        self._idle_gc = idle_gc
+        self.collect = idle_gc.collect
 
     def receive(self) -> Optional[Tuple[Dict[str, Any], Optional[bytes]]]:
-        self._collector.count_request()
+        self._idle_gc.count_request()
         return super().receive()
 
 

@@ -15,7 +15,7 @@ module PenstockWorker
     end
   end
 
-  # The channel's examples in `crates/wire/vectors`, and what an `Inbox` owes.
+  # The channel's examples in `crates/wire/vectors`, and what an `FrameReader` owes.
   class ChannelVectorsTest < Minitest::Test
     def pair
       ours, theirs = UNIXSocket.pair
@@ -28,20 +28,20 @@ module PenstockWorker
     end
 
     def kinds
-      { "open" => Channel::OPEN, "gone" => Channel::GONE, "window" => Channel::WINDOW,
+      { "open" => Channel::OPEN, "gone" => Channel::STREAM_CANCEL, "window" => Channel::WINDOW,
         "input" => Channel::INPUT }
     end
 
     def seen(inbox, frames)
       frames.map do |kind, flags, id, payload|
-        [kind, flags, id, kind == Channel::OPEN ? inbox.opened(payload) : payload]
+        [kind, flags, id, kind == Channel::OPEN ? inbox.parse_open(payload) : payload]
       end
     end
 
     def expected(block)
       kind = kinds[block["kind"]]
       return [kind, 0, block["id"].to_i, [block["bytes"].to_i].pack("V")] if kind == Channel::WINDOW
-      return [kind, 0, block["id"].to_i, ""] if kind == Channel::GONE
+      return [kind, 0, block["id"].to_i, ""] if kind == Channel::STREAM_CANCEL
 
       if kind == Channel::INPUT
         flags = block["last"] == "true" ? 1 : 0
@@ -62,7 +62,7 @@ module PenstockWorker
         frame = [block["ruby"] || block["hex"]].pack("H*")
         (1...frame.bytesize * 2).each do |cut|
           ours, theirs = pair
-          inbox = Inbox.new(theirs)
+          inbox = FrameReader.new(theirs)
           frames = [(frame * 2).byteslice(0, cut), (frame * 2).byteslice(cut..)].flat_map do |data|
             ours.write(data)
             seen(inbox, inbox.receive)
@@ -93,15 +93,15 @@ module PenstockWorker
       when "answer", "stream", "cut"
         head = Wire.join_head(rest[0].map { |text| latin(text) })
         flags = kind == "answer" ? Wire::FLAG_END : Wire::FLAG_STREAM
-        first = Channel.answer(id, flags, rest[0].size, 0, head, latin(rest[1]))
-        return first + Channel.reset(id, 0, rest[2]) if kind == "cut"
+        first = Channel.encode_response(id, flags, rest[0].size, 0, head, latin(rest[1]))
+        return first + Channel.encode_reset(id, 0, rest[2]) if kind == "cut"
         return first if kind == "answer"
 
-        first + rest[2].map { |piece| Channel.data(id, 0, latin(piece)) }.join + Channel.data(id, Wire::FLAG_END, "")
-      when "reset" then Channel.reset(id, rest[1] ? 1 : 0, rest[0])
-      when "window" then Channel.window(id, rest[0])
-      when "pull" then Channel.pull(id)
-      when "hijack" then Channel.hijack(id)
+        first + rest[2].map { |piece| Channel.encode_data(id, 0, latin(piece)) }.join + Channel.encode_data(id, Wire::FLAG_END, "")
+      when "reset" then Channel.encode_reset(id, rest[1] ? 1 : 0, rest[0])
+      when "window" then Channel.encode_window(id, rest[0])
+      when "pull" then Channel.encode_pull(id)
+      when "hijack" then Channel.encode_hijack(id)
       end
     end
 
@@ -111,27 +111,27 @@ module PenstockWorker
         "a frame of the worker's" => [Channel::DATA, 0, 0, 4],
         "a WebSocket" => [Channel::OPEN, 2, 0, 8],
         "an unknown type" => [99, 0, 0, 4],
-        "a flag" => [Channel::GONE, 1, 0, 4],
-        "a count" => [Channel::GONE, 0, 1, 4],
+        "a flag" => [Channel::STREAM_CANCEL, 1, 0, 4],
+        "a count" => [Channel::STREAM_CANCEL, 0, 1, 4],
         "a short window" => [Channel::WINDOW, 0, 0, 4],
         "more than 64 MiB" => [Channel::OPEN, 0, 0, (64 << 20) + 1]
       }.each do |name, numbers|
         ours, theirs = pair
         ours.write([*numbers, 1].pack("CCvVV"))
-        assert_raises(Wire::Error, name) { Inbox.new(theirs).receive }
+        assert_raises(Wire::Error, name) { FrameReader.new(theirs).receive }
       end
     end
 
     def test_environments_are_checked
-      inbox = Inbox.new(pair[1])
-      assert_raises(Wire::Error) { inbox.opened([9].pack("V")) }
-      assert_raises(Wire::Error) { inbox.opened([1].pack("V") + "x") }
+      inbox = FrameReader.new(pair[1])
+      assert_raises(Wire::Error) { inbox.parse_open([9].pack("V")) }
+      assert_raises(Wire::Error) { inbox.parse_open([1].pack("V") + "x") }
     end
 
     def test_the_end_of_the_channel
       ours, theirs = pair
       ours.close
-      assert_nil Inbox.new(theirs).receive
+      assert_nil FrameReader.new(theirs).receive
     end
   end
 
@@ -214,7 +214,7 @@ module PenstockWorker
     def test_a_whole_response_is_one_frame
       answer = @worker.ask(1, "/hello")
       assert_equal ["200", "content-type", "text/plain", "content-length", "5"], answer.strings
-      assert_equal ["hello", [Channel::ANSWER]], [answer.body, answer.kinds]
+      assert_equal ["hello", [Channel::STREAM_RESPONSE]], [answer.body, answer.kinds]
       assert_includes @worker.ask(2, "/show").body, '"REQUEST_METHOD"=>"GET"'
     end
 
@@ -268,7 +268,7 @@ module PenstockWorker
       @worker.read_until { slow.body.bytesize == Channel::WINDOW_BYTES }
       20.times { assert_equal "hello", @worker.ask(2, "/hello").body }
       assert_equal Channel::WINDOW_BYTES, slow.body.bytesize
-      @worker.send(Channel.window(1, 1 << 20))
+      @worker.send(Channel.encode_window(1, 1 << 20))
       @worker.read_until { slow.ended? }
       assert_equal "abcdefgh".each_char.map { |letter| letter * 100_000 }.join, slow.body
     end
@@ -286,7 +286,7 @@ module PenstockWorker
     def test_streams_and_files
       answer = @worker.ask(1, "/stream")
       assert_equal "onetwo", answer.body
-      @worker.send(@worker.open(2, "/file"), Channel.window(2, 1 << 20))
+      @worker.send(@worker.open(2, "/file"), Channel.encode_window(2, 1 << 20))
       @worker.read_until { @worker.answers[2].ended? }
       assert_equal "0123456789" * 50_000, @worker.answers[2].body
     end

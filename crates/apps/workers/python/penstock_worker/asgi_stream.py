@@ -1,7 +1,7 @@
 """What an HTTP request and a WebSocket of an ASGI application have in common.
 
-`asgi.Reactor` keeps a `Stream` for each id, runs it as one task, and tells it what comes: `give`
-(window) and `leave` (the client has gone). The two kinds are `asgi_http.Request` and
+`asgi.AsgiReactor` keeps a `AsgiStream` for each id, runs it as one task, and tells it what comes: `add_window`
+(window) and `disconnect` (the client has gone). The two kinds are `asgi_http.HttpRequest` and
 `asgi_websocket.WebSocket`.
 
 What must stay true: each stream ends once, with one last frame; whoever waits is woken by every change
@@ -18,32 +18,32 @@ from typing import TYPE_CHECKING, Any, Awaitable, Callable, Dict, List, Optional
 
 from . import channel, forks
 from .tracebacks import format_traceback
-from .wire import FLAG_PROTOCOL
+from .wire import FLAG_PROTOCOL_ERROR
 
 if TYPE_CHECKING:
-    from .asgi import Reactor
+    from .asgi import AsgiReactor
 
 App = Callable[..., Awaitable[Any]]
 
 
-STATUS = {status: b"%d" % status for status in range(200, 600)}
+STATUS_LINES = {status: b"%d" % status for status in range(200, 600)}
 
 
-class RuleBroken(RuntimeError):
+class AppProtocolError(RuntimeError):
     """The application does something that ASGI does not allow."""
 
 
-class ClientGone(OSError):
+class ClientDisconnected(OSError):
     """Raised out of `send` when the client has left."""
 
 
-class Stream:
+class AsgiStream:
     """One stream of the channel."""
 
     __slots__ = (
         "id",
         "is_ended",
-        "is_gone",
+        "is_disconnected",
         "reactor",
         "receivers",
         "scope",
@@ -53,7 +53,7 @@ class Stream:
         "window",
     )
 
-    reactor: Reactor
+    reactor: AsgiReactor
     id: int
     scope: Dict[str, Any]
     started: int
@@ -61,7 +61,7 @@ class Stream:
     # Bytes that may be sent.
     window: int
     # The client has left, or wants no more.
-    is_gone: bool
+    is_disconnected: bool
     # The last frame of this stream was sent.
     is_ended: bool
     receivers: Optional[List[asyncio.Future[None]]]
@@ -74,14 +74,14 @@ class Stream:
             await app(self.scope, self.receive, self.send)
         # Whatever it is: a request ends by it, the server ends processes.
         except BaseException as error:
-            forks.leave_if_stranger(error)
-            self._fail(error)
+            forks.exit_if_forked_by_app(error)
+            self._handle_exception(error)
         else:
-            forks.leave_if_stranger()
+            forks.exit_if_forked_by_app()
             if not self.is_ended:
                 self.finish()
         self.close()
-        self.reactor.forget(self)
+        self.reactor.remove_stream(self)
 
     async def receive(self) -> Dict[str, Any]:
         raise NotImplementedError
@@ -89,7 +89,7 @@ class Stream:
     async def send(self, event: Dict[str, Any]) -> None:
         raise NotImplementedError
 
-    def has_answered(self) -> bool:
+    def has_started_response(self) -> bool:
         raise NotImplementedError
 
     def finish(self) -> None:
@@ -98,48 +98,48 @@ class Stream:
     def close(self) -> None:
         """Gives up what the stream holds."""
 
-    def give(self, size: int) -> None:
+    def add_window(self, size: int) -> None:
         """So many bytes more may be sent."""
         self.window += size
         if self.senders:
             self.wake(self.senders)
 
-    def leave(self) -> None:
+    def disconnect(self) -> None:
         """The client has left, or wants no more."""
-        self.is_gone = True
+        self.is_disconnected = True
         if self.senders:
             self.wake(self.senders)
         if self.receivers:
             self.wake(self.receivers)
 
-    def refusal(self, kind: str) -> Exception:
+    def late_send_error(self, kind: str) -> Exception:
         """What a `send` raises that comes too late."""
-        if self.is_gone:
-            return ClientGone("the client has left")
-        return RuleBroken(f"{kind!r} after the end")
+        if self.is_disconnected:
+            return ClientDisconnected("the client has left")
+        return AppProtocolError(f"{kind!r} after the end")
 
-    def end_with(self, flags: int, reason: str) -> None:
+    def send_reset(self, flags: int, reason: str) -> None:
         """Sends RESET."""
         self.is_ended = True
-        self.reactor.put(channel.reset(self.id, flags, reason), perf_counter_ns())
+        self.reactor.queue_frame(channel.encode_reset(self.id, flags, reason), perf_counter_ns())
 
     def abort(self, flags: int, reason: str) -> None:
         """Ends the stream after an exception."""
-        self.end_with(flags, reason)
+        self.send_reset(flags, reason)
 
     async def wait_to_receive(self) -> None:
         """Returns after the next change that `receive` may want."""
         if self.receivers is None:
             self.receivers = []
-        await self._wait(self.receivers)
+        await self._wait_for_wake(self.receivers)
 
     async def wait_to_send(self) -> None:
         """Returns after the next WINDOW. Raises what a `send` raises when the stream ends meanwhile."""
         if self.senders is None:
             self.senders = []
-        await self._wait(self.senders)
-        if self.is_gone or self.is_ended:
-            raise self.refusal("what was to be sent")
+        await self._wait_for_wake(self.senders)
+        if self.is_disconnected or self.is_ended:
+            raise self.late_send_error("what was to be sent")
 
     @staticmethod
     def wake(waiting: List[asyncio.Future[None]]) -> None:
@@ -148,19 +148,19 @@ class Stream:
                 future.set_result(None)
         waiting.clear()
 
-    def label(self) -> str:
+    def describe(self) -> str:
         """What this stream is, for people."""
         path = ascii(self.scope.get("path", "-"))[1:-1]
         return f"{self.scope.get('method', 'WebSocket')} {path}"
 
-    def complain(self, text: str) -> None:
+    def log_error(self, text: str) -> None:
         """Writes what is wrong with this stream to standard error, in one piece."""
         # The application may have closed its standard error, or put anything in its place.
         with contextlib.suppress(Exception):
-            sys.stderr.write(f"error in {self.label()}\n{text.rstrip()}\n")
+            sys.stderr.write(f"error in {self.describe()}\n{text.rstrip()}\n")
             sys.stderr.flush()
 
-    async def _wait(self, waiting: List[asyncio.Future[None]]) -> None:
+    async def _wait_for_wake(self, waiting: List[asyncio.Future[None]]) -> None:
         future = self.reactor.loop.create_future()
         waiting.append(future)
         try:
@@ -170,29 +170,29 @@ class Stream:
                 waiting.remove(future)
             raise
 
-    def _fail(self, error: BaseException) -> None:
-        is_silent = self.reactor.is_ending and isinstance(error, asyncio.CancelledError)
-        if not is_silent and not (self.is_gone and _is_leaving(error)):
+    def _handle_exception(self, error: BaseException) -> None:
+        is_silent = self.reactor.is_shutting_down and isinstance(error, asyncio.CancelledError)
+        if not is_silent and not (self.is_disconnected and _is_client_disconnect(error)):
             # The first entry is this file's own call of the application.
             trace = error.__traceback__
             inner = trace.tb_next if trace is not None and trace.tb_next is not None else trace
-            self.complain(format_traceback(error, inner))
+            self.log_error(format_traceback(error, inner))
         if self.is_ended:
             return
-        if isinstance(error, RuleBroken) and not self.has_answered():
-            self.abort(FLAG_PROTOCOL, str(error))
-        elif self.is_gone:
-            self.end_with(0, "cancelled")
+        if isinstance(error, AppProtocolError) and not self.has_started_response():
+            self.abort(FLAG_PROTOCOL_ERROR, str(error))
+        elif self.is_disconnected:
+            self.send_reset(0, "cancelled")
         else:
             self.abort(0, f"application raised {type(error).__name__}")
 
 
 def response_head(event: Dict[str, Any]) -> Tuple[int, bytes]:
-    """Number of strings and head of a `response.start` event. Raises RuleBroken."""
+    """Number of strings and head of a `response.start` event. Raises AppProtocolError."""
     status = event.get("status")
-    line = STATUS.get(status)  # type: ignore[arg-type]
+    line = STATUS_LINES.get(status)  # type: ignore[arg-type]
     if line is None:
-        raise RuleBroken(f"a status of {status!r}")
+        raise AppProtocolError(f"a status of {status!r}")
     strings = [line]
     try:
         for name, value in event.get("headers") or ():
@@ -200,27 +200,27 @@ def response_head(event: Dict[str, Any]) -> Tuple[int, bytes]:
             strings.append(value)
         return len(strings), channel.join_fields(strings)
     except (TypeError, ValueError) as error:
-        raise RuleBroken(f"bad headers: {error}") from None
+        raise AppProtocolError(f"bad headers: {error}") from None
 
 
-def checked_body(event: Dict[str, Any]) -> bytes:
-    """The bytes of a `response.body` event. Raises RuleBroken."""
+def body_bytes(event: Dict[str, Any]) -> bytes:
+    """The bytes of a `response.body` event. Raises AppProtocolError."""
     body = event.get("body", b"")
     if type(body) is bytes:
         return body
     if isinstance(body, (bytes, bytearray, memoryview)):
         return bytes(body)
-    raise RuleBroken(f"a body of {type(body).__name__}, not bytes")
+    raise AppProtocolError(f"a body of {type(body).__name__}, not bytes")
 
 
-def _is_leaving(error: Optional[BaseException], depth: int = 8) -> bool:
-    """Whether an exception is `ClientGone`, or what a framework made of one."""
+def _is_client_disconnect(error: Optional[BaseException], depth: int = 8) -> bool:
+    """Whether an exception is `ClientDisconnected`, or what a framework made of one."""
     if error is None or depth == 0:
         return False
-    if isinstance(error, ClientGone):
+    if isinstance(error, ClientDisconnected):
         return True
     inner = getattr(error, "exceptions", None)  # An ExceptionGroup, Python 3.11.
     if isinstance(inner, tuple) and inner:
-        return all(_is_leaving(each, depth - 1) for each in inner)
+        return all(_is_client_disconnect(each, depth - 1) for each in inner)
     cause = error.__cause__ if error.__cause__ is not None else error.__context__
-    return _is_leaving(cause, depth - 1)
+    return _is_client_disconnect(cause, depth - 1)

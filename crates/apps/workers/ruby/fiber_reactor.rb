@@ -42,40 +42,40 @@ module PenstockWorker
       @files = UNIXSocket.for_fd(files_fd)
       @socket = UNIXSocket.for_fd(channel_fd)
       # Two fibers cannot wait for one IO with every version of async: one for what comes, one for what leaves.
-      @writer = UNIXSocket.for_fd(Wire.duplicate(@socket))
+      @writer = UNIXSocket.for_fd(Wire.duplicate_fd(@socket))
       [@files, @socket].each { |io| io.autoclose = false }
-      Forks.guard(@writer)
-      @inbox = Inbox.new(@socket, RackEnv.base(@rack_major, multithread: true))
+      Forks.close_on_fork(@writer)
+      @frame_reader = FrameReader.new(@socket, RackEnv.base(@rack_major, multithread: true))
       @streams = {}
       @running = {}
-      @out = String.new
-      @gathering = @blocked = @closed = @ending = @waiting_for_files = false
+      @out_buffer = String.new
+      @is_gathering = @is_blocked = @closed = @shutting_down = @waiting_for_files = false
     end
 
     # No more is to be sent: the server has closed the channel. And: what is still in progress is stopped.
-    attr_reader :closed, :ending
+    attr_reader :closed, :shutting_down
     # The one that serves.
     attr_reader :thread
 
     # Reads the channel to its end.
     def serve(stop_timeout)
       @thread = Thread.current
-      Stacks.hooks << method(:stacks)
+      ThreadStacks.hooks << method(:task_stacks)
       error = nil
       Sync do |task|
-        @room = Async::Condition.new
-        @idle = Async::Condition.new
-        @wanted = Async::Condition.new
+        @room_available = Async::Condition.new
+        @all_finished = Async::Condition.new
+        @write_wanted = Async::Condition.new
         @files_writable = Async::Condition.new
-        writer = task.async { write_on }
+        writer = task.async { write_loop }
         begin
-          read(task)
+          read_frames(task)
           wait_for_running(task, stop_timeout)
         rescue Wire::Error => error
           nil
         end
         close
-        @ending = true
+        @shutting_down = true
         @running.keys.each(&:stop)
         writer.stop
         # What the application made beside its requests. Version 1 has no `root`.
@@ -85,12 +85,12 @@ module PenstockWorker
     end
 
     # Sends a frame, with others if some are being gathered.
-    def put(frame)
+    def queue_frame(frame)
       raise Wire::Disconnected if @closed
 
-      @out << frame
-      flush unless @gathering
-      @room.wait while @out.bytesize > Channel::OUT_MAX && !@closed
+      @out_buffer << frame
+      flush unless @is_gathering
+      @room_available.wait while @out_buffer.bytesize > Channel::MAX_OUTBOX_BYTES && !@closed
     end
 
     # Sends the socket of a HIJACK, before that. False when the server must receive others first.
@@ -121,50 +121,50 @@ module PenstockWorker
     end
 
     # The task of this stream ends.
-    def forget(stream, task)
+    def remove_stream(stream, task)
       @streams.delete(stream.id) if @streams[stream.id].equal?(stream)
       @running.delete(task)
-      @idle.signal if @running.empty?
+      @all_finished.signal if @running.empty?
     end
 
     private
 
-    def read(task)
-      while (frames = @inbox.receive)
+    def read_frames(task)
+      while (frames = @frame_reader.receive)
         # What is answered at once leaves at once.
-        @gathering = true
-        frames.each { |kind, flags, id, payload| take(task, kind, flags, id, payload) }
-        @gathering = false
+        @is_gathering = true
+        frames.each { |kind, flags, id, payload| handle_frame(task, kind, flags, id, payload) }
+        @is_gathering = false
         flush
       end
     ensure
       close
     end
 
-    def take(task, kind, flags, id, payload)
-      return open(task, flags, id, payload) if kind == Channel::OPEN
+    def handle_frame(task, kind, flags, id, payload)
+      return open_stream(task, flags, id, payload) if kind == Channel::OPEN
 
       stream = @streams[id] or return
       case kind
-      when Channel::GONE then stream.leave
-      when Channel::INPUT then stream.take(flags, payload)
-      else stream.give(payload.unpack1("V"))
+      when Channel::STREAM_CANCEL then stream.disconnect
+      when Channel::INPUT then stream.add_body_piece(flags, payload)
+      else stream.add_window(payload.unpack1("V"))
       end
     end
 
-    def open(task, flags, id, payload)
+    def open_stream(task, flags, id, payload)
       raise Wire::Error, "stream #{id} is open already" if @streams[id] && !@streams[id].ended?
 
-      env, body = @inbox.opened(payload)
+      env, body = @frame_reader.parse_open(payload)
       file = receive_file(id) if flags & Channel::FLAG_BODY_FILE != 0
-      body = Wire::FirstPart.new(body) if flags & Channel::FLAG_BODY_STREAM != 0
+      body = Wire::PartialBody.new(body) if flags & Channel::FLAG_BODY_STREAM != 0
       stream = @streams[id] = FiberStream.new(self, id, env, body, file)
       task.async do |own|
         @running[own] = stream
         FiberApp.new(self, stream, @app, @rack_major).serve
       ensure
-        stream.end_anyhow
-        forget(stream, own)
+        stream.end_if_open
+        remove_stream(stream, own)
       end
     end
 
@@ -176,41 +176,41 @@ module PenstockWorker
     end
 
     def wait_for_running(task, timeout)
-      task.with_timeout(timeout) { @idle.wait until @running.empty? }
+      task.with_timeout(timeout) { @all_finished.wait until @running.empty? }
     rescue Async::TimeoutError
       nil
     end
 
-    # Writes what the socket takes; the rest is `write_on`'s.
+    # Writes what the socket takes; the rest is `write_loop`'s.
     def flush
-      return if @blocked || @out.empty? || @closed
+      return if @is_blocked || @out_buffer.empty? || @closed
 
       write
-      return if @out.empty?
+      return if @out_buffer.empty?
 
-      @blocked = true
-      @wanted.signal
+      @is_blocked = true
+      @write_wanted.signal
     end
 
     def write
-      sent = @writer.write_nonblock(@out, exception: false)
+      sent = @writer.write_nonblock(@out_buffer, exception: false)
       return if sent == :wait_writable
 
-      @out = sent == @out.bytesize ? String.new : @out.byteslice(sent, @out.bytesize)
-      @room.signal if @out.bytesize <= Channel::OUT_MAX
+      @out_buffer = sent == @out_buffer.bytesize ? String.new : @out_buffer.byteslice(sent, @out_buffer.bytesize)
+      @room_available.signal if @out_buffer.bytesize <= Channel::MAX_OUTBOX_BYTES
     rescue SystemCallError, IOError
       close
     end
 
     # The task that waits for the socket to take more.
-    def write_on
+    def write_loop
       loop do
-        @wanted.wait until @blocked
-        until @out.empty? || @closed
+        @write_wanted.wait until @is_blocked
+        until @out_buffer.empty? || @closed
           @writer.wait_writable
           write
         end
-        @blocked = false
+        @is_blocked = false
       end
     end
 
@@ -218,14 +218,14 @@ module PenstockWorker
       return if @closed
 
       @closed = true
-      @room.signal
-      @running.values.each(&:leave)
+      @room_available.signal
+      @running.values.each(&:disconnect)
     end
 
     # What SIGQUIT shows of the tasks.
-    def stacks
+    def task_stacks
       @running.keys.first(200).map do |task|
-        "#{@running[task].label}\n#{(task.backtrace || []).first(50).map { |line| "    #{line}\n" }.join}"
+        "#{@running[task].description}\n#{(task.backtrace || []).first(50).map { |line| "    #{line}\n" }.join}"
       end.join
     end
   end
@@ -240,8 +240,8 @@ module PenstockWorker
     private
 
     # Not what was stopped because the process ends.
-    def report(error, env)
-      super unless @reactor.ending && error.is_a?(Async::Stop)
+    def log_exception(error, env)
+      super unless @reactor.shutting_down && error.is_a?(Async::Stop)
     end
   end
 end

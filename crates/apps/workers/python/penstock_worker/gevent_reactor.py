@@ -1,7 +1,7 @@
 """Serves a WSGI application with a greenlet for each request, on the gevent of the application.
 
-`boot` calls `patch` before it loads the application and `serve` after READY. The reader greenlet makes
-a `Stream` of each OPEN and spawns `wsgi`'s own way to answer over it: to `wsgi` it is a slot.
+`boot` calls `patch_stdlib` before it loads the application and `serve` after READY. The reader greenlet makes
+a `GeventStream` of each OPEN and spawns `wsgi`'s own way to answer over it: to `wsgi` it is a slot.
 
 What must stay true: whatever waits here waits in its greenlet alone; a signal is heard at once, also
 while nothing else happens; gevent is imported by nothing else, and by this only when it is called.
@@ -16,13 +16,13 @@ import socket
 from time import perf_counter_ns
 from typing import Any, Callable, Dict, Optional
 
-from . import channel, forks, gevent_websocket, hijack, stacks, task_stacks, wsgi
-from .greenlet_stream import Stream
-from .input import open_input
-from .wire import FLAG_BODY_FILE, Disconnected, FirstPart, WireError, duplicate
+from . import channel, forks, gevent_websocket, hijack, task_stacks, thread_stacks, wsgi
+from .gevent_stream import GeventStream
+from .request_body import open_input
+from .wire import FLAG_BODY_FILE, Disconnected, PartialBody, WireError, duplicate_fd
 
 
-def patch() -> None:
+def patch_stdlib() -> None:
     """Makes the standard library cooperative. Raises ImportError when there is no gevent."""
     try:
         from gevent import monkey
@@ -46,13 +46,13 @@ def serve(
     def write_stacks() -> None:
         task_stacks.write("\n".join(format_run_info(thread_stacks=False)) + "\n")
 
-    stacks.hooks.append(write_stacks)
-    SignalWatch().start()
+    thread_stacks.hooks.append(write_stacks)
+    SignalWakeup().start()
     stop_timeout = float(getattr(options, "stop_timeout", None) or 10.0)
-    Reactor(channel_socket, files_socket, app).serve(stop_timeout)
+    GeventReactor(channel_socket, files_socket, app).serve(stop_timeout)
 
 
-class Reactor:
+class GeventReactor:
     """The channel and its streams."""
 
     def __init__(
@@ -71,32 +71,32 @@ class Reactor:
         self._join_all = gevent.joinall
         self._app = app
         # Whatever waits on it waits in its greenlet.
-        self._client_socket = hijack.client_socket(cooperative)
-        self._base = wsgi.base_environ(is_multithread=True)
-        self._streams: Dict[int, Stream] = {}
-        self._running: Dict[Any, Stream] = {}
+        self._client_socket_class = hijack.client_socket(cooperative)
+        self._base_environ = wsgi.base_environ(is_multithread=True)
+        self._streams: Dict[int, GeventStream] = {}
+        self._running: Dict[Any, GeventStream] = {}
         self._files = files_socket
-        # One socket object waits for what comes, the other must never wait: see `Outbox`.
+        # One socket object waits for what comes, the other must never wait: see `FrameWriter`.
         reader_fd = channel_socket.detach()
-        writer_fd = duplicate(reader_fd)
-        forks.guard(Descriptor(reader_fd), Descriptor(writer_fd))
+        writer_fd = duplicate_fd(reader_fd)
+        forks.close_on_fork(GuardedDescriptor(reader_fd), GuardedDescriptor(writer_fd))
         self._reader = cooperative(fileno=reader_fd)
         self._writer = cooperative(fileno=writer_fd)
         self._reader.setblocking(True)
         self._writer.setblocking(False)
-        self._inbox = channel.Inbox(self._reader)
-        self._outbox = channel.Outbox(self._writer)
+        self._frame_reader = channel.FrameReader(self._reader)
+        self._frame_writer = channel.FrameWriter(self._writer)
         self._loop = gevent.get_hub().loop
         self._writable = self._loop.io(writer_fd, 2)
         self._will_flush = False
-        self._room = Event()
-        self._room.set()
+        self._room_event = Event()
+        self._room_event.set()
 
     def serve(self, stop_timeout: float) -> None:
         """Reads the channel to its end."""
         try:
             while True:
-                frames = self._inbox.receive()
+                frames = self._frame_reader.receive()
                 if frames is None:
                     break
                 for kind, flags, stream_id, at, stop in frames:
@@ -107,11 +107,11 @@ class Reactor:
                     if stream is None:
                         continue
                     if kind == channel.WINDOW:
-                        stream.give(self._inbox.window(at))
-                    elif kind == channel.GONE:
-                        stream.leave()
+                        stream.add_window(self._frame_reader.parse_window(at))
+                    elif kind == channel.STREAM_CANCEL:
+                        stream.disconnect()
                     elif kind == channel.INPUT:
-                        stream.take(flags, self._inbox.view[at:stop].tobytes())
+                        stream.add_body_piece(flags, self._frame_reader.view[at:stop].tobytes())
                     else:
                         raise WireError(f"frame {kind} for a request")
         except (ValueError, EOFError, TypeError) as error:
@@ -120,16 +120,16 @@ class Reactor:
             self._stop()
         self._join_all(list(self._running), timeout=stop_timeout)
 
-    def put(self, frame: bytes) -> None:
+    def queue_frame(self, frame: bytes) -> None:
         """Sends a frame with others of this turn of the loop."""
         if self.is_closed:
             raise Disconnected
-        self._outbox.put(frame)
+        self._frame_writer.queue(frame)
         if not self._will_flush:
             self._will_flush = True
             self._loop.run_callback(self._flush)
-        if self._outbox.size > channel.OUT_MAX:
-            self._room.clear()
+        if self._frame_writer.size > channel.MAX_OUTBOX_BYTES:
+            self._room_event.clear()
 
     def send_socket(self, stream_id: int, sock: socket.socket) -> bool:
         """Sends the socket of a HIJACK, before that. False when the server must receive others
@@ -150,40 +150,40 @@ class Reactor:
 
     def wait_for_room(self) -> None:
         """Returns when not too much is on its way to the server."""
-        if not self._room.is_set():
-            self._room.wait()
+        if not self._room_event.is_set():
+            self._room_event.wait()
 
     def _open(self, flags: int, stream_id: int, at: int, stop: int) -> None:
         before = self._streams.get(stream_id)
         if flags & channel.FLAG_WEBSOCKET or (before is not None and not before.is_ended):
             raise WireError(f"stream {stream_id} cannot be opened")
-        environ, body = self._inbox.opened(at, stop)
-        stream = Stream(self, stream_id)
+        environ, body = self._frame_reader.parse_open(at, stop)
+        stream = GeventStream(self, stream_id)
         if flags & FLAG_BODY_FILE:
             stream.body_fd = channel.receive_fd(self._files, stream_id)
         self._streams[stream_id] = stream
         if flags & channel.FLAG_BODY_STREAM:
-            body = FirstPart(body)
+            body = PartialBody(body)
         is_file = bool(flags & FLAG_BODY_FILE)
-        greenlet = self._spawn(self._answer, stream, environ, None if is_file else body)
+        greenlet = self._spawn(self._run_request, stream, environ, None if is_file else body)
         self._running[greenlet] = stream
-        greenlet.link(self._forget)
+        greenlet.link(self._remove_stream)
 
-    def _answer(self, stream: Stream, sent: wsgi.Environ, body: Optional[bytes]) -> None:
+    def _run_request(self, stream: GeventStream, sent: wsgi.Environ, body: Optional[bytes]) -> None:
         started = perf_counter_ns()
-        environ = self._base.copy()
+        environ = self._base_environ.copy()
         environ.update(sent)
         environ["wsgi.input"] = opened = open_input(stream, body)  # type: ignore[arg-type]
         response = wsgi.Response(stream, started)  # type: ignore[arg-type]
         connection = None
         if "HTTP_UPGRADE" in sent:
-            kind = self._client_socket
+            kind = self._client_socket_class
             connection = hijack.offer(stream, environ, kind)  # type: ignore[arg-type]
             response.connection = connection
             if connection is not None:
                 gevent_websocket.offer(connection, environ, self._app)
         try:
-            wsgi.answer(self._app, environ, response)
+            wsgi.run_request(self._app, environ, response)
         except Disconnected:
             pass
         finally:
@@ -192,11 +192,11 @@ class Reactor:
                     gevent_websocket.close(environ)
                 finally:
                     connection.finish()
-            stream.end_anyhow()
+            stream.end_if_open()
             if body is None:
                 opened.close()
 
-    def _forget(self, greenlet: Any) -> None:
+    def _remove_stream(self, greenlet: Any) -> None:
         stream = self._running.pop(greenlet)
         if self._streams.get(stream.id) is stream:
             del self._streams[stream.id]
@@ -205,7 +205,7 @@ class Reactor:
         """Runs in the hub, where nothing may wait."""
         self._will_flush = False
         try:
-            is_all = self._outbox.flush()
+            is_all = self._frame_writer.flush()
         except OSError:
             self._stop()
             return
@@ -214,17 +214,17 @@ class Reactor:
             self._writable.start(self._flush)
             return
         self._writable.stop()
-        self._room.set()
+        self._room_event.set()
 
     def _stop(self) -> None:
         self.is_closed = True
         self._writable.stop()
-        self._room.set()
+        self._room_event.set()
         for stream in self._running.values():
-            stream.leave()
+            stream.disconnect()
 
 
-class SignalWatch:
+class SignalWakeup:
     """Wakes the hub for every signal that Python handles.
 
     The C library's part of a handler only leaves a mark, and interrupts a wait that has begun. The
@@ -253,7 +253,7 @@ class SignalWatch:
         self._watcher.start(self._drain)
         # A full pipe wakes just as well.
         signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
-        forks.guard(self)
+        forks.close_on_fork(self)
 
     def close(self) -> None:
         """In what the application forks: the pipe is its parent's."""
@@ -272,7 +272,7 @@ class SignalWatch:
             os.read(self._reader, 4096)
 
 
-class Descriptor:
+class GuardedDescriptor:
     """One of ours, to be closed in what the application forks."""
 
     def __init__(self, fd: int) -> None:

@@ -60,7 +60,7 @@ class CrewTest < Minitest::Test
     }
   RUBY
 
-  COLLECT = Wire.frame(Wire::COLLECT, 0, "")
+  COLLECT_GARBAGE = Wire.frame(Wire::COLLECT_GARBAGE, 0, "")
 
   def start(source, **options)
     worker = Harness::Worker.new(source, **options)
@@ -93,7 +93,7 @@ class CrewTest < Minitest::Test
 
   def test_its_time_is_extended_in_whole_seconds
     frames, body = said("/extend")
-    assert_equal [Wire::EXTEND, Wire::EXTEND], frames.map(&:kind)
+    assert_equal [Wire::EXTEND_DEADLINE, Wire::EXTEND_DEADLINE], frames.map(&:kind)
     assert_equal [90, 2], (frames.map { |frame| frame.payload.unpack1("V") })
     assert_equal "[true, true]", body
   end
@@ -158,8 +158,8 @@ class CrewTest < Minitest::Test
   end
 
   def collect(worker, data = "")
-    worker.slots[0].send(COLLECT + data)
-    assert_equal [Wire::COLLECTED, 0, 0, ""], worker.slots[0].frame.to_a.take(4)
+    worker.slots[0].send(COLLECT_GARBAGE + data)
+    assert_equal [Wire::GARBAGE_COLLECTED, 0, 0, ""], worker.slots[0].frame.to_a.take(4)
   end
 
   # How many full collections there were, and whether they are off.
@@ -169,7 +169,7 @@ class CrewTest < Minitest::Test
   end
 
   def test_garbage_waits_until_the_server_says_so
-    start(QUIET, options: ["--collect-when-idle"]) do |worker|
+    start(QUIET, options: ["--gc-when-idle"]) do |worker|
       before, off = litter(worker)
       assert off
       assert_equal [before, true], litter(worker)
@@ -188,15 +188,15 @@ class CrewTest < Minitest::Test
   def test_a_frame_may_come_in_pieces
     start(QUIET) do |worker|
       (1..7).each do |cut|
-        worker.slots[0].socket.write(COLLECT[0, cut])
-        worker.slots[0].socket.write(COLLECT[cut..])
-        assert_equal Wire::COLLECTED, worker.slots[0].frame.kind
+        worker.slots[0].socket.write(COLLECT_GARBAGE[0, cut])
+        worker.slots[0].socket.write(COLLECT_GARBAGE[cut..])
+        assert_equal Wire::GARBAGE_COLLECTED, worker.slots[0].frame.kind
       end
     end
   end
 
   def test_without_it_ruby_collects_again_when_memory_doubles
-    start(QUIET, options: ["--collect-when-idle"]) do |worker|
+    start(QUIET, options: ["--gc-when-idle"]) do |worker|
       litter(worker, HTTP_X_GROW: "1")
       states = Array.new(20) { worker.ask(Harness.request).body.end_with?("true") }
       assert_equal [true, false], [states.first, states.last]
@@ -207,21 +207,21 @@ class CrewTest < Minitest::Test
 
   # In this process, since so many requests double the memory of one that never collects.
   def test_without_it_ruby_collects_again_after_many_requests
-    collector = PenstockWorker::Collector.new
+    collector = PenstockWorker::IdleGc.new
     collector.define_singleton_method(:resident_pages) { 0 }
     allowed = 0
-    collector.define_singleton_method(:allow) { allowed += super().then { 1 } }
+    collector.define_singleton_method(:enable_gc) { allowed += super().then { 1 } }
     9_999.times { collector.count_request }
     assert_equal 0, allowed
     2.times { collector.count_request }
     assert_equal 1, allowed
   ensure
-    collector.allow
+    collector.enable_gc
   end
 
   def test_a_frame_with_more_in_it_ends_the_process
     start(QUIET) do |worker|
-      worker.slots[0].send(Wire.frame(Wire::COLLECT, 0, "1234"))
+      worker.slots[0].send(Wire.frame(Wire::COLLECT_GARBAGE, 0, "1234"))
       assert_equal 1, worker.wait.exitstatus
     end
   end
@@ -246,7 +246,7 @@ class CrewTest < Minitest::Test
   end
 
   def test_what_a_thread_does_after_its_answer_is_done_before_the_end
-    [[1, []], [1, ["--stay"]], [3, []], [3, ["--stay"]]].each do |slots, options|
+    [[1, []], [1, ["--may-become-template"]], [3, []], [3, ["--may-become-template"]]].each do |slots, options|
       start("File.mkfifo('gate')\n#{LAST}", slots: slots, options: options) do |worker|
         refute_empty worker.ask(get("/after")).body
         dismiss(worker)
@@ -259,7 +259,7 @@ class CrewTest < Minitest::Test
   end
 
   def test_an_idle_worker_that_stays_ends_in_order
-    start(LAST, slots: 2, options: ["--stay"]) do |worker|
+    start(LAST, slots: 2, options: ["--may-become-template"]) do |worker|
       worker.ask(get("/"))
       dismiss(worker)
       assert_equal 0, worker.wait.exitstatus

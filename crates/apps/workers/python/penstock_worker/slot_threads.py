@@ -1,11 +1,11 @@
 """The threads of a worker: one for each slot, and the main thread that waits for the end.
 
-`boot` makes a `Crew` and calls `run`. With a single slot the main thread serves it itself. The
+`boot` makes a `SlotThreads` and calls `run`. With a single slot the main thread serves it itself. The
 threads of spare slots begin at the first request that says that it is bound by I/O, since no other
 makes the server use them.
 
 What must stay true: when the server goes away, the process ends, however busy it is; when the
-server closes all slots, it ends in order once the last thread has ended, or stays when it may
+server closes all slots, it ends in order once the last thread has ended, or may_become_template when it may
 become a template and has not been dismissed.
 """
 
@@ -19,13 +19,13 @@ import traceback
 from typing import Any, Callable
 
 from . import forks, wire, wsgi
-from .collector import CollectingSlot, Collector
+from .idle_gc import GcCountingSlot, IdleGc
 from .template import Sockets
 
-PROMOTE_DEADLINE = 10.0
+PROMOTE_TIMEOUT = 10.0
 
 
-class Crew:
+class SlotThreads:
     """All slots of a worker."""
 
     def __init__(
@@ -33,27 +33,27 @@ class Crew:
         control: socket.socket,
         sockets: Sockets,
         app: Callable[..., Any],
-        collects_when_idle: bool,
-        stays: bool,
+        gc_when_idle: bool,
+        may_become_template: bool,
     ) -> None:
         self._control = control
         self._app = app
-        self._stays = stays
-        collector = Collector() if collects_when_idle else None
+        self._may_become_template = may_become_template
+        idle_gc = IdleGc() if gc_when_idle else None
 
         def slot(sock: socket.socket) -> wire.Slot:
-            made = CollectingSlot(sock, collector) if collector else wire.Slot(sock)
-            if collector is None:
+            made = GcCountingSlot(sock, idle_gc) if idle_gc else wire.Slot(sock)
+            if idle_gc is None:
                 made.collect = lambda: gc.collect() and None
-            made.before_mark = self._begin_spares
+            made.before_io_bound = self._start_spare_threads
             return made
 
         self._slots = [slot(sock) for sock in sockets.slots]
-        self._spares = [slot(sock) for sock in sockets.spares]
-        self._is_multithread = len(self._slots) + len(self._spares) > 1
-        # Guards `_left` and `_spares`; told when `_left` changes.
-        self._changed = threading.Condition()
-        self._left = len(self._slots)
+        self._spare_slots = [slot(sock) for sock in sockets.spares]
+        self._is_multithread = len(self._slots) + len(self._spare_slots) > 1
+        # Guards `_active_threads` and `_spare_slots`; told when `_active_threads` changes.
+        self._threads_changed = threading.Condition()
+        self._active_threads = len(self._slots)
 
     def run(self) -> bool:
         """Serves until every slot is closed. True when this process is to be a template now."""
@@ -61,25 +61,25 @@ class Crew:
             self._serve(self._slots[0])
         else:
             for number, slot in enumerate(self._slots):
-                self._start(slot, f"slot-{number}")
-        return self._wait()
+                self._start_thread(slot, f"slot-{number}")
+        return self._wait_for_control()
 
-    def _start(self, slot: wire.Slot, name: str) -> None:
+    def _start_thread(self, slot: wire.Slot, name: str) -> None:
         threading.Thread(target=self._serve, args=(slot,), name=name, daemon=True).start()
 
-    def _begin_spares(self) -> bool:
+    def _start_spare_threads(self) -> bool:
         """Starts the threads of spare slots; False when the system refuses."""
-        if not self._spares:
+        if not self._spare_slots:
             return True
-        with self._changed:
-            while self._spares:
-                self._left += 1
+        with self._threads_changed:
+            while self._spare_slots:
+                self._active_threads += 1
                 try:
-                    self._start(self._spares[-1], f"io-{len(self._spares)}")
+                    self._start_thread(self._spare_slots[-1], f"io-{len(self._spare_slots)}")
                 except RuntimeError:
-                    self._left -= 1
+                    self._active_threads -= 1
                     return False
-                self._spares.pop()
+                self._spare_slots.pop()
         return True
 
     def _serve(self, slot: wire.Slot) -> None:
@@ -91,45 +91,45 @@ class Crew:
                 traceback.print_exc()
             finally:
                 os._exit(1)
-        with self._changed:
-            self._left -= 1
-            self._changed.notify_all()
-            if self._left == 0 and not self._stays:
+        with self._threads_changed:
+            self._active_threads -= 1
+            self._threads_changed.notify_all()
+            if self._active_threads == 0 and not self._may_become_template:
                 # Wakes the main thread.
                 self._control.shutdown(socket.SHUT_RD)
 
-    def _wait(self) -> bool:
+    def _wait_for_control(self) -> bool:
         """Waits for the last thread, for the server to go away, or for PROMOTE."""
-        while self._stays or self._left:
+        while self._may_become_template or self._active_threads:
             try:
                 waiting = self._control.recv(1, socket.MSG_PEEK)
             except OSError:
                 waiting = b""
             if not waiting:
                 break
-            if self._is_promoted():
+            if self._receive_promotion():
                 return self._become_template()
-            with self._changed:
+            with self._threads_changed:
                 # The last thread wakes this one from now on.
-                self._stays = False
-        if self._left:
+                self._may_become_template = False
+        if self._active_threads:
             os._exit(0)
         return False
 
-    def _is_promoted(self) -> bool:
+    def _receive_promotion(self) -> bool:
         """Whether the frame that waits is PROMOTE; else it is DISMISS."""
         frame = wire.receive_control(self._control)
-        if frame is not None and frame[0] == wire.PROMOTE and self._stays:
+        if frame is not None and frame[0] == wire.PROMOTE and self._may_become_template:
             return True
         if frame is None or frame[0] != wire.DISMISS:
             raise wire.WireError("a worker was sent something else than PROMOTE or DISMISS")
         return False
 
     def _become_template(self) -> bool:
-        with self._changed:
-            is_idle = self._changed.wait_for(lambda: self._left == 0, PROMOTE_DEADLINE)
+        with self._threads_changed:
+            is_idle = self._threads_changed.wait_for(lambda: self._active_threads == 0, PROMOTE_TIMEOUT)
         if not is_idle:
             raise wire.WireError("a worker was told to become a template while it was busy")
-        forks.release(self._control)
+        forks.close_guarded(self._control)
         gc.enable()
         return True

@@ -10,7 +10,7 @@
 #   what to do.
 module PenstockWorker
   # Loads Ruby files and picks their application.
-  module CodeFile
+  module Entry
     module_function
 
     # The application of `entry`, whose file is relative to the working directory.
@@ -18,19 +18,19 @@ module PenstockWorker
       file, constant = entry.split(/(?<=\.rb):/, 2)
       path = File.expand_path(file)
       require path
-      return named(file, constant) if constant
+      return named_app(file, constant) if constant
 
-      classic(path) || only_of(file, candidates(path))
+      sinatra_app(path) || only_app(file, candidates(path))
     end
 
-    def named(file, constant)
+    def named_app(file, constant)
       return Object.const_get(constant) if Object.const_defined?(constant)
 
       raise LoadError, "#{file} defines no #{constant}"
     end
 
     # What `require "sinatra"` makes of the file that requires it, when that defines routes.
-    def classic(path)
+    def sinatra_app(path)
       return unless defined?(::Sinatra::Application)
 
       app = ::Sinatra::Application
@@ -50,7 +50,7 @@ module PenstockWorker
     # What the file defines, also in its modules: `Shop::Web` of `module Shop; class Web`.
     def constants_of(parent, path, prefix = "")
       parent.constants(false).each_with_object({}) do |name, found|
-        next unless source_of(parent, name) == path
+        next unless source_file_of(parent, name) == path
 
         value = parent.const_get(name)
         found["#{prefix}#{name}"] = value
@@ -58,26 +58,26 @@ module PenstockWorker
       end
     end
 
-    def source_of(parent, name)
+    def source_file_of(parent, name)
       file, = parent.const_source_location(name)
       file && File.expand_path(file)
     end
 
-    def only_of(file, apps)
+    def only_app(file, apps)
       return apps.values.first if apps.size == 1
 
       # As `rackup app.rb` finds it.
       usual = File.basename(file, ".rb").split("_").map(&:capitalize).join
       return apps[usual] if apps.key?(usual)
 
-      raise LoadError, apps.empty? ? none_in(file) : several_in(file, apps.keys.sort)
+      raise LoadError, apps.empty? ? no_app_message(file) : several_apps_message(file, apps.keys.sort)
     end
 
-    def none_in(file)
+    def no_app_message(file)
       "#{file} has no Rack application: name it, as in #{file}:Shop, or write a config.ru"
     end
 
-    def several_in(file, names)
+    def several_apps_message(file, names)
       "#{file} has several applications (#{names.join(", ")}): say which, as in #{file}:#{names.first}"
     end
   end

@@ -18,22 +18,22 @@ from typing import Any, Callable, List, Optional
 from . import wire
 
 hooks: List[Callable[[], None]] = []
-_fd: Optional[int] = None
+_output_fd: Optional[int] = None
 
 
 def install() -> None:
     """Writes the stacks to what is standard error now, on every SIGQUIT from now on."""
-    global _fd
+    global _output_fd
     # A descriptor of its own: the application may close its standard error.
     with contextlib.suppress(OSError):
-        fd = wire.duplicate(2)
+        fd = wire.duplicate_fd(2)
         # It keeps the kernel's handler as long as it is registered.
         faulthandler.unregister(signal.SIGQUIT)
         signal.signal(signal.SIGQUIT, _run_hooks)
         faulthandler.register(signal.SIGQUIT, file=fd, all_threads=True, chain=True)
-        if _fd is not None:
-            os.close(_fd)
-        _fd = fd
+        if _output_fd is not None:
+            os.close(_output_fd)
+        _output_fd = fd
 
 
 def _run_hooks(_number: int, _frame: Any) -> None:
@@ -43,4 +43,4 @@ def _run_hooks(_number: int, _frame: Any) -> None:
         except Exception as error:
             text = "".join(traceback.format_exception(None, error, error.__traceback__))
             with contextlib.suppress(OSError):
-                os.write(2 if _fd is None else _fd, text.encode(errors="replace"))
+                os.write(2 if _output_fd is None else _output_fd, text.encode(errors="replace"))

@@ -80,7 +80,7 @@ def application(environ, start_response):
 
 
 def collect():
-    return struct.pack("<BBHI", wire.COLLECT, 0, 0, 0)
+    return struct.pack("<BBHI", wire.COLLECT_GARBAGE, 0, 0, 0)
 
 
 class Words(unittest.TestCase):
@@ -99,7 +99,7 @@ class Words(unittest.TestCase):
         self.slot.send(request(PATH_INFO="/extend"))
         for seconds in (90, 2):
             frame = self.slot.frame()
-            self.assertEqual(frame[:3], (wire.EXTEND, 0, 0))
+            self.assertEqual(frame[:3], (wire.EXTEND_DEADLINE, 0, 0))
             self.assertEqual(struct.unpack("<I", frame.payload), (seconds,))
         self.assertEqual(self.slot.reply().body, b"[True, True]")
 
@@ -218,10 +218,10 @@ class Dismissed(unittest.TestCase):
         for slots in (1, 3):
             with self.subTest(slots):
                 self.check(slots)
-                self.check(slots, ["--stay"])
+                self.check(slots, ["--may-become-template"])
 
     def test_an_idle_worker_that_stays_ends_in_order(self):
-        with Worker(LAST, slots=2, options=["--stay"]) as worker:
+        with Worker(LAST, slots=2, options=["--may-become-template"]) as worker:
             worker.ready().ask(request())
             for slot in worker.slots:
                 slot.sock.close()
@@ -230,7 +230,7 @@ class Dismissed(unittest.TestCase):
             self.assertIn("the end", worker.log())
 
     def test_it_becomes_no_template_then(self):
-        with Worker(LAST, slots=2, options=["--stay"]) as worker:
+        with Worker(LAST, slots=2, options=["--may-become-template"]) as worker:
             worker.ready()
             promote = struct.pack("<BBHI", wire.PROMOTE, 0, 0, 0)
             dismiss(worker)
@@ -246,10 +246,10 @@ class Garbage(unittest.TestCase):
 
     def collect(self, worker, data=b""):
         worker.slots[0].send(collect() + data)
-        self.assertEqual(worker.slots[0].frame()[:4], (wire.COLLECTED, 0, 0, b""))
+        self.assertEqual(worker.slots[0].frame()[:4], (wire.GARBAGE_COLLECTED, 0, 0, b""))
 
     def test_garbage_waits_until_the_server_says_so(self):
-        with Worker(QUIET, options=["--collect-when-idle"]) as worker:
+        with Worker(QUIET, options=["--gc-when-idle"]) as worker:
             worker.ready()
             self.assertEqual(self.ask(worker, 5000), (5000, False))
             self.collect(worker)
@@ -267,10 +267,10 @@ class Garbage(unittest.TestCase):
             for cut in range(1, 8):
                 worker.slots[0].sock.sendall(collect()[:cut])
                 worker.slots[0].sock.sendall(collect()[cut:])
-                self.assertEqual(worker.slots[0].frame().kind, wire.COLLECTED)
+                self.assertEqual(worker.slots[0].frame().kind, wire.GARBAGE_COLLECTED)
 
     def test_without_it_the_interpreter_collects_again_when_memory_doubles(self):
-        with Worker(QUIET, options=["--collect-when-idle"]) as worker:
+        with Worker(QUIET, options=["--gc-when-idle"]) as worker:
             worker.ready()
             self.ask(worker, 0, HTTP_X_GROW="1")
             states = [self.ask(worker, 0)[1] for _ in range(300)]
@@ -279,7 +279,7 @@ class Garbage(unittest.TestCase):
             self.assertEqual(self.ask(worker, 0), (0, False), "off again after a collection")
 
     def test_without_it_the_interpreter_collects_again_after_many_requests(self):
-        with Worker(QUIET, options=["--collect-when-idle"]) as worker:
+        with Worker(QUIET, options=["--gc-when-idle"]) as worker:
             worker.ready()
             batch = request(HTTP_X_KNOTS="0") * 100
             for _ in range(100):
@@ -290,7 +290,7 @@ class Garbage(unittest.TestCase):
 
     def test_a_frame_with_more_in_it_ends_the_process(self):
         with Worker(QUIET) as worker:
-            worker.ready().slots[0].send(struct.pack("<BBHII", wire.COLLECT, 0, 0, 4, 0))
+            worker.ready().slots[0].send(struct.pack("<BBHII", wire.COLLECT_GARBAGE, 0, 0, 4, 0))
             self.assertEqual(worker.process.wait(DEADLINE), 1)
 
 

@@ -1,4 +1,4 @@
-"""WSGI on greenlets: skipped where gevent is missing, as it is an application's own."""
+"""WSGI on gevent_reactor: skipped where gevent is missing, as it is an application's own."""
 
 import importlib.util
 import os
@@ -105,8 +105,8 @@ def woken(environ, start_response):
     return [str(signal.set_wakeup_fd(-1)).encode()]
 
 def spoil(environ, start_response):
-    from penstock_worker import stacks
-    stacks.hooks.insert(0, lambda: 1 / 0)
+    from penstock_worker import thread_stacks
+    thread_stacks.hooks.insert(0, lambda: 1 / 0)
     return hello(environ, start_response)
 
 def nap(environ, start_response):
@@ -174,7 +174,7 @@ class Greenlets(unittest.TestCase):
     def test_a_whole_response_is_one_frame(self):
         answer = self.ask("hello")
         self.assertEqual(answer.strings[:2], ["200 OK", "Content-Type"])
-        self.assertEqual((answer.body, answer.kinds), (b"hello", [channel.ANSWER]))
+        self.assertEqual((answer.body, answer.kinds), (b"hello", [channel.STREAM_RESPONSE]))
 
     def test_the_environ_is_complete(self):
         environ = eval(self.ask("show").body)
@@ -223,7 +223,7 @@ class Greenlets(unittest.TestCase):
 
     def test_a_connection_that_is_printed_is_not_taken_over(self):
         answer = self.worker.ask(open_wsgi(1, PATH_INFO="/printed", HTTP_UPGRADE="chat"))
-        self.assertEqual((answer.body, answer.kinds), (b"True", [channel.ANSWER]))
+        self.assertEqual((answer.body, answer.kinds), (b"True", [channel.STREAM_RESPONSE]))
         self.worker.answers.pop(1)
 
     def test_thousand_requests_at_once(self):
@@ -241,7 +241,7 @@ class Greenlets(unittest.TestCase):
         for _ in range(20):
             self.assertEqual(self.ask("hello").body, b"hello")
         self.assertEqual(slow.size, channel.WINDOW_BYTES)
-        worker.send(channel.window(1, 1 << 20))
+        worker.send(channel.encode_window(1, 1 << 20))
         worker.read_until(lambda: slow.is_ended)
         self.assertEqual(slow.body, b"".join(bytes([letter]) * 100_000 for letter in b"abcdefgh"))
         worker.answers.pop(1)
@@ -261,21 +261,21 @@ class Greenlets(unittest.TestCase):
 
     def test_write_and_files(self):
         self.assertEqual(self.ask("written").body, b"onetwothree")
-        self.worker.send(channel.window(self.stream + 1, 1))  # For no stream yet: ignored.
+        self.worker.send(channel.encode_window(self.stream + 1, 1))  # For no stream yet: ignored.
         type(self).stream += 1
         self.worker.send(open_wsgi(self.stream, PATH_INFO="/file"))
-        self.worker.send(channel.window(self.stream, 1 << 20))
+        self.worker.send(channel.encode_window(self.stream, 1 << 20))
         answer = self.worker.answer(self.stream)
         self.worker.read_until(lambda: answer.is_ended)
         self.assertEqual(answer.body, (b"0123456789" * 50_000)[5:])
         answer = self.ask("small_file")
-        self.assertEqual((answer.body, answer.kinds), (b"567", [channel.ANSWER]))
+        self.assertEqual((answer.body, answer.kinds), (b"567", [channel.STREAM_RESPONSE]))
 
     def test_exceptions(self):
         for path, reason, flags in (
             ("raise_early", "application raised ValueError", 0),
             ("raise_late", "application raised ValueError", 0),
-            ("no_head", "start_response was not called", wire.FLAG_PROTOCOL),
+            ("no_head", "start_response was not called", wire.FLAG_PROTOCOL_ERROR),
         ):
             with self.subTest(path):
                 answer = self.ask(path)
@@ -338,7 +338,7 @@ class End(unittest.TestCase):
 
     def test_nonsense_ends_the_process(self):
         with ReactorWorker(APP, interface="wsgi", reactor="gevent") as worker:
-            worker.ready().send(channel.message(1, 0, b"x") + os.urandom(0), b"\xff" * 12)
+            worker.ready().send(channel.encode_message(1, 0, b"x") + os.urandom(0), b"\xff" * 12)
             self.assertEqual(worker.wait(), 1)
             self.assertIn("WireError", worker.log())
 

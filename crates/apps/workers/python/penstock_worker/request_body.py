@@ -15,10 +15,10 @@ import errno
 from io import BufferedReader, BytesIO, RawIOBase
 from typing import Any, BinaryIO, Callable, Optional, Tuple
 
-from .wire import INPUT_MAX, Disconnected, FirstPart, Slot
+from .wire import MAX_INPUT_BYTES, Disconnected, PartialBody, Slot
 
 
-class BodyCut(OSError):
+class RequestBodyCut(OSError):
     """Raised by reads of a body whose rest never comes."""
 
     def __init__(self) -> None:
@@ -26,13 +26,13 @@ class BodyCut(OSError):
         super().__init__(errno.ECONNRESET, what)
 
 
-class PulledBody(RawIOBase):
+class StreamedBody(RawIOBase):
     """A body that still comes. `pull` waits for its next piece."""
 
     def __init__(self, pull: Callable[[], Optional[Tuple[bytes, bool]]], first: bytes) -> None:
         self._pull = pull
         self._piece = memoryview(first)
-        self._is_last = self._is_cut = False
+        self._is_last = self._is_aborted = False
 
     def readable(self) -> bool:
         return True
@@ -40,24 +40,24 @@ class PulledBody(RawIOBase):
     def readinto(self, buffer: Any) -> int:
         """At least a byte, unless it is the end."""
         while not self._piece:
-            if self._is_cut:
-                raise BodyCut
+            if self._is_aborted:
+                raise RequestBodyCut
             if self._is_last:
                 return 0
-            self._next()
+            self._pull_next()
         size = min(len(buffer), len(self._piece))
         buffer[:size] = self._piece[:size]
         self._piece = self._piece[size:]
         return size
 
-    def _next(self) -> None:
+    def _pull_next(self) -> None:
         try:
             pulled = self._pull()
         except Disconnected:
             pulled = None
         if pulled is None:
-            self._is_cut = True
-            raise BodyCut
+            self._is_aborted = True
+            raise RequestBodyCut
         self._piece, self._is_last = memoryview(pulled[0]), pulled[1]
 
 
@@ -65,6 +65,6 @@ def open_input(slot: Slot, body: Optional[bytes]) -> BinaryIO:
     """The stream for a body as `Slot.receive` gave it; the caller closes what is a file."""
     if body is None:
         return open(slot.receive_fd(), "rb")
-    if type(body) is FirstPart:
-        return BufferedReader(PulledBody(slot.puller(), body), INPUT_MAX)
+    if type(body) is PartialBody:
+        return BufferedReader(StreamedBody(slot.body_puller(), body), MAX_INPUT_BYTES)
     return BytesIO(body)

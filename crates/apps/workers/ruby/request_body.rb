@@ -11,27 +11,27 @@
 # What must stay true: a body that was cut raises, each time it is read, and never looks complete.
 module PenstockWorker
   # Raised by reads of a body whose rest never comes.
-  class BodyCut < IOError
+  class RequestBodyCut < IOError
     def initialize(message = "the request body was cut: its client has left, or is refused")
       super
     end
   end
 
   # Where request bodies come from.
-  module Input
+  module RequestBody
     module_function
 
     # The stream for a body of which `Slot#receive` did not give all; the caller closes it.
     def open(slot, body, rack_major)
       return slot.receive_file.binmode unless body
 
-      pulled = PulledBody.new(slot.puller, body)
+      pulled = StreamedBody.new(slot.body_puller, body)
       rack_major < 3 ? RewindableBody.new(pulled) : pulled
     end
   end
 
   # Reads as Rack wants them, over what a class has of its own: `readpartial`.
-  module BodyReads
+  module RackInputMethods
     # All that is left; or so many bytes, fewer at the end, and then nil.
     def read(length = nil, buffer = nil)
       whole = String.new
@@ -50,12 +50,12 @@ module PenstockWorker
 
     # The next line, nil at the end.
     def gets
-      @line ||= String.new
-      until (at = @line.index("\n"))
+      @line_buffer ||= String.new
+      until (at = @line_buffer.index("\n"))
         begin
-          @line << next_bytes(PIECE_BYTES)
+          @line_buffer << next_bytes(PIECE_BYTES)
         rescue EOFError
-          return @line.empty? ? nil : take_line(@line.bytesize)
+          return @line_buffer.empty? ? nil : take_line(@line_buffer.bytesize)
         end
       end
       take_line(at + 1)
@@ -72,7 +72,7 @@ module PenstockWorker
 
     # At least a byte, at most so many. Raises EOFError at the end.
     def readpartial(most, buffer = nil)
-      bytes = @line && !@line.empty? ? take_line([most, @line.bytesize].min) : next_bytes(most)
+      bytes = @line_buffer && !@line_buffer.empty? ? take_line([most, @line_buffer.bytesize].min) : next_bytes(most)
       buffer ? buffer.replace(bytes) : bytes
     end
 
@@ -82,22 +82,22 @@ module PenstockWorker
     private
 
     def take_line(size)
-      @line.slice!(0, size)
+      @line_buffer.slice!(0, size)
     end
   end
 
   # A body that still comes. `pull` waits for its next piece.
-  class PulledBody
-    include BodyReads
+  class StreamedBody
+    include RackInputMethods
 
     def initialize(pull, first)
       @pull = pull
       @piece = String.new(first)
-      @last = @cut = false
+      @is_last = @is_aborted = false
     end
 
     def close
-      @cut = true
+      @is_aborted = true
     end
 
     # At least a byte, at most so many. Raises EOFError at the end.
@@ -115,33 +115,33 @@ module PenstockWorker
     private
 
     def pull_next
-      raise BodyCut if @cut
-      raise EOFError, "the end of the request body" if @last
+      raise RequestBodyCut if @is_aborted
+      raise EOFError, "the end of the request body" if @is_last
 
       pulled = begin
         @pull.call
       rescue Wire::Disconnected
         nil
       end
-      @cut = pulled.nil?
-      raise BodyCut if @cut
+      @is_aborted = pulled.nil?
+      raise RequestBodyCut if @is_aborted
 
-      @piece, @last = pulled
+      @piece, @is_last = pulled
     end
   end
 
   # The same, kept in a file as it is read.
   class RewindableBody
-    include BodyReads
+    include RackInputMethods
 
     def initialize(body)
       @body = body
-      @at = @size = 0
+      @position = @size = 0
     end
 
     def rewind
-      @at = 0
-      @line = nil
+      @position = 0
+      @line_buffer = nil
       0
     end
 
@@ -160,25 +160,25 @@ module PenstockWorker
     def next_bytes(most)
       return "" if most.zero?
 
-      if @at < @size
-        bytes = @file.pread([most, @size - @at].min, @at)
+      if @position < @size
+        bytes = @file.pread([most, @size - @position].min, @position)
       else
         bytes = @body.next_bytes(most)
-        keep(bytes)
+        append_to_file(bytes)
       end
-      @at += bytes.bytesize
+      @position += bytes.bytesize
       bytes
     end
 
     private
 
-    def keep(bytes)
-      @file ||= nameless_file
+    def append_to_file(bytes)
+      @file ||= temp_file
       @file.pwrite(bytes, @size)
       @size += bytes.bytesize
     end
 
-    def nameless_file
+    def temp_file
       require "tempfile"
       file = Tempfile.create("penstock", binmode: true)
       File.unlink(file.path)

@@ -5,7 +5,7 @@
 # the stacks from being written; there is no way around it without a library of ours.
 module PenstockWorker
   # See above.
-  module Stacks
+  module ThreadStacks
     @hooks = []
 
     class << self
@@ -20,14 +20,14 @@ module PenstockWorker
     # taken by a signal's handler.
     def install
       before = @io
-      @io = IO.for_fd(Wire.duplicate(IO.for_fd(2, autoclose: false)))
-      trap("QUIT") { show }
+      @io = IO.for_fd(Wire.duplicate_fd(IO.for_fd(2, autoclose: false)))
+      trap("QUIT") { write_stacks }
       before&.close
     rescue SystemCallError
       nil # It was started with its standard error closed.
     end
 
-    def show
+    def write_stacks
       text = +"stack of every thread (pid #{Process.pid})\n"
       Thread.list.each do |thread|
         text << "#{thread.inspect}\n"

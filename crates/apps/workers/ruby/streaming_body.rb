@@ -4,10 +4,10 @@
 # the call returns, closed or not: then the request is over and the slot goes to the next.
 module PenstockWorker
   # Raised out of a stream's `write` when the client has gone.
-  class ClientGone < IOError; end
+  class ClientDisconnected < IOError; end
 
   # What a streaming body is called with (Rack 3): writes are the response, reads the request.
-  class Stream
+  class StreamingBodyIO
     def initialize(response, input)
       @response = response
       @input = input
@@ -17,7 +17,7 @@ module PenstockWorker
     def write(*chunks)
       chunks.sum do |chunk|
         raise IOError, "closed for writing" if @closed_write
-        raise ClientGone, "the client has gone" if @response.cancelled?
+        raise ClientDisconnected, "the client has gone" if @response.cancelled?
 
         text = chunk.to_s
         @response.send_chunk(text) unless text.empty?
