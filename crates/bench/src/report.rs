@@ -1,8 +1,8 @@
-//! What was measured, as it is saved: the JSON reports and their schema.
+//! Saved results: the JSON reports and their schema.
 //!
-//! Made by `run`, `mix`, `sweep`, `compare` and `hold`; read by `text`, `html`, `csv` and, saved, by a later
-//! comparison. Durations are microseconds, sizes bytes, unless a name says otherwise. Fields may be
-//! added; a change of meaning needs a new [`FORMAT_VERSION`].
+//! Written by `run`, `mix`, `sweep`, `compare` and `hold`; read by `text`, `html`, `csv` and later
+//! comparisons. Durations are microseconds and sizes are bytes unless a name says otherwise. Fields
+//! may be added; a change of meaning needs a new [`FORMAT_VERSION`].
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,7 @@ pub use hold::{
     HoldCost, HoldResult, HoldSample, LostStreams, ProbeResult, PublishResult, StreamCounts,
 };
 
-/// The version of the format, in every report.
+/// The format version of every report.
 pub const FORMAT_VERSION: u32 = 1;
 
 /// A saved report.
@@ -25,7 +25,7 @@ pub struct Report {
     pub format: u32,
     /// Where and when it was measured.
     pub taken: MeasurementContext,
-    /// What was measured.
+    /// The result.
     #[serde(flatten)]
     pub result: ReportResult,
 }
@@ -46,25 +46,25 @@ pub enum ReportResult {
     Hold(Box<HoldResult>),
 }
 
-/// Where and when.
+/// Where and when a report was measured.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct MeasurementContext {
     /// Seconds since the epoch at the start.
     pub started: u64,
     /// `penstock 0.1.0`.
     pub tool: String,
-    /// The command line, program left out; of header fields that may hold a secret only the name.
+    /// The command line without the program; secret header fields by name only.
     pub command: Vec<String>,
     /// The machine of the generator.
     pub machine: Machine,
-    /// Whether it was ended early (Ctrl-C); what is here was measured until then.
+    /// Whether it was ended early (Ctrl-C); the report covers the time until then.
     pub interrupted: bool,
 }
 
 /// The machine that measured.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct Machine {
-    /// As the kernel names it.
+    /// The CPU model, as named by the kernel.
     pub cpu: String,
     /// Cores that this process may use.
     pub cores: usize,
@@ -77,31 +77,31 @@ pub struct Machine {
 /// One load on one server.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct Run {
-    /// Where to, as given.
+    /// The URLs, as given.
     pub targets: Vec<String>,
-    /// What came of it.
+    /// The figures of the load.
     pub figures: Figures,
-    /// What it cost the server, when its processes are known.
+    /// The server's cost, if its processes are known.
     pub server: Option<ServerCost>,
 }
 
 /// Several loads at once.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct Mix {
-    /// Where to, as given.
+    /// The URLs, as given.
     pub targets: Vec<String>,
-    /// One for each load.
+    /// One per load.
     pub loads: Vec<Figures>,
-    /// What it cost the server, when its processes are known.
+    /// The server's cost, if its processes are known.
     pub server: Option<ServerCost>,
 }
 
 /// One load at several concurrencies.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct Sweep {
-    /// Where to, as given.
+    /// The URLs, as given.
     pub targets: Vec<String>,
-    /// In the order of measuring, which is by connections.
+    /// In order of measurement, by connections.
     pub points: Vec<Point>,
 }
 
@@ -110,11 +110,11 @@ pub struct Sweep {
 pub struct Point {
     /// Connections, or the first load's when there are several.
     pub connections: u32,
-    /// One for each load; one, but for a mix.
+    /// One per load; several only for a mix.
     pub loads: Vec<Figures>,
-    /// What it cost the server, when its processes are known.
+    /// The server's cost, if its processes are known.
     pub server: Option<ServerCost>,
-    /// Whether it is one load of a mix by itself, for comparison: no part of the ranking.
+    /// Whether it is one load of a mix measured alone, for comparison; not part of the ranking.
     #[serde(default)]
     pub alone: bool,
 }
@@ -128,9 +128,9 @@ pub struct Compare {
     pub first: String,
     /// In the order of the scenario.
     pub deployments: Vec<Deployment>,
-    /// Names, best mean throughput first; those that failed in any round left out.
+    /// Names, best mean throughput first, without those that failed in any round.
     pub ranking: Vec<String>,
-    /// The scenario's goals and what became of them.
+    /// The scenario's goals and their results.
     pub goals: Vec<Goal>,
 }
 
@@ -139,37 +139,37 @@ pub struct Compare {
 pub struct Deployment {
     /// Its name.
     pub name: String,
-    /// What the programs say of their versions.
+    /// The versions that the programs report.
     pub versions: Vec<String>,
     /// Why it could not be measured, with the end of its log.
     pub failed: Option<String>,
     /// The points of each round.
     pub rounds: Vec<Vec<Point>>,
-    /// All complete rounds together, or what there is when none is complete; `None` when nothing was
-    /// measured.
+    /// All complete rounds together, or the incomplete ones if none is complete; `None` when
+    /// nothing was measured.
     pub summary: Option<Summary>,
 }
 
 /// All rounds of a deployment.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct Summary {
-    /// Mean requests a second that were answered well, over the points of at least 10 connections (over
-    /// all, if none has).
+    /// Mean of good responses per second, over the points of at least 10 connections (over all
+    /// points, if none has).
     pub requests_per_second: RoundSpread,
-    /// CPU microseconds of all its processes for each request.
+    /// CPU microseconds of all its processes per request.
     pub cpu_us_per_request: Option<RoundSpread>,
-    /// The most memory seen, in bytes.
+    /// Peak memory in bytes.
     pub memory_bytes: Option<u64>,
     /// Microseconds, the mean over the points.
     pub p99_us: RoundSpread,
-    /// Failed requests and responses of 4xx and 5xx, all rounds.
+    /// Failed requests and 4xx and 5xx responses, all rounds.
     pub errors: u64,
-    /// Requests a second, as a ratio to the first deployment's in the same round.
+    /// Requests per second, as a ratio to the first deployment's in the same round.
     pub ratio: Option<RoundSpread>,
-    /// CPU for each request, as a ratio to the first deployment's in the same round.
+    /// CPU per request, as a ratio to the first deployment's in the same round.
     pub cpu_ratio: Option<RoundSpread>,
-    /// Why the figures are in doubt (the generator was the bottleneck, strangers used the cores,
-    /// requests were left out or sent again).
+    /// Why the figures are uncertain (the generator was the bottleneck, other processes used the
+    /// cores, requests were skipped or retried).
     pub doubts: Vec<String>,
 }
 
@@ -184,67 +184,67 @@ pub struct RoundSpread {
     pub max: f64,
 }
 
-/// A bound that a scenario sets.
+/// A goal of a scenario.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct Goal {
-    /// In words.
+    /// The goal as text.
     pub text: String,
-    /// The figure over the rounds; `None` when it could not be had.
+    /// The figure over the rounds; `None` when it is not available.
     pub found: Option<RoundSpread>,
-    /// Whether the median meets it.
+    /// Whether the median meets the goal.
     pub met: bool,
 }
 
-/// What a load came to in its window.
+/// The figures of a load in its window.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Figures {
     /// The load's name; empty when it is the only one.
     pub name: String,
     /// Connections.
     pub connections: u32,
-    /// Arrivals a second that were asked for; `None` in a closed loop.
+    /// Requested arrivals per second; `None` in a closed loop.
     pub rate: Option<f64>,
-    /// Length of the window in seconds; the warm-up is no part of it.
+    /// Length of the window in seconds, without the warm-up.
     pub seconds: f64,
     /// Complete responses.
     pub requests: u64,
-    /// Complete responses a second.
+    /// Complete responses per second.
     pub requests_per_second: f64,
     /// Bytes received, heads included.
     pub bytes: u64,
     /// Bytes of bodies.
     pub body_bytes: u64,
-    /// Bytes received a second.
+    /// Bytes received per second.
     pub bytes_per_second: f64,
     /// Responses by class.
     pub statuses: Statuses,
     /// Requests without a complete response, by cause.
     pub errors: Errors,
-    /// Requests still under way when the window ended, neither in `requests` nor in `errors`. A closed
-    /// loop leaves up to one a connection; an open loop's are in `first_byte` and `total`, with the
-    /// time until then.
+    /// Requests in progress when the window ended, counted neither in `requests` nor in `errors`. A
+    /// closed loop leaves at most one per connection; an open loop's are in `first_byte` and
+    /// `total`, with the time until then.
     #[serde(default)]
     pub unfinished: u64,
-    /// Microseconds that the oldest of the unfinished had been under way.
+    /// Microseconds since the oldest unfinished request began.
     #[serde(default)]
     pub oldest_unfinished: u64,
-    /// Requests sent again, since the server had closed a kept connection before any byte of the
-    /// response, which RFC 9112 section 9.3.1 allows at any time.
+    /// Requests sent again, since the server had closed an idle connection before any byte of the
+    /// response, as RFC 9112 section 9.3.1 allows at any time.
     #[serde(default)]
     pub retried: u64,
-    /// Open loop: what became of the schedule.
+    /// Open loop: the schedule's arrivals.
     pub schedule: Option<Schedule>,
-    /// From the start of a connection to its being open.
+    /// From the start of connecting to the open connection.
     pub connect: Timings,
     /// From the start of a request to the first byte of its response. In an open loop the start is
     /// the intended one.
     pub first_byte: Timings,
     /// From the start of a request to the last byte. In an open loop the start is the intended one.
     pub total: Timings,
-    /// Open loop: from the real start to the last byte, which is what the server took and hides how
-    /// long a request had to wait for it.
+    /// Open loop: from the actual start to the last byte. It hides how long a request had to wait
+    /// for the server.
     pub service: Option<Timings>,
-    /// The generator's own state.
+    /// The load generator's own state.
     pub generator: GeneratorLoad,
 }
 
@@ -274,30 +274,30 @@ pub struct Errors {
     pub reset: u64,
     /// The server closed before the response was complete.
     pub closed: u64,
-    /// What came is no HTTP/1 response.
+    /// The response is not HTTP/1.
     pub malformed: u64,
-    /// More bytes came than the response announced.
+    /// More bytes than the response announced.
     pub length: u64,
 }
 
-/// What became of an open loop's arrivals.
+/// The arrivals of an open loop.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Schedule {
     /// Arrivals that were due in the window.
     pub due: u64,
-    /// Handled by the generator more than a millisecond after their moment; those that were not sent
-    /// for that reason are also in `skipped`.
+    /// Handled by the generator more than a millisecond late; those not sent for that reason are
+    /// also in `skipped`.
     pub late: u64,
-    /// Not sent, since all connections were busy, or since the generator itself came more than 100 ms
-    /// late: each counts in `total` with the time until it could have been sent, the least that it
-    /// would have had to wait.
+    /// Not sent, since all connections were busy or the generator itself was more than 100 ms late.
+    /// Each counts in `total` with the time until it could have been sent, the least that it would
+    /// have had to wait.
     pub skipped: u64,
 }
 
 /// A distribution of durations, in microseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Timings {
-    /// How many.
+    /// Number of values.
     pub count: u64,
     /// The shortest.
     pub min: u64,
@@ -323,43 +323,43 @@ pub struct Timings {
     pub max: u64,
 }
 
-/// The generator's own state in the window.
+/// The load generator's own state in the window.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub struct GeneratorLoad {
     /// Threads that sent.
     pub threads: usize,
-    /// The busiest thread's part of a core.
+    /// The busiest thread's share of a core.
     pub busy: f64,
     /// CPU seconds of all its threads.
     pub cpu_seconds: f64,
-    /// Open loop: how late arrivals were handled though a connection was free, 99 % of them.
+    /// Open loop: the lateness of arrivals although a connection was free, 99th percentile.
     pub lag_p99: Option<u64>,
     /// Why the generator may have limited the result; empty when it did not.
     pub bottleneck: Option<String>,
 }
 
-/// What a window cost the server.
+/// The server's cost in a window.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ServerCost {
     /// CPU seconds of all its processes.
     pub cpu_seconds: f64,
-    /// The same in microseconds for each complete response.
+    /// CPU microseconds per complete response.
     pub cpu_us_per_request: f64,
-    /// The part of its cores that it used; above 1 with several cores.
+    /// The share of its cores that it used; above 1 with several cores.
     pub busy: f64,
-    /// Memory of all its processes at the end (proportional set size where it can be read).
+    /// Memory of all its processes at the end (proportional set size where readable).
     pub memory_bytes: u64,
     /// Processes at the end.
     pub processes: usize,
-    /// Bytes read from disks by those that live, where the kernel tells (proc(5), `io`).
+    /// Bytes read from disks by living processes, if the kernel reports them (proc(5), `io`).
     #[serde(default)]
     pub disk_read_bytes: Option<u64>,
-    /// The part of the cores used by strangers, when cores are pinned.
+    /// The share of the cores used by other processes, when cores are pinned.
     pub others: Option<f64>,
 }
 
 impl Errors {
-    /// All of them.
+    /// The sum of all classes.
     #[must_use]
     pub fn total(&self) -> u64 {
         let causes = [
@@ -375,13 +375,13 @@ impl Errors {
 }
 
 impl Statuses {
-    /// All responses.
+    /// The sum of all causes.
     #[must_use]
     pub fn total(&self) -> u64 {
         saturating_sum([self.success, self.redirection, self.failed()])
     }
 
-    /// Responses that say that something is wrong.
+    /// Responses that report an error.
     #[must_use]
     pub fn failed(&self) -> u64 {
         saturating_sum([self.client_error, self.server_error, self.other])
@@ -389,7 +389,7 @@ impl Statuses {
 }
 
 impl Figures {
-    /// Whether all that was asked was sent and answered, in time and well.
+    /// Whether every request was sent and answered, in time and without an error.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.failed() == 0 && self.requests > 0 && self.skipped() == 0 && !self.is_stuck()
@@ -401,28 +401,28 @@ impl Figures {
         self.schedule.map_or(0, |schedule| schedule.skipped)
     }
 
-    /// Whether a request had been under way for more than half of the window, and more than a second,
-    /// when that ended: a server that stops to answer makes no errors until the time-out.
+    /// Whether a request was in progress for more than half of the window, and more than a second,
+    /// when it ended: a server that stops responding causes no errors until the timeout.
     #[must_use]
     pub fn is_stuck(&self) -> bool {
         let age = to_f64(self.oldest_unfinished);
         age > 1e6 && age > self.seconds * 0.5e6
     }
 
-    /// Whether more than 1 % of the requests had to be sent again.
+    /// Whether more than 1 % of the requests were sent again.
     #[must_use]
     pub fn is_often_retried(&self) -> bool {
         to_f64(self.retried) * 100.0 > to_f64(self.requests)
     }
 
-    /// Requests a second that were answered well: errors are quickly made, and no throughput.
+    /// Good responses per second: errors are quickly made and are no throughput.
     #[must_use]
     pub fn good_per_second(&self) -> f64 {
         let good = self.requests.saturating_sub(self.statuses.failed());
         self.requests_per_second * to_f64(good) / to_f64(self.requests.max(1))
     }
 
-    /// Requests that failed, and responses that say that something is wrong.
+    /// Failed requests and responses that report an error.
     #[must_use]
     pub fn failed(&self) -> u64 {
         self.errors.total().saturating_add(self.statuses.failed())
@@ -443,7 +443,7 @@ impl Point {
         self.loads.iter().map(Figures::good_per_second).sum()
     }
 
-    /// What the slowest load's `total` says of itself, in microseconds.
+    /// A percentile of the slowest load's `total`, in microseconds.
     #[must_use]
     pub fn slowest(&self, percentile: impl Fn(&Timings) -> u64) -> u64 {
         let totals = self.loads.iter().map(|load| percentile(&load.total));
@@ -458,7 +458,7 @@ impl Point {
 }
 
 impl RoundSpread {
-    /// Of these values, those that are no numbers left out; `None` of none. The median of an even
+    /// Computes the spread of these values without NaN; `None` without any. The median of an even
     /// number of values is the mean of the middle two.
     #[must_use]
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
@@ -477,7 +477,7 @@ impl RoundSpread {
     }
 }
 
-/// A saved report may hold anything.
+/// Saturating, as a saved report may hold anything.
 pub(crate) fn saturating_sum(counts: impl IntoIterator<Item = u64>) -> u64 {
     counts.into_iter().fold(0, u64::saturating_add)
 }

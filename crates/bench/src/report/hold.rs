@@ -1,8 +1,7 @@
-//! What `bench hold` found: streams opened, held and lost, what they heard and how fast, and what that
+//! Results of `bench hold`: streams opened, held and lost, what they received and how fast, and the
 //! cost.
 //!
-//! Part of `report`, under its rules. A [`HoldSample`] is one moment of the run: the charts over time and
-//! against connections are drawn from them.
+//! Part of `report`. A [`HoldSample`] is one moment of the run; the charts are drawn from them.
 
 use std::collections::BTreeMap;
 
@@ -15,45 +14,45 @@ use crate::text::units::to_f64;
 /// Many streams, opened at a rate and held.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub struct HoldResult {
-    /// Where to, as given.
+    /// The URLs, as given.
     pub targets: Vec<String>,
-    /// Streams asked for.
+    /// Requested streams.
     pub streams: u64,
-    /// Streams that were to be opened a second.
+    /// Streams to open per second.
     pub rate: f64,
-    /// Seconds within which each stream was to hear something; `None` asks for nothing.
+    /// Seconds within which each stream must receive something; `None` for no such limit.
     pub beat_seconds: Option<f64>,
-    /// Seconds that it was given beyond that.
+    /// Grace seconds beyond that.
     pub grace_seconds: f64,
-    /// Processes that held them.
+    /// Agent processes.
     pub agents: usize,
-    /// Source addresses; 0 leaves the choice to the system.
+    /// Source addresses; 0 if the system chooses.
     pub sources: usize,
     /// From the first stream to the last that was opened.
     pub opening_seconds: f64,
     /// From then to the end.
     pub held_seconds: f64,
-    /// What the streams came to.
+    /// Counters of the streams.
     pub counts: StreamCounts,
-    /// Status codes of answers that were not 200, and how many there were of each.
+    /// Status codes other than 200, and their counts.
     pub statuses: BTreeMap<String, u64>,
-    /// For each cause of a loss, what the first one said.
+    /// For each cause of a loss, the first reason reported.
     pub said: BTreeMap<String, String>,
     /// From the start of a connection to the whole head of its response.
     pub opening: Timings,
-    /// What was published meanwhile.
+    /// Messages published at the same time.
     pub published: Option<PublishResult>,
-    /// The requests beside the streams.
+    /// The requests sent at the same time.
     pub probe: Option<ProbeResult>,
-    /// What it cost.
+    /// The cost of the streams.
     pub cost: HoldCost,
-    /// In the order of time.
+    /// In order of time.
     pub samples: Vec<HoldSample>,
-    /// What must be known before the figures are believed.
+    /// Warnings about the figures.
     pub notes: Vec<String>,
 }
 
-/// What streams came to.
+/// Counters of streams.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct StreamCounts {
     /// Connections begun.
@@ -62,29 +61,29 @@ pub struct StreamCounts {
     pub opened: u64,
     /// Open now, or at the end.
     pub open: u64,
-    /// The most that were open at once.
+    /// The maximum of streams open at once.
     pub open_max: u64,
-    /// Streams that are not held any more, or never were, by cause.
+    /// Streams not held, or not any more, by cause.
     pub lost: LostStreams,
-    /// Closed by ourselves to be opened again (`--churn`).
+    /// Closed by the tool itself to be opened again (`--churn`).
     pub renewed: u64,
     /// Streams that were never read behind their heads (`--deaf`).
     pub deaf: u64,
-    /// Such streams that the server cut; none of the lost.
+    /// Such streams that the server closed; not counted as lost.
     pub deaf_cut: u64,
-    /// Times that something arrived at a stream.
+    /// Receipts: how often something arrived at a stream.
     pub heard: u64,
-    /// Events: blank lines behind data.
+    /// Events: blank lines after data.
     pub events: u64,
-    /// Comment lines, which heart-beats are.
+    /// Comment lines, such as heartbeats.
     pub comments: u64,
     /// Bytes received, heads included.
     pub bytes: u64,
-    /// Numbered messages of our publisher that arrived.
+    /// Numbered messages of this run that arrived.
     pub received: u64,
     /// Numbers that a stream never got.
     pub missed: u64,
-    /// Numbers that a stream got twice or in the wrong order.
+    /// Numbers that a stream got twice or out of order.
     pub repeated: u64,
 }
 
@@ -93,13 +92,13 @@ pub struct StreamCounts {
 pub struct LostStreams {
     /// The connection was refused.
     pub refused: u64,
-    /// The connection could not be made for another reason of the network.
+    /// The connection failed for another network reason.
     pub unreachable: u64,
-    /// No connection and answer in time.
+    /// No connection and response in time.
     pub timeout: u64,
     /// Answered with another status than 200.
     pub status: u64,
-    /// What came is no HTTP/1 response.
+    /// The response is not HTTP/1.
     pub malformed: u64,
     /// The response was complete: the server ended the stream in good order.
     pub ended: u64,
@@ -107,61 +106,61 @@ pub struct LostStreams {
     pub closed: u64,
     /// The connection was reset.
     pub reset: u64,
-    /// Nothing was heard for longer than the beat and its grace.
+    /// Nothing was received for longer than the heartbeat and its grace.
     pub silent: u64,
-    /// No source address and port was left here.
+    /// Out of source ports on this host.
     pub no_port: u64,
-    /// No descriptor or no memory was left here.
+    /// Out of descriptors or memory on this host.
     pub no_descriptor: u64,
-    /// An agent that held them ended.
+    /// The agent that held them ended.
     pub agent: u64,
 }
 
-/// What was published while the streams were held.
+/// Messages published while the streams were held.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub struct PublishResult {
-    /// Where to, as given.
+    /// The URL, as given.
     pub target: String,
     /// The channel.
     pub channel: String,
-    /// Messages a second.
+    /// Messages per second.
     pub rate: f64,
     /// Messages that the server accepted.
     pub accepted: u64,
-    /// Refused for sure: their number was used again.
+    /// Definitely refused: their number was used again.
     pub refused: u64,
-    /// Broken off, so that nobody knows whether they were published.
+    /// Interrupted: it is uncertain whether they were published.
     pub doubtful: u64,
-    /// What the first failure said.
+    /// The first failure's reason.
     pub said: Option<String>,
-    /// Sent more than a millisecond after their moment: the publisher was busy with those before.
+    /// Sent more than a millisecond late: the publisher was busy with earlier messages.
     pub late: u64,
     /// Not sent, since the publisher was more than a second late.
     pub skipped: u64,
-    /// How long the server took to accept one.
+    /// The time the server took to accept a message.
     pub accepting: Timings,
     /// From a message's intended moment to its receipt, for every stream and message.
     pub latency: Timings,
     /// From a message's intended moment to its receipt by the last stream that got it.
     pub last: Timings,
-    /// Server CPU microseconds for each message delivered to a stream, when its processes are known.
+    /// Server CPU microseconds per delivered message, if its processes are known.
     pub cpu_us_per_delivery: Option<f64>,
 }
 
-/// Requests beside the streams: an open loop.
+/// Requests sent while streams are held: an open loop.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ProbeResult {
-    /// Where to, as given.
+    /// The URL, as given.
     pub target: String,
-    /// Requests a second that were due.
+    /// Due requests per second.
     pub rate: f64,
-    /// Answered.
+    /// Complete responses.
     pub requests: u64,
     /// Without a complete response, or answered with 4xx or 5xx.
     pub errors: u64,
-    /// Not sent, since they came too late by more than the time-out; in `total` with that lateness.
+    /// Not sent, since they were late by more than the timeout; in `total` with that lateness.
     pub skipped: u64,
-    /// What the first error said.
+    /// The first error's reason.
     pub said: Option<String>,
     /// From the intended start to the last byte, over the whole run.
     pub total: Timings,
@@ -169,27 +168,27 @@ pub struct ProbeResult {
     pub held: Timings,
 }
 
-/// What the streams cost, from the samples.
+/// The cost of the streams, from the samples.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct HoldCost {
     /// Memory of the server's processes before the first stream, in bytes.
     pub server_before: Option<u64>,
-    /// The most while all were held.
+    /// The maximum while all were held.
     pub server_bytes: Option<u64>,
-    /// Their difference for each stream.
+    /// Their difference per stream.
     pub server_bytes_per_stream: Option<f64>,
-    /// What the kernel's own memory (slabs and TCP buffers) grew by, of the whole machine: with server
-    /// and agents on one machine both ends of each connection are in it.
+    /// Growth of the kernel's own memory (slabs and TCP buffers) of the whole machine. With server
+    /// and agents on one machine it includes both ends of each connection.
     pub kernel_bytes: Option<u64>,
-    /// The same for each stream.
+    /// The same per stream.
     pub kernel_bytes_per_stream: Option<f64>,
-    /// The median for each stream while all were held: what is on its way, when the machine has stood still
-    /// for a moment, is not in it.
+    /// The median per stream while all were held. It excludes data in flight after a short stall of
+    /// the machine.
     #[serde(default)]
     pub kernel_bytes_per_stream_median: Option<f64>,
-    /// Memory of the agents together, in bytes.
+    /// Memory of all agents, in bytes.
     pub tool_bytes: u64,
-    /// The same for each stream.
+    /// The same per stream.
     pub tool_bytes_per_stream: Option<f64>,
     /// CPU seconds of the server's processes over the run.
     pub server_cpu_seconds: Option<f64>,
@@ -210,30 +209,30 @@ pub struct HoldSample {
     pub open: u64,
     /// Streams lost so far.
     pub lost: u64,
-    /// Times a second that something arrived, since the sample before.
+    /// Receipts per second since the previous sample.
     pub heard_per_second: f64,
     /// Memory of the server's processes.
     pub server_bytes: Option<u64>,
-    /// What the kernel's memory grew by.
+    /// Growth of the kernel's memory.
     pub kernel_bytes: Option<u64>,
     /// Memory of the agents.
     pub tool_bytes: u64,
     /// The load average over one minute.
     pub load: f64,
-    /// The probe's mean response time since the sample before, in microseconds.
+    /// The probe's mean response time since the previous sample, in microseconds.
     pub probe_mean: Option<f64>,
-    /// 99 % of the probe's requests took no longer.
+    /// The 99th percentile of the probe's response time, in microseconds.
     pub probe_p99: Option<u64>,
-    /// The probe's requests that failed since the sample before.
+    /// Failed requests of the probe since the previous sample.
     pub probe_errors: u64,
-    /// Publish-to-receipt, microseconds: 50 % of the messages since the sample before.
+    /// Publish-to-receipt latency since the previous sample, 50th percentile in microseconds.
     pub latency_p50: Option<u64>,
-    /// 99 %.
+    /// The 99th percentile.
     pub latency_p99: Option<u64>,
 }
 
 impl LostStreams {
-    /// Each cause by its name.
+    /// Each cause with its name.
     #[must_use]
     pub fn causes(&self) -> [(&'static str, u64); 12] {
         [
@@ -252,7 +251,7 @@ impl LostStreams {
         ]
     }
 
-    /// All of them.
+    /// The sum of all causes.
     #[must_use]
     pub fn total(&self) -> u64 {
         saturating_sum(self.causes().map(|(_, count)| count))
@@ -277,7 +276,7 @@ impl LostStreams {
 }
 
 impl StreamCounts {
-    /// Adds what another agent's streams came to; the most at once is not a sum.
+    /// Adds another agent's counters; the maximum at once is not a sum.
     pub fn add(&mut self, other: &Self) {
         let sum = |ours: &mut u64, theirs: u64| *ours = ours.saturating_add(theirs);
         sum(&mut self.begun, other.begun);
@@ -306,7 +305,7 @@ impl PublishResult {
 }
 
 impl ProbeResult {
-    /// Whether every request was answered well.
+    /// Whether every request got a good response.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.requests > 0 && self.errors == 0 && self.skipped == 0
@@ -320,13 +319,13 @@ impl HoldResult {
         self.reasons().is_empty()
     }
 
-    /// Why it is not clean, a reason each.
+    /// Why it is not clean, one text per reason.
     #[must_use]
     pub fn reasons(&self) -> Vec<String> {
         let counts = &self.counts;
         let lost = counts.lost.causes();
         let lost = lost.map(|(cause, count)| (count, format!("streams lost ({cause})")));
-        // With churn some are always under way.
+        // With churn some streams are always being opened.
         let expected = match counts.renewed {
             0 => self.streams,
             _ => counts.open.saturating_add(counts.deaf_cut),
@@ -354,8 +353,8 @@ impl HoldResult {
         reasons
     }
 
-    /// Streams opened for the first time: not those that churn closed and opened again, of which a few may
-    /// be under way at the end.
+    /// Streams opened for the first time, without those that churn closed and opened again, of
+    /// which a few may be in progress at the end.
     #[must_use]
     pub fn opened_first(&self) -> u64 {
         let counts = &self.counts;
@@ -363,7 +362,7 @@ impl HoldResult {
         first.max(counts.open_max)
     }
 
-    /// The same a second, while they were being opened.
+    /// The same per second, while they were being opened.
     #[must_use]
     pub fn opened_per_second(&self) -> f64 {
         match self.opening_seconds > 0.0 {

@@ -1,5 +1,5 @@
-//! One report of each kind, for the tests of everything that shows reports. Saved, they are also the
-//! fixtures of tests/real/test_bench_report.py: a change here needs one there.
+//! One report of each kind, for the tests of all outputs. Saved, they are also the fixtures of
+//! tests/real/test_bench_report.py: change both.
 
 use super::*;
 
@@ -14,7 +14,7 @@ pub(crate) fn reports() -> Vec<(&'static str, Report)> {
     ]
 }
 
-/// An open loop with errors of all kinds, a costly server and a busy generator.
+/// An open loop with errors of all kinds, an expensive server and a busy generator.
 pub(crate) fn run() -> Report {
     let mut figures = figures(50, 4000.0, 12_500);
     figures.rate = Some(5000.0);
@@ -118,7 +118,7 @@ pub(crate) fn compare() -> Report {
         ],
     }))
 }
-/// A thousand streams opened in ten seconds and held for thirty, of which some were lost.
+/// A thousand streams opened in ten seconds and held for thirty; some are lost.
 pub(crate) fn hold() -> Report {
     let lost = LostStreams {
         refused: 1,
