@@ -1,7 +1,7 @@
-//! Who the process is: users and groups by name, becoming another for good, the permissions of new files.
+//! Users and groups: look-up, switching the process to another user for good, and the umask.
 //!
-//! Used by `penstock` at the start, between opening sockets and starting applications. The calls of the C
-//! library change every thread of the process; the system's own would change one.
+//! Used by `penstock` at the start, between opening sockets and starting applications. The calls of
+//! the C library change every thread of the process; the system calls themselves would change one.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -10,32 +10,32 @@ use std::mem::MaybeUninit;
 use rustix::process::{Resource, Rlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
-/// A user as the system knows it.
+/// A user of the system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct User {
     /// Its name, if it has an entry.
     pub name: Option<String>,
-    /// Its number.
+    /// Its id.
     pub uid: u32,
-    /// Its own group, if it has an entry.
+    /// Its primary group, if it has an entry.
     pub gid: Option<u32>,
-    /// Its home, if it has an entry.
+    /// Its home directory, if it has an entry.
     pub home: Option<String>,
 }
 
-/// A user and a group that programs are started as.
+/// A user and a group that programs run as.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Account {
-    /// As the configuration has it: how an order for a program names it.
+    /// Its name in the configuration, which launch orders use.
     pub name: String,
     /// The user.
     pub user: User,
-    /// Its group there.
+    /// Its group.
     pub gid: u32,
 }
 
 impl Account {
-    /// Makes the whole process that user, for good ([`switch_user`]).
+    /// Switches the whole process to the user, for good ([`switch_user`]).
     ///
     /// # Errors
     /// As [`switch_user`].
@@ -43,11 +43,11 @@ impl Account {
         switch_user(&self.user, self.gid)
     }
 
-    /// As [`Self::switch_to`], but the calling thread, and threads that it starts from then on, keep the right
-    /// to signal processes of other users (`CAP_KILL`), and no other right.
+    /// Like [`Self::switch_to`], but the calling thread, and threads that it starts later, keep the
+    /// right to signal processes of other users (`CAP_KILL`), and no other right.
     ///
     /// # Errors
-    /// As [`switch_user`], and what `prctl` and `capset` say.
+    /// As [`switch_user`], and those of `prctl` and `capset`.
     pub fn switch_to_keeping_kill(&self) -> io::Result<()> {
         rustix::thread::set_keep_capabilities(true)?;
         self.switch_to()?;
@@ -60,7 +60,7 @@ impl Account {
         Ok(rustix::thread::set_capabilities(None, kept)?)
     }
 
-    /// Variables that programs look at to find who they are.
+    /// Environment variables that describe the user to programs.
     #[must_use]
     pub fn env_vars(&self) -> Vec<(&'static str, String)> {
         let (name, home) = (&self.user.name, &self.user.home);
@@ -74,14 +74,14 @@ impl Account {
     }
 }
 
-/// Room for the texts of an entry.
+/// Space for the strings of an entry.
 const ENTRY_BYTES: usize = 64 * 1024;
 
-/// Looks a user up by name or, if the text is digits, by number (which needs no entry). `None` when there
-/// is no such name. Blocks: it may read files or ask a directory.
+/// Looks a user up by name or, if the text is digits, by uid (which needs no entry). `None` if
+/// there is no such name. Blocks: it may read files or query a directory service.
 ///
 /// # Errors
-/// What the look-up says.
+/// Those of the look-up.
 pub fn find_user(text: &str) -> io::Result<Option<User>> {
     let name = CString::new(text).map_err(io::Error::other)?;
     let number = text.parse::<u32>().ok();
@@ -110,8 +110,8 @@ pub fn find_user(text: &str) -> io::Result<Option<User>> {
         };
     }
     #[expect(unsafe_code, reason = "no safe wrapper offers these look-ups")]
-    // SAFETY: the call said that it filled the entry, whose texts lie in `space`, which is alive; both end
-    // with a zero.
+    // SAFETY: the call reported that it filled the entry, whose strings lie in `space`, which is
+    // alive; both end with a zero.
     let (entry, name, home) = unsafe {
         let entry = entry.assume_init();
         (
@@ -128,11 +128,11 @@ pub fn find_user(text: &str) -> io::Result<Option<User>> {
     }))
 }
 
-/// Looks a group's number up by name; digits are the number. `None` when there is no such name. Blocks as
+/// Looks a group's id up by name; digits are the id. `None` if there is no such name. Blocks as
 /// [`find_user`] does.
 ///
 /// # Errors
-/// What the look-up says.
+/// Those of the look-up.
 pub fn find_group_id(text: &str) -> io::Result<Option<u32>> {
     if let Ok(number) = text.parse::<u32>() {
         return Ok(Some(number));
@@ -154,7 +154,7 @@ pub fn find_group_id(text: &str) -> io::Result<Option<u32>> {
         };
     }
     #[expect(unsafe_code, reason = "no safe wrapper offers these look-ups")]
-    // SAFETY: the call said that it filled the entry.
+    // SAFETY: the call reported that it filled the entry.
     let gid = unsafe { entry.assume_init().gr_gid };
     Ok(Some(gid))
 }
@@ -166,12 +166,12 @@ pub fn effective_ids() -> (u32, u32) {
     (uid.as_raw(), gid.as_raw())
 }
 
-/// Makes the whole process that user, in `gid` and, for a user with a name, in the groups that the system
-/// has it in; otherwise in no other group. There is no way back.
+/// Switches the whole process to the user, to `gid` and, for a user with a name, to its
+/// supplementary groups; otherwise to no other group. This is irreversible.
 ///
 /// # Errors
-/// What the calls say, `PermissionDenied` for whoever is not root; or that there is a way back. The process
-/// may be half changed and must end.
+/// Those of the calls, `PermissionDenied` for a process that is not root; or that root could be
+/// regained. The process may be half changed and must end.
 pub fn switch_user(user: &User, gid: u32) -> io::Result<()> {
     let name = user.name.as_deref().map(CString::new).transpose();
     let name = name.map_err(io::Error::other)?;
@@ -202,7 +202,7 @@ fn can_regain_root() -> bool {
     done == 0
 }
 
-/// Whether this process, as whom it is now, may make files in a folder.
+/// Checks that this process, with its present user, may create files in a directory.
 ///
 /// # Errors
 /// Why not.
@@ -211,7 +211,7 @@ pub fn check_dir_writable(folder: &std::path::Path) -> io::Result<()> {
     check_access(folder, Access::WRITE_OK | Access::EXEC_OK)
 }
 
-/// Whether this process, as whom it is now, may read a file.
+/// Checks that this process, with its present user, may read a file.
 ///
 /// # Errors
 /// Why not.
@@ -219,7 +219,7 @@ pub fn check_file_readable(file: &std::path::Path) -> io::Result<()> {
     check_access(file, rustix::fs::Access::READ_OK)
 }
 
-/// Whether this process, as whom it is now, may have a folder as its own.
+/// Checks that this process, with its present user, may enter a directory.
 ///
 /// # Errors
 /// Why not.
@@ -227,8 +227,9 @@ pub fn check_dir_enterable(folder: &std::path::Path) -> io::Result<()> {
     check_access(folder, rustix::fs::Access::EXEC_OK)
 }
 
-/// As the effective user. A sandbox may forbid the call that asks so (`faccessat2`, Linux 5.8); the older one asks
-/// as the real user, which is the same in a process that has become another for good.
+/// Checks as the effective user. A sandbox may forbid the call for that (`faccessat2`, Linux 5.8);
+/// the older one checks as the real user, which is the same in a process that has switched users
+/// for good.
 fn check_access(path: &std::path::Path, access: rustix::fs::Access) -> io::Result<()> {
     use rustix::fs::{AtFlags, CWD};
     match rustix::fs::accessat(CWD, path, access, AtFlags::EACCESS) {
@@ -239,11 +240,11 @@ fn check_access(path: &std::path::Path, access: rustix::fs::Access) -> io::Resul
     }
 }
 
-/// Gives the file of a Unix socket to a user and a group: that file and no other, whatever stands at its
-/// path by then.
+/// Changes the owner of a Unix socket's file: of that file only, even if its path is replaced
+/// meanwhile.
 ///
 /// # Errors
-/// There is no socket, or what `fchownat` says.
+/// There is no socket, or those of `fchownat`.
 pub fn chown_socket(path: &std::path::Path, uid: u32, gid: u32) -> io::Result<()> {
     let access = crate::net::SocketAccess {
         mode: None,
@@ -253,10 +254,10 @@ pub fn chown_socket(path: &std::path::Path, uid: u32, gid: u32) -> io::Result<()
     crate::net::set_socket_access(path, access)
 }
 
-/// Lets this process, and those that it starts from now on, open so many descriptors and no more.
+/// Sets the limit of open descriptors for this process and processes that it starts later.
 ///
 /// # Errors
-/// What `setrlimit` says, `PermissionDenied` for whoever is not root and wants more than it may have.
+/// Those of `setrlimit`, `PermissionDenied` if a process that is not root exceeds its hard limit.
 pub fn set_max_open_files(count: u64) -> io::Result<()> {
     let known = crate::resource_limits::read_limit(Resource::Nofile)?;
     let limit = Rlimit {
@@ -266,7 +267,7 @@ pub fn set_max_open_files(count: u64) -> io::Result<()> {
     Ok(rustix::process::setrlimit(Resource::Nofile, limit)?)
 }
 
-/// Sets which permissions new files do not get; gives what it was.
+/// Sets the umask; returns the previous one.
 pub fn set_umask(mask: u32) -> u32 {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(mask)).as_raw_mode()
 }
@@ -283,7 +284,7 @@ mod tests {
         std::fs::create_dir_all(&folder).unwrap();
         let path = folder.join("it.sock");
         let _socket = crate::net::listen_unix(&path, Default::default()).unwrap();
-        // To whom it belongs already: anybody may.
+        // To its present owner: any process may do that.
         let (uid, gid) = effective_ids();
         chown_socket(&path, uid, gid).unwrap();
         if uid == 0 {

@@ -1,13 +1,17 @@
-//! The process's allocator: the C library's, and before it what each loop freed and keeps for itself.
+//! The process's allocator: the C library's, with a cache of freed small blocks for each event
+//! loop.
 //!
-//! A request takes some ten small blocks and gives them back, in bursts: a turn of a loop begins or ends
-//! many requests. The C library keeps seven freed blocks of each size for a thread and puts the others back
-//! together with their neighbours, only to cut them out again: that was a twelfth of Penstock's own
-//! instructions for a request through the proxy. Its number can only be set by the environment of an `exec`.
+//! A request allocates and frees some ten small blocks, in bursts: an iteration of an event loop
+//! begins or ends many requests. The C library caches seven freed blocks of each size for a thread
+//! and merges others with their neighbours, only to split them again: a twelfth of Penstock's own
+//! instructions for a proxied request. That number can only be set by the environment of an `exec`.
 //!
-//! `penstock` makes [`Allocator`] its global allocator; `runtime` calls [`enable_free_lists`] on its loops. On any other thread nothing
-//! is kept. What must stay true: a block whose layout has a class was asked of the C library with that class's
-//! whole size, wherever it was asked for, so that any thread may keep it or give it back.
+//! `penstock` makes [`Allocator`] its global allocator; `runtime` calls [`enable_free_lists`] on
+//! its loops. Other threads cache nothing.
+//!
+//! # Invariants
+//! - A block whose layout has a class was allocated by the C library with the size of that class,
+//!   on any thread, so that any thread may cache or free it.
 
 #![expect(
     unsafe_code,
@@ -19,30 +23,30 @@ use std::cell::Cell;
 use std::marker::PhantomData;
 use std::ptr;
 
-/// The largest block that is kept: the largest that the C library keeps for a thread, too.
+/// The largest block that is cached: the largest that the C library caches for a thread, too.
 const MAX_CACHED_BYTES: usize = 1032;
-/// Classes of size: 8, 24, 40 and so on to [`MAX_CACHED_BYTES`], the sizes in which glibc's blocks come on 64-bit machines: none is
-/// rounded up by more than the C library does.
+/// Size classes: 8, 24, 40 and so on to [`MAX_CACHED_BYTES`], the block sizes of glibc on 64-bit
+/// machines: no block is rounded up further than by the C library.
 const CLASS_COUNT: usize = class_of_size(MAX_CACHED_BYTES) + 1;
-/// What a thread keeps in one class at most; 2 MiB if all of them are full.
+/// Maximum bytes that a thread caches in one class; 2 MiB if all of them are full.
 const MAX_CLASS_BYTES: usize = 32 * 1024;
-/// From one class to the next, in bytes.
+/// Difference between classes, in bytes.
 const CLASS_STEP: usize = 16;
-/// The alignment of what has a class.
+/// Maximum alignment of blocks that have a class.
 const CLASS_ALIGN: usize = 8;
 
-/// The C library's allocator, in front of it what the thread keeps.
+/// The C library's allocator behind the thread's cache.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Allocator;
 
-/// While it is there, its thread keeps small blocks that are freed on it.
+/// While it exists, its thread caches small blocks that are freed on it.
 #[derive(Debug)]
 pub struct FreeListGuard {
     /// It belongs to its thread.
     not_send: PhantomData<*const ()>,
 }
 
-/// From now on this thread keeps small blocks that are freed on it and uses them again, until what is returned is dropped.
+/// Lets this thread cache and reuse freed small blocks until the guard is dropped.
 #[must_use]
 pub fn enable_free_lists() -> FreeListGuard {
     FREED.with(|freed| {
@@ -60,7 +64,8 @@ impl Drop for FreeListGuard {
         FREED.with(|freed| {
             for (class, list) in freed.iter().enumerate() {
                 while let Some(block) = list.pop() {
-                    // SAFETY: what is in the list of a class was asked of `System` with that class's layout.
+                    // SAFETY: blocks in the list of a class were allocated by `System` with that
+                    // class's layout.
                     unsafe { System.dealloc(block, layout_of_class(class)) };
                 }
                 list.free_capacity.set(0);
@@ -69,8 +74,9 @@ impl Drop for FreeListGuard {
     }
 }
 
-// SAFETY: each block comes from `System` or from a list of blocks that came from there and that nobody uses. A block that
-// has a class is always asked for with its class's size, so it is large enough for all layouts of its class.
+// SAFETY: each block comes from `System` or from a list of unused blocks that came from there. A
+// block that has a class is always allocated with its class's size, so it is large enough for all
+// layouts of its class.
 unsafe impl GlobalAlloc for Allocator {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -87,12 +93,13 @@ unsafe impl GlobalAlloc for Allocator {
     #[inline]
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         let Some(class) = size_class(layout) else {
-            // SAFETY: the caller's promises are passed on; without a class it was asked for with this layout.
+            // SAFETY: the caller's promises are passed on; without a class it was allocated with
+            // this layout.
             return unsafe { System.dealloc(block, layout) };
         };
         // SAFETY: the caller no longer uses the block, and it has its class's size.
         if !FREED.with(|freed| unsafe { freed[class].push(block) }) {
-            // SAFETY: it was asked of `System` with its class's layout.
+            // SAFETY: it was allocated by `System` with its class's layout.
             unsafe { System.dealloc(block, layout_of_class(class)) };
         }
     }
@@ -113,9 +120,10 @@ unsafe impl GlobalAlloc for Allocator {
         // SAFETY: the caller promises that `size`, rounded up to the alignment, does not overflow.
         let wanted = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
         match (size_class(layout), size_class(wanted)) {
-            // It is large enough as it is.
+            // It is large enough already.
             (Some(had), Some(wanted)) if had == wanted => block,
-            // SAFETY: it was asked of `System` with its class's layout, or with `layout` when it has none.
+            // SAFETY: it was allocated by `System` with its class's layout, or with `layout` when
+            // it has none.
             (had, wanted_class) => unsafe {
                 System.realloc(
                     block,
@@ -130,17 +138,17 @@ unsafe impl GlobalAlloc for Allocator {
 /// Freed blocks of one class.
 struct FreeList {
     first: Cell<*mut FreeBlock>,
-    /// How many more it may keep.
+    /// How many more blocks it may hold.
     free_capacity: Cell<usize>,
 }
 
-/// What stands at the beginning of a kept block.
+/// Stored at the beginning of a cached block.
 struct FreeBlock {
     next: *mut Self,
 }
 
 thread_local! {
-    // Without `Drop`, so that it is there until the thread's very end.
+    // Without `Drop`, so that it exists until the thread's very end.
     static FREED: [FreeList; CLASS_COUNT] = const { [const { FreeList { first: Cell::new(ptr::null_mut()), free_capacity: Cell::new(0) } }; CLASS_COUNT] };
 }
 
@@ -152,17 +160,17 @@ impl FreeList {
         if first.is_null() {
             return None;
         }
-        // SAFETY: `keep` wrote a link there, and nobody used the block since.
+        // SAFETY: `push` wrote a link there, and the block was not used since.
         self.first.set(unsafe { (*first).next });
         self.free_capacity.set(self.free_capacity.get() + 1);
         Some(first.cast())
     }
 
-    /// Keeps `block`, or says no: there is no room for it.
+    /// Caches `block`; returns false if the list is full.
     ///
     /// # Safety
-    /// Nobody uses the block any more, and it has the size of this list's class.
-    // SAFETY: it writes into the block, which is nobody else's by what the caller promises.
+    /// The block is unused, and it has the size of this list's class.
+    // SAFETY: it writes into the block, which is unused by the caller's promise.
     #[inline]
     unsafe fn push(&self, block: *mut u8) -> bool {
         let Some(room) = self.free_capacity.get().checked_sub(1) else {
@@ -181,7 +189,7 @@ impl FreeList {
     }
 }
 
-/// The class of blocks of this layout; none for large ones, and for those with an alignment of their own.
+/// The class of blocks of this layout; none for large ones, and for those with a larger alignment.
 #[inline]
 const fn size_class(layout: Layout) -> Option<usize> {
     if layout.size() <= MAX_CACHED_BYTES && layout.align() <= CLASS_ALIGN {
@@ -210,7 +218,7 @@ const fn layout_of_class(class: usize) -> Layout {
     }
 }
 
-/// How many blocks of this class a thread keeps.
+/// How many blocks of this class a thread caches.
 const fn capacity_of_class(class: usize) -> usize {
     MAX_CLASS_BYTES / size_of_class(class)
 }
@@ -225,16 +233,17 @@ mod tests {
     };
 
     fn take(layout: Layout) -> *mut u8 {
-        // SAFETY: no layout here has no size.
+        // SAFETY: every layout here has a size.
         let block = unsafe { Allocator.alloc(layout) };
         assert!(!block.is_null());
-        // SAFETY: the block is ours, and that large: whoever else has it shows it below, or under miri.
+        // SAFETY: the block is ours, and that large: a second owner would show below, or under
+        // miri.
         unsafe { block.write_bytes(0xA5, layout.size()) };
         block
     }
 
     fn give(block: *mut u8, layout: Layout) {
-        // SAFETY: what is given here was taken with the same layout, and is given once.
+        // SAFETY: the block was allocated with the same layout, and is freed once.
         unsafe { Allocator.dealloc(block, layout) };
     }
 
@@ -297,7 +306,7 @@ mod tests {
         let mut size = 10;
         let mut block = take(layout_of(size));
         for next in [12, 24, 25, 500, 1032, 1033, 90_000, 1032, 40, 8] {
-            // SAFETY: it was taken with this layout, or has had this size since the last round.
+            // SAFETY: it was allocated with this layout, or has had this size since the last round.
             block = unsafe { Allocator.realloc(block, layout_of(size), next) };
             let same = size.min(next);
             // SAFETY: it has `next` bytes, of which these were there before.

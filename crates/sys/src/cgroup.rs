@@ -1,15 +1,17 @@
-//! Bounds on an application with all that it starts: a cgroup for each, in version 1 and 2.
+//! Resource limits of an application with all its processes: cgroups of version 1 and 2.
 //!
-//! `penstock` makes them before it gives root up ([`Groups::make`]), the launcher puts each program
-//! into its own before it runs and removes them at the end, `apps` reads how much is used
-//! ([`Group::read`]). They are children of the cgroup that the server was started in.
+//! `penstock` creates them before it gives up root ([`Groups::make`]); the launcher puts each
+//! program into its cgroup before it runs and removes the cgroups at the end; `apps` reads their
+//! usage ([`Group::read`]). They are children of the cgroup that the server was started in.
 //!
 //! # Invariants
 //! - The server is in no application's cgroup. In version 2, where a cgroup with controllers for
 //!   its children has no processes of its own, it moves to a child first (`penstock-server`).
-//! - A controller that cannot be had is named by [`Groups::missing`] and left off, never half used.
-//! - A cgroup belongs to whoever holds the lock on its folder, which the kernel lets go with the
-//!   process. Those of a server that was killed are removed by the next one, with what is in them.
+//! - A controller that is unavailable is reported by [`Groups::missing`] and left off, never half
+//!   used.
+//! - A cgroup belongs to the process that holds the lock on its directory, which the kernel
+//!   releases with the process. Cgroups of a killed server, and their processes, are removed by the
+//!   next one.
 
 mod place;
 mod usage;
@@ -27,26 +29,26 @@ use rustix::process::{Pid, Signal, geteuid, getpid, getppid, kill_process};
 use self::place::{NoPlace, Place, Version};
 pub use self::usage::{Reading, Usage};
 
-/// The child that the server, its launcher and programs without a group are in (version 2).
+/// The child for the server, its launcher and programs without a group (version 2).
 const SERVER: &str = "penstock-server";
 
-/// How the names of all others begin; the number of the server's process and that of the application
-/// follow, with a `-` behind each.
+/// Prefix of all other names; the server's pid and the application's index follow, each with a `-`
+/// behind it.
 const PREFIX: &str = "penstock-";
 
-/// How long the processes of a cgroup that is removed may take to end.
+/// How long the processes of a cgroup may take to end when it is removed.
 const END_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Between two tries.
+/// Delay between two attempts.
 const PAUSE: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 2_000_000,
 };
 
-/// Microseconds in which a share of the processors is used up at most (the kernel's default).
+/// Period of a CPU quota in microseconds (the kernel's default).
 const CPU_PERIOD: u32 = 100_000;
 
-/// What a controller bounds.
+/// A cgroup controller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Controller {
     /// Processes and threads.
@@ -60,7 +62,7 @@ pub enum Controller {
 impl Controller {
     const ALL: [Self; 3] = [Self::Tasks, Self::Memory, Self::Cpu];
 
-    /// What the kernel calls it.
+    /// The kernel's name for it.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -71,20 +73,20 @@ impl Controller {
     }
 }
 
-/// What is wanted for one application.
+/// The configured limits of one application.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GroupPlan {
     /// The application's name.
     pub name: String,
-    /// The user of its own that its programs run as.
+    /// The separate user that its programs run as.
     pub account: Option<String>,
-    /// Most processes and threads at once.
+    /// Maximum number of processes and threads.
     pub max_tasks: Option<u64>,
-    /// Most bytes of memory.
+    /// Maximum memory in bytes.
     pub max_memory: Option<u64>,
-    /// Most processors, 1.5 for one and a half.
+    /// Maximum number of processors, such as 1.5.
     pub max_cpu: Option<f64>,
-    /// Its weight where processors are short, in processes that compute.
+    /// Its weight when processors are short, in computing processes.
     pub weight: u32,
 }
 
@@ -98,10 +100,10 @@ impl GroupPlan {
     }
 }
 
-/// A controller that cannot be had, and why.
+/// An unavailable controller, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MissingController {
-    /// Which.
+    /// The controller.
     pub controller: Controller,
     /// Why, and what to do about it.
     pub reason: String,
@@ -120,9 +122,9 @@ pub struct Groups {
 pub struct Group {
     plan: GroupPlan,
     folders: Vec<Folder>,
-    /// What was read of it last, by whoever did. Held for the comparison of a few numbers.
+    /// The last reading, by any caller. Held while a few numbers are compared.
     last: Arc<Mutex<usage::Last>>,
-    /// The bound on the user's processes where there is none on the cgroup's.
+    /// The limit of the user's processes, in place of a limit on the cgroup.
     max_user_tasks: Option<u64>,
 }
 
@@ -134,7 +136,7 @@ struct Folder {
     controllers: Vec<Controller>,
 }
 
-/// A cgroup below which others can be made, as it was found.
+/// An existing cgroup in which children can be created.
 #[derive(Debug)]
 struct Parent {
     path: PathBuf,
@@ -143,9 +145,9 @@ struct Parent {
 }
 
 impl Groups {
-    /// Makes a cgroup for each plan, and removes what a server left that was killed. In version 2
-    /// this process moves to a child of its cgroup first, whose weight is `server_weight`; the one that
-    /// started it moves too if it waits for it there (`parent_waits`). Blocks.
+    /// Creates a cgroup for each plan, and removes those of a killed server. In version 2 this
+    /// process first moves to a child of its cgroup, whose weight is `server_weight`; the parent
+    /// process moves too if it waits for it there (`parent_waits`). Blocks.
     #[must_use]
     pub fn make(plans: &[GroupPlan], server_weight: u32, parent_waits: bool) -> Self {
         let companion = getppid().filter(|_| parent_waits);
@@ -195,7 +197,7 @@ impl Groups {
         of_plans(missing, plans)
     }
 
-    /// The controllers that are wanted and cannot be had.
+    /// The controllers that are wanted and unavailable.
     #[must_use]
     pub fn missing(&self) -> &[MissingController] {
         &self.missing
@@ -207,7 +209,7 @@ impl Groups {
         self.groups.iter().find(|group| group.name() == name)
     }
 
-    /// All of them, for the launcher.
+    /// All groups, for the launcher.
     pub fn iter(&self) -> impl Iterator<Item = &Group> {
         self.groups.iter().map(|group| &**group)
     }
@@ -223,7 +225,7 @@ impl Group {
         }
     }
 
-    /// One without cgroups.
+    /// A group without cgroups.
     #[cfg(test)]
     pub(crate) fn named(name: &str, account: Option<&str>) -> Self {
         Self {
@@ -247,7 +249,7 @@ impl Group {
         &self.plan.name
     }
 
-    /// What was wanted of it.
+    /// Its configured limits.
     #[must_use]
     pub fn plan(&self) -> &GroupPlan {
         &self.plan
@@ -259,26 +261,26 @@ impl Group {
         self.plan.account.as_deref() == account
     }
 
-    /// Whether the number of its user's processes is bounded in place of the group's.
+    /// Whether the number of its user's processes is limited in place of the group's.
     #[must_use]
     pub fn bounds_user(&self) -> bool {
         self.max_user_tasks.is_some()
     }
 
-    /// Puts the calling process, which has one thread, into it.
+    /// Moves the calling process, which has one thread, into the group.
     ///
     /// # Errors
-    /// What the kernel says; it may be in some of its hierarchies then.
+    /// The kernel's error; the process may be in some of the hierarchies then.
     pub(crate) fn enter(&self) -> io::Result<()> {
         let enter = |folder: &Folder| write(&folder.path, "cgroup.procs", "0");
         self.folders.iter().try_for_each(enter)
     }
 
-    /// Bounds the processes of the user that the calling process has become, where the group has no
-    /// bound on processes. The kernel counts all of the user's, whoever started them.
+    /// Limits the processes of the user that the calling process has switched to, where the group
+    /// has no limit on processes. The kernel counts all processes of the user.
     ///
     /// # Errors
-    /// What `setrlimit` says.
+    /// Those of `setrlimit`.
     pub(crate) fn limit_user(&self) -> io::Result<()> {
         let Some(bound) = self.max_user_tasks else {
             return Ok(());
@@ -295,15 +297,14 @@ impl Group {
         )?)
     }
 
-    /// Ends what is left in it and removes it. Blocks, a second at most for each hierarchy.
+    /// Kills its remaining processes and removes it. Blocks, a second at most for each hierarchy.
     pub(crate) fn remove(&self) {
         for folder in &self.folders {
             end_and_remove(&folder.path);
         }
     }
 
-    /// What is used of each bound, and what has happened since anybody looked last. Blocks as
-    /// [`Group::usage`] does.
+    /// Returns the usage, and the events since the last call. Blocks as [`Group::usage`] does.
     #[must_use]
     pub fn read(&self) -> Reading {
         let usage = self.usage();
@@ -311,7 +312,7 @@ impl Group {
         last.compare(usage, Instant::now())
     }
 
-    /// What is used of each bound. Reads a few small files of the kernel's memory.
+    /// Returns the usage of each resource. Reads a few small files in the kernel's memory.
     #[must_use]
     pub fn usage(&self) -> Usage {
         let mut usage = Usage::default();
@@ -324,18 +325,18 @@ impl Group {
     }
 }
 
-/// Finds where children can be made, and what is missing for that.
+/// Finds the cgroups in which children can be created, and what is missing for that.
 fn find_parents(plans: &[GroupPlan]) -> (Vec<Parent>, Vec<MissingController>) {
     let mut parents: Vec<Parent> = Vec::new();
     let mut missing = Vec::new();
     if plans.is_empty() {
         return (parents, missing);
     }
-    // The kernel's files: there at once, or not at all.
+    // Kernel files: available at once, or not at all.
     let read = |name: &str| read(Path::new("/proc/self"), name);
     let (cgroup, mountinfo) = (read("cgroup"), read("mountinfo"));
     for controller in Controller::ALL {
-        // A share of the processors is kept for the server in any case.
+        // A share of the processors is reserved for the server in any case.
         let is_wanted = plans.iter().any(|plan| plan.wants(controller));
         if !is_wanted && controller != Controller::Cpu {
             continue;
@@ -368,10 +369,10 @@ fn find_parent(
             format!("the cgroups of `{name}` are not mounted here, or only above the server's own")
         }
     })?;
-    // Only the very cgroup that this process is in is taken.
+    // Only the exact cgroup of this process is used.
     let own = folders.into_iter().find(|folder| has_us(folder));
     let own = own.ok_or_else(|| format!("the server's own cgroup of `{name}` is hidden"))?;
-    // A server that follows another one is where that one is.
+    // A server that follows another one is in that one's child.
     let parent = match (version, own.file_name(), own.parent()) {
         (Version::V2, Some(last), Some(parent)) if last == SERVER => parent.to_owned(),
         _ => own,
@@ -390,7 +391,7 @@ fn find_parent(
     Ok((parent, version))
 }
 
-/// What to do about rights that are missing.
+/// Advice for missing rights.
 const ADVICE: &str = "start the server as a service that has it (systemd: `Delegate=yes` and \
                       `ProtectControlGroups=no`)";
 
@@ -405,21 +406,21 @@ fn missed(controller: Controller, reason: &str) -> MissingController {
     }
 }
 
-/// Those that somebody has asked for.
+/// Those that a plan uses.
 fn of_plans(missing: Vec<MissingController>, plans: &[GroupPlan]) -> Vec<MissingController> {
     let is_wanted = |it: &MissingController| plans.iter().any(|plan| plan.wants(it.controller));
     missing.into_iter().filter(is_wanted).collect()
 }
 
 impl Parent {
-    /// Moves this process to a child and lets children have the controllers; drops those that they
-    /// cannot have.
+    /// Moves this process to a child and enables the controllers for children; drops controllers
+    /// that cannot be enabled.
     fn enter_child(&mut self, weight: u32, companion: Option<Pid>) -> Vec<MissingController> {
         let child = self.path.join(SERVER);
         let move_to = |path: &Path| {
             write(path, "cgroup.procs", "0")?;
             if let Some(pid) = companion {
-                // It may be gone; if it is in the way, that shows below.
+                // It may have exited; if it is in the way, that shows below.
                 let _ = write(path, "cgroup.procs", &pid.as_raw_nonzero().to_string());
             }
             Ok(())
@@ -442,7 +443,7 @@ impl Parent {
             reason.is_ok()
         });
         if self.controllers.is_empty() {
-            // As if nothing had been tried.
+            // Undoes everything.
             let _ = move_to(&self.path);
             let _ = rustix::fs::rmdir(&child);
         } else {
@@ -452,7 +453,8 @@ impl Parent {
         missing
     }
 
-    /// What keeps the controllers from children: other processes beside this one.
+    /// The controllers that cannot be enabled for children because other processes are in the
+    /// cgroup.
     fn occupied(&self) -> Vec<MissingController> {
         let enabled = read(&self.path, "cgroup.subtree_control");
         // Only the root of all cgroups has no type, and it may have processes.
@@ -465,7 +467,7 @@ impl Parent {
         lost.map(|it| missed(*it, &occupied(&self.path))).collect()
     }
 
-    /// Removes the cgroups of servers that are gone, with what is left in them.
+    /// Removes the cgroups of servers that have exited, and their remaining processes.
     fn remove_abandoned(&self) {
         let Ok(entries) = std::fs::read_dir(&self.path) else {
             return;
@@ -479,7 +481,7 @@ impl Parent {
         }
     }
 
-    /// A child for each plan, all or none.
+    /// Creates a child for each plan, all or none.
     fn make_all(&self, plans: &[GroupPlan]) -> io::Result<(Vec<Folder>, Vec<OwnedFd>)> {
         let mut folders = Vec::new();
         let mut locks = Vec::new();
@@ -528,14 +530,14 @@ impl Parent {
 }
 
 impl Folder {
-    /// Writes the bounds of a plan.
+    /// Writes the limits of a plan.
     fn bound(&self, plan: &GroupPlan) -> io::Result<()> {
         for controller in &self.controllers {
             match (controller, self.version) {
                 (Controller::Tasks, _) => self.set("pids.max", plan.max_tasks)?,
                 (Controller::Memory, Version::V1) => {
                     self.set("memory.limit_in_bytes", plan.max_memory)?;
-                    // With swap, where that is counted.
+                    // Includes swap, where that is counted.
                     self.set_if_there("memory.memsw.limit_in_bytes", plan.max_memory)?;
                 }
                 (Controller::Memory, Version::V2) => {
@@ -559,7 +561,7 @@ impl Folder {
             Version::V1 => {
                 let shares = u64::from(plan.weight.clamp(1, 256)) * 1024;
                 write(&self.path, "cpu.shares", &shares.to_string())?;
-                // Without a bound the kernel may have no such files.
+                // Without a limit the kernel may have no such files.
                 let period = quota.map(|_| u64::from(CPU_PERIOD));
                 self.set("cpu.cfs_period_us", period)?;
                 self.set("cpu.cfs_quota_us", quota)
@@ -585,7 +587,7 @@ impl Folder {
     }
 }
 
-/// A process that computes has 100, as it has beside cgroups.
+/// A computing process has 100, as it has outside of cgroups.
 fn weight_of_version_2(weight: u32) -> String {
     weight.clamp(1, 100).saturating_mul(100).to_string()
 }
@@ -595,7 +597,7 @@ fn occupied(path: &Path) -> String {
     format!("other programs than the server are in the cgroup {shown}: {ADVICE}")
 }
 
-/// Whether a cgroup of this name is one of an application, of this server or another.
+/// Whether the name is that of an application's cgroup, of this server or another.
 fn is_of_an_application(name: &str) -> bool {
     let mut parts = name.strip_prefix(PREFIX).unwrap_or_default().splitn(3, '-');
     let mut is_number = || {
@@ -605,18 +607,19 @@ fn is_of_an_application(name: &str) -> bool {
     is_number() && is_number() && parts.next().is_some()
 }
 
-/// Others may look up what is in it, and not open it: whoever can may lock it.
+/// Others may access entries by name but not open the directory: opening would allow them to lock
+/// it.
 fn make_folder(path: &Path) -> io::Result<()> {
     let mode = Mode::from_raw_mode(0o711);
     match rustix::fs::mkdir(path, mode) {
         Err(rustix::io::Errno::EXIST) => {}
         made => made?,
     }
-    // As it is, whatever the umask: the server reads its files as another user.
+    // Set explicitly, whatever the umask: the server reads its files as another user.
     Ok(rustix::fs::chmod(path, mode)?)
 }
 
-/// Takes a folder that is nobody's.
+/// Locks a directory that no server holds.
 fn lock(path: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let folder = rustix::fs::open(path, flags, Mode::empty())?;
@@ -630,12 +633,12 @@ fn lock(path: &Path) -> io::Result<OwnedFd> {
     Ok(folder)
 }
 
-/// Ends the processes of a cgroup and removes it. What does not end within a second is left.
+/// Kills the processes of a cgroup and removes it. After a second it is left.
 fn end_and_remove(path: &Path) {
     let deadline = Instant::now() + END_TIMEOUT;
-    // Where the controller is, nothing can run away by forking.
+    // With the controller, no process can escape by forking.
     let _ = write(path, "pids.max", "0");
-    // In version 2 (Linux 5.14) all end at once, those that are just being forked too.
+    // In version 2 (Linux 5.14) all end at once, also those that are being forked.
     if !has_us(path) {
         let _ = write(path, "cgroup.kill", "1");
     }
@@ -647,7 +650,7 @@ fn end_and_remove(path: &Path) {
             // It may have ended by itself.
             let _ = kill_process(pid, Signal::KILL);
         }
-        // Nothing to wait for but time.
+        // A plain delay.
         let _ = poll(&mut [], Some(&PAUSE));
     }
 }
@@ -657,7 +660,7 @@ fn has_us(path: &Path) -> bool {
     pids(path).any(|pid| pid == Some(getpid()))
 }
 
-/// The processes of a cgroup; `None` for each that is outside of this namespace of processes.
+/// The processes of a cgroup; `None` for each outside of this pid namespace.
 fn pids(path: &Path) -> impl Iterator<Item = Option<Pid>> + use<> {
     let text = read(path, "cgroup.procs");
     let numbers: Vec<i32> = text.lines().filter_map(|line| line.parse().ok()).collect();
@@ -669,7 +672,7 @@ fn pids(path: &Path) -> impl Iterator<Item = Option<Pid>> + use<> {
     reason = "files of the kernel's memory; callers on a loop use a pool"
 )]
 fn read(path: &Path, file: &str) -> String {
-    // A file that is not there says nothing.
+    // A missing file counts as empty.
     let bytes = std::fs::read(path.join(file)).unwrap_or_default();
     String::from_utf8_lossy(&bytes).into_owned()
 }

@@ -1,14 +1,14 @@
-//! What the process that speaks to the network gives up: starting programs, and power over other processes
-//! and the kernel.
+//! Confines the process that faces the network: no starting of programs, no power over other
+//! processes and the kernel.
 //!
-//! Used by `penstock` once, before its second thread, when the launcher is there: programs are started by
-//! that. A filter of system calls is what the kernel then holds it to; threads inherit it.
+//! `penstock` calls it once, before its second thread, when the launcher runs, which starts
+//! programs from then on. The kernel enforces it by a system call filter that threads inherit.
 
 use std::io;
 
 use crate::isolation::seccomp::{self, Call, Refusal, SYSTEM_CALLS, SeccompRules};
 
-/// Calls that no front end needs, beside those that no application needs.
+/// Calls that no front end needs, besides those that no application needs.
 const DENIED_CALLS: &[Call] = &[
     ("execve", libc::SYS_execve),
     ("execveat", libc::SYS_execveat),
@@ -24,15 +24,15 @@ const DENIED_CALLS: &[Call] = &[
     ("personality", libc::SYS_personality),
 ];
 
-/// Forbids this process, for good, to start programs or processes, to look into others and to change the
-/// system. New threads stay allowed. Calls that are forbidden fail with `EPERM`.
+/// Forbids this process, for good, to start programs or processes, to inspect others and to change
+/// the system. New threads stay allowed. Forbidden calls fail with `EPERM`.
 ///
 /// # Errors
-/// What the kernel says: it may have no filters (`ENOSYS`, `EINVAL`).
+/// The kernel's error: it may not support filters (`ENOSYS`, `EINVAL`).
 pub fn deny_exec() -> io::Result<()> {
     let rules = SeccompRules {
         denied: &[SYSTEM_CALLS, DENIED_CALLS],
-        // Its arguments are in memory, which no filter sees; the C library then takes `clone`.
+        // Its arguments are in memory, which no filter sees; the C library then uses `clone`.
         unsupported: &[("clone3", libc::SYS_clone3)],
         only_threads: true,
         own_limits_only: false,
@@ -50,7 +50,7 @@ mod tests {
 
     #[test]
     fn a_confined_thread_starts_threads_but_no_program() {
-        // A thread of its own: there is no way back.
+        // In a separate thread: it is irreversible.
         let confined = std::thread::spawn(|| {
             deny_exec().unwrap();
             let thread = std::thread::spawn(|| std::process::Command::new("true").status());

@@ -1,22 +1,23 @@
-//! A process that leaves its terminal, and the variables it was started with.
+//! Daemonizing, and changes of the environment.
 //!
-//! Used by `penstock` at the very start: both need that no other thread exists, and refuse otherwise.
+//! Used by `penstock` at the very start: both require that no other thread exists, and fail
+//! otherwise.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::pipe::PipeFlags;
 
-/// Which of the two a fork made of the caller.
+/// The two sides of a fork.
 #[derive(Debug)]
 pub enum Forked {
-    /// The process that was there before.
+    /// The original process.
     Parent(ReadinessReceiver),
-    /// The new one: it leads a session without a terminal.
+    /// The new process: it leads a session without a terminal.
     Child(ReadinessSender),
 }
 
-/// The parent's side: what became of the child.
+/// The parent's side: receives the child's result.
 #[derive(Debug)]
 pub struct ReadinessReceiver {
     pipe: OwnedFd,
@@ -24,54 +25,55 @@ pub struct ReadinessReceiver {
 }
 
 impl ReadinessReceiver {
-    /// Blocks until the child says that it is ready, or has ended: a child that fails says why on its
-    /// standard error, which whoever started us reads until we end.
+    /// Blocks until the child reports that it is ready, or has ended: a failing child writes why to
+    /// its standard error, which our caller reads until we end.
     ///
     /// # Errors
-    /// What the child said of its failure; empty when it ended without a word.
+    /// The child's message; empty when it ended without one.
     pub fn wait(self) -> Result<(), String> {
         let mut text = String::new();
-        // An end without a word says as much as an error.
+        // An end without a message means as much as an error.
         let _ = std::fs::File::from(self.pipe).read_to_string(&mut text);
         if text.starts_with("ready") {
             return Ok(());
         }
-        // It gave up its word first, and finishes what it began. An error: it is gone.
+        // It has closed the pipe and finishes. An error: it has exited.
         let _ = rustix::process::waitpid(Some(self.child), rustix::process::WaitOptions::empty());
         Err(text)
     }
 }
 
-/// The child's side; dropped unsaid it is a failure.
+/// The child's side; dropping it unused reports a failure.
 #[derive(Debug)]
 pub struct ReadinessSender(OwnedFd);
 
 impl ReadinessSender {
-    /// Tells the parent that all is well: it exits with 0.
+    /// Reports success to the parent, which exits with 0.
     pub fn ready(self) {
         self.send("ready");
     }
 
-    /// Tells the parent why not.
+    /// Reports a failure to the parent.
     pub fn failed(self, why: &str) {
         self.send(why);
     }
 
     fn send(self, text: &str) {
-        // The parent may be gone; a pipe takes what fits in one page at once.
+        // The parent may have exited; a pipe accepts up to a page at once.
         let _ = std::fs::File::from(self.0).write_all(text.as_bytes());
     }
 }
 
-/// Splits the process in two.
+/// Forks the process.
 ///
 /// # Errors
-/// When other threads exist, or what `pipe`, `fork` and `setsid` say.
+/// When other threads exist, or those of `pipe`, `fork` and `setsid`.
 pub fn fork() -> io::Result<Forked> {
     check_single_threaded()?;
     let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
     #[expect(unsafe_code, reason = "there is no safe fork")]
-    // SAFETY: this is the only thread, so that no lock is held and no state half written in the child.
+    // SAFETY: this is the only thread, so that no lock is held and no state half written in the
+    // child.
     let pid = unsafe { libc::fork() };
     match pid {
         -1 => Err(io::Error::last_os_error()),
@@ -89,7 +91,7 @@ pub fn fork() -> io::Result<Forked> {
     }
 }
 
-/// Takes variables out of the environment, so that no program that is started gets them; gives their
+/// Removes variables from the environment, so that no started program gets them; returns their
 /// values.
 ///
 /// # Errors
@@ -108,7 +110,7 @@ pub fn take_env_vars(names: &[&str]) -> io::Result<Vec<Option<std::ffi::OsString
     Ok(names.iter().map(take).collect())
 }
 
-/// Puts variables into the environment, for programs that are started.
+/// Sets environment variables for programs that are started.
 ///
 /// # Errors
 /// When other threads exist.
@@ -128,23 +130,23 @@ pub fn set_env_vars(variables: &[(&str, String)]) -> io::Result<()> {
     Ok(())
 }
 
-/// That this is the only thread.
+/// Checks that this is the only thread.
 pub(crate) fn check_single_threaded() -> io::Result<()> {
     match std::fs::read_dir("/proc/self/task") {
         Ok(threads) => match threads.count() {
             1 => Ok(()),
             _ => Err(io::Error::other("other threads run already")),
         },
-        // No /proc to ask: who calls this is the start of the program, before its first thread.
+        // Without /proc: the caller is the start of the program, before its first thread.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),
     }
 }
 
-/// Gives the process other standard streams: no input, and output to `out` or nowhere.
+/// Replaces the standard streams: no input, and output to `out` or nowhere.
 ///
 /// # Errors
-/// What `open` and `dup2` say.
+/// Those of `open` and `dup2`.
 pub fn detach_from_terminal(out: Option<BorrowedFd<'_>>) -> io::Result<()> {
     let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC;
     let null = rustix::fs::open("/dev/null", flags, rustix::fs::Mode::empty())?;
@@ -152,19 +154,19 @@ pub fn detach_from_terminal(out: Option<BorrowedFd<'_>>) -> io::Result<()> {
     redirect_output(out.unwrap_or_else(|| null.as_fd()))
 }
 
-/// Lets standard output and standard error go to `out`.
+/// Redirects standard output and standard error to `out`.
 ///
 /// # Errors
-/// What `dup2` says.
+/// Those of `dup2`.
 pub fn redirect_output(out: BorrowedFd<'_>) -> io::Result<()> {
     rustix::stdio::dup2_stdout(out)?;
     redirect_stderr(out)
 }
 
-/// Lets standard error go to `out`.
+/// Redirects standard error to `out`.
 ///
 /// # Errors
-/// What `dup2` says.
+/// Those of `dup2`.
 pub fn redirect_stderr(out: BorrowedFd<'_>) -> io::Result<()> {
     Ok(rustix::stdio::dup2_stderr(out)?)
 }
@@ -175,7 +177,7 @@ mod tests {
 
     #[test]
     fn forking_is_refused_beside_other_threads() {
-        // The tests' own runner is a thread of its own.
+        // The test runner is another thread.
         let (stop, stopped) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::spawn(move || stopped.recv());
         assert!(fork().is_err());

@@ -1,6 +1,6 @@
 //! How many descriptors this process may have, and how near it is to that.
 //!
-//! Asked by `penstock` at start and by `edge` when it accepts a connection.
+//! Used by `penstock` at start and by `edge` when it accepts a connection.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
@@ -10,14 +10,14 @@ use rustix::process::Resource;
 use crate::resource_limits::read_limit;
 
 /// How many descriptors this process may have open now (the soft `RLIMIT_NOFILE`); `None` is no
-/// limit, or one that a sandbox does not tell.
+/// limit, or one hidden by a sandbox.
 #[must_use]
 pub fn soft_limit() -> Option<u64> {
     read_limit(Resource::Nofile).ok()?.current
 }
 
-/// The number that the next descriptor will have. The kernel gives the lowest one that is free, so
-/// at least as many are open. `any` is a descriptor that is open.
+/// The number that the next descriptor will have. The kernel uses the lowest free one, so at least
+/// as many are open. `any` is an open descriptor.
 ///
 /// # Errors
 /// When there is none left, for this process or the whole system.
@@ -26,7 +26,7 @@ pub fn next_fd_number(any: impl AsFd) -> io::Result<RawFd> {
     Ok(copy.as_raw_fd())
 }
 
-/// Whether an error says that there is no descriptor left, for this process or the whole system.
+/// Whether an error says that no descriptor is left, for this process or the whole system.
 #[must_use]
 pub fn is_exhausted(error: &io::Error) -> bool {
     matches!(

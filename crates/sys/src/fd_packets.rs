@@ -1,9 +1,8 @@
-//! Sockets on their way to another process: the packets that carry them, and what a process finds open when
-//! it starts.
+//! Passes sockets to another process in packets, and takes over descriptors inherited at start.
 //!
-//! Used by `penstock`'s upgrade (the old server hands its listeners to the new one) and by socket
-//! activation (a service manager hands them to us). Packets keep their bounds (`SOCK_SEQPACKET`), so that
-//! a descriptor and the words about it arrive together or not at all.
+//! Used by `penstock`'s upgrade (the old server sends its listeners to the new one) and by socket
+//! activation (a service manager passes them to us). Packets keep their bounds (`SOCK_SEQPACKET`),
+//! so that a descriptor and its text arrive together or not at all.
 
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -33,24 +32,24 @@ pub fn packet_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(pair)
 }
 
-/// Sends one packet, with a descriptor if there is one.
+/// Sends one packet, with an optional descriptor.
 ///
 /// # Errors
-/// `WouldBlock` when the queue is full, `BrokenPipe` when the other end is gone.
+/// `WouldBlock` when the queue is full, `BrokenPipe` when the other end is closed.
 pub fn send_packet(
     socket: BorrowedFd<'_>,
     bytes: &[u8],
     descriptor: Option<BorrowedFd<'_>>,
 ) -> io::Result<()> {
-    // A packet goes whole or not at all.
+    // A packet is sent whole or not at all.
     net::send_descriptors(socket, bytes, descriptor.as_slice()).map(|_| ())
 }
 
-/// As [`send`] with several descriptors, for a process that has nothing else to do: blocks until the packet
-/// is on its way.
+/// Like [`send_packet`] with several descriptors, for a process that has nothing else to do: blocks
+/// until the packet is sent.
 ///
 /// # Errors
-/// As [`send`]; `TimedOut` when the queue stays full until the deadline.
+/// As [`send_packet`]; `TimedOut` when the queue stays full until the deadline.
 pub(crate) fn send_packet_until(
     socket: BorrowedFd<'_>,
     bytes: &[u8],
@@ -68,10 +67,10 @@ pub(crate) fn send_packet_until(
     }
 }
 
-/// Receives one packet into `buffer`: its length, 0 at the end, and the descriptor it brought.
+/// Receives one packet into `buffer`; returns its length, 0 at the end, and its descriptor.
 ///
 /// # Errors
-/// `WouldBlock` when none is there; `InvalidData` when it is longer than the buffer.
+/// `WouldBlock` when there is none; `InvalidData` when it is longer than the buffer.
 pub fn receive_packet(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8],
@@ -80,10 +79,10 @@ pub fn receive_packet(
     Ok((length, descriptors.into_iter().next()))
 }
 
-/// As [`receive`], with all descriptors, [`net::MAX_DESCRIPTORS`] at most.
+/// Like [`receive_packet`], with all descriptors, [`net::MAX_DESCRIPTORS`] at most.
 ///
 /// # Errors
-/// As [`receive`].
+/// As [`receive_packet`].
 pub(crate) fn receive_packet_with_fds(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8],
@@ -110,15 +109,15 @@ pub(crate) fn receive_packet_with_fds(
     Ok((message.bytes, descriptors))
 }
 
-/// Waits until there is something to receive, for as long as it takes without a limit.
+/// Waits until there is something to receive, without a limit if `limit` is `None`.
 ///
 /// # Errors
-/// `TimedOut`, or what `poll` says.
+/// `TimedOut`, or those of `poll`.
 pub(crate) fn wait_readable(socket: BorrowedFd<'_>, limit: Option<Duration>) -> io::Result<()> {
     wait_for_events(socket, PollFlags::IN, limit)
 }
 
-/// Whether nobody has the other end any more.
+/// Whether every copy of the other end is closed.
 pub(crate) fn is_closed(socket: BorrowedFd<'_>) -> bool {
     let now = Timespec::default();
     let mut looked = [PollFd::from_borrowed_fd(socket, PollFlags::IN)];
@@ -144,10 +143,11 @@ fn wait_for_events(
     }
 }
 
-/// As [`receive_packet`], for a process that has nothing else to do: blocks until a packet is there.
+/// Like [`receive_packet`], for a process that has nothing else to do: blocks until a packet
+/// arrives.
 ///
 /// # Errors
-/// As [`receive_packet`]; `TimedOut` when none comes in time.
+/// As [`receive_packet`]; `TimedOut` when none arrives in time.
 pub fn receive_packet_with_timeout(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8],
@@ -157,8 +157,8 @@ pub fn receive_packet_with_timeout(
     receive_packet(socket, buffer)
 }
 
-/// A descriptor that this process was started with, under its number; from now on it goes to no program
-/// that is started. Each number is given once.
+/// Takes over a descriptor that this process inherited, by its number, and marks it close-on-exec.
+/// Each number is taken once.
 ///
 /// For the start of a process, when nothing that it opened itself can have the number.
 ///
@@ -184,24 +184,24 @@ pub fn take_inherited_fd(number: RawFd) -> io::Result<OwnedFd> {
     Ok(owned)
 }
 
-/// What a socket listens on.
+/// The address of a listening socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ListenAddress {
-    /// A TCP address; `is_dual` when an IPv6 socket takes IPv4 too.
+    /// A TCP address.
     Tcp {
         /// The address, with its real port.
         address: SocketAddr,
-        /// Whether IPv4 clients reach it although it is an IPv6 socket.
+        /// Whether an IPv6 socket accepts IPv4 too.
         is_dual: bool,
     },
     /// A Unix socket's file.
     Unix(PathBuf),
 }
 
-/// Where a socket listens; it is made non-blocking.
+/// Returns where a socket listens, and makes it non-blocking.
 ///
 /// # Errors
-/// When it is no stream socket that listens, on TCP or a Unix socket with a file.
+/// When it is not a listening stream socket, on TCP or a Unix socket with a file.
 pub fn listen_address_of(socket: &OwnedFd) -> io::Result<ListenAddress> {
     let no = |what: &str| io::Error::new(io::ErrorKind::InvalidInput, what.to_owned());
     if sockopt::socket_type(socket)? != SocketType::STREAM {

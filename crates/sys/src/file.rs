@@ -1,10 +1,10 @@
-//! Files: opened beneath a root that cannot be left, read without waiting for a disk, nameless
+//! Files: opened beneath a root that cannot be escaped, read without waiting for a disk, unnamed
 //! temporary files.
 //!
-//! Used by `files` (static files), `cache` (its folders), `apps` (bodies too big for memory, the
-//! workers' scripts) and `runtime` (files that are sent). Opening and [`read_at`] may block on a disk:
-//! callers run them in a `runtime` pool; [`open_beneath_cached`] and [`read_at_if_cached`] never do.
-//! What is in memory of an open file, and sending it, is in `pages`.
+//! Used by `files` (static files), `cache` (its directories), `apps` (large request bodies, the
+//! workers' scripts) and `runtime` (files that are sent). Opening and [`read_at`] may block on a
+//! disk: callers run them in a `runtime` pool; [`open_beneath_cached`] and [`read_at_if_cached`]
+//! never block. Residency and sending are in `page_cache`.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -24,7 +24,7 @@ mod walk;
 /// Opens a directory as a root for [`open_beneath`].
 ///
 /// # Errors
-/// When it does not exist or is no directory. May block.
+/// When it does not exist or is not a directory. May block.
 pub fn open_root(path: &Path) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(
         path,
@@ -33,7 +33,7 @@ pub fn open_root(path: &Path) -> io::Result<OwnedFd> {
     )?)
 }
 
-/// What an open does about symbolic links below its root.
+/// How symbolic links below the root are treated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Symlinks {
     /// Follows those that stay beneath the root.
@@ -41,24 +41,24 @@ pub enum Symlinks {
     Beneath,
     /// Refuses each: `FilesystemLoop` (`ELOOP`).
     Never,
-    /// Follows each, wherever it leads; the path itself must stay below the root all the same.
+    /// Follows each, wherever it leads; the path itself must still stay below the root.
     Anywhere,
 }
 
-/// Whether reads of a file that is opened set its time of access.
+/// Whether reads of an opened file update its access time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum AccessTime {
     /// As the file system is mounted.
     #[default]
     Updated,
-    /// They do not (`O_NOATIME`); the open is refused (`EPERM`) to all but the file's owner.
+    /// They do not (`O_NOATIME`); only the file's owner may open it so, others get `EPERM`.
     Unchanged,
 }
 
 /// Opens `relative` for reading so that no `..`, absolute path or symbolic link can lead out of
 /// `root` (`openat2` with `RESOLVE_BENEATH`); magic links are refused. The open itself never waits
-/// for a FIFO's writer. Where that call is missing or forbidden the path is opened folder by folder,
-/// with the same answers.
+/// for a FIFO's writer. Where that call is missing or forbidden the path is opened directory by
+/// directory, with the same results.
 ///
 /// # Errors
 /// `NotFound`, `CrossesDevices` (`EXDEV`: the path leads out of the root), `FilesystemLoop`,
@@ -67,7 +67,7 @@ pub fn open_beneath(root: &OwnedFd, relative: &[u8]) -> io::Result<File> {
     open_beneath_with(root, relative, Symlinks::Beneath, AccessTime::Updated)
 }
 
-/// As [`open_beneath`], with a say about symbolic links and the time of access.
+/// Like [`open_beneath`], with choices for symbolic links and the access time.
 ///
 /// # Errors
 /// As [`open_beneath`]. May block.
@@ -80,8 +80,8 @@ pub fn open_beneath_with(
     if !kernel::has_openat2() {
         return open_by_walking(root, relative, symlinks, access_time);
     }
-    // openat2(2): EAGAIN where a folder was renamed meanwhile, anywhere on the machine, and the
-    // kernel cannot vouch for a `..`. Renames that do not stop must not stop opening.
+    // openat2(2): EAGAIN where a directory was renamed meanwhile, anywhere on the machine, and the
+    // kernel cannot verify a `..`. Continuous renames must not stop opening.
     for _ in 0..8 {
         match open_resolved(root, relative, symlinks, access_time, ResolveFlags::empty()) {
             Err(Errno::AGAIN) => {}
@@ -91,13 +91,14 @@ pub fn open_beneath_with(
     open_by_walking(root, relative, symlinks, access_time)
 }
 
-/// As [`open_beneath`], if everything that the path's look-up needs is in memory
-/// (`RESOLVE_CACHED`): the loop may call it. `None` where the disk, or a file system that asks
-/// somebody else, would be needed.
+/// Like [`open_beneath`], if everything that resolving the path needs is in memory
+/// (`RESOLVE_CACHED`): an event loop may call it. `None` if the disk, or another process or host,
+/// would be needed.
 ///
-/// A name that is known not to exist is an error here as well. Some file systems still work at the
-/// open itself (network, FUSE): keep this to roots that [`crate::page_cache::file_system_kind`] calls local. What
-/// is mounted below such a root is `None` too (`RESOLVE_NO_XDEV`), and everything is without `openat2`.
+/// A name that is known not to exist is an error here as well. Some file systems still block at the
+/// open itself (network, FUSE): use this only for roots that
+/// [`crate::page_cache::file_system_kind`] reports as local. Mounts below such a root are `None`
+/// too (`RESOLVE_NO_XDEV`), and so is everything without `openat2`.
 ///
 /// # Errors
 /// As [`open_beneath`].
@@ -105,7 +106,7 @@ pub fn open_beneath_cached(root: &OwnedFd, relative: &[u8]) -> io::Result<Option
     open_beneath_cached_with(root, relative, Symlinks::Beneath, AccessTime::Updated)
 }
 
-/// As [`open_beneath_cached`], with a say about symbolic links and the time of access.
+/// Like [`open_beneath_cached`], with choices for symbolic links and the access time.
 ///
 /// # Errors
 /// As [`open_beneath`].
@@ -121,15 +122,15 @@ pub fn open_beneath_cached_with(
     let cached = ResolveFlags::CACHED | ResolveFlags::NO_XDEV;
     match open_resolved(root, relative, symlinks, access_time, cached) {
         Ok(file) => Ok(Some(file)),
-        // EINVAL: a kernel before 5.12 does not know the flag. EXDEV: a mount, or a way out of the root,
-        // which the open that may wait tells apart.
+        // EINVAL: a kernel before 5.12 does not know the flag. EXDEV: a mount, or a way out of the
+        // root, which the blocking open distinguishes.
         Err(Errno::AGAIN | Errno::INVAL | Errno::XDEV) => Ok(None),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Opens one name in `folder` for reading if no disk is needed for it (`RESOLVE_CACHED`), following no
-/// link; `None` also where the kernel cannot tell. For a loop.
+/// Opens one name in `folder` for reading if no disk is needed for it (`RESOLVE_CACHED`), following
+/// no link; `None` also where the kernel cannot tell. An event loop may call it.
 pub fn open_name_cached(folder: impl AsFd, name: &str) -> Option<File> {
     if !kernel::has_openat2() {
         return None;
@@ -155,7 +156,7 @@ fn open_resolved(
     let links = match symlinks {
         Symlinks::Beneath => ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS,
         Symlinks::Never => ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS,
-        // What the kernel would refuse otherwise.
+        // As the kernel would refuse it with the other flags.
         Symlinks::Anywhere if escapes_root(relative) => return Err(Errno::XDEV),
         Symlinks::Anywhere => ResolveFlags::NO_MAGICLINKS,
     };
@@ -169,7 +170,7 @@ fn open_resolved(
     Ok(File::from(fd))
 }
 
-/// As [`open_beneath_with`] where there is no `openat2`.
+/// Like [`open_beneath_with`] where there is no `openat2`.
 fn open_by_walking(
     root: &OwnedFd,
     relative: &[u8],
@@ -195,14 +196,15 @@ fn read_flags(access_time: AccessTime) -> OFlags {
     OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY | noting
 }
 
-/// Whether a path could lead out of its root without a symbolic link: it is absolute or goes up.
+/// Whether a path could lead out of its root without a symbolic link: it is absolute or contains
+/// `..`.
 fn escapes_root(relative: &[u8]) -> bool {
     let mut parts = relative.split(|&byte| byte == b'/');
     relative.starts_with(b"/") || parts.any(|part| part == b"..")
 }
 
-/// The path at which an open file or folder is, without symbolic links (`/proc/self/fd`). That of one
-/// which has no name any more ends in ` (deleted)`. Waits for no disk.
+/// The path of an open file or directory, without symbolic links (`/proc/self/fd`). That of an
+/// unlinked one ends in ` (deleted)`. Does not wait for a disk.
 ///
 /// # Errors
 /// When `/proc` is not mounted.
@@ -215,8 +217,8 @@ pub fn fd_path(file: impl AsFd) -> io::Result<std::path::PathBuf> {
     Ok(std::ffi::OsString::from_vec(path.into_bytes()).into())
 }
 
-/// Reads at `offset` only what is in memory already (`preadv2` with `RWF_NOWAIT`): the loop may call
-/// it.
+/// Reads at `offset` only bytes that are in memory (`preadv2` with `RWF_NOWAIT`): an event loop may
+/// call it.
 ///
 /// # Errors
 /// `WouldBlock` when the first byte would need the disk; `Unsupported` where the file system cannot
@@ -231,18 +233,19 @@ pub fn read_at_if_cached(file: &File, buffer: &mut [u8], offset: u64) -> io::Res
     )?)
 }
 
-/// Reads at `offset`, waiting for the disk if need be. Blocks.
+/// Reads at `offset`, waiting for the disk if necessary. Blocks.
 ///
 /// # Errors
-/// What `pread` says.
+/// Those of `pread`.
 pub fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
     file.read_at(buffer, offset)
 }
 
-/// A file without a name in `dir`: gone with its last descriptor, however the process ends. Blocks.
+/// Creates a file without a name in `dir`: deleted with its last descriptor, however the process
+/// ends. Blocks.
 ///
 /// # Errors
-/// What the file system says; falls back to create-and-unlink where `O_TMPFILE` is not known.
+/// Those of the file system; falls back to create-and-unlink where `O_TMPFILE` is not known.
 pub fn unnamed_temp_file(dir: &Path) -> io::Result<File> {
     let mode = Mode::RUSR | Mode::WUSR;
     match rustix::fs::open(dir, OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC, mode) {
@@ -261,11 +264,11 @@ pub fn unnamed_temp_file(dir: &Path) -> io::Result<File> {
     }
 }
 
-/// An anonymous file in memory that holds `content`, positioned at its start; a nameless one in the folder
-/// for temporary files where there is no `memfd_create`.
+/// Creates an anonymous file in memory that holds `content`, positioned at its start; without
+/// `memfd_create`, an unnamed temporary file.
 ///
 /// # Errors
-/// What `memfd_create` says, or the folder's file system.
+/// Those of `memfd_create`, or of the temporary directory's file system.
 pub fn memfd_with_content(name: &str, content: &[u8]) -> io::Result<OwnedFd> {
     let file = match kernel::has_memfd() {
         true => File::from(rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC)?),
@@ -278,7 +281,7 @@ pub fn memfd_with_content(name: &str, content: &[u8]) -> io::Result<OwnedFd> {
 /// The resident memory of process `pid` in bytes, from `/proc`. Blocks for some microseconds.
 ///
 /// # Errors
-/// When the process is gone.
+/// When the process has exited.
 pub fn process_rss_bytes(pid: u32) -> io::Result<u64> {
     #[expect(
         clippy::disallowed_methods,
@@ -292,12 +295,12 @@ pub fn process_rss_bytes(pid: u32) -> io::Result<u64> {
         .ok_or_else(|| io::Error::other("unreadable statm"))
 }
 
-/// The proportional set size of process `pid` in bytes: its own memory, and its share of what it shares with
-/// others. The kernel walks the whole address space: some milliseconds for a large process. Of a process of
-/// another user, whose memory this one may not look at, it is the resident set size.
+/// The proportional set size of process `pid` in bytes: its own memory, and its share of shared
+/// memory. The kernel walks the whole address space: some milliseconds for a large process. For a
+/// process of another user, whose memory this one may not inspect, it is the resident set size.
 ///
 /// # Errors
-/// When the process is gone.
+/// When the process has exited.
 pub fn process_pss_bytes(pid: u32) -> io::Result<u64> {
     match read_pss_bytes(pid) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => process_rss_bytes(pid),
@@ -363,10 +366,11 @@ mod tests {
     fn cached_open_succeeds_from_memory_or_fails() {
         let dir = tree("cached");
         let root = open_root(&dir.join("root")).unwrap();
-        // Just made, so its names are in memory.
+        // Just created, so its names are in memory.
         let found = open_beneath_cached(&root, b"sub/a.txt").unwrap();
         assert!(found.is_some());
-        // A name that nobody looked up may be one on the disk, unless the whole folder is known.
+        // A name that was never looked up may exist on the disk, unless the whole directory is
+        // known.
         match open_beneath_cached(&root, b"sub/nothing") {
             Ok(found) => assert!(found.is_none()),
             Err(error) => assert_eq!(error.kind(), io::ErrorKind::NotFound),

@@ -1,14 +1,15 @@
-//! What a server in wrong hands may send to its launcher, for the fuzzer:
+//! Messages that a compromised server may send to its launcher, for the fuzzer:
 //! `fuzz/fuzz_targets/launcher_order.rs`.
 //!
 //! # Invariants
 //! - No bytes panic, and an order is no larger than a few times its bytes.
-//! - An order that is carried out runs as a user of the list or as the server, in a sandbox unless that
-//!   user may go without; or it is the one for the next server.
+//! - An order that is carried out runs as a user of the list or as the server, in a sandbox unless
+//!   that user may do without; or it is the one for the next server.
 
 use crate::process::launcher::fuzzing;
 
-/// Reads `bytes` as an order, and asks whether it may be carried out; then as an answer.
+/// Decodes `bytes` as an order and checks whether it may be carried out; then decodes them as a
+/// reply.
 pub fn read_order(bytes: &[u8]) {
     fuzzing::read_order(bytes);
     fuzzing::read_answer(bytes);
@@ -20,7 +21,7 @@ mod tests {
 
     #[test]
     fn orders_of_any_bytes_get_no_rights_but_those_of_the_list() {
-        // A small generator: the fuzzer finds more, and is not always there.
+        // A small generator: the fuzzer finds more, but does not always run.
         let mut state = 5_u64;
         let mut next = move || {
             state = state

@@ -1,10 +1,12 @@
-//! Walls between processes: what keeps others out of this one, and which calls a program may make.
+//! Isolation between processes: keeps others out of this one, and limits the calls of started
+//! programs.
 //!
-//! `penstock` shuts its own process at the start ([`deny_inspection`]) and keeps descriptors that
-//! it was started with to itself ([`mark_all_close_on_exec`]); `apps` starts programs within a [`Sandbox`].
+//! `penstock` closes its own process to inspection at the start ([`deny_inspection`]) and keeps
+//! inherited descriptors to itself ([`mark_all_close_on_exec`]); `apps` starts programs within a
+//! [`Sandbox`].
 //!
 //! # Invariants
-//! - A descriptor that nobody passed on by name reaches no program that is started.
+//! - A started program receives only descriptors that are passed on explicitly.
 
 mod access;
 pub(crate) mod listener;
@@ -21,29 +23,30 @@ pub use access::{Access, FileAccess};
 pub(crate) use sandbox::{Filters, group_of};
 pub use sandbox::{MissingIsolation, Sandbox, missing_isolation};
 
-/// Descriptors above the standard streams.
+/// First descriptor above the standard streams.
 const FIRST_FD: libc::c_uint = 3;
 
-/// Where a kernel can neither mark all descriptors in one call nor list them, so many are tried.
+/// Number of descriptors that are tried where a kernel can neither mark all in one call nor list
+/// them.
 const MAX_TRIED_FD: RawFd = 65_536;
 
-/// Lets no process of the same user read this one's memory, its environment or its descriptors,
-/// trace it or copy one of its descriptors; and it leaves no core file. Holds until the process
-/// becomes another user or another program: say it again then.
+/// Lets no process of the same user read this one's memory, environment or descriptors, trace it or
+/// copy one of its descriptors; it also leaves no core file. Lasts until the process switches users
+/// or executes another program: call it again then.
 ///
 /// # Errors
-/// What `prctl(PR_SET_DUMPABLE)` says.
+/// Those of `prctl(PR_SET_DUMPABLE)`.
 pub fn deny_inspection() -> io::Result<()> {
     Ok(rustix::process::set_dumpable_behavior(
         DumpableBehavior::NotDumpable,
     )?)
 }
 
-/// Marks each descriptor but the standard streams so that no program inherits it that is started
-/// from now on. For the start of a process: what it opens itself is marked anyway.
+/// Marks each descriptor but the standard streams close-on-exec. For the start of a process:
+/// descriptors that it opens itself are marked anyway.
 ///
 /// # Errors
-/// Only where there is neither `close_range` (Linux 5.11) nor `/proc`: what `getrlimit` says.
+/// Only where there is neither `close_range` (Linux 5.11) nor `/proc`: those of `getrlimit`.
 pub fn mark_all_close_on_exec() -> io::Result<()> {
     #[expect(unsafe_code, reason = "descriptors are named by number")]
     // SAFETY: numbers only; no descriptor is closed by it, only a flag of each is set.
@@ -84,7 +87,7 @@ pub(crate) fn open_fd_numbers() -> io::Result<Vec<RawFd>> {
     Ok(numbers)
 }
 
-/// A number with nothing behind it is refused, which is fine.
+/// A number that is not open is refused, which is fine.
 fn set_close_on_exec(number: RawFd) {
     #[expect(unsafe_code, reason = "descriptors are named by number")]
     // SAFETY: fcntl(F_SETFD) on a number sets a flag and closes nothing.
@@ -112,7 +115,7 @@ mod tests {
 
     #[test]
     fn all_fds_but_the_standard_streams_are_close_on_exec() {
-        // One of a high number: the list is not walked up to the first gap only.
+        // A high number: the list does not end at the first gap.
         let high = rustix::io::fcntl_dupfd_cloexec(leaked(), 700).unwrap();
         for mark_all in [mark_all_close_on_exec, mark_each_close_on_exec] {
             rustix::io::fcntl_setfd(&high, rustix::io::FdFlags::empty()).unwrap();

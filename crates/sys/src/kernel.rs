@@ -1,12 +1,12 @@
-//! Recent system calls that a kernel or a sandbox may lack: which are there, found out once each.
+//! Recent system calls that a kernel or a sandbox may lack, each detected once.
 //!
-//! Asked by `file` and `process`, which serve each missing call another way, and by `penstock`, which says at
-//! the start what is missing. A kernel without a call answers `ENOSYS`; a filter (seccomp: systemd, Docker,
-//! gVisor) answers that, `EPERM` or `EACCES`.
+//! Used by `file` and `process`, which replace each missing call, and by `penstock`, which reports
+//! missing calls at the start. A kernel without a call returns `ENOSYS`; a filter (seccomp:
+//! systemd, Docker, gVisor) returns that, `EPERM` or `EACCES`.
 //!
 //! # Invariants
 //!
-//! - Nothing here fails: a call that cannot be asked about for want of descriptors counts as present.
+//! - Nothing here fails: a call that cannot be tested for lack of descriptors counts as present.
 
 use std::io::IoSliceMut;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -20,7 +20,7 @@ use rustix::pipe::{SpliceFlags, splice, vmsplice};
 use rustix::process::PidfdFlags;
 use rustix::time::{TimerfdClockId, TimerfdFlags};
 
-/// A recent call, and what is served another way without it.
+/// A missing call, and its replacement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MissingCall {
     /// Its name.
@@ -29,7 +29,7 @@ pub struct MissingCall {
     pub fallback: &'static str,
 }
 
-/// Whether an error of a call means that there is no such call for this process.
+/// Whether an error of a call means that this process does not have the call.
 #[must_use]
 pub(crate) fn is_denied(error: Errno) -> bool {
     matches!(error, Errno::NOSYS | Errno::PERM | Errno::ACCESS)
@@ -64,7 +64,7 @@ pub(crate) fn has_pidfd() -> bool {
     })
 }
 
-/// `pidfd_send_signal` with no signal, as `kill(2)` tests for a process.
+/// `pidfd_send_signal` with signal 0, which tests for a process as in `kill(2)`.
 fn test_signal(pidfd: &OwnedFd) -> Result<(), Errno> {
     let (none, flags) = (std::ptr::null::<libc::siginfo_t>(), 0_u32);
     #[expect(unsafe_code, reason = "rustix sends only signals that there are")]
@@ -84,7 +84,7 @@ fn test_signal(pidfd: &OwnedFd) -> Result<(), Errno> {
     }
 }
 
-/// Whether a file's state is told by `statx` (Linux 4.11; forbidden by Docker's filters before 18.04).
+/// Whether `statx` works (Linux 4.11; forbidden by Docker's filters before 18.04).
 pub(crate) fn has_statx() -> bool {
     static FOUND: OnceLock<bool> = OnceLock::new();
     *FOUND.get_or_init(|| {
@@ -98,7 +98,7 @@ pub(crate) fn has_statx() -> bool {
     })
 }
 
-/// Whether there are files in memory without a name (`memfd_create`, Linux 3.17).
+/// Whether anonymous files in memory work (`memfd_create`, Linux 3.17).
 pub(crate) fn has_memfd() -> bool {
     static FOUND: OnceLock<bool> = OnceLock::new();
     *FOUND.get_or_init(|| is_available(rustix::fs::memfd_create(c"penstock", MemfdFlags::CLOEXEC)))
@@ -117,7 +117,7 @@ pub(crate) fn has_sendfile() -> bool {
     })
 }
 
-/// Whether what is in memory can be read without a wait (`preadv2`, Linux 4.6).
+/// Whether cached bytes can be read without a wait (`preadv2`, Linux 4.6).
 fn has_preadv2() -> bool {
     let nowhere = rustix::fs::open(c"/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
     let mut byte = [0];
@@ -132,7 +132,7 @@ fn has_preadv2() -> bool {
     })
 }
 
-/// Whether bytes in memory go to a socket by reference (`vmsplice` and `splice`).
+/// Whether bytes in memory can be sent to a socket by reference (`vmsplice` and `splice`).
 fn has_splice() -> bool {
     let nowhere = rustix::fs::open(c"/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
     nowhere.map_or(true, |fd| {
@@ -144,9 +144,8 @@ fn has_splice() -> bool {
     })
 }
 
-/// The calls without which nothing works, of those that this process does not have. All are of
-/// Linux
-/// 2.6.28 or older, so only a sandbox forbids them.
+/// The missing calls without which nothing works. All are of Linux 2.6.28 or older, so only a
+/// sandbox forbids them.
 #[must_use]
 pub fn missing_essentials() -> Vec<&'static str> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
@@ -168,7 +167,7 @@ pub fn missing_essentials() -> Vec<&'static str> {
     missing.map(|(_, name)| name).collect()
 }
 
-/// Whether the pages of a file in memory are counted (`cachestat`, Linux 6.5).
+/// Whether the cached pages of a file can be counted (`cachestat`, Linux 6.5).
 fn has_cachestat() -> bool {
     static FOUND: OnceLock<bool> = OnceLock::new();
     *FOUND.get_or_init(|| {

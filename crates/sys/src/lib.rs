@@ -1,8 +1,8 @@
-//! The kernel: sockets, descriptors sent over sockets, files opened beneath a root, the page cache,
-//! processes; and the process's memory allocator.
+//! The kernel interface: sockets, descriptors sent over sockets, files opened beneath a root, the
+//! page cache, processes; and the process's memory allocator.
 //!
-//! Every other crate reaches the operating system through here or through the standard library; this
-//! is the only crate where `unsafe` compiles. Functions are thin: one system call or one short
+//! Every other crate reaches the operating system through here or through the standard library;
+//! this is the only crate where `unsafe` compiles. Functions are thin: one system call or one short
 //! sequence each, `io::Result` out, no policy, no logging, no clock. Callers: `runtime` (streams,
 //! listeners), `files` (opening and reading), `apps` (workers and their sockets).
 

@@ -1,14 +1,16 @@
-//! Folders for the sockets of processes: gone with their owner, or at the next start if that was killed.
+//! Directories for the sockets of processes, removed by their owner, or at the next start if that
+//! was killed.
 //!
-//! Used by `apps` for the processes that are told where to listen. The owner keeps a lock on its folder, which
-//! the kernel lets go however the process ends: so nobody has to trust a process id, which may be another's by
-//! then, or of another container that shares the folder above.
+//! Used by `apps` for processes that are told where to listen. The owner keeps a lock on its
+//! directory, which the kernel releases however the process ends. This does not rely on a process
+//! id, which may be reused or belong to another container that shares the parent directory.
 //!
 //! # Invariants
 //!
-//! - A folder is removed only if it is this user's, entered by nobody else, and nobody has its lock.
-//! - In it only sockets that have the name of one of ours, and files beside them whose names begin so, are
-//!   removed: a folder with anything else stays.
+//! - A directory is removed only if this user owns it, no other user may enter it, and it is not
+//!   locked.
+//! - Only sockets that have the name of one of ours, and files whose names begin with that, are
+//!   removed from it: a directory with anything else stays.
 //! - No link is followed.
 
 use std::fs::DirBuilder;
@@ -20,7 +22,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, Dir, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-/// A folder of our own, removed with all in it when this is dropped.
+/// A locked directory, removed with its content on drop.
 #[derive(Debug)]
 pub struct LockedDir {
     path: PathBuf,
@@ -28,17 +30,17 @@ pub struct LockedDir {
 }
 
 impl LockedDir {
-    /// Makes `path`, for this user alone.
+    /// Creates `path`, for this user alone.
     ///
     /// # Errors
-    /// `AlreadyExists` when something has that name, otherwise what `mkdir` says.
+    /// `AlreadyExists` when the name is taken, otherwise those of `mkdir`.
     pub fn create(path: PathBuf) -> io::Result<Self> {
         DirBuilder::new().mode(0o700).create(&path)?;
         let lock = rustix::fs::open(&path, DIR_FLAGS, Mode::empty())?;
-        // A file system without locks: nobody else can lock it either, so it is left alone.
+        // On a file system without locks no other process can lock it either, so it is left alone.
         let locked = rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive);
         if locked == Err(Errno::WOULDBLOCK) {
-            // Somebody who looks for what was left was quicker.
+            // A process that removes abandoned directories was quicker.
             return Err(io::ErrorKind::AlreadyExists.into());
         }
         let (ours, there) = (rustix::fs::fstat(&lock)?, rustix::fs::lstat(&path));
@@ -49,7 +51,7 @@ impl LockedDir {
         Ok(Self { path, _lock: lock })
     }
 
-    /// Where it is.
+    /// Its path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -58,22 +60,22 @@ impl LockedDir {
 
 impl Drop for LockedDir {
     fn drop(&mut self) {
-        // What cannot be removed is a few empty files in a folder for temporary ones.
+        // At worst some empty files stay in a temporary directory.
         let _ = std::fs::remove_dir_all(&self.path);
     }
 }
 
-/// How a folder is opened that may have been put there by anybody.
+/// Flags to open a directory that any process may have placed there.
 const DIR_FLAGS: OFlags = OFlags::RDONLY
     .union(OFlags::DIRECTORY)
     .union(OFlags::NOFOLLOW)
     .union(OFlags::CLOEXEC);
 
-/// The end of a socket's name in such a folder.
+/// Suffix of a socket's name in such a directory.
 const SOCKET_SUFFIX: &[u8] = b".sock";
 
-/// Removes the folders in `parent` whose names begin with `prefix` and whose owners are gone; how many.
-/// Blocks.
+/// Removes the directories in `parent` whose names begin with `prefix` and whose owners have
+/// exited; returns their number. Blocks.
 ///
 /// # Errors
 /// When `parent` cannot be read.
@@ -98,7 +100,7 @@ pub fn remove_abandoned(parent: &Path, prefix: &str) -> io::Result<usize> {
     Ok(removed.count())
 }
 
-/// Whether a folder is ours and nobody's any more; if so it is locked as long as it is open.
+/// Whether a directory is ours and abandoned; if so it is locked while it is open.
 fn is_abandoned(folder: &OwnedFd) -> bool {
     let is_ours = rustix::fs::fstat(folder).is_ok_and(|stat| {
         stat.st_uid == rustix::process::geteuid().as_raw() && stat.st_mode & 0o777 == 0o700
@@ -106,7 +108,7 @@ fn is_abandoned(folder: &OwnedFd) -> bool {
     is_ours && rustix::fs::flock(folder, FlockOperation::NonBlockingLockExclusive).is_ok()
 }
 
-/// Removes what we may have left in it.
+/// Removes the files in it that we may have created.
 fn remove_own_files(folder: &OwnedFd) -> io::Result<()> {
     for entry in Dir::read_from(folder)? {
         let entry = entry?;
@@ -118,8 +120,8 @@ fn remove_own_files(folder: &OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether a name is a number and `.sock`, of a socket; or such a name and more, of a plain file: programs put
-/// locks beside their sockets.
+/// Whether it is a socket named by a number and `.sock`, or a plain file whose name continues such
+/// a name: programs put locks beside their sockets.
 fn is_own_file(folder: std::os::fd::BorrowedFd<'_>, name: &[u8]) -> bool {
     let digits = name.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let Some(rest) = name[digits..].strip_prefix(SOCKET_SUFFIX) else {
@@ -142,7 +144,7 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
     use std::os::unix::net::UnixListener;
 
-    /// A folder above, gone with its test.
+    /// A parent directory, removed with its test.
     struct Parent(PathBuf);
 
     impl Parent {
@@ -154,7 +156,7 @@ mod tests {
             Self(path)
         }
 
-        /// A folder as one who was killed leaves it.
+        /// A directory as a killed owner leaves it.
         fn abandoned(&self, name: &str) -> PathBuf {
             let path = self.0.join(name);
             DirBuilder::new().mode(0o700).create(&path).unwrap();

@@ -1,12 +1,12 @@
-//! Where the cgroup of this process is, for each controller.
+//! Finds the cgroup of this process for each controller.
 //!
-//! Read by `cgroup` from `/proc/self/cgroup` and `/proc/self/mountinfo`; nothing else is assumed
-//! about where a host, a container or a service manager puts them. Pure.
+//! `cgroup` passes the texts of `/proc/self/cgroup` and `/proc/self/mountinfo`; nothing else is
+//! assumed about where a host, a container or a service manager puts cgroups. Pure.
 //!
 //! # Invariants
 //! - A controller of a version 1 hierarchy is never looked for in version 2: the kernel has it in
 //!   one.
-//! - A cgroup outside of what is mounted here has no place.
+//! - A cgroup outside of the mounted hierarchies has no place.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -33,7 +33,7 @@ pub(super) struct Place {
 pub(super) enum NoPlace {
     /// The kernel does not have the controller, or any cgroups.
     NotInKernel,
-    /// Its hierarchy is not mounted here, or the own cgroup is outside of what is.
+    /// Its hierarchy is not mounted here, or the own cgroup is outside of the mounted part.
     NotMounted,
 }
 
@@ -46,7 +46,7 @@ pub(super) fn find(
     let (version, path) = membership(controller, cgroup).ok_or(NoPlace::NotInKernel)?;
     let mounts = mountinfo.lines().filter_map(Mount::read);
     let mounts = mounts.filter(|mount| mount.has(version, controller));
-    // What is mounted last lies on top.
+    // The last mount is on top.
     let mut folders: Vec<_> = mounts.filter_map(|mount| mount.folder(path)).collect();
     folders.reverse();
     match folders.is_empty() {
@@ -59,7 +59,7 @@ pub(super) fn find(
 fn membership(controller: Controller, cgroup: &str) -> Option<(Version, &Path)> {
     let mut unified = None;
     for line in cgroup.lines() {
-        // The path is last and may have colons in it.
+        // The path is last and may contain colons.
         let mut parts = line.splitn(3, ':');
         let (Some(number), Some(names), Some(path)) = (parts.next(), parts.next(), parts.next())
         else {
@@ -77,7 +77,7 @@ fn membership(controller: Controller, cgroup: &str) -> Option<(Version, &Path)> 
 
 /// One mounted hierarchy.
 struct Mount<'a> {
-    /// The cgroup that is its root.
+    /// The cgroup at its root.
     root: PathBuf,
     point: PathBuf,
     kind: &'a str,
@@ -85,9 +85,9 @@ struct Mount<'a> {
 }
 
 impl<'a> Mount<'a> {
-    /// A line of mountinfo (proc(5)), if it is about cgroups.
+    /// Parses a line of mountinfo (proc(5)), if it is about cgroups.
     fn read(line: &'a str) -> Option<Self> {
-        // Optional fields end with a dash of their own; no path has a space in it here.
+        // Optional fields end with a separate dash; no path contains a space here.
         let (about, file_system) = line.split_once(" - ")?;
         let mut about = about.split(' ').skip(3);
         let (root, point) = (about.next()?, about.next()?);
@@ -162,7 +162,7 @@ mod tests {
         }
     }
 
-    /// A hierarchy for each controller, and an empty one of version 2 beside them.
+    /// A hierarchy for each controller, and an empty one of version 2.
     const HYBRID: (&str, &str) = (
         "8:pids:/\n4:memory:/jobs/a:b\n2:cpuacct:/other\n1:cpu,cpuset:/\n9:name=systemd:/\n0::/\n",
         "31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755\n\
@@ -180,7 +180,7 @@ mod tests {
         assert_eq!(of(Memory).1, "/sys/fs/cgroup/memory/jobs/a:b");
         assert_eq!(of(Cpu).1, "/sys/fs/cgroup/cpu,cpuset");
         assert_eq!(of(Cpu).0, Version::V1);
-        // What version 1 does not have is in version 2.
+        // A controller that version 1 does not have is in version 2.
         let cgroup = HYBRID.0.replace("8:pids:/\n", "");
         assert_eq!(
             found(Tasks, &cgroup, HYBRID.1),
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn a_container_sees_its_own_part() {
-        // With a namespace of its own the root of both is the container's cgroup.
+        // With its own namespace, the root of both is the container's cgroup.
         let mountinfo = "9 8 0:27 / /sys/fs/cgroup ro - cgroup2 cgroup rw\n";
         assert_eq!(found(Memory, "0::/\n", mountinfo).1, "/sys/fs/cgroup");
         // Without one, paths are the host's, and a part of the hierarchy is mounted.
@@ -202,7 +202,7 @@ mod tests {
             found(Memory, below, mountinfo).1,
             "/sys/fs/cgroup/memory/app"
         );
-        // A part that only begins with the same letters is another.
+        // A path that only shares a prefix is another.
         for cgroup in ["7:memory:/docker/4f12\n", "7:memory:/\n"] {
             assert_eq!(
                 find(Memory, cgroup, mountinfo),

@@ -1,4 +1,4 @@
-//! Bounds as they are written, and what is missing where: folders stand in for the kernel.
+//! Limits as they are written, and missing controllers: plain directories stand in for the kernel.
 
 use super::*;
 
@@ -13,7 +13,7 @@ fn plan(name: &str) -> GroupPlan {
     }
 }
 
-/// A folder in which the files of a cgroup are plain ones.
+/// A directory in which the files of a cgroup are plain ones.
 struct Fake(PathBuf);
 
 impl Fake {
@@ -120,7 +120,7 @@ fn a_server_moves_to_a_child_before_others_get_controllers() {
     assert_eq!(fake.text("penstock-server/cgroup.procs"), "0");
     assert_eq!(fake.text("cgroup.subtree_control"), "+pids");
     assert_eq!(fake.text("penstock-server/cpu.weight"), "300");
-    // Where the file is not to be written, it goes back.
+    // If the file cannot be written, the process moves back.
     let fake = Fake::new("back");
     let mut parent = fake.parent(&[Controller::Tasks, Controller::Memory]);
     fake.write("penstock-server/cgroup.procs", "");
@@ -183,7 +183,7 @@ fn a_process_that_waits_for_the_server_moves_with_it() {
     }
     let waiting = Pid::from_raw(4321);
     assert!(parent.enter_child(3, waiting).is_empty());
-    // The last that was written.
+    // The last value written.
     assert_eq!(fake.text("penstock-server/cgroup.procs"), "4321");
 }
 
@@ -196,7 +196,7 @@ fn a_cgroup_cannot_be_opened_by_others() {
         make_folder(&path).unwrap();
         let mode = std::fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o711);
-        // One that was left by an older server.
+        // One that an older server left.
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
     }
 }

@@ -1,6 +1,5 @@
-//! How much of its bounds a cgroup uses, and how often it ran into them.
-//!
-//! A part of `cgroup`: the texts of the kernel's files, in version 1 and 2, as numbers.
+//! Reads a cgroup's resource usage and limit events from the kernel's files, in version 1 and 2;
+//! used by `cgroup`.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -8,43 +7,43 @@ use std::time::{Duration, Instant};
 use super::Controller;
 use super::place::Version;
 
-/// What a cgroup uses and has been refused, since it was made.
+/// Usage and refusals of a cgroup since its creation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Processes and threads; none where they are not counted.
     pub tasks: Option<u64>,
-    /// Bytes of memory, the page cache of its files included; likewise.
+    /// Bytes of memory, including the page cache of its files; none where they are not counted.
     pub memory: Option<u64>,
     /// Processes and threads that could not be started.
     pub tasks_refused: u64,
-    /// Whether its bound on memory has been met.
+    /// Whether its memory limit has been reached.
     pub has_met_memory_bound: bool,
-    /// Processes that were killed for want of memory, whether it was its bound or the machine's.
+    /// Processes that were killed for lack of memory, of the cgroup or of the machine.
     pub out_of_memory_kills: u64,
-    /// How long its processes have waited for their share of processors.
+    /// How long its processes have waited because of the CPU limit.
     pub throttled: Duration,
 }
 
-/// What a cgroup uses, and what has happened in it since it was last looked at.
+/// Usage of a cgroup, and events since the previous reading.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Reading {
-    /// All of it.
+    /// The usage.
     pub usage: Usage,
     /// Processes and threads that could not be started since.
     pub tasks_refused: u64,
-    /// Processes that were killed for want of memory since.
+    /// Processes that were killed for lack of memory since.
     pub out_of_memory_kills: u64,
-    /// How long its processes have waited for their share of processors since.
+    /// How long its processes have waited because of the CPU limit since.
     pub throttled: Duration,
-    /// Whether one was killed a moment ago because the cgroup's bound on memory was met, whoever
-    /// has seen it first.
+    /// Whether a process was killed recently because the cgroup's memory limit was reached, even if
+    /// an earlier reading has reported it.
     pub is_out_of_memory: bool,
 }
 
-/// How long a process that was killed explains the end of another that is told a moment later.
+/// How long an out-of-memory kill explains a process exit that is reported later.
 const LATELY: Duration = Duration::from_secs(5);
 
-/// What was seen of a cgroup last.
+/// The previous reading of a cgroup.
 #[derive(Debug, Default)]
 pub(super) struct Last {
     usage: Usage,
@@ -52,7 +51,7 @@ pub(super) struct Last {
 }
 
 impl Last {
-    /// Takes note of what is seen now.
+    /// Records the present usage and compares it with the previous one.
     pub(super) fn compare(&mut self, usage: Usage, now: Instant) -> Reading {
         let before = std::mem::replace(&mut self.usage, usage);
         let kills = usage.out_of_memory_kills;
@@ -72,7 +71,7 @@ impl Last {
 }
 
 impl Usage {
-    /// Adds what a controller says in the folder of a cgroup.
+    /// Adds the values of a controller in the directory of a cgroup.
     pub(super) fn read(&mut self, path: &Path, version: Version, controller: Controller) {
         let text = |file: &str| super::read(path, file);
         let number = |file: &str| text(file).trim().parse::<u64>().ok();
@@ -83,7 +82,7 @@ impl Usage {
             }
             (Controller::Memory, Version::V1) => {
                 self.memory = number("memory.usage_in_bytes");
-                // The counts of failures leave those out that the bound with swap has caused.
+                // The failure counts omit those caused by the limit with swap.
                 self.has_met_memory_bound = ["memory", "memory.memsw"].iter().any(|kind| {
                     let most = number(&format!("{kind}.max_usage_in_bytes"));
                     let limit = number(&format!("{kind}.limit_in_bytes"));
@@ -123,7 +122,7 @@ fn field(text: &str, name: &str) -> u64 {
 mod tests {
     use super::*;
 
-    /// A folder with the files of a cgroup.
+    /// A directory with the files of a cgroup.
     struct Folder(std::path::PathBuf);
 
     impl Folder {
@@ -218,7 +217,7 @@ mod tests {
         usage.out_of_memory_kills = 2;
         usage.has_met_memory_bound = true;
         assert!(last.compare(usage, later(2)).is_out_of_memory);
-        // Whoever looks a moment later is told as well, and no longer.
+        // A reading a moment later reports it as well, but no longer than that.
         let reading = last.compare(usage, later(7));
         assert!(reading.is_out_of_memory && reading.out_of_memory_kills == 0);
         assert!(!last.compare(usage, later(8)).is_out_of_memory);

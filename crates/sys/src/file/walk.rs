@@ -1,15 +1,16 @@
-//! Opening beneath a root without `openat2`: folder by folder, no link followed by the kernel.
+//! Opens paths beneath a root without `openat2`: directory by directory, with no link followed by
+//! the kernel.
 //!
-//! Used by `file` where that call is missing (Linux before 5.6) or forbidden (systemd's `RestrictSUIDSGID`,
-//! older Docker, gVisor). The answers are those of `openat2`, errors included.
+//! Used by `file` where that call is missing (Linux before 5.6) or forbidden (systemd's
+//! `RestrictSUIDSGID`, older Docker, gVisor). Results equal those of `openat2`, errors included.
 //!
 //! # Invariants
 //!
-//! - Each step opens one name in an open folder with `O_NOFOLLOW`: whoever changes the tree meanwhile
-//!   cannot make a step lead elsewhere.
-//! - `..` never asks the kernel for a parent: the folders above are opened anew from the root, by the
-//!   names that led down.
-//! - A path has at most [`MAX_STEPS`] steps, links and their texts included.
+//! - Each step opens one name in an open directory with `O_NOFOLLOW`: a concurrent change of the
+//!   tree cannot make a step lead elsewhere.
+//! - `..` never asks the kernel for a parent: the directories above are opened again from the root,
+//!   by the names that led down.
+//! - A path has at most [`MAX_STEPS`] steps, links and their targets included.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -22,16 +23,17 @@ use rustix::io::Errno;
 
 use super::Symlinks;
 
-/// Links in one path, as many as the kernel follows (path_resolution(7)).
+/// Maximum links in one path, as many as the kernel follows (path_resolution(7)).
 const MAX_LINKS: usize = 40;
 
-/// Longest path, its end included (path_resolution(7)).
+/// Longest path, with its terminator (path_resolution(7)).
 const MAX_PATH_BYTES: usize = 4096;
 
-/// Opens for one path: one of [`MAX_PATH_BYTES`] has at most half as many names.
+/// Maximum opens for one path: one of [`MAX_PATH_BYTES`] has at most half as many names.
 const MAX_STEPS: usize = 4096;
 
-/// Opens `relative` beneath `root` as `openat2` does with `RESOLVE_BENEATH`, with links as said. Blocks.
+/// Opens `relative` beneath `root` as `openat2` does with `RESOLVE_BENEATH`, treating links by
+/// `symlinks`. Blocks.
 pub(super) fn open(
     root: BorrowedFd<'_>,
     relative: &[u8],
@@ -61,16 +63,16 @@ pub(super) fn open(
     walk.run(flags)
 }
 
-/// A path under way.
+/// A path being resolved.
 struct PathWalk<'r> {
     root: BorrowedFd<'r>,
-    /// Where names start instead, once a link has led out of the root.
+    /// The start of names instead of `root`, once a link has led out of the root.
     base: Option<OwnedFd>,
-    /// The folder that was reached; the start when none.
+    /// The directory reached so far; the start when none.
     dir: Option<OwnedFd>,
     /// The names that led to it from the start, none of them a link.
     names: Vec<Vec<u8>>,
-    /// The names to come, the next one last.
+    /// The names that remain, the next one last.
     remaining_names: Vec<Vec<u8>>,
     symlinks: Symlinks,
     links: usize,
@@ -78,7 +80,8 @@ struct PathWalk<'r> {
 }
 
 impl PathWalk<'_> {
-    /// Puts the names of a path before those to come. Each end with a slash is a `.`, which wants a folder.
+    /// Puts the names of a path before the remaining ones. Each trailing slash is a `.`, which
+    /// requires a directory.
     fn push(&mut self, path: &[u8]) {
         let parts = path.split(|byte| *byte == b'/').rev();
         let parts = parts.map(|part| if part.is_empty() { b"." } else { part });
@@ -92,14 +95,14 @@ impl PathWalk<'_> {
                 b"." => {}
                 b".." => self.go_up()?,
                 name if is_last => match self.open_at(name, flags | OFlags::NOFOLLOW) {
-                    // A link, or with O_DIRECTORY what is none.
+                    // A link, or with O_DIRECTORY not a directory.
                     Err(error @ (Errno::LOOP | Errno::NOTDIR)) => self.follow(name, error)?,
                     opened => return Ok(File::from(opened?)),
                 },
                 name => self.descend(name)?,
             }
         }
-        // The path ends at a folder that is open already.
+        // The path ends at a directory that is open already.
         let opened = self.open_at(b".", flags | OFlags::DIRECTORY);
         Ok(File::from(opened?))
     }
@@ -116,7 +119,7 @@ impl PathWalk<'_> {
         }
     }
 
-    /// Goes on with the text of a link; with `otherwise` as the answer if it is none.
+    /// Continues with the target of a link; returns `otherwise` if it is not one.
     fn follow(&mut self, name: &[u8], otherwise: Errno) -> Result<(), Errno> {
         let path = Path::new(OsStr::from_bytes(name));
         let text = match rustix::fs::readlinkat(self.current_dir(), path, Vec::new()) {
@@ -138,13 +141,13 @@ impl PathWalk<'_> {
         Ok(())
     }
 
-    /// Goes to the folder above.
+    /// Moves to the parent directory.
     fn go_up(&mut self) -> Result<(), Errno> {
         if self.names.pop().is_none() {
             if self.symlinks != Symlinks::Anywhere {
                 return Err(Errno::XDEV);
             }
-            // A link may lead above the root; the folder above that of the system is itself.
+            // A link may lead above the root; the parent of `/` is `/` itself.
             let above = self.open_at(b"..", DIR_FLAGS)?;
             self.restart_at(above);
             return Ok(());
@@ -177,7 +180,7 @@ impl PathWalk<'_> {
     }
 }
 
-/// How a folder on the way is opened.
+/// How directories on the way are opened.
 const DIR_FLAGS: OFlags = OFlags::PATH
     .union(OFlags::DIRECTORY)
     .union(OFlags::NOFOLLOW)

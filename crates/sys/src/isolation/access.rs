@@ -1,13 +1,13 @@
-//! Files and TCP ports that a sandbox leaves open: rules of a Landlock domain.
+//! Files and TCP ports that a sandbox leaves accessible: rules of a Landlock domain.
 //!
-//! Said by `apps` for an application, entered with its [`Sandbox`](super::Sandbox). Three calls of the
-//! kernel are all that it takes, so they are here and not from a crate.
+//! Set by `apps` for an application, entered with its [`Sandbox`](super::Sandbox). It needs only
+//! three system calls, so they are made here instead of through a crate.
 //!
 //! # Invariants
-//! - What is not limited is not handled: the kernel asks nothing about it.
-//! - A path that is not there gives no access, and keeps no program from starting.
-//! - A link on a path that is not one of the system gives no access: whoever may write there could have
-//!   made it.
+//! - A resource without a limit is not handled: the kernel does not check it.
+//! - A missing path grants no access, and does not keep a program from starting.
+//! - A link on a path that is not a system path grants no access: any process that may write there
+//!   could have created it.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -19,10 +19,10 @@ use rustix::fs::{FileType, Mode, OFlags};
 
 use super::{MissingIsolation, port_filter, seccomp};
 
-/// What a program may use; what is `None` has no limit.
+/// Resources that a program may use; `None` is no limit.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Access {
-    /// Files and folders, beside those of the system.
+    /// Files and directories, besides those of the system.
     pub files: Option<FileAccess>,
     /// TCP ports that it may connect to.
     pub connect_ports: Option<Vec<u16>>,
@@ -30,7 +30,7 @@ pub struct Access {
     pub bind_ports: Option<Vec<u16>>,
 }
 
-/// Files and folders that a program may use.
+/// Files and directories that a program may use.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FileAccess {
     /// Those that it may read and execute. Absolute paths without links.
@@ -39,9 +39,10 @@ pub struct FileAccess {
     pub write: Vec<PathBuf>,
 }
 
-/// What programs need to run at all: libraries, interpreters, names, time zones, certificates. Of `/etc`
-/// the files that everybody may read, and no folder of a program that may keep secrets there. `/proc` is
-/// whole, as `/proc/self` is another folder for each process; what is private in there, the domain closes.
+/// Paths that programs need to run at all: libraries, interpreters, names, time zones,
+/// certificates. From `/etc` only world-readable files, and no directory of a program that may keep
+/// secrets there. `/proc` is complete, as `/proc/self` is another directory for each process; the
+/// domain protects private parts.
 const SYSTEM: &[&str] = &[
     "/usr",
     "/bin",
@@ -97,11 +98,11 @@ const SYSTEM: &[&str] = &[
     "/etc/timezone",
 ];
 
-/// Folders of `/etc` that have a version in their names: policies of ImageMagick, which bound what a
+/// Directories of `/etc` with a version in their names: policies of ImageMagick, which limit what a
 /// hostile picture may do, and settings of Python.
 const VERSIONED: &[&str] = &["ImageMagick-", "python3"];
 
-/// Those that are there.
+/// Those that exist.
 fn versioned_folders() -> Vec<PathBuf> {
     let is_one = |name: &str| VERSIONED.iter().any(|start| name.starts_with(start));
     let entries = std::fs::read_dir("/etc").into_iter().flatten().flatten();
@@ -109,35 +110,35 @@ fn versioned_folders() -> Vec<PathBuf> {
     found.map(|entry| entry.path()).collect()
 }
 
-/// Devices that anybody may write to.
+/// World-writable devices.
 const DEVICES: &[&str] = &["/dev/null", "/dev/zero", "/dev/full"];
 
-/// Rights of files (`linux/landlock.h`): to execute, to write, to read.
+/// File rights (`linux/landlock.h`): to execute, to write, to read.
 const EXECUTE: u64 = 1;
 const WRITE_FILE: u64 = 1 << 1;
 const READ_FILE: u64 = 1 << 2;
 const READ_DIR: u64 = 1 << 3;
-/// To make a character device, or a block device: nobody gets that.
+/// Creating character or block devices: never granted.
 const MAKE_DEVICES: u64 = 1 << 6 | 1 << 11;
 const TRUNCATE: u64 = 1 << 14;
-/// Rights that a file has; a folder has all.
+/// Rights that apply to a file; all apply to a directory.
 const OF_FILES: u64 = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE;
 const READ: u64 = EXECUTE | READ_FILE | READ_DIR;
 
-/// Rights of ports: to listen, to connect.
+/// Port rights: to listen, to connect.
 const BIND_TCP: u64 = 1;
 const CONNECT_TCP: u64 = 1 << 1;
 
-/// The first versions of Landlock that have ports (Linux 6.7), and scopes (Linux 6.12).
+/// The first version of Landlock with ports (Linux 6.7).
 const WITH_PORTS: i32 = 4;
 
-/// Kinds of rules, and the flag that asks for the version.
+/// Kinds of rules, and the flag that queries the version.
 const RULE_PATH: libc::c_long = 1;
 const RULE_PORT: libc::c_long = 2;
 const ASK_VERSION: libc::c_long = 1;
 
-/// Abstract Unix sockets, and signals. The memory of processes outside (ptrace, `/proc/PID/mem`) is
-/// denied by every domain.
+/// Abstract Unix sockets, and signals (Linux 6.12). Every domain denies access to the memory of
+/// outside processes (ptrace, `/proc/PID/mem`).
 pub(super) const SCOPES: u64 = 1 | 2;
 
 const FILES: MissingIsolation = MissingIsolation {
@@ -156,14 +157,15 @@ pub(super) fn version() -> i32 {
     *FOUND.get_or_init(|| {
         let none = std::ptr::null::<Attributes>();
         #[expect(unsafe_code, reason = "no safe wrapper offers this call")]
-        // SAFETY: without attributes it is asked for a number.
+        // SAFETY: without attributes the call returns a number.
         let found =
             unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, none, 0, ASK_VERSION) };
         i32::try_from(found).unwrap_or(0).max(0)
     })
 }
 
-/// Whether limits on files are held here: a sandbox around us may show the version and forbid the rules.
+/// Whether limits on files work here: an enclosing sandbox may report the version and forbid the
+/// rules.
 fn has_file_rules() -> bool {
     static FOUND: OnceLock<bool> = OnceLock::new();
     *FOUND.get_or_init(|| {
@@ -174,7 +176,7 @@ fn has_file_rules() -> bool {
     })
 }
 
-/// Whether limits on ports are, as [`has_file_rules`].
+/// Whether limits on ports work, as [`has_file_rules`].
 fn has_port_rules() -> bool {
     static FOUND: OnceLock<bool> = OnceLock::new();
     *FOUND.get_or_init(|| {
@@ -183,8 +185,8 @@ fn has_port_rules() -> bool {
     })
 }
 
-/// Tries it with a thread that ends with it. Without a thread nothing is known, and a limit that is asked
-/// for is tried when a program starts.
+/// Tries it in a thread that ends afterwards. If the thread cannot be started nothing is known, and
+/// a requested limit is tried when a program starts.
 fn can_enter(access: OpenAccess) -> bool {
     let thread = std::thread::Builder::new().name("access-probe".to_owned());
     let tried = thread.spawn(move || {
@@ -198,8 +200,8 @@ fn can_enter(access: OpenAccess) -> bool {
     })
 }
 
-/// `struct landlock_ruleset_attr` of the kernel since version 6. An older kernel takes it if what it does
-/// not know is zero.
+/// `struct landlock_ruleset_attr` of the kernel since version 6. An older kernel accepts it if the
+/// fields it does not know are zero.
 #[repr(C)]
 struct Attributes {
     files: u64,
@@ -226,12 +228,12 @@ struct PortRule {
 pub(crate) struct OpenAccess {
     files: Option<Vec<(OwnedFd, u64)>>,
     ports: [Option<Vec<u16>>; 2],
-    /// Closes the other ways to a port, if they are limited.
+    /// Closes the other ways to a port, if ports are limited.
     port_filter: Option<Vec<sock_filter>>,
 }
 
 impl Access {
-    /// What this kernel, or a sandbox around us, lacks of these limits.
+    /// The limits that this kernel, or an enclosing sandbox, does not support.
     #[must_use]
     pub fn missing(&self) -> Vec<MissingIsolation> {
         let has_ports = self.connect_ports.is_some() || self.bind_ports.is_some();
@@ -240,7 +242,7 @@ impl Access {
         files.into_iter().chain(ports).collect()
     }
 
-    /// The limits that are held here: without those that are [missing](Self::missing).
+    /// The limits that work here: without those that are [missing](Self::missing).
     #[must_use]
     pub fn available(self) -> Self {
         let ports = |ports: Option<Vec<u16>>| ports.filter(|_| has_port_rules());
@@ -251,7 +253,7 @@ impl Access {
         }
     }
 
-    /// Looks for its files. What is not there, or not for this user, is left out.
+    /// Opens its files. Paths that are missing or not accessible to this user are left out.
     pub(crate) fn open(&self) -> OpenAccess {
         let files = self.files.as_ref().filter(|_| version() > 0).map(|files| {
             let handled = handled();
@@ -282,11 +284,12 @@ impl Access {
     }
 }
 
-/// All rights of files that this kernel has a say in, but for those on devices that are open.
+/// All file rights that this kernel checks, except those on open devices.
 fn handled() -> u64 {
     match version() {
         1 => (1 << 13) - 1,
-        // To rename and link across folders; without it nobody may where files are handled.
+        // Renaming and linking across directories; without it no process may where files are
+        // handled.
         2 => (1 << 14) - 1,
         _ => (1 << 15) - 1,
     }
@@ -298,8 +301,8 @@ fn open_system(path: &Path) -> rustix::io::Result<OwnedFd> {
     rustix::fs::open(path, OPEN, Mode::empty())
 }
 
-/// Opens it name by name, without following a link. `openat2` is not there in some sandboxes, that of
-/// systemd's `RestrictSUIDSGID=` among them.
+/// Opens the path name by name, without following a link. `openat2` is missing in some sandboxes,
+/// such as that of systemd's `RestrictSUIDSGID=`.
 fn open_own(path: &Path) -> rustix::io::Result<OwnedFd> {
     if !path.is_absolute() {
         return Err(rustix::io::Errno::INVAL);
@@ -317,7 +320,7 @@ fn open_own(path: &Path) -> rustix::io::Result<OwnedFd> {
     Ok(at)
 }
 
-/// Which of these rights a rule on it may have; `None` if it is a link, which leads nowhere.
+/// Which of these rights a rule on it may have; `None` for a link.
 fn rights_on(file: &OwnedFd, rights: u64) -> Option<u64> {
     let about = rustix::fs::fstat(file).ok()?;
     match FileType::from_raw_mode(about.st_mode) {
@@ -338,16 +341,17 @@ impl OpenAccess {
         }
     }
 
-    /// Makes a domain of it and enters that, for good. Leaves everything open that is not limited; `scopes`
-    /// is what the domain closes beside it. Allocates nothing.
+    /// Creates a Landlock domain and enters it, for good. Everything without a limit stays
+    /// accessible; `scopes` is closed in addition. Allocates nothing.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub(super) fn enter(&self, scopes: u64) -> io::Result<()> {
         let [bind, connect] = &self.ports;
         let rights = |ports: &Option<Vec<u16>>, right| ports.as_ref().map_or(0, |_| right);
         let attributes = Attributes {
-            // One that handles any file forbids to rename across folders without a right to.
+            // A domain that handles any file right forbids renaming across directories without a
+            // right to.
             files: self.files.as_ref().map_or(0, |_| handled()),
             ports: rights(bind, BIND_TCP) | rights(connect, CONNECT_TCP),
             scopes,
@@ -423,7 +427,7 @@ mod tests {
     use std::io::ErrorKind;
     use std::net::{TcpListener, TcpStream};
 
-    /// Does something within the limits, in a thread of its own: there is no way back.
+    /// Runs `act` within the limits, in a separate thread: entering is irreversible.
     fn within<T: Send + 'static>(
         access: Access,
         act: impl FnOnce() -> T + Send + 'static,
@@ -447,7 +451,7 @@ mod tests {
             std::fs::create_dir_all(folder.join(name)).unwrap();
             std::fs::write(folder.join(name).join("file"), name).unwrap();
         }
-        // What the application may put in the place of a path of its own.
+        // The application may replace one of its own paths by this.
         std::os::unix::fs::symlink("../other", folder.join("write/link")).unwrap();
         let access = Access {
             files: Some(FileAccess {
@@ -474,11 +478,11 @@ mod tests {
             denied(std::fs::read(file("other")).map(|_| ()), "read another");
             denied(std::fs::write(at.join("new"), ""), "make a file");
             denied(std::fs::read_dir(&at).map(|_| ()), "list the folder above");
-            // What every program needs.
+            // Needed by every program.
             std::fs::read("/proc/self/status").unwrap();
             std::fs::read("/etc/passwd").unwrap();
             std::fs::write("/dev/null", "x").unwrap();
-            // Ports are as they were.
+            // Ports are unaffected.
             TcpListener::bind("127.0.0.1:0").unwrap();
         })
         .unwrap();
@@ -528,7 +532,7 @@ mod tests {
             assert_eq!(denied.kind(), ErrorKind::PermissionDenied);
             let denied = TcpListener::bind("127.0.0.1:0").unwrap_err();
             assert_eq!(denied.kind(), ErrorKind::PermissionDenied);
-            // Files are as they were.
+            // Files are unaffected.
             assert!(Path::new("/").read_dir().is_ok());
         })
         .unwrap();

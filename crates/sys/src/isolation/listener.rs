@@ -1,21 +1,21 @@
-//! The listener of a sandbox's filter: calls that it refuses wait here for their error.
+//! The listener of a sandbox's seccomp filter: refused calls wait here for their error.
 //!
 //! Used by the launcher, which has the listener of each sandbox that it starts.
 //!
 //! # Invariants
-//! - Every call that is received is answered with an error. None is ever let go on: what its
-//!   arguments point to may be changed after a look at it.
+//! - Every received call is answered with an error. None is ever continued: the memory that its
+//!   arguments point to may change after a check.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use super::seccomp::{self, Call, Guard};
 
-/// A call that waits for its answer.
+/// A call that waits for its reply.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Notification {
     id: u64,
-    /// The thread that makes it, 0 if this process does not see it.
+    /// The calling thread, 0 if it is not visible to this process.
     pub(crate) thread: u32,
     /// Its number, unless it is a call of another processor's interface.
     pub(crate) call: Option<u32>,
@@ -30,13 +30,13 @@ const IS_VALID: u32 = request(1, size_of::<u64>(), 2);
 /// `SECCOMP_IOCTL_NOTIF_ADDFD`.
 const ADD_DESCRIPTOR: u32 = request(1, 24, 3);
 
-/// A request of an ioctl, as the kernel puts them together; 3 is for both directions, 1 for writing.
+/// An ioctl request as the kernel encodes it; direction 3 is both, 1 is writing.
 #[expect(clippy::cast_possible_truncation, reason = "the size of a struct")]
 const fn request(direction: u32, size: usize, number: u32) -> u32 {
     direction << 30 | (size as u32) << 16 | (b'!' as u32) << 8 | number
 }
 
-/// Whether the kernel has listeners whose messages have the length that is known here.
+/// Whether the kernel has listeners whose messages have the size that is known here.
 pub(crate) fn is_supported() -> bool {
     let mut sizes = libc::seccomp_notif_sizes {
         seccomp_notif: 0,
@@ -58,8 +58,8 @@ pub(crate) fn is_supported() -> bool {
         )
 }
 
-/// Whether the kernel tells a listener of the end of its last process (Linux 5.9): by `ADDFD`, which
-/// came with it, and which has a look at the descriptor, here none.
+/// Whether the kernel reports the end of the last process to a listener (Linux 5.9). Tested by
+/// `ADDFD`, which came with it and checks the descriptor, here an invalid one.
 pub(crate) fn tells_end(listener: BorrowedFd<'_>) -> bool {
     // `struct seccomp_notif_addfd`: id (8 bytes), flags, descriptor, its new number and flags.
     let mut message = [0_u32, 0, 0, u32::MAX, 0, 0].map(u32::to_ne_bytes);
@@ -67,7 +67,8 @@ pub(crate) fn tells_end(listener: BorrowedFd<'_>) -> bool {
     done.is_err_and(|error| error.raw_os_error() == Some(libc::EBADF))
 }
 
-/// The next call, of a listener that is readable; `None` if its thread has ended or was interrupted.
+/// Receives the next call from a readable listener; `None` if its thread has ended or was
+/// interrupted.
 pub(crate) fn receive(listener: BorrowedFd<'_>) -> Option<Notification> {
     let mut message = std::mem::MaybeUninit::<libc::seccomp_notif>::zeroed();
     control(listener, RECEIVE, message.as_mut_ptr().cast()).ok()?;
@@ -89,13 +90,13 @@ pub(crate) fn receive(listener: BorrowedFd<'_>) -> Option<Notification> {
     })
 }
 
-/// Whether the call still waits, so that its thread has had the same number since.
+/// Whether the call still waits, so that the thread id was not reused.
 pub(crate) fn is_waiting(listener: BorrowedFd<'_>, call: &Notification) -> bool {
     let mut id = call.id;
     control(listener, IS_VALID, (&raw mut id).cast()).is_ok()
 }
 
-/// Has the call fail: as if the kernel had it not if it is of another interface, else with EPERM.
+/// Fails the call: with ENOSYS if it is of another interface, else with EPERM.
 pub(crate) fn refuse(listener: BorrowedFd<'_>, call: &Notification) {
     let error = match call.call {
         Some(_) => libc::EPERM,
@@ -107,7 +108,7 @@ pub(crate) fn refuse(listener: BorrowedFd<'_>, call: &Notification) {
         error: -error,
         flags: 0,
     };
-    // A thread that has ended meanwhile needs no answer.
+    // A thread that has ended meanwhile needs no reply.
     let _ = control(listener, SEND, (&raw mut answer).cast());
 }
 
@@ -118,7 +119,8 @@ fn control(listener: BorrowedFd<'_>, request: u32, message: *mut libc::c_void) -
         clippy::cast_possible_wrap,
         reason = "the C library's type of a request: 64 bits in glibc, 32 with a sign in musl"
     )]
-    // SAFETY: the message is alive, and as long as the kernel says ([`is_supported`]) or the request.
+    // SAFETY: the message is alive, and as long as the kernel expects ([`is_supported`]) or the
+    // request.
     let done = unsafe { libc::ioctl(listener.as_raw_fd(), request as libc::Ioctl, message) };
     match done {
         -1 => Err(io::Error::last_os_error()),
@@ -126,7 +128,7 @@ fn control(listener: BorrowedFd<'_>, request: u32, message: *mut libc::c_void) -
     }
 }
 
-/// Calls that name a process by their first argument, and do something to it.
+/// Calls that name a process by their first argument, and affect it.
 const WITH_PROCESS: &[Call] = &[
     ("kill", libc::SYS_kill),
     ("tkill", libc::SYS_tkill),
@@ -145,27 +147,28 @@ const WITH_LIMITS: &[Call] = &[("prlimit64", libc::SYS_prlimit64)];
 const WITH_PRIORITY: &[Call] = &[("setpriority", libc::SYS_setpriority)];
 const WITH_DISK_PRIORITY: &[Call] = &[("ioprio_set", libc::SYS_ioprio_set)];
 
-/// Signals to a process that is open as a file. Landlock's scopes stop them where there are any.
+/// Signals by pidfd. Landlock's scopes deny them where available.
 pub(crate) const WITH_PROCESS_FILE: &[Call] = &[("pidfd_send_signal", libc::SYS_pidfd_send_signal)];
-/// Calls that name who gets the signals of a file.
+/// Calls that set which process gets the signals of a file.
 const OF_FILES: &[Call] = &[("fcntl", libc::SYS_fcntl)];
 const OF_DEVICES: &[Call] = &[("ioctl", libc::SYS_ioctl)];
 
-/// The commands of `fcntl` and `ioctl` that do: by number, or in memory that a filter does not see
-/// (`F_SETOWN_EX` in `asm-generic/fcntl.h`; `FIOSETOWN`, `SIOCSPGRP` in `asm-generic/sockios.h`).
+/// The commands of `fcntl` and `ioctl` for that: with the pid as an argument, or in memory that a
+/// filter does not see (`F_SETOWN_EX` in `asm-generic/fcntl.h`; `FIOSETOWN`, `SIOCSPGRP` in
+/// `asm-generic/sockios.h`).
 const SET_OWNER: u32 = libc::F_SETOWN.unsigned_abs();
 const SET_OWNER_IN_MEMORY: u32 = 15;
 const SET_OWNER_OF_DEVICE: [u32; 2] = [0x8901, 0x8902];
 
-/// All processes that one may signal, as `kill` has it.
+/// All processes that the caller may signal, as in `kill`.
 pub(crate) const EVERYONE: u32 = u32::MAX;
 
 /// "All processes of a user" (`linux/resource.h`, `linux/ioprio.h`).
 const USER_PRIORITY: u32 = 2;
 const USER_DISK_PRIORITY: u32 = 3;
 
-/// What refuses signals of files to these processes, for kernels without Landlock's scopes. A
-/// program may still have them itself.
+/// Guards that refuse to send signals of files to these processes, for kernels without Landlock's
+/// scopes. A program may still receive them itself.
 pub(crate) fn guards_of_file_signals(processes: &[u32]) -> Vec<Guard> {
     let groups = processes.iter().map(|pid| pid.wrapping_neg());
     vec![
@@ -185,7 +188,7 @@ pub(crate) fn guards_of_file_signals(processes: &[u32]) -> Vec<Guard> {
     ]
 }
 
-/// What refuses calls that reach for one of these processes, or for all.
+/// Guards that refuse calls on one of these processes, or on all.
 pub(crate) fn guards(processes: &[u32]) -> Vec<Guard> {
     let groups = processes.iter().map(|pid| pid.wrapping_neg());
     let named = processes.iter().copied().chain(groups).chain([EVERYONE]);
@@ -209,7 +212,7 @@ pub(crate) fn guards(processes: &[u32]) -> Vec<Guard> {
     ]
 }
 
-/// The process that a guarded call reaches for, or [`EVERYONE`]; `None` of any other call.
+/// The process that a guarded call affects, or [`EVERYONE`]; `None` for any other call.
 pub(crate) fn process_of(call: u32, arguments: [u32; 3]) -> Option<u32> {
     let is_one = |calls: &[Call]| calls.iter().any(|(_, number)| *number == call.into());
     if is_one(WITH_PROCESS) || is_one(WITH_LIMITS) {

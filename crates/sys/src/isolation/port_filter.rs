@@ -1,46 +1,46 @@
-//! A filter of system calls for programs whose TCP ports are limited: the ways to a port that Landlock
-//! does not see.
+//! A seccomp filter for programs with limited TCP ports: closes the ways to a port that Landlock
+//! does not check.
 //!
-//! Entered with the limits ([`access`](super::access)), beside the filter of the sandbox.
+//! Entered with the limits ([`access`](super::access)), in addition to the sandbox's filter.
 //!
 //! # Invariants
-//! - Refused calls fail as on a kernel that has not what they ask for, so that libraries take the usual
-//!   way, which is limited.
-//! - Calls of other interfaces are left to the sandbox's filter, which refuses and reports them all: an
-//!   error of this one would hide the report.
+//! - Refused calls fail as on a kernel that lacks the feature, so that libraries use the usual way,
+//!   which is limited.
+//! - Calls of other interfaces are left to the sandbox's filter, which refuses and reports them
+//!   all: an error of this one would hide the report.
 
 use libc::{BPF_ABS, BPF_JEQ, BPF_JGE, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_RET, BPF_W};
 use libc::{c_long, sock_filter};
 
 use super::seccomp::{ARCHITECTURE, ARCHITECTURE_AT, ARGUMENT_AT, NUMBER_AT, X32};
 
-/// TCP by other names: SMC falls back to TCP, a connection of MPTCP is one of TCP.
+/// TCP by other names: SMC falls back to TCP, an MPTCP connection is a TCP connection.
 const SMC_FAMILY: u32 = 43;
 const SMC_PROTOCOL: u32 = 256;
 const MPTCP_PROTOCOL: u32 = 262;
 
-/// Calls that connect if they are told to by a flag (`MSG_FASTOPEN`), and where that is.
+/// Calls that connect if a flag says so (`MSG_FASTOPEN`), and the index of that argument.
 const SENDING: [(c_long, u32); 3] = [
     (libc::SYS_sendto, 3),
     (libc::SYS_sendmsg, 2),
     (libc::SYS_sendmmsg, 3),
 ];
 
-/// A test of an argument, the value that refuses the call, and its error.
+/// Argument index, test, the value that refuses the call, and its error.
 type Look = (u32, u32, u32, i32);
 
-/// The filter as the kernel's instructions; `None` for a processor whose numbers are not known here.
+/// The filter as kernel instructions; `None` for a processor whose call numbers are not known here.
 pub(super) fn make() -> Option<Vec<sock_filter>> {
     let mut filter = vec![
         load(ARCHITECTURE_AT),
-        // Other interfaces are refused by the filter of the sandbox, which has them named in the log:
-        // an error of this one would come first.
+        // Other interfaces are refused by the sandbox's filter, which reports them: an error of
+        // this filter would take precedence.
         branch(BPF_JEQ, ARCHITECTURE?, 1, 0),
         give(libc::SECCOMP_RET_ALLOW),
         load(NUMBER_AT),
         branch(BPF_JGE, X32, 0, 1),
         give(libc::SECCOMP_RET_ALLOW),
-        // Does what all other calls do, unseen by filters.
+        // It performs all other calls, unseen by filters.
         branch(BPF_JEQ, number(libc::SYS_io_uring_setup), 0, 1),
         fail(libc::EPERM),
     ];
@@ -55,7 +55,7 @@ pub(super) fn make() -> Option<Vec<sock_filter>> {
     Some(filter)
 }
 
-/// Looks at the lower halves of a call's arguments, of which the kernel takes no more.
+/// Checks the lower halves of a call's arguments; the kernel uses no more of them.
 fn guard(call: c_long, looks: &[Look]) -> Vec<sock_filter> {
     let looks = looks.iter().flat_map(|(place, test, value, error)| {
         let at = ARGUMENT_AT + 8 * place;
@@ -84,7 +84,7 @@ fn fail(error: i32) -> sock_filter {
     give(libc::SECCOMP_RET_ERRNO | error.unsigned_abs())
 }
 
-/// How many instructions to leave out if it is so, and if not.
+/// How many instructions to skip if the test succeeds, and if not.
 fn branch(test: u32, value: u32, jt: u8, jf: u8) -> sock_filter {
     step(BPF_JMP | BPF_K | test, value, jt, jf)
 }
@@ -169,7 +169,7 @@ mod tests {
                 let found = io::Error::last_os_error().raw_os_error();
                 assert_eq!((done, found), (-1, Some(error)), "{call}");
             }
-            // What else there is works.
+            // Everything else works.
             let (mut one, _other) = UnixStream::pair().unwrap();
             io::Write::write_all(&mut one, b"x").unwrap();
             let udp = UdpSocket::bind("127.0.0.1:0").unwrap();

@@ -1,13 +1,13 @@
-//! What a program that is started may not do to others: decided by the server, entered by the
-//! child.
+//! The sandbox of a started program: prepared by the server, entered by the child.
 //!
-//! Used where `process` starts programs. Three parts: no new privileges (set-user-ID programs gain
-//! nothing), a Landlock domain of its own, and a seccomp filter of calls that no application needs.
-//! All that the program starts or forks is within them, and nothing in there gets out.
+//! Used where `process` starts programs. It has three parts: no new privileges (set-user-ID
+//! programs gain nothing), a Landlock domain, and a seccomp filter of calls that no application
+//! needs. All processes that the program starts are within them, and cannot leave.
 //!
 //! # Invariants
-//! - A part that the kernel lacks is left off and named by [`missing`], never half entered.
-//! - [`Sandbox::enter`] makes system calls and allocates nothing, once the parts were looked for.
+//! - A part that the kernel lacks is left off and reported by [`missing_isolation`], never half
+//!   entered.
+//! - [`Sandbox::enter`] makes system calls and allocates nothing, once the parts were detected.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,7 +21,7 @@ use super::access::{OpenAccess, SCOPES};
 use super::listener;
 use super::seccomp::{self, Refusal, SYSTEM_CALLS, SeccompRules};
 
-/// The walls around one program: which of them this kernel has.
+/// The parts of one program's sandbox that this kernel supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sandbox {
     has_landlock: bool,
@@ -29,11 +29,11 @@ pub struct Sandbox {
     has_reports: bool,
 }
 
-/// A part that this kernel, or a sandbox around us, does not have, and what an application may do
-/// then.
+/// A part that this kernel, or an enclosing sandbox, does not support, and what an application may
+/// do then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MissingIsolation {
-    /// What it is.
+    /// Its name.
     pub name: &'static str,
     /// What is not prevented without it.
     pub allows: &'static str,
@@ -55,18 +55,18 @@ const REPORTS: MissingIsolation = MissingIsolation {
     allows: "system calls that an application is refused are refused, but not named in the log",
 };
 
-/// What is missing here. Tried once, by a thread that ends with it.
+/// Returns the parts that are missing here. Detected once, by a temporary thread.
 pub fn missing_isolation() -> &'static [MissingIsolation] {
     static MISSING: OnceLock<Vec<MissingIsolation>> = OnceLock::new();
     MISSING.get_or_init(|| {
-        // Each holds for the thread alone that enters it.
+        // Each part affects only the thread that enters it.
         let tried = std::thread::Builder::new()
             .name("sandbox-probe".to_owned())
             .spawn(try_parts);
         let tried = tried.map(std::thread::JoinHandle::join);
         match tried {
             Ok(Ok(missing)) => missing,
-            // Without a thread to try it with, nothing is entered that may fail.
+            // Without a thread to try it, nothing is entered that may fail.
             _ => vec![LANDLOCK, SECCOMP, REPORTS],
         }
     })
@@ -77,8 +77,7 @@ fn try_parts() -> Vec<MissingIsolation> {
     let entered = rustix::thread::set_no_new_privs(true).map_err(io::Error::from);
     let entered = entered.and_then(|()| OpenAccess::default().enter(SCOPES));
     missing.extend(entered.is_err().then_some(LANDLOCK));
-    // First the one with a listener: there is one listener at most.
-    // The longest ones.
+    // The one with a listener first: there is at most one listener. These are the longest filters.
     let filters = Filters::guarding_beside(&[], false);
     let has_reports = listener::is_supported()
         && (filters.install_reporting())
@@ -100,14 +99,14 @@ impl Sandbox {
         }
     }
 
-    /// The same in one byte, which is never 0.
+    /// Encodes it in one byte, which is never 0.
     pub(crate) fn encode(self) -> u8 {
         let parts = [self.has_landlock, self.has_seccomp, self.has_reports];
         let bits = parts.into_iter().zip(1..);
         bits.fold(1, |byte, (part, bit)| byte | u8::from(part) << bit)
     }
 
-    /// What [`Sandbox::encode`] made of it; `None` of any other byte.
+    /// Decodes [`Sandbox::encode`]; `None` for any other byte.
     pub(crate) fn decode(byte: u8) -> Option<Self> {
         let has = |bit: u8| byte & (1 << bit) != 0;
         (byte < 16 && has(0)).then_some(Self {
@@ -117,12 +116,12 @@ impl Sandbox {
         })
     }
 
-    /// For good, for this thread and all that comes of it, within the limits of `access`. If it is
-    /// watched, and the kernel has reports, gives the listener of its filter; else it is refused the
-    /// same calls without one.
+    /// Enters the sandbox for good, for this thread and all processes it starts, within the limits
+    /// of `access`. If `is_watched`, and the kernel supports reports, returns the listener of its
+    /// filter; otherwise the same calls are refused without one.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub(crate) fn enter(
         self,
         access: &OpenAccess,
@@ -141,8 +140,8 @@ impl Sandbox {
     }
 }
 
-/// The filters of sandboxes whose programs reach none of some processes: made by the parent, since a
-/// child may not allocate.
+/// The filters of sandboxes that protect some processes: built by the parent, since a child may not
+/// allocate.
 #[derive(Debug)]
 pub(crate) struct Filters {
     reporting: Option<Vec<sock_filter>>,
@@ -150,12 +149,12 @@ pub(crate) struct Filters {
 }
 
 impl Filters {
-    /// Those that guard these processes.
+    /// Filters that protect these processes.
     pub(crate) fn guarding(processes: &[u32]) -> Self {
         Self::guarding_beside(processes, !missing_isolation().contains(&LANDLOCK))
     }
 
-    /// The same beside a Landlock domain with scopes, or without.
+    /// The same with or without a Landlock domain with scopes.
     fn guarding_beside(processes: &[u32], has_scopes: bool) -> Self {
         let mut guards = listener::guards(processes);
         let denied: &[_] = match has_scopes {
@@ -173,7 +172,7 @@ impl Filters {
             guards: &guards,
             refusal,
         };
-        // There are none on a processor whose calls are not known here.
+        // There are none for a processor whose call numbers are not known here.
         let make = |refusal| seccomp::build(rules(refusal));
         Self {
             reporting: make(Refusal::Report),
@@ -181,7 +180,7 @@ impl Filters {
         }
     }
 
-    /// Those that guard this process and its group.
+    /// Filters that protect this process and its group.
     pub(crate) fn guarding_this_process() -> Self {
         let this = rustix::process::getpid();
         let pid = this.as_raw_nonzero().get().unsigned_abs();
@@ -197,8 +196,8 @@ impl Filters {
     }
 }
 
-/// The group that a process is in; `None` where its leader is outside of our process namespace, or the
-/// process is gone.
+/// The process group of a process; `None` if its leader is outside of our pid namespace, or the
+/// process has exited.
 pub(crate) fn group_of(process: Pid) -> Option<u32> {
     #[expect(
         unsafe_code,
@@ -244,7 +243,7 @@ mod tests {
                 (libc::SYS_kill, [this, 0, 0]),
                 (libc::SYS_tgkill, [this, this, 0]),
                 (libc::SYS_prlimit64, [this, 0, 1]),
-                // A thread's number is as good as the process's.
+                // A thread id works like the pid.
                 (libc::SYS_prlimit64, [thread, 0, 1]),
                 (libc::SYS_setpriority, [0, this, 0]),
                 (libc::SYS_ioprio_set, [1, this, 0]),
@@ -279,7 +278,7 @@ mod tests {
                 (libc::SYS_fcntl, [fd, 15, 0]),
                 (libc::SYS_ioctl, [fd, 0x8901, 0]),
                 (libc::SYS_ioctl, [fd, 0x8902, 0]),
-                // What programs do for themselves.
+                // Calls that programs make for themselves.
                 (libc::SYS_prlimit64, [0, libc::RLIMIT_NOFILE.into(), 0]),
                 (libc::SYS_prlimit64, [this, libc::RLIMIT_NOFILE.into(), 0]),
                 (libc::SYS_fcntl, [fd, libc::F_SETOWN.into(), 0]),
@@ -310,7 +309,7 @@ mod tests {
         });
         let (done, error) = entered.join().unwrap();
         assert_eq!(done, -1);
-        // Without a filter it is the path that is wrong, at least for root.
+        // Without a filter the path is wrong, at least for root.
         assert!(
             !sandbox.has_seccomp || error == Some(libc::EPERM),
             "{error:?}"

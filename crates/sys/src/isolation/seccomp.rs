@@ -1,12 +1,12 @@
-//! A filter of system calls (`seccomp(2)`), made of lists and installed.
+//! Builds system call filters (`seccomp(2)`) from lists of calls, and installs them.
 //!
-//! The sandbox of applications and the confinement of the front end are two of them.
+//! The sandbox of applications and the confinement of the front end use it.
 //!
 //! # Invariants
 //! - A call of another processor's interface (32 bits, x32) fails with ENOSYS, whatever its number.
-//! - Calls that a filter lets pass are decided without a look at their arguments, which the kernel
-//!   remembers (Linux 5.11), but for `clone` where only threads may be made, and for the few calls of
-//!   a [`Guard`]: signals, priorities and limits; before Linux 6.12 `fcntl` and `ioctl` as well.
+//! - Allowed calls are decided without their arguments, which lets the kernel cache the result
+//!   (Linux 5.11). Exceptions are `clone` where only threads may be created, and the few calls of a
+//!   [`Guard`]: signals, priorities and limits; before Linux 6.12 `fcntl` and `ioctl` as well.
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
@@ -16,19 +16,19 @@ use libc::{BPF_ABS, BPF_JEQ, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_RET, BPF_W, s
 /// A system call: its name and its number.
 pub(crate) type Call = (&'static str, libc::c_long);
 
-/// What a filter does with calls; all others are allowed.
+/// How a filter treats calls; all others are allowed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SeccompRules<'a> {
     /// Calls that fail with EPERM.
     pub(crate) denied: &'a [&'a [Call]],
-    /// Calls that fail with ENOSYS, as if the kernel had them not.
+    /// Calls that fail with ENOSYS, as if the kernel did not have them.
     pub(crate) unsupported: &'a [Call],
-    /// `clone` makes threads and no processes.
+    /// `clone` creates threads and no processes.
     pub(crate) only_threads: bool,
-    /// `prlimit64` sets no limits of a process that is named by a number: that of any thread stands
-    /// for its process, and a filter knows none of them.
+    /// `prlimit64` sets no limits of a process given by id: any thread id works for its process,
+    /// and a filter cannot know those.
     pub(crate) own_limits_only: bool,
-    /// Calls that fail with EPERM by their arguments.
+    /// Calls that fail with EPERM depending on their arguments.
     pub(crate) guards: &'a [Guard],
     /// How calls fail.
     pub(crate) refusal: Refusal,
@@ -38,23 +38,23 @@ pub(crate) struct SeccompRules<'a> {
 #[derive(Debug, Clone)]
 pub(crate) struct Guard {
     pub(crate) calls: &'static [Call],
-    /// Places of arguments, and the lower halves of the values that are denied there.
+    /// Argument indexes, and the lower halves of the values that are denied there.
     pub(crate) looks: Vec<(u32, Vec<u32>)>,
-    /// An argument and the value that it has for the last of these looks to matter.
+    /// An argument and the value that it must have for the last of these checks to apply.
     pub(crate) only: Option<(u32, u32)>,
 }
 
-/// How a call fails that is refused.
+/// How a refused call fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// With its error, at once; nobody is told.
+    /// With its error, at once, unreported.
     Error,
-    /// With the error that whoever has the filter's listener answers; ENOSYS when it is closed.
+    /// With the error that the holder of the filter's listener replies; ENOSYS when it is closed.
     Report,
 }
 
-/// Calls that reach into other processes, the kernel or the machine. Those of root alone are there for
-/// programs that run as root.
+/// Calls that affect other processes, the kernel or the machine. Calls reserved for root are listed
+/// for programs that run as root.
 pub(crate) const SYSTEM_CALLS: &[Call] = &[
     // Other processes.
     ("ptrace", libc::SYS_ptrace),
@@ -76,7 +76,7 @@ pub(crate) const SYSTEM_CALLS: &[Call] = &[
     ("swapon", libc::SYS_swapon),
     ("swapoff", libc::SYS_swapoff),
     ("quotactl", libc::SYS_quotactl),
-    // Files without a path, past every folder that is closed.
+    // Opens files without a path, bypassing directory permissions.
     ("open_by_handle_at", libc::SYS_open_by_handle_at),
     // The kernel.
     ("reboot", libc::SYS_reboot),
@@ -104,7 +104,7 @@ pub(crate) const SYSTEM_CALLS: &[Call] = &[
     ("keyctl", libc::SYS_keyctl),
 ];
 
-/// How the kernel calls this processor (`linux/audit.h`): the numbers of calls are its own.
+/// The kernel's id of this processor (`linux/audit.h`), which has its own call numbers.
 #[cfg(target_arch = "x86_64")]
 pub(super) const ARCHITECTURE: Option<u32> = Some(0xC000_003E);
 #[cfg(target_arch = "aarch64")]
@@ -115,8 +115,8 @@ pub(super) const ARCHITECTURE: Option<u32> = None;
 /// Calls of the x32 interface have numbers from here on.
 pub(super) const X32: u32 = 0x4000_0000;
 
-/// Where `struct seccomp_data` has them; of the first argument (each has 8 bytes) the lower half, on
-/// processors whose lower half comes first.
+/// Offsets in `struct seccomp_data`; of the first argument (each has 8 bytes) the lower half, on
+/// little-endian processors.
 pub(super) const NUMBER_AT: u32 = 0;
 pub(super) const ARCHITECTURE_AT: u32 = 4;
 pub(super) const ARGUMENT_AT: u32 = 16;
@@ -126,7 +126,7 @@ pub(crate) fn is_native(architecture: u32, number: u32) -> bool {
     ARCHITECTURE == Some(architecture) && number < X32
 }
 
-/// The filter as the kernel's instructions; `None` for a processor whose numbers are not known here.
+/// The filter as kernel instructions; `None` for a processor whose call numbers are not known here.
 pub(crate) fn build(rules: SeccompRules<'_>) -> Option<Vec<sock_filter>> {
     ARCHITECTURE.map(|architecture| build_for(architecture, rules))
 }
@@ -142,10 +142,10 @@ fn build_for(architecture: u32, rules: SeccompRules<'_>) -> Vec<sock_filter> {
         jf: 0,
         k,
     };
-    // How many instructions to leave out if it is so, and if not.
+    // How many instructions to skip if the test succeeds, and if not.
     let branch = |code: u32, k: u32, jt: usize, jf: usize| sock_filter {
         code: (BPF_JMP | BPF_K | code) as u16,
-        // A list that is too long for a jump is found by the first test that makes it.
+        // A list that is too long for a jump fails in the first test that builds it.
         jt: u8::try_from(jt).expect("jumps of a filter are short"),
         jf: u8::try_from(jf).expect("jumps of a filter are short"),
         k,
@@ -156,8 +156,8 @@ fn build_for(architecture: u32, rules: SeccompRules<'_>) -> Vec<sock_filter> {
         Refusal::Error => give(libc::SECCOMP_RET_ERRNO | error.unsigned_abs()),
         Refusal::Report => give(libc::SECCOMP_RET_USER_NOTIF),
     };
-    // Where a call leads to, behind the list: allow, deny, missing, look at an argument, and then the
-    // guards, one after the other.
+    // Jump targets behind the list: allow, deny, missing, check an argument, and then the guards,
+    // one after the other.
     const DENY: usize = 1;
     const MISSING: usize = 2;
     const LOOK: usize = 3;
@@ -194,7 +194,7 @@ fn build_for(architecture: u32, rules: SeccompRules<'_>) -> Vec<sock_filter> {
         guards.extend([
             load(ARGUMENT_AT),
             branch(BPF_JEQ, 0, 4, 0),
-            // Both halves of the pointer to what is to be set.
+            // Both halves of the pointer to the new limit.
             load(ARGUMENT_AT + 16),
             branch(BPF_JEQ, 0, 0, 3),
             load(ARGUMENT_AT + 20),
@@ -234,16 +234,16 @@ fn build_for(architecture: u32, rules: SeccompRules<'_>) -> Vec<sock_filter> {
     filter
 }
 
-/// Holds the calling thread to a filter, for good; and threads and programs that it starts. Needs
-/// `no_new_privs`. Allocates nothing.
+/// Installs a filter for the calling thread, for good; threads and programs that it starts inherit
+/// it. Needs `no_new_privs`. Allocates nothing.
 ///
 /// # Errors
-/// What the kernel says: it may have no filters.
+/// The kernel's error: it may not support filters.
 pub(crate) fn install(filter: &[sock_filter]) -> io::Result<()> {
     install_with(filter, 0).map(|_| ())
 }
 
-/// The same with a filter whose refusals are reported ([`Refusal::Report`]): gives its listener.
+/// The same with a filter whose refusals are reported ([`Refusal::Report`]): returns its listener.
 ///
 /// # Errors
 /// As [`install`]; `EBUSY` within a filter that has a listener, `EINVAL` before Linux 5.0.
@@ -284,7 +284,7 @@ fn install_with(filter: &[sock_filter], more: libc::c_ulong) -> io::Result<libc:
 mod tests {
     use super::*;
 
-    /// What a filter gives, by a machine for the few instructions that are used.
+    /// The result of a filter, by an interpreter of the few instructions that are used.
     fn run(filter: &[sock_filter], architecture: u32, number: u32, arguments: [u32; 2]) -> u32 {
         let (mut at, mut value) = (0, 0);
         loop {

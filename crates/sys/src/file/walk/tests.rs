@@ -1,4 +1,4 @@
-//! The answers of a walk beside those of `openat2`, and a tree that changes under it.
+//! Results of a walk compared with those of `openat2`, and a tree that changes meanwhile.
 
 use super::*;
 use crate::file::{AccessTime, open_resolved, open_root};
@@ -13,7 +13,7 @@ const READ: OFlags = OFlags::RDONLY
     .union(OFlags::NONBLOCK)
     .union(OFlags::NOCTTY);
 
-/// A folder, gone with its test.
+/// A directory, removed with its test.
 struct Tree(PathBuf);
 
 impl Tree {
@@ -61,14 +61,14 @@ impl Drop for Tree {
     }
 }
 
-/// Which file it is, or the error's number.
+/// The file's identity, or the error's number.
 fn outcome(opened: Result<File, Errno>) -> Result<(u64, u64), i32> {
     let opened = opened.map_err(Errno::raw_os_error)?;
     let metadata = opened.metadata().unwrap();
     Ok((metadata.dev(), metadata.ino()))
 }
 
-/// What `openat2` says once no rename of another test came between.
+/// The result of `openat2` once no rename of another test interferes.
 fn open_by_kernel(root: &OwnedFd, path: &[u8], symlinks: Symlinks) -> Result<File, Errno> {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
@@ -130,7 +130,7 @@ const PATHS: [&str; 44] = [
 #[test]
 fn the_walk_agrees_with_openat2() {
     if !crate::kernel::has_openat2() {
-        return; // Nothing to compare with: the tests below say what is right.
+        return; // Nothing to compare with: the tests below have fixed expectations.
     }
     let tree = Tree::new("same");
     let root = tree.root();
@@ -139,7 +139,7 @@ fn the_walk_agrees_with_openat2() {
             let bytes = path.as_bytes();
             let refused = symlinks == Symlinks::Anywhere && crate::file::escapes_root(bytes);
             if refused {
-                continue; // Refused before either is asked.
+                continue; // Refused before either is called.
             }
             let kernel = open_by_kernel(&root, bytes, symlinks);
             let walked = open(root.as_fd(), bytes, symlinks, READ);
@@ -184,7 +184,7 @@ fn a_changing_tree_never_escapes_the_root() {
     let is_done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // `a/b` is a folder, then a link that leads out, and so on.
+            // `a/b` is a directory, then a link that leads out, and so on.
             while !is_done.load(Ordering::Relaxed) {
                 std::fs::rename(dir.join("root/a/b"), dir.join("root/a/kept")).unwrap();
                 symlink("../..", dir.join("root/a/b")).unwrap();
