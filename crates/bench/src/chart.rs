@@ -1,10 +1,9 @@
-//! The charts of a report, as SVG.
+//! Draws the charts of a report as SVG, for `html` and single files.
 //!
-//! `html` shows them on its page and gives them singly for documents. Which charts a report has is
-//! said in `chart/report_charts.rs`, of held streams in `chart/held.rs`; `chart/lines.rs` and `chart/bars.rs` draw, with a library, from a
-//! description that knows nothing of reports; `chart/scale.rs` chooses the axes. Pure: text comes
-//! out. A drawing is a white card with dark words, so that it can stand on any page; the library
-//! escapes every word.
+//! `chart/report_charts.rs` and, for held streams, `chart/hold.rs` choose the charts.
+//! `chart/lines.rs` and `chart/bars.rs` draw them with a library, without knowledge of reports;
+//! `chart/scale.rs` chooses the axes. Pure: text comes out. A drawing is a white card with dark
+//! text, so that it fits any page; the library escapes all text.
 
 mod bars;
 mod hold;
@@ -18,12 +17,12 @@ use plotters::style::{FontStyle, IntoFont, TextStyle};
 use crate::report::Report;
 use crate::text::table::Table;
 
-/// A drawing, and what lies where on it.
+/// A drawing, and the positions of its values.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Chart {
-    /// A word for files and for the page: `throughput`.
+    /// A name for files and the page: `throughput`.
     pub name: String,
-    /// What it shows.
+    /// The title.
     pub title: String,
     /// The drawing.
     pub svg: String,
@@ -31,9 +30,9 @@ pub struct Chart {
     pub size: (u32, u32),
     /// Left, top, right and bottom of the plotting area in pixels.
     pub plot_area: [i32; 4],
-    /// The values, where they are drawn.
+    /// The values at their positions.
     pub points: Vec<ChartPoint>,
-    /// The values, for those who do not see the drawing.
+    /// The values as a table, for readers without the drawing.
     pub(crate) table: Table,
 }
 
@@ -44,7 +43,7 @@ pub struct ChartPoint {
     pub x: i32,
     /// Pixels from the top.
     pub y: i32,
-    /// Whose value it is.
+    /// The series of the value.
     pub series: String,
     /// Where it was measured: `100 connections`.
     pub position: String,
@@ -58,7 +57,7 @@ pub fn charts(report: &Report) -> Vec<Chart> {
     report_charts::charts(report)
 }
 
-/// Drawing into a text cannot fail but by a mistake of ours.
+/// Drawing into memory fails only by a bug.
 type DrawError = DrawingAreaErrorKind<std::io::Error>;
 
 const WIDTH: u32 = 900;
@@ -66,8 +65,8 @@ const TEXT_COLOR: RGBColor = RGBColor(0x22, 0x2b, 0x36);
 const AXIS_COLOR: RGBColor = RGBColor(0x5b, 0x66, 0x73);
 const GRID_COLOR: RGBColor = RGBColor(0xe3, 0xe7, 0xec);
 
-/// Colours that differ in hue and in lightness, so that most who confuse hues can still tell them
-/// apart. After the last they begin again, with another dash.
+/// Colours that differ in hue and in lightness, so that most readers who confuse hues can still
+/// distinguish them. They repeat with another dash.
 const COLORS: [RGBColor; 10] = [
     RGBColor(0x00, 0x5f, 0xb0),
     RGBColor(0xd5, 0x5e, 0x00),
@@ -85,7 +84,7 @@ fn series_color(index: usize) -> RGBColor {
     COLORS[index % COLORS.len()]
 }
 
-/// Words of a size in pixels.
+/// Text of a size in pixels.
 fn text_style(size: u32, color: RGBColor) -> TextStyle<'static> {
     // The backend writes the size divided by 1.24.
     let font = ("sans-serif", f64::from(size) * 1.24).into_font();
@@ -97,12 +96,13 @@ fn title_style() -> TextStyle<'static> {
     font.style(FontStyle::Bold).color(&TEXT_COLOR)
 }
 
-/// About how wide a word of 12 pixels is: no font is at hand to ask. Wide enough for most.
+/// The approximate width of text of 12 pixels: no font metrics are available. Wide enough for most
+/// fonts.
 fn text_width(text: &str) -> u32 {
     u32::try_from(text.chars().count()).map_or(u32::MAX, |count| count.saturating_mul(7))
 }
 
-/// A name that fits; what is cut off is in the table.
+/// Shortens a name; the table has it whole.
 fn truncate_name(name: &str, chars: usize) -> String {
     if name.chars().count() <= chars {
         return name.to_owned();
@@ -111,7 +111,7 @@ fn truncate_name(name: &str, chars: usize) -> String {
     kept + "\u{2026}"
 }
 
-/// The drawing with a role and a name for those who do not see it.
+/// Adds a role and a label for screen readers.
 fn with_aria_label(svg: &str, title: &str) -> String {
     let title = crate::html::escape_html(title);
     svg.replacen(
@@ -121,8 +121,8 @@ fn with_aria_label(svg: &str, title: &str) -> String {
     )
 }
 
-/// The drawing by itself, with lines of words at its lower edge: what stands above the charts on the
-/// page.
+/// The drawing alone, with lines of text at its lower edge: the warnings that the page shows above
+/// its charts.
 pub(crate) fn standalone_svg(chart: &Chart, marks: &[String]) -> String {
     let parts = chart.svg.split_once('>').zip(chart.svg.rfind("</svg>"));
     let Some(((opening, _), end)) = parts.filter(|_| !marks.is_empty()) else {
@@ -154,7 +154,7 @@ pub(crate) fn standalone_svg(chart: &Chart, marks: &[String]) -> String {
     svg + "</svg>\n"
 }
 
-/// A line of words of 12 pixels, and how many of them fit in the width.
+/// The height of a line of text of 12 pixels, and the number of characters that fit in the width.
 const NOTE_LINE_HEIGHT: u32 = 18;
 const MAX_NOTE_CHARS: usize = 130;
 

@@ -1,8 +1,8 @@
-//! The command line of `penstock bench`: what its verbs take, and which function does each.
+//! The command line of `penstock bench`: the arguments of its verbs, and the function of each.
 //!
-//! `penstock`'s own command line embeds [`Command`] and calls [`Command::run`]. Exit codes: 0 measured
-//! and clean; 1 something failed, was answered with 4xx or 5xx, a goal was missed, a saved figure became
-//! worse; 2 it could not be measured; 130 ended by Ctrl-C (with the report so far).
+//! `penstock`'s command line embeds [`Command`] and calls [`Command::run`]. Exit codes: 0 measured
+//! and clean; 1 a request failed or got 4xx or 5xx, a goal was missed, or a saved figure became
+//! worse; 2 not measured; 130 ended by Ctrl-C, with the report so far.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -16,9 +16,9 @@ use crate::load::RequestOrder;
 use crate::scenario::CoreAssignment;
 use crate::{compare, deploy, load, run, saved, scenario, sweep, target};
 
-/// Something was answered badly or not at all.
+/// A request failed or got an error response.
 pub(crate) const EXIT_FAILED: u8 = 1;
-/// It could not be measured.
+/// Nothing could be measured.
 pub(crate) const EXIT_NOT_MEASURED: u8 = 2;
 /// Ended by a signal.
 pub(crate) const EXIT_INTERRUPTED: u8 = 130;
@@ -262,14 +262,14 @@ pub struct RenderArguments {
 }
 
 impl Command {
-    /// Does what was asked for.
+    /// Runs the verb.
     #[must_use]
     pub fn run(self) -> ExitCode {
         if matches!(
             self,
             Self::Run(_) | Self::Sweep(_) | Self::Compare(_) | Self::Mix(_) | Self::Hold(_)
         ) {
-            // At once, so that all deployments of a comparison inherit the same.
+            // At once, so that all deployments of a comparison inherit the same limit.
             load::allow_all_descriptors();
         }
         let done = match self {
@@ -307,7 +307,7 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "no duration such as 500ms, 10s, 2m, or more than a year".to_owned())
 }
 
-/// Header fields as they are given, one a word.
+/// Parses header fields, one per text.
 pub(crate) fn parse_headers(texts: &[String]) -> Result<Vec<(String, String)>, String> {
     let fields = texts.iter().map(|text| target::read_header(text));
     fields

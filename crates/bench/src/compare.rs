@@ -1,9 +1,14 @@
-//! `bench compare`: deployments started, measured in turn, stopped and ranked; or two saved reports.
+//! `bench compare`: starts deployments, measures them in turn, stops and ranks them; or compares
+//! two saved reports.
 //!
-//! Rounds are interleaved: every deployment is measured once before any is measured again, so that a
-//! drift of the machine hits all alike. Each time it is freshly started, or, where a scenario has them
-//! `together`, once for all rounds. What must stay true: a deployment that fails costs its own figures
-//! only; none has work while another is measured.
+//! Rounds are interleaved: each round measures every deployment once, so that a drift of the
+//! machine affects all alike. A deployment is started anew for each round, or once for all rounds
+//! with `together`.
+//!
+//! # Invariants
+//!
+//! - A deployment that fails loses only its own figures.
+//! - No deployment has work while another is measured.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -25,8 +30,8 @@ use crate::text::notes;
 use crate::window::{MeasurementWindow, measure_window};
 use crate::{compare_saved, context, output, saved};
 
-/// Beside strangers the same request costs up to twice as much (cold caches, a starved generator), so
-/// such a window is measured again, so many times at most; the calmest counts.
+/// Attempts per window. Other processes make a request cost up to twice as much (cold caches, a
+/// starved generator), so a disturbed window is measured again and the least disturbed one counts.
 const MAX_ATTEMPTS: usize = 3;
 
 pub(crate) fn run(arguments: &CompareArguments) -> Result<ExitCode, String> {
@@ -80,7 +85,7 @@ fn compare_deployments(file: &Path, arguments: &CompareArguments) -> Result<Exit
     Ok(exit_code(&reasons, &live))
 }
 
-/// Why a comparison is not what it should be, a reason each.
+/// Why a comparison failed, one text per reason.
 fn failure_reasons(compare: &Compare) -> Vec<String> {
     let goals = compare.goals.iter().filter(|goal| !goal.met);
     let goals = goals.map(|goal| format!("missed: {}", goal.text));
@@ -101,7 +106,7 @@ fn all_figures(deployment: &Deployment) -> impl Iterator<Item = &Figures> {
     points.flat_map(|point| &point.loads)
 }
 
-/// The scenario as the command line wants it.
+/// Applies the command line's overrides to the scenario.
 fn with_overrides(
     mut scenario: Scenario,
     arguments: &CompareArguments,
@@ -135,7 +140,7 @@ fn with_overrides(
     let is_there = |name: &String| scenario.deployments.iter().any(|one| one.name == *name);
     let mut goals = std::mem::take(&mut scenario.goals);
     goals.retain(|goal| goal.names().into_iter().all(is_there));
-    // And the point that it is about.
+    // And the point that it refers to.
     if let Loads::Sweep { connections, .. } = &scenario.loads {
         goals.retain(|goal| {
             goal.connections
@@ -174,7 +179,7 @@ impl<'a> Comparison<'a> {
     }
 
     fn measure_all(&mut self) {
-        // Those that stay from round to round.
+        // Deployments that keep running between rounds.
         let mut kept: Vec<Option<RunningDeployment>> = self.results.iter().map(|_| None).collect();
         self.measure_rounds(&mut kept);
         for mut running in kept.into_iter().flatten() {
@@ -208,7 +213,8 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// Measures all points of a round with a deployment that is started for it, or was `kept`.
+    /// Measures all points of a round with a deployment that is started for it, or was `kept`
+    /// running.
     fn measure_one(
         &mut self,
         at: usize,
@@ -228,7 +234,7 @@ impl<'a> Comparison<'a> {
         points
     }
 
-    /// Starts a deployment; the first time with what has to be there before.
+    /// Starts a deployment; the first time with its set-up.
     fn start_deployment(&mut self, at: usize, is_first: bool) -> Result<RunningDeployment, String> {
         let scenario = self.scenario;
         let deployment = &scenario.deployments[at];
@@ -247,7 +253,7 @@ impl<'a> Comparison<'a> {
         let paths = spec.read_paths(values).map_err(|error| error.to_string())?;
         let conditions = StartConditions {
             core: scenario.cores.map(|cores| cores.server),
-            // Beside the load: the deployment keeps its core to itself.
+            // On the load's core: the deployment keeps its core to itself.
             companion: scenario
                 .companion
                 .as_ref()
@@ -296,7 +302,7 @@ impl<'a> Comparison<'a> {
         Ok(points)
     }
 
-    /// A point; the calmest of a few windows if other programs used the cores.
+    /// Measures a point; the least disturbed of a few windows if other programs used the cores.
     fn measure_undisturbed(
         &mut self,
         plan: &LoadPlan,
@@ -325,8 +331,8 @@ impl<'a> Comparison<'a> {
             let is_calm = best
                 .as_ref()
                 .is_none_or(|best| others(best) <= MAX_OTHER_PROCESSES_SHARE);
-            // A window of many seconds is not repeated: strangers average out, and patience ends. Nor is one of
-            // many short ones: the median leaves out those with strangers.
+            // A window of many seconds is not repeated: disturbances average out, and it would take
+            // too long. Nor is one of many short windows: the median excludes disturbed ones.
             let is_long =
                 matches!(plan.window_end, WindowEnd::Elapsed(time) if time.as_secs() >= 10);
             if is_calm || is_long || self.scenario.keep_running || self.live.is_stopped() {
@@ -350,7 +356,7 @@ impl<'a> Comparison<'a> {
     }
 }
 
-/// What is executed, point by point, and which of them are loads of a mix by themselves.
+/// The plans, point by point, and which of them are loads of a mix measured alone.
 fn plans_for(
     scenario: &Scenario,
     running: &RunningDeployment,
@@ -396,7 +402,7 @@ fn plans_for(
     }
 }
 
-/// A load of one connection for a deployment.
+/// Builds a load of one connection for a deployment.
 fn load_for(spec: &LoadSpec, running: &RunningDeployment) -> Result<Load, String> {
     let values = running.values();
     let body = spec.read_body(values).map_err(|error| error.to_string())?;

@@ -1,10 +1,10 @@
-//! Two saved reports beside each other: what changed, and whether it is more than the noise.
+//! Compares two saved reports: what changed, and whether it exceeds the noise. Called by `bench
+//! compare A.json B.json`. Pure.
 //!
-//! `bench compare A.json B.json` calls it. Two runs, mixes, sweeps or comparisons; their parts are
-//! matched by what they are (a load's name, connections, a deployment's name), and what has no
-//! partner is listed. A change counts when the ranges over the rounds do not overlap; where there
-//! are no rounds on both sides, when it is above a fixed bound. What was used stands
-//! in the output. Pure.
+//! The reports are two runs, mixes, sweeps or comparisons. Parts are matched by load name,
+//! connections or deployment name; unmatched parts are listed. A change counts if the ranges over
+//! the rounds do not overlap or, without rounds on both sides, if it exceeds a fixed bound. The
+//! output names the criterion.
 
 mod conditions;
 mod parts;
@@ -19,7 +19,7 @@ pub use verdict::Verdict;
 /// Why two reports cannot be compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CompareSavedError {
-    /// A sweep beside a run, for instance.
+    /// A sweep and a run, for instance.
     #[error("a report of `bench {old}` cannot be compared with one of `bench {new}`")]
     DifferentVerbs {
         /// The first report's verb.
@@ -32,7 +32,7 @@ pub enum CompareSavedError {
 /// What changed between two reports.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Changes {
-    /// When and with what each was taken.
+    /// When and with what each was measured.
     pub contexts: [String; 2],
     /// Why the two may not be comparable, or a figure may not be the server's own.
     pub warnings: Vec<String>,
@@ -47,7 +47,7 @@ pub struct Changes {
 /// One figure of both reports.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Change {
-    /// The part: a load, a number of connections, a deployment; empty when there is only one.
+    /// The part: a load, a number of connections, a deployment; empty if there is only one.
     pub part: String,
     /// The figure with its unit.
     pub figure: &'static str,
@@ -55,9 +55,9 @@ pub struct Change {
     pub old: f64,
     /// In the second.
     pub new: f64,
-    /// What became of it.
+    /// The verdict.
     pub verdict: Verdict,
-    /// What the noise was taken from.
+    /// The criterion for noise.
     pub noise: String,
 }
 
@@ -70,7 +70,7 @@ impl Change {
 }
 
 impl Changes {
-    /// As text, for a terminal; ends with a line break.
+    /// Formats the changes for a terminal; ends with a line break.
     #[must_use]
     pub fn to_text(&self) -> String {
         let mut text = format!(
@@ -102,7 +102,7 @@ impl Changes {
         text
     }
 
-    /// Whether any figure became worse by more than the noise.
+    /// Whether any figure became worse beyond the noise.
     #[must_use]
     pub fn has_worse(&self) -> bool {
         self.changes
@@ -151,7 +151,7 @@ impl Changes {
 /// Compares two reports of the same kind; the first is the old one.
 ///
 /// # Errors
-/// When they are of different kinds.
+/// The reports are of different kinds.
 pub fn compare_saved(old: &Report, new: &Report) -> Result<Changes, CompareSavedError> {
     if std::mem::discriminant(&old.result) != std::mem::discriminant(&new.result) {
         let (old, new) = (verb_name(&old.result), verb_name(&new.result));

@@ -1,7 +1,7 @@
-//! Where and when: the machine that measures and the command, as reports name them.
+//! The context of a measurement: the machine, the time and the command, as reports show them.
 //!
-//! `run`, `sweep` and `compare` call [`report`] at their end. A saved report is handed on: values of
-//! header fields on the command line, which may be passwords, are not in it.
+//! `run`, `sweep` and `compare` call [`report_with_context`] at their end. Saved reports are
+//! shared, so values of header fields on the command line, which may be passwords, are omitted.
 
 #![allow(
     clippy::disallowed_methods,
@@ -12,7 +12,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::report::{FORMAT_VERSION, Machine, MeasurementContext, Report, ReportResult};
 
-/// The report of a result that was measured by this command from `started` on.
+/// Builds the report of a result measured by this command since `started`.
 #[must_use]
 pub(crate) fn report_with_context(
     result: ReportResult,
@@ -37,7 +37,7 @@ pub(crate) fn report_with_context(
     }
 }
 
-/// The words of a command line without the values of header fields that may be secret.
+/// The arguments of a command line without the values of header fields that may be secret.
 fn mask_command_line(words: impl Iterator<Item = String>) -> Vec<String> {
     let mut masked = Vec::new();
     let (mut is_value, mut are_options) = (false, true);
@@ -60,7 +60,7 @@ fn mask_command_line(words: impl Iterator<Item = String>) -> Vec<String> {
     masked
 }
 
-/// Splits a word that gives a header field; its value is empty when it is the next word.
+/// Splits an argument that sets a header field; its value is empty if it is the next argument.
 fn split_header_option(word: &str) -> Option<(&str, &str)> {
     let long = word.strip_prefix("--header");
     let long = long.or_else(|| word.strip_prefix("--publish-header"));
@@ -68,7 +68,7 @@ fn split_header_option(word: &str) -> Option<(&str, &str)> {
         Some("") => "",
         Some(rest) => rest.strip_prefix('=')?,
         None => {
-            // -q alone takes no value: what follows it may be an -H.
+            // -q takes no value: an -H may follow it directly.
             let rest = word.strip_prefix('-')?.trim_start_matches('q');
             let rest = rest.strip_prefix('H')?;
             rest.strip_prefix('=').unwrap_or(rest)
@@ -77,7 +77,7 @@ fn split_header_option(word: &str) -> Option<(&str, &str)> {
     word.split_at_checked(word.len() - value.len())
 }
 
-/// `NAME: VALUE` with its value, when that is known to be harmless, or `NAME: ...`.
+/// `NAME: VALUE` if the value is known to be harmless, else `NAME: ...`.
 fn mask_header_field(field: &str) -> String {
     let Some((name, _)) = field.split_once(':') else {
         return "...".to_owned();
@@ -92,7 +92,7 @@ fn mask_header_field(field: &str) -> String {
     }
 }
 
-/// Fields that say how to answer, not who asks.
+/// Fields that describe the response and identify no client.
 const UNMASKED_FIELDS: [&str; 5] = [
     "user-agent",
     "host",

@@ -1,14 +1,15 @@
-//! A report as CSV (RFC 4180): one row a point and load (of held streams, a sample: `csv/hold.rs`), for spreadsheets and plotting programs.
+//! A report as CSV (RFC 4180) for `--csv`: one row per point and load (per sample of held streams:
+//! `csv/hold.rs`).
 //!
-//! `output` writes it for `--csv`. The first row names the columns; numbers are plain (a decimal
-//! point, no thousands), times in milliseconds, what is not known is empty. Pure.
+//! The first row names the columns. Numbers are plain (a decimal point, no thousands separators),
+//! times in milliseconds, unknown values empty. Pure.
 
 mod hold;
 
 use crate::report::{Deployment, Figures, Report, ReportResult, ServerCost};
 
-/// The rows, with a first line of column names. A deployment that failed before it was measured has a
-/// row that says so.
+/// Returns the rows, with a first line of column names. A deployment that failed before it was
+/// measured has a row with its failure.
 #[must_use]
 pub fn report_csv(report: &Report) -> String {
     if let ReportResult::Hold(hold) = &report.result {
@@ -56,13 +57,13 @@ pub fn report_csv(report: &Report) -> String {
                 }
             }
         }
-        // Its columns are others, see above.
+        // It has other columns, see above.
         ReportResult::Hold(_) => {}
     }
     text
 }
 
-/// Why a deployment failed, without its log, and why its figures are in doubt.
+/// Why a deployment failed, without its log, and why its figures are uncertain.
 fn failure_and_doubts(deployment: &Deployment) -> [String; 2] {
     let failed = deployment.failed.as_deref().unwrap_or_default();
     let doubts = deployment.summary.as_ref();
@@ -178,7 +179,7 @@ fn figure_cells(load: &Figures) -> Vec<String> {
     cells
 }
 
-/// Whole microseconds as milliseconds, with all their digits.
+/// Whole microseconds as milliseconds, with all digits.
 fn format_ms(us: u64) -> String {
     format!("{}.{:03}", us / 1000, us % 1000)
 }
@@ -201,7 +202,7 @@ fn encode_row(cells: &[String]) -> String {
     cells.join(",") + "\r\n"
 }
 
-/// RFC 4180 §2: quotes around a cell with a separator, a quote or a line break; quotes doubled.
+/// RFC 4180 §2: quotes a cell with a separator, a quote or a line break; doubles quotes.
 fn quote_cell(cell: &str) -> String {
     match cell.contains(['"', ',', '\r', '\n']) {
         true => format!("\"{}\"", cell.replace('"', "\"\"")),

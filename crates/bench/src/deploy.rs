@@ -1,12 +1,15 @@
-//! Deployments: started by a scenario's commands, watched, and surely stopped.
+//! Deployments: started by a scenario's commands, monitored, and reliably stopped.
 //!
-//! `compare` makes one [`Testbed`] for a scenario, runs the set-up in it, and starts each deployment
-//! with [`Testbed::start`] when it is its turn. All commands run below a keeper (`keeper`), a process
-//! of ours that outlives the bench by as long as it takes to end them; `kept` is the bench's view of one
-//! keeper's commands. `probe` asks whether a deployment
-//! answers, `account` reads what it spends, `cgroup` limits it, `folder` makes its temporary folder.
-//! What must stay true: whatever way this process ends, nothing that was started here is left; a
-//! deployment that does not answer as the scenario says is an error, never a figure.
+//! `compare` makes one [`Testbed`] per scenario, runs the set-up in it, and starts each deployment
+//! with [`Testbed::start`]. All commands run below a keeper (`keeper`), a process that outlives the
+//! bench until it has ended them; `supervised` is the bench's view of one keeper's commands.
+//! `probe` checks whether a deployment responds, `resource_usage` reads its CPU time and memory,
+//! `cgroup` limits it, `temp_dir` makes its temporary directory.
+//!
+//! # Invariants
+//!
+//! - However this process ends, nothing started here is left.
+//! - A deployment that does not respond as the scenario expects is an error, never a figure.
 
 mod cgroup;
 mod keeper;
@@ -34,36 +37,36 @@ pub use resource_usage::{CpuTime, MemoryUsage, ProcessTree, ResourceUsage, cores
 pub use running::RunningDeployment;
 pub use testbed::Testbed;
 
-/// The keeper: the hidden verb `bench keep`. Takes its order from the standard input, ends when that
-/// ends, and leaves nothing behind.
+/// Runs the keeper, the hidden verb `bench keep`: reads its order from standard input, and at the
+/// end of the input ends all that it started.
 #[must_use]
 pub fn run_keeper() -> ExitCode {
     keeper::run()
 }
 
-/// How a deployment is started, beside what the scenario says of it.
+/// How to start a deployment, in addition to the scenario.
 #[derive(Debug)]
 pub struct StartConditions<'a> {
-    /// The core for all its processes, when they are pinned.
+    /// The core for all its processes, if pinned.
     pub core: Option<usize>,
-    /// What is started before it and stopped after it, and the core for that.
+    /// The companion, started before and stopped after the deployment, and its core.
     pub companion: Option<(&'a Companion, Option<usize>)>,
-    /// What the readiness probe asks for.
+    /// The path of the readiness probe.
     pub path: &'a str,
-    /// Header fields that the probe sends, as the load does.
+    /// Header fields of the probe, the same as the load's.
     pub headers: &'a [(String, String)],
-    /// What the readiness probe must see.
+    /// The expected response of the readiness probe.
     pub expect: &'a Expect,
-    /// How long it may take until it answers.
+    /// The time allowed until it responds.
     pub ready_timeout: Duration,
-    /// Set from outside to give up.
+    /// Set from outside to abort.
     pub stop: &'a AtomicBool,
 }
 
-/// Why a deployment, or a command of it, failed. `log` is the end of what the commands wrote.
+/// Why a deployment, or a command of it, failed. `log` is the end of the commands' output.
 #[derive(Debug, thiserror::Error)]
 pub enum DeployError {
-    /// A set-up command ended badly.
+    /// A set-up command failed.
     #[error("set-up `{command}` {how}")]
     Setup {
         /// The command.
@@ -71,7 +74,7 @@ pub enum DeployError {
         /// How it ended.
         how: ExitReason,
     },
-    /// A command ended before the deployment answered.
+    /// A command ended before the deployment responded.
     #[error("`{command}` {how} before it answered{log}", log = LogTail(log))]
     Exited {
         /// The command.
@@ -81,39 +84,39 @@ pub enum DeployError {
         /// The end of its log.
         log: String,
     },
-    /// It did not answer in time.
+    /// It did not respond in time.
     #[error("not ready within {within:?}: {last}{log}", log = LogTail(log))]
     NotReady {
-        /// The time it had.
+        /// The time allowed.
         within: Duration,
-        /// What the last attempt met with.
+        /// The result of the last attempt.
         last: String,
         /// The end of its log.
         log: String,
     },
-    /// It answers, and not as it must.
+    /// It responds, but not as expected.
     #[error("wrong answer: {what}{log}", log = LogTail(log))]
     WrongAnswer {
-        /// What is wrong with it.
+        /// The difference.
         what: String,
         /// The end of its log.
         log: String,
     },
-    /// A limit was asked for that cannot be set here.
+    /// A requested limit cannot be set on this host.
     #[error("cannot limit {what}: {why}")]
     CannotLimit {
         /// `memory` or `disk_read`.
         what: &'static str,
-        /// What is missing.
+        /// The missing requirement.
         why: String,
     },
-    /// Its `url` gives no address.
+    /// Its `url` has no address.
     #[error(transparent)]
     Url(#[from] TargetError),
-    /// The keeper could not be started or ended unasked.
+    /// The keeper could not be started, or ended unexpectedly.
     #[error("keeper: {0}")]
     Keeper(String),
-    /// A file or folder of it could not be made.
+    /// A file or directory could not be made.
     #[error("{path}: {source}", path = path.display())]
     FileError {
         /// The file.
@@ -121,10 +124,10 @@ pub enum DeployError {
         /// Why.
         source: io::Error,
     },
-    /// What runs beside it could not be started.
+    /// The companion could not be started.
     #[error("beside it: {0}")]
     CompanionFailed(Box<Self>),
-    /// It was given up, since the run was ended.
+    /// Aborted, since the run was ended.
     #[error("interrupted")]
     Interrupted,
 }
@@ -148,7 +151,7 @@ impl fmt::Display for ExitReason {
     }
 }
 
-/// A log below a message, when there is one.
+/// The log below a message, if there is one.
 struct LogTail<'a>(&'a str);
 
 impl fmt::Display for LogTail<'_> {

@@ -1,4 +1,5 @@
-//! A chart of bars: one value a deployment, with a whisker from the least to the greatest round.
+//! Draws a bar chart: one value per deployment, with a whisker from the lowest to the highest
+//! round.
 
 use plotters::chart::{ChartBuilder, ChartContext};
 use plotters::coord::types::RangedCoordf64;
@@ -13,14 +14,14 @@ use crate::report::RoundSpread;
 use crate::text::table::{ColumnKind, Table};
 use crate::text::units;
 
-/// What is drawn.
+/// The bars to draw.
 #[derive(Debug)]
 pub(super) struct BarChart {
     pub(super) name: String,
     pub(super) title: String,
     /// The quantity, with its unit.
     pub(super) label: &'static str,
-    /// The unit behind a value.
+    /// The unit after a value.
     pub(super) unit: &'static str,
     /// From the top.
     pub(super) bars: Vec<Bar>,
@@ -31,22 +32,22 @@ pub(super) struct BarChart {
 pub(super) struct Bar {
     pub(super) name: String,
     pub(super) value: RoundSpread,
-    /// Which colour: a deployment has the same one in all charts.
+    /// The index of the colour: a deployment has the same one in all charts.
     pub(super) color: usize,
 }
 
-/// What a bar and the space around it take; the rest is title and axis.
+/// The height of a bar with its gap; title and axis take the rest.
 const BAR_HEIGHT: u32 = 28;
 const FRAME_HEIGHT: u32 = 104;
 
 type BarPlane = Cartesian2d<Scale, RangedCoordf64>;
 
-/// Draws it; `None` when there is nothing to draw.
+/// Draws the chart; `None` without bars.
 pub(super) fn draw_bars(bars: &BarChart) -> Option<Chart> {
     if bars.bars.is_empty() {
         return None;
     }
-    // The value is written behind its bar: the axis is longer by that.
+    // The value is written after its bar: the axis is extended by that.
     let ends = bars
         .bars
         .iter()
@@ -94,7 +95,7 @@ fn paint_chart(
         .margin_bottom(8)
         .x_label_area_size(44)
         .y_label_area_size(names.max().unwrap_or(0) + 16)
-        // The first bar is the topmost.
+        // The first bar is at the top.
         .build_cartesian_2d(x.clone(), count..0.0)?;
     chart
         .configure_mesh()
@@ -136,7 +137,7 @@ fn paint_chart(
     Ok(([columns.start, rows.start, columns.end, rows.end], spots))
 }
 
-/// Draws a bar with its whisker; gives where its end is.
+/// Draws a bar with its whisker; returns the position of its end.
 fn paint_bar(
     chart: &mut ChartContext<'_, SVGBackend<'_>, BarPlane>,
     bar: &Bar,

@@ -1,5 +1,5 @@
-//! Which charts held streams have: what they cost against their number while they are opened, and how it
-//! went over time. Pure; `lines` draws.
+//! Chooses the charts of held streams: their cost by number while they are opened, and over time.
+//! Pure; `lines` draws.
 
 use super::Chart;
 use super::lines::{self, HorizontalAxis, LineChart, LineStyle, Series, VerticalAxis};
@@ -7,15 +7,15 @@ use crate::report::{HoldResult, HoldSample};
 use crate::spline::CurvePoint;
 use crate::text::units::{to_f64, to_mebibytes};
 
-/// The charts in the order in which they are shown.
+/// The charts in display order.
 pub(super) fn charts(hold: &HoldResult) -> Vec<Chart> {
-    // With the first one of those at which all were open.
+    // Including the first sample with all streams open.
     let opened = hold.samples.iter().take_while(|sample| sample.is_opening);
     let opened = opened.count().saturating_add(1).min(hold.samples.len());
     let opening = downsample(&hold.samples[..opened]);
     let all = downsample(&hold.samples);
     let against = |name: &str, title: &str, units, axis, curves: &[Curve]| {
-        // With one place on the axis there is no curve.
+        // One position on the axis makes no curve.
         let mut opens = opening.iter().map(|sample| sample.open);
         let first = opens.next()?;
         let is_more = opens.any(|open| open != first);
@@ -110,7 +110,7 @@ pub(super) fn charts(hold: &HoldResult) -> Vec<Chart> {
     all.into_iter().flatten().collect()
 }
 
-/// A name, and the value of a sample; `None` where it has none.
+/// A name, and the value of a sample; `None` if it has none.
 type Curve = (&'static str, fn(&HoldSample) -> Option<f64>);
 
 const MEMORY: [Curve; 3] = [
@@ -150,7 +150,7 @@ const STREAMS: [Curve; 2] = [
     }),
 ];
 
-/// A curve for each of what is known; no chart when nothing is.
+/// Draws a curve for each known quantity; no chart without any.
 fn hold_chart(
     samples: &[HoldSample],
     (name, title): (&str, &str),
@@ -182,11 +182,11 @@ fn hold_chart(
     })
 }
 
-/// As many samples as can be told apart on a drawing, evenly taken; the last one is among them.
+/// Reduces the samples to as many as a drawing can show, evenly spaced and including the last one.
 fn downsample(samples: &[HoldSample]) -> Vec<HoldSample> {
     let step = samples.len().div_ceil(MAX_DRAWN_POINTS).max(1);
     samples.iter().rev().step_by(step).rev().copied().collect()
 }
 
-/// Points of a curve.
+/// Maximum points per curve.
 const MAX_DRAWN_POINTS: usize = 240;

@@ -1,5 +1,5 @@
-//! A chart of curves: values against connections or over time, one line or B-spline a series, with its raw
-//! points.
+//! Draws a line chart: values by connections or over time, one line or B-spline per series, with
+//! its raw points.
 
 use plotters::chart::{ChartBuilder, ChartContext};
 use plotters::coord::Shift;
@@ -15,14 +15,14 @@ use crate::spline::{self, CurvePoint};
 use crate::text::table::{ColumnKind, Table};
 use crate::text::units;
 
-/// What is drawn.
+/// The curves to draw.
 #[derive(Debug)]
 pub(super) struct LineChart {
     pub(super) name: String,
     pub(super) title: String,
     /// The quantity of the vertical axis, with its unit.
     pub(super) label: &'static str,
-    /// The unit behind a value.
+    /// The unit after a value.
     pub(super) unit: &'static str,
     pub(super) vertical: VerticalAxis,
     pub(super) horizontal: HorizontalAxis,
@@ -47,7 +47,7 @@ impl HorizontalAxis {
         }
     }
 
-    /// Where a value stands, in words.
+    /// Describes a position in words.
     fn describe_value(self, at: f64) -> String {
         match self {
             Self::Connections if at.total_cmp(&1.0).is_eq() => "1 connection".to_owned(),
@@ -56,7 +56,7 @@ impl HorizontalAxis {
         }
     }
 
-    /// As it stands in a table.
+    /// Formats a position for a table.
     fn format_value(self, at: f64) -> String {
         match self {
             Self::Connections => units::format_tick(at),
@@ -70,9 +70,9 @@ impl HorizontalAxis {
 pub(super) enum VerticalAxis {
     /// From zero.
     Linear,
-    /// From zero, by whole numbers.
+    /// From zero, with whole numbers.
     Integers,
-    /// From zero, or logarithmic when the values reach far.
+    /// From zero, or logarithmic if the values have a wide range.
     AutoLog,
 }
 
@@ -80,35 +80,35 @@ pub(super) enum VerticalAxis {
 #[derive(Debug)]
 pub(super) struct Series {
     pub(super) name: String,
-    /// Place and value, by place.
+    /// Position and value, by position.
     pub(super) line: Vec<CurvePoint>,
-    /// What is marked; the same as `line` when that was measured but once.
+    /// The marked points; the same as `line` for a single measurement.
     pub(super) points: Vec<CurvePoint>,
     pub(super) style: LineStyle,
 }
 
-/// How a curve is drawn.
+/// The style of a curve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LineStyle {
-    /// From point to point, with the points.
+    /// Straight lines with points.
     Straight,
-    /// As a B-spline, or straight while [`MIN_SMOOTH_POINTS`] is not reached, with the points.
+    /// A B-spline with points; straight lines with fewer than [`MIN_SMOOTH_POINTS`].
     Smooth,
-    /// From point to point, thin and pale, with the points.
+    /// Thin, pale straight lines with points.
     Raw,
-    /// As a B-spline alone; what it is made of is another series.
+    /// A B-spline without points; another series shows them.
     SmoothWithoutPoints,
 }
 
 const HEIGHT: u32 = 420;
 
-/// Of fewer points each stands for much: a curve that passes by them at a distance would mislead.
+/// With few points a curve that passes beside them would mislead.
 const MIN_SMOOTH_POINTS: usize = 8;
 
 type LinePlane = Cartesian2d<Scale, Scale>;
 type Backend<'a> = SVGBackend<'a>;
 
-/// Draws it; `None` when there is nothing to draw.
+/// Draws the chart; `None` without values.
 pub(super) fn draw_lines(lines: &LineChart) -> Option<Chart> {
     let places = || {
         lines
@@ -128,7 +128,7 @@ pub(super) fn draw_lines(lines: &LineChart) -> Option<Chart> {
         VerticalAxis::Integers => Scale::counts(ys),
         VerticalAxis::AutoLog => Scale::by_range(ys),
     };
-    // Room for many curves, and for a legend with more entries than lines fit.
+    // Space for many curves, and for a legend with more entries than the chart has lines.
     let count = u32::try_from(lines.series.len()).unwrap_or(0).min(200);
     let height = if count > 8 { HEIGHT + 140 } else { HEIGHT };
     let size = (WIDTH, height.max(70 + 18 * count));
@@ -267,7 +267,7 @@ fn draw_points(
     Ok(())
 }
 
-/// Radius and opacity of points: many are drawn small and pale, there only to show the noise.
+/// Radius and opacity of points: many points are small and pale and only show the noise.
 fn point_style(lines: &LineChart) -> (u32, f64) {
     let points: usize = lines.series.iter().map(|series| series.points.len()).sum();
     if points > 150 { (2, 0.35) } else { (3, 1.0) }
@@ -285,7 +285,7 @@ fn line_stroke(series: &Series, index: usize) -> ShapeStyle {
     series_line_color(series, index).stroke_width(width)
 }
 
-/// The dash and its gap for the second and third use of a colour.
+/// The dash and gap for the second and third use of a colour.
 fn dash_pattern(index: usize) -> Option<(i32, i32)> {
     match index / super::COLORS.len() {
         0 => None,
@@ -326,7 +326,7 @@ fn short_name(name: &str) -> String {
     super::truncate_name(&units::sanitize(name), 26)
 }
 
-/// A row for each place, a column for each line.
+/// One row per position, one column per curve.
 fn value_table(lines: &LineChart) -> Table {
     let mut columns = vec![(lines.horizontal.label(), ColumnKind::Number)];
     let shown = || {

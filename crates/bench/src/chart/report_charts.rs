@@ -1,4 +1,4 @@
-//! Which charts a report has, and what stands in them. Pure; the drawing is in `lines` and `bars`.
+//! Chooses the charts of a report and their content. Pure; `lines` and `bars` draw.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::spline::CurvePoint;
 use crate::text::units::{sanitize, to_f64, to_mebibytes};
 use crate::text::{PERCENTILES, Percentile, tables};
 
-/// The charts in the order in which they are shown.
+/// The charts in display order.
 pub(super) fn charts(report: &Report) -> Vec<Chart> {
     match &report.result {
         ReportResult::Run(run) => percentile_bars(std::slice::from_ref(&run.figures)),
@@ -24,7 +24,7 @@ pub(super) fn charts(report: &Report) -> Vec<Chart> {
     }
 }
 
-/// How long the requests of a load took: a bar for each percentile.
+/// The response times of a load: one bar per percentile.
 fn percentile_bars(loads: &[Figures]) -> Vec<Chart> {
     let chart = |(index, load): (usize, &Figures)| {
         let bar = |(name, of): &Percentile| Bar {
@@ -88,12 +88,12 @@ fn sweep_charts(sweep: &Sweep) -> Vec<Chart> {
     all.into_iter().flatten().collect()
 }
 
-/// Connections of a point, for the horizontal axis.
+/// The connections of a point, for the horizontal axis.
 fn connections_at(point: &Point) -> f64 {
     f64::from(point.connections_total())
 }
 
-/// How many loads the points have, and what they are called; one without a name counts as named.
+/// The loads of the points and their names; a single load is named `alone`.
 fn load_names(points: &[Point], alone: &str) -> Vec<String> {
     let most = points.iter().max_by_key(|point| point.loads.len());
     let loads = most.map_or(&[][..], |point| &point.loads);
@@ -104,7 +104,7 @@ fn load_names(points: &[Point], alone: &str) -> Vec<String> {
     loads.iter().map(name).collect()
 }
 
-/// A value of one load at each point.
+/// One load's value at each point.
 fn load_series(points: &[Point], index: usize, value: impl Fn(&Figures) -> f64) -> Vec<CurvePoint> {
     let of = |point: &Point| Some((connections_at(point), value(point.loads.get(index)?)));
     let mut line: Vec<CurvePoint> = points.iter().filter_map(of).collect();
@@ -185,7 +185,7 @@ fn sweep_latency(sweep: &Sweep) -> Option<Chart> {
 /// A kind of error and its count.
 type ErrorKind = (&'static str, fn(&Figures) -> u64);
 
-/// A curve for each kind of error that was seen; no chart when there was none.
+/// One curve for each kind of error that occurred; no chart without errors.
 fn sweep_errors(sweep: &Sweep) -> Option<Chart> {
     let kinds: [ErrorKind; 8] = [
         ("connect", |load| load.errors.connect),
@@ -314,7 +314,7 @@ fn to_milliseconds(us: RoundSpread) -> RoundSpread {
     }
 }
 
-/// For several loads at once: what each of them had, which the ranking adds up.
+/// For several loads at once: the figures of each load, which the ranking sums.
 fn load_bars(compare: &Compare, number_of_load: usize, load: &str) -> [Option<Chart>; 2] {
     let spread = |deployment: &Deployment, of: &dyn Fn(&Figures) -> f64| {
         let loads = deployment
@@ -347,7 +347,7 @@ fn load_bars(compare: &Compare, number_of_load: usize, load: &str) -> [Option<Ch
     ]
 }
 
-/// A bar for each ranked deployment of which the value is known.
+/// One bar for each ranked deployment with a known value.
 fn deployment_bars(
     compare: &Compare,
     (name, title): (&str, &str),
@@ -371,8 +371,8 @@ fn deployment_bars(
     })
 }
 
-/// A curve for each ranked deployment through the medians of the rounds, with the points of every
-/// round; no chart when it was measured at one number of connections only.
+/// One curve per ranked deployment through the medians of the rounds, with every round's points; no
+/// chart for a single number of connections.
 fn deployment_curves(
     compare: &Compare,
     (name, title): (&str, &str),
@@ -411,11 +411,11 @@ fn deployment_curves(
     })
 }
 
-/// One place for each number of connections.
+/// The median point for each number of connections.
 fn median_points(points: &[CurvePoint]) -> Vec<CurvePoint> {
     let mut by_connections: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
     for (connections, value) in points {
-        // What is not below zero sorts by its bits.
+        // Non-negative floats sort by their bits.
         by_connections
             .entry(connections.to_bits())
             .or_default()

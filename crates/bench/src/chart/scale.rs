@@ -1,7 +1,7 @@
-//! Axes: from the values to a range and its ticks, and from a value to its place on the axis. Pure.
+//! Axes: maps values to a range and ticks, and a value to its position. Pure.
 //!
-//! The drawing library sees places only, on a plain axis of its own: a logarithmic axis is one
-//! whose places are logarithms.
+//! The drawing library sees only positions on a linear axis. The positions of a logarithmic axis
+//! are logarithms.
 
 use std::ops::Range;
 
@@ -13,29 +13,30 @@ use crate::text::units;
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Scale {
     is_log: bool,
-    /// The first place.
+    /// The first position.
     pub(super) low: f64,
-    /// The last place.
+    /// The last position.
     high: f64,
-    /// The places of the ticks.
+    /// The positions of the ticks.
     ticks: Vec<f64>,
 }
 
 impl Scale {
-    /// From zero to a little more than the greatest value.
+    /// From zero to slightly above the highest value.
     pub(super) fn zero_based(values: impl IntoIterator<Item = f64>) -> Self {
         let greatest = max_value(values);
         Self::linear(0.0, if greatest > 0.0 { greatest * 1.05 } else { 1.0 }, 8.0)
     }
 
-    /// The same for what is counted: its ticks are whole numbers.
+    /// The same for counts: its ticks are whole numbers.
     pub(super) fn counts(values: impl IntoIterator<Item = f64>) -> Self {
         let mut scale = Self::zero_based([max_value(values).max(4.0)]);
         scale.ticks.retain(|place| place.fract() == 0.0);
         scale
     }
 
-    /// For latencies: logarithmic when the greatest is more than [`MIN_LOG_RATIO`] times the least.
+    /// For latencies: logarithmic if the highest value is more than [`MIN_LOG_RATIO`] times the
+    /// lowest.
     pub(super) fn by_range(values: impl IntoIterator<Item = f64> + Clone) -> Self {
         let (least, greatest) = positive_range(values.clone());
         match greatest / least > MIN_LOG_RATIO {
@@ -44,13 +45,13 @@ impl Scale {
         }
     }
 
-    /// For connections: logarithmic when their steps grow with them, as those of a ladder do.
+    /// For connections: logarithmic if their steps grow, as those of a ladder by factor.
     pub(super) fn by_steps(values: &[f64]) -> Self {
         let (least, greatest) = positive_range(values.iter().copied());
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
         sorted.dedup();
-        // Of even steps the middle one is half of the last; of growing steps far less.
+        // With even steps the middle one is half of the last; with growing steps far less.
         let middle = sorted.get(sorted.len() / 2).copied().unwrap_or(greatest);
         if sorted.len() >= 3 && greatest / least >= 50.0 && middle < greatest / 4.5 {
             return Self::logarithmic(least / 1.15, greatest * 1.15);
@@ -66,7 +67,7 @@ impl Scale {
         }
     }
 
-    /// Where a value stands.
+    /// The position of a value.
     pub(super) fn position(&self, value: f64) -> f64 {
         let place = match self.is_log {
             true => value.max(f64::MIN_POSITIVE).log10(),
@@ -78,13 +79,13 @@ impl Scale {
         }
     }
 
-    /// What is written at a place.
+    /// The label at a position.
     pub(super) fn label(&self, place: f64) -> String {
         let value = match self.is_log {
             true => 10f64.powf(place),
             false => place,
         };
-        // The tenth digit of a sum of steps is none of ours.
+        // Rounding errors of summed steps must not show.
         let rounded = format!("{value:.9e}").parse().unwrap_or(value);
         units::format_tick(rounded)
     }
@@ -101,7 +102,7 @@ impl Scale {
         }
     }
 
-    /// With 1, 2 and 5 of each decade while there are few of them.
+    /// With ticks at 1, 2 and 5 of each decade while there are few decades.
     fn logarithmic(least: f64, greatest: f64) -> Self {
         let (low, high) = (least.log10(), greatest.log10());
         let digits: &[f64] = if high - low > 3.5 {
@@ -110,7 +111,7 @@ impl Scale {
             &[1.0, 2.0, 5.0]
         };
         let mut ticks = Vec::new();
-        // Microseconds to hours in milliseconds, and more.
+        // From microseconds to hours in milliseconds, and beyond.
         for decade in -9..=12 {
             ticks.extend(digits.iter().map(|digit| digit.log10() + f64::from(decade)));
         }
@@ -124,7 +125,7 @@ impl Scale {
     }
 }
 
-/// As the library sees it: a plain axis of places, with these ticks.
+/// The library's view: a linear axis of positions, with these ticks.
 impl Ranged for Scale {
     type FormatOption = DefaultFormatting;
     type ValueType = f64;
@@ -151,10 +152,10 @@ impl Ranged for Scale {
     }
 }
 
-/// Below this a plain axis shows the least value well enough.
+/// Below this ratio a linear axis shows the lowest value well enough.
 const MIN_LOG_RATIO: f64 = 30.0;
 
-/// The least and the greatest of what is above zero.
+/// The lowest and the highest positive value.
 fn positive_range(values: impl IntoIterator<Item = f64>) -> (f64, f64) {
     let values = values
         .into_iter()
@@ -166,7 +167,7 @@ fn positive_range(values: impl IntoIterator<Item = f64>) -> (f64, f64) {
     found.unwrap_or((1.0, 1.0))
 }
 
-/// The greatest; zero when there is none above it.
+/// The highest value, at least zero.
 fn max_value(values: impl IntoIterator<Item = f64>) -> f64 {
     values
         .into_iter()

@@ -1,4 +1,4 @@
-//! Which charts a report has, and that every value is in them.
+//! Which charts a report has, and that they contain every value.
 
 use super::*;
 use crate::report::{ReportResult, testing};
@@ -98,7 +98,7 @@ fn many_deployments_can_be_told_apart() {
         }
     }
     let curves = chart(&report, "throughput");
-    // Seventeen entries, and the last seven curves are made of many dashes.
+    // Seventeen entries; the last seven curves consist of many dashes.
     assert_eq!(curves.svg.matches("deployment &lt;").count(), 17);
     assert!(curves.svg.matches("<polyline").count() > 10 + 7 * 10);
     let bars = chart(&report, "ranking");
@@ -160,7 +160,7 @@ fn held_streams_have_charts_against_connections_and_over_time() {
     let ReportResult::Hold(hold) = &mut report.result else {
         panic!("a hold");
     };
-    // A day of samples, of which nothing is known but how many streams there were.
+    // A day of samples with nothing but the number of streams.
     hold.samples = (0..3000)
         .map(|second| crate::report::HoldSample {
             at: f64::from(second),

@@ -1,16 +1,16 @@
-//! Whether two reports were taken under the same circumstances. Pure.
+//! Checks whether two reports were measured under the same conditions. Pure.
 
 use crate::report::{Compare, Figures, Report, ReportResult};
 use crate::text::{notes, units};
 
-/// When, where and with what a report was taken.
+/// When, where and with what a report was measured.
 pub(super) fn describe_context(report: &Report) -> String {
     let taken = &report.taken;
     let when = units::format_time(taken.started);
     format!("{when}, {}, {}", taken.tool, taken.machine.cpu)
 }
 
-/// What makes the comparison doubtful.
+/// Reasons to doubt the comparison.
 pub(super) fn condition_warnings(old: &Report, new: &Report) -> Vec<String> {
     let mut warnings = Vec::new();
     for (which, report) in [("old", old), ("new", new)] {
@@ -56,7 +56,7 @@ fn compare_machines(old: &Report, new: &Report, warnings: &mut Vec<String>) {
             old.cores.to_string(),
             new.cores.to_string(),
         ),
-        // The same machine says a little less after some updates of its kernel.
+        // Some kernel updates report slightly less memory on the same machine.
         (
             "sizes of memory",
             units::format_size(old.memory >> 28 << 28),
@@ -71,7 +71,7 @@ fn compare_machines(old: &Report, new: &Report, warnings: &mut Vec<String>) {
     }
 }
 
-/// What was asked of the servers: only then are their figures about the same thing.
+/// Compares the requests: figures are comparable only for the same load.
 fn compare_loads(old: &Report, new: &Report, warnings: &mut Vec<String>) {
     let of_scenario = |of: &dyn Fn(&Compare) -> String| {
         [old, new].map(|report| match &report.result {
@@ -128,7 +128,8 @@ fn describe_rate(load: &Figures) -> String {
         .map_or_else(|| "closed loop".to_owned(), |rate| format!("{rate}/s"))
 }
 
-/// Whether connections were kept, as far as the command line says it; a scenario says it in its file.
+/// Whether connections were reused, as far as the command line shows it; a scenario sets it in its
+/// file.
 fn describe_connection_reuse(report: &Report) -> String {
     let command = &report.taken.command;
     let closes = |word: &String| {
@@ -151,7 +152,7 @@ fn describe_targets(report: &Report) -> String {
     }
 }
 
-/// How many streams were held, and what they heard.
+/// The number of streams, and what they received.
 fn describe_streams(report: &Report) -> String {
     let ReportResult::Hold(hold) = &report.result else {
         return String::new();
@@ -160,7 +161,7 @@ fn describe_streams(report: &Report) -> String {
     format!("{} with {rate} messages a second", hold.streams)
 }
 
-/// A property of all loads of a report, each value once, in their order.
+/// A property of all loads of a report: distinct values in order.
 fn distinct_values(report: &Report, of: &dyn Fn(&Figures) -> String) -> String {
     let loads: Vec<&Figures> = match &report.result {
         ReportResult::Run(run) => vec![&run.figures],

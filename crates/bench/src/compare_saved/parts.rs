@@ -1,4 +1,5 @@
-//! A report taken apart into what can be matched with another's, each part with its figures. Pure.
+//! Splits a report into parts that can be matched with another report's, each with its figures.
+//! Pure.
 
 use std::collections::HashMap;
 
@@ -12,9 +13,9 @@ use crate::text::units::{pluralize, to_f64, to_mebibytes};
 /// One part of a report.
 #[derive(Debug)]
 pub(super) struct ReportPart {
-    /// By which it is matched.
+    /// The name for matching.
     pub(super) name: String,
-    /// Those of [`FIGURES`] that are known.
+    /// The known ones of [`FIGURES`].
     pub(super) figures: Vec<(&'static str, RoundedFigure)>,
 }
 
@@ -25,8 +26,8 @@ impl ReportPart {
     }
 }
 
-/// The parts of a report. Of several with one name (nothing forbids that) the second is called
-/// `NAME (2)`, so that they are matched in their order.
+/// Returns the parts of a report. Of parts with the same name, which is allowed, the second is
+/// called `NAME (2)`, so that they are matched in order.
 pub(super) fn report_parts(result: &ReportResult) -> Vec<ReportPart> {
     let mut parts = collect_parts(result);
     let mut seen: HashMap<String, u32> = HashMap::new();
@@ -61,7 +62,7 @@ fn collect_parts(result: &ReportResult) -> Vec<ReportPart> {
     }
 }
 
-/// The streams, what was published to them, and what was asked for beside them.
+/// The streams, the messages published to them, and the probe's requests.
 fn hold_parts(hold: &HoldResult) -> Vec<ReportPart> {
     let memory = hold.cost.server_bytes.map(to_mebibytes);
     let lost = hold.counts.lost.total();
@@ -149,7 +150,7 @@ fn server_figures(server: Option<&ServerCost>) -> [(&'static str, Option<f64>); 
     ]
 }
 
-/// A deployment by its summary; what that has not is made of the rounds.
+/// A deployment by its summary, completed from the rounds.
 fn deployment_part(deployment: &Deployment, full: usize) -> Option<ReportPart> {
     let summary = deployment.summary.as_ref()?;
     let rounds = counted_rounds(deployment, full);
@@ -188,7 +189,7 @@ fn scale_spread(spread: RoundSpread, factor: f64) -> RoundSpread {
     }
 }
 
-/// A part with the figures that are known, in the order of [`FIGURES`].
+/// A part with its known figures, in the order of [`FIGURES`].
 fn build_part(name: &str, value: impl Fn(&str) -> Option<RoundedFigure>) -> ReportPart {
     let known = |name: &'static str| Some((name, value(name)?));
     ReportPart {

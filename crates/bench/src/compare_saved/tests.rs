@@ -1,4 +1,4 @@
-//! What counts as a change between two saved reports.
+//! Which changes count between two saved reports.
 
 use super::*;
 use crate::report::testing;

@@ -1,20 +1,20 @@
-//! Whether a change is more than the noise. Pure.
+//! Judges whether a change exceeds the noise. Pure.
 
 use super::Change;
 use crate::report::RoundSpread;
 
-/// What became of a figure.
+/// The verdict on a figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// It may be chance.
     WithinNoise,
     /// More requests, or less of anything else.
     Better,
-    /// The contrary.
+    /// The opposite.
     Worse,
 }
 
-/// How the verdicts were found, as it stands under the table.
+/// The method, as printed under the table.
 pub(super) const METHOD_TEXT: &str = "\
 Noise: where both reports have rounds, a change counts when the ranges over the rounds do not overlap and
 it is above 1 %; without rounds above 5 % for requests/s and CPU, 10 % for percentiles, memory and errors.
@@ -37,12 +37,12 @@ pub(super) const FIGURES: [FigureRule; 6] = [
     FigureRule::new("errors", false, 10.0),
 ];
 
-/// How a figure is judged.
+/// The rule for a figure.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FigureRule {
     pub(super) name: &'static str,
     more_is_better: bool,
-    /// Without rounds nothing says how far a figure repeats: a smaller change is taken for chance.
+    /// Without rounds the repeatability is unknown: a smaller change counts as chance.
     bound_percent: f64,
 }
 
@@ -56,7 +56,8 @@ impl FigureRule {
     }
 }
 
-/// The smallest change that counts though ranges lie apart: few rounds may be alike by chance.
+/// The smallest change that counts even if ranges do not overlap: few rounds may be equal by
+/// chance.
 const MIN_PERCENT: f64 = 1.0;
 
 /// Judges one figure.
@@ -69,7 +70,7 @@ pub(super) fn judge_change(
     let figure = FIGURES.iter().find(|figure| figure.name == name);
     let (before, after) = (old.spread.median, new.spread.median);
     let bound = figure.map_or(MIN_PERCENT, |figure| figure.bound_percent);
-    // Below zero nothing is measured; from zero any change is more than a part of it.
+    // Figures are never negative; from zero any change exceeds the bound.
     let moved = (after - before).abs();
     let (is_more_than_noise, noise) = match old.rounds.min(new.rounds) {
         2.. => {

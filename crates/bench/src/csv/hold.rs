@@ -1,4 +1,4 @@
-//! Held streams as CSV: one row a sample. `csv` writes it, under its rules.
+//! Held streams as CSV: one row per sample, by the rules of `csv`.
 
 use super::encode_row;
 use crate::report::{HoldResult, HoldSample};

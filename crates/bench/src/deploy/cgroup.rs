@@ -1,10 +1,15 @@
 //! Control groups of a deployment: its memory and disk limits, and its exact CPU time.
 //!
-//! `running` makes a [`Cgroup`] before it starts the keeper; the commands join it themselves, the keeper
-//! stays outside, so that its own time does not count and no lack of memory ends it. Version 1
-//! hierarchies (one for each controller) and version 2 are both used, whichever has the controller.
-//! What must stay true: without the permission a deployment without limits runs all the same, one with
-//! a limit fails and says why; the groups are gone after the deployment.
+//! `supervised` makes a [`Cgroup`] before it starts the keeper. The commands join it themselves;
+//! the keeper stays outside, so that its own time does not count and a lack of memory does not kill
+//! it. Version 1 hierarchies (one per controller) and version 2 are supported, whichever has the
+//! controller.
+//!
+//! # Invariants
+//!
+//! - Without permission a deployment without limits still runs; one with a limit fails with the
+//!   cause.
+//! - The groups are removed after the deployment.
 
 #![allow(
     clippy::disallowed_methods,
@@ -19,12 +24,12 @@ use std::path::{Path, PathBuf};
 
 use super::DeployError;
 
-/// What a group is asked to limit.
+/// The limits of a group.
 #[derive(Debug)]
 pub(super) struct CgroupLimits<'a> {
     /// Bytes.
     pub(super) memory: Option<u64>,
-    /// Bytes a second, and where the files lie.
+    /// Bytes per second, and the files' directories.
     pub(super) disk_read: Option<(u64, &'a [&'a Path])>,
 }
 
@@ -32,7 +37,7 @@ pub(super) struct CgroupLimits<'a> {
 #[derive(Debug)]
 pub(super) struct Cgroup {
     dirs: Vec<PathBuf>,
-    /// A file that tells the CPU time, and how.
+    /// The file with the CPU time, and its format.
     cpu_file: Option<(PathBuf, CpuFormat)>,
 }
 
@@ -45,7 +50,7 @@ enum CpuFormat {
 }
 
 impl Cgroup {
-    /// Makes the groups that the limits need, and one that counts CPU time where that may be made.
+    /// Creates the groups for the limits, and one that counts CPU time where possible.
     pub(super) fn create(name: &str, limits: &CgroupLimits<'_>) -> Result<Self, DeployError> {
         let mounts = CgroupMounts::read();
         let mut group = Self {
@@ -70,7 +75,7 @@ impl Cgroup {
         &self.dirs
     }
 
-    /// CPU time of all that was ever in it, when the group counts it.
+    /// CPU time of all processes that were ever in the group, if it counts that.
     pub(super) fn cpu_seconds(&self) -> Option<f64> {
         let (file, format) = self.cpu_file.as_ref()?;
         let text = fs::read_to_string(file).ok()?;
@@ -82,7 +87,7 @@ impl Cgroup {
         Some(figure / per_second)
     }
 
-    /// The processes in it, for the case that no keeper is left to end them.
+    /// Its processes, for the case that the keeper is gone.
     pub(super) fn processes(&self) -> BTreeSet<u32> {
         let read = |folder: &PathBuf| fs::read_to_string(folder.join("cgroup.procs")).ok();
         let texts: Vec<String> = self.dirs.iter().filter_map(read).collect();
@@ -95,7 +100,7 @@ impl Cgroup {
         if let Some(mount) = mounts.version_1("memory") {
             let folder = self.create_v1_group(mount, name)?;
             write_control_file(&folder.join("memory.limit_in_bytes"), &bytes)?;
-            // Memory and swap together; where swap is not counted the file does not exist.
+            // Memory and swap together; the file does not exist if swap is not counted.
             let with_swap = folder.join("memory.memsw.limit_in_bytes");
             return match with_swap.exists() {
                 true => write_control_file(&with_swap, &bytes),
@@ -136,10 +141,10 @@ impl Cgroup {
         Ok(())
     }
 
-    /// Only convenience: without it, the time is summed up from /proc.
+    /// Optional: without it, the time is summed from /proc.
     fn count_cpu(&mut self, mounts: &CgroupMounts, name: &str) {
-        // Version 2 counts in every group; version 1 only where nothing but the count comes with it,
-        // since a group with shares of its own would be scheduled in another way.
+        // Version 2 counts in every group. Version 1 is used only if the count comes alone, since a
+        // group with its own shares would be scheduled differently.
         let found = self.create_v2_group(mounts, name, "");
         if let Ok(folder) = found {
             self.cpu_file = Some((folder.join("cpu.stat"), CpuFormat::Stat));
@@ -150,14 +155,14 @@ impl Cgroup {
         }
     }
 
-    /// A group in a hierarchy of version 1: below our own, else at its top.
+    /// Creates a group in a version 1 hierarchy: below our own, else at its top.
     fn create_v1_group(&mut self, mount: &CgroupMount, name: &str) -> io::Result<PathBuf> {
         let made = create_group(&mount.own_group, name)
             .or_else(|_| create_group(&mount.mount_point, name))?;
         Ok(self.remember_dir(made))
     }
 
-    /// A group of version 2 with a controller (or none), wherever one may be made.
+    /// Creates a group of version 2 with a controller (or none), wherever possible.
     fn create_v2_group(
         &mut self,
         mounts: &CgroupMounts,
@@ -167,7 +172,7 @@ impl Cgroup {
         let mount = mounts
             .version_2()
             .ok_or_else(|| io::Error::other("no control groups are mounted for it"))?;
-        // The group that an earlier limit made may have the controller already.
+        // A group made for an earlier limit may have the controller already.
         let is_version_2 = |folder: &&PathBuf| folder.starts_with(&mount.mount_point);
         if let Some(made) = self.dirs.iter().find(is_version_2).cloned()
             && (has_controller(&made, controller) || enable_controller(&made, controller).is_ok())
@@ -176,7 +181,7 @@ impl Cgroup {
         }
         let parent = mount.own_group.parent().unwrap_or(&mount.mount_point);
         let mut last = io::Error::other("no place for a group");
-        // A group with processes of its own may hand out no controllers, but for the top one.
+        // A group with its own processes may delegate no controllers, except for the root.
         for place in [&mount.mount_point, parent, &mount.own_group] {
             if !place.starts_with(&mount.mount_point) {
                 continue;
@@ -232,7 +237,7 @@ fn has_controller(folder: &Path, controller: &str) -> bool {
     controller.is_empty() || known.split_whitespace().any(|one| one == controller)
 }
 
-/// Gives a group the controller, by its parent.
+/// Enables the controller for a group, through its parent.
 fn enable_controller(folder: &Path, controller: &str) -> io::Result<()> {
     match folder.parent() {
         Some(parent) => enable_controller_below(parent, controller),
@@ -256,7 +261,7 @@ fn enable_controller_below(parent: &Path, controller: &str) -> io::Result<()> {
     }
 }
 
-/// Where control groups are mounted, and where in them we are.
+/// Where control groups are mounted, and which of them contain this process.
 struct CgroupMounts(Vec<CgroupMount>);
 
 #[derive(Debug, PartialEq, Eq)]
@@ -318,7 +323,7 @@ impl CgroupMounts {
     }
 }
 
-/// Our group among lines of `ID:CONTROLLERS:PATH`; version 2 has no controllers there.
+/// Our group among lines of `ID:CONTROLLERS:PATH`; version 2 names no controllers there.
 fn own_group<'a>(own: &'a str, controllers: &[String]) -> Option<&'a str> {
     own.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':').skip(1);
@@ -333,7 +338,7 @@ fn own_group<'a>(own: &'a str, controllers: &[String]) -> Option<&'a str> {
     })
 }
 
-/// `MAJOR:MINOR` of the whole disk that a path lies on; `None` where there is no disk.
+/// `MAJOR:MINOR` of the whole disk of a path; `None` if there is no disk.
 fn disk_of(path: &Path) -> Option<String> {
     let device = path.metadata().ok()?.dev();
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
@@ -341,7 +346,7 @@ fn disk_of(path: &Path) -> Option<String> {
     if !known.exists() {
         return None;
     }
-    // Throttling knows whole disks only; a partition's folder lies in that of its disk.
+    // Throttling supports whole disks only; a partition's directory is in that of its disk.
     if known.join("partition").exists() {
         let whole = known.canonicalize().ok()?.parent()?.join("dev");
         return Some(fs::read_to_string(whole).ok()?.trim().to_owned());

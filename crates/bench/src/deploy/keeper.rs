@@ -1,10 +1,14 @@
 //! The keeper: a small process between the bench and a deployment, which ends all that it started.
+//! Run as `bench keep`.
 //!
-//! `bench keep` runs it. It reads an [`Order`], starts the commands, and holds them until it is asked to
-//! stop, is signalled, or its standard input ends, which it does in whatever way the bench ends, killed
-//! included. It is the reaper of everything below it (a daemon that left its parents becomes its child),
-//! so nothing can hide by forking. One thread, asleep but for children that end.
-//! What must stay true: it never ends before its last descendant has, as long as it is not killed itself.
+//! It reads a [`KeeperOrder`], starts the commands, and supervises them until it is asked to stop,
+//! is signalled, or its standard input ends, which happens however the bench ends, even killed. It
+//! is the subreaper of everything below it (a daemon that left its parents becomes its child), so
+//! no process escapes by forking. One thread, which sleeps except for children that end.
+//!
+//! # Invariants
+//!
+//! - Unless killed, it never ends before its last descendant has.
 
 #![allow(
     clippy::disallowed_methods,
@@ -32,16 +36,17 @@ use signal_hook::low_level::pipe;
 use super::keeper_protocol::{CommandOutput, KeeperMessage, KeeperOrder, STOP_LINE};
 use super::{ExitReason, resource_usage};
 
-/// How long commands may take to end by themselves.
+/// The time for commands to end by themselves.
 const TERM_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long killed processes may take to be gone; only a disk that hangs takes long.
+/// The time for killed processes to disappear; only a hanging disk takes long.
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
-/// Between looks for processes that became our children without a signal to us.
+/// The interval of checks for processes that became our children without a signal.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// An order holds commands, not files.
 const MAX_ORDER_BYTES: usize = 16 << 20;
 
-/// Joins groups, then becomes the command. The shell's own process joins, so its children are in too.
+/// Joins groups, then becomes the command. The shell's own process joins, so its children are
+/// included.
 const JOIN_GROUPS_SCRIPT: &str = r#"command=$1; shift
 for group; do echo 0 >"$group/cgroup.procs" || exit 125; done
 exec /bin/sh -c "$command""#;
@@ -57,7 +62,7 @@ pub(super) fn run() -> ExitCode {
     let started = keeper.start_commands();
     let was_asked = match started {
         Ok(()) => keeper.wait_for_stop(),
-        // The bench stops a keeper that failed, as every other.
+        // The bench stops a failed keeper like any other.
         Err(error) => {
             send_message(&KeeperMessage::Failed(error.to_string()));
             true
@@ -77,13 +82,13 @@ struct Keeper {
     input: StdinLines,
     /// Readable after a child ended.
     child_ended: UnixStream,
-    /// Readable after somebody wanted us to end.
+    /// Readable after a stop signal.
     stop_signals: UnixStream,
     /// Of each command while it runs.
     commands: Vec<Option<Pid>>,
 }
 
-/// Why a wait was over.
+/// Why a wait ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum WakeReason {
     ChildExited,
@@ -93,7 +98,7 @@ enum WakeReason {
 
 impl Keeper {
     fn read_order() -> io::Result<Self> {
-        // Before anything else: a signal from here on must not leave anything behind.
+        // First of all: a signal from here on must not leave anything behind.
         let child_ended = signal_stream(&[SIGCHLD])?;
         let signalled = signal_stream(&[SIGTERM, SIGINT, SIGHUP])?;
         let mut input = StdinLines::default();
@@ -118,7 +123,7 @@ impl Keeper {
         }
         for command in &self.order.commands {
             let spawned = self.shell_command(command)?.spawn()?;
-            // Waited for with all others, never by the handle.
+            // Reaped with all others, never through the handle.
             let pid = i32::try_from(spawned.id()).ok().and_then(Pid::from_raw);
             self.commands.push(pid);
         }
@@ -149,7 +154,7 @@ impl Keeper {
         Ok(command)
     }
 
-    /// Waits until it is time to end; whether the bench asked for it, and so lives.
+    /// Waits until it must end; returns whether the bench asked for it, and so is alive.
     fn wait_for_stop(&mut self) -> bool {
         loop {
             match self.wait_for_event(None) {
@@ -174,14 +179,14 @@ impl Keeper {
         }
     }
 
-    /// Ends everything; gives what could not be ended.
+    /// Ends everything; returns the processes that could not be ended.
     fn end_all(&mut self) -> Vec<u32> {
         let own = std::process::id();
         let deadline = Instant::now() + TERM_TIMEOUT;
         let mut asked = HashSet::new();
         while reap_children().1 && Instant::now() < deadline {
-            // Commands, and what became our child when its own parent ended: daemons, and children
-            // of a shell that did not pass the signal on.
+            // Commands, and processes that became our children when their parent ended: daemons,
+            // and children of a shell that did not pass the signal on.
             for child in resource_usage::live_children(own) {
                 if asked.insert(child) {
                     send_signal(child, Signal::TERM);
@@ -207,7 +212,7 @@ impl Keeper {
         {
             self.sleep_only(POLL_INTERVAL);
         }
-        // A bench that asked may be ended itself while it waits for us, by a second Ctrl-C.
+        // A bench that asked may end before we do, by a second Ctrl-C.
         let is_orphan = !was_asked || self.input.is_at_end();
         let orphaned = self.order.orphaned.iter().filter(|_| is_orphan);
         for folder in self.order.folders.iter().chain(orphaned) {
@@ -215,7 +220,7 @@ impl Keeper {
         }
     }
 
-    /// Sleeps until something happens, or for a time.
+    /// Sleeps until an event, or for a time.
     fn wait_for_event(&mut self, time: Option<Duration>) -> WakeReason {
         let is_open = !self.input.is_ended;
         let stdin = io::stdin();
@@ -229,7 +234,7 @@ impl Keeper {
         let time = time.and_then(|time| Timespec::try_from(time).ok());
         match poll(&mut ready, time.as_ref()) {
             Ok(0) => return WakeReason::TimedOut,
-            // A signal came between; its stream tells next time.
+            // Interrupted by a signal; its stream reports it next time.
             Err(_) => return WakeReason::ChildExited,
             Ok(_) => {}
         }
@@ -258,7 +263,7 @@ impl Keeper {
     }
 }
 
-/// Lines of the standard input, read without a lock or a buffer that poll does not see.
+/// Lines of standard input, read without a lock and without a buffer that poll does not see.
 #[derive(Default)]
 struct StdinLines {
     pending: Vec<u8>,
@@ -266,7 +271,7 @@ struct StdinLines {
 }
 
 impl StdinLines {
-    /// Whether nobody is left at the other end; does not wait.
+    /// Whether the other end is closed; does not wait.
     fn is_at_end(&mut self) -> bool {
         let mut chunk = [0; 4096];
         while !self.is_ended {
@@ -277,7 +282,7 @@ impl StdinLines {
                 Err(Errno::INTR) => continue,
                 Ok(0) | Err(_) => return false,
             }
-            // What it still had to say does not matter any more.
+            // Its remaining input no longer matters.
             self.is_ended = !matches!(
                 rustix::io::read(&stdin, &mut chunk),
                 Ok(1..) | Err(Errno::INTR)
@@ -286,7 +291,7 @@ impl StdinLines {
         true
     }
 
-    /// The next line; blocks until it is there. `None` at the end.
+    /// Reads the next line; blocks until it is there. `None` at the end.
     fn next_line(&mut self) -> io::Result<Option<String>> {
         let mut chunk = [0; 64 << 10];
         loop {
@@ -311,7 +316,7 @@ impl StdinLines {
     }
 }
 
-/// Takes the ends of children; tells whether any child is left.
+/// Reaps ended children; returns whether any child is left.
 fn reap_children() -> (Vec<(Pid, ExitReason)>, bool) {
     let mut ended = Vec::new();
     loop {
@@ -360,7 +365,7 @@ fn remove_group(group: &Path) -> bool {
     }
 }
 
-/// A stream that becomes readable when one of the signals comes.
+/// A stream that becomes readable when one of the signals arrives.
 fn signal_stream(signals: &[i32]) -> io::Result<UnixStream> {
     let (reader, writer) = UnixStream::pair()?;
     reader.set_nonblocking(true)?;
@@ -375,7 +380,7 @@ fn drain_stream(mut stream: &UnixStream) {
     while matches!(io::Read::read(&mut stream, &mut bytes), Ok(count) if count > 0) {}
 }
 
-/// Tells the bench; it may be gone.
+/// Sends a message to the bench, which may be gone.
 fn send_message(word: &KeeperMessage) {
     if let Ok(mut line) = serde_json::to_vec(word) {
         line.push(b'\n');

@@ -1,7 +1,10 @@
-//! The bench's end of a keeper: starts it, hears what it has to say, and asks it to stop.
+//! The bench's end of a keeper: starts it, receives its messages, and asks it to stop.
 //!
-//! `running` holds one for each deployment, `workshop` one for each set-up command. What must stay true:
-//! the keeper's standard input stays open as long as this lives and no longer.
+//! `supervised` has one per deployment, `testbed` one per set-up command.
+//!
+//! # Invariants
+//!
+//! - The keeper's standard input stays open exactly as long as the link lives.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -15,29 +18,29 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::keeper_protocol::{KeeperMessage, KeeperOrder, STOP_LINE};
 use super::{DeployError, resource_usage};
 
-/// More than a keeper needs for its own deadlines.
+/// More than a keeper needs for its own timeouts.
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A keeper that runs.
+/// A running keeper.
 #[derive(Debug)]
 pub(super) struct KeeperLink {
     child: Child,
-    /// The keeper's life line.
+    /// Closing it ends the keeper.
     input: Option<ChildStdin>,
     messages: Receiver<KeeperMessage>,
 }
 
-/// What a keeper said.
+/// An event of a keeper.
 #[derive(Debug)]
 pub(super) enum KeeperEvent {
     Message(KeeperMessage),
     Nothing,
-    /// It ended.
+    /// The keeper ended.
     Ended,
 }
 
 impl KeeperLink {
-    /// Starts `program bench keep` and gives it an order.
+    /// Starts `program bench keep` and sends it an order.
     pub(super) fn start(program: &Path, order: &KeeperOrder) -> Result<Self, DeployError> {
         let wrong = |what: &str, error: &dyn std::fmt::Display| {
             DeployError::Keeper(format!("{}: {what}: {error}", program.display()))
@@ -53,7 +56,7 @@ impl KeeperLink {
         std::thread::spawn(move || {
             let lines = BufReader::new(output?).lines().map_while(Result::ok);
             let words = lines.filter_map(|line| serde_json::from_str(&line).ok());
-            // Ends when the keeper does, or when nobody listens any more.
+            // Ends when the keeper does, or when the receiver is gone.
             words.map_while(|word| sender.send(word).ok()).last()
         });
         let mut link = Self {
@@ -73,7 +76,7 @@ impl KeeperLink {
         self.child.id()
     }
 
-    /// What the keeper says next, if it says it within a time.
+    /// The keeper's next event within a time.
     pub(super) fn next_event(&self, within: Duration) -> KeeperEvent {
         match self.messages.recv_timeout(within) {
             Ok(word) => KeeperEvent::Message(word),
@@ -82,9 +85,9 @@ impl KeeperLink {
         }
     }
 
-    /// Ends everything below the keeper and the keeper; whether it could do its work.
+    /// Ends everything below the keeper and the keeper; returns whether it could do its work.
     pub(super) fn stop(&mut self) -> bool {
-        // Left open, so that the keeper can tell this from the end of the bench.
+        // Left open, so that the keeper can distinguish this from the end of the bench.
         let _ = self.send_line(format!("{STOP_LINE}\n").as_bytes());
         let deadline = Instant::now() + STOP_TIMEOUT;
         let is_gone = loop {
@@ -102,12 +105,12 @@ impl KeeperLink {
         self.child.wait().is_ok_and(|how| how.signal().is_none())
     }
 
-    /// Ends a keeper that does not react, what is below it first.
+    /// Kills a keeper that does not react, its descendants first.
     fn kill(&mut self) {
         for pid in resource_usage::descendants(self.pid()) {
             kill_process_now(pid);
         }
-        // It may be ending in this moment.
+        // It may be ending at this moment.
         let _ = self.child.kill();
     }
 
@@ -127,7 +130,7 @@ impl Drop for KeeperLink {
     }
 }
 
-/// Kills a process, if it is still there.
+/// Kills a process, if it still exists.
 pub(super) fn kill_process_now(pid: u32) {
     if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
         let _ = kill_process(pid, Signal::KILL);

@@ -1,7 +1,7 @@
-//! What the bench and a keeper tell each other: JSON lines over the keeper's standard streams.
+//! The messages between the bench and a keeper: JSON lines over the keeper's standard streams.
 //!
-//! `link` writes an [`Order`] as the first line and [`STOP_LINE`] as the last; `keeper` answers with
-//! [`Word`]s. Both ends are the same build, so that there is no version.
+//! `keeper_link` writes a [`KeeperOrder`] as the first line and [`STOP_LINE`] as the last; `keeper`
+//! answers with [`KeeperMessage`]s. Both ends are the same build, so there is no version.
 
 use std::path::PathBuf;
 
@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 
 use super::ExitReason;
 
-/// The line that asks a keeper to end everything. The end of the stream means the same, and that
-/// nobody is left who could tidy up.
+/// Asks a keeper to end everything. The end of the stream means the same, and that the bench is not
+/// left to clean up.
 pub(super) const STOP_LINE: &str = "stop";
 
-/// What a keeper does.
+/// The work of a keeper.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct KeeperOrder {
     /// Shell commands, all started at once.
@@ -25,28 +25,29 @@ pub(super) struct KeeperOrder {
     pub(super) output: CommandOutput,
     /// The core for everything.
     pub(super) core: Option<usize>,
-    /// Whether the commands lead process groups of their own in a session without a terminal.
+    /// Whether the commands lead their own process groups in a session without a terminal.
     pub(super) is_detached: bool,
     /// Control groups that the commands join; removed at the end.
     pub(super) groups: Vec<PathBuf>,
-    /// Folders that are removed at the end.
+    /// Directories that are removed at the end.
     pub(super) folders: Vec<PathBuf>,
-    /// Folders that are removed too, when the bench ended without asking to stop, or before we had.
+    /// Directories that are removed too if the bench ended without asking to stop, or before the
+    /// keeper.
     pub(super) orphaned: Vec<PathBuf>,
 }
 
-/// Where commands write to.
+/// The output of commands.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum CommandOutput {
     /// To the keeper's standard error.
     Terminal,
-    /// Everything to one file.
+    /// Both streams to one file.
     Log(PathBuf),
-    /// Standard output and standard error to a file each.
+    /// Standard output and standard error to one file each.
     Apart(PathBuf, PathBuf),
 }
 
-/// What a keeper has to say.
+/// A message of a keeper.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum KeeperMessage {
     /// All commands were started.
@@ -58,7 +59,7 @@ pub(super) enum KeeperMessage {
         /// Its index.
         command: usize,
         how: ExitReason,
-        /// Whether any process of the commands is left; a daemon is.
+        /// Whether any process of the commands is left, such as a daemon.
         is_any_left: bool,
     },
     /// Some processes could not be ended.

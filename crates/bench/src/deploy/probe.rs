@@ -1,9 +1,13 @@
-//! The readiness probe: one GET, and whether the answer is what the scenario expects.
+//! The readiness probe: one GET, and whether the response is as the scenario expects.
 //!
-//! `running` asks again and again until a deployment answers. Written here and not taken from `load`,
-//! since it needs a whole body and nothing of the speed. What must stay true: every wait has a
-//! deadline, every answer a bound, no byte of it is looked at once more for each read, and an answer
-//! that is not expected is told from none yet.
+//! `supervised` repeats it until a deployment responds. Separate from `load`, since it needs whole
+//! bodies and no speed.
+//!
+//! # Invariants
+//!
+//! - Every wait has a deadline and every response a size limit.
+//! - No byte of a response is scanned again for each read.
+//! - An unexpected response is distinguished from no response yet.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -19,16 +23,16 @@ use crate::load::Address;
 use crate::scenario::{Expect, ExpectedBody};
 use crate::target::Target;
 
-/// More than any page that is compared as a whole; a longer body is cut here.
+/// More than any page that is compared as a whole; a longer body is truncated.
 const MAX_RESPONSE_BYTES: usize = 64 << 20;
-/// A head without an end is none.
+/// A head without an end is invalid.
 const MAX_HEAD_BYTES: usize = 64 << 10;
-/// So is the line before a chunk.
+/// So is a chunk line without an end.
 const MAX_CHUNK_HEAD_BYTES: usize = 4 << 10;
-/// Between two attempts to connect to a Unix socket whose backlog is full.
+/// Between two attempts to connect to a Unix socket with a full backlog.
 const BACKLOG_RETRY_DELAY: Duration = Duration::from_millis(10);
 
-/// What the probe asks for.
+/// A probe.
 #[derive(Debug)]
 pub(super) struct ReadinessProbe<'a> {
     pub(super) address: &'a Address,
@@ -38,19 +42,19 @@ pub(super) struct ReadinessProbe<'a> {
     pub(super) expect: &'a Expect,
 }
 
-/// What came of asking once.
+/// The result of one attempt.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ReadinessResult {
-    /// It answers as it must.
+    /// It responds as expected.
     Ready,
-    /// It does not answer yet; why.
+    /// It does not respond yet; the cause.
     NotYet(String),
-    /// It answers something else.
+    /// It responds differently.
     Wrong(String),
 }
 
 impl ReadinessProbe<'_> {
-    /// Asks once; takes no longer than until `deadline`.
+    /// Probes once, until `deadline` at the latest.
     pub(super) fn run(&self, deadline: Instant) -> ReadinessResult {
         let answer = match self.exchange(deadline) {
             Ok(bytes) => bytes,
@@ -58,7 +62,7 @@ impl ReadinessProbe<'_> {
         };
         match ProbeResponse::parse(&answer) {
             Some(answer) => answer.judge(self.expect),
-            // Also what a server sends that is only half started, or dies while it answers.
+            // Also from a server that is starting, or that dies while responding.
             None if answer.is_empty() => {
                 ReadinessResult::NotYet("closed without an answer".to_owned())
             }
@@ -92,7 +96,8 @@ impl ReadinessProbe<'_> {
         let mut received = ReceivedResponse::default();
         let mut chunk = [0; 16 << 10];
         while received.bytes.len() < MAX_RESPONSE_BYTES && !received.is_complete() {
-            // Each read may take as long as is left at the start: a dripping server is noticed here.
+            // A read may take all the time left at its start: a slowly dripping server is detected
+            // here.
             time_left(deadline)?;
             match stream.read(&mut chunk)? {
                 0 => break,
@@ -118,10 +123,10 @@ impl ReadinessProbe<'_> {
     }
 }
 
-/// The body of a page that a server has for everybody.
+/// Fetches the body of a public page.
 ///
 /// # Errors
-/// When it does not answer in time, or not with 200.
+/// No response in time, or a status other than 200.
 pub(crate) fn fetch_body(target: &Target, within: Duration) -> io::Result<Vec<u8>> {
     let probe = ReadinessProbe {
         address: &target.address,
@@ -149,7 +154,7 @@ fn time_left(deadline: Instant) -> io::Result<Duration> {
     Ok(left)
 }
 
-/// Connects without the wait for a place in the backlog, which has no end of its own.
+/// Connects without blocking for space in the backlog, a wait without a limit.
 pub(crate) fn connect_unix(path: &Path, deadline: Instant) -> io::Result<UnixStream> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -157,7 +162,7 @@ pub(crate) fn connect_unix(path: &Path, deadline: Instant) -> io::Result<UnixStr
     loop {
         match connect(&socket, &address) {
             Ok(()) => break,
-            // unix(7) has no connection that is under way: this is a full backlog.
+            // On a Unix socket (unix(7)) this is a full backlog, not a connection in progress.
             Err(Errno::AGAIN) => {
                 let pause = time_left(deadline)?.min(BACKLOG_RETRY_DELAY);
                 let _ = poll(&mut [], Timespec::try_from(pause).ok().as_ref());
@@ -171,26 +176,26 @@ pub(crate) fn connect_unix(path: &Path, deadline: Instant) -> io::Result<UnixStr
     Ok(stream)
 }
 
-/// What came of a response so far, and how far it was looked at.
+/// The response so far, and the scan position.
 #[derive(Default)]
 struct ReceivedResponse {
     bytes: Vec<u8>,
-    /// Before this there is no end of the head; once that is found, no head of a chunk behind this.
+    /// No end of the head before this position; once that is found, no chunk head behind it.
     scanned: usize,
     end: Option<ResponseEnd>,
 }
 
-/// Where a response ends.
+/// The end of a response.
 #[derive(Clone, Copy)]
 enum ResponseEnd {
     AtOffset(usize),
     LastChunk,
-    /// Where the connection does.
+    /// At the end of the connection.
     OnClose,
 }
 
 impl ReceivedResponse {
-    /// Whether nothing more belongs to the response, as far as it says so itself.
+    /// Whether the response is complete by its own framing.
     fn is_complete(&mut self) -> bool {
         let end = match self.end {
             Some(end) => end,
@@ -207,7 +212,7 @@ impl ReceivedResponse {
     }
 
     fn find_end(&mut self) -> Option<ResponseEnd> {
-        // The blank line may have come in pieces.
+        // The blank line may be split.
         let from = self.scanned.saturating_sub(3);
         let Some(found) = memchr::memmem::find(&self.bytes[from..], b"\r\n\r\n") else {
             self.scanned = self.bytes.len();
@@ -215,7 +220,7 @@ impl ReceivedResponse {
         };
         self.scanned = from + found + 4;
         let Some((head, _)) = split_head(&self.bytes) else {
-            // No text, so no head.
+            // Not text, so not a head.
             return Some(ResponseEnd::AtOffset(0));
         };
         Some(match content_length(head) {
@@ -240,7 +245,7 @@ impl ReceivedResponse {
     }
 }
 
-/// A response, body decoded as far as it came.
+/// A response, with as much of the body as arrived, decoded.
 struct ProbeResponse {
     status: u16,
     body: Vec<u8>,
@@ -262,7 +267,7 @@ impl ProbeResponse {
     fn judge(&self, expect: &Expect) -> ReadinessResult {
         if self.status != expect.status {
             let what = format!("status {}: {}", self.status, excerpt(&self.body));
-            // An application may still be loading behind a front end that answers already.
+            // An application may still be loading behind a front end that responds already.
             return match self.status {
                 502 | 503 => ReadinessResult::NotYet(what),
                 _ => ReadinessResult::Wrong(format!("{what} (expected status {})", expect.status)),
@@ -308,10 +313,10 @@ fn is_chunked(head: &str) -> bool {
 
 /// The line before a chunk (RFC 9112 §7.1).
 enum ChunkHead {
-    /// Its end is still to come.
+    /// Its end is missing.
     Partial,
     Malformed,
-    /// So many bytes of line, and behind it so many of data.
+    /// The lengths of the line and of the data behind it.
     Complete {
         line: usize,
         data: usize,
@@ -339,7 +344,7 @@ impl ChunkHead {
     }
 }
 
-/// The data of chunks as far as they came and are such.
+/// Decodes the chunks that arrived and are valid.
 fn decode_chunks(mut rest: &[u8]) -> Vec<u8> {
     let mut data = Vec::new();
     while let ChunkHead::Complete { line, data: size } = ChunkHead::parse(rest) {
@@ -357,7 +362,7 @@ fn decode_chunks(mut rest: &[u8]) -> Vec<u8> {
     data
 }
 
-/// The beginning of what came, for a message.
+/// The beginning of a response, for a message.
 fn excerpt(bytes: &[u8]) -> String {
     let begin = &bytes[..bytes.len().min(200)];
     format!("{:?}", String::from_utf8_lossy(begin))
@@ -441,7 +446,8 @@ mod tests {
         }
     }
 
-    /// After how many bytes, coming one by one, a response is complete; the same as in one piece.
+    /// The number of bytes, one by one, after which a response is complete; the same as in one
+    /// piece.
     fn completed_by(answer: &[u8]) -> Option<usize> {
         let mut received = ReceivedResponse::default();
         let end = (1..=answer.len()).find(|end| {

@@ -1,11 +1,14 @@
-//! What processes spend: CPU time and memory of a process and all its descendants, from /proc.
+//! CPU time and memory of a process and all its descendants, from /proc.
 //!
-//! `compare` asks a [`super::RunningDeployment`], `run` and `sweep` ask [`ProcessTree::from_pid`] for a server that they
-//! did not start; `window` takes the difference of two answers.
-//! What must stay true: time of a child that ended counts (its parent has it), the keeper's own does
-//! not. Known limit: where a parent refuses to wait for its children, theirs is lost.
-//! Ticks of 10 ms are too coarse for a window of 30 ms, so for the living the scheduler's nanoseconds
-//! are read too, and the larger counts: the ticks know threads that ended, the nanoseconds do not.
+//! `compare` asks a [`super::RunningDeployment`]; `run` and `sweep` use [`ProcessTree::from_pid`]
+//! for a server that they did not start; `window` takes the difference of two readings. Ticks of 10
+//! ms are too coarse for a window of 30 ms, so the scheduler's nanoseconds of living processes are
+//! read too, and the larger value counts: ticks include threads that ended, nanoseconds do not.
+//! Known limit: if a parent does not wait for its children, their time is lost.
+//!
+//! # Invariants
+//!
+//! - The time of a child that ended counts (its parent has it); the keeper's own time does not.
 
 #![allow(
     clippy::disallowed_methods,
@@ -26,33 +29,33 @@ pub struct CpuTime {
     pub cpu_seconds: f64,
 }
 
-/// Memory now.
+/// Current memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MemoryUsage {
-    /// Proportional set size of all processes; resident set size of those whose maps are not ours to
-    /// read.
+    /// Proportional set size of all processes; resident set size of those whose maps are not
+    /// readable.
     pub bytes: u64,
-    /// How many processes; 0 when there is none left to ask, and nothing else is known then either.
+    /// The number of processes; 0 if none is left, and then nothing else is known.
     pub processes: usize,
 }
 
-/// Processes that can be asked what they cost.
+/// The resource usage of a set of processes.
 pub trait ResourceUsage: Debug {
-    /// CPU time so far, of processes that ended too; not known when `memory` finds no process.
+    /// CPU time so far, including processes that ended; unknown if `memory_usage` finds no process.
     fn cpu_time(&self) -> CpuTime;
-    /// Memory of the living; no process in it when who was watched is gone.
+    /// Memory of the living processes; no processes if the watched one is gone.
     fn memory_usage(&self) -> MemoryUsage;
-    /// Bytes that the living have read from disks so far; `None` where one cannot be asked.
+    /// Bytes that the living processes have read from disks; `None` if one is not readable.
     fn disk_read_bytes(&self) -> Option<u64> {
         None
     }
-    /// Seconds so far of what runs beside it for its sake, which are neither its own nor a stranger's.
+    /// CPU seconds so far of companions, which belong neither to the server nor to other processes.
     fn companion_cpu_seconds(&self) -> f64 {
         0.0
     }
 }
 
-/// A process that somebody else started, and its descendants.
+/// A process started elsewhere, and its descendants.
 #[derive(Debug, Clone, Copy)]
 pub struct ProcessTree {
     root: u32,
@@ -61,7 +64,7 @@ pub struct ProcessTree {
 }
 
 impl ProcessTree {
-    /// Watches a process; `None` when there is none of that number.
+    /// Watches a process; `None` if there is none of that number.
     #[must_use]
     pub fn from_pid(pid: u32) -> Option<Self> {
         let started = ProcStat::read(pid)?.start_ticks;
@@ -71,7 +74,7 @@ impl ProcessTree {
         })
     }
 
-    /// Whether the process itself is still there.
+    /// Whether the process itself still exists.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         ProcStat::read(self.root)
@@ -104,8 +107,8 @@ impl ResourceUsage for ProcessTree {
     }
 }
 
-/// Processes whose command line contains a text: each tree of them by its root, so that nothing counts
-/// twice. This process, and those that started it, are none of them.
+/// Finds processes with a text in their command line: each tree by its root, so that nothing counts
+/// twice. Excludes this process and its ancestors.
 pub(crate) fn process_trees_matching(text: &str) -> Vec<ProcessTree> {
     let table = ProcessTable::read();
     let own = table.ancestors(std::process::id());
@@ -129,8 +132,7 @@ pub(crate) fn process_trees_matching(text: &str) -> Vec<ProcessTree> {
         .collect()
 }
 
-/// The memory of several trees of processes, with one look at the machine; those whose root has ended
-/// are left out.
+/// Memory of several process trees, with one reading of /proc; excludes those whose root has ended.
 pub(crate) fn memory_of_all(trees: &[ProcessTree]) -> MemoryUsage {
     let table = ProcessTable::read();
     let alive = trees.iter().filter(|tree| {
@@ -144,9 +146,9 @@ pub(crate) fn memory_of_all(trees: &[ProcessTree]) -> MemoryUsage {
     MemoryUsage::of(pids)
 }
 
-/// Seconds that these cores have worked since the machine started, interrupts included: the kernel
-/// counts them to who is interrupted. What neither server nor generator spent of it is strangers'.
-/// `None` without cores, and when one does not exist.
+/// Busy seconds of these cores since the machine started, including interrupts, which the kernel
+/// counts to the interrupted process. The rest after server and generator belongs to other
+/// processes. `None` without cores, or if one does not exist.
 #[must_use]
 pub fn cores_busy_seconds(cores: &[usize]) -> Option<f64> {
     let stat = fs::read_to_string("/proc/stat").ok()?;
@@ -170,7 +172,7 @@ pub fn cores_busy_seconds(cores: &[usize]) -> Option<f64> {
     (!distinct.is_empty()).then(|| ticks_to_seconds(ticks))
 }
 
-/// What the descendants of a keeper spent, the living and those that it reaped.
+/// CPU time of the descendants of a keeper, living and reaped.
 pub(super) fn cpu_time_below(keeper: u32) -> CpuTime {
     let table = ProcessTable::read();
     let reaped = table.stats.get(&keeper).map_or(0, |stat| stat.reaped_ticks);
@@ -179,17 +181,17 @@ pub(super) fn cpu_time_below(keeper: u32) -> CpuTime {
     CpuTime::now(alive + ticks_to_seconds(reaped))
 }
 
-/// The memory of the descendants of a keeper.
+/// Memory of the descendants of a keeper.
 pub(super) fn memory_usage_below(keeper: u32) -> MemoryUsage {
     MemoryUsage::of(ProcessTable::read().descendants(keeper))
 }
 
-/// What the descendants of a keeper have read from disks.
+/// Bytes that the descendants of a keeper have read from disks.
 pub(super) fn disk_read_bytes_below(keeper: u32) -> Option<u64> {
     disk_read_bytes_of(ProcessTable::read().descendants(keeper))
 }
 
-/// Bytes that these processes had disks read for them; the page cache's part is not in it.
+/// Bytes that these processes had disks read; excludes reads from the page cache.
 fn disk_read_bytes_of(pids: impl IntoIterator<Item = u32>) -> Option<u64> {
     let of_one = |pid: u32| {
         let text = fs::read_to_string(format!("/proc/{pid}/io")).ok()?;
@@ -201,12 +203,12 @@ fn disk_read_bytes_of(pids: impl IntoIterator<Item = u32>) -> Option<u64> {
     pids.into_iter().map(of_one).sum()
 }
 
-/// The processes below another one, zombies included.
+/// The descendants of a process, including zombies.
 pub(super) fn descendants(root: u32) -> Vec<u32> {
     ProcessTable::read().descendants(root)
 }
 
-/// The children of a process, zombies left out.
+/// The children of a process, without zombies.
 pub(super) fn live_children(root: u32) -> Vec<u32> {
     let is_ours = |stat: &ProcStat| stat.parent == root && !stat.is_zombie;
     let table = ProcessTable::read();
@@ -215,7 +217,7 @@ pub(super) fn live_children(root: u32) -> Vec<u32> {
 }
 
 impl CpuTime {
-    /// So many seconds, read now.
+    /// A reading of so many seconds, now.
     pub(super) fn now(cpu_seconds: f64) -> Self {
         let at = Instant::now();
         Self {
@@ -236,7 +238,7 @@ impl MemoryUsage {
     }
 }
 
-/// Bytes of one process; `None` when it has ended.
+/// Bytes of one process; `None` if it has ended.
 pub(crate) fn process_memory_bytes(pid: u32) -> Option<u64> {
     let kilobytes = |text: &str, key: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(key))?;
@@ -250,7 +252,7 @@ pub(crate) fn process_memory_bytes(pid: u32) -> Option<u64> {
         .map(|found| found * 1024)
 }
 
-/// The processes of the machine at one moment.
+/// All processes of the machine at one moment.
 struct ProcessTable {
     stats: HashMap<u32, ProcStat>,
 }
@@ -274,11 +276,11 @@ impl ProcessTable {
             + ticks_to_seconds(stat.reaped_ticks)
     }
 
-    /// A process and those above it, nearest first.
+    /// A process and its ancestors, nearest first.
     fn ancestors(&self, pid: u32) -> Vec<u32> {
         let mut found = vec![pid];
         let mut at = pid;
-        // No tangle of numbers used again goes round for ever.
+        // Reused process numbers may form a cycle.
         while let Some(stat) = self.stats.get(&at).filter(|_| found.len() < MAX_ANCESTORS) {
             at = stat.parent;
             found.push(at);
@@ -292,7 +294,7 @@ impl ProcessTable {
             children.entry(stat.parent).or_default().push(*pid);
         }
         let mut found = Vec::new();
-        // Taken out of the map, so that no tangle of numbers used again can go round for ever.
+        // Removed from the map, so that a cycle of reused numbers ends.
         let mut next = children.remove(&root).unwrap_or_default();
         while let Some(pid) = next.pop() {
             found.push(pid);
@@ -302,10 +304,10 @@ impl ProcessTable {
     }
 }
 
-/// Nobody nests processes deeper.
+/// Deeper than any real nesting.
 const MAX_ANCESTORS: usize = 256;
 
-/// Seconds that the threads that a process has now have run, exactly; 0 where the kernel does not tell.
+/// Exact seconds that a process's current threads have run; 0 if the kernel does not report them.
 fn scheduled_seconds(pid: u32) -> f64 {
     let threads = fs::read_dir(format!("/proc/{pid}/task"));
     let of_thread = |entry: fs::DirEntry| {
@@ -317,14 +319,14 @@ fn scheduled_seconds(pid: u32) -> f64 {
     Duration::from_nanos(nanoseconds).as_secs_f64()
 }
 
-/// What counts here of /proc/PID/stat; proc(5).
+/// The relevant fields of /proc/PID/stat; proc(5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct ProcStat {
     parent: u32,
     is_zombie: bool,
     /// Ticks of its own.
     own_ticks: u64,
-    /// Ticks of children that ended and that it waited for.
+    /// Ticks of children that it waited for.
     reaped_ticks: u64,
     start_ticks: u64,
 }
@@ -335,7 +337,7 @@ impl ProcStat {
     }
 
     fn parse(text: &str) -> Option<Self> {
-        // The name before the last parenthesis may hold anything, spaces and parentheses included.
+        // The name before the last parenthesis may hold anything, including spaces and parentheses.
         let (_, behind) = text.rsplit_once(')')?;
         let fields: Vec<&str> = behind.split_whitespace().collect();
         let field = |index: usize| fields.get(index).and_then(|field| parse_number(field));
@@ -393,7 +395,7 @@ mod tests {
     #[test]
     fn finds_processes_by_their_command_line_and_counts_none_twice() {
         let word = format!("bench-account-{}", std::process::id());
-        // The inner one is below the outer one, and both have the word in their lines.
+        // The inner one is below the outer one, and both have the word in their command lines.
         let script = format!("sh -c 'read line; : {word} inner'; : {word} outer");
         let mut outer = std::process::Command::new("sh")
             .args(["-c", &script])
@@ -428,7 +430,7 @@ mod tests {
         let burn = |seconds: &str| {
             format!("python3 -c 'import time\nwhile time.process_time() < {seconds}: pass\n")
         };
-        // The shell reaps one child, and the other lives when the line comes.
+        // The shell has reaped one child, and the other lives when the line arrives.
         let script = format!(
             "{}'; {}print(flush=True); time.sleep(1000)' & wait",
             burn("0.2"),
@@ -469,7 +471,7 @@ mod tests {
         let mut busy = busy.unwrap();
         let processes = ProcessTree::from_pid(busy.id()).unwrap();
         let deadline = Instant::now() + Duration::from_secs(10);
-        // Whole ticks, if only they were read.
+        // Ticks alone would be whole.
         let is_exact = std::iter::from_fn(|| Some(processes.cpu_time()))
             .take_while(|spent| spent.read_at < deadline)
             .any(|spent| {
@@ -490,7 +492,7 @@ mod tests {
             .unwrap();
         let processes = ProcessTree::from_pid(child.id()).unwrap();
         assert_eq!(processes.memory_usage().processes, 1);
-        // Its input ends with it.
+        // It ends with its input.
         child.wait().unwrap();
         assert!(!processes.is_alive());
         assert_eq!(processes.memory_usage(), MemoryUsage::default());

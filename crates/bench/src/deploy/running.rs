@@ -1,9 +1,14 @@
-//! A deployment that runs, and what runs beside it: from their start to their surely being gone.
+//! A running deployment and its companion, from their start to their end.
 //!
-//! `Testbed::start` makes it; `compare` puts a load on its address, asks what it spends and stops it.
-//! What must stay true: it exists only if it has answered as its scenario expects; what runs beside it
-//! answered before it was started and ends after it, and is never counted as its cost; after
-//! [`RunningDeployment::stop`], or its drop, no process of either is left.
+//! Made by `Testbed::start`; `compare` puts a load on its address, reads its resource usage and
+//! stops it.
+//!
+//! # Invariants
+//!
+//! - It exists only if it has responded as its scenario expects.
+//! - The companion responded before the deployment was started, ends after it, and never counts as
+//!   its cost.
+//! - After [`RunningDeployment::stop`] or drop, no process of either is left.
 
 use std::path::Path;
 
@@ -15,11 +20,11 @@ use super::{DeployError, StartConditions, Testbed, file_error};
 use crate::load::Address;
 use crate::scenario::{Deployment, PlaceholderValues, StartValues};
 
-/// A deployment that runs and answers; stopped on drop.
+/// A deployment that runs and responds; stopped on drop.
 #[derive(Debug)]
 pub struct RunningDeployment {
     values: PlaceholderValues,
-    // In the order of their ends.
+    // In stop order.
     own: SupervisedCommands,
     companion: Option<SupervisedCommands>,
     _temp_dir: TempDir,
@@ -64,44 +69,44 @@ impl RunningDeployment {
         })
     }
 
-    /// Where it listens.
+    /// The address to connect to.
     #[must_use]
     pub fn address(&self) -> &Address {
         &self.own.target().address
     }
 
-    /// The value of its requests' `Host` field.
+    /// The `Host` of its requests.
     #[must_use]
     pub fn host(&self) -> &str {
         &self.own.target().host
     }
 
-    /// What the placeholders stand for in this start.
+    /// The placeholder values of this start.
     #[must_use]
     pub fn values(&self) -> &PlaceholderValues {
         &self.values
     }
 
-    /// Whether it runs as it was started.
+    /// Whether it still runs as started.
     #[must_use]
     pub fn is_alive(&mut self) -> bool {
         self.unexpected_exit().is_none()
     }
 
-    /// Which of its commands, or of those beside it, ended, and how, if one did unasked; a command that
-    /// left a daemon is none.
+    /// Which of its commands, or of its companion's, ended unexpectedly, and how. A command that
+    /// left a daemon does not count.
     pub fn unexpected_exit(&mut self) -> Option<String> {
         let own = self.own.ended();
         own.or_else(|| self.companion.as_mut()?.ended())
     }
 
-    /// The end of what its commands wrote.
+    /// The end of its commands' output.
     #[must_use]
     pub fn log_tail(&self) -> String {
         self.own.log_tail()
     }
 
-    /// Ends it; no process of it is left afterwards. Once is enough.
+    /// Stops it; no process of it is left afterwards. Further calls do nothing.
     pub fn stop(&mut self) {
         self.own.stop();
         if let Some(beside) = &mut self.companion {
@@ -168,7 +173,7 @@ fn deployment_cgroup(
     Cgroup::create(&dir_name(dir), &limits)
 }
 
-/// The folder's name is unique on this machine, and so are the groups'.
+/// The directory's name is unique on this machine, and so are the groups' names.
 fn dir_name(dir: &Path) -> String {
     let name = dir.file_name().unwrap_or_default();
     name.to_string_lossy().into_owned()

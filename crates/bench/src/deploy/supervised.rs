@@ -1,9 +1,12 @@
-//! Commands below one keeper, in their control group: from their start, over their readiness, to their
-//! surely being gone.
+//! Commands below one keeper, in their control group: start, readiness and end.
 //!
-//! `running` has one for the deployment and one for what runs beside it, so that their costs are told
-//! apart. What must stay true: it exists only if it has answered as its scenario expects; after
-//! [`Kept::stop`], or its drop, none of its processes is left.
+//! `running` has one for the deployment and one for its companion, so that their costs are
+//! separate.
+//!
+//! # Invariants
+//!
+//! - It exists only if it has responded as its scenario expects.
+//! - After [`SupervisedCommands::stop`] or drop, none of its processes is left.
 
 #![allow(
     clippy::disallowed_methods,
@@ -25,14 +28,14 @@ use super::{DeployError, ExitReason, StartConditions, Testbed, file_error};
 use crate::scenario::PlaceholderValues;
 use crate::target::Target;
 
-/// Between two attempts of the probe.
+/// Between two probes.
 const PROBE_INTERVAL: Duration = Duration::from_millis(30);
-/// A single attempt; a server that takes a connection and never answers is asked again.
+/// Of a single probe; a server that accepts a connection and never responds is probed again.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
-/// The end of a log that is shown.
+/// The size of the shown end of a log.
 const LOG_TAIL_BYTES: u64 = 3000;
 
-/// What is kept, as the scenario has it.
+/// The commands to start, from the scenario.
 #[derive(Debug)]
 pub(super) struct LaunchSpec<'a> {
     pub(super) files: &'a [(String, String)],
@@ -40,31 +43,31 @@ pub(super) struct LaunchSpec<'a> {
     pub(super) env: &'a [(String, String)],
     pub(super) url: &'a str,
     pub(super) core: Option<usize>,
-    /// What placeholders stand for, those of this start included.
+    /// The placeholder values, including those of this start.
     pub(super) values: &'a PlaceholderValues,
     /// `{{dir}}`.
     pub(super) dir: &'a Path,
 }
 
-/// Commands that run and answer; stopped on drop.
+/// Commands that run and respond; stopped on drop.
 #[derive(Debug)]
 pub(super) struct SupervisedCommands {
     target: Target,
     commands: Vec<String>,
     log: PathBuf,
-    /// Why it is no longer as it was started.
+    /// Why it no longer runs as started.
     unexpected_exit: Option<String>,
     is_stopped: bool,
-    // In the order of their ends: processes, their groups.
+    // In drop order: processes, then their groups.
     link: KeeperLink,
     group: Cgroup,
 }
 
 impl SupervisedCommands {
-    /// Writes the files, starts the commands in the group, and waits until they answer.
+    /// Writes the files, starts the commands in the group, and waits until they respond.
     ///
     /// # Errors
-    /// When they do not, or not as expected; nothing of them is left then.
+    /// They do not respond, or not as expected; nothing of them is left then.
     pub(super) fn start(
         workshop: &Testbed,
         wanted: &LaunchSpec<'_>,
@@ -103,12 +106,13 @@ impl SupervisedCommands {
         Ok(kept)
     }
 
-    /// Where it listens.
+    /// The address to connect to.
     pub(super) fn target(&self) -> &Target {
         &self.target
     }
 
-    /// Which of its commands ended, and how, if one did unasked; a command that left a daemon is none.
+    /// Which of its commands ended unexpectedly, and how. A command that left a daemon does not
+    /// count.
     pub(super) fn ended(&mut self) -> Option<String> {
         while self.unexpected_exit.is_none() && !self.is_stopped {
             match self.link.next_event(Duration::ZERO) {
@@ -125,19 +129,19 @@ impl SupervisedCommands {
         self.unexpected_exit.clone()
     }
 
-    /// The end of what its commands wrote.
+    /// The end of its commands' output.
     pub(super) fn log_tail(&self) -> String {
         read_tail(&self.log).unwrap_or_default()
     }
 
-    /// Ends it; no process of it is left afterwards. Once is enough.
+    /// Stops it; no process of it is left afterwards. Further calls do nothing.
     pub(super) fn stop(&mut self) {
         if self.is_stopped {
             return;
         }
         self.is_stopped = true;
         if !self.link.stop() {
-            // Somebody killed the keeper; its group still knows who is left.
+            // The keeper was killed; its group still knows the remaining processes.
             for pid in self.group.processes() {
                 kill_process_now(pid);
             }
@@ -152,7 +156,7 @@ impl SupervisedCommands {
         }
     }
 
-    /// Memory now.
+    /// Current memory.
     pub(super) fn memory_usage(&self) -> MemoryUsage {
         resource_usage::memory_usage_below(self.link.pid())
     }
@@ -162,7 +166,7 @@ impl SupervisedCommands {
         resource_usage::disk_read_bytes_below(self.link.pid())
     }
 
-    /// The end of a command that counts as one.
+    /// The end of a command, if it counts.
     fn counted_exit(&self, word: &KeeperMessage) -> Option<(String, ExitReason)> {
         let KeeperMessage::Exited {
             command,
@@ -207,7 +211,7 @@ impl SupervisedCommands {
         }
     }
 
-    /// What the keeper says within a pause; an error if a command ended.
+    /// Handles the keeper's events for one interval; an error if a command ended.
     fn check_keeper(&mut self) -> Result<(), DeployError> {
         match self.link.next_event(PROBE_INTERVAL) {
             KeeperEvent::Nothing => Ok(()),
@@ -251,7 +255,7 @@ fn write_launch_files(wanted: &LaunchSpec<'_>) -> Result<(), DeployError> {
     Ok(())
 }
 
-/// The end of a file, from the beginning of a line if it has to be cut.
+/// Reads the end of a file, from the start of a line if truncated.
 fn read_tail(path: &Path) -> io::Result<String> {
     let mut file = File::open(path)?;
     let length = file.metadata()?.len();

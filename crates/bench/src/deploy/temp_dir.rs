@@ -1,19 +1,19 @@
-//! Temporary folders, gone when they are dropped.
+//! Temporary directories, removed on drop. A keeper removes them too in case this process is
+//! killed.
 //!
-//! The workshop has one for its own things, each start one as `{{dir}}`. A keeper removes them too, for
-//! the case that this process is killed.
+//! The testbed has one for itself; each start has one as `{{dir}}`.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A folder that nobody else has; removed with all that is in it on drop.
+/// A unique directory; removed with its content on drop.
 #[derive(Debug)]
 pub(super) struct TempDir {
     path: PathBuf,
 }
 
 impl TempDir {
-    /// Makes a new, empty one. Others may read it: a front end gives up its privileges before it
+    /// Creates a new, empty one. Others may read it: a front end drops its privileges before it
     /// opens the files that a scenario puts there.
     pub(super) fn new() -> io::Result<Self> {
         let parent = std::env::temp_dir();

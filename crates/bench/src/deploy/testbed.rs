@@ -1,10 +1,13 @@
-//! The workshop: what all deployments of one comparison share.
+//! The testbed: shared by all deployments of one comparison.
 //!
-//! `compare` makes one and runs the set-up and every deployment in it. It has the folder for copies and
-//! logs, the copy of the binary that `{{penstock}}` and the keepers are, the folder that stays between
-//! runs, and it hands out free ports.
-//! What must stay true: a build during a comparison changes nothing of it; no port is given twice in a
-//! row, so that nothing of one start meets the next.
+//! `compare` makes one and runs the set-up and every deployment in it. It has the directory for
+//! copies and logs, the copy of the binary used for `{{penstock}}` and the keepers, and the cache
+//! directory that persists between runs, and it assigns free ports.
+//!
+//! # Invariants
+//!
+//! - A build during a comparison changes nothing of it.
+//! - No port is assigned twice in a row, so that no two starts interfere.
 
 #![allow(
     clippy::disallowed_methods,
@@ -25,14 +28,14 @@ use super::temp_dir::TempDir;
 use super::{DeployError, ExitReason, RunningDeployment, StartConditions, file_error};
 use crate::scenario::{Deployment, PlaceholderValues, find_root};
 
-/// Below the range that systems take the ports of outgoing connections from, of which a load has many.
+/// Below the range of ephemeral ports, of which a load uses many.
 const PORT_RANGE: std::ops::Range<u16> = 20_000..32_000;
-/// A program tells its version at once, or loads a whole interpreter for it.
+/// A program reports its version at once, or loads a whole interpreter for it.
 const VERSION_TIMEOUT: Duration = Duration::from_secs(20);
-/// Between looks at the stop flag.
+/// Between checks of the stop flag.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// What all deployments of one comparison share; gone with all its files on drop.
+/// Shared by all deployments of one comparison; removed with all its files on drop.
 #[derive(Debug)]
 pub struct Testbed {
     values: PlaceholderValues,
@@ -43,10 +46,10 @@ pub struct Testbed {
 }
 
 impl Testbed {
-    /// A workshop for a scenario in the folder `here`.
+    /// Creates a testbed for a scenario in the directory `here`.
     ///
     /// # Errors
-    /// When its folders or the copy of this program cannot be made.
+    /// Its directories or the copy of this program cannot be made.
     pub fn new(here: &Path) -> Result<Self, DeployError> {
         let here = std::path::absolute(here).map_err(file_error(here))?;
         let root = find_root(&here);
@@ -60,7 +63,7 @@ impl Testbed {
         let program = std::env::current_exe().map_err(file_error(Path::new("/proc/self/exe")))?;
         let penstock = folder.path().join("penstock");
         std::fs::copy(&program, &penstock).map_err(file_error(&penstock))?;
-        // Two comparisons at the same time begin at different places.
+        // Two comparisons at the same time begin at different ports.
         let first =
             std::process::id().wrapping_mul(61) % u32::from(PORT_RANGE.end - PORT_RANGE.start);
         Ok(Self {
@@ -78,23 +81,23 @@ impl Testbed {
         })
     }
 
-    /// The same workshop, whose [`Testbed::versions`] gives up when the flag is set.
+    /// Makes [`Testbed::versions`] abort when the flag is set.
     #[must_use]
     pub fn with_stop_flag(self, stop: Arc<AtomicBool>) -> Self {
         Self { stop, ..self }
     }
 
-    /// What the placeholders stand for outside of a start.
+    /// The placeholder values outside of a start.
     #[must_use]
     pub fn values(&self) -> &PlaceholderValues {
         &self.values
     }
 
-    /// Runs set-up commands one after the other in the folder of the scenario; they write to the
-    /// terminal, and nothing that they leave running stays.
+    /// Runs set-up commands one after the other in the scenario's directory. They write to the
+    /// terminal, and processes that they leave running are ended.
     ///
     /// # Errors
-    /// When one ends badly or `stop` is set.
+    /// A command fails, or `stop` is set.
     pub fn run_setup(&self, commands: &[String], stop: &AtomicBool) -> Result<(), DeployError> {
         for command in commands {
             if stop.load(Ordering::Relaxed) {
@@ -116,8 +119,8 @@ impl Testbed {
         Ok(())
     }
 
-    /// What the deployment's programs say of their versions: the first line of each command, in order;
-    /// those that say nothing are left out, and all that come after [`Testbed::with_stop_flag`]'s flag.
+    /// The versions of the deployment's programs: the first line of each command, in order, without
+    /// empty ones, and without those after [`Testbed::with_stop_flag`]'s flag was set.
     #[must_use]
     pub fn versions(&self, deployment: &Deployment) -> Vec<String> {
         let commands = deployment.versions.iter();
@@ -127,10 +130,10 @@ impl Testbed {
             .collect()
     }
 
-    /// Starts a deployment and waits until it answers.
+    /// Starts a deployment and waits until it responds.
     ///
     /// # Errors
-    /// When it does not, or not as expected; nothing of it is left then.
+    /// It does not respond, or not as expected; nothing of it is left then.
     pub fn start(
         &self,
         deployment: &Deployment,
@@ -139,23 +142,23 @@ impl Testbed {
         RunningDeployment::start(self, deployment, conditions)
     }
 
-    /// The program that is the keeper.
+    /// The program to run as keeper.
     pub(super) fn keeper_program(&self) -> &Path {
         &self.values.penstock
     }
 
-    /// Our own folder, for a keeper that has to tidy up for us.
+    /// Our own directory, for a keeper that must clean up for us.
     pub(super) fn folder(&self) -> &Path {
         self.temp_dir.path()
     }
 
-    /// A name for a new file of ours.
+    /// A name for a new file.
     pub(super) fn new_file(&self, kind: &str) -> PathBuf {
         let number = self.next_log.fetch_add(1, Ordering::Relaxed);
         self.temp_dir.path().join(format!("{kind}-{number}"))
     }
 
-    /// What every command finds in its environment.
+    /// The environment of every command.
     pub(super) fn env(&self) -> Vec<(String, String)> {
         let cache = self.values.cache.to_string_lossy().into_owned();
         vec![
@@ -165,7 +168,7 @@ impl Testbed {
         ]
     }
 
-    /// Ports that are free now, each another one.
+    /// Ports that are free now, each a different one.
     pub(super) fn free_ports(&self) -> io::Result<[u16; 9]> {
         let mut ports = [0; 9];
         // Held until all are found, so that none is found twice.
@@ -205,7 +208,7 @@ impl Testbed {
         let order = self.keeper_order(command, CommandOutput::Apart(out.clone(), error.clone()));
         let mut link = KeeperLink::start(&self.values.penstock, &order).ok()?;
         let deadline = Instant::now() + VERSION_TIMEOUT;
-        // One that is not there says so on its standard error, which is worth showing too.
+        // A missing program is reported on standard error, which is shown too.
         let _ = wait_for_exit(&link, Some(deadline), &self.stop);
         link.stop();
         first_line(&out).or_else(|| first_line(&error))
@@ -234,7 +237,7 @@ fn wait_for_exit(
     }
 }
 
-/// The first line with anything in it.
+/// The first non-empty line.
 fn first_line(file: &Path) -> Option<String> {
     let mut begin = Vec::new();
     File::open(file)
