@@ -1,11 +1,11 @@
-//! What a client would like to get: `Accept` and `Accept-Encoding` (RFC 9110 §12.4, §12.5).
+//! Content negotiation: `Accept` and `Accept-Encoding` (RFC 9110 §12.4, §12.5).
 //!
-//! `edge` asks whether an error page should be HTML, `files` which of a file's codings to send.
-//! Lists of any length cost one pass and nothing is kept; a malformed element counts for nothing.
+//! `edge` asks whether an error page should be HTML, `files` which coding of a file to send. Lists
+//! of any length take one pass without allocation. A malformed element is ignored.
 
 use crate::grammar::{list_elements, trim_blanks};
 
-/// Whether a media type such as `text/html` is acceptable; everything is without the field.
+/// Whether a media type such as `text/html` is acceptable. Without the field every type is.
 pub fn accepts_media_type(list: Option<&[u8]>, media: &str) -> bool {
     list.is_none_or(|list| {
         preference_weight(list, |range| {
@@ -14,8 +14,8 @@ pub fn accepts_media_type(list: Option<&[u8]>, media: &str) -> bool {
     })
 }
 
-/// Whether the client asks for `media` rather than for `other`; false without the field and for a
-/// client that takes anything.
+/// Whether the client prefers `media` to `other`. False without the field, and for a client that
+/// accepts anything.
 pub fn prefers_media_type(list: Option<&[u8]>, media: &str, other: &str) -> bool {
     list.is_some_and(|list| {
         preference_weight(list, |range| {
@@ -26,7 +26,7 @@ pub fn prefers_media_type(list: Option<&[u8]>, media: &str, other: &str) -> bool
     })
 }
 
-/// Whether a content coding such as `br` may be sent; none may without the field.
+/// Whether a content coding such as `br` may be sent. Without the field none may.
 pub fn accepts_coding(list: Option<&[u8]>, coding: &str) -> bool {
     list.is_some_and(|list| {
         preference_weight(list, |range| match range {
@@ -36,23 +36,23 @@ pub fn accepts_coding(list: Option<&[u8]>, coding: &str) -> bool {
     })
 }
 
-/// What a client makes of the codings there are.
+/// The result of negotiating a coding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CodingChoice {
-    /// The content as it is.
+    /// The content without a coding.
     Identity,
-    /// The coding of that number.
+    /// The coding with that index.
     Coding(usize),
-    /// It refuses everything there is.
+    /// The client refuses every option.
     NotAcceptable,
 }
 
-/// Chooses between the content as it is and `codings`, the house's favourite first, by the values of
-/// `Accept-Encoding`, gone through several times (RFC 9110 §12.5.3).
+/// Chooses between identity and `codings`, in the server's order of preference, by the values of
+/// `Accept-Encoding`, which are iterated several times (RFC 9110 §12.5.3).
 ///
-/// The heaviest wins, and the earlier of two that weigh the same. Content as it is wins where the
-/// client says nothing, or names it with the most weight. A client that names no coding but says `*`
-/// gets a coding only if it likes that better: few that write so can read them all.
+/// The highest weight wins, and the earlier of two equal ones. Identity wins without the field, or
+/// if the client names it with the highest weight. A client that names no coding but sends `*` gets
+/// a coding only if it prefers that to identity: few such clients can decode them all.
 pub fn negotiate_coding<'a, I>(lists: impl Fn() -> I, codings: &[&str]) -> CodingChoice
 where
     I: Iterator<Item = &'a [u8]>,
@@ -66,7 +66,7 @@ where
         });
         found.max().unwrap_or_default()
     };
-    // Acceptable unless it is refused, but last in line where it is not named.
+    // Acceptable unless refused, but last if it is not named.
     let identity = weight(b"identity");
     let mut best = (CodingChoice::Identity, identity.weight);
     match identity {
@@ -76,8 +76,7 @@ where
     }
     for (number, coding) in codings.iter().enumerate() {
         let found = weight(coding.as_bytes());
-        // Against the content as it is, a coding that is named wins where both weigh the same and
-        // the content is not named.
+        // A named coding beats identity of equal weight if identity is not named.
         let is_favoured =
             best.0 == CodingChoice::Identity && found.specificity > identity.specificity;
         if found.weight > best.1 || (is_favoured && found.weight > 0 && found.weight == best.1) {
@@ -87,13 +86,13 @@ where
     best.0
 }
 
-/// The weight in thousandths given by the most specific element that matches, 0 when none does.
-/// `specificity` says how closely an element matches.
+/// The weight in thousandths of the most specific matching element, 0 without one. `specificity`
+/// rates the match of an element.
 fn preference_weight(list: &[u8], specificity: impl Fn(&[u8]) -> Option<u8>) -> u16 {
     find_preference(list, specificity).weight
 }
 
-/// What a list says of something: how closely, 0 when nothing matches, and its weight in thousandths.
+/// How closely a list matches (0 for no match), and the weight in thousandths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Preference {
     specificity: u8,

@@ -1,25 +1,25 @@
-//! The authority of a request: host and optional port, as found in `Host`, in an absolute-form
-//! target and in the target of CONNECT.
+//! The authority of a request: host and optional port, from `Host`, an absolute-form target or the
+//! target of CONNECT.
 //!
-//! Called by the HTTP/1 parser. Only names that a route or a certificate could ever carry pass:
-//! letters, digits, `-._~`, an IPv6 address in brackets. The percent-encoding and sub-delimiters
-//! that the generic grammar would allow (RFC 3986 §3.2.2) only ever serve to make two parties read
-//! two different hosts, so they are refused.
+//! Called by the HTTP/1 parser. Accepts only names that a route or a certificate can have: letters,
+//! digits, `-._~`, or an IPv6 address in brackets. Percent-encoding and sub-delimiters, which the
+//! generic grammar allows (RFC 3986 §3.2.2), only serve to make two parties read different hosts,
+//! and are refused.
 
 use std::{net::Ipv6Addr, str};
 
-/// A checked authority, still as sent.
+/// A checked authority, as sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Authority<'a> {
     /// The name or the bracketed address.
     pub(crate) host: &'a [u8],
-    /// The port, when one was written.
+    /// The port, if present.
     pub(crate) port: Option<u16>,
 }
 
 impl<'a> Authority<'a> {
-    /// Checks `host [":" [port]]` (RFC 9110 §4.2.1, §7.2; RFC 3986 §3.2.3); `None` for anything else,
-    /// user information included. An empty port is none.
+    /// Parses `host [":" [port]]` (RFC 9110 §4.2.1, §7.2; RFC 3986 §3.2.3). `None` for anything
+    /// else, including user information. An empty port counts as absent.
     pub(crate) fn parse(bytes: &'a [u8]) -> Option<Self> {
         let (host, rest) = match bytes {
             [b'[', ..] => bytes.split_at(memchr::memchr(b']', bytes)? + 1),
@@ -38,26 +38,26 @@ impl<'a> Authority<'a> {
         is_valid.then_some(Self { host, port })
     }
 
-    /// The text of an authority that was checked, without the colon of an empty port (RFC 3986
-    /// §6.2.3): frameworks that look at a host again refuse one that ends so.
+    /// A checked authority without the colon of an empty port (RFC 3986 §6.2.3), which frameworks
+    /// that parse the host again refuse.
     pub(crate) fn without_empty_port(bytes: &[u8]) -> &[u8] {
         bytes.strip_suffix(b":").unwrap_or(bytes)
     }
 
-    /// Whether both mean the same host and port, a missing port being `default_port`.
+    /// Whether both name the same host and port, with `default_port` for a missing port.
     pub(crate) fn is_same(&self, other: &Self, default_port: Option<u16>) -> bool {
         self.host.eq_ignore_ascii_case(other.host)
             && self.port.or(default_port) == other.port.or(default_port)
     }
 }
 
-/// The host and the port of an authority, checked as those of requests are; `None` for what is none.
+/// Splits an authority into host and port, with the checks for requests. `None` if it is invalid.
 pub fn split_authority(text: &str) -> Option<(&str, Option<u16>)> {
     let authority = Authority::parse(text.as_bytes())?;
     Some((text.get(..authority.host.len())?, authority.port))
 }
 
-// At most 255 octets, as in the DNS (RFC 1035 §2.3.4), and no empty label but the last.
+// At most 255 octets, as in the DNS (RFC 1035 §2.3.4), and no empty label except the last.
 fn is_host_name(host: &[u8]) -> bool {
     let labels = host.strip_suffix(b".").unwrap_or(host);
     let mut is_label_empty = true;

@@ -1,15 +1,17 @@
 //! HTTP caching for a shared cache as pure rules (RFC 9111, 5861, 9211, 9213).
 //!
-//! `cache` asks here, in the order of a request: [`cache_eligibility`] (may the cache know of the request
-//! at all), [`variant_key`] (which of the stored responses it selects), `reuse` (may that one be sent
-//! now), [`revalidation_fields`], [`is_304_for`] and [`freshen`] (asking the back end about it),
-//! `storage` and [`stored_fields`] (what comes back), [`invalidates_stored`] (what a write makes
-//! worthless), [`push_cache_status`] (telling about all this). Keys, bodies and disks are the
-//! caller's.
+//! `cache` calls these for each request in order: [`cache_eligibility`] (whether the request may
+//! use the cache), [`variant_key`] (which stored response it selects), [`decide_reuse`] (whether
+//! that may be sent now), [`revalidation_fields`], [`is_304_for`] and [`freshen`] (validation with
+//! the back end), [`check_storable`] and [`stored_fields`] (storing the response),
+//! [`invalidates_stored`] (removal after a write), [`push_cache_status`] (the report to the
+//! client). Keys, bodies and disks belong to the caller.
 //!
-//! What must stay true: no clock is read, times are given as the time since the Unix epoch; no
-//! input panics and no clock that goes back makes anything fresher; where a header is malformed or
-//! contradicts itself the answer is the one that stores and reuses less.
+//! # Invariants
+//!
+//! - No clock is read. Times are durations since the Unix epoch.
+//! - No input panics, and a clock set back makes nothing fresher.
+//! - A malformed or contradictory header leads to less storing and less reuse.
 
 mod cache_control;
 mod cache_status;
@@ -43,22 +45,24 @@ pub use validation::{
 };
 pub use vary::{VaryFields, parse_vary, variant_key};
 
-/// What a route says about responses that do not say it themselves.
+/// A route's rules for responses without directives of their own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CachePolicy {
-    /// How long a response with such a status and without a lifetime of its own is fresh, errors included: before
-    /// `default_ttl` and any guess. Statuses that are never stored mean nothing here ([`may_store_status`]).
+    /// Lifetime by status, errors included, for responses without a lifetime of their own. Takes
+    /// precedence over `default_ttl` and heuristics. Statuses that are never stored
+    /// ([`may_store_status`]) have no effect.
     pub ttl_by_status: BTreeMap<u16, Duration>,
-    /// How long a response without a lifetime of its own is fresh; with `None` it is not stored, unless
-    /// a heuristic may be used.
+    /// Lifetime of responses without one of their own. With `None` they are not stored, unless a
+    /// heuristic applies.
     pub default_ttl: Option<Duration>,
-    /// Whether the two above count for requests with `Cookie` too: the route names the cookies on which
-    /// its pages depend. Without that a page may be meant for one session.
+    /// Whether the two fields above also apply to requests with `Cookie`: the route names the
+    /// cookies on which its pages depend. Otherwise a page may belong to one session.
     pub has_known_cookies: bool,
-    /// Whether the heuristic of RFC 9111 §4.2.2, a tenth of the time since `Last-Modified`, is used for
-    /// responses that do not say `public`. For requests with `Cookie` or `Authorization` it never is.
+    /// Whether the heuristic of RFC 9111 §4.2.2, a tenth of the time since `Last-Modified`, applies
+    /// to responses without `public`. It never applies to requests with `Cookie` or
+    /// `Authorization`.
     pub heuristic_freshness: bool,
-    /// No response is fresh for longer, whatever it says.
+    /// Upper limit of every lifetime.
     pub max_ttl: Option<Duration>,
     /// For responses without `stale-while-revalidate` (RFC 5861 §3).
     pub stale_while_revalidate: Duration,
@@ -66,17 +70,17 @@ pub struct CachePolicy {
     pub stale_if_error: Duration,
 }
 
-/// A response and what it answers.
+/// A response and its request.
 #[derive(Clone, Copy, Debug)]
 pub struct OriginExchange<'a> {
-    /// The request of the client, or the one the cache made of it.
+    /// The client's request, or the cache's own request derived from it.
     pub request: &'a RequestHead,
     /// The status of the response.
     pub status: Status,
-    /// The fields of the response as they came.
+    /// The fields of the response as received.
     pub fields: &'a FieldBlock,
     /// When the request was sent to the back end, since the Unix epoch.
     pub request_time: Duration,
-    /// When the head of the response was there, since the Unix epoch.
+    /// When the response head arrived, since the Unix epoch.
     pub response_time: Duration,
 }

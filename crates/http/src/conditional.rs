@@ -1,27 +1,27 @@
-//! Conditional requests: whether to answer at all (RFC 9110 §13).
+//! Evaluation of conditional requests (RFC 9110 §13).
 //!
-//! `files`, `cache` and the status page call this with the validators of what they would send. The
-//! order of the checks is that of §13.2.2 and decides between 304, 412 and going on; `If-Range` is
-//! `range`'s.
+//! `files`, `cache` and the status page call this with the validators of the current
+//! representation. The order of the checks (§13.2.2) decides between 304, 412 and proceeding.
+//! `range` evaluates `If-Range`.
 
 use crate::{
     date::parse_http_date,
     head::{Method, RequestHead},
 };
 
-/// What the conditions of a request come to.
+/// The result of a request's conditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PreconditionResult {
-    /// Answer as if there were none.
+    /// Respond as if there were none.
     Proceed,
-    /// 304: the client has it.
+    /// 304: the client has the current representation.
     NotModified,
     /// 412.
     Failed,
 }
 
-/// Evaluates all conditions of `head` against the current validators: `etag` quoted, with `W/` if
-/// weak, empty if there is none.
+/// Evaluates all conditions of `head` against the current validators. `etag` is quoted, with `W/`
+/// if weak, and empty if there is none.
 pub fn evaluate_preconditions(
     head: &RequestHead,
     etag: &[u8],
@@ -48,8 +48,8 @@ pub fn evaluate_preconditions(
     }
 }
 
-/// Whether the representation was last modified at that date or before; `None` when there is
-/// nothing to compare: no or more than one date, a malformed one, no modification date.
+/// Whether the representation was last modified at that date or before. `None` if nothing can be
+/// compared: no date, several, a malformed one, or no modification date.
 fn is_unmodified_since(head: &RequestHead, name: &str, last_modified: Option<u64>) -> Option<bool> {
     let mut values = head.field_all(name);
     let date = parse_http_date(values.next()?)?;
@@ -59,7 +59,7 @@ fn is_unmodified_since(head: &RequestHead, name: &str, last_modified: Option<u64
     }
 }
 
-// "*" means any current representation, and there is one or nobody would ask.
+// "*" matches any current representation, which exists whenever this is called.
 fn any_tag_matches(head: &RequestHead, name: &str, is_same: impl Fn(&[u8]) -> bool) -> bool {
     head.field_all(name)
         .any(|list| list == b"*" || EntityTags { rest: list }.any(&is_same))
@@ -77,8 +77,8 @@ fn opaque_tag(tag: &[u8]) -> &[u8] {
     tag.strip_prefix(b"W/").unwrap_or(tag)
 }
 
-/// The entity tags of a list, `W/` and quotes included; ends at the first malformed one. A tag may
-/// hold a comma, so splitting at commas would be wrong (RFC 9110 §8.8.3).
+/// The entity tags of a list, `W/` and quotes included, up to the first malformed one. Not split at
+/// commas, since a tag may contain one (RFC 9110 §8.8.3).
 struct EntityTags<'a> {
     rest: &'a [u8],
 }

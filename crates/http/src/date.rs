@@ -1,7 +1,7 @@
 //! HTTP dates to and from seconds since 1970 (RFC 9110 §5.6.7).
 //!
-//! The clock is somebody else's: `edge` formats the second once and shares it, `files` and
-//! `conditional` compare. Parsing accepts the two obsolete forms too, as the RFC requires.
+//! Reads no clock: `edge` formats each second once and shares it; `files` and `conditional` compare
+//! dates. Parsing also accepts the two obsolete forms, as the RFC requires.
 
 use std::{
     io::Write,
@@ -9,16 +9,16 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-/// The preferred form, always 29 bytes; what lies after the year 9999 becomes its last second.
+/// Formats the preferred form, always 29 bytes. Times after the year 9999 become its last second.
 pub fn imf_fixdate(secs_since_epoch: u64) -> [u8; 29] {
     let time = UNIX_EPOCH + Duration::from_secs(secs_since_epoch.min(LAST_SECOND));
     let mut text = *b"Thu, 01 Jan 1970 00:00:00 GMT";
-    // A date before the year 10000 always fits, so this cannot fail; the epoch stays if it did.
+    // A date before the year 10000 always fits. If writing failed, the epoch would remain.
     let _ = write!(text.as_mut_slice(), "{}", httpdate::HttpDate::from(time));
     text
 }
 
-/// A time since 1970 as RFC 3339 has it, with milliseconds, in UTC: `2026-11-26T14:07:11.123Z`.
+/// Formats a time since 1970 as RFC 3339 in UTC with milliseconds: `2026-11-26T14:07:11.123Z`.
 pub fn rfc3339_millis(since_epoch: Duration) -> String {
     const MONTHS: &[u8] = b"JanFebMarAprMayJunJulAugSepOctNovDec";
     let text = imf_fixdate(since_epoch.as_secs());
@@ -34,8 +34,8 @@ pub fn rfc3339_millis(since_epoch: Duration) -> String {
     )
 }
 
-/// Seconds since 1970 of a date in any of the three forms; `None` for anything else and for what
-/// lies before 1970.
+/// Parses a date in any of the three forms into seconds since 1970. `None` for anything else and
+/// for dates before 1970.
 pub fn parse_http_date(text: &[u8]) -> Option<u64> {
     let time: SystemTime = httpdate::parse_http_date(str::from_utf8(text).ok()?).ok()?;
     time.duration_since(UNIX_EPOCH)

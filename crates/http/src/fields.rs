@@ -1,11 +1,13 @@
-//! Header fields of a response, held the way they are sent.
+//! Header fields of a response, stored as they are sent.
 //!
-//! A block is one buffer of `Name: value` lines, so encoding a response copies it once and the
-//! fields that a route always adds are shared instead of rebuilt. `apps`, `files` and `proxy` fill
-//! blocks, `edge` adds its own fields, `h1::encode` writes them out.
+//! A block is one buffer of `Name: value` lines, so encoding a response copies it once, and the
+//! fields that a route always adds are shared. `apps`, `files` and `proxy` fill blocks, `edge` adds
+//! its own fields, `h1::encode` writes them.
 //!
-//! What must stay true: only checked lines get in (a CR or LF in a value would be a second
-//! response), and the block knows whether it holds a field that the encoder writes itself.
+//! # Invariants
+//!
+//! - Only checked lines are added: a CR or LF in a value would start a second response.
+//! - The block records whether it has a field that the encoder writes itself.
 
 use std::str;
 
@@ -21,7 +23,7 @@ pub enum FieldError {
     /// The name is empty or not a token (RFC 9110 §5.1).
     #[error("malformed header field name")]
     InvalidName,
-    /// The value holds CR, LF, NUL or another control byte (RFC 9110 §5.5).
+    /// The value contains CR, LF, NUL or another control byte (RFC 9110 §5.5).
     #[error("control byte in a header field value")]
     InvalidValue,
 }
@@ -47,7 +49,7 @@ impl Default for FieldLines {
 }
 
 impl FieldBlock {
-    /// An empty block; does not allocate.
+    /// Creates an empty block without allocating.
     pub const fn new() -> Self {
         Self {
             lines: FieldLines::Owned(Vec::new()),
@@ -56,7 +58,7 @@ impl FieldBlock {
         }
     }
 
-    /// An empty block with room for that many bytes of lines.
+    /// Creates an empty block with capacity for `bytes` bytes of lines.
     pub fn with_capacity(bytes: usize) -> Self {
         Self {
             lines: FieldLines::Owned(Vec::with_capacity(bytes)),
@@ -64,7 +66,7 @@ impl FieldBlock {
         }
     }
 
-    /// Takes all fields out and keeps the room for others.
+    /// Removes all fields and keeps an owned buffer's capacity.
     pub fn clear(&mut self) {
         (self.has_framing, self.has_date) = (false, false);
         match &mut self.lines {
@@ -73,10 +75,11 @@ impl FieldBlock {
         }
     }
 
-    /// Adds a field at the end; blanks around the value are dropped.
+    /// Appends a field, without blanks around the value.
     ///
     /// # Errors
-    /// When the name is not a token or the value holds a control byte. Nothing is added then.
+    /// Fails if the name is not a token or the value contains a control byte. Nothing is added
+    /// then.
     pub fn push(&mut self, name: &str, value: &[u8]) -> Result<(), FieldError> {
         if !is_token(name.as_bytes()) {
             return Err(FieldError::InvalidName);
@@ -89,7 +92,7 @@ impl FieldBlock {
         Ok(())
     }
 
-    /// Adds a field of a head that was checked when it was read.
+    /// Appends a field of a head that a scanner has checked.
     pub fn push_field(&mut self, field: CheckedField<'_>) {
         let (name, value) = (field.name(), field.value());
         self.has_framing |= match field.known_name() {
@@ -111,14 +114,14 @@ impl FieldBlock {
         }
     }
 
-    /// Adds a field known when the program was written. A malformed one is a mistake that debug
-    /// builds report and release builds leave out.
+    /// Appends a field that is known at compile time. If it is malformed, debug builds panic and
+    /// release builds omit it.
     pub fn push_static(&mut self, name: &'static str, value: &'static str) {
         let pushed = self.push(name, value.as_bytes());
         debug_assert!(pushed.is_ok(), "malformed literal field {name}");
     }
 
-    /// Adds a field whose value is a decimal number.
+    /// Appends a field with a decimal value.
     pub fn push_u64(&mut self, name: &'static str, value: u64) {
         debug_assert!(is_token(name.as_bytes()), "malformed literal field {name}");
         let lines = self.start_line(name, 20);
@@ -129,7 +132,7 @@ impl FieldBlock {
     /// Replaces all fields of that name by one.
     ///
     /// # Errors
-    /// As `push`; the block is unchanged then.
+    /// As for `push`. The block is unchanged then.
     pub fn set(&mut self, name: &str, value: &[u8]) -> Result<(), FieldError> {
         let before = self.as_bytes().len();
         self.push(name, value)?;
@@ -137,7 +140,7 @@ impl FieldBlock {
         Ok(())
     }
 
-    /// Adds all fields of another block at the end.
+    /// Appends all fields of another block.
     pub fn append(&mut self, other: &Self) {
         self.has_framing |= other.has_framing;
         self.has_date |= other.has_date;
@@ -148,12 +151,12 @@ impl FieldBlock {
         }
     }
 
-    /// Drops all fields of that name; true when there was one.
+    /// Removes all fields of that name. Returns whether there was one.
     pub fn remove(&mut self, name: &str) -> bool {
         self.remove_within(name, self.as_bytes().len())
     }
 
-    /// The value of the first field of that name, compared without regard to ASCII case.
+    /// The value of the first field of that name, ignoring ASCII case.
     pub fn get(&self, name: &str) -> Option<&[u8]> {
         self.iter()
             .find(|(found, _)| found.eq_ignore_ascii_case(name))
@@ -170,7 +173,7 @@ impl FieldBlock {
         self.lines().map(split_line)
     }
 
-    /// The lines as they are sent, each with its CR LF.
+    /// The lines as sent, each with its CR LF.
     pub fn as_bytes(&self) -> &[u8] {
         match &self.lines {
             FieldLines::Owned(lines) => lines,
@@ -183,7 +186,7 @@ impl FieldBlock {
         self.as_bytes().is_empty()
     }
 
-    /// The same block in a form that clones without copying; changing it later copies once.
+    /// Converts the block to a form that clones without copying. A later change copies it once.
     #[must_use]
     pub fn freeze(self) -> Self {
         let lines = match self.lines {
@@ -193,7 +196,7 @@ impl FieldBlock {
         Self { lines, ..self }
     }
 
-    /// Whether some field must not be sent as it is, since the encoder decides about it.
+    /// Whether a field must be left to the encoder.
     pub(crate) fn has_framing(&self) -> bool {
         self.has_framing
     }
@@ -224,11 +227,11 @@ impl FieldBlock {
         lines
     }
 
-    // Looks only at the lines in the first `end` bytes.
+    // Only considers lines in the first `end` bytes.
     fn remove_within(&mut self, name: &str, end: usize) -> bool {
         let is_named = |line: &[u8]| split_line(line).0.eq_ignore_ascii_case(name);
         let (mut at, mut found) = (0, false);
-        // Nearly always there is nothing to remove, and a shared block stays shared.
+        // Nearly always nothing is removed, and a shared block stays shared.
         let mut kept = Vec::new();
         for line in self.lines() {
             let is_match = at < end && is_named(line);
@@ -263,7 +266,7 @@ impl FieldBlock {
 }
 
 impl PartialEq for FieldBlock {
-    /// Two blocks are equal when they send the same bytes.
+    /// Blocks are equal if they send the same bytes.
     fn eq(&self, other: &Self) -> bool {
         self.as_bytes() == other.as_bytes()
     }
@@ -271,8 +274,8 @@ impl PartialEq for FieldBlock {
 
 impl Eq for FieldBlock {}
 
-/// Whether the field belongs to the connection or its framing, about which only the encoder knows
-/// (RFC 9110 §7.6.1, RFC 9112 §6).
+/// Whether the field is about the connection or the framing, which the encoder decides (RFC 9110
+/// §7.6.1, RFC 9112 §6).
 pub(crate) fn is_framing_name(name: &[u8]) -> bool {
     match name.len() {
         10 => {

@@ -1,18 +1,19 @@
-//! The byte classes of RFC 9110 and small writers shared by the rest of the crate.
+//! Byte classes of RFC 9110, and small parsers and writers for the rest of the crate.
 //!
-//! Tables instead of ranges: the answer for a byte is one load, and the table is the grammar that a
-//! reader can compare with the RFC. Everything here is total: any byte has an answer.
+//! Classes are tables: the class of a byte is one load, and the table can be compared with the RFC.
+//! Every function accepts any byte.
 
-/// Whether `byte` may stand in a token (RFC 9110 §5.6.2).
+/// Whether `byte` may occur in a token (RFC 9110 §5.6.2).
 pub(crate) const fn is_token_byte(byte: u8) -> bool {
     TOKEN_BYTES[byte as usize]
 }
 
-/// Whether a token is `known` but for its case; `known` has lower-case letters, digits and hyphens only. The
-/// length is known when the program is built, so whole words are compared at once.
+/// Whether a token equals `known`, ignoring case. `known` has lower-case letters, digits and
+/// hyphens only. Its length is known at compile time, so whole words are compared at once.
 #[must_use]
 pub fn token_eq_ignore_case<const N: usize>(token: &[u8], known: &[u8; N]) -> bool {
-    // A token's bytes with this bit are those of `known` exactly when they differ in case alone.
+    // With this bit set, the token's bytes equal those of `known` exactly if they differ in case
+    // only.
     <&[u8; N]>::try_from(token).is_ok_and(|token| {
         let bytes = token.iter().zip(known);
         bytes.fold(0, |differs, (byte, known)| {
@@ -27,23 +28,24 @@ pub fn is_token(bytes: &[u8]) -> bool {
     !bytes.is_empty() && bytes.iter().all(|&byte| is_token_byte(byte))
 }
 
-/// Whether `byte` may stand in a field value: HTAB, SP, VCHAR, obs-text (RFC 9110 §5.5).
+/// Whether `byte` may occur in a field value: HTAB, SP, VCHAR, obs-text (RFC 9110 §5.5).
 pub(crate) const fn is_value_byte(byte: u8) -> bool {
     byte == b'\t' || (byte >= b' ' && byte != 0x7f)
 }
 
-/// Whether all of `bytes` may stand in a field value.
+/// Whether all of `bytes` may occur in a field value.
 pub(crate) fn is_value(bytes: &[u8]) -> bool {
     valid_value_prefix(bytes) == bytes.len()
 }
 
-/// How many of `bytes`, from the first on, may stand in a field value.
+/// Length of the prefix of `bytes` that may occur in a field value.
 pub(crate) fn valid_value_prefix(bytes: &[u8]) -> usize {
     let first_bad = |bytes: &[u8]| bytes.iter().position(|&byte| !is_value_byte(byte));
     let (words, rest) = bytes.as_chunks::<8>();
     let mut len = 0;
     for word in words {
-        // Eight at a time; a doubtful word (a tab makes one) is looked at byte by byte.
+        // Eight bytes at a time. A word with possible invalid bytes (a tab is one) is checked byte
+        // by byte.
         let doubts = invalid_byte_mask(u64::from_le_bytes(*word));
         if doubts != 0 {
             let first = doubts.trailing_zeros() as usize / 8;
@@ -56,9 +58,8 @@ pub(crate) fn valid_value_prefix(bytes: &[u8]) -> usize {
     len + first_bad(rest).unwrap_or(rest.len())
 }
 
-/// Marks those of eight bytes that are below the space, or DEL, by their highest bits. Both tests are the
-/// usual ones for a zero byte: the lowest mark is right, the ones above it may come of its borrow, and none is
-/// missing.
+/// Marks bytes below the space, and DEL, by their highest bits. Uses the common test for a zero
+/// byte: the lowest mark is exact, higher ones may result from its borrow, and none is missing.
 const fn invalid_byte_mask(word: u64) -> u64 {
     const ONES: u64 = u64::from_ne_bytes([1; 8]);
     const HIGH: u64 = u64::from_ne_bytes([0x80; 8]);
@@ -79,7 +80,7 @@ pub(crate) fn trim_blanks(mut bytes: &[u8]) -> &[u8] {
     bytes
 }
 
-/// The elements of a comma separated list without quoted strings, trimmed, empty ones left out.
+/// The elements of a comma-separated list without quoted strings, trimmed, without empty ones.
 pub(crate) fn list_elements(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value
         .split(|&byte| byte == b',')
@@ -87,7 +88,7 @@ pub(crate) fn list_elements(value: &[u8]) -> impl Iterator<Item = &[u8]> {
         .filter(|element| !element.is_empty())
 }
 
-/// Reads a number made of digits only; `None` when empty, with any other byte, or above `u64`.
+/// Parses a number of digits only. `None` if empty, with any other byte, or above `u64`.
 pub(crate) fn parse_u64(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() {
         return None;
@@ -98,14 +99,14 @@ pub(crate) fn parse_u64(digits: &[u8]) -> Option<u64> {
     })
 }
 
-/// Reads a length: 1*DIGIT (RFC 9110 §8.6), and no more than a signed 64-bit offset can hold, since
-/// readers differ about what is beyond. The one reading of `Content-Length` in the house.
+/// Parses a length: 1*DIGIT (RFC 9110 §8.6), at most a signed 64-bit offset, since parsers differ
+/// beyond that. The only parser of `Content-Length` in the workspace.
 #[must_use]
 pub fn parse_length(digits: &[u8]) -> Option<u64> {
     parse_u64(digits).filter(|&length| i64::try_from(length).is_ok())
 }
 
-/// Appends `number` in decimal without going through the formatting machinery.
+/// Appends `number` in decimal, without the formatting machinery.
 pub(crate) fn push_decimal(out: &mut Vec<u8>, mut number: u64) {
     // 20 digits hold 2^64 - 1.
     let mut digits = [0u8; 20];
@@ -121,7 +122,7 @@ pub(crate) fn push_decimal(out: &mut Vec<u8>, mut number: u64) {
     out.extend_from_slice(&digits[first..]);
 }
 
-/// Digits of every base up to sixteen, lower case.
+/// Digits up to base sixteen, lower case.
 pub(crate) const DIGITS: &[u8; 16] = b"0123456789abcdef";
 
 const TOKEN_BYTES: [bool; 256] = {

@@ -1,10 +1,8 @@
-//! HTTP/1.0 and HTTP/1.1 on the wire: request heads in, body framing both ways, response heads out,
-//! and response heads in, for a client.
+//! HTTP/1.0 and HTTP/1.1: request heads, body framing, and response heads in both directions.
 //!
-//! `parse` turns received bytes into a `RequestHead`, `body` finds the end of a request body,
-//! `encode` writes response heads: `edge`'s HTTP/1 connection is the caller of these three.
-//! `response` reads response heads for back ends and the load generator. Callers own the buffers; everything here
-//! only looks at slices.
+//! `parse` turns received bytes into a `RequestHead`, `body` finds the end of a request body, and
+//! `encode` writes response heads, all for `edge`'s HTTP/1 connections. `response` parses response
+//! heads of back ends and for the load generator. Callers own the buffers.
 
 mod body;
 mod encode;

@@ -1,17 +1,19 @@
-//! The head of a request after parsing: what every room asks about a request.
+//! A parsed request head, as all components use it.
 //!
-//! `h1::HeadScanner` builds it from checked bytes; `edge` routes with it; `files`, `apps` and
-//! `proxy` read fields from it. It owns one copy of the received head and a table of positions in
-//! it: two allocations, and no second spelling of any name or value.
+//! `h1::HeadScanner` builds it from checked bytes; `edge` routes by it; `files`, `apps` and `proxy`
+//! read its fields. It has one copy of the received head and a table of positions in it: two
+//! allocations.
 //!
-//! What must stay true: a `RequestHead` only exists when every rule of `h1::parse` held, so framing,
-//! host and target here are unambiguous and nobody parses them again.
+//! # Invariants
+//!
+//! - A `RequestHead` exists only if every rule of `h1::parse` held. So framing, host and target are
+//!   unambiguous and never parsed again.
 
 use std::{fmt, ops::Range, str};
 
 use bytes::Bytes;
 
-/// The versions of HTTP/1 that are spoken (RFC 9112 §2.3).
+/// The supported versions of HTTP/1 (RFC 9112 §2.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Version {
     /// HTTP/1.0.
@@ -72,7 +74,7 @@ impl Method {
         }
     }
 
-    /// The token of a method that is listed.
+    /// The token of a listed method.
     pub const fn token(self) -> Option<&'static str> {
         Some(match self {
             Self::Get => "GET",
@@ -88,7 +90,7 @@ impl Method {
         })
     }
 
-    /// Whether repeating the request has the effect of sending it once (RFC 9110 §9.2.2).
+    /// Whether repeating the request has the same effect as sending it once (RFC 9110 §9.2.2).
     pub const fn is_idempotent(self) -> bool {
         matches!(
             self,
@@ -151,8 +153,8 @@ impl RequestHead {
         self.version
     }
 
-    /// The request target in whichever form (RFC 9112 §3.2), as sent but for bytes that no URI holds
-    /// (quotes, angle brackets, text beyond ASCII): those are percent-encoded.
+    /// The request target in any form (RFC 9112 §3.2), as sent, except that bytes outside the URI
+    /// grammar (quotes, angle brackets, text beyond ASCII) are percent-encoded.
     pub fn target(&self) -> &str {
         self.text(self.target)
     }
@@ -163,56 +165,56 @@ impl RequestHead {
         self.text(self.path_query)
     }
 
-    /// [`RequestHead::target_path_query`] for those who copy it: nothing is looked at.
+    /// [`RequestHead::target_path_query`] as bytes, without a UTF-8 check.
     pub fn path_query_bytes(&self) -> &[u8] {
         self.bytes(self.path_query)
     }
 
-    /// [`RequestHead::target_path_query`] with the very bytes that were sent: for servers that are to
-    /// see a target as the client wrote it.
+    /// [`RequestHead::target_path_query`] with the bytes as sent, for servers that need the target
+    /// as the client wrote it.
     pub fn sent_path_query_bytes(&self) -> &[u8] {
         self.bytes(self.sent_path_query)
     }
 
-    /// The authority asked for, as sent but for an empty port: that of an absolute-form or CONNECT
-    /// target when there is one, else `Host`; empty for HTTP/1.0 without either (RFC 9112 §3.3).
+    /// The requested authority, as sent but without an empty port: that of an absolute-form or
+    /// CONNECT target, else `Host`; empty for HTTP/1.0 without either (RFC 9112 §3.3).
     pub fn host(&self) -> &str {
         self.text(self.host)
     }
 
-    /// [`RequestHead::host`] for those who copy it: nothing is looked at.
+    /// [`RequestHead::host`] as bytes, without a UTF-8 check.
     pub fn host_bytes(&self) -> &[u8] {
         self.bytes(self.host)
     }
 
-    /// All fields in the order sent: name as sent, value without blanks around it. The value of `Host` is
-    /// [`RequestHead::host`].
+    /// All fields in the order sent: name as sent, value without surrounding blanks. The value of
+    /// `Host` is [`RequestHead::host`].
     pub fn fields(&self) -> impl Iterator<Item = (&str, &[u8])> {
         self.fields
             .iter()
             .map(|field| (self.text(field.name), self.bytes(field.value)))
     }
 
-    /// [`RequestHead::fields`] for those who copy or compare the names: that they are text is not looked at.
+    /// [`RequestHead::fields`] as bytes, without a UTF-8 check of the names.
     pub fn field_lines(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         self.fields
             .iter()
             .map(|field| (self.bytes(field.name), self.bytes(field.value)))
     }
 
-    /// Whether a `Connection` field names more than what every connection may be told: fields of this hop, which
-    /// end here (RFC 9110 §7.6.1).
+    /// Whether a `Connection` field names other options than the three standard ones: fields that
+    /// are hop-by-hop (RFC 9110 §7.6.1).
     pub fn has_other_connection_options(&self) -> bool {
         self.has_other_options
     }
 
-    /// Whether `Content-Type` or `Accept` names `application/websocket-events`: the media type of
-    /// WebSocket-over-HTTP, which front ends speak to back ends and no client may.
+    /// Whether `Content-Type` or `Accept` names `application/websocket-events`, the media type of
+    /// WebSocket-over-HTTP, which front ends send to back ends and clients must not send.
     pub fn has_websocket_events(&self) -> bool {
         self.has_websocket_events
     }
 
-    /// The value of the first field of that name, compared without regard to ASCII case.
+    /// The value of the first field of that name, ignoring ASCII case.
     pub fn field(&self, name: &str) -> Option<&[u8]> {
         self.fields
             .iter()
@@ -228,7 +230,7 @@ impl RequestHead {
             .map(|field| self.bytes(field.value))
     }
 
-    /// How many fields were sent.
+    /// The number of fields.
     pub fn field_count(&self) -> usize {
         self.fields.len()
     }
@@ -238,13 +240,13 @@ impl RequestHead {
         self.framing
     }
 
-    /// Whether the client wants the connection kept after this exchange (RFC 9112 §9.3).
+    /// Whether the client accepts another request on the connection (RFC 9112 §9.3).
     pub fn keep_alive(&self) -> bool {
         self.keep_alive
     }
 
-    /// Whether the client waits for `100 Continue`: HTTP/1.1, exactly that expectation, and a body
-    /// announced (RFC 9110 §10.1.1).
+    /// Whether the client waits for `100 Continue`: HTTP/1.1, exactly that expectation, and a
+    /// declared body (RFC 9110 §10.1.1).
     pub fn expects_continue(&self) -> bool {
         self.expects_continue
     }
@@ -263,14 +265,14 @@ impl RequestHead {
         self.raw.get(span.range()).unwrap_or_default()
     }
 
-    // The parser only lets ASCII into what is shown as text, so the empty string is never taken.
+    // The parser accepts only ASCII here, so the default is never used.
     fn text(&self, span: HeadSpan) -> &str {
         str::from_utf8(self.bytes(span)).unwrap_or_default()
     }
 }
 
 impl fmt::Debug for RequestHead {
-    /// Leaves out the fields: they carry cookies and credentials, and debug output reaches logs.
+    /// Omits the fields: they contain cookies and credentials, and debug output reaches logs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RequestHead")
             .field("method", &self.method_str())
@@ -284,7 +286,7 @@ impl fmt::Debug for RequestHead {
 }
 
 impl PartialEq for RequestHead {
-    /// Two heads are equal when they were sent alike, byte for byte.
+    /// Heads are equal if they were sent byte for byte alike.
     fn eq(&self, other: &Self) -> bool {
         self.raw == other.raw
     }
@@ -292,7 +294,7 @@ impl PartialEq for RequestHead {
 
 impl Eq for RequestHead {}
 
-/// Where a name or value lies in the raw head.
+/// Position of a name or value in the raw head.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct HeadSpan {
     start: u32,
@@ -300,7 +302,7 @@ pub(crate) struct HeadSpan {
 }
 
 impl HeadSpan {
-    /// A span of positions below `MAX_HEAD_BYTES`; anything else becomes the empty span.
+    /// Creates a span below `MAX_HEAD_BYTES`; anything else becomes the empty span.
     pub(crate) fn new(start: usize, len: usize) -> Self {
         match (u32::try_from(start), u32::try_from(len)) {
             (Ok(start), Ok(len)) => Self { start, len },
@@ -313,13 +315,13 @@ impl HeadSpan {
     }
 }
 
-/// Where one field lies in the raw head.
+/// Position of one field in the raw head.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FieldSpan {
     pub(crate) name: HeadSpan,
     pub(crate) value: HeadSpan,
 }
 
-/// The largest head that positions of 32 bits can describe with room to spare, whatever the
-/// configured limit says.
+/// The largest head that 32-bit positions describe with room to spare, whatever the configured
+/// limit.
 pub(crate) const MAX_HEAD_BYTES: usize = 1 << 30;

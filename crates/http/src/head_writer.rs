@@ -1,25 +1,24 @@
-//! A request's head made anew: what a route's filters change, what an internal redirect asks for, what
-//! a cache asks of a back end.
+//! Builds a new request head: for a route's filters, an internal redirect, or a cache's request.
 //!
-//! Used by `edge` and `cache`. The new head is written out and read again by the parser that reads those
-//! of clients, so whatever a rule or an application put into it, handlers see a head that keeps every
-//! rule; nobody edits a parsed one in place.
+//! Used by `edge` and `cache`. The new head is written out and parsed by the parser for clients'
+//! requests, so it follows every rule, whatever a rule or an application put into it. A parsed head
+//! is never edited in place.
 
 use crate::{HeadLimits, ParseProgress, RequestHead, RequestHeadError, parse_head};
 
-/// The limits were asked of what the client sent; what is added here is the configuration's.
+/// The limits were applied to the client's request; additions come from the configuration.
 const UNLIMITED: HeadLimits = HeadLimits {
     max_target_bytes: usize::MAX,
     max_head_bytes: usize::MAX,
     max_fields: usize::MAX,
 };
 
-/// A head that is being written.
+/// A head being written.
 #[derive(Debug)]
 pub struct HeadWriter(Vec<u8>);
 
 impl HeadWriter {
-    /// Begins with the request line; the version is that of `old`.
+    /// Writes the request line, with the version of `old`.
     pub fn new(old: &RequestHead, method: &str, target: &str) -> Self {
         let size: usize = old.fields().map(|(n, v)| n.len() + v.len() + 4).sum();
         let mut writer = Self(Vec::with_capacity(size + target.len() + 256));
@@ -29,10 +28,10 @@ impl HeadWriter {
         writer
     }
 
-    /// Begins the head of the same request for another target, and adds the fields of `old`.
+    /// Writes a head for another target with the fields of `old`.
     ///
-    /// The authority of an absolute-form target stands in for `Host` (RFC 9112 §3.2.2): once the
-    /// target is in origin form, it is written there.
+    /// The authority of an absolute-form target replaces `Host` (RFC 9112 §3.2.2), so it becomes
+    /// the `Host` of a target in origin form.
     pub fn with_target(old: &RequestHead, target: &str) -> Self {
         let mut writer = Self::new(old, old.method_str(), target);
         let is_absolute = old.target() != old.target_path_query();
@@ -47,21 +46,21 @@ impl HeadWriter {
         writer
     }
 
-    /// Adds a field.
+    /// Appends a field.
     pub fn field(&mut self, name: &str, value: &[u8]) {
         for part in [name.as_bytes(), b": ", value, b"\r\n"] {
             self.0.extend_from_slice(part);
         }
     }
 
-    /// The head, read again.
+    /// Parses the written head.
     ///
     /// # Errors
-    /// When it breaks a rule.
+    /// Fails if it breaks a rule.
     pub fn finish(mut self) -> Result<RequestHead, RequestHeadError> {
         self.0.extend_from_slice(b"\r\n");
         match parse_head(&self.0, &UNLIMITED)? {
-            // More than one head would mean that a value held a line break.
+            // More bytes mean that a value contained a line break.
             ParseProgress::Complete((head, used)) if used == self.0.len() => Ok(head),
             ParseProgress::Complete(_) | ParseProgress::Partial => {
                 Err(RequestHeadError::BareLineBreak)

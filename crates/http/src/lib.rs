@@ -1,11 +1,14 @@
 //! HTTP as pure rules: heads, HTTP/1 parsing and encoding, body framing, conditions, ranges, dates.
 //!
-//! Nothing in this crate opens a socket, reads a clock or knows a configuration: bytes and numbers
-//! go in, decisions and bytes come out. `edge` drives it for clients, `proxy` and `apps` for what
-//! they forward, `files` for conditions and ranges, `cache` for what may be stored and reused.
+//! Nothing in this crate opens a socket, reads a clock or reads a configuration: bytes and numbers
+//! go in, decisions and bytes come out. `edge` uses it for clients, `proxy` and `apps` for
+//! forwarded messages, `files` for conditions and ranges, `cache` for storage and reuse.
 //!
-//! What must stay true: no input panics; whatever is doubtful about framing is an error, so that
-//! two parties never disagree about where a message ends; work is linear in the bytes received.
+//! # Invariants
+//!
+//! - No input panics.
+//! - Ambiguous framing is an error, so that two parties never disagree about where a message ends.
+//! - Work is linear in the bytes received.
 
 mod accept;
 mod authority;

@@ -1,26 +1,27 @@
-//! Secrets in texts that are logged: values of parameters by their names, passwords in URLs. Pure.
+//! Masks secrets in logged texts: parameter values by name, and passwords in URLs. Pure.
 //!
-//! `edge` masks what its access log and its pages for developers show of a request, `runtime` every
-//! line of the server's own log. A text without `=` costs one search for that byte.
+//! `edge` masks the request in its access log and in its pages for developers, `runtime` every line
+//! of the server's own log. A text without `=` costs one search for that byte.
 //!
 //! # Invariants
-//! - A name is recognised whatever its case, its separators (`api-key`, `api_key`, `apiKey`), its
-//!   encoding (`%74oken`, a query within a query) and what it is nested in (`user[password]`).
-//! - Nothing of a masked value is left, not even its length. Quotes around it stay.
-//! - What is masked is masked to the same text: a line of a log may hold what was masked before.
-//! - A name longer than [`NAME_BYTES`] is none of the list, and the work is linear in the text.
+//!
+//! - A name is recognised regardless of case, separators (`api-key`, `api_key`, `apiKey`), encoding
+//!   (`%74oken`, a query within a query) and nesting (`user[password]`).
+//! - Nothing of a masked value remains, not even its length. Quotes around it stay.
+//! - Masking is idempotent: a log line may contain masked text.
+//! - A name longer than [`MAX_NAME_BYTES`] is never listed, and the work is linear in the text.
 
 use std::borrow::Cow;
 
 use memchr::{memchr2, memchr2_iter, memmem};
 
-/// What is written in place of a value.
+/// Replaces a value.
 pub const MASK: &str = "***";
 
 /// The longest name that is looked up.
 const MAX_NAME_BYTES: usize = 64;
 
-/// Names whose values are masked unless the configuration says otherwise, as `log_mask` takes them.
+/// Names masked by default, in the form used by `log_mask`.
 pub const DEFAULT_MASKED_NAMES: [&str; 38] = [
     "*authorization",
     "*password",
@@ -65,7 +66,7 @@ pub const DEFAULT_MASKED_NAMES: [&str; 38] = [
 /// The names whose values are masked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogMask {
-    /// Without case and separators, sorted.
+    /// Lower case, without separators, sorted.
     names: Vec<Box<[u8]>>,
     /// Ends of names, in the same form.
     endings: Vec<Box<[u8]>>,
@@ -78,7 +79,8 @@ impl Default for LogMask {
 }
 
 impl LogMask {
-    /// Names, or ends of names behind a star (`*_token`); `default` is [`DEFAULT_MASKED_NAMES`].
+    /// Creates a mask from names, or endings of names after a star (`*_token`). `default` stands
+    /// for [`DEFAULT_MASKED_NAMES`].
     pub fn new<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
         let mut mask = Self {
             names: Vec::new(),
@@ -100,14 +102,13 @@ impl LogMask {
         mask
     }
 
-    /// A text, such as a line of a log, with the values of listed parameters masked.
+    /// Masks the values of listed parameters in a text, such as a log line.
     #[must_use]
     pub fn apply<'a>(&self, text: &'a [u8]) -> Cow<'a, [u8]> {
         self.apply_within(text, &TEXT_DELIMITERS)
     }
 
-    /// The same of what is a URL as a whole, or the target of a request: quotes and spaces in it are
-    /// part of a value.
+    /// Masks a whole URL or request target, in which quotes and spaces belong to a value.
     #[must_use]
     pub fn apply_url<'a>(&self, url: &'a [u8]) -> Cow<'a, [u8]> {
         self.apply_within(url, &URL_DELIMITERS)
@@ -116,7 +117,7 @@ impl LogMask {
     fn apply_within<'a>(&self, text: &'a [u8], ends: &ValueDelimiters) -> Cow<'a, [u8]> {
         let mut out = Vec::new();
         let (mut copied, mut at) = (0, 0);
-        // Behind the last equals sign: what was masked there may be the name of another value.
+        // After the last equals sign: a masked value may also look like the name of another.
         let mut name_start = 0;
         if memchr2(b'=', b'%', text).is_none() {
             at = text.len();
@@ -161,7 +162,7 @@ impl LogMask {
         as_str(url, self.apply_url(url.as_bytes()))
     }
 
-    /// Whether the value of a parameter of that name is masked.
+    /// Whether the value of a parameter with this name is masked.
     #[must_use]
     pub fn masks_name(&self, name: &[u8]) -> bool {
         let mut buffer = [0; MAX_NAME_BYTES];
@@ -185,7 +186,7 @@ fn as_str<'a>(text: &'a str, masked: Cow<'a, [u8]>) -> Cow<'a, str> {
     }
 }
 
-/// Where the next name ends and its value begins: at an equals sign, as it is or encoded.
+/// Finds the end of the next name and the start of its value: an equals sign, plain or encoded.
 fn next_value(text: &[u8], from: usize) -> Option<(usize, usize)> {
     let rest = text.get(from..)?;
     memchr2_iter(b'=', b'%', rest).find_map(|at| {
@@ -198,7 +199,7 @@ fn next_value(text: &[u8], from: usize) -> Option<(usize, usize)> {
     })
 }
 
-/// The name at the end of `before`, which begins behind the last equals sign.
+/// The name at the end of `before`, which starts after the previous equals sign.
 fn name_in(before: &[u8]) -> &[u8] {
     let before = before.trim_ascii_end();
     let plain = before
@@ -215,20 +216,20 @@ fn is_encoded_name_end(three: &[u8]) -> bool {
     ends.iter().any(|end| three.eq_ignore_ascii_case(*end))
 }
 
-/// A value that is masked.
+/// A value to mask.
 struct Value {
-    /// The quote in front of it, and the one behind it.
+    /// The quotes around it.
     opening: Option<u8>,
     closing: Option<u8>,
-    /// Its bytes, with the quotes.
+    /// Its length, quotes included.
     len: usize,
 }
 
 impl Value {
-    /// The value at the beginning of `text`; that of an encoded name ends with the parameter in which
-    /// it is, too.
+    /// Finds the value at the start of `text`. The value of an encoded name also ends with the
+    /// parameter that contains it.
     fn find(text: &[u8], is_encoded: bool, ends: &ValueDelimiters) -> Self {
-        // In a log line, as a file or a program writes it.
+        // Quoted, as files and programs write log lines.
         match text.split_first() {
             Some((&quote @ (b'"' | b'\''), quoted)) if ends.has_quotes => {
                 let Some(end) = closing_quote(quoted, quote) else {
@@ -238,7 +239,7 @@ impl Value {
                         len: text.len(),
                     };
                 };
-                // What a shell takes for a part of the value; not the comma behind it in a list.
+                // The rest that a shell would join to the value, up to a comma in a list.
                 let behind = &quoted[end + 1..];
                 let tail = behind
                     .iter()
@@ -266,7 +267,7 @@ fn plain_len(value: &[u8], is_encoded: bool, ends: &ValueDelimiters) -> usize {
         .position(|byte| ends.value.contains(byte))
     {
         end += at;
-        // `key = password="a b"`: what looked like a value is another name, and its value is quoted.
+        // `key = password="a b"`: the apparent value is another name with a quoted value.
         let quote = value[end];
         if !(ends.has_quotes && b"\"'".contains(&quote) && value[..end].ends_with(b"=")) {
             break;
@@ -274,7 +275,7 @@ fn plain_len(value: &[u8], is_encoded: bool, ends: &ValueDelimiters) -> usize {
         let quoted = &value[end + 1..];
         end += 1 + closing_quote(quoted, quote).map_or(quoted.len(), |at| at + 1);
     }
-    // Without an end it is all there is.
+    // Without a delimiter the value is the whole text.
     if !value.get(end).is_some_and(|byte| ends.value.contains(byte)) {
         end = value.len();
     }
@@ -284,12 +285,12 @@ fn plain_len(value: &[u8], is_encoded: bool, ends: &ValueDelimiters) -> usize {
     encoded.filter(|_| is_encoded).unwrap_or(end)
 }
 
-/// Where a quoted text ends; a quote behind `\` is part of it.
+/// The end of a quoted text. A quote after `\` belongs to it.
 fn closing_quote(quoted: &[u8], quote: u8) -> Option<usize> {
     let mut from = 0;
     while let Some(at) = memchr2(quote, b'\\', quoted.get(from..)?) {
         let at = from + at;
-        // Of `pass="a token="b"` the second quote may be the beginning of another value.
+        // In `pass="a token="b"` the second quote may open another value.
         let may_open = quoted[..at].ends_with(b"=");
         match quoted[at] == quote {
             true if !may_open => return Some(at),
@@ -300,14 +301,14 @@ fn closing_quote(quoted: &[u8], quote: u8) -> Option<usize> {
     None
 }
 
-/// Spaces before a value, if there is one.
+/// Length of the spaces before a value; 0 without a value.
 fn leading_spaces(value: &[u8]) -> usize {
     let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t');
     let len = value.iter().take_while(|byte| is_blank(byte)).count();
     if len < value.len() { len } else { 0 }
 }
 
-/// A name in the form in which it is compared; none when it is too long.
+/// The name in its compared form. `None` if it is too long.
 fn normalise_name<'b>(name: &[u8], buffer: &'b mut [u8; MAX_NAME_BYTES]) -> Option<&'b [u8]> {
     let mut len = 0;
     let mut rest = name;
@@ -337,7 +338,7 @@ fn is_separator(byte: u8) -> bool {
     b"-_. +".contains(&byte)
 }
 
-/// `user:password@` behind the scheme of a URL.
+/// Masks `user:password@` after the scheme of a URL.
 fn mask_userinfo<'a>(text: Cow<'a, [u8]>, ends: &ValueDelimiters) -> Cow<'a, [u8]> {
     let mut masked: Option<Vec<u8>> = None;
     let mut copied = 0;
@@ -365,10 +366,10 @@ fn mask_userinfo<'a>(text: Cow<'a, [u8]>, ends: &ValueDelimiters) -> Cow<'a, [u8
     }
 }
 
-/// What stands in front of a name in a query, a form or a log line; all that ends a value is here.
+/// Bytes before a name in a query, a form or a log line; includes all that end a value.
 const NAME_DELIMITERS: &[u8] = b"?&;:#/ \t\r\n\"'`(){},<>=\\@|";
 
-/// What ends a masked part.
+/// Bytes that end a masked part.
 struct ValueDelimiters {
     value: &'static [u8],
     authority: &'static [u8],
@@ -531,13 +532,13 @@ mod tests {
         }
     }
 
-    /// A request's target may be nothing but encoded equals signs, each of which may end a name.
+    /// A request's target may consist of encoded equals signs only, each of which may end a name.
     #[test]
     fn a_text_of_equals_signs_takes_no_longer_than_any_other() {
         let signs = "%3D".repeat(200_000);
         let began = std::time::Instant::now();
         assert_eq!(masked(&signs), signs);
-        // Looking back to the beginning for each takes minutes.
+        // Searching back to the start for each would take minutes.
         assert!(began.elapsed() < std::time::Duration::from_secs(20));
         assert_eq!(masked("a%3Dkey%3Db"), "a%3Dkey%3D***");
     }

@@ -1,11 +1,12 @@
 //! Range requests: which parts of a representation to send (RFC 9110 §13.1.5, §14).
 //!
-//! `files` and `cache` call this with a GET they are about to answer with 200; HEAD and other
-//! methods ignore `Range`. How several parts are put into one body is `multipart`'s.
+//! `files` and `cache` call this for a GET with status 200; HEAD and other methods ignore `Range`.
+//! `multipart` frames several parts in one body.
 //!
-//! What must stay true: whatever a client asks for, no more is sent than the whole would be, in a
-//! bounded number of parts (RFC 9110 §17.15); what is too much of something is answered with the
-//! whole, which §14.2 allows.
+//! # Invariants
+//!
+//! - No response is larger than the whole, and it has a bounded number of parts (RFC 9110 §17.15).
+//!   Excessive requests get the whole, which §14.2 allows.
 
 pub(crate) mod multipart;
 
@@ -14,52 +15,52 @@ use crate::{
     grammar::{list_elements, parse_u64, push_decimal},
 };
 
-/// Ranges that are read from one field; a field with more is ignored. Programs that read documents
-/// piece by piece ask for some tens at most.
+/// Ranges read from one field. A field with more is ignored: document readers request some tens at
+/// most.
 const MAX_RANGES: usize = 100;
 
-/// Parts of one answer, after those that touch were joined.
+/// Parts of one response, after adjacent ranges are merged.
 const MAX_PARTS: usize = 16;
 
-/// Overlaps between the ranges of one field: more are no honest request (RFC 9110 §14.2).
+/// Overlapping ranges of one field. More indicate an abusive request (RFC 9110 §14.2).
 const MAX_OVERLAPS: usize = 2;
 
 /// What to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RangeOutcome {
-    /// 200 and everything.
+    /// 200 with the whole.
     Whole,
     /// 206 and `len` bytes from `start`; never empty and never beyond the end.
     Part {
         /// The first byte.
         start: u64,
-        /// How many bytes.
+        /// Length in bytes.
         len: u64,
     },
-    /// 206 and these parts, two or more, as `multipart/byteranges`: in order, apart from one another.
+    /// 206 with two or more disjoint parts in order, as `multipart/byteranges`.
     Parts(Vec<ByteRange>),
     /// 416.
     Unsatisfiable,
 }
 
-/// A part of a representation: never empty and never beyond its end.
+/// A part of a representation: not empty, and within it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ByteRange {
     /// The first byte.
     pub start: u64,
-    /// How many bytes.
+    /// Length in bytes.
     pub len: u64,
 }
 
 impl ByteRange {
-    /// The first byte behind it.
+    /// The position after the last byte.
     fn end(self) -> u64 {
         self.start.saturating_add(self.len)
     }
 }
 
-/// Decides by `Range` and `If-Range` for a representation of `len` bytes with these validators;
-/// an empty `etag` means there is none.
+/// Decides by `Range` and `If-Range` for a representation of `len` bytes with these validators. An
+/// empty `etag` means none.
 pub fn select_range(
     range: Option<&[u8]>,
     if_range: Option<&[u8]>,
@@ -73,7 +74,7 @@ pub fn select_range(
     if if_range.is_some_and(|validator| !matches_validator(validator, etag, last_modified)) {
         return RangeOutcome::Whole;
     }
-    // A unit or syntax that is not understood is as good as no field (RFC 9110 §14.2).
+    // An unknown unit or invalid syntax is ignored (RFC 9110 §14.2).
     resolve_ranges(range, len).unwrap_or(RangeOutcome::Whole)
 }
 
@@ -93,8 +94,8 @@ pub fn encode_unsatisfied_range(total: u64, out: &mut Vec<u8>) {
     push_decimal(out, total);
 }
 
-/// Reads a `Content-Range` that says all: which part it is, and of how many bytes. `None` when it does not, or
-/// the part is empty or not within the whole.
+/// Parses a complete `Content-Range`: the part and the total length. `None` if one is missing, or
+/// if the part is empty or beyond the whole.
 #[must_use]
 pub fn parse_content_range(value: &[u8]) -> Option<(ByteRange, u64)> {
     let (unit, rest) = value.split_at_checked(6)?;
@@ -110,7 +111,7 @@ pub fn parse_content_range(value: &[u8]) -> Option<(ByteRange, u64)> {
     (last < total).then_some((ByteRange { start: first, len }, total))
 }
 
-/// What the field comes to for `len` bytes; `None` when it is to be ignored.
+/// Resolves the field for `len` bytes. `None` if it is ignored.
 fn resolve_ranges(field: &[u8], len: u64) -> Option<RangeOutcome> {
     let equals = memchr::memchr(b'=', field)?;
     if !field[..equals].eq_ignore_ascii_case(b"bytes") {
@@ -133,7 +134,7 @@ fn resolve_ranges(field: &[u8], len: u64) -> Option<RangeOutcome> {
     }
 }
 
-/// Puts two or more ranges in order and joins those that touch; `None` when that is too much.
+/// Sorts two or more ranges and merges adjacent ones. `None` if they are excessive.
 fn merge_ranges(mut spans: Vec<ByteRange>, len: u64) -> Option<RangeOutcome> {
     let asked = spans
         .iter()
@@ -183,8 +184,8 @@ impl RangeSpec {
         (first <= last).then_some(Self::Bounded { first, last })
     }
 
-    /// The part of `len` bytes that it means: none if it is beyond them; `None` when there is no way
-    /// to write its `Content-Range`, a suffix of nothing.
+    /// Resolves to a part of `len` bytes. `Some(None)` if it is beyond them; `None` if no
+    /// `Content-Range` can describe it, a suffix of nothing.
     fn resolve(&self, len: u64) -> Option<Option<ByteRange>> {
         Some(match *self {
             Self::Bounded { first, .. } if first >= len => None,

@@ -1,12 +1,12 @@
-//! Where a `Refresh` field leads: no standard field, but all browsers obey it as they do the
-//! element of HTML (HTML, "shared declarative refresh steps").
+//! The target of a `Refresh` field, which is not standardised as a field but which all browsers
+//! follow like the HTML element (HTML, "shared declarative refresh steps").
 //!
-//! Asked by `proxy` and `edge`, which put addresses in responses right. Pure.
+//! Used by `proxy` and `edge` to correct addresses in responses. Pure.
 
 use std::ops::Range;
 
-/// The place of the reference in the value of a `Refresh` field, without quotes around it; `None`
-/// for one that only reloads.
+/// The range of the reference in the value of a `Refresh` field, without quotes. `None` if it only
+/// reloads.
 #[must_use]
 pub fn refresh_target(value: &str) -> Option<Range<usize>> {
     let seconds =
@@ -17,7 +17,7 @@ pub fn refresh_target(value: &str) -> Option<Range<usize>> {
         .get(..3)
         .is_some_and(|name| name.eq_ignore_ascii_case("url"));
     let named = is_named.then(|| rest[3..].trim_start().strip_prefix('='));
-    // `url =` may be left out.
+    // `url =` is optional.
     let reference = named.flatten().map_or(rest, str::trim_start);
     let start = value.len() - reference.len();
     let (start, end) = match reference.chars().next() {

@@ -1,10 +1,11 @@
 //! Server-sent events as text (WHATWG HTML, "Server-sent events").
 //!
-//! The status page and the hub encode events here; sending and pacing them is theirs. A line break
-//! in the data starts another `data` line, so no message can forge a field or end its event early.
+//! The status page and the hub encode events here, and send and pace them themselves. A line break
+//! in the data starts another `data` line, so that no message can forge a field or end its event
+//! early.
 
-/// Appends one event with its closing blank line. Line breaks in `event` and `id`, which have no
-/// encoding, are left out.
+/// Appends one event with its closing blank line. Line breaks in `event` and `id` cannot be encoded
+/// and are removed.
 pub fn encode_event(out: &mut Vec<u8>, event: Option<&str>, id: Option<&str>, data: &str) {
     out.reserve(data.len() + 32);
     if let Some(event) = event {
@@ -28,13 +29,13 @@ pub fn encode_event(out: &mut Vec<u8>, event: Option<&str>, id: Option<&str>, da
     out.push(b'\n');
 }
 
-/// Appends the line that tells clients when to come back after their connection broke, in milliseconds;
-/// the event that it belongs to follows.
+/// Appends the delay after which clients reconnect, in milliseconds. The event that it belongs to
+/// follows.
 pub fn encode_retry(out: &mut Vec<u8>, milliseconds: u64) {
     push_field(out, "retry: ", &milliseconds.to_string());
 }
 
-/// Appends a comment that keeps the connection alive and means nothing.
+/// Appends a comment, which keeps the connection alive and has no effect.
 pub fn encode_comment(out: &mut Vec<u8>, text: &str) {
     push_field(out, ": ", text);
     out.push(b'\n');

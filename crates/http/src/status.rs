@@ -1,7 +1,7 @@
-//! Status codes: a checked number, the names used in the code, and the IANA reason phrases.
+//! Status codes: checked numbers, named constants, and the IANA reason phrases.
 //!
-//! Every room answers with a `Status`; `h1::encode` writes it. A value outside 100..=599 cannot be
-//! made, so nothing downstream has to ask again.
+//! All components respond with a `Status`, and `h1::encode` writes it. A value outside 100..=599
+//! cannot be created.
 
 use std::fmt;
 
@@ -34,7 +34,7 @@ impl Status {
         self.0 >= 200 && self.0 < 300
     }
 
-    /// Whether the status blames the client or the server (4xx, 5xx).
+    /// Whether the status is an error (4xx, 5xx).
     pub const fn is_error(self) -> bool {
         self.0 >= 400
     }

@@ -1,10 +1,13 @@
 //! Which fields may follow a body (RFC 9110 §6.5.1).
 //!
-//! `h1::body` leaves the others out of what it reads, `edge` out of what it sends. What
-//! must stay true: a field that says where a message ends, whom it is for or how it is read is never
-//! believed once the content has gone by.
+//! `h1::body` drops the others from received trailers, `edge` from sent ones.
+//!
+//! # Invariants
+//!
+//! - A field about the framing, routing or decoding of a message is never accepted after the
+//!   content.
 
-/// Whether a field of that name must not be sent behind the content.
+/// Whether a field of that name must not be sent after the content.
 pub fn is_forbidden_trailer(name: &[u8]) -> bool {
     let begins = |start: &&[u8]| {
         let found = name.get(..start.len());
@@ -16,12 +19,12 @@ pub fn is_forbidden_trailer(name: &[u8]) -> bool {
         || FORBIDDEN_STARTS.iter().any(begins)
 }
 
-/// What proxies and front ends say of a request: a program behind that takes trailers for fields of
-/// the head would believe it.
+/// Fields that proxies and front ends set on requests. An upstream program that merges trailers
+/// into the head would trust them.
 const FORBIDDEN_STARTS: [&[u8]; 2] = [b"x-forwarded-", b"x-accel-"];
 
-/// Fields that frame, route, authenticate or modify a request, or say how to read its content
-/// (RFC 9110 §6.5.1): after the content they come too late to be obeyed, so somebody is lying.
+/// Fields that frame, route, authenticate or modify a request, or describe its content (RFC 9110
+/// §6.5.1). After the content they are too late to be applied, and suspicious.
 const FORBIDDEN: &[&[u8]] = &[
     b"content-length",
     b"transfer-encoding",

@@ -1,16 +1,16 @@
-//! The path of a request, made unambiguous once, for everybody after.
+//! Normalises a request's path once, for all later users.
 //!
-//! `edge` calls `normalise_path` before it routes; routes, files and applications then see the same
-//! path. Percent-encoding is decoded exactly once, then repeated slashes become one, then dot segments
-//! are resolved, so that no spelling of `..` survives to where files are opened (RFC 3986 §5.2.4,
-//! §6.2.2). `docs/paths.md` tells operators the same.
+//! `edge` calls `normalise_path` before routing; routes, files and applications see the same path.
+//! Percent-encoding is decoded exactly once, then repeated slashes are merged, then dot segments
+//! are resolved, so that no spelling of `..` reaches file access (RFC 3986 §5.2.4, §6.2.2).
+//! `docs/paths.md` describes this for operators.
 //!
 //! # Invariants
 //!
-//! - A path that two programs could read in two ways is marked ([`NormalisedPath::is_ambiguous`]), or
-//!   refused: no server behind gets it as it was sent.
-//! - `;` and `\` are plain bytes of a segment. A segment that is `..` but for them is refused: Tomcat
-//!   takes `..;` for `..`, and programs on Windows take `\` for a slash.
+//! - A path with two possible readings is marked ([`NormalisedPath::is_ambiguous`]) or refused: no
+//!   upstream server gets it as sent.
+//! - `;` and `\` are plain bytes of a segment. A segment that is `..` apart from them is refused:
+//!   Tomcat reads `..;` as `..`, and programs on Windows read `\` as a slash.
 
 use std::borrow::Cow;
 
@@ -25,10 +25,10 @@ pub enum UriError {
     /// A percent sign without two hexadecimal digits.
     #[error("malformed percent-encoding")]
     InvalidEncoding,
-    /// A control byte, encoded or not; NUL is the classic.
+    /// A control byte, encoded or not, such as NUL.
     #[error("control byte in the path")]
     ControlByte,
-    /// More `..` than there are segments before.
+    /// More `..` than preceding segments.
     #[error("path leads above the root")]
     AboveRoot,
     /// `.` or `..` followed by `;`, or next to a backslash: a dot segment to some programs only.
@@ -36,24 +36,24 @@ pub enum UriError {
     DisguisedDotSegment,
 }
 
-/// A target split and made unambiguous.
+/// A target, split and normalised.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NormalisedPath<'a> {
-    /// The decoded path without dot segments; always begins with a slash.
+    /// The decoded path without dot segments. Begins with a slash.
     pub path: Cow<'a, [u8]>,
     /// What follows the first question mark, as sent.
     pub query: Option<&'a str>,
     /// The path as sent.
     pub raw_path: &'a str,
-    /// Whether the path as sent has dot segments, encoded or not, or begins with two slashes: a server
-    /// behind that resolves it in another order, or not at all, would see another path than `path`.
+    /// Whether the path as sent has dot segments, encoded or not, or begins with two slashes. An
+    /// upstream server that resolves it differently would see another path than `path`.
     pub is_ambiguous: bool,
 }
 
-/// Splits a target in origin form and normalises its path; borrows when there is nothing to do.
+/// Splits a target in origin form and normalises its path. Borrows if nothing changes.
 ///
 /// # Errors
-/// When the path has no safe meaning; the answer is 400.
+/// Fails if the path has no safe meaning: status 400.
 pub fn normalise_path(path_query: &str) -> Result<NormalisedPath<'_>, UriError> {
     let (raw_path, query) = match path_query.split_once('?') {
         Some((path, query)) => (path, Some(query)),
@@ -95,7 +95,7 @@ pub fn normalise_path(path_query: &str) -> Result<NormalisedPath<'_>, UriError> 
     })
 }
 
-/// A decoded path in the form that a target has (RFC 3986 §3.3).
+/// Encodes a decoded path for a target (RFC 3986 §3.3).
 #[must_use]
 pub fn encode_path(path: &[u8]) -> String {
     let mut out = String::with_capacity(path.len());
@@ -109,12 +109,12 @@ pub fn encode_path(path: &[u8]) -> String {
     out
 }
 
-/// A target in origin form of a path that somebody wrote percent-encoded, or raw, or in a mixture of both:
-/// what an application puts into `X-Accel-Redirect`.
+/// Converts a path written percent-encoded, raw or mixed into a target in origin form. Applications
+/// write such paths in `X-Accel-Redirect`.
 ///
-/// Percent-encodings are taken for that, and a question mark begins a query: nothing else could be meant
-/// by those who encode. A percent sign without two digits, a number sign, blanks and bytes beyond ASCII can
-/// only be raw, and are encoded. Whether it is a path is for [`normalise_path`] to say.
+/// Valid percent-encodings are kept, and a question mark begins a query. A percent sign without two
+/// digits, a number sign, blanks and bytes beyond ASCII can only be raw and are encoded.
+/// [`normalise_path`] checks whether the result is a path.
 #[must_use]
 pub fn encode_target(text: &[u8]) -> String {
     let mut target = String::with_capacity(text.len());
@@ -142,19 +142,20 @@ fn push_percent(out: &mut String, byte: u8) {
     out.extend(['%', digits[0], digits[1]]);
 }
 
-/// Upper case, as RFC 3986 §2.1 wants it.
+/// Upper case, as RFC 3986 §2.1 recommends.
 const HEX: &[u8; 16] = b"0123456789ABCDEF";
 
 /// A control byte.
 const CONTROL: u8 = 1;
 /// A percent sign.
 const PERCENT: u8 = 2;
-/// A byte that some programs give a meaning beside a dot segment.
+/// A byte that some programs treat specially next to a dot segment.
 const AMBIGUOUS: u8 = 4;
-/// A segment that is empty or begins with a dot: the resolver tells dot segments from hidden files.
+/// A segment that is empty or begins with a dot: `resolve_segments` distinguishes dot segments from
+/// hidden files.
 const EMPTY_OR_DOT_SEGMENT: u8 = 8;
 
-/// What each byte is.
+/// The class of each byte.
 const BYTE_CLASSES: [u8; 256] = {
     let mut classes = [0; 256];
     let mut byte = 0_u8;
@@ -173,7 +174,7 @@ const BYTE_CLASSES: [u8; 256] = {
     classes
 };
 
-// One pass that nearly every request gets away with.
+// One pass that suffices for nearly every request.
 fn classify_path(path: &[u8]) -> u8 {
     let mut seen = 0;
     let mut before = 0;
@@ -215,7 +216,7 @@ fn hex_value(digit: u8) -> Result<u8, UriError> {
     }
 }
 
-/// Whether a segment is a dot segment once its parameters are gone or its backslashes are slashes.
+/// Whether a segment is a dot segment without its parameters, or with its backslashes as slashes.
 fn has_disguised_dot_segment(path: &[u8]) -> bool {
     let mut segments = path.split(|&byte| byte == b'/');
     segments.any(|segment| {
@@ -228,8 +229,8 @@ fn has_disguised_dot_segment(path: &[u8]) -> bool {
     })
 }
 
-/// Makes repeated slashes one and removes dot segments; tells whether there were any of the latter. A
-/// final `.` or `..` leaves a final slash: it named a directory.
+/// Merges repeated slashes and removes dot segments. Returns whether there were dot segments. A
+/// final `.` or `..` leaves a final slash, since it named a directory.
 fn resolve_segments(path: &[u8]) -> Result<(Vec<u8>, bool), UriError> {
     let mut resolved = Vec::with_capacity(path.len());
     let mut had_dots = false;
@@ -401,7 +402,7 @@ mod tests {
         ] {
             let encoded = encode_target(text);
             assert_eq!(encoded, target, "{}", text.escape_ascii());
-            // Once is enough.
+            // Encoding is idempotent.
             assert_eq!(encode_target(encoded.as_bytes()), target);
         }
     }

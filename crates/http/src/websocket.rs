@@ -1,12 +1,15 @@
-//! WebSocket (RFC 6455) as pure rules: the server's side of the handshake, and of the frames.
+//! WebSocket (RFC 6455) as pure rules: the server's side of the handshake and the frames.
 //!
-//! `apps` drives it for applications that take WebSockets: [`check_handshake`] says what a request asks for,
-//! [`MessageDecoder`] makes messages of a client's bytes, the encoders make frames of messages. What
-//! must stay true: whatever a client may not send ends the connection with the code that the RFC has for
-//! it, before more is held than the limit says; text that leaves here is UTF-8.
+//! `apps` uses it for applications that accept WebSockets. [`check_handshake`] classifies a
+//! request, [`MessageDecoder`] turns a client's bytes into messages, and the encoders turn messages
+//! into frames. The only extension is `permessage-deflate` ([`negotiate_deflate`]); without it a
+//! reserved bit is always an error.
 //!
-//! One extension is agreed where it is offered and wanted, `permessage-deflate` ([`negotiate_deflate`]); without
-//! it a reserved bit is always an error.
+//! # Invariants
+//!
+//! - Invalid input ends the connection with the RFC's close code, before more than the limit is
+//!   buffered.
+//! - Text in decoded messages is UTF-8.
 
 mod decode;
 mod deflate;
@@ -21,7 +24,7 @@ pub use encode::{
 };
 pub use handshake::{HandshakeRequest, check_handshake, subprotocols};
 
-/// What a frame carries (RFC 6455 §5.2).
+/// The kind of a frame (RFC 6455 §5.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Opcode {
@@ -51,32 +54,32 @@ impl Opcode {
     }
 }
 
-/// Why a connection was closed (RFC 6455 §7.4.1, and the registry behind it).
+/// Close codes (RFC 6455 §7.4.1 and its registry).
 pub mod code {
-    /// Done.
+    /// The connection is done.
     pub const NORMAL_CLOSURE: u16 = 1000;
     /// The server stops, or the page was left.
     pub const GOING_AWAY: u16 = 1001;
-    /// A rule of the protocol was broken.
+    /// A protocol error.
     pub const PROTOCOL_ERROR: u16 = 1002;
-    /// Never sent: there was no code.
+    /// Never sent: the close had no code.
     pub const NO_STATUS: u16 = 1005;
     /// Never sent: the connection broke.
     pub const ABNORMAL_CLOSURE: u16 = 1006;
     /// Text that is not UTF-8.
     pub const INVALID_PAYLOAD: u16 = 1007;
-    /// Something that is not wanted here.
+    /// Content that is not accepted here.
     pub const POLICY_VIOLATION: u16 = 1008;
     /// A message over the limit.
     pub const MESSAGE_TOO_BIG: u16 = 1009;
-    /// The server met what it did not expect.
+    /// An unexpected error in the server.
     pub const INTERNAL_ERROR: u16 = 1011;
-    /// The service restarts: come again.
+    /// The service restarts: reconnect.
     pub const SERVICE_RESTART: u16 = 1012;
-    /// Too much to do: come again later.
+    /// The server is overloaded: reconnect later.
     pub const TRY_AGAIN_LATER: u16 = 1013;
 
-    /// Whether a peer may send it: what is registered for the wire, or free for libraries and
+    /// Whether a peer may send the code: registered for the wire, or free for libraries and
     /// applications (RFC 6455 §7.4.2).
     #[must_use]
     pub fn is_sendable(code: u16) -> bool {

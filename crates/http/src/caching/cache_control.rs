@@ -1,10 +1,13 @@
-//! `Cache-Control`, in requests and in responses (RFC 9111 §5.2), and `Pragma` (§5.4).
+//! `Cache-Control` in requests and responses (RFC 9111 §5.2), and `Pragma` (§5.4).
 //!
-//! Reads one pass over the field lines and keeps what a shared cache obeys; unknown directives are
-//! left out (§5.2.3). `storing` and `reuse` ask.
+//! Reads the field lines in one pass and keeps the directives that a shared cache follows. Unknown
+//! directives are ignored (§5.2.3). Used by `storage` and `reuse`.
 //!
-//! What must stay true: an argument that is no number reads as zero, which is stale; the first of
-//! several wins (§4.2.1); a directive whose qualification cannot be read counts as unqualified.
+//! # Invariants
+//!
+//! - An argument that is not a number reads as zero, which is stale.
+//! - The first of several equal directives wins (§4.2.1).
+//! - A directive with an unreadable qualification counts as unqualified.
 
 use std::{borrow::Cow, time::Duration};
 
@@ -13,16 +16,16 @@ use crate::{
     grammar::{is_token, list_elements, parse_u64, trim_blanks},
 };
 
-/// What the `Cache-Control` of a request asks for (§5.2.1); the default asks for nothing.
+/// The `Cache-Control` of a request (§5.2.1). The default has no directives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestDirectives {
-    /// `no-cache`: nothing that was not validated for this request.
+    /// `no-cache`: only responses validated for this request.
     pub no_cache: bool,
-    /// `no-store`: keep nothing of this exchange.
+    /// `no-store`: store nothing of this exchange.
     pub no_store: bool,
     /// `only-if-cached`: never ask the back end.
     pub only_if_cached: bool,
-    /// `no-transform`: the content as the origin made it.
+    /// `no-transform`: the content unchanged from the origin.
     pub no_transform: bool,
     /// `max-age`: nothing older.
     pub max_age: Option<Duration>,
@@ -76,7 +79,7 @@ impl RequestDirectives {
     }
 }
 
-/// What a response says about being cached; from `Cache-Control` or a field that overrides it.
+/// The cache directives of a response, from `Cache-Control` or a field that overrides it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ResponseDirectives {
     pub(super) no_store: bool,
@@ -89,12 +92,12 @@ pub(super) struct ResponseDirectives {
     pub(super) proxy_revalidate: bool,
     pub(super) must_understand: bool,
     pub(super) no_transform: bool,
-    /// Seconds, as all that follow.
+    /// In seconds, like the following fields.
     pub(super) max_age: Option<u64>,
     pub(super) s_maxage: Option<u64>,
     pub(super) stale_while_revalidate: Option<u64>,
     pub(super) stale_if_error: Option<u64>,
-    /// Fields named by `no-cache="…"` and `private="…"`, which a shared cache does not keep.
+    /// Fields named by `no-cache="…"` and `private="…"`, which a shared cache does not store.
     pub(super) withheld: Vec<String>,
 }
 
@@ -110,7 +113,7 @@ impl ResponseDirectives {
         found
     }
 
-    /// Takes one directive in; used for targeted fields too.
+    /// Adds one directive. Also used for targeted fields.
     pub(super) fn add(&mut self, directive: &Directive<'_>) {
         let first = |slot: &mut Option<u64>| {
             slot.get_or_insert(directive.delta_seconds());
@@ -132,7 +135,7 @@ impl ResponseDirectives {
         }
     }
 
-    // Whether the argument names fields and nothing else.
+    // Whether the argument consists of field names only.
     fn withhold(&mut self, argument: &DirectiveArgument<'_>) -> bool {
         let DirectiveArgument::Text(names) = argument else {
             return false;
@@ -146,7 +149,7 @@ impl ResponseDirectives {
     }
 }
 
-/// One directive: a name and what follows the equals sign.
+/// One directive: a name and its argument.
 pub(super) struct Directive<'a> {
     pub(super) name: &'a [u8],
     pub(super) argument: DirectiveArgument<'a>,
@@ -160,7 +163,8 @@ pub(super) enum DirectiveArgument<'a> {
 }
 
 impl Directive<'_> {
-    // Token and quoted forms are the same (§5.2); what is neither a number is stale (§4.2.1).
+    // Token and quoted forms are equivalent (§5.2). An argument that is no number is stale
+    // (§4.2.1).
     fn delta_seconds(&self) -> u64 {
         match &self.argument {
             DirectiveArgument::Text(digits) => parse_delta_seconds(digits).unwrap_or(0),
@@ -169,13 +173,13 @@ impl Directive<'_> {
     }
 }
 
-/// Reads 1*DIGIT; what does not fit is the largest (§1.2.2). `None` for anything but digits.
+/// Parses 1*DIGIT; a larger value becomes the largest (§1.2.2). `None` for anything but digits.
 pub(super) fn parse_delta_seconds(digits: &[u8]) -> Option<u64> {
     let is_number = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
     is_number.then(|| parse_u64(digits).map_or(MAX_DELTA_SECONDS, |n| n.min(MAX_DELTA_SECONDS)))
 }
 
-/// 2^31, what a delta-seconds that is too large is taken for (§1.2.2).
+/// 2^31, the value of a delta-seconds that is too large (§1.2.2).
 pub(super) const MAX_DELTA_SECONDS: u64 = 1 << 31;
 
 /// The directives of one field line. A malformed element ends at the next comma outside quotes.
@@ -204,7 +208,7 @@ impl<'a> Iterator for Directives<'a> {
         };
         let (name, value) = (&element[..equals], &element[equals + 1..]);
         let argument = match value {
-            // Blanks around the sign are not in the grammar, and who wrote them may mean anything.
+            // Blanks around the equals sign are outside the grammar and ambiguous.
             _ if name.ends_with(b" ") || name.ends_with(b"\t") => DirectiveArgument::Malformed,
             [b'"', inner @ .., b'"'] => unquote(inner),
             _ if is_token(value) => DirectiveArgument::Text(Cow::Borrowed(value)),
@@ -217,7 +221,7 @@ impl<'a> Iterator for Directives<'a> {
     }
 }
 
-/// Up to the next comma that is in no quoted string (RFC 9110 §5.6.4).
+/// Length up to the next comma outside a quoted string (RFC 9110 §5.6.4).
 fn element_len(bytes: &[u8]) -> usize {
     let (mut is_quoted, mut is_escaped) = (false, false);
     for (at, &byte) in bytes.iter().enumerate() {

@@ -1,8 +1,7 @@
-//! `Cache-Status`: what the cache did with a request, told to who debugs it (RFC 9211).
+//! `Cache-Status`: reports how the cache handled a request (RFC 9211).
 //!
-//! `cache` fills a [`CacheStatus`] as it decides and writes it into what it sends. The field is a
-//! list in which the cache nearest to the origin comes first, so ours goes behind those that the
-//! response brought.
+//! `cache` fills a [`CacheStatus`] and adds it to the response. The field is a list in which the
+//! cache nearest to the origin comes first, so this cache's member is appended.
 
 use super::cache_control::MAX_DELTA_SECONDS;
 use crate::{
@@ -13,26 +12,26 @@ use crate::{
 /// Why a request went to the back end (RFC 9211 §2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ForwardReason {
-    /// The configuration says so.
+    /// By configuration.
     Bypass,
-    /// The semantics of the method do.
+    /// By the semantics of the method.
     Method,
-    /// Nothing is stored under the key.
+    /// No response is stored under the key.
     UriMiss,
-    /// Something is, but no variant that the request selects.
+    /// Responses are stored, but none that the request selects.
     VaryMiss,
-    /// Nothing is stored, without knowing which of the two it was.
+    /// No response is stored; which of the two reasons applies is unknown.
     Miss,
-    /// What is stored is fresh, and the request's own directives forbid to use it.
+    /// The stored response is fresh, but the request's directives forbid its use.
     Request,
-    /// What is stored is stale.
+    /// The stored response is stale.
     Stale,
-    /// Only a part of what was asked for is stored.
+    /// Only a part of the requested content is stored.
     Partial,
 }
 
 impl ForwardReason {
-    /// The token of the RFC.
+    /// The token defined by the RFC.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -48,29 +47,30 @@ impl ForwardReason {
     }
 }
 
-/// What the cache did (RFC 9211 §2); the default says nothing.
+/// How the cache handled a request (RFC 9211 §2). The default is empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheStatus<'a> {
-    /// Answered without asking; not written beside `fwd`.
+    /// Answered from the store; not written together with `fwd`.
     pub hit: bool,
-    /// Why it was asked.
+    /// Why the request was forwarded.
     pub fwd: Option<ForwardReason>,
-    /// The status of the answer, where it is not the one sent; only written beside `fwd`, as `stored`
-    /// and `collapsed`.
+    /// The back end's status, if it differs from the sent one. Written only together with `fwd`, as
+    /// are `stored` and `collapsed`.
     pub fwd_status: Option<Status>,
-    /// Seconds until the response is stale, negative since when it is.
+    /// Seconds until the response is stale; negative if it is stale already.
     pub ttl: Option<i64>,
-    /// Whether the answer was stored.
+    /// Whether the response was stored.
     pub stored: bool,
-    /// Whether the request waited for the answer to another one.
+    /// Whether the request waited for another request's fetch.
     pub collapsed: bool,
-    /// The key; left out when it is not printable ASCII.
+    /// The key; omitted unless it is printable ASCII.
     pub key: Option<&'a str>,
-    /// Anything else, one word best; left out when it is not printable ASCII.
+    /// Further detail, preferably one word; omitted unless it is printable ASCII.
     pub detail: Option<&'a str>,
 }
 
-/// Writes the member of the cache called `name`. A name that is not printable ASCII becomes `cache`.
+/// Writes the list member of the cache called `name`. A name that is not printable ASCII becomes
+/// `cache`.
 pub fn encode_cache_status(out: &mut Vec<u8>, name: &str, status: &CacheStatus<'_>) {
     if !push_token_or_string(out, name) {
         out.extend_from_slice(b"cache");
@@ -110,7 +110,7 @@ pub fn encode_cache_status(out: &mut Vec<u8>, name: &str, status: &CacheStatus<'
     }
 }
 
-/// Adds the field to those of a response, behind what caches nearer to the origin said.
+/// Appends the field to a response, after the members of caches nearer to the origin.
 pub fn push_cache_status(fields: &mut FieldBlock, name: &str, status: &CacheStatus<'_>) {
     let mut value = Vec::with_capacity(64);
     encode_cache_status(&mut value, name, status);
@@ -118,7 +118,8 @@ pub fn push_cache_status(fields: &mut FieldBlock, name: &str, status: &CacheStat
     debug_assert!(pushed.is_ok(), "printable ASCII is a valid value");
 }
 
-// A token where it is one, else a string (RFC 9651 §3.3); nothing and false when it is neither.
+// Writes a token if possible, else a string (RFC 9651 §3.3). Returns `false` if the text is
+// neither.
 fn push_token_or_string(out: &mut Vec<u8>, text: &str) -> bool {
     let bytes = text.as_bytes();
     let is_token = bytes

@@ -1,11 +1,14 @@
-//! Which field of a response directs this cache: `X-Accel-Expires`, else `CDN-Cache-Control`
-//! (RFC 9213), else `Surrogate-Control` (Edge Architecture Specification), else `Cache-Control` with `Expires`.
+//! Selects the field that directs this cache: `X-Accel-Expires`, else `CDN-Cache-Control` (RFC
+//! 9213), else `Surrogate-Control` (Edge Architecture Specification), else `Cache-Control` with
+//! `Expires`.
 //!
-//! `storing` asks. A targeted field is a structured dictionary (RFC 9651), which is strict where
-//! `Cache-Control` is lenient, so the `sfv` library reads it.
+//! Used by `storage`. `CDN-Cache-Control` is a structured dictionary (RFC 9651), stricter than
+//! `Cache-Control`, and parsed by the `sfv` library.
 //!
-//! What must stay true: a targeted field that cannot be parsed counts as absent, as a whole
-//! (RFC 9213 §2.2); one that can makes `Cache-Control` and `Expires` count as absent.
+//! # Invariants
+//!
+//! - A targeted field that cannot be parsed counts as absent as a whole (RFC 9213 §2.2).
+//! - A valid targeted field makes `Cache-Control` and `Expires` count as absent.
 
 use std::{borrow::Cow, convert::Infallible, time::Duration};
 
@@ -22,25 +25,25 @@ use super::{
 };
 use crate::FieldBlock;
 
-/// What a response says to this cache.
+/// The effective cache directives of a response.
 pub(super) struct EffectiveDirectives {
     pub(super) directives: ResponseDirectives,
     /// Whether `Cache-Control` and `Expires` are overridden.
     pub(super) is_targeted: bool,
-    /// The lifetime from now that `X-Accel-Expires` gives.
+    /// The lifetime from now set by `X-Accel-Expires`.
     pub(super) accel_ttl: Option<Duration>,
     /// `X-Accel-Expires: 0` or `off`.
     pub(super) is_accel_off: bool,
 }
 
 impl EffectiveDirectives {
-    /// Reads the fields of a response that came at `response_time`.
+    /// Reads the fields of a response that arrived at `response_time`.
     pub(super) fn from_fields(fields: &FieldBlock, response_time: Duration) -> Self {
         let untargeted = || ResponseDirectives::parse(field_values(fields, "cache-control"));
         let accel = field_values(fields, "x-accel-expires")
             .find_map(|value| parse_accel_expires(value, response_time));
         if let Some(ttl) = accel {
-            // The lifetime is all it says; who may see which field is not its subject.
+            // The field sets the lifetime only, not which fields are withheld.
             let directives = ResponseDirectives {
                 withheld: untargeted().withheld,
                 ..ResponseDirectives::default()
@@ -62,7 +65,7 @@ impl EffectiveDirectives {
     }
 }
 
-/// Seconds, or `@` and seconds since the epoch; zero for `off`, for `0` and for what is past.
+/// Parses seconds, or `@` and seconds since the epoch. Zero for `off`, `0` and times in the past.
 /// `None` for anything else, which counts as absent.
 fn parse_accel_expires(value: &[u8], response_time: Duration) -> Option<Duration> {
     match value {
@@ -102,9 +105,10 @@ fn parse_cdn_cache_control(fields: &FieldBlock) -> Option<ResponseDirectives> {
     Some(directives)
 }
 
-/// The directives of `Surrogate-Control`, as Fastly, Akamai and Varnish's users write it: `max-age=60`,
-/// `max-age=60+30` (stale for 30 s more), `no-store`; `None` when none of them is there. It speaks to every
-/// cache in front of an origin, this one among them; `content` and whatever names a device is ignored.
+/// The directives of `Surrogate-Control` as used with Fastly, Akamai and Varnish: `max-age=60`,
+/// `max-age=60+30` (stale for 30 s more), `no-store`. `None` if it has none of these. The field
+/// addresses every cache in front of an origin, including this one. `content` and members for a
+/// named device are ignored.
 fn parse_surrogate_control(fields: &FieldBlock) -> Option<ResponseDirectives> {
     let mut directives = ResponseDirectives::default();
     let mut is_said = false;
@@ -152,10 +156,10 @@ const SURROGATE_DIRECTIVES: &[&[u8]] = &[
     b"stale-if-error",
 ];
 
-/// A member's directive and its argument; no argument at all for a flag that is false.
+/// A member's name and argument; `None` for a false flag.
 type DictionaryMember<'a> = (&'a str, Option<DirectiveArgument<'a>>);
 
-/// The members of a dictionary so far, the last of each name.
+/// The members of a dictionary, the last one of each name.
 #[derive(Default)]
 struct DictionaryMembers<'a>(Vec<DictionaryMember<'a>>);
 
@@ -165,7 +169,7 @@ impl<'a> DictionaryVisitor<'a> for DictionaryMembers<'a> {
 
     fn entry(&mut self, key: &'a KeyRef) -> Result<impl EntryVisitor<'a>, Infallible> {
         let name = key.as_str();
-        // Unknown ones show no more than that the field is not empty.
+        // Unknown names only record that the field is not empty.
         let name = if KNOWN_DIRECTIVES.contains(&name) {
             name
         } else {
@@ -217,11 +221,11 @@ impl<'a> ItemVisitor<'a> for MemberVisitor<'_, 'a> {
         *self.argument = match item {
             BareItemFromInput::Boolean(is_set) => is_set.then_some(DirectiveArgument::None),
             BareItemFromInput::Integer(number) => {
-                // A negative one is no delta-seconds, and so malformed like any other type.
+                // A negative number is no delta-seconds, and malformed like any other type.
                 let digits = i64::from(number).to_string().into_bytes();
                 Some(DirectiveArgument::Text(Cow::Owned(digits)))
             }
-            // Only field names come as a string (RFC 9213 §2.1).
+            // Only field names are strings (RFC 9213 §2.1).
             BareItemFromInput::String(text) if self.takes_field_names => {
                 let text = text.as_ref().as_str().as_bytes().to_vec();
                 Some(DirectiveArgument::Text(Cow::Owned(text)))
@@ -232,7 +236,7 @@ impl<'a> ItemVisitor<'a> for MemberVisitor<'_, 'a> {
     }
 }
 
-/// The directives that mean something here; names are lower case in structured fields.
+/// The directives with an effect; names are lower case in structured fields.
 const KNOWN_DIRECTIVES: &[&str] = &[
     "max-age",
     "must-revalidate",

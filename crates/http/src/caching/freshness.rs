@@ -1,10 +1,13 @@
-//! How long a response is fresh and how old it is (RFC 9111 §4.2).
+//! Freshness lifetime and age of a response (RFC 9111 §4.2).
 //!
-//! `storing` computes a [`Lifetime`] once, when a response arrives; the store keeps it as a few
+//! `storage` computes a [`Lifetime`] once, when a response arrives. The store keeps it as a few
 //! numbers, and `reuse` compares it with the clock at each hit.
 //!
-//! What must stay true: arithmetic saturates, ages never shrink below what the response had when it
-//! came, and durations are whole milliseconds so that nothing changes by being stored.
+//! # Invariants
+//!
+//! - Arithmetic saturates.
+//! - An age is never below the response's age at its arrival.
+//! - Durations are whole milliseconds, so that storing does not change them.
 
 use std::time::Duration;
 
@@ -16,43 +19,43 @@ use super::{
 };
 use crate::{FieldBlock, Status, grammar::list_elements};
 
-/// Everything about a stored response that decides how it may be reused; computed by
-/// [`storing`](super::check_storable).
+/// Everything that decides how a stored response may be reused. Computed by
+/// [`check_storable`](super::check_storable).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lifetime {
     /// The age at which the response stops being fresh (freshness_lifetime, §4.2.1).
     pub fresh_for: Duration,
-    /// How old the response was when it came (corrected_initial_age, §4.2.3).
+    /// The response's age at its arrival (corrected_initial_age, §4.2.3).
     pub initial_age: Duration,
-    /// How long past `fresh_for` it may be sent while it is validated (RFC 5861 §3); 0 where the
-    /// response forbids stale ones.
+    /// How long past `fresh_for` it may be sent during revalidation (RFC 5861 §3); 0 if the
+    /// response forbids stale use.
     pub stale_while_revalidate: Duration,
-    /// How long past `fresh_for` it may be sent when the back end fails (RFC 5861 §4); 0 where the
-    /// response forbids stale ones.
+    /// How long past `fresh_for` it may be sent when the back end fails (RFC 5861 §4); 0 if the
+    /// response forbids stale use.
     pub stale_if_error: Duration,
-    /// Whether a client that takes stale responses (`max-stale`) must not get this one either.
+    /// Whether clients that accept stale responses (`max-stale`) must not get this one either.
     pub must_revalidate: bool,
-    /// Whether it must be validated each time, however fresh.
+    /// Whether it must be validated for each request, even if fresh.
     pub no_cache: bool,
-    /// Whether `fresh_for` is a guess: neither the response nor the route says it.
+    /// Whether `fresh_for` is a heuristic, set neither by the response nor by the route.
     pub is_heuristic: bool,
-    /// Whether the content must not be changed, compressed for instance (§5.2.2.6).
+    /// Whether the content must not be changed, for example compressed (§5.2.2.6).
     pub no_transform: bool,
 }
 
-/// How many numbers [`Lifetime::to_words`] makes.
+/// The number of words of [`Lifetime::to_words`].
 pub const LIFETIME_WORDS: usize = 5;
 
 impl Lifetime {
-    /// How old the response is at `now` when it came at `response_time` (current_age, §4.2.3). A
-    /// clock that went back makes it no younger than it came.
+    /// The age at `now` of a response that arrived at `response_time` (current_age, §4.2.3). A
+    /// clock set back does not reduce the age below that at arrival.
     #[must_use]
     pub fn age(&self, response_time: Duration, now: Duration) -> Duration {
         self.initial_age
             .saturating_add(now.saturating_sub(response_time))
     }
 
-    /// Seconds until the response is stale, negative since when it is: `ttl` of `Cache-Status`.
+    /// Seconds until the response is stale, negative if it is stale: `ttl` of `Cache-Status`.
     #[must_use]
     pub fn ttl(&self, response_time: Duration, now: Duration) -> i64 {
         let seconds = |time: Duration| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
@@ -63,15 +66,15 @@ impl Lifetime {
         }
     }
 
-    /// The age from which on the response cannot be sent without asking, whatever happens: past
-    /// both times of staleness.
+    /// The age from which on the response can never be sent without validation: past both stale
+    /// periods.
     #[must_use]
     pub fn usable_for(&self) -> Duration {
         let stale = self.stale_while_revalidate.max(self.stale_if_error);
         self.fresh_for.saturating_add(stale)
     }
 
-    /// The lifetime as numbers for a store: milliseconds, and flags in the last.
+    /// Encodes the lifetime for a store: milliseconds, and flags in the last word.
     #[must_use]
     pub fn to_words(&self) -> [u64; LIFETIME_WORDS] {
         let flags = [
@@ -93,7 +96,7 @@ impl Lifetime {
         ]
     }
 
-    /// The lifetime that made these numbers; `None` when none did (an unknown flag).
+    /// Decodes a lifetime. `None` if the words are invalid (an unknown flag).
     #[must_use]
     pub fn from_words(words: [u64; LIFETIME_WORDS]) -> Option<Self> {
         let [fresh_for, initial_age, revalidate, error, bits] = words;
@@ -111,7 +114,8 @@ impl Lifetime {
     }
 }
 
-/// The lifetime of a response; `None` when nothing says how long it is fresh and nobody may guess.
+/// The lifetime of a response. `None` if neither the response nor the route sets one and no
+/// heuristic applies.
 pub(super) fn compute_lifetime(
     exchange: &OriginExchange<'_>,
     directed: &EffectiveDirectives,
@@ -121,8 +125,8 @@ pub(super) fn compute_lifetime(
     let initial_age = initial_age(exchange);
     let (fresh_for, is_heuristic) = freshness_lifetime(exchange, directed, policy, initial_age)?;
     let is_forbidden = said.must_revalidate || said.proxy_revalidate || said.no_cache;
-    // `s-maxage` implies `proxy-revalidate` (§5.2.2.10), but a response that also says how long it
-    // may be sent stale has said so explicitly (§4.2.4).
+    // `s-maxage` implies `proxy-revalidate` (§5.2.2.10), but a response that also sets a stale
+    // period permits stale use explicitly (§4.2.4).
     let stale_for = |seconds: Option<u64>, default: Duration| match seconds {
         _ if is_forbidden => Duration::ZERO,
         Some(seconds) => Duration::from_secs(seconds),
@@ -144,7 +148,7 @@ pub(super) fn compute_lifetime(
     })
 }
 
-/// freshness_lifetime (§4.2.1), and whether it is a guess.
+/// freshness_lifetime (§4.2.1), and whether it is a heuristic.
 fn freshness_lifetime(
     exchange: &OriginExchange<'_>,
     directed: &EffectiveDirectives,
@@ -154,7 +158,7 @@ fn freshness_lifetime(
     let bounded = |time: Duration| whole_millis(policy.max_ttl.map_or(time, |max| time.min(max)));
     let said = &directed.directives;
     if let Some(ttl) = directed.accel_ttl {
-        // Counted from now, whatever the age.
+        // Counted from now, regardless of the age.
         return Some((bounded(ttl).saturating_add(initial_age), false));
     }
     if let Some(seconds) = said.s_maxage.or(said.max_age) {
@@ -165,7 +169,7 @@ fn freshness_lifetime(
         .get("expires")
         .filter(|_| !directed.is_targeted)
     {
-        // Whatever is no date, "0" above all, is in the past (§5.3).
+        // An invalid date, especially "0", is in the past (§5.3).
         let expires = parse_date_any_case(expires).unwrap_or(0);
         let seconds = expires
             .saturating_sub(date_or_response_time(exchange))
@@ -182,7 +186,7 @@ fn freshness_lifetime(
     }
     let is_guessable =
         is_kept_by_default(exchange.status, said) || matches!(exchange.status.code(), 404 | 410);
-    // A page for one user says so, but not always in a field that a cache reads.
+    // A page for one user may be marked as such in a field that caches do not read.
     let is_meant_for_all = (said.public || policy.heuristic_freshness)
         && !has_cookie
         && (exchange.request.field("authorization")).is_none();
@@ -198,7 +202,7 @@ fn freshness_lifetime(
     ))
 }
 
-/// How long the route lets a response stay that does not say it itself.
+/// The route's lifetime for a response without its own.
 pub(super) fn route_ttl(
     exchange: &OriginExchange<'_>,
     said: &ResponseDirectives,
@@ -209,8 +213,8 @@ pub(super) fn route_ttl(
     by_status.or_else(|| policy.default_ttl.filter(|_| is_default))
 }
 
-/// An error has to say itself that it may stay, or the route says so of its status; one provoked by a
-/// stranger never will.
+/// An error needs its own directive or the route's rule for its status. Otherwise errors that a
+/// client provokes could be stored.
 const fn is_kept_by_default(status: Status, said: &ResponseDirectives) -> bool {
     matches!(status.code(), 200 | 203 | 204 | 300 | 301 | 308)
         || (said.public && !status.is_error())
@@ -228,7 +232,7 @@ fn initial_age(exchange: &OriginExchange<'_>) -> Duration {
     Duration::from_millis(millis(age).saturating_add(u64::from(age > whole_millis(age))))
 }
 
-/// The first member of `Age`; nothing when it is no number (§5.1).
+/// The first member of `Age`; zero if it is no number (§5.1).
 fn age_value(fields: &FieldBlock) -> Duration {
     let first = fields
         .get("age")
@@ -236,7 +240,7 @@ fn age_value(fields: &FieldBlock) -> Duration {
     Duration::from_secs(first.and_then(parse_delta_seconds).unwrap_or(0))
 }
 
-/// `Date` in seconds since 1970; without a valid one, when the response came.
+/// `Date` in seconds since 1970, or the arrival time without a valid one.
 fn date_or_response_time(exchange: &OriginExchange<'_>) -> u64 {
     parse_date_field(exchange.fields).unwrap_or(exchange.response_time.as_secs())
 }
@@ -249,5 +253,5 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A guess is never longer than a day: after that §4.2.2 once wanted clients warned.
+/// Limit of a heuristic lifetime: beyond a day RFC 7234 required a warning to clients.
 const MAX_HEURISTIC_LIFETIME: Duration = Duration::from_secs(86_400);

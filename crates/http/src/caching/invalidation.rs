@@ -1,17 +1,19 @@
-//! What a write makes worthless (RFC 9111 §4.4).
+//! Targets to invalidate after a write (RFC 9111 §4.4).
 //!
-//! `cache` asks when a handler answered a request that went past it, and drops what is stored under
-//! the targets, all variants and both methods.
+//! `cache` calls this for responses to bypassed requests, and removes the objects stored under
+//! these targets: all variants and both methods.
 //!
-//! What must stay true: no response can drop anything of another origin, or any site could empty
-//! the cache of its neighbours.
+//! # Invariants
+//!
+//! - A response never invalidates a target of another origin. Otherwise any site could empty its
+//!   neighbours' cache.
 
 use std::str;
 
 use crate::{FieldBlock, Method, RequestHead, Status, authority::Authority};
 
-/// Whether a response of that status means that stored responses are no longer true: it is no
-/// error, and the method is not known to be safe.
+/// Whether a response of that status invalidates stored responses: it is no error, and the method
+/// is not known to be safe.
 #[must_use]
 pub const fn invalidates_stored(method: Method, status: Status) -> bool {
     let is_done = status.code() >= 200 && status.code() < 400;
@@ -19,11 +21,11 @@ pub const fn invalidates_stored(method: Method, status: Status) -> bool {
     is_done && !method.is_safe() && !matches!(method, Method::Connect)
 }
 
-/// The targets that [`invalidates_stored`] is about, in origin form: that of the request, and what
-/// `Location` and `Content-Location` name of the same origin. `scheme` is that of the request,
-/// `http` or `https`. `other_host` is a second authority of this origin, as a proxy has told it.
-/// Dot segments and percent-encoding are as written: the caller normalises these
-/// as it does the targets of requests.
+/// The targets that [`invalidates_stored`] concerns, in origin form: the request's own, and those
+/// of `Location` and `Content-Location` on the same origin. `scheme` is the request's, `http` or
+/// `https`. `other_host` is a second authority of this origin, as forwarded by a proxy. Dot
+/// segments and percent-encoding are unchanged: the caller normalises them like the targets of
+/// requests.
 #[must_use]
 pub fn invalidated_targets(
     request: &RequestHead,
@@ -55,7 +57,7 @@ pub fn invalidated_targets(
     targets
 }
 
-/// What references are relative to (RFC 3986 §5.1).
+/// The base of relative references (RFC 3986 §5.1).
 struct BaseUri<'a> {
     scheme: &'a str,
     host: &'a str,
@@ -64,7 +66,7 @@ struct BaseUri<'a> {
 }
 
 impl BaseUri<'_> {
-    /// Path and query of a reference; `None` when it leads to another origin (RFC 9110 §4.3.1).
+    /// Path and query of a reference. `None` if it leads to another origin (RFC 9110 §4.3.1).
     fn resolve(&self, reference: &str) -> Option<String> {
         let reference = reference.split('#').next().unwrap_or_default();
         let reference = match split_scheme(reference) {
@@ -108,7 +110,7 @@ impl BaseUri<'_> {
     }
 }
 
-/// What is before the first colon, when it is a scheme (RFC 3986 §3.1), and what is behind.
+/// Splits at the first colon, if a scheme precedes it (RFC 3986 §3.1).
 fn split_scheme(reference: &str) -> Option<(&str, &str)> {
     let (scheme, rest) = reference.split_once(':')?;
     let is_scheme = scheme.starts_with(|first: char| first.is_ascii_alphabetic())

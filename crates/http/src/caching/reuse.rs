@@ -1,32 +1,35 @@
-//! Whether the cache may know of a request, and whether a stored response may answer it now
-//! (RFC 9111 §4, §5.2.1; RFC 5861).
+//! Whether a request may use the cache, and whether a stored response may answer it now (RFC 9111
+//! §4, §5.2.1; RFC 5861).
 //!
-//! `cache` asks [`cache_eligibility`] before it computes a key and [`reuse`] when it found something.
+//! `cache` calls [`cache_eligibility`] before it computes a key, and [`decide_reuse`] for a stored
+//! response.
 //!
-//! What must stay true: `Fresh` is only said while the age is below the lifetime; a response that
-//! forbids stale ones is never sent stale; a request can ask for less than the response allows, and
-//! for more only where the response does not forbid it.
+//! # Invariants
+//!
+//! - `Fresh` is returned only while the age is below the lifetime.
+//! - A response that forbids stale use is never sent stale.
+//! - A request can restrict reuse, and extend it only where the response does not forbid that.
 
 use std::time::Duration;
 
 use super::{Lifetime, RequestDirectives};
 use crate::{BodyFraming, Method, RequestHead};
 
-/// Why a request goes past the cache and leaves nothing in it.
+/// Why a request bypasses the cache and changes nothing in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BypassReason {
     /// Neither GET nor HEAD.
     Method,
     /// It offers another protocol.
     Upgrade,
-    /// A GET with content: what it means to the back end is not in the key.
+    /// A GET with content, which is not in the key.
     Body,
-    /// `If-Match` or `If-Unmodified-Since`, which only the origin may judge (§4.3.2).
+    /// `If-Match` or `If-Unmodified-Since`, which only the origin may evaluate (§4.3.2).
     Precondition,
 }
 
 impl BypassReason {
-    /// A word for the `detail` of `Cache-Status`.
+    /// The `detail` for `Cache-Status`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -38,24 +41,24 @@ impl BypassReason {
     }
 }
 
-/// What the cache may do with a request.
+/// How the cache treats a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CacheEligibility {
-    /// Look up; on a miss go to the back end.
+    /// Look up; on a miss send it to the back end.
     Cache {
-        /// Whether the response may be stored: a GET without `no-store`. What comes back for HEAD
-        /// updates or invalidates at most (`head_matches_stored`).
+        /// Whether the response may be stored: a GET without `no-store`. The response to a HEAD can
+        /// only update or invalidate (`head_matches_stored`).
         may_store: bool,
-        /// Whether the answer is 504 when nothing stored will do (§5.2.1.7).
+        /// Whether the response is 504 if no stored one may be used (§5.2.1.7).
         only_if_cached: bool,
     },
-    /// Pass on; look nothing up, store nothing.
+    /// Send it to the back end; look up and store nothing.
     Bypass(BypassReason),
 }
 
-/// What the cache may do with a request, as far as its head says. `Range`, `If-None-Match` and
-/// `If-Modified-Since` do not matter here: they are answered from what is stored, and the caller
-/// leaves them out of what it asks the back end when it wants to store the whole.
+/// Decides by the head how the cache treats a request. `Range`, `If-None-Match` and
+/// `If-Modified-Since` do not matter: the cache evaluates them itself, and the caller omits them
+/// from its own request to store the whole.
 #[must_use]
 pub fn cache_eligibility(request: &RequestHead) -> CacheEligibility {
     let is_get = match request.method() {
@@ -85,7 +88,7 @@ pub fn cache_eligibility(request: &RequestHead) -> CacheEligibility {
     }
 }
 
-/// What may be done with a stored response for a request; `age` goes into the `Age` field in whole
+/// How a stored response may be used for a request. `age` is sent as the `Age` field in whole
 /// seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReuseDecision {
@@ -94,30 +97,30 @@ pub enum ReuseDecision {
         /// Its age now.
         age: Duration,
     },
-    /// Send it: it is stale, and the client says that it takes that (`max-stale`).
+    /// Send it: it is stale, and the client accepts that (`max-stale`).
     Stale {
         /// Its age now.
         age: Duration,
     },
-    /// Send it and validate it behind the client's back (RFC 5861 §3).
+    /// Send it and revalidate it in the background (RFC 5861 §3).
     StaleWhileRevalidate {
         /// Its age now.
         age: Duration,
     },
-    /// Ask the back end first.
+    /// Validate it with the back end first.
     Validate {
         /// Its age now.
         age: Duration,
-        /// Whether it may be sent after all when the back end cannot be reached or answers with a
-        /// 5xx (RFC 5861 §4).
+        /// Whether it may be sent if the back end cannot be reached or answers with a 5xx (RFC 5861
+        /// §4).
         may_serve_stale_on_error: bool,
     },
-    /// 504: the request forbids to ask, and what is stored will not do (§5.2.1.7).
+    /// 504: the request has `only-if-cached`, and the stored response may not be used (§5.2.1.7).
     OnlyIfCachedMiss,
 }
 
-/// What may be done at `now` with a response that came at `response_time` (both since the Unix
-/// epoch), for a request that selects it.
+/// Decides at `now` about a response that arrived at `response_time` (both since the Unix epoch),
+/// for a request that selects it.
 #[must_use]
 pub fn decide_reuse(
     request: &RequestHead,
@@ -133,8 +136,8 @@ pub fn decide_reuse(
     )
 }
 
-/// As [`decide_reuse`], with directives that were read before, or with those of nobody
-/// (`RequestDirectives::default()`) where clients have no say.
+/// Like [`decide_reuse`], with directives already parsed, or with the default where clients have no
+/// influence.
 #[must_use]
 pub fn decide_reuse_with(
     asked: &RequestDirectives,
@@ -159,7 +162,8 @@ pub fn decide_reuse_with(
         if !is_fresh && takes_stale && !lifetime.must_revalidate && asked.min_fresh.is_none() {
             return ReuseDecision::Stale { age };
         }
-        // Who names a limit of age wants nothing stale, unless it says so (§5.2.1.1, §5.2.1.3).
+        // A client that limits the age does not accept stale responses unless it says so (§5.2.1.1,
+        // §5.2.1.3).
         let is_demanding = asked.max_age.is_some() || asked.min_fresh.is_some();
         if !is_fresh && !is_demanding && stale_by < lifetime.stale_while_revalidate {
             return ReuseDecision::StaleWhileRevalidate { age };

@@ -1,11 +1,13 @@
-//! Whether a response may be stored, and what of it (RFC 9111 §3).
+//! Whether a response may be stored, and which of its fields (RFC 9111 §3).
 //!
-//! `cache` calls [`storing`] when the head of a response is there, and keeps what [`stored_fields`]
-//! leaves of its fields.
+//! `cache` calls [`check_storable`] when a response head arrives, and stores the fields that
+//! [`stored_fields`] returns.
 //!
-//! What must stay true: nothing meant for one user and nothing that a malformed request could have
-//! brought about is stored unless the response asks for it in so many words, and some not even
-//! then. The order of the checks is that of [`StoreRefusal`]: what no header can change comes first.
+//! # Invariants
+//!
+//! - A response for one user, or one that a malformed request may have caused, is not stored unless
+//!   it permits that explicitly, and in some cases not even then.
+//! - Checks run in the order of [`StoreRefusal`]: conditions that no header can change come first.
 
 use std::time::Duration;
 
@@ -25,13 +27,13 @@ pub enum StoreRefusal {
     /// The request was no GET.
     Method,
     /// A status that is never stored: 1xx, 206, 304, 400, 407, 408, 416, 421, 425, 428, 429, 431,
-    /// 511, and those that IANA does not list.
+    /// 511, and those not registered with IANA.
     Status,
     /// `no-store` in the request.
     RequestNoStore,
-    /// `Set-Cookie`: a session of one user, whatever else the response says.
+    /// `Set-Cookie`: a session of one user, whatever the directives.
     SetCookie,
-    /// `VaryFields: *`, so that no request selects it.
+    /// `Vary: *`: no request selects it.
     VaryAny,
     /// `X-Accel-Expires: 0` or `off`.
     AccelExpiresOff,
@@ -39,18 +41,18 @@ pub enum StoreRefusal {
     NoStore,
     /// `private` in the response.
     Private,
-    /// The request had `Authorization`, and the response does not say that it is for all (§3.5).
+    /// The request had `Authorization`, and the response does not permit sharing (§3.5).
     Authorization,
-    /// Only the route says how long it is fresh, and the request had cookies that the route does not know.
+    /// Only the route sets a lifetime, and the request had cookies that the route does not know.
     Cookie,
-    /// Nothing says how long it is fresh, and its status does not allow a guess.
+    /// No lifetime is set, and the status permits no heuristic.
     NoLifetime,
-    /// Already stale, not to be sent stale, and without a validator to ask about it.
+    /// Already stale, not usable stale, and without a validator.
     ExpiredWithoutValidator,
 }
 
 impl StoreRefusal {
-    /// A word for the `detail` of `Cache-Status`.
+    /// The `detail` for `Cache-Status`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -70,10 +72,10 @@ impl StoreRefusal {
     }
 }
 
-/// Whether a response may be stored, and for how long it is then good for what (§3, §4.2).
+/// Whether a response may be stored, and its lifetime (§3, §4.2).
 ///
 /// # Errors
-/// The first reason against it.
+/// Returns the first reason against it.
 pub fn check_storable(
     exchange: &OriginExchange<'_>,
     policy: &CachePolicy,
@@ -104,7 +106,7 @@ pub fn check_storable(
     if directed.is_accel_off {
         return Err(StoreRefusal::AccelExpiresOff);
     }
-    // Every storable status is one whose rules are kept here, so `must-understand` lifts `no-store`
+    // The rules of every storable status are implemented, so `must-understand` overrides `no-store`
     // (§5.2.2.3).
     if said.no_store && !said.must_understand {
         return Err(StoreRefusal::NoStore);
@@ -128,12 +130,12 @@ pub fn check_storable(
     Ok(lifetime)
 }
 
-/// Whether a response of that status may be stored if it says so.
+/// Whether a response of that status may be stored if its directives permit.
 ///
-/// Out are: interim ones; 206 and 304, which are parts of others (§3.3, §4.3.4); what tells about
-/// one connection or one request and would poison the resource for all (400, 407, 408, 416, 421,
-/// 425); what RFC 6585 forbids (428, 429, 431, 511); and what is not known here, since nobody can say
-/// what storing it would mean.
+/// Excluded are interim responses; 206 and 304, which are parts of others (§3.3, §4.3.4); statuses
+/// about one connection or request, which would poison the resource for all (400, 407, 408, 416,
+/// 421, 425); those that RFC 6585 forbids to store (428, 429, 431, 511); and unregistered ones,
+/// whose semantics are unknown.
 #[must_use]
 pub fn may_store_status(status: Status) -> bool {
     let is_known = !status.is_informational() && !status.reason().is_empty();
@@ -144,10 +146,10 @@ pub fn may_store_status(status: Status) -> bool {
     is_known && !is_never
 }
 
-/// The fields to keep of a response that came at `response_time`: without those of its connection
-/// (RFC 9110 §7.6.1), of a proxy's authentication, and those that `no-cache="…"` and `private="…"`
-/// name (§3.1); without cookies; without `Age`, which the caller writes anew, and `X-Accel-Expires`,
-/// which is for the cache alone; with a `Date` (RFC 9110 §6.6.1).
+/// The fields to store of a response that arrived at `response_time`. Removes hop-by-hop fields
+/// (RFC 9110 §7.6.1), proxy authentication, fields named by `no-cache="…"` and `private="…"`
+/// (§3.1), cookies, `Age`, which the caller writes anew, and `X-Accel-Expires`, which is for the
+/// cache only. Adds a missing `Date` (RFC 9110 §6.6.1).
 #[must_use]
 pub fn stored_fields(fields: &FieldBlock, response_time: Duration) -> FieldBlock {
     let directed = EffectiveDirectives::from_fields(fields, response_time);
@@ -188,12 +190,12 @@ pub(super) fn field_values<'a>(
         .map(|(_, value)| value)
 }
 
-/// The first `Date`, in seconds since 1970; `None` without a valid one.
+/// The first `Date` in seconds since 1970. `None` without a valid one.
 pub(super) fn parse_date_field(fields: &FieldBlock) -> Option<u64> {
     fields.get("date").and_then(parse_date_any_case)
 }
 
-/// Seconds since 1970 of a date, in whatever case its names are written (§4.2).
+/// Parses a date into seconds since 1970, ignoring case (§4.2).
 pub(super) fn parse_date_any_case(text: &[u8]) -> Option<u64> {
     parse_http_date(text).or_else(|| {
         let mut text = text.to_ascii_lowercase();
@@ -205,15 +207,15 @@ pub(super) fn parse_date_any_case(text: &[u8]) -> Option<u64> {
             is_inside = byte.is_ascii_alphabetic();
         }
         if let Some(zone) = text.len().checked_sub(3).and_then(|at| text.get_mut(at..)) {
-            // A year stands there in the oldest form, and has no case.
+            // The oldest form ends with the year, which has no case.
             zone.make_ascii_uppercase();
         }
         parse_http_date(&text)
     })
 }
 
-/// Fields of the connection, of authentication to a proxy, those about the cache itself, and cookies:
-/// a response that sets one is not stored, and a 304 must not bring one into what is.
+/// Hop-by-hop fields, proxy authentication, fields about the cache itself, and cookies. A response
+/// that sets a cookie is not stored, and a 304 must not add one to a stored response.
 pub(super) const NEVER_STORED: &[&str] = &[
     "connection",
     "proxy-connection",

@@ -1,6 +1,7 @@
-//! What all tests of the caching rules share: heads and fields from one line of text.
+//! Helpers of the caching tests: heads and fields from one line of text.
 //!
-//! One file of tests a section of RFC 9111; `table` holds `docs/caching-rfc9111.md` to them.
+//! Each section of RFC 9111 has its own file of tests. `table` checks `docs/caching-rfc9111.md`
+//! against them.
 
 mod cache_control;
 mod cache_status;
@@ -18,20 +19,20 @@ use std::time::Duration;
 use super::*;
 use crate::h1::{HeadLimits, ParseProgress, parse_head};
 
-/// The time at which responses come: `Sun, 06 Nov 1994 08:49:37 GMT`.
+/// The arrival time of responses: `Sun, 06 Nov 1994 08:49:37 GMT`.
 const T: u64 = 784_111_777;
 
 const fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// A date that many seconds from `T`.
+/// A date `offset` seconds from `T`.
 fn date(offset: i64) -> String {
     let at = T.checked_add_signed(offset).unwrap();
     String::from_utf8(crate::imf_fixdate(at).to_vec()).unwrap()
 }
 
-/// A request from its line without the version, and fields between ` | `.
+/// A request from its line without the version, and fields separated by ` | `.
 fn request(line: &str, fields: &str) -> RequestHead {
     let lines: String = pairs(fields)
         .map(|(n, v)| format!("{n}: {v}\r\n"))
@@ -47,7 +48,7 @@ fn get(fields: &str) -> RequestHead {
     request("GET /", fields)
 }
 
-/// A block from fields between ` | `; `{n}` in a value is the date n seconds from `T`.
+/// A block from fields separated by ` | `; `{n}` in a value is the date n seconds from `T`.
 fn block(fields: &str) -> FieldBlock {
     let mut block = FieldBlock::new();
     for (name, value) in pairs(fields) {
@@ -70,7 +71,7 @@ fn pairs(fields: &str) -> impl Iterator<Item = (&str, &str)> {
         .map(|field| field.split_once(": ").unwrap_or((field, "")))
 }
 
-/// Whether a response to `GET /` that came at `T`, at once, is stored where guesses are allowed.
+/// Checks whether a response to `GET /` that arrived at `T` is storable with heuristics allowed.
 fn store(code: u16, fields: &str) -> Result<Lifetime, StoreRefusal> {
     store_for(&get(""), code, fields, &guessing())
 }
@@ -98,7 +99,7 @@ fn store_for(
     check_storable(&exchange, policy)
 }
 
-/// A lifetime of ten seconds, nothing else said.
+/// A lifetime of ten seconds without further directives.
 fn ten_seconds() -> Lifetime {
     store(200, "Cache-Control: max-age=10").unwrap()
 }

@@ -1,12 +1,14 @@
-//! Validation: asking the back end about a stored response, and clients who ask about theirs
-//! (RFC 9111 §4.3).
+//! Validation of stored responses with the back end, and of clients' responses (RFC 9111 §4.3).
 //!
-//! `cache` puts [`revalidation_fields`] into its question; a 304 that [`is_304_for`] what is stored
-//! [`freshen`]s it, and [`storing`](super::storing) of the result gives the new lifetime. A HEAD
-//! that the back end answered goes through [`head_matches_stored`]. [`evaluate_condition`] answers clients.
+//! `cache` adds [`revalidation_fields`] to its request. A 304 that matches the stored response
+//! ([`is_304_for`]) is merged into it by [`freshen`], and [`check_storable`](super::check_storable)
+//! of the result returns the new lifetime. The response to a HEAD goes through
+//! [`head_matches_stored`]. [`evaluate_condition`] answers clients' conditions.
 //!
-//! What must stay true: the content is that of the stored response, so no field that describes its
-//! bytes is ever taken from a message that came without them.
+//! # Invariants
+//!
+//! - The content is the stored response's, so no field that describes its bytes is taken from a
+//!   message without content.
 
 use std::time::Duration;
 
@@ -16,7 +18,7 @@ use crate::{
     date::parse_http_date, grammar::parse_length,
 };
 
-/// What to ask the back end with; without either there is nothing to validate by.
+/// Validators for a request to the back end. Empty if there is nothing to validate by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RevalidationFields<'a> {
     /// The value for `If-None-Match`: the stored entity tag.
@@ -26,14 +28,14 @@ pub struct RevalidationFields<'a> {
 }
 
 impl RevalidationFields<'_> {
-    /// Whether there is neither.
+    /// Whether there is no validator.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.if_none_match.is_none() && self.if_modified_since.is_none()
     }
 }
 
-/// The validators of a stored response (§4.3.1). They replace all conditions of the client and its
+/// The validators of a stored response (§4.3.1). They replace the client's conditions and its
 /// `Range`.
 #[must_use]
 pub fn revalidation_fields(stored: &FieldBlock) -> RevalidationFields<'_> {
@@ -44,9 +46,9 @@ pub fn revalidation_fields(stored: &FieldBlock) -> RevalidationFields<'_> {
     }
 }
 
-/// Whether a 304 speaks of the stored response whose validators it was asked with (§4.3.4). If not,
-/// the caller asks again without a condition. A 304 without any validator does: it answers a
-/// question that named only one response.
+/// Whether a 304 is about the stored response with whose validators it was requested (§4.3.4). If
+/// not, the caller repeats the request without a condition. A 304 without validators matches: the
+/// request named only one response.
 #[must_use]
 pub fn is_304_for(stored: &FieldBlock, of_304: &FieldBlock) -> bool {
     let opaque = |tag: &[u8]| tag.strip_prefix(b"W/").unwrap_or(tag).to_vec();
@@ -63,17 +65,18 @@ pub fn is_304_for(stored: &FieldBlock, of_304: &FieldBlock) -> bool {
     }
 }
 
-/// The stored fields after a 304 that [`is_304_for`] them, or a HEAD that [`head_matches_stored`], came at
-/// `response_time` (§3.2): each field of it replaces those of its name, but for fields of the
-/// connection, cookies, those that describe the bytes of the content, and the entity tag.
+/// Updates the stored fields after a 304 that matches ([`is_304_for`]), or a HEAD that does
+/// ([`head_matches_stored`]), arrived at `response_time` (§3.2). Each of its fields replaces the
+/// stored ones of the same name, except hop-by-hop fields, cookies, fields that describe the bytes
+/// of the content, and the entity tag.
 ///
-/// [`storing`](super::check_storable) of these fields, with the stored status and what `Age` and
-/// `X-Accel-Expires` the 304 has, gives the new lifetime. Where it refuses (`no-store` came with the
-/// 304), the response answers this request and is dropped.
+/// [`check_storable`](super::check_storable) of these fields, with the stored status and the 304's
+/// `Age` and `X-Accel-Expires`, returns the new lifetime. If it refuses (for example `no-store` in
+/// the 304), the response answers this request and is removed.
 #[must_use]
 pub fn freshen(stored: &FieldBlock, of_304: &FieldBlock, response_time: Duration) -> FieldBlock {
-    // Also drops what its own directives withhold, and gives it a Date where it has none: without
-    // one the age would be counted from the old.
+    // Also removes fields that the 304's directives withhold, and adds a missing `Date`: the age
+    // would otherwise count from the old one.
     let news = stored_fields(of_304, response_time);
     let is_news = |name: &str| !keeps_stored_value(name) && news.contains(name);
     let mut fields = FieldBlock::with_capacity(stored.as_bytes().len() + news.as_bytes().len());
@@ -86,9 +89,9 @@ pub fn freshen(stored: &FieldBlock, of_304: &FieldBlock, response_time: Duration
     fields
 }
 
-/// Whether the answer to HEAD describes the stored response, whose content has `body_len` bytes
-/// (§4.3.5): if so it may [`freshen`] it, if not the stored one is to be dropped or validated. A
-/// field that the answer does not have says nothing.
+/// Whether the response to a HEAD describes the stored response with `body_len` bytes (§4.3.5). If
+/// so it may [`freshen`] the stored one, which is otherwise removed or validated. A missing field
+/// does not count.
 #[must_use]
 pub fn head_matches_stored(stored: &FieldBlock, body_len: u64, head: &FieldBlock) -> bool {
     let is_same_length =
@@ -100,10 +103,9 @@ pub fn head_matches_stored(stored: &FieldBlock, body_len: u64, head: &FieldBlock
         })
 }
 
-/// What the conditions of a client come to when the stored response answers it (§4.3.2): 304, or
-/// as if there were none. They count only for a stored 200, and those that are the origin's to judge
-/// never get here (`cache_eligibility`); a response without `Last-Modified` was modified at its `Date`,
-/// or when it came.
+/// Evaluates a client's conditions against a stored response (§4.3.2): 304, or proceed. They count
+/// only for a stored 200. Conditions for the origin bypass the cache (`cache_eligibility`). Without
+/// `Last-Modified` the response counts as modified at its `Date`, or at its arrival.
 #[must_use]
 pub fn evaluate_condition(
     request: &RequestHead,
@@ -126,8 +128,8 @@ pub fn evaluate_condition(
     )
 }
 
-/// Whether a field begins as those of conditions do: most requests have none, and nothing is then to be read of
-/// what is stored.
+/// Whether a field name begins like a condition's. Most requests have none, and the stored fields
+/// need not be read.
 fn has_condition(request: &RequestHead) -> bool {
     let starts = |name: &str| {
         name.get(..3)
@@ -136,7 +138,7 @@ fn has_condition(request: &RequestHead) -> bool {
     request.fields().any(|(name, _)| starts(name))
 }
 
-/// `W/` or nothing, and a quoted string without quotes in it (RFC 9110 §8.8.3).
+/// Optional `W/`, then a quoted string without inner quotes (RFC 9110 §8.8.3).
 fn is_entity_tag(tag: &[u8]) -> bool {
     match tag.strip_prefix(b"W/").unwrap_or(tag) {
         [b'"', inner @ .., b'"'] => !inner.contains(&b'"'),
@@ -144,7 +146,7 @@ fn is_entity_tag(tag: &[u8]) -> bool {
     }
 }
 
-/// Whether a field stays as stored whatever a later message says.
+/// Whether a later message never changes this stored field.
 fn keeps_stored_value(name: &str) -> bool {
     CONTENT_FIELDS
         .iter()
@@ -152,8 +154,8 @@ fn keeps_stored_value(name: &str) -> bool {
         .any(|kept| name.eq_ignore_ascii_case(kept))
 }
 
-/// Fields about the very bytes that are stored. The entity tag is one: where it is the same nothing
-/// changes, and where only its weak form matched the stored bytes still go by the stored name.
+/// Fields about the stored bytes. The entity tag is one of them: an equal tag changes nothing, and
+/// if only the weak form matched, the bytes keep their stored tag.
 const CONTENT_FIELDS: &[&str] = &[
     "content-length",
     "content-encoding",

@@ -1,10 +1,13 @@
-//! Which of the stored responses a request selects: `VaryFields` (RFC 9111 §4.1).
+//! Selection of stored responses by `Vary` (RFC 9111 §4.1).
 //!
-//! `cache` reads the names once, when a response is stored, and makes the key of a variant from the
-//! request that brought it; a later request selects the response when its key is the same.
+//! `cache` reads the names when it stores a response, and derives the variant's key from its
+//! request. A later request with the same key selects the response.
 //!
-//! What must stay true: two requests have the same key only when they send the named fields alike,
-//! after changes that §4.1 allows; an absent field is not an empty one.
+//! # Invariants
+//!
+//! - Two requests have the same key only if they send the named fields alike, after changes that
+//!   §4.1 allows.
+//! - An absent field differs from an empty one.
 
 use super::storage::field_values;
 use crate::{
@@ -12,16 +15,16 @@ use crate::{
     grammar::{is_token, list_elements, trim_blanks},
 };
 
-/// What a response depends on beside the URI.
+/// The selecting fields of a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VaryFields {
-    /// On something that is in no field: no request selects it.
+    /// `*`: it depends on more than fields, and no request selects it.
     Any,
-    /// On these fields of the request: lower case, sorted, each once; often none.
+    /// The request fields that select it: lower case, sorted, unique; often none.
     Names(Vec<String>),
 }
 
-/// Reads the `VaryFields` fields of a response. A member that is no field name counts as `*`.
+/// Reads the `Vary` fields of a response. A member that is no field name counts as `*`.
 #[must_use]
 pub fn parse_vary(fields: &FieldBlock) -> VaryFields {
     let mut names = Vec::new();
@@ -36,11 +39,11 @@ pub fn parse_vary(fields: &FieldBlock) -> VaryFields {
     VaryFields::Names(names)
 }
 
-/// The key of the variant that a request selects, given the names of [`VaryFields::Names`]: equal keys
-/// match. Lines of one field are joined and blanks at their ends dropped; in the fields of
-/// negotiation (`Accept` and its like) blanks between members do not count either, nor does case in
-/// those that are case-insensitive. Of `Accept-Encoding` only what may be sent counts: the set of
-/// codings, without order and preference, so that a compressed variant serves all who take it.
+/// The key of the variant that a request selects, with the names of [`VaryFields::Names`]; equal
+/// keys match. Lines of one field are joined, without blanks at their ends. In negotiation fields
+/// (such as `Accept`) blanks between members are ignored too, and case where it does not matter. Of
+/// `Accept-Encoding` only the set of acceptable codings counts, without order and weights, so that
+/// a compressed variant serves all clients that accept it.
 #[must_use]
 pub fn variant_key(request: &RequestHead, names: &[String]) -> Vec<u8> {
     let mut key = Vec::new();
@@ -61,14 +64,14 @@ pub fn variant_key(request: &RequestHead, names: &[String]) -> Vec<u8> {
             key.truncate(start + 1);
             push_accepted_codings(&mut key, request);
         }
-        // No value holds a line break, so one field's text cannot pass for two.
+        // A value holds no line break, so that one field cannot look like two.
         key.push(b'\n');
     }
     key
 }
 
-// A comma in a quoted parameter splits here too; alike for all, so equal keys still mean equal
-// fields but for blanks.
+// Also splits at commas in quoted parameters. That is the same for all requests, so equal keys
+// still mean equal fields apart from blanks.
 fn push_list_members(key: &mut Vec<u8>, value: &[u8], change: impl Fn(&[u8]) -> Vec<u8>) {
     for (at, member) in list_elements(value).enumerate() {
         if at > 0 {
@@ -78,9 +81,8 @@ fn push_list_members(key: &mut Vec<u8>, value: &[u8], change: impl Fn(&[u8]) -> 
     }
 }
 
-/// The codings that may be sent, sorted; `!` before one that may not, where it would be allowed by
-/// default or by `*` (RFC 9110 §12.5.3). Codings nobody here knows stay in, since the origin may
-/// know them.
+/// The acceptable codings, sorted; `!` marks one that is refused but would be allowed by default or
+/// by `*` (RFC 9110 §12.5.3). Unknown codings are kept, since the origin may know them.
 fn push_accepted_codings(key: &mut Vec<u8>, request: &RequestHead) {
     let mut members: Vec<(Vec<u8>, bool)> = request
         .field_all("accept-encoding")

@@ -1,11 +1,14 @@
-//! Where a request body ends: by length or by the chunked coding (RFC 9112 §6.2, §7.1).
+//! Finds the end of a body by its length or the chunked coding (RFC 9112 §6.2, §7.1).
 //!
-//! `edge` keeps one `BodyDecoder` per request and feeds it what it received, in any pieces; the
-//! decoder says which part is content and how much was framing. It copies nothing but trailers.
+//! `edge` has one `BodyDecoder` per request and passes it the received bytes in any pieces. The
+//! decoder returns which part is content and how much was framing. It copies only trailers.
 //!
-//! What must stay true: the result does not depend on how the bytes were split; the decoder never
-//! takes a byte beyond the end of the body; every deviation from the grammar is an error, since a
-//! chunk line read in two ways is a smuggled request.
+//! # Invariants
+//!
+//! - The result does not depend on how the bytes were split.
+//! - The decoder never consumes a byte beyond the end of the body.
+//! - Every deviation from the grammar is an error: a chunk line with two readings is a smuggled
+//!   request.
 
 use std::ops::Range;
 
@@ -17,13 +20,13 @@ use crate::{
     trailers::is_forbidden_trailer,
 };
 
-/// Why a body cannot be read on; the connection must close.
+/// Why a body cannot be decoded. The connection must close.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum BodyError {
     /// No hexadecimal digits, more than 256, or another byte among them.
     #[error("malformed chunk size")]
     BadChunkSize,
-    /// A chunk of more bytes than an offset can count.
+    /// A chunk size larger than an offset.
     #[error("chunk size too large")]
     ChunkTooLarge,
     /// A chunk extension outside the grammar.
@@ -35,7 +38,7 @@ pub enum BodyError {
     /// A CR without LF or a LF without CR where a line ends.
     #[error("malformed line end in a chunked body")]
     BadLineEnd,
-    /// Chunk data that does not end where its size said.
+    /// Chunk data longer than the chunk size.
     #[error("chunk data longer than its size")]
     ChunkOverrun,
     /// A trailer line that is no field line.
@@ -46,37 +49,37 @@ pub enum BodyError {
     TrailersTooLarge,
 }
 
-/// What one call of `decode` found.
+/// The result of one call of `decode`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DecodeProgress {
-    /// How many bytes of the input are dealt with.
+    /// Consumed bytes of the input.
     pub consumed: usize,
-    /// Which of them are content; empty when none are.
+    /// The content among them; may be empty.
     pub content: Range<usize>,
     /// Whether the body is complete.
     pub is_done: bool,
 }
 
-/// Finds content and end of one body in bytes that arrive in any pieces.
+/// Finds the content and the end of one body in bytes that arrive in any pieces.
 ///
-/// Inputs: `decode` with the bytes that follow what was consumed before. Call it again with the
-/// rest as long as it consumes something and is not done.
+/// Input: `decode` with the bytes after those consumed before. Call it again with the rest while it
+/// consumes bytes and is not done.
 #[derive(Clone, Debug)]
 pub struct BodyDecoder {
     state: BodyState,
-    /// Bytes of content still to come in this chunk, or in the body of known length.
+    /// Content bytes left in this chunk, or in a body of known length.
     remaining: u64,
     size_digits: u16,
-    /// Read as servers of long ago write it; see [`BodyDecoder::lenient`].
+    /// Accepts the deviations of old servers; see [`BodyDecoder::lenient`].
     is_lenient: bool,
-    /// Something was read that a strict reader refuses.
+    /// A strict decoder would have refused the input.
     needed_leniency: bool,
     line_extension_bytes: u16,
     extension_bytes: u16,
-    /// Validated lines, then the line being read.
+    /// Validated lines, then the current line.
     trailers: Vec<u8>,
     trailer_line_start: usize,
-    /// Bytes of trailer lines seen, those that are left out included.
+    /// Bytes of all trailer lines, including dropped ones.
     trailer_bytes: usize,
 }
 
@@ -86,12 +89,12 @@ enum BodyState {
     Length,
     /// Hexadecimal digits of a chunk size.
     Size,
-    /// Blanks behind the digits: an extension follows.
+    /// Blanks after the digits: an extension follows.
     SizeBlank,
     /// After `;`.
     ExtensionNameStart,
     ExtensionName,
-    /// Blanks behind a name: `=` or another extension follows.
+    /// Blanks after a name: `=` or another extension follows.
     ExtensionNameBlank,
     /// After `=`.
     ExtensionValueStart,
@@ -100,9 +103,9 @@ enum BodyState {
     /// After a backslash in a quoted string.
     ExtensionEscape,
     ExtensionQuotedEnd,
-    /// Blanks behind a value: another extension follows.
+    /// Blanks after a value: another extension follows.
     ExtensionValueBlank,
-    /// Behind a size, for a lenient reader: whatever it is.
+    /// Lenient only: any bytes after a size.
     SkippedExtension,
     /// After the CR of a chunk line.
     SizeLf,
@@ -118,7 +121,7 @@ enum BodyState {
 }
 
 impl BodyDecoder {
-    /// A decoder for a body framed like this; without a body it is done at once.
+    /// Creates a decoder for a body with this framing. Without a body it is done at once.
     pub fn new(framing: BodyFraming) -> Self {
         let (state, remaining) = match framing {
             BodyFraming::None | BodyFraming::Length(0) => (BodyState::Done, 0),
@@ -139,9 +142,9 @@ impl BodyDecoder {
         }
     }
 
-    /// A decoder for a chunked response as servers of long ago write it: sizes padded with blanks,
-    /// extensions of any form, lines that end in a bare LF, trailers that are no fields and are left out.
-    /// For responses alone, which are framed anew before anybody else reads them.
+    /// Creates a decoder for chunked responses of old servers. Accepts sizes padded with blanks,
+    /// extensions of any form, lines that end in a bare LF, and drops invalid trailers. For
+    /// responses only, which are framed anew before they are forwarded.
     #[must_use]
     pub fn lenient() -> Self {
         Self {
@@ -150,8 +153,8 @@ impl BodyDecoder {
         }
     }
 
-    /// Whether a lenient reader was needed. Another reader may see the end of such a body
-    /// elsewhere, so nothing that follows it on the connection may be read as the next response.
+    /// Whether strict decoding would have failed. Another reader may see a different end of such a
+    /// body, so that no further response may be read from the connection.
     pub fn needed_leniency(&self) -> bool {
         self.needed_leniency
     }
@@ -161,7 +164,7 @@ impl BodyDecoder {
         self.state == BodyState::Done
     }
 
-    /// Bytes of content still to come when the length was given; `None` for a chunked body.
+    /// Content bytes left in a body of known length. `None` for a chunked body.
     pub fn remaining(&self) -> Option<u64> {
         match self.state {
             BodyState::Length => Some(self.remaining),
@@ -170,18 +173,19 @@ impl BodyDecoder {
         }
     }
 
-    /// The trailer lines, each `name: value` as sent with its CR LF; complete when done. Fields that
-    /// may not follow the content (RFC 9110 §6.5.1) are left out.
+    /// The trailer lines, each `name: value` as sent with its CR LF; complete when done. Fields
+    /// that may not follow the content (RFC 9110 §6.5.1) are dropped.
     pub fn trailers(&self) -> &[u8] {
         self.trailers
             .get(..self.trailer_line_start)
             .unwrap_or_default()
     }
 
-    /// Consumes a prefix of `input` and tells which sub-range of it is content (at most one).
+    /// Consumes a prefix of `input` and returns its content, at most one range.
     ///
     /// # Errors
-    /// When the bytes are not the chunked coding, strictly read. The decoder is then of no use.
+    /// Fails if the bytes are not strictly the chunked coding. The decoder must not be used
+    /// further.
     pub fn decode(&mut self, input: &[u8]) -> Result<DecodeProgress, BodyError> {
         let mut at = 0;
         let mut data = 0..0;
@@ -240,9 +244,9 @@ impl BodyDecoder {
             BodyState::DataLf | BodyState::TrailerLf | BodyState::FinalLf => {
                 Err(BodyError::BadLineEnd)
             }
-            // Content and end are dealt with by `decode`.
+            // Handled by `decode`.
             BodyState::Length | BodyState::Data | BodyState::Done => Ok(()),
-            // What is no extension by the grammar is one all the same, of which nothing is kept.
+            // An extension outside the grammar is skipped.
             _ if self.is_lenient => match self.consume_extension(byte) {
                 Ok(()) => Ok(()),
                 Err(_) => {
@@ -254,7 +258,7 @@ impl BodyDecoder {
         }
     }
 
-    /// Takes a byte that only a lenient reader takes; `false` leaves it to the strict one.
+    /// Consumes a byte that only lenient decoding accepts. `false` leaves it to the strict rules.
     fn consume_leniently(&mut self, byte: u8) -> Result<bool, BodyError> {
         match (self.state, byte) {
             (BodyState::Size, b'\n') if self.size_digits > 0 => self.end_size_line(byte)?,
@@ -288,7 +292,7 @@ impl BodyDecoder {
         Ok(())
     }
 
-    // Leading zeros are of the grammar (RFC 9112 §7.1); the shift never loses a digit.
+    // Leading zeros are valid (RFC 9112 §7.1). The shift never loses a digit.
     fn consume_size(&mut self, byte: u8) -> Result<(), BodyError> {
         let digit = match byte {
             b'0'..=b'9' => byte - b'0',
@@ -306,7 +310,7 @@ impl BodyDecoder {
             return Err(BodyError::ChunkTooLarge);
         }
         self.size_digits += 1;
-        // More than fit an offset: readers that count digits instead of zeros refuse it.
+        // More digits than fit an offset: readers that count digits, zeros included, refuse them.
         self.needed_leniency |= self.is_lenient && self.size_digits > OFFSET_DIGITS;
         self.remaining = self.remaining << 4 | u64::from(digit);
         Ok(())
@@ -328,8 +332,8 @@ impl BodyDecoder {
         })
     }
 
-    // RFC 9112 §7.1.1: *( BWS ";" BWS name [ BWS "=" BWS value ] ). Blanks stand around these two
-    // marks only, so none may end the line.
+    // RFC 9112 §7.1.1: *( BWS ";" BWS name [ BWS "=" BWS value ] ). Blanks are allowed only around
+    // these two marks, not at the end of the line.
     fn consume_extension(&mut self, byte: u8) -> Result<(), BodyError> {
         self.line_extension_bytes = self.line_extension_bytes.saturating_add(1);
         self.extension_bytes = self.extension_bytes.saturating_add(1);
@@ -427,8 +431,8 @@ impl BodyDecoder {
     }
 }
 
-/// Whether a trailer line is believed: one that frames, routes or authenticates comes too late to be
-/// obeyed, and merging it is forbidden (RFC 9110 §6.5.1).
+/// Whether a trailer line is kept. A field that frames, routes or authenticates is too late to be
+/// applied, and merging it is forbidden (RFC 9110 §6.5.1).
 fn is_allowed_trailer_line(line: &[u8]) -> Result<bool, BodyError> {
     let colon = memchr::memchr(b':', line).ok_or(BodyError::BadTrailer)?;
     let (name, value) = (&line[..colon], &line[colon + 1..]);
@@ -438,10 +442,10 @@ fn is_allowed_trailer_line(line: &[u8]) -> Result<bool, BodyError> {
     Ok(!is_forbidden_trailer(name))
 }
 
-/// Appends the line that opens a chunk of `len` bytes, which must not be 0: that is `LAST_CHUNK`.
+/// Appends the line that opens a chunk of `len` bytes. `len` must not be 0: that is `LAST_CHUNK`.
 pub fn encode_chunk_head(len: usize, out: &mut Vec<u8>) {
     debug_assert!(len > 0, "a chunk of nothing ends the body");
-    // Four bits a digit, leading zeros left out.
+    // Four bits per digit, without leading zeros.
     let digits = (usize::BITS - len.leading_zeros()).div_ceil(4);
     for place in (0..digits).rev() {
         out.push(DIGITS[len >> (place * 4) & 0xf]);
@@ -449,16 +453,16 @@ pub fn encode_chunk_head(len: usize, out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// What ends a chunked body without trailers.
+/// Ends a chunked body without trailers.
 pub const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 
-/// Far above what any sender pads to, and an end to a size that dribbles in.
+/// Far above any sender's padding; bounds an endless size.
 const MAX_SIZE_DIGITS: u16 = 256;
 /// Hexadecimal digits of the largest offset.
 const OFFSET_DIGITS: u16 = 16;
 const MAX_LINE_EXTENSION_BYTES: u16 = 256;
 const MAX_EXTENSION_BYTES: u16 = 16 << 10;
-/// Nothing is kept of an extension: the bound only keeps a server from sending nothing else.
+/// Skipped extensions are not stored; the limit keeps a server from sending nothing else.
 const MAX_SKIPPED_EXTENSION_BYTES: u16 = 16 << 10;
 const MAX_TRAILER_BYTES: usize = 8 << 10;
 

@@ -1,8 +1,8 @@
-//! Response heads on the wire (RFC 9112 §4–§6).
+//! Encodes response heads (RFC 9112 §4–§6).
 //!
-//! `edge` calls this once a response. The room that answered gives status and fields; framing and
-//! persistence are decided by `edge`, and only this function writes them: a `Content-Length` or
-//! `Connection` that came along in the fields is left out, so the two can never disagree.
+//! `edge` calls this once per response. The handler provides status and fields; `edge` decides
+//! framing and persistence, and only this function writes them. A `Content-Length` or `Connection`
+//! among the fields is dropped, so that they cannot disagree.
 
 use crate::{
     fields::{FieldBlock, is_framing_name, split_line},
@@ -10,7 +10,7 @@ use crate::{
     status::Status,
 };
 
-/// How the client will find the end of the response.
+/// How the client finds the end of the response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResponseFraming {
     /// No body and no length: 1xx, 204, 304.
@@ -19,39 +19,39 @@ pub enum ResponseFraming {
     Length(u64),
     /// `Transfer-Encoding: chunked`; never to an HTTP/1.0 client.
     Chunked,
-    /// Nothing announced: the body ends with the connection.
+    /// No header: the body ends with the connection.
     UntilClose,
 }
 
-/// What is said about the connection after this response (RFC 9112 §9.3).
+/// The connection after this response (RFC 9112 §9.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Persistence {
-    /// Kept, which HTTP/1.1 need not be told.
+    /// Kept open; the default of HTTP/1.1.
     KeepAlive,
-    /// Kept, told to an HTTP/1.0 client.
+    /// Kept open, announced to an HTTP/1.0 client.
     KeepAliveHttp10,
     /// Closed.
     Close,
 }
 
-/// Everything a response head is made of.
+/// The parts of a response head.
 #[derive(Clone, Copy, Debug)]
 pub struct ResponseHeadParts<'a> {
     /// The status.
     pub status: Status,
-    /// The fields of the answer itself.
+    /// The handler's fields.
     pub fields: &'a FieldBlock,
     /// How the body ends.
     pub framing: ResponseFraming,
-    /// What happens to the connection.
+    /// Whether the connection stays open.
     pub persistence: Persistence,
-    /// The current date, left out when the fields bring one of their own.
+    /// The current date, dropped if the fields have a `Date`.
     pub date: Option<&'a [u8; 29]>,
 }
 
 /// Appends the whole head with its blank line.
 pub fn encode_head(out: &mut Vec<u8>, head: &ResponseHeadParts<'_>) {
-    // The longest lines written below add up to less than 192 bytes.
+    // The longest lines written below total less than 192 bytes.
     out.reserve(head.fields.as_bytes().len() + 192);
     out.extend_from_slice(b"HTTP/1.1 ");
     out.extend_from_slice(&head.status.digits());
@@ -85,7 +85,7 @@ fn encode_fields(out: &mut Vec<u8>, head: &ResponseHeadParts<'_>) {
         out.extend_from_slice(head.fields.as_bytes());
         return;
     }
-    // RFC 9110 §7.8: a 101 names the protocol it switches to in `Upgrade`, and `Connection` says so.
+    // RFC 9110 §7.8: a 101 names the new protocol in `Upgrade`, and `Connection` lists that field.
     let is_switch = head.status == Status::SWITCHING_PROTOCOLS;
     for line in head.fields.lines() {
         let (name, _) = split_line(line);

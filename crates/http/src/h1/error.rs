@@ -1,13 +1,14 @@
-//! What can be wrong with a request head, and how each mistake is answered.
+//! Errors in request heads, with their statuses.
 //!
-//! The parser names the mistake, `edge` answers with its status, closes the connection and logs its
-//! text. One variant a rule, so that a log line tells an attack from a broken client.
+//! The parser returns the error; `edge` responds with its status, closes the connection and logs
+//! its text. Each rule has its own variant, so that log lines distinguish attacks from broken
+//! clients.
 
 use thiserror::Error;
 
 use crate::status::Status;
 
-/// Why bytes are not a request head this server answers; the connection closes after the answer.
+/// Why bytes are no acceptable request head. The connection closes after the response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum RequestHeadError {
     /// A TLS client hello on a plain port.
@@ -16,20 +17,20 @@ pub enum RequestHeadError {
     /// An SSH banner.
     #[error("ssh banner")]
     SshBanner,
-    /// A PROXY protocol preamble, version 1, where none is expected.
+    /// A PROXY protocol preamble, version 1, on a listener without it.
     #[error("proxy protocol preamble not expected here")]
     ProxyPreamble,
     /// The HTTP/2 connection preface.
     #[error("http/2 preface on an http/1 connection")]
     Http2Preface,
-    /// More than the one blank line that may precede a request; a PROXY preamble, version 2, begins
-    /// like this.
+    /// More than the one blank line that may precede a request. A PROXY preamble of version 2
+    /// begins like this.
     #[error("blank lines before the request line")]
     BlankLines,
     /// A line that does not end in CR LF, or a CR elsewhere in the request line.
     #[error("bare cr or lf in the head")]
     BareLineBreak,
-    /// No method, or bytes that no token holds.
+    /// No method, or bytes outside a token.
     #[error("malformed method")]
     BadMethod,
     /// A method longer than any known one.
@@ -38,7 +39,7 @@ pub enum RequestHeadError {
     /// Not exactly three parts.
     #[error("malformed request line")]
     BadRequestLine,
-    /// A target in no permitted form, or with bytes that no target holds.
+    /// A target in no permitted form, or with invalid bytes.
     #[error("malformed request target")]
     BadTarget,
     /// A target above the limit.
@@ -47,7 +48,7 @@ pub enum RequestHeadError {
     /// A version not of the form `HTTP/d.d`.
     #[error("malformed http version")]
     BadVersion,
-    /// A well-formed version of another major number than 1.
+    /// A well-formed version with a major number other than 1.
     #[error("http version not supported")]
     VersionNotSupported,
     /// A head above the limit.
@@ -74,7 +75,7 @@ pub enum RequestHeadError {
     /// More than one `Host`.
     #[error("host given more than once")]
     HostRepeated,
-    /// A host or port that is not one.
+    /// An invalid host or port.
     #[error("malformed host")]
     BadHost,
     /// `Content-Length` that is not one plain number.
@@ -83,7 +84,7 @@ pub enum RequestHeadError {
     /// More than one `Content-Length`, equal or not.
     #[error("content-length given more than once")]
     ContentLengthRepeated,
-    /// Both ways of framing at once.
+    /// Both kinds of framing at once.
     #[error("content-length together with transfer-encoding")]
     LengthAndCoding,
     /// `Transfer-Encoding` that is a list, repeated or malformed.
@@ -104,7 +105,7 @@ pub enum RequestHeadError {
 }
 
 impl RequestHeadError {
-    /// The status to answer before closing.
+    /// The status of the response before closing.
     pub fn status(&self) -> Status {
         match self {
             Self::TargetTooLong => Status::URI_TOO_LONG,

@@ -1,9 +1,9 @@
-//! What the fields of a request say about the message itself: host, framing, persistence,
-//! expectation, upgrade.
+//! The fields of a request about the message itself: host, framing, persistence, expectation,
+//! upgrade.
 //!
-//! The parser hands every field here once, in order, and asks for the conclusions at the end. These
-//! are the rules that request smuggling lives on, so each has one place and any doubt is an error
-//! (RFC 9112 §6.1–§6.3, §9.3; RFC 9110 §7.2, §7.6.1, §10.1.1).
+//! The parser passes every field once, in order, and reads the conclusions at the end. Request
+//! smuggling exploits these rules, so each has one place, and any ambiguity is an error (RFC 9112
+//! §6.1–§6.3, §9.3; RFC 9110 §7.2, §7.6.1, §10.1.1).
 
 use super::error::RequestHeadError;
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
     head::{BodyFraming, HeadSpan, Version},
 };
 
-/// Facts gathered from the fields seen so far.
+/// Facts from the fields seen so far.
 #[derive(Debug, Default)]
 pub(super) struct MessageFields<'a> {
     host: Option<HeadSpan>,
@@ -23,21 +23,21 @@ pub(super) struct MessageFields<'a> {
     has_keep_alive_option: bool,
     has_upgrade_option: bool,
     has_upgrade_field: bool,
-    /// Whether `Connection` has an option besides the three that are told apart.
+    /// Whether `Connection` has an option other than `close`, `upgrade` and `keep-alive`.
     pub(super) has_other_options: bool,
-    /// Whether the body is said to be events of a WebSocket, or such events are accepted.
+    /// Whether the body's type is WebSocket events, or such events are accepted.
     pub(super) has_websocket_events: bool,
 }
 
 impl<'a> MessageFields<'a> {
-    /// Takes note of one field; `span` says where the value lies.
+    /// Records one field. `span` is the position of the value.
     pub(super) fn record(
         &mut self,
         name: &[u8],
         value: &'a [u8],
         span: HeadSpan,
     ) -> Result<(), RequestHeadError> {
-        // The length decides nearly always, before any byte is compared.
+        // The length nearly always decides, before any byte is compared.
         match name.len() {
             4 if token_eq_ignore_case(name, b"host") => self.record_host(value, span),
             6 if token_eq_ignore_case(name, b"expect") => self.record_expectation(value),
@@ -60,8 +60,8 @@ impl<'a> MessageFields<'a> {
         }
     }
 
-    /// Where the checked `Host` lies, without the colon of an empty port; an HTTP/1.1 request without
-    /// one is refused (RFC 9112 §3.2).
+    /// The span of the checked `Host`, without the colon of an empty port. An HTTP/1.1 request
+    /// without one is refused (RFC 9112 §3.2).
     pub(super) fn host(&self, version: Version) -> Result<Option<HeadSpan>, RequestHeadError> {
         match self.host {
             None if version == Version::Http11 => Err(RequestHeadError::HostMissing),
@@ -69,7 +69,8 @@ impl<'a> MessageFields<'a> {
         }
     }
 
-    /// How the body ends (RFC 9112 §6.3), refusing every combination that readers disagree about.
+    /// The body framing (RFC 9112 §6.3). Refuses every combination that readers interpret
+    /// differently.
     pub(super) fn framing(&self, version: Version) -> Result<BodyFraming, RequestHeadError> {
         match (self.coding, self.length) {
             (Some(_), Some(_)) => Err(RequestHeadError::LengthAndCoding),
@@ -97,7 +98,7 @@ impl<'a> MessageFields<'a> {
     ) -> Result<bool, RequestHeadError> {
         match self.expectation {
             None => Ok(false),
-            // RFC 9110 §10.1.1: the only expectation there is; in HTTP/1.0 it must be ignored.
+            // RFC 9110 §10.1.1: the only defined expectation; HTTP/1.0 must ignore it.
             Some(value) if value.eq_ignore_ascii_case(b"100-continue") => Ok(version
                 == Version::Http11
                 && !matches!(framing, BodyFraming::None | BodyFraming::Length(0))),
@@ -105,7 +106,7 @@ impl<'a> MessageFields<'a> {
         }
     }
 
-    /// Whether another protocol is offered; in HTTP/1.0 the offer is ignored (RFC 9110 §7.8).
+    /// Whether another protocol is offered. HTTP/1.0 ignores the offer (RFC 9110 §7.8).
     pub(super) fn is_upgrade(&self, version: Version) -> bool {
         version == Version::Http11 && self.has_upgrade_option && self.has_upgrade_field
     }
@@ -152,8 +153,8 @@ impl<'a> MessageFields<'a> {
             if !is_token(option) {
                 return Err(RequestHeadError::BadConnection);
             }
-            // RFC 9110 §7.6.1: no sender may name them, and to obey would strip what frames or routes
-            // the message. The option has no effect here, and no next hop hears of it.
+            // RFC 9110 §7.6.1: no sender may name them, and applying them would remove framing or
+            // routing. The option has no effect and is not forwarded.
             if PROTECTED_FIELDS
                 .iter()
                 .any(|name| option.eq_ignore_ascii_case(name))
@@ -174,8 +175,8 @@ impl<'a> MessageFields<'a> {
     }
 }
 
-/// Whether a value of `Content-Type` or `Accept` names the media type of WebSocket-over-HTTP, in any
-/// spelling: readers differ in what they cut off around it.
+/// Whether a `Content-Type` or `Accept` names the media type of WebSocket-over-HTTP, in any
+/// spelling: readers differ in what they strip around it.
 fn contains_websocket_events(value: &[u8]) -> bool {
     const EVENTS: &[u8] = b"websocket-events";
     memchr::memchr2_iter(b'w', b'W', value).any(|at| {

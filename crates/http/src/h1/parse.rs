@@ -1,12 +1,15 @@
-//! From received bytes to a checked `RequestHead` (RFC 9112 §2–§3, §5–§7).
+//! Parses received bytes into a checked `RequestHead` (RFC 9112 §2–§3, §5–§7).
 //!
-//! `edge` keeps one `HeadScanner` per message being read and calls `scan` with everything received
-//! of it each time more arrives. The scanner finds strict line ends, checks the request line as
-//! soon as it is whole, and hands the field lines to `httparse` once the blank line is there.
+//! `edge` has one `HeadScanner` per message and calls `scan` with all bytes of the message each
+//! time more arrive. The scanner finds strict line ends, checks the request line as soon as it is
+//! complete, and passes the field lines to `httparse` after the blank line.
 //!
-//! What must stay true: the outcome does not depend on how the bytes were split; no byte is
-//! searched twice for a line end; limits are applied before anything is kept; `httparse` is laxer
-//! than this server wants to be (bare LF, blank lines), so what it accepts is checked around it.
+//! # Invariants
+//!
+//! - The result does not depend on how the bytes were split.
+//! - No byte is searched twice for a line end.
+//! - Limits apply before anything is stored.
+//! - `httparse` is more lenient than this server (bare LF, blank lines), so its result is checked.
 
 use bytes::Bytes;
 
@@ -20,14 +23,14 @@ use crate::{
     head::{FieldSpan, HeadSpan, MAX_HEAD_BYTES, Method, RequestHead},
 };
 
-/// Bounds on a request head; each has its own answer.
+/// Limits of a request head, each with its own status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeadLimits {
-    /// The longest request target: 414 beyond.
+    /// The longest request target; beyond it 414.
     pub max_target_bytes: usize,
-    /// The largest head, from the method to the blank line: 431 beyond.
+    /// The largest head, from the method to the blank line; beyond it 431.
     pub max_head_bytes: usize,
-    /// The most fields: 431 beyond.
+    /// The most fields; beyond it 431.
     pub max_fields: usize,
 }
 
@@ -41,28 +44,28 @@ impl Default for HeadLimits {
     }
 }
 
-/// Whether a message head is there yet.
+/// Whether a message head is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParseProgress<T> {
-    /// Nothing wrong so far, more bytes are needed.
+    /// Valid so far, more bytes are needed.
     Partial,
-    /// The whole of it.
+    /// The complete head.
     Complete(T),
 }
 
 /// Finds and checks one request head in bytes that arrive in any pieces.
 ///
-/// Inputs: `scan` with the bytes of one message from its first byte on, growing between calls.
-/// Outputs: `Partial`, a head with the number of bytes it took, or an error.
+/// Input: `scan` with the bytes of one message from its first byte on, growing between calls.
+/// Output: `Partial`, a head with its length in bytes, or an error.
 #[derive(Clone, Debug, Default)]
 pub struct HeadScanner {
-    /// Bytes of a blank line before the message: 0 or 2.
+    /// Length of a blank line before the message: 0 or 2.
     blank_prefix: usize,
-    /// Everything before this was searched for line ends.
+    /// Bytes searched for line ends.
     scanned: usize,
-    /// Where the line being read begins.
+    /// Start of the current line.
     line_start: usize,
-    /// Complete lines seen, the request line included.
+    /// Complete lines, including the request line.
     line_count: usize,
     /// Length of the method once it is known.
     method_len: usize,
@@ -71,29 +74,29 @@ pub struct HeadScanner {
 }
 
 impl HeadScanner {
-    /// A scanner at the start of a message.
+    /// Creates a scanner at the start of a message.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Forgets the message: the next `scan` starts a new one.
+    /// Resets the scanner for a new message.
     pub fn reset(&mut self) {
         *self = Self::default();
     }
 
-    /// Looks for a whole head in `buf`, which is everything received of this message so far.
+    /// Scans for a complete head in `buf`, all bytes of this message so far.
     ///
-    /// After a head or an error the scanner is reset, ready for the next message.
+    /// After a head or an error the scanner is reset for the next message.
     ///
     /// # Errors
-    /// As soon as the bytes cannot become an acceptable head, complete or not.
+    /// Fails as soon as the bytes cannot become an acceptable head.
     pub fn scan(
         &mut self,
         buf: &[u8],
         limits: &HeadLimits,
     ) -> Result<ParseProgress<(RequestHead, usize)>, RequestHeadError> {
         if self.scanned > buf.len() {
-            // Not a continuation of what was seen: positions would be lies.
+            // Not a continuation of the previous input: the positions would be wrong.
             self.reset();
         }
         let outcome = self.advance(buf, limits);
@@ -133,7 +136,8 @@ impl HeadScanner {
         Ok(ParseProgress::Partial)
     }
 
-    /// Skips the one CR LF that may precede a request (RFC 9112 §2.2); false when more is needed.
+    /// Skips the one CR LF that may precede a request (RFC 9112 §2.2). Returns `false` if more
+    /// bytes are needed.
     fn skip_blank_line(&mut self, buf: &[u8]) -> Result<bool, RequestHeadError> {
         match buf {
             [] | [b'\r'] | [b'\r', b'\n'] => return Ok(false),
@@ -147,7 +151,7 @@ impl HeadScanner {
         Ok(true)
     }
 
-    /// Checks the start of a line, or the whole of it, before its end is looked at.
+    /// Checks a line, partial or complete, before its end.
     fn check_partial_line(
         &mut self,
         line: &[u8],
@@ -158,7 +162,7 @@ impl HeadScanner {
             _ if self.line_count == 0 => {
                 request_line::check_prefix(line, &mut self.method_len, limits)
             }
-            // The blank line, or a stray CR that the end of the line will reveal.
+            // The blank line, or a stray CR that the line's end will show.
             [b'\r', ..] => Ok(()),
             [b' ' | b'\t', ..] => Err(RequestHeadError::FoldedField),
             _ if self.line_count > limits.max_fields => Err(RequestHeadError::TooManyFields),
@@ -166,7 +170,7 @@ impl HeadScanner {
         }
     }
 
-    /// Takes one line up to its LF; true when it is the blank line that ends the head.
+    /// Accepts one line up to its LF. Returns whether it is the blank line that ends the head.
     fn accept_line(&mut self, line: &[u8], limits: &HeadLimits) -> Result<bool, RequestHeadError> {
         let [line @ .., b'\r'] = line else {
             return Err(RequestHeadError::BareLineBreak);
@@ -194,10 +198,10 @@ impl HeadScanner {
     }
 }
 
-/// Parses a head that is expected to be whole, in one call.
+/// Parses a complete head in one call.
 ///
 /// # Errors
-/// As `HeadScanner::scan`.
+/// As for `HeadScanner::scan`.
 pub fn parse_head(
     buf: &[u8],
     limits: &HeadLimits,
@@ -218,7 +222,7 @@ fn parse_fields<'a>(
             httparse::Error::NewLine => RequestHeadError::BareLineBreak,
             _ => RequestHeadError::BadFieldValue,
         })?;
-    // Both readers must have seen the same lines and the same end.
+    // Both parsers must have seen the same lines and the same end.
     let fields = match parsed {
         httparse::Status::Complete((len, fields)) if fields_at + len == raw.len() => fields,
         _ => return Err(RequestHeadError::BadFieldValue),
@@ -273,8 +277,8 @@ fn build_head(
     })
 }
 
-/// Lets the `Host` field say the host that was asked for: that of an absolute-form target wins over
-/// it (RFC 9112 §3.2.2), whoever reads fields instead of [`RequestHead::host`].
+/// Sets the value of the `Host` field to the requested host, for code that reads fields instead of
+/// [`RequestHead::host`]. An absolute-form target overrides the field (RFC 9112 §3.2.2).
 fn set_host_field(fields: &mut [FieldSpan], raw: &[u8], host: HeadSpan) {
     let mut fields = fields.iter_mut();
     let found = fields.find(|field| token_eq_ignore_case(&raw[field.name.range()], b"host"));
@@ -283,8 +287,8 @@ fn set_host_field(fields: &mut [FieldSpan], raw: &[u8], host: HeadSpan) {
     }
 }
 
-/// Where host and targets lie; `tail` is what must be appended to the copy of the head because it
-/// was not sent, or not so.
+/// Positions of host and targets. `tail` is appended to the copy of the head, with parts that were
+/// not sent, or not in this form.
 struct HeadSpans {
     host: HeadSpan,
     target: HeadSpan,
@@ -325,8 +329,8 @@ impl HeadSpans {
         }
     }
 
-    // An absolute-form target may lack the path (RFC 9110 §4.2.3: the same as "/"; RFC 9112
-    // §3.2.4: "*" for OPTIONS). The origin form then exists nowhere in the head.
+    // An absolute-form target may lack the path (RFC 9110 §4.2.3: same as "/"; RFC 9112 §3.2.4: "*"
+    // for OPTIONS). The head then has no origin form.
     fn with_absolute_form(self, line: &RequestLine, raw: &[u8], rest: HeadSpan) -> Self {
         let text = &raw[rest.range()];
         let prefix: &[u8] = match text {
@@ -338,8 +342,8 @@ impl HeadSpans {
         self.with_encoded_target(line, raw, rest, prefix)
     }
 
-    /// Appends the target with what no URI holds encoded; `rest` is its part in origin form, which
-    /// lacks `prefix`.
+    /// Appends the target with bytes outside the URI grammar encoded. `rest` is its part in origin
+    /// form, without `prefix`.
     fn with_encoded_target(
         self,
         line: &RequestLine,
@@ -349,7 +353,7 @@ impl HeadSpans {
     ) -> Self {
         let (target, rest) = (self.target.range(), rest.range());
         let mut tail = Vec::with_capacity(2 * target.len());
-        // Scheme and authority, of which nothing needs encoding.
+        // Scheme and authority need no encoding.
         tail.extend_from_slice(&raw[target.start..rest.start]);
         let origin_form = raw.len() + tail.len();
         tail.extend_from_slice(prefix);
@@ -390,7 +394,7 @@ fn span_of(raw: &[u8], part: &[u8]) -> HeadSpan {
     )
 }
 
-/// Browsers send about fifteen fields and few clients more than thirty.
+/// Browsers send about fifteen fields, and few clients more than thirty.
 const FIELDS_ON_STACK: usize = 32;
 
 const MAX_FIELD_NAME_BYTES: usize = 256;

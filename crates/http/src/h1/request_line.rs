@@ -1,7 +1,7 @@
-//! The request line: method, target in one of its four forms, version (RFC 9112 §3).
+//! Parses the request line: method, target in one of four forms, version (RFC 9112 §3).
 //!
-//! Called by the scanner twice: with what has arrived so far, to refuse early what can never become
-//! a request, and with the whole line. Positions in the result count from the start of the line.
+//! The scanner calls it with a partial line, to refuse invalid input early, and with the complete
+//! line. Positions count from the start of the line.
 
 use super::{error::RequestHeadError, parse::HeadLimits};
 use crate::{
@@ -13,31 +13,31 @@ use crate::{
 /// A checked request line.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RequestLine {
-    /// Bytes of the line without its line end.
+    /// Length of the line without its line end.
     pub(super) len: usize,
     pub(super) method: Method,
     pub(super) version: Version,
     pub(super) method_token: HeadSpan,
     pub(super) target: HeadSpan,
     pub(super) form: TargetForm,
-    /// Whether the target has bytes that no URI holds, and that clients send all the same.
+    /// Whether the target has bytes outside the URI grammar that clients send all the same.
     pub(super) has_raw_bytes: bool,
 }
 
-/// The forms a request target may have (RFC 9112 §3.2).
+/// The forms of a request target (RFC 9112 §3.2).
 #[derive(Clone, Copy, Debug)]
 pub(super) enum TargetForm {
     /// `/path?query`, and `*` for OPTIONS.
     Origin,
-    /// `http://authority/path?query`. `rest` is what follows the authority.
+    /// `http://authority/path?query`. `rest` follows the authority.
     Absolute { authority: HeadSpan, rest: HeadSpan },
     /// `host:port`, for CONNECT.
     Authority,
 }
 
-/// Checks a request line of which `seen` has arrived and no line end yet.
+/// Checks a partial request line.
 ///
-/// `method_len` is 0 until the method is complete; the caller keeps it between calls so that a
+/// `method_len` is 0 until the method is complete. The caller keeps it between calls, so that a
 /// line that trickles in is not searched from its start each time.
 pub(super) fn check_prefix(
     seen: &[u8],
@@ -62,7 +62,7 @@ pub(super) fn check_prefix(
     Ok(())
 }
 
-// What else is known to knock at a plain HTTP port: named, so that the log says what happened.
+// Other protocols that clients speak on plain HTTP ports, identified for the log.
 fn detect_other_protocol(seen: &[u8]) -> Result<(), RequestHeadError> {
     if seen.first() == Some(&0x16) {
         return Err(RequestHeadError::TlsHello);
@@ -76,7 +76,7 @@ fn detect_other_protocol(seen: &[u8]) -> Result<(), RequestHeadError> {
     Ok(())
 }
 
-/// Parses a whole request line without its line end, after `check_prefix` accepted it.
+/// Parses a complete request line without its line end, after `check_prefix` accepted it.
 pub(super) fn parse(
     line: &[u8],
     method_len: usize,
@@ -114,7 +114,7 @@ fn parse_version(version: &[u8]) -> Result<Version, RequestHeadError> {
     match version {
         b"HTTP/1.1" => Ok(Version::Http11),
         b"HTTP/1.0" => Ok(Version::Http10),
-        // RFC 9110 §2.5: a higher minor version is read as the highest that is spoken.
+        // RFC 9110 §2.5: a higher minor version is read as the highest supported one.
         [b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'2'..=b'9'] => Ok(Version::Http11),
         [b'H', b'T', b'T', b'P', b'/', b'0'..=b'9', b'.', b'0'..=b'9'] => {
             Err(RequestHeadError::VersionNotSupported)
@@ -123,7 +123,7 @@ fn parse_version(version: &[u8]) -> Result<Version, RequestHeadError> {
     }
 }
 
-/// The form, and whether the target has bytes to be encoded.
+/// The form, and whether the target has bytes to encode.
 fn parse_target(
     target: &[u8],
     span: HeadSpan,
@@ -136,7 +136,7 @@ fn parse_target(
     if target.is_empty() || kinds & INVALID != 0 {
         return Err(RequestHeadError::BadTarget);
     }
-    // Text in another encoding could be read as other text; overlong forms are none.
+    // Text in another encoding is ambiguous; overlong forms are invalid.
     if has_raw_bytes && std::str::from_utf8(target).is_err() {
         return Err(RequestHeadError::BadTarget);
     }
@@ -149,7 +149,7 @@ fn parse_form(
     method: Method,
 ) -> Result<TargetForm, RequestHeadError> {
     if method == Method::Connect {
-        // RFC 9112 §3.2.3: CONNECT names host and port, and nothing else does.
+        // RFC 9112 §3.2.3: only CONNECT names host and port.
         let authority = Authority::parse(target).filter(|authority| authority.port.is_some());
         return authority
             .map(|_| TargetForm::Authority)
@@ -181,18 +181,18 @@ fn parse_absolute(target: &[u8], span: HeadSpan) -> Result<TargetForm, RequestHe
 
 const SCHEMES: [&[u8]; 2] = [b"http://", b"https://"];
 
-/// The longest method read; a longer one is answered 501 (RFC 9112 §3). The longest registered
+/// The longest method that is read; a longer one gets 501 (RFC 9112 §3). The longest registered
 /// method, UPDATEREDIRECTREF, has 17 bytes.
 const MAX_METHOD_BYTES: usize = 64;
 
-/// No target holds the byte.
+/// Bytes outside every target.
 const INVALID: u8 = 1;
-/// No URI holds the byte, but clients send it: it is read as its percent-encoding.
+/// Bytes outside the URI grammar that clients send. They are read as their percent-encoding.
 const NEEDS_ENCODING: u8 = 2;
 
 // Printable ASCII without the fragment mark. Quotes, angle brackets and bytes beyond ASCII end no
-// target for any reader, but they do end attributes, log fields and headers into which targets are
-// written. Braces, bar, caret and backslash are sent by browsers and go on as they are.
+// target, but they do end attributes, log fields and headers that contain targets. Braces, bar,
+// caret and backslash are sent by browsers and forwarded unchanged.
 const TARGET_BYTES: [u8; 256] = {
     let mut table = [INVALID; 256];
     let mut byte = 0x21;
@@ -207,7 +207,7 @@ const TARGET_BYTES: [u8; 256] = {
     table
 };
 
-/// Appends `text` with every byte that no URI holds in percent-encoding.
+/// Appends `text` with every byte outside the URI grammar percent-encoded.
 pub(super) fn push_encoded(out: &mut Vec<u8>, text: &[u8]) {
     for &byte in text {
         if TARGET_BYTES[byte as usize] & NEEDS_ENCODING == 0 {
@@ -219,5 +219,5 @@ pub(super) fn push_encoded(out: &mut Vec<u8>, text: &[u8]) {
     }
 }
 
-/// Upper case, as RFC 3986 §2.1 wants it.
+/// Upper case, as RFC 3986 §2.1 recommends.
 const HEX: &[u8; 16] = b"0123456789ABCDEF";

@@ -1,14 +1,16 @@
-//! A response head as a client reads it (RFC 9112 §4–§6): status, where the body ends, whether the
-//! connection may be kept.
+//! Parses a response head (RFC 9112 §4–§6): status, body framing, persistence.
 //!
-//! The load generator keeps one `ResponseScanner` per connection and calls `scan` with everything
-//! received of the response each time more arrives. Nothing is allocated and nothing is copied: the
-//! caller finds the fields, should it want them, in the bytes that the head took.
+//! Callers have one `ResponseScanner` per connection and call `scan` with all bytes of the response
+//! each time more arrive. Nothing is allocated or copied: the caller reads fields from the bytes of
+//! the head. Interim responses are heads like any other: the caller continues with the next one.
 //!
-//! What must stay true: the outcome does not depend on how the bytes were split, and so not on whether a
-//! field was found in one pass or its line first; no line is looked at a third time; whatever readers
-//! disagree about (RFC 9112 §6.3) is an error, or closes the connection where the end of this response
-//! is beyond doubt. Interim responses are heads like any other: the caller goes on with the next one.
+//! # Invariants
+//!
+//! - The result does not depend on how the bytes were split, nor on whether a field took one pass
+//!   or two.
+//! - No line is inspected a third time.
+//! - Framing that readers interpret differently (RFC 9112 §6.3) is an error, or closes the
+//!   connection if the end of this response is certain.
 
 use thiserror::Error;
 
@@ -21,7 +23,7 @@ use crate::{
     head::Version,
 };
 
-/// Bounds on a response head.
+/// Limits of a response head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResponseLimits {
     /// The largest head, blank line included.
@@ -48,28 +50,28 @@ pub enum ResponseBodyFraming {
     Length(u64),
     /// The chunked transfer coding.
     Chunked,
-    /// Everything until the server closes.
+    /// Everything until the server closes the connection.
     UntilClose,
 }
 
-/// What a response head says about its message.
+/// A parsed response head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResponseHead {
     /// The server's version.
     pub version: Version,
     /// 100 to 999.
     pub status: u16,
-    /// Where the body ends.
+    /// How the body ends.
     pub framing: ResponseBodyFraming,
-    /// Whether another request may follow on the connection (RFC 9112 §9.3). None may behind a body
-    /// that ends with the connection, behind 101, and behind a `Content-Length` above 0 where there is
-    /// never a body (1xx, 204; RFC 9110 §8.6): the server may have sent one all the same.
+    /// Whether another request may follow on the connection (RFC 9112 §9.3). Not after a body that
+    /// ends with the connection, after 101, or after a `Content-Length` above 0 on a response
+    /// without a body (1xx, 204; RFC 9110 §8.6): the server may have sent one.
     pub keep_alive: bool,
     /// Bytes of the head, blank line included.
     pub len: usize,
 }
 
-/// The names that decide something about nearly every response.
+/// Field names that matter for nearly every response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KnownName {
     /// `Connection`
@@ -87,10 +89,10 @@ pub enum KnownName {
 }
 
 impl KnownName {
-    /// Which of them `name` is, whatever its case.
+    /// Identifies `name`, ignoring case.
     #[must_use]
     pub fn from_name(name: &[u8]) -> Self {
-        // The length decides nearly always, before any name is compared.
+        // The length nearly always decides, before any name is compared.
         match name.len() {
             4 if token_eq_ignore_case(name, b"date") => Self::Date,
             10 if token_eq_ignore_case(name, b"connection") => Self::Connection,
@@ -102,10 +104,10 @@ impl KnownName {
     }
 }
 
-/// A field whose name and value a scanner has checked: it can be sent on as it is.
+/// A field with a checked name and value, which can be forwarded as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckedField<'b> {
-    /// With the line end.
+    /// Including the line end.
     line: &'b [u8],
     name: &'b [u8],
     known_name: KnownName,
@@ -113,17 +115,17 @@ pub struct CheckedField<'b> {
 }
 
 impl<'b> CheckedField<'b> {
-    /// Its name as sent; a token.
+    /// The name as sent; a token.
     pub fn name(&self) -> &'b [u8] {
         self.name
     }
 
-    /// Which of the known names that is.
+    /// The known name, if it is one.
     pub fn known_name(&self) -> KnownName {
         self.known_name
     }
 
-    /// Its line with the line end, if that is written as we would write it: name, colon, one space,
+    /// The line with its end, if it has the form that `FieldBlock` writes: name, colon, one space,
     /// value.
     pub(crate) fn canonical_line(&self) -> Option<&'b [u8]> {
         let is_usual = self.line.len() == self.name.len() + 2 + self.value.len() + 2
@@ -131,13 +133,13 @@ impl<'b> CheckedField<'b> {
         is_usual.then_some(self.line)
     }
 
-    /// Its value without blanks around it.
+    /// The value without surrounding blanks.
     pub fn value(&self) -> &'b [u8] {
         self.value
     }
 }
 
-/// Why bytes are no response that can be read on; the connection must close.
+/// Why bytes are no acceptable response head. The connection must close.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ResponseHeadError {
     /// The first bytes are not those of an HTTP/1 response.
@@ -170,7 +172,7 @@ pub enum ResponseHeadError {
     /// `Content-Length` that is no number, or several that differ.
     #[error("malformed content-length")]
     BadContentLength,
-    /// Both ways of framing at once.
+    /// Both kinds of framing at once.
     #[error("content-length together with transfer-encoding")]
     LengthAndCoding,
     /// `Transfer-Encoding` other than a single `chunked`, in HTTP/1.0, or with 1xx or 204.
@@ -180,15 +182,15 @@ pub enum ResponseHeadError {
 
 /// Finds and checks one response head in bytes that arrive in any pieces.
 ///
-/// Inputs: `scan` with the bytes of one response from its first byte on, growing between calls.
-/// Outputs: `Partial`, the head, or an error; after the last two the scanner is as new.
+/// Input: `scan` with the bytes of one response from its first byte on, growing between calls.
+/// Output: `Partial`, the head, or an error; the last two reset the scanner.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ResponseScanner {
-    /// Everything before this was searched for line ends.
+    /// Bytes searched for line ends.
     scanned: usize,
-    /// Where the line being read begins.
+    /// Start of the current line.
     line_start: usize,
-    /// The last LF of a field that may be continued by what follows, for a lenient reader.
+    /// The last LF of a field that the next line may continue. Lenient only.
     pending_line_end: Option<usize>,
     field_count: usize,
     status_line: Option<(Version, u16)>,
@@ -197,20 +199,20 @@ pub struct ResponseScanner {
     has_close_option: bool,
     has_keep_alive_option: bool,
     is_lenient: bool,
-    /// A line was not as the grammar has it: a bare LF, a fold, blanks before the colon.
+    /// A line deviated from the grammar: a bare LF, a fold, blanks before the colon.
     needed_leniency: bool,
 }
 
 impl ResponseScanner {
-    /// A scanner at the start of a response.
+    /// Creates a scanner at the start of a response.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The same for heads as servers of long ago write them: lines may end in a bare LF, blanks may stand
-    /// before a colon, fields may be folded, and faulty framing of which the end is beyond doubt ends
-    /// the connection instead of the response. Fields are given out mended.
+    /// Creates a scanner that accepts heads of old servers: lines may end in a bare LF, blanks may
+    /// precede a colon, and fields may be folded. Faulty framing with a certain end closes the
+    /// connection instead of failing the response. Fields are returned normalised.
     #[must_use]
     pub fn lenient() -> Self {
         Self {
@@ -226,11 +228,12 @@ impl ResponseScanner {
         };
     }
 
-    /// Looks for a whole head in `buf`, which is everything received of this response so far.
-    /// `answers_head` says that the request was a `HEAD`, whose response has no body.
+    /// Scans for a complete head in `buf`, all bytes of this response so far. `answers_head` is set
+    /// for the response to a `HEAD`, which has no body.
     ///
     /// # Errors
-    /// As soon as a whole line cannot belong to an acceptable head, or the first bytes to none at all.
+    /// Fails as soon as a complete line cannot belong to an acceptable head, or the first bytes to
+    /// any head.
     pub fn scan(
         &mut self,
         buf: &[u8],
@@ -240,11 +243,11 @@ impl ResponseScanner {
         self.scan_with(buf, answers_head, limits, &mut |_| {})
     }
 
-    /// As [`ResponseScanner::scan`], giving each field to `take` as soon as its line is checked, once,
-    /// in the order sent. What was taken counts only when the head is complete in the end.
+    /// Like [`ResponseScanner::scan`], and passes each field to `take` once, in the order sent, as
+    /// soon as its line is checked. The fields count only if the head becomes complete.
     ///
     /// # Errors
-    /// As [`ResponseScanner::scan`].
+    /// As for [`ResponseScanner::scan`].
     pub fn scan_with(
         &mut self,
         buf: &[u8],
@@ -253,7 +256,7 @@ impl ResponseScanner {
         take: &mut impl FnMut(CheckedField<'_>),
     ) -> Result<ParseProgress<ResponseHead>, ResponseHeadError> {
         if self.scanned > buf.len() {
-            // Not a continuation of what was seen: positions would be lies.
+            // Not a continuation of the previous input: the positions would be wrong.
             self.reset();
         }
         let outcome = self.advance(buf, answers_head, limits, take);
@@ -291,7 +294,7 @@ impl ResponseScanner {
             self.scanned = self.line_start;
             let Some((version, status)) = self.status_line else {
                 let (version, status) = parse_status_line(line)?;
-                // RFC 9110 §2.5: a higher minor version is read as the highest that is spoken.
+                // RFC 9110 §2.5: a higher minor version is read as the highest supported one.
                 self.status_line = match version {
                     Some(version) => Some((version, status)),
                     None if self.is_lenient => Some((Version::Http11, status)),
@@ -329,8 +332,8 @@ impl ResponseScanner {
         self.need_more(buf, limits)
     }
 
-    /// The last LF of the line being read, with the lines that continue it for a lenient reader
-    /// (RFC 9112 §5.2). `None` when that is not there yet; what was searched is not searched again.
+    /// The last LF of the current line, including its continuation lines for a lenient scanner (RFC
+    /// 9112 §5.2). `None` if it has not arrived. Searched bytes are not searched again.
     fn find_line_end(&mut self, buf: &[u8], usual: Option<&CheckedField<'_>>) -> Option<usize> {
         let mut line_end = match (self.pending_line_end, usual) {
             (Some(end), _) => end,
@@ -354,7 +357,7 @@ impl ResponseScanner {
         Some(line_end)
     }
 
-    /// The next LF that was not looked at yet.
+    /// The next LF after the searched bytes.
     fn find_line_feed(&mut self, buf: &[u8]) -> Option<usize> {
         let rest = &buf[self.scanned..];
         let found = match rest {
@@ -367,7 +370,7 @@ impl ResponseScanner {
         found
     }
 
-    /// More bytes are needed, if what is there may become a head.
+    /// Asks for more bytes, if the present ones may become a head.
     fn need_more(
         &self,
         buf: &[u8],
@@ -389,8 +392,8 @@ impl ResponseScanner {
         }
     }
 
-    /// The next line, if it is a whole field without fault, by one look at each byte of it. Anything else
-    /// is `None`, and goes the way on which every fault has its name.
+    /// The next line, if it is a complete and valid field, found by inspecting each byte once.
+    /// `None` leaves any other line to the path that identifies each error.
     fn canonical_field<'b>(&self, buf: &'b [u8]) -> Option<CheckedField<'b>> {
         if self.status_line.is_none() || self.scanned > self.line_start {
             return None;
@@ -411,7 +414,7 @@ impl ResponseScanner {
         })
     }
 
-    /// Takes note of what a field says about the message.
+    /// Records a field about the message.
     fn record(&mut self, field: &CheckedField<'_>) -> Result<(), ResponseHeadError> {
         match field.known_name {
             KnownName::Connection => self.record_connection(field.value),
@@ -433,7 +436,7 @@ impl ResponseScanner {
         }
     }
 
-    // RFC 9112 §6.3 case 5: several are allowed as long as they are the same number.
+    // RFC 9112 §6.3 case 5: repetitions of the same number are allowed.
     fn record_length(&mut self, value: &[u8]) -> Result<(), ResponseHeadError> {
         for element in value.split(|&byte| byte == b',') {
             let length =
@@ -446,7 +449,7 @@ impl ResponseScanner {
     }
 
     fn record_coding(&mut self, value: &[u8]) -> Result<(), ResponseHeadError> {
-        // No coding at all (RFC 2616 §3.6), which RFC 7230 took away.
+        // No coding at all (RFC 2616 §3.6), removed by RFC 7230.
         if self.is_lenient && trim_blanks(value).eq_ignore_ascii_case(b"identity") {
             self.needed_leniency = true;
             return Ok(());
@@ -458,7 +461,7 @@ impl ResponseScanner {
         Ok(())
     }
 
-    /// RFC 9112 §6.3, with every combination refused that readers disagree about.
+    /// RFC 9112 §6.3. Refuses every combination that readers interpret differently.
     fn body_framing(
         &self,
         version: Version,
@@ -468,8 +471,8 @@ impl ResponseScanner {
         if !self.is_lenient {
             self.check_framing(version, status)?;
         }
-        // RFC 9112 §6.3 case 1. Another response follows, and readers that believe the fields find
-        // it elsewhere.
+        // RFC 9112 §6.3 case 1. Another response follows, and readers that apply the fields find it
+        // elsewhere.
         if matches!(status, 100..=199) && self.is_chunked {
             return Err(ResponseHeadError::BadTransferEncoding);
         }
@@ -495,7 +498,7 @@ impl ResponseScanner {
         if self.is_chunked && version == Version::Http10 {
             return Err(ResponseHeadError::BadTransferEncoding);
         }
-        // RFC 9112 §6.1: a server must not, and some readers would believe it.
+        // RFC 9112 §6.1: servers must not send it, and some readers would apply it.
         if self.is_chunked && is_bodiless(status) {
             return Err(ResponseHeadError::BadTransferEncoding);
         }
@@ -506,14 +509,14 @@ impl ResponseScanner {
         let is_asked =
             !self.has_close_option && (version == Version::Http11 || self.has_keep_alive_option);
         let is_bodiless = is_bodiless(status);
-        // Behind 204 and 304 a last chunk may follow, or not.
+        // After 204 and 304 a last chunk may or may not follow.
         let is_faulty = self.is_chunked
             && (self.length.is_some()
                 || version == Version::Http10
                 || is_bodiless
                 || status == 304);
-        // What a server was tricked into writing may look like the end of a head: the next response is
-        // not read from behind one that had to be mended.
+        // Input that a server was tricked into writing may look like the end of a head: no response
+        // is read after one that needed leniency.
         let is_doubtful = is_faulty
             || self.needed_leniency
             || is_bodiless && self.length.is_some_and(|length| length > 0);
@@ -525,8 +528,8 @@ fn is_blank_line(line: &[u8]) -> bool {
     matches!(line, b"\n" | b"\r\n")
 }
 
-/// A field line as it should have been sent: no blank before the colon, folds replaced by a space, CR LF
-/// at its end. A line without a colon stays what it is.
+/// Normalises a field line: no blank before the colon, folds replaced by a space, CR LF at the end.
+/// A line without a colon is unchanged.
 fn normalise_line(whole: &[u8]) -> Vec<u8> {
     let lines = whole.split(|&byte| byte == b'\n');
     let mut lines = lines.map(|line| line.strip_suffix(b"\r").unwrap_or(line));
@@ -549,7 +552,7 @@ fn normalise_line(whole: &[u8]) -> Vec<u8> {
     mended
 }
 
-/// Whether a line is one line, and its name ends with the colon.
+/// Whether this is a single line with its name directly before the colon.
 fn is_well_formed_line(whole: &[u8]) -> bool {
     let first = memchr::memchr(b'\n', whole).map_or(whole, |end| &whole[..=end]);
     let colon = memchr::memchr(b':', first);
@@ -557,7 +560,7 @@ fn is_well_formed_line(whole: &[u8]) -> bool {
     first.len() == whole.len() && !has_blank
 }
 
-/// The field of a line with its end.
+/// Parses a line with its end into a field.
 fn parse_field_line(whole: &[u8]) -> Result<CheckedField<'_>, ResponseHeadError> {
     let line = &whole[..whole.len() - 2];
     let name_len = line
@@ -585,13 +588,13 @@ fn parse_field_line(whole: &[u8]) -> Result<CheckedField<'_>, ResponseHeadError>
     })
 }
 
-/// Whether such a response never has a body, nor fields that frame one (RFC 9110 §8.6).
+/// Whether such a response never has a body nor framing fields (RFC 9110 §8.6).
 fn is_bodiless(status: u16) -> bool {
     matches!(status, 100..=199 | 204)
 }
 
-/// Version, if it is one that is spoken, and status. The blank before an empty reason is left out
-/// by many servers; no reader is misled by that.
+/// Parses version, if supported, and status. Many servers omit the blank before an empty reason,
+/// which misleads no reader.
 fn parse_status_line(line: &[u8]) -> Result<(Option<Version>, u16), ResponseHeadError> {
     check_prefix(line)?;
     let (version, rest) = match line.get(VERSION_PREFIX.len()..) {
@@ -621,7 +624,7 @@ fn parse_status_line(line: &[u8]) -> Result<(Option<Version>, u16), ResponseHead
     Ok((version, digit(a) * 100 + digit(b) * 10 + digit(c)))
 }
 
-/// Whether what is there may be the beginning of a response.
+/// Whether `buf` may be the start of a response.
 fn check_prefix(buf: &[u8]) -> Result<(), ResponseHeadError> {
     let common = buf.len().min(VERSION_PREFIX.len());
     if buf[..common] == VERSION_PREFIX[..common] {
@@ -631,14 +634,14 @@ fn check_prefix(buf: &[u8]) -> Result<(), ResponseHeadError> {
     }
 }
 
-// All bytes are looked at, so that the compiler can look at many at once.
+// All bytes are compared, so that the compiler can vectorise it.
 const VERSION_PREFIX: &[u8] = b"HTTP/1.";
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// The head, and its fields as they are given out.
+    /// The head, and its fields as returned.
     fn scan_leniently(
         text: &str,
         step: usize,
@@ -686,7 +689,7 @@ mod tests {
                     assert_eq!(seen, fields, "{name} {step}");
                     assert_eq!((head.status, head.len), (200, text.len()), "{name}");
                     assert!(!head.keep_alive, "{name}: without a length");
-                    // With one, the connection stays only if nothing had to be mended.
+                    // With a length, the connection stays open only if no leniency was needed.
                     let text = text.replacen('\n', "\nContent-Length: 1\r\n", 1);
                     let (head, _) = scan_leniently(&text, step.min(text.len())).unwrap();
                     let is_regular = name == "usual" && status.ends_with("\r\n");
@@ -795,7 +798,7 @@ mod tests {
             let mut searched = 0;
             let limits = ResponseLimits::default();
             for end in 1..text.len() {
-                // Whatever was not looked at before is all that a call may look at.
+                // A call may search only bytes not searched before.
                 searched += end - scanner.scanned;
                 let scanned = scanner.scan(&text.as_bytes()[..end], false, &limits);
                 assert_eq!(scanned, Ok(ParseProgress::Partial), "{end}");
@@ -815,7 +818,7 @@ mod tests {
             max_fields: 4,
         };
         let whole = ResponseScanner::new().scan(text.as_bytes(), answers_head, &limits);
-        // The same outcome when it comes byte by byte, though an error may be seen earlier.
+        // The same result byte by byte, though an error may appear earlier.
         let mut scanner = ResponseScanner::new();
         for end in 1..=text.len() {
             let pieces = scanner.scan(&text.as_bytes()[..end], answers_head, &limits);
@@ -909,7 +912,7 @@ mod tests {
             };
             assert_eq!(found.keep_alive, expected, "{head:?}");
         }
-        // No body follows, whatever its head says.
+        // No body follows, whatever the head declares.
         let Ok(ParseProgress::Complete(found)) = scan("HTTP/1.1 200 OK\r\n\r\n", true) else {
             panic!("an answer to HEAD");
         };

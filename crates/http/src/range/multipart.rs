@@ -1,12 +1,12 @@
-//! Several parts in one body: `multipart/byteranges` (RFC 9110 §14.6).
+//! `multipart/byteranges`: several parts in one body (RFC 9110 §14.6).
 //!
-//! Whoever sends the parts frames them with a [`MultipartRanges`] and goes through its pieces in order: text
-//! that is given, and parts of the representation to fill in. The length is known before.
+//! A [`MultipartRanges`] frames the parts and yields the pieces in order: fixed text, and parts of
+//! the representation to fill in. The length is known in advance.
 
 use super::{ByteRange, encode_content_range};
 use crate::grammar::DIGITS;
 
-/// Several parts of a representation with the text around them.
+/// Several parts of a representation with their framing.
 #[derive(Clone, Debug)]
 pub struct MultipartRanges {
     boundary: [u8; BOUNDARY_LEN],
@@ -25,9 +25,9 @@ pub enum MultipartPiece {
 }
 
 impl MultipartRanges {
-    /// Frames `parts` of a representation of `total` bytes and this type. What stands between them is
-    /// made from `random`, a number that whoever made the representation cannot have known: so it
-    /// does not occur in there.
+    /// Frames `parts` of a representation of `total` bytes and this type. The boundary is derived
+    /// from `random`, which the author of the representation cannot know, so that it does not occur
+    /// in it.
     pub fn new(random: u128, content_type: Option<&[u8]>, parts: &[ByteRange], total: u64) -> Self {
         let mut boundary = [0; BOUNDARY_LEN];
         for (place, digit) in boundary.iter_mut().enumerate() {
@@ -51,7 +51,7 @@ impl MultipartRanges {
         Self { boundary, pieces }
     }
 
-    /// The value of the answer's `Content-Type`.
+    /// The value of `Content-Type`.
     pub fn content_type(&self) -> Vec<u8> {
         [b"multipart/byteranges; boundary=", &self.boundary[..]].concat()
     }
@@ -65,7 +65,7 @@ impl MultipartRanges {
         self.pieces.iter().map(length).sum()
     }
 
-    /// The body, piece by piece.
+    /// The pieces of the body in order.
     pub fn into_pieces(self) -> Vec<MultipartPiece> {
         self.pieces
     }

@@ -1,24 +1,28 @@
-//! Messages out of a client's bytes (RFC 6455 §5, §8).
+//! Decodes messages from a client's bytes (RFC 6455 §5, §8).
 //!
-//! Input: bytes as they were read, all of which are taken: a part of a frame is kept here, so that the
-//! caller needs no buffer. Output: whole messages, pings, pongs, the close. What must stay true: a
-//! message never holds more than the limit, and is refused as soon as its frames say so; text is checked
-//! as it comes, also where a character is cut by a frame's border; an idle decoder owns no memory.
-//! A compressed message is kept as it came until its end, and unfolded and checked then: a decompressor
-//! for each that is under way would cost more than what it holds.
+//! Input: received bytes, all of which are consumed; a partial frame is kept here, so that the
+//! caller needs no buffer. Output: complete messages, pings, pongs, the close. A compressed message
+//! is kept compressed until its end, and then inflated and checked: a decompressor per pending
+//! message would cost more than the data.
+//!
+//! # Invariants
+//!
+//! - A message never exceeds the limit, and is refused as soon as its frames exceed it.
+//! - Text is checked as it arrives, also where a frame boundary splits a character.
+//! - An idle decoder owns no memory.
 
 use super::{Opcode, code, deflate};
 
-/// What a client sent.
+/// A decoded event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WebSocketEvent {
-    /// A whole message; one that is text is UTF-8.
+    /// A complete message; text is UTF-8.
     Message { is_text: bool, payload: Vec<u8> },
     /// To be answered by a pong with the same payload.
     Ping(Vec<u8>),
-    /// It is still there.
+    /// An answer to a ping.
     Pong,
-    /// It closes; [`code::NO_STATUS`] when it said none. Nothing that follows counts.
+    /// The client closes; [`code::NO_STATUS`] if it sent no code. Later bytes are ignored.
     Close { code: u16, reason: String },
 }
 
@@ -36,7 +40,7 @@ pub enum WebSocketError {
 }
 
 impl WebSocketError {
-    /// The code for the close.
+    /// The close code to send.
     #[must_use]
     pub fn code(self) -> u16 {
         match self {
@@ -51,20 +55,20 @@ impl WebSocketError {
 #[derive(Debug)]
 pub struct MessageDecoder {
     max_message_bytes: usize,
-    /// The start of a frame, as far as it has come.
+    /// The head of the current frame, as far as received.
     head: [u8; MAX_HEAD_BYTES],
     head_len: u8,
     frame: Option<IncomingFrame>,
-    /// A message is under way in `message`.
+    /// Set while a message is pending in `message`.
     kind: Option<MessageKind>,
     message: Vec<u8>,
-    /// Bytes of it that are known to be UTF-8.
+    /// Bytes of it known to be UTF-8.
     validated_len: usize,
     control: Vec<u8>,
     is_closed: bool,
-    /// Whether compressed messages were agreed on.
+    /// Whether `permessage-deflate` was negotiated.
     is_deflate_enabled: bool,
-    /// The message that is under way is one.
+    /// Whether the pending message is compressed.
     is_compressed: bool,
 }
 
@@ -74,24 +78,24 @@ enum MessageKind {
     Binary,
 }
 
-/// A frame whose payload is coming.
+/// A frame whose payload is being received.
 #[derive(Debug, Clone, Copy)]
 struct IncomingFrame {
     opcode: Opcode,
     is_final: bool,
     remaining: usize,
-    /// Turned so that its first byte is the next one's.
+    /// Rotated so that its first byte applies to the next payload byte.
     mask: [u8; 4],
 }
 
 /// Two bytes, eight of length, four of mask.
 const MAX_HEAD_BYTES: usize = 14;
 
-/// Room that is made ahead for a message whose length its frame declares.
+/// Capacity reserved in advance for a message of declared length.
 const MAX_RESERVED_BYTES: usize = 64 * 1024;
 
 impl MessageDecoder {
-    /// For a fresh connection; no message may have more than `message_max` bytes.
+    /// Creates a decoder for a new connection. A message may have at most `message_max` bytes.
     #[must_use]
     pub fn new(message_max: usize) -> Self {
         Self {
@@ -109,7 +113,7 @@ impl MessageDecoder {
         }
     }
 
-    /// For a connection on which `permessage-deflate` was agreed.
+    /// Enables `permessage-deflate`.
     #[must_use]
     pub fn with_deflate(self) -> Self {
         Self {
@@ -118,22 +122,22 @@ impl MessageDecoder {
         }
     }
 
-    /// Bytes that it holds of what has not come whole.
+    /// Memory of incomplete messages and control frames.
     #[must_use]
     pub fn buffered_bytes(&self) -> usize {
         self.message.capacity() + self.control.capacity()
     }
 
-    /// How much has come of a message that is under way; `None` between messages.
+    /// Received bytes of the pending message; `None` between messages.
     #[must_use]
     pub fn partial_message_bytes(&self) -> Option<usize> {
         self.kind.map(|_| self.message.len())
     }
 
-    /// Takes bytes off `input` up to the end of the next event; `None` when all of it is taken.
+    /// Consumes bytes of `input` up to the end of the next event. `None` if all are consumed.
     ///
     /// # Errors
-    /// What the connection must be closed for; it is final.
+    /// Returns why the connection must be closed; final.
     pub fn decode(&mut self, input: &mut &[u8]) -> Result<Option<WebSocketEvent>, WebSocketError> {
         while !self.is_closed {
             let frame = match self.frame {
@@ -174,33 +178,33 @@ impl MessageDecoder {
             *input = rest;
             self.head[have..have + bytes.len()].copy_from_slice(bytes);
             self.head_len += u8::try_from(bytes.len()).unwrap_or(0);
-            // What is wrong is said with the first two bytes, whatever follows.
+            // The first two bytes decide, whatever follows.
             if have < 2 && self.head_len >= 2 {
                 self.check_frame_start()?;
             }
         }
     }
 
-    /// What can be said of a frame by its first two bytes.
+    /// Checks the first two bytes of a frame.
     fn check_frame_start(&self) -> Result<Opcode, WebSocketError> {
         let [mut first, second, ..] = self.head;
-        // Only the first frame of a message says that it is compressed (RFC 7692 §6).
+        // Only the first frame of a message marks it as compressed (RFC 7692 §6).
         if self.is_deflate_enabled && matches!(first & OPCODE_BITS, TEXT | BINARY) {
             first &= !RSV1;
         }
         parse_frame_start(first, second)
     }
 
-    /// Bytes of frames that the message under way may have.
+    /// Maximum payload bytes of the pending message.
     fn max_payload_bytes(&self) -> usize {
         match self.is_compressed {
             false => self.max_message_bytes,
-            // What does not compress gets a little longer: five bytes for each block.
+            // Incompressible data grows slightly: five bytes for each block.
             true => self.max_message_bytes + (self.max_message_bytes >> 8) + 64,
         }
     }
 
-    /// The whole head is here.
+    /// Begins a frame after its complete head.
     fn begin_frame(&mut self, head_len: usize) -> Result<IncomingFrame, WebSocketError> {
         let opcode = self.check_frame_start()?;
         let left = self.payload_len()?;
@@ -230,7 +234,7 @@ impl MessageDecoder {
             if left > self.max_payload_bytes().saturating_sub(self.message.len()) {
                 return Err(WebSocketError::MessageTooBig);
             }
-            // A length that is only announced makes no room beyond what one read could bring.
+            // A declared length reserves no more than one read could deliver.
             self.message.reserve_exact(left.min(MAX_RESERVED_BYTES));
         }
         let is_final = self.head[0] & FIN != 0;
@@ -286,7 +290,7 @@ impl MessageDecoder {
         })
     }
 
-    /// Looks at the text that was not looked at; at its end no character may be incomplete.
+    /// Checks the new part of the text. At the end no character may be incomplete.
     fn check_text(&mut self, is_end: bool) -> Result<(), WebSocketError> {
         match std::str::from_utf8(&self.message[self.validated_len..]) {
             Ok(_) => self.validated_len = self.message.len(),
@@ -332,7 +336,7 @@ impl MessageDecoder {
     }
 }
 
-/// Bytes of the head, as far as what is there says.
+/// Length of the frame head, as far as its received bytes tell.
 fn required_head_len(head: &[u8]) -> usize {
     let Some(second) = head.get(1) else {
         return 2;
@@ -344,7 +348,7 @@ fn required_head_len(head: &[u8]) -> usize {
     }
 }
 
-/// What can be said of a frame by its first two bytes.
+/// Checks the first two bytes of a frame.
 fn parse_frame_start(first: u8, second: u8) -> Result<Opcode, WebSocketError> {
     if first & RESERVED_BITS != 0 {
         return Err(WebSocketError::Protocol("a reserved bit"));
@@ -382,7 +386,7 @@ fn parse_close(payload: &[u8]) -> Result<WebSocketEvent, WebSocketError> {
     Ok(WebSocketEvent::Close { code, reason })
 }
 
-/// RFC 6455 §5.3. Whole words of the mask first: the compiler makes wide steps of them.
+/// RFC 6455 §5.3. Whole words of the mask first, which the compiler vectorises.
 fn unmask(bytes: &mut [u8], mask: [u8; 4]) {
     let (words, rest) = bytes.as_chunks_mut::<4>();
     let word = u32::from_ne_bytes(mask);

@@ -1,14 +1,16 @@
-//! Compressed messages: `permessage-deflate` (RFC 7692), the server's side.
+//! Compressed messages: the server's side of `permessage-deflate` (RFC 7692).
 //!
-//! [`negotiate`] takes a client's offer, [`compress`] makes the payload of a frame, and `decode` calls
-//! `inflate` for a message that has come whole.
+//! [`negotiate_deflate`] evaluates a client's offer, [`compress`] creates the payload of a frame,
+//! and `decode` calls `inflate` for a complete message.
 //!
 //! # Invariants
-//! - No connection owns a compressor or a window. Both sides are held to `no_context_takeover`, so each
-//!   message stands alone, and one compressor and one decompressor a thread serve all connections. With
-//!   context takeover an idle connection would cost up to 300 KiB on our side, and some 70 KiB are usual.
-//! - A message never unfolds to more than the limit: it is refused at the first byte beyond.
-//! - A window that a client limits is never exceeded: what is longer than it is sent as it is.
+//!
+//! - No connection owns a compressor or a window. Both sides use `no_context_takeover`, so each
+//!   message stands alone, and one compressor and one decompressor per thread serve all
+//!   connections. With context takeover an idle connection would cost up to 300 KiB on this side,
+//!   typically 70 KiB.
+//! - A message never inflates beyond the limit: it is refused at the first byte beyond.
+//! - A client's window limit is never exceeded: longer messages are sent uncompressed.
 
 use std::cell::RefCell;
 
@@ -17,17 +19,17 @@ use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, 
 use super::WebSocketError;
 use crate::RequestHead;
 
-/// What was agreed with one client.
+/// The negotiated parameters of one client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeflateParams {
-    /// Bits of the window that the client can unfold: 8 to 15.
+    /// Bits of the client's window: 8 to 15.
     window_bits: u8,
-    /// Whether the client asked for the limit, and is to be told that it is kept.
+    /// Whether the client requested the limit, which the response then confirms.
     echoes_window: bool,
 }
 
 impl DeflateParams {
-    /// The value of `Sec-WebSocket-Extensions` in the answer.
+    /// The value of `Sec-WebSocket-Extensions` in the response.
     #[must_use]
     pub fn extension_header(self) -> String {
         let base = "permessage-deflate; server_no_context_takeover; client_no_context_takeover";
@@ -37,9 +39,9 @@ impl DeflateParams {
         }
     }
 
-    /// Whether a message of `len` bytes is worth compressing and may be: a short one gains little, a
-    /// long one would hold up the other connections of its loop, and none may refer to what lies beyond
-    /// the client's window.
+    /// Whether to compress a message of `len` bytes: a short one gains little, a long one would
+    /// delay the other connections of its event loop, and references must not exceed the client's
+    /// window.
     #[must_use]
     pub fn should_compress(self, len: usize) -> bool {
         let window = 1_usize << self.window_bits;
@@ -48,16 +50,16 @@ impl DeflateParams {
     }
 }
 
-/// Below this a frame hardly gets shorter, and fits into one packet as it is.
+/// Shorter messages hardly shrink and fit into one packet anyway.
 const MIN_COMPRESSED_LEN: usize = 512;
 
-/// About two milliseconds of work at the level below.
+/// About two milliseconds of work at `COMPRESSION_LEVEL`.
 const MAX_COMPRESSED_LEN: usize = 256 * 1024;
 
-/// What deflate refers back to at most: 32 KiB.
+/// The largest deflate window: 32 KiB.
 const MAX_WINDOW_BITS: u8 = 15;
 
-/// Takes the first of a client's offers that can be kept (RFC 7692 §5.1); `None` without one.
+/// Accepts the first offer of a client that can be fulfilled (RFC 7692 §5.1). `None` without one.
 #[must_use]
 pub fn negotiate_deflate(head: &RequestHead) -> Option<DeflateParams> {
     let lines = head.field_all("sec-websocket-extensions");
@@ -65,7 +67,7 @@ pub fn negotiate_deflate(head: &RequestHead) -> Option<DeflateParams> {
     offers.find_map(parse_offer)
 }
 
-/// One offer; `None` when it is of another extension, or has a parameter that is unknown, twice there or
+/// Parses one offer. `None` for another extension, or for a parameter that is unknown, repeated or
 /// has a wrong value: such an offer is declined (RFC 7692 §7).
 fn parse_offer(offer: &[u8]) -> Option<DeflateParams> {
     let offer = std::str::from_utf8(offer).ok()?;
@@ -90,13 +92,13 @@ fn parse_offer(offer: &[u8]) -> Option<DeflateParams> {
             return None;
         }
         match (place, value) {
-            // Both are what this side does anyway.
+            // Both are this side's behaviour anyway.
             (SERVER_NO_CONTEXT | CLIENT_NO_CONTEXT, None) => {}
             (SERVER_WINDOW, Some(value)) => {
                 deflate.window_bits = parse_window_bits(value)?;
                 deflate.echoes_window = true;
             }
-            // A hint that the client could be told a limit: a window of any size is unfolded here.
+            // A hint that the server may set a limit: any window size can be inflated here.
             (CLIENT_WINDOW, None) => {}
             (CLIENT_WINDOW, Some(value)) => {
                 parse_window_bits(value)?;
@@ -118,7 +120,7 @@ const CLIENT_NO_CONTEXT: usize = 1;
 const SERVER_WINDOW: usize = 2;
 const CLIENT_WINDOW: usize = 3;
 
-/// 8 to 15, without leading zeros (RFC 7692 §7.1.2.1), perhaps as a quoted string.
+/// 8 to 15 without leading zeros (RFC 7692 §7.1.2.1), optionally quoted.
 fn parse_window_bits(value: &str) -> Option<u8> {
     let quoted = value.strip_prefix('"').and_then(|v| v.strip_suffix('"'));
     match quoted.unwrap_or(value) {
@@ -134,15 +136,15 @@ fn parse_window_bits(value: &str) -> Option<u8> {
     }
 }
 
-/// The compressed payload of a whole message; `None` when it would not be shorter.
+/// Compresses a whole message. `None` if the result is not shorter.
 #[must_use]
 pub fn compress(payload: &[u8]) -> Option<Vec<u8>> {
     COMPRESSOR.with_borrow_mut(|compressor| {
         compressor.reset();
-        // What is not shorter is of no use, so there is no more room than that.
+        // Capacity of the payload only: a longer result is useless.
         let mut out = Vec::with_capacity(payload.len());
         let done = compressor.compress_vec(payload, &mut out, FlushCompress::Sync);
-        // A flush that has filled its room may have more to say.
+        // A flush that filled its buffer may have more output.
         let is_whole = matches!(done, Ok(Status::Ok))
             && compressor.total_in() == payload.len() as u64
             && out.len() < out.capacity()
@@ -156,14 +158,14 @@ pub fn compress(payload: &[u8]) -> Option<Vec<u8>> {
     })
 }
 
-/// The message in `compressed`, which must not be longer than `max`.
+/// Inflates a message to at most `max` bytes.
 pub(super) fn inflate(compressed: &[u8], max: usize) -> Result<Vec<u8>, WebSocketError> {
     DECOMPRESSOR.with_borrow_mut(|decompressor| {
         decompressor.reset(false);
         let mut out = Vec::new();
         for input in [compressed, &FLUSH_TAIL] {
             match inflate_chunk(decompressor, input, &mut out, max)? {
-                // A last block ends the message; the tail that was taken off is then not needed.
+                // A final block ends the message; the removed tail is not needed then.
                 InflateStatus::StreamEnd => return Ok(out),
                 InflateStatus::InputConsumed => {}
             }
@@ -173,9 +175,9 @@ pub(super) fn inflate(compressed: &[u8], max: usize) -> Result<Vec<u8>, WebSocke
 }
 
 enum InflateStatus {
-    /// All of the input was taken.
+    /// All input was consumed.
     InputConsumed,
-    /// A block said that it is the last.
+    /// A final block was read.
     StreamEnd,
 }
 
@@ -187,7 +189,7 @@ fn inflate_chunk(
 ) -> Result<InflateStatus, WebSocketError> {
     loop {
         if out.len() == out.capacity() {
-            // One byte more than allowed shows that there is more.
+            // One byte above the limit shows that there is more.
             let room = (out.len().max(input.len()) * 2).max(256).min(max + 1);
             out.reserve_exact(room.saturating_sub(out.len()));
         }
@@ -204,11 +206,11 @@ fn inflate_chunk(
         }
         match status {
             Status::StreamEnd => return Ok(InflateStatus::StreamEnd),
-            // What is left in the decompressor shows once there is room.
+            // Output left in the decompressor appears once there is capacity.
             _ if input.is_empty() && out.len() < out.capacity() => {
                 return Ok(InflateStatus::InputConsumed);
             }
-            // It neither takes nor gives: it never will.
+            // No progress is possible.
             _ if taken == 0 && out.len() == before && out.len() < out.capacity() => {
                 return Err(WebSocketError::InvalidDeflate);
             }
@@ -217,10 +219,10 @@ fn inflate_chunk(
     }
 }
 
-/// What ends each flush and is not sent (RFC 7692 §7.2.1).
+/// Ends each flush and is not sent (RFC 7692 §7.2.1).
 const FLUSH_TAIL: [u8; 4] = [0, 0, 0xff, 0xff];
 
-/// Fast: most of the gain is in the first pass, and a loop has others to serve.
+/// Fast: the first pass brings most of the gain, and the event loop has other connections.
 const COMPRESSION_LEVEL: u32 = 1;
 
 thread_local! {

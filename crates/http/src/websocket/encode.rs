@@ -1,11 +1,11 @@
-//! Frames of a server: never masked (RFC 6455 §5.1), never in fragments.
+//! Encodes a server's frames: unmasked (RFC 6455 §5.1) and unfragmented.
 
 use super::{Opcode, code};
 
-/// The longest start of a frame of ours.
+/// The longest frame head of a server.
 pub const MAX_FRAME_HEAD_BYTES: usize = 10;
 
-/// The start of a frame, to be followed by its payload.
+/// The head of a frame; its payload follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameHead {
     bytes: [u8; MAX_FRAME_HEAD_BYTES],
@@ -42,7 +42,7 @@ impl FrameHead {
     }
 }
 
-/// The start of a message of `len` bytes.
+/// The frame head of a message of `len` bytes.
 #[must_use]
 pub fn message_frame_head(is_text: bool, len: usize) -> FrameHead {
     let opcode = match is_text {
@@ -52,7 +52,7 @@ pub fn message_frame_head(is_text: bool, len: usize) -> FrameHead {
     FrameHead::new(opcode, len)
 }
 
-/// The start of a message that is compressed to `len` bytes (RFC 7692 §6).
+/// The frame head of a message compressed to `len` bytes (RFC 7692 §6).
 #[must_use]
 pub fn compressed_frame_head(is_text: bool, len: usize) -> FrameHead {
     let mut head = message_frame_head(is_text, len);
@@ -60,15 +60,16 @@ pub fn compressed_frame_head(is_text: bool, len: usize) -> FrameHead {
     head
 }
 
-/// Appends a ping or pong; of a payload over 125 bytes (RFC 6455 §5.5) the start.
+/// Appends a ping or pong. The payload is truncated to 125 bytes (RFC 6455 §5.5).
 pub fn encode_control_frame(out: &mut Vec<u8>, opcode: Opcode, payload: &[u8]) {
     let payload = &payload[..payload.len().min(125)];
     out.extend_from_slice(FrameHead::new(opcode, payload.len()).as_bytes());
     out.extend_from_slice(payload);
 }
 
-/// Appends a close. A code that is never sent ([`code::NO_STATUS`], [`code::ABNORMAL_CLOSURE`]) gives one without;
-/// one that nobody may send gives [`code::INTERNAL_ERROR`].
+/// Appends a close frame. Codes that are never sent ([`code::NO_STATUS`],
+/// [`code::ABNORMAL_CLOSURE`]) give a frame without a code; an invalid code becomes
+/// [`code::INTERNAL_ERROR`].
 pub fn encode_close_frame(out: &mut Vec<u8>, with: u16, reason: &str) {
     if matches!(with, code::NO_STATUS | code::ABNORMAL_CLOSURE) {
         return encode_control_frame(out, Opcode::Close, b"");
@@ -82,7 +83,7 @@ pub fn encode_close_frame(out: &mut Vec<u8>, with: u16, reason: &str) {
     encode_control_frame(out, Opcode::Close, &payload);
 }
 
-/// The start of a reason that has room in a close, cut between two characters (RFC 6455 §5.5.1).
+/// Truncates a reason to the size of a close frame, at a character boundary (RFC 6455 §5.5.1).
 #[must_use]
 pub fn truncate_reason(reason: &str) -> &str {
     let mut end = reason.len().min(MAX_REASON_BYTES);
@@ -94,5 +95,5 @@ pub fn truncate_reason(reason: &str) -> &str {
 
 const FIN: u8 = 0x80;
 const RSV1: u8 = 0x40;
-/// What a close has room for beside its code.
+/// Size of a close reason.
 const MAX_REASON_BYTES: usize = 123;

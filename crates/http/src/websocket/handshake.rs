@@ -1,7 +1,6 @@
-//! The opening handshake, the server's side (RFC 6455 §4.2).
+//! The server's side of the opening handshake (RFC 6455 §4.2).
 //!
-//! Called by `apps` for requests that ask for an upgrade; who may come from which origin is the
-//! application's to say.
+//! Called by `apps` for upgrade requests. The application decides which origins may connect.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -9,20 +8,20 @@ use sha1_smol::Sha1;
 
 use crate::{BodyFraming, Method, RequestHead};
 
-/// What a request asks for.
+/// The result of checking a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HandshakeRequest {
-    /// No WebSocket: an ordinary request, whatever else it offers.
+    /// No WebSocket: an ordinary request, even if it offers another protocol.
     NotWebSocket,
-    /// A WebSocket; the value of `Sec-WebSocket-Accept` if it is taken.
+    /// A valid handshake, with the value of `Sec-WebSocket-Accept`.
     Valid { accept: String },
     /// A WebSocket of another version: 426, with `Sec-WebSocket-Version: 13` (RFC 6455 §4.2.2).
     UnsupportedVersion,
-    /// One that breaks the rules: 400.
+    /// An invalid handshake: 400.
     Invalid(&'static str),
 }
 
-/// Looks at a request that may ask for a WebSocket.
+/// Checks whether a request is a WebSocket handshake.
 #[must_use]
 pub fn check_handshake(head: &RequestHead) -> HandshakeRequest {
     if !head.is_upgrade() || !field_contains(head, "upgrade", "websocket") {
@@ -54,7 +53,7 @@ pub fn check_handshake(head: &RequestHead) -> HandshakeRequest {
     HandshakeRequest::Valid { accept }
 }
 
-/// The subprotocols that a client offers, its favourite first (RFC 6455 §4.1).
+/// The subprotocols that a client offers, in its order of preference (RFC 6455 §4.1).
 pub fn subprotocols(head: &RequestHead) -> impl Iterator<Item = &[u8]> {
     head.field_all("sec-websocket-protocol")
         .flat_map(|value| value.split(|&byte| byte == b','))
