@@ -1,4 +1,4 @@
-//! Which parts are sent for which field.
+//! Selected parts for each field.
 
 use super::*;
 
@@ -108,23 +108,23 @@ fn selects_from_several_ranges() {
         ("bytes=,0-0,,2-2", 10, parts(&[(0, 1), (2, 1)])),
         ("bytes=8-,0-1", 10, parts(&[(0, 2), (8, 2)])),
         ("bytes=0-1,-2", 10, parts(&[(0, 2), (8, 2)])),
-        // Those that touch are one.
+        // Adjacent ranges are merged.
         ("bytes=0-1,2-3", 10, PART(0, 4)),
         ("bytes=4-6,0-4", 10, PART(0, 7)),
         ("bytes=0-1,1-2,2-3", 10, PART(0, 4)),
         (&touching, 1000, PART(0, 100)),
-        // Those beyond the end count for nothing, unless there is no other.
+        // Ranges beyond the end are ignored, unless there is no other.
         ("bytes=0-0,10-", 10, PART(0, 1)),
         ("bytes=20-,0-0,-0,5-5", 10, parts(&[(0, 1), (5, 1)])),
         ("bytes=10-,11-12,-0", 10, Unsatisfiable),
         ("bytes=18446744073709551615-,0-0", 10, PART(0, 1)),
-        // One that is malformed spoils the field.
+        // One malformed range invalidates the field.
         ("bytes=0-0,x", 10, Whole),
         ("bytes=0-0,3-2", 10, Whole),
         ("bytes=0-0,2", 10, Whole),
         ("bytes=,", 10, Whole),
         ("bytes=0-0,-5", 0, Whole),
-        // Too much of something: overlaps, parts, bytes, ranges.
+        // Too many overlaps, parts, bytes or ranges.
         ("bytes=0-1,1-2,2-3,3-4", 100, Whole),
         ("bytes=0-,0-", 10, Whole),
         ("bytes=0-,0-", u64::MAX, Whole),
@@ -143,7 +143,7 @@ fn selects_from_several_ranges() {
 
 #[test]
 fn any_field_is_answered_within_the_whole() {
-    // A small generator with a fixed seed: fields of parts that are nearly right.
+    // A small generator with a fixed seed, for nearly valid fields.
     let mut state = 0x2545_f491_4f6c_dd1du64;
     let mut next = |bound: usize| {
         state ^= state << 13;

@@ -1,4 +1,4 @@
-//! The rules by table, in the manner of the Autobahn cases, at every cut of the input.
+//! Table of rules, in the manner of the Autobahn cases, at every split of the input.
 
 use super::*;
 use crate::{HeadLimits, ParseProgress, RequestHead, parse_head};
@@ -46,7 +46,7 @@ fn closed(code: u16, reason: &str) -> WebSocketEvent {
     }
 }
 
-/// All events, read in pieces of that size, and the error behind them.
+/// All events, decoded in pieces of that size, and the final error.
 fn run(bytes: &[u8], piece: usize) -> (Vec<WebSocketEvent>, Option<u16>) {
     let mut decoder = MessageDecoder::new(MAX);
     let mut events = Vec::new();
@@ -188,12 +188,12 @@ fn text_is_refused_at_its_first_bad_byte() {
             "over frames",
             vec![frame(0x01, b"\xce"), frame(0x80, b"\x20")],
         ),
-        // The last frame never comes: it need not.
+        // The last frame is missing, and not needed.
         ("fast", vec![frame(0x01, b"\xff")]),
     ] {
         check(name, &frames, &[], Some(1007));
     }
-    // Inside of a frame that has not ended.
+    // Within an incomplete frame.
     let mut begun = frame(0x81, &[b"\xff"[..].to_vec(), vec![b'a'; 100]].concat());
     begun.truncate(10);
     check("within a frame", &[begun], &[], Some(1007));

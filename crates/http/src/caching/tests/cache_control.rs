@@ -219,7 +219,7 @@ fn pragma_counts_only_without_cache_control() {
             "{fields}"
         );
     }
-    // In a response it means nothing (§5.4).
+    // It has no meaning in a response (§5.4).
     let lifetime = store(200, "Pragma: no-cache | Cache-Control: max-age=5").unwrap();
     assert!(!lifetime.no_cache);
 }

@@ -5,7 +5,7 @@ use super::*;
 fn text(name: &str, status: &CacheStatus<'_>) -> String {
     let mut out = Vec::new();
     encode_cache_status(&mut out, name, status);
-    // Whatever was given, it is a list of one member (RFC 9211 §2).
+    // The field is always a list of one member (RFC 9211 §2).
     let visitor = sfv::visitor::Ignored;
     let parsed = sfv::Parser::new(&out).parse_list_with_visitor(visitor);
     assert!(parsed.is_ok(), "{}", String::from_utf8_lossy(&out));

@@ -3,7 +3,7 @@
 use super::*;
 
 fn fresh_for(fields: &str) -> (u64, bool) {
-    // A validator, so that stale ones are stored too.
+    // With a validator, so that expired responses are stored too.
     let lifetime = store(200, &format!("ETag: \"a\" | {fields}")).unwrap();
     (lifetime.fresh_for.as_secs(), lifetime.is_heuristic)
 }
@@ -125,7 +125,7 @@ fn guesses_only_what_is_meant_for_all() {
             true,
             Err(StoreRefusal::NoLifetime),
         ),
-        // A lifetime that is said is no guess.
+        // An explicit lifetime is no heuristic.
         ("Cookie: a=b", "Cache-Control: max-age=9", false, Ok(9)),
         ("Cookie: a=b", "Expires: {9}", false, Ok(9)),
     ] {
@@ -156,7 +156,7 @@ fn the_route_bounds_and_completes() {
         (404, "Last-Modified: {-100000}", 60),
         (302, "Cache-Control: public", 50),
         (200, "X-Accel-Expires: 1000", 60),
-        // Counted from now: a default cannot know what a cache before this one did.
+        // Counted from now: a default does not know what earlier caches did.
         (200, "Age: 500", 550),
     ] {
         let found = store_for(&get(""), code, fields, &policy).unwrap();

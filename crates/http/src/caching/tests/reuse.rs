@@ -1,15 +1,15 @@
-//! Whether a stored response may be sent: RFC 9111 §4, §4.2.4, §5.2.1, §5.2.2; RFC 5861.
+//! Reuse of stored responses: RFC 9111 §4, §4.2.4, §5.2.1, §5.2.2; RFC 5861.
 
 use super::*;
 
-/// What may be done so many seconds after a response came.
+/// The decision `seconds` after a response arrived.
 fn after(seconds: u64, control: &str, asked: &str) -> ReuseDecision {
     let fields = format!("ETag: \"a\" | Cache-Control: {control}");
     let lifetime = store(200, &fields).unwrap();
     decide_reuse(&get(asked), &lifetime, secs(T), secs(T + seconds))
 }
 
-/// The same in one word.
+/// The decision in one word.
 fn word(seconds: u64, control: &str, asked: &str) -> &'static str {
     match after(seconds, control, asked) {
         ReuseDecision::Fresh { .. } => "fresh",

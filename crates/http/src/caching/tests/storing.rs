@@ -1,4 +1,4 @@
-//! What may be stored, and what of it: RFC 9111 §3, §7.3; RFC 6585; hostile input.
+//! Storable responses and fields: RFC 9111 §3, §7.3; RFC 6585; hostile input.
 
 use super::*;
 
@@ -98,7 +98,7 @@ fn a_page_that_may_be_of_one_session_stays_only_if_the_route_knows_its_cookies()
             Err(StoreRefusal::NoLifetime),
             Err(StoreRefusal::NoLifetime),
         ),
-        // The response's own word counts, cookies or not.
+        // The response's own lifetime counts, with or without cookies.
         (200, "Cache-Control: max-age=2", Ok(2), Ok(2)),
     ] {
         for (policy, expected) in [(&of_route, alone), (&with_cookies, known)] {
@@ -133,11 +133,11 @@ fn the_route_says_how_long_a_status_stays_where_the_response_does_not() {
         (302, "", Ok(6)),
         (404, "", Ok(3)),
         (404, "Last-Modified: {-1000}", Ok(3)),
-        // What has none of its own is as before.
+        // A status without a rule behaves as before.
         (301, "", Ok(6)),
         (410, "", Err(StoreRefusal::NoLifetime)),
         (503, "", Err(StoreRefusal::NoLifetime)),
-        // What the response forbids, and what is never stored, it does not allow.
+        // A rule does not override the response, nor statuses that are never stored.
         (404, "Cache-Control: no-store", Err(StoreRefusal::NoStore)),
         (404, "Cache-Control: private", Err(StoreRefusal::Private)),
         (404, "Set-Cookie: a=b", Err(StoreRefusal::SetCookie)),

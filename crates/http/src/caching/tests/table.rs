@@ -1,4 +1,4 @@
-//! Holds `docs/caching-rfc9111.md` to the sources: every test that it names exists.
+//! Checks that every test named in `docs/caching-rfc9111.md` exists.
 #![expect(clippy::disallowed_methods, reason = "a test has no loop to block")]
 
 use std::{

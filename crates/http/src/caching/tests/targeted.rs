@@ -1,8 +1,8 @@
-//! What overrides `Cache-Control`: `X-Accel-Expires`, `CDN-Cache-Control` (RFC 9213).
+//! Fields that override `Cache-Control`: `X-Accel-Expires`, `CDN-Cache-Control` (RFC 9213).
 
 use super::*;
 
-/// Seconds that it is fresh for, or why it is not stored; `Cache-Control` says five.
+/// The lifetime in seconds, or why the response is not stored; `Cache-Control` sets five seconds.
 fn check(fields: &str) -> Result<u64, StoreRefusal> {
     let fields = format!("{fields} | ETag: \"a\" | Cache-Control: max-age=5 | Expires: {{6}}");
     store(200, &fields).map(|lifetime| lifetime.fresh_for.as_secs())
@@ -19,10 +19,10 @@ fn a_targeted_field_overrides_as_a_whole() {
         ("private", Err(StoreRefusal::Private)),
         ("no-cache", Ok(0)),
         ("no-cache=\"a\", max-age=9", Ok(9)),
-        // It says nothing about the lifetime, and nobody else may.
+        // It sets no lifetime, and no other field may.
         ("must-revalidate", Err(StoreRefusal::NoLifetime)),
         ("x=1", Err(StoreRefusal::NoLifetime)),
-        // Not of the type of the directive, so not a lifetime.
+        // Not of the directive's type, so not a lifetime.
         ("max-age=9.5", Ok(0)),
         ("max-age=\"9\"", Ok(0)),
         ("max-age=nine", Ok(0)),
@@ -98,7 +98,7 @@ fn surrogate_control_overrides_what_speaks_to_clients() {
             Ok(7),
         ),
         ("Surrogate-Control: max-age=9 | X-Accel-Expires: 7", Ok(7)),
-        // For another one, or about something else.
+        // For another cache, or about something else.
         ("Surrogate-Control: max-age=9;other", Ok(5)),
         ("Surrogate-Control: content=\"ESI/1.0\"", Ok(5)),
         ("Surrogate-Control: no-store-remote", Ok(5)),
@@ -134,7 +134,7 @@ fn accel_expires_overrides_all() {
     ] {
         assert_eq!(check(fields), expected, "{fields}");
     }
-    // From now on, whatever caches before this one took.
+    // From now on, regardless of the age.
     let found = store(200, "X-Accel-Expires: 9 | Age: 100").unwrap();
     assert_eq!(found.ttl(secs(T), secs(T)), 9);
 }

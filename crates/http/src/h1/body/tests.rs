@@ -1,7 +1,7 @@
-//! The body decoder against well-formed, hostile and split bodies.
+//! The body decoder with well-formed, hostile and split bodies.
 //!
-//! Each body is read whole, split in two at every position, and byte by byte: the outcome must be
-//! the same. The hostile table follows published attacks on chunked framing.
+//! Each body is decoded whole, split in two at every position, and byte by byte, with the same
+//! result. The hostile table follows published attacks on chunked framing.
 
 use super::*;
 

@@ -1,7 +1,7 @@
-//! The head parser against well-formed and split input, and what a parsed head tells.
+//! The head parser with well-formed and split input, and the parsed head.
 //!
-//! Every valid head is read whole, split in two anywhere, byte by byte and pipelined: the outcome
-//! must be the same. Hostile input is in `hostile`.
+//! Every valid head is parsed whole, split in two anywhere, byte by byte and pipelined, with the
+//! same result. Hostile input is in `hostile`.
 
 mod hostile;
 
@@ -193,7 +193,7 @@ fn the_target_of_an_absolute_form_wins_over_host() {
         let text = format!("GET {target} HTTP/1.1\r\nA: b\r\nHOST: {field}\r\nC: d\r\n\r\n");
         let head = accepted(text.as_bytes());
         assert_eq!(head.host(), host, "{target} {field}");
-        // Whoever reads the field reads the same.
+        // The field has the same value.
         let hosts: Vec<_> = head.field_all("host").collect();
         assert_eq!(hosts, [host.as_bytes()], "{target} {field}");
         assert_eq!(head.target_path_query(), "/x");
@@ -471,7 +471,7 @@ fn applies_each_limit_exactly() {
     }
 }
 
-/// A head of exactly that many bytes.
+/// A head of exactly `bytes` bytes.
 fn sized_head(bytes: usize) -> Vec<u8> {
     let start = b"GET / HTTP/1.0\r\nA: ";
     [
@@ -544,7 +544,7 @@ fn no_byte_is_searched_twice_however_slowly_a_head_comes() {
     for text in heads {
         let (mut scanner, mut searched) = (HeadScanner::new(), 0);
         for end in 1..text.len() {
-            // Whatever was not looked at before is all that a call may look at.
+            // A call may search only bytes not searched before.
             searched += end - scanner.scanned;
             let scanned = scanner.scan(&text.as_bytes()[..end], &limits);
             assert_eq!(scanned, Ok(ParseProgress::Partial), "{end}");

@@ -1,4 +1,4 @@
-//! Offers by table, and messages there and back.
+//! Table of offers, and round trips of messages.
 
 use super::super::{MessageDecoder, WebSocketEvent};
 use super::*;
@@ -20,7 +20,7 @@ fn the_first_offer_that_can_be_kept_is_taken() {
     let limited = |bits: u8| format!("{plain}; server_max_window_bits={bits}");
     for (offer, expected) in [
         ("permessage-deflate", Some(plain.to_owned())),
-        // As browsers ask.
+        // As sent by browsers.
         (
             "permessage-deflate; client_max_window_bits",
             Some(plain.to_owned()),
@@ -91,7 +91,7 @@ fn a_message_is_compressed_when_it_pays_and_the_window_allows() {
     }
 }
 
-/// A client's frames: masked with zeros, compressed, in this many fragments.
+/// A client's frames: masked with zeros, compressed, in `fragments` fragments.
 fn frames(compressed: &[u8], fragments: usize) -> Vec<u8> {
     let mut out = Vec::new();
     let size = compressed.len().div_ceil(fragments).max(1);
@@ -102,7 +102,7 @@ fn frames(compressed: &[u8], fragments: usize) -> Vec<u8> {
         let fin = if index == last { 0x80 } else { 0 };
         out.extend([fin | opcode, 0x80 | 127]);
         out.extend((chunk.len() as u64).to_be_bytes());
-        // The shortest form of a length is asked for.
+        // The shortest form of a length is required.
         let at = out.len() - 9;
         match chunk.len() {
             short @ ..=125 => {
@@ -143,7 +143,8 @@ fn messages_come_back_as_they_went_whatever_their_fragments() {
             assert_eq!(got.as_deref(), Ok(message), "{len} in {fragments}");
         }
     }
-    // RFC 7692 §7.2.3.1, .2 (two blocks in one message), .4 (without compression) and .5 (a last block).
+    // RFC 7692 §7.2.3.1, .2 (two blocks in one message), .4 (without compression) and .5 (a final
+    // block).
     for (name, compressed) in [
         ("one block", &b"\xf2\x48\xcd\xc9\xc9\x07\x00"[..]),
         (
@@ -201,7 +202,7 @@ fn the_bit_is_for_the_first_frame_of_a_message_and_only_where_agreed() {
     let mut decoder = MessageDecoder::new(100);
     let error = decoder.decode(&mut &frame(0xc1)[..]);
     assert_eq!(error.err().map(WebSocketError::code), Some(1002));
-    // One without the bit is as it is, also where the extension was agreed.
+    // A message without the bit is uncompressed, even if the extension was negotiated.
     let mut decoder = MessageDecoder::new(100).with_deflate();
     let bytes = [&[0x81, 0x82, 0, 0, 0, 0][..], b"ok"].concat();
     let event = decoder.decode(&mut &bytes[..]).unwrap();

@@ -1,11 +1,11 @@
-//! The head parser against published attacks on request framing and heads.
+//! The head parser with published attacks on request framing and heads.
 //!
-//! A row names the attack, its bytes and the status it must be answered with. Every row is also fed
-//! byte by byte: however it arrives, it must be refused.
+//! A row has the name of the attack, its bytes and the status of the response. Every row is also
+//! parsed byte by byte, and must be refused in either case.
 
 use super::*;
 
-/// The status for bytes that must be refused, 0 when they were not.
+/// The status for bytes that must be refused, 0 if they are accepted.
 fn refusal(bytes: &[u8]) -> u16 {
     parse(bytes).err().map_or(0, |error| error.status().code())
 }
@@ -13,7 +13,7 @@ fn refusal(bytes: &[u8]) -> u16 {
 fn check_refusals(rows: &[(&str, &[u8], u16)]) {
     for (name, bytes, status) in rows {
         assert_eq!(refusal(bytes), *status, "{name}: {}", bytes.escape_ascii());
-        // The same answer when it trickles in.
+        // The same result byte by byte.
         let mut scanner = HeadScanner::new();
         let trickled = (1..=bytes.len())
             .find_map(|end| scanner.scan(&bytes[..end], &HeadLimits::default()).err());
@@ -201,7 +201,7 @@ fn connection_options_that_name_framing_have_no_effect() {
         let head = accepted(&with_line(line));
         assert_eq!(head.framing(), BodyFraming::Length(5));
         assert_eq!(head.host(), "a");
-        // Nobody behind is to strip anything.
+        // No upstream server is to remove a field.
         assert!(
             !head.has_other_connection_options(),
             "{}",
@@ -213,7 +213,7 @@ fn connection_options_that_name_framing_have_no_effect() {
     assert_eq!(head.framing(), BodyFraming::Chunked);
     let both = b"Connection: content-length\r\nContent-Length: 5\r\nTransfer-Encoding: chunked";
     check_line_refusals(&[("and both framings", both, 400)]);
-    // Stripping a trust field harms nobody here: the proxy sets those itself afterwards.
+    // Removing a forwarding field is harmless: the proxy sets it itself afterwards.
     assert!(accepted(&with_line(b"Connection: x-forwarded-for")).keep_alive());
 }
 
