@@ -188,7 +188,9 @@ pub(crate) fn open_control_socket(
     }
     let (uid, _) = account::effective_ids();
     if let Some(why) = other_maker(config, follows) {
-        log::warn!("control: no socket for `penstock reload` and the other commands: {why}");
+        log::warn!(
+            "control: no control socket: {why}. `penstock reload` and the other commands do not work"
+        );
         return Ok(None);
     }
     let name = socket_name(first, joined_upstream(config));
@@ -204,8 +206,8 @@ pub(crate) fn open_control_socket(
         }
     }
     log::warn!(
-        "control: no socket for `penstock reload` and the other commands: {}: set server.control to a \
-         path in a folder that this server may write; signals work without it",
+        "control: no control socket: {}. Set server.control_socket to a path in a writable directory. \
+         Without it `penstock reload` and the other commands do not work; signals do",
         causes.join("; ")
     );
     Ok(None)
@@ -404,7 +406,7 @@ impl ControlGate {
             PeerOrigin::Descendant(sender) => {
                 let who = server.describe_sender(sender);
                 Err(format!(
-                    "{who}: an application has no say in the server's life"
+                    "{who}: application processes cannot control the server"
                 ))
             }
             PeerOrigin::Application => Err(format!(
@@ -443,7 +445,7 @@ impl TunnelHandler for ControlGate {
                         0 => String::new(),
                         count => format!(" ({count} more before)"),
                     };
-                    log::error!("{}: refused {who}{more}", listener.name);
+                    log::error!("control: {}: refused {who}{more}", listener.name);
                 }
                 &self.refused_edge
             }

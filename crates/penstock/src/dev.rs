@@ -55,7 +55,9 @@ pub(crate) fn start(server: &Arc<Server>, development: bool) {
         Ok((watch, changes)) => {
             loops::spawn_here(watch_and_apply(Arc::clone(server), watch, changes));
         }
-        Err(error) => log::warn!("changes of files are not seen: {error}"),
+        Err(error) => {
+            log::warn!("watch: cannot watch files: {error}. Restart the server after changes")
+        }
     }
 }
 
@@ -174,7 +176,7 @@ async fn watch_folders(
         }
     });
     if let Err(error) = looked.await {
-        log::warn!("folders are not watched: {error}");
+        log::warn!("watch: cannot watch directories: {error}");
     }
 }
 
@@ -208,7 +210,7 @@ fn apply_pending(
         let Some(app) = server.live().components.apps.get(&name).cloned() else {
             continue;
         };
-        log::info!("{name}: files have changed");
+        log::info!("{name}: restarting: files have changed");
         restarting.names().insert(name.clone());
         let restarting = Arc::clone(restarting);
         loops::spawn_here(async move {

@@ -77,7 +77,7 @@ impl HubService {
         };
         let bus = RedisBus::start(&self.hub, address.expose(), numbers);
         let bus = bus.map_err(|error| error.to_string())?;
-        log::info!("one hub with all servers of {}", bus.address());
+        log::info!("hub: joined the cluster at redis {}", bus.address());
         // Called once, at start.
         let _ = self.bus.set(bus);
         Ok(())

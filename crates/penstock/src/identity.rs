@@ -220,7 +220,7 @@ impl ServerIdentity {
         self.switch_user()
             .map_err(|error| format!("server.user: cannot become `{shown}`: {error}"))?;
         log::info!(
-            "from now on {shown} (user {}, group {})",
+            "server: running as {shown} (uid={} gid={})",
             self.account.user.uid,
             self.account.gid
         );
@@ -237,19 +237,20 @@ impl ServerIdentity {
             .and_then(|joins| joins.key_file.as_ref());
         // The next server begins as root again if applications have users of their own.
         let lost = match self.keeps_signal_right {
-            true => "no reload will work",
-            false => "no reload or upgrade will work",
+            true => "Reloads will fail",
+            false => "Reloads and upgrades will fail",
         };
         for path in config.path.iter().chain(key_file) {
             if let Err(error) = account::check_file_readable(path) {
                 let path = path.display();
-                log::warn!("`{shown}` cannot read {path}: {error}; {lost}");
+                log::warn!("server: user {shown} cannot read {path}: {error}. {lost}");
             }
         }
         if let Err(error) = account::check_dir_enterable(cwd) {
             let cwd = cwd.display();
             log::warn!(
-                "`{shown}` cannot enter {cwd}: {error}; no upgrade will work: start elsewhere"
+                "server: user {shown} cannot enter {cwd}: {error}. Upgrades will fail: start the server in \
+                     another directory"
             );
         }
     }

@@ -511,7 +511,7 @@ impl BoundListener {
 
 async fn accept(edge: Arc<Edge>, socket: OwnedFd, info: Arc<ListenerInfo>, stop: Drain) {
     if let Err(error) = penstock_edge::accept(edge, socket, Arc::clone(&info), stop).await {
-        log::error!("{}: {error}", info.name);
+        log::error!("listener {}: {error}", info.name);
     }
 }
 
@@ -525,7 +525,7 @@ async fn accept_tunnel(
     let accepting =
         penstock_edge::accept_tunnel(edge, socket, Arc::clone(&info), stop, handler).await;
     if let Err(error) = accepting {
-        log::error!("{}: {error}", info.name);
+        log::error!("listener {}: {error}", info.name);
     }
 }
 
@@ -610,7 +610,7 @@ impl ActiveListener {
                 .map_err(|error| format!("{}: {error}", self.configured_address))
         });
         if let Err(error) = permitted {
-            log::warn!("listener: the socket keeps the permissions that it has: {error}");
+            log::warn!("listener: cannot change the permissions of the socket: {error}");
         }
     }
 

@@ -51,8 +51,7 @@ impl PublishSetup {
         };
         let Some(address) = self.admin_address else {
             log::info!(
-                "app {}: no {GRIP_URL_VAR} for its workers: the admin interface has no TCP address \
-                 (server.admin)",
+                "{}: {GRIP_URL_VAR} is not set for its workers: server.admin has no TCP address",
                 app.name
             );
             return Cow::Borrowed(app);

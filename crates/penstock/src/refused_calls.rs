@@ -23,7 +23,7 @@ pub(crate) fn follow(reports: OwnedFd, server: &Arc<Server>) {
     let server = Arc::downgrade(server);
     loops::spawn_here(async move {
         if let Err(error) = read(reports, &server).await {
-            log::warn!("calls that applications are refused are not logged any more: {error}");
+            log::warn!("server: refused system calls are no longer logged: {error}");
         }
     });
 }

@@ -273,7 +273,7 @@ fn remove_abandoned_folders(config: &Config) {
     match penstock_apps::remove_abandoned_folders(folder) {
         Ok(0) => {}
         Ok(count) => log::info!(
-            "{}: removed {count} folders for sockets whose servers were killed",
+            "server: removed {count} directories of killed servers in {}",
             folder.display()
         ),
         Err(error) => log::debug!("{}: {error}", folder.display()),
@@ -289,10 +289,10 @@ fn raise_open_files(wanted: Option<u64>) -> Result<(), String> {
     }
     match process::raise_open_files() {
         Ok((before, after)) if before < after => {
-            log::info!("may open {after} files and connections (the limit was {before})");
+            log::info!("server: open file limit raised from {before} to {after}");
         }
         Ok(_) => {}
-        Err(error) => log::warn!("cannot raise the limit of open files: {error}"),
+        Err(error) => log::warn!("server: cannot raise the open file limit: {error}"),
     }
     Ok(())
 }
@@ -414,7 +414,7 @@ impl Server {
             .hub_service
             .apply_config(&server.live().config, connections);
         log::info!(
-            "at most {connections} connections from clients: {}",
+            "server: at most {connections} client connections: {}",
             server.edge.connection_limit_reason()
         );
         server.install_admin_handlers(token);
@@ -446,7 +446,7 @@ impl Server {
             self.serve_listeners(doors);
             let admin = self.live().admin.as_ref().map(ActiveListener::address);
             if let Err(error) = serving.report_serving(admin).await {
-                log::warn!("the server before this one is not told: {error}");
+                log::warn!("upgrade: cannot notify the previous server: {error}");
             }
         } else {
             self.serve_listeners(doors);
@@ -536,7 +536,7 @@ impl Server {
             .is_none()
         {
             log::warn!(
-                "upgrade: the front end is not joined yet; the server before this one leaves it"
+                "upgrade: not joined to the front end yet, the previous server leaves it now"
             );
         }
     }
@@ -549,7 +549,7 @@ impl Server {
             LogTarget::Stdout | LogTarget::Stderr => None,
         };
         if file.is_none() {
-            log::warn!("the log ends here: set server.log, or --log FILE, to keep it");
+            log::warn!("server: log output ends here. Set server.log or --log FILE to keep a log");
         }
         self.options.announce.flush();
         self.options.log.flush();

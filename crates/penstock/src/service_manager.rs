@@ -98,7 +98,7 @@ impl ManagerEnvironment {
     pub(crate) fn manager(self) -> ServiceNotifier {
         let open = |name: &str| {
             let opened = sd_notify::ServiceManager::new(name);
-            opened.inspect_err(|error| log::warn!("{NOTIFY_SOCKET_VAR}: {error}"))
+            opened.inspect_err(|error| log::warn!("systemd: {NOTIFY_SOCKET_VAR}: {error}"))
         };
         let socket = self
             .notify_socket
@@ -193,7 +193,7 @@ impl ServiceNotifier {
         if let Some(socket) = &self.0.notify_socket
             && let Err(error) = socket.notify(text)
         {
-            log::warn!("the service manager does not hear {text:?}: {error}");
+            log::warn!("systemd: cannot notify the service manager: {error} (message={text:?})");
         }
     }
 }

@@ -227,7 +227,7 @@ pub(crate) struct UpgradeOutcome {
 
 impl std::fmt::Display for UpgradeOutcome {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "process {} serves", self.pid)?;
+        write!(f, "process {} has taken over", self.pid)?;
         match &self.new_admin {
             None => Ok(()),
             Some(Some(admin)) => write!(f, "{ADMIN_AT}{}", address_text(admin)),
@@ -444,7 +444,7 @@ impl Predecessor {
             Some(Ok(UpgradeMessage::Go)) => {}
             Some(Ok(other)) => return Err(say(format!("{other:?} in place of Go"))),
             Some(Err(_)) if has_exited(self.pid).await => {
-                log::warn!("process {}, the server before this one, is gone", self.pid);
+                log::warn!("upgrade: previous server exited (pid={})", self.pid);
             }
             Some(Err(error)) => return Err(say(error)),
             None => return Err(say("it does not answer".to_owned())),
@@ -452,7 +452,7 @@ impl Predecessor {
         if let Some(errors) = &self.stderr
             && let Err(error) = daemon::redirect_stderr(errors.as_fd())
         {
-            log::warn!("standard error stays with the server before: {error}");
+            log::warn!("upgrade: cannot take over standard error: {error}");
         }
         Ok(ServingAck(line))
     }
@@ -574,7 +574,7 @@ mod tests {
                 new_admin: admin,
             }
             .to_string();
-            assert!(told.starts_with("process 7 serves"));
+            assert!(told.starts_with("process 7 has taken over"));
             let again = UpgradeOutcome::parse_new_admin(&told);
             assert_eq!(
                 UpgradeOutcome {

@@ -110,13 +110,17 @@ impl WatchedLoop {
                 if is_new {
                     let (name, waited) = (&self.name, waited.as_secs());
                     log::error!(
-                        "{name} has not turned for {waited} s: something blocks its thread"
+                        "{name}: event loop stalled for {waited} s: a call blocks its thread"
                     );
                 }
                 return is_stalled.then_some(is_new);
             }
             Some(waited) if std::mem::take(&mut self.is_reported) => {
-                log::warn!("{} turns again after {} s", self.name, waited.as_secs());
+                log::warn!(
+                    "{}: event loop running again after {} s",
+                    self.name,
+                    waited.as_secs()
+                );
             }
             Some(_) | None => {}
         }

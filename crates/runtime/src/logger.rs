@@ -253,18 +253,31 @@ fn json_line(record: &Record<'_>, now: Duration, mask: &LogMask) -> String {
     for (key, value) in &fields.0 {
         add(key, value);
     }
-    add(
-        "message",
-        &masked_message(record, &fields, mask).trim_end().into(),
-    );
+    let message = masked_message(record, &fields, mask);
+    let (area, message) = match fields.has("app") {
+        true => (None, &*message),
+        false => split_area(&message),
+    };
+    if let Some(area) = area {
+        add("area", &area.into());
+    }
+    add("message", &message.trim_end().into());
     line.push_str("}\n");
     line
+}
+
+/// The area that a message of the server begins with (`upgrade: ...`), and the rest.
+fn split_area(message: &str) -> (Option<&str>, &str) {
+    match message.split_once(": ") {
+        Some((area, rest)) if !area.contains('\n') => (Some(area), rest),
+        _ => (None, message),
+    }
 }
 
 /// The message of a record, with secrets in URLs masked. Output of applications is not masked.
 fn masked_message(record: &Record<'_>, fields: &LogFields, mask: &LogMask) -> String {
     let message = record.args().to_string();
-    if fields.0.iter().any(|(key, _)| key == "app") {
+    if fields.has("app") {
         return message;
     }
     match mask.apply_str(&message) {
@@ -289,6 +302,10 @@ impl LogFields {
         // The visitor below never fails.
         let _ = record.key_values().visit(&mut fields);
         fields
+    }
+
+    fn has(&self, key: &str) -> bool {
+        self.0.iter().any(|(name, _)| name == key)
     }
 
     fn text(&self, key: &str) -> Option<String> {
@@ -392,6 +409,12 @@ mod tests {
         assert_eq!(read, wanted);
         assert_eq!(json.lines().count(), 1, "{json}");
         assert!(json.starts_with("{\"time\":"), "{json}");
+        let args = format_args!("upgrade: aborted: it: ended");
+        let own = &fields[2..];
+        let json = record(args, &own, |record| json_line(record, now, &mask));
+        let read: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(read["area"], "upgrade", "{json}");
+        assert_eq!(read["message"], "aborted: it: ended", "{json}");
         // The server's own lines are masked, those of an application are not.
         let args = format_args!("edge: 502 GET /a?token=s3cret b");
         for (fields, is_masked) in [(&fields[..], false), (&fields[2..], true)] {

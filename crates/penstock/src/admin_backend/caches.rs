@@ -43,7 +43,7 @@ pub(super) async fn purge(
         .map_err(|error| PurgeError::Rejected(error.to_string()))?;
     // Whoever reads the log later must see why the back end had more to do.
     log::info!(
-        "cache: by the admin interface: {said}: {} objects",
+        "admin: cache purge: {said} (objects={})",
         purged.removed_objects
     );
     Ok(purged.removed_objects)

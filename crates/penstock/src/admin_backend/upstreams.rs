@@ -27,7 +27,7 @@ pub(super) fn manage_upstream(
     let done = upstream.apply_change(server_change(change)?);
     // Whoever reads the log later must see why servers came and went.
     if let Ok(message) = &done {
-        log::info!("{}: by the admin interface: {message}", upstream.name());
+        log::info!("admin: upstream {}: {message}", upstream.name());
     }
     done.map_err(|error| match error {
         penstock_proxy::ServerChangeError::NoSuchServer(server) => {

@@ -111,7 +111,7 @@ fn serve(
     let log = logger::install(level, format, wiring::log_mask(&config.server))
         .map_err(|error| failed("the log", error))?;
     if let Err(error) = confined {
-        log::warn!("this kernel does not let the front end give up starting programs: {error}");
+        log::warn!("server: cannot give up the permission to start programs: {error}");
     }
     let announce = LineWriter::start("terminal", LogOutput::Stdout);
     let announce = announce.map_err(|error| failed("the log", error))?;

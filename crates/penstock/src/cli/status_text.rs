@@ -69,7 +69,7 @@ fn format_app(app: &Value, lines: &mut Vec<String>) {
         }
     }
     if app["restarting"] == true {
-        lines.push("  a restart is under way".to_owned());
+        lines.push("  a restart is in progress".to_owned());
     }
     for worker in array_items(&app["workers"]) {
         // What it shares with others is theirs in parts, once it has been measured.
@@ -289,7 +289,7 @@ mod tests {
                 "app shop: command, ready, 1 of 2 processes ready (1 to 4), 3 threads each (2 to 16)",
                 "  last change of their number: 3 requests waited 140 ms",
                 "  start of workers: forking",
-                "  a restart is under way",
+                "  a restart is in progress",
                 "  worker 7: ready, generation 3, up 61 s, 1 in progress, 1 request served, 3.0 MiB, to be replaced: age 61 s",
             ]
         );

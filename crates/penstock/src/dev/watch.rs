@@ -150,7 +150,7 @@ impl DirWatcher {
             Err(cause) => {
                 if !std::mem::replace(&mut self.has_warned, true) {
                     let folder = folder.display();
-                    log::warn!("changes of files in {folder} and elsewhere are not seen: {cause}");
+                    log::warn!("watch: cannot watch {folder} and other directories: {cause}");
                 }
                 false
             }

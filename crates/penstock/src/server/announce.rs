@@ -118,7 +118,7 @@ impl Server {
                 .await;
             let written = written.map_err(|error| error.to_string());
             if let Err(error) = written.flatten() {
-                log::error!("--ready-fd {number}: cannot write: {error}");
+                log::error!("server: --ready-fd {number}: cannot write: {error}");
             }
         }
     }

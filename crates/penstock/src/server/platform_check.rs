@@ -16,13 +16,13 @@ const NO_PROC_WARNING: &str = "/proc is not mounted or hidden: what workers take
 pub(super) fn log_missing_features(temporary: &Path) {
     if let Err(error) = account::check_dir_writable(temporary) {
         log::warn!(
-            "limits.temp_dir: cannot write {}: {error}: bodies that do not fit into memory are answered 500, and \
-             no sockets can be made for applications: name a folder that is writable",
+            "server: cannot write limits.temp_dir {}: {error}. Requests with large bodies get 500 and \
+             applications cannot start. Set limits.temp_dir to a writable directory",
             temporary.display()
         );
     }
     if let Some(line) = describe_missing_calls(&kernel::missing_calls()) {
-        log::info!("{line}");
+        log::info!("server: {line}");
     }
     if !kernel::has_proc() {
         log::warn!("{NO_PROC_WARNING}");

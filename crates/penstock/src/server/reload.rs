@@ -57,7 +57,7 @@ impl Server {
     /// The same after the reload that is under way, if any.
     pub(crate) async fn reload_after_current(self: &Arc<Self>) -> Result<String, String> {
         if self.is_upgrading.load(Ordering::Relaxed) {
-            log::info!("reload: waits for the end of the upgrade under way");
+            log::info!("reload: waiting for the upgrade in progress");
         }
         let _only = self.reload_lock.lock().await;
         if self.successor() != 0 {
@@ -75,7 +75,7 @@ impl Server {
         let result = match self.try_reload().await {
             Ok(done) => self.restart_changed_apps(done).await,
             Err(error) => {
-                log::error!("reload: refused, nothing was changed\n{error}");
+                log::error!("reload: failed, the configuration is unchanged\n{error}");
                 Err(error)
             }
         };
@@ -210,13 +210,13 @@ impl Server {
                 let (name, dir) = (app.name(), &app.config().dir);
                 match code::find_change_since(dir, app.code_since(), &apart) {
                     Ok(Some(file)) => {
-                        log::info!("{name}: {} has changed", file.display());
+                        log::info!("{name}: code changed: {}", file.display());
                         true
                     }
                     Ok(None) => false,
                     Err(error) => {
                         let dir = dir.display();
-                        log::warn!("{name}: its code was not looked at: {error} in {dir}");
+                        log::warn!("{name}: cannot check for changed code: {error} (dir={dir})");
                         false
                     }
                 }
@@ -224,7 +224,7 @@ impl Server {
             apps.into_iter().filter(has_changed).collect()
         };
         pool.run(look).await.unwrap_or_else(|error| {
-            log::warn!("reload: nobody looked whether code has changed: {error}");
+            log::warn!("reload: cannot check for changed code: {error}");
             Vec::new()
         })
     }

@@ -51,12 +51,12 @@ impl Server {
         }
         if !failed.is_empty() {
             let failed = failed.join("; ");
-            log::error!("logs: {failed}: written on as before");
+            log::error!("logs: reopen failed: {failed}. The open files stay in use");
             return Err(failed);
         }
         let done = match done.is_empty() {
-            true => "no log is a file".to_owned(),
-            false => format!("opened {}", done.join(" and ")),
+            true => "nothing to reopen".to_owned(),
+            false => format!("reopened {}", done.join(" and ")),
         };
         log::info!("logs: {done}");
         Ok(done)

@@ -53,13 +53,13 @@ impl Server {
         let open = format!("{} connections open", self.edge.open_connections());
         match self.successor() {
             0 => {
-                log::info!("stopping: {open}");
+                log::info!("server: stopping: {open}");
                 self.options.manager.notify_stopping(&open);
                 self.hurry_predecessor();
             }
             // To the service manager this is not the end. New administrators meet the other one.
             heir => {
-                log::info!("stopping: process {heir} serves, {open} here");
+                log::info!("server: stopping: process {heir} has taken over, {open} here");
                 self.close_internal_listeners();
             }
         }
@@ -68,7 +68,7 @@ impl Server {
             let late = soon.max(clock::now() + upgrade_timeout);
             tokio::select! {
                 () = self.drain_requests_and_streams(soon, late) => finished = Some(late),
-                _ = signals.wait_for_haste(&self) => log::info!("stopping: within {timeout:?}, as asked"),
+                _ = signals.wait_for_haste(&self) => log::info!("server: stopping: remaining time reduced to {timeout:?}"),
             }
         }
         if finished.is_none() {
@@ -79,17 +79,17 @@ impl Server {
             }
         }
         let deadline = finished.unwrap_or_else(|| {
-            log::warn!("stopping at once, as asked again");
+            log::warn!("server: stopping now: second stop request");
             clock::now()
         });
         let left = self.edge.drain.running_count();
         if left > 0 {
-            log::warn!("{left} connections cut");
+            log::warn!("server: {left} connections closed before their requests were complete");
         }
         tokio::select! {
             () = self.drain_apps(deadline) => {}
             // What still runs dies with this process.
-            () = signals.wait_for_second_stop(&self) => log::warn!("stopping at once, as asked again"),
+            () = signals.wait_for_second_stop(&self) => log::warn!("server: stopping now: second stop request"),
         }
         if let Some(bus) = self.hub_service.bus() {
             // From now on who still publishes is told so (503); all that was taken before goes out.
@@ -116,11 +116,11 @@ impl Server {
             clock::timeout(UPGRADE_ABORT_TIMEOUT, self.reload_lock.lock()).await;
         }
         if let Err(error) = self.options.launcher.stop() {
-            log::warn!("the launcher has not ended: {error}");
+            log::warn!("server: the launcher did not exit: {error}");
         }
         let heir = Some(self.successor()).filter(|&heir| heir != 0);
         penstock_apps::end_orphans(heir.as_slice());
-        log::info!("stopped");
+        log::info!("server: stopped");
     }
 
     /// Accepts no more administrators and probes.
@@ -158,7 +158,9 @@ impl Server {
         drop(running);
         // Ends when every one has dropped its end.
         if clock::timeout_at(until, ended.recv()).await.is_none() {
-            log::error!("an application's processes do not end; the server ends without them");
+            log::error!(
+                "server: application processes did not exit, the server exits without them"
+            );
         }
     }
 
@@ -179,7 +181,7 @@ impl Server {
             if finished.is_none() && soon < late {
                 let open = self.edge.open_connections();
                 log::info!(
-                    "stopping: {open} connections still open, for long requests and streams"
+                    "server: stopping: waiting for long requests and streams (connections={open})"
                 );
                 let finished = clock::timeout_at(late, self.requests_finished());
                 let apps = async {
@@ -241,7 +243,7 @@ impl Server {
             .min(MIN_STREAM_END_INTERVAL.saturating_mul(held));
         let deadline = clock::now() + over + STREAM_CLOSE_TIMEOUT;
         if clock::timeout_at(deadline, hub.drain(over)).await.is_none() {
-            log::warn!("{} held connections cut", hub.counters().held);
+            log::warn!("server: {} open streams closed", hub.counters().held);
         }
     }
 

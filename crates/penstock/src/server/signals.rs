@@ -78,7 +78,7 @@ impl WatchedSignal {
             self.last_logged = Some(now);
             let (name, who) = (self.name, server.describe_sender(sender));
             log::error!(
-                "ignored {name} from {who}: an application has no say in the server's life"
+                "server: {name} from {who} ignored: application processes cannot control the server"
             );
         }
     }
@@ -139,7 +139,7 @@ impl Server {
         let name = |pid: u32| signals::process_name(pid).unwrap_or_else(|| "gone".to_owned());
         if sender.is_of_predecessor {
             return format!(
-                "process {pid} ({}), which the server before this one has started",
+                "process {pid} ({}), which the previous server started",
                 name(pid)
             );
         }

@@ -81,8 +81,8 @@ impl Server {
                 log::info!("upgrade: {follows}");
                 self.stop();
             }
-            Err(error) if self.is_draining() => log::warn!("upgrade: given up: {error}"),
-            Err(error) => log::error!("upgrade: given up, this server goes on\n{error}"),
+            Err(error) if self.is_draining() => log::warn!("upgrade: aborted: {error}"),
+            Err(error) => log::error!("upgrade: failed, this server continues to serve\n{error}"),
         }
         result.map(|follows| follows.to_string())
     }
@@ -90,8 +90,8 @@ impl Server {
     /// What keeps a reload or an upgrade from beginning.
     pub(super) fn describe_running_change(&self) -> String {
         match self.is_upgrading.load(Ordering::Relaxed) {
-            true => "an upgrade is under way".to_owned(),
-            false => "a reload is under way".to_owned(),
+            true => "an upgrade is in progress".to_owned(),
+            false => "a reload is in progress".to_owned(),
         }
     }
 
@@ -108,7 +108,7 @@ impl Server {
         };
         let is_there = || std::os::unix::process::parent_id() == old;
         if is_there() {
-            log::info!("upgrade: waits for the end of process {old}, the server before this one");
+            log::info!("upgrade: waiting for the previous server to exit (pid={old})");
             self.hurry_predecessor();
         }
         let deadline =
@@ -119,7 +119,7 @@ impl Server {
             }
             if clock::now() > deadline {
                 return Err(format!(
-                    "process {old}, the server before this one, still finishes what it has"
+                    "process {old}, the previous server, still finishes its requests"
                 ));
             }
             clock::sleep(POLL_INTERVAL).await;
@@ -149,10 +149,10 @@ impl Server {
             return;
         }
         match SignalTarget::to_predecessor(old).map(|way| way.map(|way| way.stop())) {
-            Ok(Some(Ok(()))) => log::info!("process {old}, the server before this one, is to end"),
+            Ok(Some(Ok(()))) => log::info!("upgrade: previous server asked to stop (pid={old})"),
             Ok(None) => {}
             Ok(Some(Err(error))) | Err(error) => {
-                log::warn!("process {old}, the server before this one, is not told: {error}");
+                log::warn!("upgrade: cannot signal the previous server: {error} (pid={old})");
             }
         }
     }
@@ -192,7 +192,7 @@ impl Server {
         });
         let mut new = started.await.map_err(|error| error.to_string())??;
         let pid = new.pid;
-        log::info!("upgrade: process {pid} boots");
+        log::info!("upgrade: new server starting (pid={pid})");
         let (tail, silent) = self.copy_successor_output(&new);
         let ready = tokio::select! {
             ready = self.hand_over_and_wait_ready(&line, deadline) => ready,
@@ -353,7 +353,7 @@ impl Server {
         let pid = new.pid;
         match new.signal_target() {
             Ok(reach) => drop(self.successor_channel.set(reach)),
-            Err(error) => log::warn!("upgrade: process {pid} hears nothing from here: {error}"),
+            Err(error) => log::warn!("upgrade: cannot notify the new server: {error} (pid={pid})"),
         }
         self.successor_pid.store(pid, Ordering::Relaxed);
         if self.is_draining() {
@@ -401,8 +401,10 @@ impl Server {
     ) {
         let heir = self.successor();
         match self.successor_channel.get().map(send) {
-            Some(Ok(())) => log::info!("{what} passed on to process {heir}, which serves"),
-            Some(Err(error)) => log::error!("{what} does not reach process {heir}: {error}"),
+            Some(Ok(())) => log::info!("upgrade: {what} forwarded to the new server (pid={heir})"),
+            Some(Err(error)) => log::error!(
+                "upgrade: cannot forward {what} to the new server: {error} (pid={heir})"
+            ),
             None => {}
         }
     }
@@ -412,7 +414,10 @@ impl Server {
 async fn log_successor_exit(mut new: Successor) {
     process::wait_for_exit(&new.exit).await;
     if let Ok(Some(exit)) = new.try_exit() {
-        log::error!("process {}, which serves, has ended: {exit}", new.pid);
+        log::error!(
+            "upgrade: the new server (process {}) exited: {exit}",
+            new.pid
+        );
     }
 }
 

@@ -152,7 +152,7 @@ fn connections_leave_descriptors_to_others() {
     let server = site.serve_after("ulimit -Sn 100; ulimit -Hn 160", &[]);
     // 160, less 64 and an eighth.
     server.wait_log(
-        "at most 76 connections from clients: 160 open files, less 84 that are kept for servers, \
+        "at most 76 client connections: 160 open files, less 84 that are kept for servers, \
          workers and files (limits.connections = 100000)",
     );
     let silent: Vec<RawClient> = (0..300).map(|_| server.connect()).collect();

@@ -210,7 +210,7 @@ fn an_application_and_whatever_it_starts_are_refused() {
         let answer = tricked(&server, &format!("{way}tcp"), &admin, &post("/stop"));
         assert!(answer.starts_with("HTTP/1.1 403 "), "{way}: {answer}");
     }
-    server.wait_log("an application has no say in the server's life");
+    server.wait_log("application processes cannot control the server");
     // By what its parent has left it is known all the same.
     server.wait_log("refused site[");
     let status = server.admin_json();
@@ -597,7 +597,7 @@ fn without_a_folder_of_its_own_it_serves_and_says_what_is_missing() {
     server.wait_ready("site");
     let _ = std::fs::remove_dir(&folder);
     server.wait_log("/tmp/penstock-54321: belongs to user 12345");
-    server.wait_log("set server.control to a path");
+    server.wait_log("Set server.control_socket to a path");
     assert!(server.admin_json()["control"].is_null());
     assert_eq!(server.get("/").status, 200);
     let admin = format!("127.0.0.1:{}", server.admin_port());

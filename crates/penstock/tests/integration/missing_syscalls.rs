@@ -249,6 +249,6 @@ fn a_read_only_file_system_without_temporary_folder_is_named_and_the_rest_serves
     let Some(server) = site.serve_with_mounts(mounts, &[]) else {
         return;
     };
-    server.wait_log("limits.temp_dir: cannot write /mnt: Read-only file system");
+    server.wait_log("cannot write limits.temp_dir /mnt: Read-only file system");
     assert_eq!(server.get("/a.txt").text(), "a");
 }

@@ -133,7 +133,7 @@ fn a_reload_takes_up_changed_code_one_process_at_a_time_and_nobody_is_refused() 
     let site = site("processes = 2");
     let server = serve(&site);
     reload(&server);
-    assert!(!server.log().contains("has changed"), "{}", server.log());
+    assert!(!server.log().contains("code changed"), "{}", server.log());
     let answers = under_load(&server, || {
         site.write("app.py", code("two"));
         reload(&server);
@@ -523,7 +523,7 @@ def app(environ, start):
         });
         let (code, _, complained) = verb(&server, &["reload"]);
         assert!(
-            code == 1 && complained.contains("a reload is under way"),
+            code == 1 && complained.contains("a reload is in progress"),
             "{code} {complained}"
         );
         assert_eq!(server.get("/").text(), "one");

@@ -258,7 +258,7 @@ fn a_request_in_progress_is_finished_by_the_server_that_began_it() {
     });
     server.signal(Signal::USR2);
     server.wait_log("upgrade: process ");
-    server.wait_log(" serves, ");
+    server.wait_log(" has taken over");
     let heir = SuccessorProcess::of(&server);
     assert!(server.exited().is_none(), "a request is still in progress");
     // What was open before is answered once more, with the word that it was the last time.
@@ -292,10 +292,10 @@ fn an_upgrade_waits_until_the_server_before_is_gone() {
     let first = pid_now(&server);
     std::thread::scope(|scope| {
         let second = scope.spawn(|| upgrade(&server, &[]));
-        server.wait_log("upgrade: waits for the end of process ");
+        server.wait_log("upgrade: waiting for the previous server to exit (pid=");
         let refused = server.admin("POST", "/reload");
         assert_eq!(refused.status, 409);
-        assert!(refused.text().contains("an upgrade is under way"));
+        assert!(refused.text().contains("an upgrade is in progress"));
         assert!(server.exited().is_none() && pid_now(&server) == first);
         server.site().write("open", "");
         inside.expect_status(200);
@@ -417,11 +417,11 @@ fn one_change_at_a_time() {
     std::fs::set_permissions(&hangs, std::fs::Permissions::from_mode(0o755)).unwrap();
     std::thread::scope(|scope| {
         let first = scope.spawn(|| upgrade(&server, &["--binary", "hangs"]));
-        server.wait_log("boots");
+        server.wait_log("new server starting");
         for (path, word) in [("/upgrade", "an upgrade"), ("/reload", "an upgrade")] {
             let refused = server.admin("POST", path);
             assert_eq!(refused.status, 409, "{path}");
-            assert!(refused.text().contains(&format!("{word} is under way")));
+            assert!(refused.text().contains(&format!("{word} is in progress")));
         }
         assert_eq!(first.join().unwrap().0, Some(1));
     });

@@ -179,7 +179,7 @@ function processesText(app) {
     app.last_failure ? `last failure: ${app.last_failure}` : "",
     boundsText(app),
     recycled.length > 0 ? `replaced: ${recycled.join(", ")}` : "",
-    app.restarting ? "a restart is under way" : "",
+    app.restarting ? "a restart is in progress" : "",
     app.restart_error ? "the last restart was given up" : "",
   ].filter(Boolean).join(" · ");
 }

@@ -118,7 +118,7 @@ fn no_mapping_where_mincore_is_unreliable() {
 
 #[test]
 fn nothing_is_mapped_where_addresses_are_bounded() {
-    const NAME: &str = "pages::tests::nothing_is_mapped_where_addresses_are_bounded";
+    const NAME: &str = "page_cache::tests::nothing_is_mapped_where_addresses_are_bounded";
     const BOUNDED: &str = "PENSTOCK_TEST_BOUNDED";
     if std::env::var_os(BOUNDED).is_some() {
         let refused = ResidencyMapping::new(&written_file(), BYTES).unwrap_err();

@@ -166,7 +166,8 @@ fn what_whom_it_becomes_cannot_use_is_named() {
     set(site.dir(), 0o777);
     set(&site.dir().join("penstock.toml"), 0o600);
     let server = site.serve(&[]);
-    server.wait_log("penstock.toml: Permission denied (os error 13); no reload or upgrade");
+    server
+        .wait_log("penstock.toml: Permission denied (os error 13). Reloads and upgrades will fail");
     server.wait_ready("site");
     server.signal(Signal::TERM);
     assert_eq!(server.wait_exit(PATIENCE).code(), Some(0));

@@ -75,7 +75,7 @@ fn a_stream_outlives_the_time_of_a_stop_after_an_upgrade() {
     assert_eq!(upgrade(&server, &[]).0, Some(0), "{}", server.log());
     let heir = SuccessorProcess::of(&server);
     let left = wait_until_one_is_left(&workers);
-    server.wait_log("stopping: 1 connections still open, for long requests and streams");
+    server.wait_log("stopping: waiting for long requests and streams (connections=1)");
     assert!(server.exited().is_none());
     finish(&server, stream, left);
     assert_eq!(server.wait_exit(PATIENCE).code(), Some(0));
@@ -89,7 +89,7 @@ fn a_stop_of_the_new_server_ends_the_old_one_in_the_time_of_a_stop() {
     let heir = SuccessorProcess::of(&server);
     wait_until_one_is_left(&workers);
     heir.end();
-    server.wait_log("stopping: within 200ms, as asked");
+    server.wait_log("stopping: remaining time reduced to 200ms");
     assert_eq!(server.wait_exit(PATIENCE).code(), Some(0));
     let cut = stream.read_to_end();
     assert!(

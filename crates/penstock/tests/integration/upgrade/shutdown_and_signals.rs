@@ -34,8 +34,8 @@ fn begin_slowly(server: &Server) -> i32 {
     server.signal(Signal::USR2);
     let pid = eventually(PATIENCE, "the new server boots", || {
         let log = server.log();
-        let (_, rest) = log.split_once("upgrade: process ")?;
-        rest.split_once(" boots")?.0.parse::<i32>().ok()
+        let (_, rest) = log.split_once("upgrade: new server starting (pid=")?;
+        rest.split_once(')')?.0.parse::<i32>().ok()
     });
     eventually(PATIENCE, "and its application", || {
         server.site().dir().join(format!("boots-{pid}")).exists()
@@ -57,7 +57,7 @@ fn a_stop_ends_an_upgrade_too() {
     eventually(PATIENCE, "the new one is gone", || !is_alive(new));
     assert!(std::net::TcpStream::connect(("127.0.0.1", server.port())).is_err());
     assert!(!server.site().dir().join("front.sock").exists());
-    server.wait_log("upgrade: given up: the new server was ended: the server is stopping");
+    server.wait_log("upgrade: aborted: the new server was ended: the server is stopping");
     let log = server.log();
     assert!(!log.contains(&format!("left process {new} ")), "{log}");
 }
@@ -109,9 +109,9 @@ fn a_reload_that_an_upgrade_keeps_waiting_reaches_the_server_that_serves() {
     let server = serve("");
     let new = begin_slowly(&server);
     server.signal(Signal::HUP);
-    server.wait_log("reload: waits for the end of the upgrade");
+    server.wait_log("reload: waiting for the upgrade in progress");
     std::fs::remove_file(server.site().dir().join("slow")).unwrap();
-    server.wait_log(&format!("SIGHUP passed on to process {new}"));
+    server.wait_log(&format!("SIGHUP forwarded to the new server (pid={new})"));
     // What it has written beside its code is taken for code.
     server.wait_log("reload: application site restarted");
     let heir = SuccessorProcess::of(&server);
@@ -135,7 +135,7 @@ fn applications_of_neither_server_have_a_say_in_the_other() {
     let path = format!("/signal/{}/SIGTERM", pid_now(&server));
     kept.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
     assert_eq!(kept.expect_status(200).text(), old.to_string());
-    server.wait_log("the server before this one has started");
+    server.wait_log("which the previous server started");
     assert_eq!(server.wait_exit(PATIENCE).code(), Some(0));
     assert_eq!(server.get("/").status, 200);
     heir.end();

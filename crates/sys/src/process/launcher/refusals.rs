@@ -115,7 +115,7 @@ impl std::fmt::Display for RefusedCall {
         write!(f, " by process {pid} ({program})")?;
         f.write_str(match target {
             Target::None => ": applications may not look into other processes or change the system",
-            _ => ": an application has no say in the server's life",
+            _ => ": application processes cannot control the server",
         })?;
         match self.count {
             0 | 1 => Ok(()),
@@ -572,8 +572,8 @@ mod tests {
         let kill = refused(libc::SYS_kill, Target::Everyone, Some(9));
         assert_eq!(
             kill.to_string(),
-            "kill with signal 9 to all processes by process 1234 (python3): an application has no say \
-             in the server's life"
+            "kill with signal 9 to all processes by process 1234 (python3): application processes \
+             cannot control the server"
         );
         let mut ptrace = refused(libc::SYS_ptrace, Target::None, None);
         ptrace.count = 7;
