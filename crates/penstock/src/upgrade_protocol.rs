@@ -227,7 +227,7 @@ pub(crate) struct UpgradeOutcome {
 
 impl std::fmt::Display for UpgradeOutcome {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "process {} has taken over", self.pid)?;
+        write!(f, "process {} serves", self.pid)?;
         match &self.new_admin {
             None => Ok(()),
             Some(Some(admin)) => write!(f, "{ADMIN_AT}{}", address_text(admin)),
@@ -574,7 +574,7 @@ mod tests {
                 new_admin: admin,
             }
             .to_string();
-            assert!(told.starts_with("process 7 has taken over"));
+            assert!(told.starts_with("process 7 serves"));
             let again = UpgradeOutcome::parse_new_admin(&told);
             assert_eq!(
                 UpgradeOutcome {

@@ -258,7 +258,7 @@ fn a_request_in_progress_is_finished_by_the_server_that_began_it() {
     });
     server.signal(Signal::USR2);
     server.wait_log("upgrade: process ");
-    server.wait_log(" has taken over");
+    server.wait_log(" serves");
     let heir = SuccessorProcess::of(&server);
     assert!(server.exited().is_none(), "a request is still in progress");
     // What was open before is answered once more, with the word that it was the last time.
