@@ -10,8 +10,8 @@
 //! its loops. Other threads cache nothing.
 //!
 //! # Invariants
-//! - A block whose layout has a class was allocated by the C library with the size of that class,
-//!   on any thread, so that any thread may cache or free it.
+//! - A block with a layout that has a class was allocated by the C library with the size of that
+//!   class, on any thread, so that any thread may cache or free it.
 
 #![expect(
     unsafe_code,

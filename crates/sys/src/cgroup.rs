@@ -325,7 +325,7 @@ impl Group {
     }
 }
 
-/// Finds the cgroups in which children can be created, and what is missing for that.
+/// Finds the cgroups in which children can be created, and the missing controllers.
 fn find_parents(plans: &[GroupPlan]) -> (Vec<Parent>, Vec<MissingController>) {
     let mut parents: Vec<Parent> = Vec::new();
     let mut missing = Vec::new();

@@ -20,12 +20,12 @@ use rustix::pipe::{SpliceFlags, splice, vmsplice};
 use rustix::process::PidfdFlags;
 use rustix::time::{TimerfdClockId, TimerfdFlags};
 
-/// A missing call, and its replacement.
+/// A missing call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MissingCall {
     /// Its name.
     pub name: &'static str,
-    /// What is different without it.
+    /// Its replacement.
     pub fallback: &'static str,
 }
 

@@ -9,8 +9,8 @@
 //!
 //! - A directory is removed only if this user owns it, no other user may enter it, and it is not
 //!   locked.
-//! - Only sockets that have the name of one of ours, and files whose names begin with that, are
-//!   removed from it: a directory with anything else stays.
+//! - Only sockets with names of ours, and plain files with such a name and a suffix, are removed
+//!   from it: a directory with anything else stays.
 //! - No link is followed.
 
 use std::fs::DirBuilder;
@@ -120,8 +120,8 @@ fn remove_own_files(folder: &OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether it is a socket named by a number and `.sock`, or a plain file whose name continues such
-/// a name: programs put locks beside their sockets.
+/// Whether it is a socket named by a number and `.sock`, or a plain file with a name that continues
+/// such a name: programs put locks beside their sockets.
 fn is_own_file(folder: std::os::fd::BorrowedFd<'_>, name: &[u8]) -> bool {
     let digits = name.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let Some(rest) = name[digits..].strip_prefix(SOCKET_SUFFIX) else {

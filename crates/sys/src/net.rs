@@ -1,7 +1,8 @@
-//! Sockets: listening, accepting, one-call reads and writes, and descriptors that travel with bytes.
+//! Sockets: listening, accepting, single-call reads and writes, and descriptors that are sent with
+//! bytes.
 //!
-//! All descriptors made here are non-blocking and close-on-exec. Used by `runtime`'s listener and
-//! stream (which add readiness) and by `apps` for the socketpairs of its workers.
+//! All descriptors created here are non-blocking and close-on-exec. Used by `runtime`'s listener
+//! and stream (which add readiness) and by `apps` for the socketpairs of its workers.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -19,14 +20,14 @@ use rustix::net::{
 
 pub use rustix::net::Shutdown;
 
-/// Length of a listener's queue of connections not yet accepted; the kernel caps it at
-/// `net.core.somaxconn` (4096 by default).
+/// Length of a listener's accept queue; the kernel caps it at `net.core.somaxconn` (4096 by
+/// default).
 const BACKLOG: i32 = 4096;
 
 /// Opens a TCP listener that shares its port with the other loops' listeners (`SO_REUSEPORT`).
 ///
 /// # Errors
-/// What `socket`, `bind` or `listen` say, for example address in use or permission denied.
+/// Those of `socket`, `bind` or `listen`, for example address in use or permission denied.
 pub fn listen_tcp(address: SocketAddr) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() {
         AddressFamily::INET
@@ -50,13 +51,13 @@ pub fn listen_tcp(address: SocketAddr) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Tells whether somebody already listens on `address`: binds it once without sharing the port.
+/// Checks that no other socket listens on `address`: binds it once without sharing the port.
 ///
-/// `SO_REUSEPORT` lets a second server of the same user join a port silently; a start that means to
-/// be the only one asks here first.
+/// `SO_REUSEPORT` lets a second server of the same user join a port silently; a start that requires
+/// to be the only one calls this first.
 ///
 /// # Errors
-/// What `bind` says, address in use above all.
+/// Those of `bind`, address in use above all.
 pub fn check_tcp_free(address: SocketAddr) -> io::Result<()> {
     if address.port() == 0 {
         return Ok(());
@@ -75,16 +76,16 @@ pub fn check_tcp_free(address: SocketAddr) -> io::Result<()> {
     Ok(())
 }
 
-/// The address a TCP listener really has (port 0 resolved).
+/// Returns the real address of a TCP listener (port 0 resolved).
 ///
 /// # Errors
-/// What `getsockname` says.
+/// Those of `getsockname`.
 pub fn local_address(listener: &OwnedFd) -> io::Result<SocketAddr> {
     TcpListener::from(listener.try_clone()?).local_addr()
 }
 
-/// Opens a TCP listener for `port` on every address of the machine, IPv6 and IPv4; on those of IPv4 alone where
-/// there is no IPv6. It shares its port as [`listen_tcp`]'s does.
+/// Opens a TCP listener for `port` on every address of the machine, IPv6 and IPv4; only IPv4 where
+/// there is no IPv6. Shares its port like [`listen_tcp`].
 ///
 /// # Errors
 /// As [`listen_tcp`].
@@ -101,7 +102,7 @@ pub fn listen_port(port: u16) -> io::Result<OwnedFd> {
     }
 }
 
-/// As [`check_tcp_free`], for [`listen_port`].
+/// Like [`check_tcp_free`], for [`listen_port`].
 ///
 /// # Errors
 /// As [`check_tcp_free`].
@@ -117,14 +118,14 @@ pub fn check_port_free(port: u16) -> io::Result<()> {
     }
 }
 
-/// Whether a port may be another socket's as well.
+/// Whether a port may be shared with other sockets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Sharing {
     Allowed,
     Refused,
 }
 
-/// An IPv6 socket that takes IPv4 too.
+/// Binds an IPv6 socket that accepts IPv4 too.
 fn bind_port(port: u16, sharing: Sharing) -> Result<OwnedFd, Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::INET6, SocketType::STREAM, flags, None)?;
@@ -137,8 +138,9 @@ fn bind_port(port: u16, sharing: Sharing) -> Result<OwnedFd, Errno> {
     Ok(socket)
 }
 
-/// Whether an error means that this machine, or a sandbox, has no IPv6: it is not built in or loaded
-/// (`EAFNOSUPPORT`, systemd's `RestrictAddressFamilies` too), or switched off (`EADDRNOTAVAIL`).
+/// Whether an error means that this machine, or a sandbox, has no IPv6: it is not built in or
+/// loaded (`EAFNOSUPPORT`, also systemd's `RestrictAddressFamilies`), or disabled
+/// (`EADDRNOTAVAIL`).
 fn has_no_ipv6(error: Errno) -> bool {
     matches!(
         error,
@@ -146,24 +148,24 @@ fn has_no_ipv6(error: Errno) -> bool {
     )
 }
 
-/// Who may connect to a Unix listener.
+/// Access to a Unix listener.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SocketAccess {
-    /// The permissions of its file; none is what the umask leaves of all.
+    /// The permissions of its file; `None` is all that the umask allows.
     pub mode: Option<u32>,
-    /// The owner's number; none is this process's user.
+    /// The owner's uid; `None` is this process's user.
     pub user: Option<u32>,
-    /// The group's number; none is this process's.
+    /// The group's gid; `None` is this process's.
     pub group: Option<u32>,
 }
 
-/// Opens a Unix listener at `path`. A socket file that nobody listens on is removed first, so a
-/// crash never blocks the next start; a live one is an error, and so is any other file. Nobody can connect
-/// before the file's permissions and owner are what `access` says.
+/// Opens a Unix listener at `path`. A stale socket file is removed first, so a crash never blocks
+/// the next start; a live one is an error, and so is any other file. Connections are possible only
+/// after the file's permissions and owner are as `access` says.
 ///
 /// # Errors
-/// `AddrInUse` when another process listens there, `AlreadyExists` when something else is there, otherwise
-/// what `bind` or `chown` say.
+/// `AddrInUse` when another process listens there, `AlreadyExists` when there is another file,
+/// otherwise those of `bind` or `chown`.
 pub fn listen_unix(path: &Path, access: SocketAccess) -> io::Result<OwnedFd> {
     let (socket, file) = bind_unix(path)?;
     let opened =
@@ -176,11 +178,11 @@ pub fn listen_unix(path: &Path, access: SocketAccess) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Sets permissions and owner of the file of a Unix socket: of that file and no other, whatever stands at
-/// its path by then.
+/// Sets permissions and owner of a Unix socket's file: of that file only, even if its path is
+/// replaced meanwhile.
 ///
 /// # Errors
-/// There is no socket, or what `chown` or `chmod` say.
+/// There is no socket, or those of `chown` or `chmod`.
 pub fn set_socket_access(path: &Path, access: SocketAccess) -> io::Result<()> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, flags, Mode::empty())?;
@@ -201,7 +203,7 @@ pub fn set_socket_access(path: &Path, access: SocketAccess) -> io::Result<()> {
         let mode = Mode::from_raw_mode(mode);
         let by_descriptor = format!("/proc/self/fd/{}", file.as_raw_fd());
         match rustix::fs::chmod(by_descriptor, mode) {
-            // No /proc: by its name, which was a socket a moment ago.
+            // Without /proc: by its path, which was a socket a moment ago.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS) => rustix::fs::chmod(path, mode)?,
             done => done?,
         }
@@ -209,11 +211,11 @@ pub fn set_socket_access(path: &Path, access: SocketAccess) -> io::Result<()> {
     Ok(())
 }
 
-/// How often a file in the way is removed that comes back.
+/// How often a stale file that reappears is removed.
 const MAX_BIND_TRIES: usize = 3;
 
-/// A socket that is bound and does not listen yet; nobody takes what is in its way at the same time as long
-/// as the second value lives.
+/// Binds a socket that does not listen yet. While the second value lives, no other server removes a
+/// stale file at that path.
 fn bind_unix(path: &Path) -> io::Result<(OwnedFd, Option<OwnedFd>)> {
     let address = SocketAddrUnix::new(path)?;
     let lock = lock_dir(path);
@@ -230,14 +232,14 @@ fn bind_unix(path: &Path) -> io::Result<(OwnedFd, Option<OwnedFd>)> {
     Err(io::ErrorKind::AddrInUse.into())
 }
 
-/// Between two looks at a folder that somebody else has locked.
+/// Delay between two attempts to lock a directory.
 const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// For how many looks.
+/// Maximum number of attempts.
 const MAX_LOCK_POLLS: usize = 200;
 
-/// Two servers that start at once must not each take the other's new socket for a stale one. A folder that
-/// cannot be locked is used without.
+/// Two servers that start at once must not each take the other's new socket for a stale one. A
+/// directory that cannot be locked is used without.
 fn lock_dir(path: &Path) -> Option<OwnedFd> {
     let folder = path.parent().filter(|folder| *folder != Path::new(""));
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -258,7 +260,7 @@ fn lock_dir(path: &Path) -> Option<OwnedFd> {
     None
 }
 
-/// Removes a socket file that nobody listens on; gone already is as well.
+/// Removes a stale socket file; succeeds if there is none.
 fn remove_stale_socket(path: &Path) -> io::Result<()> {
     let look = || rustix::fs::lstat(path);
     let found = match look() {
@@ -275,10 +277,10 @@ fn remove_stale_socket(path: &Path) -> io::Result<()> {
     match rustix::net::connect(&probe, &SocketAddrUnix::new(path)?) {
         Err(Errno::CONNREFUSED) => {}
         Err(Errno::NOENT) => return Ok(()),
-        // It listens, its queue is full, or it is of another kind or another's.
+        // It listens, its queue is full, it is of another kind, or belongs to another user.
         Ok(()) | Err(_) => return Err(io::ErrorKind::AddrInUse.into()),
     }
-    // What was looked at, not what has come since.
+    // Only the file that was checked, not one that has replaced it since.
     let now = look()?;
     let is_same = (now.st_dev, now.st_ino, now.st_ctime, now.st_ctime_nsec)
         == (
@@ -293,7 +295,7 @@ fn remove_stale_socket(path: &Path) -> io::Result<()> {
     Ok(rustix::fs::unlink(path)?)
 }
 
-/// Where an accepted connection comes from.
+/// The origin of an accepted connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PeerAddress {
     /// A TCP peer.
@@ -303,21 +305,21 @@ pub enum PeerAddress {
 }
 
 impl PeerAddress {
-    /// A TCP peer. An IPv4 peer of a socket for both families has a mapped address; everybody is to
-    /// see the IPv4 one.
+    /// Creates the address of a TCP peer. An IPv4 peer of a dual-stack socket has a mapped address,
+    /// which is turned into its IPv4 address.
     #[must_use]
     pub fn tcp(address: SocketAddr) -> Self {
         Self::Tcp(SocketAddr::new(address.ip().to_canonical(), address.port()))
     }
 }
 
-/// Whether an address is one of the loopback, IPv4 in IPv6 included.
+/// Whether an address is a loopback address, including IPv4-mapped ones.
 #[must_use]
 pub fn is_loopback(address: SocketAddr) -> bool {
     address.ip().to_canonical().is_loopback()
 }
 
-/// Takes one connection; sets `TCP_NODELAY` on TCP.
+/// Accepts one connection; sets `TCP_NODELAY` on TCP.
 ///
 /// # Errors
 /// `WouldBlock` when none waits; `EMFILE`/`ENFILE` when descriptors ran out.
@@ -327,7 +329,7 @@ pub fn accept(listener: BorrowedFd<'_>) -> io::Result<(OwnedFd, PeerAddress)> {
     let tcp = address.and_then(|a| SocketAddr::try_from(a).ok());
     match tcp {
         Some(mut address) => {
-            // An IPv4 client of a listener of both families has its IPv4 address, whoever looks at it.
+            // An IPv4 client of a dual-stack listener gets its IPv4 address.
             if let canonical @ IpAddr::V4(_) = address.ip().to_canonical() {
                 address.set_ip(canonical);
             }
@@ -338,12 +340,12 @@ pub fn accept(listener: BorrowedFd<'_>) -> io::Result<(OwnedFd, PeerAddress)> {
     }
 }
 
-/// Lets the kernel probe the peer of a TCP connection on which nothing is on its way: first after
-/// `idle`, then every `interval`. The connection breaks when the peer refuses a probe, or leaves
-/// `count` unanswered.
+/// Lets the kernel probe the peer of a TCP connection that is silent: first after `idle`, then
+/// every `interval`. The connection breaks when the peer refuses a probe, or leaves `count`
+/// unanswered.
 ///
 /// # Errors
-/// What `setsockopt` says; of a socket that is not TCP's, that there is no such option.
+/// Those of `setsockopt`; a socket that is not TCP has no such option.
 pub fn enable_keepalive(
     socket: BorrowedFd<'_>,
     idle: Duration,
@@ -356,33 +358,34 @@ pub fn enable_keepalive(
     Ok(sockopt::set_socket_keepalive(socket, true)?)
 }
 
-/// Whether the kernel spaces out what a TCP socket sends, or a listener's connections will (`bbr`).
+/// Whether the kernel paces what a TCP socket, or a listener's connections, send (`bbr`).
 #[must_use]
 pub fn is_paced(socket: impl AsFd) -> bool {
     sockopt::tcp_congestion(socket).is_ok_and(|name| is_pacing(&name))
 }
 
-/// Whether a congestion control of that name needs what it sends to be spaced out.
+/// Whether this congestion control requires pacing.
 fn is_pacing(congestion_control: &str) -> bool {
     congestion_control.starts_with("bbr")
 }
 
-/// Lets a TCP socket that is not connected yet, or a listener's connections to come, send as fast as their peers read:
-/// for those over the loopback. There is no network whose queues a pace could spare, but each piece waits for a timer: 1 GB
-/// took eight times the processor's time, and three times as long. `reno` does not pace, and is allowed to everybody
-/// (tcp(7)). A connection that was paced once stays so.
+/// Disables pacing for a TCP socket that is not connected yet, or for a listener's future
+/// connections. It is meant for loopback: pacing spares no network queue there, but each
+/// piece waits for a timer, and 1 GB took eight times the processor time, and three times as long.
+/// `reno` does not pace, and any user may select it (tcp(7)). A connection that was paced
+/// once stays so.
 ///
 /// # Errors
-/// What `setsockopt` says.
+/// Those of `setsockopt`.
 pub fn stop_pacing(socket: impl AsFd) -> io::Result<()> {
     Ok(sockopt::set_tcp_congestion(socket, "reno")?)
 }
 
-/// Begins a TCP connection with `TCP_NODELAY`, over the loopback not [paced](stop_pacing); it is made when the socket
-/// becomes writable and [`connect_result`] says so.
+/// Begins a TCP connection with `TCP_NODELAY`, over loopback not [paced](stop_pacing). It is
+/// established when the socket becomes writable and [`connect_result`] succeeds.
 ///
 /// # Errors
-/// What `socket` or `connect` say at once, for example that no route or no port is left.
+/// Immediate errors of `socket` or `connect`, for example that no route or no port is left.
 pub fn connect_tcp(address: SocketAddr) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() {
         AddressFamily::INET
@@ -392,7 +395,7 @@ pub fn connect_tcp(address: SocketAddr) -> io::Result<OwnedFd> {
     let socket = stream_socket(family)?;
     sockopt::set_tcp_nodelay(&socket, true)?;
     if is_loopback(address) && is_paced(&socket) {
-        // Where that is forbidden it is only slower.
+        // Where this is forbidden, the connection is only slower.
         let _ = stop_pacing(&socket);
     }
     match rustix::net::connect(&socket, &address) {
@@ -404,17 +407,17 @@ pub fn connect_tcp(address: SocketAddr) -> io::Result<OwnedFd> {
 /// Connects to the Unix socket at `path`.
 ///
 /// # Errors
-/// `WouldBlock` when the listener's queue is full, otherwise what `connect` says.
+/// `WouldBlock` when the listener's queue is full, otherwise those of `connect`.
 pub fn connect_unix(path: &Path) -> io::Result<OwnedFd> {
     let socket = stream_socket(AddressFamily::UNIX)?;
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
     Ok(socket)
 }
 
-/// How a connection ended that was begun by [`connect_tcp`]; ask once the socket is writable.
+/// Returns the result of [`connect_tcp`]; call it once the socket is writable.
 ///
 /// # Errors
-/// Why it was not made.
+/// Why the connection failed.
 pub fn connect_result(socket: BorrowedFd<'_>) -> io::Result<()> {
     sockopt::socket_error(socket)?.map_err(io::Error::from)
 }
@@ -429,8 +432,8 @@ fn stream_socket(family: AddressFamily) -> io::Result<OwnedFd> {
     )?)
 }
 
-/// A connected pair of Unix stream sockets. The first is non-blocking (ours), the second blocking
-/// (for a worker process); both close-on-exec.
+/// Creates a connected pair of Unix stream sockets. The first is non-blocking (ours), the second
+/// blocking (for a worker process); both are close-on-exec.
 ///
 /// # Errors
 /// `EMFILE` and the like.
@@ -445,16 +448,16 @@ pub fn worker_socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((ours, theirs))
 }
 
-/// Reads what is there into `buffer`; 0 is the end of the stream.
+/// Reads available bytes into `buffer`; 0 is the end of the stream.
 ///
 /// # Errors
-/// `WouldBlock` when nothing is there; `ConnectionReset` and the like.
+/// `WouldBlock` when there are none; `ConnectionReset` and the like.
 pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<usize> {
     let (count, _) = rustix::net::recv(socket, buffer, RecvFlags::empty())?;
     Ok(count)
 }
 
-/// Looks whether a byte is there without taking it; 0 is the end of the stream.
+/// Checks for a byte without taking it; 0 is the end of the stream.
 ///
 /// # Errors
 /// As [`receive`].
@@ -464,7 +467,7 @@ pub fn peek(socket: BorrowedFd<'_>) -> io::Result<usize> {
     Ok(count)
 }
 
-/// As [`receive`], and takes descriptors that travel with the bytes (at most four a message).
+/// Like [`receive`], and receives descriptors that come with the bytes (at most four a message).
 ///
 /// # Errors
 /// As [`receive`].
@@ -492,12 +495,13 @@ pub fn receive_with_descriptors(
 /// Writes a prefix of `buffer`, never raising SIGPIPE.
 ///
 /// # Errors
-/// `WouldBlock` when the socket takes nothing now; `BrokenPipe` when the peer is gone.
+/// `WouldBlock` when the socket is full; `BrokenPipe` when the peer is gone.
 pub fn send(socket: BorrowedFd<'_>, buffer: &[u8]) -> io::Result<usize> {
     Ok(rustix::net::send(socket, buffer, SendFlags::NOSIGNAL)?)
 }
 
-/// As [`send`], and lets the kernel keep it back for what follows at once (`MSG_MORE`).
+/// Like [`send`], but lets the kernel hold the bytes back for more that follows at once
+/// (`MSG_MORE`).
 ///
 /// # Errors
 /// As [`send`].
@@ -520,7 +524,8 @@ pub fn send_vectored(socket: BorrowedFd<'_>, buffers: &[IoSlice<'_>]) -> io::Res
     )?)
 }
 
-/// As [`receive`], and says which process sent the bytes, when the kernel tells ([`enable_sender_credentials`]).
+/// Like [`receive`], and returns which process sent the bytes, if enabled
+/// ([`enable_sender_credentials`]).
 ///
 /// # Errors
 /// As [`receive`].
@@ -545,10 +550,11 @@ pub fn receive_with_sender(
     Ok((message.bytes, sender))
 }
 
-/// From now on the kernel says who sent what comes to this Unix socket (`SO_PASSCRED`).
+/// Makes the kernel report the sending process of later messages to this Unix socket
+/// (`SO_PASSCRED`).
 ///
 /// # Errors
-/// What `setsockopt` says.
+/// Those of `setsockopt`.
 pub fn enable_sender_credentials(socket: &OwnedFd) -> io::Result<()> {
     Ok(sockopt::set_socket_passcred(socket, true)?)
 }
@@ -565,10 +571,10 @@ pub fn send_descriptor(
     send_descriptors(socket, bytes, &[descriptor])
 }
 
-/// Most descriptors that [`send_descriptors`] takes.
+/// Maximum number of descriptors that [`send_descriptors`] sends.
 pub const MAX_DESCRIPTORS: usize = 64;
 
-/// As [`send_descriptor`], with up to [`MAX_DESCRIPTORS`] of them.
+/// Like [`send_descriptor`], with up to [`MAX_DESCRIPTORS`] of them.
 ///
 /// # Errors
 /// As [`send`]; `InvalidInput` when there are too many.
@@ -596,20 +602,20 @@ pub fn send_descriptors(
     )?)
 }
 
-/// Makes the coming close a reset (`SO_LINGER` 0), so that the peer cannot take a cut message for a
-/// whole one.
+/// Makes the coming close a reset (`SO_LINGER` 0), so that the peer cannot take a truncated message
+/// for a complete one.
 ///
 /// # Errors
-/// What `setsockopt` says.
+/// Those of `setsockopt`.
 pub fn reset_on_close(socket: impl AsFd) -> io::Result<()> {
     Ok(sockopt::set_socket_linger(socket, Some(Duration::ZERO))?)
 }
 
-/// Lets the kernel break a TCP connection whose peer takes nothing of what was sent for `time`, at least a
+/// Makes the kernel break a TCP connection whose peer acknowledges nothing for `time`, at least a
 /// second (`TCP_USER_TIMEOUT`).
 ///
 /// # Errors
-/// What `setsockopt` says; a Unix socket has no such thing.
+/// Those of `setsockopt`; a Unix socket has no such option.
 pub fn set_user_timeout(socket: impl AsFd, time: Duration) -> io::Result<()> {
     // The kernel reads it as a signed number.
     let most = i32::MAX.unsigned_abs();
@@ -618,12 +624,12 @@ pub fn set_user_timeout(socket: impl AsFd, time: Duration) -> io::Result<()> {
     Ok(sockopt::set_tcp_user_timeout(socket, milliseconds)?)
 }
 
-/// Lets the kernel ask a TCP peer that was silent for `idle` whether it is there still, and then four times
-/// as often (`SO_KEEPALIVE`). At least a second, at most nine hours. How long it asks before it breaks
-/// the connection is [`set_user_timeout`]'s.
+/// Makes the kernel probe a TCP peer that was silent for `idle`, and then four times as often
+/// (`SO_KEEPALIVE`). At least a second, at most nine hours. [`set_user_timeout`] determines when
+/// the connection breaks.
 ///
 /// # Errors
-/// What `setsockopt` says; a Unix socket has no such thing.
+/// Those of `setsockopt`; a Unix socket has no such option.
 pub fn enable_keepalive_after(socket: impl AsFd, idle: Duration) -> io::Result<()> {
     let (shortest, longest) = (Duration::from_secs(1), Duration::from_secs(9 * 3600));
     let idle = idle.clamp(shortest, longest);
@@ -633,10 +639,11 @@ pub fn enable_keepalive_after(socket: impl AsFd, idle: Duration) -> io::Result<(
     Ok(sockopt::set_socket_keepalive(socket, true)?)
 }
 
-/// Bytes written to a socket that its peer has not taken yet (`SIOCOUTQ`): for TCP, not acknowledged.
+/// Bytes written to a socket that its peer has not received yet (`SIOCOUTQ`): for TCP, not
+/// acknowledged.
 ///
 /// # Errors
-/// What `ioctl` says.
+/// Those of `ioctl`.
 pub fn unsent_bytes(socket: BorrowedFd<'_>) -> io::Result<u64> {
     let mut count: libc::c_int = 0;
     #[expect(unsafe_code, reason = "an ioctl that no safe wrapper offers")]
@@ -649,10 +656,10 @@ pub fn unsent_bytes(socket: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(u64::try_from(count).unwrap_or(0))
 }
 
-/// Ends one or both directions of a connection.
+/// Shuts down one or both directions of a connection.
 ///
 /// # Errors
-/// `NotConnected` when the peer is gone already.
+/// `NotConnected` when the peer is gone.
 pub fn shutdown(socket: impl AsFd, how: Shutdown) -> io::Result<()> {
     Ok(rustix::net::shutdown(socket, how)?)
 }
@@ -690,7 +697,7 @@ mod tests {
         stop_pacing(&listener).unwrap();
         let ours = connect_tcp(address).unwrap();
         let (theirs, _) = accept(listener.as_fd()).unwrap();
-        // It goes from a listener to its connections.
+        // Connections inherit it from the listener.
         assert_eq!(sockopt::tcp_congestion(&theirs).unwrap(), "reno");
         assert!(!is_paced(&ours));
         let (unix, _) = worker_socket_pair().unwrap();
@@ -765,7 +772,7 @@ mod tests {
         assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
     }
 
-    /// A folder for sockets, gone with its test.
+    /// A directory for sockets, removed with its test.
     struct TempDir(std::path::PathBuf);
 
     impl TempDir {

@@ -1,9 +1,10 @@
-//! The page cache: what of an open file is in memory, sending it from there, and what kind of file
-//! system it lies on.
+//! The page cache: residency of an open file, sending it from memory, and the kind of its file
+//! system.
 //!
-//! Called by `runtime`'s files that are sent. Nothing here waits for a disk except [`file_system_kind`]
-//! (which may ask a network file system's server) and [`send_file`] where pages are missing: the
-//! caller asks first. Which of these calls a file system supports differs; each says so by an error.
+//! Called by `runtime`'s files that are sent. Only [`file_system_kind`] (which may contact a
+//! network file system's server) and [`send_file`] (where pages are missing: the caller checks
+//! first) may wait for a disk. File systems support different calls; an unsupported one returns an
+//! error.
 
 mod mapping;
 
@@ -22,12 +23,13 @@ use crate::kernel;
 
 pub use self::mapping::ResidencyMapping;
 
-/// How many pages of the `len` bytes at `at` the page cache holds (`cachestat(2)`, since Linux 6.5).
-/// Pages whose reading is still under way count as well; a `len` of 0 is up to the file's end.
+/// Returns how many pages of the `len` bytes at `at` the page cache holds (`cachestat(2)`, since
+/// Linux 6.5). Pages that are still being read count as well; a `len` of 0 means up to the end of
+/// the file.
 ///
 /// # Errors
-/// `Unsupported` or `ENOSYS` where kernel or file system have no such count, `PermissionDenied` where
-/// a sandbox forbids the call.
+/// `Unsupported` or `ENOSYS` where the kernel or file system does not count, `PermissionDenied`
+/// where a sandbox forbids the call.
 #[cfg(not(any(target_arch = "mips", target_arch = "mips64")))]
 pub fn cached_pages(file: &File, at: u64, len: u64) -> io::Result<u64> {
     use std::os::fd::AsRawFd;
@@ -56,7 +58,7 @@ pub fn cached_pages(file: &File, at: u64, len: u64) -> io::Result<u64> {
     }
 }
 
-/// As on the other architectures, on which the call has another number: never known here.
+/// The call has another number on these architectures: always unsupported.
 ///
 /// # Errors
 /// Always.
@@ -65,23 +67,23 @@ pub fn cached_pages(_file: &File, _at: u64, _len: u64) -> io::Result<u64> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// The bytes of a page.
+/// Size of a page in bytes.
 #[must_use]
 pub fn page_bytes() -> u64 {
     rustix::param::page_size() as u64
 }
 
-/// Tells the kernel not to read ahead on this descriptor: else a read next to what is in memory would
-/// begin to read more, and wait for a disk that is busy.
+/// Tells the kernel not to read ahead on this descriptor: otherwise a read next to resident pages
+/// would start to read more, and wait for a busy disk.
 ///
 /// # Errors
-/// For what has no pages.
+/// For files without pages.
 pub fn advise_random_access(file: &File) -> io::Result<()> {
     Ok(rustix::fs::fadvise(file, 0, None, Advice::Random)?)
 }
 
-/// How many blocks disks have read for this thread, at its calls (not where it waited for what others read); 0 where the
-/// kernel does not count them. Takes half a microsecond.
+/// Returns how many blocks disks have read for this thread's calls (not where it waited for reads
+/// of others); 0 where the kernel does not count them. Takes half a microsecond.
 #[must_use]
 pub fn blocks_read() -> u64 {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
@@ -94,19 +96,21 @@ pub fn blocks_read() -> u64 {
     u64::try_from(usage.ru_inblock).unwrap_or(0)
 }
 
-/// Drops from the page cache what of the file was written back already.
+/// Drops the clean pages of the file from the page cache.
 ///
 /// # Errors
-/// For what has no pages.
+/// For files without pages.
 pub fn drop_cached_pages(file: &File) -> io::Result<()> {
     Ok(rustix::fs::fadvise(file, 0, None, Advice::DontNeed)?)
 }
 
-/// Marks pages that were just read as used once more. The kernel drops first what was used only once: a page becomes
-/// active at its second use (with Linux' two lists; with its generations it is moved up a tier). `WILLNEED` and
-/// `readahead` do not count as a use. Blocks where pages are not in memory any more: they are read again.
+/// Marks pages that were just read as used again. The kernel evicts pages used only once first: a
+/// page becomes active at its second use (with Linux' two lists; with its generations it moves up a
+/// tier). `WILLNEED` and `readahead` do not count as a use. Blocks where pages are not in memory
+/// any more: they are read again.
 ///
-/// It takes 15 us for each 128 pages (to read a byte of each takes 150 us): they are handed to `/dev/null` by reference.
+/// It takes 15 us for each 128 pages (reading a byte of each takes 150 us): they are sent to
+/// `/dev/null` by reference.
 ///
 /// # Errors
 /// The disk's; where `/dev/null` cannot be opened.
@@ -124,23 +128,24 @@ pub fn mark_pages_used(file: &File, at: u64, len: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Sends up to `len` bytes at `at` from the page cache to a socket (`sendfile`); 0 is the file's end.
+/// Sends up to `len` bytes at `at` from the page cache to a socket (`sendfile`); 0 is the end of
+/// the file.
 ///
 /// # Errors
-/// `WouldBlock` when the socket takes nothing now; the connection's error; the disk's.
+/// `WouldBlock` when the socket is full; the connection's error; the disk's.
 pub fn send_file(socket: BorrowedFd<'_>, file: &File, at: u64, len: usize) -> io::Result<usize> {
     if !kernel::has_sendfile() {
         return copy_to(socket, file, at, len);
     }
     let mut end = at;
     match rustix::fs::sendfile(socket, file, Some(&mut end), len) {
-        // File systems that map no files (FUSE with direct I/O).
+        // File systems that cannot map files (FUSE with direct I/O).
         Err(Errno::INVAL) => copy_to(socket, file, at, len),
         sent => Ok(sent?),
     }
 }
 
-/// [`send_file`] by way of a buffer, of at most so much as a socket usually takes at once.
+/// [`send_file`] through a buffer, limited to what a socket usually accepts at once.
 fn copy_to(socket: BorrowedFd<'_>, file: &File, at: u64, len: usize) -> io::Result<usize> {
     let mut buffer = vec![0; len.min(MAX_COPY_BYTES)];
     let count = rustix::io::pread(file, &mut buffer, at)?;
@@ -152,10 +157,10 @@ fn copy_to(socket: BorrowedFd<'_>, file: &File, at: u64, len: usize) -> io::Resu
 
 const MAX_COPY_BYTES: usize = 64 << 10;
 
-/// Reads `len` bytes at `at`; fewer only at the file's end. Blocks.
+/// Reads `len` bytes at `at`; fewer only at the end of the file. Blocks.
 ///
 /// # Errors
-/// What `pread` says.
+/// Those of `pread`.
 pub fn read_whole_at(file: &File, at: u64, len: usize) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(len);
     while bytes.len() < len {
@@ -170,50 +175,51 @@ pub fn read_whole_at(file: &File, at: u64, len: usize) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Which file, on which mount of which file system, and which state of it: one that was written since is
-/// another.
+/// Identity of a file in one state, on one mount of a file system: after a write it is another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FileIdentity {
     /// The file system it is on.
     pub mount: MountId,
-    /// Its number there.
+    /// Its inode number there.
     pub inode: u64,
     /// When it was last changed: seconds since the epoch, and nanoseconds.
     pub changed_at: (i64, u32),
     /// Its length.
     pub bytes: u64,
-    /// Whose it is.
+    /// Its owner and permissions.
     pub access: FileAccess,
 }
 
-/// Who may do what with a file. The kernel tells what is in memory of a file only to who may write it or owns it.
+/// Owner and permissions of a file. The kernel reports residency only to processes that may write
+/// the file or own it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FileAccess {
-    /// The owner's number.
+    /// The owner's uid.
     pub user: u32,
-    /// The group's.
+    /// The group's gid.
     pub group: u32,
     /// Type and permissions, as in `st_mode`.
     pub mode: u16,
 }
 
-/// A file system where it is mounted. A device number alone may come back for another file system once
-/// the first is gone; a mount's number does not, as far as the kernel (6.8) has such.
+/// A mounted file system. A device number alone may be reused for another file system; a unique
+/// mount id is not, if the kernel (6.8) has such ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MountId {
     /// The device's number.
     pub device: (u32, u32),
-    /// The mount's number; 0 where the kernel does not tell.
+    /// The mount's id; 0 where the kernel does not report it.
     pub mount: u64,
 }
 
 /// `STATX_MNT_ID_UNIQUE`, which is ignored where it is not known.
 const MOUNT_UNIQUE: u32 = 0x4000;
 
-/// Which file it is now, from what is in memory (`statx` without asking a server): the loop may call it.
+/// Returns the file's present identity, from memory (`statx` without asking a server): an event
+/// loop may call it.
 ///
 /// # Errors
-/// What `statx` says.
+/// Those of `statx`.
 pub fn file_identity(file: impl AsFd) -> io::Result<FileIdentity> {
     let wanted = StatxFlags::INO
         | StatxFlags::CTIME
@@ -236,17 +242,18 @@ pub fn file_identity(file: impl AsFd) -> io::Result<FileIdentity> {
     })
 }
 
-/// The length of a regular file, `None` for anything else. From what is in memory, as [`file_identity`].
+/// Returns the length of a regular file, `None` for anything else. From memory, as
+/// [`file_identity`].
 ///
 /// # Errors
-/// What `statx` says.
+/// Those of `statx`.
 pub fn regular_file_size(file: impl AsFd) -> io::Result<Option<u64>> {
     let found = stat_cached(file, StatxFlags::TYPE | StatxFlags::SIZE)?;
     let kind = FileType::from_raw_mode(found.access.mode.into());
     Ok((kind == FileType::RegularFile).then_some(found.bytes))
 }
 
-/// What is asked of a file, by `statx` or in its place.
+/// Metadata of a file, from `statx` or `fstat`.
 struct FileState {
     device: (u32, u32),
     mount: u64,
@@ -279,8 +286,8 @@ fn stat_cached(file: impl AsFd, wanted: StatxFlags) -> io::Result<FileState> {
     })
 }
 
-/// As [`stat_cached`] where a sandbox has no `statx`: a network file system may ask its server, and no mount
-/// is told.
+/// Like [`stat_cached`] where a sandbox has no `statx`: a network file system may ask its server,
+/// and the mount is unknown.
 fn stat_by_fstat(file: impl AsFd) -> io::Result<FileState> {
     let found = rustix::fs::fstat(file)?;
     let device = found.st_dev;
@@ -304,33 +311,34 @@ fn stat_by_fstat(file: impl AsFd) -> io::Result<FileState> {
     })
 }
 
-/// Whether the file has no name left: it is gone with its last descriptor, and closing that frees its
-/// blocks, which takes a while. From what is in memory, as [`file_identity`].
+/// Returns whether the file is unlinked: it is deleted with its last descriptor, and closing that
+/// frees its blocks, which takes a while. From memory, as [`file_identity`].
 ///
 /// # Errors
-/// What `statx` says.
+/// Those of `statx`.
 pub fn is_unlinked(file: impl AsFd) -> io::Result<bool> {
     Ok(stat_cached(file, StatxFlags::NLINK)?.links == 0)
 }
 
-/// What kind of file system something lies on, as far as it matters to a loop.
+/// The kind of a file system, as far as it matters to an event loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileSystemKind {
-    /// Has no disk: what is in it is in memory.
+    /// In memory, without a disk.
     Memory,
-    /// On a local disk, with the kernel's page cache: once open and in memory, nothing waits.
+    /// On a local disk, with the kernel's page cache: access to open, resident files does not wait.
     Disk,
-    /// In layers over others, mostly local ones (a container's overlay): what is in memory is in theirs.
+    /// Layers over other file systems, mostly local ones (a container's overlay), which hold the
+    /// pages.
     Layered,
-    /// Any other: each call may ask a server or a process.
+    /// Any other: each call may contact a server or a process.
     Other,
 }
 
-/// What kind of file system it lies on; `Other` where a sandbox forbids to ask. May block on
-/// network file systems.
+/// Returns the kind of the file's file system; `Other` where a sandbox forbids the call. May block
+/// on network file systems.
 ///
 /// # Errors
-/// What `fstatfs` says.
+/// Those of `fstatfs`.
 pub fn file_system_kind(file: impl AsFd) -> io::Result<FileSystemKind> {
     let magic = match rustix::fs::fstatfs(file) {
         Err(error) if kernel::is_denied(error) => return Ok(FileSystemKind::Other),
@@ -339,15 +347,15 @@ pub fn file_system_kind(file: impl AsFd) -> io::Result<FileSystemKind> {
     Ok(kind_of_magic(u64::try_from(magic).unwrap_or(0)))
 }
 
-/// What kind of file system a folder lies on, and its size in bytes; 0 where it has none, as a tmpfs
-/// without a bound. May block on network file systems.
+/// Returns the kind of a directory's file system, and its size in bytes; 0 where it has none, as a
+/// tmpfs without a limit. May block on network file systems.
 ///
 /// # Errors
-/// What `statfs` says.
+/// Those of `statfs`.
 pub fn dir_space(folder: &Path) -> io::Result<(FileSystemKind, u64)> {
     let found = rustix::fs::statfs(folder)?;
     let number = |value| u64::try_from(value).unwrap_or(0);
-    // A file system without fragments may say none.
+    // A file system without fragments may report 0.
     let unit = match number(found.f_frsize) {
         0 => number(found.f_bsize),
         size => size,
@@ -367,7 +375,7 @@ fn kind_of_magic(magic: u64) -> FileSystemKind {
     }
 }
 
-// From statfs(2). Only those are named that are known to keep the promises of their kind.
+// From statfs(2). Only file systems that are known to fit their kind are listed.
 const TMPFS: u64 = 0x0102_1994;
 const RAMFS: u64 = 0x8584_58f6;
 const EXT: u64 = 0xef53;

@@ -1,9 +1,12 @@
-//! Memory of which sockets send the pages themselves, without a copy for each client.
+//! Memory pages that are sent to sockets by reference, without a copy for each client.
 //!
-//! Called by `runtime`'s arena. A [`PageRegion`] is one mapping in which each [`Extent`] has whole pages of its own; a
-//! [`SplicePipe`] hands them to a socket (`vmsplice`, then `splice`). What must stay true: the bytes of an extent are written
-//! once, before anybody sees them, and its pages are given back to the kernel before its place is taken again. The
-//! kernel keeps pages that a socket still sends; the place has new ones by then.
+//! Called by `runtime`'s arena. A [`PageRegion`] is one mapping in which each [`Extent`] has whole
+//! pages of its own; a [`SplicePipe`] moves them to a socket (`vmsplice`, then `splice`).
+//!
+//! # Invariants
+//! - The bytes of an extent are written once, before they are shared.
+//! - The pages of an extent are returned to the kernel before its range is reused. The kernel keeps
+//!   pages that a socket still sends; the range has new ones by then.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -21,7 +24,7 @@ use rustix::process::Resource;
 use crate::page_cache::page_bytes;
 use crate::resource_limits::read_limit;
 
-/// A part of the address space. It takes memory only where there are extents.
+/// A range of the address space. It uses memory only where there are extents.
 #[derive(Debug)]
 pub struct PageRegion {
     base: NonNull<u8>,
@@ -30,16 +33,16 @@ pub struct PageRegion {
     free_extents: Mutex<FreeExtents>,
 }
 
-// SAFETY: the mapping is not bound to a thread. It is read through extents, which do not overlap, and written only by
-// the thread that makes one.
+// SAFETY: the mapping is not bound to a thread. It is read through extents, which do not overlap,
+// and written only by the thread that makes one.
 #[expect(unsafe_code, reason = "a pointer to a mapping of its own")]
 unsafe impl Send for PageRegion {}
-// SAFETY: as above; which places are taken is behind the lock.
+// SAFETY: as above; allocation is behind the lock.
 #[expect(unsafe_code, reason = "a pointer to a mapping of its own")]
 unsafe impl Sync for PageRegion {}
 
-/// Some bytes in a region. The memory is given back when it is dropped, which takes about a tenth of a millisecond for
-/// each megabyte.
+/// Some bytes in a region. Dropping it frees the memory, which takes about a tenth of a millisecond
+/// for each megabyte.
 #[derive(Debug)]
 pub struct Extent {
     region: Arc<PageRegion>,
@@ -48,11 +51,12 @@ pub struct Extent {
 }
 
 impl PageRegion {
-    /// An empty one of `bytes`, in whole pages. It is not inherited by a forked process, and no part of a core dump.
+    /// Creates an empty region of `bytes`, in whole pages. It is not inherited by a forked process,
+    /// and no part of a core dump.
     ///
     /// # Errors
-    /// `Unsupported` where the process's memory is bounded (`RLIMIT_AS`, `RLIMIT_DATA`): all of the region would
-    /// count. When the system promises no more memory than there is.
+    /// `Unsupported` where the process's memory is limited (`RLIMIT_AS`, `RLIMIT_DATA`): all of the
+    /// region would count. When the system does not overcommit memory.
     pub fn new(bytes: u64) -> io::Result<Arc<Self>> {
         let is_bounded = |resource| read_limit(resource).is_ok_and(|limit| limit.current.is_some());
         if is_bounded(Resource::As) || is_bounded(Resource::Data) {
@@ -63,7 +67,7 @@ impl PageRegion {
         let bytes = round_up_to_pages(bytes).ok_or(io::ErrorKind::OutOfMemory)?;
         let access = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a new mapping, at a place that the kernel chooses.
+        // SAFETY: a new mapping, at an address that the kernel chooses.
         #[expect(unsafe_code, reason = "mapping memory")]
         let at = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, access, flags)? };
         let region = Self {
@@ -71,16 +75,16 @@ impl PageRegion {
             bytes,
             free_extents: Mutex::new(FreeExtents::new(bytes)),
         };
-        // A part of a large page that is given back stays taken until the rest is, too.
+        // A freed part of a huge page stays allocated until the rest is freed, too.
         for advice in [
             Advice::LinuxNoHugepage,
             Advice::LinuxDontFork,
             Advice::LinuxDontDump,
         ] {
-            // SAFETY: the whole of the new mapping, what is in it stays as it is.
+            // SAFETY: the whole of the new mapping; its content is not changed.
             #[expect(unsafe_code, reason = "advice takes a pointer")]
             match unsafe { madvise(at, bytes, advice) } {
-                // A kernel without large pages.
+                // A kernel without huge pages.
                 Err(Errno::INVAL) => {}
                 advised => advised?,
             }
@@ -88,7 +92,8 @@ impl PageRegion {
         Ok(Arc::new(region))
     }
 
-    /// Copies `pieces`, one behind the other, into an extent; `None` when the region has no room for it.
+    /// Copies `pieces`, one behind the other, into an extent; `None` when the region has no room
+    /// for it.
     ///
     /// # Errors
     /// When there is no memory.
@@ -101,21 +106,21 @@ impl PageRegion {
         else {
             return Ok(None);
         };
-        // Gives the place back if there is no memory.
+        // Releases its range if there is no memory.
         let extent = Extent {
             region: Arc::clone(self),
             start,
             len,
         };
         match self.advise(start, extent.allocated_bytes(), Advice::LinuxPopulateWrite) {
-            // Linux before 5.14: each page comes as it is written to.
+            // Linux before 5.14: each page is allocated as it is written.
             Err(Errno::INVAL) => {}
             populated => populated?,
         }
         let mut at = start;
         for piece in pieces {
-            // SAFETY: within the extent, whose length is the sum of theirs, which is within the mapping and which
-            // nobody else has: no reference to its bytes was made yet.
+            // SAFETY: within the extent, whose length is the sum of theirs, which is within the
+            // mapping and has no other owner: no reference to its bytes was made yet.
             #[expect(unsafe_code, reason = "writing to mapped memory")]
             unsafe {
                 std::ptr::copy_nonoverlapping(
@@ -129,7 +134,7 @@ impl PageRegion {
         Ok(Some(extent))
     }
 
-    /// Bytes that extents have taken.
+    /// Bytes in use by extents.
     #[must_use]
     pub fn used_bytes(&self) -> u64 {
         let free: usize = self.free_extents().by_start.values().sum();
@@ -143,10 +148,10 @@ impl PageRegion {
     }
 
     fn advise(&self, start: usize, bytes: usize, advice: Advice) -> Result<(), Errno> {
-        // Step by step: meanwhile nobody else in this process gets or frees memory.
+        // In steps: during a call no other thread of this process allocates or frees memory.
         for step in (0..bytes).step_by(STEP_BYTES) {
-            // SAFETY: a part of the mapping. Only `DontNeed` changes what it holds, for extents that nobody has any
-            // more.
+            // SAFETY: a part of the mapping. Only `DontNeed` changes its content, for extents that
+            // have no owner any more.
             #[expect(unsafe_code, reason = "advice takes a pointer")]
             unsafe {
                 let at = self.base.add(start + step).as_ptr().cast();
@@ -157,7 +162,7 @@ impl PageRegion {
     }
 }
 
-/// What is taken or given back in one call: about a tenth of a millisecond.
+/// Bytes that are allocated or freed in one call: about a tenth of a millisecond.
 const STEP_BYTES: usize = 1 << 20;
 
 impl Drop for PageRegion {
@@ -170,18 +175,18 @@ impl Drop for PageRegion {
 }
 
 impl Extent {
-    /// What it holds.
+    /// Its content.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: within the mapping, which lives as long as the extent; written before the extent was handed out and
-        // not since.
+        // SAFETY: within the mapping, which lives as long as the extent; written before the extent
+        // was returned and not since.
         #[expect(unsafe_code, reason = "reading mapped memory")]
         unsafe {
             std::slice::from_raw_parts(self.region.base.add(self.start).as_ptr(), self.len)
         }
     }
 
-    /// Up to `len` of them from `at` on; none behind the end.
+    /// Up to `len` bytes from `at` on; none beyond the end.
     #[must_use]
     pub fn part(&self, at: u64, len: usize) -> &[u8] {
         let at = usize::try_from(at).unwrap_or(usize::MAX);
@@ -197,25 +202,26 @@ impl Extent {
 impl Drop for Extent {
     fn drop(&mut self) {
         let bytes = self.allocated_bytes();
-        // Where the kernel keeps the pages (`mlockall`) they may still be on their way: nobody gets the place then.
+        // Where the kernel keeps the pages (`mlockall`) they may still be being sent: then the
+        // range is not reused.
         if (self.region.advise(self.start, bytes, Advice::LinuxDontNeed)).is_ok() {
             self.region.free_extents().release(self.start, bytes);
         }
     }
 }
 
-/// Whole pages, at least one.
+/// Rounds up to whole pages, at least one.
 fn round_up_to_pages(bytes: usize) -> Option<usize> {
     let page = usize::try_from(page_bytes()).ok()?;
     bytes.max(1).checked_next_multiple_of(page)
 }
 
-/// What of a region is free.
+/// The free ranges of a region.
 #[derive(Debug)]
 struct FreeExtents {
-    /// How many bytes from where; none touches another.
+    /// Length by start; no two are adjacent.
     by_start: BTreeMap<usize, usize>,
-    /// The same, by how many.
+    /// The same, by length.
     by_bytes: BTreeSet<(usize, usize)>,
 }
 
@@ -227,7 +233,7 @@ impl FreeExtents {
         }
     }
 
-    /// Takes so many bytes from the smallest hole that has them.
+    /// Allocates `bytes` from the smallest free extent that is large enough.
     fn allocate(&mut self, bytes: usize) -> Option<usize> {
         let &(hole, start) = self.by_bytes.range((bytes, 0)..).next()?;
         self.remove(start, hole);
@@ -262,34 +268,35 @@ impl FreeExtents {
     }
 }
 
-/// Hands pages to sockets. Empty between two calls.
+/// Moves pages to sockets. Empty between two calls.
 #[derive(Debug)]
 pub struct SplicePipe {
     reader: OwnedFd,
     writer: OwnedFd,
 }
 
-/// What a pipe is asked to hold, within what everybody may ask for.
+/// Requested pipe capacity, within what any user may request.
 const MAX_PIPE_BYTES: usize = 256 * 1024;
 
 impl SplicePipe {
-    /// An empty one; takes two descriptors.
+    /// Creates an empty pipe; uses two descriptors.
     ///
     /// # Errors
     /// When there are no more descriptors.
     pub fn new() -> io::Result<Self> {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-        // One that stays small needs more calls.
+        // A smaller pipe needs more calls.
         let _ = fcntl_setpipe_size(&writer, MAX_PIPE_BYTES);
         Ok(Self { reader, writer })
     }
 
-    /// Sends up to `len` bytes of an extent from `at` on; 0 is its end. Fewer tell nothing about why: try again. The
-    /// pipe comes back unless something is left in it that the socket did not take.
+    /// Sends up to `len` bytes of an extent from `at` on; 0 is its end. A shorter result has no
+    /// special meaning: try again. The pipe is returned unless bytes are left in it that the socket
+    /// did not accept.
     ///
     /// # Errors
-    /// `WouldBlock` when the socket takes nothing now; the connection's error; `Unsupported` where the system has no
-    /// such calls or no memory for them: the bytes can be copied.
+    /// `WouldBlock` when the socket is full; the connection's error; `Unsupported` where the system
+    /// has no such calls or no memory for them: the bytes can be copied.
     pub fn send(
         self,
         socket: BorrowedFd<'_>,
@@ -320,13 +327,14 @@ impl SplicePipe {
         (Ok(done), Some(self))
     }
 
-    /// Puts references to pages of the extent into the empty pipe; of how many bytes, more than none.
+    /// Puts references to pages of the extent into the empty pipe; returns how many bytes, at least
+    /// one.
     fn fill_from(&self, extent: &Extent, at: u64, len: usize) -> Result<usize, Errno> {
         let slices = [IoSliceRaw::from_slice(
             extent.part(at, len.min(MAX_PIPE_BYTES)),
         )];
-        // SAFETY: the pages of an extent are never written again, and the kernel keeps them as long as it refers to
-        // them.
+        // SAFETY: the pages of an extent are never written again, and the kernel keeps them as
+        // long as it refers to them.
         #[expect(unsafe_code, reason = "the kernel keeps references to the pages")]
         match unsafe { vmsplice(&self.writer, &slices, SpliceFlags::NONBLOCK) }? {
             0 => Err(Errno::INVAL),
@@ -335,7 +343,7 @@ impl SplicePipe {
     }
 }
 
-/// What is not the connection's is a reason to send a copy.
+/// Errors that are not the connection's are a reason to send a copy.
 fn copy_instead_error(error: Errno) -> io::Error {
     match error {
         Errno::INVAL | Errno::NOSYS | Errno::PERM | Errno::ACCESS | Errno::NOMEM | Errno::FAULT => {
@@ -474,7 +482,7 @@ mod tests {
     fn unsupported_sockets_differ_from_full_ones() {
         let region = PageRegion::new(1).unwrap();
         let extent = region.store(&[b"bytes"]).unwrap().unwrap();
-        // A file for appending takes nothing from a pipe (splice(2)).
+        // A file opened for appending accepts nothing from a pipe (splice(2)).
         let path = std::env::temp_dir().join(format!("penstock-pages-{}", std::process::id()));
         let mut options = std::fs::File::options();
         let file = options.append(true).create_new(true).open(&path).unwrap();

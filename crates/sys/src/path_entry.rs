@@ -1,7 +1,7 @@
-//! One entry of a path, held by a descriptor: what is looked at is what is used, whatever its name
-//! leads to by then.
+//! One entry of a path, held by a descriptor: the entry that was checked is the one that is used,
+//! even if its name is replaced meanwhile.
 //!
-//! Used by `penstock` to walk to a program that is to follow the server.
+//! Used by `penstock` to walk to the program of the next server.
 //!
 //! # Invariants
 //! - A symbolic link is never followed: it is an entry like any other.
@@ -14,26 +14,26 @@ use std::os::unix::ffi::OsStringExt;
 
 use rustix::fs::{CWD, Mode, OFlags};
 
-/// A file, folder or symbolic link that can be looked at, gone on from and executed, but not read.
+/// A file, directory or symbolic link that can be inspected, traversed and executed, but not read.
 #[derive(Debug)]
 pub struct PathEntry(File);
 
 const FLAGS: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 impl PathEntry {
-    /// The root folder.
+    /// Opens the root directory.
     ///
     /// # Errors
-    /// What `open` says.
+    /// Those of `open`.
     pub fn root() -> io::Result<Self> {
         let root = rustix::fs::openat(CWD, "/", FLAGS, Mode::empty())?;
         Ok(Self(root.into()))
     }
 
-    /// What has that name in this folder.
+    /// Opens the entry of that name in this directory.
     ///
     /// # Errors
-    /// What `openat` says.
+    /// Those of `openat`.
     pub fn open(&self, name: &OsStr) -> io::Result<Self> {
         let entry = rustix::fs::openat(&self.0, name, FLAGS, Mode::empty())?;
         Ok(Self(entry.into()))
@@ -42,15 +42,15 @@ impl PathEntry {
     /// Owner, permissions and kind.
     ///
     /// # Errors
-    /// What `fstat` says.
+    /// Those of `fstat`.
     pub fn metadata(&self) -> io::Result<Metadata> {
         self.0.metadata()
     }
 
-    /// Where this symbolic link leads.
+    /// The target of this symbolic link.
     ///
     /// # Errors
-    /// What `readlinkat` says, for example that it is no link.
+    /// Those of `readlinkat`, for example that it is not a link.
     pub fn link_target(&self) -> io::Result<OsString> {
         let target = rustix::fs::readlinkat(self.0.as_fd(), "", Vec::new())?;
         Ok(OsString::from_vec(target.into_bytes()))

@@ -1,16 +1,16 @@
-//! Who is at the other end of a Unix socket, and whether this process has started it.
+//! The process at the other end of a Unix socket, and whether it descends from this one.
 //!
-//! Asked by `penstock` for each connection to its control socket: an application, and whatever it has
+//! `penstock` checks each connection to its control socket: an application, and any process it has
 //! started, must not command the server that runs it.
 //!
 //! # Invariants
-//! - A caller counts as a stranger only if each of its ancestors was seen, up to one that belongs to
-//!   another user and is hidden. One that is gone, or cannot be looked at, is [`PeerOrigin::Unknown`], unless
-//!   it is root's and hidden from a server that is not root.
-//! - One that an application has left behind is known by its mark (`resource_limits`), whatever has
-//!   become of its parents and its server.
-//! - Where the kernel has `SO_PEERPIDFD` (Linux 6.5), the process that was looked at is the caller and
-//!   not another one that has got its number since.
+//! - A peer counts as no descendant only if each of its ancestors was seen, up to one that belongs
+//!   to another user and is hidden. A peer that has exited or cannot be inspected is
+//!   [`PeerOrigin::Unknown`], unless it is root's and hidden from a server that is not root.
+//! - A process that an application has left behind is known by its mark (`resource_limits`),
+//!   whatever has become of its parents and its server.
+//! - Where the kernel has `SO_PEERPIDFD` (Linux 6.5), the inspected process is the peer and not
+//!   another one that has reused its pid.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -24,11 +24,11 @@ use crate::signals::{self, Lineage, ProcessRoots, SignalSender, find_lineage};
 /// A process that has connected to a Unix socket, as the kernel knew it then.
 #[derive(Debug)]
 pub struct PeerProcess {
-    /// Its process id; `None` is one of another pid namespace, which no descendant can be in.
+    /// Its process id; `None` if it is in another pid namespace, where no descendant can be.
     pub pid: Option<u32>,
     /// Its effective user.
     pub uid: u32,
-    /// The process itself, where the kernel has a hand on it to give.
+    /// A handle on the process, where the kernel provides one.
     handle: PeerHandle,
 }
 
@@ -41,24 +41,24 @@ enum PeerHandle {
     Reaped,
 }
 
-/// Where a caller comes from.
+/// The origin of a peer process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PeerOrigin {
-    /// It does not descend from this process, nor from the server that this one follows.
+    /// It does not descend from this process, nor from the server before it.
     NotDescendant,
     /// It does.
     Descendant(SignalSender),
-    /// It does not, and comes from an application of another server, or of one that was killed.
+    /// It does not, and comes from an application of another server, or of a killed one.
     Application,
-    /// It is gone, or its ancestors cannot be seen.
+    /// It has exited, or its ancestors cannot be seen.
     Unknown,
 }
 
 impl PeerProcess {
-    /// The process that has connected to this socket.
+    /// Returns the process that has connected to this socket.
     ///
     /// # Errors
-    /// What `getsockopt` says, or that the socket is no connected Unix socket.
+    /// Those of `getsockopt`, or that it is not a connected Unix socket.
     pub fn from_socket(socket: BorrowedFd<'_>) -> io::Result<Self> {
         let (pid, uid) = peer_credentials(socket)?;
         Ok(Self {
@@ -68,7 +68,7 @@ impl PeerProcess {
         })
     }
 
-    /// Where it comes from; `predecessor` is the server that this one follows.
+    /// Determines its origin; `predecessor` is the server before this one.
     #[must_use]
     pub fn origin(&self, predecessor: Option<u32>) -> PeerOrigin {
         let Some(pid) = self.pid else {
@@ -95,15 +95,15 @@ impl PeerProcess {
                 });
             }
         };
-        // Afterwards: as long as it runs, nobody else has had its number.
+        // Checked last: while it runs, no other process has had its pid.
         match &self.handle {
             PeerHandle::Pidfd(process) if has_ended(process) => PeerOrigin::Unknown,
             _ => found,
         }
     }
 
-    /// Whether it is root's and hidden from a server that is not (`hidepid` of /proc), though it runs. No
-    /// application is root: the sandbox leads to no other user.
+    /// Whether it is root's and hidden from a server that is not (`hidepid` of /proc), though it
+    /// runs. No application is root: the sandbox leads to no other user.
     fn is_hidden_root(&self) -> bool {
         let is_there = match (&self.handle, self.pid) {
             (PeerHandle::Pidfd(process), _) => !has_ended(process),
@@ -114,22 +114,23 @@ impl PeerProcess {
     }
 }
 
-/// The user who made this listening Unix socket.
+/// The user that created this listening Unix socket.
 ///
 /// # Errors
-/// What `getsockopt` says.
+/// Those of `getsockopt`.
 pub fn listener_owner(socket: BorrowedFd<'_>) -> io::Result<u32> {
     peer_credentials(socket).map(|(_, uid)| uid)
 }
 
-/// The process and the effective user at the other end; of a listening socket those that made it.
+/// The process and the effective user at the other end; of a listening socket those that created
+/// it.
 fn peer_credentials(socket: BorrowedFd<'_>) -> io::Result<(libc::pid_t, u32)> {
-    // Not by `rustix`, whose process numbers are never 0.
+    // Not by `rustix`, whose pids are never 0.
     let mut found = MaybeUninit::<libc::ucred>::zeroed();
     let mut size = option_length::<libc::ucred>();
     #[expect(unsafe_code, reason = "no safe wrapper takes the process number 0")]
-    // SAFETY: the pointers are valid for the call and the size is that of the buffer, which any bytes make
-    // valid numbers of.
+    // SAFETY: the pointers are valid for the call and the size is that of the buffer, for which any
+    // bytes are valid numbers.
     let (done, found) = unsafe {
         let done = libc::getsockopt(
             socket.as_raw_fd(),
@@ -143,7 +144,7 @@ fn peer_credentials(socket: BorrowedFd<'_>) -> io::Result<(libc::pid_t, u32)> {
     if done != 0 {
         return Err(io::Error::last_os_error());
     }
-    // What is no Unix socket has no peer that the kernel knows.
+    // A socket that is not a Unix socket has no peer that the kernel knows.
     if found.uid == u32::MAX {
         return Err(io::ErrorKind::InvalidInput.into());
     }
@@ -159,7 +160,7 @@ const fn option_length<T>() -> libc::socklen_t {
 /// `SO_PEERPIDFD` of Linux, which the C library's bindings do not name on every architecture.
 const PEER_PIDFD: libc::c_int = 77;
 
-/// The process at the other end.
+/// Gets a pidfd of the process at the other end.
 fn peer_pidfd(socket: BorrowedFd<'_>) -> io::Result<PeerHandle> {
     let mut found: libc::c_int = -1;
     let mut size = option_length::<libc::c_int>();
@@ -177,7 +178,8 @@ fn peer_pidfd(socket: BorrowedFd<'_>) -> io::Result<PeerHandle> {
     if done != 0 {
         let error = io::Error::last_os_error();
         return match error.raw_os_error() {
-            // Older than Linux 6.5; or a kernel that has this number for another option, a sandbox.
+            // Older than Linux 6.5; or a kernel that has this number for another option; or a
+            // sandbox.
             Some(libc::ENOPROTOOPT | libc::EOPNOTSUPP | libc::EPERM | libc::ENOSYS) => {
                 Ok(PeerHandle::Unsupported)
             }
@@ -189,19 +191,19 @@ fn peer_pidfd(socket: BorrowedFd<'_>) -> io::Result<PeerHandle> {
         return Ok(PeerHandle::Unsupported);
     }
     #[expect(unsafe_code, reason = "a descriptor that the kernel has just made")]
-    // SAFETY: it was opened for this call and belongs to nobody else.
+    // SAFETY: it was opened for this call and has no other owner.
     let process = unsafe { OwnedFd::from_raw_fd(found) };
     Ok(PeerHandle::Pidfd(process))
 }
 
-/// Whether the process has ended, be it reaped or not (pidfd_open(2)).
+/// Whether the process has ended, reaped or not (pidfd_open(2)).
 fn has_ended(process: &OwnedFd) -> bool {
     let mut looked = [PollFd::from_borrowed_fd(process.as_fd(), PollFlags::IN)];
     let now = Timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // A look that fails has not seen it run.
+    // If the check fails the process was not seen running.
     rustix::event::poll(&mut looked, Some(&now)).is_err() || !looked[0].revents().is_empty()
 }
 
@@ -212,7 +214,7 @@ mod tests {
     use std::os::unix::net::{UnixListener, UnixStream};
     use std::process::{Child, Command, Stdio};
 
-    /// A socket in a folder of its own.
+    /// A socket in a separate directory.
     struct Place(std::path::PathBuf);
 
     impl Place {
@@ -224,7 +226,7 @@ mod tests {
             (Self(folder), listener)
         }
 
-        /// A shell that runs `script`, in which `$CALL` connects and waits until it is let go.
+        /// A shell that runs `script`, in which `$CALL` connects and waits until it is released.
         fn call(&self, script: &str) -> Child {
             let call = "import os, socket\n\
                         s = socket.socket(socket.AF_UNIX)\n\
@@ -280,7 +282,7 @@ mod tests {
         child.wait().unwrap();
         assert_eq!(stream.read(&mut [0]).unwrap(), 0);
         assert_eq!(caller.origin(None), PeerOrigin::Unknown);
-        // Nor when it was gone before anybody looked.
+        // Nor when it had exited before the check.
         let caller = PeerProcess::from_socket(stream.as_fd()).unwrap();
         assert_eq!(caller.origin(None), PeerOrigin::Unknown);
     }

@@ -1,10 +1,12 @@
-//! Sets of descriptors that are waited for together (`epoll`), for who holds very many of them.
+//! Sets of descriptors to wait for (`epoll`), for users of very many descriptors.
 //!
-//! Used by `runtime`: each of its loops waits at one, and its `Pollset` registers others with a loop, since a
-//! set is itself a descriptor that is readable while something in it happened. All interest is
-//! edge-triggered: what happened is told once, and whoever hears of it reads or writes until the socket has
-//! no more. What must stay true: a token is only a number here; that it still means the same descriptor is
-//! its giver's to know.
+//! Used by `runtime`: each event loop waits at one, and its `Pollset` registers others with a loop,
+//! since a set is itself a descriptor that is readable while it has events. All interest is
+//! edge-triggered: an event is reported once, and the receiver reads or writes until the socket is
+//! exhausted.
+//!
+//! # Invariants
+//! - A token is only a number here; the caller ensures that it still means the same descriptor.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -13,7 +15,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 
-/// What of a descriptor is waited for. Errors and the end of the peer's side are always told.
+/// Interest in a descriptor. Errors and the end of the peer's side are always reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Interest {
     /// Bytes to read.
@@ -24,7 +26,7 @@ pub enum Interest {
     Both,
 }
 
-/// Something that happened to a descriptor.
+/// An event of a descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Event {
     /// The number that the descriptor was added under.
@@ -59,10 +61,10 @@ impl Event {
     }
 }
 
-/// Most events that one look tells.
+/// Maximum number of events that one call reports.
 pub const MAX_EVENTS: usize = 256;
 
-/// An empty set.
+/// Creates an empty set.
 ///
 /// # Errors
 /// When descriptors ran out.
@@ -70,7 +72,7 @@ pub fn create() -> io::Result<OwnedFd> {
     Ok(epoll::create(CreateFlags::CLOEXEC)?)
 }
 
-/// Adds `fd` under `token`. What is there already is told as if it had just happened.
+/// Adds `fd` under `token`. Present readiness is reported as an event.
 ///
 /// # Errors
 /// When it is in the set already, cannot be waited for, or memory ran out (`max_user_watches`).
@@ -88,7 +90,7 @@ pub fn add(
     )?)
 }
 
-/// Changes what of `fd` is waited for; tells again what is there already.
+/// Changes the interest in `fd`; reports present readiness again.
 ///
 /// # Errors
 /// When it is not in the set.
@@ -106,7 +108,7 @@ pub fn modify(
     )?)
 }
 
-/// Takes `fd` out of the set.
+/// Removes `fd` from the set.
 ///
 /// # Errors
 /// When it is not in the set.
@@ -114,16 +116,16 @@ pub fn remove(set: BorrowedFd<'_>, fd: BorrowedFd<'_>) -> io::Result<()> {
     Ok(epoll::delete(set, fd)?)
 }
 
-/// Appends what happened since the last call, at most [`MAX_EVENTS`] of it, without waiting. Fewer: that
-/// was all.
+/// Appends the events since the last call, at most [`MAX_EVENTS`], without waiting. Fewer means
+/// that there are no more.
 ///
 /// # Errors
-/// What the kernel says of a descriptor that is no set.
+/// The kernel's, for a descriptor that is not a set.
 pub fn take_events(set: BorrowedFd<'_>, into: &mut Vec<Event>) -> io::Result<usize> {
     epoll_wait(set, Some(&NO_WAIT), into)
 }
 
-/// As [`take_events`], but waits until something has happened; a signal may end the wait with nothing.
+/// Like [`take_events`], but waits for an event; a signal may end the wait without one.
 ///
 /// # Errors
 /// As [`take_events`].
@@ -131,7 +133,8 @@ pub fn wait_for_events(set: BorrowedFd<'_>, into: &mut Vec<Event>) -> io::Result
     epoll_wait(set, None, into)
 }
 
-/// Which of `fds` have something to be read, an end or an error: one system call, whoever else waits for them.
+/// Returns which of `fds` have bytes to read, an end or an error, with one system call; independent
+/// of other waits for them.
 ///
 /// # Errors
 /// When memory ran out, or there are more than the process may open.
@@ -142,12 +145,12 @@ pub fn have_events<'f>(fds: impl Iterator<Item = BorrowedFd<'f>>) -> io::Result<
     Ok(fds.iter().map(|fd| !fd.revents().is_empty()).collect())
 }
 
-/// Whether a socket has no room worth an edge. If so, one is told when it has ([`Interest::Write`]), also where nothing
-/// was refused before.
+/// Whether a socket is so full that an edge will report when it has room ([`Interest::Write`]),
+/// even if no write was refused before.
 #[must_use]
 pub fn is_write_full(socket: BorrowedFd<'_>) -> bool {
     let mut asked = [PollFd::from_borrowed_fd(socket, PollFlags::OUT)];
-    // What cannot be asked is tried.
+    // On an error the caller attempts the write.
     matches!(rustix::event::poll(&mut asked, Some(&NO_WAIT)), Ok(0))
 }
 
@@ -173,7 +176,8 @@ const NO_WAIT: Timespec = Timespec {
     tv_nsec: 0,
 };
 
-/// A descriptor that becomes readable each time it is rung: how another thread ends a wait.
+/// Creates a descriptor that becomes readable at each [`wake`], by which another thread ends a
+/// wait.
 ///
 /// # Errors
 /// When descriptors ran out.
@@ -182,9 +186,9 @@ pub fn create_wake_fd() -> io::Result<OwnedFd> {
     Ok(rustix::event::eventfd(0, flags)?)
 }
 
-/// Rings a bell. An edge is told for each ring, so nobody needs to read it.
+/// Wakes the loop of this wake fd. Each call raises an edge, so it need not be read.
 pub fn wake(bell: BorrowedFd<'_>) {
-    // Refused only by a counter of 2^64 - 2 rings (eventfd(2)).
+    // Refused only by a counter of 2^64 - 2 (eventfd(2)).
     let _ = rustix::io::write(bell, &1_u64.to_ne_bytes());
 }
 
@@ -251,7 +255,7 @@ mod tests {
         assert!(!is_write_full(ours.as_fd()));
         let mut held = net::send(ours.as_fd(), &[0; 4_000_000]).unwrap();
         assert!(is_write_full(ours.as_fd()));
-        // What was told until here.
+        // Discards earlier events.
         let _ = happened(&set);
         let mut buffer = [0; 65536];
         while held > 0 {

@@ -1,10 +1,11 @@
-//! Which processes listen on a TCP port: for messages that say why an address cannot be opened.
+//! Finds the processes that listen on a TCP port, for messages that say why an address cannot be
+//! opened.
 //!
-//! Reads `/proc/net/tcp`, `/proc/net/tcp6` and the descriptors of every process (proc(5)), which takes
-//! milliseconds: only a start or a check that has failed asks.
+//! Reads `/proc/net/tcp`, `/proc/net/tcp6` and the descriptors of every process (proc(5)), which
+//! takes milliseconds: only a start or a check that has failed calls it.
 //!
 //! # Invariants
-//! - What cannot be read is no error: the answer is then that nobody does.
+//! - An unreadable file is no error: then no process is found.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -21,8 +22,8 @@ pub struct PortOwner {
     pub name: String,
 }
 
-/// The processes whose listening sockets are in the way of `address`: several may hold the same
-/// one, as a service manager and what it has started. None when `/proc` does not tell, as for
+/// Returns the processes whose listening sockets conflict with `address`. Several may hold the same
+/// socket, as a service manager and its service do. Empty when `/proc` does not tell, as for
 /// processes of other users.
 ///
 /// Blocks.
@@ -83,7 +84,7 @@ fn parse_row(row: &str) -> Option<(SocketAddr, &str)> {
     Some((SocketAddr::new(parse_ip(ip)?, port), inode))
 }
 
-/// An address as 32-bit words in the machine's byte order.
+/// Parses an address of 32-bit words in the machine's byte order.
 fn parse_ip(hex: &str) -> Option<IpAddr> {
     let word = |at: usize| {
         let digits = hex.get(at * 8..at * 8 + 8)?;
@@ -123,7 +124,7 @@ mod tests {
     #[test]
     fn a_free_port_has_no_owner() {
         use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket};
-        // Bound, so that nobody else gets it meanwhile.
+        // Bound, so that no other process gets it meanwhile.
         let held = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
         bind(&held, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
         let local = SocketAddr::try_from(getsockname(&held).unwrap()).unwrap();

@@ -1,11 +1,15 @@
-//! Processes: starting a worker that cannot outlive us, waiting for its end, signalling its group.
+//! Processes: starting a worker that cannot outlive the server, waiting for its exit, signalling
+//! its group.
 //!
-//! Used by `apps`' executor, by way of the [`Launcher`]. A worker leads a process group of its own, so that a Ctrl-C at the
-//! terminal reaches only the server and a kill reaches what the worker started; it dies with the
-//! *thread* that started it (`PR_SET_PDEATHSIG`), so callers start workers from a thread that lives
-//! as long as the server. A worker that another one forked becomes a child of the server
-//! ([`become_subreaper`]) and is taken in by its number ([`adopt`]). What must stay true: every child that
-//! is waited for here is in the table of `orphans`, so that nobody else takes its exit status.
+//! Used by `apps`' executor through the [`Launcher`]. A worker leads its own process group, so that
+//! Ctrl-C at the terminal reaches only the server and a kill reaches all processes of the worker.
+//! It dies with the *thread* that started it (`PR_SET_PDEATHSIG`), so callers start workers from a
+//! thread that lives as long as the server. A worker that another one forked becomes a child of the
+//! server ([`become_subreaper`]) and is adopted by its pid ([`adopt`]).
+//!
+//! # Invariants
+//! - Every child that is waited for here is in the table of `orphans`, so that its exit status is
+//!   taken only once.
 
 mod exit_watch;
 mod handle;
@@ -49,27 +53,27 @@ pub struct ProcessSpec {
     pub dir: PathBuf,
     /// Environment variables set on top of ours.
     pub env: Vec<(OsString, OsString)>,
-    /// The user that it runs as, by the name of an [`Account`](crate::account::Account) of the launcher;
-    /// none is the server's.
+    /// The user that it runs as, by the name of an [`Account`](crate::account::Account) of the
+    /// launcher; `None` is the server's.
     pub account: Option<String>,
-    /// The [`Group`](crate::cgroup::Group) of the launcher that it is put into; none is the server's own
-    /// cgroup.
+    /// The [`Group`](crate::cgroup::Group) of the launcher that it is put into; `None` is the
+    /// server's own cgroup.
     pub group: Option<String>,
     /// Descriptors that stay open in it, under the same numbers.
     pub inherited_fds: Vec<OwnedFd>,
-    /// Descriptors that it gets under a number that it expects, 0 for its standard input. The number
-    /// must not be one of `inherit`'s.
+    /// Descriptors that it gets under a given number, 0 for its standard input. The number must not
+    /// be one of `inherited_fds`.
     pub placed_fds: Vec<(OwnedFd, RawFd)>,
-    /// What it is not to do to others; none lets it.
+    /// Its sandbox; `None` does not confine it.
     pub sandbox: Option<Sandbox>,
     /// The limits of its sandbox.
     pub access: Access,
-    /// The application that it is of, for reports of what its sandbox refuses.
+    /// Its application, for reports of calls that the sandbox refuses.
     pub app: String,
 }
 
-/// A process of ours with our ends of its output pipes. Dropping it leaves the process alone: whoever
-/// looks for `orphans` then finds it.
+/// A child process with our ends of its output pipes. Dropping it leaves the process running: it is
+/// then an orphan.
 #[derive(Debug)]
 pub struct SpawnedProcess {
     /// Its process id, also its process group's.
@@ -84,24 +88,24 @@ pub struct SpawnedProcess {
 }
 
 impl SpawnedProcess {
-    /// How it ended, once `exit` is readable; `None` while it runs. Leaves no zombie.
+    /// Returns how it ended, once `exit` is readable; `None` while it runs. Leaves no zombie.
     ///
     /// # Errors
-    /// What `waitid` says, also when it was asked already.
+    /// Those of `waitid`, also when it was reaped before.
     pub fn try_exit(&mut self) -> io::Result<Option<ProcessExit>> {
         let pid = to_pid(self.pid)?;
         self.tracked
             .take_exit(|| wait_for_exit(pid, WaitIdOptions::NOHANG))
     }
 
-    /// For signals to it.
+    /// A handle to signal it.
     pub fn handle(&self) -> ProcessHandle {
         ProcessHandle::new(self.pid, Arc::clone(&self.exit), self.tracked.reaped_flag())
     }
 }
 
-/// How a child ended; `None` while it runs. Under the lock of the table of children, so that its number
-/// is its own.
+/// How a child ended; `None` while it runs. Called under the lock of the table of children, so that
+/// the pid is not reused.
 fn wait_for_exit(child: Pid, more: WaitIdOptions) -> io::Result<Option<ProcessExit>> {
     let options = WaitIdOptions::EXITED | more;
     let status = waitid(WaitId::Pid(child), options)?;
@@ -139,11 +143,11 @@ impl std::fmt::Display for ProcessExit {
     }
 }
 
-/// Starts a process in a group of its own, standard input closed, output on pipes.
+/// Starts a process in its own group, with standard input closed and output on pipes.
 ///
 /// # Errors
-/// Program not found, directory missing, `EAGAIN`/`ENOMEM` from fork.
-/// Blocks until the new program runs.
+/// Program not found, directory missing, `EAGAIN`/`ENOMEM` from fork. Blocks until the new program
+/// runs.
 pub fn spawn_process(launch: &ProcessSpec) -> io::Result<SpawnedProcess> {
     let mut command = Command::new(&launch.program);
     command
@@ -188,8 +192,8 @@ pub fn spawn_process(launch: &ProcessSpec) -> io::Result<SpawnedProcess> {
             tracked: known,
         }),
         Err(error) => {
-            // Descriptors ran out right here: a process that nobody watches must not stay. It may have
-            // left its group already.
+            // Descriptors ran out right here: an unwatched process must not stay. It may have left
+            // its group already.
             let _ = kill_group(child.id());
             let _ = child.kill();
             let _ = child.wait();
@@ -209,11 +213,12 @@ fn take_pipes(child: &mut Child) -> io::Result<(OwnedFd, OwnedFd, OwnedFd)> {
     Ok((exit, stdout, stderr))
 }
 
-/// Takes in a process that became our child by itself; `stdout` and `stderr` are our ends of its pipes.
+/// Adopts a process that became our child by itself; `stdout` and `stderr` are our ends of its
+/// pipes.
 ///
 /// # Errors
-/// `NotFound` when it is gone and reaped, `InvalidInput` when it is no child of ours, `AlreadyExists` when
-/// it is waited for already, or that descriptors ran out.
+/// `NotFound` when it was reaped, `InvalidInput` when it is not our child, `AlreadyExists` when it
+/// is tracked already, or that descriptors ran out.
 pub fn adopt(pid: u32, stdout: OwnedFd, stderr: OwnedFd) -> io::Result<SpawnedProcess> {
     let (exit, known) = take_in(pid)?;
     Ok(SpawnedProcess {
@@ -225,7 +230,7 @@ pub fn adopt(pid: u32, stdout: OwnedFd, stderr: OwnedFd) -> io::Result<SpawnedPr
     })
 }
 
-/// Enters a child that nobody waits for yet; gives the descriptor of its end.
+/// Tracks a child that is not waited for yet; returns its exit descriptor.
 fn take_in(pid: u32) -> io::Result<(OwnedFd, TrackedChild)> {
     track_child(|table| {
         if table.contains(&pid) {
@@ -243,7 +248,7 @@ fn take_in(pid: u32) -> io::Result<(OwnedFd, TrackedChild)> {
     })
 }
 
-/// A pipe for the output of a process that is yet to come: our end, non-blocking, and its end.
+/// Creates a pipe for the output of a future process: our end, non-blocking, and its end.
 ///
 /// # Errors
 /// `EMFILE` and the like.
@@ -253,11 +258,11 @@ pub fn output_pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((ours, theirs))
 }
 
-/// From now on the processes that our descendants leave behind become our children, instead of the
-/// first process's of the system (`PR_SET_CHILD_SUBREAPER`).
+/// Makes orphaned descendants become our children, instead of those of the system's first process
+/// (`PR_SET_CHILD_SUBREAPER`).
 ///
 /// # Errors
-/// What `prctl` says.
+/// Those of `prctl`.
 pub fn become_subreaper() -> io::Result<()> {
     Ok(rustix::process::set_child_subreaper(Some(
         rustix::process::getpid(),
@@ -266,7 +271,7 @@ pub fn become_subreaper() -> io::Result<()> {
 
 fn prepare_child(keep: &[RawFd], place: &[(RawFd, RawFd)], parent: Pid) -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-    // The server may have died between fork and prctl; then nobody would send the signal.
+    // The server may have died between fork and prctl; then the signal would never be sent.
     if rustix::process::getppid() != Some(parent) {
         return Err(io::Error::other("the server is gone"));
     }
@@ -279,8 +284,9 @@ fn prepare_child(keep: &[RawFd], place: &[(RawFd, RawFd)], parent: Pid) -> io::R
             continue;
         }
         #[expect(unsafe_code, reason = "descriptors are named by number across exec")]
-        // SAFETY: dup2 of a descriptor that the parent holds open over the fork, onto a number in the
-        // child alone, where nothing that is still needed has it: the copy is not close-on-exec.
+        // SAFETY: dup2 of a descriptor that the parent holds open over the fork, onto a number in
+        // the child alone, where nothing that is still needed has it: the copy is not
+        // close-on-exec.
         let done = unsafe { libc::dup2(fd, number) };
         if done == -1 {
             return Err(io::Error::last_os_error());
@@ -299,28 +305,29 @@ fn clear_close_on_exec(fd: RawFd) -> io::Result<()> {
     }
 }
 
-/// How many descriptors this process may open at most (the hard limit); none where there is no
-/// limit, or nobody may ask.
+/// Maximum number of descriptors that this process may open (the hard limit); `None` without a
+/// limit, or if a sandbox hides it.
 #[must_use]
 pub fn max_open_files() -> Option<u64> {
     read_limit(Resource::Nofile).ok()?.maximum
 }
 
-/// The soft limit of open files that processes get which are started from now on, where it is not ours.
+/// The soft limit of open files for processes that are started, if it differs from ours.
 fn child_open_files() -> MutexGuard<'static, Option<u64>> {
     static LIMIT: Mutex<Option<u64>> = Mutex::new(None);
     LIMIT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// In a child before its program runs: gives it what this process has changed for itself. It has every
-/// signal as a process has it that nobody has prepared.
+/// In a child before its program runs: resets what this process has changed for itself. All signals
+/// get their default action.
 fn reset_child_state(open_files: Option<u64>) -> io::Result<()> {
-    // The kernel's `struct sigaction` of SIG_DFL is zeros, and no longer than this anywhere.
+    // The kernel's `struct sigaction` of SIG_DFL is zeros, and no longer than this on any
+    // architecture.
     let default = [0_u64; 8];
     for signal in 1..=MAX_SIGNAL {
         #[expect(unsafe_code, reason = "the C library keeps two signals to itself")]
-        // SAFETY: numbers, and a pointer to more bytes than the call reads; in a child with one thread.
-        // Those that cannot be changed (SIGKILL, SIGSTOP) are refused.
+        // SAFETY: numbers, and a pointer to more bytes than the call reads; in a child with one
+        // thread. Those that cannot be changed (SIGKILL, SIGSTOP) are refused.
         unsafe {
             libc::syscall(
                 libc::SYS_rt_sigaction,
@@ -346,8 +353,8 @@ fn reset_child_state(open_files: Option<u64>) -> io::Result<()> {
 const MAX_SIGNAL: i32 = 64;
 const SIGNAL_SET_BYTES: usize = 8;
 
-/// Undoes what whoever started this process may have left to it: signals that are blocked, and children
-/// whose end nobody is told (SIGCHLD ignored). Before the first thread.
+/// Undoes what the parent of this process may have left: blocked signals, and ignored SIGCHLD, with
+/// which children's exits are not reported. Before the first thread.
 pub fn reset_inherited_signals() {
     #[expect(unsafe_code, reason = "no safe wrapper offers these calls")]
     // SAFETY: a set on the stack that is made empty before it is read; one thread.
@@ -359,12 +366,12 @@ pub fn reset_inherited_signals() {
     }
 }
 
-/// Lets this process open as many descriptors as it may: the number before and after. Those that it starts
-/// have the limit that it had: programs that use `select`, or close all descriptors that there may be, rely on
-/// that.
+/// Raises the soft limit of open descriptors to the hard limit; returns both values. Started
+/// processes get the previous limit: programs that use `select`, or close all possible descriptors,
+/// rely on that.
 ///
 /// # Errors
-/// What `getrlimit` or `setrlimit` says; the limit is as it was.
+/// Those of `getrlimit` or `setrlimit`; the limit is unchanged.
 pub fn raise_open_files() -> io::Result<(u64, u64)> {
     let Rlimit { current, maximum } = read_limit(Resource::Nofile)?;
     // `None` is no limit.
@@ -380,8 +387,8 @@ pub fn raise_open_files() -> io::Result<(u64, u64)> {
     Ok((number(current), number(maximum)))
 }
 
-/// Sends SIGKILL to the process's whole group. For a process that has certainly not been reaped; else
-/// [`ProcessHandle::kill_group`].
+/// Sends SIGKILL to the process's whole group. Only for a process that has certainly not been
+/// reaped; else use [`ProcessHandle::kill_group`].
 ///
 /// # Errors
 /// When it is gone.
@@ -392,8 +399,9 @@ pub fn kill_group(pid: u32) -> io::Result<()> {
     )?)
 }
 
-/// For how long the threads of a process have wanted a processor, whether they had one or waited for one: of those
-/// that it has now, since their start (`sched-stats.rst`, the first two numbers). Zero where the kernel does not count.
+/// How long the present threads of a process have wanted a processor since their start, running or
+/// waiting for one (`sched-stats.rst`, the first two numbers). Zero where the kernel does not
+/// count.
 ///
 /// # Errors
 /// When it is gone.
@@ -423,7 +431,7 @@ fn to_pid(pid: u32) -> io::Result<Pid> {
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "no such process id"))
 }
 
-/// What this machine is called (uname(2)).
+/// The name of this machine (uname(2)).
 #[must_use]
 pub fn host_name() -> String {
     rustix::system::uname()
@@ -474,7 +482,8 @@ mod tests {
 
     #[test]
     fn placed_and_inherited_fds_reach_the_process() {
-        // A number of two digits, which is what it is among other tests: a shell's own `<&` need not know it.
+        // A number of two digits, as it has when other tests run: a shell's own `<&` need not
+        // support it.
         let file = crate::file::memfd_with_content("t", b"from the parent").unwrap();
         let file = rustix::io::fcntl_dupfd_cloexec(file, 10).unwrap();
         let number = file.as_raw_fd();
@@ -510,7 +519,7 @@ mod tests {
     #[test]
     fn the_open_file_limit_is_raised_to_the_maximum() {
         let maximum = rustix::process::getrlimit(Resource::Nofile).maximum;
-        // Only just below: the limit is that of all tests in this process.
+        // Only just below: the limit affects all tests in this process.
         let low = maximum.map_or(1 << 20, |maximum| maximum - 1);
         let current = Some(low);
         rustix::process::setrlimit(Resource::Nofile, Rlimit { current, maximum }).unwrap();
@@ -525,7 +534,7 @@ mod tests {
     fn an_orphan_is_adopted_once() {
         become_subreaper().unwrap();
         let (numbers, theirs) = output_pipe().unwrap();
-        // In a group of its own, so that the end of its parent's group is not its own.
+        // In its own group, so that the end of its parent's group does not end it.
         let script = "setsid sh -c 'echo $$ >&5; exec sleep 1000' & wait $!; :";
         let mut parent = shell_with(script, Vec::new(), vec![(theirs, 5)]);
         let mut fds = [PollFd::new(&numbers, PollFlags::IN)];
@@ -580,7 +589,7 @@ mod tests {
         let mut started = shell("sleep 1000 & wait", Vec::new());
         kill_group(started.pid).unwrap();
         assert_eq!(wait(&mut started), ProcessExit::Signal(9));
-        // The pipe's end arrives only when the grandchild that also holds it is gone.
+        // The pipe ends only when the grandchild that also holds it has exited.
         let mut fds = [PollFd::new(&started.stdout, PollFlags::HUP)];
         let limit = rustix::event::Timespec {
             tv_sec: 10,

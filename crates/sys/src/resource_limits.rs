@@ -1,18 +1,17 @@
-//! What this process may have of a resource: `getrlimit`, also where a sandbox forbids its newer
-//! form.
+//! Resource limits of this process: `getrlimit`, also where a sandbox forbids its newer form.
 //!
-//! Used by `process`, `identity`, `memory` and `pages`; `caller` knows by a limit what an application has
-//! left behind. rustix asks by `prlimit64` alone and panics
-//! where that is refused, which units do that deny systemd's set `@resources`.
+//! rustix uses `prlimit64` alone and panics where that is refused, which units do that deny
+//! systemd's set `@resources`. `peer_process` recognises processes that an application has left
+//! behind by a limit.
 
 use std::io;
 
 use rustix::process::{Resource, Rlimit};
 
-/// The limits of `resource`; `None` in it is no limit.
+/// Returns the limits of `resource`; `None` in it is no limit.
 ///
 /// # Errors
-/// What `getrlimit` says: that a sandbox forbids to ask.
+/// Those of `getrlimit`: that a sandbox forbids it.
 pub(crate) fn read_limit(resource: Resource) -> io::Result<Rlimit> {
     // `struct rlimit64`: current, maximum.
     let mut both = [0_u64; 2];
@@ -38,7 +37,7 @@ pub(crate) fn read_limit(resource: Resource) -> io::Result<Rlimit> {
     })
 }
 
-/// `getrlimit`, whose numbers have 64 bits where pointers have.
+/// `getrlimit`: its numbers have 64 bits where pointers have.
 fn read_by_getrlimit(resource: Resource, both: &mut [u64; 2]) -> io::Result<()> {
     let error = io::Error::last_os_error();
     if usize::BITS < 64 {
@@ -59,15 +58,16 @@ fn read_by_getrlimit(resource: Resource, both: &mut [u64; 2]) -> io::Result<()> 
     }
 }
 
-/// The mark of an application: its bound on file locks, which Linux has not looked at since 2.4.25
-/// (`RLIMIT_LOCKS`). All that it starts inherits it, and without the rights of root it cannot be raised.
+/// The mark of an application: its limit on file locks, which Linux has ignored since 2.4.25
+/// (`RLIMIT_LOCKS`). Its descendants inherit it, and without the rights of root it cannot be
+/// raised.
 const MARK: u64 = 0x5045_4e53;
 
-/// Marks this process, and all that comes of it, as part of an application: one below what the server
-/// has, which may itself be started by an application.
+/// Marks this process, and its descendants, as part of an application: one below the server's own
+/// limit, as the server may itself be started by an application.
 ///
 /// # Errors
-/// What `setrlimit` says.
+/// Those of `setrlimit`.
 pub(crate) fn mark_application() -> io::Result<()> {
     let own = read_limit(Resource::Locks)?.maximum;
     let mark = Some(own.map_or(MARK, |own| own.saturating_sub(1)));
@@ -78,12 +78,12 @@ pub(crate) fn mark_application() -> io::Result<()> {
     Ok(rustix::process::setrlimit(Resource::Locks, marked)?)
 }
 
-/// Whether a process is part of an application, of whichever server.
+/// Whether a process is part of an application, of any server.
 ///
 /// # Errors
-/// That it is gone, or cannot be looked at.
+/// That it is gone, or cannot be inspected.
 pub(crate) fn is_marked(pid: u32) -> io::Result<bool> {
-    // `None` is no bound.
+    // `None` is no limit.
     let number = |limit: Option<u64>| limit.unwrap_or(u64::MAX);
     let own = read_limit(Resource::Locks)?.maximum;
     Ok(number(max_locks(pid)?) < number(own))
@@ -114,7 +114,7 @@ mod tests {
         use std::process::{Command, Stdio};
         assert!(!is_marked(std::process::id()).unwrap());
         let mut shell = Command::new("sh");
-        // Its child, in a session of its own, tells its number.
+        // Its child, in another session, prints its pid.
         shell.args(["-c", "setsid sh -c 'echo $$; exec sleep 1000' & wait"]);
         #[expect(unsafe_code, reason = "as a program is started")]
         // SAFETY: system calls alone, in the forked child.

@@ -1,4 +1,4 @@
-//! Words to the service manager: datagrams to the socket that it named (`sd_notify(3)`).
+//! Messages to the service manager: datagrams to the socket that it named (`sd_notify(3)`).
 //!
 //! Used by `penstock`. One datagram a call; nothing waits for the manager.
 
@@ -15,7 +15,7 @@ pub struct ServiceManager {
 }
 
 impl ServiceManager {
-    /// The socket of that name: a path, or an abstract name behind `@`.
+    /// Opens the socket of that name: a path, or an abstract name behind `@`.
     ///
     /// # Errors
     /// When it is neither, or too long.
@@ -36,7 +36,7 @@ impl ServiceManager {
     /// Sends `KEY=value` lines.
     ///
     /// # Errors
-    /// `WouldBlock` when the manager does not read; that nobody is there.
+    /// `WouldBlock` when the manager does not read; that it is gone.
     pub fn notify(&self, text: &str) -> io::Result<()> {
         let socket = self.socket.as_fd();
         let (bytes, flags) = (text.as_bytes(), SendFlags::NOSIGNAL);
@@ -45,7 +45,7 @@ impl ServiceManager {
     }
 }
 
-/// Microseconds of the clock that `RELOADING=1` is told with (`CLOCK_MONOTONIC`).
+/// Microseconds of the clock that `RELOADING=1` is sent with (`CLOCK_MONOTONIC`).
 #[must_use]
 pub fn monotonic_microseconds() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);

@@ -1,11 +1,13 @@
-//! Who sends signals to this process: a process that descends from it, or anybody else.
+//! Classifies the senders of signals to this process: descendants, or other processes.
 //!
-//! `penstock` hears signals through tokio and asks here whom to obey: an application must not end or reload
-//! the server that runs it. The sender is looked at inside the signal handler, while it is most likely still
-//! there: a program such as `kill` is gone a moment later. The server that this one follows has applications
-//! too, for as long as it is there: what descends from it counts as what descends from us, it itself does
-//! not. What must stay true: nothing in the handler allocates, locks or touches `errno`; whoever cannot be
-//! found is not held for a descendant.
+//! `penstock` receives signals through tokio and checks here which to obey: an application must not
+//! end or reload the server that runs it. The sender is inspected inside the signal handler, while
+//! it most likely still exists: a program such as `kill` has exited a moment later. The previous
+//! server has applications too, while it runs: its descendants count as ours, it itself does not.
+//!
+//! # Invariants
+//! - Nothing in the handler allocates, locks or touches `errno`.
+//! - A sender that cannot be found is not taken for a descendant.
 
 use std::ffi::CStr;
 use std::io;
@@ -16,13 +18,13 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::Pid;
 
-/// How many generations are looked at; nobody but a descendant has so many ancestors.
+/// Maximum number of generations to check; only a descendant has so many ancestors.
 const MAX_GENERATIONS: usize = 128;
 
-/// How often a chain is followed anew that broke while it was followed.
+/// How often a chain that broke while it was followed is followed anew.
 const MAX_TRIES: usize = 3;
 
-/// What has come of one signal.
+/// Records the senders of one signal.
 #[derive(Debug)]
 pub struct SignalWatch {
     notes: Arc<SignalNotes>,
@@ -31,17 +33,17 @@ pub struct SignalWatch {
 /// Written by the handler.
 #[derive(Debug, Default)]
 struct SignalNotes {
-    /// It has come from somebody else.
+    /// It was sent by a process that is no descendant.
     outside: AtomicBool,
-    /// Who was the first descendant to send it: its number, and that of its ancestor that is a child, ours
-    /// or with [`PREDECESSOR_BIT`] that of the server before; 0 when there was none.
+    /// The first descendant that sent it: its pid, and that of its ancestor that is our child or,
+    /// with [`PREDECESSOR_BIT`], the previous server's; 0 when there was none.
     inside: AtomicU64,
 }
 
-/// What has come since the last look.
+/// Signals received since the last call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReceivedSignals {
-    /// Whether somebody has sent it who does not descend from this process.
+    /// Whether a process that is no descendant has sent it.
     pub is_from_outside: bool,
     /// The first descendant that has sent it.
     pub descendant: Option<SignalSender>,
@@ -50,29 +52,29 @@ pub struct ReceivedSignals {
 /// A descendant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SignalSender {
-    /// Its process id; it may be gone.
+    /// Its process id; it may have exited.
     pub pid: u32,
     /// The child of this process that it descends from, or is.
     pub child: u32,
-    /// Whether that is a child not of this process but of the server that it follows.
+    /// Whether that is a child of the previous server instead of this one.
     pub is_of_predecessor: bool,
 }
 
-/// Marks a descendant of the server before this one; numbers of processes have 22 bits.
+/// Marks a descendant of the previous server; pids have 22 bits.
 const PREDECESSOR_BIT: u64 = 1 << 63;
 
-/// Whose descendants are told from others.
+/// Processes that senders may descend from.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ProcessRoots {
     /// This process.
     own_pid: u32,
-    /// The server that it follows, while that is there.
+    /// The previous server, while it runs.
     predecessor: Option<u32>,
 }
 
 impl ProcessRoots {
-    /// This process, and the server that it followed, while that is its parent: once that is gone, its
-    /// number may be anybody's. Async-signal-safe.
+    /// This process, and the previous server while that is its parent: later its pid may be reused.
+    /// Async-signal-safe.
     pub(crate) fn with_live_predecessor(us: u32, predecessor: Option<u32>) -> Self {
         let parent = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get());
         let parent = parent.map_or(0, i32::unsigned_abs);
@@ -83,18 +85,19 @@ impl ProcessRoots {
     }
 }
 
-/// Begins to note who sends this signal. Whoever is to be woken by it registers afterwards, so that he finds
-/// it noted. `predecessor` is the server that this one follows, its parent until it ends.
+/// Begins to record the senders of this signal. Register the task to be woken by it afterwards, so
+/// that it finds the record. `predecessor` is the previous server, the parent until it ends.
 ///
 /// # Errors
-/// What `sigaction` says.
+/// Those of `sigaction`.
 pub fn watch_signal(signal: i32, predecessor: Option<u32>) -> io::Result<SignalWatch> {
     let notes = Arc::new(SignalNotes::default());
     let (noted, us) = (Arc::clone(&notes), rustix::process::getpid());
     let us = us.as_raw_nonzero().get().unsigned_abs();
     let note = move |info: &libc::siginfo_t| {
         #[expect(unsafe_code, reason = "a field of a union")]
-        // SAFETY: `si_pid` reads four bytes that the kernel has set, for signals without a sender too.
+        // SAFETY: `si_pid` reads four bytes that the kernel has set, for signals without a sender
+        // too.
         let pid = unsafe { info.si_pid() };
         noted.record(
             u32::try_from(pid).unwrap_or(0),
@@ -102,8 +105,8 @@ pub fn watch_signal(signal: i32, predecessor: Option<u32>) -> io::Result<SignalW
         );
     };
     #[expect(unsafe_code, reason = "the closure runs in a signal handler")]
-    // SAFETY: it makes system calls without the C library's `errno` and stores to atomics; it does not
-    // allocate, lock or panic.
+    // SAFETY: it makes system calls without the C library's `errno` and stores to atomics; it does
+    // not allocate, lock or panic.
     unsafe {
         signal_hook_registry::register_sigaction(signal, note)?;
     }
@@ -111,7 +114,7 @@ pub fn watch_signal(signal: i32, predecessor: Option<u32>) -> io::Result<SignalW
 }
 
 impl SignalWatch {
-    /// What has come since the last call.
+    /// Returns the signals received since the last call.
     #[must_use]
     pub fn take_received(&self) -> ReceivedSignals {
         let inside = self.notes.inside.swap(0, Ordering::AcqRel);
@@ -147,23 +150,23 @@ impl SignalNotes {
     }
 }
 
-/// Where a process comes from.
+/// The origin of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lineage {
     /// It is, or descends from, this child of that root.
     Below {
         /// The child.
         child: u32,
-        /// Whose child it is.
+        /// The parent of the child.
         root: u32,
     },
     /// It descends from neither of them.
     Outside,
-    /// It is gone, or cannot be looked at.
+    /// It has exited, or cannot be inspected.
     Unknown,
 }
 
-/// The child of one of these that `pid` descends from, or is, and whose child. Async-signal-safe.
+/// The child of a root that `pid` is or descends from, and that root. Async-signal-safe.
 fn root_child_above(pid: u32, roots: ProcessRoots) -> Option<(u32, u32)> {
     match find_lineage(pid, roots) {
         Lineage::Below { child, root } => Some((child, root)),
@@ -171,13 +174,13 @@ fn root_child_above(pid: u32, roots: ProcessRoots) -> Option<(u32, u32)> {
     }
 }
 
-/// Where `pid` comes from. Async-signal-safe.
+/// Determines the origin of `pid`. Async-signal-safe.
 pub(crate) fn find_lineage(pid: u32, roots: ProcessRoots) -> Lineage {
     let ProcessRoots {
         own_pid: us,
         predecessor,
     } = roots;
-    // Both may send what they like, and the one is a child of the other.
+    // Both may send any signal, and the one is a child of the other.
     if pid == us || Some(pid) == predecessor {
         return Lineage::Outside;
     }
@@ -192,13 +195,14 @@ pub(crate) fn find_lineage(pid: u32, roots: ProcessRoots) -> Lineage {
                         root: above,
                     };
                 }
-                // Nobody's child, or one of another world (a pid namespace).
+                // It has no parent, or one in another pid namespace.
                 Some(0 | 1) => return Lineage::Outside,
                 Some(above) => at = above,
-                // Whoever hides other users' processes (`hidepid` of /proc) hides none of ours.
+                // A system that hides other users' processes (`hidepid` of /proc) hides none of
+                // ours.
                 None if is_of_another_user(at) => return Lineage::Outside,
-                // Its children have another parent by now; or it runs, and /proc hides it although it is
-                // ours (`hidepid`): that is how another server looks, which cannot be traced.
+                // Its children have another parent by now; or it runs, and /proc hides it although
+                // it is ours (`hidepid`): so does another server look, which cannot be traced.
                 None if at != pid => {
                     hidden = exists(at).then_some(at);
                     break;
@@ -219,7 +223,7 @@ pub(crate) fn find_lineage(pid: u32, roots: ProcessRoots) -> Lineage {
     }
 }
 
-/// Whether there is a process of this number, whoever it belongs to.
+/// Whether a process with this pid exists, of any user.
 pub(crate) fn exists(pid: u32) -> bool {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
     pid.is_some_and(|pid| {
@@ -292,7 +296,7 @@ mod tests {
         assert!(status.stdin(Stdio::null()).status().unwrap().success());
     }
 
-    /// Which thread takes it, and when, is the kernel's to decide.
+    /// The kernel decides which thread takes it, and when.
     fn next(watch: &SignalWatch) -> ReceivedSignals {
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
         loop {
@@ -313,7 +317,7 @@ mod tests {
             descendant: None,
         };
         assert_eq!(watch.take_received(), nothing);
-        // A child, its child, and one in another session; they wait, so that they are there to be found.
+        // A child, its child, and one in another session; they wait, so that they can be found.
         for script in [
             "kill -s USR1 PARENT; sleep 0.1",
             "sh -c 'kill -s USR1 PARENT; sleep 0.1'; :",
@@ -327,7 +331,7 @@ mod tests {
             assert!(!sender.is_of_predecessor);
         }
         assert_eq!(watch.take_received(), nothing);
-        // Ourselves, as whoever starts a server by a program and then sends it a signal.
+        // This process itself, like a program that starts a server and then signals it.
         rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::USR1)
             .unwrap();
         let outside = ReceivedSignals {
@@ -354,7 +358,7 @@ mod tests {
         );
         assert_eq!(root_child_above(ours, alone), None);
         assert_eq!(root_child_above(0, alone), None);
-        // A brother: both have one parent, the server before.
+        // A sibling: both have one parent, the previous server.
         let brother = ProcessRoots {
             own_pid: u32::MAX,
             predecessor: Some(ours),

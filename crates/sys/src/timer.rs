@@ -1,6 +1,8 @@
-//! Timers as descriptors (`timerfd`): finer than the loop's own timers, which tell milliseconds apart.
+//! Timers as descriptors (`timerfd`): finer than the event loop's own timers, which have
+//! milliseconds.
 //!
-//! Used by `runtime`: its alarm adds readiness, and each of its loops has one for all its timers.
+//! Used by `runtime`: its `PreciseTimer` adds readiness, and each of its loops has one for all its
+//! timers.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -8,7 +10,7 @@ use std::time::Duration;
 
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 
-/// A timer that is not set.
+/// Creates a timer that is not set.
 ///
 /// # Errors
 /// When descriptors ran out.
@@ -20,12 +22,12 @@ pub fn create() -> io::Result<OwnedFd> {
     )?)
 }
 
-/// Lets the timer become readable once, `after` from now; forgets what was set before.
+/// Makes the timer readable once, `after` from now; replaces the previous setting.
 ///
 /// # Errors
-/// What the kernel says of a descriptor that is no timer.
+/// The kernel's, for a descriptor that is not a timer.
 pub fn set(timer: BorrowedFd<'_>, after: Duration) -> io::Result<()> {
-    // Zero would mean never.
+    // Zero would disarm it.
     let after = after.max(Duration::from_nanos(1));
     let never = Timespec {
         tv_sec: 0,

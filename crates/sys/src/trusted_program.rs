@@ -1,17 +1,17 @@
-//! Which programs may follow this server: those that nobody but root can change, or the server's user
-//! where that is who started it.
+//! Checks which programs may follow this server: those that only root, or also the server's own
+//! user, can change.
 //!
-//! Asked by the launcher, for a program that a request for an upgrade names, and for the one that it
-//! starts as root.
+//! Used by the launcher, for a program that an upgrade request names, and for one that it starts as
+//! root.
 //!
 //! # Invariants
-//! - The whole way is looked at, from the root on, every folder and every symbolic link, each before what
-//!   lies in it: what was found good cannot be replaced by anybody else, now or when the same path is
-//!   started again later.
-//! - What was looked at is what is started: each step goes on from the one before by its descriptor, and
-//!   the last descriptor is executed.
-//! - Where the server has become another user (`server.user`), that user's files do not count: an
-//!   application, which runs as that user, could have made them.
+//! - The whole path is checked, from the root on, every directory and every symbolic link, each
+//!   before its content: what was accepted cannot be replaced by another user, now or when the same
+//!   path is started again later.
+//! - The file that was checked is started: each step continues from the one before by its
+//!   descriptor, and the last descriptor is executed.
+//! - Where the server has switched to another user (`server.user`), that user's files do not count:
+//!   an application, which runs as that user, could have created them.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -26,28 +26,28 @@ use crate::path_entry::PathEntry;
 /// Symbolic links that are followed, as many as the kernel does.
 const MAX_LINKS: usize = 40;
 
-/// Whose programs may follow.
+/// Trusted owners of programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TrustedOwners {
-    /// Root's.
+    /// Root.
     Root,
-    /// Root's, and those of whoever runs the server.
+    /// Root, and the user of the server.
     RootAndOwn,
 }
 
 /// A program that may follow.
 #[derive(Debug)]
 pub struct TrustedProgram {
-    /// Its real place.
+    /// Its real path.
     pub path: PathBuf,
     /// The file itself.
     pub file: OwnedFd,
 }
 
-/// The program at a path. May block.
+/// Checks and opens the program at a path. May block.
 ///
 /// # Errors
-/// Which part of the way to it others can change, or what is wrong with it.
+/// Which part of the path others can change, or why it is unsuitable.
 pub fn check_program(program: &Path, owners: TrustedOwners) -> Result<TrustedProgram, String> {
     if !program.is_absolute() {
         return refuse(program, "not an absolute path");
@@ -55,14 +55,14 @@ pub fn check_program(program: &Path, owners: TrustedOwners) -> Result<TrustedPro
     let root = PathEntry::root().map_err(|error| with_path(Path::new("/"), &error))?;
     let (mut at, mut links) = (PathBuf::from("/"), 0);
     let mut kind = check_entry(&at, &root, owners)?;
-    // The way from the root on: `..` goes back.
+    // The directories from the root on: `..` goes back.
     let mut way = vec![root];
     let mut rest = path_parts(program);
     while let Some(part) = rest.pop_front() {
         if !kind.is_dir() {
             return refuse(&at, "not a folder");
         }
-        // Its links lead to what belongs to other processes.
+        // Its links lead to resources of other processes.
         if at == Path::new("/proc") {
             return refuse(program, "lies in /proc");
         }
@@ -119,7 +119,7 @@ fn path_parts(path: &Path) -> VecDeque<OsString> {
     parts.collect()
 }
 
-/// Whether only those owners can change what was found at a place.
+/// Checks that only those owners can change the entry.
 fn check_entry(place: &Path, entry: &PathEntry, owners: TrustedOwners) -> Result<FileType, String> {
     let about = entry.metadata();
     let about = about.map_err(|error| with_path(place, &error))?;
@@ -131,8 +131,8 @@ fn check_entry(place: &Path, entry: &PathEntry, owners: TrustedOwners) -> Result
             "root and this user",
         ),
     };
-    // In a folder such as /tmp (the sticky bit) others cannot replace what is not theirs; a link has no
-    // permissions of its own.
+    // In a directory such as /tmp (the sticky bit) users cannot replace files of others; a link has
+    // no permissions.
     let is_sticky = kind.is_dir() && about.mode() & 0o1000 != 0;
     let is_open = about.mode() & 0o022 != 0 && !is_sticky && !kind.is_symlink();
     if !is_theirs || is_open {
@@ -158,7 +158,7 @@ mod tests {
     use std::os::fd::AsRawFd;
     use std::os::unix::fs::{PermissionsExt, symlink};
 
-    /// Where a program of root's or this user's really is.
+    /// The real path of a program of root or this user.
     fn found_at(path: &Path) -> Result<PathBuf, String> {
         check_program(path, TrustedOwners::RootAndOwn).map(|program| program.path)
     }
@@ -167,7 +167,7 @@ mod tests {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
     }
 
-    /// `top/folder/program`, and a check of what is wrong with it.
+    /// Runs `test` with the paths of `top`, `top/folder` and `top/folder/program`.
     fn with_program(name: &str, test: impl Fn(&Path, &Path, &Path)) {
         let name = format!("penstock-program-{name}-{}", std::process::id());
         let temp = std::env::temp_dir().canonicalize().unwrap();
@@ -220,7 +220,7 @@ mod tests {
             let folder_link = top.join("current");
             symlink(folder, &folder_link).unwrap();
             assert_eq!(found_at(&folder_link.join("link")).as_deref(), Ok(program));
-            // Anybody could let it lead elsewhere a moment later.
+            // Any user could change its target a moment later.
             let open = top.join("open");
             std::fs::create_dir(&open).unwrap();
             set(&open, 0o777);

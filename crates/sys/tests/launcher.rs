@@ -1,7 +1,7 @@
-//! The launcher as the server uses it: programs that it starts are children of the server, have what they
-//! were given and nothing else, and die with the server.
+//! The launcher as the server uses it: programs that it starts are children of the server, have
+//! only what they were given, and die with the server.
 //!
-//! Has a `main` of its own, as a launcher is split off a process of one thread.
+//! Has its own `main`, as a launcher is forked from a process of one thread.
 
 #![allow(
     clippy::unwrap_used,
@@ -32,7 +32,7 @@ fn main() {
     if std::env::args().nth(1).as_deref() == Some(SERVER) {
         return serve();
     }
-    // One that is open in whoever started the server, and not closed by a start of programs.
+    // A descriptor that the server's parent has open, and that starting a program does not close.
     let stray = penstock_sys::file::memfd_with_content("stray", b"not for workers").unwrap();
     rustix::io::fcntl_setfd(&stray, rustix::io::FdFlags::empty()).unwrap();
     let launcher = Launcher::start(&unconfined(), || Ok(())).unwrap();
@@ -73,13 +73,13 @@ fn a_group_bounds_all_that_a_program_starts() {
         ..unconfined()
     };
     let launcher = Launcher::start(&privileges, || Ok(())).unwrap();
-    // One that leaves its session stays in the group.
+    // A process that leaves its session stays in the group.
     let script = "setsid sh -c 'echo >&5; exec sleep 1000' & wait";
     let (ours, theirs) = rustix::pipe::pipe().unwrap();
     let _program = shell_in(&launcher, Some("shop"), script, vec![(theirs, 5)]);
     wait(&ours);
     assert_eq!(group.usage().tasks, Some(2));
-    // What takes more memory than there is in the group is killed for it.
+    // A process that needs more memory than the group has is killed.
     let script = "head -c 300000000 /dev/zero | tail -c 200000000 >/dev/null";
     let mut greedy = shell_in(&launcher, Some("shop"), script, Vec::new());
     wait(&greedy.exit);
@@ -93,10 +93,10 @@ fn a_group_bounds_all_that_a_program_starts() {
     wait(&bomb.exit);
     assert_ne!(bomb.try_exit().unwrap(), Some(ProcessExit::Code(0)));
     let usage = group.usage();
-    // The shell itself is gone, and what it started is not.
+    // The shell itself has exited, its children have not.
     assert_eq!(usage.tasks, Some(15), "{usage:?}");
     assert!(usage.tasks_refused > 0, "{usage:?}");
-    // Others are beside the server.
+    // Others are outside of the group.
     let script = "! grep 'penstock-[0-9]' /proc/self/cgroup";
     let mut free = shell_in(&launcher, None, script, Vec::new());
     wait(&free.exit);
@@ -105,7 +105,7 @@ fn a_group_bounds_all_that_a_program_starts() {
     assert_eq!(group.usage().tasks, None, "it is removed");
 }
 
-/// Whether this process may make cgroups: of version 1, as in version 2 that depends on who else is there.
+/// Whether this process may create cgroups: of version 1, as version 2 depends on other processes.
 fn may_make_groups() -> bool {
     let own = std::fs::read_to_string("/proc/self/cgroup").unwrap();
     ["pids", "memory", "cpu"].into_iter().all(|controller| {
@@ -251,7 +251,7 @@ fn short_programs_differ_from_failed_starts(launcher: &Launcher) {
     reap_orphans();
 }
 
-/// What did not start is nobody's child in the end.
+/// A failed start leaves no child behind.
 fn reap_orphans() {
     let deadline = Instant::now() + TIMEOUT;
     loop {
@@ -313,7 +313,7 @@ fn a_successor_leads_a_group_in_our_session() {
         let count = rustix::io::read(&successor.stderr, &mut text).unwrap();
         assert_eq!(text[..count], *format!("{program}\n").as_bytes());
     }
-    // Any other command line is no next server, with or without the rights of root.
+    // Any other command line is refused, with or without the rights of root.
     let other = SuccessorCommand {
         args: vec!["-c".into(), "exit 0".into()],
         ..command
@@ -325,7 +325,7 @@ fn a_successor_leads_a_group_in_our_session() {
     reap_orphans();
 }
 
-/// As the kernel tells it: 0 where who leads the session is outside of our process namespace, which
+/// As the kernel reports it: 0 if the session's leader is outside of our pid namespace, which
 /// getsid(2)'s wrapper does not allow for.
 fn own_session() -> String {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
@@ -370,7 +370,7 @@ fn a_lost_launcher_is_named_in_errors(launcher: &Launcher) {
     }
 }
 
-/// The server of the next test: it starts a program, tells both numbers, and waits to be killed.
+/// The server of the next test: it starts a program, prints both pids, and waits to be killed.
 fn serve() {
     let launcher = Launcher::start(&unconfined(), || Ok(())).unwrap();
     let program = shell(
@@ -404,7 +404,7 @@ fn programs_die_with_the_server() {
     }
 }
 
-/// Whether there is such a process and it has not ended: here nobody may be reaping.
+/// Whether the process exists and has not ended: here it may stay unreaped.
 fn is_running(pid: &str) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
     stat.is_ok_and(|stat| !stat[stat.rfind(')').unwrap()..].starts_with(") Z"))

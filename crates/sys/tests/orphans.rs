@@ -1,7 +1,10 @@
-//! The last act of a server: nothing that its workers left behind outlives it.
+//! The last act of a server: no descendant of its workers outlives it.
 //!
-//! Alone in its process, as it ends every child of it. What must stay true: descendants in groups and
-//! sessions of their own go too, ones that are excepted stay, and what somebody waits for is no orphan.
+//! Alone in its process, as it ends every child of it.
+//!
+//! # Invariants
+//! - Descendants in other groups and sessions are killed too, excepted ones stay, and a child that
+//!   is waited for is no orphan.
 
 #![allow(
     clippy::unwrap_used,
@@ -55,7 +58,7 @@ fn is_running(pid: u32) -> bool {
 #[test]
 fn orphans_are_ended_except_the_kept_ones() {
     process::become_subreaper().unwrap();
-    // A daemon with a child of its own, left by a process that is gone.
+    // A daemon with a child, left by a process that has exited.
     let daemon = "setsid sh -c 'sleep 1000 & echo $$ >&5; wait' & wait";
     let (mut parent, pid) = shell(daemon);
     assert_eq!(
@@ -84,7 +87,7 @@ fn orphans_are_ended_except_the_kept_ones() {
 
     process::kill_group(kept).unwrap();
     wait(&keep.exit, PollFlags::IN);
-    // Nobody waits for it any more.
+    // It is not waited for any more.
     drop(keep);
     assert!(process::list_orphans().unwrap()[0].has_ended);
     assert!(process::reap_orphan(kept));

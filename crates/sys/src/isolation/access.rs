@@ -223,7 +223,7 @@ struct PortRule {
     port: u64,
 }
 
-/// An [`Access`] whose paths are open, so that it can be entered without allocating.
+/// An [`Access`] with open paths, so that it can be entered without allocating.
 #[derive(Debug, Default)]
 pub(crate) struct OpenAccess {
     files: Option<Vec<(OwnedFd, u64)>>,

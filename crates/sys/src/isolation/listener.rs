@@ -36,7 +36,7 @@ const fn request(direction: u32, size: usize, number: u32) -> u32 {
     direction << 30 | (size as u32) << 16 | (b'!' as u32) << 8 | number
 }
 
-/// Whether the kernel has listeners whose messages have the size that is known here.
+/// Whether the kernel has listeners with messages of the size that is known here.
 pub(crate) fn is_supported() -> bool {
     let mut sizes = libc::seccomp_notif_sizes {
         seccomp_notif: 0,

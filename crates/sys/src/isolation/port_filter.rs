@@ -29,7 +29,7 @@ const SENDING: [(c_long, u32); 3] = [
 /// Argument index, test, the value that refuses the call, and its error.
 type Look = (u32, u32, u32, i32);
 
-/// The filter as kernel instructions; `None` for a processor whose call numbers are not known here.
+/// The filter as kernel instructions; `None` for a processor with unknown call numbers.
 pub(super) fn make() -> Option<Vec<sock_filter>> {
     let mut filter = vec![
         load(ARCHITECTURE_AT),

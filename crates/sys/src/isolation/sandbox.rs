@@ -35,7 +35,7 @@ pub struct Sandbox {
 pub struct MissingIsolation {
     /// Its name.
     pub name: &'static str,
-    /// What is not prevented without it.
+    /// What an application may do without it.
     pub allows: &'static str,
 }
 
@@ -172,7 +172,7 @@ impl Filters {
             guards: &guards,
             refusal,
         };
-        // There are none for a processor whose call numbers are not known here.
+        // There are none for a processor with unknown call numbers.
         let make = |refusal| seccomp::build(rules(refusal));
         Self {
             reporting: make(Refusal::Report),

@@ -126,7 +126,7 @@ pub(crate) fn is_native(architecture: u32, number: u32) -> bool {
     ARCHITECTURE == Some(architecture) && number < X32
 }
 
-/// The filter as kernel instructions; `None` for a processor whose call numbers are not known here.
+/// The filter as kernel instructions; `None` for a processor with unknown call numbers.
 pub(crate) fn build(rules: SeccompRules<'_>) -> Option<Vec<sock_filter>> {
     ARCHITECTURE.map(|architecture| build_for(architecture, rules))
 }
@@ -243,7 +243,7 @@ pub(crate) fn install(filter: &[sock_filter]) -> io::Result<()> {
     install_with(filter, 0).map(|_| ())
 }
 
-/// The same with a filter whose refusals are reported ([`Refusal::Report`]): returns its listener.
+/// The same with a filter that reports refusals ([`Refusal::Report`]): returns its listener.
 ///
 /// # Errors
 /// As [`install`]; `EBUSY` within a filter that has a listener, `EINVAL` before Linux 5.0.

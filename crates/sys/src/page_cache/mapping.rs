@@ -1,8 +1,12 @@
-//! Which pages of a file are in memory, asked through a part of the address space that stands for it.
+//! Determines which pages of a file are in memory through an inaccessible mapping of it
+//! (`mincore`).
 //!
-//! Called by `runtime`'s files that are sent, where the kernel has no count of a descriptor's pages (before Linux 6.5)
-//! or the file system hides them behind another (overlay). What must stay true: nothing of the mapping is ever touched,
-//! which its lack of access makes sure of, so that a file that becomes shorter hurts nobody.
+//! Called by `runtime`'s files that are sent, where the kernel cannot count a descriptor's pages
+//! (before Linux 6.5) or the file system hides them behind another (overlay).
+//!
+//! # Invariants
+//! - The mapping is never touched, which its protection ensures, so a file that becomes shorter is
+//!   harmless.
 
 use std::fs::File;
 use std::io;
@@ -15,11 +19,11 @@ use rustix::process::Resource;
 use super::page_bytes;
 use crate::resource_limits::read_limit;
 
-/// A file in the address space, to be asked about and never touched. It keeps the file open.
+/// A mapping of a file that is only queried. It keeps the file open.
 #[derive(Debug)]
 pub struct ResidencyMapping {
     base: NonNull<libc::c_void>,
-    /// Of the file, as long as it was when it was mapped.
+    /// Length of the file when it was mapped.
     file_bytes: u64,
     mapped_bytes: usize,
 }
@@ -31,10 +35,11 @@ unsafe impl Send for ResidencyMapping {}
 #[expect(unsafe_code, reason = "a pointer to a mapping of its own")]
 unsafe impl Sync for ResidencyMapping {}
 
-/// Beyond a file's end there may be pages up to the next multiple of this, in one piece with its last ones.
+/// Beyond the end of a file there may be pages up to the next multiple of this, in one piece with
+/// its last ones.
 const LARGE_PAGE: u64 = 2 << 20;
 
-/// Pages asked about in a call.
+/// Pages queried in a call.
 const PAGES_PER_CALL: usize = 128;
 
 /// Mappings of this process: a kernel allows 65,530 of all kinds.
@@ -45,9 +50,10 @@ impl ResidencyMapping {
     /// Maps the first `file_bytes` of a file. Reads nothing.
     ///
     /// # Errors
-    /// `PermissionDenied` where the kernel does not tell: since Linux 5.2 it says of the files of others that may
-    /// not be written that all of them is there. `Unsupported` where addresses are scarce: they have 32 bits, or the process's
-    /// memory is bounded (`RLIMIT_AS`). `QuotaExceeded` when there are very many. What `mmap` and `mincore` say.
+    /// `PermissionDenied` where the kernel does not tell: since Linux 5.2 it reports a file of
+    /// another user that may not be written as fully resident. `Unsupported` where addresses are
+    /// scarce: they have 32 bits, or the process's memory is limited (`RLIMIT_AS`). `QuotaExceeded`
+    /// when there are very many. Those of `mmap` and `mincore`.
     pub fn new(file: &File, file_bytes: u64) -> io::Result<Self> {
         let is_bounded = || read_limit(Resource::As).is_ok_and(|limit| limit.current.is_some());
         if usize::BITS < 64 || is_bounded() {
@@ -56,13 +62,13 @@ impl ResidencyMapping {
         if MAPPING_COUNT.load(Ordering::Relaxed) >= MAX_MAPPINGS {
             return Err(io::ErrorKind::QuotaExceeded.into());
         }
-        // One page far behind the end, of which it is known that it is not there.
+        // One page far beyond the end, which cannot be resident.
         let behind = file_bytes.checked_next_multiple_of(LARGE_PAGE.max(page_bytes()));
         let behind = behind.ok_or(io::ErrorKind::OutOfMemory)?;
         let mapped_bytes = usize::try_from(behind + page_bytes());
         let mapped_bytes = mapped_bytes.map_err(|_| io::ErrorKind::OutOfMemory)?;
         let (access, flags) = (ProtFlags::empty(), MapFlags::SHARED);
-        // SAFETY: a new mapping, at a place that the kernel chooses, which cannot be touched.
+        // SAFETY: a new mapping, at an address that the kernel chooses, which cannot be touched.
         #[expect(unsafe_code, reason = "mapping a file")]
         let at = unsafe { mmap(std::ptr::null_mut(), mapped_bytes, access, flags, file, 0)? };
         let at = NonNull::new(at).ok_or(io::ErrorKind::OutOfMemory)?;
@@ -78,11 +84,11 @@ impl ResidencyMapping {
         }
     }
 
-    /// How many of the `len` bytes at `at` are in memory, as a prefix; pages whose reading is under way are not. None
-    /// behind what was mapped. Takes about 3 us for 128 pages.
+    /// Returns how many of the `len` bytes at `at` are in memory, as a prefix, without pages that
+    /// are still being read. None beyond the mapped length. Takes about 3 us for 128 pages.
     ///
     /// # Errors
-    /// What `mincore` says.
+    /// Those of `mincore`.
     pub fn cached_prefix(&self, at: u64, len: u64) -> io::Result<u64> {
         let end = at.saturating_add(len).min(self.file_bytes);
         if end <= at {
@@ -108,7 +114,8 @@ impl ResidencyMapping {
                 return Err(io::ErrorKind::InvalidInput.into());
             };
             let mut there = [0_u8; PAGES_PER_CALL];
-            // SAFETY: the range lies within the mapping; a byte is written for each of its pages, for which there is room.
+            // SAFETY: the range lies within the mapping; a byte is written for each of its pages,
+            // for which there is room.
             #[expect(unsafe_code, reason = "rustix has no mincore")]
             let result = unsafe {
                 libc::mincore(self.base.as_ptr().byte_add(start), len, there.as_mut_ptr())
@@ -129,7 +136,8 @@ impl ResidencyMapping {
 
 impl Drop for ResidencyMapping {
     fn drop(&mut self) {
-        // SAFETY: the whole mapping, which nobody else knows. An error would leave it where it is.
+        // SAFETY: the whole mapping, to which no other reference exists. On an error it would stay
+        // mapped.
         #[expect(unsafe_code, reason = "ends a mapping")]
         let _ = unsafe { munmap(self.base.as_ptr(), self.mapped_bytes) };
         MAPPING_COUNT.fetch_sub(1, Ordering::Relaxed);

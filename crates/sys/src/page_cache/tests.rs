@@ -1,6 +1,6 @@
-//! What the page cache holds, on the file system of the temporary folder.
+//! The page cache on the file system of the temporary directory.
 
-#![expect(clippy::print_stderr, reason = "says what cannot be tested here")]
+#![expect(clippy::print_stderr, reason = "shows which tests were skipped")]
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -19,7 +19,7 @@ fn written_file() -> File {
     file
 }
 
-/// The same, if the temporary folder is on a disk.
+/// The same, if the temporary directory is on a disk.
 fn file_on_disk() -> Option<File> {
     let file = written_file();
     if file_system_kind(&file).unwrap() != FileSystemKind::Disk {
@@ -81,7 +81,7 @@ fn a_mapping_shows_residency_and_survives_truncation() {
     assert_eq!(read_whole_at(&file, page, 1).unwrap().len(), 1);
     assert_eq!((cached(0, BYTES), cached(page, BYTES)), (0, page));
     assert_eq!(cached(2 * page - 1, BYTES), 1);
-    // Shorter, longer, and gone: what is asked about is what was mapped.
+    // Shorter, longer, and empty: the query covers the mapped length.
     file.set_len(0).unwrap();
     assert_eq!(cached(page, 1), 0);
     file.set_len(2 * BYTES).unwrap();
@@ -100,7 +100,8 @@ fn no_mapping_where_mincore_is_unreliable() {
         return eprintln!("left out: only root can be somebody else");
     }
     let as_another = std::thread::spawn(move || {
-        // SAFETY: changes who this thread is to file systems, and nothing else; the second call tells who it was.
+        // SAFETY: changes this thread's file system user, and nothing else; the second call returns
+        // the first's effect.
         #[expect(unsafe_code, reason = "rustix has no setfsuid")]
         let is_another = unsafe {
             libc::setfsuid(65534);
@@ -125,7 +126,7 @@ fn nothing_is_mapped_where_addresses_are_bounded() {
         assert_eq!(refused.kind(), io::ErrorKind::Unsupported);
         return;
     }
-    // A bound is of the whole process, and there are others' tests in this one.
+    // The limit affects the whole process, in which other tests run.
     let output = std::process::Command::new("sh")
         .args(["-c", "ulimit -v 8388608 && exec \"$0\" --exact \"$1\""])
         .arg(std::env::current_exe().unwrap())
@@ -165,7 +166,7 @@ fn send_file_falls_back_to_copying() {
     assert_eq!(copy_to(ours.as_fd(), &file, BYTES, 10).unwrap(), 0);
     assert_eq!(copy_to(ours.as_fd(), &file, BYTES + 5, 10).unwrap(), 0);
     theirs.read_exact(&mut [0; 5]).unwrap();
-    // A socket takes what it has room for, then nothing.
+    // A socket accepts bytes until it is full, then nothing.
     ours.set_nonblocking(true).unwrap();
     let mut taken = 0;
     let refused = loop {
@@ -216,7 +217,7 @@ fn memory_file_systems_are_recognised() {
     assert_eq!(file_system_kind(&process).unwrap(), FileSystemKind::Other);
 }
 
-/// Of the pages of a mapped file, those that the kernel has on its list of active ones; `None` where it does not tell.
+/// Number of pages of a mapped file on the kernel's active list; `None` where it does not tell.
 fn active_pages(address: usize, pages: usize) -> Option<usize> {
     /// In `/proc/kpageflags`.
     const ACTIVE: u64 = 1 << 6;
@@ -230,7 +231,7 @@ fn active_pages(address: usize, pages: usize) -> Option<usize> {
     let first = address as u64 / page_bytes();
     let mut active = 0;
     for page in first..first + pages as u64 {
-        // Only root is told where a page is.
+        // Only root sees physical page numbers.
         let frame = Some(word(&frames, page)? & ((1 << 55) - 1)).filter(|&frame| frame != 0)?;
         active += usize::from(word(&flags, frame)? & ACTIVE != 0);
     }
@@ -250,15 +251,16 @@ fn marked_pages_become_active() {
     }
     let pages = usize::try_from(BYTES.div_ceil(page_bytes())).unwrap();
     let len = pages * usize::try_from(page_bytes()).unwrap();
-    // Which pages are active is looked at through a mapping, after they were used.
+    // Active pages are found through a mapping, after they were used.
     let active = || {
         let (access, flags) = (ProtFlags::READ, MapFlags::SHARED);
-        // SAFETY: a new mapping of a file that does not change, all of whose pages are looked at before it goes.
+        // SAFETY: a new mapping of a file that does not change, all of whose pages are checked
+        // before it is unmapped.
         #[expect(unsafe_code, reason = "mapping a file")]
         unsafe {
             let at = mmap(std::ptr::null_mut(), len, access, flags, &file, 0).unwrap();
             for page in 0..pages {
-                // So that it is in the page table, which by itself is no use of it.
+                // Puts it into the page table, which by itself does not use it.
                 let byte = at.cast::<u8>().add(page * len / pages);
                 std::ptr::read_volatile(byte);
             }
@@ -280,7 +282,7 @@ fn marked_pages_become_active() {
     // The kernel moves pages in batches, a few of which may still be on another core.
     assert!(before <= pages / 8, "{before} of {pages}");
     assert!(after >= pages - pages / 8, "{after} of {pages}");
-    // Nothing is behind the end, and what is not in memory is read.
+    // Nothing is beyond the end, and missing pages are read.
     mark_pages_used(&file, BYTES, 10).unwrap();
     drop_cached_pages(&file).unwrap();
     mark_pages_used(&file, 0, 1).unwrap();

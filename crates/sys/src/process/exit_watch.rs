@@ -1,12 +1,12 @@
-//! The end of a process as a descriptor that becomes readable.
+//! The exit of a process as a descriptor that becomes readable.
 //!
-//! Made for each child by `process`, and awaited by `runtime`. Where processes have descriptors (`pidfd_open`,
-//! Linux 5.3) it is that of the process; elsewhere that of an event, which a thread of its own raises.
+//! Created for each child by `process`, awaited by `runtime`. It is a pidfd where available
+//! (`pidfd_open`, Linux 5.3), otherwise an eventfd that a separate thread signals.
 //!
 //! # Invariants
 //!
-//! - The thread takes no exit status: whoever owns the child finds it as before.
-//! - The thread ends with the child, so there are never more of them than children.
+//! - The thread takes no exit status: the owner of the child still finds it.
+//! - The thread ends with the child, so there are never more threads than children.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -17,10 +17,10 @@ use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions, waitid};
 
 use crate::kernel;
 
-/// What the thread of a child needs: it waits and writes eight bytes.
+/// The stack of a child's thread, which only waits and writes eight bytes.
 const STACK_BYTES: usize = 64 * 1024;
 
-/// A descriptor that becomes readable when `child`, which is ours and not reaped, ends.
+/// Opens a descriptor that becomes readable when `child`, which is ours and not reaped, ends.
 ///
 /// # Errors
 /// `ESRCH` when there is no such process, or that descriptors or threads ran out.
@@ -32,7 +32,7 @@ pub(super) fn open_exit_fd(child: Pid) -> io::Result<OwnedFd> {
 }
 
 fn open_exit_fd_by_thread(child: Pid) -> io::Result<OwnedFd> {
-    // Asked first, as `pidfd_open` does.
+    // Checked first, as `pidfd_open` does.
     rustix::process::test_kill_process(child)?;
     let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
     let event = rustix::event::eventfd(0, flags)?;
@@ -42,7 +42,7 @@ fn open_exit_fd_by_thread(child: Pid) -> io::Result<OwnedFd> {
         .stack_size(STACK_BYTES);
     thread.spawn(move || {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
-        // Any other error means that the child is gone and reaped.
+        // Any other error means that the child was reaped.
         while matches!(waitid(WaitId::Pid(child), options), Err(Errno::INTR)) {}
         // It has room for 2^64 of them.
         let _ = rustix::io::write(&raised, &1_u64.to_ne_bytes());

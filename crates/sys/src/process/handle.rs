@@ -1,7 +1,10 @@
-//! A hand on one process, for signals that cannot reach another one.
+//! A handle on one process, for signals that cannot reach another one.
 //!
-//! Given out by `SpawnedProcess`, kept by whoever may have to end the process. What must stay true: nothing is sent to a
-//! number whose process has been reaped; a process that has left its group is reached all the same.
+//! Created by `SpawnedProcess`, kept by code that may have to end the process.
+//!
+//! # Invariants
+//! - Nothing is sent to a pid that has been reaped.
+//! - A process that has left its group is still reached.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -13,8 +16,7 @@ use super::orphans::ReapedFlag;
 use super::{kill_group, to_pid};
 use crate::kernel;
 
-/// A hand on a process, for signals. It means this process and no other, also after its end, when its number
-/// may be another's.
+/// A handle to signal a process. It never refers to another process, even after the pid was reused.
 #[derive(Debug, Clone)]
 pub struct ProcessHandle {
     pid: u32,
@@ -44,7 +46,7 @@ impl ProcessHandle {
         self.signal(Signal::TERM)
     }
 
-    /// Asks the process for the stacks of its threads (SIGQUIT).
+    /// Requests a dump of its threads' stacks (SIGQUIT).
     ///
     /// # Errors
     /// When it is gone.
@@ -52,7 +54,7 @@ impl ProcessHandle {
         self.signal(Signal::QUIT)
     }
 
-    /// Sends SIGKILL to the process, and to its whole group: it may have left that, or share it.
+    /// Sends SIGKILL to the process and to its group: it may have left that, or share it.
     ///
     /// # Errors
     /// When it is gone.
@@ -70,8 +72,8 @@ impl ProcessHandle {
         self.signal(Signal::KILL)
     }
 
-    /// Sends SIGKILL to the process's group, unless the process has been reaped: then the number may be
-    /// another group's.
+    /// Sends SIGKILL to the process's group, unless the process has been reaped: then the number
+    /// may be another group's.
     ///
     /// # Errors
     /// When it is gone.
@@ -79,13 +81,13 @@ impl ProcessHandle {
         self.reaped_flag.if_not_reaped(|| kill_group(self.pid))
     }
 
-    /// Does something with its number while that is certainly its own.
+    /// Runs `act` with its pid while that is certainly its own.
     pub(super) fn unless_reaped(&self, act: impl FnOnce(Pid) -> io::Result<()>) -> io::Result<()> {
         let pid = to_pid(self.pid)?;
         self.reaped_flag.if_not_reaped(|| act(pid))
     }
 
-    /// Sends it a signal; without descriptors of processes only as long as somebody waits for it.
+    /// Sends it a signal; without pidfds only until it is reaped.
     pub(super) fn signal(&self, signal: Signal) -> io::Result<()> {
         if kernel::has_pidfd() {
             return Ok(rustix::process::pidfd_send_signal(&*self.process, signal)?);

@@ -1,25 +1,27 @@
 //! The launcher: a process that starts all other programs for the server.
 //!
-//! Forked by `penstock` before its first thread, asked by `apps`' executor for workers and by the
-//! upgrade for the next server. Each order comes with a socket of its own, on which its answer goes back
-//! ([`starting`]). A helper carries it out and ends, so that the program becomes a child of the server,
-//! the nearest subreaper, and is waited for there like any other. docs/decisions/002-launcher.md says
-//! why there is a launcher.
+//! Forked by `penstock` before its first thread, used by `apps`' executor for workers and by the
+//! upgrade for the next server. Each launch order comes with its own socket, which returns the
+//! reply ([`starting`]). A helper process carries it out and ends, so that the program becomes a
+//! child of the server, the nearest subreaper, and is waited for there like any other.
+//! docs/decisions/002-launcher.md says why there is a launcher.
 //!
 //! # Invariants
 //!
-//! - The launcher never speaks to the network: of what the server has open it keeps one socket.
-//! - A program gets the descriptors of its order and no other.
-//! - A start that hangs keeps no other waiting: the launcher forks a helper for each and takes the next.
+//! - The launcher never uses the network: of the server's descriptors it keeps one socket.
+//! - A program gets only the descriptors of its order.
+//! - A start that hangs does not delay others: the launcher forks a helper for each and takes the
+//!   next.
 //! - A process runs its program only once the server has it in its table of children.
-//! - The launcher ends when the server does: its socket ends.
-//! - Orders that do not come hold a bounded number of helpers, for a bounded time.
-//! - It answers the calls that sandboxes refuse, and tells the server of them; orders come first.
-//! - It keeps root's rights only if an application has a user of its own. It then starts programs as
-//!   users of a list that it has from before the server gave its rights up.
+//! - The launcher ends when the server does: its socket closes.
+//! - Incomplete orders occupy a bounded number of helpers, for a bounded time.
+//! - It replies to the calls that sandboxes refuse, and reports them to the server; orders come
+//!   first.
+//! - It keeps root's rights only if an application has its own user. It then starts programs as
+//!   users of a list from before the server gave up its rights.
 //! - It starts the next server as this one was started, and nothing else without a sandbox.
-//! - It puts programs into cgroups that were made before it was split off, and into no other; it removes
-//!   them at its end.
+//! - It puts programs only into cgroups that were created before it was forked; it removes them at
+//!   its end.
 
 mod child;
 pub(crate) mod fuzzing;
@@ -63,28 +65,29 @@ const START_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long its end may take.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Longest answer: a kind and the text of an error.
+/// Longest reply: a kind and the text of an error.
 const MAX_REPLY_BYTES: usize = 1024;
 
 /// Tells a process that it may run its program.
 const GO: &[u8] = b"g";
 
-/// Whom the launcher may start programs as, and within which bounds.
+/// The users that the launcher may start programs as, and their limits.
 #[derive(Debug, Default)]
 pub struct Privileges {
-    /// Whom the server becomes, if it becomes another user.
+    /// The user that the server switches to, if any.
     pub server: Option<Account>,
     /// Users of applications.
     pub accounts: Vec<Account>,
-    /// How the next server is started: its command, and the variable that names its socket.
+    /// How the next server is started: its command, and the variable that contains its socket's
+    /// number.
     pub successor: Option<(CommandLine, OsString)>,
-    /// Whose programs may go without a sandbox; `None` are those of the server's user.
+    /// Users of programs that may run without a sandbox; `None` is the server's user.
     pub unconfined: Vec<Option<String>>,
-    /// What bounds the programs of each application.
+    /// The limits of each application's programs.
     pub groups: Vec<Group>,
 }
 
-/// A command line and its surroundings.
+/// A command line with its directory and environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommandLine {
     /// The program, by its path.
@@ -100,10 +103,10 @@ pub struct CommandLine {
 /// The process that starts programs. It ends when this is dropped.
 #[derive(Debug)]
 pub struct Launcher {
-    /// Takes orders.
+    /// Sends orders to it.
     socket: OwnedFd,
     pid: u32,
-    /// The lock is held for no longer than a look.
+    /// Held only briefly.
     life: Mutex<Life>,
     refusals: Mutex<Option<OwnedFd>>,
 }
@@ -117,25 +120,26 @@ struct Life {
 }
 
 impl Launcher {
-    /// Splits the launcher off. `set_up` runs in it, before its first order: limits and the like, which
-    /// programs inherit. Then it becomes the server's user, unless it may start programs as others.
+    /// Forks the launcher. `set_up` runs in it, before its first order: limits and the like, which
+    /// programs inherit. Then it switches to the server's user, unless it may start programs as
+    /// others.
     ///
     /// # Errors
-    /// When other threads exist, or what `socketpair`, `fork` and `prctl` say.
+    /// When other threads exist, or those of `socketpair`, `fork` and `prctl`.
     pub fn start(
         privileges: &Privileges,
         set_up: impl FnOnce() -> io::Result<()>,
     ) -> io::Result<Self> {
         daemon::check_single_threaded()?;
-        // Before the fork: only descendants that come later look for a subreaper.
+        // Before the fork: only later descendants use the subreaper.
         become_subreaper()?;
         let (ours, theirs) = fd_packets::packet_pair()?;
         let (refusals, reports) = fd_packets::packet_pair()?;
         let server = getpid();
         let (pid, known) = track_child(|_| {
             #[expect(unsafe_code, reason = "there is no safe fork")]
-            // SAFETY: this is the only thread, so that no lock is held and no state half written in the
-            // child, which never returns from here.
+            // SAFETY: this is the only thread, so that no lock is held and no state half written in
+            // the child, which never returns from here.
             match unsafe { libc::fork() } {
                 -1 => Err(io::Error::last_os_error()),
                 0 => {
@@ -165,8 +169,8 @@ impl Launcher {
         })
     }
 
-    /// The socket on which it tells of calls that sandboxes refuse, and of what goes wrong: a packet is
-    /// a [`LauncherReport`]. It is given once; nobody has to read it.
+    /// Takes the socket on which it reports calls that sandboxes refuse, and failures: a packet is
+    /// a [`LauncherReport`]. It can be taken once; it need not be read.
     #[must_use]
     pub fn take_refusals(&self) -> Option<OwnedFd> {
         let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
@@ -179,8 +183,8 @@ impl Launcher {
         self.pid
     }
 
-    /// Begins to start a program in a group of its own, standard input closed, output on pipes; it dies
-    /// with the server. Never blocks: [`Starting::advance`] does the rest.
+    /// Begins to start a program in its own group, with standard input closed and output on pipes;
+    /// it dies with the server. Never blocks: [`Starting::advance`] does the rest.
     ///
     /// # Errors
     /// That descriptors ran out, or that the launcher has ended.
@@ -212,18 +216,17 @@ impl Launcher {
         Starting::new(self, &order, descriptors, (stdout, stderr))
     }
 
-    /// As [`Self::begin`], to the end: blocks until the program runs, 10 s at most.
+    /// Like [`Self::begin`], but blocks until the program runs, 10 s at most.
     ///
     /// # Errors
-    /// Program not found, directory missing, `EAGAIN`/`ENOMEM` from fork, `TimedOut`; that the launcher
-    /// has ended.
+    /// Program not found, directory missing, `EAGAIN`/`ENOMEM` from fork, `TimedOut`; that the
+    /// launcher has ended.
     pub fn launch(&self, launch: ProcessSpec) -> io::Result<SpawnedProcess> {
         self.begin(launch)?.finish()
     }
 
-    /// Starts the next server, which outlives this one: as [`Privileges::successor`] says, but for the
-    /// program, which may be another one that no application can have written. Blocks as
-    /// [`Self::launch`] does.
+    /// Starts the next server, which outlives this one, by [`Privileges::successor`]. The program
+    /// may be another one if no application can have written it. Blocks as [`Self::launch`] does.
     ///
     /// # Errors
     /// As [`Self::launch`]; why the launcher does not start that program.
@@ -269,11 +272,11 @@ impl Launcher {
         })
     }
 
-    /// Ends the launcher. Blocks until it is gone, 2 s at most. The programs that it started live on,
-    /// but for those in groups of bounds: these are removed with what is in them.
+    /// Ends the launcher. Blocks until it has exited, 2 s at most. Programs that it started
+    /// continue to run, except those in cgroups, which are removed with their processes.
     ///
     /// # Errors
-    /// When it is not gone by then.
+    /// When it has not exited by then.
     pub fn stop(&self) -> io::Result<()> {
         self.life().end = Some("the server ends".to_owned());
         rustix::net::shutdown(&self.socket, Shutdown::Both)?;
@@ -289,7 +292,7 @@ impl Launcher {
         self.life.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands an order over by its socket; `false` when the launcher has not taken those before it yet.
+    /// Sends an order's socket to the launcher; `false` when its queue is full.
     fn hand_over(&self, order: &OwnedFd) -> io::Result<bool> {
         if let Some(why) = &self.life().end {
             return Err(io::Error::other(why.clone()));
@@ -303,7 +306,7 @@ impl Launcher {
         }
     }
 
-    /// It takes no more orders: says so from now on.
+    /// Records that it takes no more orders; later orders return this error.
     fn note_end(&self, error: &io::Error) -> io::Error {
         let why =
             format!("the launcher does not start programs any more ({error}): restart the server");
@@ -316,7 +319,7 @@ impl Launcher {
     }
 }
 
-/// Whether an order could not be sent because the launcher is gone.
+/// Whether an order could not be sent because the launcher has exited.
 fn is_of_end(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -324,14 +327,14 @@ fn is_of_end(error: &io::Error) -> bool {
     )
 }
 
-/// What becomes of an order, as its helper and the process itself say.
+/// The reply to an order, from its helper or from the process itself.
 #[derive(Debug, PartialEq, Eq)]
 enum LaunchReply {
-    /// The process is there, under this number, and waits for [`GO`].
+    /// The process exists, under this pid, and waits for [`GO`].
     Waits(u32),
-    /// The program does not run, by this error of the system.
+    /// The program does not run, with this error number.
     Failed(i32),
-    /// It does not, in words.
+    /// The program does not run, with this message.
     Refused(String),
 }
 
@@ -385,11 +388,11 @@ impl LaunchReply {
     }
 }
 
-/// What is different from the server: its own group, which no terminal signals, no signals but the one
-/// that cannot be ignored, and no descriptors but its sockets.
+/// Sets up the launcher: its own group, which no terminal signals, all signals ignored but the one
+/// that cannot be, and no descriptors but its sockets.
 fn become_launcher(sockets: [&OwnedFd; 2]) -> io::Result<()> {
     rustix::process::setpgid(None, None)?;
-    // A name is for people.
+    // The name is only for display.
     let _ = rustix::thread::set_name(c"penstock-launch");
     for signal in [
         libc::SIGINT,
@@ -405,7 +408,7 @@ fn become_launcher(sockets: [&OwnedFd; 2]) -> io::Result<()> {
             libc::signal(signal, libc::SIG_IGN);
         }
     }
-    // Its helpers end by themselves, and nobody asks how.
+    // Its helpers end by themselves, without a wait for their status.
     #[expect(unsafe_code, reason = "no safe wrapper offers this call")]
     // SAFETY: as above.
     unsafe {
@@ -417,7 +420,7 @@ fn become_launcher(sockets: [&OwnedFd; 2]) -> io::Result<()> {
     close_fds_except(numbers)
 }
 
-/// Closes every descriptor above standard error but two, in their order.
+/// Closes every descriptor above standard error except two, given in order.
 fn close_fds_except(kept: [libc::c_uint; 2]) -> io::Result<()> {
     let [low, high] = kept;
     let ranges = [
@@ -428,8 +431,8 @@ fn close_fds_except(kept: [libc::c_uint; 2]) -> io::Result<()> {
     let ranges = ranges.into_iter().filter(|(first, last)| first <= last);
     for (first, last) in ranges {
         #[expect(unsafe_code, reason = "descriptors of the server, closed by number")]
-        // SAFETY: they are copies in this process alone, which uses none of them: what owns them
-        // here is never dropped.
+        // SAFETY: they are copies in this process alone, which uses none of them: their owners are
+        // never dropped here.
         let done = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
         if done == -1 {
             return close_each_fd_except(kept);
@@ -452,7 +455,8 @@ fn close_each_fd_except(kept: [libc::c_uint; 2]) -> io::Result<()> {
     Ok(())
 }
 
-/// Ends with the server, if that is there still; a change of users takes the signal back (prctl(2)).
+/// Makes this process end with the server, if that still runs; a change of users resets the signal
+/// (prctl(2)).
 fn die_with_server(server: Pid) -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     match rustix::process::getppid() {
@@ -461,7 +465,7 @@ fn die_with_server(server: Pid) -> io::Result<()> {
     }
 }
 
-/// Takes orders until the server is gone.
+/// Takes orders until the server has exited.
 fn serve(
     socket: &OwnedFd,
     server: Pid,
@@ -472,7 +476,7 @@ fn serve(
     loop {
         refusals.answer_until_ready(socket.as_fd())?;
         let (length, order) = match fd_packets::receive_packet(socket.as_fd(), &mut [0; 1]) {
-            // Its start fails, and no other program has to.
+            // That start fails; other programs are unaffected.
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                 refusals.note(format!(
                     "an order to start a program came without its socket ({error}): are there \
@@ -503,7 +507,7 @@ fn send_reply(socket: &OwnedFd, answer: &LaunchReply) -> io::Result<()> {
     fd_packets::send_packet_until(socket.as_fd(), &answer.encode(), &[], deadline)
 }
 
-/// Ends this process as it is: what it has of the server's memory is not for it to tidy up.
+/// Ends this process at once: its copies of the server's memory must not be cleaned up here.
 fn exit_process(is_well: bool) -> ! {
     #[expect(
         unsafe_code,
@@ -561,7 +565,7 @@ mod tests {
         let (ours, theirs) = fd_packets::packet_pair().unwrap();
         let (reports, theirs_of_reports) = fd_packets::packet_pair().unwrap();
         let refusals = Refusals::new(theirs_of_reports, getpid()).unwrap();
-        // Longer than an order: the kernel cuts it, as it does one for which no descriptor is left.
+        // Longer than an order: the kernel truncates it, as it does when no descriptor is left.
         fd_packets::send_packet(ours.as_fd(), b"oo", None).unwrap();
         drop(ours);
         serve(&theirs, getpid(), &Privileges::default(), refusals).unwrap();

@@ -1,10 +1,12 @@
-//! Children that nobody waits for: what workers leave behind becomes ours.
+//! Children that are not waited for: descendants that workers leave behind become ours.
 //!
-//! The kernel has one table of children for the whole process, so there is one here too: of those that
-//! somebody waits for ([`TrackedChild`]). All others are orphans. `apps` reaps those that end, and the server
-//! ends the rest of them as its last act. What must stay true: a child is made, or taken in, and entered
-//! under one lock, and struck out under the one that takes its exit status, so that no number in the
-//! table is ever another process's.
+//! The kernel has one table of children for the whole process, so there is one here too, of the
+//! children that are waited for ([`TrackedChild`]). All others are orphans. `apps` reaps those that
+//! end, and the server kills the rest as its last act.
+//!
+//! # Invariants
+//! - A child is created or adopted and added under one lock, and removed under the lock that takes
+//!   its exit status, so that no pid in the table is ever another process's.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -20,29 +22,29 @@ use super::{ProcessExit, exit_watch, to_pid};
 /// How long [`end_orphans`] may take altogether.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Between two looks at children that were killed and are not gone.
+/// Delay between two checks of killed children.
 const POLL_INTERVAL: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 20_000_000,
 };
 
-/// The numbers of the children that somebody waits for.
+/// The pids of the children that are waited for.
 static TRACKED_CHILDREN: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
 
-/// A child that somebody waits for.
+/// A child that is waited for.
 #[derive(Debug)]
 pub(super) struct TrackedChild {
     pid: u32,
     reaped_flag: ReapedFlag,
 }
 
-/// Whether a child has been given up: reaped, or left to whoever looks for orphans. Changes under the table's
+/// Whether a child has been reaped, or left to be reaped as an orphan. Changes under the table's
 /// lock only.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ReapedFlag(Arc<AtomicBool>);
 
 impl ReapedFlag {
-    /// Does something with the child's number while it is certainly its own.
+    /// Runs `act` while the child's pid is certainly its own.
     pub(super) fn if_not_reaped(&self, act: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         let _table = tracked_children();
         if self.0.load(Ordering::Relaxed) {
@@ -65,7 +67,7 @@ impl TrackedChild {
         self.reaped_flag.clone()
     }
 
-    /// Takes its exit status by `wait` and strikes it out.
+    /// Takes its exit status by `wait` and removes it from the table.
     pub(super) fn take_exit(
         &mut self,
         wait: impl FnOnce() -> io::Result<Option<ProcessExit>>,
@@ -82,7 +84,7 @@ impl TrackedChild {
 
 impl Drop for TrackedChild {
     fn drop(&mut self) {
-        // The number of one that was reaped may be another child's by now.
+        // The pid of a reaped child may be another child's by now.
         let mut table = tracked_children();
         if !self.reaped_flag.is_set() {
             self.reaped_flag.set();
@@ -91,7 +93,7 @@ impl Drop for TrackedChild {
     }
 }
 
-/// Makes a child, or takes one in, by `come`, and enters its number.
+/// Creates or adopts a child by `come`, and adds its pid.
 pub(super) fn track_child<T>(
     come: impl FnOnce(&BTreeSet<u32>) -> io::Result<(u32, T)>,
 ) -> io::Result<(T, TrackedChild)> {
@@ -111,7 +113,7 @@ fn tracked_children() -> MutexGuard<'static, BTreeSet<u32>> {
         .unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A child that nobody waits for.
+/// A child that is not waited for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Orphan {
     /// Its process id.
@@ -124,10 +126,10 @@ pub struct Orphan {
     pub has_ended: bool,
 }
 
-/// All children that nobody waits for.
+/// Returns all children that are not waited for.
 ///
 /// # Errors
-/// What `/proc` says.
+/// Those of `/proc`.
 pub fn list_orphans() -> io::Result<Vec<Orphan>> {
     let table = tracked_children();
     let mut all = children()?;
@@ -141,9 +143,9 @@ pub fn reap_orphan(pid: u32) -> bool {
     !table.contains(&pid) && reap(pid)
 }
 
-/// Ends every child that is left, and what these leave in turn, for up to 2 s; the ones in `except`
-/// stay. Gives those that were killed. For the last act of a server: it takes also children that somebody
-/// waits for. Blocks.
+/// Kills every remaining child, and the orphans that these leave, for up to 2 s, except those in
+/// `except`. Returns the killed ones. For the last act of a server: it also reaps children that are
+/// waited for. Blocks.
 pub fn end_orphans(except: &[u32]) -> Vec<Orphan> {
     let deadline = Instant::now() + END_TIMEOUT;
     let mut ended: Vec<Orphan> = Vec::new();
@@ -155,17 +157,17 @@ pub fn end_orphans(except: &[u32]) -> Vec<Orphan> {
         let Some(first) = left.first() else {
             return ended;
         };
-        // The descriptor is opened before it is killed, so that its end is not missed.
+        // Opened before it is killed, so that its exit is not missed.
         let first = to_pid(first.pid).and_then(exit_watch::open_exit_fd);
         for child in left {
             if !child.has_ended && !ended.contains(&child) {
-                // What is gone needs no signal.
+                // A process that is gone needs no signal.
                 let _ = to_pid(child.pid)
                     .and_then(|pid| Ok(rustix::process::kill_process(pid, Signal::KILL)?));
                 ended.push(child);
             }
         }
-        // One that cannot be ended, as it waits for a disk, is looked for again.
+        // One that cannot be killed, as it waits for a disk, is checked again.
         let _ = match &first {
             Ok(end) => poll(&mut [PollFd::new(end, PollFlags::IN)], Some(&POLL_INTERVAL)),
             Err(_) => poll(&mut [], Some(&POLL_INTERVAL)),
@@ -186,7 +188,7 @@ fn reap(pid: u32) -> bool {
     matches!(status, Ok(Ok(Some(_))))
 }
 
-/// All children of this process, whichever thread made them.
+/// All children of this process, of any thread.
 #[expect(clippy::disallowed_methods, reason = "/proc is memory, no disk")]
 fn children() -> io::Result<Vec<Orphan>> {
     let number = |word: &str| word.parse::<u32>().ok();
@@ -206,7 +208,7 @@ fn children() -> io::Result<Vec<Orphan>> {
     Ok(all.map(|(_, child)| child).collect())
 }
 
-/// As [`children`], from the list of all processes there are.
+/// Like [`children`], from the list of all processes.
 fn children_by_process_list() -> Vec<Orphan> {
     let ours = std::process::id();
     let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -215,12 +217,12 @@ fn children_by_process_list() -> Vec<Orphan> {
     children.map(|(_, child)| child).collect()
 }
 
-/// The parent of a process, and what else its `stat` says (proc_pid_stat(5)).
+/// The parent of a process, and other fields of its `stat` (proc_pid_stat(5)).
 #[expect(clippy::disallowed_methods, reason = "/proc is memory, no disk")]
 fn read_stat(pid: u32) -> Option<(u32, Orphan)> {
     let text = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
     let text = String::from_utf8_lossy(&text);
-    // The name is in parentheses and may have some itself.
+    // The name is in parentheses and may contain some itself.
     let (head, tail) = text.rsplit_once(") ")?;
     let (_, name) = head.split_once(" (")?;
     let mut words = tail.split_ascii_whitespace();

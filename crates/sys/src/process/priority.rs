@@ -1,9 +1,11 @@
-//! Whose turn it is: a process that boots beside one that serves goes last.
+//! Process priorities: a process that boots yields the processor to those that serve.
 //!
-//! Used by `apps`' executor, on workers and templates of new code: loading it takes as much of the machine as
-//! it can get, and requests should not feel that. What must stay true: no process is put last that could not
-//! be brought back, which takes a limit that only root may set for itself ([`allow_priority_restore`]), and its children
-//! inherit.
+//! Used by `apps`' executor, on workers and templates of new code: loading it uses as much of the
+//! machine as it can get, and requests should not be delayed by that.
+//!
+//! # Invariants
+//! - A priority is lowered only if it can be restored, which requires a limit that only root may
+//!   set ([`allow_priority_restore`]) and that children inherit.
 
 use std::io;
 
@@ -17,11 +19,11 @@ use crate::resource_limits::read_limit;
 /// How much lower than ours: a tenth of our share where both want the processor, `nice`'s own step.
 const PRIORITY_STEP: i32 = 10;
 
-/// The lowest there is.
+/// The lowest priority.
 const LOWEST_PRIORITY: i32 = 19;
 
-/// Sees to it that processes started from now on may come back to the priority of this one, if it may be seen
-/// to; says whether they may. Before another user is assumed.
+/// Allows processes that are started later to return to the priority of this one; returns whether
+/// they may. Call it before switching users.
 pub fn allow_priority_restore() -> bool {
     let (Ok(ours), Ok(known)) = (own_priority(), read_limit(Resource::Nice)) else {
         return false;
@@ -37,7 +39,7 @@ pub fn allow_priority_restore() -> bool {
     setrlimit(Resource::Nice, raised).is_ok()
 }
 
-/// Whether a child of this process may come back to its priority (`setrlimit(2)`, `RLIMIT_NICE`).
+/// Whether a child of this process may return to its priority (`setrlimit(2)`, `RLIMIT_NICE`).
 fn can_restore_priority(ours: i32) -> bool {
     let known = read_limit(Resource::Nice);
     known.is_ok_and(|known| {
@@ -47,7 +49,8 @@ fn can_restore_priority(ours: i32) -> bool {
     })
 }
 
-/// The limit with which a process may have this priority: 20 is for 0, and one more for each step up.
+/// The limit with which a process may have this priority: 20 is for 0, and one more for each step
+/// up.
 fn nice_limit_for(priority: i32) -> u64 {
     u64::try_from(20 - priority).unwrap_or(0)
 }
@@ -57,8 +60,8 @@ fn own_priority() -> io::Result<i32> {
 }
 
 impl ProcessHandle {
-    /// Lets all others go first, until [`ProcessHandle::restore_priority`]; for a process that has only just been
-    /// started. `false`: it could not be brought back, and keeps its priority.
+    /// Lowers its priority until [`ProcessHandle::restore_priority`]; for a process that was just
+    /// started. Returns `false` and changes nothing if it could not be restored.
     ///
     /// # Errors
     /// When it is gone.
@@ -72,7 +75,7 @@ impl ProcessHandle {
         Ok(true)
     }
 
-    /// Gives the process, and all that it has started in its group, our own priority.
+    /// Gives the process, and all processes in its group, our own priority.
     ///
     /// # Errors
     /// When it is gone, or may not have it.

@@ -1,9 +1,12 @@
-//! The process that follows this one: a server's next, which gets its sockets and outlives it.
+//! The next server, which takes over this one's sockets and outlives it.
 //!
-//! Started by the [`super::Launcher`] for `penstock`'s upgrade. What must stay true: it does not die with us, no signal of our terminal
-//! reaches it, and until it has taken over we can still end it. It leads a process group, but no session: the
-//! kernel may share the processor among sessions first (`sched(7)`, the autogroup feature), and priorities,
-//! by which code that is loaded goes last, count within one alone.
+//! Started by the [`super::Launcher`] for `penstock`'s upgrade. It leads a process group, but no
+//! session: the kernel may share the processor among sessions first (`sched(7)`, the autogroup
+//! feature), and priorities, which delay the loading of code, apply only within one.
+//!
+//! # Invariants
+//! - It does not die with us, and no signal of our terminal reaches it.
+//! - Until it has taken over we can still end it.
 
 use std::ffi::OsString;
 use std::io;
@@ -22,11 +25,11 @@ use crate::kernel;
 pub struct SuccessorSpec {
     /// The program, and how it is run.
     pub command: CommandLine,
-    /// A descriptor that stays open in it; the variable of that name tells its number.
+    /// A descriptor that stays open in it, and the variable that contains its number.
     pub inherited_fd: (OsString, OwnedFd),
 }
 
-/// A process that is to follow this one: it leads a process group of its own and does not die with us.
+/// A process that is to follow this one: it leads its own process group and does not die with us.
 #[derive(Debug)]
 pub struct Successor {
     /// Its process id.
@@ -39,16 +42,16 @@ pub struct Successor {
 }
 
 impl Successor {
-    /// How it ended, once `exit` is readable; `None` while it runs. Leaves no zombie.
+    /// Returns how it ended, once `exit` is readable; `None` while it runs. Leaves no zombie.
     ///
     /// # Errors
-    /// What `waitid` says.
+    /// Those of `waitid`.
     pub fn try_exit(&mut self) -> io::Result<Option<ProcessExit>> {
         let pid = to_pid(self.pid)?;
         (self.tracked).take_exit(|| wait_for_exit(pid, WaitIdOptions::NOHANG))
     }
 
-    /// Another hand on it, for when it serves: it can still be told things.
+    /// Another handle on it, to signal it while it serves.
     ///
     /// # Errors
     /// When descriptors ran out.
@@ -58,8 +61,8 @@ impl Successor {
         Ok(SignalTarget(SignalRoute::Child(handle)))
     }
 
-    /// Ends it and what it started in its group, at once. Waits until it is gone: a process that is killed is
-    /// gone in milliseconds.
+    /// Kills it and its group. Waits until it has exited: a killed process does within
+    /// milliseconds.
     ///
     /// # Errors
     /// When it is gone already.
@@ -71,21 +74,21 @@ impl Successor {
     }
 }
 
-/// A way to send signals to the server after this one or before it, which meets no other process of its number.
+/// Sends signals to the next or the previous server, never to another process with its pid.
 #[derive(Debug)]
 pub struct SignalTarget(SignalRoute);
 
 #[derive(Debug)]
 enum SignalRoute {
     Child(ProcessHandle),
-    /// The parent's descriptor.
+    /// The parent's pidfd.
     Parent(OwnedFd),
-    /// Its number, where processes have no descriptors.
+    /// Its pid, where there are no pidfds.
     ParentPid(u32),
 }
 
 impl SignalTarget {
-    /// The way to the server before this one, `pid`, while that is there; `None` when it has ended.
+    /// The target for the server before this one, `pid`, while it runs; `None` when it has ended.
     ///
     /// # Errors
     /// When descriptors ran out.
@@ -98,11 +101,11 @@ impl SignalTarget {
         } else {
             SignalRoute::ParentPid(pid)
         };
-        // Asked last: what is our parent now was the process of that number all along.
+        // Checked last: if it is our parent now, the pid was its own all along.
         Ok(is_parent(pid).then_some(Self(way)))
     }
 
-    /// Asks it to read its configuration again.
+    /// Requests a reload of its configuration.
     ///
     /// # Errors
     /// When it is gone.
@@ -110,7 +113,7 @@ impl SignalTarget {
         self.signal(Signal::HUP)
     }
 
-    /// Asks it to finish what it has and end.
+    /// Requests a graceful shutdown.
     ///
     /// # Errors
     /// When it is gone.
@@ -124,7 +127,7 @@ impl SignalTarget {
             SignalRoute::Parent(process) => {
                 Ok(rustix::process::pidfd_send_signal(process, signal)?)
             }
-            // A parent keeps its number until we have another.
+            // A parent keeps its pid until we have another.
             SignalRoute::ParentPid(pid) if is_parent(*pid) => {
                 Ok(rustix::process::kill_process(to_pid(*pid)?, signal)?)
             }

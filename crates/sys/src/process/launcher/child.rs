@@ -1,9 +1,9 @@
-//! From an order to a running program.
+//! From a launch order to a running program.
 //!
-//! A helper reads the order, looks whether it may be carried out, forks the program's process and ends:
-//! that process is then the server's child. It says its number, waits until the server knows it, sets
-//! itself up and runs the program; the order's socket closes then, or brings the error. The listener of
-//! its sandbox goes to the launcher.
+//! A helper reads the order, checks whether it may be carried out, forks the program's process and
+//! ends: that process is then the server's child. It reports its pid, waits until the server tracks
+//! it, sets itself up and runs the program; the order's socket then closes, or returns the error.
+//! The listener of its sandbox is sent to the launcher.
 
 use std::fs::File;
 use std::io;
@@ -27,37 +27,37 @@ use crate::resource_limits;
 /// How long a process may wait to become the server's child: its parent ends at once.
 const ADOPTION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How many helpers there may be. One lives for milliseconds, or for [`START_TIMEOUT`] if the order
-/// that it waits for does not come.
+/// Maximum number of helpers. One lives for milliseconds, or for [`START_TIMEOUT`] if its order
+/// does not arrive.
 const HELPERS_MAX: usize = 256;
 
-/// How many descriptors an order may bring; that of a worker has four.
+/// Maximum number of descriptors of an order; that of a worker has four.
 const ORDER_DESCRIPTORS_MAX: usize = 1024;
 
-/// The file system of pipes without a name (`linux/magic.h`).
+/// The file system of unnamed pipes (`linux/magic.h`).
 const PIPEFS_MAGIC: rustix::fs::FsWord = 0x5049_5045;
 
-/// Between two looks at whose child it is.
+/// Delay between two checks for the new parent.
 const ADOPTION_POLL_INTERVAL: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 50_000,
 };
 
-/// Whom a program runs as, and what bounds it with all that it starts.
+/// The user of a program, and the cgroup that limits it with its descendants.
 type Bounds<'a> = (Option<&'a Account>, Option<&'a Group>);
 
-/// What all starts of a launcher have in common.
+/// The common context of a launcher's starts.
 #[derive(Clone, Copy)]
 pub(super) struct Surroundings<'a> {
     /// The launcher's own socket.
     pub(super) line: &'a OwnedFd,
     pub(super) server: Pid,
     pub(super) privileges: &'a Privileges,
-    /// Takes listeners.
+    /// Receives listeners.
     pub(super) refusals: &'a Refusals,
 }
 
-/// The helpers of a launcher that may still be there.
+/// The helpers of a launcher that may still run.
 #[derive(Debug, Default)]
 pub(super) struct Helpers(Vec<Pid>);
 
@@ -77,14 +77,14 @@ fn is_running(pid: Pid) -> bool {
     matches!(waitid(WaitId::Pid(pid), look), Ok(None))
 }
 
-/// Has an order carried out by a helper; all that may take time is done there.
+/// Lets a helper carry out an order, including everything that may take time.
 pub(super) fn begin(socket: &OwnedFd, helpers: &mut Helpers, with: Surroundings<'_>) {
     if !helpers.has_room() {
         let why = format!("{HELPERS_MAX} other starts are not carried out yet: try again later");
         return refuse(socket, io::Error::other(why));
     }
     let helper = fork(|| {
-        // What hangs must not look like a launcher that listens.
+        // A hanging helper must not look like a launcher that listens.
         close(with.line);
         let forked = carry_out(socket, with);
         write_result(socket, forked)
@@ -95,7 +95,7 @@ pub(super) fn begin(socket: &OwnedFd, helpers: &mut Helpers, with: Surroundings<
     }
 }
 
-/// Says why an order has no helper. The launcher waits for no room to say it.
+/// Replies why an order has no helper. The launcher does not wait if the socket is full.
 fn refuse(socket: &OwnedFd, error: io::Error) {
     let _ = fd_packets::send_packet(
         socket.as_fd(),
@@ -144,7 +144,7 @@ fn enter_group(group: Option<&Group>) -> io::Result<()> {
     })
 }
 
-/// Puts up the walls around this process, and gives the listener of its filter to the launcher.
+/// Enters the sandbox, and sends the listener of its filter to the launcher.
 fn enter_sandbox(order: &LaunchOrder, refusals: &Refusals, registrar: &OwnedFd) -> io::Result<()> {
     let Some(sandbox) = order.sandbox else {
         return Ok(());
@@ -158,7 +158,7 @@ fn enter_sandbox(order: &LaunchOrder, refusals: &Refusals, registrar: &OwnedFd) 
     Ok(())
 }
 
-/// The order and its descriptors, if all of them come in time.
+/// Receives the order and its descriptors, if all of them arrive in time.
 fn receive(socket: BorrowedFd<'_>, limit: Duration) -> io::Result<(LaunchOrder, Vec<OwnedFd>)> {
     let mut head = [0; 4];
     let deadline = Instant::now() + limit;
@@ -189,24 +189,24 @@ fn receive(socket: BorrowedFd<'_>, limit: Duration) -> io::Result<(LaunchOrder, 
     Ok((LaunchOrder::read(&text)?, descriptors))
 }
 
-/// Says that this process is there, and waits until the server has it in its table.
+/// Reports this process, and waits until the server has it in its table.
 fn await_go(socket: &OwnedFd) -> io::Result<()> {
     let pid = getpid().as_raw_nonzero().get().unsigned_abs();
     send_reply(socket, &LaunchReply::Waits(pid))?;
     let mut word = [0; GO.len()];
     match fd_packets::receive_packet_with_timeout(socket.as_fd(), &mut word, START_TIMEOUT)? {
         (length, _) if word[..length] == *GO => Ok(()),
-        // Nobody wants it any more.
+        // The start was cancelled.
         _ => Err(io::Error::from_raw_os_error(libc::ECANCELED)),
     }
 }
 
-/// Says what went wrong, if anything did; whether nothing did.
+/// Sends the error, if any; returns whether there was none.
 fn write_result(socket: &OwnedFd, result: io::Result<()>) -> bool {
     let Err(error) = result else {
         return true;
     };
-    // A server that is gone, or has given it up, does not read it.
+    // A server that has exited, or cancelled the start, does not read it.
     let _ = send_reply(socket, &LaunchReply::from_result(Err(error)));
     false
 }
@@ -216,17 +216,17 @@ fn close(fd: &OwnedFd) {
         unsafe_code,
         reason = "a copy of a descriptor that its owner never drops here"
     )]
-    // SAFETY: this process, which is forked, never returns to whoever owns it.
+    // SAFETY: this process, which is forked, never returns to the owner.
     unsafe {
         libc::close(fd.as_raw_fd());
     }
 }
 
-/// Forks a process that does `act` and ends.
+/// Forks a process that runs `act` and ends.
 fn fork(act: impl FnOnce() -> bool) -> io::Result<Pid> {
     #[expect(unsafe_code, reason = "there is no safe fork")]
-    // SAFETY: the launcher and its helpers have one thread each, so that no lock is held and no state
-    // half written in the child, which never returns from here.
+    // SAFETY: the launcher and its helpers have one thread each, so that no lock is held and no
+    // state half written in the child, which never returns from here.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         0 => exit_process(act()),
@@ -234,7 +234,8 @@ fn fork(act: impl FnOnce() -> bool) -> io::Result<Pid> {
     }
 }
 
-/// Moves descriptors above all numbers that programs want, so that none is overwritten before its turn.
+/// Moves descriptors above all numbers that the program gets, so that none is overwritten before it
+/// is placed.
 fn move_fds_above(descriptors: Vec<OwnedFd>, numbers: &[RawFd]) -> io::Result<Vec<OwnedFd>> {
     let moved = descriptors.into_iter().map(|fd| move_fd_above(fd, numbers));
     moved.collect()
@@ -248,7 +249,7 @@ fn move_fd_above(fd: OwnedFd, numbers: &[RawFd]) -> io::Result<OwnedFd> {
     }
 }
 
-/// Becomes the program, in a process that is forked for it. Returns only what kept it.
+/// Becomes the program, in a process that is forked for it. Returns only on error.
 fn exec_program(
     order: &LaunchOrder,
     descriptors: &[OwnedFd],
@@ -274,17 +275,18 @@ fn prepare_program(
         place_fd(fd, number)?;
     }
     reset_child_state(*child_open_files())?;
-    // Before the signal of the server's death, which a change of users takes back (prctl(2)).
+    // Before the parent death signal, which a change of users resets (prctl(2)).
     if let Some(account) = account {
         become_account(account)?;
         group.map_or(Ok(()), Group::limit_user)?;
     }
     match order.lifetime {
         Lifetime::WithServer => {
-            // A unit may forbid to set limits (`SystemCallFilter=~@resources`): then there is no mark.
+            // A unit may forbid to set limits (`SystemCallFilter=~@resources`): then there is no
+            // mark.
             let _ = resource_limits::mark_application();
             rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-            // It may have ended before it was asked for that signal.
+            // The server may have ended before that.
             if getppid() != Some(server) {
                 return Err(io::Error::from_raw_os_error(libc::ESRCH));
             }
@@ -312,15 +314,16 @@ fn wait_to_be_child_of(server: Pid) -> io::Result<()> {
         if Instant::now() > deadline {
             return Err(io::Error::from_raw_os_error(libc::ESRCH));
         }
-        // Nothing to wait for but time.
+        // A plain delay.
         let _ = poll(&mut [], Some(&ADOPTION_POLL_INTERVAL));
     }
     debug_assert_ne!(getpid(), server);
     Ok(())
 }
 
-/// Becomes the user. Its outputs are its own then, so that it may open `/dev/stdout` and `/dev/stderr`: if
-/// they are pipes and nothing else, which whoever gave the order would have made its own.
+/// Switches to the user. Its outputs are chowned to it, so that it may open `/dev/stdout` and
+/// `/dev/stderr`: only if they are pipes, as otherwise the sender of the order could have any file
+/// chowned.
 fn become_account(account: &Account) -> io::Result<()> {
     for output in [rustix::stdio::stdout(), rustix::stdio::stderr()] {
         if rustix::fs::fstatfs(output)?.f_type == PIPEFS_MAGIC {
@@ -330,7 +333,7 @@ fn become_account(account: &Account) -> io::Result<()> {
     account.switch_to()
 }
 
-/// A server that follows may still write to our terminal, from behind (`stty tostop`).
+/// The next server may still write to our terminal from a background group (`stty tostop`).
 fn ignore_terminal_output() -> io::Result<()> {
     #[expect(unsafe_code, reason = "no safe wrapper offers this call")]
     // SAFETY: a number and a constant; in a process with one thread.
@@ -346,8 +349,8 @@ fn place_fd(fd: &OwnedFd, number: RawFd) -> io::Result<()> {
         return clear_close_on_exec(number);
     }
     #[expect(unsafe_code, reason = "descriptors are named by number across exec")]
-    // SAFETY: dup2 of an open descriptor onto a number that none of ours has: they were moved above all
-    // of these. The copy is not close-on-exec.
+    // SAFETY: dup2 of an open descriptor onto a number that none of ours has: they were moved above
+    // all of these. The copy is not close-on-exec.
     let done = unsafe { libc::dup2(fd.as_raw_fd(), number) };
     match done {
         -1 => Err(io::Error::last_os_error()),

@@ -1,4 +1,4 @@
-//! Orders and answers of any bytes: see `crate::fuzzing`.
+//! Orders and replies of any bytes: see `crate::fuzzing`.
 
 use std::ffi::OsString;
 
@@ -11,7 +11,7 @@ use crate::isolation::Sandbox;
 
 const UNCONFINED: &str = "blog";
 
-/// Those of a server that has applications with users of their own.
+/// Privileges of a server that has applications with their own users.
 fn privileges() -> Privileges {
     let account = |name: &str| Account {
         name: name.to_owned(),
@@ -45,7 +45,7 @@ pub(crate) fn read_order(bytes: &[u8]) {
     let Some(order) = LaunchOrder::decode(bytes) else {
         return;
     };
-    // One way to write each.
+    // Each order has one encoding.
     assert_eq!(order.encode(), bytes);
     let numbers = &order.fd_numbers;
     assert!(numbers.iter().all(|number| *number >= 0));
@@ -68,7 +68,7 @@ pub(crate) fn read_order(bytes: &[u8]) {
         None => assert_eq!(name, Some(UNCONFINED)),
     }
     assert!(descriptors.is_empty());
-    // There is no group, so that nothing is put into one.
+    // There is no group, so that no program is put into one.
     assert_eq!(privileges.find_group(&order).is_ok(), order.group.is_none());
     let order = LaunchOrder {
         sandbox: permitted.sandbox,
@@ -77,11 +77,11 @@ pub(crate) fn read_order(bytes: &[u8]) {
     assert_eq!(permitted, order);
 }
 
-/// Reads `bytes` as the launcher's answer.
+/// Decodes `bytes` as the launcher's reply.
 pub(crate) fn read_answer(bytes: &[u8]) {
     if let Ok(answer) = LaunchReply::decode(bytes) {
         let again = answer.encode();
-        // Words may be cut, and what is no text in them is written otherwise.
+        // Texts may be truncated, and invalid UTF-8 in them is replaced.
         if !matches!(answer, LaunchReply::Refused(_)) {
             assert_eq!(again, bytes);
         }

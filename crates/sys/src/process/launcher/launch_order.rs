@@ -1,4 +1,4 @@
-//! An order as bytes: what program is to be started, and how.
+//! Encoding of a launch order: which program to start, and how.
 //!
 //! Written by the server, read by the launcher, which is the same program. Pure.
 
@@ -12,10 +12,10 @@ use std::path::PathBuf;
 
 use crate::isolation::{Access, FileAccess, Sandbox};
 
-/// Longest order: the kernel takes no longer command line and environment by far (`execve(2)`).
+/// Longest order: the kernel's limit on command line and environment is far below (`execve(2)`).
 const MAX_BYTES: u64 = 16 << 20;
 
-/// What is to be started.
+/// A program to be started.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct LaunchOrder {
     pub(super) program: OsString,
@@ -24,18 +24,18 @@ pub(super) struct LaunchOrder {
     pub(super) dir: PathBuf,
     /// On top of the launcher's own.
     pub(super) env: Vec<(OsString, OsString)>,
-    /// The number of each descriptor that comes with the order, in the program.
+    /// The number in the program of each descriptor that comes with the order.
     pub(super) fd_numbers: Vec<RawFd>,
     pub(super) lifetime: Lifetime,
-    /// What it is not to do to others; none lets it.
+    /// Its sandbox; `None` does not confine it.
     pub(super) sandbox: Option<Sandbox>,
     /// The limits of its sandbox.
     pub(super) access: Access,
-    /// The user of its own that it runs as.
+    /// The separate user that it runs as.
     pub(super) account: Option<String>,
-    /// The group that bounds it.
+    /// The cgroup that limits it.
     pub(super) group: Option<String>,
-    /// The application that it is of, for reports; empty of the next server.
+    /// Its application, for reports; empty for the next server.
     pub(super) app: String,
 }
 
@@ -76,7 +76,7 @@ impl LaunchOrder {
     /// Reads an order from a file.
     ///
     /// # Errors
-    /// `InvalidData` when it is none, or what the file says.
+    /// `InvalidData` when it is not an order, or those of the file.
     pub(super) fn read(text: &File) -> io::Result<Self> {
         let length = text.metadata()?.len();
         let length = usize::try_from(length.min(MAX_BYTES)).map_err(io::Error::other)?;
@@ -165,7 +165,7 @@ impl OrderReader<'_> {
         Some(OsString::from_vec(text.to_vec()))
     }
 
-    /// A name, or none; the outer `None` is neither.
+    /// A name, or none; the outer `None` is an error.
     fn name(&mut self) -> Option<Option<String>> {
         match &mut self.list(OrderReader::string)?[..] {
             [] => Some(None),
@@ -184,7 +184,7 @@ impl OrderReader<'_> {
         (0..count).map(|_| one(self)).collect()
     }
 
-    /// What is there or not.
+    /// An optional value.
     fn option<T>(&mut self, one: impl Fn(&mut Self) -> Option<T>) -> Option<Option<T>> {
         let mut list = self.list(one)?;
         let last = list.pop();
@@ -256,7 +256,7 @@ mod tests {
         let mut more = bytes.clone();
         more.push(0);
         assert_eq!(LaunchOrder::decode(&more), None);
-        // Lists and texts of 4 GiB that are not there.
+        // Lists and strings of 4 GiB that are not there.
         assert_eq!(LaunchOrder::decode(&[0xff; 64]), None);
         let mut without = order();
         (without.account, without.group) = (None, None);
@@ -264,7 +264,7 @@ mod tests {
         without.access = Access::default();
         let good = without.encode();
         assert_eq!(LaunchOrder::decode(&good), Some(without));
-        // The bytes before the empty lists and name are how long it may live, and its sandbox.
+        // The bytes before the empty lists and name are its lifetime and its sandbox.
         for (place, byte) in [(good.len() - 26, 7), (good.len() - 25, 2)] {
             let mut odd = good.clone();
             odd[place] = byte;

@@ -1,15 +1,15 @@
-//! What a launcher with root's rights may do with them.
+//! Limits what a launcher with root's rights does with them.
 //!
-//! The server that asks it has given its own rights up, and may be in wrong hands.
+//! The server that sends orders has given up its rights, and may be compromised.
 //!
 //! # Invariants
 //!
-//! - Without an application that has a user of its own or a group the launcher keeps no rights.
-//! - The groups are those of the start. An application's user that has one starts nothing outside of it;
-//!   the server's user may, as the server itself is in none.
+//! - Without an application that has its own user or group the launcher keeps no rights.
+//! - The groups are those of the start. An application's user that has one starts nothing outside
+//!   of it; the server's user may, as the server itself is in none.
 //! - The next server is started as this one was, with any rights: only a launcher without root's
-//!   rights takes another program for it, from a file that no application can have put there.
-//! - Root's rights go to that one program, from a file that nobody but root can have put there.
+//!   rights accepts another program for it, from a file that no application can have put there.
+//! - Root's rights go to that one program, from a file that only root can have put there.
 
 use std::ffi::OsString;
 use std::io;
@@ -26,22 +26,22 @@ use crate::trusted_program::{self, TrustedOwners, TrustedProgram};
 
 impl Privileges {
     fn keeps_root(&self) -> bool {
-        // Groups alone take no rights where the server becomes no other user: it has the same ones.
+        // Groups alone keep no rights if the server does not switch users: it has the same ones.
         !self.accounts.is_empty() || self.server.is_some() && !self.groups.is_empty()
     }
 
-    /// Becomes the server's user if there is no other one.
+    /// Switches to the server's user if there is no other one.
     pub(super) fn drop_root(&self) -> io::Result<()> {
         match &self.server {
             Some(server) if !self.keeps_root() => server.switch_to()?,
             _ => {}
         }
-        // Another user may look into it until then.
+        // Another user may inspect it until then.
         isolation::deny_inspection()
     }
 
-    /// Looks whether an order may be carried out, and holds it to what it may do. Gives whom its program
-    /// runs as; `None` is whoever the launcher is.
+    /// Checks whether an order may be carried out, and limits it to what is allowed. Returns the
+    /// user that its program runs as; `None` is the launcher's own.
     ///
     /// # Errors
     /// Why it may not.
@@ -69,10 +69,10 @@ impl Privileges {
         })
     }
 
-    /// The group that an order's program is put into.
+    /// Returns the group that an order's program is put into.
     ///
     /// # Errors
-    /// It is not that of this user, or the user's programs are not to be outside of one.
+    /// The group is not that of this user, or the user's programs must not run outside of one.
     pub(super) fn find_group(&self, order: &LaunchOrder) -> io::Result<Option<&Group>> {
         if order.lifetime == Lifetime::Independent {
             return Ok(None);
@@ -81,7 +81,7 @@ impl Privileges {
         let mut groups = self.groups.iter().filter(|group| group.is_of(account));
         let found = match &order.group {
             Some(name) => groups.find(|group| group.name() == name),
-            // A reload may add an application of the server's user, and that has no bounds.
+            // A reload may add an application of the server's user, and that has no limits.
             None if account.is_none() || groups.next().is_none() => return Ok(None),
             None => None,
         };
@@ -92,7 +92,7 @@ impl Privileges {
         })
     }
 
-    /// Every part of the sandbox that this kernel has, whatever the order says of them.
+    /// Applies every part of the sandbox that this kernel supports, whatever parts the order has.
     fn enforce_sandbox(&self, order: &mut LaunchOrder) -> io::Result<()> {
         match order.sandbox {
             Some(_) => order.sandbox = Some(Sandbox::available()),
@@ -107,8 +107,8 @@ impl Privileges {
         Ok(())
     }
 
-    /// That an order is for the next server, and for nothing else. Gives the program that is to be
-    /// started in place of its path; `None` if that is the program that runs here.
+    /// Checks that an order is exactly the one for the next server. Returns the program to start
+    /// instead of its path; `None` if that is the running program.
     fn check_successor(&self, order: &LaunchOrder) -> io::Result<Option<TrustedProgram>> {
         let Some((known, _)) = self
             .successor
@@ -123,11 +123,11 @@ impl Privileges {
         let path = Path::new(&order.program);
         let is_known = known.program == path;
         if !self.keeps_root() {
-            // Its path was not judged when this server was started either.
+            // Its path was not checked when this server was started either.
             if is_known {
                 return Ok(None);
             }
-            // An application may be of the user that the server has become.
+            // An application may run as the user that the server has switched to.
             let owners = match self.server {
                 Some(_) => TrustedOwners::Root,
                 None => TrustedOwners::RootAndOwn,
@@ -151,8 +151,8 @@ impl Privileges {
     }
 }
 
-/// Whether an order is for the next server, whatever its program: this command line, and nothing of
-/// what only applications have.
+/// Whether an order is for the next server, whatever its program: the same command line, and
+/// nothing that only applications have.
 fn is_successor(order: &LaunchOrder, (command, variable): &(CommandLine, OsString)) -> bool {
     let LaunchOrder {
         program,
@@ -185,8 +185,8 @@ fn is_successor(order: &LaunchOrder, (command, variable): &(CommandLine, OsStrin
         && app.is_empty()
 }
 
-/// Has the very file started that was looked at. Without /proc, where a descriptor has no path, it is
-/// the path, whose every part is root's.
+/// Starts the very file that was checked. Without /proc, where a descriptor has no path, it is the
+/// path, all of which is root's.
 fn use_checked_program(
     order: &mut LaunchOrder,
     descriptors: &mut Vec<OwnedFd>,
@@ -290,7 +290,7 @@ mod tests {
         assert_eq!(whom(None).unwrap().as_deref(), Some("server"));
         let unknown = whom(Some("root")).unwrap_err().to_string();
         assert!(unknown.contains("restart"), "{unknown}");
-        // Who has no rights is the server's user already.
+        // A launcher without rights is the server's user already.
         let none = privileges(&[]);
         assert_eq!(permit(&none, &mut confined(None)).unwrap(), None);
         assert!(permit(&none, &mut confined(Some("shop"))).is_err());
@@ -303,7 +303,7 @@ mod tests {
             let permitted = permit(&many, &mut order(name, Lifetime::WithServer));
             assert_eq!(permitted.is_ok(), is_permitted, "{name:?}");
         }
-        // Parts that an order leaves out are there all the same.
+        // Parts that an order leaves out are applied all the same.
         let mut partial = confined(None);
         permit(&many, &mut partial).unwrap();
         assert_eq!(partial.sandbox, Some(Sandbox::available()));
@@ -325,7 +325,7 @@ mod tests {
         for (account, group) in [
             (Some("shop"), Some("Shop")),
             (None, Some("own")),
-            // Applications without bounds.
+            // Applications without limits.
             (Some("blog"), None),
             (None, None),
         ] {
@@ -358,7 +358,7 @@ mod tests {
         assert!(!none.keeps_root());
         none.groups.push(Group::named("own", None));
         assert!(none.keeps_root());
-        // Who becomes nobody else loses none.
+        // A server that does not switch users loses none.
         none.server = None;
         assert!(!none.keeps_root());
     }
@@ -381,7 +381,7 @@ mod tests {
         assert!(permit(&many, &mut other).is_err());
     }
 
-    /// What makes another order of one for the next server.
+    /// Changes that make an order for the next server invalid.
     const CHANGES: [fn(&mut LaunchOrder); 17] = [
         |order| order.program = "/bin/ls".into(),
         |order| order.arg0 = "ls".into(),

@@ -1,14 +1,15 @@
-//! Calls that the sandboxes of programs refuse: the launcher answers each, and reports them to the server.
+//! System calls that sandboxes refuse: the launcher replies to each, and reports them to the
+//! server.
 //!
-//! A filter refuses a call by handing it to its listener, which the program's process sends to the launcher
-//! before it becomes the program ([`Refusals::registrar`]). The launcher answers while it waits for
-//! orders.
+//! A filter refuses a call by passing it to its listener, which the program's process sends to the
+//! launcher before it becomes the program ([`Refusals::registrar`]). The launcher replies while it
+//! waits for orders.
 //!
 //! # Invariants
-//! - Orders come first: between two looks for one, each sandbox has one call answered at most.
-//! - A flood of refused calls costs little: a sandbox has so many answered in a while, and its callers
-//!   wait for the next. Reports have a bound; those that are left out are counted.
-//! - What is reported is never waited for.
+//! - Orders come first: between two checks for one, each sandbox gets one reply at most.
+//! - A flood of refused calls costs little: replies of a sandbox are limited in each slice of time,
+//!   and its callers wait for the next. Reports are bounded; suppressed ones are counted.
+//! - Sending a report never blocks.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -24,20 +25,21 @@ use crate::isolation::{
 };
 use crate::{fd_packets, resource_limits};
 
-/// Sandboxes whose calls are reported, in all and of an application: programs that are started beyond
-/// that are refused the same calls, and these are not reported. The listeners of programs that have
-/// ended are closed.
+/// Maximum number of sandboxes with reported calls, in all and of an application: programs
+/// that are started beyond that are refused the same calls without reports. The listeners of ended
+/// programs are closed.
 const LISTENERS_MAX: usize = 512;
 const LISTENERS_OF_APP_MAX: usize = 128;
 
-/// How often the server is told that there is no more room.
+/// Interval between two reports that there is no more room.
 const FULL_INTERVAL: Duration = Duration::from_secs(60);
 
-/// How many calls a sandbox has answered in each slice of time; an answer takes some tens of us.
+/// Maximum number of replies to a sandbox in each slice of time; a reply takes some tens of us.
 const ANSWERS_MAX: u32 = 100;
 const SLICE: Duration = Duration::from_millis(100);
 
-/// How often the same is reported, and how many different calls of a sandbox are in that time.
+/// Interval between two reports of the same call, and maximum number of different calls of a
+/// sandbox in it.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 const REPORTS_MAX: usize = 32;
 
@@ -50,7 +52,7 @@ const PROGRAM_BYTES: usize = 64;
 pub struct RefusedCall {
     /// The application.
     pub app: String,
-    /// The process that made it.
+    /// The calling process.
     pub pid: u32,
     /// The name of its program, as the kernel has it.
     pub program: String,
@@ -60,7 +62,7 @@ pub struct RefusedCall {
     pub count: u32,
 }
 
-/// What calls have in common that are reported as the same.
+/// The common properties of calls that are reported as the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Kind {
     /// Its number; `None` of another processor's interface.
@@ -69,7 +71,7 @@ struct Kind {
     signal: Option<u8>,
 }
 
-/// Which processes a call reached for that are guarded.
+/// The guarded processes that a call affects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Target {
     None,
@@ -119,16 +121,16 @@ impl std::fmt::Display for RefusedCall {
         })?;
         match self.count {
             0 | 1 => Ok(()),
-            // Of other processes, and of other kinds where there are many.
+            // From other processes as well, and of other kinds where there are many.
             count => write!(f, " ({count} calls, this one and others)"),
         }
     }
 }
 
-/// What the launcher tells the server by the socket of [`super::Launcher::take_refusals`].
+/// A message from the launcher on the socket of [`super::Launcher::take_refusals`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LauncherReport {
-    /// A call that was refused.
+    /// A refused call.
     RefusedCall(RefusedCall),
     /// A sentence for the log.
     Note(String),
@@ -145,7 +147,7 @@ impl LauncherReport {
         bytes
     }
 
-    /// Reads a report; `None` if it is none.
+    /// Decodes a report; `None` if it is invalid.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         match bytes.split_first()? {
@@ -202,8 +204,8 @@ impl RefusedCall {
 #[derive(Debug)]
 pub(super) struct Refusals {
     reports: OwnedFd,
-    /// Where listeners arrive, and where processes that are being started send them, with the name of
-    /// their application.
+    /// Where listeners arrive, and where processes that are being started send them, with the name
+    /// of their application.
     arrivals: OwnedFd,
     registrar: OwnedFd,
     guarded: Guarded,
@@ -214,14 +216,14 @@ pub(super) struct Refusals {
     noted_full: Option<Instant>,
 }
 
-/// How many sandboxes are watched, whatever there are.
+/// Maximum numbers of watched sandboxes.
 #[derive(Debug, Clone, Copy)]
 struct Room {
     of_all: usize,
     of_app: usize,
 }
 
-/// Half of the descriptors that this process may have, at most.
+/// At most half of the descriptors that this process may have.
 fn find_room() -> Room {
     let limit = resource_limits::read_limit(Resource::Nofile);
     let limit = limit.ok().and_then(|limit| limit.current);
@@ -233,11 +235,11 @@ fn find_room() -> Room {
     }
 }
 
-/// Processes that no call of an application is to reach.
+/// Processes that no call of an application may affect.
 #[derive(Debug, Clone, Copy)]
 struct Guarded {
     server: u32,
-    /// The group that the server is in, which may be of whoever started it.
+    /// The server's group, which may be its parent's.
     group: u32,
     launcher: u32,
 }
@@ -247,10 +249,10 @@ struct Guarded {
 struct Watched {
     listener: OwnedFd,
     app: String,
-    /// When the present slice began, and how many were answered since.
+    /// Start of the present slice, and replies since then.
     slice: Instant,
     answered: u32,
-    /// When reports were counted anew, and what has been reported since, with how often it came again.
+    /// Start of the present report interval, and the calls reported in it, with repetitions.
     interval: Instant,
     reported: Vec<RefusedCall>,
     /// Those for which there was no room.
@@ -258,7 +260,7 @@ struct Watched {
 }
 
 impl Refusals {
-    /// For a launcher, of this server: `reports` is where reports go.
+    /// Creates the listeners of a launcher for this server; reports are sent to `reports`.
     ///
     /// # Errors
     /// `EMFILE` and the like.
@@ -287,7 +289,7 @@ impl Refusals {
         })
     }
 
-    /// Where a process sends its listener, with the name of its application.
+    /// The socket to which a process sends its listener, with the name of its application.
     ///
     /// # Errors
     /// That descriptors ran out.
@@ -295,10 +297,10 @@ impl Refusals {
         self.registrar.try_clone()
     }
 
-    /// Takes in a listener that has arrived.
+    /// Accepts a listener that has arrived.
     fn take_in(&mut self) {
         let mut app = [0; REPORT_BYTES];
-        // What came cut is no listener, and its calls fail.
+        // A truncated message contains no listener, and its calls fail.
         if let Ok((length, Some(listener))) =
             fd_packets::receive_packet(self.arrivals.as_fd(), &mut app)
             && self.sandboxes.len() < self.room.of_all
@@ -314,13 +316,13 @@ impl Refusals {
         &self.filters
     }
 
-    /// Whether the calls of another sandbox of an application can be watched.
+    /// Whether another sandbox of the application can be watched.
     pub(super) fn has_room(&self, app: &str) -> bool {
         let of_app = self.sandboxes.iter().filter(|sandbox| sandbox.app == app);
         self.sandboxes.len() < self.room.of_all && of_app.count() < self.room.of_app
     }
 
-    /// Tells the server once there is no more room for an application, once in a while at most.
+    /// Tells the server that there is no more room for an application, at limited intervals.
     fn note_full(&mut self, app: &str) {
         let is_told = |told: Instant| told.elapsed() < FULL_INTERVAL;
         if self.has_room(app) || self.noted_full.is_some_and(is_told) {
@@ -335,7 +337,7 @@ impl Refusals {
         ));
     }
 
-    /// Has the server write something to its log.
+    /// Sends a line for the server's log.
     pub(super) fn note(&self, text: String) {
         send(&self.reports, &LauncherReport::Note(text));
     }
@@ -354,10 +356,10 @@ impl Refusals {
         });
     }
 
-    /// Answers refused calls until there is an order.
+    /// Replies to refused calls until there is an order.
     ///
     /// # Errors
-    /// What `poll` says.
+    /// Those of `poll`.
     pub(super) fn answer_until_ready(&mut self, orders: BorrowedFd<'_>) -> io::Result<()> {
         loop {
             let ready = self.wait(orders)?;
@@ -384,8 +386,8 @@ impl Refusals {
         }
     }
 
-    /// Waits for an order, a call, the end of a sandbox, or until there is something to report: what is
-    /// ready, of the orders and of the arrivals first.
+    /// Waits for an order, a call, the end of a sandbox, or a due report; returns the ready events,
+    /// those of orders and arrivals first.
     fn wait(&mut self, orders: BorrowedFd<'_>) -> io::Result<Vec<PollFlags>> {
         let now = Instant::now();
         for sandbox in &mut self.sandboxes {
@@ -402,7 +404,7 @@ impl Refusals {
         polled.extend(self.sandboxes.iter().map(|sandbox| {
             let wanted = match sandbox.answered < ANSWERS_MAX {
                 true => PollFlags::IN,
-                // Its end is told all the same.
+                // Its end is still reported.
                 false => PollFlags::empty(),
             };
             PollFd::new(&sandbox.listener, wanted)
@@ -415,7 +417,7 @@ impl Refusals {
 }
 
 impl Watched {
-    /// When something is to be done about it although nothing comes.
+    /// When it must be handled without an event.
     fn due(&self) -> Option<Instant> {
         let is_held = self.answered >= ANSWERS_MAX;
         let slice = is_held.then(|| self.slice + SLICE);
@@ -434,7 +436,7 @@ impl Watched {
         }
     }
 
-    /// Reports what came again since it was reported.
+    /// Reports calls that were repeated since their report.
     fn report_rest(&mut self, reports: &OwnedFd) {
         let reported = self.reported.drain(..).chain(self.left_out.take());
         let again = reported.filter(|call| call.count > 0);
@@ -465,13 +467,13 @@ impl Watched {
         listener::refuse(self.listener.as_fd(), &call);
     }
 
-    /// Who made a call, as long as it waits: afterwards its number may be another's.
+    /// Identifies the caller, while the call waits: later the thread id may be reused.
     fn name(&self, call: &Notification, kind: Kind) -> RefusedCall {
         #[expect(clippy::disallowed_methods, reason = "/proc is memory, no disk")]
         let status = std::fs::read(format!("/proc/{}/status", call.thread));
         let is_its_own = listener::is_waiting(self.listener.as_fd(), call);
         let status = status.ok().filter(|_| is_its_own).unwrap_or_default();
-        // A name is any bytes.
+        // A name may be any bytes.
         let status = String::from_utf8_lossy(&status);
         let field = |name: &str| {
             let mut lines = status.lines();
@@ -513,7 +515,7 @@ impl Kind {
     }
 }
 
-/// A report that finds no room is lost: the server has enough of them.
+/// A report that finds no room is dropped: the server has enough of them.
 fn send(reports: &OwnedFd, report: &LauncherReport) {
     let _ = fd_packets::send_packet(reports.as_fd(), &report.encode(), None);
 }
@@ -558,7 +560,7 @@ mod tests {
         assert_eq!(LauncherReport::decode(&note.encode()), Some(note));
         assert_eq!(LauncherReport::decode(b""), None);
         assert_eq!(LauncherReport::decode(b"x"), None);
-        // An application that has called itself something long.
+        // An application with a long process name.
         let mut long = refused(libc::SYS_bpf, Target::None, None);
         long.program = "x".repeat(1000);
         assert_eq!(
@@ -602,7 +604,7 @@ mod tests {
         assert_eq!(arrive("shop"), (true, true));
         assert_eq!(arrive("shop"), (false, true));
         assert_eq!(arrive("blog"), (false, false));
-        // One that was on its way already.
+        // One that was already on its way.
         assert_eq!(arrive("blog"), (false, false));
         assert_eq!(refusals.sandboxes.len(), 3);
         let mut buffer = [0; 1024];
@@ -618,7 +620,7 @@ mod tests {
         assert_eq!(again.kind(), io::ErrorKind::WouldBlock);
     }
 
-    /// A thread within a sandbox that does something, and the launcher's side of it.
+    /// A thread within a sandbox that runs `act`, and the launcher's side of it.
     fn watched(
         act: impl FnOnce() + Send + 'static,
     ) -> Option<(Refusals, OwnedFd, std::thread::JoinHandle<()>)> {
@@ -650,7 +652,7 @@ mod tests {
         Some((refusals, ours, thread))
     }
 
-    /// Answers until the thread has ended; what was reported.
+    /// Replies until the thread has ended; returns the reports.
     fn serve(
         mut refusals: Refusals,
         reports: &OwnedFd,
@@ -664,7 +666,7 @@ mod tests {
         });
         refusals.answer_until_ready(orders.as_fd()).unwrap();
         ended.join().unwrap().unwrap();
-        // The end of a sandbox tells what is left.
+        // The end of a sandbox causes the remaining reports.
         refusals.answer_until_ready(orders.as_fd()).unwrap();
         let mut told = Vec::new();
         let mut buffer = [0; REPORT_BYTES];
@@ -679,7 +681,7 @@ mod tests {
 
     #[expect(unsafe_code, reason = "calls that are refused")]
     fn call(number: libc::c_long, arguments: [libc::c_long; 2]) -> i32 {
-        // SAFETY: numbers; each of these calls is refused before it is looked at.
+        // SAFETY: numbers; each of these calls is refused before it is executed.
         let done = unsafe { libc::syscall(number, arguments[0], arguments[1], 0) };
         assert_eq!(done, -1);
         io::Error::last_os_error().raw_os_error().unwrap()

@@ -1,14 +1,13 @@
 //! One start, as the server sees it: from the order to the running program.
 //!
-//! Made by the [`Launcher`], advanced by whoever waits for the program: `runtime` on an event loop, or a
-//! thread that blocks.
+//! Created by the [`Launcher`], advanced by `runtime` on an event loop or by a thread that blocks.
 //!
 //! # Invariants
 //!
-//! - Nothing here waits but [`Starting::finish`].
-//! - The process is in the table of children before its program runs, so that its exit status is nobody
-//!   else's.
-//! - One that is given up is ended, and left to whoever looks for orphans.
+//! - Nothing here waits except [`Starting::finish`].
+//! - The process is in the table of children before its program runs, so that only its owner takes
+//!   its exit status.
+//! - A cancelled process is killed, and left to be reaped as an orphan.
 
 use std::collections::VecDeque;
 use std::io;
@@ -26,34 +25,34 @@ use crate::process::orphans::TrackedChild;
 use crate::process::{ProcessHandle, SpawnedProcess, take_in};
 use crate::{fd_packets, file};
 
-/// Between two tries to hand something over to a launcher that is busy.
+/// Delay between two attempts to send to a launcher that is busy.
 const BUSY: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 5_000_000,
 };
 
-/// A program that is being started. Dropped before it runs, it is given up.
+/// A program that is being started. Dropping it before the program runs cancels the start.
 #[derive(Debug)]
 pub struct Starting<'a> {
     launcher: &'a Launcher,
     /// Our end of the order's socket.
     socket: OwnedFd,
-    /// The other end, until it is handed over.
+    /// The other end, until it is sent.
     theirs: Option<OwnedFd>,
     unsent: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
     /// Our ends of its output pipes, until it runs.
     outputs: Option<(OwnedFd, OwnedFd)>,
-    /// The process, once it is there.
+    /// The process, once it exists.
     process: Option<(ProcessHandle, Arc<OwnedFd>, TrackedChild)>,
     deadline: Instant,
 }
 
-/// How far a start is.
+/// Progress of a start.
 #[derive(Debug)]
 pub enum Step {
-    /// Once [`Starting::socket`] is readable there is more to do.
+    /// Call again once [`Starting::socket`] is readable.
     Waits,
-    /// The launcher has others to start first: in a few milliseconds there is more to do.
+    /// The launcher is busy with others: call again in a few milliseconds.
     IsBusy,
     /// The program runs.
     Runs(SpawnedProcess),
@@ -92,7 +91,7 @@ impl<'a> Starting<'a> {
         self.socket.as_fd()
     }
 
-    /// When it is given up.
+    /// When it is cancelled.
     #[must_use]
     pub fn deadline(&self) -> Instant {
         self.deadline
@@ -101,8 +100,8 @@ impl<'a> Starting<'a> {
     /// Does what can be done now. Not to be called again after an error, or once the program runs.
     ///
     /// # Errors
-    /// Program not found, directory missing, `EAGAIN`/`ENOMEM` from fork; `TimedOut` after the deadline;
-    /// that the launcher has ended.
+    /// Program not found, directory missing, `EAGAIN`/`ENOMEM` from fork; `TimedOut` after the
+    /// deadline; that the launcher has ended.
     pub fn advance(&mut self) -> io::Result<Step> {
         let is_sent = self.send()?;
         if let Some(theirs) = &self.theirs
@@ -124,7 +123,7 @@ impl<'a> Starting<'a> {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     return self.unless_late(Step::Waits);
                 }
-                // What ended with something unread.
+                // It ended with unread data.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
                     return self.finished().map(Step::Runs);
                 }
@@ -141,13 +140,13 @@ impl<'a> Starting<'a> {
         loop {
             match self.advance()? {
                 Step::Runs(started) => return Ok(started),
-                // Nothing to wait for but time.
+                // A plain delay.
                 Step::IsBusy => drop(poll(&mut [], Some(&BUSY))),
                 Step::Waits => {
                     let left = self.deadline.saturating_duration_since(Instant::now());
                     match fd_packets::wait_readable(self.socket.as_fd(), Some(left)) {
                         Err(error) if error.kind() != io::ErrorKind::TimedOut => return Err(error),
-                        // The next look tells what has come, or that it is late.
+                        // The next call of `advance` finds the data, or the timeout.
                         _ => {}
                     }
                 }
@@ -155,15 +154,15 @@ impl<'a> Starting<'a> {
         }
     }
 
-    /// Sends what is left of the order; `false` when not all of it can go now.
+    /// Sends the rest of the order; `false` when not all of it can be sent now.
     fn send(&mut self) -> io::Result<bool> {
         while let Some((bytes, descriptors)) = self.unsent.front() {
             let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
-            // A packet goes whole or not at all.
+            // A packet is sent whole or not at all.
             match net::send_descriptors(self.socket.as_fd(), bytes, &descriptors) {
                 Ok(_) => drop(self.unsent.pop_front()),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
-                // The answer says why nobody reads.
+                // The reply says why it is not read.
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => self.unsent.clear(),
                 Err(error) => return Err(error),
             }
@@ -171,7 +170,7 @@ impl<'a> Starting<'a> {
         Ok(true)
     }
 
-    /// The process is there: enters it and lets it go on.
+    /// Tracks the new process and lets it continue.
     fn take_in(&mut self, pid: u32) -> io::Result<()> {
         if self.process.is_some() {
             return Err(io::ErrorKind::InvalidData.into());
@@ -187,7 +186,7 @@ impl<'a> Starting<'a> {
         }
     }
 
-    /// Nobody has the other end any more: the program runs, or has ended already.
+    /// The other end is closed: the program runs, or has ended already.
     fn finished(&mut self) -> io::Result<SpawnedProcess> {
         let (Some((handle, exit, known)), Some((stdout, stderr))) =
             (self.process.take(), self.outputs.take())
@@ -227,7 +226,7 @@ impl<'a> Starting<'a> {
 impl Drop for Starting<'_> {
     fn drop(&mut self) {
         if let Some((handle, _, _)) = &self.process {
-            // What is gone needs no signal.
+            // A process that is gone needs no signal.
             let _ = handle.signal(Signal::KILL);
         }
     }
