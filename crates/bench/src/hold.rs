@@ -1,13 +1,18 @@
-//! `bench hold`: a million streams opened, held and listened to, and what that costs the server.
+//! `bench hold`: opens up to millions of streams, holds and reads them, and measures their cost to
+//! the server.
 //!
-//! `verb` reads the arguments and makes a [`HoldPlan`]; `coordinator` ([`execute`]) starts agents through
-//! `link`, each a process with a share (`agent`), since a process may have only so many descriptors. They
-//! speak the lines of `order`. `sources` shares out addresses and ports; `publisher` sends numbered
-//! messages (`message`) through `client`, `probe` asks for something else meanwhile, `sampler` reads what
-//! it costs, `aggregate` and `samples` put it together for the report.
+//! `arguments` makes a [`HoldPlan`]. `coordinator` ([`execute`]) starts agents through
+//! `agent_link`, each a process with a share (`agent`), since descriptors per process are limited.
+//! They exchange the lines of `agent_protocol`. `source_addresses` assigns addresses and ports;
+//! `publisher` sends numbered messages (`numbered_message`) through `client`, `probe` sends other
+//! requests meanwhile, `sampler` reads the cost, `aggregate` and `samples` combine it for the
+//! report.
 //!
-//! What must stay true: a stream costs an agent well under 700 bytes, whatever it receives; each stream
-//! that is not held is counted under one cause; nothing that was started outlives the run.
+//! # Invariants
+//!
+//! - A stream costs an agent well under 700 bytes, whatever it receives.
+//! - Each stream that is not held is counted under one cause.
+//! - No process started here outlives the run.
 
 mod agent;
 mod agent_link;

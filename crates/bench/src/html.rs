@@ -1,9 +1,8 @@
-//! A report as one HTML file that needs nothing else, and its charts alone.
+//! A report as one self-contained HTML file, and its charts as single drawings. Pure.
 //!
-//! `output` writes both. The page asks for nothing from anywhere (its own policy forbids it):
-//! styles, script and drawings are inside. The script only adds the values under the pointer or the
-//! arrow keys; without it they stand in a table below each chart. Everything that comes from
-//! outside (names, logs, addresses) passes `escape_html`. Pure.
+//! The page loads nothing (its own policy forbids it): styles, script and drawings are inside. The
+//! script only adds the values under the pointer or the arrow keys; without it they are in a table
+//! below each chart. All external text (names, logs, addresses) passes through `escape_html`.
 
 use crate::chart::{self, Chart};
 use crate::report::{Compare, Deployment, MeasurementContext, Report, ReportResult, ServerCost};
@@ -45,8 +44,8 @@ pub fn report_html(report: &Report) -> String {
     html_page(&title, &body)
 }
 
-/// The charts of a report: a file name without folder (`throughput.svg`), and the drawing, which says
-/// itself why it may not be believed.
+/// The charts of a report: file names without directory (`throughput.svg`), and drawings that
+/// include the report's warnings.
 #[must_use]
 pub fn chart_svgs(report: &Report) -> Vec<(String, String)> {
     let mut marks = notes::drawing_notes(report);
@@ -65,7 +64,7 @@ pub fn chart_svgs(report: &Report) -> Vec<(String, String)> {
         .collect()
 }
 
-/// A comparison may have a doubt for each deployment.
+/// A comparison may have a note for each deployment.
 const MAX_NOTES_SHOWN: usize = 6;
 
 /// Text that is safe between tags and within a quoted attribute.
@@ -110,7 +109,7 @@ fn report_title(report: &Report) -> String {
     }
 }
 
-/// What must be known before any figure is believed.
+/// The warnings about the figures.
 fn warnings(report: &Report) -> String {
     let interrupted = report
         .taken
@@ -166,14 +165,14 @@ fn target_list(targets: &[String]) -> String {
     format!("<p>{}{more}</p>\n", shown.collect::<Vec<_>>().join(", "))
 }
 
-/// A chart, what the script needs, and the values as a table.
+/// A chart, the script's data, and the values as a table.
 fn chart_figure(chart: &Chart) -> String {
     let spot = |spot: &chart::ChartPoint| {
         serde_json::json!([spot.x, spot.y, spot.series, spot.position, spot.value])
     };
     let spots: Vec<_> = chart.points.iter().map(spot).collect();
     let data = serde_json::json!({ "area": chart.plot_area, "spots": spots });
-    // A script element ends at the first `</script`, wherever that stands.
+    // A script element ends at the first `</script`, wherever it is.
     let data = data.to_string().replace('<', "\\u003c");
     format!(
         "<figure id=\"{}\" tabindex=\"0\" aria-label=\"{}: arrow keys show the values\">\n\
@@ -221,7 +220,7 @@ fn html_table_if_any(found: &Table) -> String {
     }
 }
 
-/// A run is what ApacheBench's users know: shown as they know it.
+/// A run is shown in the format of ApacheBench.
 fn report_text(report: &Report) -> String {
     format!("<pre>{}</pre>\n", escape_html(&text::report_text(report)))
 }
@@ -295,7 +294,7 @@ fn rounds_section(compare: &Compare) -> String {
     text
 }
 
-/// How much other programs used of the server's cores, when that was watched.
+/// The share of other programs on the server's cores, if it was measured.
 fn other_processes_note<'a>(costs: impl Iterator<Item = &'a ServerCost>) -> String {
     let most = costs.filter_map(|cost| cost.others).reduce(f64::max);
     most.map_or_else(String::new, |most| {

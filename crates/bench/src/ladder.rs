@@ -1,12 +1,12 @@
-//! Ladders of connections, as the command line writes them.
+//! Lists of connection numbers, as the command line writes them.
 
 use std::str::FromStr;
 
-/// Concurrencies, in the order of measuring.
+/// Connection numbers in order of measurement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ConnectionSteps(pub(crate) Vec<u32>);
 
-/// More points than anybody waits for.
+/// More points than any reasonable sweep.
 const MAX_POINTS: usize = 100_000;
 
 impl ConnectionSteps {

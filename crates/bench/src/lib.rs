@@ -1,14 +1,16 @@
 //! Load generator and comparisons: `penstock bench run | sweep | compare | mix | hold`.
 //!
-//! `command` reads the command line and calls one of five: `run` and `mix` put a load on a server,
-//! `sweep` does so at many concurrencies, `compare` does it to several deployments that it starts and
-//! stops itself (`deploy`). These go through `load`, which sends and measures; `hold` opens and holds
-//! streams by the hundred thousand in processes of its own. All end in a `report`, which is printed
-//! (`text`), saved as JSON, and drawn (`chart`, `html`).
+//! `command` reads the command line and calls a verb: `run` and `mix` put a load on a server,
+//! `sweep` does so at many concurrencies, `compare` does so to several deployments that it starts
+//! and stops (`deploy`). These use `load`, which sends and measures. `hold` opens and holds streams
+//! by the hundred thousand in its own processes. All produce a `report`, which is printed (`text`),
+//! saved as JSON, and drawn (`chart`, `html`).
 //!
-//! What must stay true: nothing of the server's rooms is used here, so that a mistake of theirs cannot
-//! hide itself; a result that the generator may have limited says so in every output; nothing that was
-//! started outlives the run.
+//! # Invariants
+//!
+//! - No component of the server is used here, so that its bugs cannot hide themselves.
+//! - A result that the generator may have limited says so in every output.
+//! - No process started here outlives the run.
 
 pub mod chart;
 pub mod command;

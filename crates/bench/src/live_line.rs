@@ -1,8 +1,8 @@
-//! What is seen while a load runs: the live line on a terminal, and Ctrl-C.
+//! The live line on a terminal while a load runs, and Ctrl-C.
 //!
-//! `run`, `sweep` and `compare` make one [`LiveLine`] each and give its stop flag to every plan; the line
-//! is written to standard error, so that standard output keeps the report alone. It never wraps: only
-//! one line can be taken away again. Names and logs of strangers command no terminal.
+//! `run`, `sweep` and `compare` make one [`LiveLine`] each and pass its stop flag to every plan.
+//! The line goes to standard error, so that standard output has only the report. It never wraps, as
+//! only one line can be erased. Control characters of external names and logs are removed.
 
 use std::io::{IsTerminal, Write};
 use std::sync::Arc;
@@ -12,24 +12,25 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::text::units::sanitize;
 
-/// A run as the user sees it.
+/// The user's view of a run.
 #[derive(Debug)]
 pub(crate) struct LiveLine {
     stop_flag: Arc<AtomicBool>,
     is_shown: bool,
-    /// Whether a line is on the terminal that the next output must replace.
+    /// Whether the terminal has a line that the next output must replace.
     is_dirty: bool,
 }
 
 impl LiveLine {
-    /// Takes over Ctrl-C, SIGTERM and SIGHUP: the first ends the load early, the second the process.
+    /// Handles Ctrl-C, SIGTERM and SIGHUP: the first signal ends the load early, the second the
+    /// process.
     ///
     /// # Errors
-    /// When signals cannot be handled.
+    /// Signals cannot be handled.
     pub(crate) fn new(quiet: bool) -> std::io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM, SIGHUP] {
-            // In this order: the flag of the first signal is what lets the second one end it.
+            // In this order: the flag set by the first signal makes the second end the process.
             signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&stop))?;
             signal_hook::flag::register(signal, Arc::clone(&stop))?;
         }
@@ -46,30 +47,30 @@ impl LiveLine {
         Arc::clone(&self.stop_flag)
     }
 
-    /// Whether the user wants to end.
+    /// Whether the user wants to end the run.
     #[must_use]
     pub(crate) fn is_stopped(&self) -> bool {
         self.stop_flag.load(Ordering::Relaxed)
     }
 
-    /// Shows a line in place of the one before, on a terminal; what does not fit is cut off.
+    /// Shows a line in place of the previous one, on a terminal, truncated to its width.
     pub(crate) fn show_line(&mut self, line: &str) {
         if self.is_shown {
             let line = truncate_to_width(line, terminal_columns());
-            // Nobody may be looking.
+            // Standard error may be closed.
             let _ = write!(std::io::stderr(), "\r\x1b[K{line}");
             let _ = std::io::stderr().flush();
             self.is_dirty = true;
         }
     }
 
-    /// Says something that stays.
+    /// Prints a permanent line.
     pub(crate) fn print_line(&mut self, line: &str) {
         self.clear_line();
         let _ = writeln!(std::io::stderr(), "{}", sanitize(line));
     }
 
-    /// Takes the live line away.
+    /// Erases the live line.
     pub(crate) fn clear_line(&mut self) {
         if std::mem::take(&mut self.is_dirty) {
             let _ = write!(std::io::stderr(), "\r\x1b[K");
@@ -87,11 +88,11 @@ impl Drop for LiveLine {
 fn terminal_columns() -> usize {
     let size = rustix::termios::tcgetwinsize(std::io::stderr());
     let columns = size.map_or(0, |size| usize::from(size.ws_col));
-    // Some terminals say nothing of their width.
+    // Some terminals report no width.
     if columns == 0 { 80 } else { columns }
 }
 
-/// The beginning of a line that leaves the last column free, where some terminals wrap.
+/// Truncates a line and leaves the last column free, where some terminals wrap.
 fn truncate_to_width(line: &str, columns: usize) -> String {
     let mut left = columns.saturating_sub(1);
     let mut fits = |char: char| {

@@ -1,9 +1,9 @@
-//! A load: what is sent, how often, over how many connections; and its execution.
+//! A load (its requests, rate and connections) and its execution.
 //!
-//! `command` and `compare` describe it, [`execute`] puts it on the server and gives the figures. Inside,
-//! `engine` starts loops and tasks and begins and ends the window, `run` is what they share,
-//! `connection` sends and receives, `arrivals` is an open loop's schedule, `incoming` finds a
-//! response's end, `picker` says which request is next, `recorder` counts.
+//! `command` and `compare` describe it; [`execute`] puts it on the server and returns the figures.
+//! `engine` starts loops and tasks and begins and ends the window, `shared_run` is their shared
+//! state, `connection` sends and receives, `arrivals` is an open loop's schedule, `response_reader`
+//! finds a response's end, `picker` chooses the next request, `recorder` counts.
 
 mod arrivals;
 mod connection;
@@ -24,7 +24,7 @@ use crate::report::Figures;
 
 pub(crate) use recorder::{new_histogram, summarize};
 
-/// Where a server listens.
+/// A server's address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
     /// TCP.
@@ -33,23 +33,23 @@ pub enum Address {
     Unix(PathBuf),
 }
 
-/// One request, ready to send.
+/// A request, ready to send.
 #[derive(Debug, Clone)]
 pub struct EncodedRequest {
-    /// Where to.
+    /// The server.
     pub address: Address,
-    /// Head and body as they are sent.
+    /// Head and body.
     pub bytes: Bytes,
-    /// How often, compared with the others; in order, weights do not count.
+    /// Relative frequency for a random order; ignored in sequence.
     pub weight: u32,
     /// Whether the response has no body (HEAD).
     pub is_head: bool,
 }
 
-/// Which request is next.
+/// The order of requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestOrder {
-    /// One after the other, over all connections together.
+    /// In sequence, over all connections together.
     InOrder,
     /// Drawn by weight.
     Random,
@@ -58,9 +58,9 @@ pub enum RequestOrder {
 /// When requests start.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum ArrivalModel {
-    /// When the response to the one before is there.
+    /// After the response to the previous one.
     ClosedLoop,
-    /// At this many evenly spaced moments a second, whatever the server does.
+    /// At this many evenly spaced moments per second, whatever the server does.
     OpenLoop(f64),
 }
 
@@ -71,46 +71,46 @@ pub struct Load {
     pub name: String,
     /// The requests; at least one.
     pub requests: Vec<EncodedRequest>,
-    /// Which is next.
+    /// The order of the requests.
     pub order: RequestOrder,
-    /// Connections held.
+    /// Open connections.
     pub connections: u32,
     /// When requests start.
     pub arrivals: ArrivalModel,
     /// Whether a connection serves more than one request.
     pub keep_alive: bool,
-    /// For a connection to be open, and for a response to be complete.
+    /// For connecting, and for a complete response.
     pub timeout: Duration,
 }
 
-/// What ends a window.
+/// The end of a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WindowEnd {
-    /// That many requests, answered or failed, of all loads together; fewer when nothing was answered
-    /// for two time-outs and a second.
+    /// This many requests, successful or failed, of all loads together; fewer if no response
+    /// arrives for two timeouts and a second.
     Requests(u64),
     /// Time.
     Elapsed(Duration),
 }
 
-/// All that is to be executed at once.
+/// The loads to execute at once.
 #[derive(Debug, Clone)]
 pub struct LoadPlan {
     /// The loads; at least one.
     pub loads: Vec<Load>,
-    /// What ends the window.
+    /// The end of the window.
     pub window_end: WindowEnd,
-    /// Before the window: the same load, not counted; connections stay.
+    /// Before the window: the same load, not counted; connections stay open.
     pub warm_up: Duration,
-    /// Threads that send.
+    /// Sending threads.
     pub threads: usize,
-    /// The core for the threads, if they are pinned.
+    /// The core for the threads, if pinned.
     pub core: Option<usize>,
-    /// Set from outside to end early: the figures so far are given.
+    /// Set from outside to end early and return the figures so far.
     pub stop: Arc<AtomicBool>,
 }
 
-/// A look at a load in progress.
+/// The progress of a load.
 #[derive(Debug, Clone, Copy)]
 pub struct LoadProgress {
     /// Whether the window has begun.
@@ -123,36 +123,36 @@ pub struct LoadProgress {
     pub errors: u64,
 }
 
-/// Who is told what happens while a plan is executed; called on the thread that executes.
+/// Receives events while a plan is executed, on the executing thread.
 pub trait Observer {
-    /// The window begins now: what the server spent so far is not part of it.
+    /// The window begins now: the server's earlier cost is not part of it.
     fn window_begins(&mut self) {}
     /// The window ends now.
     fn window_ends(&mut self) {}
-    /// The window has ended; connections are still open. Time spent here belongs to nobody.
+    /// The window has ended; connections are still open. Time spent here counts for nothing.
     fn after_window(&mut self) {}
-    /// A few times a second.
+    /// Called a few times a second.
     fn progress(&mut self, progress: LoadProgress) {
         let _ = progress;
     }
 }
 
-/// Nobody is told.
+/// Ignores all events.
 #[derive(Debug)]
 pub struct NoObserver;
 
 impl Observer for NoObserver {}
 
-/// Raises the soft limit of open descriptors as far as it may be raised, for this process and those that
-/// it starts. What a plan needs beyond that is an error of [`execute`].
+/// Raises the soft limit of open descriptors as far as possible, for this process and its children.
+/// If a plan needs more, [`execute`] fails.
 pub fn allow_all_descriptors() {
     engine::allow_all_descriptors();
 }
 
-/// Executes a plan; blocks until its end. Gives the figures of each load, in order.
+/// Executes a plan; blocks until its end. Returns the figures of each load, in order.
 ///
 /// # Errors
-/// When threads or descriptors ran out before anything was sent.
+/// Threads or descriptors ran out before anything was sent.
 pub fn execute(plan: &LoadPlan, observer: &mut dyn Observer) -> std::io::Result<Vec<Figures>> {
     engine::execute(plan, observer)
 }

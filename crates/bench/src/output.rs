@@ -1,4 +1,4 @@
-//! Where a report goes: the terminal, and files of each kind.
+//! Writes a report to the terminal and to files of each kind.
 
 #![allow(
     clippy::disallowed_methods,
@@ -13,10 +13,10 @@ use crate::command::{OutputArguments, RenderArguments};
 use crate::report::Report;
 use crate::{csv, html, saved, text};
 
-/// Prints a report and saves it where it was asked for.
+/// Prints a report and saves it to the requested files.
 ///
 /// # Errors
-/// When a file cannot be written; names it.
+/// A file cannot be written; the text names it.
 pub(crate) fn write_report(report: &Report, to: &OutputArguments) -> Result<(), String> {
     let prints_json = to.json.as_deref() == Some(Path::new("-"));
     if prints_json {
@@ -48,14 +48,14 @@ pub(crate) fn write_report(report: &Report, to: &OutputArguments) -> Result<(), 
         (&to.svg, "svg"),
     ] {
         if let Some(path) = path.as_deref().filter(|path| *path != Path::new("-")) {
-            // Nobody may be reading.
+            // Standard error may be closed.
             let _ = writeln!(std::io::stderr(), "{what}: {}", path.display());
         }
     }
     Ok(())
 }
 
-/// `bench render`: a saved report, shown again.
+/// `bench render`: shows a saved report.
 pub(crate) fn render(arguments: &RenderArguments) -> Result<ExitCode, String> {
     let report = saved::read(&arguments.file).map_err(|error| error.to_string())?;
     write_report(&report, &arguments.output)?;
@@ -65,11 +65,11 @@ pub(crate) fn render(arguments: &RenderArguments) -> Result<ExitCode, String> {
 /// Prints to standard output.
 pub(crate) fn print(text: &str) {
     let end = if text.ends_with('\n') { "" } else { "\n" };
-    // Whoever reads may have seen enough.
+    // The reader may have closed the pipe.
     let _ = write!(std::io::stdout(), "{text}{end}");
 }
 
-/// Says to standard error why nothing was measured; the end of a stranger's log may be in it.
+/// Prints to standard error why nothing was measured; the text may include an external log.
 pub(crate) fn print_error(why: &str) {
     let _ = writeln!(
         std::io::stderr(),

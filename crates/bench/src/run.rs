@@ -1,4 +1,4 @@
-//! `bench run` and `bench mix`: one load, or several at once, on a server that runs already.
+//! `bench run` and `bench mix`: one load, or several at once, on a running server.
 
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
@@ -19,10 +19,10 @@ use crate::text::notes;
 use crate::window::{MeasurementWindow, measure_window};
 use crate::{context, output};
 
-/// How long an admin interface may take to answer.
+/// Maximum time for a response of an admin interface.
 const ADMIN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a run takes when nothing else ends it.
+/// The duration of a run without another limit.
 const DEFAULT_DURATION: Duration = Duration::from_secs(10);
 
 pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
@@ -83,7 +83,7 @@ pub(crate) fn mix(arguments: &MixArguments) -> Result<ExitCode, String> {
     )
 }
 
-/// Executes, reports, and says by the exit code how it went.
+/// Executes and reports; returns the exit code.
 fn measure_and_report(
     plan: impl FnOnce(&LiveLine) -> LoadPlan,
     generator: &GeneratorArguments,
@@ -115,10 +115,10 @@ fn measure_and_report(
     Ok(exit_code(&reasons, &live))
 }
 
-/// Reasons that are told of an exit code.
+/// Maximum reasons printed for an exit code.
 const MAX_REASONS: usize = 8;
 
-/// The exit code of a run; the reasons why it is not 0 go to standard error.
+/// The exit code of a run; reasons other than success go to standard error.
 pub(crate) fn exit_code(reasons: &[String], live: &LiveLine) -> ExitCode {
     if live.is_stopped() {
         return ExitCode::from(EXIT_INTERRUPTED);
@@ -134,7 +134,7 @@ pub(crate) fn exit_code(reasons: &[String], live: &LiveLine) -> ExitCode {
     ExitCode::from(EXIT_FAILED)
 }
 
-/// The server's processes, if they are known.
+/// The server's processes, if known.
 pub(crate) fn server_processes(
     generator: &GeneratorArguments,
 ) -> Result<Option<ProcessTree>, String> {
@@ -149,7 +149,7 @@ pub(crate) fn server_processes(
         .ok_or_else(|| format!("there is no process {pid}"))
 }
 
-/// Asks a Penstock's admin interface for its process.
+/// Asks a Penstock's admin interface for its process ID.
 fn pid_of_admin(admin: &str) -> Result<u32, String> {
     let url = match admin.contains(':') {
         true => admin.to_owned(),
@@ -166,7 +166,7 @@ fn pid_of_admin(admin: &str) -> Result<u32, String> {
     pid.ok_or_else(|| format!("{admin}: not the admin interface of a Penstock"))
 }
 
-/// A plan for these loads.
+/// Builds the plan of these loads.
 pub(crate) fn load_plan(
     loads: Vec<Load>,
     until: WindowEnd,
@@ -193,7 +193,7 @@ pub(crate) fn window_end(requests: Option<u64>, duration: Option<Duration>) -> O
     requests.or_else(|| duration.map(WindowEnd::Elapsed))
 }
 
-/// A load of one connection for the requests that the arguments describe.
+/// Builds a load of one connection for the requests of the arguments.
 pub(crate) fn base_load(arguments: &RequestArguments) -> Result<Load, String> {
     let shapes = encode_requests(arguments).map_err(|error| error.to_string())?;
     Ok(Load {
@@ -249,7 +249,7 @@ fn request_template(arguments: &RequestArguments) -> Result<RequestTemplate, Tar
     })
 }
 
-/// Reads `name=hot c=50 path=/hot`; what is not said is as the command's own arguments say.
+/// Parses `name=hot c=50 path=/hot`; the command's own arguments are the defaults.
 fn parse_mix_load(text: &str, arguments: &RequestArguments) -> Result<Load, String> {
     let wrong = |what: &str| format!("--load `{text}`: {what}");
     let own = |error: TargetError| wrong(&error.to_string());

@@ -1,8 +1,11 @@
-//! Saved reports: JSON files, and the schema that they follow.
+//! Saved reports: JSON files, and their schema.
 //!
-//! `output` writes what was measured and reads it again for `bench render`; `compare` reads two. A
-//! file is written whole or not at all: beside its place first, then renamed. What is read may have
-//! been edited by anyone: it is refused with the file's name, or it is a report.
+//! `output` writes reports and reads them for `bench render`; `compare` reads two.
+//!
+//! # Invariants
+//!
+//! - A file is written whole or not at all: to a temporary name, then renamed.
+//! - A file that is not a valid report is refused with its name, as it may have been edited.
 
 #![allow(
     clippy::disallowed_methods,
@@ -20,28 +23,28 @@ use crate::report::{FORMAT_VERSION, Report};
 /// Why a report could not be saved or read.
 #[derive(Debug, thiserror::Error)]
 pub enum SavedError {
-    /// The file system's word.
+    /// A file system error.
     #[error("{}: {cause}", path.display())]
     File {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What happened.
+        /// The error.
         cause: io::Error,
     },
-    /// It is no report at all, or a damaged one.
+    /// Not a report, or a damaged one.
     #[error("{}: not a report of penstock bench: {cause}", path.display())]
     NotAReport {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What is wrong, with line and column.
+        /// The error, with line and column.
         cause: serde_json::Error,
     },
-    /// It is a report of another version.
+    /// A report of another format version.
     #[error("{}: a report of format {found}; this program reads format {FORMAT_VERSION}", path.display())]
     Format {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// The number in the file.
+        /// The version in the file.
         found: u64,
     },
 }
@@ -49,7 +52,7 @@ pub enum SavedError {
 /// Writes a report as JSON, whole or not at all.
 ///
 /// # Errors
-/// When the file could not be written; it is then as it was.
+/// The file could not be written; it is unchanged then.
 pub fn write(path: &Path, report: &Report) -> Result<(), SavedError> {
     let written = serde_json::to_vec_pretty(report).map_err(io::Error::from);
     written
@@ -78,7 +81,7 @@ fn write_atomically(path: &Path, json: &[u8]) -> io::Result<()> {
         fs::rename(&beside, path)
     };
     write().inspect_err(|_| {
-        // The first error is the one to tell.
+        // The first error is the one to report.
         let _ = fs::remove_file(&beside);
     })
 }
@@ -86,7 +89,7 @@ fn write_atomically(path: &Path, json: &[u8]) -> io::Result<()> {
 /// Reads a saved report.
 ///
 /// # Errors
-/// When there is no such file, or it holds no report of [`FORMAT_VERSION`].
+/// There is no such file, or it holds no report of [`FORMAT_VERSION`].
 pub fn read(path: &Path) -> Result<Report, SavedError> {
     let json = fs::read(path).map_err(|cause| SavedError::File {
         path: path.to_owned(),
@@ -96,7 +99,7 @@ pub fn read(path: &Path) -> Result<Report, SavedError> {
         path: path.to_owned(),
         cause,
     };
-    // The number first: of another format nothing else is known.
+    // The version first: other formats are unknown.
     let FormatVersion { format: found } = serde_json::from_slice(&json).map_err(refuse)?;
     if found != u64::from(FORMAT_VERSION) {
         let path = path.to_owned();
@@ -110,11 +113,11 @@ struct FormatVersion {
     format: u64,
 }
 
-/// The JSON schema of reports, as text that ends with a line break.
+/// The JSON schema of reports; ends with a line break.
 #[must_use]
 pub fn json_schema() -> String {
     let schema = schemars::schema_for!(Report);
-    // A schema is made of texts and lists: it can always be written.
+    // A schema consists of strings and lists, which never fail to serialise.
     let json = serde_json::to_string_pretty(&schema).unwrap_or_default();
     json + "\n"
 }
@@ -141,7 +144,7 @@ mod tests {
         let path = folder.join("report.json");
         for (kind, report) in testing::reports() {
             write(&path, &report).unwrap();
-            // Shown, not written again: the last binary digit of a number may differ.
+            // Compared as text: the last binary digit of a number may differ.
             assert!(
                 text::report_text(&read(&path).unwrap()) == text::report_text(&report),
                 "{kind}"

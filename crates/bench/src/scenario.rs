@@ -1,10 +1,15 @@
-//! A scenario file: which deployments are compared, under which load, against which goals.
+//! A scenario file: the deployments to compare, their load, and the goals. Nothing is started or
+//! run here.
 //!
-//! `compare` calls [`Scenario::read`] and gives each deployment to `deploy`. `raw` is the file as it is
-//! written, `check` makes the checked values out of it, `units` reads durations, sizes and rates,
-//! `placeholder` knows what `{{port}}` and its kind stand for.
-//! What must stay true: a scenario that was read is whole, its names exist and its placeholders are
-//! known; every error names file, line and column; no input panics. Nothing is started or run here.
+//! `compare` calls [`Scenario::read`] and passes each deployment to `deploy`. `raw` is the file as
+//! written, `checked` validates it, `units` parses durations, sizes and rates, `placeholder`
+//! handles `{{port}}` and the like.
+//!
+//! # Invariants
+//!
+//! - A scenario that was read is complete, its names exist and its placeholders are known.
+//! - Every error names file, line and column.
+//! - No input panics.
 
 mod checked;
 mod error;
@@ -26,12 +31,12 @@ pub(crate) use placeholder::find_root;
 pub use placeholder::{PlaceholderValues, StartValues};
 pub use units::{parse_duration, parse_rate, parse_size};
 
-/// A whole, checked scenario.
+/// A complete, checked scenario.
 #[derive(Debug, Clone)]
 pub struct Scenario {
-    /// What it shows, in words.
+    /// Its title.
     pub title: String,
-    /// The absolute folder of the file, `{{here}}`.
+    /// The absolute directory of the file, `{{here}}`.
     pub dir: PathBuf,
     /// The name of the deployment that ratios refer to.
     pub reference: String,
@@ -39,14 +44,14 @@ pub struct Scenario {
     pub setup: Vec<String>,
     /// How often each deployment is measured, in turn with the others; at least 1.
     pub rounds: u32,
-    /// Each deployment is started once and stays, idle while others are measured: so windows can be short
-    /// and many, and what a noisy machine does meanwhile hits all alike.
+    /// Each deployment is started once and keeps running, idle while others are measured. So
+    /// windows can be short and many, and disturbances of the machine affect all alike.
     pub keep_running: bool,
-    /// Where server and load run, when they are pinned.
+    /// The cores of server and load, if pinned.
     pub cores: Option<CoreAssignment>,
-    /// How long a deployment may take until it answers.
+    /// The time allowed until a deployment responds.
     pub ready_timeout: Duration,
-    /// What ends the window of a point, or of the mix.
+    /// The end of the window of a point, or of the mix.
     pub until: WindowEnd,
     /// Before each window: the same load, not counted.
     pub warm_up: Duration,
@@ -54,11 +59,11 @@ pub struct Scenario {
     pub cool_down: Duration,
     /// Several concurrencies one after the other, or several loads at once.
     pub loads: Loads,
-    /// What every deployment talks to, such as the back ends of front ends.
+    /// A companion of every deployment, such as the back ends of front ends.
     pub companion: Option<Companion>,
     /// In the order of the file; at least one, names unique.
     pub deployments: Vec<Deployment>,
-    /// Bounds for the result.
+    /// Goals for the result.
     pub goals: Vec<Goal>,
 }
 
@@ -66,7 +71,7 @@ impl Scenario {
     /// Reads and checks a scenario file.
     ///
     /// # Errors
-    /// When it cannot be read, or with the place of the first thing that is wrong in it.
+    /// It cannot be read, or is invalid; the text has the position of the first error.
     #[allow(
         clippy::disallowed_methods,
         reason = "the command line reads its file before any loop runs"
@@ -82,16 +87,16 @@ impl Scenario {
         Self::parse(&text, path, here)
     }
 
-    /// Checks the text of a scenario; `path` is named in errors, `here` is its folder.
+    /// Parses and checks a scenario; `path` is named in errors, `here` is its directory.
     ///
     /// # Errors
-    /// With the place of the first thing that is wrong.
+    /// The position of the first error.
     pub fn parse(text: &str, path: &Path, here: &Path) -> Result<Self, ScenarioError> {
         checked::parse(text, here).map_err(|wrong| wrong.into_scenario_error(text, path))
     }
 }
 
-/// Where server and load run; may be the same core.
+/// The cores of server and load; may be the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CoreAssignment {
     /// All processes of the deployment.
@@ -100,10 +105,10 @@ pub struct CoreAssignment {
     pub load: usize,
 }
 
-/// What is put on each deployment.
+/// The loads on each deployment.
 #[derive(Debug, Clone)]
 pub enum Loads {
-    /// `[load]`: one load at each of these numbers of connections, one after the other.
+    /// `[load]`: one load at each of these numbers of connections in turn.
     Sweep {
         /// Connections of each point, in the order of the file; at least one, each at least 1.
         connections: Vec<u32>,
@@ -115,7 +120,7 @@ pub enum Loads {
 }
 
 impl Loads {
-    /// The load whose first path and `expect` the readiness probe uses.
+    /// The load that provides the readiness probe's path and `expect`.
     #[must_use]
     pub fn first(&self) -> Option<&LoadSpec> {
         match self {
@@ -139,34 +144,34 @@ impl Loads {
 pub struct LoadSpec {
     /// Its name; empty for the only one.
     pub name: String,
-    /// Where to.
+    /// The paths.
     pub paths: Paths,
-    /// Which path is next.
+    /// The order of the paths.
     pub order: RequestOrder,
     /// Whether a connection serves more than one request.
     pub keepalive: bool,
-    /// A token, as it was given.
+    /// A method token, as given.
     pub method: String,
-    /// Names and values, free of line breaks.
+    /// Names and values, without line breaks.
     pub headers: Vec<(String, String)>,
     /// A file with the body; may have placeholders: see [`LoadSpec::read_body`].
     pub body_file: Option<String>,
-    /// For a connection to be open, and for a response to be complete.
+    /// For connecting, and for a complete response.
     pub timeout: Duration,
-    /// Arrivals a second of an open loop.
+    /// Arrivals per second of an open loop.
     pub rate: Option<f64>,
-    /// What the readiness probe must see.
+    /// The expected response.
     pub expect: Expect,
-    /// For one of several: whether it is also measured by itself, ahead of the mix.
+    /// In a mix: whether it is also measured alone, before the mix.
     pub alone: bool,
 }
 
 impl LoadSpec {
-    /// The paths to ask for, at least one; a file of paths is read here, after the set-up may have
+    /// The paths to request, at least one. A file of paths is read here, after the set-up may have
     /// made it.
     ///
     /// # Errors
-    /// When the file cannot be read, has no path, or a line that is none.
+    /// The file cannot be read, has no path, or has an invalid line.
     pub fn read_paths(&self, values: &PlaceholderValues) -> Result<Vec<String>, TargetError> {
         match &self.paths {
             Paths::Named(paths) => Ok(paths.clone()),
@@ -174,10 +179,10 @@ impl LoadSpec {
         }
     }
 
-    /// The body that each request carries, if any.
+    /// The body of each request, if any.
     ///
     /// # Errors
-    /// When the file cannot be read.
+    /// The file cannot be read.
     pub fn read_body(&self, values: &PlaceholderValues) -> Result<Option<Vec<u8>>, TargetError> {
         let file = self.body_file.as_ref();
         file.map(|file| target::read_file(&values.file(file)))
@@ -185,16 +190,16 @@ impl LoadSpec {
     }
 }
 
-/// Where requests go.
+/// The paths of requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Paths {
     /// As given; at least one, each begins with a slash.
     Named(Vec<String>),
-    /// A file, one path a line; may have placeholders.
+    /// A file, one path per line; may have placeholders.
     File(String),
 }
 
-/// What a good answer looks like.
+/// The expected response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Expect {
     /// The status.
@@ -203,30 +208,30 @@ pub struct Expect {
     pub body: ExpectedBody,
 }
 
-/// What a body must be.
+/// The expected body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ExpectedBody {
     /// Anything.
     Any,
     /// Exactly this.
     Exact(String),
-    /// Anything with this in it.
+    /// Any body that contains this.
     Contains(String),
 }
 
-/// Started before each deployment and stopped after it, in the same folder and with the same ports. Its
-/// cost is not the deployment's.
+/// Started before each deployment and stopped after it, in the same directory and with the same
+/// ports. Its cost is separate.
 #[derive(Debug, Clone)]
 pub struct Companion {
     /// Paths below `{{dir}}` and contents, placeholders in both.
     pub files: Vec<(String, String)>,
     /// Shell commands, all started at once; at least one.
     pub start: Vec<String>,
-    /// Where it must answer what the load expects before the deployment is started.
+    /// The URL that must respond as the load expects before the deployment is started.
     pub url: String,
 }
 
-/// One of the deployments that are compared.
+/// A deployment to compare.
 #[derive(Debug, Clone)]
 pub struct Deployment {
     /// Its name, unique in the scenario.
@@ -239,29 +244,29 @@ pub struct Deployment {
     pub start: Vec<String>,
     /// Added to the environment.
     pub env: Vec<(String, String)>,
-    /// Where it listens, with placeholders.
+    /// The URL, with placeholders.
     pub url: String,
     /// Shell commands whose first line of output is shown with the result.
     pub versions: Vec<String>,
-    /// Bytes that all its processes and their page cache may have.
+    /// Maximum bytes of all its processes and their page cache.
     pub memory: Option<u64>,
-    /// Bytes a second that may be read from the disk.
+    /// Maximum bytes per second read from the disk.
     pub disk_read: Option<u64>,
 }
 
-/// A bound for the result.
+/// A goal for the result.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Goal {
     /// The deployment that must meet it.
     pub deployment: String,
-    /// The only point of a sweep that counts, by its connections; else all points do.
+    /// The one point of a sweep that counts, by its connections; otherwise all points count.
     pub connections: Option<u32>,
-    /// What is bounded.
+    /// The bounded figure.
     pub bound: GoalBound,
 }
 
 impl Goal {
-    /// The deployments that it needs: its own, and the one that a ratio is to.
+    /// The deployments it needs: its own, and the one a ratio refers to.
     #[must_use]
     pub fn names(&self) -> Vec<&String> {
         let other = match &self.bound {
@@ -283,24 +288,24 @@ impl Goal {
     }
 }
 
-/// What a goal bounds; the median of the rounds counts.
+/// The figure of a goal and its bound; the median of the rounds counts.
 #[derive(Debug, Clone, PartialEq)]
 pub enum GoalBound {
-    /// CPU a request, as a ratio to another deployment's: at most.
+    /// CPU per request, as a ratio to another deployment's: at most.
     CpuRatio {
         /// The ratio.
         at_most: f64,
         /// The other deployment.
         to: String,
     },
-    /// Requests a second, as a ratio to another deployment's: at least.
+    /// Requests per second, as a ratio to another deployment's: at least.
     RequestsRatio {
         /// The ratio.
         at_least: f64,
         /// The other deployment.
         to: String,
     },
-    /// The most memory of a round, as a ratio to another deployment's: at most.
+    /// The peak memory of a round, as a ratio to another deployment's: at most.
     MemoryRatio {
         /// The ratio.
         at_most: f64,
@@ -318,11 +323,12 @@ pub enum GoalBound {
     },
     /// The 99th percentile in milliseconds: at most.
     P99Ms(f64),
-    /// CPU microseconds a request: at most.
+    /// CPU microseconds per request: at most.
     CpuMicros(f64),
-    /// Requests a second at the point of the most connections, as a ratio to the best point's: at least.
+    /// Requests per second at the point with the most connections, as a ratio to the best point's:
+    /// at least.
     ThroughputRetained(f64),
-    /// Requests a second of one load in the mix, as a ratio to the same load alone: at least.
+    /// Requests per second of one load in the mix, as a ratio to the same load alone: at least.
     OfAlone {
         /// The load's name.
         load: String,
@@ -336,6 +342,6 @@ pub enum GoalBound {
         /// The ratio.
         at_most: f64,
     },
-    /// Requests that failed or were answered with an error, of any round: at most.
+    /// Requests that failed or got an error response, of any round: at most.
     Errors(u64),
 }

@@ -1,15 +1,14 @@
-//! A smooth curve for noisy points: the uniform cubic B-spline.
+//! A smooth curve for noisy points: the uniform cubic B-spline. Pure.
 //!
-//! `chart` draws it beside the raw points of a sweep. The curve does not go through the points but
-//! is drawn by them: each is a control point, so that the noise of one measurement moves it little,
-//! and it never leaves the points' convex hull. It is clamped: it begins at the first point and
-//! ends at the last. Pure.
+//! `chart` draws it with the raw points of a sweep. The points are control points: the curve does
+//! not pass through them, so that the noise of one measurement moves it little, and it never leaves
+//! their convex hull. It is clamped: it begins at the first point and ends at the last.
 
-/// A place on a chart.
+/// A position on a chart.
 pub type CurvePoint = (f64, f64);
 
-/// The curve of these control points, in steps that are even within each span of the curve; both
-/// ends are the first and the last point exactly.
+/// The curve of these control points, in even steps within each span; both ends are exactly the
+/// first and the last point.
 #[must_use]
 pub fn spline_curve(points: &[CurvePoint], steps: usize) -> Vec<CurvePoint> {
     let (Some(&first), Some(&last)) = (points.first(), points.last()) else {
@@ -19,7 +18,7 @@ pub fn spline_curve(points: &[CurvePoint], steps: usize) -> Vec<CurvePoint> {
         return vec![first];
     }
     let steps = steps.max(1);
-    // With the end points three times, the outermost spans shrink onto them: that is the clamping.
+    // With tripled end points the outermost spans shrink onto them, which clamps the curve.
     let mut controls = vec![first; 2];
     controls.extend_from_slice(points);
     controls.extend([last; 2]);
@@ -35,7 +34,7 @@ pub fn spline_curve(points: &[CurvePoint], steps: usize) -> Vec<CurvePoint> {
     places
 }
 
-/// The place at `t` (0 to 1) in the span of four control points.
+/// The position at `t` (0 to 1) in the span of four control points.
 fn spline_point(span: &[CurvePoint], t: f64) -> CurvePoint {
     let (t2, t3) = (t * t, t * t * t);
     // The basis of a uniform cubic B-spline; the four add up to 1 for every t.
@@ -103,7 +102,7 @@ mod tests {
 
     #[test]
     fn is_smooth() {
-        // The steps' direction changes little from one to the next, though the points zigzag.
+        // The direction changes little from step to step, though the points zigzag.
         let curve = spline_curve(&NOISY, 64);
         let slope =
             |pair: &[CurvePoint]| (pair[1].1 - pair[0].1) / (pair[1].0 - pair[0].0).max(1e-6);

@@ -1,8 +1,9 @@
-//! From the rounds of all deployments to a ranking, and from goals to verdicts. Pure.
+//! Summarises the rounds of all deployments in a ranking, and judges goals. Pure; called by
+//! `compare` after the last round.
 //!
-//! `compare` calls it when the last round is done. A figure is made for each round first and then
-//! spread over the rounds, and a ratio is made within a round, so that a drift of the machine, which
-//! hits all deployments of a round alike, cancels out.
+//! A figure is computed per round and then spread over the rounds. A ratio is computed within a
+//! round, so that a drift of the machine, which affects all deployments of a round alike, cancels
+//! out.
 
 use crate::report::{
     Deployment, Figures, Goal, Point, RoundSpread, ServerCost, Summary, saturating_sum,
@@ -11,13 +12,13 @@ use crate::scenario::{self, GoalBound};
 use crate::text::notes;
 use crate::text::units::{self, to_f64};
 
-/// Means are made from here on: with fewer connections all servers are much alike.
+/// The minimum for means: with fewer connections all servers are much alike.
 const MIN_CONNECTIONS: u32 = 10;
 
-/// The part of the pinned cores that strangers may use before a figure is in doubt.
+/// The share of the pinned cores that other processes may use before a figure is uncertain.
 pub(crate) const MAX_OTHER_PROCESSES_SHARE: f64 = 0.05;
 
-/// Fills in the summaries; gives the names in the order of the ranking.
+/// Fills in the summaries; returns the names in the order of the ranking.
 pub(crate) fn summarize_deployments(deployments: &mut [Deployment], first: &str) -> Vec<String> {
     let full = points_of_full_round(deployments);
     let reference = deployments.iter().find(|found| found.name == first);
@@ -52,17 +53,17 @@ pub(crate) fn judge_goals(goals: &[scenario::Goal], deployments: &[Deployment]) 
         .collect()
 }
 
-/// A round that counts: its number from zero, and its points.
+/// A counted round: its number from zero, and its points.
 pub(crate) type NumberedRound<'a> = (usize, &'a [Point]);
 
-/// How many points a round has that was not cut short.
+/// The number of points of a complete round.
 pub(crate) fn points_of_full_round(deployments: &[Deployment]) -> usize {
     let rounds = deployments.iter().flat_map(|found| &found.rounds);
     rounds.map(Vec::len).max().unwrap_or(0)
 }
 
-/// The full rounds of a deployment. Means over other points say nothing beside these, so that rounds
-/// that were cut short count only where there are no others.
+/// The complete rounds of a deployment. Means over other points are not comparable, so incomplete
+/// rounds count only if there are no others.
 pub(crate) fn counted_rounds(deployment: &Deployment, full: usize) -> Vec<NumberedRound<'_>> {
     let rounds = deployment.rounds.iter().map(Vec::as_slice).enumerate();
     let (whole, cut): (Vec<_>, Vec<_>) = rounds
@@ -71,7 +72,7 @@ pub(crate) fn counted_rounds(deployment: &Deployment, full: usize) -> Vec<Number
     if whole.is_empty() { cut } else { whole }
 }
 
-/// What a round came to.
+/// The figures of a round.
 #[derive(Debug, Clone, Copy)]
 struct RoundFigures {
     per_second: f64,
@@ -130,7 +131,7 @@ fn round(points: &[Point]) -> Option<RoundFigures> {
     })
 }
 
-/// CPU of all points over the requests of all points.
+/// CPU of all points divided by the requests of all points.
 fn cpu_us(points: &[&Point]) -> Option<f64> {
     let costs: Vec<ServerCost> = points.iter().filter_map(|point| point.server).collect();
     let loads = points.iter().flat_map(|point| &point.loads);
@@ -199,7 +200,7 @@ fn doubts(deployment: &Deployment) -> Vec<String> {
 
 fn judge_goal(goal: &scenario::Goal, deployments: &[Deployment]) -> Goal {
     let full = points_of_full_round(deployments);
-    // What broke down in one round has no figures to be proud of, and none to be measured by.
+    // A deployment that failed in a round has no valid figures, neither its own nor as a reference.
     let rounds_of = |name: &str| {
         let mut sound = deployments.iter().filter(|found| found.failed.is_none());
         let found = sound.find(|found| found.name == name);
@@ -309,7 +310,7 @@ fn judge_goal(goal: &scenario::Goal, deployments: &[Deployment]) -> Goal {
                 *at_most,
                 false,
             ),
-            // Each round counts: what failed once has failed.
+            // Each round counts: one failure is enough.
             GoalBound::Errors(at_most) => {
                 (
                     format!("{name}: errors <= {at_most}"),
@@ -344,12 +345,12 @@ fn ratio_to_alone(points: &[Point], load: &str, of: &dyn Fn(&Figures) -> f64) ->
     (alone > 0.0).then(|| mixed / alone)
 }
 
-/// What a load is called where it is measured alone.
+/// The name of a load when measured alone.
 pub(crate) fn alone_name(load: &str) -> String {
     format!("{load}, alone")
 }
 
-/// The rounds, each reduced to one of its points; those without it are left out.
+/// The rounds, each reduced to one of its points; rounds without it are excluded.
 fn at_point<'a>(rounds: &[NumberedRound<'a>], connections: u32) -> Vec<NumberedRound<'a>> {
     let point = |&(number, points): &NumberedRound<'a>| {
         let at = points
@@ -360,7 +361,7 @@ fn at_point<'a>(rounds: &[NumberedRound<'a>], connections: u32) -> Vec<NumberedR
     rounds.iter().filter_map(point).collect()
 }
 
-/// Requests a second where there were the most connections, as a ratio to the best point.
+/// Requests per second at the most connections, as a ratio to the best point.
 fn throughput_retained(points: &[Point]) -> Option<f64> {
     let together = || points.iter().filter(|point| !point.alone);
     let last = together().max_by_key(|point| point.connections_total())?;
@@ -435,7 +436,7 @@ mod tests {
 
     #[test]
     fn ratios_are_made_within_a_round() {
-        // The machine was half as fast in the second round: the ratio does not notice.
+        // The machine was half as fast in the second round: the ratio is unaffected.
         let mut all = [
             deployment("a", &[&[(16, 1000.0, 1.0)], &[(16, 500.0, 2.0)]]),
             deployment("b", &[&[(16, 2000.0, 0.5)], &[(16, 1000.0, 1.0)]]),
@@ -672,7 +673,7 @@ mod tests {
                 (value, found) => assert_eq!(value, found, "{judged:?}"),
             }
         }
-        // What was measured alone is no part of the ranking.
+        // Points measured alone are not part of the ranking.
         summarize_deployments(&mut all, "a");
         let summary = all[0].summary.as_ref().unwrap();
         assert!(is_near(summary.requests_per_second.median, 480.0));

@@ -1,7 +1,7 @@
-//! `bench sweep`: the same load at one concurrency after the other.
+//! `bench sweep`: the same load at a series of concurrencies.
 //!
-//! Each point is a window of its own: connections are opened anew, a warm-up is not counted, and a
-//! pause follows, so that neither the ramp nor the point before is part of a figure.
+//! Each point is its own window: connections are opened anew, the warm-up is not counted, and a
+//! pause follows, so that neither the ramp nor the previous point is part of a figure.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -18,10 +18,10 @@ use crate::text::notes;
 use crate::window::{MeasurementWindow, measure_window};
 use crate::{context, output};
 
-/// Requests at each point when nothing else is said.
+/// The default number of requests per point.
 const DEFAULT_REQUESTS: u64 = 1000;
 
-/// Between two points, unless the step is given, as ApacheBench sweeps have long been made.
+/// The default step between two points, as is usual with ApacheBench.
 const DEFAULT_STEP: u32 = 10;
 
 pub(crate) fn run(arguments: &SweepArguments) -> Result<ExitCode, String> {
@@ -57,7 +57,7 @@ pub(crate) fn run(arguments: &SweepArguments) -> Result<ExitCode, String> {
         };
         let point = match measure_window(&plan, window) {
             Ok(point) => point,
-            // What was measured so far is worth keeping.
+            // The results so far are worth keeping.
             Err(error) if !points.is_empty() => {
                 live.print_line(&format!("{label}: {error}"));
                 reasons.push(format!("{label}: {error}"));
@@ -65,7 +65,7 @@ pub(crate) fn run(arguments: &SweepArguments) -> Result<ExitCode, String> {
             }
             Err(error) => return Err(error.to_string()),
         };
-        // A window that was ended before it began is no point.
+        // A window that ended before it began is no point.
         if !live.is_stopped() || point.loads.iter().any(|load| load.requests > 0) {
             points.push(point);
         }
@@ -86,7 +86,7 @@ pub(crate) fn run(arguments: &SweepArguments) -> Result<ExitCode, String> {
     Ok(exit_code(&reasons, &live))
 }
 
-/// Nothing, for a while or until the user wants to end.
+/// Waits for a while, or until the user wants to end.
 #[expect(clippy::disallowed_methods, reason = "a command line tool, not a loop")]
 pub(crate) fn cool_down(time: Duration, live: &LiveLine) {
     let until = Instant::now() + time;

@@ -1,6 +1,5 @@
-//! What is asked for, and where: URLs, headers and bodies made into requests ready to send.
-//!
-//! `command` and `compare` use it before a load begins; names are resolved here, once.
+//! Builds requests from URLs, headers and bodies. `command` and `compare` use it before a load
+//! begins; names are resolved here, once.
 
 #![allow(
     clippy::disallowed_methods,
@@ -16,15 +15,15 @@ use penstock_http::is_token;
 
 use crate::load::{Address, EncodedRequest};
 
-/// Why a request cannot be made.
+/// Why a request cannot be built.
 #[derive(Debug, thiserror::Error)]
 pub enum TargetError {
-    /// Not a URL that can be measured.
+    /// An unsupported URL.
     #[error("`{url}`: {what}")]
     Url {
         /// As given.
         url: String,
-        /// What is wrong with it.
+        /// The error.
         what: String,
     },
     /// A method, header or path that would break the request.
@@ -35,23 +34,23 @@ pub enum TargetError {
     File {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         error: std::io::Error,
     },
 }
 
-/// A place that a URL names.
+/// The server and path of a URL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
-    /// Where to connect.
+    /// The address to connect to.
     pub address: Address,
-    /// For the `Host` field.
+    /// The `Host` field.
     pub host: String,
     /// Path and query, as sent.
     pub path: String,
 }
 
-/// The parts of requests that all of a load's requests share.
+/// The parts that all of a load's requests share.
 #[derive(Debug, Clone)]
 pub struct RequestTemplate {
     /// The method.
@@ -76,10 +75,11 @@ impl Default for RequestTemplate {
 }
 
 impl Target {
-    /// Reads `http://host:port/path` or `unix:/path/of.sock`; `socket` replaces where to connect.
+    /// Parses `http://host:port/path` or `unix:/path/of.sock`; `socket` replaces the address to
+    /// connect to.
     ///
     /// # Errors
-    /// When it is neither, or its name has no address.
+    /// It is neither, or its name has no address.
     pub fn read(url: &str, socket: Option<&Path>) -> Result<Self, TargetError> {
         let wrong = |what: String| TargetError::Url {
             url: url.to_owned(),
@@ -124,7 +124,7 @@ impl Target {
         })
     }
 
-    /// The same place with another path.
+    /// The same server with another path.
     #[must_use]
     pub fn with_path(&self, path: &str) -> Self {
         Self {
@@ -133,10 +133,10 @@ impl Target {
         }
     }
 
-    /// A request for it.
+    /// Encodes a request for it.
     ///
     /// # Errors
-    /// When a part of it would break the request.
+    /// A part of it would break the request.
     pub fn encode_request(
         &self,
         template: &RequestTemplate,
@@ -179,10 +179,10 @@ impl Target {
     }
 }
 
-/// The paths in a file, one a line; empty lines and those that begin with `#` are left out.
+/// Reads the paths in a file, one per line; skips empty lines and those that begin with `#`.
 ///
 /// # Errors
-/// When it cannot be read, has none, or one is no path.
+/// It cannot be read, has none, or one is not a path.
 pub fn read_paths(file: &Path) -> Result<Vec<String>, TargetError> {
     let text = String::from_utf8_lossy(&read_file(file)?).into_owned();
     let lines = text.lines().map(str::trim);
@@ -200,10 +200,10 @@ pub fn read_paths(file: &Path) -> Result<Vec<String>, TargetError> {
     Ok(paths)
 }
 
-/// A file's content.
+/// Reads a file.
 ///
 /// # Errors
-/// When it cannot be read; names it.
+/// It cannot be read; the text names it.
 pub fn read_file(path: &Path) -> Result<Vec<u8>, TargetError> {
     std::fs::read(path).map_err(|error| TargetError::File {
         path: path.to_owned(),
@@ -211,10 +211,10 @@ pub fn read_file(path: &Path) -> Result<Vec<u8>, TargetError> {
     })
 }
 
-/// `Name: value` as a header field.
+/// Parses `Name: value` as a header field.
 ///
 /// # Errors
-/// When there is no colon.
+/// There is no colon.
 pub fn read_header(text: &str) -> Result<(String, String), TargetError> {
     let Some((name, value)) = text.split_once(':') else {
         return Err(TargetError::Request(format!(
@@ -250,12 +250,13 @@ fn check_path(path: &str) -> Result<(), TargetError> {
     }
 }
 
-/// Whether it can be a request target in origin form (RFC 9112 §3.2.1); the scenario's paths too.
+/// Whether it can be a request target in origin form (RFC 9112 §3.2.1); for the scenario's paths
+/// too.
 pub(crate) fn is_request_path(text: &str) -> bool {
     text.starts_with('/') && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
-/// What [`is_request_path`] asks for.
+/// The rule of [`is_request_path`].
 pub(crate) const PATH_RULE: &str =
     "a path begins with a slash and has no blanks; what is not ASCII is written as %XX";
 

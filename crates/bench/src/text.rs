@@ -1,9 +1,11 @@
 //! Reports as text, for a terminal.
 //!
-//! A run looks as ApacheBench's users expect it, a sweep is a line a point, a comparison a ranking.
-//! Everything comes from the report alone; `output` prints what is made here. Two things are never
-//! missing: that a report was ended early, and, as the last line, that the generator was the
-//! bottleneck. Names and logs come from outside: what a terminal would obey is taken out of them.
+//! A run has the format of ApacheBench, a sweep has one line per point, a comparison is a ranking.
+//! `output` prints the text. Control characters of external names and logs are removed.
+//!
+//! # Invariants
+//!
+//! - An early end is always shown, and, as the last line, that the generator was the bottleneck.
 
 use crate::report::{
     Compare, Figures, MeasurementContext, Mix, Report, ReportResult, Run, Schedule, ServerCost,
@@ -20,7 +22,7 @@ pub(crate) mod table;
 pub(crate) mod tables;
 pub(crate) mod units;
 
-/// Any report as text; ends with a line break.
+/// Formats any report; ends with a line break.
 #[must_use]
 pub fn report_text(report: &Report) -> String {
     let taken = &report.taken;
@@ -37,7 +39,7 @@ pub fn report_text(report: &Report) -> String {
     text
 }
 
-/// A run in ApacheBench's shape.
+/// A run in ApacheBench's format.
 #[must_use]
 pub fn run_text(taken: &MeasurementContext, run: &Run) -> String {
     let mut text = heading(taken);
@@ -47,7 +49,7 @@ pub fn run_text(taken: &MeasurementContext, run: &Run) -> String {
     text
 }
 
-/// A mix: each load in ApacheBench's shape.
+/// A mix: each load in ApacheBench's format.
 #[must_use]
 pub fn mix_text(taken: &MeasurementContext, mix: &Mix) -> String {
     let mut text = heading(taken);
@@ -63,7 +65,7 @@ pub fn mix_text(taken: &MeasurementContext, mix: &Mix) -> String {
     text
 }
 
-/// A sweep, one line a point.
+/// A sweep, one line per point.
 #[must_use]
 pub fn sweep_text(taken: &MeasurementContext, sweep: &Sweep) -> String {
     let mut text = heading(taken);
@@ -72,7 +74,7 @@ pub fn sweep_text(taken: &MeasurementContext, sweep: &Sweep) -> String {
     text
 }
 
-/// A comparison: the ranking, what failed, goals, doubts and versions.
+/// A comparison: the ranking, failures, goals, doubts and versions.
 #[must_use]
 pub fn compare_text(taken: &MeasurementContext, compare: &Compare) -> String {
     let mut text = format!("{}\n{}", sanitize(&compare.title), heading(taken));
@@ -327,7 +329,7 @@ fn server(cost: &ServerCost) -> String {
     text
 }
 
-/// The table of connection times; a median alone among ApacheBench's columns would hide the tail,
+/// The table of connection times. A median alone among ApacheBench's columns would hide the tail,
 /// which the percentiles below it show.
 fn timings_table(figures: &Figures) -> String {
     let head = ["min", "mean", "[+/-sd]", "median", "max"].map(str::to_owned);
@@ -369,7 +371,7 @@ fn timings_table(figures: &Figures) -> String {
     text
 }
 
-/// The percentiles; in an open loop beside what the server alone took.
+/// The percentiles; in an open loop together with the server's own time.
 fn percentiles(total: &Timings, service: Option<&Timings>) -> String {
     let mut text = String::from("\nPercentage of the requests served within a certain time (ms)\n");
     if service.is_some() {
@@ -394,10 +396,10 @@ fn percentiles(total: &Timings, service: Option<&Timings>) -> String {
     text
 }
 
-/// A percentile's name, and where it stands.
+/// A percentile's name, and its value.
 pub(crate) type Percentile = (&'static str, fn(&Timings) -> u64);
 
-/// The percentiles of [`Timings`], as ApacheBench ends its list: with the longest.
+/// The percentiles of [`Timings`]; like ApacheBench's list it ends with the maximum.
 pub(crate) const PERCENTILES: &[Percentile] = &[
     ("50", |timings| timings.p50),
     ("75", |timings| timings.p75),

@@ -1,7 +1,7 @@
-//! One window of load on one server: the figures, and what it cost the server.
+//! One window of load on one server: the figures, and the cost to the server.
 //!
-//! `run`, `sweep` and `compare` all measure through [`measure_window`]; the cost is read at the very moments at
-//! which `load` begins and ends the window.
+//! `run`, `sweep` and `compare` measure through [`measure_window`]; the cost is read at the exact
+//! moments at which `load` begins and ends the window.
 
 use std::io;
 use std::time::Duration;
@@ -12,22 +12,22 @@ use crate::load::{self, LoadPlan, LoadProgress, Observer};
 use crate::report::{Point, ServerCost};
 use crate::text;
 
-/// A server that is measured, and how that is shown.
+/// A server to measure, and how to show it.
 pub(crate) struct MeasurementWindow<'a> {
-    /// Reads what the server spends, when its processes are known.
+    /// Reads the server's resource usage, if its processes are known.
     pub(crate) usage: Option<&'a dyn ResourceUsage>,
-    /// The cores of server and load, when both are pinned.
+    /// The cores of server and load, if both are pinned.
     pub(crate) cores: &'a [usize],
     /// Shows progress under this label.
     pub(crate) live: &'a mut LiveLine,
     pub(crate) label: &'a str,
 }
 
-/// A moment: what the server had spent until then, and what the watched cores had worked.
+/// The cost so far at one moment: the server's usage and the busy time of the watched cores.
 #[derive(Clone, Copy)]
 struct UsageSnapshot {
     spent: CpuTime,
-    /// Seconds of what runs beside the server.
+    /// CPU seconds of the companion.
     companion_cpu_seconds: f64,
     busy_core_seconds: Option<f64>,
     /// Bytes read from disks.
@@ -47,7 +47,7 @@ struct WindowObserver<'a> {
 /// Puts the plan's load on the server for one window.
 ///
 /// # Errors
-/// When nothing could be sent at all.
+/// Nothing could be sent at all.
 pub(crate) fn measure_window(plan: &LoadPlan, window: MeasurementWindow<'_>) -> io::Result<Point> {
     let mut follower = WindowObserver {
         window,
@@ -60,7 +60,7 @@ pub(crate) fn measure_window(plan: &LoadPlan, window: MeasurementWindow<'_>) -> 
     let loads = load::execute(plan, &mut follower)?;
     follower.window.live.clear_line();
     let looks = follower.began.zip(follower.ended);
-    // A server without processes has ended: what it spent cannot be known any more.
+    // A server without processes has ended: its usage is lost.
     let looks = looks.filter(|_| follower.memory.processes > 0);
     let server = looks.map(|(began, ended)| {
         let requests = loads.iter().map(|load| load.requests).sum();
@@ -105,7 +105,7 @@ impl Observer for WindowObserver<'_> {
     }
 
     fn after_window(&mut self) {
-        // Now: what a server holds for each connection is gone as soon as they are closed.
+        // Now: the server frees the memory of connections as soon as they are closed.
         if let Some(account) = self.window.usage {
             self.memory = account.memory_usage();
         }
@@ -126,10 +126,11 @@ impl Observer for WindowObserver<'_> {
     }
 }
 
-/// How exactly the time of two cores is known, in seconds: the kernel counts it in ticks of a hundredth.
+/// The resolution of the busy time of two cores, in seconds: the kernel counts ticks of a
+/// hundredth.
 const CPU_RESOLUTION_SECONDS: f64 = 0.02;
 
-/// What the time between two looks cost; `generator` is what the generator spent in it, in seconds.
+/// The cost between two snapshots; `generator` is the generator's CPU seconds in that time.
 fn window_cost(
     looks: (UsageSnapshot, UsageSnapshot),
     memory: MemoryUsage,
@@ -185,7 +186,7 @@ mod tests {
         let looks = (look(0, 1.0, 2.0, 10.0), look(10, 5.0, 5.0, 20.0));
         let cost = window_cost(looks, MemoryUsage::default(), 1000, 2.0);
         assert!((cost.cpu_seconds - 4.0).abs() < 1e-9, "{cost:?}");
-        // 10 s of work: 4 its own, 3 beside it, 2 the generator's.
+        // 10 s of work: 4 its own, 3 its companion's, 2 the generator's.
         let others = (1.0 - CPU_RESOLUTION_SECONDS) / 10.0;
         assert!((cost.others.unwrap() - others).abs() < 1e-9, "{cost:?}");
     }

@@ -1,8 +1,8 @@
-//! Deployments as real processes: started, watched, limited, and gone whatever happens.
+//! Deployments as real processes: started, monitored, limited, and ended whatever happens.
 //!
-//! Without the usual harness, since a keeper is a copy of the program that runs, here of this one:
-//! `main` is the keeper's verb, a stand-in for a bench that gets killed, or the list of tests. Waits
-//! end with their condition or fail at their deadline.
+//! Without the usual harness, since a keeper is a copy of the running program, here of this one:
+//! `main` is the keeper's verb, a stand-in for a bench that gets killed, or the list of tests.
+//! Waits end with their condition or fail at their deadline.
 
 #![allow(
     clippy::disallowed_methods,
@@ -341,7 +341,7 @@ fn a_unix_socket_answers() {
 }
 
 fn counts_the_living_and_the_dead() {
-    // 0.4 s by a grandchild that is dead when the server answers, 0.4 s by a child that lives.
+    // 0.4 s by a grandchild that has ended when the server responds, 0.4 s by a child that lives.
     let place = Place::new(&format!(
         r#"files = {{ "server.py" = '''{SERVER}''', "burn.py" = '''{BURN}''' }}
         start = [
@@ -353,7 +353,7 @@ fn counts_the_living_and_the_dead() {
     let burnt = Path::new(&running.values().fill("{{dir}}")).join("burnt");
     until("the living has burnt its part", || burnt.exists());
     let spent = running.cpu_time().cpu_seconds;
-    // Ticks of 10 ms are cut off for each process and kind.
+    // Ticks of 10 ms are truncated for each process and kind.
     assert!((1.5..6.0).contains(&spent), "{spent}");
     let again = running.cpu_time().cpu_seconds;
     assert!(again >= spent, "{again}");
@@ -389,7 +389,8 @@ fn pins_all_its_processes() {
 }
 
 fn what_runs_beside_is_there_first_is_gone_last_and_is_not_counted() {
-    // Beside it, 0.4 s are burnt before the first answer; the deployment does not start without one.
+    // The companion burns 0.4 s before its first response; the deployment does not start without
+    // one.
     let place = Place::new(&format!(
         r#"files = {{ "front.py" = '''{SERVER}''', "ask.py" = '''{ASK}''' }}
         start = ["python3 ask.py {{{{port2}}}} && exec python3 {{{{dir}}}}/front.py {{{{port}}}}"]
@@ -421,7 +422,7 @@ fn what_runs_beside_is_there_first_is_gone_last_and_is_not_counted() {
         running.companion_cpu_seconds(),
     );
     assert!((0.75..6.0).contains(&beside), "{beside}");
-    // An interpreter that starts; what burns beside it is more.
+    // An interpreter that starts; the companion's time would be more.
     assert!(own < 0.75, "{own}");
     running.stop();
     assert!(all_gone(&pids));
@@ -540,7 +541,8 @@ fn an_interrupt_ends_the_wait_for_versions() {
 
 // ---- what they use --------------------------------------------------------------------------------
 
-/// Answers at a port or a socket with the content of a file, or `Hello`; `BUSY_SHARE` times with 503 first.
+/// Responds at a port or a socket with the content of a file, or `Hello`; first with 503, `BUSY`
+/// times.
 const SERVER: &str = r#"
 import os, socket, sys
 where = sys.argv[1]
@@ -560,7 +562,7 @@ while True:
     connection.close()
 "#;
 
-/// Ends well if a server answers at a port.
+/// Succeeds if a server responds at a port.
 const ASK: &str = r#"
 import socket, sys
 connection = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
@@ -568,7 +570,7 @@ connection.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
 sys.exit(not connection.recv(1))
 "#;
 
-/// Leaves its session and its parents, as daemons do, and becomes its arguments.
+/// Leaves its session and its parents, as daemons do, and executes its arguments.
 const DAEMON: &str = "
 import os, sys
 if os.fork(): os._exit(0)
@@ -585,7 +587,7 @@ if len(sys.argv) > 1:
     time.sleep(1000)
 "#;
 
-/// Prints how long it takes to read 12 MB from the disk.
+/// Prints the time it takes to read 12 MB from the disk.
 const READ: &str = r#"
 import os, sys, time
 path = sys.argv[1] + "/data"
@@ -601,7 +603,7 @@ print(time.monotonic() - begun, flush=True)
 const START_TIME: Duration = Duration::from_secs(20);
 static RUNS: AtomicBool = AtomicBool::new(false);
 
-/// A scenario of one deployment in a folder of its own, and its workshop.
+/// A scenario of one deployment in its own directory, and its testbed.
 struct Place {
     folder: PathBuf,
     file: PathBuf,
@@ -649,8 +651,8 @@ impl Place {
         self.shop.start(&self.scenario.deployments[0], &conditions)
     }
 
-    /// The processes that name a folder on their command line; keepers and shells on their way to
-    /// become something else do not.
+    /// The processes with a directory on their command line, without keepers and shells about to
+    /// execute something else.
     fn pids_of(&self, folder: &Path) -> BTreeSet<u32> {
         let wanted = folder.display().to_string();
         let names = |pid: &u32| {
@@ -686,7 +688,8 @@ fn conditions<'a>(expect: &'a Expect, stop: &'a AtomicBool) -> StartConditions<'
     }
 }
 
-/// A bench that starts a deployment, tells its folders, does something with it, and waits to be killed.
+/// A bench that starts a deployment, prints its directories, does something with it, and waits to
+/// be killed.
 fn stand_in(file: &Path, act: fn(&mut RunningDeployment)) -> ExitCode {
     let scenario = Scenario::read(file).unwrap();
     let shop = Testbed::new(&scenario.dir).unwrap();
@@ -745,7 +748,7 @@ fn parent_of(pid: u32) -> u32 {
     stat_of(pid).unwrap()[1].parse().unwrap()
 }
 
-/// A zombie is gone: whoever should wait for it is not under test.
+/// A zombie counts as gone: its parent is not under test.
 fn is_gone(pid: u32) -> bool {
     stat_of(pid).is_none_or(|stat| stat[0] == "Z")
 }
@@ -754,7 +757,7 @@ fn all_gone(pids: &BTreeSet<u32>) -> bool {
     pids.iter().all(|pid| is_gone(*pid))
 }
 
-/// Control groups that are named after a deployment's folder.
+/// Control groups named after a deployment's directory.
 fn groups_named(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![PathBuf::from("/sys/fs/cgroup")];

@@ -1,14 +1,17 @@
-//! An agent: one process that opens a share of the streams and holds them.
+//! An agent: a process that opens a share of the streams and holds them.
 //!
-//! `bench hold-agent` runs [`serve`] on its standard streams; the coordinator (`coordinator`, through
-//! `link`) is at their other ends. One thread, one epoll set, one buffer: a stream is a descriptor and a
-//! row in a table (`agent/stream.rs`), without a task, a timer or a buffer of its own. The table is looked
-//! through in slices for what is silent too long. It has nothing else to do, so it may wait in the kernel
-//! and needs no loop of `runtime`.
+//! `bench hold-agent` runs [`serve_coordinator`] on its standard streams; `coordinator` is at their
+//! other ends, through `agent_link`. One thread, one epoll set, one buffer: a stream is a
+//! descriptor and a row in a table (`agent/stream.rs`), without its own task, timer or buffer. The
+//! table is checked for silent streams in slices. The agent does nothing else, so it may block in
+//! the kernel and needs no event loop of `runtime`.
 //!
-//! What must stay true: it ends when its input does, whatever else happens; before a stream counts as
-//! silent its socket is asked once more, so that an agent that is late accuses nobody; a connection that
-//! was closed counts under one cause and once.
+//! # Invariants
+//!
+//! - It ends when its input does, whatever else happens.
+//! - The socket of a stream is read once more before the stream counts as silent, so that a late
+//!   agent causes no false losses.
+//! - A closed connection counts once, under one cause.
 
 mod epoll_set;
 mod socket;
@@ -37,13 +40,13 @@ use super::numbered_message;
 use crate::deploy::resource_usage;
 use crate::load;
 
-/// How long an agent may leave alone what streams receive while nothing is timed.
+/// How long an agent may leave received bytes unread while nothing is timed.
 const BATCH_DELAY: Duration = Duration::from_millis(20);
 
 /// Runs an agent on the standard streams: the hidden verb `bench hold-agent`.
 #[must_use]
 pub fn run_agent() -> ExitCode {
-    // Ctrl-C reaches the whole group of a terminal; when an agent ends is the coordinator's to say.
+    // Ctrl-C reaches the whole group of a terminal; the coordinator decides when an agent ends.
     let ignored = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         if signal_hook::flag::register(signal, std::sync::Arc::clone(&ignored)).is_err() {
@@ -53,15 +56,15 @@ pub fn run_agent() -> ExitCode {
     load::allow_all_descriptors();
     match serve_coordinator(&io::stdin(), io::stdout()) {
         Ok(()) => ExitCode::SUCCESS,
-        // Nobody may be there to hear it: the end of the streams says it too.
+        // The coordinator may be gone: the end of the streams reports it too.
         Err(_) => ExitCode::FAILURE,
     }
 }
 
-/// Takes an order from `input`, does it, and ends when it is done or the input ends.
+/// Reads an order from `input`, executes it, and ends when it is done or the input ends.
 ///
 /// # Errors
-/// When one of the streams fails, which is the end of the coordinator.
+/// One of the streams failed, so the coordinator has ended.
 pub(super) fn serve_coordinator(input: &impl AsFd, output: impl Write) -> io::Result<()> {
     let mut output = BufWriter::new(output);
     let mut lines = JsonLines::default();
@@ -84,27 +87,27 @@ pub(super) fn serve_coordinator(input: &impl AsFd, output: impl Write) -> io::Re
     agent.run(input, &mut lines, &mut output)
 }
 
-/// An agent at work.
+/// A running agent.
 struct AgentProcess {
     order: AgentOrder,
     streams: Vec<HeldStream>,
     sources: SourcePorts,
     counters: StreamCounters,
     epoll_set: EpollSet,
-    /// Where all streams are read into.
+    /// The read buffer of all streams.
     buffer: Vec<u8>,
     started: Instant,
-    /// When the opening began, and how many of the streams were begun.
+    /// When the opening began, and the number of streams begun.
     opening_since: Option<Instant>,
     begun: usize,
     is_opening_over: bool,
-    /// Connections that are no open streams yet.
+    /// Connections that are not open streams yet.
     connecting_count: usize,
     is_publishing: bool,
-    /// Where the next look for silent streams begins, and when it is.
+    /// Where the next check for silent streams begins, and when.
     next_checked: usize,
     next_check: Instant,
-    /// The next stream that is closed to be opened again, and when.
+    /// The next stream to close and open again, and when.
     next_renewed: usize,
     next_renewal: Option<Instant>,
 }
@@ -187,8 +190,8 @@ impl AgentProcess {
         }
     }
 
-    /// Lets what streams receive come together while nobody asks how long it took, so that it is not woken
-    /// for each alone; gives what is left to wait.
+    /// Lets received bytes accumulate while no latency is measured, so that not every stream wakes
+    /// the agent; returns the rest of the wait.
     fn batch_receipts(&self, input: &impl AsFd, wait: Duration) -> io::Result<Duration> {
         if self.connecting_count > 0 || self.is_publishing {
             return Ok(wait);
@@ -201,7 +204,7 @@ impl AgentProcess {
         }
     }
 
-    /// Does what is asked; gives the number of the last message when it is to end.
+    /// Handles a request; returns the number of the last message when it is to end.
     fn handle_request(&mut self, line: &[u8]) -> io::Result<Option<u32>> {
         let ask: AgentRequest = serde_json::from_slice(line).map_err(io::Error::other)?;
         match ask {
@@ -219,7 +222,7 @@ impl AgentProcess {
         Ok(None)
     }
 
-    /// Begins the connections that are due, as far as not too many are under way.
+    /// Begins the connections that are due, up to the limit of connections in progress.
     fn open_due_streams(&mut self, now: Instant) {
         let Some(opening) = self.opening_since.filter(|_| self.is_opening()) else {
             return;
@@ -248,7 +251,7 @@ impl AgentProcess {
         has_room.then_some(opening + after)
     }
 
-    /// Closes and opens again as many streams as are due, one after the other, once all were opened.
+    /// Once all streams were opened, closes and reopens as many as are due, one after the other.
     fn renew_due_streams(&mut self, now: Instant) {
         if self.order.churn <= 0.0 || self.begun < self.streams.len() {
             return;
@@ -264,7 +267,7 @@ impl AgentProcess {
                 self.renew();
             }
         }
-        // What could not be done in time is not made up for.
+        // Renewals that are late are not caught up.
         self.next_renewal = Some(next.max(now));
     }
 
@@ -304,11 +307,11 @@ impl AgentProcess {
         }
     }
 
-    /// Waits for events and takes them; tells whether the input has something.
+    /// Waits for events and handles them; returns whether the input is readable.
     fn handle_events(&mut self, wait: Duration) -> io::Result<bool> {
         let mut has_input = false;
         let mut wait = wait;
-        // More than one batch may be there, but the schedule must not wait for ever.
+        // More than one batch may be available, but the schedule must not wait for ever.
         for _ in 0..MAX_EVENT_BATCHES {
             let count = self.epoll_set.wait(wait)?;
             for index in 0..count {
@@ -338,7 +341,7 @@ impl AgentProcess {
                 .and_then(|()| socket::send_request(socket, goal.request.as_bytes()));
             match asked {
                 Ok(()) => stream.request_sent(),
-                // Not there yet.
+                // Still connecting.
                 Err(Errno::AGAIN | Errno::NOTCONN) => return,
                 Err(error) => {
                     let (loss, why) = socket::describe_loss(error, goal.address, None);
@@ -352,7 +355,7 @@ impl AgentProcess {
         }
     }
 
-    /// Reads what is there: until nothing is left where the connection is over, so that its end is seen.
+    /// Reads the available bytes: all of them if the connection has ended, so that the end is seen.
     fn read_stream(&mut self, slot: usize, is_over: bool) {
         loop {
             let stream = &mut self.streams[slot];
@@ -382,7 +385,7 @@ impl AgentProcess {
             };
             let was_open = stream.is_open();
             let fed = stream.receive(&self.buffer[..received], at, &mut self.counters);
-            // Also of one that was lost by what came right behind its head.
+            // Even if the stream was lost right after its head.
             let has_opened = !was_open && stream.is_open();
             self.connecting_count -= usize::from(has_opened);
             if let Err(loss) = fed {
@@ -402,7 +405,7 @@ impl AgentProcess {
         deaf.is_some_and(|one_in| slot.is_multiple_of(one_in.max(1) as usize))
     }
 
-    /// From now on it reads nothing; only its end is heard of.
+    /// Stops reading the stream; only its end is reported from now on.
     fn stop_reading(&mut self, slot: usize) {
         self.counters.counts.deaf += 1;
         let stream = &mut self.streams[slot];
@@ -415,10 +418,10 @@ impl AgentProcess {
         }
     }
 
-    /// A stream is not held any more, or never was.
+    /// Counts a stream as lost.
     fn lose_stream(&mut self, slot: usize, loss: LossCause, why: Option<String>) {
         let stream = &mut self.streams[slot];
-        // Counted as open when the head was whole, however soon after that it was lost.
+        // Counted as open once its head was complete, however soon it was lost.
         let was_connecting = !stream.is_open();
         let is_deaf = stream.is_deaf();
         *stream = HeldStream::default();
@@ -427,7 +430,7 @@ impl AgentProcess {
             false => self.counters.counts.open -= 1,
         }
         match is_deaf {
-            // Who does not read is cut in good order.
+            // The server may close a client that does not read.
             true => self.counters.counts.deaf_cut += 1,
             false => self
                 .counters
@@ -435,7 +438,7 @@ impl AgentProcess {
         }
     }
 
-    /// Looks through the next slice of the table.
+    /// Checks the next slice of the table.
     fn check_due_streams(&mut self, now: Instant) {
         if now < self.next_check {
             return;
@@ -454,7 +457,7 @@ impl AgentProcess {
         if self.overdue_cause(slot, now).is_none() {
             return;
         }
-        // It may only be that nobody has read it yet.
+        // It may have unread bytes.
         if !self.streams[slot].is_connecting() {
             self.read_stream(slot, true);
         }
@@ -463,7 +466,7 @@ impl AgentProcess {
         }
     }
 
-    /// What a stream has waited for too long, if it has.
+    /// The cause if a stream has waited for too long.
     fn overdue_cause(&self, slot: usize, now: u32) -> Option<LossCause> {
         let stream = &self.streams[slot];
         stream.socket.as_ref()?;
@@ -475,7 +478,7 @@ impl AgentProcess {
         (waited_ms > silence_ms).then_some(LossCause::Silent)
     }
 
-    /// Counts who has not got the last messages.
+    /// Counts the streams that did not get the last messages.
     fn count_missed(&mut self, last: u32) {
         if self.is_publishing {
             let missing = self
@@ -506,12 +509,12 @@ impl AgentProcess {
     }
 }
 
-/// Tenths of a millisecond since a moment; five days of them.
+/// Tenths of a millisecond since a moment; the range is five days.
 fn tenths_of_ms_since(since: Instant) -> u32 {
     u32::try_from(since.elapsed().as_micros() / 100).unwrap_or(u32::MAX)
 }
 
-/// The whole part of a count that is not negative.
+/// The integer part of a count that is not negative.
 fn whole_part(value: f64) -> usize {
     #[expect(
         clippy::cast_possible_truncation,
@@ -522,16 +525,16 @@ fn whole_part(value: f64) -> usize {
     count
 }
 
-/// What one read takes: more than an event, and a burst of them for one stream.
+/// The read size: more than an event, and a burst of them for one stream.
 const RECEIVE_BUFFER_BYTES: usize = 64 << 10;
 
-/// Connections begun at once at the most, so that those that are there are served in between.
+/// Maximum connections begun at once, so that open ones are served in between.
 const MAX_OPEN_BATCH: usize = 256;
 
-/// Full batches of events that are taken in a row.
+/// Maximum full batches of events in a row.
 const MAX_EVENT_BATCHES: usize = 64;
 
-/// The table is looked through once a second.
+/// The whole table is checked once a second.
 const SILENCE_CHECK_INTERVAL: Duration = Duration::from_millis(200);
 const SILENCE_CHECK_SLICES: usize = 5;
 

@@ -1,7 +1,10 @@
-//! The coordinator's end of an agent: starts it, gives it its order, hears its words, and surely ends it.
+//! The coordinator's end of an agent: starts it, sends its order, receives its messages, and
+//! reliably ends it.
 //!
-//! What must stay true: an agent's standard input stays open as long as the [`Link`] lives and no longer,
-//! and no other process has its other end; so an agent ends with the coordinator, however that ends.
+//! # Invariants
+//!
+//! - An agent's standard input stays open exactly as long as the [`AgentLink`] lives, and no other
+//!   process has its other end. So an agent ends with the coordinator, however that ends.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
@@ -11,28 +14,28 @@ use std::time::{Duration, Instant};
 
 use super::agent_protocol::{AgentMessage, AgentOrder, AgentRequest, MAX_LINE_BYTES};
 
-/// An agent that runs.
+/// A running agent.
 #[derive(Debug)]
 pub(super) struct AgentLink {
     child: Child,
-    /// Its life line.
+    /// Closing it ends the agent.
     input: Option<ChildStdin>,
 }
 
-/// What an agent said.
+/// An event of an agent.
 #[derive(Debug)]
 pub(super) enum AgentEvent {
     Message(AgentMessage),
-    /// It says nothing more.
+    /// It sends nothing more.
     Ended,
 }
 
 impl AgentLink {
-    /// Starts `program bench hold-agent` and gives it its order; what it says goes to `words` with its
+    /// Starts `program bench hold-agent` and sends its order; its messages go to `words` with its
     /// number.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// It cannot be started.
     pub(super) fn start(
         program: &Path,
         number: usize,
@@ -55,24 +58,24 @@ impl AgentLink {
         Ok(link)
     }
 
-    /// Asks it for something. An agent that cannot be told is gone, which its end says.
+    /// Sends a request. An agent that cannot be reached has ended, which its end event reports.
     pub(super) fn send_request(&mut self, ask: AgentRequest) {
         let _ = self.send_line(&ask);
     }
 
-    /// Closes its input, which ends it; several can end at once.
+    /// Closes its input, which ends it; several agents can end at the same time.
     pub(super) fn close(&mut self) {
         self.input = None;
     }
 
-    /// How it ended, once it has said its last word.
+    /// How it ended, after its last message.
     pub(super) fn exit_description(&mut self) -> String {
         self.close();
         let how = self.wait_for_exit();
         how.map_or_else(|| "it does not end".to_owned(), |how| how.to_string())
     }
 
-    /// Waits for the end of a process whose input was closed.
+    /// Waits for the end of a process with closed input.
     fn wait_for_exit(&mut self) -> Option<ExitStatus> {
         let deadline = Instant::now() + EXIT_TIMEOUT;
         loop {
@@ -100,14 +103,14 @@ impl Drop for AgentLink {
     fn drop(&mut self) {
         self.close();
         if self.wait_for_exit().is_none() {
-            // It may be ending in this moment.
+            // It may be ending at this moment.
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
     }
 }
 
-/// Hands on what an agent says, until it ends or nobody listens any more.
+/// Forwards an agent's messages until it ends or the receiver is gone.
 fn forward_messages(output: impl Read, number: usize, words: &SyncSender<(usize, AgentEvent)>) {
     let mut output = BufReader::new(output);
     let mut line = Vec::new();
@@ -127,6 +130,6 @@ fn forward_messages(output: impl Read, number: usize, words: &SyncSender<(usize,
     }
 }
 
-/// An agent closes some ten thousand sockets within this.
+/// An agent closes some ten thousand sockets within this time.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(5);

@@ -1,8 +1,9 @@
-//! What the coordinator and an agent tell each other: JSON lines over the agent's standard streams.
+//! The messages between the coordinator and an agent: JSON lines over the agent's standard streams.
 //!
-//! The first line to an agent is its [`Order`]; [`AgentRequest`]s follow. It answers with [`Word`]s. Nothing here
-//! says how the lines travel, and every time in it but a message's is relative, so that an agent may run
-//! elsewhere. Both ends check [`PROTOCOL_VERSION`]: an agent elsewhere may be of another build.
+//! The first line to an agent is its [`AgentOrder`]; [`AgentRequest`]s follow. It answers with
+//! [`AgentMessage`]s. The messages do not depend on the transport, and all times except a message's
+//! are relative, so an agent may run on another machine. Both ends check [`PROTOCOL_VERSION`], as
+//! an agent elsewhere may be another build.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -11,11 +12,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::report::StreamCounts;
 
-/// The version of these lines.
+/// The version of the messages.
 pub(super) const PROTOCOL_VERSION: u32 = 1;
 
-/// A line is at most this long: an order for a million streams names some hundred addresses, a tick some
-/// thousand distinct latencies.
+/// The maximum length of a line: an order for a million streams names some hundred addresses, a
+/// tick some thousand distinct latencies.
 pub(super) const MAX_LINE_BYTES: usize = 4 << 20;
 
 /// One agent's share.
@@ -27,35 +28,35 @@ pub(super) struct AgentOrder {
     pub(super) goals: Vec<StreamTarget>,
     /// Streams to open and hold.
     pub(super) streams: u32,
-    /// Streams a second.
+    /// Streams per second.
     pub(super) rate: f64,
-    /// Connections that may be under way at once.
+    /// Maximum connections in progress.
     pub(super) connecting_max: u32,
-    /// Where to connect from, in turn; with none the system chooses.
+    /// Source addresses, used in turn; empty if the system chooses.
     pub(super) sources: Vec<SourceRange>,
-    /// For a connection and the head of its response.
+    /// For connecting and the response head.
     pub(super) timeout_ms: u64,
-    /// A stream that hears nothing for so long is lost.
+    /// A stream that receives nothing for this long is lost.
     pub(super) silence_ms: Option<u64>,
-    /// Streams that are closed and opened again, a second, once all are open.
+    /// Streams closed and reopened per second, once all are open.
     pub(super) churn: f64,
-    /// One in so many streams never reads behind its head.
+    /// One stream in this many never reads behind its head.
     pub(super) deaf: Option<u32>,
-    /// Which messages are ours.
+    /// Identifies this run's messages.
     pub(super) run: u32,
     /// Between two ticks.
     pub(super) tick_ms: u64,
 }
 
-/// A server, and what is sent to it on each connection.
+/// A server, and the request of each connection.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct StreamTarget {
     pub(super) address: SocketAddr,
-    /// Head and all.
+    /// Head and body.
     pub(super) request: String,
 }
 
-/// A source address, and the ports of it that are this agent's own.
+/// A source address, and its ports reserved for this agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct SourceRange {
     pub(super) address: IpAddr,
@@ -63,24 +64,24 @@ pub(super) struct SourceRange {
     pub(super) last_port: u16,
 }
 
-/// What an agent is asked later.
+/// A request to a running agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum AgentRequest {
     /// Open the streams.
     Begin,
-    /// Give up those that are not open yet.
+    /// Give up the streams that are not open yet.
     EndOpening,
-    /// From now on messages are published, from number 1 on: who is open must get them all.
+    /// Messages are published from now on, from number 1: open streams must get all of them.
     Publishing,
-    /// Count who missed the last messages, say [`Word::Done`] and end.
+    /// Count the streams that missed the last messages, send [`AgentMessage::Done`] and end.
     Finish {
         /// The number of the last message; 0 without any.
         last: u32,
     },
 }
 
-/// What an agent has to say.
+/// A message of an agent.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum AgentMessage {
@@ -91,13 +92,13 @@ pub(super) enum AgentMessage {
     },
     /// It cannot; the agent ends.
     Failed(String),
-    /// How it is, every now and then.
+    /// The current state, at intervals.
     Tick(Box<AgentTick>),
-    /// How it was; the agent ends.
+    /// The final state; the agent ends.
     Done(Box<AgentTick>),
 }
 
-/// How an agent's streams are.
+/// The state of an agent's streams.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct AgentTick {
     /// So far.
@@ -108,9 +109,9 @@ pub(super) struct AgentTick {
     pub(super) expects: bool,
     /// So far, as in the report.
     pub(super) statuses: BTreeMap<u16, u64>,
-    /// For each cause of a loss that is new, what the first one said.
+    /// For each new cause of a loss, the first reason.
     pub(super) said: BTreeMap<String, String>,
-    /// Since the last tick: microseconds and how many there were.
+    /// Since the last tick: microseconds and counts.
     pub(super) opening: Vec<(u64, u64)>,
     /// Since the last tick.
     pub(super) latency: Vec<(u64, u64)>,

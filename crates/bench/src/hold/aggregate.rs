@@ -1,7 +1,11 @@
-//! The agents' words put together: what all streams came to, so far and since the last look.
+//! Combines the agents' ticks: totals of all streams, and changes since the last reading.
 //!
-//! The coordinator gives it each tick, and takes samples and the report's figures from it. Pure. What must
-//! stay true: it grows with neither streams nor messages; an agent that ended has lost what it held.
+//! The coordinator adds each tick, and takes samples and the report's figures. Pure.
+//!
+//! # Invariants
+//!
+//! - It grows with neither streams nor messages.
+//! - An agent that ended has lost its streams.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -11,30 +15,30 @@ use super::agent_protocol::{AgentTick, MessageReceipt};
 use crate::load::{new_histogram, summarize};
 use crate::report::{HoldResult, StreamCounts, Timings};
 
-/// All agents' together.
+/// The totals of all agents.
 #[derive(Debug)]
 pub(super) struct AgentTotals {
     agents: Vec<AgentState>,
-    /// The most streams that were open at once.
+    /// The maximum of streams open at once.
     max_open: u64,
     first_reasons: BTreeMap<String, String>,
     opening: Histogram<u64>,
     latency: Histogram<u64>,
-    /// Publish-to-receipt since the last look.
+    /// Publish-to-receipt latency since the last reading.
     take_interval: Histogram<u64>,
     messages: MessageReceipts,
 }
 
-/// What is known of one agent.
+/// The state of one agent.
 #[derive(Debug)]
 struct AgentState {
     tick: AgentTick,
     is_done: bool,
-    /// CPU seconds at the last look.
+    /// CPU seconds at the last reading.
     cpu_before: f64,
 }
 
-/// Publish-to-receipt over an interval.
+/// Publish-to-receipt latency over an interval.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct ReceiptPercentiles {
     pub(super) p50: Option<u64>,
@@ -67,7 +71,7 @@ impl AgentTotals {
         })
     }
 
-    /// An agent's tick; its last one ends it.
+    /// Adds an agent's tick; its last one ends it.
     pub(super) fn add_tick(&mut self, agent: usize, mut tick: AgentTick, is_done: bool) {
         add_histogram(&mut self.opening, &tick.opening);
         add_histogram(&mut self.latency, &tick.latency);
@@ -78,7 +82,7 @@ impl AgentTotals {
         for (cause, why) in std::mem::take(&mut tick.said) {
             self.first_reasons.entry(cause).or_insert(why);
         }
-        // Distributions are taken; what stays is of one size.
+        // The distributions are added; the rest has a fixed size.
         (tick.opening, tick.latency) = (Vec::new(), Vec::new());
         tick.messages = Vec::new();
         let known = &mut self.agents[agent];
@@ -86,7 +90,8 @@ impl AgentTotals {
         self.max_open = self.max_open.max(self.counts().open);
     }
 
-    /// An agent ended without being asked: what it held and was to open is lost. Tells whether that was so.
+    /// An agent ended unexpectedly: its streams, open and pending, are lost. Returns whether it was
+    /// still running.
     pub(super) fn lose_agent(&mut self, agent: usize, why: &str) -> bool {
         let AgentState { tick, is_done, .. } = &mut self.agents[agent];
         if std::mem::replace(is_done, true) {
@@ -114,7 +119,7 @@ impl AgentTotals {
         self.agents.iter().map(|agent| agent.tick.pending).sum()
     }
 
-    /// Whether all agents that live expect the messages.
+    /// Whether all live agents expect the messages.
     pub(super) fn all_expect_messages(&self) -> bool {
         let mut agents = self.agents.iter();
         agents.all(|agent| agent.is_done || agent.tick.expects)
@@ -136,7 +141,7 @@ impl AgentTotals {
         agents.map(|agent| agent.tick.cpu_seconds).sum()
     }
 
-    /// CPU seconds since the last look of the agent that used most.
+    /// CPU seconds of the busiest agent since the last reading.
     pub(super) fn busiest(&mut self) -> f64 {
         let mut most = 0.0_f64;
         for agent in &mut self.agents {
@@ -146,7 +151,7 @@ impl AgentTotals {
         most
     }
 
-    /// Publish-to-receipt since the last look.
+    /// Publish-to-receipt latency since the last reading.
     pub(super) fn interval(&mut self) -> ReceiptPercentiles {
         let some = !self.take_interval.is_empty();
         let at = |quantile| some.then(|| self.take_interval.value_at_quantile(quantile));
@@ -158,7 +163,7 @@ impl AgentTotals {
         found
     }
 
-    /// Writes what the streams came to into a report.
+    /// Writes the totals into a report.
     pub(super) fn fill_report(&self, hold: &mut HoldResult) {
         hold.counts = self.counts();
         hold.said = self.first_reasons.clone();
@@ -175,13 +180,13 @@ impl AgentTotals {
     }
 }
 
-/// When the last stream had each message.
+/// The time of each message's last receipt.
 #[derive(Debug)]
 struct MessageReceipts {
     /// The number of the first in the window.
     first: u32,
     window: VecDeque<Option<u64>>,
-    /// Of those that left the window.
+    /// Of messages that left the window.
     last: Histogram<u64>,
 }
 
@@ -190,7 +195,7 @@ impl MessageReceipts {
         let Some(at) = arrived.number.checked_sub(self.first).map(|at| at as usize) else {
             return;
         };
-        // A number of none of our messages.
+        // Not a number of our messages.
         if at >= self.window.len() + MESSAGE_WINDOW {
             return;
         }
@@ -222,7 +227,7 @@ fn add_histogram(sum: &mut Histogram<u64>, values: &[(u64, u64)]) {
     }
 }
 
-/// Messages whose last receipt may still come.
+/// Messages that may still be received.
 const MESSAGE_WINDOW: usize = 1 << 16;
 
 #[cfg(test)]

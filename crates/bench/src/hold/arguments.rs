@@ -1,7 +1,7 @@
-//! The arguments of `bench hold`, made into a [`Plan`]; and the report, once it is executed.
+//! The arguments of `bench hold`: makes a [`HoldPlan`], and the report once it is executed.
 //!
-//! `command` has the verb. Everything that can be wrong with the arguments is said before anything is
-//! opened, with what to change.
+//! `command` has the verb. All arguments are checked before anything is opened; errors name the
+//! remedy.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -104,7 +104,7 @@ pub struct PublishArguments {
     pub(crate) publish_body: Option<String>,
 }
 
-/// Opens, holds, reports, and says by the exit code how it went.
+/// Opens, holds and reports; returns the exit code.
 pub(crate) fn run(arguments: &HoldArguments) -> Result<ExitCode, String> {
     let started = SystemTime::now();
     let mut live = LiveLine::new(arguments.quiet).map_err(|error| error.to_string())?;
@@ -160,7 +160,7 @@ fn hold_plan(
     })
 }
 
-/// The addresses of the URLs, and what is sent to each.
+/// The addresses of the URLs, and the request for each.
 fn stream_targets(arguments: &HoldArguments) -> Result<Vec<(SocketAddr, String)>, String> {
     let mut headers = parse_headers(&arguments.headers)?;
     if !has_header(&headers, "accept") {
@@ -196,7 +196,7 @@ fn has_header(headers: &[(String, String)], name: &str) -> bool {
         .any(|(own, _)| own.eq_ignore_ascii_case(name))
 }
 
-/// How many streams each agent holds: as evenly as can be.
+/// The number of streams per agent, as even as possible.
 fn streams_per_agent(
     streams: u32,
     agents: Option<u32>,
@@ -291,7 +291,7 @@ fn publish_spec(arguments: &HoldArguments) -> Result<Option<PublishSpec>, String
     }))
 }
 
-/// A message as GRIP publishes it to streams: one event.
+/// A message in GRIP's format for streams: one event.
 fn grip_body(channel: &str) -> String {
     let content = format!("data: {MESSAGE_PLACEHOLDER}\n\n");
     let formats = serde_json::json!({ "http-stream": { "content": content } });
@@ -328,7 +328,7 @@ fn server_processes(arguments: &HoldArguments) -> Result<Vec<ProcessTree>, Strin
     found.map_err(|pid| format!("there is no process {pid}"))
 }
 
-/// Streams know their times in tenths of a millisecond, of which 32 bits hold four days and more.
+/// Streams store times in tenths of a millisecond; 32 bits hold more than four days.
 fn parse_hold(text: &str) -> Result<Duration, String> {
     let time = match text {
         "0" => Duration::ZERO,
@@ -345,24 +345,24 @@ const MAX_HOLD: Duration = Duration::from_secs(4 * 86_400);
 /// Between two live lines.
 const LIVE_INTERVAL: Duration = Duration::from_millis(250);
 
-/// A baseline of memory and of the probe.
+/// For the baseline of memory and of the probe.
 const BASELINE_TIME: Duration = Duration::from_secs(1);
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// For a connection, and for a response of what is asked beside the streams.
+/// For connecting, and for a response, of publisher and probe.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A new connection's buffer takes it whole.
+/// Fits the buffer of a new connection.
 const MAX_REQUEST_BYTES: usize = 8 << 10;
 
-/// Descriptors of an agent that are no streams: its standard streams, its epoll set, and what libraries
-/// open for a moment.
+/// Descriptors of an agent that are no streams: its standard streams, its epoll set, and
+/// descriptors that libraries open briefly.
 const SPARE_DESCRIPTORS: u64 = 64;
 
-/// Nobody has so many cores.
+/// More than any machine has cores.
 const MAX_AGENTS: u32 = 4096;
 
-/// Of a network that is named; a thousand of them are enough for ten million streams.
+/// Of a named network; a thousand are enough for ten million streams.
 const MAX_SOURCES: usize = 1 << 16;
 
 #[cfg(test)]

@@ -1,8 +1,13 @@
-//! One connection of the coordinator's own requests, which wait: a message published, a page asked for.
+//! One blocking connection for the coordinator's own requests: published messages and probes.
 //!
-//! `publisher` has one on its thread, `probe` one on each of its threads. A kept connection is looked at
-//! before it is used, so that what the server closed meanwhile is no failure (RFC 9112 §9.3.1). What must
-//! stay true: every wait has a deadline; a request of which a byte was sent is never called unsent.
+//! `publisher` has one on its thread, `probe` one on each of its threads. An idle connection is
+//! checked before use, so that a connection that the server closed meanwhile is no failure (RFC
+//! 9112 §9.3.1).
+//!
+//! # Invariants
+//!
+//! - Every wait has a deadline.
+//! - A request of which a byte was sent is never reported as unsent.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -17,11 +22,11 @@ use crate::deploy::connect_unix;
 use crate::load::Address;
 use crate::load::response_reader::{FeedResult, RequestContext, ResponseReader};
 
-/// A connection that is opened when it is needed, and kept.
+/// A connection that is opened when needed, and kept.
 #[derive(Debug)]
 pub(super) struct RequestConnection {
     address: Address,
-    /// For a connection, and for a response.
+    /// For connecting, and for a response.
     timeout: Duration,
     socket: Option<ClientSocket>,
     response: ResponseReader,
@@ -34,7 +39,7 @@ pub(super) enum RequestFailure {
     /// There is no connection: nothing was sent.
     #[error("{0}")]
     Unsent(io::Error),
-    /// It broke off: nobody knows what came of the request.
+    /// It was interrupted: the outcome of the request is unknown.
     #[error("{0}")]
     Interrupted(io::Error),
 }
@@ -56,20 +61,20 @@ impl RequestConnection {
         }
     }
 
-    /// Opens the connection ahead of the first request, if it can be opened.
+    /// Opens the connection before the first request, if possible.
     pub(super) fn open_ahead(&mut self) {
         if self.socket.is_none() {
             self.socket = ClientSocket::connect(&self.address, self.timeout).ok();
         }
     }
 
-    /// Sends a request and waits for the whole response; gives its status.
+    /// Sends a request and waits for the whole response; returns its status.
     ///
     /// # Errors
-    /// When there is none in time.
+    /// No response in time.
     pub(super) fn exchange(&mut self, request: &[u8]) -> Result<u16, RequestFailure> {
         let deadline = Instant::now() + self.timeout;
-        // Taken out: it is put back when nothing about it is in doubt.
+        // Taken out: it is put back only if nothing about it is in doubt.
         let kept = self.socket.take().filter(ClientSocket::is_idle);
         let socket = match kept {
             Some(socket) => socket,
@@ -128,7 +133,7 @@ impl ClientSocket {
         })
     }
 
-    /// Whether the server has neither closed nor said anything unasked.
+    /// Whether the server has neither closed nor sent unsolicited bytes.
     fn is_idle(&self) -> bool {
         let mut byte = [0];
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
@@ -188,5 +193,5 @@ fn timeout_error() -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, "no answer in time")
 }
 
-/// What one read takes of a response.
+/// The read size.
 const BUFFER_BYTES: usize = 16 << 10;

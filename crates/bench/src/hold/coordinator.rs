@@ -1,9 +1,12 @@
-//! One run of `bench hold`: agents are started, open their streams, hold them, and say what came of it.
+//! One run of `bench hold`: starts agents, has them open and hold their streams, and reports.
 //!
-//! `verb` makes the [`Plan`] and calls [`execute`]; the phases follow one another as [`Phase`] names them. All that
-//! happens is heard on one channel by one thread, which also takes a sample every now and then. What must
-//! stay true: every phase ends by itself; Ctrl-C ends it with what was found so far; agents, publisher and
-//! probe are gone when it returns, whatever the way.
+//! `arguments` makes the [`HoldPlan`] and calls [`execute`]; the phases follow [`HoldPhase`]. One
+//! thread receives all events on one channel and also takes the samples.
+//!
+//! # Invariants
+//!
+//! - Every phase ends by itself; Ctrl-C ends it with the results so far.
+//! - Agents, publisher and probe have ended when it returns, in every case.
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -21,11 +24,11 @@ use super::samples::SampleSeries;
 use crate::report::{HoldCost, HoldResult, HoldSample, ProbeResult, PublishResult, StreamCounts};
 use crate::text::units::to_f64;
 
-/// Opens and holds streams as planned; blocks until the end. Agents are `program bench hold-agent`;
+/// Opens and holds streams as planned; blocks until the end. Agents run `program bench hold-agent`;
 /// `watch` is called a few times a second.
 ///
 /// # Errors
-/// When the agents cannot be started.
+/// The agents cannot be started.
 pub fn execute(
     plan: &HoldPlan,
     program: &Path,
@@ -42,7 +45,7 @@ pub fn execute(
 struct HoldRun<'a> {
     plan: &'a HoldPlan,
     phase: HoldPhase,
-    /// Before the links, so that an agent which still speaks is not waited for.
+    /// Dropped before the links, so that an agent that still sends is not waited for.
     messages: Receiver<(usize, AgentEvent)>,
     links: Vec<AgentLink>,
     totals: AgentTotals,
@@ -50,7 +53,7 @@ struct HoldRun<'a> {
     probe: Option<HoldProbe>,
     publisher: Option<Publisher>,
     published: Option<(PublishResult, u32)>,
-    /// Which messages are ours.
+    /// Identifies this run's messages.
     run: u32,
     samples: SampleSeries,
     opening_since: Option<Instant>,
@@ -90,7 +93,7 @@ impl<'a> HoldRun<'a> {
         })
     }
 
-    /// Until all agents are ready and the baseline is taken.
+    /// Waits until all agents are ready and the baseline is measured.
     fn prepare(&mut self, watch: &mut dyn FnMut(&HoldProgress)) -> Result<(), HoldError> {
         let deadline = Instant::now() + READY_TIMEOUT;
         while self.ready_agents < self.links.len() && !self.is_stopped() {
@@ -115,7 +118,7 @@ impl<'a> HoldRun<'a> {
         Ok(())
     }
 
-    /// Until no stream is being opened any more.
+    /// Waits until all streams are open or given up.
     fn open_streams(&mut self, watch: &mut dyn FnMut(&HoldProgress)) {
         self.phase = HoldPhase::Opening;
         let begun = Instant::now();
@@ -144,7 +147,7 @@ impl<'a> HoldRun<'a> {
         }
     }
 
-    /// Whether nothing has been opened for so long, or of so many, that nothing will be.
+    /// Whether too much time, or too many streams, have passed without any opened.
     fn should_give_up(&self, counts: &StreamCounts, last_opened: Instant) -> bool {
         let turns = Duration::try_from_secs_f64(10.0 / self.plan.rate).unwrap_or_default();
         let patience = (self.plan.timeout * 3).max(GIVE_UP_AFTER) + turns;
@@ -153,7 +156,7 @@ impl<'a> HoldRun<'a> {
             || (has_lost && last_opened.elapsed() > patience)
     }
 
-    /// For the time that was asked for.
+    /// Holds the streams for the requested time.
     fn hold_streams(&mut self, watch: &mut dyn FnMut(&HoldProgress)) -> Result<(), HoldError> {
         self.phase = HoldPhase::Holding;
         let now = Instant::now();
@@ -180,7 +183,7 @@ impl<'a> HoldRun<'a> {
         Ok(())
     }
 
-    /// An agent that has no time to look hears everything late.
+    /// A busy agent measures every receipt late.
     fn note_busy_agents(&mut self, held: Duration) {
         let busy = self.totals.busiest() / held.as_secs_f64().max(f64::MIN_POSITIVE);
         if held > MIN_BUSY_TIME && busy > BUSY_SHARE {
@@ -192,7 +195,7 @@ impl<'a> HoldRun<'a> {
         }
     }
 
-    /// Until nothing of what was published arrives any more.
+    /// Waits until no published message arrives any more.
     fn wait_for_receipts(&mut self, watch: &mut dyn FnMut(&HoldProgress)) {
         self.phase = HoldPhase::AwaitingReceipts;
         let Some(publisher) = self.publisher.take() else {
@@ -219,7 +222,7 @@ impl<'a> HoldRun<'a> {
         }
     }
 
-    /// Ends the agents and gives the report.
+    /// Ends the agents and returns the report.
     fn finish(mut self, watch: &mut dyn FnMut(&HoldProgress)) -> HoldResult {
         self.phase = HoldPhase::Ending;
         let now = Instant::now();
@@ -274,16 +277,16 @@ impl<'a> HoldRun<'a> {
         hold
     }
 
-    /// Hears what there is, and samples when it is time.
+    /// Handles pending events, and takes a sample when it is due.
     fn step(&mut self, watch: &mut dyn FnMut(&HoldProgress)) -> Result<(), String> {
         let mut failed = None;
         let mut wait = STEP_TIMEOUT;
-        // All that is there, so that no agent waits for the sample below.
+        // All pending events, so that no agent waits for the sample below.
         for _ in 0..MAX_QUEUED_MESSAGES {
             match self.messages.recv_timeout(wait) {
                 Ok((agent, heard)) => self.handle_message(agent, heard, &mut failed),
                 Err(RecvTimeoutError::Timeout) => break,
-                // All agents have ended: there is still the time to wait for.
+                // All agents have ended; the time still has to pass.
                 Err(RecvTimeoutError::Disconnected) => {
                     std::thread::park_timeout(wait);
                     break;
@@ -309,7 +312,7 @@ impl<'a> HoldRun<'a> {
         failed.map_or(Ok(()), Err)
     }
 
-    /// As [`Run::step`], where a failure is told in the report.
+    /// As [`HoldRun::step`], with failures noted in the report.
     fn step_noting_errors(&mut self, watch: &mut dyn FnMut(&HoldProgress)) {
         if let Err(why) = self.step(watch) {
             self.notes.push(why);
@@ -385,7 +388,7 @@ impl<'a> HoldRun<'a> {
     }
 }
 
-/// What the streams cost: the most while all were held, or of all when none were.
+/// The cost of the streams: the peak while all were held, or of the whole run if none were.
 fn hold_cost(
     hold: &HoldResult,
     sampler: &Sampler,
@@ -424,7 +427,7 @@ fn hold_cost(
     }
 }
 
-/// A number that another run at the same channel hardly has.
+/// A number that another run on the same channel is unlikely to have.
 fn run_number() -> u32 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
     let mixed =
@@ -433,26 +436,26 @@ fn run_number() -> u32 {
     u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
 }
 
-/// Above this part of a core an agent counts as busy, over a time that its ticks can show.
+/// Above this share of a core an agent counts as busy, over a time that its ticks can measure.
 const BUSY_SHARE: f64 = 0.9;
 const MIN_BUSY_TIME: Duration = Duration::from_secs(5);
 
-/// What may wait to be heard.
+/// Maximum queued events.
 const MAX_QUEUED_MESSAGES: usize = 256;
 
-/// How long a step waits for a word.
+/// The maximum wait of a step.
 const STEP_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// For all agents to start.
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// For all agents to say their last word.
+/// For all agents to send their last message.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Without a receipt for so long, nothing more is on its way; and it never takes longer than that.
+/// Without a receipt for this long, no message is in flight; the timeout limits the whole wait.
 const SETTLE_QUIET_TIME: Duration = Duration::from_millis(500);
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// A server that opened none of so many streams opens none; nor does one after so long a time.
+/// A server that opened none of this many streams, or none for this long, opens none at all.
 const GIVE_UP_AFTER_STREAMS: u64 = 1000;
 const GIVE_UP_AFTER: Duration = Duration::from_secs(10);

@@ -1,4 +1,4 @@
-//! Lines of JSON as they come in over a pipe: whole lines out of pieces, with a bound.
+//! Lines of JSON from a pipe, reassembled and of limited length.
 
 use std::io::{self, Write};
 use std::os::fd::AsFd;
@@ -8,19 +8,19 @@ use serde::Serialize;
 
 use super::agent_protocol::MAX_LINE_BYTES;
 
-/// What was read and not yet taken.
+/// Bytes read but not returned.
 #[derive(Debug, Default)]
 pub(super) struct JsonLines {
     pending: Vec<u8>,
-    /// Before this there is no line end.
+    /// No line ends before this position.
     scanned: usize,
 }
 
 impl JsonLines {
-    /// The first line, which is waited for; `None` when the input ends before it.
+    /// Waits for the first line; `None` if the input ends before it.
     ///
     /// # Errors
-    /// As [`Lines::read`].
+    /// As [`JsonLines::read_more`].
     pub(super) fn first_line(&mut self, input: &impl AsFd) -> io::Result<Option<Vec<u8>>> {
         loop {
             if let Some(line) = self.next_line() {
@@ -32,7 +32,7 @@ impl JsonLines {
         }
     }
 
-    /// The next whole line, without its end.
+    /// The next complete line, without its end.
     pub(super) fn next_line(&mut self) -> Option<Vec<u8>> {
         let Some(found) = memchr::memchr(b'\n', &self.pending[self.scanned..]) else {
             self.scanned = self.pending.len();
@@ -46,10 +46,10 @@ impl JsonLines {
         Some(line)
     }
 
-    /// Reads what is there, or waits for it; tells whether the input goes on.
+    /// Reads available bytes, or waits for some; returns whether the input continues.
     ///
     /// # Errors
-    /// When it cannot be read, and when a line is longer than any of ours.
+    /// The input cannot be read, or a line is too long.
     pub(super) fn read_more(&mut self, input: &impl AsFd) -> io::Result<bool> {
         if self.pending.len() > MAX_LINE_BYTES {
             return Err(io::Error::other("a line without end"));
@@ -69,10 +69,10 @@ impl JsonLines {
     }
 }
 
-/// Says something in a line of its own, at once.
+/// Writes a value as one line and flushes.
 ///
 /// # Errors
-/// When nobody is there any more.
+/// The other end is closed.
 pub(super) fn write_json_line(output: &mut impl Write, word: &impl Serialize) -> io::Result<()> {
     serde_json::to_writer(&mut *output, word)?;
     output.write_all(b"\n")?;

@@ -1,9 +1,9 @@
-//! The numbered messages that are published to measure: how they look, and how they are found again.
+//! The numbered messages that are published to measure delivery: encoding and search.
 //!
-//! `publisher` writes them, `agent` finds them in what streams receive. A message is one word of letters,
+//! `publisher` writes them, `agent` finds them in received bytes. A message is one word of letters,
 //! digits, dashes and a dot, so that it survives JSON, forms and URLs: `hold-RUN-NUMBER-SENT.`, all
-//! hexadecimal. RUN keeps apart what another run publishes; SENT is the intended moment in microseconds
-//! of the clock that never jumps, which all processes of one machine share. Pure, but for [`now`].
+//! hexadecimal. RUN distinguishes runs; SENT is the intended moment in microseconds of the
+//! monotonic clock, which all processes of a machine share. Pure, except for [`monotonic_micros`].
 
 use memchr::memmem::Finder;
 
@@ -12,12 +12,12 @@ use memchr::memmem::Finder;
 pub(super) struct NumberedMessage {
     /// From 1.
     pub(super) number: u32,
-    /// Microseconds, as [`now`] gives them.
+    /// Microseconds of [`monotonic_micros`].
     pub(super) sent_at: u64,
 }
 
 impl NumberedMessage {
-    /// The word for one run.
+    /// The text of the message in a run.
     pub(super) fn encode(&self, run: u32) -> String {
         format!(
             "{}{:x}-{:x}.",
@@ -68,7 +68,7 @@ fn message_prefix(run: u32) -> String {
     format!("hold-{run:08x}-")
 }
 
-/// A number up to `end`, and what follows that.
+/// Parses a number up to `end`; returns it with the rest.
 fn parse_hexadecimal(bytes: &[u8], end: u8) -> Option<(u64, &[u8])> {
     let mut value = 0_u64;
     for (at, &byte) in bytes.iter().enumerate().take(MAX_DIGITS + 1) {

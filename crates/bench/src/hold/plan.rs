@@ -1,7 +1,7 @@
-//! What is to be done by one run of `bench hold`, and how far it is.
+//! The plan of one run of `bench hold`, and its progress.
 //!
-//! `verb` makes a [`Plan`] of the arguments, `coordinator` executes it and gives agents their orders from
-//! it; `text` shows [`Progress`].
+//! `arguments` makes a [`HoldPlan`]; `coordinator` executes it and derives the agents' orders;
+//! `text` shows [`HoldProgress`].
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::deploy::resource_usage::ProcessTree;
 use crate::report::{HoldSample, StreamCounts};
 use crate::text::units::to_f64;
 
-/// What is opened, held and measured.
+/// The plan.
 #[derive(Debug)]
 pub struct HoldPlan {
     /// As given, for the report.
@@ -24,29 +24,30 @@ pub struct HoldPlan {
     pub stream_targets: Vec<(SocketAddr, String)>,
     /// Streams of each agent.
     pub shares: Vec<u32>,
-    /// Source addresses and ports of each agent: address, first and last port. None is any.
+    /// Source addresses and ports of each agent: address, first and last port. Empty if the system
+    /// chooses.
     pub sources: Vec<Vec<(std::net::IpAddr, u16, u16)>>,
-    /// Streams opened a second.
+    /// Streams opened per second.
     pub rate: f64,
-    /// How long they are held once all are open.
+    /// The holding time once all are open.
     pub hold: Duration,
-    /// Within which each must hear something.
+    /// The time within which each stream must receive something.
     pub heartbeat: Option<Duration>,
-    /// What it is given beyond that.
+    /// The grace beyond that.
     pub grace: Duration,
-    /// For a connection and the head of its response.
+    /// For connecting and the response head.
     pub timeout: Duration,
-    /// Streams closed and opened again a second, once all are open.
+    /// Streams closed and reopened per second, once all are open.
     pub churn: f64,
-    /// One in so many streams never reads.
+    /// One stream in this many is never read.
     pub unread_one_in: Option<u32>,
-    /// What is published meanwhile.
+    /// The messages to publish meanwhile.
     pub publish: Option<PublishSpec>,
-    /// What is asked for meanwhile.
+    /// The probe's requests meanwhile.
     pub probe: Option<ProbeSpec>,
-    /// The server, as far as it is known.
+    /// The server's processes, as far as known.
     pub servers: Vec<ProcessTree>,
-    /// Before the first stream, for a baseline.
+    /// For a baseline before the first stream.
     pub baseline_time: Duration,
     /// Between two samples.
     pub sample_interval: Duration,
@@ -54,34 +55,34 @@ pub struct HoldPlan {
     pub stop: Arc<AtomicBool>,
 }
 
-/// How it is, for who watches.
+/// The progress of a run.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct HoldProgress {
-    /// What is being done.
+    /// The current phase.
     pub phase: HoldPhase,
-    /// Streams asked for.
+    /// Requested streams.
     pub streams: u64,
-    /// What they came to so far.
+    /// The counters so far.
     pub counts: StreamCounts,
-    /// Until the end of the holding.
+    /// Until the end of the holding time.
     pub time_left: Duration,
     /// The last sample.
     pub sample: HoldSample,
 }
 
-/// What is being done.
+/// The phase of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum HoldPhase {
-    /// Agents start, and the baseline is taken.
+    /// Agents start, and the baseline is measured.
     #[default]
     Starting,
     /// Streams are opened.
     Opening,
     /// All are open, or given up.
     Holding,
-    /// What was published last arrives.
+    /// The last published messages arrive.
     AwaitingReceipts,
-    /// Agents say their last words.
+    /// Agents send their last messages.
     Ending,
 }
 
@@ -91,13 +92,13 @@ pub enum HoldError {
     /// An agent could not be started, or refused its order.
     #[error("{0}")]
     Agent(String),
-    /// No memory for the figures.
+    /// Out of memory for the histograms.
     #[error("figures: {0}")]
     Figures(#[from] hdrhistogram::CreationError),
 }
 
 impl HoldPlan {
-    /// What one agent is told.
+    /// The order for one agent.
     pub(super) fn agent_order(&self, agent: usize, share: u32, run: u32) -> AgentOrder {
         let all = self.total_streams();
         let part = f64::from(share) / to_f64(all.max(1));
@@ -135,7 +136,7 @@ impl HoldPlan {
     }
 }
 
-/// Between two ticks of an agent: a hundred lines a second are no load.
+/// The interval of an agent's ticks: a hundred lines a second are a negligible load.
 pub(super) fn tick_interval(agents: usize) -> Duration {
     match agents {
         0..=8 => Duration::from_millis(250),
@@ -143,6 +144,7 @@ pub(super) fn tick_interval(agents: usize) -> Duration {
     }
 }
 
-/// Connections under way at once, of all agents: below the backlog of most servers. Each may have some.
+/// Connections in progress of all agents, below the backlog of most servers; and the minimum for
+/// each agent.
 const MAX_CONNECTING: u32 = 1024;
 const MIN_CONNECTING: u32 = 16;

@@ -1,8 +1,12 @@
-//! Requests beside the streams: whether the same server still answers others while it holds them.
+//! Requests beside the streams: whether the server still responds to others while it holds them.
 //!
-//! The coordinator starts it before the first stream and takes an interval out of it with each sample. An
-//! open loop: each request has an intended moment, and its time counts from then, also when all
-//! connections were still busy. What must stay true: a server that stalls makes no requests disappear.
+//! The coordinator starts it before the first stream and takes an interval with each sample. An
+//! open loop: each request has an intended moment, and its time counts from then, even if all
+//! connections were busy.
+//!
+//! # Invariants
+//!
+//! - A server that stalls makes no requests disappear.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,7 +22,7 @@ use super::publisher::{micros_after, wait_until};
 use crate::load::{Address, new_histogram, summarize};
 use crate::report::ProbeResult;
 
-/// What is asked for, and how often.
+/// The request, and its rate.
 #[derive(Debug, Clone)]
 pub struct ProbeSpec {
     /// As given, for the report.
@@ -27,20 +31,20 @@ pub struct ProbeSpec {
     pub address: Address,
     /// The request.
     pub request: Bytes,
-    /// Requests a second.
+    /// Requests per second.
     pub rate: f64,
-    /// For a connection, and for a response.
+    /// For connecting, and for a response.
     pub timeout: Duration,
 }
 
-/// A probe at work.
+/// A running probe.
 #[derive(Debug)]
 pub(super) struct HoldProbe {
     shared: Arc<ProbeState>,
     threads: Vec<JoinHandle<()>>,
 }
 
-/// What came of the requests since the last look.
+/// The results since the last reading.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct ProbeInterval {
     pub(super) mean: Option<f64>,
@@ -52,10 +56,10 @@ pub(super) struct ProbeInterval {
 struct ProbeState {
     spec: ProbeSpec,
     is_stopped: AtomicBool,
-    /// When the first is due, in microseconds; and which is the next that nobody has taken.
+    /// When the first request is due, in microseconds; and the next one that no thread has taken.
     first_due: u64,
     next_turn: AtomicU64,
-    /// Held for one count at a time.
+    /// Held for one update at a time.
     counters: Mutex<ProbeCounters>,
 }
 
@@ -71,7 +75,7 @@ struct ProbeCounters {
 }
 
 impl HoldProbe {
-    /// Starts to ask.
+    /// Starts the probe.
     pub(super) fn start(asking: &ProbeSpec) -> Result<Self, CreationError> {
         let shared = Arc::new(ProbeState {
             spec: asking.clone(),
@@ -101,12 +105,12 @@ impl HoldProbe {
         })
     }
 
-    /// From now on all streams are held.
+    /// All streams are held from now on.
     pub(super) fn begin_holding(&self) {
         self.shared.with_counters(|done| done.is_held = true);
     }
 
-    /// What came of the requests since the last look.
+    /// Takes the results since the last reading.
     pub(super) fn take_interval(&self) -> ProbeInterval {
         self.shared.with_counters(|done| {
             let some = !done.interval.is_empty();
@@ -120,7 +124,7 @@ impl HoldProbe {
         })
     }
 
-    /// Asks no more; gives what came of all requests.
+    /// Stops the probe; returns the results of all requests.
     pub(super) fn stop(mut self) -> ProbeResult {
         self.end();
         self.shared.with_counters(|done| ProbeResult {
@@ -134,7 +138,7 @@ impl HoldProbe {
         self.shared.is_stopped.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
             thread.thread().unpark();
-            // It ends within a time-out; if it panicked, that was said.
+            // It ends within a timeout; a panic was printed.
             let _ = thread.join();
         }
     }
@@ -147,7 +151,7 @@ impl Drop for HoldProbe {
 }
 
 impl ProbeState {
-    /// One connection: takes the next moment, waits for it, asks.
+    /// One connection: takes the next moment, waits for it, sends a request.
     fn run(&self) {
         let timeout = self.spec.timeout;
         let mut client = RequestConnection::new(self.spec.address.clone(), timeout);
@@ -173,7 +177,7 @@ impl ProbeState {
     }
 
     fn with_counters<T>(&self, take: impl FnOnce(&mut ProbeCounters) -> T) -> T {
-        // A count is never left half-way.
+        // An update is never left half done.
         take(&mut self.counters.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -210,7 +214,7 @@ impl ProbeCounters {
     }
 }
 
-/// So many may be under way at once; with 100 requests a second that is enough for answers of 320 ms.
+/// Maximum concurrent requests; at 100 requests per second enough for responses of 320 ms.
 const PROBE_CONNECTIONS: usize = 32;
 
 /// Microseconds before the first request, in which the connections are opened.

@@ -1,10 +1,14 @@
 //! Publishes numbered messages at a rate while streams are held.
 //!
-//! The coordinator starts one when all agents expect the messages, and stops it before it asks them to
-//! finish. One thread, one connection: messages follow one another in their order. What must stay true: a
-//! number is used again only when the server refused it for sure, so that what a stream misses was
-//! published; a message bears its intended moment, so that a server which takes its time to accept one
-//! does not hide what the next had to wait.
+//! The coordinator starts one when all agents expect the messages, and stops it before it asks them
+//! to finish. One thread, one connection: messages stay in order.
+//!
+//! # Invariants
+//!
+//! - A number is reused only if the server definitely refused it, so that a missing message is one
+//!   that was published.
+//! - A message carries its intended moment, so that a server that is slow to accept one does not
+//!   hide how long the next had to wait.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,26 +22,26 @@ use super::numbered_message::{self, NumberedMessage};
 use crate::load::{Address, new_histogram, summarize};
 use crate::report::PublishResult;
 
-/// What is published, and where.
+/// The messages to publish, and the target.
 #[derive(Debug, Clone)]
 pub struct PublishSpec {
     /// As given, for the report.
     pub target: String,
     /// Where to connect.
     pub address: Address,
-    /// The head of the request, without its `ExpectedBody-Length` and the blank line.
+    /// The head of the request, without its `Content-Length` and the blank line.
     pub head: String,
-    /// The body: `{message}` is replaced by a word without anything to escape.
+    /// The body: `{message}` is replaced by a word without characters to escape.
     pub body: String,
     /// The channel, for the report.
     pub channel: String,
-    /// Messages a second.
+    /// Messages per second.
     pub rate: f64,
     /// For the server to accept one.
     pub timeout: Duration,
 }
 
-/// A publisher at work.
+/// A running publisher.
 #[derive(Debug)]
 pub(super) struct Publisher {
     shared: Arc<PublisherState>,
@@ -47,11 +51,11 @@ pub(super) struct Publisher {
 #[derive(Debug)]
 struct PublisherState {
     is_stopped: AtomicBool,
-    /// Held for one count at a time.
+    /// Held for one update at a time.
     counters: Mutex<PublisherCounters>,
 }
 
-/// What was published so far.
+/// The results so far.
 #[derive(Debug)]
 struct PublisherCounters {
     published: PublishResult,
@@ -61,7 +65,7 @@ struct PublisherCounters {
 }
 
 impl Publisher {
-    /// Starts to publish messages of a run, the first at once.
+    /// Starts publishing messages of a run, the first at once.
     pub(super) fn start(publish: &PublishSpec, run: u32) -> Result<Self, CreationError> {
         let shared = Arc::new(PublisherState {
             is_stopped: AtomicBool::new(false),
@@ -79,7 +83,7 @@ impl Publisher {
         })
     }
 
-    /// Publishes no more; gives what was published and the number of the last message.
+    /// Stops publishing; returns the results and the number of the last message.
     pub(super) fn stop(mut self) -> (PublishResult, u32) {
         self.end();
         self.shared.with_counters(|done| {
@@ -93,7 +97,7 @@ impl Publisher {
         self.shared.is_stopped.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
-            // It ends within a time-out; if it panicked, that was said.
+            // It ends within a timeout; a panic was printed.
             let _ = thread.join();
         }
     }
@@ -132,7 +136,7 @@ impl PublisherState {
             }
             .encode(run);
             let begun = numbered_message::monotonic_micros();
-            // Before it is sent: a stream may have it before we have the answer.
+            // Before it is sent: a stream may receive it before the publisher has the response.
             self.with_counters(|done| done.last = number);
             let outcome = client.exchange(&publish.encode_request(&word));
             let is_used = self.with_counters(|done| {
@@ -149,13 +153,13 @@ impl PublisherState {
     }
 
     fn with_counters<T>(&self, take: impl FnOnce(&mut PublisherCounters) -> T) -> T {
-        // A count is never left half-way.
+        // An update is never left half done.
         take(&mut self.counters.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 impl PublisherCounters {
-    /// Takes what came of a message; tells whether its number is used.
+    /// Records the outcome of a message; returns whether its number is used.
     fn record_response(&mut self, outcome: Result<u16, RequestFailure>) -> bool {
         let published = &mut self.published;
         let (count, why) = match outcome {
@@ -179,7 +183,7 @@ impl PublisherCounters {
 }
 
 impl PublishSpec {
-    /// What the report says before anything is published.
+    /// The result before anything is published.
     pub(super) fn empty_result(&self) -> PublishResult {
         PublishResult {
             target: self.target.clone(),
@@ -195,7 +199,7 @@ impl PublishSpec {
     }
 }
 
-/// Where the message goes in a body.
+/// The position of the message in a body.
 pub(super) const MESSAGE_PLACEHOLDER: &str = "{message}";
 
 /// Microseconds from the first to the `turn`-th moment of a rate.
@@ -210,7 +214,7 @@ pub(super) fn micros_after(turn: u64, rate: f64) -> u64 {
     micros
 }
 
-/// Waits until a moment of [`message::now`]; false when it is over before that.
+/// Waits until a moment of [`monotonic_micros`]; false if stopped before.
 pub(super) fn wait_until(due: u64, is_over: &AtomicBool) -> bool {
     loop {
         if is_over.load(Ordering::Relaxed) {
@@ -224,11 +228,11 @@ pub(super) fn wait_until(due: u64, is_over: &AtomicBool) -> bool {
     }
 }
 
-/// Microseconds: after this a message counts as late, and after that it is not sent any more.
+/// Microseconds after which a message counts as late, and after which it is not sent.
 const LATE_US: u64 = 1_000;
 const SKIP_AFTER_US: u64 = 1_000_000;
 
-/// Microseconds until the end of a wait is noticed at the latest.
+/// Microseconds within which the end of a wait is noticed.
 const STOP_CHECK_US: u64 = 50_000;
 
 #[cfg(test)]

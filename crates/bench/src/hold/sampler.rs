@@ -1,9 +1,9 @@
-//! What the server and the machine pay while streams are opened and held: memory, CPU, load average.
+//! The cost of streams to the server and the machine: memory, CPU, load average.
 //!
-//! The coordinator takes a baseline before the first stream and a look with each sample. The kernel's
-//! share cannot be asked of a process: it is what slabs and TCP buffers of the whole machine grew by. Known
-//! limits: whatever else opens sockets meanwhile is in it; who may not read `/proc/slabinfo` also counts
-//! the caches of files that were looked at.
+//! The coordinator takes a baseline before the first stream and a reading with each sample. The
+//! kernel's share is not known per process: it is the growth of slabs and TCP buffers of the whole
+//! machine. Known limits: it includes sockets of other programs, and without permission to read
+//! `/proc/slabinfo` also the caches of accessed files.
 
 #![allow(
     clippy::disallowed_methods,
@@ -24,18 +24,18 @@ pub(super) struct Sampler {
     cpu_before: f64,
 }
 
-/// One look.
+/// One reading.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct ResourceSample {
-    /// `None` when nobody said who the server is, and when it is gone.
+    /// `None` if the server is unknown or gone.
     pub(super) server: Option<u64>,
-    /// What the kernel's memory grew by.
+    /// The growth of the kernel's memory.
     pub(super) kernel: Option<u64>,
     pub(super) load: f64,
 }
 
 impl Sampler {
-    /// Takes the baseline.
+    /// Measures the baseline.
     pub(super) fn new(servers: Vec<ProcessTree>) -> Self {
         let mut sampler = Self {
             servers,
@@ -59,9 +59,9 @@ impl Sampler {
 
     /// CPU seconds of the server's processes since the baseline.
     pub(super) fn server_cpu(&self) -> Option<f64> {
-        // Of processes that have ended nothing is known.
+        // Nothing is known of processes that have ended.
         let is_there = !self.servers.is_empty() && self.servers.iter().all(ProcessTree::is_alive);
-        // Children that nobody waited for take theirs with them.
+        // The time of children that were not waited for is lost.
         is_there.then(|| (self.server_cpu_total() - self.cpu_before).max(0.0))
     }
 
@@ -79,13 +79,13 @@ impl Sampler {
     }
 }
 
-/// Slabs, where sockets and their files live, and what TCP has in its buffers.
+/// Slabs, which hold sockets and their files, and TCP's buffers.
 fn kernel_bytes() -> Option<u64> {
     let meminfo = fs::read_to_string("/proc/meminfo").ok()?;
     let page = rustix::param::page_size() as u64;
     let sockets = fs::read_to_string("/proc/slabinfo").ok();
-    // The kernel counts the inodes and names of sockets among what it can give back, beside those of
-    // files: those come and go with everything that looks at a file.
+    // The kernel counts inodes and names of sockets as reclaimable, together with those of files,
+    // which come and go with every file access.
     let slabs = match sockets.and_then(|text| socket_inode_bytes(&text, page)) {
         Some(names) => meminfo_bytes(&meminfo, "SUnreclaim:")? + names,
         None => meminfo_bytes(&meminfo, "Slab:")?,
@@ -101,15 +101,15 @@ fn meminfo_bytes(meminfo: &str, name: &str) -> Option<u64> {
     Some(kilobytes * 1024)
 }
 
-/// The inodes of sockets, and a name for each; slabinfo(5).
+/// The inodes of sockets, and a dentry for each; slabinfo(5).
 fn socket_inode_bytes(slabinfo: &str, page: u64) -> Option<u64> {
     let row = |name: &str| -> Option<Vec<u64>> {
         let mut lines = slabinfo.lines().map(str::split_whitespace);
         let line = lines.find(|words| words.clone().next() == Some(name))?;
         Some(line.filter_map(|word| word.parse().ok()).collect())
     };
-    // Objects in use and in all, an object's size, objects and pages of a slab; three tunables; slabs in
-    // use and in all.
+    // Active and total objects, object size, objects and pages per slab; three tunables; active and
+    // total slabs.
     let (inodes, names) = (row("sock_inode_cache")?, row("dentry")?);
     let slabs = inodes.get(9)? * inodes.get(4)?;
     Some(slabs * page + inodes.first()? * names.get(2)?)

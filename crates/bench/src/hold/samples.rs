@@ -1,19 +1,19 @@
-//! The samples of a run: taken every so often, and never more than a chart can show.
+//! The samples of a run, taken at intervals and limited to what a chart can show. Pure.
 //!
-//! The coordinator adds to it. Pure. When there are too many, every other one goes and they are taken half
-//! as often: an hour and a day have the same number.
+//! The coordinator adds samples. When there are too many, every other one is dropped and the
+//! interval doubles: an hour and a day have the same number.
 
 use std::time::{Duration, Instant};
 
 use crate::report::HoldSample;
 use crate::text::units::to_f64;
 
-/// What was sampled so far.
+/// The samples so far.
 #[derive(Debug)]
 pub(super) struct SampleSeries {
     interval: Duration,
     next: Option<Instant>,
-    /// When the last one was taken, and how often something had arrived by then.
+    /// When the last one was taken, and the number of receipts by then.
     previous: Option<(Instant, u64)>,
     samples: Vec<HoldSample>,
 }
@@ -32,7 +32,7 @@ impl SampleSeries {
         self.next.is_none_or(|next| now >= next)
     }
 
-    /// Adds one; how often something arrived gives its rate.
+    /// Adds a sample; the number of receipts gives their rate.
     pub(super) fn add(&mut self, now: Instant, heard: u64, mut sample: HoldSample) {
         if let Some((then, before)) = self.previous {
             let seconds = now.saturating_duration_since(then).as_secs_f64();

@@ -1,28 +1,28 @@
-//! From which addresses and ports streams are opened.
+//! The source addresses and ports of streams.
 //!
-//! A connection is known by its four numbers, so one source address has but as many connections to one
-//! server as there are local ports. `verb` reads `--from`, `coordinator` shares addresses and ports out to
-//! the agents: no two agents have the same port of the same address, so none gets in another's way. Ports
-//! are named one by one, which needs no search of the kernel's and tells exactly when there are none left.
-//! Pure, but for [`local_ports`].
+//! A connection is identified by its four numbers, so a source address has only as many connections
+//! to one server as there are local ports. `arguments` reads `--from`; `coordinator` assigns
+//! addresses and ports to the agents, never the same port of an address to two of them. Ports are
+//! chosen explicitly, which needs no search by the kernel and shows exactly when none is left.
+//! Pure, except for [`local_ports`].
 
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::agent_protocol::SourceRange;
 
-/// Streams from one address where we choose the addresses: the usual range has 28,232 ports, and what
-/// closed lately keeps its port for a minute.
+/// Streams per automatic address: the usual range has 28,232 ports, and recently closed connections
+/// keep their ports for a minute.
 const STREAMS_PER_ADDRESS: u32 = 10_000;
 
-/// Where a loopback's own addresses are taken from; 127.0.0.0/16 is left to those that people use.
+/// The automatic addresses of the loopback; 127.0.0.0/16 is left to those in common use.
 const LOOPBACK_NETWORK: &str = "127.64.0.0/10";
 
-/// The shares of the agents, when nobody names addresses: addresses of the loopback where all servers are
-/// there, and else none, which leaves the choice to the system.
+/// The shares of the agents without given addresses: loopback addresses if all servers are there,
+/// else none, which leaves the choice to the system.
 ///
 /// # Errors
-/// When that is not enough; says what to do.
+/// There are too few; the text names the remedy.
 pub(super) fn automatic_sources(
     goals: &[SocketAddr],
     shares: &[u32],
@@ -38,10 +38,10 @@ pub(super) fn automatic_sources(
     assign_sources(&addresses, goals, shares, ports)
 }
 
-/// Shares addresses out to the agents; where there are more agents than addresses, the ports of one.
+/// Assigns addresses to the agents; with more agents than addresses, ranges of an address's ports.
 ///
 /// # Errors
-/// When that is not enough; says how many addresses there must be.
+/// There are too few; the text names the number needed.
 pub(super) fn assign_sources(
     addresses: &[IpAddr],
     goals: &[SocketAddr],
@@ -57,7 +57,7 @@ pub(super) fn assign_sources(
         }
     }
     let ports = u32::from(last - first) + 1;
-    // A port serves once towards each of them, however many URLs it has.
+    // A port serves once towards each server, however many URLs it has.
     let servers = goals.iter().collect::<HashSet<_>>().len() as u64;
     let mut given = vec![Vec::new(); shares.len()];
     let users = shares.len().div_ceil(addresses.len());
@@ -97,11 +97,11 @@ pub(super) fn assign_sources(
     Ok(given)
 }
 
-/// Reads addresses (`10.0.0.1,10.0.0.2`), ranges (`10.0.0.1-10.0.0.9`) and networks (`127.1.0.0/16`),
-/// `most` of them at the most.
+/// Parses addresses (`10.0.0.1,10.0.0.2`), ranges (`10.0.0.1-10.0.0.9`) and networks
+/// (`127.1.0.0/16`), at most `most` addresses.
 ///
 /// # Errors
-/// When a part is none of those.
+/// A part is none of those.
 pub(super) fn parse_addresses(text: &str, most: usize) -> Result<Vec<IpAddr>, String> {
     let mut found = Vec::new();
     for part in text.split(',').map(str::trim) {
@@ -116,7 +116,7 @@ pub(super) fn parse_addresses(text: &str, most: usize) -> Result<Vec<IpAddr>, St
     Ok(found)
 }
 
-/// The first and the last address as numbers, and whether they are IPv4's.
+/// The first and the last address as numbers, and whether they are IPv4.
 fn parse_range(part: &str) -> Option<(u128, u128, bool)> {
     if let Some((network, bits)) = part.split_once('/') {
         let (base, is_v4) = address_to_number(network.parse().ok()?);
@@ -124,7 +124,7 @@ fn parse_range(part: &str) -> Option<(u128, u128, bool)> {
         let host = width.checked_sub(bits.parse().ok()?)?;
         let size = if host == 128 { u128::MAX } else { 1 << host };
         let base = base - base % size;
-        // The first and the last address of an IPv4 network are no host's.
+        // The first and the last address of an IPv4 network belong to no host.
         let edge = u128::from(is_v4 && host >= 2);
         return Some((base + edge, base.saturating_add(size - 1) - edge, is_v4));
     }
@@ -151,7 +151,7 @@ fn address_from_number(value: u128, is_v4: bool) -> IpAddr {
     }
 }
 
-/// The ports that the system gives to connections, first and last.
+/// The system's ephemeral ports, first and last.
 #[expect(
     clippy::disallowed_methods,
     reason = "/proc is memory, and is read before anything is opened"
@@ -167,7 +167,7 @@ pub(super) fn local_ports() -> (u16, u16) {
         .unwrap_or(DEFAULT_PORT_RANGE)
 }
 
-/// Where the kernel does not tell: its own default.
+/// The kernel's default, if it cannot be read.
 const DEFAULT_PORT_RANGE: (u16, u16) = (32_768, 60_999);
 
 #[cfg(test)]

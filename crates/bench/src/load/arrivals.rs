@@ -1,11 +1,15 @@
-//! An open loop's schedule on one loop: which arrivals are due, which connection takes one, and what
-//! becomes of those that none could take. Pure: `now` is an argument.
+//! An open loop's schedule on one event loop: which arrivals are due, and which connection serves
+//! each. Pure: `now` is an argument.
 //!
-//! Inputs: `hand_out` when the moment of the next arrival has come, `rest` when a connection is free,
-//! `take` by that connection. What must stay true: an arrival that was due is either handed to one
-//! connection with its own moment, or skipped and counted, never kept to be sent in a bunch; nothing
-//! grows with the number of arrivals. Those skipped since a connection was last free follow each other,
-//! so that their number is all that must be remembered.
+//! Inputs: `assign_due` at the moment of the next arrival, `release_connection` when a connection
+//! is free, `take_arrival` by that connection. The arrivals skipped since a connection was last
+//! free are consecutive, so only their number is stored.
+//!
+//! # Invariants
+//!
+//! - A due arrival is either assigned to one connection with its own moment, or skipped and
+//!   counted, never kept to be sent in a burst.
+//! - Nothing grows with the number of arrivals.
 
 use std::collections::VecDeque;
 use std::task::Waker;
@@ -13,25 +17,25 @@ use std::time::{Duration, Instant};
 
 use super::recorder::Recorder;
 
-/// An arrival for a connection.
+/// An arrival assigned to a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Arrival {
-    /// Its moment.
+    /// Its intended moment.
     pub(super) due: Instant,
     /// Whether it belongs to the window.
     pub(super) is_counted: bool,
 }
 
-/// The arrivals of one load on one loop.
+/// The arrivals of one load on one event loop.
 #[derive(Debug)]
 pub(super) struct ArrivalSchedule {
     base: Instant,
     interval_ns: f64,
     /// The number of the next arrival.
     next_number: u64,
-    /// How many just before it found no connection and still wait for one in the figures.
+    /// The number of arrivals just before it that found no connection and are not recorded yet.
     unassigned: u64,
-    /// Connections without a request, the one that rests longest first.
+    /// Connections without a request, longest idle first.
     idle: VecDeque<usize>,
     slots: Vec<ConnectionSlot>,
 }
@@ -53,7 +57,7 @@ pub(super) enum SendPermission {
 }
 
 impl ArrivalSchedule {
-    /// `rate` arrivals a second for that many connections, the first at `base`.
+    /// `rate` arrivals per second for that many connections, the first at `base`.
     pub(super) fn new(base: Instant, rate: f64, connections: usize) -> Self {
         let mut slots = Vec::new();
         slots.resize_with(connections, ConnectionSlot::default);
@@ -67,13 +71,13 @@ impl ArrivalSchedule {
         }
     }
 
-    /// Moves the first arrival; nothing was handed out yet.
+    /// Moves the first arrival, before any was assigned.
     pub(super) fn start(&mut self, base: Instant) {
         self.base = base;
         self.next_number = 0;
     }
 
-    /// Handles all arrivals that are due; gives how long until the next, `None` at the end.
+    /// Handles all due arrivals; returns the time until the next, `None` at the end.
     pub(super) fn assign_due(
         &mut self,
         now: Instant,
@@ -114,7 +118,7 @@ impl ArrivalSchedule {
         }
     }
 
-    /// The connection `slot` is free from now on.
+    /// Connection `slot` is free from now on.
     pub(super) fn release_connection(
         &mut self,
         slot: usize,
@@ -125,7 +129,7 @@ impl ArrivalSchedule {
         self.idle.push_back(slot);
     }
 
-    /// The arrival for the connection `slot`; `None` when there is none yet and `waker` was kept.
+    /// Takes the arrival for connection `slot`; `None` if there is none yet, and `waker` is stored.
     pub(super) fn take_arrival(&mut self, slot: usize, waker: &Waker) -> Option<Arrival> {
         let slot = self.slots.get_mut(slot)?;
         let arrival = slot.arrival.take();
@@ -135,7 +139,8 @@ impl ArrivalSchedule {
         arrival
     }
 
-    /// The arrivals that found no connection have waited until now: for a free one, or for the end.
+    /// Records the arrivals without a connection, which have waited until now, for a free one or
+    /// for the end.
     pub(super) fn record_unassigned(&mut self, now: Instant, recorder: &mut Recorder) {
         // A long stall leaves very many: they are recorded in groups, at the group's middle.
         let group = self.unassigned.div_ceil(MAX_SETTLED_RECORDS).max(1);
@@ -149,15 +154,15 @@ impl ArrivalSchedule {
         self.unassigned = 0;
     }
 
-    /// The counted arrivals that were handed to connections which have not begun them: each one's number, and
-    /// when it was due.
+    /// Counted arrivals that were assigned but not begun: the connection's number, and the due
+    /// time.
     pub(super) fn unstarted(&self) -> impl Iterator<Item = (usize, Instant)> {
         let arrivals = self.slots.iter().map(|slot| slot.arrival);
         let counted = |arrival: Option<Arrival>| arrival.filter(|arrival| arrival.is_counted);
         (arrivals.enumerate()).filter_map(move |(slot, it)| Some((slot, counted(it)?.due)))
     }
 
-    /// What was due before now belongs to no window.
+    /// Discards arrivals due before now, which belong to no window.
     pub(super) fn discard_unassigned(&mut self) {
         self.unassigned = 0;
     }
@@ -182,14 +187,15 @@ impl ArrivalSchedule {
     }
 }
 
-/// Arrivals closer than this are handled together: a wake-up for each would cost more than it sends.
+/// Arrivals closer than this are handled together: a wake-up for each would cost more than it
+/// sends.
 const MIN_TICK: Duration = Duration::from_micros(50);
 
-/// An arrival that the generator itself handles later than this (it was stopped, or starved) is not
-/// sent any more: a bunch of old ones would be another load than the one asked for.
+/// An arrival that the generator handles later than this (it was stopped, or starved) is not sent:
+/// a burst of old ones would be a different load.
 const MAX_LATENESS: Duration = Duration::from_millis(100);
 
-/// Records made at once after a stall, at most: a few milliseconds' work.
+/// Maximum records made at once after a stall: a few milliseconds of work.
 const MAX_SETTLED_RECORDS: u64 = 1 << 16;
 
 #[cfg(test)]
@@ -242,7 +248,7 @@ mod tests {
         arrivals.release_connection(0, base + 20 * MS, &mut recorder);
         assert!(arrivals.take_arrival(0, Waker::noop()).is_none());
         let total = recorder.figures(1.0).total;
-        // Due at 1 to 10 ms, free at 20 ms; three digits are kept.
+        // Due at 1 to 10 ms, free at 20 ms; with three digits.
         assert_eq!(
             (total.count, total.min / 100, total.max / 100),
             (10, 100, 190)

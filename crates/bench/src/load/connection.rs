@@ -1,9 +1,9 @@
-//! One connection of a load: a task on one loop that takes a turn, sends its request, reads the
-//! response and begins anew.
+//! One connection of a load: a task on one event loop that takes a turn, sends its request, reads
+//! the response and repeats.
 //!
-//! `engine` starts them. A connection keeps one stream for each address among the load's shapes and
-//! opens what the next shape needs. What must stay true on the way of every request: no allocation,
-//! one send, one receive when the response is small, one or two looks at the clock.
+//! `engine` starts the connections. A connection keeps one stream per address of the load's
+//! requests and opens what the next request needs. Per request: no allocation, one send, one
+//! receive for a small response, and one or two clock readings.
 
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
@@ -25,26 +25,26 @@ pub(super) struct LoadConnection {
     load: usize,
     /// Its number among the load's on this loop.
     slot: usize,
-    /// One for each address of the load.
+    /// One per address of the load.
     streams: Vec<Option<OpenStream>>,
     deadline: LazyDeadline,
     response: ResponseReader,
-    /// Before the next try, after a connection could not be made.
+    /// The delay before the next attempt, after a connection failed.
     reconnect_delay: Duration,
 }
 
 #[derive(Debug)]
 struct OpenStream {
     stream: Stream,
-    /// Whether it brought a response already.
+    /// Whether it has brought a response.
     has_served: bool,
 }
 
-/// One request on its way.
+/// A request in progress.
 struct RequestExchange<'a> {
     address: usize,
     unsent: &'a [u8],
-    /// The socket takes no more: what the server said before it closed may still be there.
+    /// The socket accepts no more; a response sent before the close may still be readable.
     send_failed: bool,
     first_byte: Option<Instant>,
 }
@@ -65,7 +65,7 @@ impl LoadConnection {
         }
     }
 
-    /// Serves turns until there are no more; then it stays open, and idle, until the loops end.
+    /// Serves turns until there are no more; then it stays open and idle until the loops end.
     pub(super) async fn run(mut self) {
         if self.is_open_loop() {
             self.open_ahead().await;
@@ -86,8 +86,9 @@ impl LoadConnection {
         )
     }
 
-    /// An open loop's connections are there before its schedule starts, so that the first arrivals do
-    /// not measure it. A failure is none yet: the arrival that needs the connection will tell.
+    /// Opens an open loop's connections before its schedule starts, so that the first arrivals do
+    /// not measure connecting. A failure is not counted yet: the arrival that needs the connection
+    /// reports it.
     async fn open_ahead(&mut self) {
         let shared = &self.run.loads[self.load];
         if shared.load.keep_alive && shared.addresses.len() == 1 {
@@ -96,7 +97,7 @@ impl LoadConnection {
         self.run.ready_connections.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// The next turn and when it begins.
+    /// The next turn and its start.
     async fn next_turn(&mut self, now: Instant) -> Option<(RequestTurn, Instant)> {
         if !self.is_open_loop() {
             return self.next_closed_turn(now).await;
@@ -130,7 +131,7 @@ impl LoadConnection {
         }
     }
 
-    /// Serves one turn that begins at `sent`; gives when it ended.
+    /// Serves one turn that begins at `sent`; returns when it ended.
     async fn serve(&mut self, shared: &LoadState, turn: RequestTurn, sent: Instant) -> Instant {
         let shape = &shared.load.requests[turn.request_index];
         let address = shared.address_of[turn.request_index];
@@ -147,7 +148,8 @@ impl LoadConnection {
                         return self.pause(failure, ended.now).await;
                     }
                 }
-                // A kept connection is opened once for many requests: none of them bears it.
+                // A kept connection is opened once for many requests: no single one includes the
+                // time.
                 if shared.load.keep_alive && turn.due.is_none() && !is_again {
                     start = begun;
                 }
@@ -167,7 +169,7 @@ impl LoadConnection {
                 first_byte: None,
             };
             let outcome = poll_fn(|cx| self.poll_exchange(cx, &mut exchange)).await;
-            // Closed by the server while it was idle, as it may (RFC 9112 §9.3.1): once more.
+            // The server closed it while it was idle, as it may (RFC 9112 §9.3.1): send once more.
             if let Err(ResponseFailure::Closed | ResponseFailure::Reset) = outcome
                 && follows
                 && !is_again
@@ -185,7 +187,7 @@ impl LoadConnection {
         }
     }
 
-    /// Keeps or closes the stream and gives the result away.
+    /// Keeps or closes the stream and records the result.
     fn finish_exchange(
         &mut self,
         turn: RequestTurn,
@@ -215,7 +217,7 @@ impl LoadConnection {
         now
     }
 
-    /// Sends and receives as far as it goes; the time at which the response was complete.
+    /// Sends and receives as far as possible; returns when the response was complete.
     fn poll_exchange(
         &mut self,
         cx: &mut Context<'_>,
@@ -236,7 +238,7 @@ impl LoadConnection {
             match fed {
                 Ok(FeedResult::More) => {}
                 Ok(FeedResult::Complete) => {
-                    // A response in one piece needs one look at the clock.
+                    // A response in one piece needs one clock reading.
                     let now = match exchange.first_byte {
                         Some(first) if incoming.bytes == count => first,
                         _ => clock::now(),
@@ -251,7 +253,7 @@ impl LoadConnection {
             .map(|()| Err(ResponseFailure::Timeout))
     }
 
-    /// Opens the stream to an address; the time at which it was open.
+    /// Opens the stream to an address; returns when it was open.
     async fn connect(
         &mut self,
         address: usize,
@@ -278,7 +280,7 @@ impl LoadConnection {
         Ok(now)
     }
 
-    /// Waits before the next try to connect, longer each time; a time-out was a wait by itself.
+    /// Waits before the next attempt to connect, longer each time; a timeout was a wait by itself.
     async fn pause(&mut self, failure: ResponseFailure, now: Instant) -> Instant {
         if failure == ResponseFailure::Timeout {
             return now;
@@ -290,7 +292,7 @@ impl LoadConnection {
 }
 
 impl RequestExchange<'_> {
-    /// Sends what the socket takes. An error is kept: the response may say why.
+    /// Sends as much as the socket accepts. An error is kept: the response may explain it.
     fn poll_send(&mut self, cx: &mut Context<'_>, stream: &Stream) {
         let mut sent = stream.try_write(&[IoSlice::new(self.unsent)]);
         loop {
@@ -312,7 +314,7 @@ impl RequestExchange<'_> {
         }
     }
 
-    /// Receives once: what it meant for the response, and how many bytes it was.
+    /// Receives once; returns the effect on the response, and the number of bytes.
     fn poll_receive(
         &mut self,
         cx: &mut Context<'_>,

@@ -1,9 +1,12 @@
-//! The execution of a plan: loops are started, connections spread over them, the window begun and
-//! ended, and the loops' figures put together.
+//! Executes a plan: starts the event loops, spreads connections over them, begins and ends the
+//! window, and combines the loops' figures.
 //!
-//! `execute` of the module above is its only caller and stays on the caller's thread, which looks for
-//! the stop flag and tells the observer. What must stay true: it comes back whatever the server does;
-//! when it does, no thread and no connection is left.
+//! Called only by `execute` of the parent module. It stays on the caller's thread, which checks the
+//! stop flag and notifies the observer.
+//!
+//! # Invariants
+//!
+//! - It returns whatever the server does, and then no thread and no connection is left.
 
 use std::io;
 use std::sync::Arc;
@@ -53,14 +56,14 @@ struct Engine<'a> {
     loops: &'a Loops,
 }
 
-/// What a loop says at the window's begin.
+/// A loop's state at the window's start.
 struct WindowStart {
     started_at: Instant,
     cpu: Duration,
     run_queue_time: Duration,
 }
 
-/// What a loop says at the window's end.
+/// A loop's results at the window's end.
 struct LoopResult {
     ended_at: Instant,
     cpu: Duration,
@@ -98,7 +101,7 @@ impl Engine<'_> {
         Ok(self.summarise(&begun, &collected))
     }
 
-    /// Pins the loops and gives each its state.
+    /// Pins the loops and creates each one's state.
     fn prepare(&self) -> io::Result<()> {
         let core = self.plan.core;
         let count = self.loops.handles().len();
@@ -129,7 +132,7 @@ impl Engine<'_> {
         Ok(())
     }
 
-    /// Open loops' connections each try once before the schedule starts.
+    /// Waits until each open-loop connection has tried once to open.
     fn wait_for_open_connections(&self) {
         let loads = || self.plan.loads.iter().filter(|load| is_open_loop(load));
         let all: usize = loads().map(|load| load.connections as usize).sum();
@@ -143,7 +146,7 @@ impl Engine<'_> {
         }
     }
 
-    /// Starts the open loops' schedules, each loop's arrivals between those of the others.
+    /// Starts the open loops' schedules; the loops' arrivals interleave.
     fn start_schedules(&self) -> io::Result<()> {
         let count = self.loops.handles().len();
         let base = Instant::now();
@@ -162,8 +165,8 @@ impl Engine<'_> {
         started.into_iter().collect()
     }
 
-    /// Before a limited window: lets closed loops end what is under way. Otherwise the server would
-    /// spend the begin of the window on requests that do not count.
+    /// Before a limited window: lets closed loops finish active requests. Otherwise the server
+    /// would spend the start of the window on requests that do not count.
     fn wait_for_idle_connections(&self) -> io::Result<()> {
         let loads = || self.plan.loads.iter().filter(|load| !is_open_loop(load));
         let all: usize = loads().map(|load| load.connections as usize).sum();
@@ -171,7 +174,7 @@ impl Engine<'_> {
             return Ok(());
         }
         self.on_each_loop(|_, run| run.state.with(|state| state.phase = LoopPhase::Settling))?;
-        // A request takes no longer than to connect and to be answered, each within the time-out.
+        // Connecting and responding each end within the timeout.
         let longest = loads().map(|load| load.timeout).max().unwrap_or_default();
         let until = Instant::now() + longest.saturating_mul(2) + POLL_INTERVAL;
         while self.run.resting_connections.load(Ordering::Acquire) < all
@@ -188,7 +191,7 @@ impl Engine<'_> {
         self.on_each_loop(|_, run| run.state.with(begin_loop_window))
     }
 
-    /// Waits for an end, or the stop flag, and tells the progress meanwhile.
+    /// Waits for an end, or the stop flag, and reports progress meanwhile.
     fn wait_for_end(&mut self, until: WindowEnd, is_measured: bool) {
         let start = Instant::now();
         let mut told = start;
@@ -223,8 +226,8 @@ impl Engine<'_> {
         }
     }
 
-    /// A server that has answered nothing for so long will not: a limited window ends, rather than
-    /// have each of its requests wait for the time-out.
+    /// A server without a response for this long is not going to respond: a limited window ends,
+    /// rather than wait for the timeout of each request.
     fn silence_limit(&self) -> Duration {
         let longest = self.plan.loads.iter().map(|load| load.timeout).max();
         longest.unwrap_or_default().saturating_mul(2) + SILENCE_TIMEOUT
@@ -287,7 +290,7 @@ impl Engine<'_> {
             .collect()
     }
 
-    /// A limited window ends with its last request, the others when the loops were asked.
+    /// A limited window ends with its last request, others when the loops were asked.
     fn window_seconds(&self, begun: &[WindowStart], collected: &[LoopResult]) -> f64 {
         let first = begun.iter().map(|it| it.started_at).min();
         let last = if self.run.is_complete() {
@@ -301,7 +304,7 @@ impl Engine<'_> {
         }
     }
 
-    /// Runs `work` on every loop and gives what it came to, by loop.
+    /// Runs `work` on every loop and returns the results by loop.
     fn on_each_loop<T: Send + 'static>(
         &self,
         work: impl Fn(usize, &Arc<SharedRun>) -> T + Clone + Send + 'static,
@@ -328,7 +331,7 @@ impl Engine<'_> {
     }
 }
 
-/// Hands out an open loop's arrivals, each at its moment.
+/// Assigns an open loop's arrivals, each at its moment.
 async fn run_schedule(run: Arc<SharedRun>, load: usize, alarm: PreciseTimer) {
     while let Some(wait) = run.assign_due(load, clock::now()) {
         let set = alarm.set(wait);
@@ -361,7 +364,7 @@ fn collect_loop(state: &mut LoopState) -> LoopResult {
     for mut it in std::mem::take(&mut state.loads) {
         if let Some(arrivals) = &mut it.arrivals {
             arrivals.record_unassigned(at, &mut it.recorder);
-            // Its connection was woken and has not had its turn.
+            // Its connection was woken and has not run yet.
             let untaken: Vec<_> = arrivals.unstarted().collect();
             for (slot, due) in untaken {
                 it.set_in_progress(slot, Some(due));
@@ -388,7 +391,7 @@ fn new_loop_loads(run: &SharedRun, index: usize, count: usize) -> io::Result<Vec
             let arrivals = match load.arrivals {
                 ArrivalModel::ClosedLoop => None,
                 ArrivalModel::OpenLoop(rate) => {
-                    // Loops without a connection of this load have no part in its rate.
+                    // Loops without a connection of this load have no share of its rate.
                     let parts = count.min(load.connections as usize).max(1);
                     #[allow(clippy::cast_precision_loss, reason = "few loops")]
                     let rate = rate / parts as f64;
@@ -405,13 +408,13 @@ fn new_loop_loads(run: &SharedRun, index: usize, count: usize) -> io::Result<Vec
         .collect()
 }
 
-/// How many of a load's connections a loop has; each load begins at another loop.
+/// The number of a load's connections on a loop; each load begins at another loop.
 fn connections_on(number: usize, load: &Load, index: usize, count: usize) -> usize {
     let all = load.connections as usize;
     all / count + usize::from(loop_offset(number, index, count) < all % count)
 }
 
-/// Which loop this one is to a load, from 0.
+/// The loop's index from the load's view, from 0.
 fn loop_offset(number: usize, index: usize, count: usize) -> usize {
     (index + count - number % count) % count
 }
@@ -460,7 +463,7 @@ fn thread_cpu() -> Duration {
     Duration::new(seconds, u32::try_from(spent.tv_nsec).unwrap_or(0))
 }
 
-/// How long this thread was ready and had no core; zero where the kernel does not say.
+/// How long this thread was runnable without a core; zero if the kernel does not report it.
 #[allow(clippy::disallowed_methods, reason = "/proc is memory")]
 fn thread_run_queue_time() -> Duration {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
@@ -496,7 +499,7 @@ fn check_plan(plan: &LoadPlan) -> io::Result<()> {
 pub(super) fn allow_all_descriptors() {
     let mut limit = rustix::process::getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
-    // What is too few for a plan is told then.
+    // If it is too low for a plan, that is reported then.
     let _ = rustix::process::setrlimit(Resource::Nofile, limit);
 }
 
@@ -520,24 +523,24 @@ fn allow_descriptors(plan: &LoadPlan) -> io::Result<()> {
     Ok(rustix::process::setrlimit(Resource::Nofile, limit)?)
 }
 
-/// How often the stop flag and the end of a window are looked for.
+/// The interval of checks for the stop flag and the end of a window.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// How often connections that open are counted.
+/// The interval of checks for open connections.
 const READY_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// How often the observer is told.
+/// The interval of progress reports.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
 
-/// A loop answers within a turn; one that does not is lost.
+/// A loop replies within an iteration; one that does not is lost.
 const LOOP_REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Beside two time-outs: how long a limited window goes on without any answer.
+/// In addition to two timeouts: how long a limited window continues without any response.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Descriptors that are no connections: the loops' own, files, pipes.
 const SPARE_DESCRIPTORS: u64 = 64;
 
-/// Above these the generator may have been what was measured.
+/// Above these limits the generator itself may be the bottleneck.
 const MAX_BUSY: f64 = 0.95;
 const MAX_LAG_US: u64 = 2_000;

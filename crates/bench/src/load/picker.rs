@@ -1,7 +1,8 @@
-//! Which request is next: one after the other, or drawn by weight.
+//! Chooses the next request: in sequence, or drawn by weight.
 //!
-//! A [`RequestPicker`] belongs to one load on one loop and has its own random numbers, seeded by the loop's
-//! number so that a run can be repeated. The order is one for all loops, hence the shared counter.
+//! A [`RequestPicker`] belongs to one load on one event loop and has its own random numbers, seeded
+//! by the loop's number so that a run can be repeated. The sequence is shared by all loops, hence
+//! the shared counter.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -12,7 +13,7 @@ use super::{Load, RequestOrder};
 pub(super) struct RequestPicker {
     order: RequestOrder,
     count: usize,
-    /// Sums of the weights; empty when all weigh the same.
+    /// Cumulative weights; empty if all are equal.
     cumulative_weights: Vec<u64>,
     random: u64,
 }
@@ -38,7 +39,7 @@ impl RequestPicker {
         }
     }
 
-    /// The index of the next request; `in_order` counts those of all loops.
+    /// Returns the index of the next request; `in_order` counts the requests of all loops.
     pub(super) fn next(&mut self, in_order: &AtomicUsize) -> usize {
         if self.count <= 1 {
             return 0;
@@ -57,7 +58,7 @@ impl RequestPicker {
 
     /// A number below `bound`, from the upper bits of a product: no division, no visible bias.
     fn random_below(&mut self, bound: u64) -> u64 {
-        // xorshift64*: three shifts and a product are random enough for this.
+        // xorshift64*: sufficient for this.
         self.random ^= self.random >> 12;
         self.random ^= self.random << 25;
         self.random ^= self.random >> 27;

@@ -1,7 +1,7 @@
-//! What one load measured on one loop, and all loops' together as [`Figures`].
+//! The measurements of one load on one event loop, and all loops' together as [`Figures`].
 //!
-//! Histograms have a fixed size (1 us to 1 h, three digits), made once before the load begins: nothing
-//! here grows with the number of requests, and recording takes no memory.
+//! Histograms have a fixed size (1 us to 1 h, three digits) and are made before the load begins:
+//! nothing grows with the number of requests, and recording does not allocate.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub(super) struct Recorder {
     statuses: Statuses,
     errors: Errors,
     pub(super) schedule: Schedule,
-    /// Sent once more, on a new connection.
+    /// Sent again, on a new connection.
     pub(super) retried: u64,
     unfinished: u64,
     oldest_unfinished: u64,
@@ -63,7 +63,7 @@ impl Recorder {
         })
     }
 
-    /// Forgets everything.
+    /// Clears everything.
     pub(super) fn reset(&mut self) {
         self.requests = 0;
         self.bytes = 0;
@@ -83,7 +83,7 @@ impl Recorder {
         }
     }
 
-    /// A response is complete.
+    /// Records a complete response.
     pub(super) fn record_response(&mut self, status: u16, first_byte: Duration, total: Duration) {
         self.requests += 1;
         let class = match status {
@@ -99,14 +99,14 @@ impl Recorder {
         self.total.saturating_record(to_microseconds(total));
     }
 
-    /// The time from a request's real start.
+    /// Records the time from a request's actual start.
     pub(super) fn record_service_time(&mut self, took: Duration) {
         if let Some(open) = &mut self.open {
             open.service.saturating_record(to_microseconds(took));
         }
     }
 
-    /// A request failed.
+    /// Records a failed request.
     pub(super) fn record_failure(&mut self, failure: ResponseFailure) {
         let cause = match failure {
             ResponseFailure::ConnectFailed => &mut self.errors.connect,
@@ -119,12 +119,12 @@ impl Recorder {
         *cause += 1;
     }
 
-    /// A connection is open.
+    /// Records an opened connection.
     pub(super) fn connect(&mut self, took: Duration) {
         self.connect.saturating_record(to_microseconds(took));
     }
 
-    /// An arrival was handed to a connection this long after its moment.
+    /// Records that an arrival was assigned this long after its moment.
     pub(super) fn record_lag(&mut self, late: Duration) {
         if late > LATE_AFTER {
             self.schedule.late += 1;
@@ -134,15 +134,15 @@ impl Recorder {
         }
     }
 
-    /// `count` arrivals were not sent; they would have waited about this long at the least.
+    /// Records `count` arrivals that were not sent; they would have waited at least this long.
     pub(super) fn record_skipped(&mut self, waited: Duration, count: u64) {
         let waited = to_microseconds(waited);
         self.first_byte.saturating_record_n(waited, count);
         self.total.saturating_record_n(waited, count);
     }
 
-    /// A request is under way at the window's end, and has been for so long; with `counts` that is a
-    /// time that belongs to the distribution.
+    /// Records a request in progress at the window's end, and its age; with `counts` the age
+    /// belongs to the distribution.
     pub(super) fn record_unfinished(&mut self, age: Duration, counts: bool) {
         let age = to_microseconds(age);
         self.unfinished += 1;
@@ -153,7 +153,7 @@ impl Recorder {
         }
     }
 
-    /// Adds another loop's.
+    /// Adds another loop's measurements.
     pub(super) fn merge(&mut self, other: &Self) {
         self.requests += other.requests;
         self.bytes += other.bytes;
@@ -184,13 +184,13 @@ impl Recorder {
         }
     }
 
-    /// How late 99 % of the arrivals were handled though a connection was free.
+    /// The 99th percentile of the lateness of arrivals although a connection was free.
     pub(super) fn lag_p99(&self) -> Option<u64> {
         let open = self.open.as_ref()?;
         Some(open.lag.value_at_quantile(0.99))
     }
 
-    /// The figures of a window of that many seconds; who, how and by what is the caller's.
+    /// The figures of a window of that many seconds; the caller adds the load's description.
     pub(super) fn figures(&self, seconds: f64) -> Figures {
         #[allow(clippy::cast_precision_loss, reason = "53 bits are enough for a rate")]
         let per_second = |count: u64| {
@@ -222,23 +222,23 @@ impl Recorder {
     }
 }
 
-/// An empty one of the size that all have.
+/// Creates an empty histogram of the common size.
 pub(crate) fn new_histogram() -> Result<Histogram<u64>, CreationError> {
     Histogram::new_with_bounds(1, MAX_MICROSECONDS, 3)
 }
 
 fn add_histogram(sum: &mut Histogram<u64>, other: &Histogram<u64>) {
-    // Equal bounds: there is a place for every value.
+    // The bounds are equal: every value fits.
     let added = sum.add(other);
     debug_assert!(added.is_ok());
 }
 
-/// Rounded; without the division of 128 bits that `as_micros` is.
+/// Rounded; avoids the 128-bit division of `as_micros`.
 fn to_microseconds(duration: Duration) -> u64 {
     duration.as_secs() * 1_000_000 + u64::from((duration.subsec_nanos() + 500) / 1_000)
 }
 
-/// What a report says of one.
+/// The statistics of a histogram for the report.
 pub(crate) fn summarize(histogram: &Histogram<u64>) -> Timings {
     if histogram.is_empty() {
         return Timings::default();
@@ -262,7 +262,7 @@ pub(crate) fn summarize(histogram: &Histogram<u64>) -> Timings {
 
 const MAX_MICROSECONDS: u64 = 3_600_000_000;
 
-/// An arrival handled later than this is counted as late.
+/// An arrival assigned later than this counts as late.
 const LATE_AFTER: Duration = Duration::from_millis(1);
 
 #[cfg(test)]

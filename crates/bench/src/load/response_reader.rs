@@ -1,8 +1,12 @@
-//! One response as it arrives: where it ends, and how many of its bytes are content.
+//! Reads one response as it arrives: finds its end and counts its content bytes.
 //!
-//! A connection keeps one [`ResponseReader`], begins it anew for each request and feeds it what it received,
-//! in any pieces. No clock and no socket here. What must stay true: a response counts as complete only
-//! by its own framing, and a byte too many is told.
+//! A connection has one [`ResponseReader`], restarts it for each request and feeds it received
+//! bytes in any pieces. No clock and no socket here.
+//!
+//! # Invariants
+//!
+//! - A response is complete only by its own framing.
+//! - Excess bytes are reported.
 
 use penstock_http::{
     BodyDecoder, BodyFraming, ParseProgress, ResponseBodyFraming, ResponseHead, ResponseHeadError,
@@ -26,21 +30,21 @@ pub(crate) enum ResponseFailure {
     ExcessBytes,
 }
 
-/// What is known after some bytes.
+/// The result of feeding bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FeedResult {
-    /// More must come.
+    /// More bytes are needed.
     More,
-    /// All of it is there.
+    /// The response is complete.
     Complete,
 }
 
-/// What the response depends on besides its bytes.
+/// The properties of the request and connection that affect the response.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct RequestContext {
-    /// Whether the request was a `HEAD`, whose response has no body.
+    /// Whether the request was a `HEAD`, which gets no body.
     pub(crate) is_head: bool,
-    /// Whether the connection brought a response before this one.
+    /// Whether the connection has brought a response before.
     pub(crate) is_reused_connection: bool,
 }
 
@@ -50,13 +54,13 @@ pub(crate) struct ResponseReader {
     request: RequestContext,
     scanner: ResponseScanner,
     stage: ReaderStage,
-    /// A head that came in pieces, so far.
+    /// A partial head.
     partial: Vec<u8>,
-    /// The last head and what it said: a server's heads differ once a second, if at all, and comparing
-    /// costs a twentieth of reading.
+    /// The last head and its meaning: a server's heads change once a second, if at all, and
+    /// comparing costs a twentieth of parsing.
     last_head: Option<LastHead>,
     pub(crate) status: u16,
-    /// Whether the server lets another request follow.
+    /// Whether the server accepts another request.
     pub(crate) keep_alive: bool,
     pub(crate) bytes: u64,
     pub(crate) body_bytes: u64,
@@ -93,7 +97,7 @@ impl ResponseReader {
         }
     }
 
-    /// Forgets the response before.
+    /// Begins a new response.
     pub(crate) fn begin(&mut self, asked: RequestContext) {
         self.request = asked;
         self.scanner = ResponseScanner::new();
@@ -103,7 +107,7 @@ impl ResponseReader {
         self.body_bytes = 0;
     }
 
-    /// Takes what was received.
+    /// Decodes received bytes.
     pub(crate) fn feed(&mut self, received: &[u8]) -> Result<FeedResult, ResponseFailure> {
         self.bytes += received.len() as u64;
         if !matches!(self.stage, ReaderStage::Head) {
@@ -132,7 +136,7 @@ impl ResponseReader {
         Ok(FeedResult::More)
     }
 
-    /// Takes interim heads (RFC 9110 §15.2) and the final one; tells how many bytes they were and
+    /// Decodes interim heads (RFC 9110 §15.2) and the final one; returns the bytes consumed and
     /// whether the final one was among them.
     fn read_heads(&mut self, bytes: &[u8]) -> Result<(usize, bool), ResponseFailure> {
         let mut taken = 0;
@@ -144,14 +148,14 @@ impl ResponseReader {
             {
                 Ok(ParseProgress::Partial) => return Ok((taken, false)),
                 Ok(ParseProgress::Complete(head)) => head,
-                // After a response that was in order, what looks like nothing is its overhang.
+                // After a valid response, invalid bytes are excess bytes of that one.
                 Err(ResponseHeadError::NotHttp) if self.request.is_reused_connection => {
                     return Err(ResponseFailure::ExcessBytes);
                 }
                 Err(_) => return Err(ResponseFailure::Malformed),
             };
             taken += head.len;
-            // A switch of protocols, which nobody asked for, ends HTTP here (RFC 9110 §15.2.2).
+            // An unsolicited switch of protocols ends HTTP here (RFC 9110 §15.2.2).
             if matches!(head.status, 100 | 102..=199) {
                 continue;
             }
@@ -177,7 +181,7 @@ impl ResponseReader {
         };
     }
 
-    /// The head that `received` begins with, if it is the last one again.
+    /// The parsed head if `received` begins with the same head as last time.
     fn match_last_head(&self, received: &[u8]) -> Option<ResponseHead> {
         let known = self.last_head.as_ref()?;
         let is_same = known.is_head == self.request.is_head && received.starts_with(&known.bytes);
@@ -240,7 +244,7 @@ impl ResponseReader {
         }
     }
 
-    /// The connection's end: whether it was the response's.
+    /// Handles the end of the connection: valid only if it ends the response.
     pub(crate) fn end_of_stream(&self) -> Result<FeedResult, ResponseFailure> {
         match self.stage {
             ReaderStage::UntilClose => Ok(FeedResult::Complete),
@@ -249,21 +253,21 @@ impl ResponseReader {
     }
 }
 
-/// What a server may answer with at most: 64 kB and 256 fields are more than any does.
+/// Limits of a response: 64 kB and 256 fields are more than any server sends.
 const RESPONSE_LIMITS: ResponseLimits = ResponseLimits {
     max_head_bytes: 64 << 10,
     max_fields: 256,
 };
 
-/// Longer heads are not remembered: a thousand connections have a thousand of them.
+/// Longer heads are not remembered, as each of a thousand connections would store one.
 const MAX_REMEMBERED_HEAD: usize = 1 << 10;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// The outcome of the bytes followed by the end of the connection, in one piece and in all ways
-    /// of two pieces.
+    /// The outcome of the bytes followed by the end of the connection, in one piece and in all
+    /// splits in two.
     fn outcome(text: &str, asked: RequestContext) -> (Result<FeedResult, ResponseFailure>, u64) {
         let bytes = text.as_bytes();
         let whole = pieces(&[bytes], asked);
@@ -283,7 +287,7 @@ mod tests {
         let mut fed = Ok(FeedResult::More);
         for piece in pieces {
             fed = match fed {
-                // What comes behind the end is the next read's surprise, here as there.
+                // Bytes behind the end belong to the next read, as in the connection.
                 Ok(_) => incoming.feed(piece),
                 failed => failed,
             };

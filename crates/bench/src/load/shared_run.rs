@@ -1,10 +1,15 @@
-//! What the tasks of one execution share: the loads, the tickets of a counted window, and each loop's
-//! own state.
+//! The shared state of one execution: the loads, the count of a limited window, and each loop's own
+//! state.
 //!
-//! `engine` makes it and changes it at the window's two ends; `connection` and `pacer` take turns from
-//! it and give their results to it. What must stay true: a limited window begins when nothing is under way (the server would still be
-//! busy with what does not count) and no more requests begin in it than were asked for; in a window of
-//! time a closed loop's requests count when they end in it, an open loop's when they were due in it.
+//! `engine` makes it and changes it at the window's two ends; `connection` takes turns from it and
+//! records results.
+//!
+//! # Invariants
+//!
+//! - A limited window begins when no request is active (the server would still be busy with
+//!   requests that do not count), and no more requests begin in it than were asked for.
+//! - In a timed window a closed loop's requests count when they end in it, an open loop's when they
+//!   were due in it.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
@@ -19,31 +24,31 @@ use super::recorder::Recorder;
 use super::response_reader::ResponseFailure;
 use super::{Address, Load};
 
-/// What all tasks of one execution share.
+/// The state shared by all tasks of one execution.
 #[derive(Debug)]
 pub(super) struct SharedRun {
     pub(super) loads: Vec<LoadState>,
-    /// How many requests the window is to have; `None` when time ends it.
+    /// The number of requests of the window; `None` for a timed one.
     limit: Option<u64>,
-    /// How many have begun, and ended, of a limited window.
+    /// Requests of a limited window that have begun, and ended.
     begun_requests: AtomicU64,
     ended_requests: AtomicU64,
     /// Woken when the last one ended.
     engine_thread: Thread,
-    /// Open loops' connections that have tried to open before the schedule starts.
+    /// Open-loop connections that have tried to open before the schedule starts.
     pub(super) ready_connections: AtomicUsize,
-    /// Closed loops' connections that rest before the window.
+    /// Closed-loop connections that rest before the window.
     pub(super) resting_connections: AtomicUsize,
-    /// For the progress line, one for each loop.
+    /// For the live line, one per loop.
     pub(super) progress: Vec<LoopProgress>,
     pub(super) state: PerLoop<LoopState>,
 }
 
-/// A load, and what its connections on all loops share.
+/// A load, and the state that its connections on all loops share.
 #[derive(Debug)]
 pub(super) struct LoadState {
     pub(super) load: Load,
-    /// The distinct addresses of its shapes, and which one each shape has.
+    /// The distinct addresses of its requests, and each request's index into them.
     pub(super) addresses: Vec<Address>,
     pub(super) address_of: Vec<usize>,
     pub(super) in_order: AtomicUsize,
@@ -61,25 +66,25 @@ pub(super) struct LoopProgress {
 #[derive(Debug, Default)]
 pub(super) struct LoopState {
     pub(super) phase: LoopPhase,
-    /// One for each load of the plan.
+    /// One per load of the plan.
     pub(super) loads: Vec<LoopLoad>,
-    /// Closed loops' connections that rest until the window begins.
+    /// Closed-loop connections that rest until the window begins.
     pub(super) resting: Vec<Waker>,
     /// When the last counted request ended.
     pub(super) last_ended: Option<Instant>,
 }
 
-/// Where an execution is.
+/// The phase of an execution.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum LoopPhase {
     /// Before the window.
     #[default]
     WarmUp,
-    /// Before a limited window: what is under way ends, and closed loops rest.
+    /// Before a limited window: active requests finish, and closed loops rest.
     Settling,
     /// In the window.
     Measured,
-    /// After it: nothing begins any more.
+    /// After the window: no request begins any more.
     Ended,
 }
 
@@ -90,17 +95,17 @@ pub(super) struct LoopLoad {
     pub(super) picker: RequestPicker,
     /// Of an open loop only.
     pub(super) arrivals: Option<ArrivalSchedule>,
-    /// When the request began that each connection has under way, as far as it counts.
+    /// The start of each connection's active request, if it counts.
     pub(super) in_progress_since: Vec<Option<Instant>>,
 }
 
-/// What a closed loop's connection is to do next.
+/// The next action of a closed-loop connection.
 #[derive(Debug)]
 pub(super) enum NextAction {
     Begin(RequestTurn),
     /// Rest until the window begins.
     Rest,
-    /// Nothing begins any more.
+    /// No request begins any more.
     End,
 }
 
@@ -115,12 +120,12 @@ pub(super) struct RequestTurn {
     pub(super) is_counted: bool,
 }
 
-/// How a request went.
+/// The result of a request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RequestResult {
     pub(super) turn: RequestTurn,
     pub(super) outcome: Result<u16, ResponseFailure>,
-    /// From where `first_byte` and `total` count, and `service`.
+    /// The start of `first_byte` and `total`, and that of `service`.
     pub(super) start: Instant,
     pub(super) sent: Instant,
     pub(super) first_byte: Instant,
@@ -130,7 +135,7 @@ pub(super) struct RequestResult {
 }
 
 impl RequestResult {
-    /// A request that found no connection.
+    /// The result of a request that found no connection.
     pub(super) fn unsent(turn: RequestTurn, failure: ResponseFailure, now: Instant) -> Self {
         Self {
             turn,
@@ -191,7 +196,7 @@ impl SharedRun {
             .is_some_and(|limit| self.ended_requests.load(Ordering::Acquire) >= limit)
     }
 
-    /// What a closed loop's connection is to do next.
+    /// The next action of a closed-loop connection.
     pub(super) fn next_action(&self, load: usize, slot: usize, now: Instant) -> NextAction {
         self.state.with(|state| {
             if state.phase == LoopPhase::Settling {
@@ -200,7 +205,7 @@ impl SharedRun {
             let is_counted = match self.send_permission(state.phase) {
                 SendPermission::Ended => return NextAction::End,
                 SendPermission::Counted => true,
-                // Whatever ends within a window of time is part of what it brought.
+                // A request that ends within a timed window counts there.
                 SendPermission::Uncounted => self.limit.is_none(),
             };
             let Some(it) = state.loads.get_mut(load) else {
@@ -227,7 +232,7 @@ impl SharedRun {
         })
     }
 
-    /// Sets when the first of an open loop's arrivals is due on this loop.
+    /// Sets when an open loop's first arrival on this loop is due.
     pub(super) fn start_schedule(&self, load: usize, base: Instant) {
         self.state.with(|state| {
             let it = state.loads.get_mut(load);
@@ -237,7 +242,7 @@ impl SharedRun {
         });
     }
 
-    /// Handles an open loop's arrivals; gives how long until the next, `None` at the end.
+    /// Assigns an open loop's due arrivals; returns the time until the next, `None` at the end.
     pub(super) fn assign_due(&self, load: usize, now: Instant) -> Option<Duration> {
         self.state.with(|state| {
             let phase = state.phase;
@@ -251,7 +256,7 @@ impl SharedRun {
         })
     }
 
-    /// An open loop's connection is free.
+    /// An open-loop connection is free.
     pub(super) fn release_connection(&self, load: usize, slot: usize, now: Instant) {
         self.state.with(|state| {
             if let Some(it) = state.loads.get_mut(load)
@@ -262,7 +267,7 @@ impl SharedRun {
         });
     }
 
-    /// The arrival for an open loop's connection, which is woken when there is one.
+    /// The arrival for an open-loop connection, which is woken when there is one.
     pub(super) fn take_arrival(&self, load: usize, slot: usize, waker: &Waker) -> Option<Arrival> {
         self.state.with(|state| {
             let arrivals = state.loads.get_mut(load)?.arrivals.as_mut()?;
@@ -294,7 +299,7 @@ impl SharedRun {
         })
     }
 
-    /// Takes note of something in the window.
+    /// Records something if the window is open.
     pub(super) fn with_recorder(&self, load: usize, take: impl FnOnce(&mut Recorder)) {
         self.state.with(|state| {
             if let (LoopPhase::Measured, Some(it)) = (state.phase, state.loads.get_mut(load)) {
@@ -319,7 +324,7 @@ impl SharedRun {
         }
     }
 
-    /// Takes a result.
+    /// Records a result.
     pub(super) fn record_result(&self, load: usize, ended: &RequestResult) {
         if !ended.turn.is_counted {
             return;
@@ -365,16 +370,15 @@ impl SharedRun {
 }
 
 impl LoopLoad {
-    /// Notes what a connection has under way.
+    /// Records a connection's active request.
     pub(super) fn set_in_progress(&mut self, slot: usize, began: Option<Instant>) {
         if let Some(place) = self.in_progress_since.get_mut(slot) {
             *place = began;
         }
     }
 
-    /// What is under way at the end of the window was not answered in it: an open loop's arrivals have
-    /// waited at least until now, and a server that stopped to answer must not look as if it had not
-    /// been asked.
+    /// Records active requests at the end of the window: an open loop's arrivals have waited at
+    /// least until now, and a server that stopped responding must not look unused.
     pub(super) fn record_unfinished(&mut self, now: Instant) {
         for began in self.in_progress_since.iter().flatten() {
             let age = now.saturating_duration_since(*began);

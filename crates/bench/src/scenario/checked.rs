@@ -1,7 +1,11 @@
-//! From the file as it is written to the checked scenario.
+//! Validates the raw file and builds the checked scenario.
 //!
-//! `Scenario::parse` calls [`parse`]; each function here takes a part of `raw` and gives the checked
-//! value or the place of what is wrong. What must stay true: what leaves here needs no second look.
+//! `Scenario::parse` calls [`parse`]; each function here checks a part of `raw` and returns the
+//! value or the position of the error.
+//!
+//! # Invariants
+//!
+//! - Checked values need no further validation.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
@@ -24,7 +28,7 @@ use crate::target::{PATH_RULE, is_request_path};
 /// More would be a mistake: a sweep of hours, or more connections than ports.
 const MAX_POINTS: usize = 2000;
 const MAX_CONNECTIONS: u32 = 60_000;
-/// Requests a second; the distance between two is whole nanoseconds.
+/// Requests per second; the interval is whole nanoseconds.
 const MAX_RATE: f64 = 10_000_000.0;
 
 type Checked<T> = Result<T, LocatedError>;
@@ -38,7 +42,7 @@ pub(super) fn parse(text: &str, here: &Path) -> Checked<Scenario> {
     let deployments = deployments(&raw.deployments)?;
     let first = match &raw.first {
         Some(name) => deployment_name(name, &deployments)?,
-        // There is one: `deployments` refuses none.
+        // There is one: `deployments` rejects an empty list.
         None => deployments
             .first()
             .map(|one| one.name.clone())
@@ -72,7 +76,7 @@ pub(super) fn parse(text: &str, here: &Path) -> Checked<Scenario> {
     })
 }
 
-/// What holds for all loads of a scenario together.
+/// The settings shared by all loads of a scenario.
 struct Window {
     until: WindowEnd,
     warm_up: Option<Duration>,
@@ -129,7 +133,7 @@ fn mix(loads: &[Spanned<raw::Load>]) -> Checked<Loads> {
     Ok(Loads::Mix(checked))
 }
 
-/// The window of loads that are executed together: what several of them say must be the same.
+/// The window of loads that run together: settings in several of them must be equal.
 fn window<'a>(
     loads: impl IntoIterator<Item = &'a Spanned<raw::Load>>,
     whole: &Range<usize>,
@@ -346,7 +350,7 @@ fn ladder(range: &raw::Range) -> Result<Vec<u32>, String> {
                 if list.last() != Some(&rung) {
                     list.push(rung);
                 }
-                // At least the next number, or a factor next to 1 would never arrive.
+                // At least the next number, or a factor close to 1 would never reach the end.
                 next = (next * factor).max(next + 0.5);
             }
             Ok(list)
@@ -555,7 +559,7 @@ fn bound(
     }
 }
 
-/// The load of a goal that looks at one load of a mix.
+/// The load of a goal about one load of a mix.
 fn part_of_mix(raw: &Spanned<raw::Goal>, loads: &Loads) -> Checked<String> {
     let Some(name) = &raw.get_ref().load else {
         return error_at(
@@ -604,7 +608,7 @@ fn optional_text(raw: Option<&Text>, scope: PlaceholderScope) -> Checked<Option<
     raw.map(|one| text(one, scope)).transpose()
 }
 
-/// A text whose placeholders are all known.
+/// A text with known placeholders only.
 fn text(raw: &Text, scope: PlaceholderScope) -> Checked<String> {
     if raw.get_ref().contains('\0') {
         return error_at(raw.span(), "no NUL in a text");

@@ -1,6 +1,7 @@
-//! What is wrong with a scenario file, and where.
+//! Errors in a scenario file, with their positions.
 //!
-//! `check` finds a [`Wrong`] at a byte range; [`Wrong::into_scenario_error`] turns that into file, line and column.
+//! `checked` finds a [`LocatedError`] at a byte range; [`LocatedError::into_scenario_error`] adds
+//! file, line and column.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -13,29 +14,29 @@ pub enum ScenarioError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
-    /// Something in the file is wrong.
+    /// The file has an error.
     #[error("{path}:{line}:{column}: {message}", path = path.display())]
     Invalid {
-        /// The file, as it was named.
+        /// The file, as given.
         path: PathBuf,
         /// Counted from 1.
         line: usize,
         /// In characters, counted from 1.
         column: usize,
-        /// What is wrong, and what would be right.
+        /// The error, and the expected value.
         message: String,
     },
 }
 
-/// Something wrong at a place in the text.
+/// An error at a position in the text.
 #[derive(Debug)]
 pub(super) struct LocatedError {
-    /// Bytes of the text.
+    /// Byte range.
     pub(super) span: Range<usize>,
-    /// What is wrong.
+    /// The error.
     pub(super) message: String,
 }
 
@@ -46,7 +47,7 @@ impl LocatedError {
     }
 
     pub(super) fn into_scenario_error(self, text: &str, path: &Path) -> ScenarioError {
-        // Counted in bytes first: a span may end within a character of a broken text.
+        // Counted in bytes first: a span may end within a character of invalid text.
         let before = &text.as_bytes()[..self.span.start.min(text.len())];
         let line_start = before
             .iter()

@@ -1,28 +1,28 @@
-//! Placeholders: what `{{port}}`, `{{dir}}` and their kind stand for, and which names there are.
+//! Placeholders such as `{{port}}` and `{{dir}}`: their names and values.
 //!
-//! `check` asks [`unknown_placeholder`] about every text of a scenario, `deploy` fills texts in with [`PlaceholderValues`].
-//! Only a lower-case word between the braces counts, so that templates inside of `files` may use the
-//! same braces with spaces.
+//! `checked` validates every text of a scenario with [`unknown_placeholder`]; `deploy` fills texts
+//! in with [`PlaceholderValues`]. Only a lower-case word between the braces counts, so that
+//! templates inside `files` may use the same braces with spaces.
 
 use std::path::{Path, PathBuf};
 
-/// Those that stand for the same during a whole comparison.
+/// Constant during a whole comparison.
 const SHARED_NAMES: [&str; 4] = ["here", "root", "penstock", "cache"];
-/// Those that are new for each start.
+/// New for each start.
 const START_NAMES: [&str; 10] = [
     "dir", "port", "port2", "port3", "port4", "port5", "port6", "port7", "port8", "port9",
 ];
 
-/// Where a text stands, which decides what it may name.
+/// The scope of a text, which decides which names it may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PlaceholderScope {
-    /// Used before or beside any start.
+    /// Used outside of a start.
     Shared,
-    /// Used by a start: ports and a folder exist.
+    /// Used by a start: ports and a directory exist.
     Start,
 }
 
-/// The first placeholder of a text that is not known there.
+/// The first placeholder of a text that is unknown in the scope.
 pub(super) fn unknown_placeholder(text: &str, scope: PlaceholderScope) -> Option<&str> {
     split_placeholders(text).find_map(|piece| match piece {
         TextPiece::Name(name) if !is_known(name, scope) => Some(name),
@@ -35,32 +35,32 @@ fn is_known(name: &str, scope: PlaceholderScope) -> bool {
         || (scope == PlaceholderScope::Start && START_NAMES.contains(&name))
 }
 
-/// What the placeholders stand for.
+/// The values of the placeholders.
 #[derive(Debug, Clone)]
 pub struct PlaceholderValues {
-    /// `{{here}}`: the folder of the scenario file.
+    /// `{{here}}`: the directory of the scenario file.
     pub here: PathBuf,
     /// `{{root}}`: the root of the repository, else `here`.
     pub root: PathBuf,
-    /// `{{cache}}`: a folder that stays between runs.
+    /// `{{cache}}`: a directory that persists between runs.
     pub cache: PathBuf,
     /// `{{penstock}}`: the binary, a copy that no build changes.
     pub penstock: PathBuf,
-    /// Of one start.
+    /// The values of one start.
     pub start: Option<StartValues>,
 }
 
-/// What is new for each start.
+/// The values that are new for each start.
 #[derive(Debug, Clone)]
 pub struct StartValues {
-    /// `{{dir}}`: a new folder.
+    /// `{{dir}}`: a new directory.
     pub dir: PathBuf,
     /// `{{port}}`, `{{port2}}` to `{{port9}}`.
     pub ports: [u16; 9],
 }
 
 impl PlaceholderValues {
-    /// A text with every placeholder filled in; what has no value here stays as it is.
+    /// Fills in every placeholder; one without a value here stays.
     #[must_use]
     pub fn fill(&self, text: &str) -> String {
         let mut filled = String::with_capacity(text.len());
@@ -76,7 +76,7 @@ impl PlaceholderValues {
         filled
     }
 
-    /// A named file: placeholders filled in, relative to the scenario's folder.
+    /// A named file: placeholders filled in, relative to the scenario's directory.
     #[must_use]
     pub fn file(&self, name: &str) -> PathBuf {
         self.here.join(self.fill(name))
@@ -101,7 +101,7 @@ impl PlaceholderValues {
     }
 }
 
-/// The root for a scenario in `here`: the nearest folder above with a workspace, else `here`.
+/// The root for a scenario in `here`: the nearest parent directory with a workspace, else `here`.
 #[allow(
     clippy::disallowed_methods,
     reason = "looked for once, before any loop runs"
@@ -130,7 +130,7 @@ fn split_placeholders(mut rest: &str) -> impl Iterator<Item = TextPiece<'_>> {
             rest = behind;
             return Some(TextPiece::Name(name));
         }
-        // At least one character is text, also when braces begin here that enclose no name.
+        // At least one character is text, even if braces begin here that enclose no name.
         let first = rest.chars().next().map_or(1, char::len_utf8);
         let end = (first..=rest.len())
             .find(|index| rest.as_bytes()[*index..].starts_with(b"{{"))
@@ -141,7 +141,7 @@ fn split_placeholders(mut rest: &str) -> impl Iterator<Item = TextPiece<'_>> {
     })
 }
 
-/// The placeholder that a text begins with, and what is behind it.
+/// The placeholder at the start of a text, and the rest.
 fn leading_name(text: &str) -> Option<(&str, &str)> {
     let (name, behind) = text.strip_prefix("{{")?.split_once("}}")?;
     let is_word = name.starts_with(|one: char| one.is_ascii_lowercase())
@@ -174,7 +174,7 @@ mod tests {
             ("{{here}}/a {{root}} {{cache}}", "/here/a /root /cache"),
             ("{{port}}:{{port2}}:{{port9}}{{dir}}", "1:2:9/dir"),
             ("{{penstock}} serve", "/bin/penstock serve"),
-            // Not ours: spaces, capitals, nothing, no end.
+            // Not placeholders: spaces, capitals, empty, unclosed.
             (
                 "{{ here }} {{HERE}} {{}} {{here",
                 "{{ here }} {{HERE}} {{}} {{here",

@@ -1,7 +1,7 @@
-//! The scenario file as it is written: names and shapes of its keys, and nothing about their sense.
+//! The scenario file as written: names and types of its keys, without checks of their values.
 //!
-//! `check` reads it and makes the checked values. Unknown keys are refused here; spans are kept where
-//! `check` may find something wrong.
+//! `checked` reads it. Unknown keys are refused here; spans are kept where `checked` may find an
+//! error.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -120,8 +120,8 @@ pub(super) struct Goal {
     pub(super) to: Option<Text>,
 }
 
-/// A number, a list of numbers, or a range. Read by hand: an untagged enum would lose the places of
-/// what is wrong inside of it.
+/// A number, a list of numbers, or a range. Deserialised by hand: an untagged enum would lose the
+/// positions of errors inside it.
 #[derive(Debug)]
 pub(super) enum Connections {
     One(u32),

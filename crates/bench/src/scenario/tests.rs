@@ -1,4 +1,4 @@
-//! A whole scenario, and every mistake that one can have, with its place.
+//! A complete scenario, and every possible error with its position.
 
 use super::*;
 
@@ -133,7 +133,7 @@ fn reads_a_mix() {
     assert_eq!(scenario.loads.iter().count(), 2);
 }
 
-/// A mix has one point, which no goal needs to name.
+/// A mix has one point, so its goals need not name it.
 #[test]
 fn a_goal_of_a_mix_names_no_point() {
     let text = "title = 'x'\n[[loads]]\nname = 'hot'\nconnections = 50\nduration = '20s'\n\
@@ -185,8 +185,8 @@ fn connections_are_numbers_lists_and_ranges() {
     }
 }
 
-/// Each row makes one mistake in the whole scenario: what is replaced, by what, where the error is, and
-/// a part of what it says.
+/// Each row makes one error in the complete scenario: the replaced text, the replacement, the
+/// position of the error, and a part of its message.
 #[test]
 fn every_mistake_is_named_with_its_place() {
     let second = "name = \"b\"\n";

@@ -1,14 +1,15 @@
-//! Durations, sizes and rates as people write them: `200ms`, `600MB`, `100MB/s`.
+//! Parses durations, sizes and rates such as `200ms`, `600MB`, `100MB/s`, for the scenario and the
+//! command line.
 //!
-//! The scenario's and the command line's values. A number without a unit is refused, except a size in
-//! bytes; decimal and binary units are both known and differ (`MB` is 1000 kB, `MiB` 1024 KiB).
+//! A number without a unit is refused, except a size in bytes. Decimal and binary units differ
+//! (`MB` is 1000 kB, `MiB` 1024 KiB).
 
 use std::time::Duration;
 
-/// Longer is a mistake, and sums of such durations stay far from what a clock can count.
+/// More is a mistake, and sums of such durations stay far from a clock's limits.
 const MAX_DURATION: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-/// A duration such as `4s`, `1.5s`, `200ms`, `2m`; `None` when it is none, or more than a year.
+/// Parses a duration such as `4s`, `1.5s`, `200ms`, `2m`; `None` if invalid, or more than a year.
 #[must_use]
 pub fn parse_duration(text: &str) -> Option<Duration> {
     let (number, unit) = split_number_and_unit(text)?;
@@ -25,7 +26,7 @@ pub fn parse_duration(text: &str) -> Option<Duration> {
     duration.filter(|duration| *duration <= MAX_DURATION)
 }
 
-/// A size in bytes such as `600MB`, `512KiB`, `2GiB`, `4096`; `None` when it is none.
+/// Parses a size in bytes such as `600MB`, `512KiB`, `2GiB`, `4096`; `None` if invalid.
 #[must_use]
 pub fn parse_size(text: &str) -> Option<u64> {
     let (number, unit) = split_number_and_unit(text)?;
@@ -53,13 +54,13 @@ pub fn parse_size(text: &str) -> Option<u64> {
         .then_some(bytes as u64)
 }
 
-/// A rate in bytes a second such as `100MB/s`; `None` when it is none.
+/// Parses a rate in bytes per second such as `100MB/s`; `None` if invalid.
 #[must_use]
 pub fn parse_rate(text: &str) -> Option<u64> {
     parse_size(text.strip_suffix("/s")?)
 }
 
-/// The number and the unit behind it; signs, exponents and names of numbers are not accepted.
+/// Splits the number from its unit; signs, exponents and names of numbers are not accepted.
 fn split_number_and_unit(text: &str) -> Option<(f64, &str)> {
     let end = text
         .find(|one: char| !one.is_ascii_digit() && one != '.')

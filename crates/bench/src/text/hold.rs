@@ -1,6 +1,4 @@
-//! Held streams as text: the live line while they are opened and held, and the report.
-//!
-//! `hold` shows the one, `text` the other. Pure.
+//! Held streams as text: the live line for `hold`, and the report for `text`. Pure.
 
 use super::{breakdown, heading, labelled_line, targets, units};
 use crate::hold::{HoldPhase, HoldProgress};
@@ -9,8 +7,8 @@ use crate::report::{
 };
 use units::{format_figure, format_ms, format_size, group_thousands, pluralize, sanitize, to_f64};
 
-/// One line about streams that are opened or held: how many, lost, heard, latency, the probe. At most 110
-/// columns, without a line break; what matters most stands first.
+/// One line about streams that are opened or held: count, lost, receipts, latency, the probe. At
+/// most 110 columns, without a line break, most important first.
 #[must_use]
 pub(crate) fn progress_line(now: &HoldProgress) -> String {
     let counts = &now.counts;
@@ -42,7 +40,7 @@ pub(crate) fn progress_line(now: &HoldProgress) -> String {
     line
 }
 
-/// Streams opened, held and lost, and what came of them.
+/// Streams opened, held and lost, and their results.
 #[must_use]
 pub(crate) fn hold_text(taken: &MeasurementContext, hold: &HoldResult) -> String {
     let mut text = heading(taken);

@@ -1,16 +1,15 @@
-//! What a reader must know before believing a report: it was ended early, or the generator limited
-//! it.
+//! The warnings of a report: it was ended early, or the generator limited it. Pure.
 //!
-//! Every output (`text`, `html`, single drawings) shows these where they cannot be missed. Pure.
+//! Every output (`text`, `html`, single drawings) shows these prominently.
 
 use crate::report::{Figures, Point, Report, ReportResult};
 use crate::text::{tables, units};
 
-/// Said of a report that was ended early.
+/// The note on a report that was ended early.
 pub(crate) const INTERRUPTED_NOTE: &str =
     "INTERRUPTED: it was ended early; the figures are of what was measured until then.";
 
-/// What a drawing that stands alone must say of its report, a line each; nothing of a good one.
+/// The warnings that a single drawing must show, one per line; empty for a good report.
 pub(crate) fn drawing_notes(report: &Report) -> Vec<String> {
     let mut marks = Vec::new();
     if report.taken.interrupted {
@@ -26,7 +25,7 @@ pub(crate) fn drawing_notes(report: &Report) -> Vec<String> {
     marks
 }
 
-/// What a run that holds streams has noted.
+/// The notes of a run that held streams.
 pub(crate) fn hold_notes(report: &Report) -> Vec<String> {
     match &report.result {
         ReportResult::Hold(hold) => hold
@@ -38,7 +37,8 @@ pub(crate) fn hold_notes(report: &Report) -> Vec<String> {
     }
 }
 
-/// Why a load is not clean though nothing failed: what was not sent, not answered, or sent again.
+/// Why a load is not clean though nothing failed: requests that were not sent, not answered, or
+/// sent again.
 pub(crate) fn unclean_reasons(load: &Figures) -> Vec<String> {
     let mut reasons = Vec::new();
     if load.skipped() > 0 {
@@ -58,8 +58,8 @@ pub(crate) fn unclean_reasons(load: &Figures) -> Vec<String> {
     reasons
 }
 
-/// Why a run is not clean, a reason each; nothing of a clean one. The last word of `bench` when it exits
-/// with 1.
+/// Why a run is not clean, one text per reason; empty for a clean one. Printed last by `bench` when
+/// it exits with 1.
 pub(crate) fn failure_reasons(load: &Figures) -> Vec<String> {
     if load.is_clean() {
         return Vec::new();
@@ -91,7 +91,7 @@ pub(crate) fn failure_reasons(load: &Figures) -> Vec<String> {
     all.map(|reason| format!("{name}{reason}")).collect()
 }
 
-/// The generator's own limits in a report, as one sentence; `None` when it never was the limit.
+/// The generator's own limits in a report, as one sentence; `None` if it never was the limit.
 pub(crate) fn bottleneck_note(report: &Report) -> Option<String> {
     let found = limited_points(report);
     let (place, reason) = found.first()?;
@@ -110,7 +110,7 @@ pub(crate) fn bottleneck_note(report: &Report) -> Option<String> {
     Some(units::sanitize(&text))
 }
 
-/// Where the generator was the limit, and why.
+/// The points where the generator was the limit, and why.
 fn limited_points(report: &Report) -> Vec<(String, &str)> {
     match &report.result {
         ReportResult::Run(run) => reason("", &run.figures).into_iter().collect(),
@@ -136,7 +136,7 @@ fn limited_points(report: &Report) -> Vec<(String, &str)> {
                 .flat_map(|(place, point)| of_point(place, point))
                 .collect()
         }
-        // It notes its own limits.
+        // It has notes of its own.
         ReportResult::Hold(_) => Vec::new(),
     }
 }

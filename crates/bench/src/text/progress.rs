@@ -1,11 +1,11 @@
-//! The live line: how far a load is, how fast, and how long it will take. Pure; `window` shows it.
+//! The live line: the progress of a load, its rate, and the time left. Pure; `window` shows it.
 
 use std::time::Duration;
 
 use crate::load::{LoadProgress, WindowEnd};
 use crate::text::units;
 
-/// One line about a load in progress: how far it is, requests a second since `before`, errors, time
+/// One line about a load in progress: progress, requests per second since `before`, errors, time
 /// left. At most 70 columns, without a line break.
 #[must_use]
 pub fn progress_line(
@@ -41,7 +41,8 @@ fn percentage(part: u64, all: u64) -> f64 {
     units::to_f64(part) / units::to_f64(all.max(1))
 }
 
-/// Requests a second since the look before; over all when that was in another phase or just now.
+/// Requests per second since the previous reading; overall if that was in another phase or just
+/// now.
 fn recent_rate(now: &LoadProgress, before: &LoadProgress) -> f64 {
     let is_later = before.is_measured && before.elapsed < now.elapsed;
     let (since, requests) = match is_later && before.requests <= now.requests {
@@ -54,14 +55,14 @@ fn recent_rate(now: &LoadProgress, before: &LoadProgress) -> f64 {
     }
 }
 
-/// As long as the rest takes at the mean speed so far; unknown before the first response.
+/// The time for the rest at the mean rate so far; unknown before the first response.
 fn time_left_by_count(now: &LoadProgress, all: u64) -> Option<Duration> {
     let left = units::to_f64(all.saturating_sub(now.requests));
     let seconds = now.elapsed.as_secs_f64() * left / units::to_f64(now.requests);
     (now.requests > 0).then(|| Duration::try_from_secs_f64(seconds).ok())?
 }
 
-/// A time as people say it.
+/// Formats a time for people.
 pub(super) fn format_seconds(left: Duration) -> String {
     let seconds = left.as_secs_f64().ceil();
     match left.as_secs() {

@@ -1,11 +1,10 @@
-//! A table: columns with titles, rows of text. Aligned here for a terminal, and marked up by
-//! `html`.
+//! A table: titled columns and rows of text. Aligned here for a terminal, and marked up by `html`.
 
 /// Rows under titled columns.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Table {
     pub(crate) columns: Vec<Column>,
-    /// As many cells as there are columns.
+    /// One cell per column.
     pub(crate) rows: Vec<Vec<String>>,
 }
 
@@ -16,12 +15,12 @@ pub(crate) struct Column {
     pub(crate) kind: ColumnKind,
 }
 
-/// What a column holds, which says where its cells stand.
+/// The content of a column, which decides the alignment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ColumnKind {
-    /// Stands left.
+    /// Aligned left.
     Text,
-    /// Stands right.
+    /// Aligned right.
     Number,
 }
 
@@ -38,7 +37,7 @@ impl Table {
         }
     }
 
-    /// Takes out columns that say nothing in any row (empty or a dash).
+    /// Removes columns without a value in any row (empty or a dash).
     pub(crate) fn without_empty_columns(mut self) -> Self {
         for index in (0..self.columns.len()).rev() {
             let cells = self.rows.iter().filter_map(|row| row.get(index));
@@ -54,8 +53,7 @@ impl Table {
         self
     }
 
-    /// The table for a terminal: indented by two, columns two apart, no blanks at the end of a
-    /// line.
+    /// The table for a terminal: indented by two, columns two apart, no trailing blanks.
     pub(crate) fn text(&self) -> String {
         let width = |index: usize| {
             let cells = self.rows.iter().filter_map(|row| row.get(index));

@@ -1,4 +1,4 @@
-//! The tables of sweeps and comparisons: which figures stand in them. Shown by `text` and `html`.
+//! The tables of sweeps and comparisons and their figures, for `text` and `html`.
 
 use crate::report::{
     Compare, Deployment, Figures, Point, RoundSpread, ServerCost, Sweep, saturating_sum,
@@ -9,12 +9,12 @@ use crate::text::units::{
     format_figure, format_ms, group_thousands, sanitize, to_f64, to_mebibytes,
 };
 
-/// A line a point and load.
+/// One row per point and load.
 pub(crate) fn sweep_table(sweep: &Sweep) -> Table {
     points_table(&sweep.points)
 }
 
-/// A line a point and load; what is nowhere known is left out.
+/// One row per point and load, without unknown columns.
 pub(crate) fn points_table(points: &[Point]) -> Table {
     let mut table = Table::new(&[
         ("connections", ColumnKind::Number),
@@ -66,7 +66,7 @@ fn point_row(load: &Figures, server: Option<&ServerCost>) -> Vec<String> {
     ]
 }
 
-/// The ranking, best first. A number in brackets refers to a doubt of [`doubts`].
+/// The ranking, best first. A number in brackets refers to one of [`ranked_doubts`].
 pub(crate) fn ranking_table(compare: &Compare) -> Table {
     let mut table = Table::new(&[
         ("#", ColumnKind::Number),
@@ -122,8 +122,8 @@ pub(crate) fn ranking_table(compare: &Compare) -> Table {
     table.without_empty_columns()
 }
 
-/// For deployments that several loads were put on at once: the medians of each load, which the
-/// ranking adds up. Without rows when there is only one load.
+/// For deployments with several loads at once: the medians of each load, which the ranking sums.
+/// Empty with only one load.
 pub(crate) fn loads_table(compare: &Compare) -> Table {
     let mut table = Table::new(&[
         ("deployment", ColumnKind::Text),
@@ -173,7 +173,7 @@ pub(crate) fn loads_table(compare: &Compare) -> Table {
     table.without_empty_columns()
 }
 
-/// What the server read from disks while that load was on, in MiB/s; the loads of a mix share it.
+/// The server's disk reads during that load, in MiB/s; the loads of a mix share them.
 fn disk_read(deployment: &Deployment, load: &str) -> Option<f64> {
     let points = deployment.rounds.iter().flatten();
     let rates = points.filter_map(|point| {
@@ -184,7 +184,7 @@ fn disk_read(deployment: &Deployment, load: &str) -> Option<f64> {
     RoundSpread::of(rates).map(|spread| spread.median)
 }
 
-/// The loads' names when there are several, in their order.
+/// The names of several loads, in order.
 pub(crate) fn load_names(compare: &Compare) -> Vec<&str> {
     let rounds = compare
         .deployments
@@ -205,7 +205,7 @@ pub(crate) fn ranked_deployments(compare: &Compare) -> impl Iterator<Item = &Dep
     compare.ranking.iter().filter_map(by_name)
 }
 
-/// Why figures are in doubt: the deployment and its reasons, in the order of the ranking.
+/// Why figures are uncertain: the deployment and its reasons, in the order of the ranking.
 pub(crate) fn ranked_doubts(compare: &Compare) -> Vec<(&str, String)> {
     let mut doubts = Vec::new();
     for deployment in ranked_deployments(compare) {
@@ -232,7 +232,7 @@ pub(crate) fn ranked_doubts(compare: &Compare) -> Vec<(&str, String)> {
 /// A sweep of many points may have a doubt for each.
 const MAX_DOUBTS_SHOWN: usize = 3;
 
-/// The goals and what became of them.
+/// The goals and their results.
 pub(crate) fn goals_table(compare: &Compare) -> Table {
     let mut table = Table::new(&[
         ("goal", ColumnKind::Text),

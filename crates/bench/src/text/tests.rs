@@ -1,4 +1,4 @@
-//! What reports look like as text: the lines that people look for.
+//! The lines of reports as text.
 
 use super::*;
 use crate::report::testing;

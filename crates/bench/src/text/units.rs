@@ -1,9 +1,9 @@
-//! Numbers, sizes and moments as people read them, and strangers' text made harmless.
+//! Formats numbers, sizes and times for people, and sanitises external text. Pure.
 //!
-//! Used by everything that shows a report, so that a figure looks the same on the terminal, in a
-//! chart and in a table. Pure.
+//! Used by every output, so that a figure looks the same on the terminal, in a chart and in a
+//! table.
 
-/// A count as a number; counts and microseconds are far below 2^52.
+/// Converts a count; counts and microseconds are far below 2^52.
 pub(crate) fn to_f64(count: u64) -> f64 {
     count as f64
 }
@@ -13,12 +13,12 @@ pub(crate) fn format_ms(us: f64) -> String {
     format!("{:.3}", us / 1000.0)
 }
 
-/// A count with its thousands apart.
+/// A count with thousands separators.
 pub(crate) fn group_thousands(count: u64) -> String {
     insert_commas(&count.to_string())
 }
 
-/// A measured figure with as many digits as are worth reading.
+/// A measured figure with a useful number of digits.
 pub(crate) fn format_figure(value: f64) -> String {
     let size = value.abs();
     if !value.is_finite() {
@@ -33,7 +33,7 @@ pub(crate) fn format_figure(value: f64) -> String {
     insert_commas(&format!("{value:.digits$}"))
 }
 
-/// The mark of an axis: like [`figure`], without zeros that say nothing.
+/// The label of a tick: like [`format_figure`], without trailing zeros.
 pub(crate) fn format_tick(value: f64) -> String {
     if value == 0.0 {
         return "0".to_owned();
@@ -63,7 +63,7 @@ pub(crate) fn format_percent(change: f64) -> String {
     format!("{change:+.1} %")
 }
 
-/// A moment, from seconds since the epoch.
+/// A UTC time, from seconds since the epoch.
 pub(crate) fn format_time(seconds: u64) -> String {
     let (days, of_day) = (seconds / 86_400, seconds % 86_400);
     let (year, month, day) = civil_date(days);
@@ -71,7 +71,7 @@ pub(crate) fn format_time(seconds: u64) -> String {
     format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
 }
 
-/// One word for one and another for all else: `pluralize(2, "error", "errors")` is `2 errors`.
+/// Singular or plural: `pluralize(2, "error", "errors")` is `2 errors`.
 pub(crate) fn pluralize(count: u64, one: &str, many: &str) -> String {
     format!(
         "{} {}",
@@ -80,7 +80,7 @@ pub(crate) fn pluralize(count: u64, one: &str, many: &str) -> String {
     )
 }
 
-/// Text of strangers without what a terminal would obey; line breaks stay.
+/// Removes control characters from external text, except line breaks.
 pub(crate) fn sanitize(text: &str) -> String {
     let harmless = |char: char| match char {
         '\n' => '\n',
@@ -94,7 +94,7 @@ pub(crate) fn sanitize(text: &str) -> String {
         .collect()
 }
 
-/// A comma before each third digit of the whole part.
+/// Inserts a comma before each third digit of the integer part.
 fn insert_commas(digits: &str) -> String {
     let (sign, digits) = match digits.strip_prefix('-') {
         Some(rest) => ("-", rest),
@@ -116,8 +116,8 @@ fn civil_date(days: u64) -> (u64, u64, u64) {
     let is_leap = |year: u64| {
         (year.is_multiple_of(4) && !year.is_multiple_of(100)) || year.is_multiple_of(400)
     };
-    // 400 years are always 146,097 days: with these taken out the loop is short whatever a file
-    // says.
+    // 400 years are always 146,097 days: with these removed the loop is short whatever a file
+    // contains.
     let (mut year, mut left) = (1970 + days / 146_097 * 400, days % 146_097);
     loop {
         let length = 365 + u64::from(is_leap(year));

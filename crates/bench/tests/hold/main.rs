@@ -1,8 +1,9 @@
-//! `bench hold` against real sockets: what it opens, hears, loses, measures and costs, in real processes.
+//! `bench hold` against real sockets in real processes: streams opened and lost, receipts, and
+//! costs.
 //!
-//! Without the usual harness, since an agent is a copy of the program that runs, here of this one: `main`
-//! is the agents' verb, a stand-in for a bench that gets killed, or the list of tests. `server` is the
-//! server of streams. Waits end with their condition or fail at their deadline.
+//! Without the usual harness, since an agent is a copy of the running program, here of this one:
+//! `main` is the agents' verb, a stand-in for a bench that gets killed, or the list of tests.
+//! `server` serves the streams. Waits end with their condition or fail at their deadline.
 
 #![allow(
     clippy::disallowed_methods,
@@ -105,7 +106,7 @@ fn holds_streams_of_every_framing_from_many_addresses() {
         &["/chunked", "/until-close", "/pieces"],
         &[150, 150],
     );
-    // As many ports as streams, so that every one of them is used.
+    // As many ports as streams, so that every one is used.
     let source = |last: u8, first: u16| {
         (
             std::net::IpAddr::from([127, 64, 9, last]),
@@ -245,7 +246,7 @@ fn streams_are_opened_again_and_some_never_read() {
     assert!(counts.renewed > 20, "{counts:?}");
     assert_eq!(counts.begun, 40 + counts.renewed);
     assert!(counts.open <= 40 && counts.open_max <= 40, "{counts:?}");
-    // Those that were opened again are told apart.
+    // Reopened streams are counted separately.
     assert!(counts.opened > 50, "{counts:?}");
     assert!(
         (counts.open_max..=40).contains(&hold.opened_first()),
@@ -256,7 +257,7 @@ fn streams_are_opened_again_and_some_never_read() {
 fn a_stream_costs_little_memory() {
     let server = Server::start(Duration::from_millis(200));
     let streams = 5000;
-    // What an agent takes by itself, table and all, is not the streams'.
+    // The agent's own memory, including the table, does not count for the streams.
     let alone = run(&plan(&server, &["/chunked"], &[1]));
     let mut plan = plan(&server, &["/chunked", "/pieces"], &[streams]);
     plan.rate = 5000.0;
@@ -412,7 +413,7 @@ fn asking(server: &Server, path: &str) -> ProbeSpec {
     }
 }
 
-/// A port where nobody listens.
+/// A port without a listener.
 fn nobody() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0")
         .unwrap()

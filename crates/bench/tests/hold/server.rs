@@ -1,8 +1,8 @@
-//! A server of streams for the tests: it accepts, answers as the path says, keeps what is to be kept, and
-//! sends all of it a comment every now and then and whatever is published.
+//! A server of streams for the tests: responds by path, keeps streams open, and sends all of them
+//! heartbeat comments and published messages.
 //!
-//! One thread accepts and answers, one beats, and one serves each connection that is no stream. Dropped, it
-//! accepts no more and all its connections are closed.
+//! One thread accepts and responds, one sends heartbeats, and one serves each connection that is no
+//! stream. On drop it stops accepting and closes all connections.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Streams on a port of its own.
+/// A server of streams on its own port.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     shared: Arc<Shared>,
@@ -22,7 +22,7 @@ pub(crate) struct Server {
 struct Shared {
     is_over: AtomicBool,
     streams: Mutex<Vec<Kept>>,
-    /// Neither heard of nor closed.
+    /// Connections that are kept open and never served.
     others: Mutex<Vec<TcpStream>>,
     published: AtomicUsize,
     mischief: bool,
@@ -34,13 +34,13 @@ struct Kept {
 }
 
 impl Server {
-    /// One that does what it should.
+    /// A correct server.
     pub(crate) fn start(beat: Duration) -> Self {
         Self::with(beat, false)
     }
 
-    /// One that does not publish as it should: its first stream never gets the second message, its second
-    /// one gets the third twice.
+    /// A server that publishes incorrectly: its first stream never gets the second message, its
+    /// second one gets the third twice.
     pub(crate) fn mischievous(beat: Duration) -> Self {
         Self::with(beat, true)
     }
@@ -65,7 +65,7 @@ impl Server {
         }
     }
 
-    /// Streams that are kept now.
+    /// The number of open streams.
     pub(crate) fn streams(&self) -> usize {
         self.shared.streams.lock().unwrap().len()
     }
@@ -78,7 +78,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.shared.is_over.store(true, Ordering::SeqCst);
-        // Wakes the thread that accepts.
+        // Wakes the accepting thread.
         let _ = TcpStream::connect(self.address);
         self.shared.streams.lock().unwrap().clear();
         for other in self.shared.others.lock().unwrap().drain(..) {
@@ -97,7 +97,7 @@ impl Shared {
             if self.is_over.load(Ordering::SeqCst) {
                 return;
             }
-            // A client that gave up meanwhile is none of the server's business.
+            // The client may have given up meanwhile.
             let _ = self.answer(socket);
         }
     }
@@ -149,7 +149,7 @@ impl Shared {
 
     fn keep(&self, mut socket: TcpStream, head: &str, is_chunked: bool) -> io::Result<()> {
         socket.write_all(head.as_bytes())?;
-        // Who does not read must not stop the others.
+        // A client that does not read must not block the others.
         socket.set_nonblocking(true)?;
         self.streams
             .lock()
@@ -158,7 +158,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Requests on a connection that is no stream.
+    /// Serves requests on a connection that is no stream.
     fn serve(&self, mut socket: TcpStream, mut pending: Vec<u8>, first: String) {
         let mut next = Some(first);
         while let Some(head) = next {
@@ -208,21 +208,21 @@ impl Shared {
 }
 
 impl Kept {
-    /// Tells whether the stream is still there.
+    /// Sends to the stream; returns whether it is still open.
     fn send(&mut self, content: &str) -> bool {
         let chunk = match self.is_chunked {
             true => format!("{:x}\r\n{content}\r\n", content.len()),
             false => content.to_owned(),
         };
         match self.socket.write(chunk.as_bytes()) {
-            // What is not taken whole would break what follows.
+            // A partial chunk would break what follows.
             Ok(count) => count == chunk.len(),
             Err(error) => error.kind() == io::ErrorKind::WouldBlock,
         }
     }
 }
 
-/// The next head, when the client goes on.
+/// The next head, if the client continues.
 fn head_or_end(socket: &mut TcpStream, pending: &mut Vec<u8>) -> Option<String> {
     head(socket, pending).ok().flatten()
 }

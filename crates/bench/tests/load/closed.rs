@@ -1,4 +1,4 @@
-//! Closed loops: exact counts and bytes, every framing, several shapes and addresses, the window.
+//! Closed loops: exact counts and bytes, every framing, several requests and addresses, the window.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -251,7 +251,7 @@ impl<F: FnMut()> Observer for AtBegin<F> {
     }
 }
 
-/// Answers after 50 ms, and counts who waits for that.
+/// Responds after 50 ms, and counts the waiting requests.
 fn slow() -> (Server, Arc<AtomicU64>) {
     let waiting = Arc::new(AtomicU64::new(0));
     let shared = Arc::clone(&waiting);
@@ -282,7 +282,7 @@ fn a_limited_window_begins_when_nothing_is_under_way() {
 fn what_ends_within_a_window_of_time_counts_whenever_it_began() {
     let window = Arc::new(AtomicU64::new(0));
     let begun = Arc::clone(&window);
-    // The first answer comes in the window, a second one never.
+    // The first response comes in the window, a second one never.
     let server = Server::start(move |connection| {
         if connection.request().is_some() {
             while begun.load(Ordering::Acquire) == 0 {

@@ -1,4 +1,4 @@
-//! Servers that misbehave: each mistake is counted under its own name, and the run goes on.
+//! Misbehaving servers: each fault is counted under its own name, and the run continues.
 
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use penstock_bench::report::Errors;
 use crate::server::{HELLO, Server, nowhere, refusing};
 use crate::{Told, load, plan, run, run_requests};
 
-/// Every second connection misbehaves in its second request; all others answer.
+/// Every second connection misbehaves in its second request; all others respond.
 fn half_bad(bad: impl Fn(&mut crate::server::Connection) + Send + Sync + 'static) -> Server {
     Server::start(move |connection| {
         if connection.number % 2 == 1 {
@@ -18,7 +18,7 @@ fn half_bad(bad: impl Fn(&mut crate::server::Connection) + Send + Sync + 'static
             bad(connection);
             return;
         }
-        // Two good answers, then the connection ends in the open.
+        // Two good responses, then the connection closes with an announcement.
         connection.request();
         connection.send("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
     })
@@ -76,7 +76,7 @@ fn each_mistake_has_its_own_name_and_the_run_goes_on() {
 #[test]
 fn a_reset_is_told_from_a_close() {
     let server = Server::start(|connection| {
-        // Closed with a request unread, which the kernel answers with a reset.
+        // Closed with an unread request, to which the kernel responds with a reset.
         connection.wait_for_bytes();
     });
     let figures = run_requests(load(server.address.clone(), 1), 10);
@@ -88,7 +88,7 @@ fn bytes_that_follow_a_response_later_are_its_overhang() {
     let server = Server::start(|connection| {
         while connection.request().is_some() {
             connection.send(HELLO);
-            // Comes with the next request's response, or before it.
+            // Arrives with the next request's response, or before it.
             if connection.request().is_some() {
                 connection.send("overhang");
                 connection.send(HELLO);
@@ -110,7 +110,7 @@ fn refused_connections_are_counted_without_a_storm() {
         let figures = run_requests(load(address.clone(), 4), 20);
         assert_eq!(figures.errors.connect, 20, "{name}");
         assert_eq!((figures.requests, figures.bytes), (0, 0), "{name}");
-        // Pauses of 1, 2, 4, 8 ms come between five tries of each connection.
+        // Delays of 1, 2, 4, 8 ms come between five attempts of each connection.
         assert!(start.elapsed() >= Duration::from_millis(15), "{name}");
 
         let window = WindowEnd::Elapsed(Duration::from_millis(500));
@@ -197,7 +197,7 @@ fn a_connection_closed_while_idle_is_opened_again_and_is_no_error() {
     assert_eq!((figures.errors.total(), figures.retried), (0, 3));
 }
 
-/// Answers that many requests, then takes all and says nothing.
+/// Responds to that many requests, then reads everything and sends nothing.
 fn falls_silent(after: u64) -> Server {
     let count = AtomicU64::new(0);
     Server::start(move |connection| {
@@ -224,7 +224,7 @@ fn requests_that_a_server_never_answered_show_at_the_end() {
         assert_eq!(figures.unfinished, 3, "{name}");
         assert!(figures.oldest_unfinished > 1_000_000, "{name}: {figures:?}");
         assert!(!figures.is_clean(), "{name}");
-        // An open loop's have waited that long, whoever asks for its percentiles.
+        // An open loop's requests have waited that long.
         let shows = figures.total.max > 1_000_000;
         assert_eq!(shows, pace != ArrivalModel::ClosedLoop, "{name}");
     }
@@ -236,7 +236,7 @@ fn a_limited_window_ends_when_nothing_is_answered_any_more() {
     let mut load = load(server.address.clone(), 1);
     load.timeout = Duration::from_millis(100);
     let begun = Instant::now();
-    // Each after the fifth would wait for its time-out: 100 s.
+    // Each after the fifth would wait for its timeout: 100 s.
     let figures = run_requests(load, 1_000);
     assert!(begun.elapsed() < Duration::from_secs(20));
     assert!(figures.requests == 5, "{figures:?}");

@@ -1,8 +1,8 @@
-//! The load engine against real sockets: what it counts, when it sends, and what it makes of servers
-//! that misbehave.
+//! The load engine against real sockets: its counts, its timing, and its handling of misbehaving
+//! servers.
 //!
-//! `server` is a scriptable server on threads of its own; each test gives it a script and looks at the
-//! figures. Nothing outside of this directory is needed, nothing waits without a bound.
+//! `server` is a scriptable server on its own threads; each test passes it a script and checks the
+//! figures. The tests need nothing outside this directory, and every wait is bounded.
 
 #![allow(
     clippy::unwrap_used,
@@ -25,7 +25,7 @@ use penstock_bench::load::{
 };
 use penstock_bench::report::Figures;
 
-/// A load of `GET /` over that many connections, as fast as the answers come.
+/// A load of `GET /` over that many connections, as fast as responses arrive.
 fn load(address: Address, connections: u32) -> Load {
     Load {
         name: String::new(),
@@ -59,7 +59,7 @@ fn plan(load: Load, until: WindowEnd) -> LoadPlan {
     }
 }
 
-/// Is told of progress.
+/// Receives progress.
 struct Told<F>(F);
 
 impl<F: FnMut(LoadProgress)> Observer for Told<F> {

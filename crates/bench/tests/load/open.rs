@@ -21,7 +21,7 @@ fn run_for(load: Load, milliseconds: u64) -> Figures {
     ))
 }
 
-/// Answers at once, but for the first 200 ms of each 2 s.
+/// Responds at once, except for the first 200 ms of each 2 s.
 fn stalling() -> Server {
     let start = Arc::new(Instant::now());
     Server::start(move |connection| {
@@ -60,7 +60,7 @@ fn holds_its_rate() {
             figures.seconds
         );
         assert_eq!(figures.rate, Some(rate), "{name}");
-        // Some may be under way at the end.
+        // Some may be in progress at the end.
         let seen = figures.requests + schedule.skipped + figures.unfinished;
         assert_eq!(schedule.due, seen, "{name}: {schedule:?}");
         assert!(figures.unfinished <= u64::from(connections), "{name}");
@@ -100,7 +100,7 @@ fn a_stall_shows_in_full_though_few_connections_are_left_to_see_it() {
     );
     let all = figures.requests + schedule.skipped + figures.unfinished;
     assert_eq!((figures.total.count, schedule.due), (all, all));
-    // At most one for each connection was under way at the end.
+    // At most one per connection was in progress at the end.
     let sent = server.requests() - figures.requests;
     assert!(sent <= 2, "what was skipped is not sent later: {sent}");
 }

@@ -1,7 +1,7 @@
-//! A server that follows a script: one thread a connection, blocking, with a deadline on every read.
+//! A scripted server: one thread per connection, blocking, with a deadline on every read.
 //!
-//! The script gets the connection and its number and does what it likes; [`Server::answering`] is the
-//! one that answers every request with the same bytes. Dropped, it accepts no more.
+//! The script gets the connection and its number; [`Server::answering`] answers every request with
+//! the same bytes. On drop it stops accepting.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -13,16 +13,16 @@ use std::time::{Duration, Instant};
 
 use penstock_bench::load::Address;
 
-/// The usual answer.
+/// The usual response.
 pub(crate) const HELLO: &str = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
 
-/// A server on a port or a path of its own.
+/// A server on its own port or path.
 pub(crate) struct Server {
     pub(crate) address: Address,
     shared: Arc<Shared>,
 }
 
-/// What the connections' threads count.
+/// Counters of the connections' threads.
 #[derive(Default)]
 pub(crate) struct Shared {
     requests: AtomicU64,
@@ -136,7 +136,7 @@ impl Drop for Server {
 }
 
 impl Connection {
-    /// The next request line, its version left out; `None` when the client closed or is silent.
+    /// The next request line, without its version; `None` if the client closed or is silent.
     pub(crate) fn request(&mut self) -> Option<String> {
         loop {
             if let Some(end) = find(&self.pending, b"\r\n\r\n") {
@@ -162,7 +162,7 @@ impl Connection {
         }
     }
 
-    /// Takes exactly `count` bytes of a request's body.
+    /// Reads exactly `count` bytes of a request body.
     pub(crate) fn body(&mut self, count: usize) {
         while self.pending.len() < count {
             let mut buffer = [0; 65536];
@@ -178,7 +178,7 @@ impl Connection {
         self.pending.drain(..count);
     }
 
-    /// Sends text; a client that left does not care.
+    /// Sends text; ignores a client that disconnected.
     pub(crate) fn send(&mut self, text: &str) {
         let _ = match &mut self.socket {
             Socket::Tcp(socket) => socket.write_all(text.as_bytes()),
@@ -186,7 +186,7 @@ impl Connection {
         };
     }
 
-    /// Waits until a request is there and leaves it unread: the close that follows is a reset.
+    /// Waits for a request and leaves it unread: the close that follows is a reset.
     pub(crate) fn wait_for_bytes(&mut self) {
         if let Socket::Tcp(socket) = &self.socket {
             let _ = socket.peek(&mut [0]);
@@ -194,7 +194,7 @@ impl Connection {
     }
 }
 
-/// The server takes its time, which is what its clients are to see.
+/// Simulates a slow server.
 pub(crate) fn take(time: Duration) {
     let until = Instant::now() + time;
     while let Some(left) = until.checked_duration_since(Instant::now()) {
@@ -202,14 +202,14 @@ pub(crate) fn take(time: Duration) {
     }
 }
 
-/// An address that refuses: it was bound and is not any more.
+/// An address that refuses: it was bound before.
 pub(crate) fn refusing() -> Address {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address: SocketAddr = listener.local_addr().unwrap();
     Address::Tcp(address)
 }
 
-/// A Unix path where nobody listens.
+/// A Unix path without a listener.
 pub(crate) fn nowhere() -> Address {
     Address::Unix(PathBuf::from("/nonexistent/penstock.sock"))
 }

@@ -1,7 +1,7 @@
 //! The epoll set of an agent: streams by their row in the table, and the agent's input.
 //!
-//! Streams are watched edge-triggered, for everything at once: a stream costs one call when it is begun and
-//! none afterwards. A socket that is closed leaves the set by itself.
+//! Streams are watched edge-triggered for all events at once: one system call when a stream is
+//! begun, none afterwards. A closed socket leaves the set by itself.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -12,13 +12,13 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
 
-/// What is watched, and what was found.
+/// The epoll set and its last events.
 pub(super) struct EpollSet {
     epoll: OwnedFd,
     events: Vec<Event>,
 }
 
-/// Who has an event.
+/// The source of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum EpollEvent {
     Input,
@@ -33,7 +33,7 @@ impl EpollSet {
         })
     }
 
-    /// Watches the agent's input, for as long as it has something.
+    /// Watches the agent's input, level-triggered.
     pub(super) fn watch_input(&self, input: &impl AsFd) -> io::Result<()> {
         let data = EventData::new_u64(INPUT_TOKEN);
         Ok(epoll::add(&self.epoll, input, data, EventFlags::IN)?)
@@ -45,13 +45,13 @@ impl EpollSet {
         epoll::add(&self.epoll, socket, EventData::new_u64(slot as u64), flags)
     }
 
-    /// Watches no more than the end of a stream that is never read.
+    /// Watches only the end of a stream that is never read.
     pub(super) fn watch_end(&self, socket: &OwnedFd, slot: usize) -> Result<(), Errno> {
         let flags = EventFlags::RDHUP | EventFlags::ET;
         epoll::modify(&self.epoll, socket, EventData::new_u64(slot as u64), flags)
     }
 
-    /// Waits for events; gives how many there are, [`MAX_EVENTS`] at the most.
+    /// Waits for events; returns their number, at most [`MAX_EVENTS`].
     pub(super) fn wait(&mut self, at_most: Duration) -> io::Result<usize> {
         self.events.clear();
         let timeout = Timespec::try_from(at_most).map_err(io::Error::other)?;
@@ -66,7 +66,7 @@ impl EpollSet {
         }
     }
 
-    /// One of the events that the last wait found.
+    /// One of the events of the last wait.
     pub(super) fn event(&self, index: usize) -> EpollEvent {
         let event = self.events[index];
         match event.data.u64() {
@@ -76,8 +76,8 @@ impl EpollSet {
     }
 }
 
-/// Taken with one call.
+/// The maximum per call.
 pub(super) const MAX_EVENTS: usize = 1024;
 
-/// No row of a table.
+/// Not a row of the table.
 const INPUT_TOKEN: u64 = u64::MAX;

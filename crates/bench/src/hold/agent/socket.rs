@@ -1,8 +1,10 @@
-//! The sockets of an agent: connections begun from chosen addresses and ports, requests and receipts that
-//! never wait.
+//! The sockets of an agent: connections from chosen addresses and ports, and reads and writes that
+//! never block.
 //!
-//! `agent` calls it for each stream. What must stay true: a socket that cannot be made, or connected at
-//! once, is told by its [`LossCause`] with what to change where that is known.
+//! # Invariants
+//!
+//! - A socket that cannot be created or connected is reported by its [`LossCause`], with a remedy
+//!   where one is known.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -19,8 +21,8 @@ use crate::hold::agent_protocol::SourceRange;
 #[derive(Debug)]
 pub(super) struct SourcePorts {
     sources: Vec<SourceRange>,
-    /// How many ports were tried of each source towards each server; servers are the rows. Several goals
-    /// may be at one server, and share its row.
+    /// The number of ports tried per source towards each server; servers are the rows. Stream
+    /// targets at one server share its row.
     tried_ports: Vec<u32>,
     /// Connections begun towards each server.
     begun: Vec<usize>,
@@ -40,10 +42,10 @@ impl SourcePorts {
         }
     }
 
-    /// Begins a connection to a server, from the next source and its next port that is free.
+    /// Begins a connection to a server, from the next source and its next free port.
     ///
     /// # Errors
-    /// What it is lost by, and what the system said.
+    /// The cause of the loss, and the system's message.
     pub(super) fn begin_connection(
         &mut self,
         address: SocketAddr,
@@ -57,7 +59,7 @@ impl SourcePorts {
         self.begun[row] = turn.wrapping_add(1);
         let mut last = None;
         for attempt in 0..MAX_ATTEMPTS {
-            // Another address when the ports of one seem to be taken.
+            // Another address if the ports of one seem to be in use.
             let at = (turn + attempt / ATTEMPTS_PER_SOURCE) % self.sources.len();
             let source = self.sources[at];
             let from = self.next_port(row, at);
@@ -86,8 +88,7 @@ impl SourcePorts {
     }
 }
 
-/// Half of the ports may be in use when streams are opened again and again; a run of so many that are is
-/// no chance.
+/// With churn, half of the ports may be in use; so many used ports in a row are no chance.
 const MAX_ATTEMPTS: usize = 64;
 const ATTEMPTS_PER_SOURCE: usize = 16;
 
@@ -99,7 +100,7 @@ enum BindFailure {
 
 fn connect_from(from: SocketAddr, to: SocketAddr) -> Result<OwnedFd, BindFailure> {
     let socket = new_socket(to).map_err(|(loss, why)| BindFailure::Other(loss, why))?;
-    // So that a port serves towards several servers, and again soon after.
+    // So that a port can serve towards several servers, and again soon after.
     let bound = sockopt::set_socket_reuseaddr(&socket, true).and_then(|()| bind(&socket, &from));
     match bound {
         Ok(()) => {}
@@ -133,7 +134,7 @@ fn new_socket(to: SocketAddr) -> Result<OwnedFd, (LossCause, String)> {
         .map_err(|error| describe_loss(error, to, None))
 }
 
-/// A connection under way, or there already.
+/// Begins to connect; an immediate connection is fine too.
 fn begin_connect(socket: OwnedFd, to: SocketAddr) -> Result<OwnedFd, Errno> {
     match connect(&socket, &to) {
         Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => Ok(socket),
@@ -141,18 +142,18 @@ fn begin_connect(socket: OwnedFd, to: SocketAddr) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// What became of a connection that was under way.
+/// The result of a connection in progress.
 ///
 /// # Errors
-/// What the system said, when there is none.
+/// The system's error.
 pub(super) fn connect_result(socket: &OwnedFd) -> Result<(), Errno> {
     sockopt::socket_error(socket).and_then(|error| error)
 }
 
-/// Sends a request, which a new connection's buffer takes whole.
+/// Sends a request, which fits the buffer of a new connection.
 ///
 /// # Errors
-/// When it does not, or the connection is broken.
+/// It does not fit, or the connection is broken.
 pub(super) fn send_request(socket: &OwnedFd, request: &[u8]) -> Result<(), Errno> {
     match send(socket, request, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
         Ok(count) if count == request.len() => Ok(()),
@@ -161,7 +162,7 @@ pub(super) fn send_request(socket: &OwnedFd, request: &[u8]) -> Result<(), Errno
     }
 }
 
-/// What a connection was lost by, in words.
+/// Describes why a connection was lost.
 pub(super) fn describe_loss(
     error: Errno,
     to: SocketAddr,

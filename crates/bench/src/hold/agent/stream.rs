@@ -1,10 +1,14 @@
-//! One held stream: the few words that are kept of it, and what its bytes mean.
+//! One held stream: its few words of state, and the decoding of its bytes.
 //!
-//! `agent` has a million of them in a table and feeds each what it received from the buffer that all
-//! share. A stream keeps nothing of it, but for the moment a head or a line that came in pieces. Pure,
-//! but for the socket, which it only owns. What must stay true: its size, which a test and the line below
-//! assert; only its own framing ends a response; numbers of messages are counted against what the stream
-//! should get next.
+//! `agent` has a million of them in a table and feeds each what it received from the shared buffer.
+//! A stream keeps bytes only while a head or a line arrives in pieces. Pure, except for the socket,
+//! which it only owns.
+//!
+//! # Invariants
+//!
+//! - Its size, asserted by a test and below.
+//! - Only its own framing ends a response.
+//! - Message numbers are compared with the next expected number.
 
 use std::os::fd::OwnedFd;
 
@@ -20,14 +24,14 @@ use crate::hold::numbered_message::NumberedMessage;
 pub(super) struct HeldStream {
     /// `None` before it is begun and after it is lost.
     pub(super) socket: Option<OwnedFd>,
-    /// When it was begun, and once it is open, when it last heard something: tenths of a millisecond
-    /// since the agent's start.
+    /// When it was begun and, once open, when it last received bytes: tenths of a millisecond since
+    /// the agent's start.
     pub(super) last_activity: u32,
-    /// The number that its next message should have; 0 while any may come first.
+    /// The number of the next expected message; 0 while any may come first.
     next_message: u32,
-    /// Whether the event that is being received has data.
+    /// Whether the current event has data.
     has_data: bool,
-    /// Whether the rest of a line that was too long is thrown away.
+    /// Whether the rest of a long line is being skipped.
     is_skipping: bool,
     /// Whether it is never read behind its head.
     is_unread: bool,
@@ -35,10 +39,10 @@ pub(super) struct HeldStream {
     partial: Option<Box<PartialInput>>,
 }
 
-/// The goal: 700 bytes of memory a stream, of which this table is the part that each has.
+/// The target is 700 bytes of memory per stream, including this entry.
 const _: () = assert!(size_of::<HeldStream>() <= 96);
 
-/// Where a stream is.
+/// The stage of a stream.
 #[derive(Debug, Default)]
 enum StreamStage {
     #[default]
@@ -50,19 +54,19 @@ enum StreamStage {
     UntilClose,
 }
 
-/// What came in pieces so far.
+/// A partly received head or line.
 #[derive(Debug)]
 struct PartialInput {
     bytes: Vec<u8>,
     scanner: ResponseScanner,
 }
 
-/// The moment at which something was received.
+/// The time of a receipt.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ReceiptTime {
     /// Tenths of a millisecond since the agent's start.
     pub(super) tenths: u32,
-    /// Microseconds of the clock that messages bear.
+    /// Microseconds of the clock used in messages.
     pub(super) us: u64,
 }
 
@@ -85,12 +89,12 @@ impl HeldStream {
         matches!(self.stage, StreamStage::Connecting)
     }
 
-    /// Whether it is held: the head of its response came.
+    /// Whether it is held: the head of its response has arrived.
     pub(super) fn is_open(&self) -> bool {
         self.socket.is_some() && !matches!(self.stage, StreamStage::Connecting | StreamStage::Head)
     }
 
-    /// From now on it is not read any more, and no message is expected of it.
+    /// Stops reading; no messages are expected from now on.
     pub(super) fn stop_reading(&mut self) {
         self.is_unread = true;
         self.next_message = 0;
@@ -100,12 +104,12 @@ impl HeldStream {
         self.is_unread
     }
 
-    /// From now on it must get every message, from number 1 on.
+    /// Every message, from number 1 on, is expected from now on.
     pub(super) fn expect_first(&mut self) {
         self.next_message = u32::from(!self.is_unread);
     }
 
-    /// Messages up to number `last` that it should have got and did not.
+    /// Expected messages up to number `last` that it did not get.
     pub(super) fn missing_messages(&self, last: u32) -> u64 {
         match self.is_open() && self.next_message > 0 {
             true => u64::from((last + 1).saturating_sub(self.next_message)),
@@ -113,7 +117,7 @@ impl HeldStream {
         }
     }
 
-    /// Takes what was received: [`Stream::is_open`] once the head was whole.
+    /// Decodes received bytes. [`HeldStream::is_open`] is true once the head is complete.
     ///
     /// # Errors
     /// Why the stream is lost.
@@ -138,7 +142,7 @@ impl HeldStream {
         };
         let (taken, is_open) = self.read_heads(bytes, scanner)?;
         if is_open {
-            // Rounded up: no stream is open at once.
+            // Rounded up: no stream opens in no time.
             let took = u64::from(at.tenths.saturating_sub(self.last_activity)) + 1;
             tally.record_open(took * 100);
             return self.receive_body(&bytes[taken..], at, tally);
@@ -156,16 +160,16 @@ impl HeldStream {
         Ok(())
     }
 
-    /// The server's end of the connection.
+    /// The cause of a loss when the server ends the connection.
     pub(super) fn end_cause(&self) -> LossCause {
         match self.stage {
-            // An end that has no other sign (RFC 9112 §6.3 case 8).
+            // An end without another sign (RFC 9112 §6.3 case 8).
             StreamStage::UntilClose => LossCause::Ended,
             _ => LossCause::Closed,
         }
     }
 
-    /// Takes interim heads (RFC 9110 §15.2) and the final one; tells how many bytes they were and
+    /// Decodes interim heads (RFC 9110 §15.2) and the final one; returns the bytes consumed and
     /// whether the final one was among them.
     fn read_heads(
         &mut self,
@@ -198,7 +202,7 @@ impl HeldStream {
         }
     }
 
-    /// Takes bytes behind the head.
+    /// Decodes bytes behind the head.
     fn receive_body(
         &mut self,
         bytes: &[u8],
@@ -258,8 +262,8 @@ impl HeldStream {
         }
     }
 
-    /// Takes content line by line (WHATWG HTML, "Server-sent events"; a carriage return alone ends no
-    /// line here).
+    /// Reads content line by line (WHATWG HTML, "Server-sent events"; a carriage return alone ends
+    /// no line here).
     fn read_lines(&mut self, mut content: &[u8], at: ReceiptTime, tally: &mut StreamCounters) {
         while let Some(end) = memchr::memchr(b'\n', content) {
             let (line, behind) = (&content[..end], &content[end + 1..]);
@@ -280,7 +284,7 @@ impl HeldStream {
         }
         let kept = self.partial.as_ref().map_or(0, |rest| rest.bytes.len());
         if kept + content.len() > MAX_LINE_BYTES {
-            // Its beginning is all that is looked at, without the wait for its end.
+            // Only its beginning is examined, without waiting for its end.
             let mut line = self.partial.take().map_or_else(Vec::new, |rest| rest.bytes);
             line.extend_from_slice(&content[..content.len().min(MAX_LINE_BYTES)]);
             self.read_line(&line, at, tally);
@@ -330,7 +334,7 @@ impl HeldStream {
         }
     }
 
-    /// Bytes on the heap that are this stream's alone.
+    /// Heap bytes of this stream alone.
     #[cfg(test)]
     pub(super) fn heap_bytes(&self) -> usize {
         let rest = self.partial.as_ref();
@@ -338,14 +342,14 @@ impl HeldStream {
     }
 }
 
-/// What a server may answer with at most.
+/// The limits of a response.
 const RESPONSE_LIMITS: ResponseLimits = ResponseLimits {
     max_head_bytes: 16 << 10,
     max_fields: 128,
 };
 
-/// Of a longer line only the beginning is looked at: a million streams with one under way each must not
-/// fill the memory.
+/// Only the beginning of a longer line is examined: a million streams with a partial line each must
+/// not exhaust the memory.
 const MAX_LINE_BYTES: usize = 1 << 10;
 
 #[cfg(test)]

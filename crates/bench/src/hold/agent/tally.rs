@@ -1,7 +1,10 @@
-//! What an agent's streams come to: counters, losses by cause, and what is new since the last tick.
+//! The counters of an agent's streams: totals, losses by cause, and changes since the last tick.
 //!
-//! `stream` and `agent` count here, `agent` takes a [`Tick`] out of it every now and then. What must stay
-//! true: nothing here grows with the number of streams or messages; histograms have a fixed size.
+//! `stream` and `agent` count here; `agent` takes an [`AgentTick`] at intervals.
+//!
+//! # Invariants
+//!
+//! - Nothing here grows with the number of streams or messages; histograms have a fixed size.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,13 +31,13 @@ pub(super) enum LossCause {
     NoDescriptor,
 }
 
-/// All that an agent counts.
+/// All counters of an agent.
 #[derive(Debug)]
 pub(super) struct StreamCounters {
     pub(super) counts: StreamCounts,
     pub(super) reader: MessageFinder,
     statuses: BTreeMap<u16, u64>,
-    /// Causes that have said something, and what those say that the coordinator does not know yet.
+    /// Causes with a reported reason, and the reasons that were not sent yet.
     reported_causes: BTreeSet<&'static str>,
     first_reasons: BTreeMap<String, String>,
     opening: Histogram<u64>,
@@ -56,7 +59,7 @@ impl StreamCounters {
         })
     }
 
-    /// A stream is open, so many microseconds after it was begun.
+    /// Counts a stream that opened, and the microseconds it took.
     pub(super) fn record_open(&mut self, took: u64) {
         self.counts.opened += 1;
         self.counts.open += 1;
@@ -64,7 +67,7 @@ impl StreamCounters {
         self.opening.saturating_record(took);
     }
 
-    /// A stream is lost.
+    /// Counts a lost stream.
     pub(super) fn record_loss(&mut self, loss: LossCause, why: impl FnOnce() -> String) {
         let lost = &mut self.counts.lost;
         *loss.counter(lost) += 1;
@@ -76,7 +79,7 @@ impl StreamCounters {
         }
     }
 
-    /// A message arrived at a stream.
+    /// Counts a message that arrived at a stream.
     pub(super) fn record_message(&mut self, message: NumberedMessage, now: u64) {
         let took = now.saturating_sub(message.sent_at).max(1);
         self.counts.received += 1;
@@ -88,7 +91,7 @@ impl StreamCounters {
             known.streams += 1;
             known.last = known.last.max(took);
         } else if self.messages.len() < MAX_MESSAGES {
-            // Of those beyond only the times of last receipts are missing.
+            // Beyond this only the times of last receipts are lost.
             self.messages.push(MessageReceipt {
                 number: message.number,
                 streams: 1,
@@ -97,7 +100,7 @@ impl StreamCounters {
         }
     }
 
-    /// What is new; begins a new interval.
+    /// Takes the changes and begins a new interval.
     pub(super) fn take_tick(&mut self) -> AgentTick {
         AgentTick {
             counts: self.counts,
@@ -112,7 +115,7 @@ impl StreamCounters {
 }
 
 impl LossCause {
-    /// As the report calls it.
+    /// The name in the report.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Refused => "refused",
@@ -129,7 +132,7 @@ impl LossCause {
         }
     }
 
-    /// What it says where nobody says more.
+    /// The description without a more specific reason.
     pub(super) fn description(self) -> String {
         match self {
             Self::Refused => "the connection was refused".to_owned(),
@@ -163,7 +166,7 @@ impl LossCause {
     }
 }
 
-/// The recorded values and how often each, and the histogram empty again.
+/// Returns the recorded values with their counts, and clears the histogram.
 fn drain_histogram(histogram: &mut Histogram<u64>) -> Vec<(u64, u64)> {
     let recorded = histogram.iter_recorded();
     let values = recorded
@@ -178,11 +181,10 @@ fn drain_histogram(histogram: &mut Histogram<u64>) -> Vec<(u64, u64)> {
     values
 }
 
-/// Messages of one tick that are told apart: at more than that a second, the later ones have no time of
-/// last receipt.
+/// Maximum messages per tick; later ones have no time of last receipt.
 const MAX_MESSAGES: usize = 8192;
 
-/// Streams get a message at nearly the same time: the one that arrives is among the latest.
+/// Streams get a message at nearly the same time: an arriving one is among the latest.
 const RECENT_MESSAGES: usize = 64;
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
-//! An agent spoken to over its lines: what it answers to orders that are none of its own.
+//! How an agent answers unsupported orders over its lines.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 
 use super::*;
 
-/// What an agent says to these lines and the end behind them.
+/// The agent's answers to these lines and the end of input.
 fn says(lines: &str) -> Vec<String> {
     let (mut ours, theirs) = UnixStream::pair().unwrap();
     let (heard, said) = UnixStream::pair().unwrap();
@@ -13,7 +13,7 @@ fn says(lines: &str) -> Vec<String> {
     drop(ours);
     let agent = std::thread::spawn(move || serve_coordinator(&theirs, said));
     let words = BufReader::new(heard).lines().map(Result::unwrap).collect();
-    // How it ended is not asked: its words are.
+    // Only the messages matter.
     let _ = agent.join().unwrap();
     words
 }

@@ -1,4 +1,4 @@
-//! The arguments of `bench hold`: what a plan they make, and what they are refused for.
+//! The arguments of `bench hold`: the resulting plans, and the errors.
 
 use clap::Parser;
 

@@ -1,4 +1,4 @@
-//! Streams fed with bytes in all pieces: what they count, when they end, and what they keep.
+//! Streams fed with bytes in all pieces: their counts, their ends, and the memory they use.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -12,7 +12,7 @@ const AT: ReceiptTime = ReceiptTime {
     us: 1_000_050,
 };
 
-/// A stream that has asked, at the start.
+/// A stream that has sent its request, at the start.
 fn asked() -> HeldStream {
     // Any descriptor: nothing here reads it.
     let socket = OwnedFd::from(UnixStream::pair().unwrap().0);
@@ -32,7 +32,7 @@ fn message(number: u32) -> String {
     .encode(9)
 }
 
-/// What came of the pieces: the loss, if it was lost, and the counts.
+/// The outcome of the pieces: the loss, if it was lost, and the counts.
 fn pieces(pieces: &[&[u8]]) -> (Option<LossCause>, StreamCounts) {
     let (mut stream, mut tally) = (asked(), StreamCounters::new(9).unwrap());
     for piece in pieces {
@@ -43,8 +43,8 @@ fn pieces(pieces: &[&[u8]]) -> (Option<LossCause>, StreamCounts) {
     (None, tally.counts)
 }
 
-/// The outcome of the bytes in one piece, which all ways of two pieces and bytes one by one share. How
-/// often it heard something is the pieces' and not the bytes'.
+/// The outcome of the bytes in one piece, which must equal all splits in two and single bytes. The
+/// number of receipts depends on the pieces.
 fn outcome(text: &str) -> (Option<LossCause>, StreamCounts) {
     let bytes = text.as_bytes();
     let alike = |(loss, mut counts): (Option<LossCause>, StreamCounts)| {
