@@ -1,10 +1,14 @@
-//! Compressing files that are asked for: once for each version and coding, in the pool.
+//! Compresses requested files in the pool, once for each version and coding.
 //!
-//! `handler` asks [`Compressor::get`] when a client would have a coding that is not there. All loops share
-//! what is made. What must stay true: one piece of work for a version and a coding at a time, and few of
-//! them at once, of one root and of all that share the pool, so that compressing never keeps it from reading;
-//! what is made is bounded; nothing that is not smaller is kept; nothing is made of a file that does not
-//! hold still.
+//! `handler` calls [`Compressor::get_or_start`] if a client prefers a coding that does not exist
+//! yet. All event loops share the results.
+//!
+//! # Invariants
+//!
+//! - Each version and coding is compressed by one job at a time. The jobs of a root, and of all
+//!   roots on a pool, are few, so that reads are not delayed.
+//! - Results are bounded in memory, and kept only if they are smaller than the original.
+//! - A file that changes meanwhile is not compressed.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -19,54 +23,53 @@ use tokio::sync::watch;
 
 use crate::file_entry::{ContentSource, FileEntry, FileStamp};
 
-/// Files below this size are sent as they are: with their head they fit into one packet either way.
+/// Smaller files are not compressed: with their head they fit into one packet either way.
 pub(crate) const MIN_SIZE: u64 = 1024;
 
-/// Files above this size are sent as they are: compressing one would take a thread for longer than
-/// anybody waits ([`MAX_WAIT`]), and what is that large is better compressed when it is built.
+/// Larger files are not compressed: that would take longer than requests wait ([`MAX_WAIT`]), and
+/// such files are better compressed by a build.
 ///
 /// [`MAX_WAIT`]: crate::handler
 pub(crate) const MAX_SIZE: u64 = 1 << 20;
 
-/// Memory for what one root's files were compressed to.
+/// Memory for the compressed files of one root.
 const MAX_CACHED_BYTES: usize = 16 << 20;
 
-/// Versions and codings of which something is known: also that it did not pay.
+/// Known versions and codings, including those not worth compressing.
 const MAX_ENTRIES: usize = 8 << 10;
 
-/// Pieces of work at once, of one root. The pool says how many of all roots.
+/// Concurrent jobs of one root. The pool limits those of all roots.
 const MAX_CONCURRENT: usize = 2;
 
-// A result is used for as long as the file does not change, but a restart makes it anew, and somebody may
-// be waiting: so the levels are those that get most of what there is to gain in about 20 ms for the
-// largest file. The highest would gain a few per cent for fifty times the work; whoever wants those
-// compresses when building (`precompressed`).
+// Results are kept until the file changes, but a restart compresses again while requests wait. The
+// levels get most of the gain in about 20 ms for the largest file. The highest levels gain a few
+// per cent for fifty times the work; builds can use those (`precompressed`).
 const ZSTD_LEVEL: i32 = 9;
 const BROTLI_QUALITY: i32 = 5;
 const GZIP_LEVEL: u32 = 6;
 
-/// What was and is being compressed of one root. Cheap to clone.
+/// Finished and running compressions of one root. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Compressor {
     shared: Arc<Mutex<CompressorState>>,
 }
 
-/// How far a coding is.
+/// State of a coding.
 pub(crate) enum CompressionStatus {
-    /// Made; none where it is not smaller.
+    /// Finished; `None` if the result is not smaller.
     Done(Option<Bytes>),
-    /// Being made.
+    /// In progress.
     Running(CompressionWait),
-    /// Not now.
+    /// Too many jobs now.
     Busy,
 }
 
-/// Waits until a piece of work is done.
+/// Waits until a job is done.
 pub(crate) struct CompressionWait(watch::Receiver<()>);
 
 impl CompressionWait {
     pub(crate) async fn finished(mut self) {
-        // Nothing is ever sent: the end of the sender is the sign.
+        // No value is sent: dropping the sender is the signal.
         let _ = self.0.changed().await;
     }
 }
@@ -76,7 +79,7 @@ type CompressionKey = (FileStamp, Coding);
 #[derive(Default)]
 struct CompressorState {
     entries: HashMap<CompressionKey, CompressionEntry>,
-    /// What is made, oldest first.
+    /// Finished entries, oldest first.
     finished: VecDeque<CompressionKey>,
     bytes: usize,
     running: usize,
@@ -98,7 +101,7 @@ impl fmt::Debug for CompressorState {
 }
 
 impl Compressor {
-    /// How far `coding` of a file is; begins with it if nobody did.
+    /// Returns the state of a file's `coding`, and starts a job if there is none.
     pub(crate) fn get_or_start(
         &self,
         found: &FileEntry,
@@ -137,7 +140,7 @@ impl Compressor {
             (work, waiting)
         };
         let source = found.original.source.clone();
-        // What the pool does not take is dropped, and forgotten with that.
+        // If the pool refuses the job, dropping it removes its entry.
         match pool.spawn(move || work.run(&source)) {
             Ok(()) => CompressionStatus::Running(CompressionWait(waiting)),
             Err(_) => CompressionStatus::Busy,
@@ -149,14 +152,14 @@ impl Compressor {
     }
 }
 
-/// A piece of work. However it ends, it leaves the state in order and wakes who waits.
+/// A compression job. Its drop updates the state and wakes all waiters.
 struct CompressionJob {
     shared: Arc<Mutex<CompressorState>>,
     key: CompressionKey,
-    /// None when it came to nothing: it is tried again then.
+    /// `None` if there is no result: the next request tries again.
     result: Option<Option<Bytes>>,
     done: watch::Sender<()>,
-    /// The pool's leave to compute.
+    /// The pool's permit to compute.
     share: Option<ComputePermit>,
 }
 
@@ -170,7 +173,7 @@ impl CompressionJob {
                     Ok(Some(content)) => content,
                     Ok(None) => return,
                     Err(error) => {
-                        // Not again for this version: once is enough for the log.
+                        // Not retried for this version, so that the log has one line.
                         self.result = Some(None);
                         return log::warn!("files: not compressed: {error}");
                     }
@@ -199,7 +202,7 @@ impl Drop for CompressionJob {
             None => drop(state.entries.remove(&self.key)),
         }
         drop(state);
-        // First, so that whoever is woken can have it.
+        // Released first, so that a woken waiter can acquire it.
         drop(self.share.take());
         self.done.send_replace(());
     }
@@ -223,7 +226,7 @@ impl CompressorState {
     }
 }
 
-/// The whole file, if it is in the state that is known. Blocks.
+/// Reads the whole file if it still has this stamp. Blocks.
 fn read_unchanged(file: &std::fs::File, identity: &FileStamp) -> io::Result<Option<Bytes>> {
     let metadata = file.metadata()?;
     let content = read_up_to(file, metadata.len().min(MAX_SIZE))?;
@@ -232,7 +235,7 @@ fn read_unchanged(file: &std::fs::File, identity: &FileStamp) -> io::Result<Opti
     Ok((is_same && is_whole).then(|| content.into()))
 }
 
-/// The first `len` bytes, or what there is of them. Blocks.
+/// Reads up to `len` bytes. Blocks.
 pub(crate) fn read_up_to(file: &std::fs::File, len: u64) -> io::Result<Vec<u8>> {
     let mut content = vec![0; usize::try_from(len).map_err(io::Error::other)?];
     let mut filled = 0;
@@ -248,7 +251,7 @@ pub(crate) fn read_up_to(file: &std::fs::File, len: u64) -> io::Result<Vec<u8>> 
     Ok(content)
 }
 
-/// `content` in a coding.
+/// Encodes `content`.
 pub(crate) fn encode(coding: Coding, content: &[u8]) -> io::Result<Vec<u8>> {
     match coding {
         Coding::Zstd => zstd::bulk::compress(content, ZSTD_LEVEL),

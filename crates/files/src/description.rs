@@ -1,7 +1,11 @@
-//! A file as clients see it: its validators and its fields, ready to send. Pure.
+//! Validators and response fields of a file. Pure.
 //!
-//! `tree` makes a [`FileDescription`] once for each version of a file, `reply` sends it. What must stay true:
-//! every coding of a file has a strong tag of its own; what depends on `Accept-Encoding` says so.
+//! `file_tree` creates a [`FileDescription`] once for each version of a file, and `reply` sends it.
+//!
+//! # Invariants
+//!
+//! - Every coding of a file has its own strong entity tag.
+//! - A response that depends on `Accept-Encoding` has a matching `Vary`.
 
 use std::time::Duration;
 
@@ -12,7 +16,7 @@ use penstock_http::{FieldBlock, imf_fixdate};
 /// Validators, length and fields of one coding of a file.
 #[derive(Debug, Clone)]
 pub(crate) struct FileDescription {
-    /// Strong, and `-<coding>` stands behind it if it has one (RFC 9110 §8.8.3); see [`EtagVersion`].
+    /// Strong, with the suffix `-<coding>` if there is one (RFC 9110 §8.8.3); see [`EtagVersion`].
     pub(crate) etag: Bytes,
     pub(crate) modified: Option<u64>,
     pub(crate) len: u64,
@@ -24,38 +28,38 @@ pub(crate) struct FileDescription {
     is_encoded: bool,
 }
 
-/// What tells this content of a file from its others, in the tag: `"<number>-<size>"`, both hexadecimal.
+/// Distinguishes versions of a file in the tag: `"<number>-<size>"`, both hexadecimal.
 ///
-/// Inode and time of change are part of it only where nothing else is left: they differ between machines
-/// that serve the same files, and a client that is balanced between them would never have a match.
+/// Inode and change time are used only as a last resort: they differ between machines that serve
+/// the same files, so that a load-balanced client would never have a match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EtagVersion {
-    /// Its time of modification, in nanoseconds. Every write moves it, by at least the kernel's tick of some
-    /// milliseconds, and a file is only kept in memory as long as its inode and its time of change are the
-    /// same too.
+    /// The modification time in nanoseconds. Every write changes it, by at least the kernel's tick
+    /// of some milliseconds, and a file is cached only while its inode and change time are the same
+    /// too.
     ModificationTime,
-    /// A hash of the content: for what is in memory anyway, and where many files have one time (the Nix
-    /// store, reproducible images, archives).
+    /// A hash of the content: for files that are in memory anyway, and where many files have the
+    /// same time (the Nix store, reproducible images, archives).
     ContentHash(u64),
-    /// A hash of what the kernel knows of the file, which another machine knows otherwise.
+    /// A hash of the file's metadata, which differs between machines.
     MetadataHash(u64),
 }
 
-/// What a description is made from.
+/// Input of a description.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FileFacts<'a> {
     pub(crate) content_type: &'a str,
-    /// Time of modification since the epoch: seconds, nanoseconds.
+    /// Modification time since the epoch: seconds, nanoseconds.
     pub(crate) modified: (i64, i64),
     /// Length in bytes.
     pub(crate) len: u64,
     pub(crate) version: EtagVersion,
-    /// The coding that the file holds.
+    /// The coding of the file's content.
     pub(crate) coding: Option<Coding>,
-    /// Whether the file has, or may be given, another coding.
+    /// Whether the file has, or may get, another coding.
     pub(crate) varies_by_encoding: bool,
     pub(crate) cache_control: Option<&'a str>,
-    /// The wall clock's time since the epoch.
+    /// Wall-clock time since the epoch.
     pub(crate) now: Duration,
 }
 
@@ -71,8 +75,8 @@ impl FileDescription {
         };
         let suffix = facts.coding.map_or(String::new(), etag_suffix);
         let etag = format!("\"{number:x}-{:x}{suffix}\"", facts.len).into_bytes();
-        // RFC 9110 §8.8.2.1: no date later than that of the response. One that says nothing would let
-        // a client keep what is gone.
+        // RFC 9110 §8.8.2.1: no date later than the response's. A meaningless date would let a
+        // client keep an outdated file.
         let modified = u64::try_from(seconds)
             .ok()
             .filter(|_| is_plausible_mtime(seconds, facts.now));
@@ -106,8 +110,8 @@ impl FileDescription {
         }
     }
 
-    /// The same file compressed here to `len` bytes. There are no ranges of that: another server, or
-    /// this one after an update, may compress it to other bytes.
+    /// Describes the same file compressed here to `len` bytes. It has no ranges: another server, or
+    /// this one after an update, may compress to different bytes.
     pub(crate) fn compressed(&self, coding: Coding, len: usize) -> Self {
         let mut etag = self.etag.to_vec();
         etag.pop();
@@ -131,7 +135,7 @@ impl FileDescription {
         }
     }
 
-    /// Whether an answer depends on `Accept-Encoding`.
+    /// Whether responses depend on `Accept-Encoding`.
     pub(crate) fn varies_by_encoding(&self) -> bool {
         self.varies_by_encoding
     }
@@ -141,20 +145,20 @@ impl FileDescription {
         self.is_encoded
     }
 
-    /// Bytes of memory beside the content.
+    /// Memory use in bytes, without the content.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.etag.len() + self.fields.as_bytes().len() + self.validators.as_bytes().len()
     }
 }
 
-/// Whether a time of modification, in seconds, may be that of a change: tools that make the same archive
-/// each time set one second or none after the epoch, or the first day that a ZIP archive can tell (1980).
+/// Whether a modification time, in seconds, may be that of a real change. Tools for reproducible
+/// archives set the epoch, one second after it, or the first day of the ZIP format (1980).
 pub(crate) fn is_plausible_mtime(seconds: i64, now: Duration) -> bool {
     let is_past = u64::try_from(seconds).is_ok_and(|seconds| seconds <= now.as_secs());
     is_past && seconds > END_OF_1980_01_02
 }
 
-/// In any time zone the first of January is over.
+/// The end of the first of January in every time zone.
 const END_OF_1980_01_02: i64 = 315_705_600;
 
 /// The value of `Vary` where the coding is negotiated.
@@ -164,10 +168,10 @@ fn etag_suffix(coding: Coding) -> String {
     format!("-{}", coding.as_str())
 }
 
-/// Adds a field whose value was checked or made here.
+/// Appends a field with a checked or generated value.
 pub(crate) fn push_field(fields: &mut FieldBlock, name: &'static str, value: &[u8]) {
     let pushed = fields.push(name, value);
-    // Media types, dates, tags and encoded paths have no control bytes; what the configuration says was
-    // checked at the start.
+    // Media types, dates, tags and encoded paths have no control bytes; values of the configuration
+    // were checked at the start.
     debug_assert!(pushed.is_ok(), "malformed {name}");
 }

@@ -1,14 +1,17 @@
-//! What is known of recently asked paths, so that asking again costs one look-up and no system call.
+//! Caches recently requested paths: a repeated request costs one look-up and no system call.
 //!
-//! `handler` asks here first, and keeps here what `tree` found: small files whole, large ones open,
-//! directories, and that there is nothing (which spares every request for an application behind the files
-//! a trip to the disk). An entry counts for a second after its last check; then one request checks again
-//! while others are served from it for a moment longer.
+//! `handler` asks here first, and inserts what `file_tree` found: small files with their content,
+//! large ones open, directories, and missing files (which saves requests for an application behind
+//! the files a disk access). An entry is fresh for a second after its last check. Then one request
+//! checks again, while others are served from the entry for a moment longer. `now` is an argument.
 //!
-//! What must stay true: bytes, entries and descriptors are bounded; an open file that nobody asks for is
-//! closed in time, so that what is deleted gives its room on the disk back; each loop has entries of its
-//! own, so that loops do not wait for one another and a look-up is no locked instruction. `now` is an
-//! argument.
+//! # Invariants
+//!
+//! - Bytes, entries and descriptors are bounded.
+//! - An open file that is not requested is closed after a while, so that a deleted file frees its
+//!   disk space.
+//! - Each event loop has its own entries: loops do not wait for each other, and a look-up needs no
+//!   locked instruction.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -18,35 +21,35 @@ use penstock_runtime::PerLoop;
 
 use crate::file_entry::{CacheEntry, FileEntry};
 
-/// How long an entry counts without being checked.
+/// How long an entry is fresh after a check.
 const FRESH_DURATION: Duration = Duration::from_secs(1);
 
-/// How long others are served from an entry while one request checks it; another one tries then.
+/// How long other requests are served from an entry while one checks it; then the next one tries.
 const RECHECK_DELAY: Duration = Duration::from_millis(100);
 
-/// Since its last check an entry may be served for so long at most, however slow the next check is.
+/// Longest use of an entry since its last check, however slow the next check is.
 const MAX_UNCHECKED: Duration = Duration::from_secs(10);
 
-/// An open file that was not asked for this long is closed, when its loop next keeps something.
+/// An open file not checked for this long is closed at a later insertion on its loop.
 const MAX_IDLE: Duration = Duration::from_secs(60);
 
 /// Memory for the files of one root.
 const MAX_ROOT_BYTES: usize = 32 << 20;
 
-/// Paths that one root's memory knows something of.
+/// Paths cached for one root.
 const MAX_ROOT_ENTRIES: usize = 32 << 10;
 
-/// Large files that one root keeps open. Half of what a process may have open by default on most systems,
-/// so that connections are left the other half.
+/// Large files kept open for one root: half of the default limit of open files on most systems,
+/// which leaves the other half for connections.
 pub(crate) const MAX_ROOT_DESCRIPTORS: usize = 512;
 
-// What a loop has at least, however many there are: else a machine with many would keep nothing, and open
-// for each request what it had open a moment before. The largest file that is compressed fits in each coding.
+// Minimum for each event loop. On machines with many, each would otherwise cache nothing and reopen
+// files for each request. The largest compressible file fits in each coding.
 const MIN_LOOP_BYTES: usize = 4 << 20;
 const MIN_LOOP_ENTRIES: usize = 1 << 10;
 const MIN_LOOP_DESCRIPTORS: usize = 64;
 
-/// Bounds of one memory, all loops together.
+/// Limits of one cache for all event loops together.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FileCacheLimits {
     pub(crate) loops: usize,
@@ -57,7 +60,7 @@ pub(crate) struct FileCacheLimits {
 }
 
 impl FileCacheLimits {
-    /// Those of one root, which loops share evenly, but not to less than each can work with.
+    /// The limits of one root. Event loops share them evenly, with a minimum for each.
     pub(crate) fn for_root(loops: usize) -> Self {
         let loops = loops.max(1);
         Self {
@@ -69,20 +72,20 @@ impl FileCacheLimits {
     }
 }
 
-/// What the memory says of a path.
+/// The result of a look-up.
 #[derive(Debug)]
 pub(crate) enum FileCacheLookup {
     /// Checked within the last second.
     Fresh(CacheEntry),
-    /// To be checked again, by the one that is told so.
+    /// The caller must check it; it may be served meanwhile.
     Stale(CacheEntry),
-    /// To be checked again, and not to be served before.
+    /// It must be checked before it is served.
     Expired(CacheEntry),
-    /// Not known.
+    /// Not cached.
     Miss,
 }
 
-/// Entries by path, each loop's own.
+/// Cached entries by path, separate for each event loop.
 #[derive(Debug)]
 pub(crate) struct FileCache {
     shards: PerLoop<LoopCache>,
@@ -102,7 +105,7 @@ impl FileCache {
         }
     }
 
-    /// What this loop knows of `path`.
+    /// Looks up `path` in this loop's entries.
     pub(crate) fn look_up(&self, path: &[u8], now: Instant) -> FileCacheLookup {
         self.shards.with(|shard| {
             let Some(slot) = shard.slot_of(path) else {
@@ -121,7 +124,7 @@ impl FileCache {
         })
     }
 
-    /// Lends what this loop knows of `path`, if it was checked within the last second.
+    /// Passes this loop's entry for `path` to `use_it`, if it is fresh.
     pub(crate) fn with_fresh(&self, path: &[u8], now: Instant, use_it: impl FnOnce(&CacheEntry)) {
         self.shards.with(|shard| {
             let slot = shard.slot_of(path);
@@ -132,8 +135,8 @@ impl FileCache {
         });
     }
 
-    /// Keeps what was found at `path` by a check that began at `checked`, in place of what was known
-    /// before; makes room if need be.
+    /// Inserts the result of a check of `path` that began at `checked`, and replaces the previous
+    /// entry. Evicts others if needed.
     pub(crate) fn insert(&self, path: Arc<[u8]>, known: CacheEntry, checked: Instant) {
         let cost = entry_cost(&path, &known);
         let descriptors = entry_descriptors(&known);
@@ -169,12 +172,13 @@ impl FileCache {
         });
     }
 
-    /// Whether something of that size fits, at the cost of everything else.
+    /// Whether an entry of that size fits in an empty cache.
     fn has_room(&self, cost: usize, descriptors: usize) -> bool {
         cost <= self.max_bytes && self.max_entries > 0 && descriptors <= self.max_descriptors
     }
 
-    /// While a check of `path` is under way nobody else begins one, as long as what is known may be served.
+    /// Keeps other requests from starting a check of `path` during a running one, while the entry
+    /// may be served.
     pub(crate) fn suspend_checks(&self, path: &[u8]) {
         self.shards.with(|shard| {
             if let Some(slot) = shard.slot_of(path) {
@@ -183,7 +187,7 @@ impl FileCache {
         });
     }
 
-    /// The check came to nothing: another one may begin in a moment.
+    /// Lets requests check `path` again after a failed check.
     pub(crate) fn resume_checks(&self, path: &[u8], now: Instant) {
         self.shards.with(|shard| {
             if let Some(slot) = shard.slot_of(path) {
@@ -192,8 +196,8 @@ impl FileCache {
         });
     }
 
-    /// Puts a file of which more is known in place of what it was `before`, unless something else took its
-    /// place meanwhile. It counts no longer than it would have.
+    /// Replaces `before` with an extended entry of the same file, unless the slot has changed. Its
+    /// freshness stays.
     pub(crate) fn replace_if_same(
         &self,
         path: &[u8],
@@ -207,7 +211,8 @@ impl FileCache {
                 matches!(&slot.entry, CacheEntry::File(known) if Arc::ptr_eq(known, before));
             is_same.then_some((slot.checked_at, slot.fresh_until))
         });
-        // What does not fit is made again from what is known; without that it would have to be opened, too.
+        // If it does not fit, it is extended again from the old entry; without that, the file would
+        // have to be opened as well.
         let after = CacheEntry::File(after);
         if !self.has_room(entry_cost(&path, &after), entry_descriptors(&after)) {
             return;
@@ -224,22 +229,22 @@ impl FileCache {
         });
     }
 
-    /// Drops what is known of `path`.
+    /// Removes the entry of `path`.
     pub(crate) fn remove(&self, path: &[u8]) {
         self.shards.with(|shard| shard.remove_path(path));
     }
 }
 
-/// The entries of one loop, evicted by second chance: what was used since the hand last came by
-/// stays, so that a scan of unheard-of paths does not push out what is asked for.
+/// The entries of one event loop, evicted by second chance: entries used since the hand last passed
+/// stay, so that a scan of unknown paths does not displace requested ones.
 #[derive(Debug, Default)]
 struct LoopCache {
-    /// Where in `slots` a path is.
+    /// Index of a path in `slots`.
     index_by_path: HashMap<Arc<[u8]>, usize>,
     slots: Vec<CacheSlot>,
     hand: usize,
     bytes: usize,
-    /// The paths whose files are open, in the order of being opened; some may be gone meanwhile.
+    /// Paths of open files, in the order of opening; may contain removed ones.
     open_paths: VecDeque<Arc<[u8]>>,
     open_descriptors: usize,
 }
@@ -278,15 +283,15 @@ impl LoopCache {
                 self.hand += 1;
             }
             Some(_) => self.remove(self.hand),
-            // Nothing is left, so nothing is held.
+            // Nothing is left.
             None => self.bytes = 0,
         }
     }
 
-    /// Closes the file that was opened first of those that nobody used since this last came by.
+    /// Closes the oldest open file that was not used since this last passed it.
     fn close_oldest(&mut self) {
         let Some(path) = self.open_paths.pop_front() else {
-            // Nothing is open, so nothing is held.
+            // Nothing is open.
             self.open_descriptors = 0;
             return;
         };
@@ -300,7 +305,7 @@ impl LoopCache {
         }
     }
 
-    /// Looks at the one or two that were opened first, and closes what was not checked for long.
+    /// Inspects the two oldest open files, and closes those not checked for long.
     fn close_idle(&mut self, now: Instant) {
         for _ in 0..2 {
             let Some(path) = self.open_paths.pop_front() else {
@@ -314,13 +319,14 @@ impl LoopCache {
         }
     }
 
-    /// The slot of a path whose file is open, by the same key: a path that was kept again has a new one.
+    /// The slot of an open file's path, if it has the same key: a path inserted again has a new
+    /// one.
     fn open_slot(&mut self, path: &Arc<[u8]>) -> Option<&mut CacheSlot> {
         let slot = self.slot_of(path)?;
         (slot.open_descriptors > 0 && Arc::ptr_eq(&slot.path, path)).then_some(slot)
     }
 
-    /// Removes a slot; the last one takes its number.
+    /// Removes a slot; the last slot gets its index.
     fn remove(&mut self, at: usize) {
         let slot = self.slots.swap_remove(at);
         self.bytes -= slot.cost;
@@ -332,7 +338,7 @@ impl LoopCache {
     }
 }
 
-/// Bytes an entry takes, with about 230 for its slot, its place and what allocations round up.
+/// Approximate bytes of an entry, with 230 for its slot, its index and rounding of allocations.
 fn entry_cost(path: &[u8], known: &CacheEntry) -> usize {
     let held = match known {
         CacheEntry::File(file) => file.memory_bytes(),

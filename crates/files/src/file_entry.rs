@@ -1,9 +1,12 @@
-//! What is known of a path: a file in each of its codings, a folder, or nothing.
+//! The entry of a path: a file with its codings, a directory, or nothing.
 //!
-//! `tree` finds it, `memory` keeps it, `handler` answers with it. A file is an original and the codings
-//! that it is or could be sent in; which of them a client gets is decided here. What must stay true:
-//! an answer that depends on `Accept-Encoding` says so, whichever coding it has; a file that cannot have
-//! another coding costs no look at that field.
+//! `file_tree` finds it, `file_cache` stores it, and `handler` answers from it. A file is an
+//! original and the codings that it has or could have; this module selects one for a client.
+//!
+//! # Invariants
+//!
+//! - A response that depends on `Accept-Encoding` has a matching `Vary`, whichever coding it has.
+//! - A file without other codings does not read that field.
 
 use std::fs::Metadata;
 use std::hash::{Hash, Hasher};
@@ -25,22 +28,22 @@ use crate::description::FileDescription;
 pub(crate) enum CacheEntry {
     /// A file.
     File(Arc<FileEntry>),
-    /// A directory, asked for without its final slash.
+    /// A directory requested without its final slash.
     DirectoryRedirect,
-    /// The list of what is in a directory.
+    /// The listing page of a directory.
     Listing(Bytes),
-    /// A folder whose index is a script that another handler runs.
+    /// A directory with an index script, which another handler runs.
     Script,
     /// Nothing to serve.
     Absent,
 }
 
-/// A file, with the codings it can be sent in.
+/// A file with its possible codings.
 #[derive(Debug, Clone)]
 pub(crate) struct FileEntry {
     pub(crate) original: Representation,
     codings: Vec<CodingOffer>,
-    /// Their names, for the negotiation.
+    /// Names of the codings, for the negotiation.
     coding_names: Vec<&'static str>,
 }
 
@@ -51,39 +54,39 @@ pub(crate) struct CodingOffer {
     pub(crate) state: CodingState,
 }
 
-/// Where a coding comes from.
+/// The source of a coding.
 #[derive(Debug, Clone)]
 pub(crate) enum CodingState {
-    /// From a file beside the original.
+    /// A precompressed file next to the original.
     Precompressed(Representation),
-    /// Compressed here.
+    /// Compressed on demand.
     Compressed(Representation),
-    /// To be compressed here when somebody wants it.
+    /// Not compressed yet.
     Compressible,
 }
 
-/// One coding of a file, or the file as it is.
+/// A coding of a file, or the original.
 #[derive(Debug, Clone)]
 pub(crate) struct Representation {
     pub(crate) description: FileDescription,
     pub(crate) source: ContentSource,
     pub(crate) identity: FileStamp,
-    /// Whether the identity can be trusted to show the next change.
+    /// Whether a change of the file would change the stamp.
     pub(crate) is_settled: bool,
 }
 
-/// Where the bytes are.
+/// The source of the bytes.
 #[derive(Debug, Clone)]
 pub(crate) enum ContentSource {
     Memory(Bytes),
     Disk(Arc<DiskFile>),
 }
 
-/// What a client gets of a file.
+/// The coding selected for a client.
 #[derive(Debug)]
 pub(crate) enum SelectedCoding<'a> {
     Ready(&'a Representation),
-    /// This coding, which is to be made first.
+    /// This coding, which must be compressed first.
     Compress(Coding),
 }
 
@@ -97,24 +100,25 @@ impl FileEntry {
         }
     }
 
-    /// What the client that sent `head` is to get.
+    /// Selects the representation for a request.
     pub(crate) fn choose(&self, head: &RequestHead) -> SelectedCoding<'_> {
         if self.codings.is_empty() || head.field("accept-encoding").is_none() {
             return SelectedCoding::Ready(&self.original);
         }
         match negotiate_coding(|| head.field_all("accept-encoding"), &self.coding_names) {
             CodingChoice::Coding(number) => self.coding_for(number, head),
-            // RFC 9110 §12.5.3 leaves this to the server: a body that may be of use is better than none.
+            // RFC 9110 §12.5.3 leaves this to the server: a body that may be useful is better than
+            // none.
             CodingChoice::Identity | CodingChoice::NotAcceptable => {
                 SelectedCoding::Ready(&self.original)
             }
         }
     }
 
-    /// The file on the disk that the client's answer is, or is made, from.
+    /// The file on disk that the response is sent or compressed from.
     pub(crate) fn source_file_for(&self, head: &RequestHead) -> &Representation {
         match self.choose(head) {
-            // What was made here has the original's identity.
+            // A representation compressed here has the original's stamp.
             SelectedCoding::Ready(file) if file.identity != self.original.identity => file,
             SelectedCoding::Ready(_) | SelectedCoding::Compress(_) => &self.original,
         }
@@ -124,7 +128,7 @@ impl FileEntry {
         let is_part = head.method() == Method::Get && head.field("range").is_some();
         match self.codings.get(number).map(|offer| &offer.state) {
             Some(CodingState::Precompressed(ready)) => SelectedCoding::Ready(ready),
-            // What is made here may be made differently the next time, so there are no parts of it.
+            // Compressing again may give different bytes, so there are no ranges.
             Some(CodingState::Compressed(ready)) if !is_part => SelectedCoding::Ready(ready),
             Some(CodingState::Compressible) if !is_part => {
                 SelectedCoding::Compress(self.codings[number].coding)
@@ -133,7 +137,7 @@ impl FileEntry {
         }
     }
 
-    /// The same file with `coding` made, or given up if it was not worth it.
+    /// Returns the entry with `coding` compressed, or without it if `content` is `None`.
     pub(crate) fn with_compressed(&self, coding: Coding, content: Option<&Bytes>) -> Self {
         let mut offers = self.codings.clone();
         match content {
@@ -154,7 +158,7 @@ impl FileEntry {
         Self::new(self.original.clone(), offers)
     }
 
-    /// The file beside the original that holds `coding`.
+    /// The precompressed file of `coding`.
     pub(crate) fn precompressed(&self, coding: Coding) -> Option<&Representation> {
         let mut beside = self.codings.iter().filter_map(|offer| match &offer.state {
             CodingState::Precompressed(ready) if offer.coding == coding => Some(ready),
@@ -163,7 +167,7 @@ impl FileEntry {
         beside.next()
     }
 
-    /// Whether its files are as they were when it was found.
+    /// Whether the files are unchanged.
     pub(crate) fn is_unchanged(&self, original: &Representation, beside: &[CodingOffer]) -> bool {
         let state = |offer: &CodingOffer| match &offer.state {
             CodingState::Precompressed(ready) if ready.is_settled => {
@@ -171,7 +175,7 @@ impl FileEntry {
             }
             _ => None,
         };
-        // One that is still being written, or is gone, was found beside it then and is not the same now.
+        // A precompressed file that is still being written, or was removed, is not the same.
         let all_settled = |offers: &[CodingOffer]| {
             let mut beside = offers.iter().filter(|offer| offer.is_precompressed());
             beside.all(|offer| state(offer).is_some())
@@ -189,24 +193,24 @@ impl FileEntry {
                 .eq(beside.iter().filter_map(state))
     }
 
-    /// Whether each of its files holds still, so that its next change will show.
+    /// Whether a change of any of its files would change its stamp.
     pub(crate) fn is_settled(&self) -> bool {
         self.representations().all(|one| one.is_settled)
     }
 
-    /// Bytes of memory it takes.
+    /// Memory use in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
         let each = self.representations().map(Representation::memory_bytes);
         size_of::<Self>() + each.sum::<usize>()
     }
 
-    /// Descriptors it holds open.
+    /// Open descriptors.
     pub(crate) fn open_descriptors(&self) -> usize {
         let is_open = |one: &&Representation| matches!(one.source, ContentSource::Disk(_));
         self.representations().filter(is_open).count()
     }
 
-    /// Every coding there is.
+    /// The original and all existing codings.
     pub(crate) fn representations(&self) -> impl Iterator<Item = &Representation> {
         let offered = self.codings.iter().filter_map(|offer| match &offer.state {
             CodingState::Precompressed(ready) | CodingState::Compressed(ready) => Some(ready),
@@ -223,7 +227,7 @@ impl CodingOffer {
 }
 
 impl Representation {
-    /// A part of it as a body.
+    /// A part of the content as a body.
     pub(crate) fn body(&self, start: u64, len: u64) -> Body {
         match &self.source {
             ContentSource::Memory(content) => Body::Bytes(slice(content, start, len)),
@@ -238,29 +242,29 @@ impl Representation {
     fn memory_bytes(&self) -> usize {
         let content = match &self.source {
             ContentSource::Memory(content) => content.len(),
-            // The kernel's part of an open file, about.
+            // Approximate kernel memory of an open file.
             ContentSource::Disk(_) => 1024,
         };
         size_of::<Self>() + content + self.description.memory_bytes()
     }
 }
 
-/// `len` bytes of `content` from `start`, or what there is of them.
+/// Up to `len` bytes of `content` from `start` on.
 pub(crate) fn slice(content: &Bytes, start: u64, len: u64) -> Bytes {
     let place = |at: u64| usize::try_from(at).map_or(content.len(), |at| at.min(content.len()));
     content.slice(place(start)..place(start.saturating_add(len)))
 }
 
-/// What tells one state of one file from another.
+/// Identifies a version of a file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(crate) struct FileStamp {
     pub(crate) device: u64,
     inode: u64,
     size: u64,
     modified: (i64, i64),
-    /// Cannot be set back, as the time of modification can.
+    /// Cannot be set back, unlike the modification time.
     changed: (i64, i64),
-    /// The number of the place it was found in: another name may mean another type.
+    /// The index of the candidate that matched: another name may imply another type.
     candidate: usize,
 }
 
@@ -276,7 +280,7 @@ impl FileStamp {
         }
     }
 
-    /// A number for the state, the same as long as it is the same.
+    /// A hash of the stamp's metadata.
     pub(crate) fn metadata_hash(&self) -> u64 {
         let mut hasher = XxHash3_64::new();
         let Self {
@@ -296,7 +300,7 @@ impl FileStamp {
         self.changed < (seconds, i64::from(moment.subsec_nanos()))
     }
 
-    /// Whether a file of these facts is in the same state, wherever it was found.
+    /// Whether the metadata match this stamp, for any candidate.
     pub(crate) fn matches(&self, metadata: &Metadata) -> bool {
         *self == Self::new(metadata, self.candidate)
     }

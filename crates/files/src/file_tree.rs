@@ -1,11 +1,16 @@
-//! The folder itself: opens, checks and reads.
+//! Opens, checks and reads files below a root.
 //!
-//! `handler` calls [`FileTree::look_up_cached`] on the loop, which answers from what the kernel has in memory, then
-//! [`FileTree::look`] in a blocking pool, ahead of reads, which opens, and [`FileTree::look_up_and_read`] among the
-//! reads for small files whose bytes are on the disk. What must stay true: every open goes through `file`'s
-//! `open_beneath`; what is said of a file comes from its open descriptor, never from its name; bytes
-//! are kept in memory only if the file was the same before and after they were read; on a loop nothing
-//! is asked of a file system that may have to ask somebody else.
+//! `handler` calls [`FileTree::look_up_cached`] on the event loop, which answers from the kernel's
+//! caches. Otherwise it calls [`FileTree::look_up`] in a blocking pool, with priority over reads,
+//! which opens files, and [`FileTree::look_up_and_read`] among the reads, for small files with
+//! content on the disk.
+//!
+//! # Invariants
+//!
+//! - Every open uses `open_beneath` of `penstock_sys::file`.
+//! - A file's description comes from its open descriptor, never from its name.
+//! - Content is cached only if the file was the same before and after the read.
+//! - On an event loop no file system is asked that may have to ask another process or machine.
 
 mod opening;
 
@@ -38,34 +43,33 @@ use crate::name_rules::{NameRules, is_compressible};
 use crate::resolve::PathCandidates;
 use crate::unfollowed_links::UnfollowedLinkLog;
 
-/// Files up to this size are kept in memory: copying them into the socket costs less than what `sendfile`
-/// and the checks before it do.
+/// Files up to this size are cached with their content: copying it into the socket costs less than
+/// `sendfile` with its checks.
 const MAX_MEMORY_BYTES: u64 = 16 * 1024;
 
-/// Files up to this size are read once to tell their versions apart where their time may not: some
-/// milliseconds in a pool. Of larger ones only their maker can keep two of one size.
+/// Files up to this size are hashed if their modification time may not identify a version: some
+/// milliseconds in a pool. Two larger versions of one size are indistinguishable then.
 const MAX_HASHED_BYTES: u64 = 8 * 1024 * 1024;
 
-/// A file that changed this recently may change again without a new time stamp: the kernel's tick
-/// is some milliseconds, and two seconds on the coarsest of file systems.
+/// A file changed this recently may change again with the same time stamp: the kernel's tick is
+/// some milliseconds, and two seconds on the coarsest file systems.
 const SETTLE_DURATION: Duration = Duration::from_secs(2);
 
-/// Attempts at an open that the kernel gave up because of a rename at the same time (`EAGAIN` of
-/// `openat2`).
+/// Attempts at an open that fails because of a concurrent rename (`EAGAIN` of `openat2`).
 const MAX_OPEN_ATTEMPTS: usize = 4;
 
-/// An open folder below which files are served. Routes with the same folder share one.
+/// An open root directory. Routes with the same directory share one.
 #[derive(Debug)]
 pub struct RootDir {
     fd: OwnedFd,
     path: PathBuf,
-    /// Without symbolic links, to tell where links below have led.
+    /// Without symbolic links, to locate the targets of links below.
     real_path: Option<PathBuf>,
-    /// The file system's number, if a loop may ask it.
+    /// The file system's device number, if event loops may access it.
     loop_device: Option<u64>,
 }
 
-/// A root and the places to look in below it.
+/// A root with a route's settings.
 #[derive(Debug)]
 pub(crate) struct FileTree {
     root: Arc<RootDir>,
@@ -79,37 +83,37 @@ pub(crate) struct FileTree {
     link_log: UnfollowedLinkLog,
     hide_patterns: HidePatterns,
     hidden_log: HiddenFileLog,
-    /// Reads what is large.
+    /// Reads large files.
     pool: Pool,
-    /// The file system's number, if a loop may ask it.
+    /// The file system's device number, if event loops may access it.
     loop_device: Option<u64>,
-    /// The script that makes a folder one of another handler's.
+    /// The index script by which a directory belongs to another handler.
     script_index: Option<Vec<u8>>,
     settle_duration: Duration,
 }
 
-/// What was found at a path.
+/// The result of a look-up.
 #[derive(Debug)]
 pub(crate) enum FileLookup {
     Found(CacheEntry),
-    /// A directory that is to be listed.
+    /// A directory to be listed.
     Directory(File),
-    /// A file whose bytes are to be read from the disk first.
+    /// A file whose content must be read from the disk first.
     NeedsRead,
 }
 
-/// How far to go for an answer.
+/// How far a look-up may go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LookupDepth {
-    /// What is in memory.
+    /// Memory only.
     PageCache,
-    /// Names and states of files on the disk, and bytes in memory.
+    /// Names and metadata on the disk, content in memory.
     Metadata,
     /// The disk.
     Disk,
 }
 
-/// Why there is no answer.
+/// Why a look-up stopped without a result.
 #[derive(Debug)]
 enum LookupStop {
     /// It is not in memory.
@@ -117,30 +121,30 @@ enum LookupStop {
     Fault(Fault),
 }
 
-/// The name of an original, and the number of the place where it was found.
+/// The name of an original, and the index of its candidate.
 struct OriginalName<'a> {
-    /// Written behind for a moment.
+    /// Temporarily extended by a suffix.
     name: &'a mut Vec<u8>,
     candidate: usize,
 }
 
-/// What a name was found to be.
+/// An opened file.
 struct OpenedFile {
     file: File,
     metadata: Metadata,
-    /// Whether a symbolic link below the root led there.
+    /// Whether a symbolic link below the root led to it.
     is_linked: bool,
 }
 
 impl RootDir {
-    /// Opens the folder. Blocks.
+    /// Opens the directory. Blocks.
     ///
     /// # Errors
-    /// When it does not exist or is no folder; names it.
+    /// Fails if it does not exist or is no directory. The error names it.
     pub fn open(path: &Path) -> io::Result<Self> {
         let named = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", path.display()));
         let fd = file::open_root(path).map_err(named)?;
-        // A folder that may be passed but not listed is a fine root.
+        // A directory with search but without read permission is a valid root.
         match file::open_beneath(&fd, b"") {
             Err(error) if error.raw_os_error() != Some(EACCES) => return Err(named(error)),
             _ => {}
@@ -159,17 +163,17 @@ impl RootDir {
         })
     }
 
-    /// The folder as the configuration names it.
+    /// The directory's path as configured.
     pub fn path(&self) -> &Path {
         &self.path
     }
 }
 
 impl FileTree {
-    /// Looks below `root` as `files` says.
+    /// Creates a tree below `root` with the settings of `files`.
     ///
     /// # Errors
-    /// A media type or a `Cache-Control` that cannot be sent.
+    /// Fails if a media type or a `Cache-Control` is invalid.
     pub(crate) fn new(
         root: Arc<RootDir>,
         files: &penstock_config::Files,
@@ -199,13 +203,13 @@ impl FileTree {
         })
     }
 
-    /// Folders with a script of this name are told apart, [`Known::Script`].
+    /// Directories with a script of this name become [`CacheEntry::Script`].
     pub(crate) fn set_script_index(&mut self, name: &str) {
         self.script_index = Some(name.as_bytes().to_vec());
     }
 
-    /// Goes through the places for `path`; the first regular file is it. Blocks for what an open takes;
-    /// what takes a reading is put off ([`FileLookup::NeedsRead`]).
+    /// Tries the candidates for `path` in order; the first regular file is the result. Blocks for
+    /// opening files; a read is deferred ([`FileLookup::NeedsRead`]).
     pub(crate) fn look_up(
         &self,
         path: &[u8],
@@ -218,7 +222,7 @@ impl FileTree {
         }
     }
 
-    /// As [`FileTree::look`], to the end. Blocks.
+    /// Like [`FileTree::look_up`], but also reads. Blocks.
     pub(crate) fn look_up_and_read(
         &self,
         path: &[u8],
@@ -233,7 +237,7 @@ impl FileTree {
         })
     }
 
-    /// As [`FileTree::look`], on a loop; none when that takes more than what the kernel has in memory.
+    /// Like [`FileTree::look_up`], on an event loop. `None` if the kernel's caches are not enough.
     pub(crate) fn look_up_cached(
         &self,
         path: &[u8],
@@ -247,8 +251,8 @@ impl FileTree {
         }
     }
 
-    /// Whether an open file is still in the state in which it was found, a millisecond ago at most, as far as a
-    /// loop may ask.
+    /// Whether an open file is unchanged, within the last millisecond. True if event loops may not
+    /// access its file system.
     pub(crate) fn is_unchanged(&self, one: &Representation) -> bool {
         match &one.source {
             ContentSource::Disk(open) if self.loop_device == Some(one.identity.device) => {
@@ -258,21 +262,21 @@ impl FileTree {
         }
     }
 
-    /// Sets aside what takes time or depends on where the tests run.
+    /// Overrides settings that take time or depend on the test machine.
     #[cfg(test)]
     pub(crate) fn set_for_tests(&mut self, is_asked_on_loops: bool, settled_after: Duration) {
         self.loop_device = self.loop_device.filter(|_| is_asked_on_loops);
         self.settle_duration = settled_after;
     }
 
-    /// Whether loops look at all.
+    /// Whether look-ups on event loops are enabled.
     #[cfg(test)]
     pub(crate) fn looks_up_on_loops(&self) -> bool {
         self.loop_device.is_some()
     }
 
-    /// Opens an entry of a folder that is at `path`, for a list of it: where a link leads that may be
-    /// followed, and whether that may be shown. Blocks.
+    /// Opens the target of a symbolic link in the directory at `path`, for a listing. `None` if the
+    /// link is not followed or its target is hidden. Blocks.
     pub(crate) fn open_entry(&self, path: &[u8], name: &[u8]) -> Option<Metadata> {
         let below = [path.strip_prefix(b"/").unwrap_or(path), name].concat();
         let opened = self.open_any(&below, LookupDepth::Disk).ok()??;
@@ -280,7 +284,7 @@ impl FileTree {
         (!is_hidden).then_some(opened.metadata)
     }
 
-    /// Whether a list leaves out an entry of a folder that is at `path`.
+    /// Whether a listing of the directory at `path` omits an entry.
     pub(crate) fn hides_entry(&self, path: &[u8], name: &[u8], is_folder: bool) -> bool {
         let slash: &[u8] = if is_folder { b"/" } else { b"" };
         let below = [path.strip_prefix(b"/").unwrap_or(path), name, slash].concat();
@@ -323,7 +327,8 @@ impl FileTree {
         self.search_dir(path, reach)
     }
 
-    /// Whether the folder at `path` has the index script. One that only the other handler may read is there.
+    /// Whether the directory at `path` has the index script. A script that only the other handler
+    /// may read counts.
     fn has_script(&self, path: &[u8], reach: LookupDepth) -> Result<bool, LookupStop> {
         let Some(index) = &self.script_index else {
             return Ok(false);
@@ -340,7 +345,7 @@ impl FileTree {
         }
     }
 
-    /// The directory at `path`, where there is no index page.
+    /// Looks for a directory at `path` without an index page.
     fn search_dir(&self, path: &[u8], reach: LookupDepth) -> Result<FileLookup, LookupStop> {
         let name = path.strip_prefix(b"/").unwrap_or(path);
         let mut folder = Vec::with_capacity(name.len() + 1);
@@ -367,7 +372,7 @@ impl FileTree {
         })
     }
 
-    /// Describes a file and the codings of it; `name` is used for those and then as before.
+    /// Describes a file and its codings. `name` is changed temporarily.
     fn describe(
         &self,
         regular: OpenedFile,
@@ -426,7 +431,7 @@ impl FileTree {
         if let Some(known) = known.filter(|known| known.is_unchanged(&original, &offers)) {
             return Ok(Arc::clone(known));
         }
-        // What may change without a sign is not worth the work, and its bytes are not certain.
+        // A file that may change undetected is not worth compressing, and its content is uncertain.
         if is_makeable && original.is_settled {
             for &coding in &self.compress {
                 if !offers.iter().any(|offer| offer.coding == coding) {
@@ -438,7 +443,7 @@ impl FileTree {
         Ok(Arc::new(FileEntry::new(original, offers)))
     }
 
-    /// The file that holds a coding of an original, if there is one that is not older.
+    /// The precompressed file for a coding, unless it is older than the original.
     fn load_precompressed(
         &self,
         original: &Metadata,
@@ -453,7 +458,7 @@ impl FileTree {
         let opened = self.open_visible(named.name, reach);
         named.name.truncate(name_len);
         let opened = match opened {
-            // What cannot be opened is no reason to refuse what can.
+            // A failure to open it does not affect the original.
             Err(LookupStop::Fault(fault)) if fault.kind != FaultKind::Overloaded => {
                 log::debug!("files: not used: {}", fault.cause);
                 None
@@ -471,7 +476,8 @@ impl FileTree {
         }
     }
 
-    /// A file with its bytes, if it is small, else with its descriptor; what is known if that is still so.
+    /// Loads a file: with its content if it is small, else with its descriptor. Returns the known
+    /// representation if it is unchanged.
     fn load(
         &self,
         regular: OpenedFile,
@@ -534,8 +540,8 @@ impl FileTree {
         })
     }
 
-    /// Opens a regular file that may be sent; none when there is no such thing. A hidden one is as good
-    /// as not there, but for the log.
+    /// Opens a regular file that may be served. A hidden file counts as missing, apart from the
+    /// log.
     fn open_visible(
         &self,
         name: &[u8],
@@ -559,7 +565,7 @@ impl FileTree {
         Ok(None)
     }
 
-    /// Opens a regular file; none when there is no such thing.
+    /// Opens a regular file; `None` if there is none.
     fn open_regular(
         &self,
         name: &[u8],
@@ -569,7 +575,7 @@ impl FileTree {
         Ok(opened.filter(|opened| opened.metadata.is_file()))
     }
 
-    /// Whether a symbolic link has led to what is hidden. Asks `/proc` only where there was one.
+    /// Whether a symbolic link led to a hidden file. Reads `/proc` only for links.
     fn leads_to_hidden(&self, opened: &OpenedFile, name: &[u8]) -> Result<bool, LookupStop> {
         if !opened.is_linked || self.hide_patterns.is_empty() {
             return Ok(false);
@@ -577,10 +583,10 @@ impl FileTree {
         let real =
             file::fd_path(&opened.file).map_err(|error| self.stop_with_fault(&error, name))?;
         let root = self.root.real_path.as_deref();
-        // What is outside of the root keeps its first slash: patterns of paths are not for it.
+        // A path outside the root keeps its leading slash, so that path patterns do not match it.
         let below = root.and_then(|root| real.strip_prefix(root).ok());
         let real = below.unwrap_or(&real).as_os_str().as_bytes().to_vec();
-        // A file that another has replaced is called so, even if a hard link of it is left.
+        // A replaced file has this suffix, even if a hard link to it is left.
         let before = real.strip_suffix(DELETED_SUFFIX).map(<[u8]>::to_vec);
         let names = [Some(real), before].into_iter().flatten();
         let hiding = names.into_iter().find_map(|mut name| {
@@ -598,7 +604,7 @@ impl FileTree {
         Ok(true)
     }
 
-    /// Opens whatever has that name; none when there is nothing.
+    /// Opens any kind of file; `None` if there is none.
     fn open_any(&self, name: &[u8], reach: LookupDepth) -> Result<Option<OpenedFile>, LookupStop> {
         let mut is_linked = false;
         let mut opened = self.open_following(name, reach, file::Symlinks::Never);
@@ -639,20 +645,20 @@ impl FileTree {
         }
     }
 
-    /// Whether an error means a link that is not followed, of which the log does not know.
+    /// Whether the error means a link that is not followed and not logged yet.
     fn is_unlogged_link(&self, error: &io::Error, name: &[u8]) -> bool {
         error.kind() == io::ErrorKind::CrossesDevices
             && self.symlinks == file::Symlinks::Beneath
             && !self.link_log.is_logged(name)
     }
 
-    /// Whether what was opened lies where it may be asked: another file system mounted below the root is
-    /// left to the pool.
+    /// Whether the opened file may be accessed at this depth. Other file systems mounted below the
+    /// root are left to the pool.
     fn is_within(&self, metadata: &Metadata, reach: LookupDepth) -> bool {
         reach != LookupDepth::PageCache || self.loop_device == Some(metadata.dev())
     }
 
-    /// Opens what has that name, by these rules for links; none when that takes more than `reach` has.
+    /// Opens a name by these rules for links. `None` if that needs more than `reach` permits.
     fn open_following(
         &self,
         name: &[u8],
@@ -688,16 +694,16 @@ impl FileTree {
         } else {
             FaultKind::Internal
         };
-        // Names from strangers may hold anything: quoted and escaped for the log.
+        // Clients choose names: quoted and escaped for the log.
         Fault::new(kind, format!("{place:?}: {error}"))
     }
 }
 
-/// What `/proc` says behind the name of a file that has none any more.
+/// The suffix in `/proc` of a deleted file's name.
 const DELETED_SUFFIX: &[u8] = b" (deleted)";
 
-/// What tells the versions of a file apart that is not kept in memory; none when that takes a reading which
-/// is out of `reach`. Blocks for that.
+/// The version of a file that is not cached with its content. `None` if that needs a read beyond
+/// `reach`. Blocks for a read.
 fn large_file_version(
     file: &File,
     identity: &FileStamp,
@@ -707,7 +713,8 @@ fn large_file_version(
 ) -> io::Result<Option<EtagVersion>> {
     let (seconds, nanos) = modification_time(metadata);
     let is_plausible = is_plausible_mtime(seconds, now);
-    // A whole second is what an archive or a build gave to all of its files: a write gives a fraction.
+    // Whole seconds come from archives and builds, which set one time for all files; a write has a
+    // fraction.
     if is_plausible && nanos != 0 {
         return Ok(Some(EtagVersion::ModificationTime));
     }
@@ -716,7 +723,7 @@ fn large_file_version(
             return Ok(None);
         }
         let hash = hash_file(file)?;
-        // What was written meanwhile may be hashed in part.
+        // A concurrent write may have been hashed in part.
         if identity.matches(&file.metadata()?) {
             return Ok(Some(EtagVersion::ContentHash(hash)));
         }
@@ -728,7 +735,7 @@ fn large_file_version(
     }))
 }
 
-/// A hash of the content. Blocks.
+/// Hashes the content. Blocks.
 fn hash_file(file: &File) -> io::Result<u64> {
     let mut hasher = XxHash3_64::new();
     let mut buffer = vec![0; 128 * 1024];
@@ -746,13 +753,13 @@ fn hash_file(file: &File) -> io::Result<u64> {
     }
 }
 
-/// Time of modification since the epoch: seconds, nanoseconds.
+/// Modification time since the epoch: seconds, nanoseconds.
 fn modification_time(metadata: &Metadata) -> (i64, i64) {
     (metadata.mtime(), metadata.mtime_nsec())
 }
 
-/// Whether a file beside an original is older than it. One that has whole seconds was copied or unpacked by
-/// a tool that keeps no more, or gives it its original's time without the rest (`gzip -k`).
+/// Whether a precompressed file is older than the original. Whole seconds come from tools that copy
+/// or unpack without fractions, or set the original's time without its fraction (`gzip -k`).
 fn is_older(beside: (i64, i64), original: (i64, i64)) -> bool {
     if beside.1 == 0 {
         beside.0 < original.0
@@ -761,12 +768,12 @@ fn is_older(beside: (i64, i64), original: (i64, i64)) -> bool {
     }
 }
 
-/// The number of the file system that the root lies on. Blocks.
+/// The device number of the root's file system. Blocks.
 fn device_of(root: &OwnedFd) -> io::Result<u64> {
     Ok(File::from(root.try_clone()?).metadata()?.dev())
 }
 
-/// All `len` bytes, if they are in memory.
+/// Reads all `len` bytes if they are in memory.
 fn read_cached(file: &File, len: u64) -> Option<Vec<u8>> {
     let mut content = vec![0; usize::try_from(len).ok()?];
     let mut filled = 0;

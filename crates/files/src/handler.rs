@@ -1,10 +1,15 @@
-//! Static files as a handler: the memory first, then what the kernel has in memory, then the disk in a pool.
+//! The handler for static files: answers from the cache, then from the kernel's caches, then from
+//! the disk in a pool.
 //!
-//! Made by `penstock`'s wiring at start and at each reload (the root is opened once, so a symbolic
-//! link to a release is followed at that moment); asked by edge for each request of its route. What
-//! must stay true: a request answered from memory makes no system call and allocates nothing (an open
-//! file is looked at with one); nobody waits long for news of what is known; a request that falls through
-//! is passed on unchanged.
+//! `penstock` creates it at the start and at each reload. The root is opened once, so a symbolic
+//! link to a release is resolved at that time. `edge` calls it for each request of its route.
+//!
+//! # Invariants
+//!
+//! - A response from the cache makes no system call and allocates nothing (an open file costs one
+//!   check).
+//! - A request does not wait long for the check of a cached entry.
+//! - A request passed to the next handler is unchanged.
 
 use std::fs::File;
 use std::io;
@@ -27,26 +32,26 @@ use crate::file_tree::{FileLookup, FileTree, RootDir};
 use crate::listing::ListingJobs;
 use crate::{reply, resolve};
 
-/// How long a request waits for a check of what is known, or for a compression, before it gets what there
-/// is. Longer than both take but for an ill disk and a crowded pool.
+/// How long a request waits for a check or a compression before it gets what is available. Both
+/// take longer only with a failing disk or a crowded pool.
 const MAX_WAIT: Duration = Duration::from_millis(50);
 
-/// What a folder of static files is made from.
+/// The settings of a [`Files`].
 #[derive(Debug, Clone)]
 pub struct FilesSetup {
-    /// What the route says about its folder.
+    /// The route's `files` configuration.
     pub files: penstock_config::Files,
-    /// Opens, checks and reads.
+    /// Opens, checks and reads files.
     pub pool: Pool,
-    /// How many loops ask: they share the memory.
+    /// Number of event loops, which share the cache limits.
     pub loops: usize,
-    /// Whether another handler of the route gets what is not here.
+    /// Whether the route's next handler gets requests for missing files.
     pub falls_through: bool,
-    /// The script that the other handler runs for a folder in which it is: `index.php`.
+    /// The index script that the next handler runs for a directory, such as `index.php`.
     pub script_index: Option<String>,
 }
 
-/// A folder of static files. A handle: the work of a request keeps the folder for itself.
+/// A directory of static files. A handle: pending requests keep the state alive.
 #[derive(Debug)]
 pub struct Files {
     state: Arc<FilesState>,
@@ -63,18 +68,18 @@ struct FilesState {
     script_index: Option<String>,
 }
 
-/// How a request for a file stands.
+/// The result of selecting a coding.
 enum CodingOutcome {
     Response(Response),
-    /// The coding for it is being made of this.
+    /// The file's coding is being compressed.
     Wait(CompressionWait, Arc<FileEntry>),
 }
 
 impl Files {
-    /// Serves what is below `root`.
+    /// Serves the files below `root`.
     ///
     /// # Errors
-    /// When a media type or a `Cache-Control` of the configuration cannot be sent; names it.
+    /// Fails if a configured media type or `Cache-Control` is invalid, and names it.
     pub fn new(root: Arc<RootDir>, setup: FilesSetup) -> io::Result<Self> {
         let mut tree = FileTree::new(root, &setup.files, setup.pool.clone())?;
         if let Some(index) = &setup.script_index {
@@ -96,7 +101,7 @@ impl Files {
 }
 
 impl FilesState {
-    /// Answers with what is known; `is_news` when it was found for this very request.
+    /// Responds from an entry. `is_news` is set if it was found for this request.
     fn respond(
         self: &Arc<Self>,
         request: Request,
@@ -149,7 +154,7 @@ impl FilesState {
         }))
     }
 
-    /// Answers in the coding that the client is to get, if that is there; begins to make it if not.
+    /// Responds in the client's coding if it exists, else starts to compress it.
     fn respond_in_coding(&self, request: &Request, mut found: Arc<FileEntry>) -> CodingOutcome {
         loop {
             let coding = match found.choose(&request.head) {
@@ -159,7 +164,7 @@ impl FilesState {
                 SelectedCoding::Compress(coding) => coding,
             };
             match self.compressor.get_or_start(&found, coding, &self.pool) {
-                // One coding less is to be made each time, so this comes to an end.
+                // Terminates: each time one coding less is compressible.
                 CompressionStatus::Done(content) => {
                     let refined = Arc::new(found.with_compressed(coding, content.as_ref()));
                     let path = request.path();
@@ -178,7 +183,7 @@ impl FilesState {
         }
     }
 
-    /// Answers once it is known what there is: on the loop if the kernel has it in memory.
+    /// Looks the path up: on the event loop if the kernel has it in memory, else in the pool.
     fn look_up(
         self: &Arc<Self>,
         request: Request,
@@ -205,7 +210,7 @@ impl FilesState {
         }
     }
 
-    /// Answers from the disk.
+    /// Looks the path up in the pool.
     async fn look_up_in_pool(
         self: Arc<Self>,
         request: Request,
@@ -221,8 +226,8 @@ impl FilesState {
         }
     }
 
-    /// Checks on the disk whether what is known is still so, and answers with what is known if that takes
-    /// long: the check goes on for those that come after.
+    /// Checks the entry on the disk. If that takes long, responds from the entry, and the check
+    /// continues for later requests.
     async fn revalidate(
         self: Arc<Self>,
         request: Request,
@@ -243,14 +248,14 @@ impl FilesState {
                     .file_cache
                     .resume_checks(&path, clock::now().max(arrived));
             }
-            // The request may have its answer already.
+            // The request may have been answered already.
             drop(tell.send(found));
         });
         let told = clock::timeout(MAX_WAIT, told).await;
         let (found, is_news) = match told {
             Some(Ok(Ok(found))) => (found, true),
-            // No means to check it: what was right a moment ago is better than a refusal. The pool tells
-            // the log that it is full.
+            // The check was not possible: a slightly old entry is better than an error. The pool
+            // logs that it is full.
             Some(Ok(Err(fault))) if fault.kind == FaultKind::Overloaded => {
                 log::debug!("files: served without a check: {}", fault.cause);
                 (known, false)
@@ -264,7 +269,7 @@ impl FilesState {
         }
     }
 
-    /// Looks in the pool, and keeps what was found.
+    /// Looks the path up in the pool and caches the result.
     async fn look_up_and_cache(
         &self,
         path: Arc<[u8]>,
@@ -278,7 +283,7 @@ impl FilesState {
             (began, tree.look_up(&name, before.as_ref()))
         });
         let mut looked = looked.await;
-        // What is opened by now is in memory, so what is done twice is short.
+        // The files just opened are in memory, so repeating that is quick.
         if let Ok((_, Ok(FileLookup::NeedsRead))) = looked {
             let (tree, name) = (Arc::clone(&self.tree), Arc::clone(&path));
             let reading = self.pool.run(move || {
@@ -311,10 +316,10 @@ impl FilesState {
         page.await.map(CacheEntry::Listing)
     }
 
-    /// Keeps what was found by a check that began at `began`.
+    /// Caches the result of a check that began at `began`.
     fn cache_entry(&self, path: Arc<[u8]>, found: &CacheEntry, began: Instant) {
         match found {
-            // An open file that changes would be described as it was.
+            // An open file that changes would have an outdated description.
             CacheEntry::File(file) if file.open_descriptors() > 0 && !file.is_settled() => {
                 self.file_cache.remove(&path);
             }
@@ -322,7 +327,7 @@ impl FilesState {
         }
     }
 
-    /// There is nothing by that name.
+    /// Responds to a request for a missing file.
     fn respond_missing(&self, request: Request) -> Result<Reply, Fault> {
         if self.falls_through {
             return Ok(Reply::Pass(Box::new(request)));
@@ -330,7 +335,7 @@ impl FilesState {
         Err(self.fault_with_handler_name(Fault::new(FaultKind::NotFound, "no such file")))
     }
 
-    /// The script of the folder is another handler's to run.
+    /// Passes the request to the next handler, which runs the directory's index script.
     fn pass_to_script(&self, mut request: Request) -> Reply {
         if let Some(index) = &self.script_index {
             request.descend_into(index);
@@ -362,7 +367,7 @@ impl Handler for Files {
         let folder = &self.state;
         let path = request.path();
         let is_read = matches!(request.head.method(), Method::Get | Method::Head);
-        // A form may be sent to a folder, which is to its script.
+        // A form may be sent to a directory with an index script.
         let may_be_script = folder.script_index.is_some() && path.ends_with(b"/");
         if !is_read && !may_be_script {
             return HandlerProgress::Ready(folder.respond_other_method(request));
@@ -370,12 +375,13 @@ impl Handler for Files {
         if has_encoded_slash(&request.head) {
             return HandlerProgress::Ready(folder.respond_missing(request));
         }
-        // The head's arrival is recent enough for an age of a second, and saves reading the clock.
+        // The request's arrival is recent enough for an age of a second, and saves reading the
+        // clock.
         match folder.file_cache.look_up(path, request.arrived) {
             FileCacheLookup::Fresh(known) => folder.respond(request, &known, false),
             FileCacheLookup::Stale(known) => folder.look_up(request, Some(known), false),
             FileCacheLookup::Expired(known) => folder.look_up(request, Some(known), true),
-            // Never kept in memory, so not asked before it.
+            // Never cached, so not looked up before.
             FileCacheLookup::Miss if !resolve::is_servable(path) => {
                 HandlerProgress::Ready(folder.respond_missing(request))
             }
@@ -402,7 +408,8 @@ impl Handler for Files {
     }
 }
 
-/// Whether a slash is encoded in the path: that would be one in the name of a file, and no file has one.
+/// Whether the path has an encoded slash. It would belong to a file name, and no file name contains
+/// one.
 fn has_encoded_slash(head: &RequestHead) -> bool {
     let target = head.path_query_bytes();
     target.contains(&b'%') && {

@@ -1,14 +1,15 @@
-//! Names that are never sent: the patterns of `hide`, compiled, and what the log says of them.
+//! Hidden names: the compiled patterns of `hide`, and their log.
 //!
-//! `tree` asks for each name before it opens it and again for where a symbolic link has led, and `listing`
-//! for each entry. What is found is kept by `memory`, so a request that is answered from there is not
-//! matched again. Pure, but for the log.
+//! `file_tree` checks each name before it opens it and again for the target of a symbolic link;
+//! `listing` checks each entry. `file_cache` stores the result, so that cached requests are not
+//! matched again. Pure, except for the log.
 //!
 //! # Invariants
-//! - One name has one answer, however it is spelled: case, final dots and spaces, letters that a file
-//!   system folds or ignores, and codings behind it (`dump.sql.gz`) make no difference.
+//!
+//! - The result does not depend on a name's spelling: case, final dots and spaces, letters that a
+//!   file system folds or ignores, and appended codings (`dump.sql.gz`) do not matter.
 //! - A match allocates nothing, unless a path is longer than [`MAX_STACK_PATH_BYTES`].
-//! - The log names a hidden file once, and at most [`TOLD_MAX`] files of a root.
+//! - The log names a hidden file once, and at most [`MAX_LOGGED_FILES`] files of a root.
 
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -17,31 +18,31 @@ use penstock_config::{DEFAULT_HIDE_PATTERNS, HidePattern};
 
 use crate::name_rules::glob_matches;
 
-/// Paths up to this length are matched without an allocation.
+/// Paths up to this length are matched without allocation.
 const MAX_STACK_PATH_BYTES: usize = 1024;
 
-/// Hidden files that the log names for one root.
+/// Hidden files logged for one root.
 const MAX_LOGGED_FILES: usize = 32;
 
-/// What hides a name.
+/// The pattern that hides a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct HideMatch<'a> {
-    /// The pattern, as it is written.
+    /// The pattern as written.
     pub(crate) pattern: &'a str,
-    /// Whether it is of the built-in list.
+    /// Whether it belongs to the default list.
     pub(crate) is_default: bool,
 }
 
 /// The patterns of one root.
 #[derive(Debug, Default)]
 pub(crate) struct HidePatterns {
-    /// In the order in which they were written; the last that matches decides.
+    /// In written order; the last match decides.
     rules: Vec<HideRule>,
-    /// Places in `rules` by the whole name that they are of, sorted.
+    /// Indices in `rules` of plain names, sorted by name.
     names: Vec<(Box<[u8]>, usize)>,
-    /// The same by the extension that they are of.
+    /// Indices in `rules` of plain extensions, sorted by extension.
     extensions: Vec<(Box<[u8]>, usize)>,
-    /// Places of the rules that have to be tried one by one.
+    /// Indices of the rules that must be tried one by one.
     globs: Vec<usize>,
 }
 
@@ -49,30 +50,30 @@ pub(crate) struct HidePatterns {
 struct HideRule {
     pattern: Box<str>,
     origin: RuleOrigin,
-    /// The letters that a path has to have: most are told apart by those.
+    /// Letters that a matching path must have; most paths are excluded by these.
     required_letters: u128,
     matches: RulePattern,
 }
 
-/// Where a pattern comes from.
+/// The origin of a pattern.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RuleOrigin {
-    /// The built-in list.
+    /// The default list.
     Default,
     /// The configuration.
     Configured,
-    /// The configuration, as an exception.
+    /// The configuration, as an exception (`!`).
     Exception,
 }
 
-/// What a pattern is matched with.
+/// What a pattern is compared with.
 #[derive(Debug)]
 enum RulePattern {
     /// The last segment.
     Name(Box<[u8]>),
     /// Any segment.
     Segment(Box<[u8]>),
-    /// Any segment that is a folder's.
+    /// Any directory segment.
     Directory(Box<[u8]>),
     /// The whole path below the root.
     Path(Box<[u8]>),
@@ -97,7 +98,7 @@ impl HidePatterns {
         hidden
     }
 
-    /// Whether nothing is hidden.
+    /// Whether there is no pattern.
     pub(crate) fn is_empty(&self) -> bool {
         self.rules.is_empty()
     }
@@ -111,7 +112,7 @@ impl HidePatterns {
             }
             (Some(path), _) => RulePattern::Path(path.into()),
             (None, Some(folder)) => RulePattern::Directory(folder.into()),
-            // A name of one's own hides folders of that name, too; an exception opens none.
+            // A configured name also hides directories of that name; an exception opens none.
             (None, None) if origin != RuleOrigin::Configured => {
                 RulePattern::Name(folded.as_slice().into())
             }
@@ -135,7 +136,8 @@ impl HidePatterns {
         });
     }
 
-    /// What hides `name`, a path relative to the root; that of a folder ends in a slash.
+    /// Finds the pattern that hides `name`, a path relative to the root. A directory's ends with a
+    /// slash.
     pub(crate) fn find_match(&self, name: &[u8]) -> Option<HideMatch<'_>> {
         if self.rules.is_empty() {
             return None;
@@ -154,7 +156,7 @@ impl HidePatterns {
         })
     }
 
-    /// The rule that decides about a folded path.
+    /// The rule that decides for a folded path.
     fn last_match(&self, path: &[u8]) -> Option<&HideRule> {
         let (folders, last) = match path.iter().rposition(|&byte| byte == b'/') {
             Some(slash) => (&path[..slash], &path[slash + 1..]),
@@ -196,7 +198,7 @@ impl RulePattern {
     }
 }
 
-/// The letters of a folded text, a bit each. A slash is none: a pattern's may be its own mark.
+/// The letters of a folded text, one bit each. Slashes are excluded: in a pattern they are marks.
 fn letter_mask(text: &[u8]) -> u128 {
     let slash = 1_u128 << b'/';
     let all = text
@@ -205,15 +207,15 @@ fn letter_mask(text: &[u8]) -> u128 {
     all & !slash
 }
 
-/// The last place of a key in a sorted table.
+/// The last index of a key in a sorted table.
 fn find_last(table: &[(Box<[u8]>, usize)], key: &[u8]) -> Option<usize> {
     let end = table.partition_point(|(other, _)| other.as_ref() <= key);
     let (last, at) = table.get(end.checked_sub(1)?)?;
     (last.as_ref() == key).then_some(*at)
 }
 
-/// A name, and what it is a packed, copied or numbered version of: `dump.sql.1.gz`, `dump.sql.1`,
-/// `dump.sql`; `app.log-2026-11-26`, `app.log`; `config.php-old`, `config.php`.
+/// A name, and the names of which it is a packed, copied or numbered version: `dump.sql.1.gz`,
+/// `dump.sql.1`, `dump.sql`; `app.log-2026-11-26`, `app.log`; `config.php-old`, `config.php`.
 fn original_names(name: &[u8]) -> impl Iterator<Item = &[u8]> {
     fn original<'a>(name: &&'a [u8]) -> Option<&'a [u8]> {
         let name: &'a [u8] = name;
@@ -226,7 +228,7 @@ fn original_names(name: &[u8]) -> impl Iterator<Item = &[u8]> {
         if let Some(original) = without_copy_word(name) {
             return Some(original);
         }
-        // `error_log-2026-11-26`: from the first dash behind which there is a number only.
+        // `error_log-2026-11-26`: from the first dash that only a number follows.
         let number = name.iter().rposition(|byte| !is_version_byte(*byte))? + 1;
         let mut behind = name.get(number..)?.iter();
         let end = number + behind.position(|byte| b"-_".contains(byte))?;
@@ -236,7 +238,7 @@ fn original_names(name: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::successors(Some(name), original)
 }
 
-/// What a name is a copy of that ends in a word for that, behind a mark: `config.php-old`,
+/// The original of a name that ends with a mark and a word for a copy: `config.php-old`,
 /// `config.php_bak2`, `config.php copy`, `config.php (1)`.
 fn without_copy_word(name: &[u8]) -> Option<&[u8]> {
     let is_mark = |byte: u8| b"-_+,~ (".contains(&byte);
@@ -248,7 +250,7 @@ fn without_copy_word(name: &[u8]) -> Option<&[u8]> {
     let word = inner.get(mark + 1..)?;
     let letters = word.iter().rposition(|byte| !byte.is_ascii_digit());
     let letters = word.get(..letters.map_or(0, |last| last + 1))?;
-    // A number alone is one in parentheses; else it is a date, or part of a name.
+    // A number alone counts only in parentheses; otherwise it is a date or a part of the name.
     let is_copy = match letters {
         b"" => is_closed && !word.is_empty(),
         _ => COPY_SUFFIXES.contains(&letters),
@@ -266,9 +268,9 @@ fn is_version_byte(byte: u8) -> bool {
     byte.is_ascii_digit() || b"-_:tz".contains(&byte)
 }
 
-/// Endings of what holds a file in a packed form, or is a copy of it that has been set aside.
+/// Endings of packed files and of copies set aside.
 ///
-/// Not `txt`: `makefile.txt` and `example.php.txt` are written to be read.
+/// Not `txt`: files such as `makefile.txt` and `example.php.txt` are meant to be read.
 const COPY_SUFFIXES: [&[u8]; 38] = [
     b"7z",
     b"backup",
@@ -317,12 +319,13 @@ fn fold_to_vec(name: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Writes `name` in the one spelling in which names are compared; says how long that is. `out` has room
-/// for as many bytes.
+/// Writes the folded form of `name`, in which names are compared, and returns its length. `out`
+/// must be as long as `name`.
 ///
-/// What only some file systems do counts for all, since it costs a hidden name at most: case (casefolded
-/// ext4, exFAT, NTFS), letters outside of ASCII that fold into it or are ignored (ext4, HFS+: U+200C,
-/// U+212A, U+017F, U+00DF), final dots and spaces (FAT), `\` as a slash (CIFS), `::$DATA` (NTFS).
+/// Rules of single file systems apply to all, since the cost is at most a hidden name: case
+/// (casefolded ext4, exFAT, NTFS), letters outside ASCII that fold into it or are ignored (ext4,
+/// HFS+: U+200C, U+212A, U+017F, U+00DF), final dots and spaces (FAT), `\` as a slash (CIFS),
+/// `::$DATA` (NTFS).
 fn fold_name(name: &[u8], out: &mut [u8]) -> usize {
     let (mut len, mut start) = (0, 0);
     let mut rest = name;
@@ -356,8 +359,8 @@ fn fold_name(name: &[u8], out: &mut [u8]) -> usize {
     trim_ignored_suffix(out, start, len)
 }
 
-/// Letters outside of ASCII that are some within it when case is folded in full (Unicode's
-/// `CaseFolding.txt`): the Kelvin sign, the long and the sharp s, ligatures. None grows.
+/// Letters outside ASCII that fold to ASCII (Unicode's `CaseFolding.txt`): the Kelvin sign, the
+/// long and the sharp s, ligatures. None becomes longer.
 const FOLDED_LETTERS: [(&[u8], &[u8]); 11] = [
     (b"\xe2\x84\xaa", b"k"),
     (b"\xc5\xbf", b"s"),
@@ -372,11 +375,11 @@ const FOLDED_LETTERS: [(&[u8], &[u8]); 11] = [
     (b"\xef\xac\x86", b"st"),
 ];
 
-/// Whether a segment is a name with a dot in front to some file system: ext4 and HFS+ leave out
-/// what is ignorable (Unicode's `Default_Ignorable_Code_Point`) where they fold case.
+/// Whether a file system may read the segment as a name that begins with a dot: ext4 and HFS+ skip
+/// ignorable letters (Unicode's `Default_Ignorable_Code_Point`) when they fold case.
 pub(crate) fn is_dot_name(mut segment: &[u8]) -> bool {
     while let Some(first) = segment.first().filter(|first| !first.is_ascii()) {
-        // The length by its first byte; what is no UTF-8 is not folded.
+        // The first byte gives the length; invalid UTF-8 is not folded.
         let len = first.leading_ones() as usize;
         let letter = segment
             .get(..len)
@@ -412,7 +415,7 @@ fn is_ignorable(letter: char) -> bool {
     )
 }
 
-/// Where a segment ends without what a file system may leave out.
+/// The end of a segment without suffixes that a file system may ignore.
 fn trim_ignored_suffix(out: &[u8], start: usize, mut len: usize) -> usize {
     while let Some(segment) = out.get(start..len) {
         let shorter = match segment {
@@ -425,23 +428,23 @@ fn trim_ignored_suffix(out: &[u8], start: usize, mut len: usize) -> usize {
     len
 }
 
-/// How NTFS writes the content of a file.
+/// NTFS's name for the content stream of a file.
 const NTFS_STREAM_SUFFIX: &[u8] = b"::$data";
 
-/// The hidden files of one root that the log was told of.
+/// The logged hidden files of one root.
 #[derive(Debug, Default)]
 pub(crate) struct HiddenFileLog {
     names: Mutex<Vec<Box<[u8]>>>,
 }
 
 impl HiddenFileLog {
-    /// Whether the log need not be told of `name`.
+    /// Whether `name` need not be logged any more.
     pub(crate) fn is_logged(&self, name: &[u8]) -> bool {
         let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         names.len() >= MAX_LOGGED_FILES || names.iter().any(|told| told.as_ref() == name)
     }
 
-    /// Tells the log of a file that is there and hidden, unless it was told.
+    /// Logs an existing hidden file, unless it was logged before.
     pub(crate) fn log_once(&self, root: &Path, name: &[u8], hiding: HideMatch<'_>) {
         {
             let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,15 +1,20 @@
-//! Static files: a folder as a [`Handler`], with fall-through to what comes after it.
+//! Static files: serves a directory as a [`Handler`], and passes other requests to the next
+//! handler.
 //!
-//! The way of a request: `memory` answers what was asked within the last second without a system
-//! call; else `resolve` turns the path into the places to look in, and `tree` opens them, on the loop as far
-//! as the kernel has them in memory and in a blocking pool else. `known` chooses the coding that the client
-//! gets, `compress` makes it if it is not there, and `reply` decides between 200, 206, 304, 412 and 416.
-//! `hidden` says which names are never sent, `naming` and `description` what is sent with a file, and `listing` makes bodies. `penstock`'s wiring
-//! makes one [`Files`] for each `files = { ... }` of a route.
+//! `file_cache` answers paths checked within the last second without a system call. Otherwise
+//! `resolve` turns the path into candidates, and `file_tree` opens them: on the event loop if the
+//! kernel has them in memory, else in a blocking pool. `file_entry` selects the content coding,
+//! `compressor` compresses on demand, and `reply` decides between 200, 206, 304, 412 and 416.
+//! `hide_patterns` hides names, `name_rules` and `description` set the fields, and `listing` builds
+//! directory pages. `penstock` creates one [`Files`] for each `files = { ... }` of a route.
 //!
-//! What must stay true: nothing outside the root is ever opened, whatever the path or the symbolic
-//! links say; hidden files are not given out; a loop never waits for a disk; memory is bounded. A
-//! change on disk shows within about a second.
+//! # Invariants
+//!
+//! - Nothing outside the root is opened, whatever the path or symbolic links.
+//! - Hidden files are not served.
+//! - An event loop never waits for a disk.
+//! - Memory is bounded.
+//! - A change on disk is visible within about a second.
 //!
 //! [`Handler`]: penstock_exchange::Handler
 

@@ -1,8 +1,11 @@
-//! A page that lists what is in a folder.
+//! Builds a page that lists a directory. `handler` uses it in the pool if there is no index page
+//! and the route enables listings.
 //!
-//! `handler` reads a folder in the pool where there is no index page and the route asks for lists. What
-//! must stay true: names are text from strangers, in the page and in its links; nothing is shown that would
-//! not be served; the work and the page have a bound, and the same folder is not read twice at once.
+//! # Invariants
+//!
+//! - Names are untrusted text, in the page and in its links.
+//! - Only files that would be served are listed.
+//! - Work and page size are bounded, and a directory is not read twice at once.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -23,13 +26,13 @@ use crate::handler::pool_fault;
 use crate::hide_patterns::is_dot_name;
 use crate::resolve::push_encoded;
 
-/// Names that are looked at: a page of some megabytes already. Those that are not shown count, too.
+/// Names read, including those not shown: already a page of some megabytes.
 const MAX_ENTRIES: usize = 10_000;
 
-/// How often a page is waited for that somebody else makes and then cannot.
+/// How often a request waits for another request's page that then fails.
 const MAX_ATTEMPTS: u32 = 8;
 
-/// The pages being made of one root's folders, by path. All loops share them.
+/// Running page builds of one root, by path. All event loops share them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ListingJobs {
     running: Arc<Mutex<RunningListings>>,
@@ -37,12 +40,12 @@ pub(crate) struct ListingJobs {
 
 type RunningListings = HashMap<Arc<[u8]>, watch::Receiver<ListingResult>>;
 
-/// What became of a page: for each who waits for it.
+/// The result of a build, for each waiter.
 type ListingResult = Option<Result<Bytes, (FaultKind, Cow<'static, str>)>>;
 
 impl ListingJobs {
-    /// The page for the folder at `path`: that which somebody else waits for already, if there is one.
-    /// `folder` is read in the pool.
+    /// Returns the page for the directory at `path`, from a running build if there is one. `folder`
+    /// is read in the pool.
     pub(crate) async fn get_or_build(
         &self,
         tree: &Arc<FileTree>,
@@ -65,7 +68,7 @@ impl ListingJobs {
                 }
             };
             let made = waiting.wait_for(Option::is_some).await;
-            // One that was given up, as the pool had no room for it, says nothing to those who waited for it.
+            // A build that the pool refused has no result for its waiters.
             if let Some(made) = made.ok().and_then(|made| made.clone()) {
                 return made.map_err(|(kind, cause)| Fault::new(kind, cause));
             }
@@ -92,12 +95,12 @@ impl ListingJobs {
 }
 
 enum ListingStart {
-    /// By another request.
+    /// Started by another request.
     Joined(watch::Receiver<ListingResult>),
     Started(ListingJob, watch::Receiver<ListingResult>),
 }
 
-/// A page that is being made. However it ends, the next one can begin and nobody waits on.
+/// A page build. Its drop lets the next one start and wakes all waiters.
 struct ListingJob {
     running: Arc<Mutex<RunningListings>>,
     path: Arc<[u8]>,
@@ -117,7 +120,7 @@ impl ListingJob {
 
 impl Drop for ListingJob {
     fn drop(&mut self) {
-        // Before anybody is woken: who asks from now on gets what is found from now on.
+        // Removed before waiters wake: later requests start a new build.
         lock(&self.running).remove(&self.path);
         if let Some(page) = self.result.take() {
             self.result_sender.send_replace(Some(page));
@@ -129,7 +132,7 @@ fn lock(under_way: &Mutex<RunningListings>) -> MutexGuard<'_, RunningListings> {
     under_way.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What is shown of a name.
+/// A listed name.
 #[derive(Debug)]
 struct ListingEntry {
     name: Vec<u8>,
@@ -139,14 +142,14 @@ struct ListingEntry {
     modified: u64,
 }
 
-/// The page for a folder of `tree` that is at `path`. Blocks.
+/// Builds the page for a directory of `tree` at `path`. Blocks.
 fn build_page(tree: &FileTree, path: &[u8], folder: &File) -> io::Result<Bytes> {
     let (mut entries, is_cut) = read_entries(tree, path, folder)?;
     entries.sort_unstable_by(|a, b| (!a.is_dir, &a.name).cmp(&(!b.is_dir, &b.name)));
     Ok(Bytes::from(render_page(path, &entries, is_cut)))
 }
 
-/// What is in a folder, and whether there is more.
+/// The entries of a directory, and whether there are more.
 fn read_entries(
     tree: &FileTree,
     path: &[u8],
@@ -167,7 +170,7 @@ fn read_entries(
         if is_dot_name(name) {
             continue;
         }
-        // What is gone meanwhile, or no file or folder, is left out.
+        // Removed entries and special files are omitted.
         entries.extend(read_entry(tree, path, folder, name));
     }
     Ok((entries, false))
@@ -178,7 +181,7 @@ fn read_entry(tree: &FileTree, path: &[u8], folder: &File, name: &[u8]) -> Optio
     let (is_folder, size, modified) = match FileType::from_raw_mode(found.st_mode) {
         FileType::Directory => (true, 0, found.st_mtime),
         FileType::RegularFile => (false, u64::try_from(found.st_size).ok()?, found.st_mtime),
-        // Where it leads is for the kernel to say, by the rules for the root.
+        // The kernel resolves it by the rules for the root.
         FileType::Symlink => {
             let target = tree.open_entry(path, name)?;
             let is_shown = target.is_file() || target.is_dir();
@@ -223,7 +226,7 @@ fn render_page(path: &[u8], entries: &[ListingEntry], is_cut: bool) -> Vec<u8> {
 
 fn push_row(page: &mut Vec<u8>, entry: &ListingEntry) {
     let slash = if entry.is_dir { "/" } else { "" };
-    // With a dot before it, no name is taken for a scheme.
+    // The leading `./` keeps a name from being read as a scheme.
     page.extend_from_slice(b"<tr><td><a href=\"./");
     push_encoded(page, &entry.name);
     page.extend_from_slice(slash.as_bytes());
@@ -239,7 +242,7 @@ fn push_row(page: &mut Vec<u8>, entry: &ListingEntry) {
     page.extend_from_slice(b"</td></tr>\n");
 }
 
-/// Adds a name as text: what is markup escaped, what is no text replaced.
+/// Appends a name as text: markup is escaped, control characters are replaced.
 fn push_text(page: &mut Vec<u8>, name: &[u8]) {
     let mut buffer = [0; 4];
     for letter in String::from_utf8_lossy(name).chars() {

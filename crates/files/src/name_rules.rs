@@ -1,8 +1,8 @@
-//! What the name of a file says about it: its media type, how long it may be kept, whether compressing it
-//! pays. Pure.
+//! Properties of a file by its name: media type, `Cache-Control`, and whether compression pays.
+//! Pure.
 //!
-//! `tree` asks once for each file that it describes. Text is announced as UTF-8: what else there is has
-//! become rare, and without a charset browsers guess.
+//! `file_tree` asks once for each file that it describes. Text is declared as UTF-8: other
+//! encodings have become rare, and browsers guess without a charset.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use std::io;
 
 use penstock_http::FieldBlock;
 
-/// What the configuration says of names.
+/// The configured rules for names.
 #[derive(Debug)]
 pub(crate) struct NameRules {
     media_types: BTreeMap<String, String>,
@@ -18,14 +18,14 @@ pub(crate) struct NameRules {
     immutable: bool,
 }
 
-/// For names with a fingerprint (RFC 8246 §2): a year, the most that a cache may be told with sense.
+/// For names with a fingerprint (RFC 8246 §2): a year, the longest sensible time for a cache.
 const IMMUTABLE_CACHE_CONTROL: &str = "public, max-age=31536000, immutable";
 
 impl NameRules {
-    /// The names' part of a route's configuration.
+    /// Compiles the rules of a route.
     ///
     /// # Errors
-    /// A type or a `Cache-Control` that cannot be sent; names it.
+    /// Fails if a type or a `Cache-Control` is invalid, and names it.
     pub(crate) fn new(files: &penstock_config::Files) -> io::Result<Self> {
         let types = files
             .types
@@ -46,7 +46,7 @@ impl NameRules {
         })
     }
 
-    /// The value of `ContentHash-Type` for a file of that name (RFC 9110 §8.3).
+    /// The `Content-Type` of a file (RFC 9110 §8.3).
     pub(crate) fn content_type(&self, name: &[u8]) -> Cow<'static, str> {
         let extension = extension(name);
         let own = extension.and_then(|extension| {
@@ -66,7 +66,7 @@ impl NameRules {
         }
     }
 
-    /// The value of `Cache-Control` for a file of that name, relative to the root.
+    /// The `Cache-Control` of a file with that name, relative to the root.
     pub(crate) fn cache_control(&self, name: &[u8]) -> Option<&str> {
         let mut rules = self.cache_control.iter();
         let rule = rules.find(|(pattern, _)| pattern_matches(pattern.as_bytes(), name));
@@ -77,7 +77,7 @@ impl NameRules {
     }
 }
 
-/// The media type that an extension stands for.
+/// The media type of an extension.
 fn media_type_of_extension(extension: &str) -> Option<&'static str> {
     let is_it = |(known, _): &&(&str, &str)| known.eq_ignore_ascii_case(extension);
     let mended = MEDIA_TYPE_OVERRIDES
@@ -87,8 +87,8 @@ fn media_type_of_extension(extension: &str) -> Option<&'static str> {
     mended.or_else(|| mime_guess::from_ext(extension).first_raw())
 }
 
-/// Where the table of `mime_guess` has no type, or not the one that is registered (IANA) or that nginx
-/// and Apache send: players and browsers go by those.
+/// Types that `mime_guess` lacks, or has different from the registered ones (IANA) or those of
+/// nginx and Apache, on which players and browsers rely.
 const MEDIA_TYPE_OVERRIDES: [(&str, &str); 42] = [
     ("avifs", "image/avif"),
     ("cjs", "text/javascript"),
@@ -111,7 +111,7 @@ const MEDIA_TYPE_OVERRIDES: [(&str, &str); 42] = [
     ("map", "application/json"),
     ("mid", "audio/midi"),
     ("midi", "audio/midi"),
-    // RFC 9239 §6 made the one name of several.
+    // RFC 9239 §6 chose one name of several.
     ("mjs", "text/javascript"),
     ("mtl", "model/mtl"),
     ("mts", "video/mp2t"),
@@ -141,14 +141,14 @@ const MEDIA_TYPE_OVERRIDES: [(&str, &str); 42] = [
     ("zstd", "application/zstd"),
 ];
 
-/// Whether a type is worth compressing: text in all its forms, and what is text or nearly so by another
-/// name. Pictures, films, archives and the newer fonts are compressed already.
+/// Whether a type is worth compressing: text in all forms, and types that are nearly text. Images,
+/// video, archives and newer fonts are compressed already.
 pub(crate) fn is_compressible(content_type: &str) -> bool {
     let media = content_type.split(';').next().unwrap_or_default().trim();
     is_text(media) || COMPRESSIBLE_TYPES.contains(&media)
 }
 
-/// Types that are not text but shrink like it.
+/// Compressible types that are not text.
 const COMPRESSIBLE_TYPES: [&str; 19] = [
     "application/javascript",
     "application/ld+json",
@@ -179,7 +179,7 @@ fn with_charset(media: &str) -> String {
     }
 }
 
-/// What follows the last dot of the last segment; none for `name`, `.name` and `name.`.
+/// The extension of the last segment; `None` for `name`, `.name` and `name.`.
 fn extension(name: &[u8]) -> Option<&str> {
     let last = last_segment(name);
     let dot = last
@@ -195,7 +195,7 @@ fn last_segment(name: &[u8]) -> &[u8] {
     name.rsplit(|&byte| byte == b'/').next().unwrap_or_default()
 }
 
-/// Parameters make a type that was written out in full: it is left as it is.
+/// A type with parameters is complete and left unchanged.
 fn is_text(media_type: &str) -> bool {
     !media_type.contains(';')
         && (media_type.starts_with("text/")
@@ -204,11 +204,11 @@ fn is_text(media_type: &str) -> bool {
             || TEXT_TYPES.contains(&media_type))
 }
 
-/// Text by its nature though not by its name.
+/// Text types without `text/` in their name.
 const TEXT_TYPES: [&str; 2] = ["application/json", "application/xml"];
 
-/// Whether a pattern with `*` for any bytes is that of a name: of the whole path below the root if it has
-/// a slash, else of its last segment.
+/// Whether a pattern with `*` for any bytes matches a name: the whole path below the root if it has
+/// a slash, else the last segment.
 fn pattern_matches(pattern: &[u8], name: &[u8]) -> bool {
     if !pattern.contains(&b'/') {
         return glob_matches(pattern, last_segment(name));
@@ -216,7 +216,7 @@ fn pattern_matches(pattern: &[u8], name: &[u8]) -> bool {
     glob_matches(pattern.strip_prefix(b"/").unwrap_or(pattern), name)
 }
 
-/// Goes back to the last star only, so the work is at most the product of both lengths.
+/// Backtracks to the last star only, so the work is at most the product of both lengths.
 pub(crate) fn glob_matches(pattern: &[u8], text: &[u8]) -> bool {
     let (mut at, mut in_text) = (0, 0);
     let mut star: Option<(usize, usize)> = None;
@@ -242,9 +242,9 @@ pub(crate) fn glob_matches(pattern: &[u8], text: &[u8]) -> bool {
     pattern[at..].iter().all(|&byte| byte == b'*')
 }
 
-/// Whether a build tool put a fingerprint into the name (`app-3f2a9c81.js`, `app.3f2a9c81.css`): before
-/// the extension, behind a dot or a dash, eight hexadecimal digits or more with a letter and a digit
-/// among them. The end of a UUID is none: those name things, not their states.
+/// Whether the name has a build tool's fingerprint (`app-3f2a9c81.js`, `app.3f2a9c81.css`): before
+/// the extension, after a dot or a dash, at least eight hexadecimal digits with a letter and a
+/// digit among them. The end of a UUID does not count: it identifies an object, not its version.
 fn has_fingerprint(name: &[u8]) -> bool {
     let last = last_segment(name);
     let Some(dot) = last.iter().rposition(|&byte| byte == b'.') else {

@@ -1,8 +1,13 @@
-//! What to answer about a file that exists: 200, 206, 304, 412 or 416.
+//! Builds the response for an existing file: 200, 206, 304, 412 or 416.
 //!
-//! `handler` asks [`answer`] for each request, with the coding that `known` chose. What must stay true: GET
-//! and HEAD get the same fields; a part is never sent as the whole; a request without conditions costs two
-//! clones of shared memory.
+//! `handler` calls [`respond_to_file`] for each request, with the coding that `file_entry`
+//! selected.
+//!
+//! # Invariants
+//!
+//! - GET and HEAD get the same fields.
+//! - A part is never sent as the whole.
+//! - A request without conditions costs two clones of shared memory.
 
 use std::sync::Arc;
 
@@ -18,10 +23,10 @@ use crate::description::{FileDescription, VARY, push_field};
 use crate::file_entry::{ContentSource, Representation};
 use crate::resolve;
 
-/// Content up to this size is copied behind its head, which is cheaper than counting references.
+/// Content up to this size is copied behind the head, which is cheaper than counting references.
 const MAX_INLINE_BYTES: usize = 8 * 1024;
 
-/// Answers a GET or HEAD.
+/// Responds to a GET or HEAD.
 pub(crate) fn respond_to_file(head: &RequestHead, file: &Representation) -> Response {
     let about = &file.description;
     match evaluate_preconditions(head, &about.etag, about.modified) {
@@ -32,7 +37,7 @@ pub(crate) fn respond_to_file(head: &RequestHead, file: &Representation) -> Resp
             let text = "The file has changed.\n";
             text_response(Status::PRECONDITION_FAILED, text, about)
         }
-        // RFC 9110 §14.2: a Range is for GET alone.
+        // RFC 9110 §14.2: only GET has ranges.
         PreconditionResult::Proceed if head.method() == Method::Head => build_response(
             Status::OK,
             about.fields.clone(),
@@ -42,11 +47,11 @@ pub(crate) fn respond_to_file(head: &RequestHead, file: &Representation) -> Resp
     }
 }
 
-/// What the access log calls who answers with files.
+/// The handler name in the access log.
 pub(crate) const HANDLER_NAME: &str = "files";
 
-/// Answers a GET or HEAD of a small file the way [`answer`] does, where no part of it and no page
-/// about it is needed. The answer is lent: nothing is copied or counted.
+/// Like [`respond_to_file`] for a small file, if no range and no error text is needed. The response
+/// borrows: nothing is copied or counted.
 pub(crate) fn try_inline<'a>(
     head: &RequestHead,
     file: &'a FileDescription,
@@ -71,7 +76,7 @@ pub(crate) fn try_inline<'a>(
     })
 }
 
-/// Sends a client to the same path with a final slash.
+/// Redirects to the same path with a final slash.
 pub(crate) fn redirect_to_directory(mount: &Mount, path: &[u8], query: Option<&str>) -> Response {
     let mut fields = FieldBlock::new();
     let location = resolve::directory_location(mount, path, query);
@@ -79,12 +84,12 @@ pub(crate) fn redirect_to_directory(mount: &Mount, path: &[u8], query: Option<&s
     build_response(Status::MOVED_PERMANENTLY, fields, Body::Empty)
 }
 
-/// The page that lists a directory.
+/// Responds with the listing page of a directory.
 pub(crate) fn respond_with_listing(head: &RequestHead, page: &Bytes) -> Response {
     let mut fields = FieldBlock::new();
     fields.push_static("Content-Type", "text/html; charset=utf-8");
     fields.push_static("Cache-Control", "no-cache");
-    // The names in it come from strangers: were one not escaped as it should be, it still could do nothing.
+    // Names are untrusted: an escaping error would still have no effect.
     fields.push_static("Content-Security-Policy", "default-src 'none'");
     let body = match head.method() {
         Method::Head => Body::Omitted(Some(page.len() as u64)),
@@ -106,7 +111,8 @@ fn respond_with_range(head: &RequestHead, file: &Representation) -> Response {
             push_field(&mut fields, "Content-Range", &value);
             build_response(Status::PARTIAL_CONTENT, fields, file.body(start, len))
         }
-        // A coding would be that of the whole body, frame and all: nobody could read it.
+        // A content coding covers the whole body, and clients could not decode it with multipart
+        // framing around it.
         RangeOutcome::Parts(_) if about.is_encoded() => respond_with_whole(file),
         RangeOutcome::Parts(spans) => respond_with_parts(file, &spans),
         RangeOutcome::Unsatisfiable => {
@@ -125,7 +131,7 @@ fn respond_with_whole(file: &Representation) -> Response {
     build_response(Status::OK, about.fields.clone(), file.body(0, about.len))
 }
 
-/// Several parts in one body (RFC 9110 §15.3.7.2).
+/// Responds with several parts in one body (RFC 9110 §15.3.7.2).
 fn respond_with_parts(file: &Representation, spans: &[ByteRange]) -> Response {
     let about = &file.description;
     let content_type = about.fields.get("content-type");
@@ -148,7 +154,7 @@ fn respond_with_parts(file: &Representation, spans: &[ByteRange]) -> Response {
     )
 }
 
-/// The value of a field that may be sent once; more than one is as good as none.
+/// The value of a field that may occur once. A repeated field counts as absent.
 fn single_field<'a>(head: &'a RequestHead, name: &'a str) -> Option<&'a [u8]> {
     let mut values = head.field_all(name);
     let value = values.next()?;

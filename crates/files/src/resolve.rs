@@ -1,25 +1,28 @@
-//! From a request's path to the places to look in, and back to a path for a redirect. Pure.
+//! Maps a request's path to candidate names, and back to a path for a redirect. Pure.
 //!
-//! `handler` asks [`is_servable`] before anything touches the disk; `tree` goes through the places
-//! in order. What must stay true: one file has one path (an empty segment is refused, since `//a`
-//! would slip past a route for `/a`); hidden files have none. That nothing leads out of the root is
-//! the kernel's to enforce, not this file's.
+//! `handler` calls [`is_servable`] before any disk access; `file_tree` tries the candidates in
+//! order. The kernel ensures that no name leaves the root.
+//!
+//! # Invariants
+//!
+//! - A file has one path: empty segments are refused, since `//a` would bypass a route for `/a`.
+//! - Hidden files have no path.
 
 use penstock_config::TryPattern;
 use penstock_exchange::Mount;
 
 use crate::hide_patterns::is_dot_name;
 
-/// Where to look for a path, in order.
+/// The candidates for a path, in order.
 #[derive(Debug)]
 pub(crate) struct PathCandidates(Vec<PathCandidate>);
 
-/// One place, relative to the root.
+/// A candidate, relative to the root.
 #[derive(Debug)]
 pub(crate) enum PathCandidate {
-    /// The path between two texts.
+    /// The path between a prefix and a suffix.
     Template { prefix: Vec<u8>, suffix: Vec<u8> },
-    /// One file whatever the path.
+    /// One file for every path.
     Fixed(Vec<u8>),
 }
 
@@ -41,7 +44,8 @@ impl PathCandidates {
 }
 
 impl PathCandidate {
-    /// Writes the name to open, relative to the root; `false` when this place is not for `path`.
+    /// Writes the name to open, relative to the root. `false` if this candidate does not apply to
+    /// `path`.
     pub(crate) fn expand_into(&self, path: &[u8], out: &mut Vec<u8>) -> bool {
         out.clear();
         let (prefix, path, suffix) = match self {
@@ -59,7 +63,7 @@ impl PathCandidate {
         };
         out.reserve(prefix.len() + path.len() + suffix.len());
         for part in [prefix, path, suffix] {
-            // The first byte of the whole is its slash, and names are relative to the root.
+            // The first byte is the path's slash, and names are relative to the root.
             let part = if out.is_empty() {
                 part.strip_prefix(b"/").unwrap_or(part)
             } else {
@@ -70,8 +74,8 @@ impl PathCandidate {
         true
     }
 
-    /// Whether a file found here means that `path` names a directory without its final slash, where
-    /// the relative links of its index page would lead astray.
+    /// Whether a file at this candidate means that `path` is a directory without its final slash,
+    /// with which relative links of its index page would break.
     pub(crate) fn is_index_of(&self, path: &[u8]) -> bool {
         match self {
             Self::Template { suffix, .. } => {
@@ -82,8 +86,8 @@ impl PathCandidate {
     }
 }
 
-/// Whether a path may name a file at all: no segment is hidden (but `.well-known`, RFC 8615, as the
-/// first) and only the last may be empty. A `\` parts segments, too: it does on some file systems.
+/// Whether a path may name a file: no segment is hidden (except `.well-known`, RFC 8615, as the
+/// first), and only the last may be empty. A `\` also separates segments, as on some file systems.
 pub(crate) fn is_servable(path: &[u8]) -> bool {
     let Some(path) = path.strip_prefix(b"/") else {
         return false;
@@ -101,15 +105,15 @@ pub(crate) fn is_servable(path: &[u8]) -> bool {
     true
 }
 
-/// The `Location` of a directory asked for without its final slash: path-absolute, so that it stays
-/// on the same host, with everything encoded that a browser might take for something else
-/// (RFC 3986 §3.3).
+/// The `Location` for a directory requested without its final slash: path-absolute, so that it
+/// stays on the same host, with every byte encoded that a browser might interpret differently (RFC
+/// 3986 §3.3).
 pub(crate) fn directory_location(mount: &Mount, path: &[u8], query: Option<&str>) -> Vec<u8> {
     let query = query.unwrap_or_default();
     let mut location = Vec::with_capacity(path.len() + query.len() + 8);
     location.extend_from_slice(mount.encoded().as_bytes());
     let front = location.len() + 1;
-    // Two slashes at the start would name a host.
+    // Two leading slashes would name a host.
     location.push(b'/');
     let start = path
         .iter()
@@ -126,7 +130,7 @@ pub(crate) fn directory_location(mount: &Mount, path: &[u8], query: Option<&str>
     location
 }
 
-/// Appends one segment of a path with everything encoded that is not unreserved (RFC 3986 §2.3).
+/// Appends a path segment with all but unreserved bytes encoded (RFC 3986 §2.3).
 pub(crate) fn push_encoded(out: &mut Vec<u8>, segment: &[u8]) {
     push_percent(out, segment, b"-._~");
 }

@@ -1,4 +1,4 @@
-//! What the tests of this crate share: a temporary folder, heads and requests.
+//! Test helpers of this crate: a temporary directory, heads and requests.
 
 use std::fs::File;
 use std::io::Write;
@@ -15,13 +15,13 @@ use penstock_sys::net::PeerAddress;
 
 use crate::file_tree::{FileTree, RootDir};
 
-/// What is below `files.root`.
+/// Opens the tree of `files.root`.
 pub(crate) fn open_tree(files: &penstock_config::Files, pool: Pool) -> FileTree {
     let root = Arc::new(RootDir::open(&files.root).unwrap());
     FileTree::new(root, files, pool).unwrap()
 }
 
-/// A folder that is gone at the end of its test; files go into its `root`.
+/// A directory removed at the end of its test; files go into its `root`.
 #[derive(Debug)]
 pub(crate) struct TestDir {
     dir: PathBuf,
@@ -41,13 +41,13 @@ impl TestDir {
         self.dir.join("root")
     }
 
-    /// Writes a file below the root (`../x` is beside it) that has long been as it is.
+    /// Writes a file below the root (`../x` is next to it) with an old modification time.
     pub(crate) fn write(&self, name: impl AsRef<Path>, content: impl AsRef<[u8]>) -> File {
         let path = self.root().join(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         let mut file = File::create(path).unwrap();
         file.write_all(content.as_ref()).unwrap();
-        // A fraction, as a write gives it: whole seconds are those of archives.
+        // With a fraction, as after a write: whole seconds look like an archive's.
         let modified = MODIFIED + Duration::from_nanos(7);
         file.set_modified(SystemTime::UNIX_EPOCH + modified)
             .unwrap();
@@ -61,12 +61,12 @@ impl TestDir {
 
 impl Drop for TestDir {
     fn drop(&mut self) {
-        // A folder that stays is no reason for a test to fail.
+        // A leftover directory does not fail a test.
         let _ = std::fs::remove_dir_all(&self.dir);
     }
 }
 
-/// When the files of a [`Folder`] were modified: `Sun, 06 Nov 1994 08:49:37 GMT`.
+/// The modification time of files in a [`TestDir`]: `Sun, 06 Nov 1994 08:49:37 GMT`.
 pub(crate) const MODIFIED: Duration = Duration::from_secs(784_111_777);
 
 /// A head from its request line and fields, without line ends.
@@ -82,7 +82,7 @@ pub(crate) fn head(line: &str, fields: &[(&str, &str)]) -> RequestHead {
     }
 }
 
-/// A request without a body that arrived at a moment.
+/// A request without a body that arrived at `at`.
 pub(crate) fn request(line: &str, fields: &[(&str, &str)], at: Instant) -> Request {
     let listener = ListenerInfo {
         scheme: "http",

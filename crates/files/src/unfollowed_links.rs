@@ -1,11 +1,13 @@
-//! Symbolic links below a root that are not followed: found, and told once each.
+//! Finds symbolic links below a root that are not followed, and logs each once.
 //!
-//! Deployments link folders into the one that is served (Laravel's `storage:link`, Capistrano's
-//! `linked_dirs`), and by default no link is followed that is absolute or leads out of the root. `tree` tells
-//! the log of one that a request met; `penstock check` lists them ([`find_unfollowed_links`]).
+//! Deployments link directories into the served one (Laravel's `storage:link`, Capistrano's
+//! `linked_dirs`). By default links that are absolute or leave the root are not followed.
+//! `file_tree` logs such a link when a request meets it; `penstock check` lists them
+//! ([`find_unfollowed_links`]).
 //!
 //! # Invariants
-//! - A link is told once for each time its folder is opened, and never more than [`TOLD_MAX`] of them.
+//!
+//! - A link is logged once per opening of its root, and at most [`MAX_LOGGED_LINKS`] links are.
 //! - Nothing here decides what is served.
 
 use std::os::fd::OwnedFd;
@@ -18,29 +20,29 @@ use penstock_config::Symlinks;
 use penstock_sys::file;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, openat, readlinkat, statat};
 
-/// Links that the log is told of for one root.
+/// Links logged for one root.
 const MAX_LOGGED_LINKS: usize = 32;
 
-/// Names that are looked at for one root, in folders of at most this depth: what deployments link is at the
-/// top of `public/` or in a folder of it.
+/// Names searched in one root, in directories of at most this depth: deployments link at the top of
+/// `public/` or one level below.
 const MAX_SEARCHED_NAMES: usize = 10_000;
 const MAX_SEARCH_DEPTH: usize = 3;
 
-/// The links of one root that the log was told of.
+/// The logged links of one root.
 #[derive(Debug, Default)]
 pub(crate) struct UnfollowedLinkLog {
-    /// Relative to the root. Never held while anything is opened.
+    /// Relative to the root. The lock is not held while files are opened.
     links: Mutex<Vec<Vec<u8>>>,
 }
 
 impl UnfollowedLinkLog {
-    /// Whether the log need not be told why `name` is not served.
+    /// Whether `name` need not be logged any more.
     pub(crate) fn is_logged(&self, name: &[u8]) -> bool {
         let links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
         links.len() >= MAX_LOGGED_LINKS || links.iter().any(|link| is_at_or_below(name, link))
     }
 
-    /// Finds the link that `name` leads over, and tells the log unless it was told. Blocks.
+    /// Finds the link in the path of `name`, and logs it unless it was logged before. Blocks.
     pub(crate) fn log_once(&self, root: &OwnedFd, root_name: &Path, name: &[u8]) {
         let ends = name.iter().enumerate();
         let ends = ends.filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
@@ -61,7 +63,7 @@ impl UnfollowedLinkLog {
     }
 }
 
-/// What a link that is not followed means, and which key follows it.
+/// Explains why a link is not followed, and which key follows it.
 #[must_use]
 pub fn explain_unfollowed_link(root: &Path, link: &Path) -> String {
     let link = root.join(link);
@@ -71,11 +73,11 @@ pub fn explain_unfollowed_link(root: &Path, link: &Path) -> String {
     )
 }
 
-/// The links at the top of a folder, or in a folder of it, that are not followed, relative to it; none where
-/// the configuration follows all, or none at all. Blocks: for `penstock check`.
+/// Finds links that are not followed, down to the search depth, relative to the root. Empty if the
+/// configuration follows all links or none. Blocks: for `penstock check`.
 ///
 /// # Errors
-/// When the folder cannot be read.
+/// Fails if the directory cannot be read.
 pub fn find_unfollowed_links(files: &penstock_config::Files) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     if files.symlinks != Symlinks::InsideRoot {
@@ -131,7 +133,7 @@ fn search_dir(
             }
             Ok(FileType::Directory) if depth > 1 => {
                 let below = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-                // One that is gone or closed to us since is no reason to stop.
+                // An inaccessible directory does not stop the search.
                 if let Ok(below) = openat(folder, own, below, Mode::empty()) {
                     let _ = search_dir(root, &below, &path, depth - 1, left, found);
                 }
@@ -142,7 +144,7 @@ fn search_dir(
     Ok(())
 }
 
-/// Whether a name is that of a link which is not followed, reached over none such.
+/// Whether the name is a link that is not followed, not reached through another one.
 fn is_unfollowed(root: &OwnedFd, name: &[u8]) -> bool {
     if name.is_empty() || readlinkat(root, name, Vec::new()).is_err() {
         return false;

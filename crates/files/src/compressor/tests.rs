@@ -1,4 +1,4 @@
-//! What is compressed, how often, and within which bounds.
+//! Compression: results, number of jobs, limits.
 
 use penstock_runtime::loops;
 use std::io::Read;
@@ -32,14 +32,14 @@ fn every_coding_gives_the_content_back() {
         for content in ["", "x", &text] {
             let encoded = encode(coding, content.as_bytes()).unwrap();
             assert_eq!(decode(coding, &encoded), content.as_bytes(), "{coding:?}");
-            // The same each time: two servers of the same version agree about the bytes.
+            // Deterministic: two servers of the same version produce the same bytes.
             assert_eq!(encode(coding, content.as_bytes()).unwrap(), encoded);
         }
         assert!(encode(coding, text.as_bytes()).unwrap().len() < 200);
     }
 }
 
-/// Keeps plain work of a pool from being done until what this gives is dropped.
+/// Blocks ordinary work of a pool until the result is dropped.
 fn hold(pool: &Pool, threads: usize) -> Vec<std::sync::mpsc::SyncSender<()>> {
     let hold = |_| {
         let (release, held) = std::sync::mpsc::sync_channel::<()>(0);
@@ -52,7 +52,7 @@ fn hold(pool: &Pool, threads: usize) -> Vec<std::sync::mpsc::SyncSender<()>> {
     (0..threads).map(hold).collect()
 }
 
-/// What the work comes to.
+/// The result of the compression.
 fn compressed(
     compressor: &Compressor,
     found: &FileEntry,
@@ -119,7 +119,7 @@ fn jobs_are_shared_and_their_number_is_bounded() {
     assert_eq!(compressor.lock().running, 1);
     assert!(matches!(get(Coding::Zstd), CompressionStatus::Running(_)));
     assert!(matches!(get(Coding::Brotli), CompressionStatus::Busy));
-    // Other folders may still use the pool, as far as that goes.
+    // Other roots may use the rest of the pool's permits.
     let others: Vec<_> = (0..3).map(|_| Compressor::default()).collect();
     let states = others
         .iter()

@@ -1,4 +1,4 @@
-//! What is remembered, for how long, and within which bounds.
+//! Cached entries, their freshness and limits.
 
 use super::*;
 use crate::file_entry::ContentSource;
@@ -135,7 +135,7 @@ fn loops_keep_apart_and_share_the_bounds() {
     assert_eq!(state(&memory, "/a", now), "fresh");
 }
 
-/// A large file, open.
+/// A large, open file.
 fn large(number: usize) -> CacheEntry {
     CacheEntry::File(open_file(number))
 }
@@ -223,7 +223,7 @@ fn a_replaced_entry_is_no_fresher_than_before() {
         start,
     );
     memory.replace_if_same(b"/a", &first, Arc::clone(&second));
-    // What was refined meanwhile, or is gone, is left alone.
+    // An entry that was extended or removed meanwhile is left alone.
     memory.replace_if_same(b"/a", &first, third);
     memory.replace_if_same(b"/never-there", &first, Arc::clone(&second));
     let after = |millis| start + Duration::from_millis(millis);

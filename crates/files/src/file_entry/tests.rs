@@ -1,4 +1,4 @@
-//! Which coding of a file a client gets.
+//! Selection of a file's coding.
 
 use super::*;
 use crate::description::{EtagVersion, FileFacts};
@@ -31,7 +31,7 @@ pub(crate) fn file_entry(content: &'static str) -> FileEntry {
     FileEntry::new(representation(None, content.into()), Vec::new())
 }
 
-/// A file of which every coding can be made.
+/// A file with every coding compressible.
 pub(crate) fn compressible(content: Bytes) -> FileEntry {
     let offers = [Coding::Zstd, Coding::Brotli, Coding::Gzip].map(|coding| CodingOffer {
         coding,
@@ -50,7 +50,7 @@ impl FileStamp {
     }
 }
 
-/// What is sent: the content, or the coding to make first.
+/// The selection: the content, or the coding to compress first.
 fn selected(found: &FileEntry, line: &str, fields: &[(&str, &str)]) -> String {
     match found.choose(&head(line, fields)) {
         SelectedCoding::Compress(coding) => format!("make {}", coding.as_str()),

@@ -1,22 +1,25 @@
-//! How files are opened for serving: with their time of access left alone, and what the errors mean.
+//! Opens files for serving without updating their access time, and classifies errors. `file_tree`
+//! opens every file this way.
 //!
-//! `tree` opens every file this way. What must stay true: a file that may be read is never refused for the
-//! sake of its time of access; an error that is no fact about the file's name is never taken for "not there".
+//! # Invariants
+//!
+//! - A readable file is never refused because of its access time.
+//! - An error that is not about the file's name never counts as "missing".
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use penstock_sys::file::AccessTime;
 
-/// Reading that leaves the time of access alone, which saves a write to the inode: until it is refused, as
-/// to everybody but a file's owner.
+/// Opens files with `O_NOATIME`, which saves a write to the inode, until it is refused: only a
+/// file's owner may use it.
 #[derive(Debug, Default)]
 pub(super) struct NoAtimeOpener {
     is_refused: AtomicBool,
 }
 
 impl NoAtimeOpener {
-    /// Opens, a second time if need be.
+    /// Opens a file, a second time if needed.
     pub(super) fn open<T>(&self, open: impl Fn(AccessTime) -> io::Result<T>) -> io::Result<T> {
         if self.is_refused.load(Ordering::Relaxed) {
             return open(AccessTime::Updated);
@@ -32,8 +35,8 @@ impl NoAtimeOpener {
     }
 }
 
-/// Whether an error of an open means that there is nothing to serve by that name: no such file, a
-/// file as a folder, a way out of the root, a link in a circle, a socket, a device without a driver.
+/// Whether an error means that there is nothing to serve by that name: no such file, a file used as
+/// a directory, a path that leaves the root, a link loop, a socket, a device without a driver.
 pub(super) fn is_missing(error: &io::Error) -> bool {
     use io::ErrorKind::{CrossesDevices, InvalidFilename, InvalidInput, NotADirectory, NotFound};
     let kinds = [
@@ -64,7 +67,7 @@ pub(super) fn is_exhausted(error: &io::Error) -> bool {
         .is_some_and(|number| [ENOMEM, ENFILE, EMFILE].contains(&number))
 }
 
-// Errors that the standard library has no stable name for; numbers of Linux on x86-64 and AArch64.
+// Errors without a stable name in the standard library; numbers of Linux on x86-64 and AArch64.
 const EPERM: i32 = 1;
 const ENXIO: i32 = 6;
 const ENOMEM: i32 = 12;
@@ -85,7 +88,7 @@ mod tests {
     fn the_time_of_access_is_left_alone_until_that_is_refused() {
         let unnoted = NoAtimeOpener::default();
         let asked = RefCell::new(Vec::new());
-        // What each way of opening comes to: a number of an error, 0 for none.
+        // The results of both ways to open: an error number, 0 for success.
         let open = |kept: i32, noted: i32| {
             let opened = unnoted.open(|access_time| {
                 asked.borrow_mut().push(access_time);

@@ -1,4 +1,4 @@
-//! What a tree gives out and what it does not, on a real folder.
+//! Look-ups in a real directory.
 
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixListener;
@@ -170,7 +170,7 @@ fn what_is_no_regular_file_is_not_there_and_nothing_hangs() {
     .unwrap();
     let _listener = UnixListener::bind(root.join("socket")).unwrap();
     std::fs::create_dir(root.join("folder")).unwrap();
-    // Devices are only root's to make, and not everywhere.
+    // Only root can create devices, and not everywhere.
     let zero = makedev(1, 5);
     let device = mknodat(
         CWD,
@@ -254,7 +254,7 @@ fn what_the_kernel_knows_is_found_without_the_disk() {
     for path in ["/a", "/large", "/sub", "/sub/", "/out", "/missing"] {
         let path = path.as_bytes();
         let from_disk = found(&tree, path);
-        // Just looked up, so the kernel knows; it may forget at any time, but nothing else.
+        // Just looked up, so usually in the kernel's caches; if not, there is no result.
         if let Some(now) = tree.look_up_cached(path, None) {
             assert_eq!(described(now), from_disk, "{}", path.escape_ascii());
         }
@@ -403,7 +403,7 @@ fn reading_does_not_touch_the_time_of_access() {
     assert!(flags.contains(rustix::fs::OFlags::NOATIME));
 }
 
-/// Writes a file and gives it this time of modification.
+/// Writes a file with this modification time.
 fn write_at(folder: &TestDir, name: &str, content: &[u8], modified: Duration) {
     let path = folder.root().join(name);
     let fresh = folder.root().join("fresh");
@@ -431,7 +431,7 @@ fn different_content_has_a_different_etag() {
             let time = Duration::from_secs(seconds);
             let before = tag(time, &one);
             assert_ne!(before, tag(time, &other), "{len} at {seconds}");
-            // Another machine has the same for the same.
+            // Another machine has the same tag for the same file.
             assert_eq!(before, tag(time, &one), "{len} at {seconds}");
         }
     }
@@ -463,7 +463,7 @@ fn a_content_that_is_to_be_hashed_is_read_in_a_pool_only() {
         tree.look_up(b"/b", None),
         Ok(FileLookup::Found(_))
     ));
-    // Once it is known it costs nothing more.
+    // A repeated look-up costs nothing more.
     let known = file(&tree, b"/a", None);
     let mut settled = FileEntry::clone(&known);
     settled.original.is_settled = true;
@@ -485,7 +485,7 @@ fn a_huge_file_without_a_time_is_versioned_by_metadata() {
         let at = std::time::SystemTime::UNIX_EPOCH + modified;
         file.set_modified(at).unwrap();
         let tree = open(&folder, |_| {});
-        // No reading is needed.
+        // No read is needed.
         match tree.look_up(b"/a", None) {
             Ok(FileLookup::Found(CacheEntry::File(found))) => {
                 found.original.description.etag.clone()

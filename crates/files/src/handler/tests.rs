@@ -1,4 +1,4 @@
-//! The handler as edge sees it: what it answers, and whether at once or later.
+//! The handler as `edge` uses it: responses, and whether they are immediate.
 
 use penstock_runtime::loops;
 use std::future::Future;
@@ -16,7 +16,7 @@ mod large;
 struct Site {
     dir: TestDir,
     files: Files,
-    /// Moved on by hand: when the next request arrives.
+    /// Advanced manually: when the next request arrives.
     now: Instant,
 }
 
@@ -27,7 +27,7 @@ enum ResponseTime {
 }
 
 impl Site {
-    /// One that asks its pool for everything.
+    /// A site that uses its pool for everything.
     fn new(falls_through: bool) -> Self {
         Self::with_pool(falls_through, Pool::new("disk", 2, 100))
     }
@@ -38,7 +38,7 @@ impl Site {
         site
     }
 
-    /// One whose files count as settled at once, with a word about its configuration.
+    /// A site with changed settings, in which files count as settled at once.
     fn settled(say: impl FnOnce(&mut penstock_config::Files)) -> Self {
         let mut site = Self::with_setup(Pool::new("disk", 2, 100), false, say);
         site.tree().set_for_tests(true, Duration::ZERO);
@@ -73,7 +73,7 @@ impl Site {
         Arc::get_mut(&mut folder.tree).unwrap()
     }
 
-    /// The answer to a request that has one.
+    /// The response to a request that has one.
     fn response(&self, line: &str, fields: &[(&str, &str)]) -> Response {
         match self.ask_with(line, fields).1 {
             Ok(Reply::Response(response)) => *response,
@@ -92,7 +92,7 @@ impl Site {
         }
     }
 
-    /// Status, content and when.
+    /// Time, status and content.
     fn ask(&self, line: &str) -> (ResponseTime, u16, String) {
         let (when, reply) = self.ask_with(line, &[]);
         match reply {
@@ -104,7 +104,7 @@ impl Site {
     }
 
     fn after(&mut self, millis: u64) {
-        // The clock of a check is the later of the two, so this is far enough whatever it took.
+        // A check uses the later of the two clocks, so this is late enough in any case.
         self.now = self.now.max(clock::now()) + Duration::from_millis(millis);
     }
 }
@@ -227,7 +227,7 @@ fn inline_responses_equal_those_of_the_handler() {
         };
         assert!(expected, "{line}");
     }
-    // An entry that is to be checked again is not lent.
+    // A stale entry is not used inline.
     let mut late = Site::new(true);
     late.dir.write("a.txt", "hello");
     late.ask("GET /a.txt");

@@ -1,4 +1,4 @@
-//! Which names are hidden, in many spellings, and which are not.
+//! Hidden and visible names in many spellings.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Lists of real folders, with names that mean harm.
+//! Listings of real directories with malicious names.
 
 use penstock_runtime::loops;
 use std::os::unix::ffi::OsStrExt;
@@ -21,7 +21,7 @@ fn listed(folder: &TestDir, path: &str, symlinks: penstock_config::Symlinks) -> 
     }
 }
 
-/// The addresses of a page's links.
+/// The targets of a page's links.
 fn links(page: &str) -> Vec<&str> {
     page.split("href=\"")
         .skip(1)
@@ -89,7 +89,7 @@ fn names_are_escaped() {
         "\u{202e}\u{e9}".as_bytes(),
     ];
     for name in names {
-        // A slash cannot be in a name.
+        // A name cannot contain a slash.
         let name: Vec<u8> = name.iter().copied().filter(|&byte| byte != b'/').collect();
         folder.write(std::ffi::OsStr::from_bytes(&name), "");
     }
@@ -167,7 +167,7 @@ fn concurrent_requests_for_a_directory_share_one_page() {
             async { tokio::join!(listed("/"), listed("/sub/"), listed("/"), listed("/sub/")) };
         let release = async {
             assert_eq!(pool.snapshot().queued, 2, "one for each folder");
-            // The queue is full, so that what has to begin is refused, and leaves nothing behind.
+            // The queue is full: a new build is refused and leaves no entry behind.
             let other = b"/else/".as_slice().into();
             let refused =
                 listings.get_or_build(&tree, &other, File::open(folder.root()).unwrap(), &pool);
@@ -204,7 +204,7 @@ fn a_waiter_builds_a_page_that_was_given_up() {
             page.as_mut().poll(&mut cx).is_pending(),
             "it waits for that"
         );
-        // As it is where the pool has no room.
+        // As if the pool were full.
         drop(work);
         let page = page.await.unwrap();
         assert!(page.windows(5).any(|name| name == b"a.txt"));

@@ -1,4 +1,4 @@
-//! What is said of which name.
+//! Properties by name.
 
 use super::*;
 

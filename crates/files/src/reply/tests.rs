@@ -1,4 +1,4 @@
-//! Conditions and ranges as one table each: what is sent for a file of ten bytes.
+//! Tables of conditions and ranges for a file of ten bytes.
 
 use std::time::Duration;
 
@@ -43,11 +43,11 @@ fn fields_of(block: &FieldBlock) -> &str {
     std::str::from_utf8(block.as_bytes()).unwrap()
 }
 
-/// Status, `ContentHash-Range` and what is sent of the file.
+/// Status, `Content-Range` and the part sent.
 fn check(method: &str, fields: &[(&str, &str)]) -> (u16, String, Option<(u64, u64)>) {
     let response = respond_to_file(&head(&format!("{method} /a"), fields), &file());
     let range = response.fields.get("content-range").unwrap_or_default();
-    // Each byte of the file names its own place.
+    // Each byte of the file is its own position.
     let part = match &response.body {
         Body::Bytes(bytes) if bytes[0].is_ascii_digit() => {
             Some((u64::from(bytes[0] - b'0'), bytes.len() as u64))
@@ -183,7 +183,7 @@ fn several_parts_are_framed() {
              --{boundary}--\r\n"
         )
     );
-    // Of a coding there is one part or the whole.
+    // A coding is sent in one part or whole.
     let encoded = described(&FileFacts {
         coding: Some(Coding::Gzip),
         ..facts()

@@ -1,4 +1,4 @@
-//! Codings of real files: those beside them and those that are made.
+//! Codings of real files: precompressed and compressed on demand.
 
 use penstock_config::Coding;
 
@@ -11,7 +11,7 @@ fn text_file() -> String {
     TEXT.repeat(100)
 }
 
-/// `ContentHash-Encoding` and content.
+/// `Content-Encoding` and content.
 fn sent(response: &Response) -> (String, Bytes) {
     let coding = response.fields.get("content-encoding").unwrap_or_default();
     let Body::Bytes(content) = &response.body else {
@@ -24,8 +24,8 @@ fn accept(codings: &'static str) -> [(&'static str, &'static str); 1] {
     [("Accept-Encoding", codings)]
 }
 
-/// The answer in a coding, once it is made: a request may be told to wait for less time than a crowded
-/// machine takes.
+/// The response in a coding, once it is compressed: on a busy machine that may take longer than
+/// requests wait.
 fn encoded(site: &Site, line: &str, codings: &'static str) -> Response {
     let deadline = clock::now() + Duration::from_secs(60);
     loop {
@@ -72,7 +72,7 @@ fn a_precompressed_file_is_sent_to_clients_that_accept_it() {
         assert_eq!(response.fields.get("vary"), vary, "{codings}");
         let tag = response.fields.get("etag").unwrap().to_vec();
         tags.insert(tag.clone());
-        // The same by HEAD, and not again to whom has it.
+        // HEAD gets the same, and a conditional request gets 304.
         let headed = site.response(&format!("HEAD {path}"), &accept(codings));
         assert_eq!(headed.fields, response.fields);
         assert_eq!(headed.body.length(), response.body.length());
@@ -149,7 +149,7 @@ fn compressible_files_are_compressed_once() {
         let headed = site.response(&format!("HEAD {path}"), &accept(codings));
         assert_eq!(headed.fields, response.fields);
         assert_eq!(headed.body.length(), Some(content.len() as u64));
-        // A part is one of the file as it is.
+        // A range is taken from the original.
         let part = [("Accept-Encoding", codings), ("Range", "bytes=0-9")];
         let part = site.response(&line, &part);
         assert_eq!(part.status, Status::PARTIAL_CONTENT);

@@ -1,4 +1,4 @@
-//! Large files: kept open, looked at before each use, and never waited for.
+//! Large files: kept open, checked before each use, and never waited for.
 
 use std::io::Write;
 
@@ -73,7 +73,7 @@ fn cached_entries_do_not_wait_for_a_stuck_pool() {
     .unwrap();
     begun.recv().unwrap();
     site.dir.write("known", "two");
-    // The check is left behind in the pool, and the answer is what was known.
+    // The check continues in the pool, and the response uses the cached entry.
     block_on(async {
         let line = "GET /known";
         let HandlerProgress::Pending(work) = site.files.handle(request(line, &[], site.now)) else {
@@ -83,7 +83,7 @@ fn cached_entries_do_not_wait_for_a_stuck_pool() {
             panic!("no answer")
         };
         assert_eq!(text(&response.body), "one");
-        // Once the pool goes on, so does the check, and what it found is kept.
+        // When the pool continues, so does the check, and its result is cached.
         release.send(()).unwrap();
         let path = b"/known".as_slice();
         loop {
@@ -116,7 +116,7 @@ fn descriptors_have_a_bound() {
         });
         of_site.count()
     };
-    // Those that were let go of are closed in the pool.
+    // Released files are closed in the pool.
     let deadline = Instant::now() + Duration::from_secs(30);
     while !(400..=crate::file_cache::MAX_ROOT_DESCRIPTORS + 1).contains(&count()) {
         assert!(Instant::now() < deadline, "{}", count());
@@ -137,7 +137,7 @@ fn several_parts_of_a_large_file_are_a_stream_of_known_length() {
 
 #[test]
 fn one_that_could_not_be_checked_is_not_sent_under_an_old_description() {
-    // No job waits here: it is done at once or refused.
+    // No job is queued here: it runs at once or is refused.
     let pool = Pool::new("disk", 1, 0);
     let mut site = Site::with_setup(pool.clone(), false, |_| {});
     site.tree().set_for_tests(true, Duration::ZERO);
@@ -146,7 +146,7 @@ fn one_that_could_not_be_checked_is_not_sent_under_an_old_description() {
     }
     let written = site.dir.write("a.bin", vec![0; 100_000]);
     assert_eq!(site.ask("GET /a.bin").1, 200);
-    // An answer may be there a moment before its thread is free again.
+    // A response may arrive slightly before its thread is free again.
     let deadline = clock::now() + Duration::from_secs(60);
     while pool.snapshot().active > 0 {
         assert!(clock::now() < deadline, "never idle");
@@ -175,7 +175,7 @@ fn one_that_could_not_be_checked_is_not_sent_under_an_old_description() {
     };
     answered(&check());
     written.set_len(80_000).unwrap();
-    // That it was the same counts for a millisecond. Then it would be opened anew, and nobody can.
+    // The last check counts for a millisecond. Then the file would be reopened, which fails.
     let refused = loop {
         match check() {
             Err(fault) => break fault,
