@@ -1,5 +1,5 @@
-//! A chunked body in pieces gives what it gives in one piece: same content, same trailers, same
-//! end. The first byte says how many of the next bytes are piece lengths; the rest is the body.
+//! A chunked body in pieces decodes like the whole: same content, trailers and end. The first byte
+//! is the number of following bytes with piece lengths; the rest is the body.
 
 #![no_main]
 

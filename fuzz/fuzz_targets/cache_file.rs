@@ -1,5 +1,5 @@
-//! Any bytes as a file of a cache's disk, with checksums that are right: nothing panics, and what is
-//! decoded is the same when it is written and read again.
+//! Arbitrary bytes as a cache file with correct checksums: nothing panics, and decoded content
+//! survives a round trip.
 
 #![no_main]
 

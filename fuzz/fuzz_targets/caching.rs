@@ -1,6 +1,6 @@
-//! Any request and any response before the rules of caching: nothing panics, nothing is fresh beyond
-//! its lifetime, nothing of one user is stored. Four bytes of times, a byte of status, then the
-//! fields of the request, of the response and of a later response, separated by NUL.
+//! Arbitrary requests and responses for the caching rules: nothing panics, nothing is fresh beyond
+//! its lifetime, and no user's own response is stored. Four bytes of times, a byte of status, then
+//! the fields of the request, of the response and of a later response, separated by NUL.
 
 #![no_main]
 
@@ -75,7 +75,7 @@ fuzz_target!(|data: &[u8]| {
     assert!(lifetime.fresh_for <= TTL_MAX + lifetime.initial_age);
     let now = T + seconds(since);
     check(&request, &lifetime, now);
-    // A clock that went back makes nothing fresher than it came, nor an earlier look staler.
+    // A clock set back makes nothing fresher than at its arrival, nor an earlier decision staler.
     let nobody = RequestDirectives::default();
     let is_fresh = |now| {
         matches!(
@@ -132,7 +132,7 @@ fn fields(lines: &[u8]) -> FieldBlock {
     for line in lines.split(|&byte| byte == b'\n') {
         let mut halves = line.splitn(2, |&byte| byte == b':');
         let name = std::str::from_utf8(halves.next().unwrap_or_default()).unwrap_or_default();
-        // What cannot be a field never gets here.
+        // Invalid fields are dropped.
         let _ = block.push(name, halves.next().unwrap_or_default());
     }
     block

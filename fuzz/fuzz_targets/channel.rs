@@ -1,13 +1,13 @@
-//! Any bytes as what a reactor's worker writes on its channel, whole and in pieces: no panic, the same
-//! frames however they are split, and no head that could split a response. The first byte says how many of
-//! the next bytes are piece lengths.
+//! Arbitrary bytes from a reactor's worker, whole and in pieces: no panic, the same frames for
+//! every split, and no head that could split a response. The first byte is the number of following
+//! bytes with piece lengths.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use penstock_wire::{ChannelDecoder, ChannelEvent, WireError};
 
-/// What was read, pieces of a body or message joined.
+/// Decoded frames, with pieces of a body or message joined.
 #[derive(Debug, Default, PartialEq)]
 struct Outcome {
     frames: Vec<(u32, String)>,
@@ -31,7 +31,7 @@ impl Outcome {
                 }
                 self.bytes.extend_from_slice(body);
                 self.frames.push((id, format!("{head:?} {body_len:?}")));
-                // A whole body that comes in pieces ends with the last of them.
+                // A body in pieces ends with the last one.
                 if end {
                     self.frames.push((id, "end".into()));
                 }

@@ -1,5 +1,5 @@
-//! Any text as a configuration and as its small values: every error has a place in the text, what is
-//! shown of a value is read again as the same one, and no secret is shown.
+//! Arbitrary text as a configuration and as single values: every error has a position, displayed
+//! values parse to the same value, and no secret is displayed.
 
 #![no_main]
 
@@ -15,7 +15,7 @@ fuzz_target!(|data: &[u8]| {
         return;
     };
     check_values(text);
-    // Paths that are there are none of the fuzzer's business.
+    // Existing paths are out of scope.
     let origin = Path::new("/nonexistent/penstock.toml");
     if text.contains('/') {
         return;
@@ -32,7 +32,7 @@ fn check_config(text: &str, origin: &Path) {
     };
     assert!(!shown.contains(SECRET), "{shown}");
     assert!(!shown.is_empty());
-    // A mistake costs a few lines; unknown keys of nested tables are named with their path.
+    // An error costs a few lines; unknown keys of nested tables are named with their path.
     assert!(shown.len() <= 64 * 1024 + 400 * text.len());
 }
 

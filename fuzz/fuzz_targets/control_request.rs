@@ -1,4 +1,5 @@
-//! Any bytes as a request to the control socket or the admin listener: no change without the token.
+//! Arbitrary bytes as a request to the control socket or the admin listener: no change without the
+//! token.
 
 #![no_main]
 

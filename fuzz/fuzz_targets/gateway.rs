@@ -1,6 +1,6 @@
-//! Any bytes as the response of an application server, whole and in pieces: no panic, the same
-//! outcome however they are split, and what comes out keeps the promises that a relay builds on.
-//! The first byte chooses the format, the second says how many of the next bytes are piece lengths.
+//! Arbitrary bytes as the response of an application server, whole and in pieces: no panic, the
+//! same result for every split, and the guarantees that a relay relies on. The first byte selects
+//! the format, the second is the number of following bytes with piece lengths.
 
 #![no_main]
 
@@ -110,7 +110,7 @@ fuzz_target!(|data: &[u8]| {
     whole.0.check(answers_head);
     pieced.0.check(answers_head);
     assert_eq!(whole.1, pieced.1);
-    // How much was passed on before an error may depend on the pieces.
+    // The amount forwarded before an error may depend on the pieces.
     if whole.1.is_ok() {
         assert_eq!(whole.0, pieced.0);
     }

@@ -1,4 +1,5 @@
-//! Any bytes as a back end's answer: what it says to the hub keeps its bounds, and clients see no field of GRIP.
+//! Arbitrary bytes as a back end's response: GRIP instructions stay within their limits, and
+//! clients get no GRIP field.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! Any bytes as a request head: no panic, and what is accepted keeps the promises that the rest of
-//! the server builds on.
+//! Arbitrary bytes as a request head: no panic, and accepted heads have the guarantees that the
+//! server relies on.
 
 #![no_main]
 
@@ -21,7 +21,7 @@ fuzz_target!(|data: &[u8]| {
     assert!(consumed <= data.len() && consumed <= limits.max_head_bytes + 2);
     assert!(data[..consumed].ends_with(b"\r\n\r\n"));
     assert!(!head.method_str().is_empty());
-    // Three bytes stand for one that no URI holds, and a slash for a path that was left out.
+    // Three bytes encode one outside the URI grammar, and a missing path adds a slash.
     assert!(head.target().len() <= 3 * limits.max_target_bytes + 1);
     assert!(!head.target().is_empty() && head.target().is_ascii());
     for byte in *b" \"#<>\x7f" {

@@ -1,5 +1,5 @@
-//! A head in pieces gives what it gives in one piece. The first byte says how many of the next
-//! bytes are piece lengths; the rest is the stream.
+//! A head in pieces parses like the whole. The first byte is the number of following bytes with
+//! piece lengths; the rest is the stream.
 
 #![no_main]
 
@@ -39,7 +39,8 @@ fuzz_target!(|data: &[u8]| {
                 assert!(head.field_count() <= limits.max_fields);
             }
         }
-        // Which of two mistakes is met first may depend on the pieces, that there is one may not.
+        // Which of two errors is found first may depend on the pieces, but not whether there is
+        // one.
         (Err(_), Err(_)) => {}
         (whole, pieced) => panic!("{whole:?} in one piece, {pieced:?} in several"),
     }

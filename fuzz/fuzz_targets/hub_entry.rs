@@ -1,4 +1,4 @@
-//! Any bytes as what another node wrote to Redis: what is read is written again the same.
+//! Arbitrary bytes as another node's entry in Redis: decoded entries survive a round trip.
 
 #![no_main]
 

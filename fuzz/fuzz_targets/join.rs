@@ -1,6 +1,6 @@
-//! Any bytes as lines of those who join: no panic, what is taken is written the same again, nothing passes for a proof,
-//! and any text makes a label that passes. A proof is one for its key, its nonces and its side alone, and not when a
-//! byte of it is another.
+//! Arbitrary bytes as lines of joining servers: no panic, accepted lines survive a round trip,
+//! nothing passes for a proof, and any text makes a valid label. A proof is valid only for its key,
+//! nonces and side, and not with a changed byte.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! Any bytes as an order of a server in wrong hands: nothing runs as a user who is not listed, or without its sandbox.
+//! Arbitrary bytes as an order from a compromised server: nothing runs as an unlisted user or
+//! without its sandbox.
 
 #![no_main]
 

@@ -1,18 +1,18 @@
-//! Any text as what is logged: what is masked is masked to the same text, and the value of a listed
-//! name is gone whatever stands around it.
+//! Arbitrary text for the log mask: masking is idempotent, and the value of a listed name is
+//! removed in any context.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use penstock_http::LogMask;
 
-/// Hardly found by chance.
+/// Unlikely to occur by chance.
 const CANARY: &[u8] = b"Zq9cAnArY7xK";
 
 fuzz_target!(|data: &[u8]| {
     let mask = LogMask::default();
     check_stable(&mask, data);
-    // The fuzzer finds the word in what the target compares with.
+    // The fuzzer finds the word from the target's comparison.
     if has_canary(data) {
         return;
     }

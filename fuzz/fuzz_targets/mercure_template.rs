@@ -1,12 +1,12 @@
-//! Any text as a URI template and any other as a topic: what matches is what a reader that tries every
-//! way finds, and every expansion of a template matches it.
+//! Arbitrary text as a URI template and as a topic: matches agree with an exhaustive matcher, and
+//! every expansion of a template matches it.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use penstock_hub::fuzzing::matches_template;
 
-/// Longer ones take the slow reader too long.
+/// Longer ones take the exhaustive matcher too long.
 const TOPIC_BYTES: usize = 24;
 const VARIABLES: usize = 4;
 
@@ -60,7 +60,7 @@ impl Part<'_> {
     }
 }
 
-/// The parts; none of what is no template.
+/// Parses a template; `None` if it is invalid.
 fn parse(template: &str) -> Option<Vec<Part<'_>>> {
     let mut parts = Vec::new();
     let mut rest = template;
@@ -118,7 +118,8 @@ fn variable(text: &str) -> Option<Variable<'_>> {
     })
 }
 
-/// How an operator writes (RFC 6570, appendix A): first, between, whether with names, for empty values.
+/// How an operator expands (RFC 6570, appendix A): first, separator, whether named, text for empty
+/// values.
 fn style(operator: Option<char>) -> (&'static str, &'static str, bool, &'static str) {
     match operator {
         Some('#') => ("#", ",", false, ""),
@@ -131,7 +132,7 @@ fn style(operator: Option<char>) -> (&'static str, &'static str, bool, &'static 
     }
 }
 
-/// Tries every way in which the topic could have been made.
+/// Tries every way to expand to the topic.
 fn is_expansion(parts: &[Part<'_>], topic: &str) -> bool {
     let Some((part, after)) = parts.split_first() else {
         return topic.is_empty();
@@ -183,7 +184,7 @@ fn try_variables(
     })
 }
 
-/// Whether a value may be written so.
+/// Whether `text` is a valid expansion of a value.
 fn is_value(operator: Option<char>, variable: &Variable<'_>, text: &str) -> bool {
     let between = style(operator).1;
     let is_reserved_allowed = matches!(operator, Some('+' | '#'));
@@ -192,7 +193,7 @@ fn is_value(operator: Option<char>, variable: &Variable<'_>, text: &str) -> bool
     while let Some(&byte) = bytes.get(at) {
         let digits = bytes.get(at + 1..at + 3).unwrap_or_default();
         if byte == b'%' && digits.len() == 2 && digits.iter().all(u8::is_ascii_hexdigit) {
-            // Of a character of several bytes the first one counts.
+            // Only the first byte of a multi-byte character counts.
             characters += usize::from(!b"89abAB".contains(&digits[0]));
             at += 3;
             continue;
@@ -209,7 +210,7 @@ fn is_value(operator: Option<char>, variable: &Variable<'_>, text: &str) -> bool
     characters <= variable.characters
 }
 
-/// The template with these values in turn, of which every third is undefined.
+/// Expands the template with these values in turn; every third is undefined.
 fn expand(parts: &[Part<'_>], values: [&str; 2]) -> String {
     let mut out = String::new();
     let mut number = 0;
@@ -231,7 +232,7 @@ fn expand(parts: &[Part<'_>], values: [&str; 2]) -> String {
             out.push_str(if is_first { first } else { between });
             is_first = false;
             let value = values[number % 2];
-            // A cut must not fall into an encoded character.
+            // Do not cut inside an encoded character.
             let value = match variable.characters < 3 {
                 true => "",
                 false => value

@@ -1,4 +1,5 @@
-//! Any bytes as an update of a Mercure hub: topics, id and type are lines within their bounds.
+//! Arbitrary bytes as an update of a Mercure hub: topics, id and type are lines within their
+//! limits.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! Any bytes as a PROXY header: no panic, the same outcome at every cut, a bounded wait, and a
-//! header that names a client survives being written and read again in both versions.
+//! Arbitrary bytes as a PROXY header: no panic, the same result for every split, a bounded wait,
+//! and a header with a client survives a round trip in both versions.
 
 #![no_main]
 
@@ -41,7 +41,7 @@ fn write_again(header: ProxyHeader) {
     encode_v2(&mut v2, Some((source, destination)));
     let v1 = read_whole(&v1);
     assert_eq!(v1, read_whole(&v2));
-    // Mapped addresses become what they stand for, and nothing else changes.
+    // Mapped addresses become canonical, and nothing else changes.
     if let ProxyHeader::Tcp {
         source: again,
         destination: there,

@@ -1,4 +1,5 @@
-//! Any bytes as what is published: each item can be sent as it is, and says nothing that only a front end may.
+//! Arbitrary bytes as a publish request: each item can be sent as it is, and has no field reserved
+//! for front ends.
 
 #![no_main]
 

@@ -1,6 +1,6 @@
-//! Any `Range`, `If-Range` and validators: selected parts lie within the representation, apart from one
-//! another, and are never empty; any `Accept-Encoding` chooses one of the codings there are. Eight bytes
-//! of length first, then the parts separated by NUL.
+//! Arbitrary `Range`, `If-Range` and validators: selected parts are within the representation,
+//! disjoint and not empty. Arbitrary `Accept-Encoding`: one of the existing codings is chosen.
+//! Eight bytes of length first, then the parts separated by NUL.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! Any bytes as a response head, whole and in pieces: no panic, the same outcome however they are
-//! split, and an accepted head keeps the promises that a client of it builds on.
+//! Arbitrary bytes as a response head, whole and in pieces: no panic, the same result for every
+//! split, and accepted heads have the guarantees that a client relies on.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! Any text as a target: what is accepted is rooted, without dot segments and control bytes, and
-//! normalising is stable where nothing was encoded.
+//! Arbitrary text as a target: accepted paths are absolute, without dot segments and control bytes,
+//! and normalising is stable if nothing was encoded.
 
 #![no_main]
 

@@ -1,6 +1,6 @@
-//! Any bytes as what a WebSocket's client sends, whole and in pieces: no panic, the same messages and the
-//! same error however they are split, text that is UTF-8, and nothing held over the limit. The first byte
-//! says how many of the next bytes are piece lengths. Its highest bit says that compressed messages were agreed.
+//! Arbitrary bytes from a WebSocket client, whole and in pieces: no panic, the same messages and
+//! error for every split, text is UTF-8, and nothing above the limit is buffered. The first byte is
+//! the number of following bytes with piece lengths; its highest bit enables compressed messages.
 
 #![no_main]
 
@@ -39,7 +39,7 @@ fn read(
             }
         }
         assert!(piece.is_empty(), "bytes left over without an event");
-        // A vector's room may be twice what is in it.
+        // A vector's capacity may be twice its length.
         assert!(decoder.buffered_bytes() <= 2 * (MESSAGE_MAX + 125));
     }
     (events, None)
@@ -64,7 +64,7 @@ fuzz_target!(|data: &[u8]| {
         }
     }
     assert_eq!(whole, read(input, pieces, inflates));
-    // What the server compresses comes back as it was.
+    // Messages compressed by the server inflate to the same content.
     if let Some(short) = compress(input)
         && input.len() <= MESSAGE_MAX
     {

@@ -1,4 +1,5 @@
-//! Any bytes as events of WebSocket-over-HTTP: what is read is written again the same, and words to the hub keep their bounds.
+//! Arbitrary bytes as WebSocket-over-HTTP events: decoded events survive a round trip, and control
+//! messages to the hub stay within their limits.
 
 #![no_main]
 
