@@ -1,12 +1,12 @@
-//! Limits on the files and ports of an application (`isolation = { ... }`): what it needs it has, what
-//! is not named it has not, and a reload changes them.
+//! Limits on the files and ports of an application (`isolation = { ... }`): it can access what it
+//! needs and what is listed, nothing else, and a reload changes the limits.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use crate::support::{PATIENCE, Server, Site, eventually, kernel_parts, texts};
 
-/// A WSGI application that reads and writes what it is asked for.
+/// A WSGI application that reads and writes on request.
 const APP: &str = r#"
 import os, socket, subprocess, sys, tempfile
 
@@ -59,7 +59,7 @@ def app(environ, start_response):
     return [text.encode()]
 "#;
 
-/// A program that is a server of its own, at a port or a socket.
+/// A program that is its own server, on a port or a socket.
 const PROGRAM: &str = r#"
 import http.server, socketserver, sys
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -199,7 +199,7 @@ fn an_application_has_what_it_is_left_and_a_reload_changes_it() {
     });
 }
 
-/// It writes where its interpreter is looked for, and where a path that it may read is.
+/// It may write to the directory of its interpreter, and to the parent of a readable path.
 const WIDENING: &str = r#"
 [apps.widening]
 dir = "widening"
@@ -251,7 +251,7 @@ fn an_application_does_not_widen_its_limits_by_links() {
     server.wait_all_ready(&["widening"]);
     let text = ask(&server, &attempt);
     assert!(text.starts_with("refused: "), "{text}");
-    // A reload looks again, and says what is wrong.
+    // A reload checks again, and reports the error.
     let control = format!("unix:{}", server.control_path().display());
     let output = site.run(&["reload", "--admin", &control]);
     let said = texts(&output);

@@ -1,6 +1,6 @@
-//! Applications that run as users of their own, started by a server that is a third one.
+//! Applications that run as their own users, started by a server with a third user.
 //!
-//! Only root can do that: elsewhere these tests say so and end.
+//! Only root can start these tests; otherwise they print a note and end.
 
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -113,7 +113,7 @@ fn site() -> Site {
     };
     set(site.dir().parent().unwrap(), 0o755);
     set(site.dir(), 0o755);
-    // What the server reads, its user cannot.
+    // The server can read it, its user cannot.
     set(&site.dir().join("penstock.toml"), 0o600);
     site
 }
@@ -155,7 +155,7 @@ fn each_application_runs_as_its_user_and_no_other() {
     }
     let shown = server.admin_json()["apps"].to_string();
     assert!(shown.contains("resident_bytes"), "{shown}");
-    // One that is killed is replaced, one that does not end is killed.
+    // A killed worker is replaced; one that does not end is killed.
     for app in ["shop", "plain"] {
         let before = server.workers(app)[0];
         crate::support::kill(before, Signal::KILL);
@@ -171,7 +171,7 @@ fn each_application_runs_as_its_user_and_no_other() {
         eventually(PATIENCE, "it is gone", || !is_alive(before));
     }
     expect_users(&server);
-    // As whom nobody ran at the start, nobody can run.
+    // A user that no application had at the start is refused.
     let changed = TOML.replace("user = \"games\"", "user = \"12349:12349\"");
     site.write("penstock.toml", changed);
     std::fs::set_permissions(
@@ -213,7 +213,7 @@ fn nothing_of_another_user_outlives_a_server_that_is_killed() {
     }
 }
 
-/// Other users' processes are hidden from the server, which may signal all of them.
+/// Other users' processes are hidden from the server, but it may signal all of them.
 #[test]
 fn root_commands_a_server_that_cannot_see_it() {
     if !is_root() {
@@ -232,7 +232,7 @@ fn root_commands_a_server_that_cannot_see_it() {
     assert_eq!(server.wait_exit(PATIENCE).code(), Some(0));
 }
 
-/// Whether nobody but root can have put the program of these tests where it is.
+/// Whether only root can have put the test binary where it is.
 fn belongs_to_root(path: &Path) -> bool {
     let path = path.canonicalize().unwrap();
     path.ancestors().all(|part| {

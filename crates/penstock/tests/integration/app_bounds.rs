@@ -1,7 +1,8 @@
-//! Bounds of an application with all that it starts: a fork bomb and 10 GB of memory harm nobody else.
+//! Resource limits of an application and its descendants: a fork bomb and 10 GB of memory harm no
+//! other application.
 //!
-//! The server is root's, so that it may make cgroups, and its applications have users of their own.
-//! Elsewhere these tests say so and end.
+//! The server runs as root, so that it may create cgroups, and its applications have their own
+//! users. Elsewhere these tests print a note and end.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -14,7 +15,7 @@ use rustix::process::Signal;
 
 use crate::support::{PATIENCE, RawClient, Server, Site, eventually, get, is_alive, texts};
 
-/// Each attempt answers with what it has achieved, or with why it has not.
+/// Each attempt responds with its result, or with the error.
 const HOSTILE: &str = r#"
 import os, time
 
@@ -136,7 +137,7 @@ app = "calm"
 
 const ALL: [&str; 3] = ["hostile", "rack", "calm"];
 
-/// Requests to others while an application is at its bounds.
+/// Requests to others while an application is at its limits.
 const MANY: usize = 50;
 
 fn site(toml: &str) -> Site {
@@ -152,8 +153,8 @@ fn site(toml: &str) -> Site {
     site
 }
 
-/// Whether bounds can be had here: root has cgroups, of version 1. In version 2 the test itself may be in
-/// the way.
+/// Whether limits are available here: root with cgroups of version 1. In version 2 the test itself
+/// may be in the way.
 fn has_bounds(server: &Server) -> bool {
     let told = server.admin_json()["warnings"].to_string();
     if !may_make_groups() {
@@ -165,7 +166,7 @@ fn has_bounds(server: &Server) -> bool {
     true
 }
 
-/// Whether this process may make cgroups with every controller, without asking the server.
+/// Whether this process may create cgroups with every controller, without asking the server.
 fn may_make_groups() -> bool {
     let own = cgroups_of(rustix::process::getpid().as_raw_nonzero().get());
     ["pids", "memory", "cpu"].into_iter().all(|controller| {
@@ -173,7 +174,7 @@ fn may_make_groups() -> bool {
             let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
             (controllers.split(',').any(|it| it == controller)).then_some(path)
         });
-        // As it is mounted whole, or in a container that sees its own part.
+        // Mounted whole, or in a container that sees only its part.
         place.is_some_and(|place| {
             [place, ""].into_iter().any(|place| {
                 let name = format!("of-a-test-{}", std::process::id());
@@ -247,14 +248,14 @@ fn a_fork_bomb_is_held_and_named_and_others_are_served() {
     if !has_bounds(&server) {
         return;
     }
-    // Without a word of the configuration a user of its own has a bound as well.
+    // By default a user of its own has a limit as well.
     let ample = bounds(&server, "calm")["tasks_max"].as_u64().unwrap();
     assert!((1024..32_768).contains(&ample), "{ample}");
     for app in ["hostile", "rack"] {
         let before = server.workers(app)[0];
         let mut client = RawClient::connect(server.port());
         client.send(format!("GET /{app}/bomb HTTP/1.1\r\nHost: a\r\n\r\n"));
-        // Ruby waits and tries again, for ever.
+        // Ruby retries for ever.
         if app == "hostile" {
             let text = client.response().text();
             assert!(text.starts_with("refused: "), "{app}: {text}");
@@ -269,7 +270,7 @@ fn a_fork_bomb_is_held_and_named_and_others_are_served() {
         server.wait_log("the application is at its bound of 64 (max_tasks)");
         let refused = format!("penstock_app_tasks_refused_total{{app=\"{app}\"}}");
         assert!(server.metric(&refused).unwrap() > 0.0, "{app}");
-        // What stayed in the worker's group ends with it, and another takes its place.
+        // Processes in the worker's group end with it, and another worker takes its place.
         crate::support::kill(before, Signal::KILL);
         eventually(PATIENCE, &format!("{app} serves again"), || {
             (server.workers(app).first()).is_some_and(|pid| *pid != before)
@@ -309,7 +310,7 @@ fn ten_gigabytes_of_memory_are_refused_and_named_and_others_are_served() {
         expect_others_are_served(&server);
         let response = client.response();
         let text = response.text();
-        // The kernel may refuse the memory to who can hear it, or kill.
+        // The kernel may refuse the memory, or kill the process.
         let is_refused = response.status == 502 || text.starts_with("refused: ");
         assert!(is_refused, "{path}: {text}");
         server.wait_log(&format!(
@@ -324,7 +325,7 @@ fn ten_gigabytes_of_memory_are_refused_and_named_and_others_are_served() {
         let kills = format!("penstock_app_out_of_memory_kills_total{{app=\"{app}\"}}");
         assert!(server.metric(&kills).unwrap() > 0.0, "{app}");
     }
-    // What it starts counts as well.
+    // Its children count as well.
     let text = server.get("/hostile/hoard_in_children").text();
     assert_eq!(text, "refused: a child was killed by 9");
     eventually(PATIENCE, "it is counted", || {
@@ -336,7 +337,7 @@ fn ten_gigabytes_of_memory_are_refused_and_named_and_others_are_served() {
     assert_eq!(server.workers("calm"), calm, "no other was killed");
 }
 
-/// Requests to applications one after another, all of which are to be answered.
+/// Sends requests to applications in turn; each must get a response.
 struct Load {
     is_over: Arc<AtomicBool>,
     thread: JoinHandle<usize>,
@@ -359,7 +360,7 @@ impl Load {
         Self { is_over, thread }
     }
 
-    /// How many there were.
+    /// Stops; returns the number of requests.
     fn end(self) -> usize {
         self.is_over.store(true, Ordering::Relaxed);
         self.thread.join().unwrap()
@@ -395,7 +396,7 @@ fn nothing_is_lost_by_a_restart_a_reload_or_an_upgrade_within_bounds() {
     assert_eq!(output.status.code(), Some(0), "{:?}", texts(&output));
     expect_served(&server);
     assert_eq!(of(&server, "hostile"), first, "the same group");
-    // Bounds are those of the start, whatever a reload asks for.
+    // Limits are set at the start, whatever a reload asks for.
     for (from, to, words) in [
         (
             "max_tasks = 64",
@@ -417,7 +418,7 @@ fn nothing_is_lost_by_a_restart_a_reload_or_an_upgrade_within_bounds() {
         assert!(complained.contains("restart the server"), "{complained}");
         expect_served(&server);
     }
-    // Anything else goes.
+    // Other settings can change.
     let more = TOML.replace("processes = 1\n", "processes = 2\n");
     site.write("penstock.toml", &more);
     let output = verb(&server, &["reload"]);
@@ -478,7 +479,7 @@ fn cgroups_of_a_server_that_was_killed_are_removed_by_the_next() {
     let left = groups(server.pid());
     server.signal(Signal::KILL);
     assert_eq!(server.wait_exit(PATIENCE).code(), None);
-    // Not by itself: it was killed. Any server that starts does it, that of another test too.
+    // Its worker was killed. Any starting server cleans up, including that of another test.
     assert!(left.len() >= ALL.len(), "{left:?}");
     drop(server);
     let next = site.serve(&[]);
@@ -492,7 +493,7 @@ fn without_cgroups_the_user_s_processes_are_bounded_and_the_rest_is_named() {
         return;
     }
     let site = site(TOML);
-    // The shell that a server is started by mounts over them.
+    // The shell that starts the server mounts over them.
     let script = "exec unshare --mount sh -c 'mount -t tmpfs none /sys/fs/cgroup && exec \"$0\" \
                   \"$@\"' \"$0\" \"$@\"";
     let server = site.serve_after(script, &[]);

@@ -1,13 +1,16 @@
-//! Whether an application is WSGI or ASGI is asked of the object that its module holds.
+//! Whether an application is WSGI or ASGI is decided by the object in its module; its source is
+//! only a first guess.
 //!
-//! The source is a first guess only. What must stay true: a wrong guess is corrected before a request is
-//! answered, with one line in the log; what is said (`kind`, `--kind`) and wrong is an error of the boot that
-//! names the right word, never an error of each request.
+//! # Invariants
+//!
+//! - A wrong guess is corrected before a request is answered, with one log line.
+//! - A wrong explicit kind (`kind`, `--kind`) is a boot error that names the right one, never an
+//!   error of each request.
 
 use crate::support::{PATIENCE, Server, Site, eventually, texts};
 use crate::wsgi::{serve_ready, wsgi_site, wsgi_site_with};
 
-/// ASGI, and nothing in its source says so: an alias of an object with an `async` call.
+/// ASGI without a sign in its source: an alias of an object with an `async` call.
 const ASGI: &str = r#"
 class Site:
     async def __call__(self, scope, receive, send):
@@ -25,7 +28,7 @@ site = Site()
 app = site
 "#;
 
-/// WSGI that looks as if it were ASGI.
+/// WSGI that looks like ASGI.
 const WSGI: &str = r#"
 from functools import partial
 
@@ -39,7 +42,7 @@ def serve(settings, environ, start_response):
 app = FastAPI()
 "#;
 
-/// How the code is loaded: by a template, or by each worker.
+/// The code is loaded by a template, or by each worker.
 const WAYS: [&str; 2] = ["", "preload = false"];
 
 const UPGRADE: &str = "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\

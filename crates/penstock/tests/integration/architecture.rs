@@ -1,13 +1,12 @@
-//! The rules of the house that a compiler does not check.
+//! Architecture rules that a compiler does not check.
 //!
-//! Read from the sources as they lie there: who may import whom (the table in ARCHITECTURE.md), head
-//! comments, lints, where `unsafe` may stand, sleeping tests, examples that nobody tries, addresses
-//! of package registries.
+//! Checks the sources: imports between crates (the table in ARCHITECTURE.md), head comments, lints,
+//! the place of `unsafe`, sleeping tests, unused examples, addresses of package registries.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// Folders that are made, not written.
+/// Generated directories.
 const GENERATED_DIRS: [&str; 7] = [
     "target",
     "artifacts",
@@ -25,7 +24,7 @@ fn root() -> PathBuf {
         .unwrap()
 }
 
-/// Every written file below `folder`, with its text (binary ones are left out).
+/// Every text file below `folder` that is not generated.
 fn texts(folder: &Path) -> Vec<(PathBuf, String)> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_owned()];
@@ -60,7 +59,7 @@ fn rust_files() -> Vec<(PathBuf, String)> {
     files
 }
 
-/// The manifest of each crate, by the name of its folder.
+/// The manifest of each crate, by the name of its directory.
 fn manifests() -> BTreeMap<String, String> {
     let entries = std::fs::read_dir(root().join("crates")).unwrap();
     let manifest = |entry: std::fs::DirEntry| {
@@ -73,7 +72,7 @@ fn manifests() -> BTreeMap<String, String> {
     entries.map(|entry| manifest(entry.unwrap())).collect()
 }
 
-/// Which crates of ours a manifest takes into the product.
+/// The workspace crates that a manifest uses outside of tests.
 fn imports(manifest: &str) -> BTreeSet<String> {
     let mut inside = false;
     let mut found = BTreeSet::new();
@@ -87,7 +86,7 @@ fn imports(manifest: &str) -> BTreeSet<String> {
     found
 }
 
-/// The rows of the code map: crate, what it is, what it may import.
+/// The rows of the code map: crate, description, allowed imports.
 fn code_map() -> BTreeMap<String, (String, String)> {
     let text = std::fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
     let row = |line: &str| {
@@ -122,7 +121,7 @@ fn crates_import_only_what_the_code_map_allows() {
                 .map(|(name, _)| name.clone())
                 .collect()
         } else {
-            // Names stand between backticks, remarks do not.
+            // Names are in backquotes, remarks are not.
             map[name]
                 .1
                 .split('`')
@@ -199,7 +198,7 @@ fn tests_wait_for_conditions_and_not_for_time() {
         if path.ends_with("integration/support.rs") {
             continue;
         }
-        // Applications in tests may take their time (`time.sleep`); it is the test that may not.
+        // Applications in tests may sleep (`time.sleep`); the test itself may not.
         let sleeps = tests.lines().find(|line| line.contains(word));
         assert_eq!(sleeps, None, "{}", path.display());
     }
@@ -221,7 +220,7 @@ fn every_example_is_tried_by_a_test() {
 
 #[test]
 fn no_file_names_the_address_of_a_package_registry() {
-    // Each machine has its own way to packages; what is written here would be wrong on most.
+    // Each machine has its own way to packages; an address in the sources would be wrong on most.
     let hosts = [
         concat!("crates", ".io"),
         concat!("pypi", ".org"),
@@ -231,7 +230,7 @@ fn no_file_names_the_address_of_a_package_registry() {
         concat!("proxy.golang", ".org"),
     ];
     for (path, text) in texts(&root()) {
-        // Lock files say so themselves: it is the name of the registry, wherever that is.
+        // Lock files name the registry, wherever it is.
         if path
             .file_name()
             .is_some_and(|name| name == "Cargo.lock" || name == "Gemfile.lock")

@@ -1,11 +1,12 @@
-//! What a trusted proxy in front says is the request's, everywhere; what it has stripped is put back.
+//! Forwarding fields of a trusted proxy apply to the request everywhere, and the prefix that the
+//! proxy has stripped is restored.
 //!
-//! The tests come from loopback. Unless the file lists it, its word counts for the client's address
-//! and scheme alone.
+//! The tests connect from loopback. Unless the file lists it, only its client address and scheme
+//! are trusted.
 //!
 //! # Invariants
 //!
-//! - With an untrusted peer none of it is believed.
+//! - Nothing of an untrusted peer is trusted.
 
 use crate::support::{Origin, PATIENCE, Response, Script, Server, Site, eventually};
 use crate::wsgi::serve_ready;
@@ -20,11 +21,11 @@ def app(environ, start):
     return ["|".join([request_uri(environ)] + [environ.get(key, "-") for key in KEYS]).encode()]
 "#;
 
-/// What a proxy says of a client at 203.0.113.9, who made up the first address.
+/// The fields of a proxy for a client at 203.0.113.9, which made up the first address.
 const SAID: &str = "X-Forwarded-For: 198.51.100.1, 203.0.113.9\r\nX-Forwarded-Proto: https\r\n\
                     X-Forwarded-Host: shop.test\r\nX-Forwarded-Prefix: /outer\r\n";
 
-/// An operator vouches for the proxies on this machine.
+/// The operator trusts the proxies on this machine.
 const LISTED: &str = "trusted_proxies = [\"127.0.0.1\"]";
 
 fn ask(server: &Server, target: &str, lines: &str) -> Response {
@@ -85,7 +86,7 @@ fn an_application_sees_the_request_that_its_client_made() {
     server.wait_log("x-forwarded-for of proxy 127.0.0.1 ignored");
 }
 
-/// A default nginx passes on these fields as its client made them up.
+/// nginx's default configuration forwards these fields as its client made them up.
 #[test]
 fn a_proxy_that_nobody_listed_says_address_and_scheme() {
     let server = serve_ready(&app_site(""));
@@ -192,7 +193,7 @@ fn the_access_log_has_the_client_and_the_peer() {
     }
 }
 
-/// The client is in the PROXY protocol header, the peer is the balancer that sent it.
+/// The client is in the PROXY protocol header; the peer is the balancer that sent it.
 #[test]
 fn the_access_log_has_the_balancer_of_a_client() {
     let toml = "[server]\nlisten = [{ address = \"127.0.0.1:0\", proxy_protocol = true }]\n\
@@ -207,7 +208,7 @@ fn the_access_log_has_the_balancer_of_a_client() {
     let rows = [
         (header, whole.as_str(), 200, "203.0.113.9"),
         (header, broken, 400, "203.0.113.9"),
-        // Nobody answers for what a client without a name says.
+        // No trusted peer confirms the fields of a client without an address.
         (local, &whole, 200, "127.0.0.1"),
     ];
     for (at, (header, request, status, expected)) in rows.into_iter().enumerate() {
@@ -246,7 +247,7 @@ fn redirects_to_folders_stay_where_the_client_is() {
         ("/docs?a", "", "/docs/?a"),
         ("/docs", SAID, "/outer/docs/"),
         ("/docs/sub", SAID, "/outer/docs/sub/"),
-        // A rule does not let the proxy's word in.
+        // A rule does not make the proxy's fields trusted.
         ("/own", SAID, "/own/"),
         ("/own/sub", SAID, "/own/sub/"),
         ("//evil.test", "", "/evil.test/"),
@@ -304,7 +305,7 @@ fn paths_of_a_stripped_upstream_are_put_right() {
         let answer = ask(&server, target, lines);
         assert_eq!(answer.header("location"), Some(location), "{target}");
         assert_eq!(answer.header("set-cookie"), Some(cookie), "{target}");
-        // Penstock's own cookie is for every route.
+        // Penstock's own cookie applies to every route.
         let mut cookies = answer.headers.iter().map(|(_, value)| value);
         let sticky = cookies.find(|value| value.starts_with("srv="));
         let sticky = sticky.expect("a sticky cookie");
@@ -319,7 +320,7 @@ fn paths_of_a_stripped_upstream_are_put_right() {
     }
 }
 
-/// A rule of the route is the front end's word: it counts for the request as it goes on.
+/// A rule of the route is trusted: it applies to the request from there on.
 #[test]
 fn rules_about_a_proxys_fields_count() {
     let route = |path: &str, rules: &str| {
@@ -390,7 +391,7 @@ fn rules_about_a_proxys_fields_count() {
     }
 }
 
-/// What one client's proxy says changes nobody else's page.
+/// A proxy's fields for one client never change another client's page.
 #[test]
 fn a_cached_page_is_for_those_who_asked_the_same() {
     let app = APP.replace(
@@ -460,7 +461,7 @@ fn no_redirect_leads_to_the_servers_own_address() {
     for (target, expected) in [
         ("/shop/cart", "/shop/login?a"),
         ("/shop/cart", "/shop/login?a"),
-        // Not below what is stripped.
+        // Not below the stripped prefix.
         ("/cart", "/login?a"),
         ("/cart", "/login?a"),
     ] {
@@ -474,8 +475,7 @@ fn no_redirect_leads_to_the_servers_own_address() {
     assert_eq!(origin.requests().len(), 2, "the others came from the cache");
 }
 
-/// Clients of one proxy are clients of their own, and what they are told is for the scheme that
-/// they use.
+/// The clients of one proxy are distinguished, and their cookies match the scheme that they use.
 #[test]
 fn stickiness_is_by_the_client_behind_a_proxy() {
     const PIDS: &str = r#"

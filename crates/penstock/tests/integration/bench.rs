@@ -1,8 +1,12 @@
-//! `penstock bench` as people and scripts use it: what it counts, says, saves and leaves behind.
+//! `penstock bench` as people and scripts use it: its counts, output, saved files and leftovers.
 //!
-//! The engine, the reports and the deployments have their own tests in `penstock-bench`; here the real
-//! binary measures a real server of its own. What must stay true: counts agree with the server's, exit
-//! codes tell how it went, and nothing that a comparison started outlives it, however it ends.
+//! The engine, the reports and the deployments have their own tests in `penstock-bench`; here the
+//! real binary measures a real server.
+//!
+//! # Invariants
+//!
+//! - Counts agree with the server's, and exit codes report the result.
+//! - Nothing that a comparison started outlives it, however it ends.
 
 use std::process::{Child, Command, Stdio};
 
@@ -120,7 +124,8 @@ fn a_mix_has_figures_for_each_load() {
         "--load",
         "name=all c=4 paths=list.txt",
         "--load",
-        // Enough connections that none is missing, which would fail it, while other tests have the processors.
+        // Enough connections that none is missing, which would fail it, while other tests use the
+        // processors.
         "name=one c=20 path=/index.html rate=200",
     ];
     let arguments = [
@@ -138,7 +143,7 @@ fn a_mix_has_figures_for_each_load() {
         .map(|load| load["name"].as_str().unwrap())
         .collect();
     assert_eq!(names, ["all", "one"]);
-    // Half a second, or as long as it took where other tests have the processors.
+    // Half a second, or as long as it took while other tests use the processors.
     let one = &report["loads"][1];
     let (due, seconds) = (&one["schedule"]["due"], &one["seconds"]);
     let (due, seconds) = (due.as_f64().unwrap(), seconds.as_f64().unwrap());
@@ -197,7 +202,7 @@ fn a_sweep_writes_its_three_files_which_can_be_compared() {
     assert_eq!(server.site().read("c.html"), page);
 }
 
-/// A good deployment, one that ends at once and one that answers wrongly.
+/// A good deployment, one that ends at once and one that responds wrongly.
 const SCENARIO: &str = r#"
 title = "House"
 rounds = 2
@@ -411,13 +416,13 @@ fn a_run_does_not_grow() {
         seen.extend::<Option<u64>>(kilobytes);
         child.try_wait().unwrap()
     });
-    // The first third is its start; the last look may be at a process that ends.
+    // The first third is the start; the last readings may be of a process that ends.
     let later = &seen[seen.len() / 3..seen.len() - seen.len() / 20];
     let (least, most) = (later.iter().min().unwrap(), later.iter().max().unwrap());
     assert!(most - least < 2048, "{least} to {most} kB");
 }
 
-/// Answers each connection once and closes it without having said so.
+/// Responds once per connection and closes it without an announcement.
 fn closing_origin() -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();

@@ -1,8 +1,8 @@
-//! A pool that is full says so, with its name, and keeps nobody waiting.
+//! A full pool reports its name and keeps no request waiting.
 
 use crate::support::{PATIENCE, RawClient, Response, Server, Site, eventually};
 
-/// A folder with so many files that a list of it takes a while.
+/// A directory with so many files that listing it takes a while.
 const FILES: usize = 4_000;
 
 const TOML: &str = r#"
@@ -30,7 +30,7 @@ fn site() -> Site {
     site
 }
 
-/// Asks for the list on so many connections at once.
+/// Requests the list on this many connections at once.
 fn ask_at_once(server: &Server, count: usize) -> Vec<Response> {
     let mut clients: Vec<RawClient> = (0..count).map(|_| server.connect()).collect();
     for client in &mut clients {
@@ -75,7 +75,7 @@ fn work_beyond_a_pool_without_a_queue_is_refused_with_its_name() {
     );
     let metric = "penstock_pool_refused_total{pool=\"narrow\"}";
     assert!(server.metric(metric) > Some(0.0));
-    // The others are as they were.
+    // The others are unaffected.
     eventually(PATIENCE, "it takes work again", || {
         ask_at_once(&server, 1)[0].status == 200
     });
@@ -110,8 +110,8 @@ fn large() -> Vec<u8> {
     (0..3_000_000_u32).map(|n| (n % 249) as u8).collect()
 }
 
-/// Asks for the file again and again, which is in memory. The pool looks at one that is new each time; then it has next
-/// to nothing to do, and what is sent is sent by reference.
+/// Requests the file, which is in memory, again and again. The pool checks residency when it is new
+/// each time; then it has next to nothing to do, and the file is sent by reference.
 fn is_sent_from_memory(server: &Server, what: &str) {
     const REQUESTS: u64 = 10;
     const CHUNKS: u64 = 6;
@@ -120,7 +120,7 @@ fn is_sent_from_memory(server: &Server, what: &str) {
             .as_u64()
             .unwrap()
     };
-    // The kernel counts what `sendfile` sends, and not what is written to sockets.
+    // The kernel counts bytes sent by `sendfile`, but not bytes written to sockets.
     let sent = || {
         let io = std::fs::read_to_string(format!("/proc/{}/io", server.pid())).unwrap_or_default();
         let sent = io.lines().find_map(|line| line.strip_prefix("wchar: "));
@@ -162,7 +162,7 @@ fn files_in_layers_are_sent_from_memory_too() {
     if !rustix::process::geteuid().is_root() {
         return eprintln!("left out: only root can give a file away");
     }
-    // Nobody in there owns it.
+    // The directory's owner is not the server's user.
     let site = with_a_large_file("");
     let file = site.dir().join("public/large.bin");
     std::os::unix::fs::chown(file, Some(12345), Some(12346)).unwrap();

@@ -1,7 +1,7 @@
-//! Request bodies: complete before the application hears of them, bounded, and never read as requests.
+//! Request bodies: complete before the application starts, bounded, and never read as requests.
 //!
-//! By length or in chunks, in memory or in a file without a name; refused when too large; read over
-//! or cut off by the end of the connection when nobody wants them.
+//! By length or in chunks, in memory or in an unnamed file; refused when too large; skipped, or cut
+//! off by closing the connection, when the body is not wanted.
 
 use std::time::Duration;
 
@@ -199,7 +199,7 @@ fn an_early_answer_is_not_lost_while_the_body_still_comes() {
     for _ in 0..5 {
         let mut client = server.connect();
         client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3000000\r\n\r\n");
-        // Sent without looking at the answer, as simple clients do.
+        // Sent without reading the response, as simple clients do.
         let _ = client.try_send(vec![b'x'; 3_000_000]);
         client.expect_status(413);
         client.expect_closed();
@@ -254,7 +254,7 @@ fn a_body_is_never_read_as_a_request() {
             client.send(format!(
                 "{start} HTTP/1.1\r\nHost: a\r\n{framing}GET /last HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
             ));
-            // Kept or closed, the answer is to the one behind or to nobody.
+            // Kept or closed, there is at most a response to the next request.
             let all = String::from_utf8_lossy(&client.read_to_end()).into_owned();
             assert!(all.matches("HTTP/1.1 ").count() <= 2, "{start}: {all}");
             assert!(!all.contains("GET /smuggled"), "{start}: {all}");
@@ -311,12 +311,12 @@ fn many_bodies_at_once_do_not_mix() {
     }
 }
 
-/// Files without a name that the process has open.
+/// Unnamed files that the process has open.
 fn nameless_files(pid: i32) -> usize {
     let files = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
     let target = |entry: std::fs::DirEntry| std::fs::read_link(entry.path()).ok();
     let targets = files.filter_map(|entry| target(entry.ok()?));
-    // A memfd has no name either, but is no file of ours.
+    // A memfd has no name either, but is not a temporary file.
     targets
         .filter(|path| {
             let path = path.to_string_lossy();

@@ -1,7 +1,10 @@
-//! Code that does not boot: said in full to whoever runs it, to nobody else, and tried again.
+//! Code that does not boot: reported in full to the operator only, and retried.
 //!
-//! What must stay true: the real traceback is in the log and on the status page, on error pages only
-//! with `--dev`; one application's failure is not another's; the repaired file comes up by itself.
+//! # Invariants
+//!
+//! - The traceback is in the log and on the status page, on error pages only with `--dev`.
+//! - A failing application does not affect others.
+//! - A repaired file boots by itself.
 
 use rustix::process::Signal;
 
@@ -32,7 +35,7 @@ fn wait_served(server: &Server) {
     });
 }
 
-/// What is on its error page, its status page and its log, then repairs it.
+/// Checks the error page, the status page and the log, then repairs the application.
 fn check_failing(name: &str, server: &Server, words: &[&str], repaired: (&str, &str)) {
     server.wait_log("does not start yet; see the log");
     wait_state(server, "failing");
@@ -209,7 +212,7 @@ def app(environ, start):
     assert_eq!(client.expect_status(200).text(), "up");
 }
 
-/// How the code is loaded: in a template, which is the default, or by each worker; and what is told of
+/// How the code is loaded: in a template, which is the default, or by each worker; and the text for
 /// one that takes too long.
 const WAYS: [(&str, &str); 2] = [
     ("", "the application was not loaded after 2s and was killed"),
@@ -298,7 +301,7 @@ fn code_that_breaks_after_the_start_leaves_those_who_serve_alone() {
     for (way, _) in WAYS {
         let server = serve_ready(&wsgi_site_with(GOOD, &format!("processes = 2\n{way}")));
         server.site().write("app.py", "1 / 0\n");
-        // A template has the code from before, and gives it to whoever follows.
+        // A template has the code from before, and passes it to later workers.
         for template in app_status(&server)["templates"].as_array().unwrap() {
             let lost = server.workers("app")[0];
             kill(lost, Signal::KILL);

@@ -1,9 +1,12 @@
-//! The HTTP cache, between raw clients and an origin that does what a test says.
+//! The HTTP cache, between raw clients and a scripted origin.
 //!
-//! Here what all of them share: a site whose one route leads over the cache `store` to the upstream `b`,
-//! and what the status page says of it. What must stay true everywhere: what a client gets is what the
-//! origin made for that very request or for one that is the same, and the origin hears of no request that
-//! the cache could answer.
+//! This file has the shared parts: a site with one route through the cache `store` to the upstream
+//! `b`, and its status.
+//!
+//! # Invariants
+//!
+//! - A client gets a response that the origin made for that very request or for an equal one.
+//! - The origin gets no request that the cache could answer.
 
 mod coalescing;
 mod failures;
@@ -23,7 +26,7 @@ use crate::support::{
 };
 use crate::support::{eventually, head_of};
 
-/// A cache on a disk, in the folder of the site.
+/// A cache on a disk, in the directory of the site.
 const ON_DISK: &str = "path = \"stored\"\nsize_max = \"64MiB\"";
 
 /// A cache in memory.
@@ -50,7 +53,7 @@ impl CacheSetup {
         }
     }
 
-    /// With more in the route's `cache = { ... }`.
+    /// With more settings in the route's `cache = { ... }`.
     fn route(mut self, more: &str) -> Self {
         let _ = write!(self.route, ", {more}");
         self
@@ -62,7 +65,7 @@ impl CacheSetup {
         self
     }
 
-    /// With tables of their own.
+    /// With further tables.
     fn tables(mut self, text: &str) -> Self {
         self.tables = text.to_owned();
         self
@@ -83,7 +86,7 @@ impl CacheSetup {
         self.serve_in(&Site::new())
     }
 
-    /// Serves once the cache is in use: what is asked before is passed on.
+    /// Starts and waits until the cache is in use: earlier requests bypass it.
     fn serve_in(&self, site: &Site) -> Server {
         let server = self.serve_at_once(site);
         wait_working(&server);
@@ -110,7 +113,7 @@ fn answer(seen: &ReceivedRequest, fields: &str, body: impl AsRef<[u8]>) -> Scrip
     Script::raw(bytes).keep()
 }
 
-/// An origin whose every answer has these fields and says how many it has given for the target.
+/// An origin whose responses have these fields and the number of responses for the target.
 fn counting(fields: &'static str) -> Origin {
     let given = RequestCounts::default();
     Origin::start(move |seen| {
@@ -119,12 +122,12 @@ fn counting(fields: &'static str) -> Origin {
     })
 }
 
-/// How many times something was asked for, by its name.
+/// Request counts by name.
 #[derive(Default)]
 struct RequestCounts(std::sync::Mutex<std::collections::HashMap<String, usize>>);
 
 impl RequestCounts {
-    /// This time's number, from 1.
+    /// The current number, from 1.
     fn next(&self, name: &str) -> usize {
         let mut counts = self.0.lock().unwrap();
         let count = counts.entry(name.to_owned()).or_default();
@@ -133,7 +136,7 @@ impl RequestCounts {
     }
 }
 
-/// One request with these fields (each with its line end) on a connection of its own.
+/// One request with these fields (each with its line end) on its own connection.
 fn ask(server: &Server, line: &str, fields: &str) -> Response {
     let mut client = server.connect();
     client.send(format!(
@@ -145,24 +148,24 @@ fn ask(server: &Server, line: &str, fields: &str) -> Response {
     }
 }
 
-/// Asks for a target.
+/// Requests a target.
 fn get(server: &Server, target: &str) -> Response {
     ask(server, &format!("GET {target}"), "")
 }
 
-/// The same, and it must be a 200; its text.
+/// Requests a target and expects a 200; returns its text.
 fn text(server: &Server, target: &str) -> String {
     let response = get(server, target);
     assert_eq!(response.status, 200, "{target}: {}", response.text());
     response.text()
 }
 
-/// What it says that the cache did.
+/// The `Cache-Status` of a response.
 fn cache_status(response: &Response) -> &str {
     response.header("cache-status").unwrap_or_default()
 }
 
-/// Whether it was answered by the cache alone.
+/// Whether the cache alone answered.
 fn is_hit(response: &Response) -> bool {
     let status = cache_status(response);
     assert!(
@@ -172,12 +175,12 @@ fn is_hit(response: &Response) -> bool {
     status.contains("; hit")
 }
 
-/// What the status says of the cache `store`.
+/// The status of the cache `store`.
 fn status(server: &Server) -> serde_json::Value {
     of_cache(server, "store")
 }
 
-/// What it says of one cache.
+/// The status of one cache.
 fn of_cache(server: &Server, name: &str) -> serde_json::Value {
     let status = server.admin_json();
     let caches = status["caches"].as_array().expect("caches in the status");
@@ -185,14 +188,14 @@ fn of_cache(server: &Server, name: &str) -> serde_json::Value {
     found.expect("the cache in the status").clone()
 }
 
-/// Awaits that the cache is in use and its folder read in.
+/// Waits until the cache is in use and its directory was scanned.
 fn wait_working(server: &Server) {
     eventually(PATIENCE, "the cache is in use", || {
         status(server)["state"] == "working"
     });
 }
 
-/// Awaits that the cache holds so many objects, read in whole.
+/// Waits until the cache holds this many complete objects.
 fn wait_objects(server: &Server, count: u64) {
     eventually(PATIENCE, &format!("{count} objects are stored"), || {
         let status = status(server);
@@ -200,7 +203,7 @@ fn wait_objects(server: &Server, count: u64) {
     });
 }
 
-/// Asks for a target until the answer comes from the cache alone; that answer.
+/// Requests a target until the cache alone answers; returns that response.
 fn wait_hit(server: &Server, target: &str) -> Response {
     eventually(PATIENCE, &format!("a hit for {target}"), || {
         let response = get(server, target);
@@ -209,7 +212,7 @@ fn wait_hit(server: &Server, target: &str) -> Response {
     })
 }
 
-/// Runs a verb against the server: exit code, what it said, what it complained of.
+/// Runs a verb against the server: exit code, standard output, standard error.
 fn verb(server: &Server, arguments: &[&str]) -> (i32, String, String) {
     let admin = format!("127.0.0.1:{}", server.admin_port());
     let output = server
@@ -229,7 +232,7 @@ fn reload(server: &Server) {
     );
 }
 
-/// Bytes that belong to this name alone.
+/// Bytes that are unique to this name.
 fn content(name: &str, length: usize) -> Vec<u8> {
     let mut state = name.bytes().fold(0x9e37_79b9_7f4a_7c15_u64, |state, byte| {
         (state ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -263,10 +266,10 @@ fn store(number: &SharedCounter, value: usize) {
     number.store(value, Ordering::SeqCst);
 }
 
-/// How long a fresh object may take to become stale, on a busy machine.
+/// The maximum time for a fresh object to become stale, on a busy machine.
 const STALE_SOON: Duration = Duration::from_secs(20);
 
-/// A connection that has asked for a target.
+/// A connection that has requested a target.
 fn asking(server: &Server, target: &str) -> RawClient {
     let mut client = server.connect();
     client.send(format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n"));

@@ -1,7 +1,11 @@
-//! The wall clock is set while requests are in progress: dates follow, and nothing that waits notices.
+//! The wall clock is set while requests are in progress: dates follow, and no timeout is affected.
 //!
-//! A library between the server (and its workers) and the C library moves their wall clock by as many seconds as a
-//! file says. What must stay true: no time-out, age or deadline is counted by the wall clock.
+//! A library between the server (and its workers) and the C library shifts their wall clock by the
+//! seconds in a file.
+//!
+//! # Invariants
+//!
+//! - No timeout, age or deadline uses the wall clock.
 
 use std::process::Command;
 
@@ -32,7 +36,7 @@ int clock_gettime(clockid_t id, struct timespec *at) {
 }
 "#;
 
-/// Answers with its clock and its process id; `/hold` once there is a file `go`.
+/// Responds with its clock and its process id; `/hold` once the file `go` exists.
 const APP: &str = r#"
 import os
 from time import sleep as pause, time
@@ -48,7 +52,7 @@ def app(environ, start):
 const TOML: &str = "[server]\nthreads = 1\n[limits]\nidle_timeout = \"60s\"\n\
                     [apps.app]\nprocesses = 2\nage_max = \"1h\"\nresponse_timeout = \"60s\"\n";
 
-/// The server, whose clock is moved by [`jump`].
+/// A server with a clock that [`jump`] moves.
 fn serve() -> Server {
     let site = Site::new()
         .file("app.py", APP)
@@ -71,7 +75,7 @@ fn serve() -> Server {
     server
 }
 
-/// What a kept connection is answered: the day of the `Date`, the application's clock.
+/// The response on a kept connection: the day of the `Date`, the application's clock.
 fn ask(kept: &mut RawClient) -> (String, i64) {
     kept.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     let answer = kept.expect_status(200);
@@ -103,7 +107,7 @@ fn a_clock_that_jumps_changes_dates_and_nothing_else() {
         (day, clock) = (next_day, next_clock);
         assert_eq!(server.get("/").status, 200);
     }
-    // What was open is, and what was in progress goes on.
+    // Open connections stay open, and active requests continue.
     ask(&mut idle);
     server.site().write("go", "");
     held.expect_status(200);

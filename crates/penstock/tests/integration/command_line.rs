@@ -1,8 +1,13 @@
-//! The command line as scripts and people use it: words, exit codes, and what is said where.
+//! The command line as scripts and people use it: texts, exit codes, and output streams.
 //!
 //! Exit codes: 0 done, 1 failed at run time, 2 wrong usage or configuration. Results go to standard
-//! output, complaints to standard error. What must stay true: every mistake of a configuration is told in
-//! one run, with file, line and column; a folder is recognised for what it is; a start is whole or not.
+//! output, errors to standard error.
+//!
+//! # Invariants
+//!
+//! - Every error of a configuration is reported in one run, with file, line and column.
+//! - The kind of a directory is recognised.
+//! - A start is complete or has no effect.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -20,7 +25,7 @@ def app(environ, start):
 
 const RACK: &str = "run ->(env) { [200, {}, [\"rack #{env['PATH_INFO']}\"]] }\n";
 
-/// Addresses that no other program can be in the way of.
+/// Ports that no other program can occupy.
 const FREE_PORTS: &str = "[server]\nlisten = [\"127.0.0.1:0\"]\nadmin = \"127.0.0.1:0\"\n";
 
 fn app_site() -> Site {
@@ -35,13 +40,13 @@ fn run(site: &Site, arguments: &[&str]) -> (i32, String, String) {
     (output.status.code().unwrap(), said, complained)
 }
 
-/// The same for a verb that speaks to a server.
+/// The same for a verb that connects to a server.
 fn ask(server: &Server, arguments: &[&str]) -> (i32, String, String) {
     let admin = format!("127.0.0.1:{}", server.admin_port());
     run(server.site(), &[arguments, &["--admin", &admin]].concat())
 }
 
-/// [`run`] without the warnings that root gets, and an old kernel.
+/// [`run`] without the warnings for root and for an old kernel.
 fn run_check(site: &Site, arguments: &[&str]) -> (i32, String, String) {
     let (code, said, complained) = run(site, arguments);
     let is_other = |line: &&str| !line.contains("(docs/isolation.md)");
@@ -140,7 +145,7 @@ fn check_loads_the_code_in_a_process_that_is_gone_afterwards() {
     assert_eq!(complained.matches("Traceback").count(), 1, "{complained}");
     let (code, _, complained) = run(&site, &["check", "--config-only"]);
     assert_eq!((code, complained.as_str()), (0, ""));
-    // Code that would never return from its import, and threads that stay.
+    // Code whose import never returns, and threads that stay.
     let hangs = "import os, threading, time\nopen('pid.txt', 'w').write(str(os.getpid()))\n\
                  threading.Thread(target=time.sleep, args=(600,)).start()\ntime.sleep(600)\n";
     site.write("app.py", hangs);
@@ -233,7 +238,7 @@ fn every_mistake_is_told_in_one_run_with_its_place() {
         "penstock.toml:16:7: there is no app",
     ];
     let site = app_site().config(WRONG);
-    // A start says the same as a check, and starts nothing.
+    // A start reports the same as a check, and starts nothing.
     for arguments in [
         &["check"][..],
         &["check", "penstock.toml"],
@@ -285,7 +290,7 @@ fn words_of_other_servers_are_translated() {
         assert_eq!(code, 2, "{flag}");
         let words = format!("is `{meant}` here");
         assert!(complained.contains(&words), "{words} in\n{complained}");
-        // Nothing that only looks alike is offered beside it.
+        // Names that are merely similar are not suggested.
         assert!(!complained.contains("similar"), "{complained}");
     }
     for (arguments, words) in [
@@ -400,7 +405,7 @@ fn a_folder_is_served_for_what_it_is() {
     const FACTORY: &str = "def create_app():\n    from app_of import app\n    return app\n";
     const MANAGE: &str =
         "import os\nos.environ.setdefault('DJANGO_SETTINGS_MODULE', 'mysite.settings')\n";
-    /// The files, the arguments, then what `/` and `/page.txt` answer.
+    /// The files, the arguments, then the responses to `/` and `/page.txt`.
     type Row = (
         &'static str,
         Files,
@@ -723,7 +728,7 @@ fn an_address_in_use_is_an_error_that_names_it() {
             "{name}: {complained}"
         );
     }
-    // Another server of ours is another program too, although both could share the port.
+    // Another Penstock server counts as another program, although both could share the port.
     let first = site.serve(&[]);
     let address = format!("127.0.0.1:{}", first.port());
     let (code, _, complained) = run(&site, &["serve", "-l", &address, "--admin", "off"]);
@@ -810,7 +815,7 @@ fn without_an_admin_interface_it_serves_all_the_same() {
 
 #[test]
 fn readiness_is_written_to_the_descriptor_once_all_is_ready() {
-    // Its own standard output is a descriptor as good as any.
+    // Standard output is a valid descriptor too.
     let server = app_site().serve(&["--ready-fd", "1"]);
     eventually(PATIENCE, "the line", || {
         server.announced().iter().any(|line| line == "ready")

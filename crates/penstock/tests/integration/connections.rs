@@ -1,6 +1,7 @@
-//! More connections than there is room for: idle ones give way, busy ones stay, nobody is shut out.
+//! More connections than allowed: idle ones are closed, active ones stay, and no client is shut
+//! out.
 //!
-//! Bounds come small from each test's own configuration.
+//! Each test's own configuration sets small limits.
 
 use std::time::{Duration, Instant};
 
@@ -8,8 +9,8 @@ use crate::support::{PATIENCE, RawClient, Server, Site, eventually, is_server_hi
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// What an ordinary request may take while others hold all connections. A debug build on a busy
-/// machine is slow; to be shut out takes seconds.
+/// The time for an ordinary request while others hold all connections. A debug build on a busy
+/// machine is slow; being shut out takes seconds.
 const AT_ONCE: Duration = Duration::from_secs(2);
 
 /// Longer than a tick of the server's order of idle connections (34 ms).
@@ -34,7 +35,7 @@ fn stays_open(client: &mut RawClient, time: Duration) -> bool {
     read.is_none()
 }
 
-/// A request on a connection of its own, and how long it took.
+/// A request on its own connection; returns the time it took.
 fn ask(server: &Server) -> Duration {
     let began = Instant::now();
     kept(server);
@@ -101,7 +102,7 @@ fn neither_silent_nor_kept_nor_half_spoken_connections_shut_others_out() {
             status["traffic"]["evicted"].as_u64().unwrap() >= 30,
             "{what}"
         );
-        // Clients that come back as soon as they are closed.
+        // Clients that reconnect as soon as they are closed.
         for client in &mut holders {
             *client = server.connect();
         }
@@ -130,7 +131,7 @@ fn a_connection_with_a_request_is_never_closed_for_another() {
     for client in &mut busy {
         assert!(stays_open(client, Duration::from_millis(1)));
     }
-    // The one whose request is done is idle now, and gives way.
+    // The one that has finished its request is idle now, and is closed.
     busy[1].send("cd").expect_status(200);
     next.expect_status(200);
     busy[1].expect_closed();
@@ -219,7 +220,7 @@ fn one_client_has_a_bound_that_others_do_not_feel() {
         connect(same).expect_closed();
         connect(other).expect_status(200);
         held.pop().unwrap().reset();
-        // The place of one that has left is free.
+        // The slot of a closed connection is free.
         eventually(PATIENCE, "there is room for another", || {
             connect(same).try_response(false).is_ok()
         });

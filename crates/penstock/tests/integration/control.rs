@@ -1,5 +1,5 @@
-//! Who may change a running server: root and whoever started it, by the control socket; nobody else on this
-//! machine, no application, and nobody over TCP without the token.
+//! Only root and the server's owner may change a running server, through the control socket; other
+//! users, applications, and TCP clients without the token may not.
 
 use std::io::Write;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
@@ -11,8 +11,9 @@ use crate::support::{
 };
 use rustix::process::Signal;
 
-/// Does what a request says: `/socket?PATH&REQUEST` speaks to a Unix socket, `/tcp?PORT&REQUEST` to a port, in this
-/// process; `/child/...` in a child, `/orphan/...` in one that its parent has left, in a session of its own.
+/// Performs the requested connection: `/socket?PATH&REQUEST` to a Unix socket, `/tcp?PORT&REQUEST`
+/// to a port, in this process; `/child/...` in a child, `/orphan/...` in an orphan with its own
+/// session.
 const HOSTILE: &str = r#"
 import os
 import socket
@@ -94,14 +95,14 @@ fn post(path: &str) -> String {
     )
 }
 
-/// What the application is answered that sends `request` there.
+/// The response to an application that sends `request` there.
 fn tricked(server: &Server, way: &str, place: &str, request: &str) -> String {
     let quoted: String = request.bytes().map(|byte| format!("%{byte:02x}")).collect();
     let place = place.replace('/', "%2f");
     server.get(&format!("/{way}?{place}&{quoted}")).text()
 }
 
-/// Every change that there is.
+/// Every change that exists.
 const CHANGES: [&str; 7] = [
     "/reload",
     "/stop",
@@ -112,7 +113,7 @@ const CHANGES: [&str; 7] = [
     "/upstreams/shop/servers",
 ];
 
-/// A verb: its exit code and all that it said.
+/// Runs a verb: its exit code and all output.
 fn verb(site: &Site, arguments: &[&str]) -> (Option<i32>, String) {
     let output = site.run(arguments);
     let (said, complained) = texts(&output);
@@ -132,7 +133,7 @@ fn the_socket_is_for_whoever_started_the_server_and_goes_with_it() {
     assert_eq!(path.file_name().unwrap().to_str(), Some(&*expected));
     let status = server.admin_json();
     assert_eq!(status["control"], format!("unix:{}", path.display()));
-    // By its name, or by the admin address that says where it is.
+    // By its path, or by the admin address, which names it.
     let (socket, tcp) = (
         format!("unix:{}", path.display()),
         format!("127.0.0.1:{}", server.admin_port()),
@@ -211,7 +212,7 @@ fn an_application_and_whatever_it_starts_are_refused() {
         assert!(answer.starts_with("HTTP/1.1 403 "), "{way}: {answer}");
     }
     server.wait_log("application processes cannot control the server");
-    // By what its parent has left it is known all the same.
+    // The orphan is recognised by its mark.
     server.wait_log("refused site[");
     let status = server.admin_json();
     assert_eq!(
@@ -220,7 +221,7 @@ fn an_application_and_whatever_it_starts_are_refused() {
     );
 }
 
-/// Leaves a process behind that outlives the server; once it is told a socket, it asks for a stop there.
+/// Leaves a process that outlives the server and asks for a stop at each socket that it is given.
 const LEAVES: &str = r#"
 import os, socket, time
 
@@ -258,7 +259,7 @@ fn what_the_applications_of_a_killed_server_left_behind_is_refused() {
     eventually(PATIENCE, "a process is left", || site.read("left") == "yes");
     killed.signal(Signal::KILL);
     assert_eq!(killed.wait_exit(PATIENCE).code(), None);
-    // The next server has another application: whoever asks is not of its own.
+    // The next server has another application: the process is not one of its own.
     site.write(
         "app.py",
         "def app(e, s):\n    s('200 OK', [])\n    return []\n",
@@ -318,7 +319,7 @@ fn an_upgrade_makes_no_socket_that_belongs_to_the_user_of_applications() {
     }
 }
 
-/// A request over the socket by another user, with what Python says if there is no connection.
+/// A request over the socket by another user, with Python's error if there is no connection.
 fn as_another(user: u32, socket: &Path, request: &str) -> String {
     let script = "import socket, sys\n\
                   s = socket.socket(socket.AF_UNIX)\n\
@@ -353,7 +354,7 @@ fn another_user_of_this_machine_is_refused() {
     let socket = server.control_path();
     let said = as_another(12345, &socket, &post("/stop"));
     assert!(said.contains("PermissionError"), "{said}");
-    // Whatever somebody makes of the permissions.
+    // Even if its permissions are widened.
     std::fs::set_permissions(&socket, std::fs::Permissions::from_mode(0o666)).unwrap();
     for path in CHANGES {
         let said = as_another(12345, &socket, &post(path));
@@ -363,7 +364,7 @@ fn another_user_of_this_machine_is_refused() {
     assert_eq!(server.admin_json()["state"], "running");
 }
 
-/// A site that another user serves, in folders that it can enter.
+/// A site served by another user, in directories that it can enter.
 fn served_by_another(app: &str, more: &str) -> Site {
     let toml =
         format!("[server]\nuser = \"12345:12346\"\n{more}[apps.site]\nentry = \"app:app\"\n");
@@ -383,7 +384,7 @@ fn root_stays_the_owner_where_the_server_becomes_another_user() {
         return;
     }
     let site = served_by_another(HOSTILE, "");
-    // As where no service manager has made a folder: the next server would look for one of its own.
+    // As without a directory of a service manager: the next server would look for one of its own.
     let server = site.serve_after("unset RUNTIME_DIRECTORY", &[]);
     server.wait_ready("site");
     let socket = server.control_path();
@@ -391,7 +392,7 @@ fn root_stays_the_owner_where_the_server_becomes_another_user() {
     let about = socket.symlink_metadata().unwrap();
     assert_eq!((about.uid(), about.mode() & 0o777), (0, 0o600));
     let shown = socket.display().to_string();
-    // The application runs as the server's user, who is not its owner.
+    // The application runs as the server's user, but is not the owner.
     for way in ["socket", "child/socket", "orphan/socket"] {
         let answer = tricked(&server, way, &shown, &post("/stop"));
         assert!(answer.contains("Permission denied"), "{way}: {answer}");
@@ -401,7 +402,7 @@ fn root_stays_the_owner_where_the_server_becomes_another_user() {
     let admin = format!("unix:{shown}");
     let (code, said) = verb(server.site(), &["reload", "--admin", &admin]);
     assert_eq!(code, Some(0), "{said}");
-    // It goes over to a server that could not make it.
+    // It passes to a server that could not create it.
     let (code, said) = verb(server.site(), &["upgrade", "--admin", &admin]);
     assert_eq!(code, Some(0), "{said}");
     assert_eq!(server.wait_exit(PATIENCE).code(), Some(0));
@@ -435,7 +436,7 @@ fn only_a_program_of_roots_follows_a_server_that_is_another_user() {
         let path = path.display().to_string();
         verb(site, &["upgrade", "--binary", &path, "--admin", &admin])
     };
-    // The application's, though the server runs as the same user.
+    // They belong to the application, though the server runs as the same user.
     for place in [&program, &folder] {
         std::os::unix::fs::chown(place, Some(12345), None).unwrap();
         let (code, said) = upgrade(&program);
@@ -497,7 +498,7 @@ fn the_bearer_of_the_token_makes_changes_over_tcp() {
     server.wait_log("POST /reload refused: wrong token (client=127.0.0.1:");
     let log = server.log();
     assert!(!log.contains(&TOKEN[1..8]), "{log}");
-    // Guesses are answered so often, and keep nobody out who has it.
+    // Guesses are limited, and do not lock out clients with the token.
     let wrong = |_| reload_with(&server, "Authorization: Bearer guess\r\n").status;
     let statuses: Vec<u16> = (0..30).map(wrong).collect();
     assert!(statuses.contains(&429), "{statuses:?}");
@@ -510,7 +511,7 @@ fn the_bearer_of_the_token_makes_changes_over_tcp() {
     assert_eq!(code, Some(0), "{said}");
     let (code, said) = verb(server.site(), &["reload", "--admin", &admin]);
     assert!(code == Some(1) && said.contains("use -c FILE"), "{said}");
-    // And a server that follows has it.
+    // A successor has it too.
     let (code, said) = verb(
         server.site(),
         &["upgrade", "-c", "penstock.toml", "--admin", &admin],
@@ -576,7 +577,7 @@ fn without_a_folder_of_its_own_it_serves_and_says_what_is_missing() {
     if !is_root() {
         return;
     }
-    // Somebody was there first: neither is it used nor does it keep the server from its work.
+    // The path exists already: it is neither used nor does it stop the server.
     let user = 54321;
     let folder = PathBuf::from(format!("/tmp/penstock-{user}"));
     std::fs::create_dir_all(&folder).unwrap();

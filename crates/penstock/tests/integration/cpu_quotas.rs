@@ -1,16 +1,15 @@
-//! A quota of processors, as containers and units have one: threads and processes follow it,
-//! rounded up.
+//! A CPU quota, as containers and units have one: threads and processes follow it, rounded up.
 
 use std::fs;
 use std::path::PathBuf;
 
 use crate::support::{PATIENCE, Site, eventually};
 
-/// A control group with a quota, of whichever version there is; removed when dropped.
+/// A control group with a quota, of either version; removed on drop.
 struct CpuQuotaGroup(PathBuf);
 
 impl CpuQuotaGroup {
-    /// `None`, with a word, where none can be made.
+    /// `None`, with a note, if none can be created.
     fn with_quota(microseconds: u32) -> Option<Self> {
         let name = format!("penstock-test-{}-{microseconds}", std::process::id());
         let v1 = ["/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct"];

@@ -1,5 +1,5 @@
-//! What a service manager and an operator count on: readiness is told, sockets are taken, logs are opened
-//! anew, a daemon is in the background only once it serves, and it serves as whom it is told to.
+//! Integration with service managers: readiness notification, socket activation, log reopening,
+//! daemonising once ready, and the configured user.
 
 mod connection_close;
 mod users;
@@ -19,7 +19,7 @@ use crate::support::{
 
 const APP: &str = "[apps.site]\nprocesses = 1\n";
 
-/// What the service manager hears.
+/// A service manager that receives notifications.
 struct ServiceManager {
     socket: UnixDatagram,
     messages: Vec<String>,
@@ -35,7 +35,7 @@ impl ServiceManager {
         }
     }
 
-    /// Waits for a message that begins so.
+    /// Waits for a message with this beginning.
     fn expect(&mut self, start: &str) -> String {
         let mut buffer = [0; 4096];
         loop {
@@ -100,7 +100,7 @@ fn no_worker_sees_the_words_of_the_service_manager() {
 
 /// Starts `penstock serve` as a service manager does, with these descriptors from 3 on.
 fn activated<S: AsFd + AsRawFd>(site: &Site, arguments: &[&str], sockets: &[&S]) -> Output {
-    // A shell puts them in their place; LISTEN_PID is its own number, which the program keeps.
+    // A shell moves them into place; LISTEN_PID is its own number, which the program keeps.
     let mut script = String::new();
     for (at, socket) in sockets.iter().enumerate() {
         let from = socket.as_raw_fd();
@@ -139,7 +139,7 @@ fn sockets_that_are_passed_are_served() {
     let site = Site::with_app().file("public/a.txt", "file");
     let socket = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = socket.local_addr().unwrap();
-    // Who connects before the server is there waits in the socket's queue.
+    // A client that connects before the server starts waits in the socket's queue.
     let mut early = RawClient::connect(address.port());
     early.send("GET /a.txt HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
     let admin = site.dir().join("admin.sock");
@@ -205,7 +205,8 @@ fn logs_are_opened_anew_after_they_were_renamed() {
     eventually(PATIENCE, "so is the server's", || {
         site.read("logs/server.log").contains("logs: reopened ")
     });
-    // One that cannot be opened goes on in its old file; the signal does the same as the verb.
+    // A log that cannot be reopened continues in its old file; the signal does the same as the
+    // verb.
     rename("access.log");
     std::fs::create_dir(site.dir().join("logs/access.log")).unwrap();
     server.signal(Signal::USR1);
@@ -267,7 +268,7 @@ fn a_daemon_is_in_the_background_once_it_serves() {
     let mut client = RawClient::connect_unix(&site.dir().join("front.sock"));
     client.send("GET /x HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
     client.expect_status(200);
-    // What is wrong is said where it was started.
+    // Errors are printed where it was started.
     let second = start();
     let (_, complained) = texts(&second);
     assert_eq!(second.status.code(), Some(1));
@@ -292,7 +293,7 @@ fn why_a_daemon_does_not_start_is_said_before_the_command_ends() {
         "def app(environ, start_response): pass\nraise RuntimeError('not today')\n",
     );
     let said = std::fs::File::create(site.dir().join("said.txt")).unwrap();
-    // A file has no end that could be waited for: what is there when the command ends is all.
+    // Waiting for the end of a file is impossible: its content when the command ends is complete.
     let status = Command::new(env!("CARGO_BIN_EXE_penstock"))
         .args(["serve", "--daemonize", "--log", "server.log"])
         .args(["-l", "unix:front.sock", "--admin", "off"])
@@ -307,11 +308,11 @@ fn why_a_daemon_does_not_start_is_said_before_the_command_ends() {
     assert!(said.contains("not today"), "{said}");
 }
 
-/// A process that is no child of the test; ended with it, whatever happens.
+/// A process that is not a child of the test; ended with it, whatever happens.
 struct DetachedServer(i32);
 
 impl DetachedServer {
-    /// The server that answers at the admin socket of a site.
+    /// The server at the admin socket of a site.
     fn at(site: &Site, admin: &str) -> Self {
         let status = site.run(&["status", "--json", "--admin", admin]);
         let status: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap();

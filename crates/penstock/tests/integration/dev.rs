@@ -1,11 +1,11 @@
-//! Development mode: saved files take effect by themselves, errors explain themselves, requests are
-//! shown; and nothing of it without `--dev`.
+//! Development mode: saved files take effect by themselves, error pages have details, requests are
+//! shown; none of it without `--dev`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::support::{PATIENCE, RawClient, Response, Server, Site, eventually};
 
-/// Answers with its version; `/boom` raises.
+/// Responds with its version; `/boom` raises.
 fn code(version: &str) -> String {
     format!(
         r#"
@@ -52,7 +52,7 @@ fn boom(server: &Server, accept: &str) -> Response {
     client.response()
 }
 
-/// What only a developer may see.
+/// Texts that only a developer may see.
 const INSIDE: [&str; 8] = [
     "LookupError",
     "Traceback",
@@ -148,7 +148,7 @@ fn a_saved_file_takes_effect_without_a_failed_request() {
         assert!(clients.into_iter().all(|client| client.join().unwrap() > 0));
     });
     server.wait_log("generation 4 serves");
-    // What cannot start is not taken, and said.
+    // Code that cannot start is rejected and reported.
     site.write("app.py", "import helper\nbroken = (\n");
     server.wait_log("SyntaxError");
     assert_eq!(server.get("/").text(), "four");
@@ -203,7 +203,8 @@ fn a_log_beside_the_code_restarts_nothing() {
     let server = serve(&site, &["--dev", "--log", "server.txt"]);
     site.write("app.py", code("two"));
     eventually(PATIENCE, "two", || server.get("/").text() == "two");
-    // The restart is in the log, which is a change of a file: time enough for the next one.
+    // The restart is in the log, and the log's change is a file change: enough time for the next
+    // one.
     assert_eq!(server.get("/later").text(), "two");
     let log = site.read("server.txt");
     assert_eq!(log.matches("files have changed").count(), 1, "{log}");
@@ -245,6 +246,6 @@ fn requests_are_shown_to_the_person_at_the_terminal() {
         rest.contains(" ms (queue ") && rest.contains(", app "),
         "{line}"
     );
-    // Nobody's terminal: no colours.
+    // Not a terminal: no colours.
     assert!(!line.contains('\u{1b}'), "{line:?}");
 }

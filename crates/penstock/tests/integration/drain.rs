@@ -1,8 +1,8 @@
-//! A stop loses no request that was accepted, and does not take longer than it was given.
+//! A stop loses no accepted request, and ends within its time limit.
 //!
-//! SIGTERM (or SIGINT): listeners close, idle connections end after `keep_alive_drain`, requests in progress and in line are
-//! answered with `OriginConnection: close`, the exit code is 0. The deadline and a second signal cut what is
-//! left; no worker stays behind either way.
+//! SIGTERM (or SIGINT): listeners close, idle connections end after `keep_alive_drain`, active and
+//! queued requests get responses with `Connection: close`, and the exit code is 0. The deadline and
+//! a second signal abort the rest; no worker is left either way.
 
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -11,8 +11,8 @@ use rustix::process::Signal;
 
 use crate::support::{PATIENCE, RawClient, ResponseError, Server, Site, eventually, is_alive};
 
-/// Serves with more lines in `[server]`. Connections without a request are kept long enough at the end that a
-/// close cannot cross one, and not so long that a test waits for it.
+/// Serves with more lines in `[server]`. Idle connections are kept long enough at the end that a
+/// close cannot cross a request, and not so long that a test waits for it.
 fn serve(more: &str) -> Server {
     let toml = format!("[server]\ndrain_idle = \"100ms\"\n{more}\n[apps.site]\nprocesses = 1\n");
     let server = Site::with_app()
@@ -23,7 +23,7 @@ fn serve(more: &str) -> Server {
     server
 }
 
-/// A client whose request is inside the application until the file `open` is there.
+/// A client whose request is in the application until the file `open` exists.
 fn inside(server: &Server) -> RawClient {
     let mut client = server.connect();
     client.send("GET /gate/open HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -33,7 +33,7 @@ fn inside(server: &Server) -> RawClient {
     client
 }
 
-/// Signals, and waits until connections know that they are the last.
+/// Signals, and waits until connections are told that they will close.
 fn begin_stop(server: &Server, signal: Signal) {
     let mut idle = server.connect();
     server.signal(signal);
@@ -174,7 +174,7 @@ fn the_deadline_cuts_what_is_left() {
     let took = began.elapsed();
     assert!(took >= Duration::from_millis(600), "took {took:?}");
     assert!(took < Duration::from_secs(6), "took {took:?}");
-    // The worker is killed at the deadline; whether there is still time to say so is open.
+    // The worker is killed at the deadline; a response to the client is still possible.
     match client.try_response(false) {
         Ok(response) => assert_eq!(
             (response.status, response.header("connection")),

@@ -1,8 +1,12 @@
-//! The names and values that an application sees, for Python and Ruby from one table.
+//! The variables that an application sees, for Python and Ruby from one table.
 //!
-//! Both applications answer with their environment as JSON, each byte above ASCII as the character of
-//! that number. What must stay true: one header is one variable, nothing poses as another, and what
-//! only a front end may say is said by the front end alone.
+//! Both applications respond with their environment as JSON, each byte above ASCII as the character
+//! of that number.
+//!
+//! # Invariants
+//!
+//! - One header is one variable, and no header can pose as another.
+//! - Variables that only a front end may set come from the front end alone.
 
 use std::collections::BTreeMap;
 
@@ -58,7 +62,7 @@ fn serve_both() -> [(&'static str, Server); 2] {
     ]
 }
 
-/// What a request says (after its first line and Host), and what becomes of it; `None` is absent.
+/// The lines of a request (after its first line and Host), and their variables; `None` is absent.
 type Row = (
     &'static str,
     &'static str,

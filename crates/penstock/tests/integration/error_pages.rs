@@ -1,5 +1,5 @@
-//! A site's own error pages: in place of the server's, read at start and at a reload, refused when they
-//! could not be sent.
+//! A site's own error pages: they replace the server's, are read at start and at a reload, and are
+//! refused if they could not be sent.
 
 use crate::support::{PATIENCE, Response, Server, Site, eventually, texts};
 

@@ -1,9 +1,15 @@
-//! Faults of the machine: descriptors, disks, pipes and signals fail, and the server serves on.
+//! Faults of the machine: descriptors, disks, pipes and signals fail, and the server continues to
+//! serve.
 //!
-//! Here what all share, signals that come in storms, and bounds on memory and disk; `descriptors` runs
-//! out of them, `outputs` has logs and temporary files that cannot be written, `workers` what breaks
-//! inside an application. What must stay true: whoever can be served is, the cause is in the log once
-//! and not a thousand times, nothing spins, and the server ends cleanly when told to.
+//! This file has the shared parts, signal storms, and limits of memory and disk. `descriptors`
+//! exhausts them, `outputs` has unwritable logs and temporary files, `workers` has faults inside an
+//! application.
+//!
+//! # Invariants
+//!
+//! - Every request that can be served is.
+//! - The cause is logged once and not a thousand times.
+//! - Nothing spins, and the server stops cleanly.
 
 mod descriptors;
 mod outputs;
@@ -21,7 +27,7 @@ use crate::wsgi::serve_ready;
 /// An application with a path for each kind of damage.
 const APP: &str = include_str!("apps/faults.py");
 
-/// How long to watch that something does not happen.
+/// How long to check that something does not happen.
 const WATCHED: Duration = Duration::from_secs(1);
 
 /// A site with the application, these lines in its table, and these tables before it.
@@ -45,7 +51,7 @@ fn asking(server: &Server, path: &str) -> RawClient {
     client
 }
 
-/// Processor time that a process has used so far, in clock ticks of 10 ms.
+/// CPU time that a process has used so far, in clock ticks of 10 ms.
 fn ticks(pid: i32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let fields: Vec<&str> = stat.rsplit(") ").next().unwrap().split(' ').collect();
@@ -55,7 +61,7 @@ fn ticks(pid: i32) -> u64 {
         .sum()
 }
 
-/// Watches that the server does next to nothing for a while.
+/// Checks that the server does next to nothing for a while.
 fn expect_calm(server: &Server) {
     let (before, began) = (ticks(server.pid()), Instant::now());
     eventually(PATIENCE, "a while has passed", || began.elapsed() > WATCHED);
@@ -150,7 +156,7 @@ fn resident(pid: i32) -> u64 {
     statm.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
 }
 
-/// The size of the largest file without a name that a process has open.
+/// The size of the largest unnamed file that a process has open.
 fn nameless_bytes(pid: i32) -> u64 {
     let is_nameless = |path: &PathBuf| {
         let target = std::fs::read_link(path).unwrap_or_default();

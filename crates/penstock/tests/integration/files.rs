@@ -1,8 +1,8 @@
-//! Static files through the whole server: found first, passed on when they are not there, never more
-//! than what the root holds.
+//! Static files through the whole server: tried first, passed on if missing, never outside of the
+//! root.
 //!
-//! The rules themselves are tested in `penstock-files`; here it is shown that configuration, routes,
-//! edge and application keep them together.
+//! `penstock-files` tests the rules; these tests cover configuration, routes, edge and application
+//! together.
 
 use rustix::process::Signal;
 
@@ -104,7 +104,7 @@ fn nothing_hidden_or_outside_is_given_out() {
             !text.contains(SECRET) && !text.contains("root:"),
             "{path}: {text}"
         );
-        // Refused, or passed on to the application, which tells so.
+        // Refused, or passed on to the application, which echoes it.
         assert!(
             response.status == 400 || text.starts_with("GET "),
             "{path}: {text}"
@@ -202,7 +202,7 @@ fn a_folder_is_asked_for_with_a_slash() {
     let response = server.get("/sub?x=1");
     assert!(matches!(response.status, 301 | 308), "{}", response.line);
     assert_eq!(response.header("location"), Some("/sub/?x=1"));
-    // Nobody is sent to another host by two slashes.
+    // Two slashes never redirect to another host.
     let elsewhere = server.get("//sub");
     let location = elsewhere.header("location").unwrap_or("/");
     assert!(!location.starts_with("//"), "{location}");
@@ -283,7 +283,7 @@ fn a_pipe_in_the_root_holds_up_nobody() {
     assert_eq!(server.get("/a.txt").status, 200);
 }
 
-/// A site of files alone, with a word about them.
+/// A site of files alone, with a setting for them.
 fn files_only(site: Site, say: &str) -> Server {
     let toml = format!("[[sites]]\n[[sites.routes]]\nfiles = {{ root = \"public\"{say} }}\n");
     site.config(&toml).serve(&[])
@@ -336,7 +336,7 @@ fn a_client_gets_the_coding_that_it_can_read() {
         (text.as_str(), None)
     );
     assert_eq!(plain.header("vary"), Some("Accept-Encoding"));
-    // A file that was written just now may change without a sign: it is compressed once it holds still.
+    // A recently written file may change without a sign: it is compressed once it is older.
     let made = eventually(PATIENCE, "a compressed answer", || {
         let made = ask("GET", "/style.css", "Accept-Encoding: zstd\r\n");
         (made.header("content-encoding") == Some("zstd")).then_some(made)
@@ -484,7 +484,7 @@ fn links_lead_anywhere_where_that_is_wanted() {
     std::os::unix::fs::symlink(site.dir().join("shared"), public.join("absolute")).unwrap();
     std::os::unix::fs::symlink("/nothing/there", public.join("dangling")).unwrap();
     let server = files_only(site, ", symlinks = \"any\"");
-    // Twice: the second time what is looked up is in memory.
+    // Twice: the second look-up is in memory.
     for _ in 0..2 {
         for path in ["/uploads/a.txt", "/absolute/a.txt"] {
             assert_eq!(server.get(path).text(), "shared", "{path}");

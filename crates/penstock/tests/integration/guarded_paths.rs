@@ -1,5 +1,5 @@
-//! A route for `/admin/*` stands in front of a route for all paths: no spelling of `/admin/x` gets
-//! past it, whatever answers behind, and whether a client or an internal redirect asks.
+//! A route for `/admin/*` guards a route for all paths: no spelling of `/admin/x` bypasses it,
+//! whatever the handler, from clients and from internal redirects.
 
 use crate::support::{Origin, Site, page};
 
@@ -94,7 +94,7 @@ fn no_spelling_passes_a_route_in_front_of_another() {
             for asked in [target, &redirects] {
                 let answer = ask(host, asked).response();
                 let is_guarded = answer.status == 200 && answer.text() == "guard";
-                // Files do not take an encoded slash for one: a 404 of the guard's own root.
+                // The file handler does not decode an encoded slash: a 404 of the guard's own root.
                 let is_refused = matches!(answer.status, 400 | 404 | 502);
                 assert!(is_guarded || is_refused, "{host} {asked}: {answer:?}");
             }

@@ -1,12 +1,15 @@
-//! Clients that close their sending side behind a request get their answer all the same.
+//! Clients that close their sending side after a request still get their response, as with `nc -N`,
+//! `socat` and scripts (RFC 9112 §9.6).
 //!
-//! `nc -N`, `socat` and scripts do so (RFC 9112 §9.6). What must stay true: whoever answers, and however late,
-//! the answer arrives whole; a client that has left after all frees what its request holds.
+//! # Invariants
+//!
+//! - The response arrives whole, whatever the handler and however late.
+//! - A client that disconnects entirely frees the resources of its request.
 
 use crate::support::{PATIENCE, RawClient, Server, Site, eventually, find};
 use crate::wsgi::serve_ready;
 
-/// `/hold` answers, and `/stream` goes on, once the file `go` is there.
+/// `/hold` responds, and `/stream` continues, once the file `go` exists.
 const APP: &str = r#"
 import os
 from time import sleep as pause
@@ -40,7 +43,7 @@ fn server() -> Server {
     serve_ready(&site)
 }
 
-/// Sends `request`, and that nothing more comes.
+/// Sends `request` and closes the sending side.
 fn ask(server: &Server, request: &str) -> RawClient {
     let mut client = server.connect();
     client.send(request).close_write();
@@ -86,7 +89,8 @@ fn an_answer_that_comes_late_arrives_whole() {
     for version in ["1.0", "1.1"] {
         let request = format!("GET /hold HTTP/{version}\r\nHost: a\r\n\r\n");
         let mut client = ask(&server, &request);
-        // The first bytes of any answer come ahead, to learn whether the client is still there.
+        // The first bytes of any response are sent early, to detect whether the client is still
+        // connected.
         assert_eq!(client.read_some().as_deref(), Some(&b"H"[..]), "{version}");
         server.site().write("go", "");
         assert_eq!(client.expect_status(200).text(), "/hold ", "{version}");
@@ -113,7 +117,7 @@ fn a_stream_goes_on() {
         server.site().write("go", "");
         let answer = client.expect_status(200);
         assert_eq!(answer.text(), "first,second,third", "{version}");
-        // No other request can come: nobody waits for one.
+        // No other request can come: the server does not wait for one.
         client.expect_closed();
         std::fs::remove_file(server.site().dir().join("go")).unwrap();
     }
@@ -130,7 +134,7 @@ fn one_that_leaves_after_all_is_not_waited_for() {
         .map(|_| ask(&server, "GET /hold HTTP/1.1\r\nHost: a\r\n\r\n"))
         .collect();
     eventually(PATIENCE, "one waits", || waiting() == 1);
-    // Each has read all that came, so that its close is no reset by itself.
+    // Each has read all that came, so that its close is not a reset by itself.
     for client in &mut clients {
         assert_eq!(client.read_some().as_deref(), Some(&b"H"[..]));
     }

@@ -1,7 +1,7 @@
-//! A program does not start because its disk does not answer: other applications are not affected.
+//! A program that cannot start because its disk does not respond affects no other application.
 //!
-//! Such a disk is imitated in two ways. A lease on the program's file keeps `execve` waiting until its
-//! holder gives it up (fcntl(2), `F_SETLEASE`); a file system of our own answers no look at any file.
+//! Such a disk is simulated in two ways. A lease on the program's file blocks `execve` until its
+//! holder releases it (fcntl(2), `F_SETLEASE`); a FUSE file system responds to no look-up.
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use rustix::process::Signal;
 
 use crate::support::{PATIENCE, Server, Site, eventually, kill, texts};
 
-/// Holds a lease on the file, and says in another one that somebody wants to open it.
+/// Holds a lease on the file, and records in another file that a process wants to open it.
 const LEASE: &str = r#"
 import fcntl, os, signal, sys
 program, wanted = sys.argv[1:]
@@ -23,7 +23,7 @@ open(wanted, "w").write("yes")
 signal.pause()
 "#;
 
-/// A FUSE file system that is mounted, and answers nothing but that it is there.
+/// A FUSE file system that is mounted, and responds to nothing else.
 const DISK: &str = r#"
 import ctypes, os, struct, sys
 libc = ctypes.CDLL(None, use_errno=True)
@@ -98,7 +98,7 @@ fn site() -> Site {
 
 const LATE: &str = "within 10 s";
 
-/// All that has nothing to do with the application whose start hangs goes on.
+/// Checks everything independent of the application with the hanging start.
 fn everything_else_goes_on(server: &Server) {
     for path in ["/healthz", "/metrics"] {
         assert_eq!(server.admin("GET", path).status, 200, "{path}");
@@ -145,7 +145,7 @@ fn a_stop_and_a_reload_wait_for_no_hanging_start() {
     server.wait_ready("other");
     let is_wanted = || site.read("wanted") == "yes";
     eventually(PATIENCE, "its program is asked for", is_wanted);
-    // A configuration without that application is in force at once.
+    // A configuration without that application takes effect at once.
     let toml = config("./hung.sh");
     let without = toml.replace("app = \"hung\"", "app = \"other\"");
     let (begin, end) = (without.find("[apps.hung]"), without.find("[apps.other]"));
@@ -156,7 +156,7 @@ fn a_stop_and_a_reload_wait_for_no_hanging_start() {
     assert_eq!(server.get("/hung/").status, 200);
     assert!(!server.log().contains(LATE), "{}", server.log());
     drop(_lease);
-    // With the start under way again the server stops as quickly as ever.
+    // With the start in progress again, the server stops as quickly as ever.
     std::fs::remove_file(site.dir().join("wanted")).unwrap();
     let _lease = Lease::take(&site);
     site.write("penstock.toml", toml);
@@ -173,7 +173,7 @@ fn a_stop_and_a_reload_wait_for_no_hanging_start() {
     assert!(!server.log().contains(LATE), "{}", server.log());
 }
 
-/// A disk on which even the look for the program hangs.
+/// A disk on which even the look-up of the program hangs.
 #[test]
 fn a_disk_that_answers_nothing_stops_no_other_application() {
     use std::os::unix::fs::PermissionsExt;
@@ -185,7 +185,7 @@ fn a_disk_that_answers_nothing_stops_no_other_application() {
         return;
     };
     server.wait_all_ready(&["hung", "other"]);
-    // From now on nobody who looks into that folder gets an answer.
+    // Look-ups in that directory hang from now on.
     let disk = Command::new("nsenter")
         .args(["--user", "--preserve-credentials", "--mount", "--target"])
         .arg(server.pid().to_string())

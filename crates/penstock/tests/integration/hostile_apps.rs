@@ -1,9 +1,9 @@
-//! Two hostile applications, in Python and in Ruby, try what one that was broken into would try: each
-//! attempt fails, and is named in the log where the server can know of it.
+//! Two hostile applications, in Python and in Ruby, try the attacks of a compromised application:
+//! each attempt fails, and is logged where the server can detect it.
 //!
-//! One table drives both, in two deployments: each application as a user of its own, and all as the
-//! server's user, with limits on files and ports. Only root can become other users: elsewhere these
-//! tests say so and end.
+//! One table drives both, in two deployments: each application as its own user, and all as the
+//! server's user with limits on files and ports. Only root can become other users; otherwise these
+//! tests print a note and end.
 
 use std::fmt::Write;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -14,7 +14,7 @@ use crate::support::{PATIENCE, Response, Server, Site, eventually, is_alive, ker
 const PYTHON: &str = include_str!("apps/hostile.py");
 const RUBY: &str = include_str!("apps/hostile.rb");
 
-/// An application that has something to lose, and a socket without a file.
+/// An application with a secret, and a socket without a file.
 const VICTIM: &str = r#"
 import os, socket
 SOCKET = socket.socket(socket.AF_UNIX)
@@ -69,22 +69,22 @@ upstream = "origin"
 cache = { stores = ["store"] }
 "#;
 
-/// How applications are kept apart.
+/// How applications are isolated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Deployment {
-    /// Each is a user of its own.
+    /// Each has its own user.
     Users,
-    /// All are the server's user.
+    /// All run as the server's user.
     Limits,
 }
 
-/// What is tried, with `{names}` filled in; the errors that it may end with; how the log names it.
+/// The attempt, with `{names}` filled in; the expected errors; its name in the log.
 type Attempt = (&'static str, &'static [&'static str], Option<&'static str>);
 
 const DENIED: &[&str] = &["EACCES", "EPERM"];
 const EPERM: &[&str] = &["EPERM"];
 
-/// Numbers of calls that are the same on no other processor.
+/// System call numbers of this processor only.
 #[cfg(target_arch = "x86_64")]
 #[rustfmt::skip]
 const ATTEMPTS: &[Attempt] = &[
@@ -181,7 +181,8 @@ fn is_left_out() -> bool {
     !is_root || !has_all
 }
 
-/// A server with two hostile applications and one that is not, started by a shell that has left a file open.
+/// A server with two hostile applications and a normal one, started by a shell that has left a file
+/// open.
 fn serve(deployment: Deployment) -> Server {
     let lines = |number: u32, folder: &str| match deployment {
         Deployment::Users => format!("user = \"{number}:{number}\""),
@@ -255,7 +256,7 @@ fn try_it(server: &Server, language: &str, attempt: &str) -> Response {
     client.response()
 }
 
-/// Whether a line of the log names what an application tried.
+/// Whether a log line names an application's attempt.
 fn is_named(log: &str, language: &str, name: &str) -> bool {
     let start = format!("warn {language}[");
     let name = format!("refused {name}");
@@ -301,7 +302,7 @@ fn expect_nothing_is_achieved(deployment: Deployment) {
     assert!(ATTEMPTS.len() >= 30 || cfg!(not(target_arch = "x86_64")));
     assert_eq!(server.get("/victim/x").text(), victim, "it was not touched");
     assert!(is_alive(names[1].1.parse().unwrap()), "the launcher");
-    // What it may do, it can.
+    // Permitted actions work.
     for language in ["python", "ruby"] {
         let own = try_it(&server, language, "read /proc/self/status").text();
         assert_eq!(own, "DONE: 16 bytes");
@@ -322,7 +323,7 @@ fn hostile_applications_within_limits_achieve_nothing() {
 }
 
 /// What an application writes to the sockets of its own worker, as hexadecimal digits: no frame; a
-/// frame of 4 GiB; an answer of its own making, behind which the real one answers nobody.
+/// frame of 4 GiB; a forged response, after which the real one matches no request.
 const GARBAGE: [&str; 3] = [
     "ffffffffffffffffffffffffffffffffffffffff",
     "11010200ffffffff0000000006000000",
@@ -355,7 +356,7 @@ fn garbage_on_its_own_socket_ends_a_worker_and_mixes_no_answers() {
                 client.send(format!(
                     "GET /{language}/ HTTP/1.1\r\nHost: a\r\nAttempt: raw {bytes}\r\n\r\n"
                 ));
-                // Its own answer is the application's affair: there is one, or an error.
+                // The application's own request gets a response or an error.
                 if let Ok(answer) = client.try_response(false) {
                     assert!([200, 502].contains(&answer.status), "{}", answer.text());
                 }

@@ -1,11 +1,11 @@
-//! Bodies whose end two readers could find in two places: the classic of request smuggling.
+//! Bodies that two readers could delimit differently: classic request smuggling.
 //!
 //! Rows as in `hostile_heads`: one refusal, the end of the connection, and neither the request nor
-//! the one behind it reaches the application.
+//! the next one reaches the application.
 
 use crate::hostile_heads::{Rows, refuses, server};
 
-/// A POST to `/` with these lines behind its Host.
+/// A POST to `/` with these lines after its Host.
 fn post(lines: &str) -> Vec<u8> {
     format!("POST / HTTP/1.1\r\nHost: localhost\r\n{lines}").into_bytes()
 }

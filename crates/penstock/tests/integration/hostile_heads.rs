@@ -1,16 +1,15 @@
-//! Requests that two readers could read in two ways are refused, and the connection with them.
+//! Ambiguous requests are refused, and the connection closes.
 //!
-//! Each row of the tables is sent with another request right behind it. A refused one is answered
-//! once, the connection ends, and neither it nor the one behind reaches the application; what is
-//! merely odd is served, and so is the one behind. Here: request lines and fields; what frames a
-//! body is in `hostile_framing`.
+//! Each row is sent with another request right behind it. A refused one gets one response, the
+//! connection ends, and neither request reaches the application; a merely unusual one is served,
+//! and so is the next. This file has request lines and fields; `hostile_framing` has body framing.
 
 use crate::support::{RawClient, Server, Site};
 
-/// What each row of a table has: its name, the status it gets, the bytes.
+/// The rows of a table: name, expected status, bytes.
 pub(crate) type Rows = Vec<(&'static str, u16, Vec<u8>)>;
 
-/// A request behind the one in question; nobody may answer it when the first is doubtful.
+/// The request after the tested one; it must get no response if the first is ambiguous.
 pub(crate) const BEHIND: &str = "GET /behind HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
 pub(crate) fn server() -> Server {
@@ -19,15 +18,15 @@ pub(crate) fn server() -> Server {
     server
 }
 
-/// Sends each row and [`BEHIND`]; expects one answer with that status, the end, and an application
-/// that saw nothing.
+/// Sends each row and [`BEHIND`]; expects one response with that status, the end, and that nothing
+/// reached the application.
 pub(crate) fn refuses(rows: &[(&str, u16, Vec<u8>)]) {
     let server = server();
     for (name, status, bytes) in rows {
         let start = String::from_utf8_lossy(&bytes[..bytes.len().min(200)]);
         let name = format!("{name}: {start:?}");
         let mut client = RawClient::connect(server.port());
-        // A refusal may come, and the connection end, before all of it is taken.
+        // A refusal may come, and the connection end, before everything is sent.
         let _ = client.try_send([bytes.as_slice(), BEHIND.as_bytes()].concat());
         let response = client
             .try_response(false)
@@ -49,7 +48,7 @@ pub(crate) fn refuses(rows: &[(&str, u16, Vec<u8>)]) {
     assert_eq!(server.get("/alive").status, 200);
 }
 
-/// A GET with this line behind its Host.
+/// A GET with this line after its Host.
 fn with_line(line: &[u8]) -> Vec<u8> {
     [b"GET / HTTP/1.1\r\nHost: localhost\r\n", line, b"\r\n\r\n"].concat()
 }
@@ -376,7 +375,7 @@ fn the_outcome_does_not_depend_on_how_the_bytes_were_split() {
         for at in 1..request.len() {
             let mut client = server.connect();
             client.send(&request[..at]);
-            // The second part comes, as far as this side can tell, in a packet of its own.
+            // The second part arrives, as far as this side can ensure, in its own packet.
             client.send(&request[at..]);
             let response = client.response();
             assert_eq!(

@@ -1,13 +1,13 @@
-//! An idle connection costs little memory, and gives it back.
+//! An idle connection costs little memory, and releases it.
 //!
 //! Two thousand connections stay open after a request each; the growth of the server's resident
-//! memory is divided among them. A first batch, closed again, warms up what is made once.
+//! memory is divided among them. A first batch, closed again, warms up one-time allocations.
 
 use crate::support::{PATIENCE, RawClient, Server, Site, eventually, is_server_hidden};
 
 const CONNECTIONS: usize = 2_000;
 
-/// Bytes of the server's memory that an idle connection may cost (not counting the kernel's).
+/// Maximum bytes of the server's memory per idle connection (without the kernel's).
 const BYTES_MAX: usize = 1_536;
 
 #[test]
@@ -26,7 +26,7 @@ fn an_idle_connection_costs_at_most_a_kilobyte_and_a_half() {
     assert!(each <= BYTES_MAX, "{each} bytes for each idle connection");
     drop(clients);
     open(&server, 0);
-    // The same again takes no more: nothing is kept for connections that are gone.
+    // A second batch takes no more: nothing is kept for closed connections.
     let before = resident_bytes(server.pid());
     let clients = idle(&server, CONNECTIONS);
     open(&server, CONNECTIONS);
@@ -38,7 +38,7 @@ fn an_idle_connection_costs_at_most_a_kilobyte_and_a_half() {
     drop(clients);
 }
 
-/// Opens connections, each with one request answered.
+/// Opens connections, each with one completed request.
 fn idle(server: &Server, count: usize) -> Vec<RawClient> {
     let connect = |_| {
         let mut client = server.connect();

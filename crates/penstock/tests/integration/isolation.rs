@@ -1,14 +1,13 @@
-//! Applications are kept out of the server's process: what one that is hostile tries comes to
-//! nothing.
+//! Applications are isolated from the server's process: every attempt of a hostile one fails.
 //!
-//! It runs as the same user as the server, which is the worst that a deployment can be.
+//! It runs as the same user as the server, which is the worst case.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use crate::support::{Server, Site, is_left_out, kernel_parts};
 
-/// Each attempt answers with what it has achieved, or with why it has not.
+/// Each attempt responds with its result, or with the error.
 const HOSTILE: &str = r#"
 import ctypes, os, signal, sys
 
@@ -141,7 +140,7 @@ def app(environ, start_response):
     return [text.encode()]
 "#;
 
-/// The same in Ruby. `syscall` has the numbers of one processor.
+/// The same in Ruby. `syscall` takes the numbers of one processor.
 const RUBY: &str = r##"
 require "socket"
 
@@ -205,7 +204,7 @@ def app(environ, start_response):
     return [str(os.getpid()).encode()]
 "#;
 
-/// A program that is a server of its own, and tells which files it was started with.
+/// A program that is its own server, and reports its inherited files.
 const PROGRAM: &str = r#"
 import http.server, os, sys
 FOUND = [os.readlink(f"/proc/self/fd/{n}") for n in os.listdir("/proc/self/fd")
@@ -252,8 +251,8 @@ app = "program"
 app = "hostile"
 "#;
 
-/// The server as an ordinary user, whoever runs the tests, started by a shell that has left a file
-/// open.
+/// The server as an ordinary user, whichever user runs the tests, started by a shell that has left
+/// a file open.
 fn serve_as_ordinary_user() -> Server {
     let server = prepare(TOML).serve();
     server.wait_all_ready(&["hostile", "victim", "rack", "program"]);
@@ -305,7 +304,7 @@ fn an_application_neither_reads_nor_traces_the_server_of_its_user() {
         let text = server.get(&format!("/{attempt}")).text();
         assert!(text.starts_with("refused: [Errno "), "{attempt}: {text}");
     }
-    // It serves on, and what it needs of its own it still reads.
+    // The server continues to serve, and can still read its own data.
     assert!(server.admin_json()["resident_bytes"].as_u64().unwrap() > 0);
 }
 
@@ -336,8 +335,8 @@ fn an_application_reaches_no_process_outside_of_its_own() {
 #[test]
 fn an_application_makes_no_calls_of_administrators() {
     let server = serve_as_ordinary_user();
-    // The unit's own filter refuses them first, and ends a process that makes a call of another machine
-    // (`SystemCallArchitectures=native`).
+    // The unit's own filter refuses them first, and kills a process that makes a call of another
+    // architecture (`SystemCallArchitectures=native`).
     let is_reported = has_scopes() && !is_left_out("refused calls are not reported");
     let has_machines = cfg!(target_arch = "x86_64") && !is_left_out("calls of another machine");
     for (attempt, call) in DENIED_CALLS {
@@ -363,7 +362,7 @@ fn an_application_makes_no_calls_of_administrators() {
     }
 }
 
-/// Those whose numbers are the same nowhere but on this processor, and what the log calls them.
+/// Calls with numbers specific to this processor, and their names in the log.
 #[cfg(target_arch = "x86_64")]
 const DENIED_CALLS: &[(&str, &str)] = &[
     ("trace", "ptrace"),
@@ -389,7 +388,7 @@ fn isolation_is_switched_off_by_application() {
     let toml = TOML.replace("[apps.victim]\n", "[apps.victim]\nisolation = false\n");
     let server = prepare(&toml).serve();
     server.wait_all_ready(&["hostile", "victim", "rack", "program"]);
-    // Whoever runs the tests may be within a filter.
+    // The tests themselves may run within a filter.
     let filters = |status: &str| -> usize {
         let mut lines = status.lines();
         let count = lines.find_map(|line| line.strip_prefix("Seccomp_filters:"));
@@ -407,10 +406,11 @@ fn an_application_in_ruby_achieves_as_little() {
     let victim = server.get("/victim").text();
     let is_x86 = cfg!(target_arch = "x86_64");
     let denied = ["Errno::EACCES", "Errno::EPERM", "Errno::ENOENT"];
-    // Nothing of the server is in the unit's /proc, and calls of another machine end the worker.
+    // The unit's /proc shows nothing of the server, and calls of another architecture kill the
+    // worker.
     let is_hardened = is_left_out("how a call of another machine is refused");
     let denied = &denied[..if is_hardened { 3 } else { 2 }];
-    // What it tries, whether this kernel and processor can refuse it, and how.
+    // The attempt, whether this kernel and processor can refuse it, and how.
     for (attempt, is_tried, errors) in [
         ("read_memory", true, denied),
         ("read_environment", true, denied),

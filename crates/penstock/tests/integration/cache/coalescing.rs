@@ -1,5 +1,5 @@
-//! Many who want the same at once: one request to the origin for what can be shared, and nobody kept
-//! waiting for what cannot.
+//! Many equal requests at once: one request to the origin for a shareable response, and no waiting
+//! for others.
 
 use super::{CacheSetup, IN_MEMORY, ON_DISK, answer, asking, content, in_front_of, wait_hit};
 use crate::support::{Origin, PATIENCE, RawClient, Script, eventually, head_of};
@@ -53,7 +53,7 @@ fn what_cannot_be_shared_is_fetched_for_all_at_the_same_time() {
     origin.wait_at("go", 1);
     origin.release_gate_once("go");
     first.expect_status(200);
-    // It is known now that this one is not to be shared.
+    // The cache knows now that this response is not shareable.
     let mut clients: Vec<RawClient> = (0..20).map(|_| asking(&server, "/a")).collect();
     origin.wait_at("go", 20);
     origin.open_gate("go");
@@ -124,7 +124,7 @@ fn a_fetch_that_nobody_waits_for_any_more_is_given_up() {
         let at_origin = &status["upstreams"][0]["servers"][0]["active"];
         status["connections"]["used"] == 0 && at_origin == 0
     });
-    // Who comes now waits for nobody.
+    // A later client waits for no other.
     assert_eq!(asking(&server, "/a").expect_status(200).text(), "own");
 }
 

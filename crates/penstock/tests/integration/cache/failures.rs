@@ -1,4 +1,4 @@
-//! A cache that does not work costs hits and nothing else; its bounds hold.
+//! A failing cache costs hits and nothing else; its limits hold.
 
 use super::{
     CacheSetup, ON_DISK, content, get, is_hit, of_cache, of_content, status, wait_hit, wait_objects,
@@ -10,7 +10,7 @@ fn body_of(target: &str) -> Vec<u8> {
     content(target, length)
 }
 
-/// Asks for a target; the answer must be right.
+/// Requests a target; the response must be right.
 fn right(server: &Server, target: &str) -> bool {
     let response = get(server, target);
     assert_eq!(response.status, 200, "{target}: {}", response.text());
@@ -21,7 +21,7 @@ fn right(server: &Server, target: &str) -> bool {
 #[test]
 fn a_folder_that_is_deleted_while_it_is_used_is_made_again() {
     let origin = of_content();
-    // Nothing in memory: every hit is one of the folder.
+    // Nothing in memory: every hit comes from the directory.
     let cache = format!("{ON_DISK}\nmemory = \"0\"");
     let site = Site::new();
     let server = CacheSetup::new(&origin, &cache).serve_in(&site);
@@ -84,7 +84,7 @@ fn the_bound_on_its_size_holds() {
     let status = status(&server);
     assert!(status["counters"]["evicted"].as_u64() > Some(0), "{status}");
     assert!(status["objects"].as_u64() > Some(5), "{status}");
-    // More than the whole cache: passed on, and nothing has to go for it.
+    // Larger than the whole cache: bypassed, and nothing is evicted for it.
     assert!(!right(&server, "/huge?3000000"));
     assert!(!right(&server, "/huge?3000000"));
     assert!(super::status(&server)["objects"].as_u64() > Some(5));
@@ -127,7 +127,7 @@ fn keys_are_spread_and_the_share_of_one_that_fails_goes_to_the_origin() {
     assert_eq!(shares.iter().sum::<u64>(), COUNT as u64, "{shares:?}");
     assert!(shares.iter().all(|&share| share > 0), "{shares:?}");
     drop(server);
-    // Another server is in the folder of one.
+    // Another server holds the directory of one.
     let other = CacheSetup::new(&origin, "path = \"two\"\nsize_max = \"64MiB\"");
     let holder = site.clone().config(&other.toml()).serve(&[]);
     eventually(PATIENCE, "another server has the folder", || {

@@ -1,4 +1,4 @@
-//! What is stored outlives a reload, a restart and a sudden death, and comes back to the byte or not at
+//! Stored objects survive a reload, a restart and a sudden death, and come back exact or not at
 //! all.
 
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ fn fill(server: &Server) {
     wait_objects(server, TARGETS.len() as u64);
 }
 
-/// Every one of [`TARGETS`] must be right; how many of the answers were hits.
+/// Every one of [`TARGETS`] must be right; returns the number of hits.
 fn hits(server: &Server) -> usize {
     let is_right = |target: &&str| {
         let response = get(server, target);
@@ -160,10 +160,10 @@ fn a_sudden_death_leaves_nothing_torn() {
     let site = Site::new();
     let front = CacheSetup::new(&origin, ON_DISK);
     for round in 0..5 {
-        // While it is read in nothing torn may be served either.
+        // No truncated object may be served during the scan either.
         let server = front.serve_at_once(&site);
         if round > 0 {
-            // What was whole before the first death is still there.
+            // Objects that were complete before the first death still exist.
             wait_hit(&server, TARGETS[0]);
         }
         assert!(hits(&server) <= TARGETS.len());
@@ -210,7 +210,7 @@ fn what_was_damaged_while_nobody_looked_is_not_served() {
     for _ in 0..3 {
         hits(&server);
     }
-    // All but the smallest had to be fetched again, and are well again.
+    // All but the smallest had to be fetched again, and are cached again.
     assert_eq!(
         origin.lines().len(),
         TARGETS.len() + 3,

@@ -1,4 +1,4 @@
-//! Purging by URL, beginning, tag and all at once, through the command and through the API.
+//! Purging by URL, prefix, tag and all at once, through the command and through the API.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ use crate::support::{Origin, Response, Script, Server, head_of};
 
 const PAGES: [&str; 4] = ["/news/1", "/news/2", "/newest", "/?page=/news/"];
 
-/// Has all of [`PAGES`] stored.
+/// Stores all of [`PAGES`].
 fn fill(server: &Server) {
     for target in PAGES {
         super::get(server, target);
@@ -18,7 +18,7 @@ fn fill(server: &Server) {
     }
 }
 
-/// Which of [`PAGES`] are still answered by the cache.
+/// Which of [`PAGES`] are still in the cache.
 fn kept(server: &Server) -> Vec<&'static str> {
     let is_kept = |target: &&str| is_hit(&super::get(server, target));
     PAGES.into_iter().filter(is_kept).collect()

@@ -1,4 +1,4 @@
-//! Parts of stored bodies: from memory and from disk, without asking the origin again.
+//! Ranges of stored bodies: from memory and from disk, without another request to the origin.
 
 use super::{
     CacheSetup, IN_MEMORY, ON_DISK, ask, content, get, is_hit, of_content, verb, wait_hit,
@@ -53,7 +53,7 @@ fn several_ranges_of_a_stored_body_are_parts_of_one_answer() {
     let whole = content("/a?10000", 10_000);
     get(&server, "/a?10000");
     wait_hit(&server, "/a?10000");
-    // A hit may be one of a body that the store is about to have whole: several parts are of a whole one.
+    // A hit may be on a body that is still being stored: several ranges need a complete one.
     let response = eventually(PATIENCE, "parts of a whole body", || {
         let response = ask(&server, "GET /a?10000", "Range: bytes=0-9,5000-5009\r\n");
         assert!(matches!(response.status, 200 | 206), "{response:?}");
@@ -84,7 +84,7 @@ fn a_range_of_what_is_not_stored_is_right_too() {
     assert!(get(&server, "/a?300000").body == whole);
 }
 
-/// Behind the cache is a file server, this program: it has strong entity tags and answers ranges.
+/// The origin is a file server, this program: it has strong entity tags and serves ranges.
 #[test]
 fn a_part_far_into_a_film_is_kept_in_slices() {
     let film = content("film", (10 << 20) + 77);

@@ -1,4 +1,4 @@
-//! What is stored is sent again, to those whose request it fits, with what HTTP wants said of it.
+//! Stored responses are reused for matching requests, with the fields that HTTP requires.
 
 use super::{
     CacheSetup, IN_MEMORY, ON_DISK, answer, ask, cache_status, content, counting, get, in_front_of,
@@ -235,7 +235,7 @@ fn a_response_is_stored_when_it_has_been_asked_for_often_enough() {
     assert_eq!(texts, ["/a 1", "/a 2", "/a 3", "/a 3", "/a 3"]);
 }
 
-/// More of them than there is room for, each asked for once.
+/// More URLs than there is room for, each requested once.
 #[test]
 fn a_client_that_asks_for_ever_new_urls_leaves_popular_pages_stored() {
     const POPULAR: usize = 20;
@@ -261,6 +261,6 @@ fn a_client_that_asks_for_ever_new_urls_leaves_popular_pages_stored() {
     assert!(!(0..2_000).any(|number| ask(&format!("/?x={number}"))));
     let hits = (0..POPULAR).filter(|number| ask(&format!("/{number}")));
     assert_eq!(hits.count(), POPULAR);
-    // Of its own the client finds the last ones only.
+    // Of its own URLs the client finds only the last ones.
     assert!(!ask("/?x=0"));
 }

@@ -1,9 +1,9 @@
-//! What belongs to one client reaches no other, and no client decides what the others get.
+//! A private response reaches no other client, and no client decides what others get.
 
 use super::{CacheSetup, IN_MEMORY, RequestCounts, answer, ask, get, in_front_of, text, wait_hit};
 use crate::support::{Origin, RawClient, Script, Server, Step, head_of};
 
-/// An origin that greets each client with a cookie of its own.
+/// An origin that sets a cookie for each client.
 fn greeting(cache_control: &'static str) -> Origin {
     let given = RequestCounts::default();
     Origin::start(move |seen| {
@@ -34,7 +34,7 @@ fn no_cookie_is_given_to_two_clients() {
 
 #[test]
 fn a_page_of_one_session_is_given_to_no_other() {
-    // A careless back end: each session's page, and not a word about caching.
+    // A careless origin: each session's page, without any caching fields.
     let origin = Origin::start(|seen| {
         let session = seen.field("cookie").unwrap_or_else(|| "none".to_owned());
         answer(
@@ -59,7 +59,7 @@ fn a_page_of_one_session_is_given_to_no_other() {
         }
         wait_hit(&server, "/page");
     }
-    // The route says that no cookie matters.
+    // The route ignores all cookies.
     let word = "default_ttl = \"1m\", bypass = { cookies = [] }";
     let server = CacheSetup::new(&origin, IN_MEMORY).route(word).serve();
     assert_eq!(ask(&server, "GET /", "Cookie: seen=1\r\n").text(), "seen=1");
@@ -82,13 +82,13 @@ fn each_host_has_its_own() {
     }
     let mut client = server.connect();
     client.send("GET / HTTP/1.1\r\nHost: A.Example\r\n\r\n");
-    // Written otherwise, it is the same host.
+    // Spelled differently, it is the same host.
     let lower = client.expect_status(200).text();
     assert_eq!(lower, "a.example");
     assert_eq!(origin.lines().len(), 3);
 }
 
-/// An origin that puts what clients say of themselves in its answer.
+/// An origin that echoes client fields in its response.
 fn gullible(fields: &'static [&'static str]) -> Origin {
     Origin::start(move |seen| {
         let said = fields.iter().filter_map(|name| seen.field(name));
@@ -152,7 +152,7 @@ fn an_answer_to_head_is_no_answer_to_get() {
     }
 }
 
-/// What an origin did with a response that it did not finish.
+/// An origin's response that it does not finish.
 fn cut(server: &Server, origin: &Origin) {
     for round in 1..=3 {
         let mut client = RawClient::connect(server.port());

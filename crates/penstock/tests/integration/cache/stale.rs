@@ -1,4 +1,4 @@
-//! What is no longer fresh: confirmed by the origin, or sent all the same where that is allowed.
+//! Stale objects: revalidated by the origin, or served stale where that is allowed.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -9,7 +9,7 @@ use super::{
 };
 use crate::support::{Origin, PATIENCE, Script, eventually, head_of};
 
-/// An origin that confirms what it gave, `ETag: "1"`, as long as it is asked for that.
+/// An origin that confirms `ETag: "1"` with a 304.
 fn confirming(cache_control: &'static str) -> Origin {
     Origin::start(move |seen| {
         let fields = format!("Cache-Control: {cache_control}\r\nETag: \"1\"\r\n");
@@ -39,7 +39,7 @@ fn a_stored_response_is_confirmed_without_its_body() {
         conditions[1..].iter().all(Option::is_some),
         "{conditions:?}"
     );
-    // Fresh again: some answers after it came from the cache alone.
+    // Fresh again: some later responses came from the cache alone.
     let asked = origin.lines().len();
     for _ in 0..10 {
         assert_eq!(text(&server, "/a"), "made once");
@@ -63,7 +63,7 @@ fn what_must_be_confirmed_each_time_is() {
         last.field("if-none-match").is_some()
     };
     assert!(!is_confirmed(), "nothing is stored yet");
-    // The client may have the whole of the first answer a moment before the store has.
+    // The client may have the whole first response a moment before the store.
     eventually(PATIENCE, "what is stored is confirmed", is_confirmed);
     for _ in 0..3 {
         let asked = origin.lines().len();
@@ -99,7 +99,7 @@ fn a_stale_response_is_sent_while_a_new_one_is_fetched() {
     });
     let server = in_front_of(&origin);
     assert_eq!(text(&server, "/a"), "1");
-    // Nobody waits for the second, which the origin does not give yet.
+    // No client waits for the second response, which the origin has not sent yet.
     eventually(STALE_SOON, "the origin is asked again", || {
         assert_eq!(text(&server, "/a"), "1");
         origin.lines().len() == 2
@@ -135,7 +135,7 @@ fn a_stale_response_is_better_than_an_error() {
         origin.lines().len() > asked
     });
     assert_eq!(get(&server, "/other").status, 500);
-    // Nobody at all listens there.
+    // The origin has stopped listening.
     let _gone = origin.stop_listening();
     for _ in 0..5 {
         assert_eq!(text(&server, "/a"), "well");

@@ -1,4 +1,4 @@
-//! A client that keeps its connection is told that the server stops, before it is closed.
+//! A kept connection gets `Connection: close` during shutdown, before it is closed.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use super::APP;
 use crate::support::{PATIENCE, RawClient, Site, eventually};
 
-/// Reads on until the bytes end so, and forgets them.
+/// Reads until the bytes end so, and discards them.
 fn expect(client: &mut RawClient, end: &str) {
     while !client.received.ends_with(end.as_bytes()) {
         let more = client.read_some().expect("more, in time");
@@ -43,7 +43,7 @@ fn a_client_that_thinks_is_answered_by_a_server_that_stops() {
 
 #[test]
 fn a_response_that_outlives_the_idle_time_leaves_its_client_a_moment_more() {
-    // Its head has said that the connection is kept, before the drain.
+    // Its head announced that the connection is kept, before the drain.
     let app = "import os, time\n\
                def app(environ, start_response):\n\
                \x20   start_response('200 OK', [])\n\

@@ -1,4 +1,5 @@
-//! It serves as whom it is told to: user, group, permissions, and what these cannot use is named at the start.
+//! The server runs with the configured user, group and permissions, and files that these cannot use
+//! are named at the start.
 
 use std::io::Write;
 use std::os::fd::AsRawFd;
@@ -67,7 +68,7 @@ fn it_serves_as_whom_it_is_told_to() {
         "penstock.toml",
         toml.replace("\"PLACE\"", "[\"127.0.0.1:0\", \"unix:front.sock\"]"),
     );
-    // What root opened for it can be written by whom it becomes.
+    // A file that root opened stays writable for the configured user.
     let told = std::fs::File::create(site.dir().join("told.txt")).unwrap();
     told.set_permissions(std::fs::Permissions::from_mode(0o600))
         .unwrap();
@@ -98,7 +99,7 @@ fn it_serves_as_whom_it_is_told_to() {
         (about("seen.txt").uid(), about("seen.txt").mode() & 0o777),
         (12345, 0o640)
     );
-    // Its heir is who it is, and cannot be asked to be more.
+    // Its successor has the same user, and cannot get more.
     server.signal(Signal::USR2);
     assert_eq!(
         server.wait_exit(PATIENCE).code(),
@@ -130,7 +131,7 @@ fn a_socket_that_was_passed_stays_whose_it_is() {
     let (owners, output) = std::thread::scope(|scope| {
         let (site, socket) = (&site, &socket);
         let running = scope.spawn(|| activated(site, &["-l", &listen], &[socket]));
-        // In its queue until it is served.
+        // In the socket's queue until it is served.
         let mut client = RawClient::connect_unix(&front);
         client.send("GET /x HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
         client.expect_status(200);

@@ -1,7 +1,13 @@
-//! Descriptors and connections run out: newcomers wait in the kernel's queue, nobody else notices.
+//! Descriptors and connections run out: new clients wait in the kernel's queue, others are
+//! unaffected.
 //!
-//! The server's own limit is lowered while it runs. What must stay true: those who are connected are
-//! served, nothing spins, the log says it once, and when some leave the next come in.
+//! The server's own limit is lowered while it runs.
+//!
+//! # Invariants
+//!
+//! - Connected clients are served, and nothing spins.
+//! - It is logged once.
+//! - When clients disconnect, the next ones are accepted.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +29,7 @@ fn limit_descriptors(pid: i32, to: u64) -> Rlimit {
     prlimit(Pid::from_raw(pid), Resource::Nofile, limit).unwrap()
 }
 
-/// A client whose request is in progress until it sends a byte.
+/// A client with an active request until it sends a byte.
 fn busy(server: &Server) -> RawClient {
     let mut client = server.connect();
     client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\n");
@@ -43,7 +49,7 @@ fn without_descriptors_newcomers_wait_and_nothing_spins() {
     let mut crowd: Vec<RawClient> = (0..20).map(|_| asking(&server, "/")).collect();
     server.wait_log("no descriptor is left");
     expect_calm(&server);
-    // What waits for nothing but its next request gives way, what is in progress does not.
+    // Idle connections are closed, active ones stay.
     let mut served = 0;
     while let Some(mut client) = (!crowd.is_empty()).then(|| crowd.remove(0)) {
         client.expect_status(200);

@@ -1,8 +1,13 @@
 //! Outputs that cannot be written: logs, standard streams, temporary files.
 //!
-//! Disks are full or gone, pipes are full or closed, and clients and applications try to write what
-//! is not theirs to write. What must stay true: nobody waits for a log, what cannot be stored is
-//! refused or cut with its cause in the log, and no line of a log can be forged.
+//! Disks are full or gone, pipes are full or closed, and clients and applications try to inject log
+//! lines.
+//!
+//! # Invariants
+//!
+//! - No request waits for a log.
+//! - A body that cannot be stored is refused or aborted, with its cause in the log.
+//! - No log line can be forged.
 
 use std::fs::File;
 use std::io::{PipeReader, PipeWriter, Write};
@@ -21,7 +26,7 @@ fn post(client: &mut RawClient, length: usize) -> &mut RawClient {
     client.send(format!(
         "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n"
     ));
-    // The answer may come before the body is out.
+    // The response may come before the body is sent.
     let _ = client.try_send(vec![b'x'; length]);
     client
 }
@@ -53,14 +58,14 @@ fn an_access_log_that_cannot_be_written_stops_nothing() {
     }
 }
 
-/// A server whose output goes where the test wants it, reached by a Unix socket.
+/// A server with outputs of the test's choice, reached by a Unix socket.
 struct RawOutputServer {
     child: Child,
     site: Site,
 }
 
 impl RawOutputServer {
-    /// Starts `program`, which ends as the server, with these outputs.
+    /// Starts `program`, which becomes the server, with these outputs.
     fn start(site: Site, mut command: Command, stdout: Stdio, stderr: Stdio) -> Self {
         command
             .args(["serve", "-l", "unix:http.sock", "--admin", "off"])
@@ -92,7 +97,7 @@ impl RawOutputServer {
         self.asking(path).response().status
     }
 
-    /// Tells it to end, which it must do soon and cleanly.
+    /// Stops it, which must be quick and clean.
     fn stop(&mut self) {
         kill(self.child.id() as i32, Signal::TERM);
         let ended = eventually(PATIENCE, "the server ends", || {
@@ -104,7 +109,7 @@ impl RawOutputServer {
 
 impl Drop for RawOutputServer {
     fn drop(&mut self) {
-        // Reaped here at the latest, so until then its number is its own.
+        // Reaped here at the latest, so its number cannot be reused before.
         if self.child.try_wait().unwrap().is_none() {
             let group = Pid::from_raw(self.child.id() as i32).unwrap();
             let _ = kill_process_group(group, Signal::KILL);
@@ -120,7 +125,7 @@ fn binary() -> Command {
     Command::new(env!("CARGO_BIN_EXE_penstock"))
 }
 
-/// A pipe that takes nothing any more, and that nobody reads.
+/// A full pipe without a reader.
 fn full_pipe() -> (PipeReader, PipeWriter) {
     let (unread, mut pipe) = std::io::pipe().unwrap();
     rustix::io::ioctl_fionbio(&pipe, true).unwrap();
@@ -189,21 +194,22 @@ fn a_standard_output_that_nobody_reads_does_not_hold_up_the_start_or_the_stop() 
     let stderr = File::create(site.dir().join("log.txt")).unwrap();
     let mut server = RawOutputServer::start(site, binary(), stdout.into(), stderr.into());
     assert_eq!(server.get("/"), 200);
-    // Supervision goes on too.
+    // Supervision continues too.
     assert_eq!(server.get("/shut"), 502);
     assert_eq!(server.get("/"), 200);
     server.stop();
     drop(unread);
 }
 
-/// A server whose folder for temporary files is gone.
+/// A server with a missing directory for temporary files.
 fn without_a_temporary_folder() -> RawOutputServer {
     let bare = start_with_temp(site_with_temp(), binary());
     std::fs::remove_dir_all(bare.site.dir().join("temp")).unwrap();
     bare
 }
 
-/// A server whose folder for temporary files has 64 KiB, and more by its configuration. `None` where such a mount is not allowed.
+/// A server with 64 KiB for temporary files on disk, and more by its configuration. `None` where
+/// such a mount is not allowed.
 fn with_a_small_temporary_disk() -> Option<RawOutputServer> {
     let site = site_with_temp();
     let command = site.binary_with_mounts("mount -t tmpfs -o size=64k none temp")?;
@@ -233,14 +239,14 @@ fn what_cannot_be_put_in_a_temporary_file_is_refused_with_its_cause() {
     eventually(PATIENCE, cause, || {
         log().contains(&format!(": 500 POST /: {cause}"))
     });
-    // Nobody reads: what memory does not hold is lost, and the client must learn of it.
+    // The client does not read: data beyond memory is lost, and the client must see that.
     let mut slow = server.asking("/large");
     slow.patience(Duration::from_millis(50));
     eventually(PATIENCE, "it is given up", || {
         if log().contains(&format!("GET /large: response cut: {cause}")) {
             return true;
         }
-        // Where the socket took more than memory, only a client that takes some brings it on.
+        // If the socket took more than memory, only a client that reads some makes progress.
         let _ = slow.read_some();
         false
     });
@@ -274,7 +280,7 @@ fn a_full_disk_makes_workers_wait_and_refuses_bodies() {
     eventually(PATIENCE, cause, || {
         log().contains(cause) && log().contains("No space left on device")
     });
-    // The worker waits for its client, who gets all of it.
+    // The worker waits for its client, which gets all of it.
     let mut slow = server.asking("/large");
     let cause = "1 responses wait for their clients: limits.temp_dir: ";
     eventually(PATIENCE, cause, || log().contains(cause));
@@ -284,7 +290,7 @@ fn a_full_disk_makes_workers_wait_and_refuses_bodies() {
     server.stop();
 }
 
-/// Whether a line of the server's log is one that the server began, or the continuation of one.
+/// Whether a log line was begun by the server, or continues one.
 fn is_honest(line: &str) -> bool {
     let is_stamp = |text: &str| {
         text.as_bytes()

@@ -1,8 +1,13 @@
-//! Faults of workers beyond their death: rubbish in their sockets, lost outputs, daemons, deaf ears.
+//! Faults of workers other than their death: garbage in their sockets, lost outputs, daemons,
+//! ignored signals.
 //!
-//! `worker_death` has workers that die or hang; here they lie to the server, close what they were
-//! given, leave processes behind that keep it, and ignore signals. What must stay true: the request
-//! inside is lost and nobody else's, the worker is replaced, and the server ends in time.
+//! `worker_death` has workers that die or hang; here they send invalid frames, close descriptors,
+//! leave processes that hold them, and ignore signals.
+//!
+//! # Invariants
+//!
+//! - Only the request inside the worker is lost.
+//! - The worker is replaced, and the server stops in time.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +18,7 @@ use crate::rack::rack_site;
 use crate::support::{PATIENCE, RawClient, ResponseError, Server, eventually, is_alive, kill};
 use crate::wsgi::serve_ready;
 
-/// Waits until there are `count` workers and all of them serve; gives their process ids.
+/// Waits until exactly `count` workers are ready; returns their process ids.
 fn wait_workers(server: &Server, count: usize) -> Vec<i32> {
     eventually(PATIENCE, &format!("{count} workers are ready"), || {
         let status = server.admin_json();
@@ -23,7 +28,7 @@ fn wait_workers(server: &Server, count: usize) -> Vec<i32> {
     })
 }
 
-/// The worker that has begun a request which tells so.
+/// The worker that has begun a request and recorded it.
 fn busy_worker(server: &Server) -> i32 {
     eventually(PATIENCE, "a worker has begun", || {
         server.site().read("begun").parse().ok()
@@ -37,8 +42,8 @@ fn wait_replaced(server: &Server, name: &str, old: &[i32]) {
     });
 }
 
-/// The application finds its sockets in its command line, which forked workers have from their template;
-/// what those do with rubbish is in `processes::requests`.
+/// The application finds its sockets in its command line, which forked workers have from their
+/// template; `processes::requests` covers garbage from those.
 const SPAWNED: &str = "processes = 2\npreload = false";
 
 const RUBBISH: [&str; 7] = [
@@ -51,7 +56,7 @@ const RUBBISH: [&str; 7] = [
     "head-lies",
 ];
 
-/// Workers that are forked from a template, and workers that load the code themselves.
+/// Workers forked from a template, and workers that load the code themselves.
 const WAYS: [&str; 2] = ["", "preload = false"];
 
 #[test]
@@ -99,9 +104,9 @@ fn rubbish_on_the_control_socket_costs_that_worker_only() {
             let status = asking(&server, &format!("/control?{row}"))
                 .response()
                 .status;
-            // Whether it is killed before it has answered is a race.
+            // Whether it is killed before it has responded is a race.
             assert!(matches!(status, 200 | 502), "{row}: {status}");
-            // Until it is killed it may be given one more.
+            // Until it is killed it may get one more request.
             wait_replaced(&server, row, &old);
             assert_eq!(server.get("/").status, 200, "{row}: the other one");
         }
@@ -216,7 +221,7 @@ fn a_daemon_that_keeps_a_workers_sockets_does_not_hide_its_end() {
         began.elapsed() < Duration::from_secs(5),
         "not at the response_timeout"
     );
-    // The same while it has nothing to do: at most one request was given to the dead.
+    // The same while it is idle: at most one request was sent to the dead worker.
     let idle = DaemonProcess::of(&server);
     kill(wait_workers(&server, 1)[0], Signal::KILL);
     let lost = (0..20).filter(|_| server.get("/").status != 200).count();
