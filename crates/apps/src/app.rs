@@ -4,9 +4,6 @@
 //! status page, is restarted and drained. What loops share is in [`AppShared`]; processes belong to
 //! the `executor` task alone, which is spoken to by commands.
 
-mod model;
-mod shared;
-mod slot_place;
 mod snapshot;
 
 use std::sync::Arc;
@@ -16,20 +13,16 @@ use penstock_config as config;
 use penstock_exchange::buffering::BodyStore;
 use penstock_exchange::metrics::AppMetrics;
 use penstock_exchange::{ClientState, Fault};
-use penstock_runtime::{LoopHandle, clock};
-use penstock_sys::account::Account;
-use penstock_sys::cgroup::Group;
-use penstock_sys::process::Launcher;
+use penstock_runtime::clock;
 use penstock_wire::Dialect;
 use tokio::sync::{mpsc, oneshot, watch};
 
-pub(crate) use self::model::WorkerModel;
-pub(crate) use self::shared::{AppShared, AppView, DispatchMode, Refusal, WorkerView};
-pub(crate) use self::slot_place::SlotPlace;
 pub use self::snapshot::{AppSnapshot, ProcessesSnapshot, WorkerSnapshot};
-use crate::channel::message_limits::MessageLimits;
+use crate::executor::setup::{AppResources, AppSize, BootStatus};
 use crate::executor::{self, AppCommand, Executor};
+use crate::message_limits::MessageLimits;
 use crate::server_set::{NoServers, ServerSet};
+use crate::shared::{AppShared, DispatchMode};
 use crate::supervisor::SupervisorPolicy;
 
 /// Commands that may wait for the executor.
@@ -45,56 +38,6 @@ pub struct App {
     config: config::App,
     commands: mpsc::Sender<AppCommand>,
     boot_status: watch::Receiver<BootStatus>,
-}
-
-/// What an application needs of the house.
-#[derive(Debug, Clone)]
-pub struct AppResources {
-    /// Where its slots live.
-    pub loops: Vec<LoopHandle>,
-    /// Starts its processes; without one this process does.
-    pub launcher: Option<Arc<Launcher>>,
-    /// Whom the launcher starts them as; none is the server's user.
-    pub account: Option<Account>,
-    /// What bounds them, with all that they start; none is nothing.
-    pub group: Option<Arc<Group>>,
-    /// Where bodies wait.
-    pub body_store: BodyStore,
-    /// Whether something serves already on this machine that its boot must not slow down: what it follows.
-    pub yields_cpu_at_boot: bool,
-    /// Whether people work on the applications here (`serve --dev`).
-    pub is_development: bool,
-    /// How large the application was that this one follows, as far as its bounds allow; without one it begins with
-    /// the least of both.
-    pub initial_size: Option<AppSize>,
-}
-
-/// What the load has made of an application.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AppSize {
-    /// How many processes there are to be.
-    pub processes: usize,
-    /// How many threads of each take requests.
-    pub threads: usize,
-}
-
-/// How the first start went, so far.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum BootStatus {
-    /// Nothing can be said yet.
-    Pending,
-    /// All processes have been ready.
-    Ready {
-        /// From the start until then.
-        took: Duration,
-        /// What the interpreter says of itself.
-        interpreter: String,
-    },
-    /// The code does not boot; it is tried again with growing delays.
-    Failed {
-        /// The real traceback.
-        report: String,
-    },
 }
 
 impl App {

@@ -28,9 +28,9 @@ use penstock_queue::{DispatchedJob, Queue, QueueLimits, QueueOutcome, SlotId, Sl
 use penstock_runtime::clock;
 use tokio::sync::{Notify, oneshot};
 
-use crate::channel::Handshake;
 use crate::sticky::{Affinity, AffinityTarget, WorkerToken};
 use crate::upload::UploadReader;
+use crate::websocket_handshake::Handshake;
 
 use self::mailbox::wake_driver;
 pub(crate) use self::mailbox::{Mailbox, MailboxDelivery};

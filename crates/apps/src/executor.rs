@@ -26,6 +26,7 @@ mod processes;
 mod refork;
 mod reporting;
 mod servers;
+pub(crate) mod setup;
 mod template;
 #[cfg(test)]
 mod tests;
@@ -53,11 +54,12 @@ use self::process_task::{GroupHold, OutputTail, Readiness};
 use self::refork::Promotion;
 use self::reporting::BootFailures;
 use self::servers::ListedServer;
+use self::setup::{AppResources, BootStatus};
 use self::template::Templates;
 use self::workers::WorkerSlots;
-use crate::app::{AppResources, AppShared, BootStatus};
+use crate::driver::DriverEnd;
 use crate::orphans;
-use crate::slot::DriverEnd;
+use crate::shared::AppShared;
 use crate::supervisor::{
     Supervisor, SupervisorAction, SupervisorEvent, SupervisorPolicy, WorkerId,
 };

@@ -27,11 +27,12 @@ use penstock_wire::{
 };
 use tokio::sync::oneshot;
 
-use crate::app::{App, AppShared, DispatchMode, WorkerModel};
-use crate::channel::{Handshake, RequestEncoding, handshake};
+use crate::app::App;
 use crate::dispatch::{Job, SubmitOutcome};
 use crate::environ::{self, AnnouncedLength, asgi};
+use crate::shared::{AppShared, DispatchMode, RequestEncoding, WorkerModel};
 use crate::upload::{self, Upload};
+use crate::websocket_handshake::{Handshake, read_handshake};
 
 impl Handler for App {
     fn handle(&self, request: Request) -> HandlerProgress {
@@ -56,7 +57,7 @@ impl Handler for App {
 /// Has a request served whose workers are known.
 fn dispatch_request(shared: &Arc<AppShared>, mut request: Request) -> HandlerProgress {
     if matches!(request.body, RequestBody::Empty) {
-        let websocket = match handshake::requested_handshake(shared, &request.head) {
+        let websocket = match requested_handshake(shared, &request.head) {
             Ok(websocket) => websocket,
             Err(refused) => return HandlerProgress::Ready(*refused),
         };
@@ -85,6 +86,23 @@ fn dispatch_request(shared: &Arc<AppShared>, mut request: Request) -> HandlerPro
         }
         submit(&shared, &request, content, None)?.await
     }))
+}
+
+/// Whether a request asks for a WebSocket that its application can accept. Only ASGI applications
+/// have WebSockets; for all others such a request is an ordinary one.
+///
+/// # Errors
+/// The response to one that breaks the rules of the handshake (RFC 6455 §4.2.2).
+pub(crate) fn requested_handshake(
+    shared: &AppShared,
+    head: &RequestHead,
+) -> Result<Option<Box<Handshake>>, Box<Result<Reply, Fault>>> {
+    match shared.model.get() {
+        Some(WorkerModel::Reactor(RequestEncoding::Scope)) => {
+            read_handshake(head, shared.websocket_compression)
+        }
+        _ => Ok(None),
+    }
 }
 
 /// A request's body when the request joins the queue.

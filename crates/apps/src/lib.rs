@@ -1,37 +1,45 @@
 //! Applications: their queue, their workers, and the supervisor that keeps them up.
 //!
-//! The way of a request: [`App`] (a handler) reads its body (`exchange::response_bodies`), builds the environment
-//! (`environ`), puts it in line (`dispatch`); the driver of a free slot (`slot`) hands it to a worker
-//! and gives the answer back (`reply`, a spool). Beside it `executor` starts and ends workers as the
-//! pure [`supervisor`] decides. What must stay true: a worker has one request a slot, and the front
-//! end always knows which; no worker waits for a client; no worker outlives the server.
+//! The way of a request: [`App`] (`handler`) reads its body, builds the environment (`environ`) and
+//! submits it to the queue (`dispatch`). The driver of a free worker (`driver`) sends it to its
+//! process and returns the response (`reply`, a spool). The `executor` starts and ends the processes
+//! as the pure [`supervisor`] decides.
+//!
+//! Modules use only those above them in this list: leaves (`environ`, `reply`, `upload`, ...),
+//! `dispatch`, `shared`, `driver`, `executor` (with `supervisor` beside it), `app`, `handler`.
+//!
+//! # Invariants
+//! - The front end always knows which requests a worker has.
+//! - No worker waits for a client.
+//! - No worker outlives the server.
 
 mod app;
-mod channel;
 mod dispatch;
+mod driver;
 pub mod embed;
 mod environ;
 mod executor;
 mod handler;
 mod interpreter;
+mod message_limits;
 mod orphans;
 mod output;
 mod reply;
 mod server_set;
-mod slot;
+mod shared;
 mod sticky;
 pub mod supervisor;
 #[cfg(test)]
 mod testing;
 mod upload;
+mod websocket_handshake;
 
-pub use app::{
-    App, AppResources, AppSize, AppSnapshot, BootStatus, ProcessesSnapshot, WorkerSnapshot,
-};
-pub use channel::message_limits::MessageLimits;
+pub use app::{App, AppSnapshot, ProcessesSnapshot, WorkerSnapshot};
 pub use dispatch::QueueUsage;
 pub use executor::boot_check::check_boot;
 pub use executor::listen_address::remove_abandoned_folders;
+pub use executor::setup::{AppResources, AppSize, BootStatus};
 pub use interpreter::find_interpreter;
+pub use message_limits::MessageLimits;
 pub use orphans::end_orphans;
 pub use server_set::ServerSet;

@@ -5,6 +5,8 @@
 //! (PEP 3333: applications must not send hop-by-hop fields; old ones do). What it says to the front end
 //! (`X-Accel-*`, `X-Sendfile`) is obeyed where its route grants it, and no client sees it.
 
+use std::borrow::Cow;
+
 use penstock_exchange::grip::is_grip_field;
 use penstock_exchange::{
     AccelFields, Body, Fault, FaultKind, InternalRedirect, RequestTiming, Response, SendfileGrant,
@@ -50,10 +52,7 @@ pub(crate) fn client_head(
     grant: Option<&SendfileGrant>,
 ) -> Result<ReplyHead, Fault> {
     let Some(status) = Status::new(parts.status) else {
-        return Err(app_protocol_error(
-            format!("status {}", parts.status),
-            timing,
-        ));
+        return Err(app_protocol_error(format!("status {}", parts.status)).with_timing(timing));
     };
     let mut fields = FieldBlock::with_capacity(256);
     let mut declared = None;
@@ -71,19 +70,19 @@ pub(crate) fn client_head(
             speaks_to_cache |= name.eq_ignore_ascii_case("x-accel-expires");
             is_for_hub |= is_grip_field(name.as_bytes());
             if let Err(error) = fields.push(name, value) {
-                return Err(app_protocol_error(
-                    format!("response field `{name}`: {error}"),
-                    timing,
-                ));
+                return Err(
+                    app_protocol_error(format!("response field `{name}`: {error}"))
+                        .with_timing(timing),
+                );
             }
         } else if name.eq_ignore_ascii_case("content-length") {
             let length = parse_length(value);
             if length.is_none() || declared.is_some_and(|earlier| Some(earlier) != length) {
                 let text = String::from_utf8_lossy(value).into_owned();
-                return Err(app_protocol_error(
-                    format!("response Content-Length `{text}`"),
-                    timing,
-                ));
+                return Err(
+                    app_protocol_error(format!("response Content-Length `{text}`"))
+                        .with_timing(timing),
+                );
             }
             declared = length;
         } else if name.eq_ignore_ascii_case("x-accel-buffering") {
@@ -104,7 +103,8 @@ pub(crate) fn client_head(
     {
         response.max_rate = accel.max_rate;
         let found = accel.internal_redirect(grant, &response.fields, &response.timing);
-        let found = found.map_err(|cause| app_protocol_error(cause, response.timing.clone()));
+        let found =
+            found.map_err(|cause| app_protocol_error(cause).with_timing(response.timing.clone()));
         redirect = found?.map(Box::new);
     }
     let wants_body = !is_head && !status.forbids_body();
@@ -160,14 +160,15 @@ pub(crate) fn check_declared(head: &ReplyHead, actual: Option<u64>) -> Result<()
     match (head.declared, actual) {
         (Some(declared), Some(actual)) if declared != actual => {
             let cause = format!("response body of {actual} bytes, Content-Length {declared}");
-            Err(app_protocol_error(cause, head.response.timing.clone()))
+            Err(app_protocol_error(cause).with_timing(head.response.timing.clone()))
         }
         _ => Ok(()),
     }
 }
 
-fn app_protocol_error(cause: String, timing: RequestTiming) -> Fault {
-    Fault::new(FaultKind::AppProtocolError, cause).with_timing(timing)
+/// The fault of an application that breaks its interface's rules, or HTTP's.
+pub(crate) fn app_protocol_error(cause: impl Into<Cow<'static, str>>) -> Fault {
+    Fault::new(FaultKind::AppProtocolError, cause)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! A reactor's channel, the front end's half: frames for many streams at once (PROTOCOL.md,
 //! "Reactors").
 //!
-//! Outputs: the encoders, called by `apps::channel` for each stream. Inputs: [`ChannelDecoder::decode`]
+//! Outputs: the encoders, called by `apps::driver` for each stream. Inputs: [`ChannelDecoder::decode`]
 //! with the bytes received and not yet consumed; events name their stream and borrow the receive
 //! buffer, body bytes are handed out as they come. Which streams there are, what each may send now and
 //! how much, the driver knows and checks: this file knows frames only. Every error is final: close the

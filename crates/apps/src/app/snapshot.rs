@@ -9,8 +9,9 @@ use penstock_config as config;
 use penstock_runtime::clock;
 use penstock_sys::cgroup::{GroupPlan, Usage};
 
-use super::{App, WorkerView};
+use super::App;
 use crate::dispatch::QueueUsage;
+use crate::shared::WorkerView;
 
 /// An application at one moment.
 #[derive(Debug, Clone)]

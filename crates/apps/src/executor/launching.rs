@@ -29,7 +29,7 @@ use super::control::{ControlHandle, ControlLine};
 use super::process_task::{GroupHold, OutputTail, Readiness};
 use super::refork::Promotion;
 use super::{ChildProcess, Executor, ExecutorInput, PreparedProcess, ProcessKey, ProcessRole};
-use crate::app::DispatchMode;
+use crate::shared::DispatchMode;
 use crate::supervisor::{SupervisorEvent, WorkerId};
 
 /// How long the look for a program may take, before the start itself.

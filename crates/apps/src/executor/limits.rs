@@ -27,7 +27,7 @@ use penstock_sys::file;
 use self::bounds::BoundsWatch;
 use self::process_watch::{MemoryVerdict, ProcessWatch};
 use super::{Executor, ExecutorInput, ProcessKey, ProcessRole};
-use crate::app::DispatchMode;
+use crate::shared::DispatchMode;
 use crate::supervisor::{
     AppLoad, KillReason, ReplaceReason, SupervisorEvent, WorkerId, WorkerState,
 };

@@ -18,7 +18,7 @@ use super::control::{self, ControlLine};
 use super::limits::bounds;
 use super::probe::ReadinessProbe;
 use super::{ControlMessage, Executor, ExecutorInput, ProcessKey};
-use crate::app::AppShared;
+use crate::shared::AppShared;
 
 /// Lines of a worker's output kept for the report of a boot that fails without a traceback.
 const TAIL_LINES: usize = 40;

@@ -10,8 +10,9 @@ use penstock_sys::process::{ProcessExit, ProcessHandle, SpawnedProcess};
 
 use super::control::ControlHandle;
 use super::refork::Promotion;
+use super::setup::BootStatus;
 use super::{ChildProcess, ControlMessage, Executor, ProcessKey, ProcessRole};
-use crate::app::{BootStatus, DispatchMode};
+use crate::shared::DispatchMode;
 use crate::supervisor::{ExitSummary, StopSignal, SupervisorEvent, WorkerId};
 
 impl Executor {

@@ -10,8 +10,9 @@ use std::time::{Duration, SystemTime};
 use penstock_exchange::{Fault, FaultKind};
 use penstock_runtime::clock;
 
+use super::setup::BootStatus;
 use super::{Executor, ProcessRole, RestartInProgress};
-use crate::app::{AppView, BootStatus, Refusal, WorkerView};
+use crate::shared::{AppView, Refusal, WorkerView};
 use crate::supervisor::{
     AppState, ExitSummary, KillReason, ReplaceReason, SupervisorReport, Worker, WorkerState,
 };

@@ -22,8 +22,8 @@ use super::probe::{ReadinessProbe, ReadinessSign};
 use super::process_task::Readiness;
 use super::workers::{account_variables, process_sandbox};
 use super::{Executor, ExecutorInput, PreparedProcess, ProcessRole};
-use crate::app::DispatchMode;
 use crate::server_set::ServerSet;
+use crate::shared::DispatchMode;
 use crate::supervisor::WorkerId;
 
 /// Between two looks at what a server that is to end still has in progress.

@@ -22,7 +22,7 @@ use super::launching::Purpose;
 use super::process_task::{GroupHold, OutputTail, Readiness};
 use super::processes::restore_priority;
 use super::{ChildProcess, ControlMessage, Executor, ExecutorInput, ProcessKey};
-use crate::app::DispatchMode;
+use crate::shared::DispatchMode;
 use crate::supervisor::{SupervisorEvent, WorkerId};
 
 /// How long a template that is told to end may take: it has nothing to do at its end.

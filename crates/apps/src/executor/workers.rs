@@ -27,10 +27,9 @@ use super::access;
 use super::control::{ControlHandle, ControlLine};
 use super::process_task::Readiness;
 use super::{ChildProcess, Executor, ExecutorInput, PreparedProcess, ProcessRole};
-use crate::channel::ChannelDriver;
 use crate::dispatch::{Mailbox, WorkerStats};
+use crate::driver::{ChannelDriver, DriverEnd, SlotDriver};
 use crate::embed::{self, LaunchSockets, WorkerLaunch};
-use crate::slot::{DriverEnd, SlotDriver};
 use crate::supervisor::{SupervisorEvent, WorkerId};
 
 /// How long a worker may live on after it closed a slot unasked.

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use penstock_runtime::clock;
 use penstock_sys::cgroup::{GroupPlan, Reading, Usage};
 
-use crate::app::AppShared;
 use crate::executor::Executor;
+use crate::shared::AppShared;
 
 /// The time in which the same bound is told once at most.
 const PAUSE: Duration = Duration::from_secs(60);

@@ -7,8 +7,8 @@ use penstock_config::Preload;
 use penstock_sys::process::ProcessHandle;
 
 use super::{Template, TemplateState};
-use crate::app::{DispatchMode, WorkerView};
 use crate::executor::Executor;
+use crate::shared::{DispatchMode, WorkerView};
 
 impl Template {
     fn worker_view(&self) -> WorkerView {

@@ -4,7 +4,7 @@ use penstock_config::{Concurrency, MemoryLimit};
 
 use super::templates::{RunningApp, python};
 use super::*;
-use crate::app::DispatchMode;
+use crate::shared::DispatchMode;
 use penstock_sys::isolation::Access;
 
 /// Writes what is done at its end to the file `ends`; a body's `close` and the end take their time.

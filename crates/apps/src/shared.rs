@@ -3,6 +3,9 @@
 //! Made once by `App::start`. What must stay true: the state that is shown is written by the executor
 //! alone; no lock here is held across an await.
 
+mod model;
+mod slot_place;
+
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -16,12 +19,15 @@ use penstock_queue::QueueLimits;
 use penstock_sys::cgroup::{Group, Usage};
 use penstock_wire::Dialect;
 
-use super::model::ModelCell;
-use crate::channel::message_limits::{HeldMessageBytes, MessageLimits};
 use crate::dispatch::{AppDispatcher, Mailbox, RecentLatency, WorkerStats};
+use crate::message_limits::{HeldMessageBytes, MessageLimits};
 use crate::output::OutputLog;
 use crate::server_set::ServerSet;
 use crate::sticky::Stickiness;
+
+use self::model::ModelCell;
+pub(crate) use self::model::{RequestEncoding, WorkerModel};
+pub(crate) use self::slot_place::SlotPlace;
 
 /// What loops, drivers and the executor share.
 #[derive(Debug)]
@@ -36,7 +42,7 @@ pub(crate) struct AppShared {
     pub(crate) group: Option<Arc<Group>>,
     pub(crate) body_store: ArcSwap<BodyStore>,
     /// The responses that keep its workers because their clients are slow.
-    pub(super) held_places: HeldPlaces,
+    held_places: HeldPlaces,
     /// The limits of its WebSockets' messages, and what their clients hold.
     pub(crate) message_limits: ArcSwap<MessageLimits>,
     pub(crate) held_message_bytes: HeldMessageBytes,
@@ -187,7 +193,7 @@ impl AppShared {
         Some(fault)
     }
 
-    pub(super) fn in_progress(&self, worker: &WorkerView) -> u32 {
+    pub(crate) fn in_progress(&self, worker: &WorkerView) -> u32 {
         match (&self.dispatch_mode, &worker.address) {
             (DispatchMode::Servers(set), Some(address)) => {
                 u32::try_from(set.in_progress(address)).unwrap_or(u32::MAX)

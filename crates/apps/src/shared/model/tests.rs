@@ -8,7 +8,7 @@ use penstock_runtime::loops;
 use penstock_wire::Dialect;
 
 use super::*;
-use crate::app::{DispatchMode, Refusal};
+use crate::shared::{DispatchMode, Refusal};
 
 fn shared(change: impl FnOnce(&mut config::App)) -> Arc<AppShared> {
     let mut config = config::App::new("site", "/".into(), AppKind::Wsgi, "app:app");

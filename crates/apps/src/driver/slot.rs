@@ -7,7 +7,6 @@
 //! the worker that has no place to go; a slot is the queue's again only when its worker is at rest.
 
 mod closing;
-pub(crate) mod hijack;
 mod input;
 mod receive;
 mod response;
@@ -27,14 +26,12 @@ use penstock_queue::{DispatchedJob, SlotId};
 use penstock_runtime::{LazyDeadline, Stream, clock};
 use penstock_wire::{SlotDecoder, encode_collect_garbage};
 
-use crate::app::{AppShared, SlotPlace};
 use crate::dispatch::{Job, Mailbox, MailboxDelivery};
 use crate::reply::ReplyHead;
+use crate::shared::{AppShared, SlotPlace};
 
-use self::hijack::{HijackProgress, HijackedConnections};
-
-/// How long after its worker's end what it wrote may take to be read here.
-const LAST_READ_TIMEOUT: Duration = Duration::from_millis(50);
+use super::hijack::{HijackProgress, HijackedConnections};
+use super::{DriverEnd, LAST_READ_TIMEOUT};
 
 /// How long a worker may take to end a stream that was cut, before its socket is closed.
 const CUT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -132,19 +129,6 @@ enum OpenResponse {
     Discarding,
     /// The application answers by itself, and its call is not over.
     Hijacked(Arc<HijackProgress>),
-}
-
-/// Why a driver ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum DriverEnd {
-    /// It was asked to, and nothing was in progress.
-    Retired,
-    /// The worker closed the socket.
-    WorkerDied,
-    /// The worker broke the protocol.
-    ProtocolBroken(String),
-    /// A request took longer than `response_timeout`.
-    TimedOut,
 }
 
 /// What to do next, outside of a poll.

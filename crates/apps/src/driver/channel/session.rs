@@ -19,10 +19,10 @@ use penstock_http::websocket::{
 };
 use penstock_runtime::{LazyDeadline, Stream, buffers, clock};
 
-use super::message_limits::{MessageLimits, PartialMessage};
 use super::pipe::{ClientBound, PipeMessage, WebSocketPipe};
 use super::websocket::window_cost;
-use crate::app::AppShared;
+use crate::message_limits::{MessageLimits, PartialMessage};
+use crate::shared::AppShared;
 
 /// Messages up to this size are gathered into one write.
 const MAX_GATHERED_BYTES: usize = 16 * 1024;

@@ -11,10 +11,10 @@ use penstock_exchange::{Fault, FaultKind};
 use penstock_runtime::{buffers, clock};
 use penstock_wire::SlotEvent;
 
-use super::response::{app_protocol_error, file_response};
+use super::response::file_response;
 use super::{CANCEL_FRAME_LEN, DriverEnd, DriverStep, OpenResponse, SlotDriver};
 use crate::dispatch::MAX_BATCH;
-use crate::reply;
+use crate::reply::{self, app_protocol_error};
 
 impl SlotDriver {
     /// Reads once and handles what came.

@@ -8,9 +8,10 @@ use penstock_queue::DispatchedJob;
 use penstock_runtime::clock;
 use penstock_wire::{HEADER_LEN, request_name};
 
-use super::{DriverEnd, InFlightRequest, OpenResponse, SlotDriver};
-use crate::app::DispatchMode;
+use super::{InFlightRequest, OpenResponse, SlotDriver};
 use crate::dispatch::Job;
+use crate::driver::DriverEnd;
+use crate::shared::DispatchMode;
 
 /// Where a REQUEST frame's environment begins: behind its header and the environment's length.
 const ENVIRON_OFFSET: usize = HEADER_LEN + 4;

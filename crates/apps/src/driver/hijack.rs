@@ -31,10 +31,9 @@ use penstock_runtime::{Stream, buffers, clock, relay};
 use penstock_wire::parse_response_head;
 use tokio::sync::watch;
 
-use super::response::app_protocol_error;
-use crate::app::AppShared;
 use crate::dispatch::Job;
-use crate::reply::{self, ReplyHead};
+use crate::reply::{self, ReplyHead, app_protocol_error};
+use crate::shared::AppShared;
 
 /// Nothing moved for so long, in either direction: as the tunnels of upstreams by default.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
@@ -271,7 +270,7 @@ async fn read_head(socket: &Stream, job: &mut Job) -> Result<(ResponseHead, Vec<
         match scanned {
             ParseProgress::Complete(head) if head.status == 101 && !job.upgrades => {
                 return Err(app_protocol_error(
-                    "a 101 on a hijacked connection whose client did not ask for one".into(),
+                    "a 101 on a hijacked connection whose client did not ask for one",
                 ));
             }
             ParseProgress::Complete(head) if head.status >= 200 || head.status == 101 => {
@@ -304,7 +303,7 @@ async fn read_head(socket: &Stream, job: &mut Job) -> Result<(ResponseHead, Vec<
             }
             Some(0) => {
                 return Err(app_protocol_error(
-                    "a hijacked connection was closed without a response".into(),
+                    "a hijacked connection was closed without a response",
                 ));
             }
             Some(_) => {}
@@ -352,7 +351,7 @@ fn switching_response(
         return Err(app_protocol_error(format!("response field: {error}")).with_timing(timing));
     }
     if !has_upgrade {
-        return Err(app_protocol_error("a 101 without Upgrade".into()).with_timing(timing));
+        return Err(app_protocol_error("a 101 without Upgrade").with_timing(timing));
     }
     let body = Body::Takeover(Box::new(tunnel));
     let mut response = Response::new(Status::SWITCHING_PROTOCOLS, body);
@@ -482,7 +481,7 @@ async fn copy_body(
             Some(0) if decoder.is_none() => return Ok(CopyEnd::Closed),
             Some(0) => {
                 let cause = "a hijacked connection was closed within its response's body";
-                return Err(app_protocol_error(cause.into()));
+                return Err(app_protocol_error(cause));
             }
             Some(_) => {}
         }

@@ -12,12 +12,13 @@ use penstock_wire::{AcceptHeadView, WireError};
 
 use penstock_exchange::{Fault, FaultKind};
 
+use super::ChannelDriver;
 use super::pipe::{PipeMessage, WebSocketPipe, WorkerBound};
 use super::receive::unexpected_frame;
 use super::session::AcceptedWebSocket;
 use super::stream_table::{StreamState, index_of};
-use super::{ChannelDriver, handshake};
-use crate::slot::DriverEnd;
+use crate::driver::DriverEnd;
+use crate::websocket_handshake::accept_response;
 
 /// An accepted WebSocket.
 #[derive(Debug)]
@@ -85,7 +86,7 @@ impl ChannelDriver {
         let pipe = WebSocketPipe::new(waker);
         let agreed = AcceptedWebSocket::new(Arc::clone(&pipe), handshake.deflate, &self.app);
         let agreed = agreed.of_client(client);
-        let answer = handshake::accept_response(&handshake, &parts, agreed, timing);
+        let answer = accept_response(&handshake, &parts, Box::new(agreed), timing);
         let is_sent = answer.is_ok();
         self.answer_request(id, answer);
         if !is_sent {

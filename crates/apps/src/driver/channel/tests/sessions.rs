@@ -8,9 +8,9 @@ use penstock_exchange::Takeover;
 
 use super::websockets::{Client, frame};
 use super::*;
-use crate::channel::message_limits::{MessageLimits, PartialMessage};
-use crate::channel::pipe::{PipeMessage, WebSocketPipe, WorkerBound};
-use crate::channel::session::AcceptedWebSocket;
+use crate::driver::channel::pipe::{PipeMessage, WebSocketPipe, WorkerBound};
+use crate::driver::channel::session::AcceptedWebSocket;
+use crate::message_limits::{MessageLimits, PartialMessage};
 
 const LONG: Duration = Duration::from_secs(600);
 

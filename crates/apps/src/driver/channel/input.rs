@@ -17,7 +17,7 @@ use penstock_wire::channel;
 use super::ChannelDriver;
 use super::receive::unexpected_frame;
 use super::stream_table::{RequestBodyState, StreamState, index_of};
-use crate::slot::DriverEnd;
+use crate::driver::DriverEnd;
 use crate::upload::UploadPiece;
 
 impl ChannelDriver {

@@ -11,9 +11,7 @@
 //! whole is given up, one that is slow with a request is not; what is kept for a stream has a bound.
 
 mod closing;
-pub(crate) mod handshake;
 mod input;
-pub(crate) mod message_limits;
 mod pipe;
 mod pump;
 mod receive;
@@ -28,7 +26,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use penstock_config as config;
 use penstock_exchange::{Fault, FaultKind};
 use penstock_http::websocket::code;
 use penstock_queue::{DispatchedJob, SlotId};
@@ -38,37 +35,10 @@ use penstock_wire::{ChannelDecoder, channel};
 use self::send::ChannelOutbox;
 use self::stream_table::{RequestBodyState, StreamEntry, StreamState, StreamTable};
 use self::wake_list::WakeList;
-use crate::app::{AppShared, SlotPlace};
+use super::hijack::HijackedConnections;
+use super::{DriverEnd, LAST_READ_TIMEOUT};
 use crate::dispatch::{Job, Mailbox};
-use crate::slot::DriverEnd;
-use crate::slot::hijack::HijackedConnections;
-
-pub(crate) use self::handshake::Handshake;
-
-/// What a reactor's requests are told in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum RequestEncoding {
-    /// The environment that its language's threads get, too.
-    Environ,
-    /// ASGI's connection scope.
-    Scope,
-}
-
-impl RequestEncoding {
-    /// That of an application; `None` when its workers have a socket for each thread.
-    pub(crate) fn for_config(config: &config::App) -> Option<Self> {
-        match config.kind {
-            config::AppKind::Asgi => Some(Self::Scope),
-            config::AppKind::Wsgi | config::AppKind::Rack if config.has_reactor() => {
-                Some(Self::Environ)
-            }
-            _ => None,
-        }
-    }
-}
-
-/// How long after its worker's end what it wrote may take to be read here.
-const LAST_READ_TIMEOUT: Duration = Duration::from_millis(50);
+use crate::shared::{AppShared, SlotPlace};
 
 /// How long a worker may leave what it is sent unread, after one of its requests has timed out, or take
 /// to end what nobody wants any more when it is to go.

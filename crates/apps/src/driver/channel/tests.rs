@@ -19,6 +19,7 @@ use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::pin::Pin;
 
+use penstock_config as config;
 use penstock_exchange::buffering::{BodyStore, CollectedBody, SpoolFile, TempPurpose, TempSpace};
 use penstock_exchange::{Body, ClientState, Reply, Request, Response};
 use penstock_queue::SlotSpec;
@@ -30,10 +31,10 @@ use penstock_wire::frame::{FLAG_END, FLAG_STREAM};
 use penstock_wire::{Dialect, FrameHeader, FrameKind, HEADER_LEN};
 
 use super::*;
-use crate::app::DispatchMode;
-use crate::app::WorkerModel;
 use crate::dispatch::WorkerStats;
 use crate::handler::{self, RequestContent};
+use crate::shared::DispatchMode;
+use crate::shared::WorkerModel;
 use crate::testing;
 
 /// How long anything may take on a machine that has much to do.
@@ -203,7 +204,7 @@ impl ChannelHarness {
     fn request(&self, request: Request, body: impl Into<RequestContent>) -> PendingRequest {
         let client = Arc::clone(&request.client_state);
         let websocket =
-            handshake::requested_handshake(&self.shared, &request.head).expect("a good request");
+            handler::requested_handshake(&self.shared, &request.head).expect("a good request");
         let call = handler::submit(&self.shared, &request, body.into(), websocket).expect("room");
         PendingRequest {
             call: Box::pin(call),
@@ -447,13 +448,9 @@ fn a_websocket_is_not_agreed_for_other_kinds_and_refused_by_the_rules() {
     let key = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
     let version = "Sec-WebSocket-Version: 13\r\n";
     let good = head(&format!("{key}{version}"));
-    assert!(
-        handshake::requested_handshake(&app, &good)
-            .unwrap()
-            .is_some()
-    );
+    assert!(handler::requested_handshake(&app, &good).unwrap().is_some());
     let other = head(&format!("{key}Sec-WebSocket-Version: 8\r\n"));
-    match handshake::requested_handshake(&app, &other).map_err(|refused| *refused) {
+    match handler::requested_handshake(&app, &other).map_err(|refused| *refused) {
         Err(Ok(Reply::Response(response))) => {
             assert_eq!(response.status.code(), 426);
             let told = response.fields.get("sec-websocket-version");
@@ -461,7 +458,7 @@ fn a_websocket_is_not_agreed_for_other_kinds_and_refused_by_the_rules() {
         }
         other => panic!("{other:?}"),
     }
-    match handshake::requested_handshake(&app, &head(version)).map_err(|refused| *refused) {
+    match handler::requested_handshake(&app, &head(version)).map_err(|refused| *refused) {
         Err(Err(fault)) => assert_eq!(fault.kind, FaultKind::BadRequest),
         other => panic!("{other:?}"),
     }
@@ -471,16 +468,18 @@ fn a_websocket_is_not_agreed_for_other_kinds_and_refused_by_the_rules() {
     let gevent = AppShared::new(&config, DispatchMode::Workers(Dialect::Python), store);
     assert_eq!(
         gevent.model.get(),
-        Some(WorkerModel::Reactor(RequestEncoding::Environ))
+        Some(WorkerModel::Reactor(
+            crate::shared::RequestEncoding::Environ
+        ))
     );
     assert!(
-        handshake::requested_handshake(&gevent, &good)
+        handler::requested_handshake(&gevent, &good)
             .unwrap()
             .is_none()
     );
     let plain = request("GET / HTTP/1.1\r\nHost: a\r\n\r\n").head;
     assert!(
-        handshake::requested_handshake(&app, &plain)
+        handler::requested_handshake(&app, &plain)
             .unwrap()
             .is_none()
     );

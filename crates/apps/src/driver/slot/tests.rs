@@ -18,8 +18,8 @@ use penstock_wire::{
 use tokio::sync::oneshot;
 
 use super::*;
-use crate::app::DispatchMode;
 use crate::dispatch::{SubmitOutcome, WorkerStats};
+use crate::shared::DispatchMode;
 use crate::testing::{BodyScript, ScriptedBody, ScriptedConnection};
 use crate::upload::{Upload, UploadReader};
 

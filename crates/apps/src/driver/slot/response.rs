@@ -12,9 +12,10 @@ use penstock_exchange::{Body, Fault, FaultKind, FileBody, RequestTiming, Respons
 use penstock_runtime::{DiskFile, Stream, clock, loops};
 use penstock_sys::page_cache;
 
-use super::{OpenResponse, SlotDriver, hijack};
-use crate::app::{AppShared, SlotPlace};
-use crate::reply::{self, ReplyHead};
+use super::{OpenResponse, SlotDriver};
+use crate::driver::hijack;
+use crate::reply::{self, ReplyHead, app_protocol_error};
+use crate::shared::{AppShared, SlotPlace};
 
 impl SlotDriver {
     /// A head has come: answers if it is all, holds it back if a file may follow.
@@ -180,10 +181,6 @@ impl SlotDriver {
     }
 }
 
-pub(super) fn app_protocol_error(cause: String) -> Fault {
-    Fault::new(FaultKind::AppProtocolError, cause)
-}
-
 /// A response whose body is a part of a file that the application opened.
 pub(super) fn file_response(
     head: ReplyHead,
@@ -198,8 +195,7 @@ pub(super) fn file_response(
         Ok(Some(bytes)) => bytes,
         Ok(None) => {
             return Err(
-                app_protocol_error("the body file is not a regular file".into())
-                    .with_timing(timing),
+                app_protocol_error("the body file is not a regular file").with_timing(timing)
             );
         }
         Err(error) => {

@@ -12,8 +12,9 @@ use penstock_exchange::{Fault, FaultKind};
 use penstock_runtime::clock;
 use penstock_wire::encode_cancel;
 
-use super::{DriverEnd, InFlightRequest, OpenResponse, SlotDriver};
+use super::{InFlightRequest, OpenResponse, SlotDriver};
 use crate::dispatch::MAX_BATCH;
+use crate::driver::DriverEnd;
 
 impl SlotDriver {
     /// Writes what may be written, frames in order.

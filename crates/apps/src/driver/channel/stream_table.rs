@@ -22,7 +22,7 @@ use super::pump::BodyPump;
 use super::wake_list::WakeList;
 use super::websocket::ChannelWebSocket;
 use crate::dispatch::Job;
-use crate::slot::hijack::HijackProgress;
+use crate::driver::hijack::HijackProgress;
 use crate::upload::UploadReader;
 
 /// Bits of an id that are the stream's place; the others count.

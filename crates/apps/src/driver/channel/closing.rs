@@ -11,7 +11,7 @@ use penstock_runtime::clock;
 use super::ChannelDriver;
 use super::stream_table::StreamState;
 use crate::dispatch::Job;
-use crate::slot::DriverEnd;
+use crate::driver::DriverEnd;
 
 impl ChannelDriver {
     /// Leaves nobody waiting.

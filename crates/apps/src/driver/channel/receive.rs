@@ -19,9 +19,9 @@ use super::pump::BodyPump;
 use super::stream_table::{StreamState, index_of};
 use super::websocket::MessagePiece;
 use super::{ChannelDriver, WINDOW_UPDATE_INTERVAL};
-use crate::app::SlotPlace;
+use crate::driver::{DriverEnd, hijack};
 use crate::reply::{self, ReplyHead};
-use crate::slot::{DriverEnd, hijack};
+use crate::shared::SlotPlace;
 
 /// So much window is worth a frame of its own at once.
 const MIN_WINDOW_UPDATE: u32 = WINDOW_BYTES / 4;

@@ -16,7 +16,8 @@ use penstock_exchange::{Fault, FaultKind};
 use penstock_runtime::clock;
 use penstock_wire::{encode_input, encode_input_aborted};
 
-use super::{DriverEnd, OpenResponse, SlotDriver};
+use super::{OpenResponse, SlotDriver};
+use crate::driver::DriverEnd;
 use crate::upload::UploadPiece;
 
 impl SlotDriver {

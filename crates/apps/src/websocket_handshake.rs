@@ -1,25 +1,20 @@
-//! A WebSocket's opening, from the request to the 101: who asks for one, and what the client is told when
-//! the application takes it.
+//! The opening handshake of a WebSocket, from the request to the 101.
 //!
-//! `handler` asks before it encodes a request, the driver answers when ACCEPT has come. The rules are
-//! `http::websocket`'s. Only ASGI applications have WebSockets: for all others an upgrade is not agreed,
-//! and the request is an ordinary one.
+//! `handler` reads it before it encodes a request; the driver answers it when the worker accepts.
+//! The rules are in `http::websocket`.
 
 use bytes::Bytes;
 use penstock_exchange::grip::is_grip_field;
-use penstock_exchange::{Body, Fault, FaultKind, Reply, RequestTiming, Response};
+use penstock_exchange::{Body, Fault, FaultKind, Reply, RequestTiming, Response, Takeover};
 use penstock_http::websocket::{
     DeflateParams, HandshakeRequest, check_handshake, negotiate_deflate, subprotocols,
 };
 use penstock_http::{FieldBlock, RequestHead, Status};
 use penstock_wire::AcceptHeadView;
 
-use super::RequestEncoding;
-use super::session::AcceptedWebSocket;
-use crate::app::{AppShared, WorkerModel};
 use crate::reply;
 
-/// What a request for a WebSocket needs until it is answered.
+/// The handshake of one request, kept until it is answered.
 #[derive(Debug)]
 pub(crate) struct Handshake {
     /// The value of `Sec-WebSocket-Accept`.
@@ -27,20 +22,18 @@ pub(crate) struct Handshake {
     /// The subprotocols that the client offers.
     offered_subprotocols: Vec<String>,
     /// How messages may be compressed, where client and application want it.
-    pub(super) deflate: Option<DeflateParams>,
+    pub(crate) deflate: Option<DeflateParams>,
 }
 
-/// Whether a request asks for a WebSocket that its application may take.
+/// Reads the opening handshake of a WebSocket; `None` when the request asks for none.
 ///
 /// # Errors
-/// The answer to one that breaks the rules of the handshake (RFC 6455 §4.2.2).
-pub(crate) fn requested_handshake(
-    shared: &AppShared,
+/// The response to one that breaks the rules of the handshake (RFC 6455 §4.2.2).
+pub(crate) fn read_handshake(
     head: &RequestHead,
+    compresses: bool,
 ) -> Result<Option<Box<Handshake>>, Box<Result<Reply, Fault>>> {
-    if shared.model.get() != Some(WorkerModel::Reactor(RequestEncoding::Scope))
-        || !head.is_upgrade()
-    {
+    if !head.is_upgrade() {
         return Ok(None);
     }
     match check_handshake(head) {
@@ -48,7 +41,6 @@ pub(crate) fn requested_handshake(
         HandshakeRequest::Valid { accept } => {
             let names = subprotocols(head).map(|name| String::from_utf8_lossy(name).into_owned());
             let offered = names.collect();
-            let compresses = shared.websocket_compression;
             Ok(Some(Box::new(Handshake {
                 accept,
                 offered_subprotocols: offered,
@@ -73,15 +65,15 @@ fn version_required() -> Response {
     response
 }
 
-/// The 101, with the connection's new owner.
+/// The 101; `session` then owns the connection.
 ///
 /// # Errors
 /// When the application's fields cannot be sent, or it chose a subprotocol that was not offered: the
 /// client would have to fail such a connection (RFC 6455 §4.1).
-pub(super) fn accept_response(
+pub(crate) fn accept_response(
     handshake: &Handshake,
     parts: &AcceptHeadView<'_>,
-    agreed: AcceptedWebSocket,
+    session: Box<dyn Takeover>,
     timing: RequestTiming,
 ) -> Result<Response, Fault> {
     let chosen = parts.subprotocol;
@@ -123,7 +115,7 @@ pub(super) fn accept_response(
         let cause = format!("response field `{name}`: {error}");
         return Err(Fault::new(FaultKind::AppProtocolError, cause).with_timing(timing));
     }
-    let body = Body::Takeover(Box::new(agreed));
+    let body = Body::Takeover(session);
     let mut response = Response::new(Status::SWITCHING_PROTOCOLS, body);
     response.fields = fields;
     response.timing = timing;

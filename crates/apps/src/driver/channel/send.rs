@@ -21,7 +21,7 @@ use penstock_wire::channel::{MESSAGE_HEAD_LEN, MESSAGE_OVERHEAD, encode_message_
 
 use super::ChannelDriver;
 use super::stream_table::{StreamState, StreamTable, index_of};
-use crate::slot::DriverEnd;
+use crate::driver::DriverEnd;
 
 /// Frames that are written with one call.
 const MAX_SLICES: usize = 64;

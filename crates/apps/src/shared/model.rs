@@ -21,7 +21,6 @@ use penstock_runtime::{LazyDeadline, clock};
 use tokio::sync::Notify;
 
 use super::AppShared;
-use crate::channel::RequestEncoding;
 
 /// How workers get their requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,6 +29,26 @@ pub(crate) enum WorkerModel {
     Threads,
     /// All of a process over one channel.
     Reactor(RequestEncoding),
+}
+
+/// How a reactor's requests are encoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RequestEncoding {
+    /// The environment, as for worker threads.
+    Environ,
+    /// ASGI's connection scope.
+    Scope,
+}
+
+impl RequestEncoding {
+    /// That of an application; `None` when its workers have a socket for each thread.
+    fn for_config(config: &config::App) -> Option<Self> {
+        match config.kind {
+            AppKind::Asgi => Some(Self::Scope),
+            AppKind::Wsgi | AppKind::Rack if config.has_reactor() => Some(Self::Environ),
+            _ => None,
+        }
+    }
 }
 
 /// The model of an application, and those who wait for it to be known.
