@@ -199,7 +199,7 @@ fn an_application_has_what_it_is_left_and_a_reload_changes_it() {
     });
 }
 
-/// It may write to the directory of its interpreter, and to the parent of a readable path.
+/// It may write to the directory that may hold its interpreter, which contains a readable path.
 const WIDENING: &str = r#"
 [apps.widening]
 dir = "widening"

@@ -162,7 +162,7 @@ fn files_in_layers_are_sent_from_memory_too() {
     if !rustix::process::geteuid().is_root() {
         return eprintln!("left out: only root can give a file away");
     }
-    // The directory's owner is not the server's user.
+    // Its owner does not exist in the user namespace.
     let site = with_a_large_file("");
     let file = site.dir().join("public/large.bin");
     std::os::unix::fs::chown(file, Some(12345), Some(12346)).unwrap();

@@ -152,7 +152,7 @@ fn an_answer_to_head_is_no_answer_to_get() {
     }
 }
 
-/// An origin's response that it does not finish.
+/// Checks that truncated responses are not stored.
 fn cut(server: &Server, origin: &Origin) {
     for round in 1..=3 {
         let mut client = RawClient::connect(server.port());
