@@ -1,7 +1,8 @@
-//! An application on another machine serves as if it were here: `penstock work` dials in, and what it does not
-//! survive costs no more than a worker's death.
+//! An application on another machine serves as if it were local: `penstock work` joins, and its
+//! failures cost no more than a worker's death.
 //!
-//! Two real servers, or three, that meet at a Unix socket in the front end's folder, or at a TCP port.
+//! Two or three real servers, connected over a Unix socket in the front end's directory, or over a
+//! TCP port.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -34,7 +35,7 @@ fn application() -> Site {
     Site::with_app().file("key", format!("{KEY}\n"))
 }
 
-/// Lets a folder's application join, with one process and more arguments.
+/// Joins a site's application, with one process and more arguments.
 fn join(site: &Site, front: &Server, more: &[&str]) -> Server {
     let socket = front.site().dir().join("join.sock");
     let address = format!("unix:{}", socket.display());
@@ -42,7 +43,7 @@ fn join(site: &Site, front: &Server, more: &[&str]) -> Server {
     site.work(&[&arguments, more].concat())
 }
 
-/// The names of the servers that take requests.
+/// The names of the servers that accept requests.
 fn up(front: &Server) -> Vec<String> {
     let status = front.admin_json();
     let servers = status["upstreams"][0]["servers"].as_array().unwrap();
@@ -66,7 +67,7 @@ fn get(path: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n")
 }
 
-/// Reads a response until a text has come.
+/// Reads a response until a text has arrived.
 fn read_to(client: &mut RawClient, text: &str) {
     let has_come = |client: &RawClient| String::from_utf8_lossy(&client.received).contains(text);
     while !has_come(client) {
@@ -74,7 +75,7 @@ fn read_to(client: &mut RawClient, text: &str) {
     }
 }
 
-/// One request; whether the connection is kept behind its answer.
+/// Sends one request; returns whether the connection stays open after the response.
 fn ask(client: &mut RawClient, request: &str) -> Result<bool, String> {
     client
         .try_send(request)
@@ -87,7 +88,7 @@ fn ask(client: &mut RawClient, request: &str) -> Result<bool, String> {
     }
 }
 
-/// Clients that ask all the time, each on a connection that it keeps; what they got in place of an answer.
+/// Clients that send requests all the time, each on its own kept connection, and their errors.
 struct ClientLoad {
     over: Arc<AtomicBool>,
     served: Arc<AtomicUsize>,
@@ -131,7 +132,7 @@ impl ClientLoad {
         }
     }
 
-    /// Waits until so many more are served.
+    /// Waits until this many more requests have succeeded.
     fn go_on(&self, more: usize) {
         let wanted = self.served.load(Ordering::Relaxed) + more;
         eventually(PATIENCE, "requests are served", || {
@@ -139,7 +140,7 @@ impl ClientLoad {
         });
     }
 
-    /// Ends it; what failed.
+    /// Stops; returns the errors.
     fn end(self) -> Vec<String> {
         self.over.store(true, Ordering::Relaxed);
         let failed = self.clients.into_iter();
@@ -171,7 +172,7 @@ fn what_is_asked_there_is_answered_as_if_it_were_here() {
     ));
     let expected = format!("POST /up {length} ");
     assert!(client.expect_status(200).text().starts_with(&expected));
-    // A first piece is here while the last is not made yet.
+    // A first piece has arrived while the last is not made yet.
     client.send(get("/stream/open"));
     client.expect_head(200);
     read_to(&mut client, "first");
@@ -212,7 +213,8 @@ def app(environ, start_response):
     let site = application().file("app.py", APP);
     let _worker = join(&site, &front, &[]);
     wait_up(&front, 1);
-    // When the front end had it, not the client's word, nor when the machine did that has the application.
+    // The time when the front end got it, not the client's field, nor the time when the
+    // application's machine got it.
     let started = early.expect_status(200).text();
     let seconds: f64 = started.strip_prefix("t=").unwrap().parse().unwrap();
     assert!(
@@ -264,7 +266,7 @@ async def app(scope, receive, send):
     }
     for client in &mut clients {
         client.expect_head(101);
-        // "hello" in a text frame with a mask of nought.
+        // "hello" in a text frame with a mask of zero.
         client.send(b"\x81\x85\0\0\0\0hello");
         read_to(client, "hello!");
     }
@@ -281,7 +283,7 @@ fn requests_wait_in_one_line_for_the_first_to_join_and_for_a_free_slot() {
     let site = application();
     let _worker = join(&site, &front, &[]);
     assert!(early.expect_status(200).text().starts_with("GET /early"));
-    // One process with one thread has one at a time; the others wait here, not there.
+    // One process with one thread has one request at a time; the others wait here, not there.
     let mut inside = front.connect();
     inside.send(get("/gate/open"));
     eventually(PATIENCE, "it is inside", || site.seen().len() == 2);
@@ -345,7 +347,7 @@ fn one_that_stops_or_comes_costs_nothing() {
         wait_up(&front, 1);
         load.go_on(20);
     }
-    // One that is upgraded is followed by another, which is there before it leaves.
+    // An upgraded server is followed by another, which joins before it leaves.
     let before = up(&front);
     first.signal(Signal::USR2);
     eventually(PATIENCE, "another serves", || {
@@ -376,7 +378,7 @@ fn a_front_end_that_reloads_upgrades_or_comes_back_is_served_on() {
     wait_up(&front, 2);
     let load = ClientLoad::on(&front);
     load.go_on(20);
-    // An upstream with other settings is another one.
+    // An upstream with other settings is a different one.
     let toml = front_toml("response_timeout = \"50s\"").replacen(
         "[server]\n",
         "[server]\ndrain_idle = \"2s\"\n",
@@ -398,7 +400,7 @@ fn a_front_end_that_reloads_upgrades_or_comes_back_is_served_on() {
     load.go_on(50);
     assert_eq!(load.end(), Vec::<String>::new(), "{}", front.log());
     assert_eq!(front.wait_exit(PATIENCE).code(), Some(0));
-    // Without a word, and another in its place.
+    // Without an announcement, and then another in its place.
     kill(heir, Signal::KILL);
     let socket = front.site().dir().join("join.sock");
     eventually(PATIENCE, "it has let go of its sockets", || {
@@ -411,7 +413,7 @@ fn a_front_end_that_reloads_upgrades_or_comes_back_is_served_on() {
 
 #[test]
 fn clients_that_are_too_many_keep_nobody_from_joining() {
-    // One loop: each takes one more than there may be, as it waits for it already.
+    // One loop: each accepts one more than allowed, as the accept is pending already.
     let toml = front_toml("").replacen("[server]\n", "[server]\nthreads = 1\n", 1);
     let toml = format!("{toml}[limits]\nconnections = 1\n");
     let front = Site::new().config(&toml).serve(&[]);
@@ -477,7 +479,7 @@ fn an_application_of_a_file_joins_by_tcp_with_the_key_of_the_file() {
     assert_eq!(front.get("/a").status, 200);
     let servers = front.admin_json()["upstreams"][0]["servers"].clone();
     assert_eq!(servers[0]["active_max"], 2, "{servers}");
-    // Longer than a client of either may wait: connections between them are kept.
+    // Longer than a client of either may wait: connections between them stay open.
     for _ in 0..2 {
         front.connect().expect_closed();
     }
@@ -507,7 +509,7 @@ fn what_is_missing_is_said() {
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {complained}");
         assert!(complained.contains(expected), "{arguments:?}: {complained}");
     }
-    // One who knows another key tries on, and says why.
+    // A joiner with another key keeps trying, and reports why.
     let front = front("");
     let stranger = Site::with_app().file("key", "Vx7Kq2Zt9LbW4mPc8RsYd1HgNf6JuEo3AiQlXvBzTkM=\n");
     let worker = join(&stranger, &front, &["--admin", "127.0.0.1:0"]);

@@ -1,5 +1,5 @@
-//! Where a server listens: both families for a port alone, and Unix sockets that front ends of other users reach, that
-//! take nothing from anybody, and that are gone after a stop.
+//! Listeners: both address families for a port alone, and Unix sockets that front ends of other
+//! users can reach, that replace no other file, and that are removed at a stop.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -55,7 +55,7 @@ fn a_port_alone_is_reached_over_ipv4_and_ipv6() {
         assert!(ask_host("::1", port).unwrap().ends_with("file"));
     }
     assert!(server.log().contains(&format!("listening http://*:{port}")));
-    // It goes over to the server that follows.
+    // It passes to the successor.
     server.signal(Signal::USR2);
     assert_eq!(
         server.wait_exit(PATIENCE).code(),
@@ -100,7 +100,7 @@ fn a_unix_socket_is_everybodys_unless_something_else_is_said() {
         assert_eq!(found.permissions().mode() & 0o777, mode, "{name}");
         assert!(ask(UnixStream::connect(path(name)).unwrap()).ends_with("file"));
     }
-    // What a reload says of one that stays is done.
+    // A reload applies the settings of a listener that stays.
     let toml = server.site().read("penstock.toml").replace("0660", "0640");
     server.site().write("penstock.toml", toml);
     server.admin("POST", "/reload");
@@ -153,12 +153,12 @@ fn a_unix_socket_takes_the_place_of_a_stale_one_and_of_nothing_else() {
         assert_eq!(output.status.code(), Some(1), "{complaint}");
         assert!(complaint.contains(what), "{complaint}");
     };
-    // Left by one who is gone.
+    // Left by a process that has ended.
     drop(UnixListener::bind(&path).unwrap());
     let server = site.serve(&[]);
     refused("another program listens there");
     assert!(ask(UnixStream::connect(&path).unwrap()).ends_with("file"));
-    // It stays over an upgrade and goes with the last.
+    // It stays over an upgrade and is removed by the last server.
     server.signal(Signal::USR2);
     assert_eq!(
         server.wait_exit(PATIENCE).code(),

@@ -1,4 +1,4 @@
-//! The server's own log: its form, what applications print, and what was refused.
+//! The server's own log: its format, output of applications, and refused requests.
 
 use std::io::Write;
 
@@ -36,7 +36,7 @@ fn serve(log_format: &str) -> Server {
     server
 }
 
-/// The lines of the log that are no announcement of the terminal.
+/// The lines of the log, without the start announcements on the terminal.
 fn json_lines(server: &Server) -> Vec<serde_json::Value> {
     let log = server.log();
     let lines = log.lines().filter(|line| line.starts_with('{'));

@@ -1,8 +1,8 @@
-//! Integration tests: the real binary, driven from outside, one file a promise.
+//! Integration tests: the real binary, driven from outside, one promise per file.
 //!
-//! `support` starts servers and speaks raw bytes to them; every other module proves one promise.
-//! Nothing here sleeps to wait and no port is fixed: a test awaits a condition with a deadline, and a
-//! server prints where it listens. A server that does not end cleanly fails its test.
+//! `support` starts servers and sends raw bytes to them; every other module tests one promise.
+//! Nothing here sleeps to wait and no port is fixed: a test waits for a condition with a deadline,
+//! and a server prints where it listens. A server that does not stop cleanly fails its test.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_methods,

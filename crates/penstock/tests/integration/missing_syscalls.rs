@@ -1,8 +1,9 @@
-//! The least kernel, and sandboxes: files, applications, a proxy, a cache, an upgrade, a reload and a stop where
-//! recent system calls are missing or forbidden.
+//! The oldest supported kernel, and sandboxes: files, applications, a proxy, a cache, an upgrade, a
+//! reload and a stop where recent system calls are missing or forbidden.
 //!
-//! `filter.py` puts a seccomp filter around the server and all that it starts: Linux 4.19 answers ENOSYS to what it
-//! does not know, filters of containers and units EPERM. A log line names each call that is served another way.
+//! `filter.py` puts a seccomp filter around the server and its children: Linux 4.19 returns ENOSYS
+//! for unknown calls, filters of containers and units EPERM. A log line names each call with a
+//! fallback.
 
 use std::os::unix::fs::symlink;
 
@@ -76,7 +77,7 @@ class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
 Server(sys.argv[1], Handler).serve_forever()
 "#;
 
-/// Bodies that go out at once, and some that do not.
+/// Bodies that are sent at once, and some that are not.
 const ORIGIN_BYTES: [usize; 2] = [100, 700_000];
 
 fn origin() -> Origin {
@@ -101,7 +102,7 @@ fn site(origin: &Origin) -> Site {
     site
 }
 
-/// What a visitor sees, whatever the kernel is.
+/// What a client sees on every kernel.
 fn check_service(server: &Server) {
     let rows = [
         ("/small.txt", 200, "small"),
@@ -111,7 +112,7 @@ fn check_service(server: &Server) {
         ("/program", 200, "program"),
     ];
     for (path, status, body) in rows {
-        // Twice: what is known is served another way than what is new.
+        // Twice: a known file is served differently from a new one.
         for _ in 0..2 {
             let got = server.get(path);
             assert_eq!((got.status, got.text().as_str()), (status, body), "{path}");
@@ -152,10 +153,10 @@ fn check_life(how: &str, named: &[&str]) {
         caches.len() == 2 && caches.iter().all(|cache| cache["state"] == "working")
     });
     check_service(&server);
-    // Each cached body was asked for once, each that is passed on every time.
+    // Each cached body was requested once, each bypassed one every time.
     assert_eq!(origin.requests().len(), ORIGIN_BYTES.len() * (1 + 1 + 2));
     let log = server.log();
-    // What of the walls around applications is missing is told apart.
+    // Missing isolation of applications is reported separately.
     let is_told = |line: &&str| line.contains("has no") && !line.contains("Landlock");
     let lines: Vec<_> = log.lines().filter(is_told).collect();
     let is_named = |line: &&str| named.iter().all(|name| line.contains(name));

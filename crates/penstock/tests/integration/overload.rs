@@ -1,16 +1,23 @@
-//! More requests than an application can take: first come first served, bounded, and told in time.
+//! More requests than an application can serve: first come first served, bounded, and refused in
+//! time.
 //!
-//! The application holds its one worker until the test lets go, so every state is reached on purpose
-//! and awaited on the status page. What must stay true: a refusal comes at once and says when to come
-//! back; who was let in is answered; waiting and working are timed by two clocks; who left is never
-//! worked for; how long each waited is said everywhere alike.
+//! The application holds its one worker until the test continues, so every state is reached on
+//! purpose and observed on the status page.
+//!
+//! # Invariants
+//!
+//! - A refusal comes at once and has a `Retry-After`.
+//! - An accepted request gets a response.
+//! - Waiting and processing have separate timeouts.
+//! - A request of a disconnected client never reaches the application.
+//! - The waiting time is the same in every output.
 
 use std::time::{Duration, Instant};
 
 use crate::support::{PATIENCE, RawClient, Server, Site, eventually};
 use crate::wsgi::serve_ready;
 
-/// `/hold/NAME` answers once the file `go` is there; every request is noted in order.
+/// `/hold/NAME` responds once the file `go` exists; every request is recorded in order.
 const APP: &str = r#"
 import os
 from time import sleep as pause, time
@@ -42,7 +49,7 @@ fn site(app: &str) -> Site {
     Site::new().file("app.py", APP).config(&toml)
 }
 
-/// Sends a GET and does not wait for its answer.
+/// Sends a GET without waiting for its response.
 fn ask(server: &Server, path: &str) -> RawClient {
     let mut client = server.connect();
     client.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
@@ -73,7 +80,7 @@ fn wait_waiting(server: &Server, count: u64) {
     });
 }
 
-/// The worker held, and `count` clients in line behind it, in order.
+/// The worker held, and `count` clients queued behind it, in order.
 fn hold_and_queue(server: &Server, count: u64) -> Vec<RawClient> {
     let mut clients = vec![ask(server, "/hold")];
     wait_in_progress(server, 1);
@@ -116,7 +123,7 @@ fn what_the_queue_cannot_hold_is_refused_at_once() {
         began.elapsed() < Duration::from_secs(5),
         "not after waiting"
     );
-    // A refused client may ask again on the same connection.
+    // A refused client may send another request on the same connection.
     let mut again = ask(&server, "/refused");
     again.expect_status(503);
     server.site().write("go", "");
@@ -143,7 +150,7 @@ fn a_queue_of_none_takes_only_what_a_worker_takes_at_once() {
     assert_eq!(server.get("/refused").status, 503);
     server.site().write("go", "");
     held.expect_status(200);
-    // The answer may be with its client before the queue knows that its worker is free.
+    // The client may have the response before the queue knows that its worker is free.
     wait_in_progress(&server, 0);
     assert_eq!(server.get("/free").status, 200);
 }
@@ -162,7 +169,7 @@ fn waiting_longer_than_the_queue_timeout_is_refused() {
         "not before its time"
     );
     server.site().write("go", "");
-    // The one that a worker had is charged for no waiting.
+    // The waiting time does not include the request that a worker had.
     held.expect_status(200);
     assert_eq!(server.get("/seen").text(), "hold", "it was never begun");
     assert_eq!(counter(&server, "queue_timeout"), 1);
@@ -181,7 +188,7 @@ fn waiting_longer_than_the_queue_timeout_is_refused() {
 
 #[test]
 fn time_in_the_queue_is_not_taken_from_the_time_to_answer() {
-    // Each works for 1.2 s and may for 2 s; the second has waited for 1.2 s of its 2 s by then.
+    // Each takes 1.2 s of 2 s; the second has waited for 1.2 s of its 2 s by then.
     let server = serve_ready(&site(
         "queue = { timeout = \"2s\" }\nresponse_timeout = \"2s\"",
     ));
@@ -303,7 +310,7 @@ def app(environ, start):
 "#;
     let server = serve_ready(&site("").file("app.py", LARGE));
     let slow: Vec<RawClient> = (0..3).map(|_| ask(&server, "/large")).collect();
-    // Nobody reads those; the only worker must not wait for them.
+    // Their clients do not read; the only worker must not wait for them.
     eventually(PATIENCE, "the worker has handed all of them over", || {
         queue(&server, "in_progress") == 0 && counter(&server, "requests") == 3
     });

@@ -1,13 +1,13 @@
-//! Nothing private is published: sources, databases, keys, backups and what holds passwords lie beside
-//! the pages of a site, and no way to a file gives them out.
+//! Private files are never published: sources, databases, keys, backups and files with passwords
+//! are beside the pages of a site, and no handler serves them.
 //!
-//! The patterns are tested in `penstock-files`; here they hold for each way through the whole server.
+//! `penstock-files` tests the patterns; these tests cover every path through the whole server.
 
 use crate::support::{PATIENCE, Server, Site, eventually, get};
 
 const SECRET: &str = "the secret";
 
-/// A folder as people have it: pages, and what should not have been there.
+/// A typical directory: pages, and files that should not be there.
 fn folder() -> Site {
     let mut site = Site::new()
         .file("index.html", "<h1>index</h1>")
@@ -61,7 +61,7 @@ const PRIVATE: [&str; 28] = [
     "wp-config.php.txt",
 ];
 
-/// The private names as they are, and other spellings of some.
+/// The private names, and other spellings of some.
 fn spellings() -> Vec<String> {
     let plain = PRIVATE.iter().map(|name| format!("/{name}"));
     let others = [
@@ -120,8 +120,8 @@ fn spellings() -> Vec<String> {
     plain.chain(others.map(str::to_owned)).collect()
 }
 
-/// Asks for every spelling by these request fields, and finds no secret; `passed` tells what else may
-/// answer.
+/// Requests every spelling with these fields, and finds no secret; `passed` is what else may
+/// respond.
 fn nothing_is_given(server: &Server, method: &str, fields: &str, passed: Option<&str>) {
     for path in spellings() {
         let mut client = server.connect();
@@ -145,7 +145,7 @@ fn a_folder_with_sources_a_database_and_an_env_gives_none_of_them_away() {
     let server = folder().serve(&[]);
     assert_eq!(server.get("/").text(), "<h1>index</h1>");
     assert_eq!(server.get("/.well-known/security.txt").text(), "Contact: x");
-    // Twice: what is not there is remembered for a second.
+    // Twice: a missing file is cached for a second.
     for (method, fields) in [
         ("GET", ""),
         ("GET", ""),

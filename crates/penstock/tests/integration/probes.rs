@@ -1,5 +1,5 @@
-//! The listener for probes: what orchestrators and Prometheus ask is answered to any name, nothing
-//! else is, and it is there from the start to the end of the last request.
+//! The probe listener: requests of orchestrators and Prometheus succeed with any host name, others
+//! do not, and it listens from the start to the end of the last request.
 
 use rustix::process::Signal;
 

@@ -1,5 +1,5 @@
-//! What the processes of an application inherit, and what a server that was killed leaves behind: nothing that its
-//! operator has not set.
+//! What the processes of an application inherit, and what a killed server leaves behind: nothing
+//! that its operator has not set.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,8 @@ use rustix::process::Signal;
 
 use crate::support::{PATIENCE, Server, Site, eventually};
 
-/// Tells what a program finds that the application starts, and how one ends that it interrupts.
+/// Reports the environment of a program that the application starts, and how an interrupted one
+/// ends.
 const APP: &str = r#"
 import os, signal, subprocess, time
 
@@ -112,7 +113,7 @@ fn site() -> Site {
         .config(TOML)
 }
 
-/// What `tell` says: the sets of signals, and the limit.
+/// The values of `tell`: the sets of signals, and the limit.
 fn told(server: &Server, path: &str) -> BTreeMap<String, String> {
     let text = server.get(path).text();
     let lines = text.lines().filter_map(|line| line.split_once(':'));
@@ -121,12 +122,12 @@ fn told(server: &Server, path: &str) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// SIGPIPE and SIGXFSZ, which Python ignores in itself.
+/// SIGPIPE and SIGXFSZ, which Python itself ignores.
 const OF_PYTHON: u64 = 1 << 12 | 1 << 24;
 
 #[test]
 fn children_have_signals_and_limits_as_the_operator_set_them() {
-    // Whoever started the server blocks, ignores and limits.
+    // The parent of the server blocks, ignores and limits.
     let script = "ulimit -Sn 777; trap '' INT QUIT USR2 CHLD TTOU";
     let server = site().serve_after(script, &[]);
     server.wait_all_ready(&["site", "ruby", "program"]);
@@ -149,7 +150,7 @@ fn children_have_signals_and_limits_as_the_operator_set_them() {
     let pid = server.get("/pid").text();
     crate::support::kill(pid.parse().unwrap(), Signal::INT);
     assert_eq!(server.get("/pid").text(), pid);
-    // The server that follows has the same.
+    // A successor has the same.
     let admin = format!("127.0.0.1:{}", server.admin_port());
     let output = server.site().run(&["upgrade", "--admin", &admin]);
     assert_eq!(output.status.code(), Some(0), "{}", server.log());
@@ -191,7 +192,7 @@ fn what_a_killed_server_left_goes_at_the_next_start() {
         let now = folders();
         assert_eq!(now.len(), 1, "{before:?} {now:?}");
         assert_ne!(now, before);
-        // A second server beside it leaves its folder alone.
+        // A second server leaves the first one's directory alone.
         let other = site.serve(&[]);
         other.wait_ready("program");
         assert_eq!(folders().len(), 2);

@@ -1,10 +1,15 @@
-//! Applications that misbehave: each is contained to its request or its worker, and named in the log.
+//! Misbehaving applications: the damage is limited to the request or the worker, and logged.
 //!
-//! `apps/misbehaving.py` and `apps/misbehaving.ru` do one kind of damage a path, under every model of
-//! processes (`ProcessModel`): `boots` while they are loaded, `requests` in a request, `stuck` in one that does
-//! not end, `leaks` slowly, `descendants` by what they leave behind, `parent` to the server itself;
-//! `killed`, `replaced` and `limits` are about processes that come and go. What must stay true: the
-//! others are served meanwhile, and after the server's end none of its processes is left ([`House`]).
+//! `apps/misbehaving.py` and `apps/misbehaving.ru` have one path per kind of damage, for every
+//! process model (`ProcessModel`): `boot_failures` while loading, `requests` in a request,
+//! `stuck_requests` in one that does not end, `leaks` slowly, `descendants` by processes left
+//! behind, `signals_to_server` to the server itself. `killed_workers`, `replacement` and `limits`
+//! are about processes that come and go.
+//!
+//! # Invariants
+//!
+//! - Other requests are served meanwhile.
+//! - No process is left after the server's end ([`WatchedServer`]).
 
 mod boot_failures;
 mod descendants;
@@ -30,7 +35,7 @@ use crate::support::{PATIENCE, RawClient, Server, Site, eventually, is_alive, ki
 const PYTHON: &str = include_str!("apps/misbehaving.py");
 const RUBY: &str = include_str!("apps/misbehaving.ru");
 
-/// A way to have processes: what it is called in messages, its entry, its lines in `[apps.app]`.
+/// A process model: its name in messages, its entry, its lines in `[apps.app]`.
 #[derive(Debug, Clone, Copy)]
 struct ProcessModel(&'static str, &'static str, &'static str);
 
@@ -38,7 +43,7 @@ const FORKED: ProcessModel = ProcessModel("forked", "misbehaving:app", "");
 const PLAIN: ProcessModel = ProcessModel("plain", "misbehaving:app", "preload = false");
 const THREADS: ProcessModel = ProcessModel("threads", "misbehaving:app", "threads = 3");
 const ASGI: ProcessModel = ProcessModel("asgi", "misbehaving:tasks", "kind = \"asgi\"");
-/// Needs gevent, which is in the virtualenv of the tests with real programs.
+/// Needs gevent, from the virtualenv of the tests with real programs.
 const GREENLETS: ProcessModel = ProcessModel(
     "greenlets",
     "misbehaving:app",
@@ -54,7 +59,7 @@ const FIBERS: ProcessModel = ProcessModel("fibers", "config.ru", "async = true")
 const RACK_THREADS: ProcessModel = ProcessModel("rack, threads", "config.ru", "threads = 3");
 
 impl ProcessModel {
-    /// A site with the application under this model, and these lines besides.
+    /// A site with the application under this model, and these further lines.
     fn site(self, more: &str) -> Site {
         let Self(_, entry, lines) = self;
         let site = Site::new()
@@ -68,7 +73,7 @@ impl ProcessModel {
         site.config(&toml)
     }
 
-    /// The same, with all of its processes serving.
+    /// The same, with all of its processes ready.
     fn serve(self, more: &str) -> WatchedServer {
         let house = WatchedServer::new(&self.site(more));
         house.wait_ready("app");
@@ -76,13 +81,13 @@ impl ProcessModel {
     }
 }
 
-/// The variable by which every process of a site's application is known.
+/// The variable that marks every process of a site's application.
 const MARK: &str = "HOUSE_MARK";
 
-/// How often the list of all processes is looked at.
+/// The interval of looks at the process list.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// A server whose end is watched: nothing of it may be left.
+/// A server with a check at its end: no process of it may be left.
 struct WatchedServer {
     server: Option<Server>,
     mark: PathBuf,
@@ -110,13 +115,13 @@ impl Drop for WatchedServer {
     }
 }
 
-/// Ends a process that may have gone.
+/// Ends a process that may have ended already.
 fn end(pid: i32) {
     let _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL);
 }
 
 impl WatchedServer {
-    /// Starts a server, whether or not its application comes up.
+    /// Starts a server, whether or not its application boots.
     fn new(site: &Site) -> Self {
         Self {
             server: Some(site.serve(&[])),
@@ -124,7 +129,7 @@ impl WatchedServer {
         }
     }
 
-    /// Processes of the application, of whatever kind and wherever they have gone.
+    /// All processes of the application, wherever they have moved.
     fn leftovers(&self) -> Vec<i32> {
         let mark = format!("{MARK}={}\0", self.mark.display());
         let mut found = Vec::new();
@@ -166,7 +171,7 @@ impl WatchedServer {
         self.app()["counters"][name].as_u64().unwrap()
     }
 
-    /// What serves, by process id; no templates.
+    /// The ready workers, by process id, without templates.
     fn ready(&self) -> Vec<i32> {
         let app = self.app();
         let workers = app["workers"].as_array().unwrap();
@@ -174,7 +179,7 @@ impl WatchedServer {
         ready.map(|w| pid_in(&w["pid"]).unwrap()).collect()
     }
 
-    /// Waits until exactly `count` workers serve and no other is there; gives them.
+    /// Waits until exactly `count` workers are ready and no other exists; returns them.
     fn settled(&self, count: usize) -> Vec<i32> {
         eventually(PATIENCE, &format!("{count} workers serve"), || {
             let app = self.app();
@@ -186,14 +191,14 @@ impl WatchedServer {
         })
     }
 
-    /// A request on a connection of its own.
+    /// A request on its own connection.
     fn ask(&self, path: &str) -> RawClient {
         let mut client = self.connect();
         client.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
         client
     }
 
-    /// A request that is in the application until its gate is opened by [`House::open`].
+    /// A request that is in the application until [`WatchedServer::open`] opens its gate.
     fn hold(&self, gate: &str) -> RawClient {
         let before = self.lines("begun").len();
         let client = self.ask(&format!("/hold?{gate}"));
@@ -207,14 +212,14 @@ impl WatchedServer {
         self.site().write(gate, "");
     }
 
-    /// The lines of a file that the application notes things in.
+    /// The lines of a file that the application writes.
     fn lines(&self, file: &str) -> Vec<String> {
         let text = self.site().read(file);
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
         whole.lines().map(str::to_owned).collect()
     }
 
-    /// What `penstock restart app` says: its exit code, standard output, standard error.
+    /// Runs `penstock restart app`: its exit code, standard output, standard error.
     fn restart(&self) -> (i32, String, String) {
         self.verb(&["restart", "app"])
     }
@@ -226,13 +231,13 @@ impl WatchedServer {
         (output.status.code().unwrap(), said, complained)
     }
 
-    /// What goes wrong when the application is loaded from now on; nothing, when it is empty.
+    /// The failure when the application is loaded from now on; none if empty.
     fn boot_with(&self, what: &str) {
         self.site().write("boot", what);
     }
 
-    /// Does `work` while clients ask on kept and on new connections; each must get a 200. Gives how many
-    /// answers there were.
+    /// Does `work` while clients send requests on kept and on new connections; each must get a 200.
+    /// Returns the number of responses.
     fn under_load(&self, path: &str, work: impl FnOnce()) -> usize {
         let (stop, count) = (AtomicBool::new(false), AtomicUsize::new(0));
         let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -253,7 +258,7 @@ impl WatchedServer {
             }
             let total = || count.load(Ordering::Relaxed);
             eventually(PATIENCE, "there is load", || total() > 20);
-            // The load ends also when the work fails.
+            // The load ends also if the work fails.
             let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
             let before = total();
             eventually(PATIENCE, "it goes on", || {
@@ -265,7 +270,7 @@ impl WatchedServer {
         count.into_inner()
     }
 
-    /// The template's process id, once there is one that is ready.
+    /// The template's process id, once one is ready.
     fn template(&self) -> i32 {
         eventually(PATIENCE, "there is a template", || {
             let log = self.log();
@@ -287,13 +292,13 @@ fn pid_in(value: &Value) -> Option<i32> {
     i32::try_from(value.as_i64()?).ok()
 }
 
-/// Between two looks at something that costs time to look at.
+/// Between two expensive checks.
 fn pause(time: Duration) {
     let began = Instant::now();
     eventually(PATIENCE, "a moment has passed", || began.elapsed() >= time);
 }
 
-/// A process for a message: its number, state and command line.
+/// Describes a process: its number, state and command line.
 fn describe(pid: i32) -> String {
     let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let words = String::from_utf8_lossy(&words).replace('\0', " ");
@@ -304,7 +309,7 @@ fn describe(pid: i32) -> String {
     format!("{pid} {:?} {words}", &stat[..stat.len().min(4)])
 }
 
-/// Sends a signal to a process that is there.
+/// Sends a signal to an existing process.
 fn send(pid: i32, signal: Signal) {
     kill(pid, signal);
 }

@@ -1,10 +1,11 @@
-//! Programs that serve by themselves (`kind = "command"`): what becomes of one that answers nothing any more.
+//! Programs that serve by themselves (`kind = "command"`): one that stops responding is replaced.
 
 use std::time::Duration;
 
 use crate::support::{PATIENCE, Server, Site, eventually, is_alive};
 
-/// Answers one request at a time with its process id; `/hang` does not come to an end, and it hears no SIGTERM.
+/// Responds to one request at a time with its process id; `/hang` does not end, and it ignores
+/// SIGTERM.
 const PROGRAM: &str = r#"
 import os, signal, sys, time
 from http.server import BaseHTTPRequestHandler, HTTPServer

@@ -1,8 +1,7 @@
-//! The reverse proxy, between raw clients and an origin that does what a test says.
+//! The reverse proxy, between raw clients and a scripted origin.
 //!
-//! Here what all of them share: a site whose one route leads to the upstream `b`, and what the status
-//! page says of it. What must stay true everywhere: each promise is looked at from both sides, what the
-//! client got and what the origin saw.
+//! This file has the shared parts: a site with one route to the upstream `b`, and its status. Every
+//! test checks both sides: what the client got and what the origin saw.
 
 mod accel;
 mod admin;
@@ -24,11 +23,11 @@ use std::time::{Duration, Instant};
 
 use crate::support::{Address, Origin, PATIENCE, RawClient, Server, Site, eventually};
 
-/// How much later than configured a thing may happen on a busy machine.
+/// The maximum delay on a busy machine.
 const SLACK: Duration = Duration::from_secs(4);
 
-/// A configuration: these servers in the upstream `b`, these lines in its table and in its route, and
-/// these tables besides (`[server]` lines first, if any).
+/// A configuration: these servers in the upstream `b`, these lines in its table and in its route,
+/// and further tables (`[server]` lines first, if any).
 struct ProxySetup {
     server: String,
     servers: Vec<String>,
@@ -77,7 +76,7 @@ impl ProxySetup {
         self
     }
 
-    /// With tables of their own; routes among them come after the one to `b`.
+    /// With further tables; routes among them come after the one to `b`.
     fn tables(mut self, text: &str) -> Self {
         self.tables = text.to_owned();
         self
@@ -110,7 +109,7 @@ fn behind(origin: &Origin, upstream: &str) -> Server {
     ProxySetup::new([origin]).upstream(upstream).serve()
 }
 
-/// A new connection on which this target has been asked for.
+/// A new connection that has requested this target.
 fn asking(server: &Server, target: impl Display) -> RawClient {
     let mut client = server.connect();
     ask(&mut client, target);
@@ -128,7 +127,7 @@ fn post(target: &str, body: &[u8]) -> Vec<u8> {
     [head.as_bytes(), body].concat()
 }
 
-/// What the status says of the upstream `b`.
+/// The status of the upstream `b`.
 fn status(server: &Server) -> serde_json::Value {
     let status = server.admin_json();
     let upstreams = status["upstreams"]
@@ -138,14 +137,14 @@ fn status(server: &Server) -> serde_json::Value {
     found.expect("the upstream in the status").clone()
 }
 
-/// Awaits that so many requests wait in the queue of `b`.
+/// Waits until this many requests are in the queue of `b`.
 fn wait_waiting(server: &Server, count: u64) {
     eventually(PATIENCE, &format!("{count} wait in the queue"), || {
         status(server)["queue"]["waiting"] == count
     });
 }
 
-/// Awaits that so many requests of `b` are in progress.
+/// Waits until this many requests of `b` are active.
 fn wait_in_progress(server: &Server, count: u64) {
     eventually(PATIENCE, &format!("{count} in progress"), || {
         let status = status(server);
@@ -155,7 +154,7 @@ fn wait_in_progress(server: &Server, count: u64) {
     });
 }
 
-/// Awaits that a server of `b` is in this state.
+/// Waits until a server of `b` is in this state.
 fn wait_state(server: &Server, address: &Address, state: &str) {
     let name = address.to_string();
     eventually(PATIENCE, &format!("{name} is {state}"), || {
@@ -181,7 +180,7 @@ fn access_log(server: &Server, lines: usize) -> Vec<serde_json::Value> {
     )
 }
 
-/// Lets time pass that is itself what the test is about.
+/// Lets time pass that is itself the subject of the test.
 fn pass_time(long: Duration) {
     let began = Instant::now();
     eventually(PATIENCE, "time passes", || began.elapsed() >= long);

@@ -1,8 +1,14 @@
-//! A Rack application through the real binary, beside `wsgi`: the same promises in Ruby.
+//! A Rack application through the real binary: the promises of `wsgi` in Ruby.
 //!
-//! Needs `ruby` with Rack and says so when they are missing. `APP` has a path for each thing that the
-//! Rack SPEC allows or forbids. What must stay true: nothing of a broken response is smuggled to the
-//! client, a cut end never looks like a clean one, `close` is called, the worker serves on.
+//! Needs `ruby` with Rack, and fails with a note without them. `APP` has a path for each thing that
+//! the Rack SPEC allows or forbids.
+//!
+//! # Invariants
+//!
+//! - No part of a broken response reaches the client as valid, and a truncated end never looks
+//!   clean.
+//! - `close` is called.
+//! - The worker continues to serve.
 
 use crate::support::{PATIENCE, RawClient, ResponseError, Server, Site, eventually};
 
@@ -69,7 +75,7 @@ fn what_is_allowed_arrives_whole() {
         ("/call", 200, b"abc"),
         ("/errors", 200, b""),
     ];
-    // One connection for all: each answer must end where the next begins.
+    // One connection for all: each response must end where the next begins.
     let mut client = server.connect();
     for (path, status, body) in rows {
         let answer = client.send(request("GET", path)).expect_status(status);
@@ -197,7 +203,7 @@ fn a_response_that_fails_after_its_head_is_cut_and_never_ends_cleanly() {
                     "{path}: {body}"
                 );
             }
-            // Known to be wrong before a byte of it was out.
+            // Detected before a byte of it was sent.
             Ok(answer) if path == "/mid-long" => assert_eq!(answer.status, 502),
             other => panic!("{path}: {other:?}\n{}", server.log()),
         }

@@ -1,9 +1,13 @@
-//! Promises that were once broken in ways that only a certain order of events shows.
+//! Regressions that only a certain order of events shows.
 //!
-//! Where the order matters it is made, not hoped for: a worker that is stopped lets requests queue up,
-//! which then reach it in one batch; a server that is stopped finds all of its answers at once. What
-//! must stay true: no connection makes the server hold more than it can use, nothing stalls, no worker
-//! is lost to a request that is right, and no work is done for a client that has left.
+//! The order is forced: requests queue up for a stopped worker and then reach it in one batch; a
+//! stopped server finds all of its responses at once.
+//!
+//! # Invariants
+//!
+//! - No connection makes the server hold more than it can use, and nothing stalls.
+//! - No valid request costs a worker.
+//! - No work is done for a disconnected client.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -19,7 +23,7 @@ use crate::wsgi::serve_ready;
 /// An application with a path for each order of events.
 const APP: &str = include_str!("apps/regressions.py");
 
-/// Requests of next to no time after which a worker counts as quick: then it is given batches.
+/// Very short requests after which a worker counts as quick and gets batches.
 const WARM_UP: usize = 1_200;
 
 /// A site with the application, these lines in its table, and these tables before it.
@@ -45,7 +49,7 @@ fn get(path: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n")
 }
 
-/// An upload that is kept in a file.
+/// An upload that is buffered in a file.
 fn upload(path: &str) -> String {
     let length = 100_000;
     let head = format!("POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n");
@@ -62,7 +66,7 @@ fn wait_queue(server: &Server, key: &str, count: usize) {
     });
 }
 
-/// Makes the application known as quick.
+/// Makes the application count as quick.
 fn warm_up(server: &Server) {
     let mut client = server.connect();
     for _ in 0..WARM_UP / 100 {
@@ -73,7 +77,7 @@ fn warm_up(server: &Server) {
     }
 }
 
-/// Queues up requests behind one that a stopped worker has, and lets the worker go on.
+/// Queues up requests behind one in a stopped worker, and continues the worker.
 fn in_one_batch(server: &Server, requests: &[String]) -> Vec<RawClient> {
     let worker = server.workers("app")[0];
     kill(worker, Signal::STOP);
@@ -91,10 +95,10 @@ fn in_one_batch(server: &Server, requests: &[String]) -> Vec<RawClient> {
     clients
 }
 
-/// Returns when the server has seen that a client, which is dropped here, has left.
+/// Drops a client; returns when the server has noticed.
 fn leave(server: &Server, client: RawClient) {
     client.reset();
-    // The one loop sees what happens on its connections in order.
+    // The one loop handles events of its connections in order.
     for _ in 0..3 {
         assert_eq!(server.get("/pages/a.txt").text(), "page");
     }
@@ -105,7 +109,7 @@ fn resident_bytes(server: &Server) -> u64 {
     statm.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
 }
 
-/// Sends requests with large heads without waiting for an answer, and counts the answers.
+/// Sends requests with large heads without waiting for a response, and counts the responses.
 fn pipeline(server: &Server, count: usize, mut meanwhile: impl FnMut()) {
     let padding = "p".repeat(4_000);
     let request = format!("GET /pid HTTP/1.1\r\nHost: a\r\nX-Padding: {padding}\r\n\r\n");
@@ -298,7 +302,7 @@ def app(environ, start):
     return [b"ok"]
 "#;
 
-/// A server with applications that need time to end, all of them ending; and their workers.
+/// A server with slowly ending applications, all of them ending; and their workers.
 fn all_leaving(names: &[&str]) -> (Server, Vec<i32>) {
     let mut site = Site::new();
     let (mut apps, mut routes) = (String::new(), "[[sites]]\n".to_owned());
@@ -364,7 +368,7 @@ fn uploads_use_the_pool_of_the_newest_configuration() {
     server.site().write("penstock.toml", toml(1_000));
     assert_eq!(server.admin("POST", "/reload").status, 200);
     assert_eq!(server.get("/pid").text(), pid, "the application goes on");
-    // All uploads begin in the same turn of the loop, far more than the old queue held.
+    // All uploads begin in the same iteration of the loop, far more than the old queue held.
     kill(server.pid(), Signal::STOP);
     let mut clients: Vec<RawClient> = (0..16).map(|_| server.connect()).collect();
     for client in &mut clients {

@@ -1,8 +1,12 @@
-//! New configuration and new code into a running server: all of it or nothing, and nobody refused.
+//! New configuration and new code in a running server: all of it or nothing, and no failed request.
 //!
-//! Under the load of clients that count every answer that is not 200. What must stay true: what does
-//! not work changes nothing and is told with its place; what works takes over while what was begun, and
-//! what waited, is finished by those who had it.
+//! Tested under load by clients that count every response other than 200.
+//!
+//! # Invariants
+//!
+//! - An invalid change has no effect and is reported with its position.
+//! - A valid change takes over, while active and queued requests are finished by the old
+//!   configuration.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -12,7 +16,7 @@ use rustix::process::Signal;
 
 use crate::support::{PATIENCE, RawClient, Server, Site, eventually, is_alive, texts};
 
-/// Answers with the `PROTOCOL_VERSION` of its environment and of its code; `/hold` waits for the file `go`.
+/// Responds with the `VERSION` of its environment and of its code; `/hold` waits for the file `go`.
 fn code(version: &str) -> String {
     format!(
         r#"
@@ -48,7 +52,7 @@ fn serve(site: &Site) -> Server {
     server
 }
 
-/// Runs a verb against the server: exit code, what it said, what it complained of.
+/// Runs a verb against the server: exit code, standard output, standard error.
 fn verb(server: &Server, arguments: &[&str]) -> (i32, String, String) {
     let admin = format!("127.0.0.1:{}", server.admin_port());
     let output = server
@@ -78,7 +82,8 @@ fn restart(server: &Server) {
     );
 }
 
-/// Does `work` while clients ask, on kept and on new connections; gives how often each answer came.
+/// Does `work` while clients send requests on kept and on new connections; returns the count of
+/// each response.
 fn under_load(server: &Server, work: impl FnOnce()) -> BTreeMap<String, usize> {
     let (stop, answers) = (AtomicBool::new(false), Mutex::new(BTreeMap::new()));
     let note = |answer: crate::support::Response| {
@@ -101,7 +106,7 @@ fn under_load(server: &Server, work: impl FnOnce()) -> BTreeMap<String, usize> {
             });
         }
         eventually(PATIENCE, "there is load", || total() > 20);
-        // The load ends also when the work fails.
+        // The load ends also if the work fails.
         let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
         let before = total();
         eventually(PATIENCE, "it goes on", || {
@@ -113,7 +118,7 @@ fn under_load(server: &Server, work: impl FnOnce()) -> BTreeMap<String, usize> {
     answers.into_inner().unwrap()
 }
 
-/// The worker held by `/hold`, which has begun.
+/// A client whose request occupies the worker in `/hold`.
 fn hold(server: &Server) -> RawClient {
     let client = ask(server, "/hold");
     eventually(PATIENCE, "it has begun", || {
@@ -143,10 +148,10 @@ fn a_reload_takes_up_changed_code_one_process_at_a_time_and_nobody_is_refused() 
     assert_eq!(answers.len(), 2, "{answers:?}");
     let restarted = || server.log().matches("restart to generation").count();
     assert_eq!(restarted(), 1, "{}", server.log());
-    // What is as it was loaded is left alone.
+    // Unchanged code is not reloaded.
     reload(&server);
     assert_eq!(restarted(), 1, "{}", server.log());
-    // Its configuration is in place, and the command says that the code is not.
+    // Its configuration is active, and the command reports that the code is not.
     site.write("app.py", "raise RuntimeError('not today')\n");
     let (status, _, complained) = verb(&server, &["reload"]);
     assert_eq!(status, 1, "{complained}");
@@ -372,7 +377,8 @@ fn listeners_come_and_go_with_the_configuration() {
     assert_eq!(server.get("/").status, 200);
 }
 
-/// A folder of pages behind these listeners, and an upstream of nobody for those of `[[streams]]`.
+/// A directory of pages behind these listeners, and an upstream without a server for those of
+/// `[[tcp]]`.
 fn listening(listen: &str, streams: &str) -> String {
     let files = "[[sites]]\n[[sites.routes]]\nfiles = { root = \".\" }\n";
     let upstream = "[upstreams.nobody]\nservers = [\"unix:nobody.sock\"]\n";
@@ -394,7 +400,7 @@ fn a_listener_may_begin_and_cease_to_take_proxy_headers() {
     let site = Site::new().file("page", "page").config(&plain);
     let server = site.serve(&[]);
     let path = site.dir().join("a.sock");
-    // The port stays, though a free one was asked for.
+    // The port stays, though a free one was requested.
     let all = || [server.connect(), RawClient::connect_unix(&path)];
     let mut before = all();
     for (toml, header) in [(&heralded, PROXY), (&plain, ""), (&heralded, PROXY)] {
@@ -419,7 +425,7 @@ fn a_listener_may_begin_and_cease_to_take_proxy_headers() {
 
 #[test]
 fn an_address_moves_between_http_and_tcp() {
-    // A port of its own, and none of another program.
+    // Its own port, and none of another program.
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = free.local_addr().unwrap().port();
     drop(free);
@@ -441,7 +447,7 @@ fn an_address_moves_between_http_and_tcp() {
             let _ = client.try_send(GET);
             match is_http {
                 true => drop(client.expect_status(200)),
-                // Nobody is behind.
+                // No server is behind it.
                 false => client.expect_closed(),
             }
         }

@@ -1,8 +1,8 @@
-//! How responses are framed, and what the server answers for itself.
+//! Framing of responses, and the server's own responses.
 //!
-//! One write where it fits, exact lengths, chunks where the length is unknown, the end of the
-//! connection for those who know no chunks, nothing behind heads that forbid it; requests that come
-//! together are answered in their order.
+//! One write where it fits, exact lengths, chunks if the length is unknown, the end of the
+//! connection for clients without chunks, no body where it is forbidden; pipelined requests get
+//! responses in order.
 
 use crate::support::{APP, RawClient, Response, Server, Site, find, get};
 
@@ -196,7 +196,7 @@ fn requests_that_come_together_are_answered_in_order() {
     let mut client = server.connect();
     let mut all = String::new();
     for number in 0..100 {
-        // The application takes longer than the file behind it.
+        // The application takes longer than the file after it.
         let path = if number % 2 == 0 {
             format!("/{number}")
         } else {
@@ -316,7 +316,7 @@ fn invites_a_body_when_it_is_wanted() {
     assert_eq!(client.response().status, 100);
     client.send("5\r\nhello\r\n0\r\n\r\n");
     assert!(client.expect_status(200).text().starts_with("POST /z 5 "));
-    // Nobody waits for it who has no body, or speaks HTTP/1.0.
+    // A client without a body, or with HTTP/1.0, does not wait for it.
     client
         .send("GET /n HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\n\r\n")
         .expect_status(200);
@@ -325,7 +325,7 @@ fn invites_a_body_when_it_is_wanted() {
          Expect: 100-continue\r\n\r\nhello",
     );
     assert!(client.expect_status(200).text().starts_with("POST /o 5 "));
-    // A body that came along needs no invitation.
+    // A body sent with the head needs no invitation.
     client.send(
         "POST /y HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nExpect: 100-Continue\r\n\r\nhello",
     );

@@ -1,7 +1,7 @@
-//! What the threat model promises and a compiler does not check: that its tests exist, that maps are
-//! keyed, that dependencies come from where they may.
+//! Rules of the threat model that a compiler does not check: its tests exist, maps are keyed,
+//! dependencies come from allowed sources.
 //!
-//! Read from the sources as they lie there, beside `architecture`.
+//! Checks the sources, like `architecture`.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -85,7 +85,7 @@ fn maps_are_keyed_and_no_hasher_of_fixed_seed_is_used() {
         concat!("fold", "hash"),
         concat!("index", "map::"),
         concat!("Sip", "Hasher"),
-        // Maps whose hasher is given by hand, and hashers of our own.
+        // Maps with an explicit hasher, and hashers of our own.
         concat!("with_", "hasher("),
         concat!("with_capacity_", "and_hasher("),
         concat!("Build", "Hasher for "),
@@ -115,7 +115,7 @@ fn maps_are_keyed_and_no_hasher_of_fixed_seed_is_used() {
     }
 }
 
-/// Name, version and source of every package that is locked.
+/// Name, version and source of every locked package.
 fn locked() -> Vec<(String, String, Option<String>)> {
     let lock = read("Cargo.lock");
     let value = |package: &str, key: &str| {
@@ -189,7 +189,7 @@ fn dependencies_come_from_the_registry_under_known_licences() {
             let folder = registry.join(format!("{name}-{version}"));
             std::fs::read_to_string(folder.join("Cargo.toml"))
         });
-        // What is for other systems only is not there.
+        // Packages for other systems are missing.
         let Some(manifest) = manifests.flat_map(Result::ok).next() else {
             continue;
         };

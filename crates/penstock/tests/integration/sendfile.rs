@@ -1,13 +1,17 @@
-//! Applications in workers that name a file instead of sending it: `X-Accel-Redirect`, `X-Sendfile`.
+//! Applications in workers that name a file instead of sending it: `X-Accel-Redirect`,
+//! `X-Sendfile`.
 //!
-//! As for upstreams (`proxy::accel`), and for every kind of worker. What must stay true: the worker is free before
-//! the client has the file, clients see none of the fields, and no file outside of what the configuration opened
-//! is sent.
+//! As for upstreams (`proxy::accel`), and for every kind of worker.
+//!
+//! # Invariants
+//!
+//! - The worker is free before the client has the file.
+//! - Clients see none of the fields, and no file outside of the configured directories is sent.
 
 use crate::support::{PATIENCE, Response, Server, Site, eventually};
 
-/// `/NAME?VALUE` answers with that field, and a body that is not to be sent.
-/// `/raw?VALUE` decodes the value, and puts the bytes behind `/protected/` into `X-Accel-Redirect`.
+/// `/NAME?VALUE` responds with that field, and a body that must not be sent. `/raw?VALUE` decodes
+/// the value, and puts the bytes after `/protected/` into `X-Accel-Redirect`.
 const WSGI: &str = r#"
 from urllib.parse import unquote_to_bytes
 
@@ -47,7 +51,7 @@ run(lambda do |env|
 end)
 "#;
 
-/// Every byte of a query that an application is to decode.
+/// Percent-encodes every byte, for a query that an application decodes.
 fn percent_encoded(text: &str) -> String {
     text.bytes().map(|byte| format!("%{byte:02X}")).collect()
 }
@@ -119,7 +123,7 @@ fn a_file_that_an_application_names_is_sent_in_its_place() {
             let answer = server.get(&format!("/raw?{}", percent_encoded(value)));
             assert_eq!(answer.text(), expected, "{name}, {value}");
         }
-        // Ranges are the file's, and so is what is left out for HEAD.
+        // Ranges and HEAD apply to the file.
         let mut client = server.connect();
         let fields = "Host: a\r\nRange: bytes=4-10\r\n\r\n";
         client.send(format!("GET /X-Sendfile?{file} HTTP/1.1\r\n{fields}"));
@@ -140,7 +144,7 @@ fn a_file_that_an_application_names_is_sent_in_its_place() {
             let answer = server.get(&path);
             assert_eq!(answer.status, 502, "{name}, {path}: {}", answer.text());
         }
-        // It is nobody's to ask for, and the application goes on.
+        // Clients cannot request it, and the application continues.
         assert_eq!(server.get("/protected/a.txt?").text(), "ignored", "{name}");
         assert_eq!(server.get("/").text(), "ignored", "{name}");
         eventually(PATIENCE, "the worker is at rest", || {

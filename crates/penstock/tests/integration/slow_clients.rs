@@ -1,8 +1,8 @@
-//! Slow and silent clients are ended when the configuration says so, and harm nobody meanwhile.
+//! Slow and silent clients are disconnected as configured, and do not affect others.
 //!
-//! Time-outs come short from the test's own configuration. The lower bound is strict, since the
-//! client's clock starts first; the upper one only tells an end from none. A client that dribbles
-//! paces itself by reads that time out, which also see the end the moment it comes.
+//! Each test's configuration has short timeouts. The lower bound is strict, since the client's
+//! clock starts first; the upper one only distinguishes an end from none. A slow client paces
+//! itself by reads with a timeout, which also see the end at once.
 
 use std::time::{Duration, Instant};
 
@@ -19,10 +19,10 @@ body_rate_grace = "500ms"
 processes = 1
 "#;
 
-/// How much later than configured an end may come on a busy machine.
+/// The maximum delay of an end on a busy machine.
 const SLACK: Duration = Duration::from_secs(4);
 
-/// How often a dribbling client sends a byte.
+/// How often a slow client sends a byte.
 const PACE: Duration = Duration::from_millis(20);
 
 fn server() -> Server {
@@ -31,7 +31,7 @@ fn server() -> Server {
     server
 }
 
-/// Expects the end of the connection, behind an answer of this status if any.
+/// Expects the end of the connection, after a response with this status if any.
 #[track_caller]
 fn ends(client: &mut RawClient, began: Instant, after_ms: u64, status: Option<u16>) {
     if let Some(status) = status {
@@ -44,7 +44,7 @@ fn ends(client: &mut RawClient, began: Instant, after_ms: u64, status: Option<u1
     assert!(took < after + SLACK, "ended after {took:?}, not {after:?}");
 }
 
-/// Sends `byte` again and again until the server answers or closes.
+/// Sends `byte` again and again until the server responds or closes.
 fn dribble(client: &mut RawClient, byte: &[u8]) {
     let deadline = Instant::now() + PATIENCE;
     client.patience(PACE);
@@ -63,7 +63,7 @@ fn ends_a_connection_that_never_says_anything() {
     ends(&mut client, began, 400, None);
 }
 
-/// The clock of the first head runs from the accept: silence before it is no grace.
+/// The timeout of the first head runs from the accept: initial silence is no extra time.
 #[test]
 fn ends_a_first_head_that_begins_late() {
     let limits = "[limits]\nheader_timeout = \"1500ms\"\n[apps.site]\nprocesses = 1\n";
@@ -161,7 +161,7 @@ fn ends_a_body_of_empty_framing() {
     let mut client = server.connect();
     let began = Instant::now();
     client.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1;");
-    // An extension is no content: it comes at any pace and earns nothing.
+    // A chunk extension is no content: it counts neither as progress nor as rate.
     dribble(&mut client, b"a");
     ends(&mut client, began, 500, Some(408));
 }

@@ -1,7 +1,7 @@
-//! Clients that take large responses slowly keep no worker, and no place at an upstream, from others:
-//! the rest goes to temporary files while there is room, and then the slowest are cut.
+//! Clients that read large responses slowly keep no worker and no upstream slot from others: the
+//! rest goes to temporary files while there is space, and then the slowest are disconnected.
 //!
-//! Each server here has as many places as there are slow readers.
+//! Each server here has as many slots as there are slow readers.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,17 +37,17 @@ async def asgi(scope, receive, send):
 /// The bytes of a piece of the application above.
 const PIECE: usize = 256 * 256;
 
-/// As many pieces as make 1 GiB.
+/// Pieces for 1 GiB.
 const GIB: usize = (1 << 30) / PIECE;
 
 const PLACES: usize = 4;
 
-/// Bytes of temporary files, where they have no room for all.
+/// Bytes of temporary files, where they have no space for all.
 const BOUND: f64 = (4 << 20) as f64;
 
 const OTHER: [u8; 4] = [127, 0, 0, 2];
 
-/// No rate but the one that is tested.
+/// No rate limit but the tested one.
 const LIMITS: &str = "body_rate_min = \"0B/s\"\nbody_rate_grace = \"500ms\"\n\
     response_memory = \"16KiB\"\n";
 
@@ -69,7 +69,7 @@ fn ask(client: &mut RawClient, path: &str) {
     client.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
 }
 
-/// So many clients of one address that ask for `path` and take nothing.
+/// This many clients of one address that request `path` and read nothing.
 fn slow_readers(server: &Server, path: &str) -> Vec<RawClient> {
     let readers = (0..PLACES).map(|_| {
         let mut client = server.connect();
@@ -88,8 +88,8 @@ fn wait_without_room(server: &Server) {
     server.wait_log("responses wait for their clients: limits.temp_bytes has no room");
 }
 
-/// One address asks again and again, more than the application has places for, and takes nothing.
-/// The rate is measured over the time that is usual.
+/// One address sends requests again and again, more than the application has slots for, and reads
+/// nothing. The rate is measured over the default time.
 #[test]
 fn slow_readers_that_ask_again_do_not_keep_an_application_from_others() {
     let limits = "response_memory = \"16KiB\"\ntemp_bytes = \"4MiB\"";
@@ -103,7 +103,7 @@ fn slow_readers_that_ask_again_do_not_keep_an_application_from_others() {
                 readers.extend(slow_readers(&server, &path));
                 std::thread::park_timeout(Duration::from_millis(250));
             }
-            // What was refused or cut is known to the server alone: they read nothing.
+            // Only the server knows which were refused or aborted: they read nothing.
             while !is_over.load(Ordering::Relaxed) {
                 std::thread::park_timeout(Duration::from_millis(50));
             }
@@ -120,7 +120,8 @@ fn slow_readers_that_ask_again_do_not_keep_an_application_from_others() {
     server.wait_log("was too slow for a response within the last minute");
 }
 
-/// Another address is served in time, however often it asks, and files stay within their bound.
+/// Another address is served in time, however many requests it sends, and files stay within their
+/// limit.
 #[track_caller]
 fn assert_others_are_served(server: &Server, temp_bytes: f64) {
     for _ in 0..5 {
@@ -184,7 +185,7 @@ fn a_response_that_others_wait_for_is_spooled_further_and_is_whole() {
     assert_eq!(wrong, None);
 }
 
-/// A client that takes more than its minimum is not cut, though others wait all the time.
+/// A client above the minimum rate is not disconnected, even if others wait all the time.
 #[test]
 fn a_client_that_is_fast_enough_keeps_its_place() {
     let app = "entry = \"slow:app\"\nkind = \"wsgi\"\nthreads = 1\nqueue = { timeout = \"1m\" }";
@@ -207,7 +208,7 @@ fn a_client_that_is_fast_enough_keeps_its_place() {
         let (began, mut taken) = (Instant::now(), 0);
         let total = count * PIECE;
         while taken < total {
-            // 4 MiB/s: well above the rate, for several times as long as it needs to be told.
+            // 4 MiB/s: well above the rate, for several times the period of measurement.
             let earned = began.elapsed().as_secs_f64() * f64::from(4 << 20);
             match reader.patience(Duration::from_millis(20)) {
                 reader if taken as f64 <= earned => {

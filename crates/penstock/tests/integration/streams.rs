@@ -1,9 +1,13 @@
-//! Held streams through the real binary: an application answers that a response is to be held and is
-//! free, and whoever publishes reaches all who listen.
+//! Held streams through the real binary: an application asks to hold a response and is free, and
+//! published messages reach all subscribers.
 //!
-//! Here what all of them share: sites whose applications hold, a client that reads a stream as it comes,
-//! and ways to publish. What must stay true everywhere: a stream is framed as HTTP says from its first
-//! byte to its last, and a client hears every message once and in order.
+//! This file has the shared parts: sites whose applications hold streams, a streaming client, and
+//! ways to publish.
+//!
+//! # Invariants
+//!
+//! - A stream is correctly framed from its first byte to its last.
+//! - A client receives every message once and in order.
 
 mod bounds;
 mod grip;
@@ -25,10 +29,10 @@ const WSGI: &str = include_str!("apps/streams.py");
 /// The same in Ruby, as far as it is used.
 const RACK: &str = include_str!("apps/streams.ru");
 
-/// One process with one thread: a second request that came inside would be seen.
+/// One process with one thread: a second concurrent request would be seen.
 const ONE: &str = "[apps.app]\nprocesses = 1\nthreads = 1\ngrip = true\n";
 
-/// A WSGI application that holds, with more lines behind `[server]` and these tables.
+/// A WSGI application that holds streams, with more lines in `[server]` and these tables.
 fn serve_with(server: &str, tables: &str) -> Server {
     let toml = format!("[server]\nthreads = 2\n{server}\n{ONE}entry = \"app:app\"\n{tables}");
     let server = Site::new().file("app.py", WSGI).config(&toml).serve(&[]);
@@ -40,18 +44,18 @@ fn serve() -> Server {
     serve_with("", "")
 }
 
-/// A client that hears a stream.
+/// A client that reads a stream.
 struct StreamClient {
     client: RawClient,
     head: String,
     /// The body so far, decoded.
     heard: Vec<u8>,
-    /// Whether the last chunk has come.
+    /// Whether the last chunk has arrived.
     is_whole: bool,
 }
 
 impl StreamClient {
-    /// Asks, and waits for the head of a stream.
+    /// Sends a request, and waits for the head of a stream.
     fn open(server: &Server, path: &str) -> Self {
         Self::asking(server, path, "")
     }
@@ -63,7 +67,7 @@ impl StreamClient {
         Self::over(client)
     }
 
-    /// Waits for the head of a stream that was asked for.
+    /// Waits for the head of a stream that was requested.
     fn over(mut client: RawClient) -> Self {
         let end = eventually(PATIENCE, "the head of the stream", || {
             find(&client.received, b"\r\n\r\n").or_else(|| {
@@ -89,7 +93,7 @@ impl StreamClient {
         listener
     }
 
-    /// Takes whole chunks out of what was received. What is no chunk fails the test.
+    /// Decodes whole chunks of the received bytes. An invalid chunk fails the test.
     fn decode(&mut self) {
         while let Some(end) = find(&self.client.received, b"\r\n") {
             let line = String::from_utf8_lossy(&self.client.received[..end]).into_owned();
@@ -107,12 +111,12 @@ impl StreamClient {
         }
     }
 
-    /// What it heard so far, as text.
+    /// The body so far, as text.
     fn text(&self) -> String {
         String::from_utf8_lossy(&self.heard).into_owned()
     }
 
-    /// Reads until `is_there` says so of what was heard.
+    /// Reads until `is_there` accepts the body so far.
     fn until(&mut self, what: &str, is_there: impl Fn(&str) -> bool) -> &mut Self {
         eventually(PATIENCE, what, || {
             is_there(&self.text()) || {
@@ -131,12 +135,12 @@ impl StreamClient {
         self
     }
 
-    /// Reads until these words were heard.
+    /// Reads until the body contains these words.
     fn hear(&mut self, words: &str) -> &mut Self {
         self.until(&format!("{words:?}"), |text| text.contains(words))
     }
 
-    /// Reads to the end, which must be a proper one; the whole body.
+    /// Reads to the end, which must be clean; returns the whole body.
     fn end(&mut self) -> String {
         eventually(PATIENCE, "the end of the stream", || {
             let read = self.client.read_some();
@@ -149,18 +153,18 @@ impl StreamClient {
     }
 }
 
-/// How many streams the server says that it holds.
+/// How many streams the server holds, by its status.
 fn held(server: &Server) -> u64 {
     server.admin_json()["hub"]["streams"].as_u64().unwrap()
 }
 
-/// Waits until the server holds so many.
+/// Waits until the server holds this many.
 fn wait_held(server: &Server, count: u64) {
     let what = format!("{count} streams are held");
     eventually(PATIENCE, &what, || held(server) == count);
 }
 
-/// Runs a verb against the server, with this on its standard input.
+/// Runs a verb against the server, with this standard input.
 fn verb(server: &Server, arguments: &[&str], input: &str) -> (i32, String, String) {
     let mut child = Command::new(env!("CARGO_BIN_EXE_penstock"))
         .args(arguments)

@@ -1,9 +1,15 @@
-//! What every house test stands on: a site in a temporary folder, a server, a client of raw bytes.
+//! Support for all integration tests: a site in a temporary directory, a server, a client of raw
+//! bytes.
 //!
-//! `Site` makes the folder, `Site::serve` starts the real binary in it and reads its ports from what it
-//! prints, `client::RawClient` sends bytes as they are and reads responses strictly. What must stay
-//! true: nothing waits without a deadline, a server that is dropped must end with exit code 0 on
-//! SIGTERM, whatever happens no process is left, and a failed test shows the server's log.
+//! `Site` makes the directory, `Site::serve` starts the real binary in it and reads its ports from
+//! its output, `client::RawClient` sends exact bytes and reads responses strictly.
+//!
+//! # Invariants
+//!
+//! - Nothing waits without a deadline.
+//! - A dropped server must exit with code 0 on SIGTERM.
+//! - No process is left, whatever happens.
+//! - A failed test shows the server's log.
 
 mod client;
 mod origin;
@@ -24,13 +30,13 @@ pub(crate) use origin::{
     Address, Origin, ReceivedRequest, ReservedPort, Script, Step, head_of, last_page, page,
 };
 
-/// How long anything may take that is not itself what a test measures.
+/// The time limit of everything that a test does not measure.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
 
-/// How often a condition is looked at again.
+/// The interval of checks of a condition.
 const POLL: Duration = Duration::from_millis(3);
 
-/// Awaits `probe` to give something (`Some` or `true`); panics after `within`, naming `what`.
+/// Waits until `probe` returns a value (`Some` or `true`); panics after `within`, naming `what`.
 pub(crate) fn eventually<O: ProbeOutcome>(
     within: Duration,
     what: &str,
@@ -46,8 +52,8 @@ pub(crate) fn eventually<O: ProbeOutcome>(
     }
 }
 
-/// Whether this runs under `scripts/hardened`, where a test needs what the documented unit takes away; says
-/// so.
+/// Whether this runs under `scripts/hardened`, where the documented unit takes away something that
+/// a test needs; prints a note.
 pub(crate) fn is_left_out(why: &str) -> bool {
     let is_hardened = std::env::var_os("PENSTOCK_HARDENED").is_some();
     if is_hardened {
@@ -56,13 +62,13 @@ pub(crate) fn is_left_out(why: &str) -> bool {
     is_hardened
 }
 
-/// The same for a test that reads of its server in /proc what nobody but root may look at; with
-/// `ProtectProc=invisible` nothing of it is there.
+/// The same for a test that reads its server's /proc files as root: `ProtectProc=invisible` hides
+/// them.
 pub(crate) fn is_server_hidden() -> bool {
     is_left_out("the server's processes are not in /proc")
 }
 
-/// What this kernel has for sandboxes.
+/// The kernel's support for sandboxes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct KernelParts {
     /// The version of Landlock's interface: 4 has ports, 6 has scopes.
@@ -71,8 +77,8 @@ pub(crate) struct KernelParts {
     pub(crate) has_notifications: bool,
 }
 
-/// Asks the kernel itself, so that a test is left out for what is not there, and never because the code
-/// that it tries says so.
+/// Asks the kernel itself, so that a test is skipped only for a missing feature, never because of
+/// the tested code.
 pub(crate) fn kernel_parts() -> KernelParts {
     // `landlock_create_ruleset` for its version, and `seccomp` for the sizes of its messages.
     const PROBE: &str = r#"
@@ -100,11 +106,11 @@ print(call(444, None, 0, 1), call(seccomp, 3, 0, ctypes.create_string_buffer(6))
     }
 }
 
-/// What a probe of [`eventually`] may give.
+/// The result of a probe of [`eventually`].
 pub(crate) trait ProbeOutcome {
-    /// What is there once it has come.
+    /// The value once it is available.
     type Value;
-    /// `None` as long as it has not come.
+    /// `None` until it is available.
     fn outcome(self) -> Option<Self::Value>;
 }
 
@@ -122,11 +128,11 @@ impl<T> ProbeOutcome for Option<T> {
     }
 }
 
-/// An application that tells what it got, and notes in `seen.txt` every request that reached it.
+/// An application that echoes requests, and records in `seen.txt` every request that reached it.
 ///
-/// `/gate/NAME` answers once the file NAME is there; `/chunks` gives three pieces of unknown length,
-/// `/stream/NAME` a first piece, and a last one once NAME is there; `/big` 8 MiB, `/huge` 64 MiB;
-/// `/status/CODE` that status with a body all the same; anything else `METHOD PATH LENGTH MD5`.
+/// `/gate/NAME` responds once the file NAME exists; `/chunks` sends three pieces of unknown length,
+/// `/stream/NAME` a first piece, and a last one once NAME exists; `/big` 8 MiB, `/huge` 64 MiB;
+/// `/status/CODE` that status with a body nevertheless; anything else `METHOD PATH LENGTH MD5`.
 pub(crate) const APP: &str = r#"
 import hashlib
 import os
@@ -168,8 +174,8 @@ def app(environ, start_response):
     return pieces
 "#;
 
-/// A folder named `site` (so is an application found in it), removed with the last that uses it. What
-/// still works in it then is ended: a daemon or a server that followed another is no child of the test.
+/// A directory named `site` (so an application is found in it), removed with its last user.
+/// Processes that still work in it are ended then: a daemon or a successor is no child of the test.
 #[derive(Clone)]
 pub(crate) struct Site {
     dir: Arc<TempDir>,
@@ -178,7 +184,7 @@ pub(crate) struct Site {
 struct TempDir(PathBuf);
 
 impl TempDir {
-    /// The processes whose folder it is.
+    /// The processes that work in this directory.
     fn remaining_processes(&self) -> Vec<Pid> {
         let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
         let is_inside = |pid: &i32| {
@@ -222,17 +228,17 @@ impl Site {
         }
     }
 
-    /// The folder.
+    /// The directory.
     pub(crate) fn dir(&self) -> &Path {
         &self.dir.0
     }
 
-    /// Where its servers have their control sockets.
+    /// The directory of its servers' control sockets.
     pub(crate) fn runtime_dir(&self) -> PathBuf {
         self.dir().with_file_name("run")
     }
 
-    /// Writes a file, with its folders; also to change one while a server runs.
+    /// Writes a file, with its directories; also to change one while a server runs.
     pub(crate) fn file(self, path: &str, content: impl AsRef<[u8]>) -> Self {
         self.write(path, content);
         self
@@ -247,7 +253,7 @@ impl Site {
         std::fs::rename(new, path).unwrap();
     }
 
-    /// The text of a file, empty when there is none.
+    /// The text of a file, empty if it does not exist.
     pub(crate) fn read(&self, path: &str) -> String {
         let bytes = std::fs::read(self.dir().join(path)).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
@@ -258,7 +264,7 @@ impl Site {
         Self::new().file("app.py", APP)
     }
 
-    /// What reached [`APP`] so far, `METHOD PATH LENGTH` each.
+    /// The requests that reached [`APP`] so far, `METHOD PATH LENGTH` each.
     pub(crate) fn seen(&self) -> Vec<String> {
         self.read("seen.txt").lines().map(str::to_owned).collect()
     }
@@ -268,9 +274,10 @@ impl Site {
         self.file("penstock.toml", toml)
     }
 
-    /// Starts `penstock serve` with `arguments` in this folder and waits until it listens (not until
-    /// its applications are ready). Free ports are taken unless the arguments or `penstock.toml` name
-    /// addresses. Where `penstock.toml` does not say otherwise, the end does not wait for idle clients.
+    /// Starts `penstock serve` with `arguments` in this directory and waits until it listens (not
+    /// until its applications are ready). Uses free ports unless the arguments or `penstock.toml`
+    /// name addresses. Unless `penstock.toml` says otherwise, the end does not wait for idle
+    /// clients.
     pub(crate) fn serve(&self, arguments: &[&str]) -> Server {
         self.serve_with(arguments, &[])
     }
@@ -282,7 +289,7 @@ impl Site {
         self.serve_by(command, arguments)
     }
 
-    /// [`Site::serve`] on what looks like another kernel: `how` is one of `filter.py`'s.
+    /// [`Site::serve`] on a simulated other kernel: `how` is one of `filter.py`'s.
     pub(crate) fn serve_filtered(&self, how: &str, arguments: &[&str]) -> Server {
         self.serve_by(self.filtered(how), arguments)
     }
@@ -327,8 +334,8 @@ impl Site {
         Some(self.serve_by(command, arguments))
     }
 
-    /// The binary with mounts of its own, which `script` makes in the site's folder and which go with it. `None`,
-    /// with a word, where that is not allowed.
+    /// The binary with its own mounts, which `script` makes in the site's directory and which end
+    /// with it. `None`, with a note, where that is not allowed.
     pub(crate) fn binary_with_mounts(&self, script: &str) -> Option<Command> {
         self.binary_within(&["--user", "--map-root-user", "--mount"], script)
     }
@@ -366,8 +373,8 @@ impl Site {
         Some(command)
     }
 
-    /// Starts `penstock work` with `arguments` in this folder, for a front end elsewhere; its applications are ready
-    /// some time later.
+    /// Starts `penstock work` with `arguments` in this directory, for a front end elsewhere; its
+    /// applications are ready some time later.
     pub(crate) fn work(&self, arguments: &[&str]) -> Server {
         self.shorten_drain();
         let mut command = self.command("work");
@@ -375,7 +382,7 @@ impl Site {
         Server::spawn(self.clone(), command)
     }
 
-    /// Has `command` serve, which ends in `penstock serve`.
+    /// Starts a server with `command`, which ends in `penstock serve`.
     fn serve_by(&self, mut command: Command, arguments: &[&str]) -> Server {
         self.shorten_drain();
         let toml = self.read("penstock.toml");
@@ -404,7 +411,7 @@ impl Site {
         server
     }
 
-    /// Clients that a test has left open would hold up each end by `server.keep_alive_drain`.
+    /// Clients that a test has left open would delay each end by `server.keep_alive_drain`.
     fn shorten_drain(&self) {
         const KEY: &str = "drain_idle = \"100ms\"";
         let toml = self.read("penstock.toml");
@@ -418,7 +425,7 @@ impl Site {
         self.write("penstock.toml", quick);
     }
 
-    /// Runs a verb to its end in this folder.
+    /// Runs a verb to its end in this directory.
     pub(crate) fn run(&self, arguments: &[&str]) -> Output {
         let mut command = self.command(arguments[0]);
         command
@@ -466,7 +473,7 @@ pub(crate) fn texts(output: &Output) -> (String, String) {
     (text(&output.stdout), text(&output.stderr))
 }
 
-/// A running server. Dropped, it is told to end and must do so with exit code 0.
+/// A running server. On drop it is stopped and must exit with code 0.
 pub(crate) struct Server {
     site: Site,
     child: Mutex<Child>,
@@ -532,7 +539,7 @@ impl Server {
         self.stdout.lock().unwrap().clone()
     }
 
-    /// All it wrote so far: standard output, then standard error.
+    /// All its output so far: standard output, then standard error.
     pub(crate) fn log(&self) -> String {
         let mut text = String::new();
         for line in self
@@ -545,7 +552,7 @@ impl Server {
         text
     }
 
-    /// Waits until a line announces that `app` is ready, be it after failures.
+    /// Waits until a line announces that `app` is ready, even after failures.
     pub(crate) fn wait_ready(&self, app: &str) -> &Self {
         let start = format!("app {app}: ");
         let is_ready = |line: &String| line.starts_with(&start) && line.contains(" ready in ");
@@ -575,12 +582,12 @@ impl Server {
         RawClient::connect(self.port())
     }
 
-    /// One GET on a connection of its own.
+    /// One GET on its own connection.
     pub(crate) fn get(&self, path: &str) -> Response {
         get(self.port(), path)
     }
 
-    /// The file of the control socket.
+    /// The path of the control socket.
     pub(crate) fn control_path(&self) -> PathBuf {
         let path = |line: &String| line.strip_prefix("control unix:").map(PathBuf::from);
         eventually(PATIENCE, "it says where its control socket is", || {
@@ -593,7 +600,7 @@ impl Server {
         RawClient::connect_unix(&self.control_path())
     }
 
-    /// A request to the admin interface; one that changes something goes to the control socket.
+    /// A request to the admin interface; changes go to the control socket.
     pub(crate) fn admin(&self, method: &str, path: &str) -> Response {
         let mut client = match method {
             "POST" => self.control(),
@@ -612,7 +619,7 @@ impl Server {
         serde_json::from_slice(&answer.body).unwrap()
     }
 
-    /// The value of a line of `/metrics`, named with its labels; `None` when there is no such line.
+    /// The value of a line of `/metrics`, named with its labels; `None` if there is no such line.
     pub(crate) fn metric(&self, name: &str) -> Option<f64> {
         let text = self.admin("GET", "/metrics").text();
         text.lines().find_map(|line| {
@@ -642,7 +649,7 @@ impl Server {
         kill_process(self.pid_(), signal).unwrap();
     }
 
-    /// How it ended, if it has.
+    /// Its exit status, if it has ended.
     pub(crate) fn exited(&self) -> Option<ExitStatus> {
         self.child.lock().unwrap().try_wait().unwrap()
     }
@@ -663,7 +670,7 @@ impl Drop for Server {
         }
         let patience = if failed { Duration::ZERO } else { PATIENCE };
         let ended = wait_for(&mut self.child.lock().unwrap(), patience);
-        // Workers die with the server; its own group is whatever else it may have started.
+        // Workers die with the server; its own group has whatever else it may have started.
         let _ = kill_process(pid, Signal::KILL);
         let _ = kill_process_group(pid, Signal::KILL);
         let _ = self.child.lock().unwrap().wait();
@@ -725,10 +732,10 @@ fn port_in(url: &str) -> Option<u16> {
         .ok()
 }
 
-/// Whether a process exists and is not merely waiting to be reaped.
+/// Whether a process exists and is not a zombie.
 pub(crate) fn is_alive(pid: i32) -> bool {
     let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else {
-        // Some mounts of /proc do not show processes that nobody may look into.
+        // Some mounts of /proc hide processes of other users.
         return rustix::process::test_kill_process(Pid::from_raw(pid).unwrap()).is_ok();
     };
     let state = stat

@@ -1,5 +1,5 @@
-//! All temporary files together stay within their bound, whoever fills them: responses then wait for
-//! their clients, bodies are refused, and everybody else is served.
+//! All temporary files together stay within their limit, whichever client fills them: responses
+//! then wait for their clients, bodies are refused, and others are served.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -22,7 +22,7 @@ def app(environ, start):
     return [text]
 "#;
 
-/// The length of the large answer: 20 MiB.
+/// The length of the large response: 20 MiB.
 const LARGE: usize = 320 * 65536;
 
 const BOUND: u64 = 4 << 20;
@@ -42,7 +42,7 @@ fn serve(limits: &str) -> Server {
     server
 }
 
-/// What the nameless files of a server take of the disk.
+/// Disk usage of a server's unnamed files.
 fn nameless_bytes(server: &Server) -> u64 {
     use std::os::unix::fs::MetadataExt;
     let folder = format!("/proc/{}/fd", server.pid());
@@ -112,7 +112,7 @@ fn a_body_without_room_is_refused_and_the_next_is_not() {
     let post = |length: usize| {
         let mut client = server.connect();
         let head = format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n");
-        // It may be refused before it is sent whole.
+        // It may be refused before everything is sent.
         let _ = client.try_send(head + &"x".repeat(length));
         client
     };

@@ -1,7 +1,7 @@
-//! What back ends and clients say that nobody asked for: hostile ones of each, in many spellings.
+//! Unsolicited instructions of hostile back ends and clients, in many spellings.
 //!
-//! A back end commands the front end only where its route says so (`grip`, `sendfile`), and no client
-//! can say what the hub says to back ends. Every row here is something that must achieve nothing.
+//! A back end commands the front end only where its route allows it (`grip`, `sendfile`), and no
+//! client can send what the hub sends to back ends. Every row here must have no effect.
 
 use std::process::Command;
 
@@ -9,10 +9,10 @@ use crate::support::{
     Origin, RawClient, ReceivedRequest, Response, Script, Server, Site, page, texts,
 };
 
-/// What an upload would have a front end do, by its media type.
+/// Instructions that an upload contains, by its media type.
 const INSTRUCT: &str = r#"{"hold": {"mode": "stream", "channels": [{"name": "private"}]}, "response": {"code": 404, "headers": {"Content-Type": "text/html", "Set-Cookie": "s=1"}, "body": "<script>"}}"#;
 
-/// Fields that speak to a front end, as a back end may spell them.
+/// Fields that address a front end, as a back end may spell them.
 const COMMANDS: [&str; 10] = [
     "Grip-Hold: stream\r\nGrip-Channel: private\r\n",
     "grip-hold: response\r\nGRIP-CHANNEL: private\r\nGrip-Timeout: 300\r\n",
@@ -29,7 +29,7 @@ const COMMANDS: [&str; 10] = [
 const SAFE: &str = "Content-Type: application/grip-instruct\r\nX-Content-Type-Options: nosniff\r\n\
                     Content-Security-Policy: sandbox\r\n";
 
-/// A store that answers with what was uploaded, and with one of the fields above.
+/// A store that returns uploads, with one of the fields above.
 fn store() -> Origin {
     Origin::start(|seen: &ReceivedRequest| {
         let number = seen.target.rsplit('/').next().unwrap_or_default();
@@ -75,7 +75,7 @@ fn python() -> String {
     app.replace("{instruct}", &format!("b{INSTRUCT:?}"))
 }
 
-/// A site in front of the store and the application, with what is kept from clients.
+/// A site in front of the store and the application, with the fields hidden from clients.
 fn site(origin: &Origin, of_store: &str, of_app: &str, more: &str) -> Server {
     let toml = format!(
         "[upstreams.store]\nservers = [\"{}\"]\n{of_store}\n\
@@ -137,7 +137,7 @@ fn one_grant_is_not_the_other() {
                 check_untouched(&server.get(&path), &format!("{grants}, {path}: {command}"));
             }
         }
-        // The media type alone says nothing, whatever is granted.
+        // The media type alone has no effect, whatever is allowed.
         for path in ["/store/upload", "/app/upload"] {
             check_untouched(&server.get(path), &format!("{grants}, {path}"));
         }
@@ -185,7 +185,7 @@ fn a_client_cannot_say_what_the_hub_says() {
             let seen = client.expect_status(200).text();
             assert!(!seen.contains("forged"), "{grants}, {path}: {seen}");
         }
-        // A handshake is no other way.
+        // A handshake cannot do it either.
         let mut client = server.connect();
         client.send(format!(
             "GET /seen HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
@@ -243,7 +243,7 @@ fn handshake(client: &mut RawClient, path: &str, fields: &str) {
 #[test]
 fn a_get_becomes_a_post_only_with_grip_and_for_pages_of_its_own() {
     let origin = Origin::start(|seen: &ReceivedRequest| page(seen, "x"));
-    // The status that the client gets, and the methods by which the application was asked.
+    // The status for the client, and the methods of the requests to the application.
     let ask = |server: &Server, fields: &str| {
         server.site().write("methods", "");
         let mut client = server.connect();
@@ -272,7 +272,7 @@ fn a_get_becomes_a_post_only_with_grip_and_for_pages_of_its_own() {
         let fields = format!("Origin: {other}\r\n");
         assert_eq!(ask(&with, &fields), answered(403, "GET "), "{other}");
     }
-    // The application does not agree to the WebSocket, but it is asked.
+    // The application does not accept the WebSocket, but it gets the request.
     for own in [
         "http://a.example",
         "https://a.example",
@@ -284,7 +284,7 @@ fn a_get_becomes_a_post_only_with_grip_and_for_pages_of_its_own() {
     assert_eq!(ask(&with, ""), answered(200, "GET POST "));
 }
 
-/// Publishes with the command line; its exit code and what it says.
+/// Publishes with the command line; returns its exit code and output.
 fn publish(server: &Server, arguments: &[&str]) -> (Option<i32>, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_penstock"))
         .arg("publish")
@@ -297,7 +297,7 @@ fn publish(server: &Server, arguments: &[&str]) -> (Option<i32>, String) {
     (output.status.code(), format!("{said}{complained}"))
 }
 
-/// Waits for these words on a held stream; what came until then.
+/// Waits for these words on a held stream; returns the bytes until then.
 fn hear(client: &mut RawClient, words: &str) -> String {
     crate::support::eventually(crate::support::PATIENCE, words, || {
         let text = String::from_utf8_lossy(&client.received).into_owned();
@@ -348,7 +348,7 @@ fn channels_of_the_same_name_are_as_many_as_there_are_namespaces() {
         let (code, said) = publish(&server, &["--namespace", namespace, "room", &message]);
         assert_eq!(code, Some(0), "{said}");
     }
-    // Names that pose as others' reach nobody.
+    // Names that pose as another namespace's reach no subscriber.
     for name in ["a\u{1f}room", "\u{1f}a\u{1f}room", "hub\u{1f}room"] {
         let (code, said) = publish(&server, &["--namespace", "hub", name, "forged"]);
         assert_eq!(code, Some(0), "{said}");
@@ -382,7 +382,7 @@ fn channels_of_the_same_name_are_as_many_as_there_are_namespaces() {
     }
 }
 
-/// Publishes by its `GRIP_URL`, as a library of GRIP does, and with tokens that are not right.
+/// Publishes by its `GRIP_URL`, as a GRIP library does, and with invalid tokens.
 const PUBLISHER: &str = r#"
 import base64, hashlib, hmac, http.client, json, os, time
 from urllib.parse import parse_qs, urlsplit
@@ -471,7 +471,7 @@ fn an_application_publishes_by_its_own_key_in_its_own_namespace() {
         let answer = ask(&format!("by=right&data=forged&namespace={other}"));
         assert!(answer.starts_with("400 "), "{other}: {answer}");
     }
-    // Who has no token at all is nobody that the server knows.
+    // A request without a token has no identity.
     for authorization in [
         "",
         "Authorization: Bearer guessed\r\n",
@@ -499,7 +499,7 @@ fn an_application_publishes_by_its_own_key_in_its_own_namespace() {
         !text.contains("data: one") && !text.contains("data: two"),
         "{text}"
     );
-    // One that may say nothing is told nothing.
+    // An application without the right to publish gets no URL.
     assert_eq!(server.get("/c/url").text(), "");
     let url = server.get("/a/url").text();
     let port = server.admin_port();

@@ -1,8 +1,8 @@
-//! An upgrade refuses nobody: the program is started anew, takes the listeners and serves, and the one before
-//! drains; one that does not become ready changes nothing.
+//! An upgrade fails no request: a new process of the program takes the listeners and serves, and
+//! the previous one drains; a new process that does not become ready changes nothing.
 //!
-//! `penstock upgrade` and SIGUSR2. Clients that keep their connection and clients that open one each time go
-//! through it without an error; the new server is another process, which ends by itself when it is told.
+//! `penstock upgrade` and SIGUSR2. Clients with kept connections and clients with new ones see no
+//! error; the new server is another process, which stops when told.
 
 mod long_requests;
 mod shutdown_and_signals;
@@ -41,7 +41,7 @@ fn pid_now(server: &Server) -> i32 {
     i32::try_from(server.admin_json()["pid"].as_i64().unwrap()).unwrap()
 }
 
-/// The server that has followed; ended with the test.
+/// The successor; ended with the test.
 struct SuccessorProcess(i32);
 
 impl SuccessorProcess {
@@ -51,7 +51,7 @@ impl SuccessorProcess {
         Self(pid)
     }
 
-    /// Tells it to end, and waits.
+    /// Stops it, and waits.
     fn end(self) {
         kill(self.0, Signal::TERM);
         eventually(PATIENCE, "the heir ends", || !is_alive(self.0));
@@ -66,7 +66,7 @@ impl Drop for SuccessorProcess {
     }
 }
 
-/// One GET; what went wrong, else whether the server closes the connection.
+/// One GET; returns the error, or whether the server closes the connection.
 fn ask(client: &mut TcpStream, path: &str) -> Result<bool, String> {
     let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n");
     let say = |error: std::io::Error| error.to_string();
@@ -105,7 +105,7 @@ fn connect(port: u16) -> Result<TcpStream, String> {
     Ok(client)
 }
 
-/// Clients in threads, until they are told to stop: what each of them met.
+/// Clients in threads, until stopped, and their errors.
 struct ClientLoad {
     stop: Arc<AtomicBool>,
     answered: Arc<AtomicUsize>,
@@ -127,7 +127,7 @@ impl ClientLoad {
                     let closes = ask(&mut open, path)?;
                     answered.fetch_add(1, Ordering::Relaxed);
                     client = (keeps && !closes).then_some(open);
-                    // A client that thinks: its next request may cross a close.
+                    // A client that pauses: its next request may cross a close.
                     std::thread::park_timeout(pause);
                 }
                 Ok(())
@@ -141,7 +141,7 @@ impl ClientLoad {
         }
     }
 
-    /// Waits until so many more requests were answered.
+    /// Waits until this many more requests have succeeded.
     fn more(&self, count: usize) {
         let goal = self.answered.load(Ordering::Relaxed) + count;
         eventually(PATIENCE, "requests are answered", || {
@@ -223,7 +223,7 @@ fn a_new_application_begins_as_large_as_the_load_had_made_the_one_before() {
         client.send("GET /gate/open HTTP/1.1\r\nHost: a\r\n\r\n");
     }
     eventually(PATIENCE, "all have been taken in", || size() == (3, 2, 6));
-    // Other settings: another application in the place of the first.
+    // Other settings: another application in place of the first.
     server.site().write("penstock.toml", toml("two"));
     assert_eq!(
         server.admin("POST", "/reload").status,
@@ -261,7 +261,7 @@ fn a_request_in_progress_is_finished_by_the_server_that_began_it() {
     server.wait_log(" serves");
     let heir = SuccessorProcess::of(&server);
     assert!(server.exited().is_none(), "a request is still in progress");
-    // What was open before is answered once more, with the word that it was the last time.
+    // Connections opened before get one more response, with `Connection: close`.
     for client in [&mut idle, &mut fresh] {
         client.send("GET /a.txt HTTP/1.1\r\nHost: a\r\n\r\nGET /a.txt HTTP/1.1\r\nHost: a\r\n\r\n");
         assert_eq!(client.expect_status(200).header("connection"), None);
@@ -341,7 +341,7 @@ fn other_listeners_and_more_threads_are_taken_up_by_the_new_server() {
             }
         });
         before = heir;
-        // Whichever of the sockets a connection comes to, somebody serves it.
+        // Whichever socket a connection comes to, a server serves it.
         for _ in 0..20 {
             assert_eq!(server.get("/a.txt").text(), "file");
         }

@@ -1,9 +1,9 @@
-//! Request bodies as they come: read by the application while their client still sends them.
+//! Streamed request bodies: the application reads them while its client still sends.
 //!
-//! ASGI and Rack on fibers do so by themselves, WSGI and Rack in threads with `request_buffering =
-//! false`. Each promise is made for all of them: exchanges in both directions, back-pressure,
-//! bodies that are cut and never look complete, limits that hold, early answers, and workers that
-//! go while a body comes.
+//! ASGI and Rack on fibers do so by default, WSGI and Rack in threads with `request_buffering =
+//! false`. Each promise is tested for all of them: exchanges in both directions, back-pressure,
+//! truncated bodies that never look complete, enforced limits, early responses, and workers that
+//! end during a body.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ const ASGI: &str = include_str!("apps/uploads_asgi.py");
 const WSGI: &str = include_str!("apps/uploads_wsgi.py");
 const RACK: &str = include_str!("apps/uploads.ru");
 
-/// Ways in which an application gets its requests.
+/// How an application gets its requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AppInterface {
     Asgi,
@@ -70,7 +70,7 @@ fn chunk(bytes: &str) -> String {
     format!("{:x}\r\n{bytes}\r\n", bytes.len())
 }
 
-/// Reads until these bytes have come, and takes all up to their end.
+/// Reads until these bytes have arrived, and consumes all up to their end.
 fn read_until(client: &mut RawClient, needle: &str) {
     let end = loop {
         if let Some(at) = find(&client.received, needle.as_bytes()) {
@@ -86,7 +86,7 @@ fn read_until(client: &mut RawClient, needle: &str) {
     client.received.drain(..end);
 }
 
-/// Waits until the application has said this of a request's body.
+/// Waits until the application has reported this about a request body.
 fn wait_seen(server: &Server, what: &str) {
     eventually(PATIENCE, what, || {
         server
@@ -97,7 +97,7 @@ fn wait_seen(server: &Server, what: &str) {
     });
 }
 
-/// Waits until so many requests have reached the application.
+/// Waits until this many requests have reached the application.
 fn wait_begun(server: &Server, count: usize) {
     eventually(PATIENCE, "the application has it", || {
         server.site().read("seen.txt").matches("begun").count() >= count
@@ -141,7 +141,7 @@ fn bodies_arrive_whole_however_they_are_cut_and_the_connection_goes_on() {
             }
             assert_eq!(client.expect_status(200).text(), body.len().to_string());
         }
-        // Whole with its head, in a piece behind it, and nothing at all.
+        // Whole with its head, in a piece after it, and empty.
         client.send(head("/sum", "Content-Length: 2") + "ab");
         assert_eq!(client.expect_status(200).text(), "2");
         client.send(head("/sum", "Transfer-Encoding: chunked"));
@@ -173,7 +173,7 @@ fn lines_and_what_was_read_before_can_be_had() {
     }
 }
 
-/// What of the server and its workers is resident, in KiB.
+/// Resident memory of the server and its workers, in KiB.
 fn resident(server: &Server) -> usize {
     let mut pids = server.workers("app");
     pids.push(server.pid());
@@ -197,15 +197,15 @@ fn a_slow_application_stops_its_client_and_not_the_memory() {
         client.send(head("/behind/gate", &format!("Content-Length: {BODY}")));
         client.patience(Duration::from_secs(1));
         let (piece, mut sent) = (vec![b'x'; 64 << 10], 0);
-        // Behind what the kernel keeps for both sides there is no room. A part of a piece may have
-        // gone.
+        // Beyond the kernel's buffers of both sides there is no room. A part of a piece may have
+        // been sent.
         while sent < BODY && client.try_send(&piece).is_ok() {
             sent += piece.len();
         }
         assert!(sent < BODY / 2, "{way:?}: {sent} bytes were taken");
         let grown = resident(&server).saturating_sub(before);
         assert!(grown < 16 << 10, "{way:?}: {grown} KiB");
-        // It was not the client's to send in this time.
+        // The client could not have sent in this time.
         server.site().write("gate", "");
         client.patience(PATIENCE);
         drop(client);
@@ -280,7 +280,7 @@ fn limits_hold_while_the_application_reads() {
         eventually(PATIENCE, "each is cut", || {
             server.site().read("seen.txt").matches("cut").count() == 3
         });
-        // What had begun to answer is cut.
+        // A response that had begun is truncated.
         let mut begun = server.connect();
         begun.send(head("/echo", "Content-Length: 10") + "abc");
         assert!(
@@ -302,7 +302,7 @@ fn who_answers_early_reads_no_request_out_of_a_body() {
         assert_eq!(answer.header("connection"), Some("close"));
         let _ = client.try_send(head("/sum", "Content-Length: 0").repeat(20));
         client.expect_closed();
-        // A body that is here whole keeps nobody from the next request.
+        // A complete body keeps no worker from the next request.
         let mut whole = server.connect();
         whole.send(head("/early", "Content-Length: 3") + "abc");
         whole.expect_status(200);

@@ -1,8 +1,13 @@
-//! Workers that die, hang or misbehave: at most the request inside is lost, and nothing is left behind.
+//! Workers that die, hang or misbehave: at most the request inside is lost, and nothing is left
+//! behind.
 //!
-//! Workers are killed idle, at work and under load; they exit, stop answering, write rubbish and leave
-//! children. What must stay true: everybody else is served, a new worker comes soon, and after the
-//! server's end, however it ends, no process of it is left.
+//! Workers are killed idle, at work and under load; they exit, stop responding, write garbage and
+//! leave children.
+//!
+//! # Invariants
+//!
+//! - Other requests are served, and a new worker starts soon.
+//! - No process is left after the server's end, however it ends.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -96,7 +101,7 @@ fn wait_in_progress(server: &Server, count: u64) {
     });
 }
 
-/// Waits until there are `count` workers and all of them serve; gives their process ids.
+/// Waits until exactly `count` workers are ready; returns their process ids.
 fn wait_workers(server: &Server, count: usize) -> Vec<i32> {
     eventually(PATIENCE, &format!("{count} workers are ready"), || {
         let status = app_status(server);
@@ -106,7 +111,8 @@ fn wait_workers(server: &Server, count: usize) -> Vec<i32> {
     })
 }
 
-/// The worker that has begun `/hold` or `/stuck`: the status page knows only that it has the request.
+/// The worker that has begun `/hold` or `/stuck`: the status page only knows that it has the
+/// request.
 fn busy_worker(server: &Server) -> i32 {
     eventually(PATIENCE, "a worker has begun", || {
         server.site().read("begun").parse().ok()
@@ -133,7 +139,8 @@ fn a_worker_killed_while_idle_costs_no_request() {
     let server = serve_ready(&wsgi_site(APP));
     let old = server.workers("app");
     kill(old[0], Signal::KILL);
-    // At once: the server may not have noticed yet, and the request may be on its way to the dead.
+    // At once: the server may not have noticed yet, and the request may be on its way to the dead
+    // worker.
     let answer = server.get("/");
     assert_eq!(answer.status, 200, "{}", answer.text());
     assert_ne!(answer.text(), old[0].to_string());
@@ -223,7 +230,7 @@ fn workers_killed_again_and_again_under_load_cost_one_request_each() {
                 }
             });
         }
-        // The clients end with a round that fails, too.
+        // The clients stop also if a round fails.
         let _stop = StopOnDrop(&stop);
         for round in 0..KILLS {
             let workers = wait_workers(&server, 3);
@@ -331,7 +338,7 @@ fn a_stuck_request_does_not_kill_its_neighbours_in_other_threads() {
     let app = "processes = 1\nthreads = 4\nresponse_timeout = \"500ms\"";
     let server = serve_ready(&wsgi_site_with(APP, app));
     let pid = server.workers("app")[0];
-    // They go on producing, so their own clock begins anew with each piece.
+    // They continue to produce output, so their own timeout restarts with each piece.
     let mut neighbours: Vec<RawClient> = (0..2).map(|_| ask(&server, "/ticking")).collect();
     wait_in_progress(&server, 2);
     let mut stuck = ask(&server, "/stuck");

@@ -1,9 +1,14 @@
-//! A WSGI application through the real binary: what is right stays right, what is wrong is named.
+//! A WSGI application through the real binary: valid responses are unchanged, errors are reported.
 //!
-//! One application (`APP`) has a path for each thing that PEP 3333 allows or forbids; the tables say
-//! what the client gets and what the log says. What must stay true: nothing of a broken response is
-//! smuggled to the client, an end that is cut never looks like a clean one, `close` is always called,
-//! and the worker serves the next request.
+//! One application (`APP`) has a path for each thing that PEP 3333 allows or forbids; the tables
+//! have the client's response and the log.
+//!
+//! # Invariants
+//!
+//! - No part of a broken response reaches the client as valid, and a truncated end never looks
+//!   clean.
+//! - `close` is always called.
+//! - The worker serves the next request.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -21,7 +26,7 @@ pub(crate) fn wsgi_site_with(code: &str, app: &str) -> Site {
     Site::new().file("app.py", code).config(&toml)
 }
 
-/// Starts it and waits until its application serves.
+/// Starts it and waits until its application is ready.
 pub(crate) fn serve_ready(site: &Site) -> Server {
     let server = site.serve(&[]);
     server.wait_ready("app");
@@ -34,7 +39,7 @@ fn request(method: &str, path: &str) -> String {
     format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\n\r\n")
 }
 
-/// The value of a path's answer as text, on a connection of its own.
+/// The response of a path as text, on its own connection.
 fn text(server: &Server, path: &str) -> String {
     server.get(path).text()
 }
@@ -70,7 +75,7 @@ fn what_is_allowed_arrives_whole() {
         ("/echo", 200, "None:"),
         ("/errors", 200, ""),
     ];
-    // One connection for all: each answer must end where the next begins.
+    // One connection for all: each response must end where the next begins.
     let mut client = server.connect();
     for (path, status, body) in rows {
         let answer = client.send(request("GET", path)).expect_status(status);
@@ -187,7 +192,7 @@ fn what_breaks_the_rules_is_refused_and_named_in_the_log() {
             }
         });
     }
-    // A body that nobody read is no part of the next request.
+    // An unread body is no part of the next request.
     client.send("POST /raise HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nGET /");
     client.expect_status(500);
     client.send(request("GET", "/")).expect_status(200);
@@ -213,18 +218,18 @@ fn a_response_that_fails_after_its_head_is_cut_and_never_ends_cleanly() {
         match client.try_response(false) {
             Err(ResponseError::Truncated(body)) => {
                 let body = String::from_utf8_lossy(&body);
-                // What was cut may be lost with the reset, but nothing else may stand there.
+                // Truncated bytes may be lost with the reset, but no others may appear.
                 assert!(
                     "begunand more".starts_with(&*body) && body.len() <= 10,
                     "{path}: {body}"
                 );
             }
-            // Known to be wrong before a byte of it was out.
+            // Detected before a byte of it was sent.
             Ok(answer) if path == "/mid-long" => assert_eq!(answer.status, 502),
             other => panic!("{path}: {other:?}"),
         }
     }
-    // All that was declared had come when the application went on.
+    // All declared bytes had arrived when the application continued.
     let mut client = server.connect();
     client.send(request("GET", "/mid-long-last"));
     if let Ok(answer) = client.try_response(false) {
@@ -341,7 +346,7 @@ fn the_body_is_complete_before_the_application_and_ends_by_itself() {
             "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: {size}\r\n\r\n{body}"
         ));
         let answer = client.expect_status(200).text();
-        // Which of the two an empty body gives is as PEP 3333 has it: empty or missing.
+        // PEP 3333 allows both for an empty body: empty or missing.
         let lengths = [size.to_string(), "None".to_owned()];
         let (length, echoed) = answer.split_once(':').unwrap();
         assert!(
@@ -397,7 +402,7 @@ fn threads_work_at_once_and_say_so() {
         client.send(request("GET", "/multithread"));
         client
     });
-    // Each waits in the application until all four are there.
+    // Each waits in the application until all four have arrived.
     for mut client in clients.collect::<Vec<RawClient>>() {
         assert_eq!(client.expect_status(200).text(), "True");
     }
@@ -412,7 +417,7 @@ fn close_is_called_when_the_client_leaves_within_a_stream() {
         client.send(request("GET", "/endless"));
         client.read_some();
         drop(client);
-        // The only worker is free again: it answers.
+        // The only worker is free again: it responds.
         assert_eq!(text(&server, "/closed"), vec!["/endless"; round].join(" "));
     }
     assert_eq!(text(&server, "/pid"), pid, "the same worker all along");

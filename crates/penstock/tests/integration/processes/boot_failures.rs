@@ -1,7 +1,13 @@
-//! Code that cannot be loaded, under every model: it is told, tried again slowly, and never in the way.
+//! Code that cannot be loaded, under every process model: reported, retried slowly, and without
+//! effect on others.
 //!
-//! `boot` has what error pages and the status say of each cause; here the models, restarts and numbers.
-//! What must stay true: nothing is started over and over, and what serves goes on serving.
+//! `boot` covers error pages and status for each cause; these tests cover models, restarts and
+//! counts.
+//!
+//! # Invariants
+//!
+//! - Nothing is started in a tight loop.
+//! - Ready workers continue to serve.
 
 use std::time::{Duration, Instant};
 
@@ -10,10 +16,10 @@ use rustix::process::Signal;
 use super::{ASGI, FORKED, PLAIN, ProcessModel, RACK, RACK_PLAIN, WatchedServer};
 use crate::support::{PATIENCE, eventually};
 
-/// The words for what `crash` in either language raises.
+/// The text of the exception that `crash` raises in either language.
 const CRASH: &str = "no such table: customers";
 
-/// What may go wrong, and what is told of it.
+/// The causes, and their texts.
 const CAUSES: [(&str, &[&str]); 3] = [
     ("crash", &[CRASH]),
     ("exit_0", &["exit code 0 before it was ready"]),
@@ -24,7 +30,7 @@ fn state(house: &WatchedServer) -> String {
     house.app()["state"].as_str().unwrap().to_owned()
 }
 
-/// Most boots that there may be after `time`: the wait between two is 100 ms at first, and doubled each time.
+/// Maximum boots after `time`: the delay between two is 100 ms at first, and doubles each time.
 fn most_boots(time: Duration) -> usize {
     let waits = (0..7).map(|n| Duration::from_millis(100 << n));
     let mut sum = Duration::ZERO;
@@ -32,7 +38,7 @@ fn most_boots(time: Duration) -> usize {
         sum += *wait;
         sum <= time
     });
-    // Two workers are tried together before the first failure is known.
+    // Two workers boot together before the first failure is known.
     2 + waited.count()
 }
 
@@ -65,7 +71,7 @@ fn code_that_cannot_be_loaded_is_told_and_tried_again_ever_more_slowly() {
 
 #[test]
 fn a_start_that_must_know_fails_with_the_traceback() {
-    // As a daemon: whoever starts it waits until it serves, or hears why it does not.
+    // As a daemon: the starting command waits until it is ready, or prints why it is not.
     for (cause, words) in CAUSES {
         let site = FORKED.site(&format!("processes = 1\n{}", patience(cause)));
         site.write("boot", cause);
@@ -89,7 +95,7 @@ fn a_start_that_must_know_fails_with_the_traceback() {
     }
 }
 
-/// How long code may load: not long, where all that is wrong with it is the time.
+/// The time for loading code: short if only the time is wrong.
 fn patience(cause: &str) -> &'static str {
     match cause {
         "hang" => "boot_timeout = \"2s\"",
@@ -169,7 +175,7 @@ fn a_stop_during_a_restart_leaves_nothing() {
 
 #[test]
 fn where_no_process_can_be_had_it_is_told_and_had_later() {
-    // Ruby itself tries a fork that was refused again, every second: it is given up after ten.
+    // Ruby itself retries a refused fork every second, up to ten times.
     let site = FORKED.site("processes = 2");
     site.write("boot", "no_forks");
     let house = WatchedServer::new(&site);
@@ -179,7 +185,7 @@ fn where_no_process_can_be_had_it_is_told_and_had_later() {
     assert!(report.contains("not forked"), "{report}");
     house.boot_with("");
     eventually(PATIENCE, "it comes up", || house.get("/").status == 200);
-    // And while it serves: those that serve stay.
+    // Also with ready workers: those stay.
     let old = house.settled(2);
     house.boot_with("no_forks");
     let (code, _, complained) = house.restart();

@@ -1,7 +1,10 @@
-//! What applications leave behind: children, daemons, hundreds of processes that fork on.
+//! Processes that applications leave behind: children, daemons, hundreds of forking processes.
 //!
-//! What must stay true: what stays in the worker's group ends with the worker, what has left it ends
-//! with the server and is named in its log, and the server answers meanwhile.
+//! # Invariants
+//!
+//! - Processes in the worker's group end with the worker; others end with the server and are named
+//!   in its log.
+//! - The server responds meanwhile.
 
 use rustix::process::Signal;
 

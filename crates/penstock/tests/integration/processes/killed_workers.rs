@@ -1,8 +1,10 @@
-//! Processes that are killed from outside, at every moment of their lives.
+//! Processes that are killed from outside, at every moment of their lives: idle, in a request,
+//! while loading, right after the fork; templates too; and the server itself.
 //!
-//! Idle, in a request, while they load, right after they were forked; templates too; and the server
-//! itself. What must stay true: at most the request inside is lost, what is gone is replaced, and no
-//! process survives a server that was killed.
+//! # Invariants
+//!
+//! - At most the request inside is lost, and the process is replaced.
+//! - No process survives a killed server.
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +23,7 @@ fn a_worker_killed_idle_or_in_a_request_costs_that_request_only() {
         let house = model.serve("processes = 2");
         let old = house.settled(2);
         send(old[0], Signal::KILL);
-        // At once: nobody may have noticed yet.
+        // At once: the server may not have noticed yet.
         assert_eq!(house.get("/").status, 200, "{name}\n{}", house.log());
         let old = house.settled(2);
         let mut inside = house.hold("gate");
@@ -51,7 +53,7 @@ fn a_template_that_is_killed_costs_nothing_and_comes_back_when_it_is_needed() {
             house.wait_log("the template ended with SIGKILL unasked");
         });
         assert_eq!(house.settled(2), old, "{name}: those that serve stay");
-        // What is needed now is loaded anew.
+        // The code is loaded anew now.
         send(old[0], Signal::KILL);
         let fresh = eventually(PATIENCE, "a worker is replaced", || {
             let now = house.settled(2);
@@ -91,7 +93,7 @@ fn workers_killed_as_soon_as_they_are_forked_are_forked_again() {
         let template = house.template();
         let mut known = house.settled(2);
         send(known[0], Signal::KILL);
-        // Whatever of it comes up is killed at first sight, in whatever state that is.
+        // Every process that appears is killed at first sight, in whatever state.
         let mut killed = 0;
         eventually(PATIENCE, "five were killed", || {
             for pid in house.leftovers() {
@@ -118,7 +120,8 @@ fn a_worker_that_dies_again_and_again_is_replaced_at_a_bounded_rate() {
             house.ready().into_iter().for_each(end);
             began.elapsed() > Duration::from_secs(2)
         });
-        // The first is replaced at once, the second after 100 ms, then it doubles up to half a second.
+        // The first is replaced at once, the second after 100 ms, which then doubles up to half a
+        // second.
         let most = 5 + began.elapsed().as_secs() * 2;
         let started = house.counter("started") - before;
         assert!(
@@ -152,8 +155,8 @@ fn no_process_survives_a_server_that_is_killed() {
         site.write("boot", boot);
         let house = WatchedServer::new(&site);
         house.wait_ready("app");
-        // One is in a request, or the kernel has forgotten what it was to do at our end, as the user has
-        // changed; the other waits.
+        // One is in a request, or the kernel has cleared its parent-death signal, as the user has
+        // changed; the other is idle.
         let mut client = house.ask(path);
         match path {
             "/stuck" => eventually(PATIENCE, "it is in the request", || {

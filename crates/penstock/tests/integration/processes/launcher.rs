@@ -1,4 +1,4 @@
-//! The launcher and the front end that has given up starting programs, as they are in a real server.
+//! The launcher, and the front end that has given up starting programs, in a real server.
 
 use rustix::process::Signal;
 
@@ -41,8 +41,8 @@ fn no_thread_of_the_front_end_may_start_programs_and_workers_may() {
         }
         let launcher = launcher(&house);
         let open = std::fs::read_dir(format!("/proc/{launcher}/fd")).unwrap();
-        // Standard streams, two sockets to the server and both ends of one for listeners, and a listener
-        // of refused calls.
+        // Standard streams, two sockets to the server and both ends of one for listeners, and a
+        // listener of refused calls.
         let has_listener = kernel_parts().has_notifications;
         assert_eq!(open.count(), 7 + usize::from(has_listener));
         let worker = house.ready()[0];

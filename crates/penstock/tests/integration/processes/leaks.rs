@@ -1,7 +1,10 @@
-//! Applications that lose descriptors and memory: the descriptors are their own, memory has bounds.
+//! Applications that leak descriptors and memory: descriptors are their own, memory is bounded.
 //!
-//! What must stay true: a worker without descriptors fails what needs one and nothing else, one that
-//! grows is replaced before it is too large without a request lost, and one that is too large is killed.
+//! # Invariants
+//!
+//! - A worker without descriptors fails only requests that need one.
+//! - A growing worker is replaced before it is too large, without losing a request.
+//! - A worker that is too large is killed.
 
 use super::{ASGI, FORKED, PLAIN, ProcessModel, RACK, THREADS, WatchedServer};
 use crate::support::{PATIENCE, ResponseError, eventually, is_alive};
@@ -36,7 +39,7 @@ fn a_worker_without_descriptors_fails_what_needs_one() {
             house.lines("leaked")[0].contains("Too many open files"),
             "{name}"
         );
-        // What needs none is served, what needs one fails in its own time.
+        // A request without need of one succeeds; one that needs it fails in its own time.
         assert_eq!(house.get("/").status, 200, "{name}\n{}", house.log());
         let answer = post(&house, "/length");
         assert!(
@@ -44,9 +47,9 @@ fn a_worker_without_descriptors_fails_what_needs_one() {
             "{name}: {answer:?}\n{}",
             house.log()
         );
-        // Be it the same worker or another one.
+        // By the same worker or another one.
         assert_eq!(house.get("/").status, 200, "{name}\n{}", house.log());
-        // Others come up beside it.
+        // Others start beside it.
         assert_eq!(house.restart().0, 0, "{name}");
         assert_ne!(house.settled(1), first, "{name}");
         assert_eq!(post(&house, "/length"), Some(200), "{name}");
@@ -94,7 +97,7 @@ fn a_worker_that_is_too_large_is_killed() {
             gone.copied()
         });
         house.wait_log(&format!("app[{grown}]: worker killed: it used "));
-        // It may be seen to be too large before it has answered.
+        // It may be detected as too large before it has responded.
         match answer.status {
             200 => assert_eq!(answer.text(), grown.to_string(), "{name}"),
             status => assert_eq!(status, 502, "{name}: {}", answer.text()),

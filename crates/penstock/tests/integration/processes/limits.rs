@@ -1,4 +1,4 @@
-//! Limits on a worker's life, under load: replaced in due form, and nobody notices.
+//! Limits on a worker's life, under load: it is replaced without a failed request.
 
 use super::{ASGI, FIBERS, FORKED, GREENLETS, ProcessModel, RACK, THREADS};
 use crate::support::{PATIENCE, eventually};

@@ -1,7 +1,10 @@
-//! Replacement again and again, and everything at once: nothing piles up, nobody is refused.
+//! Repeated replacement, and everything at once: nothing accumulates, and no request fails.
 //!
-//! What must stay true: after any number of restarts there are as many processes and descriptors as
-//! before, and no zombie; whoever asked for one is told when it is done.
+//! # Invariants
+//!
+//! - After any number of restarts there are as many processes and descriptors as before, and no
+//!   zombie.
+//! - The command that asked for a restart is answered when it is done.
 
 use rustix::process::{Pid, Signal, getpriority_process};
 
@@ -17,7 +20,7 @@ fn descriptors(house: &WatchedServer) -> usize {
         .count()
 }
 
-/// Children of the server that have ended and were not waited for.
+/// Children of the server that have ended and were not reaped.
 fn zombies(house: &WatchedServer) -> Vec<String> {
     let server = house.pid().to_string();
     let mut found = Vec::new();
@@ -65,7 +68,7 @@ fn priority(pid: i32) -> i32 {
     getpriority_process(Pid::from_raw(pid)).unwrap()
 }
 
-/// The priority that a process of the server may come back to, the best as `nice` counts.
+/// The best priority, as `nice` counts, that a process of the server may return to.
 fn may_come_back_to(house: &WatchedServer) -> i32 {
     let limits = std::fs::read_to_string(format!("/proc/{}/limits", house.pid())).unwrap();
     let line = limits
@@ -155,7 +158,7 @@ fn restarts_and_reloads_within_each_other_are_all_answered() {
                 assert_eq!(reload.0, 0, "{name}: {reload:?}\n{}", house.log());
                 for restart in restarts {
                     let (code, said, complained) = restart.join().unwrap();
-                    // One of the application that the reload has replaced meanwhile is told so.
+                    // A process of the application that the reload has replaced meanwhile.
                     assert!(
                         code == 0 || complained.contains("stopping"),
                         "{name}: {code} {said} {complained}\n{}",

@@ -1,8 +1,12 @@
 //! What an application may do to itself in a request: it costs that request, or that worker.
 //!
-//! It ends, closes its sockets, writes rubbish into everything that it has, floods its outputs, becomes
-//! somebody else. What must stay true: a request in the other worker is finished, the next ones are
-//! served, and a worker that is lost is replaced.
+//! It exits, closes its sockets, writes garbage to all its descriptors, floods its outputs, changes
+//! its user.
+//!
+//! # Invariants
+//!
+//! - A request in the other worker completes, and the next ones are served.
+//! - A lost worker is replaced.
 
 use super::{
     ASGI, FIBERS, FORKED, GREENLETS, PLAIN, ProcessModel, RACK, RACK_THREADS, THREADS,
@@ -10,8 +14,8 @@ use super::{
 };
 use crate::support::{PATIENCE, ResponseError, eventually};
 
-/// Does `path` beside a request in the other worker, or at least another thread; gives the answer, if there
-/// was one.
+/// Requests `path` during a request in the other worker, or at least another thread; returns the
+/// status, if there was a response.
 fn beside_another(house: &WatchedServer, path: &str) -> Option<u16> {
     house.settled(2);
     let gate = format!("gate{}", path.replace(['/', '?'], "-"));
@@ -30,13 +34,13 @@ fn beside_another(house: &WatchedServer, path: &str) -> Option<u16> {
     }
     house.open(&gate);
     let held = other.response().status;
-    // Where a worker has several threads they may have been in the same one.
+    // Where a worker has several threads, both may have been in the same one.
     let is_fine = held == 200 || (may_share && held == 502);
     assert!(is_fine, "{path}: {held}\n{}", house.log());
     answer
 }
 
-/// The same, where the worker that did it has to be replaced.
+/// The same, where the worker must be replaced afterwards.
 fn costs_its_worker(house: &WatchedServer, path: &str) -> Option<u16> {
     let old = house.settled(2);
     let answer = beside_another(house, path);
@@ -121,7 +125,7 @@ fn one_that_becomes_somebody_else_is_served_or_replaced_but_ends_with_the_server
             }
             let answer = beside_another(&house, path);
             assert_eq!(answer, Some(200), "{name}, {path}\n{}", house.log());
-            // Whoever is asked, it is for nobody else that the rights have changed.
+            // The changed rights affect no other request.
             for _ in 0..4 {
                 assert_eq!(house.get("/").status, 200, "{name}, {path}");
             }

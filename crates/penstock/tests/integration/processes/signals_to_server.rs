@@ -1,8 +1,12 @@
-//! Applications that send signals to the server: it goes on, and says who it was.
+//! Applications that send signals to the server: it ignores them, and logs the sender.
 //!
-//! By themselves, by programs that they start, and by processes that have left them; not by those that are gone
-//! before the server hears of it. What must stay true: signals of everybody else are obeyed. Where
-//! applications are isolated the kernel delivers no such signal at all (`isolation`).
+//! From themselves, from programs that they start, and from processes that have left them; not from
+//! those that are gone before the server reads the signal. Where applications are isolated, the
+//! kernel delivers no such signal at all (`isolation`).
+//!
+//! # Invariants
+//!
+//! - Signals of all other processes are handled.
 
 use rustix::process::Signal;
 
@@ -18,7 +22,7 @@ fn a_signal_of_a_worker_to_the_server_is_ignored_and_named() {
         let house = model.serve("processes = 2\nisolation = false");
         let old = house.settled(2);
         let server = house.pid().to_string();
-        // Every model can do it itself; what its children do is the same for all.
+        // Every model can do it itself; its children behave the same in all.
         let signals = if name == "plain" || name == "asgi" {
             &SIGNALS[..1]
         } else {
@@ -39,7 +43,7 @@ fn a_signal_of_a_worker_to_the_server_is_ignored_and_named() {
         assert_eq!(house.get("/").status, 200, "{name}");
         assert_eq!(house.settled(2), old, "{name}: nothing was done");
         assert_eq!(house.admin_json()["reloads"], 0, "{name}");
-        // Those of others are heard as before; what was written into its folder is taken for code.
+        // Signals of others still work; files written to its directory count as code.
         house.signal(Signal::HUP);
         house.wait_log("reload: application app restarted");
     }

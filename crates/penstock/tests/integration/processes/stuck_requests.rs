@@ -1,7 +1,9 @@
-//! Requests that do not end: cut at their time-out, with the stack of what they do in the log.
+//! Requests that do not end: aborted at their timeout, with the stack in the log.
 //!
-//! What must stay true: only the worker that is stuck is killed, its other threads finish what they have,
-//! and one that hears no signal is killed all the same.
+//! # Invariants
+//!
+//! - Only the stuck worker is killed, and its other threads finish their requests.
+//! - A worker that ignores signals is killed too.
 
 use std::time::{Duration, Instant};
 
@@ -34,7 +36,7 @@ fn a_stuck_request_is_cut_with_its_stack_in_the_log() {
         eventually(PATIENCE, "it has begun", || {
             !house.lines("begun").is_empty()
         });
-        // The other one serves on.
+        // The other worker continues to serve.
         for _ in 0..5 {
             assert_eq!(house.get("/").status, 200, "{name}");
         }
@@ -108,7 +110,7 @@ fn neighbours_of_a_stuck_request_in_other_threads_finish() {
     }
 }
 
-/// Asks for other things until the first request is so old.
+/// Sends other requests until the first one has this age.
 fn pause_until(house: &WatchedServer, age: Duration) {
     let began = Instant::now();
     eventually(PATIENCE, "some time has passed", || {

@@ -1,8 +1,12 @@
-//! Answers that name something else to be sent: `X-Accel-Redirect`, `X-Sendfile`.
+//! Responses that name another resource to send: `X-Accel-Redirect`, `X-Sendfile`.
 //!
-//! The origin decides, the file handler sends: with its validators and ranges, and with the origin's
-//! slot free meanwhile. What must stay true: clients can use neither, and no file outside of what the
-//! configuration opened is sent.
+//! The origin decides and the file handler sends, with its validators and ranges, while the
+//! origin's slot is free.
+//!
+//! # Invariants
+//!
+//! - Clients can use neither field.
+//! - No file outside of the configured directories is sent.
 
 use super::ProxySetup;
 use crate::support::{Origin, ReceivedRequest, Response, Script, Server, Site, head_of, page};
@@ -10,7 +14,7 @@ use crate::support::{Origin, ReceivedRequest, Response, Script, Server, Site, he
 const FIELDS: &str = "Content-Type: application/pdf\r\nContent-Disposition: attachment\r\n\
                       Set-Cookie: seen=1\r\nX-Private: no\r\n";
 
-/// Answers by this field (`NAME: VALUE`) for the target's query, anything else plainly.
+/// Responds with this field (`NAME: VALUE`) for the target's query, and plainly to anything else.
 fn saying(name: &'static str) -> Origin {
     Origin::start(
         move |seen: &ReceivedRequest| match seen.target.split_once('?') {
@@ -36,7 +40,7 @@ fn serve(origin: &Origin, upstream: &str) -> Server {
     let internal = "[[sites.routes]]\npath = \"/protected/*\"\ninternal = true\n\
                     rewrite = { strip_prefix = \"/protected\" }\nfiles = { root = \"private\" }\n";
     let toml = ProxySetup::new([origin]).upstream(&upstream).toml();
-    // The internal route is the more special one and stands first.
+    // The internal route is more specific and comes first.
     let toml = toml.replacen("[[sites]]\n", &format!("[[sites]]\n{internal}"), 1);
     site.config(&toml).serve(&[])
 }
@@ -116,10 +120,10 @@ fn a_redirect_to_nothing_or_in_a_circle_ends() {
         assert!(!answer.text().contains("outside"), "{target}");
         assert_ne!(answer.text(), "ignored", "{target}");
     }
-    // No path at all: what came with it was not meant to be sent.
+    // Not a path: the body that came with it was not meant to be sent.
     assert_eq!(server.get("/get?protected").status, 502);
     server.wait_log("X-Accel-Redirect");
-    // To another path of the same origin: asked again, by GET and without a query.
+    // To another path of the same origin: requested again, by GET and without a query.
     assert_eq!(server.get("/get?/other").text(), "plain");
     let circle =
         Origin::start(|_| Script::raw(head_of("200 OK", "X-Accel-Redirect: /again\r\n", 0)).keep());

@@ -1,7 +1,7 @@
-//! Servers come and go at run time, and the status page says what each of them does.
+//! Servers are added and removed at run time, and the status page shows their activity.
 //!
-//! `POST /upstreams/NAME/servers` drains, enables, disables, adds and removes; what is in progress at a
-//! server always finishes.
+//! `POST /upstreams/NAME/servers` drains, enables, disables, adds and removes; active requests
+//! always finish.
 
 use serde_json::json;
 
@@ -34,7 +34,7 @@ fn post(server: &Server, upstream: &str, body: &str) -> Response {
     client.response()
 }
 
-/// An action that must be taken.
+/// An action that must succeed.
 fn act(server: &Server, action: &str, address: &Address) {
     let body = json!({ "action": action, "server": address.to_string() }).to_string();
     let answer = post(server, "b", &body);
@@ -45,7 +45,7 @@ fn act(server: &Server, action: &str, address: &Address) {
     );
 }
 
-/// Who answers twenty requests, in order of names.
+/// The servers that answered twenty requests, by name.
 fn answering(server: &Server) -> Vec<String> {
     let mut names: Vec<String> = (0..20).map(|_| server.get("/who").text()).collect();
     names.sort_unstable();

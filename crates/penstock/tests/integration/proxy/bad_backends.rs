@@ -1,9 +1,9 @@
-//! Back ends that misbehave: 502 or 504 with the reason in the log, and never another one's bytes.
+//! Misbehaving back ends: 502 or 504 with the cause in the log, and never another response's bytes.
 //!
-//! Items 18 and 19 of the list of hostile input. Each row is asked for by its own path, its connection
-//! must be discarded, and the next client must get exactly its own answer. Once a head was passed on, a
-//! broken body ends the client's connection: a cut must never look like an end. All is `strict` here; what is mended
-//! otherwise stands in `legacy_servers`.
+//! Items 18 and 19 of the list of hostile input. Each row is requested by its own path, its
+//! connection must be discarded, and the next client must get exactly its own response. Once a head
+//! was forwarded, a broken body ends the client's connection: a truncated body must never look
+//! complete. All is `strict` here; `legacy_servers` covers what is accepted otherwise.
 
 use std::time::{Duration, Instant};
 
@@ -13,18 +13,19 @@ use crate::support::{
     page,
 };
 
-/// No second try, nobody is put aside: what the back end did is what the client gets.
+/// No retry, no ejection: the client gets the result of one attempt.
 const PLAIN: &str = "strict = true\nretry = { attempts = 1 }\neject = { failures = 0 }\nresponse_timeout = \"1500ms\"\n\
                      stall_timeout = \"600ms\"";
 
 type Row = (&'static str, Script);
 
-/// An origin that answers `/N` as row N says and anything else well, and a server before it.
+/// An origin that responds to `/N` as row N says and correctly to anything else, and a server in
+/// front of it.
 fn serve(rows: &[Row]) -> (Origin, Server) {
     let scripts: Vec<Script> = rows.iter().map(|(_, script)| script.clone()).collect();
     let origin = Origin::start(move |seen| {
         let number = seen.target[1..].parse::<usize>();
-        // A row always meets a fresh connection: what breaks on a kept one may be tried again.
+        // A row always meets a fresh connection: a failure on a reused one may be retried.
         number.map_or_else(|_| last_page(&seen.target), |n| scripts[n].clone())
     });
     let server = ProxySetup::new([&origin])
@@ -34,7 +35,7 @@ fn serve(rows: &[Row]) -> (Origin, Server) {
     (origin, server)
 }
 
-/// Asks for each row; its connection must be discarded and the next answer be the next client's.
+/// Requests each row; its connection must be discarded and the next client get its own response.
 fn each(rows: &[Row], check: impl Fn(&str, &Server, usize, Result<Response, ResponseError>)) {
     let (origin, server) = serve(rows);
     for (number, (name, _)) in rows.iter().enumerate() {
@@ -61,7 +62,7 @@ fn each(rows: &[Row], check: impl Fn(&str, &Server, usize, Result<Response, Resp
     }
 }
 
-/// Each row gives this status, with the request and a reason in the log.
+/// Each row gives this status, with the request and a cause in the log.
 fn fails(status: u16, rows: &[Row]) {
     each(rows, |name, server, number, got| {
         let response = got.unwrap_or_else(|broken| panic!("{name}: {broken:?}"));
@@ -74,8 +75,8 @@ fn fails(status: u16, rows: &[Row]) {
     });
 }
 
-/// Each row gives a beginning and then the end of the client's connection, or 502 if it was known soon
-/// enough.
+/// Each row gives a beginning and then the end of the client's connection, or 502 if the fault was
+/// known early enough.
 fn cuts(rows: &[Row]) {
     each(rows, |name, server, number, got| match got {
         Ok(Response { status: 502, .. }) | Err(ResponseError::Truncated(_)) => {
@@ -86,7 +87,7 @@ fn cuts(rows: &[Row]) {
 }
 
 fn raw(bytes: impl AsRef<[u8]>) -> Script {
-    // Kept open: that the connection ends is then the proxy's doing.
+    // Kept open: if the connection ends, the proxy closed it.
     Script::raw(bytes).then(Step::Hang)
 }
 
@@ -267,7 +268,7 @@ fn endless_heads_are_ended() {
         ],
         |name, _, _, got| assert_eq!(got.unwrap().status, 502, "{name}"),
     );
-    // Interim ones may have been passed on before it was too much.
+    // Interim responses may have been forwarded before the limit.
     let rows = [("an informational storm", flood("", &interim))];
     let (origin, server) = serve(&rows);
     let mut client = asking(&server, "/0");
@@ -286,7 +287,7 @@ fn endless_heads_are_ended() {
 fn interim_answers_that_nobody_asked_for_do_no_harm() {
     let fine = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nfine";
     let early = "HTTP/1.1 103 Early Hints\r\nLink: </a>; rel=preload\r\n\r\n";
-    // Kept on purpose: the next row meets what the one before left behind.
+    // Kept on purpose: the next row meets the leftovers of the previous one.
     let kept = |bytes: String| Script::raw(bytes).keep();
     let rows = [
         (
@@ -523,11 +524,12 @@ fn what_comes_before_the_request_is_nobodys_answer() {
         .server("threads = 1")
         .upstream(PLAIN)
         .serve();
-    // On a fresh connection it may be taken for the answer, once; kept, it would be the next one's.
+    // On a fresh connection it may be taken for the response, once; kept, it would be the next
+    // one's.
     let first = server.get("/a").status;
     assert!(matches!(first, 200 | 502), "{first}");
     drop(server);
-    // Sent into an idle connection it ends it.
+    // Sent into an idle connection, it ends the connection.
     let origin = Origin::start(|seen| {
         let idle = Script::raw(head_of("200 OK", "", 0)).idle_until(Step::Gate("go".into()));
         match seen.target.as_str() {
@@ -606,7 +608,7 @@ fn a_whole_exchange_can_be_bounded() {
     let mut ended = false;
     while !ended {
         assert!(began.elapsed() < PATIENCE, "nobody stops it");
-        // Too slow for the whole, not for any clock between two bytes.
+        // Too slow for the total timeout, but not between any two bytes.
         super::pass_time(Duration::from_millis(10));
         origin.release_gate_once("drip");
         ended = client.read_some().is_some_and(|bytes| bytes.is_empty());
@@ -648,7 +650,7 @@ fn an_answer_before_the_request_was_sent_is_passed_on() {
 
 #[test]
 fn an_answer_that_leaves_the_body_unread_ends_the_connection() {
-    // What is left of the body must be the last that the origin gets on this connection.
+    // The rest of the body must be the last that the origin gets on this connection.
     let refusal = format!("{}no", head_of("403 Forbidden", "", 2));
     let body = b"GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n".repeat(100_000);
     let origin = Origin::start(move |seen| match seen.method.as_str() {

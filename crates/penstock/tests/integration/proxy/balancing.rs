@@ -1,14 +1,13 @@
-//! Which server gets a request: shares by weight, idle ones first, keys and cookies, spare servers.
+//! Balancing: shares by weight, idle servers first, keys and cookies, backups.
 //!
-//! Requests that come one after the other make shares exact; requests that are held at a gate make
-//! servers busy.
+//! Sequential requests make shares exact; requests held at a gate make servers busy.
 
 use std::collections::BTreeMap;
 
 use super::{ProxySetup, ask, asking, wait_in_progress};
 use crate::support::{Address, Origin, RawClient, ReservedPort, Script, Server, Step, head_of};
 
-/// Names itself; `/hold` waits at the gate.
+/// Responds with its name; `/hold` waits at the gate.
 fn named(name: &'static str) -> Origin {
     Origin::start(move |seen| {
         let script = Script::early().then(Step::ReadBody);
@@ -38,7 +37,7 @@ fn weighted(origins: &[Origin], weights: &[u32], upstream: &str) -> Server {
     tables.fold(front, ProxySetup::server_table).serve()
 }
 
-/// Who answered how often.
+/// The number of responses per server.
 fn shares(server: &Server, requests: usize) -> BTreeMap<String, usize> {
     let mut shares = BTreeMap::new();
     let mut client = server.connect();
@@ -84,7 +83,7 @@ fn an_idle_server_comes_before_a_busy_one() {
     for origin in &origins {
         origin.wait_at("go", 1);
     }
-    // All are busy alike: nobody is left out, and nobody waits without need.
+    // All are equally busy: every server gets requests, and none waits without need.
     let answers = shares(&server, 6);
     assert_eq!(answers.values().sum::<usize>(), 6);
     origins[1].open_gate("go");
@@ -131,7 +130,7 @@ fn two_drawn_at_random_leave_nobody_out() {
     );
 }
 
-/// Asks with this head, and gives who answered.
+/// Sends a request with these fields; returns the name of the server.
 fn answer(server: &Server, target: &str, lines: &str) -> String {
     let mut client = server.connect();
     client.send(format!("GET {target} HTTP/1.1\r\nHost: a\r\n{lines}\r\n"));
@@ -259,7 +258,7 @@ fn a_cookie_keeps_a_client_at_its_server() {
             assert_eq!(again.header("set-cookie"), None, "it has one already");
         }
     }
-    // A value of nobody's, and one whose server has gone, are as none.
+    // An unknown value, and that of a removed server, are ignored.
     assert!(
         first("Cookie: route=nobody\r\n")
             .header("set-cookie")

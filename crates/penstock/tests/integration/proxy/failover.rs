@@ -1,8 +1,13 @@
-//! Servers fail, go and come back: another one answers where that is safe, and nothing is done twice.
+//! Servers fail, leave and return: another one serves where that is safe, and nothing is done
+//! twice.
 //!
-//! What must stay true: a request of which nothing was sent may go elsewhere, one that may have been
-//! begun only if repeating it is harmless, and a failing upstream is not stormed. `ReservedPort` is a port
-//! that refuses and nobody else can take.
+//! `ReservedPort` is a port that refuses and that no other process can take.
+//!
+//! # Invariants
+//!
+//! - A request of which nothing was sent may be retried elsewhere; one that may have begun only if
+//!   a repetition is harmless.
+//! - A failing upstream is not flooded with retries.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,10 +20,10 @@ use crate::support::{
     find, head_of, last_page, page,
 };
 
-/// Nobody is put aside.
+/// No server is ejected.
 const NO_EJECT: &str = "eject = { failures = 0 }";
 
-/// Reads requests whole and closes without a word.
+/// Reads whole requests and closes without a response.
 fn silent() -> Origin {
     Origin::start(|_| Script::early().then(Step::ReadBody))
 }
@@ -52,7 +57,7 @@ fn a_connection_that_is_not_made_in_time_goes_to_another_server() {
     for _ in 0..6 {
         assert_eq!(server.get("/").text(), "other");
     }
-    // The one that was put aside for it is not waited for each time.
+    // The ejected server does not delay each request.
     assert!(began.elapsed() < SLACK);
     let alone = ProxySetup::to([swallowing.address()])
         .upstream("connect_timeout = \"200ms\"\nretry = { attempts = 1 }");
@@ -103,8 +108,8 @@ fn a_connection_closed_while_idle_is_never_blamed_on_a_request() {
 
 #[test]
 fn a_server_that_closes_after_each_answer_without_a_word_loses_no_request() {
-    // As uWSGI's HTTP and the Ruby FastCGI library do: kept by protocol, gone a moment later. With one
-    // slot and others waiting, the next request is handed over in that moment.
+    // As uWSGI's HTTP and the Ruby FastCGI library do: keep-alive by protocol, closed a moment
+    // later. With one slot and a queue, the next request is sent in that moment.
     let origin = Origin::start(|seen| page(seen, &seen.target).unkept());
     let server = behind(&origin, "max_active = 1");
     std::thread::scope(|scope| {
@@ -132,7 +137,8 @@ fn begun(origin: &Origin, start: &str) -> usize {
 
 #[test]
 fn a_connection_closed_under_a_request_is_retried_only_where_that_is_harmless() {
-    // The first answer on a connection is good; it is closed or reset as the next request comes.
+    // The first response on a connection is good; it is closed or reset as the next request
+    // arrives.
     for end in [None, Some(Step::Reset)] {
         let end = end.clone();
         let origin = Origin::start(move |seen| {
@@ -245,7 +251,7 @@ fn a_response_that_has_begun_is_never_tried_again() {
 #[test]
 fn a_failing_upstream_is_not_stormed() {
     const REQUESTS: usize = 200;
-    // Ten retries in each second are allowed in any case.
+    // Ten retries per second are always allowed.
     const FLOOR: usize = 10;
     for (budget, share) in [("0.0", 0), ("0.1", REQUESTS / 10)] {
         let origins = [silent(), silent(), silent()];
@@ -306,7 +312,7 @@ fn one_good_answer_forgives_failures() {
     let count = AtomicUsize::new(0);
     let origin = Origin::start(move |_| match count.fetch_add(1, Ordering::Relaxed) % 2 {
         0 => Script::early().then(Step::Reset),
-        // Not kept: what breaks on a kept connection is tried again.
+        // Not kept: a failure on a reused connection is retried.
         _ => last_page("well"),
     });
     let server = behind(
@@ -319,7 +325,7 @@ fn one_good_answer_forgives_failures() {
     }
 }
 
-/// Answers `/up` by the flag and anything else with the name.
+/// Responds to `/up` by the flag and to anything else with the name.
 fn probed(name: &'static str, well: &Arc<AtomicBool>) -> Origin {
     let well = Arc::clone(well);
     Origin::start(move |seen: &ReceivedRequest| {
@@ -334,7 +340,7 @@ fn probed(name: &'static str, well: &Arc<AtomicBool>) -> Origin {
 const HEALTH: &str =
     "health = { path = \"/up\", interval = \"50ms\", timeout = \"1s\", rise = 2, fall = 2 }";
 
-/// Who answers twenty requests.
+/// The servers that answered twenty requests.
 fn answering(server: &Server) -> BTreeSet<String> {
     (0..20).map(|_| server.get("/who").text()).collect()
 }
@@ -385,7 +391,7 @@ fn probes_without_a_path_only_connect() {
 
 #[test]
 fn requests_wait_for_a_server_that_comes_back() {
-    // A restart that takes less than the queue's time costs nobody an error.
+    // A restart that is shorter than the queue's timeout causes no error.
     let origin = Origin::named("before");
     let address = origin.address();
     let server = behind(

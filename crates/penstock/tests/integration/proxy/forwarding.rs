@@ -1,7 +1,9 @@
-//! What is forwarded arrives as it was meant: methods, targets, bodies both ways, and the right fields.
+//! Requests and responses are forwarded unchanged in meaning: methods, targets, bodies both ways,
+//! and the right fields.
 //!
-//! The origin refuses whatever is not well-formed, so each of these tests also says that requests are
-//! re-encoded properly. Trust is tested from loopback, which is trusted unless a file says otherwise.
+//! The origin refuses malformed requests, so each of these tests also checks that requests are
+//! re-encoded properly. Trust is tested from loopback, which is trusted unless a file says
+//! otherwise.
 
 use super::{ProxySetup, ask, behind, chunked, noise, post};
 use crate::support::{
@@ -16,7 +18,7 @@ fn named() -> (Origin, Server) {
     (origin, server)
 }
 
-/// Asks with these lines behind the Host, and gives what the origin saw.
+/// Sends a request with these lines after the Host; returns what the origin saw.
 fn seen_with(server: &Server, origin: &Origin, lines: &str) -> ReceivedRequest {
     let mut client = server.connect();
     client.send(format!("GET /f HTTP/1.1\r\nHost: a.test:81\r\n{lines}\r\n"));
@@ -63,7 +65,7 @@ fn targets_arrive_as_they_were_sent() {
     }
 }
 
-/// A server behind that reads a path in its own way must not get one that the routes read in another.
+/// A server that normalises paths differently must not get a path that the routes read otherwise.
 #[test]
 fn a_path_with_two_readings_arrives_as_the_routes_read_it() {
     let origin = Origin::named("origin");
@@ -288,7 +290,7 @@ fn fields_of_the_origins_connection_stay_there() {
     assert_eq!(all(&response, "set-cookie"), ["a=1", "b=2"]);
     assert_eq!(all(&response, "date"), ["Sun, 06 Nov 1994 08:49:37 GMT"]);
     assert_eq!(response.header("x-kept"), Some("3"));
-    // The origin closed its connection; the client's is its own.
+    // The origin closed its connection; the client's stays open.
     ask(&mut client, "/again");
     client.expect_status(200);
 }
@@ -599,10 +601,10 @@ fn scripts_in_the_folder_of_the_files_are_run_and_never_sent() {
             .file("www/blog/page.css", "page")
             .file("www/styles.php/page.css", "page")
             .file("www/notes.php.txt", "page");
-        // Nobody is there: whatever is passed on is a 502.
+        // No server listens: every forwarded request is a 502.
         let lines = format!("protocol = \"{protocol}\"\nroot = \"/srv/www\"");
         let tries = "[\"{path}\", \"{path}/index.html\", \"{path}/index.php\", \"/index.php\"]";
-        // Nothing is kept back for its name.
+        // No file is hidden by its name.
         let route = format!("files = {{ root = \"www\", try = {tries}, hide = [] }}");
         let nobody = ReservedPort::new();
         let server = ProxySetup::to([nobody.address()])

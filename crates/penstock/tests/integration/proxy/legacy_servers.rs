@@ -1,14 +1,16 @@
-//! Servers that write HTTP as it was written long ago: mended, unless the upstream is `strict`.
+//! Servers with outdated HTTP syntax: accepted, unless the upstream is `strict`.
 //!
-//! What must stay true: the client gets a response that every reader reads alike; where the framing was
-//! faulty the connection to the server carries no other request; and a page that breaks the rules takes
-//! no server away from all others.
+//! # Invariants
+//!
+//! - The client gets a response that every reader parses alike.
+//! - After faulty framing the connection to the server carries no other request.
+//! - A malformed page never ejects a server for all other pages.
 
 use super::{ProxySetup, asking, behind};
 use crate::support::{Origin, Script, Step, last_page, page};
 
 /// Name, path, what the server sends, and what the client gets: status, body, whether the server's
-/// connection is used again.
+/// connection is reused.
 type Row = (&'static str, &'static str, u16, &'static str, bool);
 
 const ROWS: &[Row] = &[
@@ -176,7 +178,7 @@ fn a_strict_upstream_refuses_it() {
         .upstream("strict = true\nretry = { attempts = 1 }\neject = { failures = 0 }")
         .serve();
     for (number, (name, ..)) in ROWS.iter().enumerate() {
-        // Faulty chunks are met behind a head that is well: 502 if they are there with it, else a cut.
+        // Faulty chunks after a valid head: 502 if they arrive with it, else a truncated body.
         let got = asking(&server, format!("/{number}")).try_response(false);
         let is_well = got.as_ref().is_ok_and(|answer| answer.status < 500);
         assert!(!is_well || name.starts_with("304"), "{name}: {got:?}");
@@ -229,7 +231,7 @@ fn one_page_that_breaks_the_rules_ejects_no_server() {
     for one in servers.as_array().unwrap() {
         assert_eq!(one["state"], "up", "{one}");
     }
-    // Answers to different requests are another matter.
+    // Responses to different requests do count.
     let broken = Origin::start(|_| Script::raw("SSH-2.0-x\r\n\r\n").then(Step::Hang));
     let server = ProxySetup::new([&broken, &other])
         .upstream("balance = \"round_robin\"\neject = { failures = 3, time = \"60s\" }")

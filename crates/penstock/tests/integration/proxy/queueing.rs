@@ -1,7 +1,7 @@
-//! One queue for an upstream: exact bounds, first come first served, and clocks that share no time.
+//! One queue per upstream: exact limits, first come first served, and separate timeouts.
 //!
-//! `max_active` is counted over all loops (the server has two). The origin holds requests at a gate, so
-//! who waits and who is in progress is known and not guessed.
+//! `max_active` counts over all loops (the server has two). The origin holds requests at a gate, so
+//! queued and active requests are known exactly.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use crate::support::{
     Address, Origin, PATIENCE, RawClient, Script, Server, Step, eventually, head_of,
 };
 
-/// Holds every request but `/free` at the gate `go`, then answers with its target.
+/// Holds every request but `/free` at the gate `go`, then responds with its target.
 fn held() -> Origin {
     Origin::start(|seen| {
         let head = head_of("200 OK", "", seen.target.len());
@@ -27,7 +27,7 @@ fn held() -> Origin {
     })
 }
 
-/// Asks for `/1` to `/n`, each when the one before waits in the queue; `/0` is in progress.
+/// Requests `/1` to `/n`, each when the previous one is in the queue; `/0` is active.
 fn hold_and_queue(server: &Server, origin: &Origin, count: u64) -> Vec<RawClient> {
     let mut clients = vec![asking(server, "/0")];
     origin.wait_at("go", 1);
@@ -73,7 +73,7 @@ fn each_server_has_its_own_bound_and_all_share_the_queue() {
     origins[0].wait_at("go", 1);
     origins[1].wait_at("go", 2);
     wait_waiting(&server, 6);
-    // Whoever is free first gets the next, whatever server that is.
+    // The first free server gets the next request.
     origins[1].open_gate("go");
     eventually(PATIENCE, "the queue is worked off by the other", || {
         status(&server)["queue"]["waiting"] == 0
@@ -219,7 +219,7 @@ fn time_in_the_queue_is_not_taken_from_the_time_to_answer() {
     origin.wait_at("go", 1);
     let mut second = asking(&server, "/1");
     wait_waiting(&server, 1);
-    // Each is held for 1.2 s of its 2 s; the second comes through 2.4 s after it was sent.
+    // Each is held for 1.2 s of its 2 s; the second completes 2.4 s after it was sent.
     for client in [&mut first, &mut second] {
         pass_time(HELD);
         origin.release_gate_once("go");
@@ -249,7 +249,7 @@ fn an_answer_that_does_not_come_costs_only_its_own_request() {
         "{took:?}"
     );
     assert_eq!(next.expect_status(200).text(), "/free");
-    // What the origin says too late is nobody's answer.
+    // A late response of the origin reaches no client.
     origin.open_gate("go");
     origin.wait_closed(0);
     for _ in 0..4 {
@@ -337,7 +337,7 @@ fn connections_never_exceed_their_bound_either() {
         client.expect_status(200);
     }
     assert_eq!(origin.most_in_progress(), 2);
-    // Above `soft` they close after their time, and no further.
+    // Above `max_idle` they close after their time, and no further.
     eventually(PATIENCE, "one connection is left", || {
         let open = (0..origin.connections())
             .filter(|&n| origin.is_open(n))

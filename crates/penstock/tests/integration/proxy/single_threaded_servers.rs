@@ -1,7 +1,7 @@
-//! Servers of one thread, or of a few, that belong to a connection until it is closed.
+//! Servers with one thread, or a few, each of which serves one connection until it closes.
 //!
-//! Each program here accepts, serves one connection to its end, and only then accepts the next. A
-//! kept connection in its hands must never make another request wait for a time-out.
+//! Each program here accepts, serves one connection to its end, and only then accepts the next. An
+//! idle connection to it must never make another request wait for a timeout.
 
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::{PATIENCE, Server, Site, eventually};
 
-/// Answers with the method and the length of the body. `fcgi.py THREADS [SOCKET]`: on descriptor 0
+/// Responds with the method and the length of the body. `fcgi.py THREADS [SOCKET]`: on descriptor 0
 /// or on that socket.
 const FASTCGI: &str = r#"
 import socket, struct, sys, threading, time
@@ -57,7 +57,7 @@ for _ in range(int(sys.argv[1]) - 1):
 serve()
 "#;
 
-/// Answers with the length of the body, one connection at a time.
+/// Responds with the length of the body, one connection at a time.
 const HTTP: &str = r#"
 import sys, time
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -77,7 +77,7 @@ class Handler(BaseHTTPRequestHandler):
 HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 "#;
 
-/// Far below `response_timeout` and far above what an answer takes.
+/// Far below `response_timeout` and far above the time of a response.
 const PROMPT: Duration = Duration::from_secs(10);
 
 fn serve(toml: &str) -> Server {
@@ -90,7 +90,7 @@ fn serve(toml: &str) -> Server {
     server
 }
 
-/// Requests of both kinds, one after the other, over connections that land on any event loop.
+/// Requests of both kinds in turn, over connections on any event loop.
 fn alternate(server: &Server, name: &str) {
     for _ in 0..4 {
         for (method, body) in [
@@ -116,7 +116,7 @@ fn alternate(server: &Server, name: &str) {
     }
 }
 
-/// Clients at once, each with several requests.
+/// Concurrent clients, each with several requests.
 fn crowd(server: &Server, name: &str, clients: usize) {
     let began = Instant::now();
     std::thread::scope(|scope| {
@@ -159,7 +159,7 @@ fn an_http_server_of_one_thread_serves_all_methods_promptly() {
          command = [\"python3\", \"server.py\", \"{port}\"]\n",
     );
     alternate(&server, "http");
-    // It is sent more than it serves: those behind a kept connection wait a moment, not for ever.
+    // More requests than it can serve: those behind an idle connection wait a moment, not for ever.
     crowd(&server, "http", 6);
     alternate(&server, "http, afterwards");
 }

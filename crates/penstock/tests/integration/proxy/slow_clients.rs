@@ -1,6 +1,7 @@
-//! A slow client never holds a slot: bodies are read before, responses are taken over from the origin.
+//! A slow client never holds a slot: request bodies are buffered first, responses are read from the
+//! origin.
 //!
-//! Every upstream here has one slot, so a second request that is answered while the first client does
+//! Every upstream here has one slot, so a second request that succeeds while the first client does
 //! nothing is the proof.
 
 use std::time::{Duration, Instant};
@@ -125,6 +126,7 @@ fn an_origin_may_set_the_pace_of_its_response() {
     let response = client.expect_status(200);
     let took = began.elapsed();
     assert!(response.body == noise(150_000));
-    // A second's worth may go at once, or the pace be kept from the first byte: half a second is sure.
+    // A second's worth may be sent at once, or the rate apply from the first byte: half a second is
+    // certain.
     assert!(took >= Duration::from_millis(500), "{took:?}");
 }

@@ -1,8 +1,8 @@
 //! Request smuggling through the proxy: the origin never sees a request that the proxy did not see.
 //!
-//! The rows are those of `hostile_framing` and `hostile_heads`, each with another request behind it.
-//! What is refused reaches no origin; what is served arrives re-encoded, so no byte of a client's
-//! framing is left for another reader to understand otherwise.
+//! The rows are those of `hostile_framing` and `hostile_heads`, each with another request behind
+//! it. Refused requests reach no origin; others arrive re-encoded, so that no byte of a client's
+//! framing is left for another interpretation.
 
 use super::{ProxySetup, behind, chunked};
 use crate::hostile_heads::{BEHIND, Rows, malformed_fields, malformed_request_lines};
@@ -64,7 +64,7 @@ fn malformed_heads_never_arrive() {
 #[test]
 fn doubtful_chunks_are_never_an_end_for_an_origin_that_reads_along() {
     // Unbuffered, the origin has the head and the chunks before the bad one: it must never get the
-    // last chunk, and nothing behind it.
+    // last chunk, or anything after it.
     for (name, status, bytes) in hostile_framing::doubtful_chunks() {
         let origin = Origin::start(|seen| page(seen, "read"));
         let server = ProxySetup::new([&origin])

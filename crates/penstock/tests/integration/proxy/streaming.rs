@@ -1,6 +1,7 @@
-//! What streams, streams: pieces come as the origin gives them, hints and trailers are passed on.
+//! Streaming: pieces are forwarded as the origin sends them, with hints and trailers.
 //!
-//! A gate that is still closed when a piece arrives proves that nobody waited for the rest.
+//! A gate that is still closed when a piece arrives proves that the proxy did not wait for the
+//! rest.
 
 use std::time::Instant;
 
@@ -20,7 +21,7 @@ fn events(fields: &'static str) -> Origin {
     })
 }
 
-/// Reads until these bytes have come.
+/// Reads until these bytes have arrived.
 fn await_bytes(client: &mut RawClient, bytes: &[u8]) {
     let what = String::from_utf8_lossy(bytes).into_owned();
     eventually(PATIENCE, &what, || {
@@ -53,7 +54,7 @@ fn pieces_come_as_they_are_given() {
 
 #[test]
 fn an_event_stream_is_not_taken_over_from_its_origin() {
-    // Its client does not read: the origin must feel it, or it would be read into memory for ever.
+    // Its client does not read: the origin must be slowed down, or the body would fill the memory.
     let piece = [b"data: ".as_slice(), &[b'x'; 10_000], b"\n\n"].concat();
     let most = 256 << 20;
     for fields in [
@@ -116,13 +117,13 @@ fn an_unbuffered_upload_reaches_the_origin_as_it_comes() {
         });
         client.send(pieces[1]).expect_status(200);
         assert_eq!(origin.last().body, b"firstlater", "{how}");
-        // The connections of both sides serve on.
+        // The connections of both sides are reusable.
         ask(&mut client, "/next");
         client.expect_status(200);
     }
 }
 
-/// An origin that answers before it has read, and sends back what comes.
+/// An origin that responds before it has read, and echoes the body.
 fn echo() -> Origin {
     Origin::start(|_| {
         Script::early()
@@ -232,7 +233,7 @@ fn trailers_are_passed_on_but_not_those_that_frame() {
     let mut client = server.connect();
     client.send("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
     let all = String::from_utf8_lossy(&client.read_to_end()).into_owned();
-    // Refused as a whole or left out; never passed on.
+    // Refused as a whole or left out; never forwarded.
     if all.starts_with("HTTP/1.1 502 ") {
         return;
     }

@@ -1,7 +1,7 @@
-//! TCP mode: a listener whose connections are bytes for an upstream's servers, with the same slots.
+//! TCP mode: a listener that relays bytes to an upstream's servers, with the same slots.
 //!
-//! Nothing of what passes is looked at. A client beyond what servers may have waits in the queue like a
-//! request does, with its first bytes unsent.
+//! The bytes are not interpreted. A client above the servers' limits waits in the queue like a
+//! request, with its first bytes unsent.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ fn serve(origin: &Origin, upstream: &str) -> Server {
     front([origin.address()], upstream).serve()
 }
 
-/// The port of the TCP listener: the one announced that is not HTTP.
+/// The port of the TCP listener: the announced one that is not HTTP.
 fn port(server: &Server) -> u16 {
     eventually(PATIENCE, "the TCP listener is announced", || {
         let lines = server.announced();

@@ -1,7 +1,7 @@
-//! Upgrades: a tunnel only after the origin agreed to what was asked, then bytes both ways, as they are.
+//! Upgrades: a tunnel only after the origin accepted the request, then unchanged bytes both ways.
 //!
-//! What a client sends behind its request belongs to nobody until the answer is known: to the tunnel
-//! after a 101, to the next request after anything else.
+//! Bytes that a client sends after its request wait for the response: they go to the tunnel after a
+//! 101, else to the next request.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ const UPGRADE: &str = "GET /chat HTTP/1.1\r\nHost: a\r\nConnection: keep-alive, 
 const AGREED: &str = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
                       Sec-WebSocket-Accept: BBBB\r\n\r\n";
 
-/// Agrees and sends everything back.
+/// Accepts and echoes everything.
 fn echo() -> Origin {
     Origin::start(|seen| match seen.field("upgrade") {
         Some(_) => Script::early().send(AGREED).then(Step::Echo),
@@ -27,7 +27,7 @@ fn upgraded(server: &crate::support::Server) -> RawClient {
     client
 }
 
-/// Reads until just these bytes have come.
+/// Reads until exactly these bytes have arrived.
 fn expect_bytes(client: &mut RawClient, bytes: &[u8]) {
     eventually(PATIENCE, "bytes through the tunnel", || {
         client.received.len() >= bytes.len() || {
@@ -68,7 +68,7 @@ fn bytes_go_both_ways_as_they_are() {
         client.send(&bytes);
         expect_bytes(&mut client, &bytes);
     }
-    // What looks like a request is none.
+    // Bytes like a request are not one.
     client.send("GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n");
     expect_bytes(&mut client, b"GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n");
     assert_eq!(origin.lines(), ["GET /chat"]);
@@ -210,7 +210,7 @@ fn the_end_of_either_side_is_the_others() {
 
 #[test]
 fn an_upgrade_goes_out_behind_its_body() {
-    // As `docker exec` asks for it.
+    // As `docker exec` does.
     let agreed = "HTTP/1.1 101 UPGRADED\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\nprompt> ";
     let origin = Origin::start(move |_| {
         let script = Script::early().then(Step::ReadBody);

@@ -1,8 +1,9 @@
-//! Bounds: a client that reads nothing costs no one else anything, and what is full says so.
+//! Limits: a client that reads nothing costs no other client anything, and full limits are
+//! reported.
 
 use super::*;
 
-/// Publishes so many messages of so many bytes, each with its number.
+/// Publishes messages of a size, each with its number.
 fn flood(server: &Server, count: usize, bytes: usize) {
     let filling = "x".repeat(bytes);
     for number in 0..count {
@@ -14,7 +15,7 @@ fn flood(server: &Server, count: usize, bytes: usize) {
     }
 }
 
-/// The numbers of the messages that were heard whole.
+/// The numbers of the messages that arrived whole.
 fn numbers(text: &str) -> Vec<usize> {
     let messages = text.split(';').filter_map(|message| {
         let (number, _) = message.rsplit_once(':')?;
@@ -49,7 +50,7 @@ fn a_client_that_reads_nothing_delays_nobody() {
         hub["backlog_bytes"]["used"].as_u64().unwrap() <= 200 << 10,
         "{hub}"
     );
-    // What it reads late has holes, but is framed, and whole messages only.
+    // Its late reading has gaps, but is framed, with whole messages only.
     publish(&server, "news", "the end");
     stuck.hear("data: the end\n");
     let text = stuck.text();
@@ -110,7 +111,7 @@ fn more_streams_than_the_bound_are_refused_and_the_worker_is_free() {
     third.hear("data: both\n");
 }
 
-/// Browsers never try again after an error.
+/// Browsers never reconnect after an error status.
 #[test]
 fn an_event_source_without_room_is_told_when_to_come_back() {
     let server = serve_with("", "[hub]\nstreams_max = 1\n");
@@ -136,7 +137,7 @@ fn streams_leave_connections_to_pages() {
             client
         })
         .collect();
-    // They keep their connections, those that are refused, too.
+    // They keep their connections, also the refused ones.
     wait_held(&server, 30);
     for _ in 0..5 {
         assert_eq!(server.get("/plain").text(), "/plain");
@@ -200,7 +201,7 @@ fn one_client_behind_a_proxy_holds_no_more_than_its_bound() {
     assert!(refused.header("retry-after").is_some());
     server.wait_log("2001:db8::/64 holds hub.max_streams_per_client (2) connections");
     let _other = ask("192.0.2.1");
-    // Of a proxy that names nobody all are held.
+    // All are held for a proxy that names no client.
     let _unnamed: Vec<_> = (0..3)
         .map(|_| StreamClient::open(&server, "/stream/news"))
         .collect();
@@ -227,7 +228,7 @@ fn bytes_behind_the_request_and_a_half_close_harm_nobody() {
     for listener in [&talking, &pipelined] {
         assert!(!listener.text().contains("/plain"), "{}", listener.text());
     }
-    // One that only closed its sending side still listens; one that left is noticed.
+    // One that only closed its sending side still receives; one that disconnected is noticed.
     closing.client.close_write();
     publish(&server, "news", "to those who listen");
     closing.hear("data: to those who listen\n");
@@ -237,7 +238,7 @@ fn bytes_behind_the_request_and_a_half_close_harm_nobody() {
         publish(&server, "news", "to nobody");
         held(&server) == 2
     });
-    // One that never stops to talk is no listener.
+    // A client that keeps sending is no subscriber.
     let noise = vec![b'x'; 64 << 10];
     eventually(PATIENCE, "the one that talks is cut", || {
         talking.client.try_send(&noise).is_err() || held(&server) == 1

@@ -4,7 +4,7 @@ use super::*;
 use crate::rack::rack_site_with;
 use crate::support::{Origin, Script, page};
 
-/// Fifty streams on one worker that answers others meanwhile, and all of them hear the same.
+/// Fifty streams on one worker that serves others meanwhile, and all of them receive the same.
 fn many_on_one_worker(server: &Server) {
     let pid = server.get("/pid").text();
     let mut listeners: Vec<_> = (0..50)
@@ -128,7 +128,7 @@ fn a_client_cannot_speak_for_the_front_end() {
 
 #[test]
 fn what_only_looks_like_it_is_sent_as_it_is() {
-    // An application may speak of GRIP to a client without holding anything.
+    // An application may send GRIP fields to a client without holding anything.
     let server = serve();
     let mut client = server.connect();
     client.send("GET /stream/news HTTP/1.1\r\nHost: a\r\nX-Grip-Hold: stream\r\n\r\n");

@@ -1,20 +1,20 @@
-//! A held stream costs little memory, and gives it back.
+//! A held stream costs little memory, and releases it.
 //!
-//! As in `idle_memory`: thousands are held at once, and the growth of the server's memory is divided
-//! among them. A first batch, closed again, warms up what is made once.
+//! As in `idle_memory`: thousands are held at once, and the growth of the server's memory is
+//! divided among them. A first batch, closed again, warms up one-time allocations.
 
 use super::*;
 use crate::support::is_server_hidden;
 
 const STREAMS: u64 = 2_000;
 
-/// How many come at a time.
+/// Streams opened at a time.
 const GROUP: u64 = 100;
 
-/// How often as many come and go at most.
+/// Maximum rounds of as many streams.
 const ROUNDS: usize = 5;
 
-/// Bytes of the server's memory that a held stream may cost (not counting the kernel's).
+/// Maximum bytes of the server's memory per held stream (without the kernel's).
 const BYTES_MAX: u64 = 600;
 
 #[test]
@@ -42,8 +42,8 @@ fn a_held_stream_costs_at_most_six_hundred_bytes() {
         StreamClient::over(client).hear("data: to all of them\n");
     }
     wait_held(&server, 0);
-    // Nothing is kept for streams that are gone: sooner or later the same again takes no more. What those
-    // who arrive take for a moment differs from round to round.
+    // Nothing is kept for closed streams: sooner or later a further round takes no more. The
+    // temporary memory of arriving streams differs from round to round.
     let mut highest = full;
     let is_enough = (0..ROUNDS).any(|_| {
         let clients = listeners(&server, STREAMS);
@@ -60,8 +60,8 @@ fn a_held_stream_costs_at_most_six_hundred_bytes() {
     );
 }
 
-/// So many clients of one channel, whose heads they have not read. They come in small groups: what a
-/// connection takes before it is held is not what is measured here.
+/// This many clients of one channel, with unread heads. They arrive in small groups: the memory of
+/// a connection before it is held is not measured here.
 fn listeners(server: &Server, count: u64) -> Vec<RawClient> {
     let mut clients = Vec::new();
     for number in 1..=count {
@@ -77,7 +77,7 @@ fn listeners(server: &Server, count: u64) -> Vec<RawClient> {
     clients
 }
 
-/// Resident memory that is the process's own.
+/// Resident memory that is private to the process.
 fn resident_bytes(pid: i32) -> u64 {
     let rollup = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
     let line = rollup

@@ -1,4 +1,4 @@
-//! A Mercure hub on a route: subscribe, publish with a token, come back, and live through a reload.
+//! A Mercure hub on a route: subscribe, publish with a token, reconnect, and survive a reload.
 
 use super::*;
 
@@ -18,7 +18,7 @@ fn toml(more: &str) -> String {
     )
 }
 
-/// Publishes a form; the id of the update.
+/// Publishes a form; returns the id of the update.
 fn update(server: &Server, token: &str, form: &str) -> Response {
     let mut client = server.connect();
     let length = form.len();

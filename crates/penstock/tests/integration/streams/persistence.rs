@@ -1,4 +1,4 @@
-//! What streams outlive, and how they end: restart, reload and upgrade cut none, a stop ends each properly.
+//! Streams survive a restart, a reload and an upgrade; a stop ends each cleanly.
 
 use std::time::Instant;
 
@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use super::*;
 use crate::support::{is_alive, kill};
 
-/// So many streams of one channel.
+/// This many streams of one channel.
 fn listeners(server: &Server, count: u64) -> Vec<StreamClient> {
     let open = |_| StreamClient::open(server, "/stream/news");
     let listeners = (0..count).map(open).collect();
@@ -51,7 +51,7 @@ fn the_death_of_a_worker_cuts_no_stream() {
 fn a_reload_cuts_no_stream() {
     let server = serve();
     let mut listeners = listeners(&server, 20);
-    // Another application in the place of the old one, other bounds, a route more.
+    // Another application in place of the old one, other limits, and one more route.
     let toml = server.site().read("penstock.toml");
     let more = "response_timeout = \"50s\"\n[hub]\nkeep_alive = \"7s\"\nstreams_max = 30\n\
                 [[sites]]\n[[sites.routes]]\npath = \"/events/*\"\n\
@@ -73,7 +73,7 @@ fn a_reload_cuts_no_stream() {
     listeners.push(StreamClient::open(&server, "/stream/news"));
     publish(&server, "news", "after the reload");
     all_hear(&mut listeners, "data: after the reload\n");
-    // One that is refused changes nothing either.
+    // A rejected reload changes nothing either.
     server.site().write("penstock.toml", "nonsense");
     assert_eq!(verb(&server, &["reload"], "").0, 1);
     publish(&server, "news", "after the refusal");
@@ -169,12 +169,12 @@ fn who_asks_for_a_stream_while_the_server_stops_is_sent_to_the_next() {
         .expect_status(404);
     let mut last = server.connect();
     server.signal(Signal::TERM);
-    // The listeners end first: until then a connection is kept as ever.
+    // The listeners end first: until then connections are kept as usual.
     eventually(PATIENCE, "the next server's turn", || {
         last.send("GET /elsewhere HTTP/1.1\r\nHost: a\r\n\r\n");
         last.expect_status(404).header("connection") == Some("close")
     });
-    // A browser gives up after an error, and comes back after an end.
+    // A browser gives up after an error, and reconnects after an end.
     kept.send("GET /events/news HTTP/1.1\r\nHost: a\r\n\r\n");
     let response = kept.expect_status(200);
     assert_eq!(response.header("content-type"), Some("text/event-stream"));

@@ -1,8 +1,9 @@
-//! Long polls: the back end says that a response is to wait for a message, and what it is else.
+//! Long polls: the back end asks to hold a response until a message arrives, and sets the default
+//! response.
 
 use super::*;
 
-/// A client whose poll waits.
+/// A client with a waiting poll.
 fn polling(server: &Server, path: &str) -> RawClient {
     let polls = || server.admin_json()["hub"]["polls"].as_u64().unwrap();
     let before = polls();
@@ -26,7 +27,7 @@ fn a_message_answers_every_poll_and_the_worker_is_free_meanwhile() {
         assert_eq!(response.header("x-mark"), Some("m"));
         assert_eq!(response.header("grip-hold"), None);
     }
-    // Its connection serves on.
+    // Its connection is reusable.
     clients[0].send("GET /plain HTTP/1.1\r\nHost: a\r\n\r\n");
     assert_eq!(clients[0].expect_status(200).text(), "/plain");
     assert_eq!(server.admin_json()["hub"]["polls"], 0);

@@ -1,4 +1,4 @@
-//! Ways to publish: the command line, its standard input, the admin interface; and what each refuses.
+//! Ways to publish (the command line, its standard input, the admin interface), and their refusals.
 
 use std::fmt::Write as _;
 

@@ -22,7 +22,7 @@ fn ask(server: &Server, method: &str, path: &str, body: &str) -> Response {
     client.try_response(method == "HEAD").unwrap()
 }
 
-/// The events of a stream, without its heart-beats.
+/// The events of a stream, without its heartbeats.
 fn events(text: &str) -> Vec<&str> {
     let blocks = text.split("\n\n").filter(|block| !block.is_empty());
     blocks.filter(|block| !block.starts_with(':')).collect()

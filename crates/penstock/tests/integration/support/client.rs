@@ -1,8 +1,12 @@
-//! A client of raw bytes: what it sends is said to the byte, what it receives is read strictly.
+//! A client of raw bytes: sends exact bytes and reads responses strictly.
 //!
-//! Tests connect with it to listeners and the admin interface. What must stay true: a response whose
-//! framing is doubtful or not what RFC 9112 says fails the test, what follows a response stays in
-//! `received`, and no read waits longer than the client's patience.
+//! Tests connect with it to listeners and the admin interface.
+//!
+//! # Invariants
+//!
+//! - A response with doubtful framing, or one that violates RFC 9112, fails the test.
+//! - Bytes after a response stay in `received`.
+//! - No read waits longer than the client's patience.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -12,7 +16,7 @@ use std::time::Duration;
 
 use super::PATIENCE;
 
-/// One GET on a connection of its own; any status.
+/// One GET on its own connection; any status.
 pub(crate) fn get(port: u16, path: &str) -> Response {
     let mut client = RawClient::connect(port);
     client.send(format!(
@@ -21,10 +25,10 @@ pub(crate) fn get(port: u16, path: &str) -> Response {
     client.response()
 }
 
-/// A connection on which the test says every byte.
+/// A connection on which the test sends exact bytes.
 pub(crate) struct RawClient {
     channel: Box<dyn ClientStream>,
-    /// Received and not yet taken by a response.
+    /// Received bytes that belong to no response yet.
     pub(crate) received: Vec<u8>,
     patience: Duration,
 }
@@ -45,14 +49,14 @@ pub(crate) struct Response {
 pub(crate) enum ResponseError {
     /// Closed before the first byte of a response.
     Closed,
-    /// Closed or reset inside a response; what had come of it, a body decoded.
+    /// Closed or reset inside a response; has the bytes so far, a body decoded.
     Truncated(Vec<u8>),
-    /// Nothing more came in time; what had come of it, raw.
+    /// Nothing more arrived in time; has the raw bytes so far.
     TimedOut(Vec<u8>),
 }
 
 impl Response {
-    /// The value of a header, by name without case.
+    /// The value of a header; names are case-insensitive.
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         let found = self
             .headers
@@ -70,7 +74,7 @@ impl Response {
 trait ClientStream: Read + Write + Send {
     fn set_patience(&self, patience: Duration);
     fn close_write(&self);
-    /// Makes the coming close a reset.
+    /// Makes the next close a reset.
     fn reset_on_close(&self);
 }
 
@@ -129,37 +133,37 @@ impl RawClient {
         }
     }
 
-    /// How long each read may take from now on.
+    /// Sets the timeout of each read.
     pub(crate) fn patience(&mut self, patience: Duration) -> &mut Self {
         self.channel.set_patience(patience);
         self.patience = patience;
         self
     }
 
-    /// Sends bytes as they are; panics when the server no longer takes them.
+    /// Sends exact bytes; panics if the server no longer accepts them.
     pub(crate) fn send(&mut self, bytes: impl AsRef<[u8]>) -> &mut Self {
         self.try_send(bytes).unwrap();
         self
     }
 
-    /// Sends bytes; an error when the server no longer takes them.
+    /// Sends bytes; an error if the server no longer accepts them.
     pub(crate) fn try_send(&mut self, bytes: impl AsRef<[u8]>) -> std::io::Result<()> {
         self.channel.write_all(bytes.as_ref())
     }
 
-    /// Says that nothing more will be sent.
+    /// Closes the sending side.
     pub(crate) fn close_write(&mut self) -> &mut Self {
         self.channel.close_write();
         self
     }
 
-    /// Closes so that the other side knows at once that nobody reads any more.
+    /// Closes with a reset, so that the peer notices at once.
     pub(crate) fn reset(self) {
         self.channel.reset_on_close();
     }
 
-    /// One read: appended to `received` and returned; empty at the end or after a reset, `None` when
-    /// nothing came in time.
+    /// One read: appended to `received` and returned; empty at the end or after a reset, `None`
+    /// after a timeout.
     pub(crate) fn read_some(&mut self) -> Option<Vec<u8>> {
         let mut buffer = vec![0; 256 * 1024];
         loop {
@@ -178,7 +182,7 @@ impl RawClient {
         }
     }
 
-    /// Reads the next response (to anything but HEAD) and expects it to have this status.
+    /// Reads the next response (to anything but HEAD) and expects this status.
     pub(crate) fn expect_status(&mut self, status: u16) -> Response {
         let response = self.response();
         assert_eq!(
@@ -213,7 +217,7 @@ impl RawClient {
         );
     }
 
-    /// Everything up to the end of the connection; panics when it is not closed in time.
+    /// Everything up to the end of the connection; panics if it is not closed in time.
     pub(crate) fn read_to_end(&mut self) -> Vec<u8> {
         loop {
             match self.read_some() {
@@ -224,7 +228,7 @@ impl RawClient {
         }
     }
 
-    /// Reads the next response; what follows it stays in `received`.
+    /// Reads the next response; bytes after it stay in `received`.
     pub(crate) fn try_response(&mut self, to_head: bool) -> Result<Response, ResponseError> {
         let end = loop {
             match find(&self.received, b"\r\n\r\n") {

@@ -1,9 +1,14 @@
-//! A back end that does exactly what a test says, to the byte, and remembers what it was asked.
+//! A scripted back end that sends exact bytes and records its requests.
 //!
-//! Proxy tests put it behind the real binary. `script` says what an exchange is made of, `link` carries
-//! the bytes, here are listeners and what they saw. What must stay true: a request that is not
-//! well-formed, framed once and meant for one host fails the test (what a proxy forwards is its own
-//! word); pauses are gates that the test opens; nothing of it outlives the `Origin`.
+//! Proxy tests put it behind the real binary. `script` defines the steps of an exchange,
+//! `connection` carries the bytes; this file has listeners and their records. Pauses are gates that
+//! the test opens.
+//!
+//! # Invariants
+//!
+//! - A request that is malformed, framed twice or not meant for one host fails the test, as the
+//!   proxy encodes all of it itself.
+//! - No thread or socket outlives the `Origin`.
 
 mod connection;
 mod script;
@@ -28,7 +33,7 @@ pub(crate) use script::{Script, Step, head_of, last_page, page};
 /// A request as an origin received it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ReceivedRequest {
-    /// The connection it came on, counted from 0.
+    /// The number of its connection, from 0.
     pub(crate) connection: usize,
     pub(crate) method: String,
     pub(crate) target: String,
@@ -38,14 +43,14 @@ pub(crate) struct ReceivedRequest {
     pub(crate) fields: Vec<(String, String)>,
     /// Its body, decoded, as far as it was read.
     pub(crate) body: Vec<u8>,
-    /// The fields behind a chunked body.
+    /// The trailers of a chunked body.
     pub(crate) trailers: Vec<(String, String)>,
     /// Whether the body was read to its end.
     pub(crate) complete: bool,
 }
 
 impl ReceivedRequest {
-    /// The value of a field, by name without case; several are joined by a bar.
+    /// The value of a field; names are case-insensitive; several values are joined by a bar.
     pub(crate) fn field(&self, name: &str) -> Option<String> {
         let found: Vec<&str> = self
             .fields
@@ -62,7 +67,7 @@ impl ReceivedRequest {
     }
 }
 
-/// A listening origin; dropped, it closes all its connections.
+/// A listening origin; on drop it closes all its connections.
 pub(crate) struct Origin {
     shared: Arc<SharedOrigin>,
     address: Address,
@@ -86,41 +91,41 @@ impl fmt::Display for Address {
     }
 }
 
-/// What the threads of an origin share.
+/// The state that the threads of an origin share.
 struct SharedOrigin {
     behaviour: OriginBehaviour,
     state: Mutex<OriginState>,
     changed: Condvar,
 }
 
-/// How connections are treated.
+/// How connections are handled.
 enum OriginBehaviour {
-    /// Requests are read, and each is answered by the script made for it.
+    /// Requests are read, and the script made for each one responds.
     Http(Box<dyn Fn(&ReceivedRequest) -> Script + Send + Sync>),
-    /// No request is read: these steps, once for each connection.
+    /// No request is read: these steps, once per connection.
     Raw(Vec<Step>),
 }
 
 #[derive(Default)]
 struct OriginState {
     seen: Vec<ReceivedRequest>,
-    /// Everything that came, by connection.
+    /// All received bytes, by connection.
     received: Vec<Vec<u8>>,
-    /// The connections that are open, to be cut when the origin goes.
+    /// The open connections, to be closed with the origin.
     open: HashMap<usize, OriginStream>,
-    /// Passages left by gate; `usize::MAX` is open for good.
+    /// Remaining passes by gate; `usize::MAX` is open for good.
     gates: HashMap<String, usize>,
     /// How many wait at each gate.
     waiting: HashMap<String, usize>,
     in_progress: usize,
     most_in_progress: usize,
-    /// What was not a request as it must be.
+    /// Malformed requests.
     wrong: Vec<String>,
     stopped: bool,
 }
 
 impl Origin {
-    /// Listens on a free port and answers every request by what `script` makes for its head.
+    /// Listens on a free port and responds to every request by the `script` for its head.
     pub(crate) fn start(
         script: impl Fn(&ReceivedRequest) -> Script + Send + Sync + 'static,
     ) -> Self {
@@ -137,7 +142,7 @@ impl Origin {
         Self::over(listener, address, OriginBehaviour::Http(Box::new(script)))
     }
 
-    /// An origin that names itself in every answer.
+    /// An origin that responds with its name.
     pub(crate) fn named(name: &'static str) -> Self {
         Self::start(move |seen| page(seen, name))
     }
@@ -169,7 +174,7 @@ impl Origin {
         self.address.clone()
     }
 
-    /// The requests whose heads came, in their order.
+    /// The requests with received heads, in order.
     pub(crate) fn requests(&self) -> Vec<ReceivedRequest> {
         self.lock().seen.clone()
     }
@@ -179,14 +184,14 @@ impl Origin {
         self.lock().seen.iter().map(ReceivedRequest::line).collect()
     }
 
-    /// The last request, its body read; awaits the end of the body.
+    /// The last request; waits for the end of its body.
     pub(crate) fn last(&self) -> ReceivedRequest {
         eventually(PATIENCE, "the origin has read a request whole", || {
             self.lock().seen.last().filter(|s| s.complete).cloned()
         })
     }
 
-    /// Awaits that so many requests' heads came.
+    /// Waits for the heads of this many requests.
     pub(crate) fn wait_requests(&self, count: usize) {
         let what = format!("{count} requests at the origin");
         eventually(PATIENCE, &what, || self.lock().seen.len() >= count);
@@ -197,7 +202,7 @@ impl Origin {
         self.lock().received.len()
     }
 
-    /// Everything that came on a connection so far.
+    /// All bytes received on a connection so far.
     pub(crate) fn received(&self, connection: usize) -> Vec<u8> {
         let state = self.lock();
         state.received.get(connection).cloned().unwrap_or_default()
@@ -208,7 +213,7 @@ impl Origin {
         self.lock().open.contains_key(&connection)
     }
 
-    /// Awaits the end of a connection.
+    /// Waits for the end of a connection.
     pub(crate) fn wait_closed(&self, connection: usize) {
         let what = format!("connection {connection} of the origin ends");
         eventually(PATIENCE, &what, || {
@@ -216,7 +221,7 @@ impl Origin {
         });
     }
 
-    /// The most requests it ever had at once.
+    /// The maximum of concurrent requests so far.
     pub(crate) fn most_in_progress(&self) -> usize {
         self.lock().most_in_progress
     }
@@ -227,13 +232,13 @@ impl Origin {
         self.shared.changed.notify_all();
     }
 
-    /// Lets one pass a gate, now or when it comes.
+    /// Lets one exchange pass a gate, now or when it arrives.
     pub(crate) fn release_gate_once(&self, gate: &str) {
         *self.lock().gates.entry(gate.to_owned()).or_default() += 1;
         self.shared.changed.notify_all();
     }
 
-    /// Awaits that so many wait at a gate.
+    /// Waits until this many wait at a gate.
     pub(crate) fn wait_at(&self, gate: &str, count: usize) {
         let what = format!("{count} wait at gate {gate}");
         eventually(PATIENCE, &what, || {
@@ -241,7 +246,7 @@ impl Origin {
         });
     }
 
-    /// Stops listening and cuts every connection; the port stays reserved and refuses.
+    /// Stops listening and closes every connection; the port stays reserved and refuses.
     pub(crate) fn stop_listening(mut self) -> ReservedPort {
         let Address::Tcp(port) = self.address else {
             panic!("only a port can be reserved");
@@ -263,7 +268,7 @@ impl Origin {
         if let Some(acceptor) = self.acceptor.take() {
             let _ = acceptor.join();
         }
-        // The listening socket itself must be closed before the port can be had again.
+        // The listening socket itself must be closed before the port can be bound again.
         self.listener = Arc::new(Listener::None);
     }
 
@@ -300,7 +305,7 @@ fn accept_all(listener: &Listener, shared: &Arc<SharedOrigin>) {
 }
 
 impl SharedOrigin {
-    /// Waits at a gate; false when the origin stops, or nobody opens it in time.
+    /// Waits at a gate; false if the origin stops, or the gate is not opened in time.
     fn pass_gate(&self, gate: &str) -> bool {
         let deadline = Instant::now() + PATIENCE * 2;
         let mut state = self.state.lock().unwrap();
@@ -333,7 +338,7 @@ impl SharedOrigin {
     }
 }
 
-/// A port that is this test's own and refuses connections, until something listens on it.
+/// A port reserved for this test that refuses connections until something listens on it.
 pub(crate) struct ReservedPort {
     socket: OwnedFd,
     port: u16,

@@ -1,10 +1,10 @@
-//! What takes long has a clock of its own: after an upgrade, and after a reload that has replaced its
-//! application, it goes on in its worker while all other workers of the old code end.
+//! Long requests have their own time limit: after an upgrade, and after a reload that has replaced
+//! their application, they continue in their worker while all other workers of the old code end.
 
 use super::{SuccessorProcess, upgrade};
 use crate::support::{PATIENCE, RawClient, Server, Site, eventually, is_alive};
 
-/// `/events` says `begun`, and `done` once there is a file `end`.
+/// `/events` sends `begun`, and `done` once the file `end` exists.
 const APP: &str = r#"
 import asyncio, os
 
@@ -29,7 +29,7 @@ fn toml(server: &str, app: &str) -> String {
     )
 }
 
-/// A server with a stream in progress, and its workers.
+/// A server with an active stream, and its workers.
 fn serve(more: &str) -> (Server, RawClient, Vec<i32>) {
     let server = Site::new()
         .file("app.py", APP)
@@ -44,7 +44,8 @@ fn serve(more: &str) -> (Server, RawClient, Vec<i32>) {
     (server, stream, workers)
 }
 
-/// Waits until of the old workers only the one that streams is left, longer than a stop would leave it.
+/// Waits until only the streaming one of the old workers is left, longer than a stop would leave
+/// it.
 fn wait_until_one_is_left(workers: &[i32]) -> i32 {
     eventually(PATIENCE, "the idle one ends", || {
         workers.iter().any(|pid| !is_alive(*pid))

@@ -1,5 +1,5 @@
-//! Ends and signals around an upgrade: whoever is told to stop stops, whoever is left serves, and what is
-//! meant for the server reaches the one that serves.
+//! Stops and signals around an upgrade: each process that is told to stop stops, the other serves,
+//! and signals to the server reach the serving one.
 
 use rustix::process::Signal;
 
@@ -28,7 +28,7 @@ fn serve(server: &str) -> Server {
     server
 }
 
-/// Begins an upgrade whose new server does not get ready; gives its process.
+/// Begins an upgrade with a new server that does not get ready; returns its process.
 fn begin_slowly(server: &Server) -> i32 {
     server.site().write("slow", "");
     server.signal(Signal::USR2);
@@ -69,7 +69,7 @@ fn the_new_server_serves_when_the_old_one_dies_on_the_way() {
     kill(server.pid(), Signal::KILL);
     server.wait_exit(PATIENCE);
     let client = std::thread::scope(|scope| {
-        // Who connects meanwhile waits in the queue.
+        // A client that connects meanwhile waits in the queue.
         let waits = scope.spawn(|| server.get("/"));
         std::fs::remove_file(server.site().dir().join("slow")).unwrap();
         waits.join().unwrap()
@@ -112,7 +112,7 @@ fn a_reload_that_an_upgrade_keeps_waiting_reaches_the_server_that_serves() {
     server.wait_log("reload: waiting for the upgrade in progress");
     std::fs::remove_file(server.site().dir().join("slow")).unwrap();
     server.wait_log(&format!("SIGHUP forwarded to the new server (pid={new})"));
-    // What it has written beside its code is taken for code.
+    // Files written beside its code count as code.
     server.wait_log("reload: application site restarted");
     let heir = SuccessorProcess::of(&server);
     assert_eq!(server.wait_exit(PATIENCE).code(), Some(0));

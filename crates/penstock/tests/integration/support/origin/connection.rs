@@ -1,8 +1,14 @@
-//! Sockets of the test origin, and one connection of it: reads requests strictly, plays their scripts.
+//! Sockets of the test origin, and one of its connections: reads requests strictly, plays their
+//! scripts.
 //!
-//! `origin` starts a thread with `OriginConnection::run` for each one accepted. What must stay true: every
-//! byte that comes is recorded before it is judged, the record of what is open holds the only other
-//! handle of a socket (so a close is a close), and no read or write waits for ever.
+//! `origin` starts a thread with `OriginConnection::run` for each accepted connection.
+//!
+//! # Invariants
+//!
+//! - Every received byte is recorded before it is judged.
+//! - The table of open connections holds the only other handle of a socket, so that a close is a
+//!   close.
+//! - No read or write waits for ever.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -52,7 +58,7 @@ impl OriginStream {
         }
     }
 
-    /// Ends both directions, whoever holds it.
+    /// Ends both directions, for every handle.
     pub(super) fn cut(&self) {
         self.shutdown(Shutdown::Both);
     }
@@ -79,7 +85,7 @@ impl OriginStream {
         }
     }
 
-    /// A close from now on is a reset (a Unix socket has none).
+    /// Makes the next close a reset (a Unix socket has none).
     fn reset_on_close(&self) {
         if let Self::Tcp(stream) = self {
             rustix::net::sockopt::set_socket_linger(stream, Some(Duration::ZERO)).unwrap();
@@ -101,14 +107,14 @@ impl OriginStream {
     }
 }
 
-/// The connection is over: closed, cut, or not worth going on.
+/// The connection has ended: closed, aborted, or not worth continuing.
 struct ConnectionOver;
 
 pub(super) struct OriginConnection {
     link: OriginStream,
     number: usize,
     shared: Arc<SharedOrigin>,
-    /// Received and not yet taken.
+    /// Received and not yet consumed.
     buffer: Vec<u8>,
     /// The request in progress, while it counts as such.
     current: Option<usize>,
@@ -144,7 +150,7 @@ impl OriginConnection {
         }
     }
 
-    /// One request and its script; whether another may follow.
+    /// One request and its script; returns whether another may follow.
     fn exchange(
         &mut self,
         script: &dyn Fn(&ReceivedRequest) -> Script,
@@ -166,7 +172,7 @@ impl OriginConnection {
         let last = steps.len().saturating_sub(1);
         let index = self.current;
         for (at, step) in steps.iter().enumerate() {
-            // The peer may know that it is over before this thread goes on.
+            // The peer may see the end before this thread continues.
             if at == last && matches!(step, Step::Send(_)) {
                 self.finish();
             }
@@ -349,7 +355,7 @@ fn framing(seen: &ReceivedRequest) -> RequestFraming {
     }
 }
 
-/// Reads a head as strictly as anyone could; what is wrong with it otherwise.
+/// Parses a head strictly; returns the error otherwise.
 fn parse(head: &[u8]) -> Result<ReceivedRequest, &'static str> {
     let text: String = head[..head.len() - 4]
         .iter()

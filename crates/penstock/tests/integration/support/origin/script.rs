@@ -1,40 +1,44 @@
-//! What an exchange of the test origin is made of.
+//! The steps of an exchange of the test origin.
 //!
-//! A `Script` is made for the head of a request; `link` plays its steps. What must stay true: a step
-//! says every byte itself, nothing is added, and nothing waits but for the peer or a gate.
+//! A `Script` is made for the head of a request; `connection` plays its steps.
+//!
+//! # Invariants
+//!
+//! - A step contains every byte itself; nothing is added.
+//! - Steps wait only for the peer or a gate.
 
 use super::ReceivedRequest;
 
-/// One thing that an origin does.
+/// One step of an origin.
 #[derive(Clone)]
 pub(crate) enum Step {
-    /// Reads the request's body to its end.
+    /// Reads the request body to its end.
     ReadBody,
     /// Sends these bytes.
     Send(Vec<u8>),
-    /// Waits until the test lets it pass.
+    /// Waits until the test opens the gate.
     Gate(String),
-    /// Sends the same again and again until nobody takes it, at most so many bytes.
+    /// Sends the same again and again until the peer stops reading, at most this many bytes.
     Flood(Vec<u8>, usize),
     /// Waits for one more byte of the peer and leaves it unread.
     AwaitByte,
-    /// Says that nothing more will be sent.
+    /// Closes the sending side.
     CloseWrite,
-    /// Ends the connection by a reset.
+    /// Resets the connection.
     Reset,
-    /// Waits until the test lets it pass; then, or when the origin stops, ends by a reset.
+    /// Waits at the gate; then, or when the origin stops, resets the connection.
     ResetAt(String),
-    /// Reads and throws away until the peer closes.
+    /// Reads and discards until the peer closes.
     Hang,
-    /// Sends back what comes until the peer closes.
+    /// Echoes until the peer closes.
     Echo,
 }
 
-/// What an origin does about one request.
+/// The steps for one request.
 #[derive(Clone, Default)]
 pub(crate) struct Script {
     pub(super) steps: Vec<Step>,
-    /// Done when the exchange is over.
+    /// Steps after the exchange.
     pub(super) after: Vec<Step>,
     /// Whether the connection then waits for another request.
     pub(super) keep: bool,
@@ -46,40 +50,40 @@ impl Script {
         Self::early().then(Step::ReadBody).send(bytes)
     }
 
-    /// No step yet: what follows is done before the body is read.
+    /// No step yet: later steps run before the body is read.
     pub(crate) fn early() -> Self {
         Self::default()
     }
 
-    /// The same, and one more step.
+    /// Adds a step.
     pub(crate) fn then(mut self, step: Step) -> Self {
         self.steps.push(step);
         self
     }
 
-    /// The same, and these bytes.
+    /// Adds these bytes.
     pub(crate) fn send(self, bytes: impl AsRef<[u8]>) -> Self {
         self.then(Step::Send(bytes.as_ref().to_vec()))
     }
 
-    /// The same, and a wait at this gate.
+    /// Adds a wait at this gate.
     pub(crate) fn gate(self, gate: &str) -> Self {
         self.then(Step::Gate(gate.to_owned()))
     }
 
-    /// The same; the connection waits for another request.
+    /// The connection waits for another request.
     pub(crate) fn keep(mut self) -> Self {
         self.keep = true;
         self
     }
 
-    /// The same; the connection is closed, whatever its bytes said.
+    /// The connection is closed, whatever its bytes said.
     pub(crate) fn unkept(mut self) -> Self {
         self.keep = false;
         self
     }
 
-    /// The same; the connection is kept, idle, until the step is done, and then closed.
+    /// The connection stays open, idle, until the step is done, and then closes.
     pub(crate) fn idle_until(mut self, step: Step) -> Self {
         self.keep = false;
         self.after.push(step);
@@ -94,7 +98,7 @@ pub(crate) fn head_of(status: &str, fields: &str, length: usize) -> String {
     )
 }
 
-/// A 200 with this body that says that its connection ends, and ends it.
+/// A 200 with this body that announces the end of its connection, and closes it.
 pub(crate) fn last_page(body: impl AsRef<[u8]>) -> Script {
     let body = body.as_ref();
     let head = head_of("200 OK", "Connection: close\r\n", body.len());

@@ -1,7 +1,7 @@
-//! The test origin itself, by clients that speak to it directly.
+//! The test origin itself, with direct clients.
 //!
-//! A proxy test is worth what its origin is: here each thing that a script may do is seen from the
-//! other side of the socket, without a proxy between.
+//! A proxy test depends on its origin: these tests check each step of a script from the other side
+//! of the socket, without a proxy.
 
 use std::time::Duration;
 
