@@ -17,9 +17,9 @@ use penstock_runtime::{Drain, Listener, Stream, clock, loops};
 use penstock_sys::descriptors;
 use penstock_sys::net::PeerAddress;
 
-use crate::connection::Connection;
 use crate::connection_limits::CapacityShortage;
 use crate::handover::ConnectionGuard;
+use crate::http1::Connection;
 use crate::{Edge, access_log, handover, proxy_protocol};
 
 /// How long to wait for a descriptor or a connection slot to come free.

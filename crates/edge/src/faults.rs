@@ -18,7 +18,9 @@ use penstock_sys::net::PeerAddress;
 use self::builtin_page::BuiltinPage;
 use crate::Settings;
 use crate::access_log::{EscapedBytes, peer_text};
-use crate::connection::MAX_LOGGED_LINE_BYTES;
+
+/// Bytes of a refused request's first line that are logged.
+pub(crate) const MAX_LOGGED_LINE_BYTES: usize = 200;
 
 /// Seconds after which a client may try again when the server was too busy.
 const RETRY_AFTER: &str = "1";

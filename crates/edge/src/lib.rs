@@ -1,30 +1,28 @@
 //! Everything that speaks to clients: listeners, connections, routing, errors, the access log.
 //!
-//! The way of a request: [`accept`] takes a connection, `connection` waits for a head without a
-//! buffer of its own, `router` finds the route, its handlers answer, `send` writes the answer,
-//! `access_log` records it. What must stay true: nothing doubtful is passed on (strict parsing is
-//! `http`'s, edge closes on any refusal), every wait has a deadline of `limits`, and one connection
-//! never holds up its loop.
+//! [`accept()`] accepts a connection. `http1` waits for a head without a buffer of its own, and sends
+//! the response. Between the two `exchange` does what is the same for every protocol: it finds the
+//! route by `router`, applies `filters`, runs the handlers and writes the record to `access_log`.
+//!
+//! # Invariants
+//! - No request that could be read in two ways is passed on: `http` parses strictly, and edge closes
+//!   the connection on any refusal.
+//! - Every wait has a deadline of `limits`.
+//! - No connection holds up its event loop.
 
 mod accept;
 mod access_log;
-mod client_watch;
-mod connection;
 mod connection_limits;
-mod dispatch;
 mod error_pages;
+mod exchange;
 mod faults;
 mod filters;
 mod handover;
+mod http1;
 mod idle_connections;
-mod internal_redirect;
 mod pace;
 mod proxy_protocol;
-mod receive_buffer;
-mod request_body;
-mod response_plan;
 mod router;
-mod send;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

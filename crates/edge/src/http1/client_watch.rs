@@ -10,8 +10,8 @@ use std::task::{Context, Poll};
 
 use penstock_runtime::{Stream, buffers};
 
-use crate::receive_buffer::ReceiveBuffer;
-use crate::request_body::ReaderSlot;
+use super::body_reader::ReaderSlot;
+use super::receive_buffer::ReceiveBuffer;
 
 /// Bytes of pipelined requests kept while one is in progress; beyond it the socket holds them.
 pub(crate) const MAX_PIPELINED_BYTES: usize = 64 * 1024;

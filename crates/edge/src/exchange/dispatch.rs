@@ -1,8 +1,10 @@
-//! Whom a request is for: handlers of a route, or edge itself.
+//! Finds the route of a request and runs its handlers, or responds in place of them.
 //!
-//! Called by `connection` once a head is complete, and for each internal redirect. Pure: the routing
-//! table and the head go in. What must stay true: handlers are asked in the route's order, and a
-//! request that nobody takes is not found.
+//! Called for each complete head and for each internal redirect. Pure: the routing table and the
+//! head go in.
+//!
+//! # Invariants
+//! - Handlers run in the route's order. If all of them pass, the response is 404.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -17,35 +19,35 @@ use crate::filters::Filters;
 use crate::router::{Handlers, LookupOrigin, Route, RouteLookup};
 use crate::{Settings, faults};
 
-/// What an exchange came to.
+/// The response of an exchange, or the reason why there is none.
 pub(crate) type ResponseResult = Result<Box<Response>, Fault>;
 
-/// Whom a request is for.
+/// What responds to a request.
 pub(crate) enum RouteMatch<R> {
     /// The handlers of a route, for this path.
     Route(RequestPath, R),
-    /// Edge itself, which answers this.
+    /// Edge itself, with this.
     Edge(ResponseResult),
 }
 
-/// What an exchange keeps of its route.
+/// The parts of its route that an exchange keeps.
 pub(crate) struct OwnedRoute {
     pub(crate) handlers: Handlers,
     pub(crate) filters: Option<Arc<Filters>>,
     pub(crate) max_body: Option<u64>,
 }
 
-/// A handler at work; `next` is the one to ask should it pass.
+/// A handler at work; `next_handler` runs if it passes.
 pub(crate) struct RunningHandler {
     pub(crate) future: HandlerFuture,
     pub(crate) handlers: Handlers,
     pub(crate) next_handler: usize,
 }
 
-/// What the handlers of a route said so far.
+/// How far the handlers of a route got.
 pub(crate) enum HandlerOutcome {
     Finished(ResponseResult),
-    /// An answer that speaks to the hub, and who is to obey it.
+    /// A response with GRIP instructions, and the handler that applies them.
     Grip(Box<Response>, Arc<dyn Handler>),
     Running(RunningHandler),
     Redirect(Box<InternalRedirect>),
@@ -62,12 +64,44 @@ impl RouteMatch<&Route> {
                 };
                 RouteMatch::Route(path, kept)
             }
-            Self::Edge(answered) => RouteMatch::Edge(answered),
+            Self::Edge(response) => RouteMatch::Edge(response),
         }
     }
 }
 
-/// Finds whom a client's request is for.
+impl RouteMatch<OwnedRoute> {
+    /// The route's own bound on request bodies.
+    pub(crate) fn max_body(&self) -> Option<u64> {
+        match self {
+            Self::Route(_, route) => route.max_body,
+            Self::Edge(_) => None,
+        }
+    }
+}
+
+impl RunningHandler {
+    /// The outcome of a reply of this handler, which is over.
+    pub(crate) fn outcome_of(&mut self, reply: Result<Reply, Fault>) -> HandlerOutcome {
+        // The handler's future holds its resources until its reply and no longer.
+        self.future = Box::pin(std::future::pending());
+        match reply {
+            Ok(Reply::Pass(request)) => {
+                let handlers = std::mem::take(&mut self.handlers);
+                run_handlers(handlers, self.next_handler, *request)
+            }
+            Ok(Reply::Response(response)) => HandlerOutcome::from_response(response, || {
+                // None behind a handler that applies instructions: its response is final.
+                self.handlers
+                    .get(self.next_handler.checked_sub(1)?)
+                    .cloned()
+            }),
+            Ok(Reply::Redirect(redirect)) => HandlerOutcome::Redirect(redirect),
+            Err(fault) => HandlerOutcome::Finished(Err(fault)),
+        }
+    }
+}
+
+/// Finds the route of a client's request.
 pub(crate) fn match_route<'s>(
     settings: &'s Settings,
     head: &RequestHead,
@@ -79,10 +113,10 @@ pub(crate) fn match_route<'s>(
             return RouteMatch::Edge(Err(Fault::new(FaultKind::BadRequest, error.to_string())));
         }
     };
-    if let Some(answered) = respond_without_route(head) {
-        return RouteMatch::Edge(answered);
+    if let Some(response) = respond_without_route(head) {
+        return RouteMatch::Edge(response);
     }
-    // Not looked at where any will do: that it is text is checked each time.
+    // Not read where every site answers for any host: each read checks that it is text.
     let host = match settings.routes.depends_on_host() {
         true => head.host(),
         false => "",
@@ -90,7 +124,7 @@ pub(crate) fn match_route<'s>(
     let bytes = path.bytes(head);
     match find_route(settings, host, bytes, LookupOrigin::Client) {
         Ok(route) if route.is_directory_redirect(bytes) => {
-            let outer = forwarded.map_or(&Mount::ROOT, |told| &told.mount);
+            let outer = forwarded.map_or(&Mount::ROOT, |it| &it.mount);
             let outer = match &route.filters {
                 Some(filters) => filters.outer_mount(outer),
                 None => Cow::Borrowed(outer),
@@ -104,8 +138,8 @@ pub(crate) fn match_route<'s>(
     }
 }
 
-/// Where a path is found with its final slash. An absolute path, so that it is on the same host, by the
-/// same scheme and port.
+/// The `Location` of a path with its final slash: an absolute path, which keeps host, scheme and
+/// port.
 fn directory_location(head: &RequestHead, path: &[u8], outer: &Mount) -> String {
     let mount = outer.encoded();
     let query = head.target_path_query().split_once('?');
@@ -133,7 +167,7 @@ pub(crate) fn find_route<'s>(
     }
 }
 
-/// Asks the handlers in order from `next` on, until one answers or works on it.
+/// Runs the handlers in order from `next` on, until one responds or has to be awaited.
 pub(crate) fn run_handlers(
     handlers: Handlers,
     next: usize,
@@ -162,14 +196,9 @@ pub(crate) fn run_handlers(
     HandlerOutcome::Finished(Err(fault))
 }
 
-/// Who is at work, unless it obeys an answer of its own: then what that comes to is the last word.
-pub(crate) fn running_handler(handlers: &Handlers, next: usize) -> Option<Arc<dyn Handler>> {
-    handlers.get(next.checked_sub(1)?).cloned()
-}
-
-/// Has a handler obey its own answer.
-pub(crate) fn apply_grip(handler: &dyn Handler, spoken: GripResponse) -> HandlerOutcome {
-    match handler.apply_grip(spoken) {
+/// Applies the GRIP instructions of a handler's own response.
+pub(crate) fn apply_grip(handler: &dyn Handler, response: GripResponse) -> HandlerOutcome {
+    match handler.apply_grip(response) {
         HandlerProgress::Pending(work) => HandlerOutcome::Running(RunningHandler {
             future: work,
             handlers: Handlers::default(),
@@ -187,26 +216,26 @@ pub(crate) fn apply_grip(handler: &dyn Handler, spoken: GripResponse) -> Handler
 }
 
 impl HandlerOutcome {
-    /// An answer; `speaker` gave it, and obeys it if it speaks to the hub.
-    pub(crate) fn from_response(
+    /// A response; `handler`, which made it, applies its GRIP instructions.
+    fn from_response(
         response: Box<Response>,
-        speaker: impl FnOnce() -> Option<Arc<dyn Handler>>,
+        handler: impl FnOnce() -> Option<Arc<dyn Handler>>,
     ) -> Self {
         if response.has_grip
             && !response.passes_grip
-            && let Some(speaker) = speaker()
+            && let Some(handler) = handler()
         {
-            return Self::Grip(response, speaker);
+            return Self::Grip(response, handler);
         }
         Self::Finished(Ok(response))
     }
 }
 
-/// What edge answers itself: methods that are about the connection or the server as a whole.
+/// The response to requests about the connection or the server as a whole.
 fn respond_without_route(head: &RequestHead) -> Option<ResponseResult> {
     let refuse = |kind, cause: &'static str| Some(Err(Fault::new(kind, cause)));
     if head.has_websocket_events() {
-        // An application could not tell it from what the hub says of a WebSocket.
+        // An application could not tell it from the hub's own events of a WebSocket.
         let cause = "a client poses as a front end: application/websocket-events";
         return refuse(FaultKind::Forbidden, cause);
     }

@@ -16,12 +16,13 @@ use std::io::{self, IoSlice};
 use std::sync::Arc;
 
 use penstock_config::Limits;
-use penstock_exchange::{Body, Fault, FileBody};
+use penstock_exchange::{Body, FileBody};
 use penstock_http::{ResponseFraming, ResponseHeadParts, encode_head};
 use penstock_runtime::{Stream, buffers};
 
 use self::writer::ResponseWriter;
-use crate::client_watch::ClientWatch;
+use super::client_watch::ClientWatch;
+use crate::exchange::SendError;
 
 /// Bodies up to this size are copied behind their head: one `send` of one buffer is cheaper than a
 /// vectored one.
@@ -74,17 +75,6 @@ pub(crate) struct UnsentResponse {
     framing: ResponseFraming,
     sent: SentBytes,
     max_rate: Option<u64>,
-}
-
-/// Why a response was not sent to its end.
-#[derive(Debug)]
-pub(crate) enum SendError {
-    /// The client closed or the connection broke.
-    ClientDisconnected,
-    /// The client took it too slowly.
-    ClientTooSlow,
-    /// The body could not be completed.
-    Body(Fault),
 }
 
 /// Encodes the head and sends as much as the socket takes at once.

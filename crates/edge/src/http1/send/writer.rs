@@ -14,7 +14,7 @@ use penstock_config::Limits;
 use penstock_runtime::{LazyDeadline, Stream, clock};
 
 use super::{SendError, SentBytes};
-use crate::client_watch::ClientWatch;
+use crate::http1::client_watch::ClientWatch;
 use crate::pace::{Throttle, TransferTimeout};
 
 /// Sends one response.

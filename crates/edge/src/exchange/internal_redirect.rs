@@ -1,36 +1,40 @@
-//! Internal redirects: an answer that names another of the site's resources as its body.
+//! Internal redirects: a response that names another resource of the site as its body.
 //!
-//! `connection` asks the target's route in the client's stead and lays the first answer's fields over
-//! what comes of it. What must stay true: the number of redirects is bounded; the client sees one
-//! response to its own request; of a request with a body only the head is asked again.
+//! The exchange runs the target's route in place of the client's and puts the first response's
+//! fields over the target's response.
+//!
+//! # Invariants
+//! - The number of redirects is bounded.
+//! - The client sees one response to its own request.
+//! - The target gets the head of a request only, not its body.
 
 use std::sync::Arc;
 
 use penstock_exchange::{Fault, FaultKind, Handler, InternalRedirect, RequestPath, RequestTiming};
 use penstock_http::{FieldBlock, HeadWriter, Method, RequestHead};
 
-use crate::dispatch::ResponseResult;
+use super::dispatch::ResponseResult;
 use crate::filters::Filters;
 
 /// Redirects in a row: enough for any design, few enough to show a loop at once.
 const MAX_REDIRECTS: u8 = 10;
 
-/// Path and query, and the handler that has it if no route is to be looked for.
+/// Path and query, and the handler that serves it in place of a route.
 pub(crate) type RedirectTarget = (String, Option<Arc<dyn Handler>>);
 
-/// What the redirects of one exchange have brought so far.
+/// The redirects of one exchange so far.
 #[derive(Debug, Default)]
 pub(crate) struct RedirectChain {
     count: u8,
     fields: FieldBlock,
     max_rate: Option<u64>,
     timing: RequestTiming,
-    /// Those of the route that was found last, with the target that it was found for.
+    /// Those of the last target's route, with that target.
     pub(crate) filters: Option<(Arc<Filters>, String)>,
 }
 
 impl RedirectChain {
-    /// Takes one more redirect; gives its target, and who is asked instead of the site's routes.
+    /// Adds a redirect. Returns its target, and the handler that serves it in place of the routes.
     ///
     /// # Errors
     /// When there were too many.
@@ -42,7 +46,7 @@ impl RedirectChain {
             max_rate: rate_max,
             timing,
         } = redirect;
-        // The answer nearest to the client has the last word.
+        // Fields of the response nearest to the client win.
         let nearer = std::mem::replace(&mut self.fields, fields);
         overlay_fields(&mut self.fields, &nearer);
         self.max_rate = self.max_rate.or(rate_max);
@@ -56,11 +60,11 @@ impl RedirectChain {
         Ok((target, handler))
     }
 
-    /// The client's answer, from that of the last target.
-    pub(crate) fn finish(self, answered: ResponseResult) -> ResponseResult {
-        match answered {
+    /// The client's response, from the last target's.
+    pub(crate) fn finish(self, result: ResponseResult) -> ResponseResult {
+        match result {
             Ok(mut response) => {
-                // The type of a document does not fit the page that says that it is not there.
+                // The type of a document does not fit the page of an error.
                 if !response.status.is_error() {
                     overlay_fields(&mut response.fields, &self.fields);
                 }
@@ -76,10 +80,10 @@ impl RedirectChain {
     }
 }
 
-/// The head of the request for `target` in the stead of `head`'s: GET, or HEAD for HEAD.
+/// The head of the request for `target` in place of `head`'s: GET, or HEAD for HEAD.
 ///
 /// # Errors
-/// When `target` is none.
+/// When `target` is no path.
 pub(crate) fn redirect_head(head: &RequestHead, target: &str) -> Result<RequestHead, Fault> {
     let is_read = matches!(head.method(), Method::Get | Method::Head);
     let method = match head.method() {
@@ -93,7 +97,7 @@ pub(crate) fn redirect_head(head: &RequestHead, target: &str) -> Result<RequestH
     for (name, value) in head.fields() {
         let is = |other: &&str| name.eq_ignore_ascii_case(other);
         let is_spent = head.target() != head.target_path_query() && is(&"host");
-        // RFC 9110 §13, §14: what was asked of another method's answer is not meant for this one.
+        // RFC 9110 §13, §14: conditions on the response of another method do not apply here.
         if !is_spent
             && !BODY_FIELDS.iter().any(is)
             && (is_read || !CONDITIONAL_FIELDS.iter().any(is))
@@ -112,7 +116,7 @@ pub(crate) fn redirect_head(head: &RequestHead, target: &str) -> Result<RequestH
 /// The path of such a request.
 ///
 /// # Errors
-/// When the target's path is none.
+/// When the target has no valid path.
 pub(crate) fn redirect_path(head: &RequestHead) -> Result<RequestPath, Fault> {
     RequestPath::from_head(head).map_err(|error| {
         let cause = format!("internal redirect to `{}`: {error}", head.target());
@@ -120,13 +124,13 @@ pub(crate) fn redirect_path(head: &RequestHead) -> Result<RequestPath, Fault> {
     })
 }
 
-/// What is said when no route has the target.
+/// The fault of a target without a route.
 pub(crate) fn missing_target(fault: Fault, target: &str) -> Fault {
     let cause = format!("internal redirect to `{target}`: {}", fault.cause);
     Fault::new(fault.kind, cause)
 }
 
-/// Puts `over` into `fields`, in place of what is there by the same names; cookies are added.
+/// Puts `over` into `fields`, in place of fields of the same names; cookies are added.
 fn overlay_fields(fields: &mut FieldBlock, over: &FieldBlock) {
     for (name, _) in over.iter() {
         if !name.eq_ignore_ascii_case("set-cookie") {
@@ -136,7 +140,7 @@ fn overlay_fields(fields: &mut FieldBlock, over: &FieldBlock) {
     fields.append(over);
 }
 
-/// Where the time went in two parts of one exchange; who answered is who answered first.
+/// The timing of two parts of one exchange; the handler is the one that responded first.
 fn merge_timing(first: RequestTiming, then: RequestTiming) -> RequestTiming {
     RequestTiming {
         queue_time: first.queue_time + then.queue_time,

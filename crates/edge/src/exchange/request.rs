@@ -1,0 +1,363 @@
+//! From a request's head to the request that handlers get: fields of proxies are read, filters
+//! applied, internal redirects followed.
+
+use std::sync::Arc;
+
+use penstock_exchange::field_policy::TrustedHeaders;
+use penstock_exchange::request::RequestOrigin;
+use penstock_exchange::{
+    Fault, FaultKind, ForwardedInfo, GripResponse, InternalRedirect, InvalidForwardedField, Mount,
+    Request, RequestBody, RequestPath, Response, TrustedProxies,
+};
+use penstock_http::RequestHead;
+use penstock_runtime::clock;
+use penstock_runtime::log_throttle::suppressed_suffix;
+
+use super::dispatch::{self, HandlerOutcome, run_handlers};
+use super::{Exchange, HandlerState, Ingress, has_request_body, internal_redirect};
+use crate::filters::{FilteredRequest, Filters, Placeholders};
+use crate::router::{Handlers, LookupOrigin};
+use crate::{Settings, access_log};
+
+impl Ingress<'_> {
+    /// Reads what a trusted peer says about its client. Other peers cost nothing, and a trusted one
+    /// without such fields a look at the names of its fields.
+    pub(super) fn read_forwarded(
+        self,
+        settings: &Settings,
+        head: &RequestHead,
+    ) -> Option<Arc<ForwardedInfo>> {
+        let trust = &settings.trusted_proxies;
+        if !self.source.is_trusted_proxy(trust)
+            || !ForwardedInfo::has_forwarding_fields(head, trust)
+        {
+            return None;
+        }
+        let (info, broken) = ForwardedInfo::read(head, trust);
+        self.log_broken_fields(&broken);
+        Some(Arc::new(info))
+    }
+
+    /// As [`Ingress::read_forwarded`], for a head that a route's rules have made: fields that they
+    /// set are trusted.
+    fn read_forwarded_with_rules(
+        self,
+        exchange: &Exchange,
+        head: &RequestHead,
+        trusted_headers: &TrustedHeaders,
+    ) -> Option<Arc<ForwardedInfo>> {
+        let (trust, sent) = (&exchange.settings.trusted_proxies, &exchange.head);
+        let is_trusted = self.source.is_trusted_proxy(trust);
+        let (info, broken) = ForwardedInfo::read_with_trusted_headers(
+            head,
+            sent,
+            trust,
+            is_trusted,
+            trusted_headers,
+        );
+        self.log_broken_fields(&broken);
+        (info != ForwardedInfo::default()).then(|| Arc::new(info))
+    }
+
+    fn log_broken_fields(self, broken: &[InvalidForwardedField]) {
+        for field in broken {
+            if let Some(count) = self.edge.log_throttle.admit_line(&field.name, clock::now()) {
+                log::warn!(
+                    "edge: {} of proxy {} ignored: {} (value={:?}){}",
+                    field.name,
+                    access_log::peer_text(self.source.client_address()),
+                    field.cause,
+                    field.value,
+                    suppressed_suffix(count),
+                );
+            }
+        }
+    }
+}
+
+impl Exchange {
+    /// Runs the handlers of the client's route.
+    pub(super) fn run_route(
+        &mut self,
+        ingress: Ingress<'_>,
+        path: RequestPath,
+        handlers: Handlers,
+        body: RequestBody,
+    ) -> HandlerOutcome {
+        let forwarded = self.forwarded.clone();
+        let request = HandlerRequest::unambiguous(Arc::clone(&self.head), path, forwarded);
+        let filtered = request.and_then(|request| match &self.filters {
+            Some(filters) => self.apply_filters(ingress, filters, request),
+            None => Ok(request),
+        });
+        let request = match filtered {
+            Ok(request) => request,
+            Err(fault) => return HandlerOutcome::Finished(Err(fault)),
+        };
+        if !Arc::ptr_eq(&request.head, &self.head) {
+            self.effective_request = Some(Box::new(request.to_effective()));
+        }
+        run_handlers(handlers, 0, self.build_request(ingress, request, body))
+    }
+
+    /// Follows internal redirects and instructions until a handler responds or has to be awaited.
+    pub(super) fn follow_redirects(
+        &mut self,
+        ingress: Ingress<'_>,
+        mut outcome: HandlerOutcome,
+    ) -> HandlerState {
+        loop {
+            outcome = match outcome {
+                HandlerOutcome::Finished(response) => return HandlerState::Finished(response),
+                HandlerOutcome::Running(handler) => return HandlerState::Running(handler),
+                HandlerOutcome::Grip(response, handler) => {
+                    dispatch::apply_grip(&*handler, self.grip_response(ingress, response))
+                }
+                HandlerOutcome::Redirect(redirect) => self
+                    .run_redirect_target(ingress, *redirect)
+                    .unwrap_or_else(|fault| HandlerOutcome::Finished(Err(fault))),
+            };
+        }
+    }
+
+    /// Runs the route of a redirect's target in place of the client's.
+    ///
+    /// # Errors
+    /// When there is no such target, or there were too many.
+    fn run_redirect_target(
+        &mut self,
+        ingress: Ingress<'_>,
+        redirect: InternalRedirect,
+    ) -> Result<HandlerOutcome, Fault> {
+        let chain = self.redirects.get_or_insert_default();
+        let (target, handler) = chain.follow(redirect)?;
+        let head = Arc::new(internal_redirect::redirect_head(&self.head, &target)?);
+        let path = internal_redirect::redirect_path(&head)?;
+        let mut request = HandlerRequest::unambiguous(head, path, self.forwarded.clone())?;
+        if let Some(handler) = handler {
+            self.effective_request = Some(Box::new(request.to_effective()));
+            let request = self.build_request(ingress, request, RequestBody::Empty);
+            return Ok(run_handlers([handler].into(), 0, request));
+        }
+        let settings = Arc::clone(&self.settings);
+        let host = self.head.host();
+        let path = request.path.bytes(&request.head);
+        let route = dispatch::find_route(&settings, host, path, LookupOrigin::InternalRedirect);
+        let route = route.map_err(|fault| internal_redirect::missing_target(fault, &target))?;
+        if let Some(filters) = &route.filters {
+            request = self.apply_filters(ingress, filters, request)?;
+            if let Some(chain) = &mut self.redirects {
+                chain.filters = Some((Arc::clone(filters), target));
+            }
+        }
+        self.effective_request = Some(Box::new(request.to_effective()));
+        let request = self.build_request(ingress, request, RequestBody::Empty);
+        Ok(run_handlers(Arc::clone(&route.handlers), 0, request))
+    }
+
+    fn build_request(
+        &self,
+        ingress: Ingress<'_>,
+        request: HandlerRequest,
+        body: RequestBody,
+    ) -> Request {
+        let HandlerRequest {
+            head,
+            path,
+            trusted_headers,
+            mount,
+            forwarded,
+        } = request;
+        let origin = self.request_origin(ingress, &mount, forwarded);
+        let mut request = Request::new(head, path, body, origin);
+        request.trusted_headers = trusted_headers;
+        request
+    }
+
+    /// Where a request came in. `mount` is the prefix that its route has stripped, `forwarded` what
+    /// proxies and rules say about its client.
+    fn request_origin(
+        &self,
+        ingress: Ingress<'_>,
+        mount: &Mount,
+        forwarded: Option<Arc<ForwardedInfo>>,
+    ) -> RequestOrigin {
+        let trust = &self.settings.trusted_proxies;
+        RequestOrigin {
+            peer: ingress.source.client_address(),
+            listener: Arc::clone(ingress.listener),
+            client_state: Arc::clone(ingress.client_state),
+            arrived: self.arrived,
+            trusted_proxies: match ingress.source.has_client_address() {
+                true => Arc::clone(trust),
+                false => Arc::new(TrustedProxies::none()),
+            },
+            mount: match &forwarded {
+                Some(forwarded) => mount.nested_in(&forwarded.mount),
+                None => mount.clone(),
+            },
+            forwarded,
+        }
+    }
+
+    /// A response with GRIP instructions, with the request that the handlers got last.
+    fn grip_response(&self, ingress: Ingress<'_>, response: Box<Response>) -> GripResponse {
+        let root = Mount::default();
+        let (head, trusted_headers, mount, forwarded) = match &self.effective_request {
+            Some(changed) => {
+                let EffectiveRequest {
+                    head,
+                    trusted_headers,
+                    mount,
+                    forwarded,
+                } = &**changed;
+                (Arc::clone(head), trusted_headers.clone(), mount, forwarded)
+            }
+            None => {
+                let (head, forwarded) = (&self.head, &self.forwarded);
+                (
+                    Arc::clone(head),
+                    TrustedHeaders::default(),
+                    &root,
+                    forwarded,
+                )
+            }
+        };
+        GripResponse {
+            had_body: self.redirects.is_none() && has_request_body(&self.head),
+            head,
+            trusted_headers,
+            origin: self.request_origin(ingress, mount, forwarded.clone()),
+            response,
+        }
+    }
+
+    /// The request as a route's filters change it.
+    ///
+    /// # Errors
+    /// When they make no valid request of it.
+    fn apply_filters(
+        &self,
+        ingress: Ingress<'_>,
+        filters: &Filters,
+        request: HandlerRequest,
+    ) -> Result<HandlerRequest, Fault> {
+        let settings = &self.settings;
+        let trust =
+            Some(&*settings.trusted_proxies).filter(|trust| ingress.source.is_trusted_proxy(trust));
+        let filtered =
+            filters.apply_to_request(&request.head, &self.request_placeholders(ingress), trust)?;
+        let Some(FilteredRequest {
+            head,
+            trusted_headers,
+            mount,
+        }) = filtered
+        else {
+            return Ok(request);
+        };
+        let path = RequestPath::from_head(&head);
+        let path = path.map_err(|error| Fault::new(FaultKind::BadRequest, error.to_string()))?;
+        let forwarded = match filters.changes_forwarded(&settings.trusted_proxies) {
+            true => ingress.read_forwarded_with_rules(self, &head, &trusted_headers),
+            false => request.forwarded,
+        };
+        let head = Arc::new(head);
+        Ok(HandlerRequest {
+            head,
+            path,
+            trusted_headers,
+            mount,
+            forwarded,
+        })
+    }
+
+    /// The values of placeholders in a response's filters: prefix and host are those that its
+    /// handlers got.
+    pub(super) fn response_placeholders(&self, ingress: Ingress<'_>) -> Placeholders<'_> {
+        let mut values = self.request_placeholders(ingress);
+        if let Some(changed) = &self.effective_request {
+            let forwarded = changed.forwarded.as_deref();
+            values.outer_mount = forwarded.map(|forwarded| &forwarded.mount);
+            values.forwarded_host = forwarded.and_then(|forwarded| forwarded.host.as_deref());
+        }
+        values
+    }
+
+    /// The values of placeholders in a request's filters.
+    fn request_placeholders(&self, ingress: Ingress<'_>) -> Placeholders<'_> {
+        let forwarded = self.forwarded.as_deref();
+        Placeholders {
+            head: &self.head,
+            client: ingress.client_address(forwarded),
+            host: (forwarded.and_then(|it| it.host.as_deref())).unwrap_or_else(|| self.head.host()),
+            scheme: ingress.scheme(forwarded),
+            outer_mount: forwarded.map(|it| &it.mount),
+            forwarded_host: None,
+        }
+    }
+}
+
+/// A request for handlers, before it has a body.
+struct HandlerRequest {
+    head: Arc<RequestHead>,
+    path: RequestPath,
+    trusted_headers: TrustedHeaders,
+    /// The prefix that its route has stripped from the path.
+    mount: Mount,
+    /// What trusted proxies, and the route's rules in their place, say about the client.
+    forwarded: Option<Arc<ForwardedInfo>>,
+}
+
+/// The request that handlers got in place of the client's.
+pub(super) struct EffectiveRequest {
+    head: Arc<RequestHead>,
+    trusted_headers: TrustedHeaders,
+    mount: Mount,
+    forwarded: Option<Arc<ForwardedInfo>>,
+}
+
+impl HandlerRequest {
+    fn to_effective(&self) -> EffectiveRequest {
+        EffectiveRequest {
+            head: Arc::clone(&self.head),
+            trusted_headers: self.trusted_headers.clone(),
+            mount: self.mount.clone(),
+            forwarded: self.forwarded.clone(),
+        }
+    }
+
+    /// The request before any rule: the head as it came, unless its target has two readings. Then
+    /// the target is rewritten, so that no back end chooses between them.
+    ///
+    /// # Errors
+    /// When it makes no valid head.
+    fn unambiguous(
+        head: Arc<RequestHead>,
+        path: RequestPath,
+        forwarded: Option<Arc<ForwardedInfo>>,
+    ) -> Result<Self, Fault> {
+        if !path.is_ambiguous() {
+            return Ok(Self::unfiltered(head, path, forwarded));
+        }
+        let refused = |cause: String| Fault::new(FaultKind::BadRequest, cause);
+        let head = path.unambiguous_head(&head);
+        let head = head.map_err(|error| refused(error.to_string()))?;
+        let path = RequestPath::from_head(&head).map_err(|error| refused(error.to_string()))?;
+        Ok(Self::unfiltered(Arc::new(head), path, forwarded))
+    }
+
+    /// A request that no rule has changed.
+    fn unfiltered(
+        head: Arc<RequestHead>,
+        path: RequestPath,
+        forwarded: Option<Arc<ForwardedInfo>>,
+    ) -> Self {
+        Self {
+            head,
+            path,
+            trusted_headers: TrustedHeaders::default(),
+            mount: Mount::default(),
+            forwarded,
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! From what the handlers came to, to the response that the client gets, and to the exchange's record.
+//!
+//! # Invariants
+//! - A response that cannot be sent as it is becomes an error that can.
+//! - Fields that instruct the front end are removed before a client sees them.
+
+use std::time::Instant;
+
+use penstock_exchange::field_policy::remove_internal;
+use penstock_exchange::{Body, Fault, FaultKind, RequestTiming, Response, grip};
+use penstock_http::{RequestHead, Status};
+use penstock_runtime::clock;
+use penstock_runtime::log_throttle::suppressed_suffix;
+
+use super::dispatch::ResponseResult;
+use super::internal_redirect::RedirectChain;
+use super::{Exchange, Ingress, RequestMeta};
+use crate::access_log::AccessRecord;
+use crate::{Edge, faults};
+
+/// A response for the client.
+pub(crate) struct FinalResponse {
+    pub(crate) response: Box<Response>,
+    /// The request was not understood: nothing behind it can be read.
+    pub(crate) is_request_invalid: bool,
+}
+
+/// Why a response was not sent to its end.
+#[derive(Debug)]
+pub(crate) enum SendError {
+    /// The client closed or the connection broke.
+    ClientDisconnected,
+    /// The client took the response too slowly.
+    ClientTooSlow,
+    /// The body could not be completed.
+    Body(Fault),
+}
+
+impl Exchange {
+    /// The response for the client. `is_cut_short` says that the request was not read to its end.
+    ///
+    /// # Errors
+    /// The fault of a client that left.
+    pub(crate) fn finish(
+        &mut self,
+        ingress: Ingress<'_>,
+        result: ResponseResult,
+        is_cut_short: bool,
+    ) -> Result<FinalResponse, Fault> {
+        let result = match self.redirects.take() {
+            Some(chain) => self.finish_redirects(ingress, *chain, result),
+            None => result,
+        };
+        let result = result.and_then(|response| check_sendable(response, &self.head, is_cut_short));
+        let mut is_request_invalid = false;
+        let mut response = match result {
+            Ok(response) => response,
+            Err(fault) if fault.kind == FaultKind::ClientDisconnected => return Err(fault),
+            Err(fault) => {
+                is_request_invalid = fault.kind == FaultKind::BadRequest;
+                if fault.kind == FaultKind::ClientTooSlow {
+                    ingress.edge.metrics().slow_clients.increment();
+                }
+                let client = ingress.client_address(self.forwarded.as_deref());
+                let request = (&*self.head, &*self.settings);
+                let throttle = &ingress.edge.log_throttle;
+                faults::log_refused_request(client, &fault, request, throttle);
+                Box::new(faults::respond(fault, Some(request), throttle))
+            }
+        };
+        if let Some(filters) = &self.filters {
+            let values = self.response_placeholders(ingress);
+            let target = self.head.target_path_query();
+            filters.apply_to_response(&mut response.fields, &values, target);
+        }
+        remove_instructions(&mut response);
+        Ok(FinalResponse {
+            response,
+            is_request_invalid,
+        })
+    }
+
+    /// The client's response, from the one of a redirect's last target.
+    fn finish_redirects(
+        &self,
+        ingress: Ingress<'_>,
+        mut chain: RedirectChain,
+        result: ResponseResult,
+    ) -> ResponseResult {
+        let filters = chain.filters.take();
+        let result = result.map(|mut response| {
+            if let Some((filters, target)) = filters {
+                let values = self.response_placeholders(ingress);
+                filters.apply_to_response(&mut response.fields, &values, &target);
+            }
+            response
+        });
+        chain.finish(result)
+    }
+}
+
+impl RequestMeta<'_> {
+    /// Counts an exchange that has ended, and writes it to the access log. `bytes` are those of the
+    /// body that were sent.
+    pub(crate) fn record(
+        self,
+        ingress: Ingress<'_>,
+        status: Status,
+        timing: &RequestTiming,
+        bytes: u64,
+        now: Instant,
+    ) {
+        let total_time = now.saturating_duration_since(self.arrived);
+        let metrics = ingress.edge.metrics();
+        metrics.active_requests.add(-1);
+        metrics.total_time.record_local(total_time);
+        if let Some(log) = &self.settings.access_log {
+            log.write(&AccessRecord {
+                head: self.head,
+                client: ingress.client_address(self.forwarded),
+                peer: ingress.source.peer(),
+                status: status.code(),
+                bytes,
+                timing,
+                total_time,
+            });
+        }
+    }
+
+    /// Counts and logs a response that was cut.
+    pub(crate) fn record_cut(self, edge: &Edge, error: &SendError) {
+        let (method, target) = (self.head.method_str(), self.head.target());
+        match error {
+            SendError::ClientDisconnected => edge.metrics().client_disconnects.increment(),
+            SendError::ClientTooSlow => {
+                edge.metrics().slow_clients.increment();
+                log::debug!("{method} {target}: the client took the response too slowly");
+            }
+            // The maker of the body has logged the cut, with its cause.
+            SendError::Body(fault) if fault.kind == FaultKind::ClientTooSlow => {
+                edge.metrics().slow_clients.increment();
+                log::debug!("{method} {target}: response cut: {}", fault.cause);
+            }
+            SendError::Body(fault) => {
+                if let Some(count) = edge.log_throttle.admit_line(&fault.cause, clock::now()) {
+                    let more = suppressed_suffix(count);
+                    log::error!("{method} {target}: response cut: {}{more}", fault.cause);
+                }
+            }
+        }
+    }
+}
+
+/// Removes the fields that are for the front end's own cache and hub.
+fn remove_instructions(response: &mut Response) {
+    if response.has_accel_expires {
+        response.fields.remove("x-accel-expires");
+    }
+    if response.has_grip && !response.passes_grip {
+        grip::remove_grip_fields(&mut response.fields);
+    }
+    // No handler acts on such fields of a 101, wherever its head was copied from.
+    if response.status == Status::SWITCHING_PROTOCOLS {
+        remove_internal(&mut response.fields);
+    }
+}
+
+/// Passes a response that can be sent: a final one, or the switch of protocols that was asked for.
+/// Behind a request that was not read to its end nothing says where the other protocol begins.
+fn check_sendable(
+    response: Box<Response>,
+    head: &RequestHead,
+    is_cut_short: bool,
+) -> ResponseResult {
+    let is_switch = matches!(response.body, Body::Takeover(_));
+    let cause = match (is_switch, response.status) {
+        (false, status) if status.is_informational() => "an interim status on a final response",
+        (false, _) => return Ok(response),
+        (true, Status::SWITCHING_PROTOCOLS) if !head.is_upgrade() => {
+            "protocols switched for a request that did not ask for it"
+        }
+        (true, Status::SWITCHING_PROTOCOLS) if is_cut_short => {
+            "protocols switched before the request's body was read"
+        }
+        (true, Status::SWITCHING_PROTOCOLS) => return Ok(response),
+        (true, _) => "protocols switched without status 101",
+    };
+    Err(Fault::new(FaultKind::BackendProtocolError, cause).with_timing(response.timing))
+}

@@ -1,0 +1,343 @@
+//! From a response to bytes that are out.
+//!
+//! # Invariants
+//! - After any doubt about the request's end the connection closes.
+//! - A response whose body fails before a byte of it is out is replaced by an error.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use penstock_exchange::{
+    Body, Fault, HandlerName, HeldFraming, InlineBody, InlineResponse, RequestTiming, Response,
+};
+use penstock_http::{Method, RequestHead, ResponseFraming, ResponseHeadParts, Status, encode_head};
+use penstock_runtime::clock;
+
+use super::client_watch::{ClientWatch, PipelinedBytes};
+use super::framing::{ResponsePlan, is_bodiless};
+use super::handler_wait::take_interim;
+use super::send::{
+    self, BufferedResponse, OutgoingResponse, SendProgress, SentBytes, UnsentResponse,
+};
+use super::{
+    Connection, ConnectionAction, PendingExchange, PendingSend, PendingStage, ResponseSummary,
+    WireState,
+};
+use crate::exchange::dispatch::ResponseResult;
+use crate::exchange::{Exchange, FinalResponse, ReceivedRequest, RequestMeta, SendError};
+use crate::handover::UpgradeTarget;
+
+impl Connection {
+    /// Sends the response that the first handler has in memory, if the request is simple enough.
+    pub(super) fn respond_inline(
+        &mut self,
+        request: &ReceivedRequest<'_>,
+    ) -> Option<Result<ConnectionAction, Box<PendingSend>>> {
+        let (handler, view) = request.inline_handler(self.ingress())?;
+        let close = self.must_close();
+        let mut encoded = None;
+        let started = send::try_send_buffered(&self.stream, |out| {
+            handler.try_inline(&view, &mut |response| {
+                let InlineResponse { status, body, .. } = response;
+                let plan = ResponsePlan::new(view.head, status, Some(body.length()), close);
+                let head = ResponseHeadParts {
+                    status,
+                    fields: response.fields,
+                    framing: plan.framing,
+                    persistence: plan.persistence,
+                    date: Some(&clock::http_date(view.arrived)),
+                };
+                encode_head(out, &head);
+                let head_len = out.len();
+                let file = match body {
+                    _ if is_bodiless(view.head, status) => None,
+                    InlineBody::Bytes(bytes) => {
+                        out.extend_from_slice(bytes);
+                        None
+                    }
+                    InlineBody::File(file) => Some(file),
+                };
+                let buffered = BufferedResponse {
+                    head_len,
+                    file,
+                    framing: plan.framing,
+                };
+                encoded = Some(((status, response.handler, plan), Some(buffered)));
+            });
+            encoded.as_mut()?.1.take()
+        })?;
+        let ((status, handler, plan), _) = encoded?;
+        let timing = RequestTiming {
+            handler: Some(HandlerName::Component(handler)),
+            ..RequestTiming::default()
+        };
+        let summary = ResponseSummary {
+            status,
+            timing,
+            keeps_alive: plan.keeps_alive,
+            must_close: false,
+        };
+        Some(self.finish_or_defer(request.meta(), summary, started, None))
+    }
+
+    /// Sends the response of an exchange, as far as the socket takes it at once.
+    pub(super) fn respond(
+        &mut self,
+        exchange: &mut Exchange,
+        wire: &mut WireState,
+        result: ResponseResult,
+        now: Instant,
+    ) -> Result<ConnectionAction, Box<PendingSend>> {
+        // Bytes behind CONNECT were meant for a tunnel and are no request.
+        let is_tunnel = exchange.head.method() == Method::Connect;
+        let must_close = !self.reclaim_body_reader(wire) || is_tunnel;
+        match exchange.finish(self.ingress(), result, must_close) {
+            Ok(FinalResponse {
+                response,
+                is_request_invalid,
+            }) => {
+                let interim = take_interim(&self.client_state, exchange.head.version());
+                wire.unsent_interim.extend(interim);
+                let must_close = must_close || is_request_invalid;
+                self.send_response(exchange, wire, response, must_close, now)
+            }
+            Err(fault) => Ok(self.record_disconnect(exchange, &fault)),
+        }
+    }
+
+    /// Records an exchange whose client did not wait for the response.
+    fn record_disconnect(&mut self, exchange: &Exchange, fault: &Fault) -> ConnectionAction {
+        self.edge.metrics().client_disconnects.increment();
+        self.record_exchange(exchange.meta(), fault.kind.status(), &fault.timing, 0);
+        ConnectionAction::Close
+    }
+
+    /// Sends a response as far as the socket takes it at once.
+    fn send_response(
+        &mut self,
+        exchange: &Exchange,
+        wire: &WireState,
+        response: Box<Response>,
+        must_close: bool,
+        now: Instant,
+    ) -> Result<ConnectionAction, Box<PendingSend>> {
+        let Response {
+            status,
+            fields,
+            body,
+            timing,
+            max_rate,
+            ..
+        } = *response;
+        let close = must_close || self.must_close();
+        let (plan, body, upgrade_target) = plan_response(&exchange.head, status, body, close);
+        let date = clock::http_date(now);
+        let outgoing = OutgoingResponse {
+            status_bytes_sent: usize::from(wire.status_bytes_sent),
+            unsent_interim: &wire.unsent_interim,
+            head: ResponseHeadParts {
+                status,
+                fields: &fields,
+                framing: plan.framing,
+                persistence: plan.persistence,
+                date: Some(&date),
+            },
+            body,
+            max_rate,
+        };
+        let summary = ResponseSummary {
+            status,
+            timing,
+            keeps_alive: plan.keeps_alive,
+            must_close,
+        };
+        let started = send::try_send(&self.stream, outgoing);
+        self.finish_or_defer(exchange.meta(), summary, started, upgrade_target)
+    }
+
+    /// Sends the rest of a response.
+    pub(super) async fn finish_sending(
+        &mut self,
+        pending: Box<PendingExchange>,
+    ) -> ConnectionAction {
+        let PendingExchange {
+            mut exchange,
+            mut wire,
+            stage,
+        } = *pending;
+        let PendingStage::Sending(mut sending) = stage else {
+            // Handlers are done by now.
+            return ConnectionAction::Abort;
+        };
+        loop {
+            let PendingSend {
+                unsent,
+                summary,
+                upgrade_target,
+            } = *sending;
+            let (sent, done) = self.send_remaining(&exchange, &wire, unsent).await;
+            match done {
+                // No byte is out yet: the client gets the error. Its body is in memory, so this
+                // happens once.
+                Err(SendError::Body(fault)) if sent.total == 0 => {
+                    let now = clock::now();
+                    match self.respond(&mut exchange, &mut wire, Err(fault), now) {
+                        Ok(action) => return action,
+                        Err(error) => sending = error,
+                    }
+                }
+                Ok(()) => {
+                    return self.finish_sent(exchange.meta(), &summary, sent, upgrade_target);
+                }
+                Err(cut) => {
+                    return self.finish_response(exchange.meta(), &summary, sent, Err(cut));
+                }
+            }
+        }
+    }
+
+    /// Sends the rest of a response, and keeps what the client sends meanwhile.
+    async fn send_remaining(
+        &mut self,
+        exchange: &Exchange,
+        wire: &WireState,
+        unsent: UnsentResponse,
+    ) -> (SentBytes, Result<(), SendError>) {
+        let pipelined = match wire.is_body_unread {
+            true => PipelinedBytes::Discard,
+            false => PipelinedBytes::Keep(&mut self.received),
+        };
+        let watch = ClientWatch::new(
+            wire.reader_slot.clone(),
+            pipelined,
+            &mut self.is_half_closed,
+        );
+        let (stream, limits) = (Arc::clone(&self.stream), &exchange.settings.limits);
+        let sent = Box::pin(send::send_remaining(stream, unsent, limits, watch)).await;
+        self.has_unscanned = !self.received.is_empty();
+        sent
+    }
+
+    /// Concludes a response that is out, and hands the connection over if it has another owner now.
+    fn finish_sent(
+        &mut self,
+        request: RequestMeta<'_>,
+        summary: &ResponseSummary,
+        sent: SentBytes,
+        upgrade_target: Option<UpgradeTarget>,
+    ) -> ConnectionAction {
+        let Some(target) = upgrade_target else {
+            return self.finish_response(request, summary, sent, Ok(()));
+        };
+        // The head is all there is of this response: it stands for the body in the log.
+        let sent = SentBytes { head: 0, ..sent };
+        self.finish_response(request, summary, sent, Ok(()));
+        // This task ends. Only the count stays, and goes with the socket.
+        let (stream, early) = (Arc::clone(&self.stream), self.received.take_unread());
+        if self.is_half_closed {
+            stream.resume_end_reporting();
+        }
+        target.hand_over(&self.edge, stream, early);
+        ConnectionAction::Close
+    }
+
+    /// Concludes a response that is out or cut; otherwise returns the rest.
+    fn finish_or_defer(
+        &mut self,
+        request: RequestMeta<'_>,
+        summary: ResponseSummary,
+        started: Result<SendProgress, SendError>,
+        upgrade_target: Option<UpgradeTarget>,
+    ) -> Result<ConnectionAction, Box<PendingSend>> {
+        match started {
+            Ok(SendProgress::Done(sent)) => {
+                Ok(self.finish_sent(request, &summary, sent, upgrade_target))
+            }
+            Ok(SendProgress::Partial(unsent)) => Err(Box::new(PendingSend {
+                unsent,
+                summary,
+                upgrade_target,
+            })),
+            Err(cut) => Ok(self.finish_response(request, &summary, SentBytes::default(), Err(cut))),
+        }
+    }
+
+    /// Records a response that is out, or cut, and decides on the connection.
+    fn finish_response(
+        &mut self,
+        request: RequestMeta<'_>,
+        summary: &ResponseSummary,
+        sent: SentBytes,
+        done: Result<(), SendError>,
+    ) -> ConnectionAction {
+        self.edge.metrics().bytes_out.add(sent.total);
+        self.edge.metrics().count_response(summary.status.code());
+        self.record_exchange(request, summary.status, &summary.timing, sent.body());
+        if let Err(cut) = done {
+            request.record_cut(&self.edge, &cut);
+            return ConnectionAction::Abort;
+        }
+        if summary.keeps_alive {
+            return match summary.must_close {
+                true => ConnectionAction::Linger,
+                false => ConnectionAction::KeepAlive,
+            };
+        }
+        // A close that the client did not ask for may cross its next request: with bytes unread the
+        // kernel would reply with a reset, and the response could be lost to it.
+        let may_send_more =
+            summary.must_close || request.head.keep_alive() || !self.received.is_empty();
+        match may_send_more && !self.is_half_closed {
+            true => ConnectionAction::Linger,
+            false => ConnectionAction::Close,
+        }
+    }
+
+    /// Records an exchange that has ended, and starts the idle time.
+    fn record_exchange(
+        &mut self,
+        request: RequestMeta<'_>,
+        status: Status,
+        timing: &RequestTiming,
+        bytes: u64,
+    ) {
+        let now = clock::now();
+        let idle = now + request.settings.limits.idle_timeout;
+        self.idle_entry.restart(&self.edge.idle_connections, now);
+        let drained = self.drain_guard.drain().idle_until_after_busy(now);
+        // The response may have offered keep-alive before the drain began.
+        self.is_drain_deadline_set = drained.is_some();
+        self.deadline
+            .set(drained.map_or(idle, |until| until.min(idle)));
+        request.record(self.ingress(), status, timing, bytes, now);
+    }
+}
+
+/// The framing of a response, the body that is sent here, and the next owner of the connection. The
+/// body of a response to HEAD is dropped, held or not.
+fn plan_response(
+    head: &RequestHead,
+    status: Status,
+    body: Body,
+    close: bool,
+) -> (ResponsePlan, Body, Option<UpgradeTarget>) {
+    let is_bodiless = is_bodiless(head, status);
+    let is_held = matches!(body, Body::Hold(_)) && !is_bodiless;
+    let plan = ResponsePlan::new(head, status, body.length(), close || is_held);
+    match body {
+        Body::Takeover(takeover) => {
+            let target = UpgradeTarget::Takeover(takeover);
+            let plan = ResponsePlan::for_protocol_switch();
+            (plan, Body::Empty, Some(target))
+        }
+        _ if is_bodiless => (plan, Body::Empty, None),
+        Body::Hold(hold) => {
+            let framing = match plan.framing {
+                ResponseFraming::Chunked => HeldFraming::Chunked,
+                _ => HeldFraming::UntilClose,
+            };
+            (plan, Body::Empty, Some(UpgradeTarget::Hold(hold, framing)))
+        }
+        body => (plan, body, None),
+    }
+}
