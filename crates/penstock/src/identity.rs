@@ -10,7 +10,7 @@ use std::path::Path;
 use penstock_config::{App, Config, Server};
 use penstock_sys::account::{self, Account, User};
 use penstock_sys::cgroup::Group;
-use penstock_sys::process::{Privileges, SuccessorCommand};
+use penstock_sys::process::{CommandLine, Privileges};
 
 /// A user to become.
 #[derive(Debug)]
@@ -160,7 +160,7 @@ impl AppAccounts {
     pub(crate) fn privileges(
         &self,
         server: Option<&ServerIdentity>,
-        successor: Option<SuccessorCommand>,
+        successor: Option<CommandLine>,
         groups: Vec<Group>,
     ) -> Privileges {
         Privileges {

@@ -49,7 +49,7 @@ pub struct FreeListGuard {
 /// Lets this thread cache and reuse freed small blocks until the guard is dropped.
 #[must_use]
 pub fn enable_free_lists() -> FreeListGuard {
-    FREED.with(|freed| {
+    FREE_LISTS.with(|freed| {
         for (class, list) in freed.iter().enumerate() {
             list.free_capacity.set(capacity_of_class(class));
         }
@@ -61,7 +61,7 @@ pub fn enable_free_lists() -> FreeListGuard {
 
 impl Drop for FreeListGuard {
     fn drop(&mut self) {
-        FREED.with(|freed| {
+        FREE_LISTS.with(|freed| {
             for (class, list) in freed.iter().enumerate() {
                 while let Some(block) = list.pop() {
                     // SAFETY: blocks in the list of a class were allocated by `System` with that
@@ -84,10 +84,12 @@ unsafe impl GlobalAlloc for Allocator {
             // SAFETY: the caller's promises about `layout` are passed on.
             return unsafe { System.alloc(layout) };
         };
-        FREED.with(|freed| freed[class].pop()).unwrap_or_else(|| {
-            // SAFETY: a class's size is never zero.
-            unsafe { System.alloc(layout_of_class(class)) }
-        })
+        FREE_LISTS
+            .with(|freed| freed[class].pop())
+            .unwrap_or_else(|| {
+                // SAFETY: a class's size is never zero.
+                unsafe { System.alloc(layout_of_class(class)) }
+            })
     }
 
     #[inline]
@@ -98,7 +100,7 @@ unsafe impl GlobalAlloc for Allocator {
             return unsafe { System.dealloc(block, layout) };
         };
         // SAFETY: the caller no longer uses the block, and it has its class's size.
-        if !FREED.with(|freed| unsafe { freed[class].push(block) }) {
+        if !FREE_LISTS.with(|freed| unsafe { freed[class].push(block) }) {
             // SAFETY: it was allocated by `System` with its class's layout.
             unsafe { System.dealloc(block, layout_of_class(class)) };
         }
@@ -149,7 +151,7 @@ struct FreeBlock {
 
 thread_local! {
     // Without `Drop`, so that it exists until the thread's very end.
-    static FREED: [FreeList; CLASS_COUNT] = const { [const { FreeList { first: Cell::new(ptr::null_mut()), free_capacity: Cell::new(0) } }; CLASS_COUNT] };
+    static FREE_LISTS: [FreeList; CLASS_COUNT] = const { [const { FreeList { first: Cell::new(ptr::null_mut()), free_capacity: Cell::new(0) } }; CLASS_COUNT] };
 }
 
 impl FreeList {
@@ -249,7 +251,7 @@ mod tests {
 
     fn kept(layout: Layout) -> usize {
         let class = size_class(layout).expect("a class");
-        FREED.with(|freed| match freed[class].free_capacity.get() {
+        FREE_LISTS.with(|freed| match freed[class].free_capacity.get() {
             0 if freed[class].first.get().is_null() => 0,
             room => capacity_of_class(class) - room,
         })

@@ -83,7 +83,7 @@ pub fn fork() -> io::Result<Forked> {
         }
         pid => {
             let child = rustix::process::Pid::from_raw(pid);
-            let child = child.ok_or_else(|| io::Error::other("a child without a number"))?;
+            let child = child.ok_or_else(|| io::Error::other("no process id received"))?;
             // The child alone has the other end.
             drop(write);
             Ok(Forked::Parent(ReadinessReceiver { pipe: read, child }))
@@ -135,7 +135,7 @@ pub(crate) fn check_single_threaded() -> io::Result<()> {
     match std::fs::read_dir("/proc/self/task") {
         Ok(threads) => match threads.count() {
             1 => Ok(()),
-            _ => Err(io::Error::other("other threads run already")),
+            _ => Err(io::Error::other("other threads are already running")),
         },
         // Without /proc: the caller is the start of the program, before its first thread.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

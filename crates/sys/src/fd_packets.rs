@@ -168,7 +168,7 @@ pub fn take_inherited_fd(number: RawFd) -> io::Result<OwnedFd> {
     static TAKEN: Mutex<Vec<RawFd>> = Mutex::new(Vec::new());
     let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
     if number < 3 || taken.contains(&number) {
-        let text = format!("descriptor {number} is not to be had");
+        let text = format!("cannot take over descriptor {number}");
         return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
     }
     #[expect(unsafe_code, reason = "descriptors are named by number across exec")]

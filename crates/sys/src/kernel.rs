@@ -190,28 +190,28 @@ pub fn missing_calls() -> Vec<MissingCall> {
         (
             has_openat2(),
             "openat2",
-            "files are opened folder by folder, in a pool",
+            "files are opened directory by directory, in a pool",
         ),
         (
             has_pidfd(),
             "pidfd_open",
             "a thread waits for each process's end",
         ),
-        (has_statx(), "statx", "fstat takes its place"),
+        (has_statx(), "statx", "fstat is used instead"),
         (
             has_memfd(),
             "memfd_create",
-            "worker scripts lie in temporary files",
+            "worker scripts are temporary files",
         ),
         (
             has_sendfile(),
             "sendfile",
-            "what of a file is in memory is copied",
+            "cached parts of files are copied",
         ),
         (
             has_preadv2(),
             "preadv2",
-            "a pool reads what may not be in memory",
+            "a pool reads data that may not be cached",
         ),
         (
             has_splice(),
@@ -221,7 +221,7 @@ pub fn missing_calls() -> Vec<MissingCall> {
         (
             has_cachestat(),
             "cachestat",
-            "mincore tells what of a file is in memory",
+            "mincore is used to find resident pages",
         ),
     ];
     let missing = all.into_iter().filter(|(is_there, ..)| !is_there);

@@ -190,7 +190,7 @@ pub fn set_socket_access(path: &Path, access: SocketAccess) -> io::Result<()> {
     if FileType::from_raw_mode(stat.st_mode) != FileType::Socket {
         return Err(io::Error::new(
             io::ErrorKind::InvalidInput,
-            "it is no socket any more",
+            "not a socket any more",
         ));
     }
     let differs = |wanted: Option<u32>, now: u32| wanted.filter(|wanted| *wanted != now);
@@ -270,7 +270,7 @@ fn remove_stale_socket(path: &Path) -> io::Result<()> {
     if FileType::from_raw_mode(found.st_mode) != FileType::Socket {
         return Err(io::Error::new(
             io::ErrorKind::AlreadyExists,
-            "a file that is no socket is there: move it away or choose another path",
+            "a file that is not a socket exists: move it away or choose another path",
         ));
     }
     let probe = stream_socket(AddressFamily::UNIX)?;

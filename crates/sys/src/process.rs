@@ -32,8 +32,7 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, WaitId, WaitIdOptions, Wait
 
 pub use handle::ProcessHandle;
 pub use launcher::{
-    CommandLine as SuccessorCommand, Launcher, LauncherReport, Privileges, RefusedCall, Starting,
-    Step,
+    CommandLine, Launcher, LauncherReport, Privileges, RefusedCall, Starting, Step,
 };
 pub use orphans::{Orphan, end_orphans, list_orphans, reap_orphan};
 use orphans::{TrackedChild, track_child};
@@ -234,14 +233,14 @@ pub fn adopt(pid: u32, stdout: OwnedFd, stderr: OwnedFd) -> io::Result<SpawnedPr
 fn take_in(pid: u32) -> io::Result<(OwnedFd, TrackedChild)> {
     track_child(|table| {
         if table.contains(&pid) {
-            let why = format!("process {pid} is known already");
+            let why = format!("process {pid} is already tracked");
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
         }
         let exit = exit_watch::open_exit_fd(to_pid(pid)?)?;
         match wait_for_exit(to_pid(pid)?, WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT) {
             Ok(_) => Ok((pid, exit)),
             Err(_) => {
-                let why = format!("process {pid} is no child of the server");
+                let why = format!("process {pid} is not a child of the server");
                 Err(io::Error::new(io::ErrorKind::InvalidInput, why))
             }
         }
@@ -273,7 +272,7 @@ fn prepare_child(keep: &[RawFd], place: &[(RawFd, RawFd)], parent: Pid) -> io::R
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     // The server may have died between fork and prctl; then the signal would never be sent.
     if rustix::process::getppid() != Some(parent) {
-        return Err(io::Error::other("the server is gone"));
+        return Err(io::Error::other("the server has exited"));
     }
     for &fd in keep {
         clear_close_on_exec(fd)?;
@@ -508,7 +507,7 @@ mod tests {
             assert_eq!(
                 wait(&mut started),
                 ProcessExit::Code(0),
-                "{ours} is not left open beside {number}"
+                "cannot place descriptor {ours} at {number}"
             );
             let mut buffer = [0; 64];
             let n = rustix::io::read(&started.stdout, &mut buffer).unwrap();

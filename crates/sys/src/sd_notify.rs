@@ -24,7 +24,7 @@ impl ServiceManager {
             Some(name) => SocketAddrUnix::new_abstract_name(name.as_bytes())?,
             None if name.starts_with('/') => SocketAddrUnix::new(name)?,
             None => {
-                let text = format!("{name:?} is no path and no abstract name");
+                let text = format!("{name:?} is neither a path nor an abstract name");
                 return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
             }
         };

@@ -136,7 +136,7 @@ fn check_entry(place: &Path, entry: &PathEntry, owners: TrustedOwners) -> Result
     let is_sticky = kind.is_dir() && about.mode() & 0o1000 != 0;
     let is_open = about.mode() & 0o022 != 0 && !is_sticky && !kind.is_symlink();
     if !is_theirs || is_open {
-        return refuse(place, &format!("others than {who} can change it"));
+        return refuse(place, &format!("writable by users other than {who}"));
     }
     if !(kind.is_dir() || kind.is_symlink() || kind.is_file()) {
         return refuse(place, "no file");
@@ -264,7 +264,7 @@ mod tests {
             for place in [program, folder, top] {
                 std::os::unix::fs::chown(place, Some(12345), None).unwrap();
                 let error = check_program(program, TrustedOwners::Root).unwrap_err();
-                let expected = format!("{}: others than root can", place.display());
+                let expected = format!("{}: writable by users other than root", place.display());
                 assert!(error.starts_with(&expected), "{error}");
                 std::os::unix::fs::chown(place, Some(0), None).unwrap();
             }

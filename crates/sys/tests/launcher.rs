@@ -18,8 +18,7 @@ use std::time::{Duration, Instant};
 use penstock_sys::cgroup::{GroupPlan, Groups};
 use penstock_sys::isolation::Access;
 use penstock_sys::process::{
-    self, Launcher, Privileges, ProcessExit, ProcessSpec, SpawnedProcess, SuccessorCommand,
-    successor,
+    self, CommandLine, Launcher, Privileges, ProcessExit, ProcessSpec, SpawnedProcess, successor,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -281,7 +280,7 @@ fn a_successor_leads_a_group_in_our_session() {
         "test -S /dev/fd/$THE_FD && \
          test \"$(cut -d' ' -f5,6 /proc/$$/stat)\" = \"$$ {session}\" && echo $0 >&2; exit 7"
     );
-    let command = SuccessorCommand {
+    let command = CommandLine {
         program: "sh".into(),
         args: vec!["-c".into(), script.into()],
         dir: "/".into(),
@@ -292,7 +291,7 @@ fn a_successor_leads_a_group_in_our_session() {
         ..unconfined()
     };
     let launcher = Launcher::start(&privileges, || Ok(())).unwrap();
-    let follow = |command: &SuccessorCommand| {
+    let follow = |command: &CommandLine| {
         let (ours, theirs) = penstock_sys::fd_packets::packet_pair().unwrap();
         let started = launcher.launch_successor(successor::SuccessorSpec {
             command: command.clone(),
@@ -302,7 +301,7 @@ fn a_successor_leads_a_group_in_our_session() {
     };
     // As it was started, and another program that is root's.
     for program in ["sh", "/bin/sh"] {
-        let command = SuccessorCommand {
+        let command = CommandLine {
             program: program.into(),
             ..command.clone()
         };
@@ -314,7 +313,7 @@ fn a_successor_leads_a_group_in_our_session() {
         assert_eq!(text[..count], *format!("{program}\n").as_bytes());
     }
     // Any other command line is refused, with or without the rights of root.
-    let other = SuccessorCommand {
+    let other = CommandLine {
         args: vec!["-c".into(), "exit 0".into()],
         ..command
     };

@@ -14,7 +14,7 @@ use std::time::Duration;
 use penstock_config::{Invocation, ListenAddr};
 use penstock_runtime::{clock, loops, process};
 use penstock_sys::fd_packets;
-use penstock_sys::process::SuccessorCommand;
+use penstock_sys::process::CommandLine;
 use penstock_sys::process::successor::{SignalTarget, Successor, SuccessorSpec};
 use tokio::sync::oneshot;
 
@@ -46,8 +46,8 @@ pub(crate) fn successor_command(
     program: &Path,
     invocation: &Invocation,
     manager: &ServiceNotifier,
-) -> SuccessorCommand {
-    SuccessorCommand {
+) -> CommandLine {
+    CommandLine {
         program: program.to_owned(),
         args: std::env::args_os().skip(1).collect(),
         dir: invocation.cwd.clone(),
@@ -184,7 +184,7 @@ impl Server {
                 launch.command.program = binary;
             }
             let what = {
-                let SuccessorCommand { program, dir, .. } = &launch.command;
+                let CommandLine { program, dir, .. } = &launch.command;
                 format!("{} in {}", program.display(), dir.display())
             };
             let started = launcher.launch_successor(launch);

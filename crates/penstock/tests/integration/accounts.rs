@@ -259,7 +259,7 @@ fn an_upgrade_has_the_same_users_and_takes_no_other_program() {
     if !belongs_to_root(binary) {
         assert_eq!(output.status.code(), Some(1), "{said}");
         assert!(
-            complained.contains("others than root may change it"),
+            complained.contains("writable by users other than root"),
             "{complained}"
         );
         return;

@@ -440,7 +440,7 @@ fn only_a_program_of_roots_follows_a_server_that_is_another_user() {
     for place in [&program, &folder] {
         std::os::unix::fs::chown(place, Some(12345), None).unwrap();
         let (code, said) = upgrade(&program);
-        let expected = format!("{}: others than root can change it", place.display());
+        let expected = format!("{}: writable by users other than root", place.display());
         assert!(code == Some(1) && said.contains(&expected), "{said}");
         std::os::unix::fs::chown(place, Some(0), None).unwrap();
     }

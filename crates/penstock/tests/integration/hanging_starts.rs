@@ -128,7 +128,7 @@ fn one_hanging_start_stops_nothing_else_and_is_named() {
         let log = server.log();
         let mut lines = log.lines();
         lines.any(|line| {
-            line.contains("hung: cannot start a worker: ./hung.sh: it does not run within 10 s")
+            line.contains("hung: cannot start a worker: ./hung.sh: not started within 10 s")
         })
     });
     // Nothing is left of that start, and the next one succeeds.

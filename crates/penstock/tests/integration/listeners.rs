@@ -173,7 +173,7 @@ fn a_unix_socket_takes_the_place_of_a_stale_one_and_of_nothing_else() {
     assert!(!path.exists());
 
     std::fs::write(&path, "precious").unwrap();
-    refused("a file that is no socket is there");
+    refused("a file that is not a socket exists");
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
     std::fs::remove_file(&path).unwrap();
 

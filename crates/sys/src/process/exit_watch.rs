@@ -38,7 +38,7 @@ fn open_exit_fd_by_thread(child: Pid) -> io::Result<OwnedFd> {
     let event = rustix::event::eventfd(0, flags)?;
     let raised = event.try_clone()?;
     let thread = std::thread::Builder::new()
-        .name("exit".to_owned())
+        .name("exit-watch".to_owned())
         .stack_size(STACK_BYTES);
     thread.spawn(move || {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;

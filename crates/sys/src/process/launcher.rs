@@ -278,7 +278,7 @@ impl Launcher {
     /// # Errors
     /// When it has not exited by then.
     pub fn stop(&self) -> io::Result<()> {
-        self.life().end = Some("the server ends".to_owned());
+        self.life().end = Some("the server is stopping".to_owned());
         rustix::net::shutdown(&self.socket, Shutdown::Both)?;
         let pid = to_pid(self.pid)?;
         let exit = exit_watch::open_exit_fd(pid)?;
@@ -308,8 +308,7 @@ impl Launcher {
 
     /// Records that it takes no more orders; later orders return this error.
     fn note_end(&self, error: &io::Error) -> io::Error {
-        let why =
-            format!("the launcher does not start programs any more ({error}): restart the server");
+        let why = format!("the launcher has failed ({error}): restart the server");
         io::Error::other(self.life().end.get_or_insert(why).clone())
     }
 
@@ -384,7 +383,8 @@ impl LaunchReply {
             (b't', rest) => Some(Self::Refused(String::from_utf8_lossy(rest).into_owned())),
             _ => None,
         });
-        answer.ok_or_else(|| io::Error::new(io::ErrorKind::UnexpectedEof, "it has ended"))
+        answer
+            .ok_or_else(|| io::Error::new(io::ErrorKind::UnexpectedEof, "the launcher has exited"))
     }
 }
 

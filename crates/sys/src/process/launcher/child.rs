@@ -113,7 +113,7 @@ fn carry_out(socket: &OwnedFd, with: Surroundings<'_>) -> io::Result<()> {
     let account = privileges.authorize(&mut order, &mut descriptors)?;
     let bounds = (account, privileges.find_group(&order)?);
     if descriptors.len() != order.fd_numbers.len() {
-        return Err(io::Error::other("an order without its descriptors"));
+        return Err(io::Error::other("launch order without its descriptors"));
     }
     let descriptors = move_fds_above(descriptors, &order.fd_numbers)?;
     let told = rustix::io::fcntl_dupfd_cloexec(socket.as_fd(), 3)?;
@@ -171,7 +171,7 @@ fn receive(socket: BorrowedFd<'_>, limit: Duration) -> io::Result<(LaunchOrder, 
         }
     };
     let text = receive(&mut head)?.into_iter().next().map(File::from);
-    let text = text.ok_or_else(|| io::Error::other("an order without its text"))?;
+    let text = text.ok_or_else(|| io::Error::other("launch order without its text"))?;
     let count = u32::from_le_bytes(head) as usize;
     if count > ORDER_DESCRIPTORS_MAX {
         return Err(io::Error::other(format!(
@@ -182,7 +182,7 @@ fn receive(socket: BorrowedFd<'_>, limit: Duration) -> io::Result<(LaunchOrder, 
     while descriptors.len() < count {
         let more = receive(&mut [0; 1])?;
         if more.is_empty() {
-            return Err(io::Error::other("its descriptors did not come"));
+            return Err(io::Error::other("launch order without its descriptors"));
         }
         descriptors.extend(more);
     }
@@ -230,7 +230,7 @@ fn fork(act: impl FnOnce() -> bool) -> io::Result<Pid> {
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         0 => exit_process(act()),
-        pid => Pid::from_raw(pid).ok_or_else(|| io::Error::other("a child without a number")),
+        pid => Pid::from_raw(pid).ok_or_else(|| io::Error::other("no process id received")),
     }
 }
 
@@ -365,7 +365,7 @@ mod tests {
     #[test]
     fn an_order_has_a_bound_for_its_descriptors() {
         for (count, refusal) in [
-            (1024_u32, "did not come"),
+            (1024_u32, "without its descriptors"),
             (1025, "the limit"),
             (u32::MAX, "the limit"),
         ] {

@@ -484,7 +484,7 @@ impl Watched {
             pid: field("Tgid")
                 .and_then(|pid| pid.parse().ok())
                 .unwrap_or(call.thread),
-            program: field("Name").unwrap_or("it has ended").to_owned(),
+            program: field("Name").unwrap_or("exited").to_owned(),
             kind,
             count: 1,
         }

@@ -65,7 +65,7 @@ impl<'a> Starting<'a> {
         descriptors: Vec<OwnedFd>,
         outputs: (OwnedFd, OwnedFd),
     ) -> io::Result<Self> {
-        let text = file::memfd_with_content("penstock-order", &order.encode())?;
+        let text = file::memfd_with_content("penstock-launch-order", &order.encode())?;
         let (socket, theirs) = fd_packets::packet_pair()?;
         let count = u32::try_from(descriptors.len()).map_err(io::Error::other)?;
         let mut unsent = VecDeque::from([(count.to_le_bytes().to_vec(), vec![text])]);
@@ -218,7 +218,7 @@ impl<'a> Starting<'a> {
                 "the kernel still waits for its file (does the disk answer?)".to_owned()
             }
         };
-        let why = format!("it does not run within {limit} s: {why}");
+        let why = format!("not started within {limit} s: {why}");
         Err(io::Error::new(io::ErrorKind::TimedOut, why))
     }
 }
