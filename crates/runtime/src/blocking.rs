@@ -284,9 +284,9 @@ impl Pool {
         state.lanes.update_time(now);
         match state.lanes.admit(arrival, now, queue_max) {
             Admission::Refused(job) => {
-                let (told, waiting) = (state.count_refused(now), state.lanes.waiting());
+                let refused = state.count_refused(now);
                 drop(state);
-                self.log_refused(told, waiting);
+                self.log_refused(refused);
                 let full = PoolError::Full {
                     pool: self.inner.name.clone(),
                     max_queue: self.inner.max_queue,
@@ -313,12 +313,11 @@ impl Pool {
         Ok(())
     }
 
-    fn log_refused(&self, count: Option<u64>, waiting: usize) {
+    fn log_refused(&self, count: Option<u64>) {
         if let Some(count) = count {
             let (name, queue_max) = (&self.inner.name, self.inner.max_queue);
             log::warn!(
-                "blocking pool `{name}` is full (max_queue {queue_max}, {waiting} wait): \
-                 jobs refused: {count}"
+                "blocking pool `{name}` is full (max_queue={queue_max}): {count} jobs refused"
             );
         }
     }

@@ -472,7 +472,7 @@ impl DiskFile {
 
     fn timeout_error(&self, limit: Duration) -> ReadError {
         let pool = self.pool.name();
-        let cause = format!("no answer from the disk of pool `{pool}` in {limit:?}");
+        let cause = format!("read timed out: pool `{pool}`, {limit:?}");
         let error = io::Error::new(io::ErrorKind::TimedOut, cause);
         self.report_error(&error);
         ReadError::Disk(Arc::new(error))

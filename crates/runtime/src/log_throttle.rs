@@ -94,7 +94,7 @@ impl ThrottleState {
 pub fn suppressed_suffix(count: u64) -> String {
     match count {
         0 => String::new(),
-        count => format!(" (and {count} such failures that were not logged)"),
+        count => format!(" ({count} similar messages suppressed)"),
     }
 }
 

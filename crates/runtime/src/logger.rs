@@ -78,7 +78,7 @@ impl LineWriter {
     /// # Errors
     /// When the queue is full: nothing has changed.
     pub fn set_output(&self, target: LogOutput) -> std::io::Result<()> {
-        let full = |_| std::io::Error::other("the log is too slow");
+        let full = |_| std::io::Error::other("log output too slow");
         self.lines
             .try_send(LogMessage::SetOutput(target))
             .map_err(full)
@@ -132,7 +132,7 @@ fn write_lines(
         if lost > reported {
             batch.extend_from_slice(
                 format!(
-                    "warn: {} log lines dropped: the log was too slow\n",
+                    "warn: {} log lines dropped: log output too slow\n",
                     lost - reported
                 )
                 .as_bytes(),

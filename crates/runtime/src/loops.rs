@@ -35,7 +35,7 @@ pub(crate) use self::event_loop::{Registration, Timer};
 pub(crate) use self::fd_table::IoDirection;
 
 thread_local! {
-    static INDEX: Cell<usize> = const { Cell::new(0) };
+    static LOOP_INDEX: Cell<usize> = const { Cell::new(0) };
 }
 
 /// All event loops of the process.
@@ -69,7 +69,7 @@ impl Loops {
             let thread = std::thread::Builder::new()
                 .name(format!("loop-{index}"))
                 .spawn(move || {
-                    INDEX.set(index);
+                    LOOP_INDEX.set(index);
                     let _kept = penstock_sys::alloc::enable_free_lists();
                     // An error means that `Loops` was dropped, which also ends the loop.
                     let _ = event_loop::run(kernel, stopped);
@@ -175,7 +175,7 @@ impl<T: Send> fmt::Debug for PerLoop<T> {
 /// The index of the loop this code runs on (0 outside of any).
 #[must_use]
 pub fn current_index() -> usize {
-    INDEX.get()
+    LOOP_INDEX.get()
 }
 
 /// Starts `task` on the loop this code runs on.

@@ -70,7 +70,7 @@ impl Arena {
 
 thread_local! {
     /// Moves pages to sockets; created at first use.
-    static PIPE: Cell<Option<SplicePipe>> = const { Cell::new(None) };
+    static SPLICE_PIPE: Cell<Option<SplicePipe>> = const { Cell::new(None) };
 }
 
 /// Sends up to `len` bytes of an extent at `at`; 0 is its end. Copies where pages cannot be sent.
@@ -80,10 +80,10 @@ pub(super) fn send(
     at: u64,
     len: usize,
 ) -> io::Result<usize> {
-    let sent = match PIPE.take().map_or_else(SplicePipe::new, Ok) {
+    let sent = match SPLICE_PIPE.take().map_or_else(SplicePipe::new, Ok) {
         Ok(pipe) => {
             let (sent, pipe) = pipe.send(socket, extent, at, len);
-            PIPE.set(pipe);
+            SPLICE_PIPE.set(pipe);
             sent
         }
         Err(_) => Err(io::ErrorKind::Unsupported.into()),

@@ -34,32 +34,32 @@ static HAS_IO_ACCOUNTING: LazyLock<bool> = LazyLock::new(|| Path::new("/proc/sel
 thread_local! {
     /// Blocks that this thread had read at the last check; those before its first send do not
     /// count.
-    static BLOCKS: Cell<Option<u64>> = const { Cell::new(None) };
+    static BLOCKS_READ: Cell<Option<u64>> = const { Cell::new(None) };
     /// Sends since then.
-    static SENDINGS: Cell<u32> = const { Cell::new(0) };
+    static SENDS_SINCE_CHECK: Cell<u32> = const { Cell::new(0) };
 }
 
 /// Whether a send that took `took_us`, or an unchecked one before it, waited for a disk.
 pub(super) fn has_waited(took_us: u64, doubt: WaitCost) -> bool {
-    let Some(before) = BLOCKS.get() else {
+    let Some(before) = BLOCKS_READ.get() else {
         reset_block_count();
         return took_us >= LONG_SEND_US && doubt == WaitCost::Cheap;
     };
-    let sendings = SENDINGS.get() + u32::from(doubt == WaitCost::Expensive);
-    SENDINGS.set(sendings);
+    let sendings = SENDS_SINCE_CHECK.get() + u32::from(doubt == WaitCost::Expensive);
+    SENDS_SINCE_CHECK.set(sendings);
     if took_us < USUAL_SEND_US && sendings < CHECK_EVERY {
         return false;
     }
-    SENDINGS.set(0);
+    SENDS_SINCE_CHECK.set(0);
     let blocks = page_cache::blocks_read();
-    BLOCKS.set(Some(blocks));
+    BLOCKS_READ.set(Some(blocks));
     blocks != before
         || (took_us >= LONG_SEND_US && (doubt == WaitCost::Cheap || !*HAS_IO_ACCOUNTING))
 }
 
 /// Ignores what this thread has read so far: probes cause reads for which nothing waits.
 pub(super) fn reset_block_count() {
-    BLOCKS.set(Some(page_cache::blocks_read()));
+    BLOCKS_READ.set(Some(page_cache::blocks_read()));
 }
 
 #[cfg(test)]
@@ -90,7 +90,7 @@ mod tests {
     fn blocks_read_count_as_a_wait_after_some_sends() {
         reset_block_count();
         // As if a block had been read since.
-        let read = || BLOCKS.set(Some(page_cache::blocks_read() + 1));
+        let read = || BLOCKS_READ.set(Some(page_cache::blocks_read() + 1));
         read();
         assert!(
             has_waited(USUAL_SEND_US, WaitCost::Cheap)

@@ -39,7 +39,7 @@ pub(super) const MAX_KEPT_MESSAGES: usize = 1024;
 const TASK_BUDGET: u32 = 128;
 
 thread_local! {
-    static HERE: CurrentLoop = const { CurrentLoop::new() };
+    static CURRENT_LOOP: CurrentLoop = const { CurrentLoop::new() };
 }
 
 /// The loop of a thread, if it has one.
@@ -253,7 +253,7 @@ impl<F: Future> MainFuture<'_, F> {
 /// # Panics
 /// When the thread runs one already, or when `main` does.
 pub(super) fn run<F: Future>(kernel: LoopResources, main: F) -> F::Output {
-    HERE.with(|here| {
+    CURRENT_LOOP.with(|here| {
         assert_eq!(here.mailbox_id.get(), 0, "a loop within a loop");
         let mail = Arc::clone(&kernel.mailbox);
         here.mailbox_id.set(mail.id());
@@ -329,23 +329,24 @@ pub(super) fn is_current_loop(mail: &Mailbox) -> bool {
 /// Runs `work` with the loop of `mail`, if it is this thread's. An ending thread has no loop any
 /// more.
 fn with_loop_of<T>(mail: &Mailbox, work: impl FnOnce(&CurrentLoop) -> T) -> Option<T> {
-    let done = HERE.try_with(|here| (here.mailbox_id.get() == mail.id()).then(|| work(here)));
+    let done =
+        CURRENT_LOOP.try_with(|here| (here.mailbox_id.get() == mail.id()).then(|| work(here)));
     done.ok().flatten()
 }
 
 /// Schedules a task of this thread's loop.
 pub(super) fn schedule(key: TaskKey) {
-    let _ = HERE.try_with(|here| here.run_queue.borrow_mut().push_back(key));
+    let _ = CURRENT_LOOP.try_with(|here| here.run_queue.borrow_mut().push_back(key));
 }
 
 /// The mailbox of this thread's loop, if it has one.
 pub(super) fn current_mailbox() -> Option<Arc<Mailbox>> {
-    HERE.try_with(CurrentLoop::mailbox).ok()?
+    CURRENT_LOOP.try_with(CurrentLoop::mailbox).ok()?
 }
 
 /// Starts a task on this thread's loop; returns it where there is none.
 pub(super) fn spawn(work: TaskFuture) -> Result<(), TaskFuture> {
-    HERE.with(|here| match here.mailbox() {
+    CURRENT_LOOP.with(|here| match here.mailbox() {
         Some(mail) => {
             here.spawn(work, &mail);
             Ok(())
@@ -356,7 +357,7 @@ pub(super) fn spawn(work: TaskFuture) -> Result<(), TaskFuture> {
 
 /// Wakes `waker` after everything else that is ready has run; at once where no loop runs.
 pub(super) fn defer(waker: &Waker) {
-    HERE.with(|here| match here.mailbox_id.get() {
+    CURRENT_LOOP.with(|here| match here.mailbox_id.get() {
         0 => waker.wake_by_ref(),
         _ => here.deferred.borrow_mut().push(waker.clone()),
     });
@@ -376,7 +377,7 @@ impl Registration {
     /// # Errors
     /// When the kernel refuses it, or no loop runs here.
     pub(crate) fn new(fd: &impl AsFd, interest: Interest) -> io::Result<Self> {
-        HERE.with(|here| {
+        CURRENT_LOOP.with(|here| {
             let kernel = here.resources.borrow();
             let kernel = kernel.as_ref().ok_or_else(no_loop_error)?;
             let token = here.fds.borrow_mut().add();
@@ -404,9 +405,9 @@ impl Registration {
         cx: &mut Context<'_>,
         side: IoDirection,
     ) -> Poll<io::Result<()>> {
-        HERE.with(|here| {
+        CURRENT_LOOP.with(|here| {
             if here.mailbox_id.get() != self.mailbox.id() {
-                return Poll::Ready(Err(io::Error::other("a descriptor of another loop")));
+                return Poll::Ready(Err(io::Error::other("a descriptor of another event loop")));
             }
             let mut sources = here.fds.borrow_mut();
             if !sources.is_ready(self.token, side) {
@@ -445,7 +446,7 @@ impl Registration {
     /// Sets whether the end of the readable side makes every poll ready: not while a task waits for
     /// the connection to break.
     pub(crate) fn set_end_reporting(&self, is_told: bool) {
-        HERE.with(|here| {
+        CURRENT_LOOP.with(|here| {
             if here.mailbox_id.get() == self.mailbox.id() {
                 here.fds.borrow_mut().set_end_reporting(self.token, is_told);
             }
@@ -454,7 +455,7 @@ impl Registration {
 
     /// Clears the readiness once it has been used up: the next edge reports more.
     pub(crate) fn clear(&self, side: IoDirection) {
-        HERE.with(|here| {
+        CURRENT_LOOP.with(|here| {
             if here.mailbox_id.get() == self.mailbox.id() {
                 here.fds.borrow_mut().clear(self.token, side);
             }
@@ -495,7 +496,7 @@ impl Timer {
     /// # Panics
     /// Outside of a loop: it could never fire.
     pub(crate) fn new(at: Instant, waker: &Waker) -> Self {
-        HERE.with(|here| {
+        CURRENT_LOOP.with(|here| {
             let home = here.mailbox().expect("timers are armed on loops");
             let key = here.timers.borrow_mut().arm(at, waker.clone());
             Self { mailbox: home, key }
@@ -509,7 +510,7 @@ impl Timer {
 
     /// Replaces the waker; `false` when the timer has fired or belongs to another loop.
     pub(crate) fn set_waker(&self, waker: &Waker) -> bool {
-        HERE.with(|here| {
+        CURRENT_LOOP.with(|here| {
             if here.mailbox_id.get() != self.mailbox.id() {
                 return false;
             }
@@ -534,9 +535,9 @@ impl Drop for Timer {
 /// Number of descriptor entries of this thread's loop, in use or free.
 #[cfg(test)]
 pub(super) fn fd_entry_count() -> usize {
-    HERE.with(|here| here.fds.borrow().entry_count())
+    CURRENT_LOOP.with(|here| here.fds.borrow().entry_count())
 }
 
 fn no_loop_error() -> io::Error {
-    io::Error::other("no loop runs on this thread")
+    io::Error::other("not called on an event loop")
 }

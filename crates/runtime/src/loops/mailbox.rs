@@ -153,8 +153,8 @@ impl std::fmt::Debug for LoopMessage {
         match self {
             Self::Wake(_) => f.write_str("Wake"),
             Self::Spawn(_) => f.write_str("Spawn"),
-            Self::RemoveFd(token) => f.debug_tuple("Forget").field(token).finish(),
-            Self::DisarmTimer(key) => f.debug_tuple("Disarm").field(key).finish(),
+            Self::RemoveFd(token) => f.debug_tuple("RemoveFd").field(token).finish(),
+            Self::DisarmTimer(key) => f.debug_tuple("DisarmTimer").field(key).finish(),
         }
     }
 }

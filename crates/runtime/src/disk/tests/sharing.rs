@@ -120,7 +120,7 @@ fn a_hanging_disk_is_a_timeout() {
     assert!(late.is_overload(), "{late}");
     assert_eq!(
         late.to_string(),
-        "cannot read the file: no answer from the disk of pool `disk` in 1ms"
+        "cannot read the file: read timed out: pool `disk`, 1ms"
     );
     assert!(told.0.load(Ordering::Relaxed));
     release.send(()).unwrap();
