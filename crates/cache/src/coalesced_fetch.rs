@@ -422,7 +422,7 @@ impl Drop for FetchCompletion {
 }
 
 /// The failure's cause when the task ended early, because the event loop stops.
-const FETCH_LOST: &str = "the cache's request to the back end was given up";
+const FETCH_LOST: &str = "the cache's request to the back end was aborted";
 
 #[cfg(test)]
 mod tests;

@@ -140,7 +140,7 @@ impl Fetch {
                 {
                     let (target, left_out) = (self.client.head.target(), suppressed_suffix(count));
                     log::warn!(
-                        "cache: {target} is not revalidated: {}{left_out}",
+                        "cache: cannot revalidate {target}: {}{left_out}",
                         fault.cause
                     );
                 }
@@ -408,10 +408,7 @@ impl Fetch {
             Ok(false) => drop(filler),
             Err(fault) => {
                 counts.fetch_failures.increment();
-                log::debug!(
-                    "cache: a response was cut and is not stored: {}",
-                    fault.cause
-                );
+                log::debug!("cache: response not stored: aborted: {}", fault.cause);
                 filler.abort(&fault);
             }
         }
@@ -453,7 +450,7 @@ async fn copy_stream(
 
 fn length_mismatch(declared: Option<u64>, taken: u64) -> Fault {
     let declared = declared.unwrap_or_default();
-    let cause = format!("{declared} bytes were announced and {taken} came");
+    let cause = format!("body has {taken} bytes, Content-Length says {declared}");
     Fault::new(FaultKind::BackendProtocolError, cause)
 }
 

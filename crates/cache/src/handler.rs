@@ -324,7 +324,7 @@ fn bypass_status(fwd: ForwardReason, detail: &'static str) -> CacheStatus<'stati
 
 /// The response to `only-if-cached` when no stored response may be sent (RFC 9111 §5.2.1.7).
 fn unsatisfiable_response() -> Response {
-    let text = "Nothing is stored that answers this request.\n";
+    let text = "No stored response matches this request.\n";
     let mut response = Response::text(Status::GATEWAY_TIMEOUT, "text/plain; charset=utf-8", text);
     response.timing.handler = Some(penstock_exchange::HandlerName::Component(
         serve::HANDLER_NAME,

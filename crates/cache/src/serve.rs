@@ -199,7 +199,7 @@ fn respond_from_body(
             let mut response = Response::text(
                 Status::RANGE_NOT_SATISFIABLE,
                 "text/plain; charset=utf-8",
-                "The content is shorter.\n",
+                "Range not satisfiable.\n",
             );
             let mut value = Vec::with_capacity(32);
             encode_unsatisfied_range(length.unwrap_or_default(), &mut value);

@@ -287,7 +287,7 @@ impl SlicedContent {
 }
 
 fn content_changed() -> Fault {
-    let cause = "the back end has another content than the one that is being sent";
+    let cause = "the content changed at the back end";
     Fault::new(FaultKind::BackendProtocolError, cause)
 }
 

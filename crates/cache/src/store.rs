@@ -147,7 +147,7 @@ impl Store {
             None => Arena::new(config.max_size, pool.clone())
                 .inspect_err(|error| {
                     let name = &config.name;
-                    log::info!("cache `{name}`: each client gets a copy of larger bodies: {error}");
+                    log::info!("cache {name}: large bodies are copied for each client: {error}");
                 })
                 .ok(),
         };

@@ -590,7 +590,7 @@ impl CacheLookup {
 
 /// The client has disconnected. Dropping the waiter lets the fetch end if no other request waits.
 fn client_disconnected() -> Fault {
-    let cause = "left while the cache waited for the back end";
+    let cause = "client disconnected while the cache waited for the back end";
     let timing = RequestTiming {
         handler: Some(HandlerName::Component(serve::HANDLER_NAME)),
         ..RequestTiming::default()
@@ -622,7 +622,7 @@ async fn stale_response_on_error(
     {
         let target = head.target();
         log::warn!(
-            "cache: {target} is served stale: {cause}{}",
+            "cache: serving {target} stale: {cause}{}",
             suppressed_suffix(count)
         );
     }

@@ -86,13 +86,13 @@ pub(crate) struct ObjectName {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OpenDirError {
     /// Another process, or another store of this one, uses it.
-    #[error("another process uses this folder")]
+    #[error("another process uses this directory")]
     InUse,
     /// The file system is not mounted.
     #[error("its file system is not mounted")]
     NotMounted,
     /// It is not empty and has no `lock`.
-    #[error("it is not empty and not a cache's folder (it holds `{0}`, but no `lock`)")]
+    #[error("it is not empty and not a cache's directory (it holds `{0}`, but no `lock`)")]
     NotOurs(String),
     /// A system error.
     #[error("cannot open it: {0}")]
@@ -336,7 +336,7 @@ impl CacheDir {
 
     fn check_open(&self) -> io::Result<()> {
         if self.is_closed() {
-            return Err(io::Error::other("the folder is given up"));
+            return Err(io::Error::other("the directory is closed"));
         }
         Ok(())
     }

@@ -110,7 +110,7 @@ pub(crate) enum OperationKind {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DiskError {
     /// The disk is or went out of service, or took too long.
-    #[error("the disk is not waited for")]
+    #[error("the disk is out of service")]
     OutOfService,
     /// The pool refused the operation.
     #[error(transparent)]
@@ -138,7 +138,7 @@ impl Disk {
             went_out: Notify::new(),
             current_max_size: AtomicU64::new(config.max_size),
             open_dir: Mutex::default(),
-            outage_reason: Mutex::new(OutageReason::new("its folder is being opened")),
+            outage_reason: Mutex::new(OutageReason::new("its directory is being opened")),
             maintenance_queue: Mutex::default(),
             running_operations: Mutex::default(),
             next_operation: AtomicU64::new(0),

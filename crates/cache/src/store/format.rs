@@ -58,7 +58,7 @@ pub(crate) struct Preamble {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum FormatError {
     /// Written by another version.
-    #[error("it is of another version")]
+    #[error("it has another format version")]
     Version,
     /// Not as it was written.
     #[error("it is damaged")]

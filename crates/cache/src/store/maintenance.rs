@@ -139,7 +139,7 @@ impl Maintenance {
         let look = move || opened.dir.is_at(&path);
         if let Ok(false) = self.disk.run(OperationKind::Write, look).await {
             self.disk
-                .set_out_of_service("its folder was deleted, replaced or unmounted".to_owned());
+                .set_out_of_service("its directory was deleted, replaced or unmounted".to_owned());
         }
     }
 

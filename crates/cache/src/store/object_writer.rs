@@ -144,7 +144,7 @@ impl ObjectWriter {
             .is_some_and(|declared| declared != total)
         {
             let kind = FaultKind::BackendDisconnected;
-            self.fail(kind, "the body is not as long as it was said to be".into());
+            self.fail(kind, "the body does not match its Content-Length".into());
             return false;
         }
         self.partial.set_end(BodyEnd::Complete);
@@ -171,7 +171,7 @@ impl ObjectWriter {
             Some(disk) if self.partial.may_be_kept() => {
                 let stored = self.write_rest(&disk, &meta).await;
                 if let Err(error) = &stored {
-                    log::debug!("cache `{}`: an object is not stored: {error}", disk.name);
+                    log::debug!("cache {}: object not stored: {error}", disk.name);
                 }
                 if stored.is_err() {
                     // A write that ends later must not insert an object that may have been purged
@@ -346,7 +346,7 @@ impl Drop for ObjectWriter {
 
 impl std::fmt::Debug for ObjectWriter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Filler")
+        f.debug_struct("ObjectWriter")
             .field("written", &self.written_bytes)
             .finish_non_exhaustive()
     }

@@ -360,7 +360,7 @@ impl BodyStream for PartialReader {
             drop(state);
             let Some(file) = file else {
                 // Unreachable unless a reader was overtaken. A cut is never reported as an end.
-                let cause = "a part of the response is not there any more";
+                let cause = "a part of the response was dropped";
                 return Poll::Ready(Some(Err(Fault::new(FaultKind::Internal, cause))));
             };
             if let Some(bytes) = self.read_file(file, written) {
@@ -461,7 +461,7 @@ impl Drop for PartialReader {
 
 impl std::fmt::Debug for PartialReader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("GrowingReader")
+        f.debug_struct("PartialReader")
             .field("at", &self.position)
             .field("end", &self.end)
             .finish_non_exhaustive()

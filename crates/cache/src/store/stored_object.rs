@@ -47,7 +47,7 @@ pub(crate) struct DiskObject {
 
 /// The object was removed or is damaged: a miss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the stored object is gone")]
+#[error("the stored object was removed")]
 pub(crate) struct ObjectGone;
 
 impl DiskObject {

@@ -84,7 +84,7 @@ impl Disk {
             && oldest >= self.stall_timeout
         {
             // Without the duration: it is one cause, however long it lasts.
-            self.set_out_of_service("an operation does not come to an end".to_owned());
+            self.set_out_of_service("an operation has stalled".to_owned());
         }
     }
 
@@ -137,7 +137,7 @@ impl Disk {
         }
         if self.current_max_size.swap(bound, Relaxed) > bound {
             let text = format!(
-                "its file system is full: it holds {} MB from here on",
+                "its file system is full: size limited to {} MB",
                 bound >> 20
             );
             self.log_once(&text);
@@ -195,7 +195,7 @@ impl Disk {
         let was_logged = lock(&self.outage_reason).last_logged.is_some();
         if self.health.swap(health as u8, Relaxed) == DiskHealth::OutOfService as u8 && was_logged {
             log::warn!(
-                "cache `{}` ({}): works again",
+                "cache {}: back in service (path={})",
                 self.name,
                 self.path.display()
             );
@@ -244,7 +244,7 @@ impl Disk {
             is_known
         };
         if !is_known {
-            log::error!("cache `{}` ({}): {what}", self.name, self.path.display());
+            log::error!("cache {}: {what} (path={})", self.name, self.path.display());
         }
     }
 }
