@@ -100,7 +100,7 @@ pub enum RequestHeadError {
     #[error("malformed connection option")]
     BadConnection,
     /// An expectation other than `100-continue`.
-    #[error("expectation cannot be met")]
+    #[error("unsupported expectation")]
     ExpectationFailed,
 }
 

@@ -33,9 +33,9 @@ pub enum WebSocketError {
     Protocol(&'static str),
     #[error("text that is not UTF-8")]
     InvalidUtf8,
-    #[error("a message over the limit")]
+    #[error("message larger than the limit")]
     MessageTooBig,
-    #[error("compressed data that cannot be read")]
+    #[error("invalid compressed data")]
     InvalidDeflate,
 }
 
@@ -222,7 +222,9 @@ impl MessageDecoder {
             Opcode::Text => self.kind = Some(MessageKind::Text),
             Opcode::Binary => self.kind = Some(MessageKind::Binary),
             Opcode::Continuation if self.kind.is_none() => {
-                return Err(WebSocketError::Protocol("a continuation of nothing"));
+                return Err(WebSocketError::Protocol(
+                    "continuation frame without a message",
+                ));
             }
             _ => {}
         }
@@ -258,9 +260,7 @@ impl MessageDecoder {
         };
         // RFC 6455 §5.2: the shortest form, and no sign bit.
         if len < least || len > u64::MAX >> 1 {
-            return Err(WebSocketError::Protocol(
-                "a length in a form that it may not have",
-            ));
+            return Err(WebSocketError::Protocol("invalid frame length"));
         }
         Ok(len)
     }
@@ -371,15 +371,13 @@ fn parse_frame_start(first: u8, second: u8) -> Result<Opcode, WebSocketError> {
 fn parse_close(payload: &[u8]) -> Result<WebSocketEvent, WebSocketError> {
     let (code, reason) = match payload {
         [] => (code::NO_STATUS, &[][..]),
-        [_] => return Err(WebSocketError::Protocol("half of a close code")),
+        [_] => return Err(WebSocketError::Protocol("truncated close code")),
         [high, low, reason @ ..] => (u16::from_be_bytes([*high, *low]), reason),
     };
     if code != code::NO_STATUS && !code::is_sendable(code)
         || payload.len() >= 2 && code == code::NO_STATUS
     {
-        return Err(WebSocketError::Protocol(
-            "a close code that nobody may send",
-        ));
+        return Err(WebSocketError::Protocol("invalid close code"));
     }
     let reason = std::str::from_utf8(reason).map_err(|_| WebSocketError::InvalidUtf8)?;
     let reason = reason.to_owned();

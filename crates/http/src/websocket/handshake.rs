@@ -28,7 +28,7 @@ pub fn check_handshake(head: &RequestHead) -> HandshakeRequest {
         return HandshakeRequest::NotWebSocket;
     }
     if head.method() != Method::Get {
-        return HandshakeRequest::Invalid("a WebSocket is asked for with GET");
+        return HandshakeRequest::Invalid("a WebSocket handshake must use GET");
     }
     if head.framing() != BodyFraming::None {
         return HandshakeRequest::Invalid("a WebSocket handshake has no body");
