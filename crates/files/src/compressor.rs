@@ -92,7 +92,7 @@ enum CompressionEntry {
 
 impl fmt::Debug for CompressorState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("State")
+        f.debug_struct("CompressorState")
             .field("made", &self.finished.len())
             .field("bytes", &self.bytes)
             .field("running", &self.running)
@@ -175,7 +175,7 @@ impl CompressionJob {
                     Err(error) => {
                         // Not retried for this version, so that the log has one line.
                         self.result = Some(None);
-                        return log::warn!("files: not compressed: {error}");
+                        return log::warn!("files: compression failed: {error}");
                     }
                 }
             }
@@ -186,7 +186,10 @@ impl CompressionJob {
             }
             Ok(_) => self.result = Some(None),
             Err(error) => {
-                log::warn!("files: not compressed as {}: {error}", coding.as_str());
+                log::warn!(
+                    "files: compression failed: {error} (coding={})",
+                    coding.as_str()
+                );
                 self.result = Some(None);
             }
         }

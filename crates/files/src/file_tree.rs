@@ -229,7 +229,7 @@ impl FileTree {
         known: Option<&CacheEntry>,
     ) -> Result<FileLookup, Fault> {
         self.search(path, known, LookupDepth::Disk).map_err(|stop| {
-            let cause = "an answer from the disk was put off";
+            let cause = "a read from the disk was deferred";
             match stop {
                 LookupStop::Fault(fault) => fault,
                 LookupStop::NeedsDisk => Fault::new(FaultKind::Internal, cause),
@@ -460,7 +460,7 @@ impl FileTree {
         let opened = match opened {
             // A failure to open it does not affect the original.
             Err(LookupStop::Fault(fault)) if fault.kind != FaultKind::Overloaded => {
-                log::debug!("files: not used: {}", fault.cause);
+                log::debug!("files: precompressed file not used: {}", fault.cause);
                 None
             }
             opened => opened?,

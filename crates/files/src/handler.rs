@@ -257,7 +257,10 @@ impl FilesState {
             // The check was not possible: a slightly old entry is better than an error. The pool
             // logs that it is full.
             Some(Ok(Err(fault))) if fault.kind == FaultKind::Overloaded => {
-                log::debug!("files: served without a check: {}", fault.cause);
+                log::debug!(
+                    "files: served from the cache without revalidation: {}",
+                    fault.cause
+                );
                 (known, false)
             }
             Some(Ok(Err(fault))) => return Err(self.fault_with_handler_name(fault)),

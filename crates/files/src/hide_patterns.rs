@@ -456,8 +456,8 @@ impl HiddenFileLog {
         let file = root.join(String::from_utf8_lossy(name).as_ref());
         let pattern = hiding.pattern;
         log::warn!(
-            "files: 404 for {file:?}: it is there, but \"{pattern}\" of the default list hides it; to \
-             serve such files set files = {{ ..., hide = [\"default\", \"!{pattern}\"] }}"
+            "files: 404 for {file:?}: hidden by \"{pattern}\" of the default list; to serve such files \
+             set files = {{ ..., hide = [\"default\", \"!{pattern}\"] }}"
         );
     }
 }

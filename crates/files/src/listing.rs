@@ -73,7 +73,7 @@ impl ListingJobs {
                 return made.map_err(|(kind, cause)| Fault::new(kind, cause));
             }
         }
-        let cause = "the list of a folder was given up";
+        let cause = "the directory listing was aborted";
         Err(Fault::new(FaultKind::Overloaded, cause))
     }
 
@@ -216,7 +216,7 @@ fn render_page(path: &[u8], entries: &[ListingEntry], is_cut: bool) -> Vec<u8> {
     page.extend_from_slice(b"</table>\n");
     if is_cut {
         let note = format!(
-            "<p>The folder has more than {MAX_ENTRIES} names; the others are not shown.</p>\n"
+            "<p>The directory has more than {MAX_ENTRIES} names; the others are not shown.</p>\n"
         );
         page.extend_from_slice(note.as_bytes());
     }

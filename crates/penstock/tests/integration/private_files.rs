@@ -167,11 +167,11 @@ fn a_folder_with_sources_a_database_and_an_env_gives_none_of_them_away() {
         (style.text().as_str(), style.header("content-encoding")),
         ("css", None)
     );
-    server.wait_log("*.py\" of the default list hides it");
+    server.wait_log("hidden by \"*.py\" of the default list");
     let log = server.log();
     let lines = log
         .lines()
-        .filter(|line| line.contains("/shop.py\": it is there"));
+        .filter(|line| line.contains("/shop.py\": hidden by"));
     assert_eq!(lines.count(), 1, "{log}");
 }
 
