@@ -141,7 +141,7 @@ pub(crate) enum JoinOutcome {
 
 impl CoalescedFetches {
     fn shard(&self, key: &ObjectKey) -> MutexGuard<'_, FetchShard> {
-        #[expect(clippy::cast_possible_truncation, reason = "a few bits are wanted")]
+        #[expect(clippy::cast_possible_truncation, reason = "a few bits are enough")]
         let index = (key.hash >> 64) as usize % SHARDS;
         let shard = self.shards[index].lock();
         shard.unwrap_or_else(PoisonError::into_inner)

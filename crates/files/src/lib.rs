@@ -23,7 +23,7 @@
     allow(
         clippy::disallowed_methods,
         clippy::print_stderr,
-        reason = "tests may wait for a disk, and say what they could not test"
+        reason = "tests may wait for a disk, and report skipped checks"
     )
 )]
 

@@ -28,7 +28,7 @@ impl StoreSet {
     pub(crate) fn new(stores: Vec<Arc<Store>>) -> Self {
         #[expect(
             clippy::cast_precision_loss,
-            reason = "a weight: what is lost of 2^53 bytes and more moves no key to speak of"
+            reason = "a weight: rounding above 2^53 bytes moves hardly any key"
         )]
         let lots = stores
             .iter()
@@ -65,7 +65,7 @@ fn choose_store(hash: u128, lots: &[(u64, f64)]) -> Option<usize> {
     let lot = |(name, weight): &(u64, f64)| {
         #[expect(clippy::cast_possible_truncation, reason = "both halves are used")]
         let mixed = mix_bits((hash as u64) ^ mix_bits(((hash >> 64) as u64) ^ name));
-        #[expect(clippy::cast_precision_loss, reason = "53 bits are taken")]
+        #[expect(clippy::cast_precision_loss, reason = "a 53-bit value")]
         let uniform = ((mixed >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
         -weight / uniform.ln()
     };

@@ -91,7 +91,10 @@ impl Hasher for KeyedHash {
         }
     }
 
-    #[expect(clippy::cast_possible_truncation, reason = "each half is one")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "splits the hash into halves"
+    )]
     fn write_u128(&mut self, hash: u128) {
         let [low, high] = self.seeds;
         let low = (hash as u64) ^ low ^ self.hash;

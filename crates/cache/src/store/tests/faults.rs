@@ -1,6 +1,6 @@
 //! Disks that fill up, fail and return while objects are partial.
 
-#![expect(clippy::print_stderr, reason = "says what cannot be tested here")]
+#![expect(clippy::print_stderr, reason = "reports skipped tests")]
 
 use penstock_runtime::loops;
 use std::process::Command;

@@ -8,7 +8,7 @@ use super::*;
 
 /// Keeps the thread of a pool busy until it is dropped.
 struct BlockedPool(
-    #[expect(dead_code, reason = "its end is what is waited for")] mpsc::SyncSender<()>,
+    #[expect(dead_code, reason = "dropping it releases the pool")] mpsc::SyncSender<()>,
 );
 
 impl BlockedPool {
