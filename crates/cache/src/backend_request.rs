@@ -64,7 +64,6 @@ impl ClientRequest {
         }
     }
 
-    /// When the client's request arrived.
     pub(crate) fn arrived(&self) -> Instant {
         self.arrived_at
     }
@@ -77,7 +76,6 @@ impl ClientRequest {
         }
     }
 
-    /// The inputs of the request's key.
     pub(crate) fn key_source(&self) -> KeySource<'_> {
         KeySource {
             head: &self.head,

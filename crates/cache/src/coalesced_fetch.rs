@@ -86,7 +86,6 @@ pub(crate) struct LeaderResult {
     pub(crate) detail: Option<&'static str>,
 }
 
-/// One request to the back end.
 #[derive(Debug)]
 struct CoalescedFetch {
     key: ObjectKey,
@@ -254,7 +253,6 @@ impl CoalescedFetches {
         }
     }
 
-    /// Clears the uncacheable mark of `key`.
     pub(crate) fn clear_uncacheable(&self, key: &ObjectKey) {
         self.shard(key).uncacheable.remove(&self.text_hash(key));
     }
@@ -370,7 +368,6 @@ impl FetchCompletion {
         }
     }
 
-    /// Whether the fetch began without a waiter.
     pub(crate) fn is_background(&self) -> bool {
         self.fetch.mode == FetchMode::Background
     }

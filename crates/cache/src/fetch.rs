@@ -46,7 +46,6 @@ pub(crate) struct Fetch {
     pub(crate) key: ObjectKey,
     /// The client's request that led to the fetch.
     pub(crate) client: ClientRequest,
-    /// The stale stored response.
     pub(crate) stale_hit: Option<Hit>,
     /// Set if only this slice is requested, which is stored as its own object.
     pub(crate) slice: Option<SliceFetch>,
@@ -382,7 +381,6 @@ impl Fetch {
         }
     }
 
-    /// Copies the body into the store.
     async fn write_body(&self, body: Body, mut filler: ObjectWriter) {
         let counts = &self.shared.counters;
         let key = filler.key().clone();

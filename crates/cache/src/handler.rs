@@ -69,7 +69,6 @@ pub(crate) enum LookupResult {
     Unsatisfiable,
 }
 
-/// A stored response that may be sent.
 #[derive(Debug)]
 pub(crate) struct UsableHit {
     pub(crate) hit: Hit,
@@ -178,7 +177,6 @@ impl Handler for Cache {
 }
 
 impl SharedCache {
-    /// Builds the key of a request.
     fn request_key(&self, request: &Request) -> ObjectKey {
         self.loop_buffers.with(|scratch| {
             let text = &mut scratch.key;
@@ -302,7 +300,6 @@ pub(crate) fn selects_variant(head: &RequestHead, meta: &ObjectMeta) -> bool {
     meta.vary_names.is_empty() || variant_key(head, &meta.vary_names) == meta.variant
 }
 
-/// The inputs of a request's key.
 fn key_source(request: &Request) -> KeySource<'_> {
     KeySource {
         head: &request.head,

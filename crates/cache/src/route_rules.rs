@@ -24,7 +24,6 @@ use penstock_http::caching::{
 };
 use penstock_http::{FieldBlock, RequestHead};
 
-/// The rules of one route.
 #[derive(Debug)]
 pub(crate) struct RouteRules {
     /// Lifetimes of responses that do not set their own.
@@ -42,7 +41,6 @@ pub(crate) struct RouteRules {
     scope: String,
 }
 
-/// The inputs of a key.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct KeySource<'a> {
     pub(crate) head: &'a RequestHead,
@@ -66,14 +64,12 @@ pub(crate) enum CacheUse {
     Lookup(CacheDirectives),
 }
 
-/// The cache directives of a request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CacheDirectives {
     /// Whether the response may be stored.
     pub(crate) may_store: bool,
     /// Whether the back end must not be asked.
     pub(crate) only_if_cached: bool,
-    /// The request's `Cache-Control`.
     pub(crate) directives: RequestDirectives,
 }
 
@@ -271,7 +267,6 @@ impl RouteRules {
         }
     }
 
-    /// The tags of a response.
     pub(crate) fn tags_of(&self, fields: &FieldBlock) -> Vec<String> {
         let is_tags = |name: &str| {
             self.tag_fields

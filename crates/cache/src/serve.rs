@@ -41,7 +41,6 @@ pub(crate) struct CacheHeaders<'a> {
     pub(crate) status: Option<CacheStatus<'a>>,
 }
 
-/// The source of a body.
 enum StoredBody {
     Memory(Bytes),
     File(FileBody),
@@ -282,7 +281,6 @@ fn respond_without_body(
     }
 }
 
-/// Turns a response into a 304.
 pub(crate) fn not_modified(mut response: Response) -> Response {
     for name in CONTENT_FIELDS {
         response.fields.remove(name);

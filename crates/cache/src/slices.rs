@@ -41,7 +41,6 @@ pub(crate) const SLICE_BYTES: u64 = 1 << 20;
 /// Bytes of a file read at a time.
 const READ_BYTES: u64 = 128 * 1024;
 
-/// A slice to fetch.
 #[derive(Debug)]
 pub(crate) struct SliceFetch {
     /// The slice's number, from 0.

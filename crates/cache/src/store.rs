@@ -79,7 +79,6 @@ const HOT_USES: u8 = 2;
 /// A body of at most this size stays in memory until it is complete: one write stores it.
 const MAX_SINGLE_WRITE: u64 = 1 << 20;
 
-/// Shards of the partial objects.
 const SHARDS: usize = 16;
 
 /// A running `[caches.NAME]`.
@@ -109,7 +108,6 @@ pub struct Store {
     counters: StoreCounters,
 }
 
-/// Partial objects by their keys' hashes.
 type PartialObjects = HashMap<u128, Vec<Arc<PartialObject>>>;
 
 #[derive(Debug, Default)]
@@ -336,7 +334,6 @@ impl Store {
         self.discard_files(on_disk, &in_memory)
     }
 
-    /// Removes one found object.
     pub(crate) fn remove_hit(&self, hit: &Hit) {
         let key = ObjectKey::new(&hit.meta.key);
         let mut is_it = |other: &ObjectMeta| std::ptr::eq(other, &raw const *hit.meta);

@@ -85,7 +85,6 @@ pub(crate) fn request_of(head: RequestHead, peer: &str) -> Request {
     Request::new(Arc::new(head), path, RequestBody::Empty, arrival)
 }
 
-/// A GET from a client.
 pub(crate) fn get(target: &str, lines: &[&str]) -> Request {
     request_of(head(target, lines), CLIENT)
 }
@@ -278,7 +277,6 @@ impl BodyStream for ChunkedBody {
     }
 }
 
-/// Starts a store in memory.
 pub(crate) fn memory(name: &str) -> Arc<Store> {
     Store::start(
         &penstock_config::Cache::new(name, None),
@@ -326,7 +324,6 @@ impl ReadResponse {
         String::from_utf8_lossy(value).into_owned()
     }
 
-    /// The `Cache-Status`.
     pub(crate) fn cache_status(&self) -> String {
         self.field("cache-status")
     }

@@ -254,7 +254,6 @@ pub(crate) fn read_up_to(file: &std::fs::File, len: u64) -> io::Result<Vec<u8>> 
     Ok(content)
 }
 
-/// Encodes `content`.
 pub(crate) fn encode(coding: Coding, content: &[u8]) -> io::Result<Vec<u8>> {
     match coding {
         Coding::Zstd => zstd::bulk::compress(content, ZSTD_LEVEL),

@@ -51,10 +51,8 @@ pub(crate) struct FileFacts<'a> {
     pub(crate) content_type: &'a str,
     /// Modification time since the epoch: seconds, nanoseconds.
     pub(crate) modified: (i64, i64),
-    /// Length in bytes.
     pub(crate) len: u64,
     pub(crate) version: EtagVersion,
-    /// The coding of the file's content.
     pub(crate) coding: Option<Coding>,
     /// Whether the file has, or may get, another coding.
     pub(crate) varies_by_encoding: bool,
@@ -140,7 +138,6 @@ impl FileDescription {
         self.varies_by_encoding
     }
 
-    /// Whether it has a content coding.
     pub(crate) fn is_encoded(&self) -> bool {
         self.is_encoded
     }

@@ -72,7 +72,6 @@ impl FileCacheLimits {
     }
 }
 
-/// The result of a look-up.
 #[derive(Debug)]
 pub(crate) enum FileCacheLookup {
     /// Checked within the last second.
@@ -81,7 +80,6 @@ pub(crate) enum FileCacheLookup {
     Stale(CacheEntry),
     /// It must be checked before it is served.
     Expired(CacheEntry),
-    /// Not cached.
     Miss,
 }
 
@@ -229,7 +227,6 @@ impl FileCache {
         });
     }
 
-    /// Removes the entry of `path`.
     pub(crate) fn remove(&self, path: &[u8]) {
         self.shards.with(|shard| shard.remove_path(path));
     }

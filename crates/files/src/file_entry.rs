@@ -26,7 +26,6 @@ use crate::description::FileDescription;
 /// What was found at a path.
 #[derive(Debug, Clone)]
 pub(crate) enum CacheEntry {
-    /// A file.
     File(Arc<FileEntry>),
     /// A directory requested without its final slash.
     DirectoryRedirect,
@@ -47,7 +46,6 @@ pub(crate) struct FileEntry {
     coding_names: Vec<&'static str>,
 }
 
-/// A coding of a file.
 #[derive(Debug, Clone)]
 pub(crate) struct CodingOffer {
     pub(crate) coding: Coding,
@@ -198,13 +196,11 @@ impl FileEntry {
         self.representations().all(|one| one.is_settled)
     }
 
-    /// Memory use in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
         let each = self.representations().map(Representation::memory_bytes);
         size_of::<Self>() + each.sum::<usize>()
     }
 
-    /// Open descriptors.
     pub(crate) fn open_descriptors(&self) -> usize {
         let is_open = |one: &&Representation| matches!(one.source, ContentSource::Disk(_));
         self.representations().filter(is_open).count()

@@ -92,7 +92,6 @@ pub(crate) struct FileTree {
     settle_duration: Duration,
 }
 
-/// The result of a look-up.
 #[derive(Debug)]
 pub(crate) enum FileLookup {
     Found(CacheEntry),
@@ -109,7 +108,6 @@ enum LookupDepth {
     PageCache,
     /// Names and metadata on the disk, content in memory.
     Metadata,
-    /// The disk.
     Disk,
 }
 
@@ -128,7 +126,6 @@ struct OriginalName<'a> {
     candidate: usize,
 }
 
-/// An opened file.
 struct OpenedFile {
     file: File,
     metadata: Metadata,
@@ -735,7 +732,6 @@ fn large_file_version(
     }))
 }
 
-/// Hashes the content. Blocks.
 fn hash_file(file: &File) -> io::Result<u64> {
     let mut hasher = XxHash3_64::new();
     let mut buffer = vec![0; 128 * 1024];

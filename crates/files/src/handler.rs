@@ -68,7 +68,6 @@ struct FilesState {
     script_index: Option<String>,
 }
 
-/// The result of selecting a coding.
 enum CodingOutcome {
     Response(Response),
     /// The file's coding is being compressed.

@@ -55,18 +55,15 @@ struct HideRule {
     matches: RulePattern,
 }
 
-/// The origin of a pattern.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RuleOrigin {
     /// The default list.
     Default,
-    /// The configuration.
     Configured,
     /// The configuration, as an exception (`!`).
     Exception,
 }
 
-/// What a pattern is compared with.
 #[derive(Debug)]
 enum RulePattern {
     /// The last segment.

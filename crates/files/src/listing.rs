@@ -132,7 +132,6 @@ fn lock(under_way: &Mutex<RunningListings>) -> MutexGuard<'_, RunningListings> {
     under_way.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A listed name.
 #[derive(Debug)]
 struct ListingEntry {
     name: Vec<u8>,

@@ -77,7 +77,6 @@ impl NameRules {
     }
 }
 
-/// The media type of an extension.
 fn media_type_of_extension(extension: &str) -> Option<&'static str> {
     let is_it = |(known, _): &&(&str, &str)| known.eq_ignore_ascii_case(extension);
     let mended = MEDIA_TYPE_OVERRIDES

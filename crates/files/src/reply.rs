@@ -26,7 +26,6 @@ use crate::resolve;
 /// Content up to this size is copied behind the head, which is cheaper than counting references.
 const MAX_INLINE_BYTES: usize = 8 * 1024;
 
-/// Responds to a GET or HEAD.
 pub(crate) fn respond_to_file(head: &RequestHead, file: &Representation) -> Response {
     let about = &file.description;
     match evaluate_preconditions(head, &about.etag, about.modified) {

@@ -28,7 +28,6 @@ const MAX_LOGGED_LINKS: usize = 32;
 const MAX_SEARCHED_NAMES: usize = 10_000;
 const MAX_SEARCH_DEPTH: usize = 3;
 
-/// The logged links of one root.
 #[derive(Debug, Default)]
 pub(crate) struct UnfollowedLinkLog {
     /// Relative to the root. The lock is not held while files are opened.

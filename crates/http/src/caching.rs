@@ -75,7 +75,6 @@ pub struct CachePolicy {
 pub struct OriginExchange<'a> {
     /// The client's request, or the cache's own request derived from it.
     pub request: &'a RequestHead,
-    /// The status of the response.
     pub status: Status,
     /// The fields of the response as received.
     pub fields: &'a FieldBlock,

@@ -168,7 +168,6 @@ impl FieldBlock {
         self.get(name).is_some()
     }
 
-    /// All fields in order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &[u8])> {
         self.lines().map(split_line)
     }
@@ -181,7 +180,6 @@ impl FieldBlock {
         }
     }
 
-    /// Whether there is no field.
     pub fn is_empty(&self) -> bool {
         self.as_bytes().is_empty()
     }

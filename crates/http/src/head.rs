@@ -16,9 +16,7 @@ use bytes::Bytes;
 /// The supported versions of HTTP/1 (RFC 9112 §2.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Version {
-    /// HTTP/1.0.
     Http10,
-    /// HTTP/1.1.
     Http11,
 }
 
@@ -35,23 +33,14 @@ impl Version {
 /// A request method; `Other` is any token that is not listed (RFC 9110 §9).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Method {
-    /// GET.
     Get,
-    /// HEAD.
     Head,
-    /// POST.
     Post,
-    /// PUT.
     Put,
-    /// DELETE.
     Delete,
-    /// OPTIONS.
     Options,
-    /// PATCH.
     Patch,
-    /// CONNECT.
     Connect,
-    /// TRACE.
     Trace,
     /// Any other token, to be read with `RequestHead::method_str`.
     Other,
@@ -107,11 +96,8 @@ impl Method {
 /// How the end of a request body is found (RFC 9112 §6.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyFraming {
-    /// There is no body.
     None,
-    /// Exactly this many bytes.
     Length(u64),
-    /// The chunked transfer coding.
     Chunked,
 }
 
@@ -148,7 +134,6 @@ impl RequestHead {
             .unwrap_or_else(|| self.text(self.method_token))
     }
 
-    /// The version of the request line.
     pub fn version(&self) -> Version {
         self.version
     }
@@ -230,7 +215,6 @@ impl RequestHead {
             .map(|field| self.bytes(field.value))
     }
 
-    /// The number of fields.
     pub fn field_count(&self) -> usize {
         self.fields.len()
     }

@@ -13,7 +13,6 @@ const UNLIMITED: HeadLimits = HeadLimits {
     max_fields: usize::MAX,
 };
 
-/// A head being written.
 #[derive(Debug)]
 pub struct HeadWriter(Vec<u8>);
 
@@ -46,7 +45,6 @@ impl HeadWriter {
         writer
     }
 
-    /// Appends a field.
     pub fn field(&mut self, name: &str, value: &[u8]) {
         for part in [name.as_bytes(), b": ", value, b"\r\n"] {
             self.0.extend_from_slice(part);

@@ -19,7 +19,6 @@ impl Status {
         }
     }
 
-    /// The number.
     pub const fn code(self) -> u16 {
         self.0
     }
@@ -29,7 +28,6 @@ impl Status {
         self.0 < 200
     }
 
-    /// Whether the status is 2xx.
     pub const fn is_success(self) -> bool {
         self.0 >= 200 && self.0 < 300
     }

@@ -145,9 +145,7 @@ fn push_percent(out: &mut String, byte: u8) {
 /// Upper case, as RFC 3986 §2.1 recommends.
 const HEX: &[u8; 16] = b"0123456789ABCDEF";
 
-/// A control byte.
 const CONTROL: u8 = 1;
-/// A percent sign.
 const PERCENT: u8 = 2;
 /// A byte that some programs treat specially next to a dot segment.
 const AMBIGUOUS: u8 = 4;

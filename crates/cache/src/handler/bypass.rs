@@ -43,7 +43,6 @@ pub(super) struct BypassedRequest {
     uncacheable_key: Option<ObjectKey>,
 }
 
-/// Sends a request past the cache.
 pub(super) fn bypass(
     shared: &Arc<SharedCache>,
     request: Request,
@@ -134,7 +133,6 @@ impl BypassedRequest {
         self.shared.annotate_response(response, &self.cache_status);
     }
 
-    /// Removes the objects that a write invalidates.
     fn invalidate(&self, fields: &penstock_http::FieldBlock) {
         let shared = &self.shared;
         let asker = KeySource {

@@ -96,7 +96,6 @@ pub(super) fn try_inline(
     });
 }
 
-/// The directives of a plain request.
 const PLAIN_DIRECTIVES: CacheDirectives = CacheDirectives {
     may_store: true,
     only_if_cached: false,

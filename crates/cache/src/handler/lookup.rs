@@ -46,7 +46,6 @@ use crate::store::{Hit, HitBody, ObjectGone, ObjectKey, ObjectMeta, PartialObjec
 /// with another request's failure do not count: `lock_timeout` bounds these.
 const MAX_ROUNDS: u32 = 4;
 
-/// The lookup of one request.
 #[derive(Debug)]
 pub(super) struct CacheLookup {
     shared: Arc<SharedCache>,
@@ -63,7 +62,6 @@ pub(super) struct CacheLookup {
 /// The result of one round.
 enum LookupStep {
     Done(Result<Reply, Fault>),
-    /// Look up again.
     LookAgain,
     /// Look up again without counting the round: another client's request failed and is out.
     NextLeader,
@@ -99,7 +97,6 @@ impl CacheLookup {
         }
     }
 
-    /// Runs the lookup to its end.
     pub(super) async fn run(self, request: Request, found: LookupResult) -> Result<Reply, Fault> {
         let mut found = found;
         // A request that slices may answer is counted once that is known.
@@ -228,7 +225,6 @@ impl CacheLookup {
         Ok(response)
     }
 
-    /// Revalidates a stored response in the background.
     fn revalidate(&self, hit: &Hit) {
         let guess = self.variant_hint(Some(&hit.meta.vary_names));
         let flights = &self.shared.fetches;
@@ -343,7 +339,6 @@ impl CacheLookup {
             .then_some("min-uses")
     }
 
-    /// Applies a fetch's outcome to this request.
     async fn handle_outcome(
         &self,
         outcome: FetchOutcome,

@@ -34,7 +34,6 @@ use rustix::io::Errno;
 /// Disk usage is counted in blocks of this size.
 const BLOCK_BYTES: u64 = 4096;
 
-/// An open directory.
 #[derive(Debug)]
 pub(crate) struct CacheDir {
     root: OwnedFd,
@@ -73,12 +72,9 @@ pub(crate) struct ObjectFileId {
     changed: (i64, u32),
 }
 
-/// The name of an object's file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ObjectName {
-    /// The key's hash.
     pub(crate) hash: u128,
-    /// Its number.
     pub(crate) number: u64,
 }
 
@@ -88,7 +84,6 @@ pub(crate) enum OpenDirError {
     /// Another process, or another store of this one, uses it.
     #[error("another process uses this directory")]
     InUse,
-    /// The file system is not mounted.
     #[error("its file system is not mounted")]
     NotMounted,
     /// It is not empty and has no `lock`.
@@ -192,7 +187,6 @@ impl CacheDir {
         let _ = self.used_bytes.fetch_update(Relaxed, Relaxed, less);
     }
 
-    /// Creates a temporary file.
     pub(crate) fn create(&self, number: u64) -> io::Result<File> {
         self.check_open()?;
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;

@@ -36,15 +36,12 @@ use health::OutageReason;
 use queue::MaintenanceQueue;
 pub(crate) use queue::{DiscardedFile, MAX_DISCARDED_FILES};
 
-/// A stored object on the disk.
 pub(crate) type DiskItem = IndexedObject<Arc<ObjectFile>>;
 
-/// The disk of a store.
 #[derive(Debug)]
 pub(crate) struct Disk {
     /// The store's name, for the log.
     pub(crate) name: String,
-    /// The directory's path.
     pub(crate) path: PathBuf,
     /// The configured limit in bytes.
     pub(crate) max_size: u64,
@@ -75,16 +72,13 @@ pub(crate) struct Disk {
     next_file_number: AtomicU64,
 }
 
-/// A directory that may be written to.
 #[derive(Debug, Clone)]
 pub(crate) struct OpenDir {
-    /// The directory.
     pub(crate) dir: Arc<CacheDir>,
     /// The lock that permits writing.
     pub(crate) _lock: Arc<DirLock>,
 }
 
-/// Counters of a disk.
 #[derive(Debug, Default)]
 pub(crate) struct DiskCounters {
     pub(crate) evicted: AtomicU64,
@@ -95,12 +89,10 @@ pub(crate) struct DiskCounters {
     pub(crate) write_micros: AtomicU64,
 }
 
-/// The kind of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OperationKind {
     /// Opening and reading, with priority.
     Open,
-    /// Reading.
     Read,
     /// Writing, renaming, removing.
     Write,
@@ -115,7 +107,6 @@ pub(crate) enum DiskError {
     /// The pool refused the operation.
     #[error(transparent)]
     Pool(#[from] PoolError),
-    /// The disk's error.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
@@ -170,7 +161,6 @@ impl Disk {
         self.current_max_size.load(Relaxed)
     }
 
-    /// Bytes counted as used.
     pub(crate) fn used_bytes(&self) -> u64 {
         self.open_dir().map_or(0, |opened| opened.dir.used_bytes())
     }
@@ -316,7 +306,6 @@ impl OperationKind {
     }
 }
 
-/// A running operation.
 struct RunningOperation {
     disk: Arc<Disk>,
     id: u64,

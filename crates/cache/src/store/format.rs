@@ -25,7 +25,6 @@ use twox_hash::XxHash3_64;
 
 use super::{LIFETIME_WORDS, ObjectMeta, SliceSet};
 
-/// Bytes of the preamble.
 pub(crate) const PREAMBLE_BYTES: usize = 64;
 
 /// Larger metadata is not stored: more than the largest head that is read.
@@ -44,13 +43,9 @@ const PAGE_BYTES: usize = 4096;
 /// The decoded preamble.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Preamble {
-    /// Bytes of one slot.
     pub(crate) slot_bytes: u32,
-    /// Bytes of the body.
     pub(crate) length: u64,
-    /// Checksum of the body.
     pub(crate) checksum: u64,
-    /// The key's hash.
     pub(crate) hash: u128,
 }
 
@@ -66,7 +61,6 @@ pub(crate) enum FormatError {
 }
 
 impl Preamble {
-    /// Offset of the body.
     pub(crate) fn body_offset(&self) -> u64 {
         body_offset(self.slot_bytes)
     }
@@ -76,7 +70,6 @@ impl Preamble {
         self.body_offset() + self.length
     }
 
-    /// Encodes the preamble.
     pub(crate) fn encode(&self) -> [u8; PREAMBLE_BYTES] {
         let mut out = [0; PREAMBLE_BYTES];
         out[..8].copy_from_slice(MAGIC);
@@ -187,7 +180,6 @@ fn slot_checksum(sequence: u64, meta: &[u8]) -> u64 {
     XxHash3_64::oneshot_with_seed(sequence, meta)
 }
 
-/// Encodes metadata.
 pub(crate) fn encode_meta(meta: &ObjectMeta) -> Vec<u8> {
     let mut out = Vec::with_capacity(meta.fields.as_bytes().len() + meta.key.len() + 256);
     out.extend_from_slice(&meta.status.code().to_le_bytes());

@@ -22,7 +22,6 @@ pub(crate) struct FrequencySketch {
 }
 
 impl FrequencySketch {
-    /// Creates an empty sketch.
     pub(crate) fn new() -> Self {
         Self {
             counters: (0..2 * ROW_COUNTERS).map(|_| AtomicU8::new(0)).collect(),

@@ -133,7 +133,6 @@ impl Store {
         }
     }
 
-    /// Counts the end of a partial object.
     pub(super) fn count_partial_ended(&self) {
         self.partial_count.fetch_sub(1, Relaxed);
     }

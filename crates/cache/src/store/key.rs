@@ -15,7 +15,6 @@ use twox_hash::xxhash3_128;
 /// Words of the stored lifetime in [`ObjectMeta`], computed once by the caching rules.
 pub(crate) const LIFETIME_WORDS: usize = 8;
 
-/// The key of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ObjectKey {
     /// XXH3-128 of the text. The same in every process: files and stores are chosen by it.
@@ -26,7 +25,6 @@ pub(crate) struct ObjectKey {
 }
 
 impl ObjectKey {
-    /// Creates the key of this text.
     pub(crate) fn new(text: &[u8]) -> Self {
         Self {
             hash: xxhash3_128::Hasher::oneshot(text),
@@ -40,7 +38,6 @@ impl ObjectKey {
 pub(crate) struct ObjectMeta {
     /// The text of the key.
     pub(crate) key: Arc<[u8]>,
-    /// Its status.
     pub(crate) status: Status,
     /// The fields as they are sent, without hop-by-hop fields. Freeze the block: it is cloned for
     /// each use.
@@ -57,7 +54,6 @@ pub(crate) struct ObjectMeta {
     /// The normalised values of those fields in the answered request. Names and values identify the
     /// variant of a key.
     pub(crate) variant: Vec<u8>,
-    /// Its tags (surrogate keys).
     pub(crate) tags: Vec<String>,
     /// Length of the body, set by the store when the body is complete.
     pub(crate) length: u64,

@@ -204,7 +204,6 @@ impl Maintenance {
         count >= BATCH_SIZE
     }
 
-    /// Writes changed metadata.
     async fn write_metas(&mut self) {
         let batch: Vec<_> = {
             let mut work = self.disk.maintenance_queue();
@@ -229,7 +228,6 @@ impl Maintenance {
         let _ = self.disk.run(OperationKind::Write, write).await;
     }
 
-    /// Reads small hot objects into memory.
     async fn read_promotions(&mut self, store: &Arc<Store>) {
         let batch: Vec<_> = self.disk.maintenance_queue().promotions.drain(..).collect();
         for item in batch {

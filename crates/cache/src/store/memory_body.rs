@@ -9,12 +9,9 @@ use penstock_exchange::FileBody;
 use penstock_runtime::DiskFile;
 use penstock_runtime::disk::Arena;
 
-/// A body in memory.
 #[derive(Debug, Clone)]
 pub(crate) enum MemoryBody {
-    /// In a buffer.
     Bytes(Bytes),
-    /// In an arena.
     Arena(FileBody),
 }
 
@@ -23,7 +20,6 @@ pub(crate) enum MemoryBody {
 pub(super) const MAX_BUFFERED_BODY: u64 = 16 * 1024;
 
 impl MemoryBody {
-    /// Length of the body.
     pub(crate) fn len(&self) -> u64 {
         match self {
             Self::Bytes(bytes) => bytes.len() as u64,

@@ -32,12 +32,9 @@ pub(crate) const VERIFY_BYTES: u64 = 4 << 20;
 /// Bytes read to decode a file's head; more if its slots are larger.
 const HEAD_BYTES: usize = 4096;
 
-/// An object's file.
 #[derive(Debug)]
 pub(crate) struct ObjectFile {
-    /// Its directory.
     pub(crate) dir: Arc<CacheDir>,
-    /// Its name.
     pub(crate) name: ObjectName,
     /// The preamble at the front of the file.
     pub(crate) preamble: Preamble,
@@ -100,7 +97,6 @@ impl ObjectFile {
         self.is_discarded.store(true, Relaxed);
     }
 
-    /// Whether the file is marked for removal.
     pub(crate) fn is_discarded(&self) -> bool {
         self.is_discarded.load(Relaxed)
     }
@@ -128,7 +124,6 @@ impl ObjectFile {
         Ok(())
     }
 
-    /// Reads and verifies the whole body.
     pub(crate) fn read_body(&self) -> io::Result<Bytes> {
         let file = self.dir.open_object(self.name, Access::Read)?;
         let length = usize::try_from(self.preamble.length).unwrap_or(usize::MAX);
@@ -146,7 +141,6 @@ impl ObjectFile {
 pub(crate) struct RecoveredObject {
     /// The file, not verified yet.
     pub(crate) file: ObjectFile,
-    /// The object's metadata.
     pub(crate) meta: ObjectMeta,
 }
 
@@ -204,7 +198,6 @@ pub(crate) enum VerificationStep {
 }
 
 impl Verification {
-    /// Begins a verification.
     pub(crate) fn new(file: Arc<DiskFile>, preamble: Preamble) -> io::Result<Self> {
         let before = ObjectFileId::of(file.file()?)?;
         Ok(Self {
@@ -311,14 +304,12 @@ impl TempFile {
         self.reserved.load(Relaxed)
     }
 
-    /// The open file.
     pub(crate) fn file(&self) -> io::Result<&File> {
         self.file
             .as_ref()
             .ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// Offset of the body.
     pub(crate) fn body_at(&self) -> u64 {
         format::body_offset(self.slot_bytes)
     }

@@ -49,7 +49,6 @@ pub(crate) struct ObjectWriter {
     store: Arc<Store>,
     key: ObjectKey,
     partial: Arc<PartialObject>,
-    /// The size of the file's slots.
     slot_bytes: u32,
     file: Option<Arc<TempFile>>,
     /// Bytes of the body in the file.
@@ -63,7 +62,6 @@ pub(crate) struct ObjectWriter {
 
 type PendingWrite = Pin<Box<dyn Future<Output = Result<WriteResult, DiskError>> + Send>>;
 
-/// The result of a write.
 struct WriteResult {
     file: Arc<TempFile>,
     hasher: Box<XxHash3_64>,
@@ -90,7 +88,6 @@ impl ObjectWriter {
         }
     }
 
-    /// The object's key.
     pub(crate) fn key(&self) -> &ObjectKey {
         &self.key
     }

@@ -75,23 +75,18 @@ pub(super) struct PartialState {
     pub(super) writer_waker: Option<Waker>,
 }
 
-/// How a body ended.
 #[derive(Debug, Clone)]
 pub(super) enum BodyEnd {
-    /// Whole.
     Complete,
-    /// Cut.
     Cut(FaultKind, Cow<'static, str>),
 }
 
-/// A reader's position.
 #[derive(Debug)]
 struct ReaderPosition {
     position: u64,
     waker: Option<Waker>,
 }
 
-/// A reader of a partial object.
 pub(crate) struct PartialReader {
     partial: Arc<PartialObject>,
     index: usize,
@@ -126,12 +121,10 @@ impl PartialObject {
         &self.meta
     }
 
-    /// The declared length of the body.
     pub(crate) fn declared_length(&self) -> Option<u64> {
         self.declared_length
     }
 
-    /// Creates a reader of the whole body.
     #[cfg(test)]
     pub(crate) fn reader(self: &Arc<Self>) -> Option<PartialReader> {
         self.reader_from(0, None)
@@ -305,7 +298,6 @@ impl PartialState {
         self.is_discarded && self.readers.iter().all(Option::is_none)
     }
 
-    /// Bytes in memory.
     pub(super) fn in_memory(&self) -> u64 {
         self.pieces_bytes
     }

@@ -15,7 +15,6 @@ use super::{ObjectMeta, Store};
 /// Recorded purges, at most. Beyond that, every object not yet recovered is purged.
 pub(crate) const MAX_PENDING_PURGES: usize = 10_000;
 
-/// Which objects a purge removes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum PurgeRule {
     /// All variants of one key.
@@ -26,7 +25,6 @@ pub(crate) enum PurgeRule {
     Prefix(String),
     /// All with this tag.
     Tag(String),
-    /// All objects.
     All,
 }
 
@@ -39,7 +37,6 @@ pub(crate) struct PendingPurges {
 }
 
 impl PurgeRule {
-    /// Whether the rule matches the object.
     pub(crate) fn matches(&self, meta: &ObjectMeta) -> bool {
         match self {
             Self::Key(text) => meta.key == *text,
@@ -117,7 +114,6 @@ impl PurgeRuleSet {
         self.all.len()
     }
 
-    /// Whether a rule matches the object.
     pub(super) fn matches(&self, meta: &ObjectMeta) -> bool {
         let has = |text: &[u8]| self.urls.contains(text);
         let mut others = self

@@ -111,7 +111,6 @@ impl RecentPurges {
         self.is_filtering.load(Relaxed)
     }
 
-    /// Whether such a rule matches the object.
     pub(super) fn filters(&self, meta: &ObjectMeta) -> bool {
         let waiting = self.queued();
         let now = waiting.in_progress.as_ref();
@@ -124,7 +123,6 @@ impl RecentPurges {
 }
 
 impl Store {
-    /// The number of purges so far.
     pub(crate) fn purge_count(&self) -> u64 {
         self.recent_purges.lock().count
     }

@@ -27,11 +27,9 @@ use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 /// An object that can be queued.
 pub(crate) trait Evictable {
-    /// Its constant weight in bytes.
     fn weight(&self) -> u64;
     /// Its identity as a ghost. Two objects that share one count as the same.
     fn ghost_key(&self) -> u64;
-    /// Its use marks.
     fn use_marks(&self) -> &UseMarks;
 }
 
@@ -53,7 +51,6 @@ const REMOVED: u8 = 3;
 const MAX_USES: u8 = 3;
 
 impl UseMarks {
-    /// Records a use.
     pub(crate) fn record_use(&self) {
         let uses = self.uses.load(Relaxed);
         // Losing one of two simultaneous marks does not matter, and a hot object's cache line stays
@@ -69,7 +66,6 @@ impl UseMarks {
     }
 }
 
-/// The queues.
 #[derive(Debug)]
 pub(crate) struct S3Fifo<T> {
     small: FifoQueue<T>,
@@ -113,12 +109,10 @@ impl<T> Default for FifoQueue<T> {
 }
 
 impl<T: Evictable> S3Fifo<T> {
-    /// Bytes of the queued objects.
     pub(crate) fn bytes(&self) -> u64 {
         self.small.bytes + self.main.bytes
     }
 
-    /// Number of queued objects.
     pub(crate) fn len(&self) -> usize {
         self.small.len() + self.main.len()
     }

@@ -15,7 +15,6 @@ use std::sync::Arc;
 
 use super::{ObjectKey, Store};
 
-/// The stores of one route.
 #[derive(Debug)]
 pub(crate) struct StoreSet {
     stores: Vec<Arc<Store>>,
@@ -24,7 +23,6 @@ pub(crate) struct StoreSet {
 }
 
 impl StoreSet {
-    /// Creates a set of these stores.
     pub(crate) fn new(stores: Vec<Arc<Store>>) -> Self {
         #[expect(
             clippy::cast_precision_loss,
@@ -53,7 +51,6 @@ impl StoreSet {
         store.is_working().then_some(store)
     }
 
-    /// All stores of the set.
     pub(crate) fn stores(&self) -> &[Arc<Store>] {
         &self.stores
     }

@@ -21,9 +21,7 @@ use super::{MemoryBody, ObjectMeta, PartialObject, Store, verification};
 /// An object that was found.
 #[derive(Debug, Clone)]
 pub(crate) struct Hit {
-    /// Its metadata.
     pub(crate) meta: Arc<ObjectMeta>,
-    /// Its body.
     pub(crate) body: HitBody,
 }
 
@@ -38,7 +36,6 @@ pub(crate) enum HitBody {
     Partial(Arc<PartialObject>),
 }
 
-/// An object's file.
 #[derive(Debug, Clone)]
 pub(crate) struct DiskObject {
     pub(super) store: Arc<Store>,

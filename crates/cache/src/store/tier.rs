@@ -27,10 +27,8 @@ const SHARDS: usize = 64;
 /// Keys removed under one lock.
 const MAX_REMOVED_PER_LOCK: usize = 64;
 
-/// An object in a tier.
 #[derive(Debug)]
 pub(crate) struct IndexedObject<B> {
-    /// The key's hash.
     pub(crate) hash: u128,
     /// The object's metadata.
     pub(crate) meta: Arc<ObjectMeta>,
@@ -40,7 +38,6 @@ pub(crate) struct IndexedObject<B> {
     use_marks: UseMarks,
 }
 
-/// The index.
 #[derive(Debug)]
 pub(crate) struct Tier<B> {
     shards: Box<[RwLock<TierShard<B>>]>,
@@ -71,7 +68,6 @@ impl BuildHasher for KeyedHasher {
     }
 }
 
-/// The hash of one key.
 #[derive(Debug)]
 pub(crate) struct KeyedHash {
     seeds: [u64; 2],
@@ -146,7 +142,6 @@ impl<B> Evictable for IndexedObject<B> {
 }
 
 impl<B> Tier<B> {
-    /// Creates an empty index.
     pub(crate) fn new() -> Self {
         Self {
             shards: (0..SHARDS).map(|_| RwLock::default()).collect(),
@@ -281,7 +276,6 @@ impl<B> Tier<B> {
         is_there.then(then)
     }
 
-    /// Removes all variants of `key`.
     pub(crate) fn remove_key(&self, key: &ObjectKey) -> Vec<Arc<IndexedObject<B>>> {
         self.remove_matching(&[key.hash], |meta| meta.key == key.text)
     }

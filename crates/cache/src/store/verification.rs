@@ -34,7 +34,6 @@ const WAIT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Attempts for a file that is being written to.
 const MAX_TRIES: usize = 3;
 
-/// The verifications of a store.
 #[derive(Debug)]
 pub(super) struct Verifications {
     /// By the files' numbers. Locked for a look-up only.
@@ -42,7 +41,6 @@ pub(super) struct Verifications {
     permits: Arc<Semaphore>,
 }
 
-/// The result of a verification.
 #[derive(Debug, Clone)]
 enum VerificationOutcome {
     Pending,

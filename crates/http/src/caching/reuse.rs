@@ -92,24 +92,19 @@ pub fn cache_eligibility(request: &RequestHead) -> CacheEligibility {
 /// seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReuseDecision {
-    /// Send it.
     Fresh {
-        /// Its age now.
         age: Duration,
     },
     /// Send it: it is stale, and the client accepts that (`max-stale`).
     Stale {
-        /// Its age now.
         age: Duration,
     },
     /// Send it and revalidate it in the background (RFC 5861 §3).
     StaleWhileRevalidate {
-        /// Its age now.
         age: Duration,
     },
     /// Validate it with the back end first.
     Validate {
-        /// Its age now.
         age: Duration,
         /// Whether it may be sent if the back end cannot be reached or answers with a 5xx (RFC 5861
         /// §4).

@@ -52,7 +52,6 @@ pub enum StoreRefusal {
 }
 
 impl StoreRefusal {
-    /// The `detail` for `Cache-Status`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -56,7 +56,6 @@ pub struct DecodeProgress {
     pub consumed: usize,
     /// The content among them; may be empty.
     pub content: Range<usize>,
-    /// Whether the body is complete.
     pub is_done: bool,
 }
 
@@ -159,7 +158,6 @@ impl BodyDecoder {
         self.needed_leniency
     }
 
-    /// Whether the whole body was consumed.
     pub fn is_done(&self) -> bool {
         self.state == BodyState::Done
     }

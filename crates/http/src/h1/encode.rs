@@ -30,14 +30,12 @@ pub enum Persistence {
     KeepAlive,
     /// Kept open, announced to an HTTP/1.0 client.
     KeepAliveHttp10,
-    /// Closed.
     Close,
 }
 
 /// The parts of a response head.
 #[derive(Clone, Copy, Debug)]
 pub struct ResponseHeadParts<'a> {
-    /// The status.
     pub status: Status,
     /// The handler's fields.
     pub fields: &'a FieldBlock,

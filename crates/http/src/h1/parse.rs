@@ -49,7 +49,6 @@ impl Default for HeadLimits {
 pub enum ParseProgress<T> {
     /// Valid so far, more bytes are needed.
     Partial,
-    /// The complete head.
     Complete(T),
 }
 

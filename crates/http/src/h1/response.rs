@@ -44,11 +44,8 @@ impl Default for ResponseLimits {
 /// How the end of a response body is found (RFC 9112 §6.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResponseBodyFraming {
-    /// There is no body.
     None,
-    /// Exactly this many bytes.
     Length(u64),
-    /// The chunked transfer coding.
     Chunked,
     /// Everything until the server closes the connection.
     UntilClose,
@@ -57,11 +54,9 @@ pub enum ResponseBodyFraming {
 /// A parsed response head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResponseHead {
-    /// The server's version.
     pub version: Version,
     /// 100 to 999.
     pub status: u16,
-    /// How the body ends.
     pub framing: ResponseBodyFraming,
     /// Whether another request may follow on the connection (RFC 9112 §9.3). Not after a body that
     /// ends with the connection, after 101, or after a `Content-Length` above 0 on a response
@@ -74,17 +69,11 @@ pub struct ResponseHead {
 /// Field names that matter for nearly every response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KnownName {
-    /// `Connection`
     Connection,
-    /// `Content-Length`
     ContentLength,
-    /// `Content-Type`
     ContentType,
-    /// `Date`
     Date,
-    /// `Transfer-Encoding`
     TransferEncoding,
-    /// Any other name.
     Other,
 }
 
@@ -414,7 +403,6 @@ impl ResponseScanner {
         })
     }
 
-    /// Records a field about the message.
     fn record(&mut self, field: &CheckedField<'_>) -> Result<(), ResponseHeadError> {
         match field.known_name {
             KnownName::Connection => self.record_connection(field.value),

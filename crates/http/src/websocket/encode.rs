@@ -35,7 +35,6 @@ impl FrameHead {
         Self { bytes, len }
     }
 
-    /// Its bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]

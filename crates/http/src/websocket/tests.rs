@@ -5,7 +5,6 @@ use crate::{HeadLimits, ParseProgress, RequestHead, parse_head};
 
 const MAX: usize = 1000;
 
-/// A client's frame.
 fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
     let mut out = vec![first];
     match payload.len() {

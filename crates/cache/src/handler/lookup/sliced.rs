@@ -341,7 +341,6 @@ impl CacheLookup {
         }
     }
 
-    /// Revalidates the index in the background.
     fn revalidate_index(&self, number: u64, hit: &Hit) {
         let number = if is_beyond_any_content(number) {
             0

@@ -27,9 +27,7 @@ pub(crate) enum DiskHealth {
     Working,
     /// In service, with an incomplete index.
     Recovering,
-    /// Out of service.
     OutOfService,
-    /// The store was stopped.
     Stopped,
 }
 
@@ -50,7 +48,6 @@ impl OutageReason {
 }
 
 impl Disk {
-    /// The current state.
     pub(crate) fn health(&self) -> DiskHealth {
         match self.health.load(Relaxed) {
             0 => DiskHealth::Working,
@@ -60,7 +57,6 @@ impl Disk {
         }
     }
 
-    /// Whether the disk is in service.
     pub(crate) fn is_working(&self) -> bool {
         matches!(self.health(), DiskHealth::Working | DiskHealth::Recovering)
     }
@@ -88,7 +84,6 @@ impl Disk {
         }
     }
 
-    /// Handles an error of an operation.
     pub(crate) fn handle_error(&self, kind: OperationKind, error: &io::Error) {
         let errno = error.raw_os_error().map(Errno::from_raw_os_error);
         let is_the_disk = match errno {
@@ -155,7 +150,6 @@ impl Disk {
         }
     }
 
-    /// Takes the disk out of service.
     pub(crate) fn set_out_of_service(&self, why: String) {
         let was = self.health();
         if was == DiskHealth::Stopped {

@@ -65,9 +65,7 @@ pub(crate) enum DiscardedFile {
     Object(Arc<ObjectFile>),
     /// A temporary file that is not used any more.
     Temporary {
-        /// The file's directory.
         dir: Arc<CacheDir>,
-        /// The file to be closed.
         file: File,
         /// Its number, unless it was renamed to an object.
         number: Option<u64>,
