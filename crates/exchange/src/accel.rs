@@ -268,7 +268,10 @@ mod tests {
         let kept = Ok(Some(("/kept/a".to_owned(), None)));
         assert_eq!(told(&redirect, Some(&bare)), kept);
         assert_eq!(told(&redirect, Some(&both)), kept);
-        let below = Ok(Some(("/c".to_owned(), Some("Nobody(\"b\")".to_owned()))));
+        let below = Ok(Some((
+            "/c".to_owned(),
+            Some("UncalledHandler(\"b\")".to_owned()),
+        )));
         assert_eq!(told(&file, Some(&both)), below);
         let outside = told(&of(None, Some("/srv/c/d")), Some(&both));
         assert!(outside.unwrap_err().contains("X-Sendfile outside"));

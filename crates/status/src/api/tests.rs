@@ -491,7 +491,7 @@ fn changes_of_servers_are_asked_of_the_server_and_answered_as_json() {
 #[test]
 fn purges_are_asked_of_the_server_and_answered_as_json() {
     let news = r#"{"url": "/news"}"#;
-    let asked = r#"purge PurgeRequest { what: Url("/news"), cache: None }"#;
+    let asked = r#"purge PurgeRequest { selector: Url("/news"), cache: None }"#;
     for (name, body_sent, is_broken, status, expected, asked) in [
         (
             "one",
@@ -507,7 +507,7 @@ fn purges_are_asked_of_the_server_and_answered_as_json() {
             false,
             200,
             r#"{"ok":true,"objects":20}"#,
-            Some(r#"purge PurgeRequest { what: All, cache: Some("disk1") }"#),
+            Some(r#"purge PurgeRequest { selector: All, cache: Some("disk1") }"#),
         ),
         (
             "unknown cache",
@@ -515,7 +515,7 @@ fn purges_are_asked_of_the_server_and_answered_as_json() {
             false,
             404,
             r#"{"ok":false,"error":"there is no cache named disk9"}"#,
-            Some(r#"purge PurgeRequest { what: Tag("a"), cache: Some("disk9") }"#),
+            Some(r#"purge PurgeRequest { selector: Tag("a"), cache: Some("disk9") }"#),
         ),
         (
             "not now",

@@ -112,7 +112,7 @@ fn what_is_dropped_before_it_was_taken_becomes_a_gap_in_front() {
     outbox.on_connected(now, false);
     assert_eq!(
         said(&outbox.next_batch().unwrap()),
-        ["GapEverywhere ", "2", "3", "4"]
+        ["GapInAllChannels ", "2", "3", "4"]
     );
 }
 
@@ -136,7 +136,7 @@ fn losses_of_too_many_channels_are_a_gap_of_all() {
     assert_eq!(
         told[MAX_LOST_CHANNELS..],
         [
-            "GapEverywhere ".to_owned(),
+            "GapInAllChannels ".to_owned(),
             format!("{}", MAX_LOST_CHANNELS + 2)
         ]
     );

@@ -295,7 +295,7 @@ fn reads_instructions_in_a_body() {
     assert_eq!(hold.mode, HoldMode::Stream);
     assert_eq!(
         shown(&hold.subscriptions),
-        ["a, b 7 [SkipUsers, RequireSub]", "c - []"]
+        ["a, b 7 [SkipUsers, RequireSubscription]", "c - []"]
     );
     let beat = hold.keep_alive.unwrap();
     assert_eq!(

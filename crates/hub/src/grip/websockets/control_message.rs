@@ -143,11 +143,11 @@ mod tests {
             ),
             (
                 r#"{"type": "keep-alive", "content": "hi", "timeout": 0}"#,
-                r#"KeepAlive(Some(Beat { event: Text(b"hi"), every: 1s }))"#,
+                r#"KeepAlive(Some(KeepAliveEvent { event: Text(b"hi"), interval: 1s }))"#,
             ),
             (
                 r#"{"type": "keep-alive", "content": "", "message-type": "ping"}"#,
-                r#"KeepAlive(Some(Beat { event: Ping(b""), every: 55s }))"#,
+                r#"KeepAlive(Some(KeepAliveEvent { event: Ping(b""), interval: 55s }))"#,
             ),
             (r#"{"type": "keep-alive"}"#, "KeepAlive(None)"),
             (r#"{"type": "session", "id": "x"}"#, r#"Unknown("session")"#),

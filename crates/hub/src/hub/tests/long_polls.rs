@@ -104,8 +104,8 @@ fn hints_closes_and_missed_messages_repeat_the_request() {
     };
     let waiting = rig.hub.long_poll(knowing(&id)).unwrap();
     assert!(
-        body(rig.run(waiting)).starts_with("AskAgain"),
-        "it has gone on"
+        body(rig.run(waiting)).starts_with("RepeatRequest"),
+        "the channel has newer messages"
     );
     let waiting = rig.hub.long_poll(knowing(&last)).unwrap();
     rig.hub.publish(response("a", "next")).unwrap();
