@@ -265,7 +265,7 @@ impl<J> Queue<J> {
     }
 
     /// Removes all waiting jobs, oldest first. Requests in progress continue.
-    #[must_use = "somebody waits for each of these jobs"]
+    #[must_use = "a client waits for each of these jobs"]
     pub fn clear(&mut self) -> Vec<J> {
         let mut jobs = Vec::with_capacity(self.wait_list.len());
         while let Some(waiter) = self.wait_list.pop() {
@@ -280,7 +280,7 @@ impl<J> Queue<J> {
     }
 
     /// Removes the waiting jobs that match and returns each with its arrival time.
-    #[must_use = "somebody waits for each of these jobs"]
+    #[must_use = "a client waits for each of these jobs"]
     pub fn take_matching(&mut self, matches: impl FnMut(&J) -> bool) -> Vec<(J, Instant)> {
         let taken = self.wait_list.take_matching(matches).into_iter();
         taken

@@ -86,7 +86,8 @@ mod tests {
             let other =
                 loops::spawn_with_handle(async move { poll_fn(|cx| deadline.poll(cx)).await });
             let met = clock::timeout_at(Instant::now() + Duration::from_secs(10), other).await;
-            met.expect("the timer wakes who asked last").unwrap();
+            met.expect("the timer wakes the last task that polled")
+                .unwrap();
         })
         .unwrap();
     }

@@ -139,6 +139,6 @@ mod tests {
             poll_fn(|cx| again.poll_writable(cx)).await.unwrap();
         };
         let done = loops::block_on(clock::timeout(Duration::from_secs(10), test)).unwrap();
-        done.expect("each is told what there is");
+        done.expect("each sees the readiness");
     }
 }

@@ -311,7 +311,7 @@ pub fn process_pss_bytes(pid: u32) -> io::Result<u64> {
 fn read_pss_bytes(pid: u32) -> io::Result<u64> {
     #[expect(
         clippy::disallowed_methods,
-        reason = "for the threads of a pool: nobody waits for them on a loop"
+        reason = "called on threads of a pool, not on an event loop"
     )]
     let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
     let line = text.lines().find_map(|line| line.strip_prefix("Pss:"));

@@ -250,7 +250,7 @@ fn lock_dir(path: &Path) -> Option<OwnedFd> {
             Err(Errno::WOULDBLOCK) => {
                 #[expect(
                     clippy::disallowed_methods,
-                    reason = "while another server opens a socket in the same folder"
+                    reason = "another server opens a socket in the same directory"
                 )]
                 std::thread::sleep(LOCK_POLL_INTERVAL);
             }

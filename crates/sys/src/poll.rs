@@ -225,7 +225,7 @@ mod tests {
         };
         assert_eq!(event.token, 7 << 40);
         assert!(event.is_readable() && !event.is_writable() && !event.is_ended());
-        assert_eq!(happened(&set), [], "it was told already");
+        assert_eq!(happened(&set), [], "it was reported already");
         drop(theirs);
         assert!(happened(&set).iter().all(Event::is_ended));
     }

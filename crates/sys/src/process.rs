@@ -409,7 +409,7 @@ pub fn cpu_demand_time(pid: u32) -> io::Result<Duration> {
     for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
         #[expect(
             clippy::disallowed_methods,
-            reason = "for the threads of a pool: nobody waits for them on a loop"
+            reason = "called on threads of a pool, not on an event loop"
         )]
         let Ok(text) = std::fs::read_to_string(thread?.path().join("schedstat")) else {
             continue; // It has just ended.
@@ -564,7 +564,7 @@ mod tests {
         assert!(child.try_exit().unwrap().is_none());
         kill_group(pid).unwrap();
         assert_eq!(wait(&mut child), ProcessExit::Signal(9));
-        assert!(child.try_exit().is_err(), "said once");
+        assert!(child.try_exit().is_err(), "it is reaped once");
     }
 
     #[test]

@@ -60,7 +60,7 @@ pub fn check_program(program: &Path, owners: TrustedOwners) -> Result<TrustedPro
     let mut rest = path_parts(program);
     while let Some(part) = rest.pop_front() {
         if !kind.is_dir() {
-            return refuse(&at, "not a folder");
+            return refuse(&at, "not a directory");
         }
         // Its links lead to resources of other processes.
         if at == Path::new("/proc") {
@@ -74,7 +74,7 @@ pub fn check_program(program: &Path, owners: TrustedOwners) -> Result<TrustedPro
             continue;
         }
         let next = at.join(&part);
-        let folder = way.last().ok_or_else(|| with_path(&at, &"no folder"))?;
+        let folder = way.last().ok_or_else(|| with_path(&at, &"no directory"))?;
         let entry = folder
             .open(&part)
             .map_err(|error| with_path(&next, &error))?;
@@ -105,7 +105,7 @@ pub fn check_program(program: &Path, owners: TrustedOwners) -> Result<TrustedPro
             path: at,
             file: entry.into_fd(),
         }),
-        _ => refuse(&at, "a folder"),
+        _ => refuse(&at, "a directory"),
     }
 }
 
@@ -139,7 +139,7 @@ fn check_entry(place: &Path, entry: &PathEntry, owners: TrustedOwners) -> Result
         return refuse(place, &format!("writable by users other than {who}"));
     }
     if !(kind.is_dir() || kind.is_symlink() || kind.is_file()) {
-        return refuse(place, "no file");
+        return refuse(place, "not a regular file");
     }
     Ok(kind)
 }
@@ -233,7 +233,10 @@ mod tests {
                 set(&open, 0o1777);
                 assert_eq!(found_at(&open.join("link")).as_deref(), Ok(program));
                 std::os::unix::fs::lchown(open.join("link"), Some(12345), None).unwrap();
-                assert!(found_at(&open.join("link")).is_err(), "a stranger's link");
+                assert!(
+                    found_at(&open.join("link")).is_err(),
+                    "a link of another user"
+                );
             }
         });
     }

@@ -70,7 +70,7 @@ fn orphans_are_ended_except_the_kept_ones() {
     wait(&parent.exit, PollFlags::IN);
     let of_daemon = |orphan: &process::Orphan| orphan.pid == pid && orphan.name == "sh";
     assert!(process::list_orphans().unwrap().iter().any(of_daemon));
-    assert!(!process::reap_orphan(parent.pid), "somebody waits for it");
+    assert!(!process::reap_orphan(parent.pid), "it is waited for");
     assert!(!process::reap_orphan(pid), "it lives");
     parent.try_exit().unwrap().unwrap();
 

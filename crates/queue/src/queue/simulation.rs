@@ -145,7 +145,7 @@ impl ModelQueue {
         if self.rng.below(4) > 0 {
             assert_eq!(self.queue.claim_slot(slot), has_room);
             if has_room {
-                assert_eq!(self.first_for(slot), None, "nobody is overtaken");
+                assert_eq!(self.first_for(slot), None, "no job is overtaken");
                 return self.begin(slot, job, self.now);
             }
         }

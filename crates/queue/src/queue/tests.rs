@@ -413,7 +413,7 @@ fn shorter_limits_apply_to_newcomers_and_to_the_next_expiry() {
     bed.queue.set_limits(limits);
     let late = bed.queue.submit(bed.zero, "c", 0);
     assert_eq!(late, QueueOutcome::Full("c"));
-    assert_eq!(bed.queue.len(), 2, "those who wait go on waiting");
+    assert_eq!(bed.queue.len(), 2, "waiting jobs stay");
     assert_eq!(bed.queue.next_expiry(), Some(bed.at(5)));
 }
 
@@ -455,7 +455,7 @@ fn does_not_dispatch_ahead_without_waiters_or_to_a_retired_slot() {
     assert_eq!(
         bed.queue.dispatch_ahead(bed.zero, slots[0], 4),
         None,
-        "nobody waits"
+        "no job waits"
     );
     bed.wait(0, "b");
     assert!(!bed.queue.retire_slot(slots[0]));

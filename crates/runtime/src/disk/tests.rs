@@ -54,7 +54,7 @@ fn file_with_cachestat(len: u64, pool: &Pool) -> Option<Arc<DiskFile>> {
     let file = Arc::new(DiskFile::new(written_file(len), pool.clone()));
     block_on(file.read(0, 1)).unwrap();
     if file.residency_facts().method != ResidencyMethod::Cachestat {
-        eprintln!("left out: pages cannot be counted below the temporary folder");
+        eprintln!("skipped: pages cannot be counted below the temporary directory");
         return None;
     }
     Some(file)
@@ -666,7 +666,7 @@ fn two_resident_pages_confirm_the_chunks_between() {
         if before_a_gap == [true, false, false, false] && behind == [false, false, true, true] {
             break;
         }
-        assert!(Instant::now() < deadline, "never told");
+        assert!(Instant::now() < deadline, "never reported");
     }
     // A wait discards earlier answers.
     reads.record_wait(reads.now_us());

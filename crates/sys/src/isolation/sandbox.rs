@@ -199,10 +199,7 @@ impl Filters {
 /// The process group of a process; `None` if its leader is outside of our pid namespace, or the
 /// process has exited.
 pub(crate) fn group_of(process: Pid) -> Option<u32> {
-    #[expect(
-        unsafe_code,
-        reason = "rustix takes the kernel's 0 for a number of a process"
-    )]
+    #[expect(unsafe_code, reason = "rustix treats the kernel's 0 as a process id")]
     // SAFETY: a number.
     let group = unsafe { libc::getpgid(process.as_raw_nonzero().get()) };
     u32::try_from(group).ok().filter(|group| *group != 0)

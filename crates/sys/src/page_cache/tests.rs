@@ -23,7 +23,7 @@ fn written_file() -> File {
 fn file_on_disk() -> Option<File> {
     let file = written_file();
     if file_system_kind(&file).unwrap() != FileSystemKind::Disk {
-        eprintln!("skipped: no local disk below the temporary folder");
+        eprintln!("skipped: no local disk below the temporary directory");
         return None;
     }
     Some(file)
@@ -97,7 +97,7 @@ fn no_mapping_where_mincore_is_unreliable() {
     let pipe = File::from(OwnedFd::from(io::pipe().unwrap().0));
     assert!(ResidencyMapping::new(&pipe, 4096).is_err());
     if !rustix::process::geteuid().is_root() {
-        return eprintln!("left out: only root can be somebody else");
+        return eprintln!("skipped: only root can switch users");
     }
     let as_another = std::thread::spawn(move || {
         // SAFETY: changes this thread's file system user, and nothing else; the second call returns
@@ -110,7 +110,7 @@ fn no_mapping_where_mincore_is_unreliable() {
         is_another.then(|| ResidencyMapping::new(&file, BYTES).map(drop))
     });
     match as_another.join().unwrap() {
-        None => eprintln!("left out: nobody else is known in this namespace"),
+        None => eprintln!("skipped: this namespace has no other user"),
         Some(refused) => {
             assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
         }
@@ -273,7 +273,7 @@ fn marked_pages_become_active() {
     drop_cached_pages(&file).unwrap();
     read_whole_at(&file, 0, len).unwrap();
     let Some(before) = active() else {
-        return eprintln!("left out: only root is told of pages");
+        return eprintln!("skipped: only root sees page flags");
     };
     drop_cached_pages(&file).unwrap();
     read_whole_at(&file, 0, len).unwrap();

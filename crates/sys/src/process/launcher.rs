@@ -509,10 +509,7 @@ fn send_reply(socket: &OwnedFd, answer: &LaunchReply) -> io::Result<()> {
 
 /// Ends this process at once: its copies of the server's memory must not be cleaned up here.
 fn exit_process(is_well: bool) -> ! {
-    #[expect(
-        unsafe_code,
-        reason = "no safe wrapper offers an end without a tidying up"
-    )]
+    #[expect(unsafe_code, reason = "no safe wrapper exits without cleaning up")]
     // SAFETY: a number.
     unsafe {
         libc::_exit(i32::from(!is_well))

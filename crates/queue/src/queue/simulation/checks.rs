@@ -21,7 +21,7 @@ impl ModelQueue {
     ) {
         assert!(
             !self.waiters.iter().any(ModelWaiter::is_unbound),
-            "nobody is overtaken"
+            "no job is overtaken"
         );
         self.expect_best_slot(start.slot_id, home);
         assert_eq!((start.job, start.queue_position), (job, 0));
@@ -83,7 +83,7 @@ impl ModelQueue {
 
     /// The job must be the model's first waiter for this slot.
     pub(super) fn expect_oldest(&mut self, start: DispatchedJob<Job>, slot: SlotId) {
-        let first = self.first_for(slot).expect("somebody waits for it");
+        let first = self.first_for(slot).expect("a job waits for it");
         let first = self.waiters.remove(first);
         let chosen = self.slots.iter().find(|w| w.id == slot);
         let chosen = chosen.expect("the slot exists");

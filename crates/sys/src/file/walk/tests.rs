@@ -203,7 +203,7 @@ fn a_changing_tree_never_escapes_the_root() {
             }
         }
         is_done.store(true, Ordering::Relaxed);
-        assert!(found > 0, "the folder was never seen");
+        assert!(found > 0, "the directory was never seen");
     });
 }
 

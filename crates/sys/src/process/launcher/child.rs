@@ -214,7 +214,7 @@ fn write_result(socket: &OwnedFd, result: io::Result<()>) -> bool {
 fn close(fd: &OwnedFd) {
     #[expect(
         unsafe_code,
-        reason = "a copy of a descriptor that its owner never drops here"
+        reason = "a copy of a descriptor whose owner is never dropped here"
     )]
     // SAFETY: this process, which is forked, never returns to the owner.
     unsafe {
