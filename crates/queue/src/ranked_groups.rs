@@ -59,12 +59,10 @@ struct RankedGroup {
     first_free_list: usize,
 }
 
-/// The free lists of all groups of one rank.
 struct RankTier {
     rank: GroupRank,
     /// By loop, the first free list of the ring, whose `prev` is the last one; `NONE` if empty.
     rings_by_loop: Vec<usize>,
-    /// Number of non-empty rings.
     ring_count: usize,
 }
 

@@ -98,7 +98,6 @@ impl SlotTable {
         }
     }
 
-    /// Slots that are not retired.
     pub(crate) fn live_count(&self) -> usize {
         to_usize(self.totals.live)
     }
@@ -162,7 +161,6 @@ impl SlotTable {
         })
     }
 
-    /// Claims this slot if it has free capacity.
     pub(crate) fn claim_at(&mut self, slot: SlotId) -> bool {
         let is_free = self.entry(slot).is_some_and(SlotEntry::is_free);
         if is_free {
@@ -254,7 +252,6 @@ impl SlotTable {
         }
     }
 
-    /// Whether this slot exists and is not retired.
     pub(crate) fn is_live(&self, slot: SlotId) -> bool {
         self.entry(slot).is_some_and(|entry| !entry.is_retired)
     }
@@ -289,7 +286,6 @@ impl SlotTable {
         self.entry(slot).map(|entry| entry.view(slot.index))
     }
 
-    /// Returns every slot, in no particular order.
     pub(crate) fn views(&self) -> impl Iterator<Item = SlotView> {
         let entries = self.entries.iter().enumerate();
         let used = entries.filter(|(_, entry)| entry.epoch != 0);

@@ -87,7 +87,6 @@ impl<J> WaitList<J> {
         }
     }
 
-    /// Number of waiters.
     pub(crate) fn len(&self) -> usize {
         self.unbound.len + self.bound.len
     }
@@ -112,7 +111,6 @@ impl<J> WaitList<J> {
         self.unbound.len > 0 || self.len_bound(process) > 0
     }
 
-    /// When the oldest waiter arrived.
     pub(crate) fn oldest_enqueued_at(&self) -> Option<Instant> {
         let first = self.entries.get(self.oldest())?;
         Some(first.enqueued_at)
@@ -149,7 +147,6 @@ impl<J> WaitList<J> {
         (ticket, position)
     }
 
-    /// Removes the oldest waiter.
     pub(crate) fn pop(&mut self) -> Option<Waiter<J>> {
         self.remove_entry(self.oldest())
     }
@@ -160,7 +157,6 @@ impl<J> WaitList<J> {
         self.remove_entry(self.older(self.unbound.head, bound))
     }
 
-    /// Removes the oldest unbound waiter.
     pub(crate) fn pop_unbound(&mut self) -> Option<Waiter<J>> {
         self.remove_entry(self.unbound.head)
     }

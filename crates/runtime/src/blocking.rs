@@ -60,9 +60,7 @@ struct PoolInner {
     /// Queued and running jobs; never held while a job runs.
     state: Mutex<PoolState>,
     job_available: Condvar,
-    /// File reads of this pool.
     reads: Reads,
-    /// Permits for threads that compute.
     compute_permits: ComputePermits,
 }
 
@@ -327,16 +325,12 @@ impl Pool {
 /// usually may have descriptors.
 pub const MAX_DETACHED: usize = 65_536;
 
-/// Time between two log lines about refused jobs.
 const REFUSAL_LOG_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Which thread takes an admitted job.
 enum WakeOutcome {
-    /// An idle thread.
     Woken,
-    /// A new thread.
     Started,
-    /// No thread could be started.
     Failed,
 }
 

@@ -83,7 +83,6 @@ pub struct DiskFile {
 /// Where the bytes come from.
 #[derive(Debug)]
 enum DiskSource {
-    /// A file of its own.
     File(File),
     /// A body in memory.
     Extent(Extent),
@@ -844,7 +843,6 @@ impl DiskFile {
         self.mapping.get_or_init(map).as_ref().map_err(|kind| *kind)
     }
 
-    /// The key under which its reads are found.
     fn read_key(&self) -> FileKey {
         match (self.residency_facts().has_inodes, self.identity()) {
             (true, Some(identity)) => FileKey::Inode(identity),

@@ -10,7 +10,6 @@
 /// Maximum lines of one event; longer ones are split.
 const MAX_LINES: usize = 1000;
 
-/// Maximum bytes of one event.
 const MAX_BYTES: usize = 64 * 1024;
 
 /// Python writes this above a traceback.
@@ -175,7 +174,6 @@ impl OutputEvents {
         }
     }
 
-    /// Whether the pending line announces an exception.
     fn announces_exception(&self) -> bool {
         let line = &self.pending;
         self.lines == 1

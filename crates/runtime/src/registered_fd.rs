@@ -112,7 +112,6 @@ impl AsFd for RegisteredFd {
     }
 }
 
-/// Why there is a descriptor.
 const FD_IS_PRESENT: &str = "it is given back by value";
 
 #[cfg(test)]

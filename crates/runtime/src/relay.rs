@@ -71,7 +71,6 @@ const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
 /// Pieces copied in a row before other connections get their turn.
 const MAX_PIECES_PER_TURN: usize = 16;
 
-/// One direction.
 #[derive(Debug)]
 struct RelayDirection {
     /// Read and not yet accepted by the other side.

@@ -25,7 +25,6 @@ use crate::registered_fd::RegisteredFd;
 /// When the peer of a half-closed connection is probed first; a multiple of any round-trip time.
 const PROBE_IDLE: Duration = Duration::from_secs(5);
 
-/// The time between two probes.
 const PROBE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A host that leaves this many probes unanswered is gone.

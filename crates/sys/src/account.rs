@@ -74,7 +74,6 @@ impl Account {
     }
 }
 
-/// Space for the strings of an entry.
 const ENTRY_BYTES: usize = 64 * 1024;
 
 /// Looks a user up by name or, if the text is digits, by uid (which needs no entry). `None` if

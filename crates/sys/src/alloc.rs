@@ -30,7 +30,6 @@ const MAX_CACHED_BYTES: usize = 1032;
 const CLASS_COUNT: usize = class_of_size(MAX_CACHED_BYTES) + 1;
 /// Maximum bytes that a thread caches in one class; 2 MiB if all of them are full.
 const MAX_CLASS_BYTES: usize = 32 * 1024;
-/// Difference between classes, in bytes.
 const CLASS_STEP: usize = 16;
 /// Maximum alignment of blocks that have a class.
 const CLASS_ALIGN: usize = 8;
@@ -137,7 +136,6 @@ unsafe impl GlobalAlloc for Allocator {
     }
 }
 
-/// Freed blocks of one class.
 struct FreeList {
     first: Cell<*mut FreeBlock>,
     /// How many more blocks it may hold.
@@ -206,7 +204,6 @@ const fn class_of_size(size: usize) -> usize {
     (size + 7) / CLASS_STEP
 }
 
-/// The size of this class's blocks, in bytes.
 #[inline]
 const fn size_of_class(class: usize) -> usize {
     class * CLASS_STEP + 8

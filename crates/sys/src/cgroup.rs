@@ -39,7 +39,6 @@ const PREFIX: &str = "penstock-";
 /// How long the processes of a cgroup may take to end when it is removed.
 const END_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Delay between two attempts.
 const PAUSE: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 2_000_000,
@@ -128,7 +127,6 @@ pub struct Group {
     max_user_tasks: Option<u64>,
 }
 
-/// One cgroup.
 #[derive(Debug, Clone)]
 struct Folder {
     path: PathBuf,
@@ -530,7 +528,6 @@ impl Parent {
 }
 
 impl Folder {
-    /// Writes the limits of a plan.
     fn bound(&self, plan: &GroupPlan) -> io::Result<()> {
         for controller in &self.controllers {
             match (controller, self.version) {

@@ -130,7 +130,6 @@ pub fn set_env_vars(variables: &[(&str, String)]) -> io::Result<()> {
     Ok(())
 }
 
-/// Checks that this is the only thread.
 pub(crate) fn check_single_threaded() -> io::Result<()> {
     match std::fs::read_dir("/proc/self/task") {
         Ok(threads) => match threads.count() {

@@ -23,7 +23,6 @@ pub use access::{Access, FileAccess};
 pub(crate) use sandbox::{Filters, group_of};
 pub use sandbox::{MissingIsolation, Sandbox, missing_isolation};
 
-/// First descriptor above the standard streams.
 const FIRST_FD: libc::c_uint = 3;
 
 /// Number of descriptors that are tried where a kernel can neither mark all in one call nor list
@@ -76,7 +75,6 @@ fn mark_each_close_on_exec() -> io::Result<()> {
     Ok(())
 }
 
-/// The numbers of all descriptors above the standard streams.
 pub(crate) fn open_fd_numbers() -> io::Result<Vec<RawFd>> {
     let mut numbers = Vec::new();
     for entry in std::fs::read_dir("/proc/self/fd")? {

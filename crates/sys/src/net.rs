@@ -118,7 +118,6 @@ pub fn check_port_free(port: u16) -> io::Result<()> {
     }
 }
 
-/// Whether a port may be shared with other sockets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Sharing {
     Allowed,
@@ -235,7 +234,6 @@ fn bind_unix(path: &Path) -> io::Result<(OwnedFd, Option<OwnedFd>)> {
 /// Delay between two attempts to lock a directory.
 const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Maximum number of attempts.
 const MAX_LOCK_POLLS: usize = 200;
 
 /// Two servers that start at once must not each take the other's new socket for a stale one. A
@@ -364,7 +362,6 @@ pub fn is_paced(socket: impl AsFd) -> bool {
     sockopt::tcp_congestion(socket).is_ok_and(|name| is_pacing(&name))
 }
 
-/// Whether this congestion control requires pacing.
 fn is_pacing(congestion_control: &str) -> bool {
     congestion_control.starts_with("bbr")
 }

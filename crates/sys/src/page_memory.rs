@@ -202,8 +202,8 @@ impl Extent {
 impl Drop for Extent {
     fn drop(&mut self) {
         let bytes = self.allocated_bytes();
-        // Where the kernel keeps the pages (`mlockall`) they may still be being sent: then the
-        // range is not reused.
+        // Where the kernel keeps the pages (`mlockall`) a socket may still be sending them: then
+        // the range is not reused.
         if (self.region.advise(self.start, bytes, Advice::LinuxDontNeed)).is_ok() {
             self.region.free_extents().release(self.start, bytes);
         }

@@ -151,7 +151,6 @@ fn peer_credentials(socket: BorrowedFd<'_>) -> io::Result<(libc::pid_t, u32)> {
     Ok((found.pid, found.uid))
 }
 
-/// The size of an option's value.
 #[expect(clippy::cast_possible_truncation, reason = "a dozen bytes")]
 const fn option_length<T>() -> libc::socklen_t {
     size_of::<T>() as libc::socklen_t

@@ -150,12 +150,10 @@ impl SignalNotes {
     }
 }
 
-/// The origin of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lineage {
     /// It is, or descends from, this child of that root.
     Below {
-        /// The child.
         child: u32,
         /// The parent of the child.
         root: u32,
@@ -202,7 +200,7 @@ pub(crate) fn find_lineage(pid: u32, roots: ProcessRoots) -> Lineage {
                 // ours.
                 None if is_of_another_user(at) => return Lineage::Outside,
                 // Its children have another parent by now; or it runs, and /proc hides it although
-                // it is ours (`hidepid`): so does another server look, which cannot be traced.
+                // it is ours (`hidepid`), as with another server, which cannot be traced.
                 None if at != pid => {
                     hidden = exists(at).then_some(at);
                     break;

@@ -11,10 +11,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// One thread in this many may compute, but at least one.
 const COMPUTING_SHARE: usize = 4;
 
-/// The permits of one pool.
 #[derive(Debug)]
 pub(super) struct ComputePermits {
-    /// Number of free permits.
     free: Arc<AtomicUsize>,
 }
 

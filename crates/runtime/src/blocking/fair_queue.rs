@@ -3,7 +3,7 @@
 //! Pure; `lanes` keeps the normal jobs of a pool in it, under the pool's lock. A job either is
 //! single or reads a part of a file. The waiting reads of one file form a group; a single job is a
 //! group of its own. Most turns follow weighted fair queueing: a group weighs as much as it has
-//! waiters, and with many waiters as much as their square. A group is due when the virtual time has
+//! waiters; with many waiters it grows with their square. A group is due when the virtual time has
 //! advanced by [`UNIT`] divided by its weight since its arrival or last weighted turn. Each
 //! weighted turn advances the virtual time by [`UNIT`] divided by the total weight, and by at least
 //! one: it never stands still.
@@ -45,7 +45,6 @@ const MAX_WEIGHED_WAITERS: usize = 1 << 12;
 /// Identifies a read that is or was in a [`FairQueue`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ReadId<K> {
-    /// The file.
     pub(crate) file: K,
     /// Distinguishes the reads of a file; older ones are smaller.
     pub(crate) number: u64,
@@ -61,9 +60,7 @@ pub(super) struct FairQueue<K, J> {
     /// When each group is due for a weighted turn, and its place.
     due_order: BTreeSet<(u64, u64)>,
     virtual_time: u64,
-    /// Total weight of all groups.
     weight: u64,
-    /// The place of the next group.
     next_place: u64,
     /// Weighted turns since the rotation's last turn.
     weighted_turns: u32,
@@ -138,7 +135,6 @@ impl<K: Copy + Eq + Hash, J> FairQueue<K, J> {
         })
     }
 
-    /// Adds a single job.
     pub(super) fn push(&mut self, job: J) -> QueuePosition {
         self.len += 1;
         let group = JobGroup {
@@ -149,7 +145,6 @@ impl<K: Copy + Eq + Hash, J> FairQueue<K, J> {
         QueuePosition { place, number: 0 }
     }
 
-    /// Adds a read with this number of waiters.
     pub(super) fn push_read(&mut self, id: ReadId<K>, waiters: usize, job: J) -> QueuePosition {
         let ReadId { file, number } = id;
         let place = match self.place_by_file.get(&file) {
@@ -188,7 +183,6 @@ impl<K: Copy + Eq + Hash, J> FairQueue<K, J> {
         self.remove(position.place, position.number)
     }
 
-    /// Takes the next job.
     pub(super) fn take(&mut self) -> Option<J> {
         let is_weighted = self.weighted_turns < WEIGHTED_TURNS;
         let (due, place) = match is_weighted {

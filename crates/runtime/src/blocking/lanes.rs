@@ -17,7 +17,6 @@ use crate::disk::FileKey;
 
 pub(super) type Job = Box<dyn FnOnce() + Send>;
 
-/// The kind of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lane {
     /// Short work that is taken first.
@@ -28,11 +27,9 @@ pub(super) enum Lane {
     Detached,
 }
 
-/// Result of submitting a job.
 pub(super) enum Admission {
     /// A thread can take it now; with its position.
     Runnable(QueuePosition),
-    /// It waits for a thread.
     Queued,
     /// There is no room; returns the job.
     Refused(Job),
@@ -44,7 +41,6 @@ struct QueuedJob {
     queued_at: Instant,
 }
 
-/// A job to be queued.
 pub(super) struct NewJob {
     pub(super) lane: Lane,
     /// The part of a file that it reads and the number of its waiters; `None` for a single job.
@@ -98,7 +94,6 @@ impl Lanes {
         self.is_crowded = self.crowd_until.is_some_and(|until| now < until);
     }
 
-    /// Maximum number of normal jobs that run at once.
     fn max_normal(&self) -> usize {
         let most = self.max_threads - self.reserved_threads();
         match self.is_crowded {
@@ -111,7 +106,6 @@ impl Lanes {
         self.max_threads
     }
 
-    /// Number of running jobs.
     pub(super) fn running(&self) -> usize {
         self.priority.running + self.normal.running
     }

@@ -25,7 +25,6 @@ use super::{CHUNK_BYTES, SMALL_READ_BYTES};
 use crate::blocking::ReadId;
 use crate::clock;
 
-/// The key under which a file's reads are found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum FileKey {
     /// The file itself, through any descriptor.
@@ -35,7 +34,6 @@ pub(crate) enum FileKey {
     Handle(usize),
 }
 
-/// The reads of one pool.
 #[derive(Debug)]
 pub(crate) struct Reads {
     /// Start of the clock of [`Reads::now_us`].
@@ -286,7 +284,6 @@ impl ReadHandle {
 #[derive(Debug)]
 pub(super) struct ReadCompletion {
     shared: Arc<SharedReads>,
-    /// As in [`Reads`].
     made_at: Instant,
     chunk_key: (FileKey, u64),
     number: u64,
@@ -311,7 +308,6 @@ impl ReadCompletion {
         is_wanted
     }
 
-    /// Number of waiters.
     pub(super) fn waiters(&self) -> usize {
         // One receiver is the entry's own; others are cloned from it only under the lock of all
         // reads.
@@ -342,7 +338,6 @@ impl Drop for ReadCompletion {
     }
 }
 
-/// The result of a read.
 #[derive(Debug)]
 pub(super) struct ReadData {
     start: u64,
@@ -360,7 +355,6 @@ impl ReadData {
         }
     }
 
-    /// Number of bytes read.
     pub(super) fn len(&self) -> u64 {
         self.bytes.len() as u64
     }

@@ -89,7 +89,6 @@ impl ResidencyFacts {
     }
 }
 
-/// Result of [`detect_method`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DetectedFacts {
     /// Valid for all files of the owner there.
@@ -391,7 +390,6 @@ fn later_region_word(more: &[AtomicU64; LATER_REGIONS], region: u64) -> (&Atomic
     (&more[place], region / words % TAG_MASK + 1)
 }
 
-/// A time as stored in a word.
 fn packed_milliseconds(now_us: u64) -> u64 {
     (now_us / 1000) & RESIDENT_TIME_MASK
 }
@@ -422,7 +420,6 @@ impl AtomicMoment {
         }
     }
 
-    /// Whether it was less than `span_us` ago.
     pub(super) fn is_within(&self, span_us: u64, now_us: u64) -> bool {
         self.elapsed_us(now_us)
             .is_some_and(|since_us| since_us < span_us)

@@ -48,7 +48,6 @@ struct CurrentLoop {
     mailbox_id: Cell<u32>,
     /// How often the task being polled may still find a descriptor ready.
     task_budget: Cell<u32>,
-    /// Tasks to poll, in order.
     run_queue: RefCell<VecDeque<TaskKey>>,
     /// Tasks that yielded to all others.
     deferred: RefCell<Vec<Waker>>,
@@ -334,7 +333,6 @@ fn with_loop_of<T>(mail: &Mailbox, work: impl FnOnce(&CurrentLoop) -> T) -> Opti
     done.ok().flatten()
 }
 
-/// Schedules a task of this thread's loop.
 pub(super) fn schedule(key: TaskKey) {
     let _ = CURRENT_LOOP.try_with(|here| here.run_queue.borrow_mut().push_back(key));
 }
@@ -363,7 +361,6 @@ pub(super) fn defer(waker: &Waker) {
     });
 }
 
-/// A descriptor's registration with a loop.
 #[derive(Debug)]
 pub(crate) struct Registration {
     mailbox: Arc<Mailbox>,
@@ -391,7 +388,6 @@ impl Registration {
         })
     }
 
-    /// Whether it belongs to this thread's loop.
     pub(crate) fn is_on_current_loop(&self) -> bool {
         is_current_loop(&self.mailbox)
     }
@@ -503,7 +499,6 @@ impl Timer {
         })
     }
 
-    /// The time that it was armed for.
     pub(crate) fn fires_at(&self) -> Instant {
         self.key.at
     }

@@ -25,7 +25,6 @@ pub(crate) struct FdToken {
     generation: u32,
 }
 
-/// One of the two directions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum IoDirection {
     Read,
@@ -39,7 +38,6 @@ struct FdEntry {
     write: DirectionState,
 }
 
-/// State of a direction.
 #[derive(Debug, Default)]
 struct DirectionState {
     is_ready: bool,
@@ -87,7 +85,6 @@ impl FdTable {
         }
     }
 
-    /// Adds an entry for a descriptor in unknown state.
     pub(super) fn add(&mut self) -> FdToken {
         let index = self.free.pop().unwrap_or_else(|| {
             self.entries.push(FdEntry::default());

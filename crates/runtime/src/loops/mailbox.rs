@@ -18,7 +18,6 @@ use super::fd_table::FdToken;
 use super::tasks::{TaskFuture, TaskHeader};
 use super::timers::TimerKey;
 
-/// One loop's mailbox.
 #[derive(Debug)]
 pub(super) struct Mailbox {
     /// Identifies the loop; never reused.
@@ -34,15 +33,11 @@ pub(super) struct Mailbox {
     epoll_fd: OwnedFd,
 }
 
-/// A message to a loop.
 pub(super) enum LoopMessage {
-    /// Polls a task.
     Wake(Arc<TaskHeader>),
-    /// Starts a task.
     Spawn(TaskFuture),
     /// Forgets a descriptor that its owner has closed.
     RemoveFd(FdToken),
-    /// Forgets a timer.
     DisarmTimer(TimerKey),
 }
 
@@ -97,7 +92,6 @@ impl Mailbox {
         self.has_messages.store(true, Ordering::SeqCst);
     }
 
-    /// Whether there are messages to take.
     pub(super) fn has_messages(&self) -> bool {
         self.has_messages.load(Ordering::Relaxed)
     }
@@ -115,7 +109,6 @@ impl Mailbox {
         }
     }
 
-    /// Capacity of the message list.
     #[cfg(test)]
     pub(super) fn capacity(&self) -> usize {
         self.messages().as_ref().map_or(0, Vec::capacity)

@@ -14,10 +14,8 @@ use std::task::{Wake, Waker};
 use super::event_loop;
 use super::mailbox::{LoopMessage, Mailbox};
 
-/// A task's future.
 pub(super) type TaskFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// The tasks of a loop.
 #[derive(Debug, Default)]
 pub(super) struct Tasks {
     slots: Vec<TaskSlot>,
@@ -38,7 +36,6 @@ struct TaskSlot {
     task: Option<Task>,
 }
 
-/// One task.
 pub(super) struct Task {
     pub(super) future: TaskFuture,
     pub(super) waker: Waker,
@@ -102,7 +99,6 @@ impl Tasks {
         }
     }
 
-    /// Puts a pending task back.
     pub(super) fn put_back(&mut self, key: TaskKey, task: Task) {
         if let Some(place) = self.slots.get_mut(key.index as usize) {
             debug_assert!(place.generation == key.generation && place.task.is_none());
@@ -118,7 +114,6 @@ impl Tasks {
         }
     }
 
-    /// Removes all tasks.
     pub(super) fn drain(&mut self) -> Vec<Task> {
         self.free.clear();
         let places = std::mem::take(&mut self.slots);

@@ -12,7 +12,6 @@ use std::collections::BTreeSet;
 use std::task::Waker;
 use std::time::Instant;
 
-/// The timers of a loop.
 #[derive(Debug, Default)]
 pub(super) struct Timers {
     /// Timers that have not fired.
@@ -108,14 +107,12 @@ impl Timers {
         due
     }
 
-    /// Removes all timers.
     pub(super) fn drain(&mut self) -> Vec<Waker> {
         let all = std::mem::take(self);
         all.wakers.into_iter().flatten().collect()
     }
 }
 
-/// A timer has fired.
 #[derive(Debug)]
 pub(super) struct TimerFired;
 

@@ -12,7 +12,6 @@ use std::path::{Component, Path, PathBuf};
 
 use super::Controller;
 
-/// The version of a cgroup hierarchy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Version {
     /// A hierarchy for some controllers.
@@ -75,7 +74,6 @@ fn membership(controller: Controller, cgroup: &str) -> Option<(Version, &Path)> 
     unified
 }
 
-/// One mounted hierarchy.
 struct Mount<'a> {
     /// The cgroup at its root.
     root: PathBuf,

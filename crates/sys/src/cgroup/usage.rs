@@ -43,7 +43,6 @@ pub struct Reading {
 /// How long an out-of-memory kill explains a process exit that is reported later.
 const LATELY: Duration = Duration::from_secs(5);
 
-/// The previous reading of a cgroup.
 #[derive(Debug, Default)]
 pub(super) struct Last {
     usage: Usage,

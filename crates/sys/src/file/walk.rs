@@ -63,7 +63,6 @@ pub(super) fn open(
     walk.run(flags)
 }
 
-/// A path being resolved.
 struct PathWalk<'r> {
     root: BorrowedFd<'r>,
     /// The start of names instead of `root`, once a link has led out of the root.

@@ -149,7 +149,6 @@ pub(crate) struct Filters {
 }
 
 impl Filters {
-    /// Filters that protect these processes.
     pub(crate) fn guarding(processes: &[u32]) -> Self {
         Self::guarding_beside(processes, !missing_isolation().contains(&LANDLOCK))
     }
@@ -180,7 +179,6 @@ impl Filters {
         }
     }
 
-    /// Filters that protect this process and its group.
     pub(crate) fn guarding_this_process() -> Self {
         let this = rustix::process::getpid();
         let pid = this.as_raw_nonzero().get().unsigned_abs();

@@ -30,7 +30,6 @@ pub(crate) struct SeccompRules<'a> {
     pub(crate) own_limits_only: bool,
     /// Calls that fail with EPERM depending on their arguments.
     pub(crate) guards: &'a [Guard],
-    /// How calls fail.
     pub(crate) refusal: Refusal,
 }
 

@@ -39,7 +39,6 @@ unsafe impl Sync for ResidencyMapping {}
 /// its last ones.
 const LARGE_PAGE: u64 = 2 << 20;
 
-/// Pages queried in a call.
 const PAGES_PER_CALL: usize = 128;
 
 /// Mappings of this process: a kernel allows 65,530 of all kinds.

@@ -465,7 +465,6 @@ fn die_with_server(server: Pid) -> io::Result<()> {
     }
 }
 
-/// Takes orders until the server has exited.
 fn serve(
     socket: &OwnedFd,
     server: Pid,

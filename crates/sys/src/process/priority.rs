@@ -19,7 +19,6 @@ use crate::resource_limits::read_limit;
 /// How much lower than ours: a tenth of our share where both want the processor, `nice`'s own step.
 const PRIORITY_STEP: i32 = 10;
 
-/// The lowest priority.
 const LOWEST_PRIORITY: i32 = 19;
 
 /// Allows processes that are started later to return to the priority of this one; returns whether

@@ -8,7 +8,6 @@ fn id(file: char, number: u64) -> ReadId<char> {
     ReadId { file, number }
 }
 
-/// Takes all waiting jobs.
 fn take_all(queue: &mut FairQueue<char, &'static str>) -> String {
     let taken: Vec<_> = std::iter::from_fn(|| queue.take()).collect();
     assert_eq!(queue.len(), 0);

@@ -15,7 +15,6 @@ use crate::isolation::{Access, FileAccess, Sandbox};
 /// Longest order: the kernel's limit on command line and environment is far below (`execve(2)`).
 const MAX_BYTES: u64 = 16 << 20;
 
-/// A program to be started.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct LaunchOrder {
     pub(super) program: OsString,
@@ -39,7 +38,6 @@ pub(super) struct LaunchOrder {
     pub(super) app: String,
 }
 
-/// How long a program may live.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lifetime {
     /// It dies with the server.
@@ -184,7 +182,6 @@ impl OrderReader<'_> {
         (0..count).map(|_| one(self)).collect()
     }
 
-    /// An optional value.
     fn option<T>(&mut self, one: impl Fn(&mut Self) -> Option<T>) -> Option<Option<T>> {
         let mut list = self.list(one)?;
         let last = list.pop();

@@ -200,7 +200,6 @@ impl RefusedCall {
     }
 }
 
-/// The listeners of all sandboxes.
 #[derive(Debug)]
 pub(super) struct Refusals {
     reports: OwnedFd,
@@ -216,7 +215,6 @@ pub(super) struct Refusals {
     noted_full: Option<Instant>,
 }
 
-/// Maximum numbers of watched sandboxes.
 #[derive(Debug, Clone, Copy)]
 struct Room {
     of_all: usize,
@@ -244,7 +242,6 @@ struct Guarded {
     launcher: u32,
 }
 
-/// One sandbox.
 #[derive(Debug)]
 struct Watched {
     listener: OwnedFd,
@@ -311,7 +308,6 @@ impl Refusals {
         }
     }
 
-    /// The filters of sandboxes.
     pub(super) fn filters(&self) -> &Filters {
         &self.filters
     }
