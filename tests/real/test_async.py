@@ -30,7 +30,7 @@ dir = {folder}
 kind = "asgi"
 entry = "main:application"
 processes = 1
-in_progress_max = {most}
+max_concurrent = {most}
 
 [[sites]]
 [[sites.routes]]

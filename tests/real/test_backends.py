@@ -294,7 +294,7 @@ class Errors(RealCase):
         for kind in (Gunicorn, Uwsgi, UwsgiScgi, PhpFpm):
             with self.subTest(kind.__name__):
                 with kind(self.folder()) as backend:
-                    backend.settings += "\neject = { failures = 0 }"
+                    backend.settings += "\neject = { max_failures = 0 }"
                     with Front(backend) as self.server:
                         self.assertEqual(self.server.get("/echo").status, 200)
                         for child in backend._children:

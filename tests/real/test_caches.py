@@ -341,8 +341,8 @@ threads = 4
 
 [caches.{name}]
 path = "{path}"
-size_max = "{size}"
-memory = "256KiB"
+max_size = "{size}"
+max_memory = "256KiB"
 blocking = "{name}"
 stall_timeout = "2s"
 

@@ -52,7 +52,7 @@ connect_timeout = "1s"
 response_timeout = "1s"
 retry = {{ attempts = 3 }}
 health = {{ path = "/health", interval = "300ms", timeout = "1s", rise = 1, fall = 2 }}
-eject = {{ failures = 3, time = "1s" }}
+eject = {{ max_failures = 3, duration = "1s" }}
 """
 
 

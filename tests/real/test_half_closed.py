@@ -67,7 +67,7 @@ threads = 4
 [[sites]]
 [[sites.routes]]
 path = "/events"
-hub = {{ channels = ["all"], keep_alive = "1h" }}
+hub = {{ channels = ["all"], heartbeat_interval = "1h" }}
 
 [[sites.routes]]
 app = "it"

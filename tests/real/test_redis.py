@@ -19,11 +19,11 @@ from listening import PATIENCE, Events, Front
 CONFIG = """\
 [server]
 threads = 2
-drain_idle = "100ms"
+keep_alive_drain = "100ms"
 redis = {redis}
 
 [hub]
-history = {{ count = 5000 }}    # so that all that is published in an outage fits into Redis' streams
+history = {{ max_messages = 5000 }}    # so that all that is published in an outage fits into Redis' streams
 
 [[sites]]
 [[sites.routes]]

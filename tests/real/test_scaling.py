@@ -22,7 +22,7 @@ RATES = (40, 80)
 BUSY = {rate: rate // 20 for rate in RATES}
 MOST = 8
 # A phase's beginning, in which the number may follow the load: room for the growth, and for one less every
-# `idle_ttl` of two seconds.
+# `idle_timeout` of two seconds.
 FOLLOW = 8
 
 APP = """\
@@ -46,7 +46,7 @@ dir = {folder}
 kind = "wsgi"
 entry = "app:application"
 processes = {{ min = 1, max = {most} }}
-scale = {{ idle_ttl = "2s" }}
+scale = {{ idle_timeout = "2s" }}
 
 [[sites]]
 [[sites.routes]]

@@ -62,7 +62,7 @@ IDLE_WARM_UP = 100
 # So many connections come from one address.
 IDLE_EACH = 5_000
 
-# header_timeout, body_rate_grace, body_stall and idle_timeout, in seconds.
+# header_timeout, body_rate_grace, body_idle_timeout and idle_timeout, in seconds.
 LIMITS = (10, 10, 30, 75) if FULL else (1, 1, 2.5, 4.5)
 EARLY_MAX, LATE_MAX = 0.2, 2.5
 
@@ -579,7 +579,7 @@ class TimeOuts(ServingCase):
 
     @classmethod
     def setUpClass(cls):
-        names = "header_timeout", "body_rate_grace", "body_stall", "idle_timeout"
+        names = "header_timeout", "body_rate_grace", "body_idle_timeout", "idle_timeout"
         set_to = [f'{name} = "{int(1000 * it)}ms"' for name, it in zip(names, LIMITS, strict=True)]
         cls.serve(limits="" if FULL else "\n".join(["[limits]", *set_to]))
 

@@ -15,7 +15,7 @@ class SocketIo(SocketIoChecks, RealCase):
             self.check_every_transport(self.server)
 
     def test_without_cookies_the_address_decides(self):
-        path = settings(self, "asgi", "chat:application", f'{MORE}sticky = "client_address"')
+        path = settings(self, "asgi", "chat:application", f'{MORE}sticky = "client_ip"')
         with Server(path) as self.server:
             processes = talk_socketio(self.server.url, ["polling"])
             self.assertEqual(len(processes), CLIENTS)

@@ -30,7 +30,7 @@ GRIP_KEY = "a key of this test, which is long enough"
 APP = """\
 [server]
 threads = 2
-drain_idle = "100ms"
+keep_alive_drain = "100ms"
 
 [hub]
 {key}
@@ -253,10 +253,10 @@ HUB = "/.well-known/mercure"
 MERCURE = """\
 [server]
 threads = 2
-drain_idle = "100ms"
+keep_alive_drain = "100ms"
 
 [hub]
-drain = "500ms"
+drain_timeout = "500ms"
 
 [[sites]]
 [[sites.routes]]

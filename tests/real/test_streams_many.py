@@ -30,15 +30,15 @@ PUBLISHED_PER_SECOND = 20
 CONFIG = """\
 [server]
 threads = {threads}
-drain_idle = "100ms"
+keep_alive_drain = "100ms"
 admin_token = {{ file = "token" }}
 
 [limits]
 connections = {connections}
 
 [hub]
-streams_max = {connections}
-drain = "1s"
+max_streams = {connections}
+drain_timeout = "1s"
 {hub}
 
 [apps.million]
@@ -201,7 +201,7 @@ class Exchanged(Many):
         until("another worker", lambda: self.about()["pid"] != worker, PATIENCE)
         worker = self.about()["pid"]
         # Other bounds, another heart-beat, other workers.
-        self.configure(HELD, beat=3, hub='keep_alive = "7s"\nhistory = 7\nbacklog_bytes = "64KiB"')
+        self.configure(HELD, beat=3, hub='heartbeat_interval = "7s"\nhistory = 7\nmax_backlog = "64KiB"')
         self.verb("reload")
         until("the other worker", lambda: self.about()["pid"] != worker, PATIENCE)
         # Half of a configuration changes nothing.

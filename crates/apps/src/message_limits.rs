@@ -26,9 +26,9 @@ const MIN_CONCURRENT_MESSAGES: usize = 4;
 pub struct MessageLimits {
     /// Bytes of one message (`limits.websocket_message_bytes`): 1009 above.
     pub max_message_bytes: usize,
-    /// How long nothing may come of a message that was begun (`limits.body_stall`): 1008 after.
+    /// How long nothing may come of a message that was begun (`limits.body_idle_timeout`): 1008 after.
     pub idle_timeout: Duration,
-    /// Bytes a second that a message must bring on the average (`limits.body_rate_min`); 0 is any.
+    /// Bytes a second that a message must bring on the average (`limits.min_body_rate`); 0 is any.
     pub min_rate: u64,
 }
 

@@ -37,7 +37,7 @@ pub(crate) fn read(
         let is_wrong = table.has("path") && path.is_none();
         let mut cache = read_one(&name.value, &table, path.map(|path| path.value), blocking);
         if cache.path.is_none() && !is_wrong {
-            table.report_not_applicable("memory");
+            table.report_not_applicable("max_memory");
             cache.max_memory = cache.max_size;
         }
         caches.insert(name.value, cache);
@@ -52,15 +52,15 @@ fn read_one(
     blocking: &BTreeMap<String, BlockingPool>,
 ) -> Cache {
     let mut cache = Cache::new(name, path);
-    table.read_size("size_max", &mut cache.max_size);
+    table.read_size("max_size", &mut cache.max_size);
     // What is not said gives way to what is.
     cache.max_memory = cache.max_memory.min(cache.max_size);
     cache.max_object_size = cache.max_object_size.min(cache.max_size);
-    table.read_size("memory", &mut cache.max_memory);
-    table.read_size("object_max", &mut cache.max_object_size);
+    table.read_size("max_memory", &mut cache.max_memory);
+    table.read_size("max_object_size", &mut cache.max_object_size);
     table.check_order(
-        ("object_max", cache.max_object_size),
-        ("size_max", cache.max_size),
+        ("max_object_size", cache.max_object_size),
+        ("max_size", cache.max_size),
     );
     if let Some(pool) = table.text("blocking") {
         let names = blocking.keys().map(String::as_str);

@@ -225,7 +225,7 @@ pub enum Problem {
     },
     /// Several threads in a process that has one.
     #[error(
-        "a process with a reactor has one thread: `in_progress_max` bounds what it does at once"
+        "a process with a reactor has one thread: `max_concurrent` bounds what it does at once"
     )]
     ThreadsWithReactor,
     /// Bounds on the threads of a program that is not Penstock's.
@@ -464,19 +464,19 @@ pub enum Problem {
         apps: usize,
     },
     /// An upstream that is joined, and nowhere to dial in.
-    #[error("upstream `{0}` is `joined`, and nobody can join: `join` is missing in [server]")]
+    #[error("upstream `{0}` is `joinable`, and nobody can join: `join` is missing in [server]")]
     MissingJoinListener(String),
     /// Two upstreams, or one and `[server]`, with the same key.
     #[error("the `join_key` of upstream `{0}` is another's too: each needs one of its own")]
     SameJoinKey(String),
     /// A key by which nobody joins.
-    #[error("`join_key` is for an upstream that is `joined`")]
+    #[error("`join_key` is for an upstream that is `joinable`")]
     KeyOfNoJoin,
     /// A stream to an upstream that is joined: its clients would be taken for a front end.
-    #[error("upstream `{0}` is `joined`: no stream can lead there")]
+    #[error("upstream `{0}` is `joinable`: no stream can lead there")]
     TcpToJoinableUpstream(String),
     /// A PROXY header where both sides know already.
-    #[error("`proxy_protocol` cannot stand with `joined`: who joins knows its client")]
+    #[error("`proxy_protocol` cannot stand with `joinable`: who joins knows its client")]
     ProxyProtocolWithJoinable,
     /// `penstock work` without a name where there are several, or with one that nobody has.
     #[error("say which application: {}", if .0.is_empty() { "there is none here".to_owned() } else { .0.join(", ") })]
@@ -494,7 +494,7 @@ pub enum Problem {
     InvalidUpstreamName(String),
     /// No application, upstream, site or stream.
     #[error(
-        "nothing to serve: there is no [apps.NAME], [upstreams.NAME], [[sites]] or [[streams]] table"
+        "nothing to serve: there is no [apps.NAME], [upstreams.NAME], [[sites]] or [[tcp]] table"
     )]
     NothingToServe,
     /// A folder in which nothing was recognised.

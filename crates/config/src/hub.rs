@@ -24,17 +24,17 @@ pub(crate) fn read(top: &Section<'_>, limits: &Limits) -> Hub {
     let Some(table) = top.table("hub") else {
         return hub;
     };
-    hub.max_streams = table.number("streams_max");
+    hub.max_streams = table.number("max_streams");
     hub.max_streams_per_client = table.number("max_streams_per_client");
     check_max_streams(&table, &hub, limits);
-    table.read_number("channels_max", &mut hub.max_channels);
-    table.read_number("channels_per_stream", &mut hub.max_channels_per_stream);
-    table.read_size("message_bytes", &mut hub.max_message_size);
+    table.read_number("max_channels", &mut hub.max_channels);
+    table.read_number("max_channels_per_stream", &mut hub.max_channels_per_stream);
+    table.read_size("max_message_size", &mut hub.max_message_size);
     read_backlogs(&table, &mut hub);
-    table.read_duration("stall_timeout", &mut hub.send_timeout);
-    table.read_duration("keep_alive", &mut hub.heartbeat_interval);
+    table.read_duration("send_timeout", &mut hub.send_timeout);
+    table.read_duration("heartbeat_interval", &mut hub.heartbeat_interval);
     read_history(&table, &mut hub.history);
-    table.read_duration("drain", &mut hub.drain_timeout);
+    table.read_duration("drain_timeout", &mut hub.drain_timeout);
     read_signing(&table, &mut hub);
     hub
 }
@@ -44,9 +44,9 @@ fn check_max_streams(table: &Section<'_>, hub: &Hub, limits: &Limits) {
     let streams = hub.max_streams.unwrap_or_default();
     if streams > limits.max_connections {
         table.report(
-            table.key_offset(&["streams_max"]),
+            table.key_offset(&["max_streams"]),
             Problem::BoundsReversed {
-                low: "streams_max",
+                low: "max_streams",
                 low_value: streams as u64,
                 high: "limits.connections",
                 high_value: limits.max_connections as u64,
@@ -56,21 +56,21 @@ fn check_max_streams(table: &Section<'_>, hub: &Hub, limits: &Limits) {
 }
 
 fn read_backlogs(table: &Section<'_>, hub: &mut Hub) {
-    table.read_size("backlogs_bytes", &mut hub.max_backlog_total);
+    table.read_size("max_backlog_total", &mut hub.max_backlog_total);
     // What is not said gives way to what is.
     hub.max_backlog = hub.max_backlog.min(hub.max_backlog_total);
-    table.read_size("backlog_bytes", &mut hub.max_backlog);
+    table.read_size("max_backlog", &mut hub.max_backlog);
     table.check_order(
-        ("backlog_bytes", hub.max_backlog as u64),
-        ("backlogs_bytes", hub.max_backlog_total as u64),
+        ("max_backlog", hub.max_backlog as u64),
+        ("max_backlog_total", hub.max_backlog_total as u64),
     );
-    hub.slow_policy = match table.choice("slow").map(|word| word.value) {
+    hub.slow_policy = match table.choice("slow_policy").map(|word| word.value) {
         Some("disconnect") => SlowPolicy::Disconnect,
         _ => SlowPolicy::DropOldest,
     };
 }
 
-/// A number alone is `count`.
+/// A number alone is `max_messages`.
 fn read_history(hub: &Section<'_>, history: &mut HubHistory) {
     if !hub.is_table("history") {
         return hub.read_number("history", &mut history.max_messages);
@@ -78,14 +78,14 @@ fn read_history(hub: &Section<'_>, history: &mut HubHistory) {
     let Some(table) = hub.table("history") else {
         return;
     };
-    table.read_number("count", &mut history.max_messages);
-    table.read_duration("age", &mut history.max_age);
-    table.read_size("bytes_all", &mut history.max_size_total);
+    table.read_number("max_messages", &mut history.max_messages);
+    table.read_duration("max_age", &mut history.max_age);
+    table.read_size("max_size_total", &mut history.max_size_total);
     history.max_size = history.max_size.min(history.max_size_total);
-    table.read_size("bytes", &mut history.max_size);
+    table.read_size("max_size", &mut history.max_size);
     table.check_order(
-        ("bytes", history.max_size as u64),
-        ("bytes_all", history.max_size_total as u64),
+        ("max_size", history.max_size as u64),
+        ("max_size_total", history.max_size_total as u64),
     );
 }
 

@@ -101,7 +101,7 @@ mod tests {
     fn reads_where_and_by_which_key_and_what_may_be_joined() {
         let folder = TestDir::site();
         let text = format!(
-            "[server]\njoin = {{ listen = \"127.0.0.1:7000\", key = \"{KEY}\" }}\n[upstreams.a]\njoined = true\n"
+            "[server]\njoin = {{ listen = \"127.0.0.1:7000\", key = \"{KEY}\" }}\n[upstreams.a]\njoinable = true\n"
         );
         let config = parse_valid(&folder, &text);
         let join = config.server.join.unwrap();
@@ -120,12 +120,12 @@ mod tests {
         );
         let config = parse_valid(
             &folder,
-            &format!("{table}joined = true\njoin_key = \"{own}\"\n"),
+            &format!("{table}joinable = true\njoin_key = \"{own}\"\n"),
         );
         let key = config.upstreams["a"].join_key.as_ref();
         assert_eq!(key.map(|key| key.expose()), Some(own));
         assert!(!format!("{config:?}").contains(own));
-        let twice = format!("{table}joined = true\njoin_key = \"{KEY}\"\n");
+        let twice = format!("{table}joinable = true\njoin_key = \"{KEY}\"\n");
         let servers = "servers = [\"127.0.0.1:1\"]\n";
         let of_none = format!("{table}{servers}join_key = \"{own}\"\n");
         check_error_table(&[
@@ -139,7 +139,7 @@ mod tests {
             (
                 "not joined",
                 of_none.as_str(),
-                &["penstock.toml:5:12: `join_key` is for an upstream that is `joined`"],
+                &["penstock.toml:5:12: `join_key` is for an upstream that is `joinable`"],
             ),
         ]);
     }
@@ -165,34 +165,34 @@ mod tests {
             join("127.0.0.1:7000", "admin = \"127.0.0.1:7000\"\n"),
         );
         let joined = format!(
-            "[server]\njoin = {{ listen = \"127.0.0.1:7000\", key = \"{KEY}\" }}\n[upstreams.a]\njoined = true\n"
+            "[server]\njoin = {{ listen = \"127.0.0.1:7000\", key = \"{KEY}\" }}\n[upstreams.a]\njoinable = true\n"
         );
-        let stream = format!("{joined}[[streams]]\nlisten = \"127.0.0.1:81\"\nupstream = \"a\"\n");
+        let stream = format!("{joined}[[tcp]]\nlisten = \"127.0.0.1:81\"\nupstream = \"a\"\n");
         let proxy = format!("{joined}proxy_protocol = \"v1\"\n");
         check_error_table(&[
             (
                 "nowhere",
-                "[upstreams.a]\njoined = true\n",
+                "[upstreams.a]\njoinable = true\n",
                 &[
-                    "penstock.toml:1:2: upstream `a` is `joined`, and nobody can join: `join` is missing in [server]",
+                    "penstock.toml:1:2: upstream `a` is `joinable`, and nobody can join: `join` is missing in [server]",
                 ],
             ),
             (
                 "a stream",
                 &stream,
-                &["penstock.toml:7:12: upstream `a` is `joined`: no stream can lead there"],
+                &["penstock.toml:7:12: upstream `a` is `joinable`: no stream can lead there"],
             ),
             (
                 "a PROXY header",
                 &proxy,
                 &[
-                    "penstock.toml:5:18: `proxy_protocol` cannot stand with `joined`: who joins knows its client",
+                    "penstock.toml:5:18: `proxy_protocol` cannot stand with `joinable`: who joins knows its client",
                 ],
             ),
             (
                 "not HTTP",
-                "[upstreams.a]\nprotocol = \"ajp\"\nservers = [\"127.0.0.1:1\"]\njoined = true\n",
-                &["penstock.toml:4:10: `joined` is only for the protocol \"http\""],
+                "[upstreams.a]\nprotocol = \"ajp\"\nservers = [\"127.0.0.1:1\"]\njoinable = true\n",
+                &["penstock.toml:4:12: `joinable` is only for the protocol \"http\""],
             ),
             (
                 "short",

@@ -156,8 +156,8 @@ fn read_limits(top: &Section<'_>) -> Limits {
     table.read_size("body_bytes", &mut limits.max_body_size);
     table.read_duration("header_timeout", &mut limits.header_timeout);
     table.read_duration("idle_timeout", &mut limits.idle_timeout);
-    table.read_duration("body_stall", &mut limits.body_idle_timeout);
-    table.read_rate("body_rate_min", &mut limits.min_body_rate);
+    table.read_duration("body_idle_timeout", &mut limits.body_idle_timeout);
+    table.read_rate("min_body_rate", &mut limits.min_body_rate);
     table.read_duration("body_rate_grace", &mut limits.body_rate_grace);
     table.read_size("body_memory", &mut limits.max_body_memory);
     table.read_size("response_memory", &mut limits.max_response_memory);

@@ -20,16 +20,16 @@ pub(crate) fn read(table: &Section<'_>, app: &mut App) {
     read_scaling(table, app);
     (app.min_threads, app.threads) = read_threads(table, app.threads);
     table.read_number("io_threads", &mut app.io_threads);
-    table.read_number("in_progress_max", &mut app.max_concurrent);
+    table.read_number("max_concurrent", &mut app.max_concurrent);
     read_preload(table, app);
     app.refork_after = table.numbers("refork_after").unwrap_or_default();
     app.max_memory = read_memory(table);
     app.max_tasks = table.number("max_tasks");
     app.max_total_memory = table.size("max_total_memory");
     app.max_cpu = table.decimal_said("max_cpu");
-    app.max_requests = table.number("requests_max");
-    app.max_age = table.duration("age_max");
-    table.read_flag("collect_when_idle", &mut app.gc_when_idle);
+    app.max_requests = table.number("max_requests");
+    app.max_age = table.duration("max_age");
+    table.read_flag("gc_when_idle", &mut app.gc_when_idle);
     app.sticky = table.choice("sticky").map(|word| match word.value {
         "cookie" => Sticky::Cookie,
         _ => Sticky::ClientIp,
@@ -82,12 +82,12 @@ pub(crate) fn read_kind_dependent(table: &Section<'_>, app: &mut App) {
     }
     if app.has_reactor() {
         table.report_not_applicable("io_threads");
-        table.report_not_applicable("collect_when_idle");
+        table.report_not_applicable("gc_when_idle");
         if app.threads > 1 {
             table.report(table.key_offset(&["threads"]), Problem::ThreadsWithReactor);
         }
     } else {
-        table.report_not_applicable("in_progress_max");
+        table.report_not_applicable("max_concurrent");
     }
     if app.kind != AppKind::Asgi {
         table.report_not_applicable("websocket_compression");
@@ -111,17 +111,16 @@ pub(crate) fn refuse_script_keys(table: &Section<'_>) {
 }
 
 /// What only a worker of Penstock's own can be told.
-const SCRIPT_ONLY_KEYS: [&str; 14] = [
+const SCRIPT_ONLY_KEYS: [&str; 13] = [
     "scale",
-    "idle_ttl",
     "io_threads",
     "async",
-    "in_progress_max",
+    "max_concurrent",
     "request_buffering",
     "preload",
     "refork_after",
-    "requests_max",
-    "collect_when_idle",
+    "max_requests",
+    "gc_when_idle",
     "stream_timeout",
     "sendfile_root",
     "sticky",
@@ -171,28 +170,20 @@ const DEFAULT_MAX_THREADS: usize = 5;
 
 fn read_scaling(table: &Section<'_>, app: &mut App) {
     let scaling = &mut app.scaling;
-    table.read_duration("idle_ttl", &mut scaling.idle_timeout);
     let Some(scale) = table.table("scale") else {
         return;
     };
     scale.read_duration("up_after", &mut scaling.up_after);
-    scale.read_duration("idle_ttl", &mut scaling.idle_timeout);
-    scale.read_number("spawn_rate", &mut scaling.max_spawn_rate);
-    if scale.has("idle_ttl") && table.has("idle_ttl") {
-        let (key, other) = ("idle_ttl", "scale.idle_ttl");
-        table.report(
-            table.key_offset(&[key]),
-            Problem::ConflictingKeys { key, other },
-        );
-    }
+    scale.read_duration("idle_timeout", &mut scaling.idle_timeout);
+    scale.read_number("max_spawn_rate", &mut scaling.max_spawn_rate);
 }
 
 fn read_memory(table: &Section<'_>) -> Option<MemoryLimit> {
     let mut samples = DEFAULT_MEMORY_SAMPLES;
     let (mut soft, mut hard) = (0, 0);
-    if !table.is_table("memory_max") {
-        table.read_size("memory_max", &mut hard);
-    } else if let Some(bounds) = table.table("memory_max") {
+    if !table.is_table("max_memory") {
+        table.read_size("max_memory", &mut hard);
+    } else if let Some(bounds) = table.table("max_memory") {
         bounds.read_size("soft", &mut soft);
         bounds.read_size("hard", &mut hard);
         bounds.read_number("samples", &mut samples);

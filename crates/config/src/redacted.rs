@@ -96,7 +96,7 @@ mod tests {
         let text = format!(
             "[server]\nredis = \"redis://u:{KEY}@h\"\njoin = {{ listen = \"127.0.0.1:7000\", key = \"{KEY}\" }}\n\
              [hub]\ngrip_key = \"{KEY}\"\n[apps.a]\nentry = \"app:app\"\nkind = \"wsgi\"\nenv = {{ A_TOKEN = \"{KEY}\" }}\n\
-             [upstreams.u]\njoined = true\n\
+             [upstreams.u]\njoinable = true\n\
              [[sites]]\n[[sites.routes]]\npath = \"/m/*\"\n\
              mercure = {{ publisher_key = \"{KEY}\", subscriber_key = \"{KEY}\" }}\n\
              [[sites.routes]]\napp = \"a\"\n"

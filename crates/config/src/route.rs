@@ -128,7 +128,7 @@ fn read_common_keys(table: &Section<'_>, known: &RouteContext<'_>, route: &mut R
     route.response_headers = headers::read(table, "response_headers");
     route.request_buffering = table.flag("request_buffering");
     route.response_buffering = table.flag("response_buffering");
-    route.max_body_size = table.size("max_body");
+    route.max_body_size = table.size("max_body_size");
     if !is_proxied(table, known, route) {
         table.report_not_applicable("request_buffering");
         table.report_not_applicable("response_buffering");

@@ -37,7 +37,7 @@ pub(crate) struct ServerSection {
     admin_offset: Option<usize>,
     /// Where `probes` stands.
     probes_offset: Option<usize>,
-    /// Where `control` stands.
+    /// The offset of `control_socket`.
     control_offset: Option<usize>,
     /// Its `join`, placed at its address.
     pub(crate) join: Option<Located<JoinEndpoint>>,
@@ -76,7 +76,9 @@ pub(crate) fn read(top: &Section<'_>) -> ServerSection {
         server.probes = Some(probes.value);
         read.probes_offset = Some(probes.offset);
     }
-    if let Some(control) = table.parse_text("control", |text| parse_control(table.findings, text)) {
+    if let Some(control) =
+        table.parse_text("control_socket", |text| parse_control(table.findings, text))
+    {
         server.control_socket = control.value;
         read.control_offset = Some(control.offset);
     }
@@ -89,7 +91,7 @@ pub(crate) fn read(top: &Section<'_>) -> ServerSection {
     server.access_log = read_access_log(&table);
     table.read_duration("shutdown_timeout", &mut server.shutdown_timeout);
     table.read_duration("upgrade_timeout", &mut server.upgrade_timeout);
-    table.read_duration("drain_idle", &mut server.keep_alive_drain);
+    table.read_duration("keep_alive_drain", &mut server.keep_alive_drain);
     server.redis = redis::read(&table).map(Secret::from);
     read.join = join::read(&table);
     server.join = read.join.as_ref().map(|join| join.value.clone());
@@ -129,9 +131,9 @@ fn read_process(table: &Section<'_>, server: &mut Server) {
     if let Some(umask) = table.parse_text("umask", parse_mode) {
         server.umask = Some(umask.value);
     }
-    server.max_open_files = table.number("open_files");
-    if let Some(directory) = table.path("directory") {
-        report_unusable_dir(table, "directory", &directory);
+    server.max_open_files = table.number("max_open_files");
+    if let Some(directory) = table.path("dir") {
+        report_unusable_dir(table, "dir", &directory);
         server.dir = Some(directory.value);
     }
 }

@@ -1,4 +1,4 @@
-//! The `[[streams]]` tables: TCP listeners in front of upstreams.
+//! The `[[tcp]]` tables: TCP listeners in front of upstreams.
 //!
 //! Called by `parse` after upstreams, whose names they refer to. What must stay true: no stream
 //! listens where another one, the server or its admin interface does; `parse` has the last word about
@@ -20,7 +20,7 @@ pub(crate) fn read(
     upstreams: &BTreeMap<String, Upstream>,
 ) -> Vec<Located<TcpFrontend>> {
     let mut streams: Vec<Located<TcpFrontend>> = Vec::new();
-    for table in top.tables("streams") {
+    for table in top.tables("tcp") {
         let Some(stream) = read_one(&table, names) else {
             continue;
         };

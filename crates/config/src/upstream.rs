@@ -35,7 +35,7 @@ pub(crate) fn read(
     }
     let protocol = read_protocol(table);
     let mut joined = false;
-    table.read_flag("joined", &mut joined);
+    table.read_flag("joinable", &mut joined);
     let servers = servers::read(table, joined);
     let mut upstream = Upstream::new(&name.value, protocol.unwrap_or(Protocol::Http), servers);
     upstream.joinable = joined && protocol == Some(Protocol::Http);
@@ -58,7 +58,7 @@ pub(crate) fn read(
         table.report_not_applicable("secret");
     }
     if protocol.is_some_and(|protocol| protocol != Protocol::Http) {
-        table.report_not_applicable("joined");
+        table.report_not_applicable("joinable");
     }
     read_shared_keys(table, &mut upstream);
     upstream.grip = grants::read_grip(table, &name.value, apps);
@@ -161,8 +161,8 @@ fn parse_hash_key(text: &str) -> Option<HashKey> {
         Some(_) => None,
         None => match text {
             "path" => Some(HashKey::Path),
-            "target" => Some(HashKey::Uri),
-            "client" => Some(HashKey::ClientIp),
+            "uri" => Some(HashKey::Uri),
+            "client_ip" => Some(HashKey::ClientIp),
             _ => None,
         },
     }
@@ -170,7 +170,7 @@ fn parse_hash_key(text: &str) -> Option<HashKey> {
 
 fn read_timeouts(table: &Section<'_>, upstream: &mut Upstream) {
     table.read_duration("connect_timeout", &mut upstream.connect_timeout);
-    table.read_duration("stall_timeout", &mut upstream.body_idle_timeout);
+    table.read_duration("body_idle_timeout", &mut upstream.body_idle_timeout);
     upstream.total_timeout = table.duration("total_timeout");
     table.read_duration("tunnel_timeout", &mut upstream.tunnel_timeout);
     table.read_duration("slow_start", &mut upstream.slow_start);
@@ -182,8 +182,8 @@ fn read_failure_handling(table: &Section<'_>, upstream: &mut Upstream) {
         retry.read_fraction("budget", &mut upstream.retry.budget);
     }
     if let Some(eject) = table.table("eject") {
-        eject.read_number("failures", &mut upstream.eject.max_failures);
-        eject.read_duration("time", &mut upstream.eject.duration);
+        eject.read_number("max_failures", &mut upstream.eject.max_failures);
+        eject.read_duration("duration", &mut upstream.eject.duration);
     }
     upstream.health = table.table("health").map(|health| read_health(&health));
 }

@@ -1,6 +1,6 @@
 //! Whether a peer is too slow: pure arithmetic on times and byte counts.
 //!
-//! Two rules of `limits`: nothing at all for `body_stall`, or less than `body_rate_min` on average
+//! Two rules of `limits`: nothing at all for `body_idle_timeout`, or less than `min_body_rate` on average
 //! once `body_rate_grace` has passed. The average is exact, but for two seconds' worth of bytes that may
 //! be on their way: a peer that sends at just that rate sends them in pieces, not evenly. Only time spent waiting *for the peer* counts: the time an
 //! application takes to produce its next piece is not charged to its reader. And the other way: how

@@ -45,7 +45,7 @@ pub enum FaultKind {
     HeadTooLarge,
     /// The request body is larger than `limits.body_bytes`: 413.
     BodyTooLarge,
-    /// The request did not arrive in time (`header_timeout`, `body_stall`, `body_rate_min`): 408.
+    /// The request did not arrive in time (`header_timeout`, `body_idle_timeout`, `min_body_rate`): 408.
     ClientTooSlow,
     /// The client left before the answer.
     ClientDisconnected,

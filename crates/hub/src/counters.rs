@@ -92,7 +92,7 @@ pub(crate) fn adjust(number: &AtomicUsize, before: usize, after: usize) {
     }
 }
 
-/// A place among `streams_max`, and among those of its client; its drop gives it back.
+/// A place among `max_streams`, and among those of its client; its drop gives it back.
 #[derive(Debug)]
 pub(crate) struct StreamPermit {
     shared: Option<Arc<HubShared>>,

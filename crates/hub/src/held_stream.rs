@@ -16,7 +16,7 @@ use crate::LongPollResponse;
 pub struct HeldStream {
     /// Whose it is, for the bound on each client; none is not counted.
     pub client: Option<AddressPrefix>,
-    /// At least one; at most `hub.channels_per_stream`.
+    /// At least one; at most `hub.max_channels_per_stream`.
     pub subscriptions: Vec<Subscription>,
     /// What its client takes.
     pub form: StreamForm,

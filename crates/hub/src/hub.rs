@@ -42,38 +42,38 @@ pub struct Hub {
 /// Why something was not held or not published. The texts are for the log and for answers.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HubError {
-    /// `hub.streams_max` are held.
-    #[error("hub.streams_max ({0}) connections are held")]
+    /// `hub.max_streams` are held.
+    #[error("hub.max_streams ({0}) connections are held")]
     TooManyStreams(usize),
     /// One client has `hub.max_streams_per_client`.
     #[error("{0} holds hub.max_streams_per_client ({1}) connections")]
     TooManyClientStreams(AddressPrefix, usize),
-    /// `hub.channels_max` are there.
-    #[error("hub.channels_max ({0}) channels are in use")]
+    /// `hub.max_channels` are there.
+    #[error("hub.max_channels ({0}) channels are in use")]
     TooManyChannels(usize),
     /// Three quarters of them are there: messages that nobody hears of leave the rest to streams.
-    #[error("{0} channels are in use: the rest of hub.channels_max is for those who listen")]
+    #[error("{0} channels are in use: the rest of hub.max_channels is for those who listen")]
     TooManyUnheardChannels(usize),
     /// One namespace has its share of these.
     #[error(
-        "{0} channels that nobody hears are in use by this namespace: the rest of hub.channels_max is for others"
+        "{0} channels that nobody hears are in use by this namespace: the rest of hub.max_channels is for others"
     )]
     UnheardOfNamespace(usize),
-    /// More than `hub.channels_per_stream`.
-    #[error("a stream may have hub.channels_per_stream ({0}) channels")]
+    /// More than `hub.max_channels_per_stream`.
+    #[error("a stream may have hub.max_channels_per_stream ({0}) channels")]
     TooManyStreamChannels(usize),
-    /// More than `hub.message_bytes`.
-    #[error("a message may have hub.message_bytes ({0}) bytes")]
+    /// More than `hub.max_message_size`.
+    #[error("a message may have hub.max_message_size ({0}) bytes")]
     MessageTooLarge(usize),
-    /// Published faster than it can be delivered: `hub.backlogs_bytes` wait for their turn, or a quarter of
+    /// Published faster than it can be delivered: `hub.max_backlog_total` wait for their turn, or a quarter of
     /// that in this channel.
     #[error(
-        "more than {0} bytes of messages wait to be delivered (hub.backlogs_bytes, or a quarter of it in one channel)"
+        "more than {0} bytes of messages wait to be delivered (hub.max_backlog_total, or a quarter of it in one channel)"
     )]
     DeliveryBehind(usize),
-    /// One namespace has its share of `hub.backlogs_bytes`.
+    /// One namespace has its share of `hub.max_backlog_total`.
     #[error(
-        "{0} bytes of messages of this namespace wait to be delivered: the rest of hub.backlogs_bytes is for others"
+        "{0} bytes of messages of this namespace wait to be delivered: the rest of hub.max_backlog_total is for others"
     )]
     BehindOfNamespace(usize),
     /// The server stops.
@@ -88,11 +88,11 @@ pub struct HubCounters {
     pub streams: u64,
     /// Long polls that wait now.
     pub long_polls: u64,
-    /// All that `streams_max` bounds: these, WebSockets that hear of messages, and what is on its way.
+    /// All that `max_streams` bounds: these, WebSockets that hear of messages, and what is on its way.
     pub held: u64,
     /// How many of these the client has that has most.
     pub max_streams_of_one_client: u64,
-    /// How often one more was refused because of `streams_max`.
+    /// How often one more was refused because of `max_streams`.
     pub refused_streams: u64,
     /// How often because of `max_streams_per_client`.
     pub refused_client_streams: u64,
@@ -167,7 +167,7 @@ impl Hub {
     }
 
     /// The body of a response that becomes a held stream on the loop that its client is on. The place
-    /// among `streams_max` is taken now, and given back if the body is dropped before its head was sent.
+    /// among `max_streams` is taken now, and given back if the body is dropped before its head was sent.
     /// What is published to its channels from now on is for it. Who is to be told of its end
     /// ([`HeldStream::on_end`]) is told also when it is refused or never held.
     ///
@@ -215,7 +215,7 @@ impl Hub {
         Some(RECONNECT_EVENT)
     }
 
-    /// Lets a task hear of messages. It takes a place among `streams_max`, and no channel yet.
+    /// Lets a task hear of messages. It takes a place among `max_streams`, and no channel yet.
     ///
     /// # Errors
     /// Which bound is met.

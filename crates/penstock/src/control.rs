@@ -167,14 +167,14 @@ pub(crate) fn open_control_socket(
         ControlSocket::Path(path) => {
             check_maker(
                 config,
-                ("server.control", path, ListenerRole::Control),
+                ("server.control_socket", path, ListenerRole::Control),
                 supply,
                 follows,
             )?;
             let opened = listeners::open_listener(&ListenAddr::Unix(path.clone()), role, supply, 1);
             return opened
                 .map(Some)
-                .map_err(|error| format!("{error} (server.control)"));
+                .map_err(|error| format!("{error} (server.control_socket)"));
         }
         // That one takes changes, too.
         ControlSocket::Auto if matches!(server.admin, Some(ListenAddr::Unix(_))) => {
@@ -325,7 +325,7 @@ pub(crate) fn exposure_warnings(config: &Config) -> Vec<String> {
         _ => None,
     };
     let control = match &server.control_socket {
-        ControlSocket::Path(path) => Some(("server.control", path)),
+        ControlSocket::Path(path) => Some(("server.control_socket", path)),
         ControlSocket::Auto | ControlSocket::Off => None,
     };
     for (key, path) in admin_socket.into_iter().chain(control) {

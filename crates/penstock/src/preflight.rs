@@ -51,7 +51,7 @@ impl PreflightReport {
             ("server.join.listen", join.collect()),
             ("server.admin", server.admin.iter().collect()),
             ("server.probes", server.probes.iter().collect()),
-            ("server.control", control.iter().collect()),
+            ("server.control_socket", control.iter().collect()),
         ];
         for (key, addresses) in keys {
             for address in addresses {
@@ -244,7 +244,7 @@ impl PreflightReport {
                 "limits.connections: {} clients, but this process may open {allowed} \
                  files and connections, and keeps {} of them for servers, workers and files: \
                  {most} clients at most. Raise the limit (LimitNOFILE= in systemd, `ulimit -Hn`, \
-                 server.open_files) or lower limits.connections",
+                 server.max_open_files) or lower limits.connections",
                 config.limits.max_connections,
                 budget.reserved(),
             ));

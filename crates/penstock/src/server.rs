@@ -262,7 +262,7 @@ fn prepare_process(
     }
     if let Some(folder) = &config.server.dir {
         std::env::set_current_dir(folder)
-            .map_err(|error| format!("server.directory: {}: {error}", folder.display()))?;
+            .map_err(|error| format!("server.dir: {}: {error}", folder.display()))?;
     }
     Ok(doors)
 }
@@ -285,7 +285,7 @@ fn remove_abandoned_folders(config: &Config) {
 fn raise_open_files(wanted: Option<u64>) -> Result<(), String> {
     if let Some(wanted) = wanted {
         return account::set_max_open_files(wanted)
-            .map_err(|error| format!("server.open_files = {wanted}: {error}"));
+            .map_err(|error| format!("server.max_open_files = {wanted}: {error}"));
     }
     match process::raise_open_files() {
         Ok((before, after)) if before < after => {

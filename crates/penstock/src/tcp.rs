@@ -1,4 +1,4 @@
-//! TCP listeners, opened, kept and stopped as HTTP listeners are: `[[streams]]`, each in front of an upstream, and the
+//! TCP listeners, opened, kept and stopped as HTTP listeners are: `[[tcp]]`, each in front of an upstream, and the
 //! one where programs dial in to be servers (`server.join`).
 //!
 //! Used by `server` at start and at reload. A listener that stays gets its new handler through a

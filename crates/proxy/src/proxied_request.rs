@@ -466,8 +466,10 @@ impl Attempt {
         let (limit, name) = match is_sent {
             true => (config.response_timeout, "response_timeout"),
             // The reader of the client's body watches for slow clients.
-            false if self.exchange.waits_for_client() => (Duration::MAX, "limits.body_stall"),
-            false => (config.body_idle_timeout, "stall_timeout"),
+            false if self.exchange.waits_for_client() => {
+                (Duration::MAX, "limits.body_idle_timeout")
+            }
+            false => (config.body_idle_timeout, "body_idle_timeout"),
         };
         let at = self.wait_started_at.checked_add(limit);
         let (at, name) = match (at, total) {

@@ -184,7 +184,7 @@ async fn read_until_full(
         let (at, name) = match rest.total_deadline {
             Some(total) if is_clients_turn || total < stalled_at => (total, "total_timeout"),
             None if is_clients_turn => return Poll::Pending,
-            _ => (stalled_at, "stall_timeout"),
+            _ => (stalled_at, "body_idle_timeout"),
         };
         let deadline = &mut rest.exchange.connection().deadline;
         deadline.set(at);
@@ -192,7 +192,7 @@ async fn read_until_full(
             let cause = format!("{name}: timed out in the response body");
             // A silent stream or a slow client is not the server's fault.
             let stage = match name {
-                "stall_timeout" if !rest.is_unbuffered => AttemptStage::ResponseStarted,
+                "body_idle_timeout" if !rest.is_unbuffered => AttemptStage::ResponseStarted,
                 _ => AttemptStage::Local,
             };
             RelayStep::Failed(AttemptFailure::timed_out(stage, cause))

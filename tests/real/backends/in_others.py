@@ -78,5 +78,5 @@ class Redis(Backend):
     def config(self, route=""):
         return (
             f"[upstreams.b]\nservers = {json.dumps(self.servers)}\n\n"
-            '[[streams]]\nlisten = "127.0.0.1:0"\nupstream = "b"\n'
+            '[[tcp]]\nlisten = "127.0.0.1:0"\nupstream = "b"\n'
         )

@@ -43,9 +43,9 @@ pub(crate) fn read(route: &Section<'_>, known: &BTreeMap<String, Cache>) -> Opti
     cache.default_ttl = table.duration("default_ttl");
     table.read_flag("heuristic_freshness", &mut cache.heuristic_freshness);
     cache.ttl_by_status = read_ttl_by_status(&table);
-    cache.max_ttl = table.duration("ttl_max");
+    cache.max_ttl = table.duration("max_ttl");
     read_durations(&table, &mut cache);
-    table.read_flag("status", &mut cache.cache_status);
+    table.read_flag("cache_status", &mut cache.cache_status);
     if let Some(tags) = read_unique_names(&table, "tags", is_removable, str::eq_ignore_ascii_case) {
         cache.tags = tags;
     }

@@ -38,9 +38,9 @@ fn reads_every_key_of_a_cache() {
 [blocking.disk1]
 [caches.disk1]
 path = "cache/one"
-size_max = "100GiB"
-memory = "0B"
-object_max = "100GiB"
+max_size = "100GiB"
+max_memory = "0B"
+max_object_size = "100GiB"
 blocking = "disk1"
 stall_timeout = "3s"
 "#
@@ -64,17 +64,17 @@ fn what_is_not_said_of_a_cache_gives_way_to_what_is() {
     assert_eq!(cache(&folder, ""), Cache::new("c", None));
     assert_eq!(cache(&folder, "path = \"x\""), Cache::new("c", path()));
     let rows = [
-        ("size_max = \"1MiB\"", None, 1 << 20, 1 << 20, 1 << 20),
-        ("size_max = \"4GiB\"", None, 4 << 30, 4 << 30, 256 << 20),
+        ("max_size = \"1MiB\"", None, 1 << 20, 1 << 20, 1 << 20),
+        ("max_size = \"4GiB\"", None, 4 << 30, 4 << 30, 256 << 20),
         (
-            "path = \"x\"\nsize_max = \"1MiB\"",
+            "path = \"x\"\nmax_size = \"1MiB\"",
             path(),
             1 << 20,
             1 << 20,
             1 << 20,
         ),
         (
-            "path = \"x\"\nsize_max = \"1TiB\"",
+            "path = \"x\"\nmax_size = \"1TiB\"",
             path(),
             1 << 40,
             64 << 20,
@@ -94,25 +94,25 @@ fn what_is_not_said_of_a_cache_gives_way_to_what_is() {
 
 #[test]
 fn reports_what_is_wrong_with_a_cache() {
-    const MEMORY: &str = "penstock.toml:2:10: `memory` is only for a cache with a `path`";
+    const MEMORY: &str = "penstock.toml:2:14: `max_memory` is only for a cache with a `path`";
     check_error_table(&[
         (
             "memory of memory",
-            "[caches.c]\nmemory = \"1MiB\"\n[apps.a]",
+            "[caches.c]\nmax_memory = \"1MiB\"\n[apps.a]",
             &[MEMORY],
         ),
         (
             "nothing fits",
-            "[caches.c]\nsize_max = 0\nobject_max = 0\n[apps.a]",
+            "[caches.c]\nmax_size = 0\nmax_object_size = 0\n[apps.a]",
             &[
-                "penstock.toml:2:12: `size_max` cannot be 0: expected at least 4KiB",
-                "penstock.toml:3:14: `object_max` cannot be 0: expected at least 1B",
+                "penstock.toml:2:12: `max_size` cannot be 0: expected at least 4KiB",
+                "penstock.toml:3:19: `max_object_size` cannot be 0: expected at least 1B",
             ],
         ),
         (
             "an object larger than the cache",
-            "[caches.c]\nsize_max = \"1MiB\"\nobject_max = \"2MiB\"\n[apps.a]",
-            &["penstock.toml:3:14: `object_max` (2097152) is above `size_max` (1048576)"],
+            "[caches.c]\nmax_size = \"1MiB\"\nmax_object_size = \"2MiB\"\n[apps.a]",
+            &["penstock.toml:3:19: `max_object_size` (2097152) is above `max_size` (1048576)"],
         ),
         (
             "pool",
@@ -121,7 +121,7 @@ fn reports_what_is_wrong_with_a_cache() {
         ),
         (
             "no folder",
-            "[caches.c]\npath = \"app.py\"\n[caches.d]\npath = \"app.py/x/y\"\n[caches.e]\npath = \"\"\nmemory = 1\n[apps.a]",
+            "[caches.c]\npath = \"app.py\"\n[caches.d]\npath = \"app.py/x/y\"\n[caches.e]\npath = \"\"\nmax_memory = 1\n[apps.a]",
             &[
                 "penstock.toml:2:8: `path`: app.py is not a folder",
                 "penstock.toml:4:8: `path`: app.py is not a folder",
@@ -131,9 +131,9 @@ fn reports_what_is_wrong_with_a_cache() {
         ),
         (
             "unknown",
-            "[caches.c]\nmax_size = 1\npaht = \"x\"\nstall_timeout = \"0s\"\n[apps.a]",
+            "[caches.c]\nvolume = 1\npaht = \"x\"\nstall_timeout = \"0s\"\n[apps.a]",
             &[
-                "penstock.toml:2:1: unknown key `max_size` in [caches.c]",
+                "penstock.toml:2:1: unknown key `volume` in [caches.c]",
                 "penstock.toml:3:1: unknown key `paht` in [caches.c]; did you mean `path`?",
                 "penstock.toml:4:17: `stall_timeout` cannot be \"0s\": expected at least 1ms",
             ],
@@ -223,7 +223,7 @@ fn a_list_of_stores_is_a_table_with_every_default() {
     // The defaults of the option table are those of the type.
     let said = "min_uses = 1, heuristic_freshness = false, ttl_by_status = {}, stale_while_revalidate = \"0s\", \
                 stale_if_error = \"0s\", lock_timeout = \"5s\", \
-                status = true, tags = [\"Surrogate-Key\", \"Cache-Tag\"], key = { host = true, query = true, \
+                cache_status = true, tags = [\"Surrogate-Key\", \"Cache-Tag\"], key = { host = true, query = true, \
                 headers = [] }, bypass = { headers = [] }";
     let defaults =
         crate::options::options_in("sites.routes.cache").filter_map(|option| {
@@ -252,11 +252,11 @@ min_uses = 2
 default_ttl = "0s"
 heuristic_freshness = true
 ttl_by_status = { 200 = "1m", 404 = "0s" }
-ttl_max = "1d"
+max_ttl = "1d"
 stale_while_revalidate = "30s"
 stale_if_error = "1h"
 lock_timeout = "0s"
-status = false
+cache_status = false
 tags = ["X-Tags"]
 key = { host = false, query = ["page", "x[]", "f_*"], headers = ["X-Tenant"], cookies = ["lang", "LANG"] }
 bypass = { headers = ["X-Preview"], cookies = ["session", "wordpress_*"] }

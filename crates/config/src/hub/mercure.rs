@@ -17,7 +17,7 @@ pub(crate) fn read(route: &Section<'_>) -> Option<RouteMercure> {
         anonymous: false,
         origins: read_origins(&table),
         subscriptions: false,
-        heartbeat_interval: table.duration("keep_alive"),
+        heartbeat_interval: table.duration("heartbeat_interval"),
     };
     table.read_flag("anonymous", &mut mercure.anonymous);
     table.read_flag("subscriptions", &mut mercure.subscriptions);

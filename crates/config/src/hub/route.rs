@@ -27,7 +27,7 @@ pub(crate) fn read(route: &Section<'_>, bounds: &Hub) -> Option<RouteHub> {
     }
     let table = route.table("hub")?;
     hub.channels = read_channels(&table, bounds);
-    hub.heartbeat_interval = table.duration("keep_alive");
+    hub.heartbeat_interval = table.duration("heartbeat_interval");
     table.read_flag("publish", &mut hub.publish);
     if let Some(namespace) = grants::read_namespace(&table) {
         hub.namespace = namespace;
@@ -58,7 +58,7 @@ fn read_channels(table: &Section<'_>, bounds: &Hub) -> Vec<String> {
             Problem::BoundsReversed {
                 low: "channels",
                 low_value: several.len() as u64,
-                high: "hub.channels_per_stream",
+                high: "hub.max_channels_per_stream",
                 high_value: bounds.max_channels_per_stream as u64,
             },
         );

@@ -36,18 +36,18 @@ pub(super) fn texts(texts: &[&str]) -> Vec<String> {
 #[test]
 fn reads_every_key_of_the_hub() {
     let lines = r#"
-streams_max = 1000
+max_streams = 1000
 max_streams_per_client = 50
-channels_max = 2000
-channels_per_stream = 5
-message_bytes = "64KiB"
-backlog_bytes = "1MiB"
-backlogs_bytes = "1GiB"
-slow = "disconnect"
-stall_timeout = "5s"
-keep_alive = "40s"
-history = { count = 10, age = "1h", bytes = "10KiB", bytes_all = "1MiB" }
-drain = "0s"
+max_channels = 2000
+max_channels_per_stream = 5
+max_message_size = "64KiB"
+max_backlog = "1MiB"
+max_backlog_total = "1GiB"
+slow_policy = "disconnect"
+send_timeout = "5s"
+heartbeat_interval = "40s"
+history = { max_messages = 10, max_age = "1h", max_size = "10KiB", max_size_total = "1MiB" }
+drain_timeout = "0s"
 grip_key = "base64:c2VjcmV0IQ=="
 grip_issuer = "front"
 "#;
@@ -82,18 +82,21 @@ fn what_is_not_said_of_the_hub_is_the_default_or_gives_way() {
         parse_valid(&TestDir::site(), "[apps.a]\n").hub,
         Hub::default()
     );
-    let said = "history = { count = 100, age = \"5m\", bytes = \"1MiB\", bytes_all = \"256MiB\" }";
+    let said = "history = { max_messages = 100, max_age = \"5m\", max_size = \"1MiB\", max_size_total = \"256MiB\" }";
     assert_eq!(hub(said), Hub::default());
-    assert_eq!(hub("slow = \"drop_oldest\"\nhistory = {}"), Hub::default());
+    assert_eq!(
+        hub("slow_policy = \"drop_oldest\"\nhistory = {}"),
+        Hub::default()
+    );
     let history = |said: &str| hub(&format!("history = {said}")).history;
     let none = HubHistory {
         max_messages: 0,
         ..HubHistory::default()
     };
     assert_eq!(history("0"), none);
-    let small = history("{ bytes_all = \"1KiB\" }");
+    let small = history("{ max_size_total = \"1KiB\" }");
     assert_eq!((small.max_size, small.max_size_total), (1 << 10, 1 << 10));
-    let small = hub("backlogs_bytes = \"1KiB\"");
+    let small = hub("max_backlog_total = \"1KiB\"");
     assert_eq!(
         (small.max_backlog, small.max_backlog_total),
         (1 << 10, 1 << 10)
@@ -114,9 +117,12 @@ fn streams_end_sooner_in_development() {
     };
     let drain = || crate::resolve(&invocation).unwrap().hub.drain_timeout;
     assert_eq!(drain(), Duration::from_secs(2));
-    folder.add("penstock.toml", "[apps.a]\n[hub]\nkeep_alive = \"20s\"\n");
+    folder.add(
+        "penstock.toml",
+        "[apps.a]\n[hub]\nheartbeat_interval = \"20s\"\n",
+    );
     assert_eq!(drain(), Duration::from_secs(2));
-    folder.add("penstock.toml", "[apps.a]\n[hub]\ndrain = \"7s\"\n");
+    folder.add("penstock.toml", "[apps.a]\n[hub]\ndrain_timeout = \"7s\"\n");
     assert_eq!(drain(), Duration::from_secs(7));
 }
 
@@ -126,49 +132,49 @@ fn reports_what_is_wrong_with_the_hub() {
     let rows: &[(&str, &str, &[&str])] = &[
         (
             "unknown",
-            "max_streams = 1\nchannel_max = 1\nhistory = { cuont = 1 }",
+            "publishers = 1\nmax_channel = 1\nhistory = { max_mesages = 1 }",
             &[
-                "penstock.toml:3:1: unknown key `max_streams` in [hub]",
-                "penstock.toml:4:1: unknown key `channel_max` in [hub]; did you mean `channels_max`?",
-                "penstock.toml:5:13: unknown key `cuont` in [hub.history]; did you mean `count`?",
+                "penstock.toml:3:1: unknown key `publishers` in [hub]",
+                "penstock.toml:4:1: unknown key `max_channel` in [hub]; did you mean `max_channels`?",
+                "penstock.toml:5:13: unknown key `max_mesages` in [hub.history]; did you mean `max_messages`?",
             ],
         ),
         (
             "ranges",
-            "streams_max = 0\nchannels_per_stream = 1001\nmessage_bytes = 0\nkeep_alive = \"999ms\"\nstall_timeout = \"0s\"\nhistory = { count = -1, age = \"0s\" }",
+            "max_streams = 0\nmax_channels_per_stream = 1001\nmax_message_size = 0\nheartbeat_interval = \"999ms\"\nsend_timeout = \"0s\"\nhistory = { max_messages = -1, max_age = \"0s\" }",
             &[
-                "penstock.toml:3:15: `streams_max` cannot be 0: expected a number from 1 to 10000000",
-                "penstock.toml:4:23: `channels_per_stream` cannot be 1001: expected a number from 1 to 1000",
-                "penstock.toml:5:17: `message_bytes` cannot be 0: expected at least 1B",
-                "penstock.toml:6:14: `keep_alive` cannot be \"999ms\": expected at least 1s",
-                "penstock.toml:7:17: `stall_timeout` cannot be \"0s\": expected at least 1ms",
-                "penstock.toml:8:21: `count` cannot be -1: expected a number from 0 to 1000000",
-                "penstock.toml:8:31: `age` cannot be \"0s\": expected at least 1ms",
+                "penstock.toml:3:15: `max_streams` cannot be 0: expected a number from 1 to 10000000",
+                "penstock.toml:4:27: `max_channels_per_stream` cannot be 1001: expected a number from 1 to 1000",
+                "penstock.toml:5:20: `max_message_size` cannot be 0: expected at least 1B",
+                "penstock.toml:6:22: `heartbeat_interval` cannot be \"999ms\": expected at least 1s",
+                "penstock.toml:7:16: `send_timeout` cannot be \"0s\": expected at least 1ms",
+                "penstock.toml:8:28: `max_messages` cannot be -1: expected a number from 0 to 1000000",
+                "penstock.toml:8:42: `max_age` cannot be \"0s\": expected at least 1ms",
             ],
         ),
         (
             "more streams than connections",
-            "streams_max = 100001",
-            &["penstock.toml:3:15: `streams_max` (100001) is above `limits.connections` (100000)"],
+            "max_streams = 100001",
+            &["penstock.toml:3:15: `max_streams` (100001) is above `limits.connections` (100000)"],
         ),
         (
             "as many as connections",
-            "streams_max = 200000\n[limits]\nconnections = 200000",
+            "max_streams = 200000\n[limits]\nconnections = 200000",
             &[],
         ),
         (
             "one above all",
-            "backlog_bytes = \"2MiB\"\nbacklogs_bytes = \"1MiB\"\nhistory = { bytes = \"1GiB\" }",
+            "max_backlog = \"2MiB\"\nmax_backlog_total = \"1MiB\"\nhistory = { max_size = \"1GiB\" }",
             &[
-                "penstock.toml:3:17: `backlog_bytes` (2097152) is above `backlogs_bytes` (1048576)",
-                "penstock.toml:5:21: `bytes` (1073741824) is above `bytes_all` (268435456)",
+                "penstock.toml:3:15: `max_backlog` (2097152) is above `max_backlog_total` (1048576)",
+                "penstock.toml:5:24: `max_size` (1073741824) is above `max_size_total` (268435456)",
             ],
         ),
         (
             "policy",
-            "slow = \"drop-oldest\"",
+            "slow_policy = \"drop-oldest\"",
             &[
-                "penstock.toml:3:8: `slow` cannot be \"drop-oldest\": expected \"drop_oldest\" or \"disconnect\"; did you mean `drop_oldest`?",
+                "penstock.toml:3:15: `slow_policy` cannot be \"drop-oldest\": expected \"drop_oldest\" or \"disconnect\"; did you mean `drop_oldest`?",
             ],
         ),
         (
@@ -223,7 +229,8 @@ fn reads_the_hub_of_a_route() {
     let hub = |value: &str| route(&format!("hub = {value}")).hub;
     assert_eq!(hub("\"news.{path.1}\""), Some(plain(&["news.{path.1}"])));
     assert_eq!(hub("{ channel = \"{path}\" }"), Some(plain(&["{path}"])));
-    let several = "{ channels = [\"a\", \"{query.user}\"], keep_alive = \"30s\", publish = true }";
+    let several =
+        "{ channels = [\"a\", \"{query.user}\"], heartbeat_interval = \"30s\", publish = true }";
     let expected = RouteHub {
         heartbeat_interval: Some(Duration::from_secs(30)),
         publish: true,
@@ -298,8 +305,8 @@ fn reports_hubs_of_routes_that_cannot_be() {
         ),
         (
             "more than a stream may have",
-            "hub = { channels = [\"a\", \"b\", \"c\"] }\n[hub]\nchannels_per_stream = 2",
-            &["penstock.toml:3:20: `channels` (3) is above `hub.channels_per_stream` (2)"],
+            "hub = { channels = [\"a\", \"b\", \"c\"] }\n[hub]\nmax_channels_per_stream = 2",
+            &["penstock.toml:3:20: `channels` (3) is above `hub.max_channels_per_stream` (2)"],
         ),
         (
             "types",
@@ -310,11 +317,11 @@ fn reports_hubs_of_routes_that_cannot_be() {
         ),
         (
             "keys",
-            "hub = { chanel = \"a\", channel = \"a\", keep_alive = \"1ms\", publish = 1 }",
+            "hub = { chanel = \"a\", channel = \"a\", heartbeat_interval = \"1ms\", publish = 1 }",
             &[
                 "penstock.toml:3:9: unknown key `chanel` in [sites.routes.hub]; did you mean `channel`?",
-                "penstock.toml:3:51: `keep_alive` cannot be \"1ms\": expected at least 1s",
-                "penstock.toml:3:68: `publish` must be true or false, not an integer",
+                "penstock.toml:3:59: `heartbeat_interval` cannot be \"1ms\": expected at least 1s",
+                "penstock.toml:3:76: `publish` must be true or false, not an integer",
             ],
         ),
     ]);

@@ -269,7 +269,7 @@ impl Concurrency {
 pub enum Sticky {
     /// By a cookie of the application's (`"cookie"`).
     Cookie,
-    /// By the client's address (`"client_address"`).
+    /// By the client's address (`"client_ip"`).
     ClientIp,
 }
 

@@ -14,9 +14,9 @@ pub struct Cache {
     pub path: Option<PathBuf>,
     /// Bytes it may hold: on its disk or, without one, in memory.
     pub max_size: u64,
-    /// Bytes of small, hot objects kept in memory in front of the disk; without a disk `size_max`.
+    /// Bytes of small, hot objects kept in memory in front of the disk; without a disk `max_size`.
     pub max_memory: u64,
-    /// Bytes of the largest body that is stored; at most `size_max`.
+    /// Bytes of the largest body that is stored; at most `max_size`.
     pub max_object_size: u64,
     /// The name of the blocking pool that does its reading and writing: its own, `cache-NAME`, where it has a disk
     /// and says nothing else, since what hangs at one disk is to hold up nothing of another.
@@ -47,7 +47,7 @@ impl Cache {
 /// How a route uses its caches: `cache = ["disk1"]`, or a table with `stores = ["disk1"]` and more.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RouteCache {
-    /// Names of caches; keys are spread over them, weighted by `size_max`. Never empty.
+    /// Names of caches; keys are spread over them, weighted by `max_size`. Never empty.
     pub stores: Vec<String>,
     /// What tells one resource from another, beside method and path.
     pub key: CacheKey,

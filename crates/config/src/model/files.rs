@@ -23,10 +23,10 @@ pub struct Files {
     /// Codings that files of a type that profits are compressed with while they are asked for, the
     /// preferred one first; empty is never.
     pub compress: Vec<Coding>,
-    /// Whether names with a fingerprint in them are sent with a `Cache-ControlSocket` that says so (a year,
+    /// Whether names with a fingerprint in them are sent with a `Cache-Control` that says so (a year,
     /// `immutable`, RFC 8246), where no rule of `cache_control` says otherwise.
     pub immutable: bool,
-    /// `Cache-ControlSocket` of files by a pattern of their name, in the order of the file: `*.css`, `/img/*`,
+    /// `Cache-Control` of files by a pattern of their name, in the order of the file: `*.css`, `/img/*`,
     /// `/index.html`. The first that matches counts.
     pub cache_control: Vec<(String, String)>,
     /// Media types by extension (without the dot, lower case), over those that are known.

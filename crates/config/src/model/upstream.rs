@@ -12,7 +12,7 @@ use super::{Grip, Sendfile};
 use crate::redacted::Secret;
 use crate::values::ListenAddr;
 
-/// A TCP listener: `[[streams]]`.
+/// A TCP listener: `[[tcp]]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TcpFrontend {
     /// Where clients connect.
@@ -346,9 +346,9 @@ pub enum HostHeader {
 /// How back ends are told of the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ForwardedHeaders {
-    /// `X-ForwardedHeaders-For`, `-Proto`, `-Host`.
+    /// `X-Forwarded-For`, `-Proto`, `-Host`.
     XForwarded,
-    /// `ForwardedHeaders` (RFC 7239).
+    /// `Forwarded` (RFC 7239).
     Rfc7239,
     /// Both.
     Both,

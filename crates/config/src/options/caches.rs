@@ -14,13 +14,13 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
     option_row("caches.NAME", "path", Path, Described("memory alone"), r#""cache/disk1""#,
         "Folder of its objects and of its temporary files, made at start if it is not there; no other cache may have it, \
          or a folder inside it. Without one the cache is in memory alone."),
-    option_row("caches.NAME", "size_max", Size(4096), Described("\"10GiB\", without a `path` \"256MiB\""), r#""100GiB""#,
+    option_row("caches.NAME", "max_size", Size(4096), Described("\"10GiB\", without a `path` \"256MiB\""), r#""100GiB""#,
         "Bytes it may hold, on its disk or in memory."),
-    option_row("caches.NAME", "memory", Size(0), Described("\"64MiB\", or `size_max` if that is less"), r#""64MiB""#,
+    option_row("caches.NAME", "max_memory", Size(0), Described("\"64MiB\", or `max_size` if that is less"), r#""64MiB""#,
         "Bytes of small, hot objects (up to 16 KiB) that are kept in memory too; \"0B\" is none. \
          Larger ones are sent from the page cache.")
         .only_for("a cache with a `path`"),
-    option_row("caches.NAME", "object_max", Size(1), Described("\"1GiB\", or `size_max` if that is less"), r#""64MiB""#,
+    option_row("caches.NAME", "max_object_size", Size(1), Described("\"1GiB\", or `max_size` if that is less"), r#""64MiB""#,
         "Largest body that is stored."),
     option_row("caches.NAME", "blocking", Text("the name of a [blocking.NAME] table"), Described("`\"cache-NAME\"`, a pool of its own; `\"default\"` without `path`"), r#""default""#,
         "Pool that reads and writes it: one that no other disk shares, because what hangs at one holds up all that is in the same pool. A table of that name says how large it is."),
@@ -28,7 +28,7 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         "A disk with an operation that takes longer is left alone until it works again; requests for its share go to the back end meanwhile."),
 
     option_row("sites.routes.cache", "stores", Texts(CACHE_EXPECTED), Required, r#"["disk1", "disk2"]"#,
-        "Caches that share the route's objects, each in proportion to its `size_max`."),
+        "Caches that share the route's objects, each in proportion to its `max_size`."),
     option_row("sites.routes.cache", "key", Table("sites.routes.cache.key"), Described("every default"),
         r#"{ query = { without = ["utm_*"] } }"#,
         "What tells one resource from another, beside method and path."),
@@ -43,7 +43,7 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         "A response that does not say, but has `Last-Modified`, is fresh for a tenth of its age, at most a day (RFC 9111 §4.2.2). Never for requests with `Cookie` or `Authorization`; without this key only for responses with `public`."),
     option_row("sites.routes.cache", "ttl_by_status", StringMap, Value("{}"), r#"{ 302 = "5m", 404 = "10s" }"#,
         "The same for responses with such a status, before `default_ttl`; of errors too, which are stored otherwise only if they say how long they are fresh."),
-    option_row("sites.routes.cache", "ttl_max", Duration(1), Described("unlimited"), r#""1d""#,
+    option_row("sites.routes.cache", "max_ttl", Duration(1), Described("unlimited"), r#""1d""#,
         "No response is fresh for longer, whatever it says."),
     option_row("sites.routes.cache", "stale_while_revalidate", Duration(0), Value(r#""0s""#), r#""30s""#,
         "How long after its freshness a response is sent while a newer one is fetched, if it does not say itself (RFC 5861 §3)."),
@@ -51,7 +51,7 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         "How long after its freshness a response is sent in place of an error, if it does not say itself (RFC 5861 §4)."),
     option_row("sites.routes.cache", "lock_timeout", Duration(0), Value(r#""5s""#), r#""5s""#,
         "How long a request waits for the response to another one for the same, before it goes to the back end itself."),
-    option_row("sites.routes.cache", "status", Bool, Value("true"), "false",
+    option_row("sites.routes.cache", "cache_status", Bool, Value("true"), "false",
         "Whether responses say in `Cache-Status` (RFC 9211) what the cache did."),
     option_row("sites.routes.cache", "tags", Texts(TAGS_EXPECTED), Value(r#"["Surrogate-Key", "Cache-Tag"]"#), r#"["Surrogate-Key"]"#,
         "Fields of responses with their tags, by which they can be purged; clients do not see them."),

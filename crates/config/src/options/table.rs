@@ -21,7 +21,7 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
     option_row("", "caches", NamedTables("caches.NAME"), Described("none"), "", "Caches."),
     option_row("", "hub", Table("hub"), Described("every default"), "", "Held streams."),
     option_row("", "sites", Tables("sites"), Described("one site for the only application or upstream"), "", "Sites."),
-    option_row("", "streams", Tables("streams"), Described("none"), "", "TCP listeners."),
+    option_row("", "tcp", Tables("tcp"), Described("none"), "", "TCP listeners."),
 
     option_row("server", "listen", TextsOrTables(ADDRESS, "server.listen"), Value(r#"["127.0.0.1:8080"]"#), r#"["127.0.0.1:8080"]"#,
         "Addresses that clients connect to; port 0 takes a free one and prints it. A file with nothing but streams has none."),
@@ -31,7 +31,7 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         "Number of event loops."),
     option_row("server", "admin", Text(ADDRESS_OR_OFF), Value(r#""127.0.0.1:8090""#), r#""127.0.0.1:8090""#,
         "Address of the status page, metrics and the admin API, or \"off\". Over TCP it shows the server to whoever reaches it, and takes changes only with `server.admin_token`; a Unix socket is for its owner and root, and takes both."),
-    option_row("server", "control", Text(SOCKET_OR_OFF), Described("a socket named after the first listener, in `/run/penstock` (root), `$RUNTIME_DIRECTORY`, `$XDG_RUNTIME_DIR/penstock` or `/tmp/penstock-UID`"), r#""unix:/run/penstock/control.sock""#,
+    option_row("server", "control_socket", Text(SOCKET_OR_OFF), Described("a socket named after the first listener, in `/run/penstock` (root), `$RUNTIME_DIRECTORY`, `$XDG_RUNTIME_DIR/penstock` or `/tmp/penstock-UID`"), r#""unix:/run/penstock/control.sock""#,
         "Unix socket that `penstock reload`, `stop`, `upgrade` and the other commands use; only root and whoever starts the server may connect, and no process that the server has started. \"off\" leaves signals. See admin.md."),
     option_row("server", "admin_token", Table("server.admin_token"), Described("none: no changes over TCP"), r#"{ file = "/etc/penstock/token" }"#,
         "The secret that a change over TCP needs, as `Authorization: Bearer`."),
@@ -44,7 +44,7 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         "How long a stop waits for requests in progress."),
     option_row("server", "upgrade_timeout", Duration(0), Value(r#""5m""#), r#""5m""#,
         "How long the server that `penstock upgrade` has replaced may finish requests, streams and WebSockets that it has; at least `server.shutdown_timeout`. A stop or the next upgrade leaves it that much."),
-    option_row("server", "drain_idle", Duration(0), Value(r#""5s""#), r#""5s""#,
+    option_row("server", "keep_alive_drain", Duration(0), Value(r#""5s""#), r#""5s""#,
         "How long a stop, or the old server of an upgrade, keeps a connection that waits for its next request, which is then answered with `Connection: close`; at most `limits.idle_timeout`."),
     option_row("server", "log", Text("\"stdout\", \"stderr\" or a path"), Value(r#""stderr""#), r#""logs/server.log""#,
         "Where the server's own log goes, and what applications print; opened again on SIGUSR1 and `penstock reopen`."),
@@ -59,9 +59,9 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         "The group beside `user`."),
     option_row("server", "umask", Text("three or four octal digits"), Described("as it is started"), r#""027""#,
         "Permissions that new files do not get, in applications too."),
-    option_row("server", "open_files", Number(64, 100_000_000), Described("as many as the system allows"), "65536",
+    option_row("server", "max_open_files", Number(64, 100_000_000), Described("as many as the system allows"), "65536",
         "How many files and connections may be open at once."),
-    option_row("server", "directory", Path, Described("where it is started"), r#""/""#,
+    option_row("server", "dir", Path, Described("where it is started"), r#""/""#,
         "Working directory of the server; every path of the configuration stays as it is."),
     option_row("server", "trusted_proxies", Texts(NETWORK), Described("this machine: loopback and Unix sockets"),
         r#"["10.0.0.0/8", "unix"]"#,
@@ -71,7 +71,7 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
     option_row("server", "hide", Texts(HIDE), Value(r#"["default"]"#), r#"["default", "*.psd"]"#,
         "Names that are not found below any folder of files: what `hide` of a route means where it is left out, and what `X-Sendfile` may not name."),
     option_row("server", "join", Table("server.join"), Described("nowhere"), r#"{ listen = "10.0.0.1:7000", key = "J8nC2vQm0dT5yWkX1bLrZ7fHsE4uPaG9oIeRjNqMtVw=" }"#,
-        "Where `penstock work` on other machines dials in, to become a server of an upstream that is `joined`."),
+        "Where `penstock work` on other machines dials in, to become a server of an upstream that is `joinable`."),
     option_row("server", "redis", Text(crate::server::REDIS_EXPECTED), Described("none: this server is alone"), r#""redis://127.0.0.1:6379""#,
         "The Redis or Valkey that several servers share: what is published on one reaches the streams of all, but for \
          Mercure hubs, which stay each server's own. In a name or password \
@@ -110,17 +110,17 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
     option_row("limits", "headers", Number(1, 10_000), Value("100"), "100",
         "Most header fields in a request; above it the answer is 431."),
     option_row("limits", "body_bytes", Size(1), Value(r#""64MiB""#), r#""64MiB""#,
-        "Longest request body; above it the answer is 413. `max_body` of a route says otherwise for its paths."),
+        "Longest request body; above it the answer is 413. `max_body_size` of a route says otherwise for its paths."),
     option_row("limits", "header_timeout", Duration(1), Value(r#""10s""#), r#""10s""#,
         "Time for a whole request head to arrive, however it trickles in; after it the answer is 408. The first one counts from the accept: a connection that sends nothing is closed then."),
     option_row("limits", "idle_timeout", Duration(1), Value(r#""75s""#), r#""75s""#,
         "How long a connection may stay open between two requests."),
-    option_row("limits", "body_stall", Duration(1), Value(r#""30s""#), r#""30s""#,
+    option_row("limits", "body_idle_timeout", Duration(1), Value(r#""30s""#), r#""30s""#,
         "How long nothing at all may arrive of a request body, or be taken of a response, before the connection is cut."),
-    option_row("limits", "body_rate_min", Rate, Value(r#""500B/s""#), r#""500B/s""#,
+    option_row("limits", "min_body_rate", Rate, Value(r#""500B/s""#), r#""500B/s""#,
         "Least rate of a request body or of a response being taken, after `body_rate_grace`; 0B/s is no minimum."),
     option_row("limits", "body_rate_grace", Duration(0), Value(r#""10s""#), r#""10s""#,
-        "How long a body may be slower than `body_rate_min`."),
+        "How long a body may be slower than `min_body_rate`."),
     option_row("limits", "body_memory", Size(0), Value(r#""64KiB""#), r#""64KiB""#,
         "Request bodies above this go to an unlinked temporary file."),
     option_row("limits", "response_memory", Size(1), Value(r#""64KiB""#), r#""64KiB""#,
@@ -160,11 +160,8 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         .only_for(ONLY_PROGRAM_KINDS),
     option_row("apps.NAME", "processes", NumberOrTable(1, 1024, "apps.NAME.processes"), Described("number of cores; 1 in development"),
         "{ min = 1, max = 4 }", "Number of worker processes, or bounds on it."),
-    option_row("apps.NAME", "scale", Table("apps.NAME.scale"), Described("every default"), r#"{ up_after = "100ms", spawn_rate = 4 }"#,
+    option_row("apps.NAME", "scale", Table("apps.NAME.scale"), Described("every default"), r#"{ up_after = "100ms", max_spawn_rate = 4 }"#,
         "When the number of processes and threads changes between the bounds of `processes` and `threads`.")
-        .only_for(ONLY_SCRIPT_KINDS),
-    option_row("apps.NAME", "idle_ttl", Duration(1), Described("`scale.idle_ttl`"), r#""60s""#,
-        "The same as `idle_ttl` in `scale`; one of the two is enough.")
         .only_for(ONLY_SCRIPT_KINDS),
     option_row("apps.NAME", "threads", NumberOrTable(1, 1024, "apps.NAME.threads"), Value("1"), "5",
         "Threads in each worker process, each with one request at a time, or bounds on them; of a command, requests that a process \
@@ -177,17 +174,17 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         "Whether a process serves its requests by a reactor in one thread instead of threads: a task each (`true`: asgi \
          always, rack on a fiber scheduler), or a greenlet each (`\"gevent\"`: wsgi).")
         .only_for(ONLY_SCRIPT_KINDS),
-    option_row("apps.NAME", "in_progress_max", Number(1, 1_000_000), Value("1000"), "1000",
+    option_row("apps.NAME", "max_concurrent", Number(1, 1_000_000), Value("1000"), "1000",
         "Requests in progress at once in a process with a reactor, WebSockets and streams included; more wait in the queue.")
         .only_for(ONLY_REACTOR),
     option_row("apps.NAME", "request_buffering", Bool, Described("false for asgi, and for rack with `async = true`; else true"), "false",
         "Whether a request waits until its body has come whole, to memory or a temporary file, before a worker gets it. \
          With `false` the application reads the body as it comes, and its client is read no faster: live uploads, \
-         exchanges in both directions. A slow client then occupies a thread, or one of `in_progress_max`.")
+         exchanges in both directions. A slow client then occupies a thread, or one of `max_concurrent`.")
         .only_for(ONLY_SCRIPT_KINDS),
     option_row("apps.NAME", "queue", Table("apps.NAME.queue"), Described("every default"),
         r#"{ max = 1000, timeout = "30s" }"#, "The queue of requests for a free worker."),
-    option_row("apps.NAME", "sticky", Choice(&["cookie", "client_address"]), Described("no stickiness"), r#""cookie""#,
+    option_row("apps.NAME", "sticky", Choice(&["cookie", "client_ip"]), Described("no stickiness"), r#""cookie""#,
         "Keeps a client at one worker process while that lives, by a cookie or by its address: for what a process remembers \
          between requests, such as the sessions of Socket.IO while it polls. Of a `command` or `fastcgi` application it stands in `upstream`.")
         .only_for(ONLY_SCRIPT_KINDS),
@@ -230,7 +227,7 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         "How many processes beyond their number a replacement may run at once."),
     option_row("apps.NAME", "max_unavailable", Number(0, 1024), Value("0"), "1",
         "How many processes a restart may take out before their successors are ready, once the new code has shown that it boots; one always stays."),
-    option_row("apps.NAME", "memory_max", SizeOrTable(1 << 20, "apps.NAME.memory_max"), Described("no limit"), r#""512MiB""#,
+    option_row("apps.NAME", "max_memory", SizeOrTable(1 << 20, "apps.NAME.max_memory"), Described("no limit"), r#""512MiB""#,
         "Memory of a worker (its proportional set size), or bounds on it; a size alone is `hard`."),
     option_row("apps.NAME", "max_tasks", Number(16, 4_194_304), Described("no limit; with a `user`, 1024 and room for its workers"), "512",
         "Processes and threads at once of its workers and of all that they start: one more is refused (a cgroup; see isolation.md). \
@@ -241,12 +238,12 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
     option_row("apps.NAME", "max_cpu", Decimal(0.01, 1024.0), Described("no limit"), "1.5",
         "Processors that its workers and all that they start use together: beyond it they wait (a cgroup; see isolation.md). \
          A change takes a restart."),
-    option_row("apps.NAME", "requests_max", Number(1, 1_000_000_000_000), Described("no limit"), "100000",
+    option_row("apps.NAME", "max_requests", Number(1, 1_000_000_000_000), Described("no limit"), "100000",
         "Requests of a worker after which it is replaced, less up to a tenth by chance.")
         .only_for(ONLY_SCRIPT_KINDS),
-    option_row("apps.NAME", "age_max", Duration(1), Described("no limit"), r#""1d""#,
+    option_row("apps.NAME", "max_age", Duration(1), Described("no limit"), r#""1d""#,
         "Age at which a worker is replaced, less up to a tenth by chance."),
-    option_row("apps.NAME", "collect_when_idle", Bool, Value("false"), "true",
+    option_row("apps.NAME", "gc_when_idle", Bool, Value("false"), "true",
         "Whether garbage is collected between requests, when the queue is empty, not within them.")
         .only_for(ONLY_THREADED),
     option_row("apps.NAME", "user", Text("a user's name or number, or `user:group`"), Described("`server.user`, or whoever starts the server"), r#""shop""#,
@@ -282,16 +279,16 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
 
     option_row("apps.NAME.scale", "up_after", Duration(1), Value(r#""100ms""#), r#""100ms""#,
         "One process or thread more when requests have waited this long in the queue."),
-    option_row("apps.NAME.scale", "idle_ttl", Duration(1), Value(r#""60s""#), r#""60s""#,
+    option_row("apps.NAME.scale", "idle_timeout", Duration(1), Value(r#""60s""#), r#""60s""#,
         "One process less, or threads, when so much capacity has not been used for this long."),
-    option_row("apps.NAME.scale", "spawn_rate", Number(1, 1024), Value("4"), "4",
+    option_row("apps.NAME.scale", "max_spawn_rate", Number(1, 1024), Value("4"), "4",
         "Most processes that are started within a second."),
 
-    option_row("apps.NAME.memory_max", "soft", Size(1 << 20), Described("four fifths of `hard`"), r#""400MiB""#,
+    option_row("apps.NAME.max_memory", "soft", Size(1 << 20), Described("four fifths of `hard`"), r#""400MiB""#,
         "Bytes at which a worker is replaced after the requests that it has."),
-    option_row("apps.NAME.memory_max", "hard", Size(1 << 20), Described("five quarters of `soft`"), r#""512MiB""#,
+    option_row("apps.NAME.max_memory", "hard", Size(1 << 20), Described("five quarters of `soft`"), r#""512MiB""#,
         "Bytes at which a worker is killed."),
-    option_row("apps.NAME.memory_max", "samples", Number(1, 1000), Value("3"), "3",
+    option_row("apps.NAME.max_memory", "samples", Number(1, 1000), Value("3"), "3",
         "How many looks in a row, a few seconds apart, must find a worker above a bound."),
 
     option_row("apps.NAME.queue", "max", Number(0, 10_000_000), Value("1000"), "1000",
@@ -347,7 +344,7 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
     option_row("sites.routes", "response_buffering", Bool, Described("the upstream's"), "false",
         "Whether responses are taken off the back end faster than the client takes them.")
         .only_for(ONLY_PROXIED),
-    option_row("sites.routes", "max_body", Size(1), Described("`limits.body_bytes`"), r#""2GiB""#,
+    option_row("sites.routes", "max_body_size", Size(1), Described("`limits.body_bytes`"), r#""2GiB""#,
         "Longest request body; above it the answer is 413."),
     option_row("sites.routes", "cache", ListOrTable(CACHE_EXPECTED, "sites.routes.cache"), Described("no cache"), r#"["disk1"]"#,
         "Caches in front of the app or upstream; a list alone is `stores`.")

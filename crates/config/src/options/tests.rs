@@ -20,7 +20,7 @@ access_log = { path = "x" }
 processes = { min = 1 }
 threads = { min = 1 }
 scale = {}
-memory_max = {}
+max_memory = {}
 queue = {}
 isolation = {}
 grip = {}
@@ -48,7 +48,7 @@ request_headers = {}
 response_headers = {}
 hub = {}
 mercure = { publisher_key = {}, subscriber_key = {} }
-[[streams]]
+[[tcp]]
 "#;
 
 #[test]

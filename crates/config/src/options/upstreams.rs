@@ -1,4 +1,4 @@
-//! The rows of back ends: `[upstreams.NAME]` with its tables, and `[[streams]]`.
+//! The rows of back ends: `[upstreams.NAME]` with its tables, and `[[tcp]]`.
 //!
 //! Data only, like `table`, whose rows these follow. What must stay true: the rows of
 //! `upstreams.NAME` are also those of an application's `upstream` table, but for the keys that
@@ -14,15 +14,15 @@ use super::table::{ADDRESS, UPSTREAM, option_row};
 pub(crate) const OPTIONS: &[OptionRow] = &[
     option_row("upstreams.NAME", "protocol", Choice(&["http", "fastcgi", "scgi", "uwsgi", "ajp"]), Value(r#""http""#), r#""http""#,
         "What is spoken to the servers."),
-    option_row("upstreams.NAME", "servers", TextsOrTables(SERVER, "upstreams.NAME.servers"), Described("required, unless it is `joined`"),
+    option_row("upstreams.NAME", "servers", TextsOrTables(SERVER, "upstreams.NAME.servers"), Described("required, unless it is `joinable`"),
         r#"["127.0.0.1:3000", { address = "unix:app.sock", weight = 2 }]"#,
         "Where the servers listen. A name stands for each of its addresses, `srv:` and a name for each target of its SRV records."),
-    option_row("upstreams.NAME", "joined", Bool, Value("false"), "true",
+    option_row("upstreams.NAME", "joinable", Bool, Value("false"), "true",
         "Whether programs that dial in at `join` of [server] become servers of it (`penstock work`), beside those of `servers` if there are any.")
         .only_for("the protocol \"http\""),
     option_row("upstreams.NAME", "join_key", Text(crate::join::JOIN_KEY_EXPECTED), Described("the key of `join` in [server]"), r#""pW3sX9vB1nK7mQ5tR2yU8iO4aL6cE0dZ""#,
         "What programs that join this upstream must know. They can join no other, and the key of `join` in [server] does not open this one.")
-        .only_for("upstreams that are `joined`"),
+        .only_for("upstreams that are `joinable`"),
     option_row("upstreams.NAME", "balance", Choice(&["idle_first", "round_robin", "least_active", "random_two", "hash"]),
         Value(r#""idle_first""#), r#""idle_first""#,
         "Which free server gets a request: `idle_first` one with nothing to do, else the least busy; `round_robin` in turn; \
@@ -42,7 +42,7 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         "How long a connection may take to be made; after the last try the answer is 502."),
     option_row("upstreams.NAME", "response_timeout", Duration(1), Value(r#""60s""#), r#""60s""#,
         "How long a server that has the whole request may take to the end of the response's head; after it the answer is 504."),
-    option_row("upstreams.NAME", "stall_timeout", Duration(1), Value(r#""60s""#), r#""60s""#,
+    option_row("upstreams.NAME", "body_idle_timeout", Duration(1), Value(r#""60s""#), r#""60s""#,
         "How long nothing at all may be taken of the request, or come of the response's body."),
     option_row("upstreams.NAME", "total_timeout", Duration(1), Described("unlimited"), r#""10m""#,
         "How long an exchange with a server may take from its beginning to the end of the response."),
@@ -53,7 +53,7 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
     option_row("upstreams.NAME", "health", Table("upstreams.NAME.health"), Described("no probes"),
         r#"{ path = "/up", interval = "2s", rise = 2, fall = 3 }"#, "Probes of each server."),
     option_row("upstreams.NAME", "eject", Table("upstreams.NAME.eject"), Described("every default"),
-        r#"{ failures = 3, time = "10s" }"#, "When failures of requests put a server aside."),
+        r#"{ max_failures = 3, duration = "10s" }"#, "When failures of requests put a server aside."),
     option_row("upstreams.NAME", "slow_start", Duration(0), Value(r#""0s""#), r#""30s""#,
         "Time over which a server that comes back gets its full share."),
     option_row("upstreams.NAME", "host", Text(HOST), Value(r#""client""#), r#""client""#,
@@ -135,22 +135,22 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
     option_row("upstreams.NAME.health", "fall", Number(1, 1000), Value("3"), "3",
         "Failed probes in a row that take it down."),
 
-    option_row("upstreams.NAME.eject", "failures", Number(0, 1_000_000), Value("3"), "3",
+    option_row("upstreams.NAME.eject", "max_failures", Number(0, 1_000_000), Value("3"), "3",
         "Failures in a row; 0 never puts a server aside."),
-    option_row("upstreams.NAME.eject", "time", Duration(1), Value(r#""10s""#), r#""10s""#,
+    option_row("upstreams.NAME.eject", "duration", Duration(1), Value(r#""10s""#), r#""10s""#,
         "For how long, growing with each time in a row."),
 
-    option_row("streams", "listen", Text(ADDRESS), Required, r#""127.0.0.1:9000""#,
+    option_row("tcp", "listen", Text(ADDRESS), Required, r#""127.0.0.1:9000""#,
         "Address that clients connect to."),
-    option_row("streams", "upstream", Text(UPSTREAM), Required, r#""legacy""#,
+    option_row("tcp", "upstream", Text(UPSTREAM), Required, r#""legacy""#,
         "Upstream that connections are relayed to; its `protocol` does not matter here."),
-    option_row("streams", "proxy_protocol", Bool, Value("false"), "true",
+    option_row("tcp", "proxy_protocol", Bool, Value("false"), "true",
         "Whether its connections begin with a PROXY protocol header, of version 1 or 2."),
 ];
 
 const SERVER: &str = crate::ServerAddr::EXPECTED;
 const HASH_KEY_EXPECTED: &str =
-    "\"path\", \"target\", \"client\", \"header:NAME\" or \"cookie:NAME\"";
+    "\"path\", \"uri\", \"client_ip\", \"header:NAME\" or \"cookie:NAME\"";
 const COOKIE: &str = "the name of a cookie";
 const HOST: &str =
     "\"client\", \"server\", or a host such as \"app.example\", with or without a port";

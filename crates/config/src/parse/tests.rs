@@ -74,8 +74,8 @@ headers = 100
 body_bytes = "64MiB"
 header_timeout = "10s"
 idle_timeout = "75s"
-body_stall = "30s"
-body_rate_min = "500B/s"
+body_idle_timeout = "30s"
+min_body_rate = "500B/s"
 body_rate_grace = "10s"
 body_memory = "64KiB"
 response_memory = "64KiB"
@@ -137,13 +137,13 @@ connections = { min = 0, soft = 8, max = 64, ttl = "60s" }
 retry = { attempts = 2 }
 health = { path = "/up", interval = "2s", rise = 2, fall = 3 }
 
-[[streams]]
+[[tcp]]
 listen = "127.0.0.1:9000"
 upstream = "legacy"
 
 [hub]
-streams_max = 1000
-history = { count = 10, age = "1m" }
+max_streams = 1000
+history = { max_messages = 10, max_age = "1m" }
 grip_key = "base64:c2VjcmV0"
 
 [[sites]]
@@ -333,9 +333,9 @@ fn reports_what_is_wrong_inside_a_table() {
         ),
         (
             "rate",
-            "[apps.a]\n[limits]\nbody_rate_min = \"500\"\n",
+            "[apps.a]\n[limits]\nmin_body_rate = \"500\"\n",
             &[
-                "penstock.toml:3:17: `body_rate_min` cannot be \"500\": expected a rate such as \"500B/s\" or \"1KiB/s\"",
+                "penstock.toml:3:17: `min_body_rate` cannot be \"500\": expected a rate such as \"500B/s\" or \"1KiB/s\"",
             ],
         ),
         (
@@ -653,21 +653,21 @@ fn reports_a_file_that_serves_nothing_or_does_not_say_what() {
             "empty",
             "",
             &[
-                "penstock.toml:1:1: nothing to serve: there is no [apps.NAME], [upstreams.NAME], [[sites]] or [[streams]] table",
+                "penstock.toml:1:1: nothing to serve: there is no [apps.NAME], [upstreams.NAME], [[sites]] or [[tcp]] table",
             ],
         ),
         (
             "empty apps",
             "apps = {}\n",
             &[
-                "penstock.toml:1:1: nothing to serve: there is no [apps.NAME], [upstreams.NAME], [[sites]] or [[streams]] table",
+                "penstock.toml:1:1: nothing to serve: there is no [apps.NAME], [upstreams.NAME], [[sites]] or [[tcp]] table",
             ],
         ),
         (
             "empty sites",
             "sites = []\n[apps.a]\n",
             &[
-                "penstock.toml:1:9: nothing to serve: there is no [apps.NAME], [upstreams.NAME], [[sites]] or [[streams]] table",
+                "penstock.toml:1:9: nothing to serve: there is no [apps.NAME], [upstreams.NAME], [[sites]] or [[tcp]] table",
             ],
         ),
         (

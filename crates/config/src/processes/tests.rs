@@ -17,18 +17,18 @@ fn reads_every_key_of_an_application_with_threads() {
         &folder,
         r#"
 processes = { min = 2, max = 8 }
-scale = { up_after = "50ms", idle_ttl = "5m", spawn_rate = 9 }
+scale = { up_after = "50ms", idle_timeout = "5m", max_spawn_rate = 9 }
 threads = 3
 io_threads = 5
 preload = true
 refork_after = [500, 1000]
 max_surge = 2
 max_unavailable = 8
-memory_max = { soft = "200MiB", hard = "300MiB", samples = 5 }
-requests_max = 100000
-age_max = "1d"
-collect_when_idle = true
-sticky = "client_address"
+max_memory = { soft = "200MiB", hard = "300MiB", samples = 5 }
+max_requests = 100000
+max_age = "1d"
+gc_when_idle = true
+sticky = "client_ip"
 stop_timeout = "20s"
 stream_timeout = "1h"
 "#,
@@ -75,7 +75,7 @@ fn reads_short_forms() {
     let folder = TestDir::site();
     let app = read_app(
         &folder,
-        "idle_ttl = \"7s\"\nrefork_after = 500\nmemory_max = \"500MiB\"",
+        "scale = { idle_timeout = \"7s\" }\nrefork_after = 500\nmax_memory = \"500MiB\"",
     );
     assert_eq!(app.scaling.idle_timeout, Duration::from_secs(7));
     assert_eq!(app.refork_after, [500]);
@@ -87,7 +87,7 @@ fn reads_short_forms() {
         })
     };
     assert_eq!(app.max_memory, memory(400 << 20, 500 << 20, 3));
-    let of = |text: &str| read_app(&folder, &format!("memory_max = {text}")).max_memory;
+    let of = |text: &str| read_app(&folder, &format!("max_memory = {text}")).max_memory;
     assert_eq!(of("{ soft = \"400MiB\" }"), memory(400 << 20, 500 << 20, 3));
     assert_eq!(
         of("{ hard = 10000000, samples = 1 }"),
@@ -106,9 +106,9 @@ processes = { min = 1, max = 4 }
 threads = 1
 queue = { max = 1000, timeout = "30s" }
 response_timeout = "60s"
-memory_max = "512MiB"
-requests_max = 100000
-age_max = "1d"
+max_memory = "512MiB"
+max_requests = 100000
+max_age = "1d"
 env = { GREETING = "hello" }
 "#;
     let app = parse_valid(&TestDir::site(), text).apps["guestbook"].clone();
@@ -141,7 +141,7 @@ fn tells_how_a_process_has_several_requests() {
         ("kind = \"rack\"", Concurrency::Threads, false),
         ("kind = \"rack\"\nasync = true", Concurrency::Tasks, true),
         (
-            "kind = \"rack\"\nasync = true\nin_progress_max = 9",
+            "kind = \"rack\"\nasync = true\nmax_concurrent = 9",
             Concurrency::Tasks,
             true,
         ),
@@ -179,7 +179,7 @@ fn reports_what_cannot_be() {
     check_error_table(&[
         (
             "async",
-            "[apps.a]\nkind = \"wsgi\"\nasync = true\nin_progress_max = 3\n",
+            "[apps.a]\nkind = \"wsgi\"\nasync = true\nmax_concurrent = 3\n",
             &["penstock.toml:3:9: `async = true` is only for the kinds \"rack\" and \"asgi\""],
         ),
         (
@@ -194,7 +194,7 @@ fn reports_what_cannot_be() {
         ),
         (
             "word",
-            "[apps.a]\nasync = \"gevnt\"\nthreads = 2\nin_progress_max = 1\n",
+            "[apps.a]\nasync = \"gevnt\"\nthreads = 2\nmax_concurrent = 1\n",
             &[
                 "penstock.toml:2:9: `async` cannot be \"gevnt\": expected true, false or \"gevent\"; did you mean `gevent`?",
             ],
@@ -213,11 +213,11 @@ fn reports_what_cannot_be() {
         ),
         (
             "keys of threads",
-            "[apps.a]\nasync = \"gevent\"\nthreads = 2\nio_threads = 1\ncollect_when_idle = true\nrefork_after = 5\n",
+            "[apps.a]\nasync = \"gevent\"\nthreads = 2\nio_threads = 1\ngc_when_idle = true\nrefork_after = 5\n",
             &[
-                "penstock.toml:3:11: a process with a reactor has one thread: `in_progress_max` bounds what it does at once",
+                "penstock.toml:3:11: a process with a reactor has one thread: `max_concurrent` bounds what it does at once",
                 "penstock.toml:4:14: `io_threads` is only for the kinds \"wsgi\" and \"rack\" without `async`",
-                "penstock.toml:5:21: `collect_when_idle` is only for the kinds \"wsgi\" and \"rack\" without `async`",
+                "penstock.toml:5:16: `gc_when_idle` is only for the kinds \"wsgi\" and \"rack\" without `async`",
                 "penstock.toml:6:16: `refork_after` is only for the kinds \"wsgi\" and \"rack\" without `async`, with `preload`",
             ],
         ),
@@ -225,7 +225,7 @@ fn reports_what_cannot_be() {
             "stickiness",
             "[apps.a]\nsticky = \"x\"\nwebsocket_compression = true\n",
             &[
-                "penstock.toml:2:10: `sticky` cannot be \"x\": expected \"cookie\" or \"client_address\"",
+                "penstock.toml:2:10: `sticky` cannot be \"x\": expected \"cookie\" or \"client_ip\"",
                 "penstock.toml:3:25: `websocket_compression` is only for the kind \"asgi\"",
             ],
         ),
@@ -243,7 +243,7 @@ fn reports_what_cannot_be() {
             "threads of a reactor",
             "[apps.a]\nasync = \"gevent\"\nthreads = { max = 2 }\n",
             &[
-                "penstock.toml:3:11: a process with a reactor has one thread: `in_progress_max` bounds what it does at once",
+                "penstock.toml:3:11: a process with a reactor has one thread: `max_concurrent` bounds what it does at once",
             ],
         ),
         (
@@ -255,9 +255,9 @@ fn reports_what_cannot_be() {
         ),
         (
             "keys of others",
-            "[apps.a]\nin_progress_max = 2\npreload = false\nrefork_after = [1]\n",
+            "[apps.a]\nmax_concurrent = 2\npreload = false\nrefork_after = [1]\n",
             &[
-                "penstock.toml:2:19: `in_progress_max` is only for applications with a reactor: the kind \"asgi\", or `async`",
+                "penstock.toml:2:18: `max_concurrent` is only for applications with a reactor: the kind \"asgi\", or `async`",
                 "penstock.toml:4:16: `refork_after` is only for the kinds \"wsgi\" and \"rack\" without `async`, with `preload`",
             ],
         ),
@@ -287,11 +287,6 @@ fn reports_what_cannot_be() {
             &["penstock.toml:3:19: `max_unavailable` (3) is above `processes` (2)"],
         ),
         (
-            "twice",
-            "[apps.a]\nidle_ttl = \"1m\"\nscale = { idle_ttl = \"2m\" }\n",
-            &["penstock.toml:2:12: `idle_ttl` and `scale.idle_ttl` say the same: keep one"],
-        ),
-        (
             "bounds of all",
             "[apps.a]\nmax_tasks = 15\nmax_total_memory = \"1MiB\"\nmax_cpu = 0\n",
             &[
@@ -309,12 +304,12 @@ fn reports_what_cannot_be() {
         ),
         (
             "memory",
-            "[apps.a]\nmemory_max = 512\n",
-            &["penstock.toml:2:14: `memory_max` cannot be 512: expected at least 1MiB"],
+            "[apps.a]\nmax_memory = 512\n",
+            &["penstock.toml:2:14: `max_memory` cannot be 512: expected at least 1MiB"],
         ),
         (
             "memory order",
-            "[apps.a]\nmemory_max = { soft = \"2MiB\", hard = \"1MiB\", samples = 0 }\n",
+            "[apps.a]\nmax_memory = { soft = \"2MiB\", hard = \"1MiB\", samples = 0 }\n",
             &[
                 "penstock.toml:2:23: `soft` (2097152) is above `hard` (1048576)",
                 "penstock.toml:2:56: `samples` cannot be 0: expected a number from 1 to 1000",
@@ -322,18 +317,18 @@ fn reports_what_cannot_be() {
         ),
         (
             "no memory",
-            "[apps.a]\nmemory_max = { samples = 2 }\n",
+            "[apps.a]\nmax_memory = { samples = 2 }\n",
             &[
-                "penstock.toml:2:14: `hard` is missing in [apps.a.memory_max]: expected a size such as \"8KiB\", \"10MB\" or a number of bytes",
+                "penstock.toml:2:14: `hard` is missing in [apps.a.max_memory]: expected a size such as \"8KiB\", \"10MB\" or a number of bytes",
             ],
         ),
         (
             "scale",
-            "[apps.a]\nscale = { up_after = \"0s\", spawn_rate = 0, up = 1 }\n",
+            "[apps.a]\nscale = { up_after = \"0s\", max_spawn_rate = 0, up = 1 }\n",
             &[
                 "penstock.toml:2:22: `up_after` cannot be \"0s\": expected at least 1ms",
-                "penstock.toml:2:41: `spawn_rate` cannot be 0: expected a number from 1 to 1024",
-                "penstock.toml:2:44: unknown key `up` in [apps.a.scale]",
+                "penstock.toml:2:45: `max_spawn_rate` cannot be 0: expected a number from 1 to 1024",
+                "penstock.toml:2:48: unknown key `up` in [apps.a.scale]",
             ],
         ),
     ]);
@@ -357,7 +352,7 @@ fn programs_take_what_has_a_meaning_for_them() {
     let folder = TestDir::site();
     let app = read_app(
         &folder,
-        "kind = \"command\"\ncommand = \"x {port}\"\nmax_surge = 2\nmax_unavailable = 1\nmemory_max = \"10MiB\"\nage_max = \"1h\"\nstop_timeout = \"4s\"",
+        "kind = \"command\"\ncommand = \"x {port}\"\nmax_surge = 2\nmax_unavailable = 1\nmax_memory = \"10MiB\"\nmax_age = \"1h\"\nstop_timeout = \"4s\"",
     );
     assert_eq!((app.max_surge, app.max_unavailable), (2, 1));
     assert_eq!(app.max_age, Some(Duration::from_secs(3600)));
@@ -365,7 +360,6 @@ fn programs_take_what_has_a_meaning_for_them() {
     let program = "[apps.a]\nkind = \"fastcgi\"\ncommand = \"x\"\n";
     let values: [&str; SCRIPT_ONLY_KEYS.len()] = [
         "{}",
-        "\"1s\"",
         "1",
         "true",
         "1",

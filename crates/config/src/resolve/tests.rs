@@ -560,7 +560,7 @@ command = "x {fd}"
 upstream = { connections = { max = 2 } }
 [upstreams.b]
 servers = ["127.0.0.1:80"]
-[[streams]]
+[[tcp]]
 listen = "127.0.0.1:9000"
 upstream = "b"
 "#;

@@ -25,7 +25,7 @@ request_headers = {{ set = {{ Host = "a", X-A = "{{client}} {{\"b\":1}}" }}, add
 response_headers.remove = ["Server"]
 request_buffering = false
 response_buffering = true
-max_body = "2GiB"
+max_body_size = "2GiB"
 "#
     );
     let config = parse_valid(&TestDir::site(), &text);

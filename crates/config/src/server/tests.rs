@@ -84,7 +84,7 @@ fn reports_listeners_and_networks_that_are_wrong() {
 fn reads_what_the_servers_own_process_is() {
     let folder = TestDir::site();
     let text = "[apps.a]\n[server]\nlog = \"logs/server.log\"\nuser = \"www-data:web\"\numask = \"0027\"\n\
-                open_files = 4096\ndirectory = \".\"\ndrain_idle = \"2s\"\nreuse_port = true\n";
+                max_open_files = 4096\ndir = \".\"\nkeep_alive_drain = \"2s\"\nreuse_port = true\n";
     let server = parse_valid(&folder, text).server;
     assert_eq!(server.log, LogTarget::File(folder.join("logs/server.log")));
     assert_eq!(server.user.as_deref(), Some("www-data"));
@@ -198,10 +198,10 @@ fn reads_where_the_server_is_changed() {
     let read = |lines: &str| parse_valid(&folder, &format!("[apps.a]\n[server]\n{lines}")).server;
     assert_eq!(read("").control_socket, ControlSocket::Auto);
     assert_eq!(
-        read("control = \"off\"\n").control_socket,
+        read("control_socket = \"off\"\n").control_socket,
         ControlSocket::Off
     );
-    let server = read("control = \"unix:c.sock\"\nadmin_token = { file = \"token\" }\n");
+    let server = read("control_socket = \"unix:c.sock\"\nadmin_token = { file = \"token\" }\n");
     assert_eq!(
         server.control_socket,
         ControlSocket::Path(folder.join("c.sock"))
@@ -211,23 +211,23 @@ fn reads_where_the_server_is_changed() {
     check_error_table(&[
         (
             "no socket",
-            "[apps.a]\n[server]\ncontrol = \"127.0.0.1:8091\"\n",
+            "[apps.a]\n[server]\ncontrol_socket = \"127.0.0.1:8091\"\n",
             &[&format!(
-                "penstock.toml:3:11: `control` cannot be \"127.0.0.1:8091\": expected {expected}"
+                "penstock.toml:3:18: `control_socket` cannot be \"127.0.0.1:8091\": expected {expected}"
             )],
         ),
         (
             "a listener's",
-            "[apps.a]\n[server]\nlisten = [\"unix:/run/a.sock\"]\ncontrol = \"unix:/run/a.sock\"\n",
+            "[apps.a]\n[server]\nlisten = [\"unix:/run/a.sock\"]\ncontrol_socket = \"unix:/run/a.sock\"\n",
             &[
-                "penstock.toml:4:11: unix:/run/a.sock is already taken by unix:/run/a.sock on line 3",
+                "penstock.toml:4:18: unix:/run/a.sock is already taken by unix:/run/a.sock on line 3",
             ],
         ),
         (
             "the admin interface's",
-            "[apps.a]\n[server]\nadmin = \"unix:/run/a.sock\"\ncontrol = \"unix:/run/a.sock\"\n",
+            "[apps.a]\n[server]\nadmin = \"unix:/run/a.sock\"\ncontrol_socket = \"unix:/run/a.sock\"\n",
             &[
-                "penstock.toml:4:11: unix:/run/a.sock is already taken by unix:/run/a.sock on line 3",
+                "penstock.toml:4:18: unix:/run/a.sock is already taken by unix:/run/a.sock on line 3",
             ],
         ),
         (

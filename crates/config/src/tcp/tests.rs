@@ -13,7 +13,7 @@ fn read(lines: &str) -> Config {
 #[test]
 fn a_file_with_nothing_but_streams_is_complete() {
     let config = read(
-        "[[streams]]\nlisten = \"127.0.0.1:8080\"\nupstream = \"b\"\n[[streams]]\nlisten = \":0\"\nupstream = \"b\"\nproxy_protocol = true\n",
+        "[[tcp]]\nlisten = \"127.0.0.1:8080\"\nupstream = \"b\"\n[[tcp]]\nlisten = \":0\"\nupstream = \"b\"\nproxy_protocol = true\n",
     );
     let stream = |listen: &str, proxy_protocol| TcpFrontend {
         listen: listen.parse().unwrap(),
@@ -30,7 +30,7 @@ fn a_file_with_nothing_but_streams_is_complete() {
 #[test]
 fn listens_for_sites_where_the_file_says_so() {
     let config = read(
-        "[[streams]]\nlisten = \":9000\"\nupstream = \"b\"\n[server]\nlisten = [\":0\"]\nadmin = \"127.0.0.1:8080\"\n",
+        "[[tcp]]\nlisten = \":9000\"\nupstream = \"b\"\n[server]\nlisten = [\":0\"]\nadmin = \"127.0.0.1:8080\"\n",
     );
     assert_eq!(config.server.listen, [":0".parse::<ListenAddr>().unwrap()]);
 }
@@ -44,7 +44,7 @@ fn one_upstream_and_nothing_else_answers_every_path() {
     assert_eq!((config.sites.len(), routes.len()), (1, 1));
     // One that no stream uses is the sites', beside one that a stream does.
     let config = read(
-        "[upstreams.web]\nservers = [\"a:80\"]\n[[streams]]\nlisten = \":9000\"\nupstream = \"b\"\n",
+        "[upstreams.web]\nservers = [\"a:80\"]\n[[tcp]]\nlisten = \":9000\"\nupstream = \"b\"\n",
     );
     let route = &config.sites[0].routes[0];
     assert_eq!(route.upstream.as_deref(), Some("web"));
@@ -71,9 +71,9 @@ fn reports_what_no_site_chooses_between() {
         ),
         (
             "no stream",
-            "streams = []\n",
+            "tcp = []\n",
             &[
-                "penstock.toml:1:1: nothing to serve: there is no [apps.NAME], [upstreams.NAME], [[sites]] or [[streams]] table",
+                "penstock.toml:1:1: nothing to serve: there is no [apps.NAME], [upstreams.NAME], [[sites]] or [[tcp]] table",
             ],
         ),
     ]);
@@ -81,24 +81,21 @@ fn reports_what_no_site_chooses_between() {
 
 #[test]
 fn reports_streams_that_cannot_work() {
-    let at =
-        |listen: &str| format!("{UPSTREAM}[[streams]]\nlisten = \"{listen}\"\nupstream = \"b\"\n");
+    let at = |listen: &str| format!("{UPSTREAM}[[tcp]]\nlisten = \"{listen}\"\nupstream = \"b\"\n");
     let site = "[[sites]]\n[[sites.routes]]\nupstream = \"b\"\n";
     const ADDRESS: &str = ListenAddr::EXPECTED;
     check_error_table(&[
         (
             "nothing said",
-            &format!("{UPSTREAM}[[streams]]\n"),
+            &format!("{UPSTREAM}[[tcp]]\n"),
             &[
-                &format!(
-                    "penstock.toml:3:1: `listen` is missing in [[streams]]: expected {ADDRESS}"
-                ),
-                "penstock.toml:3:1: `upstream` is missing in [[streams]]: expected the name of an [upstreams.NAME] table",
+                &format!("penstock.toml:3:1: `listen` is missing in [[tcp]]: expected {ADDRESS}"),
+                "penstock.toml:3:1: `upstream` is missing in [[tcp]]: expected the name of an [upstreams.NAME] table",
             ],
         ),
         (
             "address and name",
-            &format!("{UPSTREAM}[[streams]]\nlisten = \"x\"\nupstream = \"c\"\n"),
+            &format!("{UPSTREAM}[[tcp]]\nlisten = \"x\"\nupstream = \"c\"\n"),
             &[
                 &format!("penstock.toml:4:10: `listen` cannot be \"x\": expected {ADDRESS}"),
                 "penstock.toml:5:12: there is no upstream `c`; did you mean `b`?",
@@ -107,7 +104,7 @@ fn reports_streams_that_cannot_work() {
         (
             "two at one address",
             &format!(
-                "{}[[streams]]\nlisten = \"127.0.0.1:9000\"\nupstream = \"b\"\n",
+                "{}[[tcp]]\nlisten = \"127.0.0.1:9000\"\nupstream = \"b\"\n",
                 at(":9000")
             ),
             &[

@@ -9,7 +9,7 @@ use crate::findings::Located;
 use crate::model::UpstreamServer;
 use crate::section::{Section, TextOrTable};
 
-/// Reads the list; where others join (`joined`) there may be none.
+/// Reads the list; where others join (`joinable`) there may be none.
 pub(super) fn read(table: &Section<'_>, joined: bool) -> Vec<UpstreamServer> {
     if !joined {
         if !table.has("servers") {

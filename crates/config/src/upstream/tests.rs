@@ -31,12 +31,12 @@ queue = { max = 5, timeout = "1s" }
 connections = { min = 1, soft = 8, max = 64, ttl = "5s" }
 connect_timeout = "2s"
 response_timeout = "3s"
-stall_timeout = "4s"
+body_idle_timeout = "4s"
 total_timeout = "5s"
 tunnel_timeout = "6s"
 retry = { attempts = 3, budget = 0.5 }
 health = { path = "/up?x=1", status = "200", interval = "1s", timeout = "3s", rise = 4, fall = 5 }
-eject = { failures = 0, time = "7s" }
+eject = { max_failures = 0, duration = "7s" }
 slow_start = "8s"
 host = "app.example:81"
 forwarded = "both"
@@ -161,8 +161,8 @@ fn reads_the_words() {
     }
     let keys = [
         ("path", HashKey::Path),
-        ("target", HashKey::Uri),
-        ("client", HashKey::ClientIp),
+        ("uri", HashKey::Uri),
+        ("client_ip", HashKey::ClientIp),
         ("header:X-A", HashKey::Header("X-A".to_owned())),
         ("cookie:id", HashKey::Cookie("id".to_owned())),
     ];
@@ -323,14 +323,14 @@ fn reports_values_that_make_no_sense() {
             "key",
             "balance = \"hash\"\nkey = \"header:\"",
             &[
-                "penstock.toml:4:7: `key` cannot be \"header:\": expected \"path\", \"target\", \"client\", \"header:NAME\" or \"cookie:NAME\"",
+                "penstock.toml:4:7: `key` cannot be \"header:\": expected \"path\", \"uri\", \"client_ip\", \"header:NAME\" or \"cookie:NAME\"",
             ],
         ),
         (
             "cookie",
             "balance = \"hash\"\nkey = \"cookie:a b\"\nsticky = \"a;b\"",
             &[
-                "penstock.toml:4:7: `key` cannot be \"cookie:a b\": expected \"path\", \"target\", \"client\", \"header:NAME\" or \"cookie:NAME\"",
+                "penstock.toml:4:7: `key` cannot be \"cookie:a b\": expected \"path\", \"uri\", \"client_ip\", \"header:NAME\" or \"cookie:NAME\"",
                 "penstock.toml:5:10: `sticky` cannot be \"a;b\": expected the name of a cookie",
             ],
         ),
@@ -449,7 +449,7 @@ fn reports_keys_that_would_be_ignored() {
             "no key",
             "balance = \"hash\"",
             &[
-                "penstock.toml:1:12: `key` is missing in [upstreams.b]: expected \"path\", \"target\", \"client\", \"header:NAME\" or \"cookie:NAME\"",
+                "penstock.toml:1:12: `key` is missing in [upstreams.b]: expected \"path\", \"uri\", \"client_ip\", \"header:NAME\" or \"cookie:NAME\"",
             ],
         ),
         (

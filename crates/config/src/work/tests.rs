@@ -67,8 +67,8 @@ fn of_a_file_one_application_is_left() {
         "[server]\nlisten = [\":80\"]\nredis = \"redis://r\"\ntrusted_proxies = [\"10.0.0.0/8\"]\nthreads = 3\n\
          join = {{ listen = \":7000\", key = \"{KEY}-of-the-file\" }}\n\
          [limits]\nheaders = 50\nbody_bytes = 10\n[apps.a]\n[apps.b]\n[upstreams.c]\nservers = [\"127.0.0.1:1\"]\n\
-         [upstreams.e]\njoined = true\njoin_key = \"{OWN}\"\n\
-         [caches.d]\nsize_max = \"1MiB\"\n[[streams]]\nlisten = \":81\"\nupstream = \"c\"\n\
+         [upstreams.e]\njoinable = true\njoin_key = \"{OWN}\"\n\
+         [caches.d]\nmax_size = \"1MiB\"\n[[tcp]]\nlisten = \":81\"\nupstream = \"c\"\n\
          [[sites]]\nroutes = [{{ app = \"a\", cache = [\"d\"] }}]\n"
     );
     write(&folder.join("penstock.toml"), &file);

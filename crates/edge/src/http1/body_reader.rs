@@ -277,7 +277,7 @@ impl BodyReader {
     fn body_too_large(&mut self) -> Fault {
         self.has_failed = true;
         let key = match self.is_route_limit {
-            true => "max_body of its route",
+            true => "max_body_size of its route",
             false => "limits.body_bytes",
         };
         let cause = format!("request body over {key} ({} bytes)", self.max_received);

@@ -281,7 +281,7 @@ fn deliver_update(hub: &Hub, audience: &Audience, update: &Update) -> bool {
         Ok(()) | Err(HubError::Draining | HubError::TooManyChannels(_)) => true,
         Err(HubError::MessageTooLarge(bytes)) => {
             let id = &update.id;
-            log::error!("mercure: update {id} is lost: hub.message_bytes is {bytes} now");
+            log::error!("mercure: update {id} is lost: hub.max_message_size is {bytes} now");
             true
         }
         Err(_) => false,

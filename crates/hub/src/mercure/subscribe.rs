@@ -87,7 +87,7 @@ fn parse_selectors(
     let max = shared.broker.hub().settings().max_channels_per_stream;
     if query.topics.len() > max {
         return Err(format!(
-            "More \"topic\" parameters than hub.channels_per_stream ({max})"
+            "More \"topic\" parameters than hub.max_channels_per_stream ({max})"
         ));
     }
     let selectors = query.topics.iter().map(|topic| TopicSelector::new(topic));

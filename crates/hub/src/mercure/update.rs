@@ -64,7 +64,7 @@ pub(super) enum UpdateDraftError {
     InvalidRetry,
     #[error("\"{0}\" is there more than once")]
     RepeatedField(&'static str),
-    #[error("An update may have hub.message_bytes ({0}) bytes as an event")]
+    #[error("An update may have hub.max_message_size ({0}) bytes as an event")]
     TooLarge(usize),
 }
 

@@ -2,7 +2,7 @@
 //!
 //! What must stay true: one write is one `send`, without waiting; a stream whose socket is full gets a
 //! backlog within its own bound and that of all, and loses whole messages or its connection by
-//! `hub.slow`; whoever lost something is told with its notice, if it has one, before anything that comes
+//! `hub.slow_policy`; whoever lost something is told with its notice, if it has one, before anything that comes
 //! later.
 
 use std::io::{self, IoSlice};

@@ -79,7 +79,7 @@ pub(super) fn hub_limits(hub: &Hub) -> [LimitStatus; 9] {
     let of_client = bounds.max_streams_per_client.unwrap_or_default() as u64;
     let of_a_stream = bounds.max_channels_per_stream as u64;
     [
-        LimitStatus::count("hub.streams_max", streams_max, Some(counts.held))
+        LimitStatus::count("hub.max_streams", streams_max, Some(counts.held))
             .with_reached(counts.refused_streams),
         LimitStatus::count(
             "hub.max_streams_per_client",
@@ -87,13 +87,13 @@ pub(super) fn hub_limits(hub: &Hub) -> [LimitStatus; 9] {
             Some(counts.max_streams_of_one_client),
         )
         .with_reached(counts.refused_client_streams),
-        LimitStatus::count("hub.channels_max", channels_max, Some(counts.channels)),
-        LimitStatus::count("hub.channels_per_stream", of_a_stream, None),
-        LimitStatus::bytes("hub.message_bytes", bounds.max_message_size as u64),
-        LimitStatus::bytes("hub.backlog_bytes", bounds.max_backlog as u64),
-        LimitStatus::bytes("hub.backlogs_bytes", bounds.max_backlog_total as u64),
-        LimitStatus::time("hub.stall_timeout", bounds.send_timeout),
-        LimitStatus::time("hub.drain", bounds.drain_timeout),
+        LimitStatus::count("hub.max_channels", channels_max, Some(counts.channels)),
+        LimitStatus::count("hub.max_channels_per_stream", of_a_stream, None),
+        LimitStatus::bytes("hub.max_message_size", bounds.max_message_size as u64),
+        LimitStatus::bytes("hub.max_backlog", bounds.max_backlog as u64),
+        LimitStatus::bytes("hub.max_backlog_total", bounds.max_backlog_total as u64),
+        LimitStatus::time("hub.send_timeout", bounds.send_timeout),
+        LimitStatus::time("hub.drain_timeout", bounds.drain_timeout),
     ]
 }
 

@@ -343,7 +343,7 @@ mod tests {
         for (status, text, expected) in [
             (
                 429,
-                "items[3]: more than hub.backlogs_bytes (9) bytes wait\n",
+                "items[3]: more than hub.max_backlog_total (9) bytes wait\n",
                 Some(3),
             ),
             (503, "items[0]: the server stops\n", None),

@@ -113,7 +113,9 @@ fn control_socket_path(server: &Server) -> Result<PathBuf, String> {
         }
         (ControlSocket::Auto, _) => control::find_control_socket(server),
         (ControlSocket::Off, Some(ListenAddr::Unix(path))) => Ok(path.clone()),
-        (ControlSocket::Off, _) => Err("the configuration has `control = \"off\"`".to_owned()),
+        (ControlSocket::Off, _) => {
+            Err("the configuration has `control_socket = \"off\"`".to_owned())
+        }
     }
 }
 
@@ -140,7 +142,7 @@ fn locate_over_tcp(
     let path = named.as_str().and_then(|named| named.strip_prefix("unix:"));
     let path = path.ok_or_else(|| {
         format!(
-            "the server at {address} has no control socket: set server.control, or \
+            "the server at {address} has no control socket: set server.control_socket, or \
              server.admin_token and use -c FILE{unread}"
         )
     })?;

@@ -9,7 +9,7 @@ use penstock_sys::kernel::{self, MissingCall};
 
 /// What is left off without `/proc`.
 const NO_PROC_WARNING: &str = "/proc is not mounted or hidden: what workers take of memory and processor is not known \
-     (`memory_max` has no effect), processes that they leave behind are not ended, and a signal that an application \
+     (`max_memory` has no effect), processes that they leave behind are not ended, and a signal that an application \
      sends to the server is obeyed";
 
 /// Logs what is missing, in a line for all calls; and that there is no folder for temporary files.

@@ -386,7 +386,7 @@ fn keys_needing_restart(
 ) -> Vec<&'static str> {
     let differ = [
         ("admin", old.admin != new.admin),
-        ("control", old.control_socket != new.control_socket),
+        ("control_socket", old.control_socket != new.control_socket),
         ("admin_token", old.admin_token != new.admin_token),
         ("probes", old.probes != new.probes),
         ("log", old.log != new.log),
@@ -395,8 +395,8 @@ fn keys_needing_restart(
         ("user", old.user != new.user),
         ("group", old.group != new.group),
         ("umask", old.umask != new.umask),
-        ("open_files", old.max_open_files != new.max_open_files),
-        ("directory", old.dir != new.dir),
+        ("max_open_files", old.max_open_files != new.max_open_files),
+        ("dir", old.dir != new.dir),
         ("redis", old.redis != new.redis),
     ];
     let differ = differ.into_iter().filter(|(_, differs)| *differs);

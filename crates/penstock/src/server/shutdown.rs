@@ -233,7 +233,7 @@ impl Server {
     }
 
     /// Ends what the hub holds, beside the requests in progress. Clients come back, so it is spread over
-    /// `hub.drain`, or over less where they are few.
+    /// `hub.drain_timeout`, or over less where they are few.
     async fn close_streams(&self) {
         let hub = &self.hub_service.hub;
         let held = u32::try_from(hub.counters().held).unwrap_or(u32::MAX);

@@ -58,7 +58,7 @@ http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 const TOML: &str = r#"
 [server]
 user = "12345:12346"
-drain_idle = "100ms"
+keep_alive_drain = "100ms"
 [apps.shop]
 entry = "whoami:app"
 processes = 1

@@ -97,7 +97,7 @@ def app(environ, start_response):
 const TOML: &str = r#"
 [server]
 user = "12345:12346"
-drain_idle = "100ms"
+keep_alive_drain = "100ms"
 [apps.hostile]
 entry = "hostile:app"
 kind = "wsgi"

@@ -400,7 +400,7 @@ fn a_cached_page_is_for_those_who_asked_the_same() {
     );
     let toml = format!(
         "[server]\nthreads = 1\n{LISTED}\n[apps.app]\nentry = \"app:app\"\nprocesses = 1\n\
-         [caches.m]\nsize_max = \"16MiB\"\n\
+         [caches.m]\nmax_size = \"16MiB\"\n\
          [[sites]]\n[[sites.routes]]\nrewrite = {{ strip_prefix = \"/shop\" }}\n\
          app = \"app\"\ncache = [\"m\"]\n"
     );
@@ -453,7 +453,7 @@ fn no_redirect_leads_to_the_servers_own_address() {
     let address = origin.address();
     let toml = format!(
         "[upstreams.b]\nservers = [\"{address}\"]\n\
-         [caches.m]\nsize_max = \"16MiB\"\n\
+         [caches.m]\nmax_size = \"16MiB\"\n\
          [[sites]]\n[[sites.routes]]\nrewrite = {{ strip_prefix = \"/shop\" }}\n\
          request_headers = {{ set = {{ X-Own = \"{address}\" }} }}\nupstream = \"b\"\ncache = [\"m\"]\n"
     );
@@ -492,7 +492,7 @@ def app(environ, start):
         );
         Site::new().file("app.py", PIDS).config(&toml)
     };
-    let server = serve_ready(&site("client_address"));
+    let server = serve_ready(&site("client_ip"));
     let pid_of = |client: usize, standard: bool| {
         let lines = match standard {
             true => format!("Forwarded: for=203.0.113.{client};proto=https\r\n"),

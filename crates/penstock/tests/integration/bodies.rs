@@ -328,8 +328,8 @@ fn nameless_files(pid: i32) -> usize {
 #[test]
 fn a_route_has_a_bound_of_its_own() {
     let routes = "[apps.site]\nprocesses = 1\n[[sites]]\n\
-                  [[sites.routes]]\npath = \"/large/*\"\nmax_body = 2000\napp = \"site\"\n\
-                  [[sites.routes]]\npath = \"/small/*\"\nmax_body = 10\napp = \"site\"\n\
+                  [[sites.routes]]\npath = \"/large/*\"\nmax_body_size = 2000\napp = \"site\"\n\
+                  [[sites.routes]]\npath = \"/small/*\"\nmax_body_size = 10\napp = \"site\"\n\
                   [[sites.routes]]\napp = \"site\"\n";
     let server = serve(Site::with_app().config(&format!("[limits]\nbody_bytes = 1000\n{routes}")));
     for (path, length, status) in [
@@ -350,6 +350,6 @@ fn a_route_has_a_bound_of_its_own() {
             client.expect_status(status);
         }
     }
-    server.wait_log("request body over max_body of its route (2000 bytes)");
+    server.wait_log("request body over max_body_size of its route (2000 bytes)");
     server.wait_log("request body over limits.body_bytes (1000 bytes)");
 }

@@ -27,10 +27,10 @@ use crate::support::{
 use crate::support::{eventually, head_of};
 
 /// A cache on a disk, in the directory of the site.
-const ON_DISK: &str = "path = \"stored\"\nsize_max = \"64MiB\"";
+const ON_DISK: &str = "path = \"stored\"\nmax_size = \"64MiB\"";
 
 /// A cache in memory.
-const IN_MEMORY: &str = "size_max = \"16MiB\"";
+const IN_MEMORY: &str = "max_size = \"16MiB\"";
 
 /// A configuration: an origin behind the cache `store`.
 struct CacheSetup {

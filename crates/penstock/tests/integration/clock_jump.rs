@@ -50,7 +50,7 @@ def app(environ, start):
 "#;
 
 const TOML: &str = "[server]\nthreads = 1\n[limits]\nidle_timeout = \"60s\"\n\
-                    [apps.app]\nprocesses = 2\nage_max = \"1h\"\nresponse_timeout = \"60s\"\n";
+                    [apps.app]\nprocesses = 2\nmax_age = \"1h\"\nresponse_timeout = \"60s\"\n";
 
 /// A server with a clock that [`jump`] moves.
 fn serve() -> Server {

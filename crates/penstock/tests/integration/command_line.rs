@@ -67,7 +67,7 @@ fn check_says_that_a_configuration_is_good() {
 #[test]
 fn check_says_how_much_there_is() {
     let upstream = |name: &str| format!("[upstreams.{name}]\nservers = [\"127.0.0.1:3000\"]\n");
-    let stream = "[[streams]]\nlisten = \"127.0.0.1:0\"\nupstream = \"a\"\n";
+    let stream = "[[tcp]]\nlisten = \"127.0.0.1:0\"\nupstream = \"a\"\n";
     let route = "[[sites]]\n[[sites.routes]]\nupstream = \"a\"\n";
     let rows = [
         (upstream("a"), "0 applications, 1 upstream, 1 site"),

@@ -300,9 +300,9 @@ fn an_upgrade_makes_no_socket_that_belongs_to_the_user_of_applications() {
     let admin = format!("unix:{}", server.control_path().display());
     let toml = site.read("penstock.toml");
     let socket = site.dir().join("own.sock").display().to_string();
-    for key in ["control", "admin"] {
+    for key in ["control_socket", "admin"] {
         let more = match key {
-            "control" => format!("{ADMIN}control = \"unix:{socket}\"\n"),
+            "control_socket" => format!("{ADMIN}control_socket = \"unix:{socket}\"\n"),
             _ => format!("admin = \"unix:{socket}\"\n"),
         };
         site.write("penstock.toml", toml.replace(ADMIN, &more));
@@ -477,7 +477,7 @@ fn reload_with(server: &Server, authorization: &str) -> Response {
 #[test]
 fn the_bearer_of_the_token_makes_changes_over_tcp() {
     let site = with_token(
-        "[server]\ncontrol = \"off\"\nadmin_token = { file = \"token\" }\n[apps.site]\nentry = \"app:app\"\n",
+        "[server]\ncontrol_socket = \"off\"\nadmin_token = { file = \"token\" }\n[apps.site]\nentry = \"app:app\"\n",
     );
     let server = site.serve(&[]);
     server.wait_ready("site");

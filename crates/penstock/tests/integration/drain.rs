@@ -14,7 +14,8 @@ use crate::support::{PATIENCE, RawClient, ResponseError, Server, Site, eventuall
 /// Serves with more lines in `[server]`. Idle connections are kept long enough at the end that a
 /// close cannot cross a request, and not so long that a test waits for it.
 fn serve(more: &str) -> Server {
-    let toml = format!("[server]\ndrain_idle = \"100ms\"\n{more}\n[apps.site]\nprocesses = 1\n");
+    let toml =
+        format!("[server]\nkeep_alive_drain = \"100ms\"\n{more}\n[apps.site]\nprocesses = 1\n");
     let server = Site::with_app()
         .file("public/a.txt", "file")
         .config(&toml)
@@ -211,7 +212,7 @@ fn an_application_that_will_not_end_is_ended() {
                def app(environ, start_response):\n\
                \x20   start_response('200 OK', [])\n\
                \x20   return [b'ok']\n";
-    let toml = "[server]\nshutdown_timeout = \"60s\"\ndrain_idle = \"100ms\"\n[apps.site]\nprocesses = 1\n";
+    let toml = "[server]\nshutdown_timeout = \"60s\"\nkeep_alive_drain = \"100ms\"\n[apps.site]\nprocesses = 1\n";
     let server = Site::new().file("app.py", app).config(toml).serve(&[]);
     server.wait_ready("site");
     let workers = server.workers("site");

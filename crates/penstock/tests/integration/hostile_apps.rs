@@ -30,7 +30,7 @@ const TOML: &str = r#"
 [server]
 user = "12345:12346"
 log = "logs/server.log"
-drain_idle = "100ms"
+keep_alive_drain = "100ms"
 [limits]
 temp_dir = "temp"
 [caches.store]

@@ -19,7 +19,7 @@ fn front_toml(upstream: &str) -> String {
     format!(
         "[server]\nlisten = [\"127.0.0.1:0\"]\nadmin = \"127.0.0.1:0\"\n\
          join = {{ listen = \"unix:join.sock\", key = \"{KEY}\" }}\n\
-         [upstreams.site]\njoined = true\n{upstream}\n\
+         [upstreams.site]\njoinable = true\n{upstream}\n\
          [[sites]]\n[[sites.routes]]\npath = \"/kept/*\"\ninternal = true\nfiles = {{ root = \".\" }}\n\
          [[sites.routes]]\nupstream = \"site\"\n"
     )
@@ -381,7 +381,7 @@ fn a_front_end_that_reloads_upgrades_or_comes_back_is_served_on() {
     // An upstream with other settings is a different one.
     let toml = front_toml("response_timeout = \"50s\"").replacen(
         "[server]\n",
-        "[server]\ndrain_idle = \"2s\"\n",
+        "[server]\nkeep_alive_drain = \"2s\"\n",
         1,
     );
     front.site().write("penstock.toml", toml);

@@ -31,11 +31,11 @@ processes = 1
 servers = ["ORIGIN"]
 
 [caches.memory]
-size_max = "16MiB"
+max_size = "16MiB"
 
 [caches.disk]
 path = "stored"
-size_max = "64MiB"
+max_size = "64MiB"
 
 [[sites]]
 [[sites.routes]]

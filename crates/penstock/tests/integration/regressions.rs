@@ -383,7 +383,7 @@ fn uploads_use_the_pool_of_the_newest_configuration() {
 #[test]
 fn a_slow_but_steady_reader_is_not_cut() {
     const BYTES_PER_SECOND: f64 = 200_000.0;
-    let limits = "[limits]\nbody_stall = \"1s\"\nbody_rate_min = \"500B/s\"\n\
+    let limits = "[limits]\nbody_idle_timeout = \"1s\"\nmin_body_rate = \"500B/s\"\n\
                   body_rate_grace = \"1s\"\n";
     let server = serve_ready(&site("", limits));
     let mut stream = TcpStream::connect(("127.0.0.1", server.port())).unwrap();

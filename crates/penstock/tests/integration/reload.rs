@@ -430,7 +430,7 @@ fn an_address_moves_between_http_and_tcp() {
     let port = free.local_addr().unwrap().port();
     drop(free);
     let tcp = format!("\"127.0.0.1:{port}\"");
-    let stream = |listen: &str| format!("[[streams]]\nlisten = {listen}\nupstream = \"nobody\"\n");
+    let stream = |listen: &str| format!("[[tcp]]\nlisten = {listen}\nupstream = \"nobody\"\n");
     let http = listening(&format!("{tcp}, \"unix:a.sock\""), "");
     let streams = listening(
         "\"127.0.0.1:0\"",

@@ -12,8 +12,8 @@ const LIMITS: &str = r#"
 [limits]
 header_timeout = "400ms"
 idle_timeout = "700ms"
-body_stall = "300ms"
-body_rate_min = "1000B/s"
+body_idle_timeout = "300ms"
+min_body_rate = "1000B/s"
 body_rate_grace = "500ms"
 [apps.site]
 processes = 1
@@ -182,7 +182,7 @@ fn cuts_a_response_that_nobody_takes() {
 
 #[test]
 fn cuts_a_response_that_is_taken_too_slowly() {
-    let limits = "[limits]\nbody_rate_min = \"1GiB/s\"\nbody_rate_grace = \"300ms\"\n\
+    let limits = "[limits]\nmin_body_rate = \"1GiB/s\"\nbody_rate_grace = \"300ms\"\n\
                   [apps.site]\nprocesses = 1\n";
     let server = Site::with_app().config(limits).serve(&[]);
     server.wait_ready("site");

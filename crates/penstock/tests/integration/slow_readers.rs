@@ -48,7 +48,7 @@ const BOUND: f64 = (4 << 20) as f64;
 const OTHER: [u8; 4] = [127, 0, 0, 2];
 
 /// No rate limit but the tested one.
-const LIMITS: &str = "body_rate_min = \"0B/s\"\nbody_rate_grace = \"500ms\"\n\
+const LIMITS: &str = "min_body_rate = \"0B/s\"\nbody_rate_grace = \"500ms\"\n\
     response_memory = \"16KiB\"\n";
 
 fn application(limits: &str, app: &str) -> Server {
@@ -136,7 +136,7 @@ fn assert_others_are_served(server: &Server, temp_bytes: f64) {
 fn slow_readers_of_one_address_do_not_keep_an_application_from_others() {
     for app in [
         "entry = \"slow:app\"\nkind = \"wsgi\"\nthreads = 4",
-        "entry = \"slow:asgi\"\nkind = \"asgi\"\nin_progress_max = 4",
+        "entry = \"slow:asgi\"\nkind = \"asgi\"\nmax_concurrent = 4",
     ] {
         let server = application("temp_bytes = \"4MiB\"", app);
         let slow = slow_readers(&server, &format!("/{GIB}"));

@@ -413,9 +413,9 @@ impl Site {
 
     /// Clients that a test has left open would delay each end by `server.keep_alive_drain`.
     fn shorten_drain(&self) {
-        const KEY: &str = "drain_idle = \"100ms\"";
+        const KEY: &str = "keep_alive_drain = \"100ms\"";
         let toml = self.read("penstock.toml");
-        if toml.is_empty() || toml.contains("drain_idle") {
+        if toml.is_empty() || toml.contains("keep_alive_drain") {
             return;
         }
         let quick = match toml.contains("[server]\n") {

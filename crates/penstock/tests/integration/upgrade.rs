@@ -18,7 +18,7 @@ use rustix::process::Signal;
 
 use crate::support::{PATIENCE, RawClient, Server, Site, eventually, is_alive, kill, texts};
 
-const TOML: &str = "[server]\ndrain_idle = \"2s\"\n[apps.site]\nprocesses = 2\n";
+const TOML: &str = "[server]\nkeep_alive_drain = \"2s\"\n[apps.site]\nprocesses = 2\n";
 
 fn serve(toml: &str) -> Server {
     let server = Site::with_app()
@@ -202,7 +202,7 @@ fn clients_go_through_upgrades_without_an_error() {
 fn a_new_application_begins_as_large_as_the_load_had_made_the_one_before() {
     let toml = |mark: &str| {
         format!(
-            "[server]\ndrain_idle = \"2s\"\n[apps.site]\nprocesses = {{ min = 1, max = 3 }}\n\
+            "[server]\nkeep_alive_drain = \"2s\"\n[apps.site]\nprocesses = {{ min = 1, max = 3 }}\n\
              threads = {{ min = 1, max = 2 }}\nscale = {{ up_after = \"20ms\" }}\nenv = {{ MARK = \"{mark}\" }}\n"
         )
     };

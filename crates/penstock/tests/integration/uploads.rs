@@ -190,7 +190,7 @@ fn resident(server: &Server) -> usize {
 fn a_slow_application_stops_its_client_and_not_the_memory() {
     const BODY: usize = 64 << 20;
     for way in APP_INTERFACES {
-        let limits = "[limits]\nbody_stall = \"300ms\"\nbody_rate_grace = \"300ms\"";
+        let limits = "[limits]\nbody_idle_timeout = \"300ms\"\nbody_rate_grace = \"300ms\"";
         let server = way.serve_with(limits, "");
         let before = resident(&server);
         let mut client = server.connect();
@@ -218,7 +218,7 @@ fn a_slow_application_stops_its_client_and_not_the_memory() {
 fn the_time_of_an_application_is_not_the_client_s() {
     const BODY: usize = 1 << 20;
     for way in APP_INTERFACES {
-        let limits = "[limits]\nbody_stall = \"300ms\"\nbody_rate_grace = \"300ms\"";
+        let limits = "[limits]\nbody_idle_timeout = \"300ms\"\nbody_rate_grace = \"300ms\"";
         let server = way.serve_with(limits, "");
         let mut client = server.connect();
         client.send(head("/behind/gate", &format!("Content-Length: {BODY}")));
@@ -260,7 +260,7 @@ fn a_client_that_leaves_cuts_the_body() {
 #[test]
 fn limits_hold_while_the_application_reads() {
     for way in APP_INTERFACES {
-        let limits = "[limits]\nbody_bytes = 100000\nbody_stall = \"300ms\"";
+        let limits = "[limits]\nbody_bytes = 100000\nbody_idle_timeout = \"300ms\"";
         let server = way.serve_with(limits, "");
         let mut client = server.connect();
         client.send(head("/sum", "Transfer-Encoding: chunked"));

@@ -234,7 +234,7 @@ impl JoinListenerInner {
                 label,
             } => {
                 let Some(shared) = table.open(by, &upstream) else {
-                    let why = format!("no upstream `{upstream}` is `joined` here by this key");
+                    let why = format!("no upstream `{upstream}` is `joinable` here by this key");
                     return send_refusal(&lines, why).await;
                 };
                 let who = JoinRequest {

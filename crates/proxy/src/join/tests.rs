@@ -257,7 +257,7 @@ fn joining_needs_the_key_the_upstream_and_the_member_id() {
         let failed = handshake_manually(address, KEY, control_purpose("none")).await;
         assert_eq!(
             failed.unwrap_err(),
-            "no upstream `none` is `joined` here by this key",
+            "no upstream `none` is `joinable` here by this key",
             "the name"
         );
         let failed =
@@ -310,7 +310,7 @@ fn the_key_of_one_upstream_opens_no_other() {
         let address = listen(&front);
         for (key, upstream) in [(KEY, "bank"), (OWN, "shop")] {
             let failed = handshake_manually(address, key, control_purpose(upstream)).await;
-            let why = format!("no upstream `{upstream}` is `joined` here by this key");
+            let why = format!("no upstream `{upstream}` is `joinable` here by this key");
             assert_eq!(failed.unwrap_err(), why);
         }
         let (_lines, of_shop) = handshake_manually(address, KEY, control_purpose("shop"))

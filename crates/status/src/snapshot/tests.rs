@@ -160,7 +160,7 @@ fn durations_are_seconds_and_units_are_named() {
     assert_eq!(json["caches"][1]["hit_ratio"], Value::Null);
     assert_eq!(json["caches"][1]["reason"], "write: Input/output error");
     assert_eq!(json["cached_routes"][0]["hit_ratio"], 0.75);
-    let rate = serde_json::to_value(LimitStatus::rate("body_rate_min", 500)).unwrap();
+    let rate = serde_json::to_value(LimitStatus::rate("min_body_rate", 500)).unwrap();
     assert_eq!(rate["unit"], "bytes_per_second");
 }
 

@@ -189,7 +189,7 @@ impl StreamTable {
                 index
             }
             None => {
-                // More than a million at once is more than any `in_progress_max`.
+                // More than a million at once is more than any `max_concurrent`.
                 let index = u32::try_from(self.entries.len()).unwrap_or(NO_INDEX) & INDEX_MASK;
                 self.entries.push(StreamEntry {
                     id: index,

@@ -37,7 +37,7 @@ fn reads_mercure_hubs() {
     assert_eq!(mercure(&text), Some(short));
     let long = "k".repeat(64);
     let text = format!(
-        "publisher_key = {{ key = \"{PEM}\", algorithm = \"RS256\" }}, subscriber_key = {{ key = \"{long}\", algorithm = \"HS512\" }}, anonymous = true, origins = [\"*\", \"HTTPS://App.example:443\", \"http://[::1]:8080\", \"capacitor://localhost\"], subscriptions = true, keep_alive = \"40s\""
+        "publisher_key = {{ key = \"{PEM}\", algorithm = \"RS256\" }}, subscriber_key = {{ key = \"{long}\", algorithm = \"HS512\" }}, anonymous = true, origins = [\"*\", \"HTTPS://App.example:443\", \"http://[::1]:8080\", \"capacitor://localhost\"], subscriptions = true, heartbeat_interval = \"40s\""
     );
     let expected = RouteMercure {
         publisher_key: key(PEM, "RS256"),
@@ -167,11 +167,11 @@ fn reports_keys_that_are_none_and_shows_no_key() {
         ),
         (
             "types and keys",
-            "mercure = { anonymous = true, publisher_key = 1, subscriber_jwt = \"x\", keep_alive = \"0s\" }",
+            "mercure = { anonymous = true, publisher_key = 1, subscriber_jwt = \"x\", heartbeat_interval = \"0s\" }",
             &[
                 "penstock.toml:3:47: `publisher_key` must be a secret of at least 32 bytes for HS256; a public key stands beside its `algorithm`, or a table, not an integer",
                 "penstock.toml:3:50: unknown key `subscriber_jwt` in [sites.routes.mercure]; did you mean `subscriber_key`?",
-                "penstock.toml:3:85: `keep_alive` cannot be \"0s\": expected at least 1s",
+                "penstock.toml:3:93: `heartbeat_interval` cannot be \"0s\": expected at least 1s",
             ],
         ),
         (

@@ -254,7 +254,7 @@ impl LinkFollower {
         let bound = BodyLimit {
             body_name: "the body of a next link",
             max_bytes: self.shared.hub.settings().max_message_size,
-            limit_name: "hub.message_bytes",
+            limit_name: "hub.max_message_size",
         };
         let mut body = body_reader::read_whole(response.body, bound).await?;
         if instruct.hold.is_some() && has_instruction_body(&response.fields) {

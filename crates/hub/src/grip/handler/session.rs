@@ -177,7 +177,7 @@ impl GripSession {
         let initial = BodyLimit {
             body_name: "the body that a held stream begins with",
             max_bytes: settings.max_message_size,
-            limit_name: "hub.message_bytes",
+            limit_name: "hub.max_message_size",
         };
         let initial = body_reader::read_whole(body, initial).await?;
         let form = stream_form(&instruct.fields);

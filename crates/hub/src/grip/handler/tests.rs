@@ -501,7 +501,7 @@ fn impossible_holds_are_backend_faults_with_a_reason() {
             &STREAM,
             &long,
             "the body that a held stream begins with is longer than 150000 bytes \
-             (hub.message_bytes)",
+             (hub.max_message_size)",
         ),
         (
             &encoded,
@@ -591,7 +591,7 @@ fn a_full_hub_turns_clients_away() {
         let world = GripHarness::with(settings, None, [says(lines, "")]);
         let fault = world.fault(get("/"));
         assert_eq!(fault.kind, FaultKind::Overloaded);
-        assert_eq!(fault.cause, "hub.streams_max (0) connections are held");
+        assert_eq!(fault.cause, "hub.max_streams (0) connections are held");
     }
     let channels: Vec<_> = (0..30).map(|n| n.to_string()).collect();
     let channels = format!("Grip-Channel: {}", channels.join(", "));

@@ -182,7 +182,7 @@ fn a_publisher_without_room_is_told_which_bound_it_meets() {
     // What waits for its turn is not let go of.
     let refused = rig.hub.publish(message(&of("a", 4), "x")).unwrap_err();
     assert_eq!(refused, HubError::UnheardOfNamespace(4));
-    assert!(refused.to_string().contains("hub.channels_max"));
+    assert!(refused.to_string().contains("hub.max_channels"));
     rig.hub.publish(message(&of("b", 0), "x")).unwrap();
 }
 

@@ -22,7 +22,7 @@ fn right(server: &Server, target: &str) -> bool {
 fn a_folder_that_is_deleted_while_it_is_used_is_made_again() {
     let origin = of_content();
     // Nothing in memory: every hit comes from the directory.
-    let cache = format!("{ON_DISK}\nmemory = \"0\"");
+    let cache = format!("{ON_DISK}\nmax_memory = \"0\"");
     let site = Site::new();
     let server = CacheSetup::new(&origin, &cache).serve_in(&site);
     for target in ["/a?100", "/b?100000"] {
@@ -50,7 +50,7 @@ fn a_folder_that_another_server_uses_is_left_alone() {
     right(&first, "/a?1000");
     wait_hit(&first, "/a?1000");
     let folder = site.dir().join("stored");
-    let shared = format!("path = \"{}\"\nsize_max = \"64MiB\"", folder.display());
+    let shared = format!("path = \"{}\"\nmax_size = \"64MiB\"", folder.display());
     let second = CacheSetup::new(&origin, &shared).serve_at_once(&Site::new());
     assert!(!right(&second, "/a?1000"));
     assert!(!right(&second, "/a?1000"));
@@ -72,7 +72,7 @@ fn a_folder_that_another_server_uses_is_left_alone() {
 #[test]
 fn the_bound_on_its_size_holds() {
     let origin = of_content();
-    let cache = "path = \"stored\"\nsize_max = \"2MiB\"\nmemory = \"1MiB\"";
+    let cache = "path = \"stored\"\nmax_size = \"2MiB\"\nmax_memory = \"1MiB\"";
     let site = Site::new();
     let server = CacheSetup::new(&origin, cache).serve_in(&site);
     for number in 0..60 {
@@ -93,7 +93,7 @@ fn the_bound_on_its_size_holds() {
 /// A configuration with three caches for one route.
 fn three(origin: &Origin) -> String {
     let folders = ["one", "two", "three"].map(|name| {
-        format!("[caches.{name}]\npath = \"{name}\"\nsize_max = \"64MiB\"\nmemory = \"0\"\n")
+        format!("[caches.{name}]\npath = \"{name}\"\nmax_size = \"64MiB\"\nmax_memory = \"0\"\n")
     });
     CacheSetup::new(origin, ON_DISK)
         .tables(&folders.concat())
@@ -128,7 +128,7 @@ fn keys_are_spread_and_the_share_of_one_that_fails_goes_to_the_origin() {
     assert!(shares.iter().all(|&share| share > 0), "{shares:?}");
     drop(server);
     // Another server holds the directory of one.
-    let other = CacheSetup::new(&origin, "path = \"two\"\nsize_max = \"64MiB\"");
+    let other = CacheSetup::new(&origin, "path = \"two\"\nmax_size = \"64MiB\"");
     let holder = site.clone().config(&other.toml()).serve(&[]);
     eventually(PATIENCE, "another server has the folder", || {
         status(&holder)["state"] == "working"
@@ -164,7 +164,7 @@ fn wait_objects_of(server: &Server, name: &str, count: u64) {
 #[test]
 fn a_cache_in_memory_alone_has_no_folder() {
     let origin = of_content();
-    let server = CacheSetup::new(&origin, "size_max = \"1MiB\"").serve();
+    let server = CacheSetup::new(&origin, "max_size = \"1MiB\"").serve();
     right(&server, "/a?1000");
     wait_objects(&server, 1);
     let status = status(&server);

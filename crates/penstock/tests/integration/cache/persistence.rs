@@ -132,7 +132,7 @@ fn a_reload_that_is_refused_changes_no_cache() {
     let site = Site::new();
     let server = CacheSetup::new(&origin, ON_DISK).serve_in(&site);
     fill(&server);
-    let mut broken = CacheSetup::new(&origin, "path = \"other\"\nsize_max = \"1MiB\"").toml();
+    let mut broken = CacheSetup::new(&origin, "path = \"other\"\nmax_size = \"1MiB\"").toml();
     broken.push_str("[apps.none]\nentry = \"nothing:here\"\n");
     site.write("penstock.toml", broken);
     let (code, _, complained) = super::verb(&server, &["reload"]);

@@ -171,7 +171,7 @@ fn words_to_the_cache_reach_no_client_where_there_is_none() {
                \x20   return [b'%d' % count]\n";
     let toml = format!(
         "[server]\nlisten = [\"127.0.0.1:0\"]\n[apps.app]\nentry = \"app:app\"\nprocesses = 1\n\
-         [upstreams.b]\nservers = [\"{}\"]\n[caches.store]\nsize_max = \"16MiB\"\n[[sites]]\n\
+         [upstreams.b]\nservers = [\"{}\"]\n[caches.store]\nmax_size = \"16MiB\"\n[[sites]]\n\
          [[sites.routes]]\npath = \"/up/*\"\nupstream = \"b\"\n\
          [[sites.routes]]\npath = \"/kept/*\"\napp = \"app\"\ncache = [\"store\"]\n\
          [[sites.routes]]\npath = \"/*\"\napp = \"app\"\n",
@@ -213,7 +213,7 @@ fn a_change_through_an_unsafe_method_is_seen_at_once() {
 #[test]
 fn a_bypass_rule_goes_round_the_cache() {
     let origin = counting("Cache-Control: max-age=3600\r\n");
-    let rules = "bypass = { cookies = [\"session*\"] }, status = false";
+    let rules = "bypass = { cookies = [\"session*\"] }, cache_status = false";
     let server = CacheSetup::new(&origin, IN_MEMORY).route(rules).serve();
     let logged_in = "Cookie: theme=dark; session_id=7\r\n";
     assert_eq!(ask(&server, "GET /a", logged_in).text(), "/a 1");
@@ -222,7 +222,11 @@ fn a_bypass_rule_goes_round_the_cache() {
     assert_eq!(ask(&server, "GET /a", logged_in).text(), "/a 3");
     let response = ask(&server, "GET /a", "Cookie: theme=dark\r\n");
     assert_eq!(response.text(), "/a 2");
-    assert_eq!(response.header("cache-status"), None, "status = false");
+    assert_eq!(
+        response.header("cache-status"),
+        None,
+        "cache_status = false"
+    );
 }
 
 #[test]

@@ -18,7 +18,7 @@ fn expect(client: &mut RawClient, end: &str) {
 
 #[test]
 fn a_client_that_thinks_is_answered_by_a_server_that_stops() {
-    let toml = format!("[server]\ndrain_idle = \"10s\"\n{APP}");
+    let toml = format!("[server]\nkeep_alive_drain = \"10s\"\n{APP}");
     let server = Site::with_app().config(&toml).serve(&[]);
     server.wait_ready("site");
     let mut kept: Vec<RawClient> = (0..2).map(|_| server.connect()).collect();
@@ -51,7 +51,7 @@ fn a_response_that_outlives_the_idle_time_leaves_its_client_a_moment_more() {
                \x20       yield b'first'\n\
                \x20       while not os.path.exists('go'): time.sleep(0.01)\n\
                \x20   yield b'last'\n";
-    let toml = format!("[server]\ndrain_idle = \"300ms\"\n{APP}");
+    let toml = format!("[server]\nkeep_alive_drain = \"300ms\"\n{APP}");
     let server = Site::new().file("app.py", app).config(&toml).serve(&[]);
     server.wait_ready("site");
     let mut slow = server.connect();

@@ -56,7 +56,7 @@ fn it_serves_as_whom_it_is_told_to() {
         return;
     }
     let toml = format!(
-        "[server]\nuser = \"12345:12346\"\numask = \"027\"\nopen_files = 700\nlisten = \"PLACE\"\n{APP}"
+        "[server]\nuser = \"12345:12346\"\numask = \"027\"\nmax_open_files = 700\nlisten = \"PLACE\"\n{APP}"
     );
     let site = Site::with_app().file("public/a.txt", "file");
     let open = |folder: &Path| {
@@ -161,7 +161,7 @@ fn what_whom_it_becomes_cannot_use_is_named() {
     let site = Site::with_app();
     site.write(
         "penstock.toml",
-        format!("[server]\ndrain_idle = \"100ms\"\nuser = \"12345:12346\"\n{APP}"),
+        format!("[server]\nkeep_alive_drain = \"100ms\"\nuser = \"12345:12346\"\n{APP}"),
     );
     set(site.dir().parent().unwrap(), 0o777);
     set(site.dir(), 0o777);

@@ -94,7 +94,7 @@ fn without_descriptors_no_server_of_an_upstream_is_blamed() {
     let servers = servers.join(", ");
     let toml = format!(
         "[upstreams.b]\nservers = [{servers}]\nconnections = {{ soft = 0 }}\n\
-         eject = {{ failures = 1 }}\nhealth = {{ interval = \"20ms\", fall = 1 }}\n"
+         eject = {{ max_failures = 1 }}\nhealth = {{ interval = \"20ms\", fall = 1 }}\n"
     );
     let server = Site::new().config(&toml).serve(&[]);
     let pid = server.pid();

@@ -58,7 +58,7 @@ fn a_worker_without_descriptors_fails_what_needs_one() {
 
 #[test]
 fn a_worker_that_grows_is_replaced_before_it_is_too_large() {
-    let limits = "processes = 2\nmemory_max = { soft = \"60MiB\", hard = \"4GiB\", samples = 1 }";
+    let limits = "processes = 2\nmax_memory = { soft = \"60MiB\", hard = \"4GiB\", samples = 1 }";
     for model in [FORKED, ASGI, RACK] {
         let ProcessModel(name, ..) = model;
         let house = model.serve(limits);
@@ -86,7 +86,7 @@ fn a_worker_that_grows_is_replaced_before_it_is_too_large() {
 
 #[test]
 fn a_worker_that_is_too_large_is_killed() {
-    let limits = "processes = 2\nmemory_max = { soft = \"60MiB\", hard = \"80MiB\", samples = 1 }";
+    let limits = "processes = 2\nmax_memory = { soft = \"60MiB\", hard = \"80MiB\", samples = 1 }";
     for model in [PLAIN, RACK] {
         let ProcessModel(name, ..) = model;
         let house = model.serve(limits);

@@ -7,7 +7,7 @@ use crate::support::{PATIENCE, eventually};
 fn workers_are_replaced_after_their_requests_without_an_error() {
     for model in [FORKED, THREADS, ASGI, GREENLETS, RACK, FIBERS] {
         let ProcessModel(name, ..) = model;
-        let house = model.serve("processes = 2\nrequests_max = 100");
+        let house = model.serve("processes = 2\nmax_requests = 100");
         let old = house.settled(2);
         house.under_load("/", || {
             eventually(PATIENCE, &format!("{name}: six are replaced"), || {
@@ -27,7 +27,7 @@ fn workers_are_replaced_after_their_requests_without_an_error() {
 fn workers_are_replaced_at_their_age_without_an_error() {
     for model in [FORKED, RACK] {
         let ProcessModel(name, ..) = model;
-        let house = model.serve("processes = 2\nage_max = \"1s\"");
+        let house = model.serve("processes = 2\nmax_age = \"1s\"");
         let old = house.settled(2);
         house.under_load("/", || {
             eventually(PATIENCE, &format!("{name}: both are replaced"), || {
@@ -48,7 +48,7 @@ fn workers_come_with_the_load_and_go_when_they_are_idle() {
     for model in [FORKED, RACK] {
         let ProcessModel(name, ..) = model;
         let house = model.serve(
-            "processes = { min = 1, max = 3 }\nscale = { up_after = \"20ms\", idle_ttl = \"500ms\" }",
+            "processes = { min = 1, max = 3 }\nscale = { up_after = \"20ms\", idle_timeout = \"500ms\" }",
         );
         let first = house.settled(1)[0];
         let mut held: Vec<_> = (0..3).map(|_| house.ask("/hold?gate")).collect();
@@ -71,7 +71,7 @@ fn threads_come_for_what_waits_and_processes_for_what_computes() {
         let ProcessModel(name, ..) = model;
         let house = model.serve(
             "processes = { min = 1, max = 2 }\nthreads = { min = 1, max = 4 }\n\
-             scale = { up_after = \"20ms\", idle_ttl = \"2s\" }",
+             scale = { up_after = \"20ms\", idle_timeout = \"2s\" }",
         );
         let first = house.settled(1);
         let threads = |count: u64| {

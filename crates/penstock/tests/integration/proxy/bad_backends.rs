@@ -14,8 +14,8 @@ use crate::support::{
 };
 
 /// No retry, no ejection: the client gets the result of one attempt.
-const PLAIN: &str = "strict = true\nretry = { attempts = 1 }\neject = { failures = 0 }\nresponse_timeout = \"1500ms\"\n\
-                     stall_timeout = \"600ms\"";
+const PLAIN: &str = "strict = true\nretry = { attempts = 1 }\neject = { max_failures = 0 }\nresponse_timeout = \"1500ms\"\n\
+                     body_idle_timeout = \"600ms\"";
 
 type Row = (&'static str, Script);
 

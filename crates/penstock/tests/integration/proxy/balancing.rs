@@ -143,7 +143,7 @@ fn the_same_key_leads_to_the_same_server() {
     type Ask = fn(usize) -> (String, String);
     let rows: [(&str, Ask, bool); 6] = [
         ("path", |n| (format!("/{n}?{}", n % 2), String::new()), true),
-        ("target", |n| (format!("/?{n}"), String::new()), true),
+        ("uri", |n| (format!("/?{n}"), String::new()), true),
         (
             "header:X-Key",
             |n| ("/".into(), format!("X-Key: {n}\r\n")),
@@ -155,7 +155,7 @@ fn the_same_key_leads_to_the_same_server() {
             true,
         ),
         (
-            "client",
+            "client_ip",
             |n| (format!("/{n}"), format!("X-Key: {n}\r\n")),
             false,
         ),
@@ -204,7 +204,7 @@ fn a_server_that_goes_moves_only_its_own_keys() {
     let mut origins = three().map(Some);
     let addresses = origins.each_ref().map(|o| o.as_ref().unwrap().address());
     let server = ProxySetup::to(addresses)
-        .upstream("balance = \"hash\"\nkey = \"path\"\neject = { failures = 1, time = \"30s\" }\nretry = { attempts = 3, budget = 1.0 }")
+        .upstream("balance = \"hash\"\nkey = \"path\"\neject = { max_failures = 1, duration = \"30s\" }\nretry = { attempts = 3, budget = 1.0 }")
         .serve();
     let owners = |server: &Server| -> Vec<String> {
         (0..40)
@@ -228,7 +228,7 @@ fn a_cookie_keeps_a_client_at_its_server() {
     let mut origins = three().map(Some);
     let addresses = origins.each_ref().map(|o| o.as_ref().unwrap().address());
     let server = ProxySetup::to(addresses)
-        .upstream("balance = \"round_robin\"\nsticky = \"route\"\neject = { failures = 1, time = \"30s\" }\nretry = { attempts = 3, budget = 1.0 }")
+        .upstream("balance = \"round_robin\"\nsticky = \"route\"\neject = { max_failures = 1, duration = \"30s\" }\nretry = { attempts = 3, budget = 1.0 }")
         .serve();
     let first = |lines: &str| {
         let mut client = server.connect();
@@ -280,7 +280,7 @@ fn a_backup_is_asked_only_when_no_other_can_be() {
             spare.address()
         ))
         .upstream(
-            "eject = { failures = 1, time = \"200ms\" }\nretry = { attempts = 3, budget = 1.0 }",
+            "eject = { max_failures = 1, duration = \"200ms\" }\nretry = { attempts = 3, budget = 1.0 }",
         )
         .serve();
     assert_eq!(shares(&server, 20), table([("main", 20)]));

@@ -21,7 +21,7 @@ use crate::support::{
 };
 
 /// No server is ejected.
-const NO_EJECT: &str = "eject = { failures = 0 }";
+const NO_EJECT: &str = "eject = { max_failures = 0 }";
 
 /// Reads whole requests and closes without a response.
 fn silent() -> Origin {
@@ -51,7 +51,7 @@ fn a_refused_connection_goes_to_another_server() {
 #[test]
 fn a_connection_that_is_not_made_in_time_goes_to_another_server() {
     let (swallowing, origin) = (ReservedPort::new().fill_backlog(), Origin::named("other"));
-    let upstream = "connect_timeout = \"200ms\"\neject = { failures = 1, time = \"30s\" }";
+    let upstream = "connect_timeout = \"200ms\"\neject = { max_failures = 1, duration = \"30s\" }";
     let server = both(&swallowing.address(), &origin, upstream);
     let began = Instant::now();
     for _ in 0..6 {
@@ -286,7 +286,7 @@ fn a_server_that_fails_again_and_again_is_put_aside_for_a_while() {
     let server = both(
         &bad.address(),
         &good,
-        "balance = \"round_robin\"\nretry = { attempts = 1 }\neject = { failures = 2, time = \"1s\" }",
+        "balance = \"round_robin\"\nretry = { attempts = 1 }\neject = { max_failures = 2, duration = \"1s\" }",
     );
     let mut failed = 0;
     eventually(PATIENCE, "two failures", || {
@@ -317,7 +317,7 @@ fn one_good_answer_forgives_failures() {
     });
     let server = behind(
         &origin,
-        "retry = { attempts = 1 }\neject = { failures = 2, time = \"30s\" }",
+        "retry = { attempts = 1 }\neject = { max_failures = 2, duration = \"30s\" }",
     );
     for round in 0..10 {
         let expected = if round % 2 == 0 { 502 } else { 200 };
@@ -414,7 +414,7 @@ fn servers_that_restart_under_load_cost_no_idempotent_request() {
     let addresses = [first.as_ref().unwrap().address(), second.address()];
     let server = ProxySetup::to(addresses)
         .upstream(
-            "retry = { attempts = 3, budget = 1.0 }\neject = { failures = 2, time = \"100ms\" }",
+            "retry = { attempts = 3, budget = 1.0 }\neject = { max_failures = 2, duration = \"100ms\" }",
         )
         .serve();
     let (stop, served) = (AtomicBool::new(false), AtomicUsize::new(0));

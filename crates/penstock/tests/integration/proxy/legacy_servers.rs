@@ -175,7 +175,7 @@ fn a_strict_upstream_refuses_it() {
     let origin = origin();
     let server = ProxySetup::new([&origin])
         .server("threads = 1")
-        .upstream("strict = true\nretry = { attempts = 1 }\neject = { failures = 0 }")
+        .upstream("strict = true\nretry = { attempts = 1 }\neject = { max_failures = 0 }")
         .serve();
     for (number, (name, ..)) in ROWS.iter().enumerate() {
         // Faulty chunks after a valid head: 502 if they arrive with it, else a truncated body.
@@ -204,7 +204,7 @@ fn what_can_be_read_in_two_ways_is_refused_all_the_same() {
     });
     let server = behind(
         &origin,
-        "retry = { attempts = 1 }\neject = { failures = 0 }",
+        "retry = { attempts = 1 }\neject = { max_failures = 0 }",
     );
     for (number, head) in HEADS.iter().enumerate() {
         let mut client = asking(&server, format!("/{number}"));
@@ -222,7 +222,7 @@ fn one_page_that_breaks_the_rules_ejects_no_server() {
     };
     let (one, other) = (server_of(), server_of());
     let server = ProxySetup::new([&one, &other])
-        .upstream("eject = { failures = 3, time = \"60s\" }")
+        .upstream("eject = { max_failures = 3, duration = \"60s\" }")
         .serve();
     for _ in 0..20 {
         assert_eq!(server.get("/broken").status, 502);
@@ -234,7 +234,7 @@ fn one_page_that_breaks_the_rules_ejects_no_server() {
     // Responses to different requests do count.
     let broken = Origin::start(|_| Script::raw("SSH-2.0-x\r\n\r\n").then(Step::Hang));
     let server = ProxySetup::new([&broken, &other])
-        .upstream("balance = \"round_robin\"\neject = { failures = 3, time = \"60s\" }")
+        .upstream("balance = \"round_robin\"\neject = { max_failures = 3, duration = \"60s\" }")
         .serve();
     for number in 0..20 {
         server.get(&format!("/page{number}"));

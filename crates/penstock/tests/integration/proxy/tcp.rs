@@ -10,7 +10,7 @@ use crate::support::{
     Address, Origin, PATIENCE, RawClient, ReservedPort, Server, Step, eventually,
 };
 
-const STREAM: &str = "[[streams]]\nlisten = \"127.0.0.1:0\"\nupstream = \"b\"\n";
+const STREAM: &str = "[[tcp]]\nlisten = \"127.0.0.1:0\"\nupstream = \"b\"\n";
 
 fn front(addresses: impl IntoIterator<Item = Address>, upstream: &str) -> ProxySetup {
     ProxySetup::to(addresses)

@@ -27,7 +27,7 @@ fn numbers(text: &str) -> Vec<usize> {
 
 #[test]
 fn a_client_that_reads_nothing_delays_nobody() {
-    let server = serve_with("", "[hub]\nbacklog_bytes = \"100KiB\"\n");
+    let server = serve_with("", "[hub]\nmax_backlog = \"100KiB\"\n");
     let mut stuck = StreamClient::open(&server, "/stream/news");
     let mut others = [(); 5].map(|()| StreamClient::open(&server, "/stream/news"));
     wait_held(&server, 6);
@@ -67,7 +67,7 @@ fn a_client_that_reads_nothing_delays_nobody() {
 fn a_client_that_is_too_slow_is_closed_where_that_is_wished() {
     let server = serve_with(
         "",
-        "[hub]\nbacklog_bytes = \"100KiB\"\nslow = \"disconnect\"\n",
+        "[hub]\nmax_backlog = \"100KiB\"\nslow_policy = \"disconnect\"\n",
     );
     let _stuck = StreamClient::open(&server, "/stream/news");
     let mut other = StreamClient::open(&server, "/stream/news");
@@ -88,7 +88,7 @@ fn a_client_that_is_too_slow_is_closed_where_that_is_wished() {
 
 #[test]
 fn more_streams_than_the_bound_are_refused_and_the_worker_is_free() {
-    let server = serve_with("", "[hub]\nstreams_max = 2\n");
+    let server = serve_with("", "[hub]\nmax_streams = 2\n");
     let first = StreamClient::open(&server, "/stream/news");
     let mut second = StreamClient::open(&server, "/stream/news");
     for _ in 0..3 {
@@ -114,7 +114,7 @@ fn more_streams_than_the_bound_are_refused_and_the_worker_is_free() {
 /// Browsers never reconnect after an error status.
 #[test]
 fn an_event_source_without_room_is_told_when_to_come_back() {
-    let server = serve_with("", "[hub]\nstreams_max = 1\n");
+    let server = serve_with("", "[hub]\nmax_streams = 1\n");
     let _first = StreamClient::open(&server, "/stream/news");
     for _ in 0..3 {
         let mut client = server.connect();
@@ -123,7 +123,7 @@ fn an_event_source_without_room_is_told_when_to_come_back() {
         assert_eq!(answer.header("content-type"), Some("text/event-stream"));
         assert_eq!(answer.text(), "retry: 15000\n\n");
     }
-    server.wait_log("hub: a stream is sent away, to come back later: hub.streams_max (1)");
+    server.wait_log("hub: a stream is sent away, to come back later: hub.max_streams (1)");
     assert_eq!(server.get("/stream/news").status, 503);
 }
 
@@ -142,20 +142,20 @@ fn streams_leave_connections_to_pages() {
     for _ in 0..5 {
         assert_eq!(server.get("/plain").text(), "/plain");
     }
-    let held = "penstock_limit_used{limit=\"hub.streams_max\"}";
+    let held = "penstock_limit_used{limit=\"hub.max_streams\"}";
     assert_eq!(server.metric(held), Some(30.0));
-    let reached = "penstock_limit_reached_total{limit=\"hub.streams_max\"}";
+    let reached = "penstock_limit_reached_total{limit=\"hub.max_streams\"}";
     assert_eq!(server.metric(reached), Some(6.0));
     streams.clear();
 }
 
 #[test]
 fn where_descriptors_are_fewer_streams_leave_room_as_well() {
-    let server = serve_with("open_files = 3000", "");
+    let server = serve_with("max_open_files = 3000", "");
     let max = |limit| server.metric(&format!("penstock_limit_max{{limit=\"{limit}\"}}"));
     let connections = max("connections").unwrap();
     assert!(connections < 3000.0);
-    let streams = max("hub.streams_max").unwrap();
+    let streams = max("hub.max_streams").unwrap();
     assert!(
         streams > 0.0 && streams <= connections * 0.75,
         "{streams} of {connections}"
@@ -167,7 +167,7 @@ fn an_event_source_without_room_is_told_to_come_back() {
     let route = "[[sites]]\n[[sites.routes]]\npath = \"/e/*\"\nhub = \"{path.2}\"\n\
                  [[sites.routes]]\npath = \"/.well-known/mercure\"\nmercure = { anonymous = true, \
                  publisher_key = \"!ChangeThisMercureHubJWTSecretKey!\" }\n";
-    let site = Site::new().config(&format!("[hub]\nstreams_max = 1\n{route}"));
+    let site = Site::new().config(&format!("[hub]\nmax_streams = 1\n{route}"));
     let server = site.serve(&[]);
     let mut first = server.connect();
     first.send("GET /e/news HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -182,7 +182,7 @@ fn an_event_source_without_room_is_told_to_come_back() {
         assert_eq!(answer.text(), "retry: 15000\n\n");
         assert_eq!(server.get(path).status, 503, "{path}");
     }
-    server.wait_log("a stream is sent away, to come back later: hub.streams_max (1)");
+    server.wait_log("a stream is sent away, to come back later: hub.max_streams (1)");
 }
 
 #[test]

@@ -182,7 +182,7 @@ fn a_cache_keeps_no_held_response() {
         .keep(),
     });
     let toml = format!(
-        "[server]\nthreads = 2\n[upstreams.b]\nservers = [\"{}\"]\ngrip = true\n[caches.c]\nsize_max = \"1MiB\"\n\
+        "[server]\nthreads = 2\n[upstreams.b]\nservers = [\"{}\"]\ngrip = true\n[caches.c]\nmax_size = \"1MiB\"\n\
          [[sites]]\n[[sites.routes]]\npath = \"/*\"\nupstream = \"b\"\ncache = [\"c\"]\n",
         origin.address()
     );

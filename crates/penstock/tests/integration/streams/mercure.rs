@@ -82,7 +82,7 @@ fn a_reload_goes_on_with_subscribers_and_history() {
     let id = update(&server, TOKEN, "topic=https://a/books/1&data=before").text();
     server
         .site()
-        .write("penstock.toml", toml(", keep_alive = \"9s\""));
+        .write("penstock.toml", toml(", heartbeat_interval = \"9s\""));
     let (code, _, complained) = verb(&server, &["reload"], "");
     assert_eq!(code, 0, "{complained}");
     assert_eq!(

@@ -53,7 +53,7 @@ fn a_reload_cuts_no_stream() {
     let mut listeners = listeners(&server, 20);
     // Another application in place of the old one, other limits, and one more route.
     let toml = server.site().read("penstock.toml");
-    let more = "response_timeout = \"50s\"\n[hub]\nkeep_alive = \"7s\"\nstreams_max = 30\n\
+    let more = "response_timeout = \"50s\"\n[hub]\nheartbeat_interval = \"7s\"\nmax_streams = 30\n\
                 [[sites]]\n[[sites.routes]]\npath = \"/events/*\"\n\
                 hub = { channel = \"{path.2}\", namespace = \"app\" }\n\
                 [[sites.routes]]\npath = \"/*\"\napp = \"app\"\n";
@@ -82,7 +82,7 @@ fn a_reload_cuts_no_stream() {
 
 #[test]
 fn a_stop_ends_each_stream_properly_and_within_its_clock() {
-    let server = serve_with("", "[hub]\ndrain = \"1s\"\n");
+    let server = serve_with("", "[hub]\ndrain_timeout = \"1s\"\n");
     let mut listeners = listeners(&server, 60);
     publish(&server, "news", "the last");
     all_hear(&mut listeners, "data: the last\n");
@@ -99,7 +99,7 @@ fn a_stop_ends_each_stream_properly_and_within_its_clock() {
 
 #[test]
 fn a_client_that_reads_nothing_does_not_hold_up_a_stop_for_ever() {
-    let server = serve_with("", "[hub]\ndrain = \"100ms\"\n");
+    let server = serve_with("", "[hub]\ndrain_timeout = \"100ms\"\n");
     let stuck = StreamClient::open(&server, "/stream/news");
     for _ in 0..20 {
         let body = "x".repeat(400 << 10);
@@ -116,7 +116,7 @@ fn a_client_that_reads_nothing_does_not_hold_up_a_stop_for_ever() {
 
 #[test]
 fn a_second_signal_does_not_wait_for_streams() {
-    let server = serve_with("", "[hub]\ndrain = \"10m\"\n");
+    let server = serve_with("", "[hub]\ndrain_timeout = \"10m\"\n");
     let mut listeners = listeners(&server, 2);
     server.signal(Signal::TERM);
     server.wait_log("stopping: ");
@@ -161,7 +161,7 @@ fn an_upgrade_lets_streams_go_to_the_new_server() {
 
 #[test]
 fn who_asks_for_a_stream_while_the_server_stops_is_sent_to_the_next() {
-    let toml = "[server]\nthreads = 2\ndrain_idle = \"5s\"\n[[sites]]\n[[sites.routes]]\n\
+    let toml = "[server]\nthreads = 2\nkeep_alive_drain = \"5s\"\n[[sites]]\n[[sites.routes]]\n\
                 path = \"/events/*\"\nhub = \"{path.2}\"\n";
     let server = Site::new().config(toml).serve(&[]);
     let mut kept = server.connect();

@@ -90,7 +90,7 @@ fn the_admin_interface_answers_as_grip_libraries_know_it() {
 
 #[test]
 fn a_message_above_its_bound_is_refused_whole() {
-    let server = serve_with("", "[hub]\nmessage_bytes = \"10KiB\"\n");
+    let server = serve_with("", "[hub]\nmax_message_size = \"10KiB\"\n");
     let mut listener = StreamClient::open(&server, "/stream/news");
     let item = |length: usize| {
         let content = "x".repeat(length);
@@ -106,7 +106,7 @@ fn a_message_above_its_bound_is_refused_whole() {
     let long = "y".repeat(11 << 10);
     let (code, _, complained) = verb(&server, &["publish", "news", &long], "");
     assert!(
-        code == 1 && complained.contains("hub.message_bytes"),
+        code == 1 && complained.contains("hub.max_message_size"),
         "{complained}"
     );
     publish(&server, "news", "z");

@@ -109,7 +109,7 @@ fn who_comes_back_gets_what_it_missed() {
 
 #[test]
 fn who_missed_more_than_is_kept_is_told() {
-    let server = serve_route("", "[hub]\nhistory = { count = 2 }\n");
+    let server = serve_route("", "[hub]\nhistory = { max_messages = 2 }\n");
     let mut listener = StreamClient::open(&server, "/events/news");
     for number in 1..=5 {
         publish(&server, "news", &format!("message {number}"));
@@ -129,7 +129,7 @@ fn who_missed_more_than_is_kept_is_told() {
 
 #[test]
 fn a_route_may_be_published_to() {
-    let server = serve_route(", publish = true", "[hub]\nmessage_bytes = \"1KiB\"\n");
+    let server = serve_route(", publish = true", "[hub]\nmax_message_size = \"1KiB\"\n");
     let mut listener = StreamClient::open(&server, "/events/news");
     let answer = ask(&server, "POST", "/events/news", "two\nlines");
     assert_eq!(
@@ -156,7 +156,7 @@ fn a_route_may_be_published_to() {
 
 #[test]
 fn heart_beats_come_while_nothing_else_does() {
-    let server = serve_route(", keep_alive = \"1s\"", "");
+    let server = serve_route(", heartbeat_interval = \"1s\"", "");
     let mut listener = StreamClient::open(&server, "/events/quiet");
     listener.until("two beats", |text| text.matches(":\n\n").count() >= 2);
     assert!(events(&listener.text()).is_empty());

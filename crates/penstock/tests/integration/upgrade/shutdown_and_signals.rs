@@ -121,7 +121,7 @@ fn a_reload_that_an_upgrade_keeps_waiting_reaches_the_server_that_serves() {
 
 #[test]
 fn applications_of_neither_server_have_a_say_in_the_other() {
-    let server = serve("drain_idle = \"10s\"");
+    let server = serve("keep_alive_drain = \"10s\"");
     // Both serve: a kept connection holds the old one.
     let mut kept = server.connect();
     kept.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
