@@ -1,11 +1,13 @@
-//! The token for changes over TCP: read from its file before the server becomes another user.
+//! The token for changes over TCP, read from its file before the server switches to another user.
 //!
-//! Asked by `server` at the start, by `preflight` for `penstock check`, and by `cli`, which sends it.
+//! Used by `server` at the start, by `preflight` for `penstock check`, and by `cli`, which sends
+//! it.
 //!
 //! # Invariants
-//! - A file that others than its owner and group can read, or that others than its owner can write, is
-//!   refused; so is a text that could be guessed.
-//! - The file is opened once: what is checked is what is read.
+//!
+//! - A file that users outside its owner and group can read, or that others than its owner can
+//!   write, is refused; so is a token that is easy to guess.
+//! - The file is opened once: the checked content is the content read.
 
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
@@ -15,11 +17,11 @@ use penstock_config::is_hard_to_guess;
 use penstock_status::AdminToken;
 use penstock_sys::account;
 
-/// The longest file: a token and its line end, and room for longer ones.
+/// Maximum file size: a token and its line end, with room for longer ones.
 const MAX_FILE_BYTES: u64 = 4096;
 
-/// The token in the file that the configuration names, if it names one. A server that follows another and may not read the
-/// file any more goes on with the one that was `handed_over`. May block.
+/// Returns the token of the configured file, if any. A successor that may no longer read the file
+/// uses the digest from its predecessor (`handed_over`). May block.
 ///
 /// # Errors
 /// What is wrong with the file, and what to do.
@@ -39,7 +41,7 @@ pub(crate) fn load_admin_token(
     }
 }
 
-/// The token in a file. May block.
+/// Returns the token in a file. May block.
 ///
 /// # Errors
 /// What is wrong with it, and what to do.

@@ -1,10 +1,12 @@
-//! Bounds of applications with all that they start: from the configuration to cgroups.
+//! Resource bounds of applications and all their processes: from the configuration to cgroups.
 //!
-//! `cli` has them made before the launcher is split off, which puts programs into them; `upstreams`
-//! asks for an application's; the log, the status page and `check` say what cannot be held.
+//! `cli` creates the cgroups before the launcher is forked, which puts programs into them.
+//! `components` asks for an application's group; the log, the status page and `check` report bounds
+//! that cannot be enforced.
 //!
 //! # Invariants
-//! - Bounds are those of the start: a reload that asks for others is refused, since whoever could
+//!
+//! - Bounds are those of the start. A reload that changes them is refused: a process that could
 //!   change them later could lift them.
 
 use std::collections::BTreeMap;
@@ -16,14 +18,14 @@ use penstock_sys::cgroup::{Controller, Group, GroupPlan, Groups, MissingControll
 
 use crate::identity::AppAccounts;
 
-/// What applications may take, as it was at the start.
+/// The bounds of applications as of the start.
 #[derive(Debug)]
 pub(crate) struct AppBounds {
     stated: BTreeMap<String, Stated>,
     groups: Groups,
 }
 
-/// What an application's table says of its bounds.
+/// The bounds in an application's table.
 type Stated = (Option<u64>, Option<u64>, Option<f64>);
 
 type Apps = BTreeMap<String, App>;
@@ -33,11 +35,10 @@ fn stated(app: &App) -> Stated {
 }
 
 impl AppBounds {
-    /// Has a cgroup made for each application, if any has a bound; in one hierarchy they share the
-    /// processors with one another. Blocks.
-    /// `parent_waits`: the process that started this one waits for it.
+    /// Creates a cgroup for each application if any has a bound; within one hierarchy they share
+    /// the processors. Blocks. `parent_waits`: the parent process waits for this one.
     pub(crate) fn make(config: &Config, accounts: &AppAccounts, parent_waits: bool) -> Self {
-        // What is its user at the start is one that the launcher knows.
+        // The launcher knows the users of the start.
         let account = |app: &App| {
             accounts
                 .account_of(app)
@@ -55,15 +56,15 @@ impl AppBounds {
         }
     }
 
-    /// For the launcher.
+    /// The groups, for the launcher.
     pub(crate) fn groups(&self) -> impl Iterator<Item = &Group> {
         self.groups.iter()
     }
 
-    /// What bounds an application; none where nothing does.
+    /// The group of an application; `None` without bounds.
     ///
     /// # Errors
-    /// It asks for something else than at the start.
+    /// The bounds differ from those of the start.
     pub(crate) fn of(
         &self,
         app: &App,
@@ -93,7 +94,7 @@ impl AppBounds {
         }
     }
 
-    /// What is not held, a line each.
+    /// Bounds that are not enforced, a line each.
     pub(crate) fn warnings(&self, config: &Config) -> Vec<String> {
         let bounds_user = |app: &App| {
             let group = self.groups.find(&app.name);
@@ -103,7 +104,7 @@ impl AppBounds {
     }
 }
 
-/// What would not be held if this process were the server, a line each. Changes nothing.
+/// Bounds that would not be enforced if this process were the server, a line each. Changes nothing.
 pub(crate) fn probe(config: &Config) -> Vec<String> {
     let server = crate::identity::configured_identity(&config.server)
         .ok()
@@ -115,7 +116,7 @@ pub(crate) fn probe(config: &Config) -> Vec<String> {
             .ok()
             .flatten()
             .map(|it| it.name.clone()),
-        // An ordinary user checks what root will start.
+        // An ordinary user checks a configuration that root will start.
         Err(_) => app.user.clone(),
     };
     let missing = Groups::probe(&plans(&config.apps, account));
@@ -147,7 +148,7 @@ fn plans(apps: &Apps, account: impl Fn(&App) -> Option<String>) -> Vec<GroupPlan
     }
 }
 
-/// `bounds_user`: whether the processes of its user are bounded in place of its own.
+/// `bounds_user`: whether a limit of the user's processes replaces the application's own.
 fn warnings(
     apps: &Apps,
     missing: &[MissingController],
@@ -161,7 +162,7 @@ fn warnings(
             Controller::Cpu => ("max_cpu", |app| app.max_cpu.is_some()),
         };
         let apps = apps.values().filter(|app| is_stated(app));
-        // A user of its own has a bound on processes, which is nearly as good. The server's has none.
+        // The limit of processes of its own user is nearly as good. The server's user has none.
         let (by_user, not_held): (Vec<_>, Vec<_>) =
             apps.partition(|app| *controller == Controller::Tasks && bounds_user(app));
         let names = |apps: &[&App]| {
@@ -227,7 +228,7 @@ mod tests {
         shop.max_tasks = Some(100);
         let bounds = bounds(&apps(&[shop.clone(), app("plain")]));
         assert!(bounds.of(&shop, None).is_ok() && bounds.of(&app("plain"), None).is_ok());
-        // More workers, and so on, are none of its business.
+        // The number of workers, and so on, may change.
         shop.processes.max += 1;
         assert!(bounds.of(&shop, None).is_ok());
         let changes: [fn(&mut App); 4] = [
@@ -269,7 +270,7 @@ mod tests {
             ]
         );
         assert!(warnings(&apps, &[], |_| true).is_empty());
-        // Its user is the server's own, which nothing bounds.
+        // The user is the server's own, which has no bound.
         assert_eq!(
             warnings(&apps, &missing[..1], |_| false),
             ["max_tasks of blog, shop is not held: no rights (docs/isolation.md)"]

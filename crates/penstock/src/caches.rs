@@ -1,9 +1,13 @@
-//! Caches of a configuration: started, or kept from the one before.
+//! Starts the caches of a configuration, or keeps them from the previous one.
 //!
-//! Used by `upstreams` (what is behind the routes), by `wiring` (a cache in front of a handler), by
-//! `source` (what the status says, and purges) and by `server`, which ends those that a reload has taken
-//! out of use. What must stay true: no two stores work on one folder at a time; where a reload changes a
-//! cache, the new store waits for the old one to leave.
+//! Used by `components` (behind the routes), by `wiring` (a cache in front of a handler), by
+//! `admin_backend` (status and purges) and by `server`, which ends the caches that a reload has
+//! removed.
+//!
+//! # Invariants
+//!
+//! - Only one store uses a directory at a time: when a reload changes a cache, the new store waits
+//!   for the old one to stop.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,8 +24,9 @@ pub(crate) type Caches = BTreeMap<String, Arc<Store>>;
 /// Bounds of pools by name.
 pub(crate) type PoolLimits = BTreeMap<String, BlockingPool>;
 
-/// Starts what is new or configured differently, on the current loop, and keeps the rest. A store has its
-/// pool for life: one whose pool has other bounds than in `bounds` is started anew.
+/// Starts caches that are new or configured differently, on the current loop, and keeps the rest. A
+/// store keeps its pool for life: if the pool's bounds differ from `bounds`, the store is started
+/// again.
 pub(crate) fn start_caches(
     config: &Config,
     (old, bounds): (&Caches, &PoolLimits),
@@ -47,14 +52,14 @@ pub(crate) struct CachedRoute {
     pub(crate) name: String,
     /// The names of its caches.
     pub(crate) caches: Vec<String>,
-    /// What they do for it since it was built.
+    /// Counters since the route was built.
     counters_since_build: Arc<CacheCounters>,
-    /// What those did that were there before the last reload.
+    /// Counters from before the last reload.
     counters_before_reload: CachedRouteCounters,
 }
 
 impl CachedRoute {
-    /// What the route's caches did so far.
+    /// The counters of the route's caches so far.
     pub(crate) fn total_counters(&self) -> CachedRouteCounters {
         let counts = &self.counters_since_build;
         self.counters_before_reload.plus(&CachedRouteCounters {
@@ -70,7 +75,7 @@ impl CachedRoute {
         })
     }
 
-    /// Counts on from what the route of the same name had among `old`.
+    /// Continues the counters of the route of the same name in `old`.
     pub(crate) fn continue_counters(&mut self, old: &[Self]) {
         if let Some(old) = old.iter().find(|old| old.name == self.name) {
             self.counters_before_reload = old.total_counters();
@@ -78,7 +83,7 @@ impl CachedRoute {
     }
 }
 
-/// What a route with caches is called: `example.com /assets/*`, `* /*`.
+/// The name of a route with caches: `example.com /assets/*`, `* /*`.
 pub(crate) fn route_name(site: &Site, route: &Route) -> String {
     let hosts: Vec<String> = site.hosts.iter().map(ToString::to_string).collect();
     match hosts.is_empty() {
@@ -87,10 +92,10 @@ pub(crate) fn route_name(site: &Site, route: &Route) -> String {
     }
 }
 
-/// `inner`, which answers `route`, with the caches of that in front; `inner` alone when it has none.
+/// Puts the route's caches in front of `inner`; returns `inner` alone if it has none.
 ///
 /// # Errors
-/// A cache that is not there.
+/// A cache that does not exist.
 pub(crate) fn put_in_front(
     inner: Arc<dyn Handler>,
     (site, route): (&Site, &Route),
@@ -105,7 +110,8 @@ pub(crate) fn put_in_front(
     });
     let stores = stores.collect::<Result<Vec<_>, _>>()?;
     let name = route_name(site, route);
-    // Routes may share a store, and after a rewrite even a path: each has what its own back end said.
+    // Routes may share a store and, after a rewrite, even a path: each keeps its own back end's
+    // responses.
     let scope = match (&route.app, &route.upstream) {
         (Some(app), _) => format!("{name} app {app}"),
         (None, Some(upstream)) => format!("{name} upstream {upstream}"),

@@ -1,7 +1,9 @@
-//! The command line: its shape, and which verb runs.
+//! Defines the command line and runs the chosen verb.
 //!
-//! Words and flags are decided (they are what scripts depend on): add, do not rename. Every verb
-//! prints what a person needs and nothing else; errors go to standard error.
+//! # Invariants
+//!
+//! - Verbs and flags are stable, since scripts depend on them: add, never rename.
+//! - A verb prints its result to standard output and its errors to standard error.
 
 mod admin;
 mod check;
@@ -21,7 +23,7 @@ use penstock_config::{
     AdminOverride, AppKind, FlagTranslation, Invocation, ListenAddr, WorkOptions,
 };
 
-/// A web application from its folder to production traffic.
+/// Serves web applications, from a directory to production traffic.
 #[derive(Debug, Parser)]
 #[command(version, args_conflicts_with_subcommands = true)]
 pub(crate) struct Arguments {
@@ -33,21 +35,21 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Serve a folder, a module:callable, a config.ru or a configuration file (the default verb)
+    /// Serve a directory, a module:callable, a config.ru or a configuration file (the default verb)
     Serve(ServeArguments),
-    /// Run an application's workers for a front end on another machine: dial in, and serve what it sends
+    /// Join a front-end server and serve requests for it
     Work(WorkArguments),
-    /// Check a configuration, and everything that a start would need; exit code 0 or 2
+    /// Check a configuration and everything else that a start needs; exits with 0 or 2
     Check(CheckArguments),
-    /// Show what a running server does
+    /// Show the status of a running server
     Status {
-        /// As JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
         #[command(flatten)]
         to: ServerLocation,
     },
-    /// Read the configuration again; the old one stays unless all of the new one works
+    /// Reload the configuration; the old one stays active unless all of the new one works
     Reload {
         #[command(flatten)]
         to: ServerLocation,
@@ -57,49 +59,49 @@ enum Verb {
         #[command(flatten)]
         to: ServerLocation,
     },
-    /// Start the server's program anew and let it take over, without refusing a request
+    /// Replace the server by a new process of its program, without refusing a request
     Upgrade {
-        /// The program that takes over [default: the one that runs, by the path that it was started by]
+        /// The new program [default: the running one, by the path it was started by]
         #[arg(long, value_name = "PATH")]
         binary: Option<PathBuf>,
         #[command(flatten)]
         to: ServerLocation,
     },
-    /// Open the files of the logs anew, as after they were renamed
+    /// Reopen the log files, for example after a rename
     Reopen {
         #[command(flatten)]
         to: ServerLocation,
     },
-    /// Load an application's code anew, without refusing a request
+    /// Reload an application's code, without refusing a request
     Restart {
         /// The application's name
         app: String,
         #[command(flatten)]
         to: ServerLocation,
     },
-    /// Send a message to the held streams of a channel
+    /// Publish a message to the subscribers of a channel
     Publish {
         #[command(flatten)]
         what: PublishArguments,
         #[command(flatten)]
         to: ServerLocation,
     },
-    /// Take responses out of a running server's caches
+    /// Remove responses from a running server's caches
     Purge {
         #[command(flatten)]
         what: PurgeArguments,
-        /// Of this cache only, by its name
+        /// Purge only the cache of this name
         #[arg(long, value_name = "NAME")]
         cache: Option<String>,
         #[command(flatten)]
         to: ServerLocation,
     },
-    /// Measure a server, or several against one another
+    /// Measure a server, or compare several
     Bench {
         #[command(subcommand)]
         verb: penstock_bench::Command,
     },
-    /// About the configuration file
+    /// Show documentation of the configuration file
     Config {
         #[command(subcommand)]
         topic: ConfigTopic,
@@ -108,81 +110,84 @@ enum Verb {
 
 #[derive(Debug, Args)]
 struct ServeArguments {
-    /// A folder, module:callable, config.ru or FILE.toml [default: penstock.toml here, else this folder]
+    /// A directory, module:callable, config.ru or FILE.toml [default: penstock.toml here, else this
+    /// directory]
     target: Option<String>,
-    /// Where to listen: 127.0.0.1:8080, :80, unix:/run/x.sock; port 0 takes a free one
+    /// Listen on this address: 127.0.0.1:8080, :80 or unix:/run/x.sock; port 0 takes a free one
     #[arg(short, long, value_name = "ADDR")]
     listen: Vec<ListenAddr>,
-    /// Serve the files of the folder as they are, and run nothing of it
+    /// Serve the directory's files as they are, and run no code
     #[arg(long, conflicts_with_all = ["config", "kind"])]
     files: bool,
-    /// Show causes and tracebacks on error pages; never where strangers can reach it
+    /// Show causes and tracebacks on error pages; not for public servers
     #[arg(long)]
     dev: bool,
     #[command(flatten)]
     process: ProcessArguments,
 }
 
-/// What is to be checked, and how far.
+/// The arguments of `check`.
 #[derive(Debug, Args)]
 struct CheckArguments {
-    /// The configuration file or folder [default: penstock.toml here, else this folder]
+    /// The configuration file or directory [default: penstock.toml here, else this directory]
     target: Option<String>,
-    /// The configuration file
+    /// Configuration file
     #[arg(short, long, value_name = "FILE", conflicts_with = "target")]
     config: Option<PathBuf>,
-    /// Check the configuration alone: no address is bound, no name looked up, no application loaded
+    /// Check only the configuration: bind no address, look up no name, load no application
     #[arg(long)]
     config_only: bool,
 }
 
-/// What `work` has beside `serve`.
+/// The arguments of `work`.
 #[derive(Debug, Args)]
 struct WorkArguments {
-    /// An application's name in the configuration file, or what `serve` takes: a folder, module:callable, config.ru
-    /// [default: penstock.toml here, else this folder]
+    /// An application's name in the configuration file, or a target as for `serve`: a directory,
+    /// module:callable or config.ru [default: penstock.toml here, else this directory]
     app: Option<String>,
-    /// Where the front end listens for it (its `server.join`): HOST:PORT or unix:PATH
+    /// The front end's `server.join` address: HOST:PORT or unix:PATH
     #[arg(long, value_name = "ADDR")]
     join: String,
-    /// The upstream there [default: the application's name]
+    /// The upstream to join [default: the application's name]
     #[arg(long, value_name = "NAME")]
     upstream: Option<String>,
-    /// The file with the key that both know [default: `server.join` of the load_config file]
+    /// File with the key shared with the front end [default: `server.join` of the configuration
+    /// file]
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
     #[command(flatten)]
     process: ProcessArguments,
 }
 
-/// What every process that runs applications is told.
+/// Arguments of the verbs that run applications.
 #[derive(Debug, Args)]
 struct ProcessArguments {
-    /// The configuration file
+    /// Configuration file
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Where the status page and the admin interface listen, or `off`
+    /// Address of the status page and the admin interface, or `off`
     #[arg(long, value_name = "ADDR")]
     admin: Option<AdminOverride>,
-    /// Worker processes of each application
+    /// Number of worker processes of each application
     #[arg(long, value_name = "N")]
     processes: Option<usize>,
-    /// Obey what applications say by GRIP: they hold connections, and publish by the GRIP_URL of their workers
+    /// Apply GRIP instructions of applications: they hold connections, and publish at the GRIP_URL
+    /// of their workers
     #[arg(long)]
     grip: bool,
-    /// What the application is, where its own code is not to say: wsgi, asgi or rack
+    /// The application's kind, instead of guessing from its code: wsgi, asgi or rack
     #[arg(long, value_name = "KIND", value_parser = parse_kind)]
     kind: Option<AppKind>,
-    /// Threads in each worker process
+    /// Number of threads in each worker process
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
-    /// Go to the background once everything is ready; exit code 1 when it does not become so
+    /// Go to the background when everything is ready; exits with 1 if it does not get ready
     #[arg(long)]
     daemonize: bool,
-    /// The file of the server's own log
+    /// Server log file
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
-    /// Write a line to this descriptor when everything is ready
+    /// Write a line to this file descriptor when everything is ready
     #[arg(long, value_name = "FD")]
     ready_fd: Option<i32>,
     /// Log more
@@ -192,39 +197,40 @@ struct ProcessArguments {
 
 #[derive(Debug, Args)]
 struct ServerLocation {
-    /// The server's admin address or control socket (unix:PATH) [default: that of penstock.toml here]
+    /// The server's admin address or control socket (unix:PATH) [default: from penstock.toml here]
     #[arg(long, value_name = "ADDR")]
     admin: Option<ListenAddr>,
-    /// The configuration file that names the admin address
+    /// Configuration file that names the admin address
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
 
-/// What is to be published.
+/// The arguments of `publish`.
 #[derive(Debug, Args)]
 struct PublishArguments {
     /// The channel's name
     channel: String,
     /// The message [default: each line of standard input is one]
     message: Option<String>,
-    /// The type of the event that browsers get
+    /// The event type for browsers
     #[arg(long, value_name = "TYPE")]
     event: Option<String>,
-    /// The message's id, by which clients that come back say what they know
+    /// The message's id; a client that reconnects sends the last one it received
     #[arg(long, requires = "message")]
     id: Option<String>,
-    /// Whose channel it is: an application's or upstream's name, or `hub` [default: the only one there is]
+    /// The channel's namespace: an application's or upstream's name, or `hub` [default: the only
+    /// one there is]
     #[arg(long, value_name = "NAME")]
     namespace: Option<String>,
 }
 
-/// What is to be purged: one of these.
+/// The responses to purge: exactly one of these.
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 struct PurgeArguments {
-    /// All variants of this URL: https://host/path?query, or /path?query of every host
+    /// All variants of this URL: https://host/path?query, or /path?query for every host
     url: Option<String>,
-    /// Every URL that begins so
+    /// Every URL with this prefix
     #[arg(long, value_name = "URL")]
     prefix: Option<String>,
     /// Every response with this tag (surrogate key)
@@ -253,22 +259,22 @@ pub(crate) use check::resolve_and_validate;
 /// The exit code for wrong usage or configuration.
 const USAGE_EXIT_CODE: u8 = 2;
 
-/// Reads the command line.
+/// Parses the command line.
 ///
 /// # Errors
-/// The exit code, once usage, help or version have been printed.
+/// The exit code, after usage, help or version have been printed.
 pub(crate) fn parse() -> Result<Arguments, ExitCode> {
     Arguments::try_parse().map_err(|error| {
         match explain_flag(&error) {
             Some(text) => print_error(&text),
-            // Whoever reads may have gone.
+            // The reader may have closed the stream.
             None => drop(error.print()),
         }
         ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(USAGE_EXIT_CODE))
     })
 }
 
-/// What a flag of another server is here.
+/// Explains a flag of another server by the one to use here.
 fn explain_flag(error: &clap::Error) -> Option<String> {
     let unknown = error.get(ContextKind::InvalidArg)?.to_string();
     let name = unknown.split('=').next()?;
@@ -349,26 +355,26 @@ impl ProcessArguments {
     }
 }
 
-/// The value of `--kind`.
+/// Parses the value of `--kind`.
 fn parse_kind(text: &str) -> Result<AppKind, String> {
     let all = [AppKind::Wsgi, AppKind::Asgi, AppKind::Rack];
     let named = all.into_iter().find(|kind| kind.as_str() == text);
     named.ok_or_else(|| "expected wsgi, asgi or rack".to_owned())
 }
 
-/// Says to standard error why a verb failed.
+/// Prints an error to standard error.
 fn print_error(text: &impl std::fmt::Display) {
-    // Nobody may be listening: the exit code says it too.
+    // Standard error may be closed; the exit code reports the failure as well.
     let _ = writeln!(std::io::stderr(), "penstock: {text}");
 }
 
-/// Says the result of a verb.
+/// Prints a result to standard output.
 fn print_line(text: &impl std::fmt::Display) {
-    // Whoever reads may have seen enough (`penstock status | head -1`).
+    // The reader may have closed the pipe (`penstock status | head -1`).
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 
-/// So many of something that takes an `s` when they are not one.
+/// Formats a count with its noun, which takes an `s` unless the count is one.
 pub(crate) fn pluralize(number: u64, thing: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{number} {thing}{plural}")

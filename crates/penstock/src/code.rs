@@ -1,8 +1,13 @@
-//! What in the applications' folders is their code, and whether it has changed.
+//! Finds the code in the applications' directories, and its changes.
 //!
-//! `dev` asks for each change that it sees, and which folders to watch; a reload (`server/reload.rs`) asks
-//! once, of all files. What must stay true: what an application or the server writes while it runs is no code
-//! (`code/code_paths.rs`, [`NonCodePaths`]), and what symbolic links below a folder point to is not the application's.
+//! `dev` asks for each change and for the directories to watch; a reload (`server/reload.rs`) asks
+//! once, for all files.
+//!
+//! # Invariants
+//!
+//! - Files that an application or the server writes at run time are not code (`code/code_paths.rs`,
+//!   [`NonCodePaths`]).
+//! - Targets of symbolic links below a directory are not the application's code.
 
 pub(crate) mod code_paths;
 
@@ -13,16 +18,15 @@ use std::time::{Duration, SystemTime};
 
 use penstock_config::{Config, LogTarget};
 
-/// Files and folders of one application that are looked at, at most.
+/// Maximum number of files and directories examined for one application.
 const MAX_ENTRIES: usize = 100_000;
 
-/// Folders and files that are served or written while the server runs, and its configuration: no code, wherever
-/// they are.
+/// Served directories, files that are written at run time, and the configuration: never code.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct NonCodePaths(Vec<PathBuf>);
 
 impl NonCodePaths {
-    /// Those of a configuration. `outputs` are the files that the server's own output goes to.
+    /// The paths of a configuration; `outputs` are the files of the server's own output.
     pub(crate) fn from_config(config: &Config, outputs: &[PathBuf]) -> Self {
         let routes = config.sites.iter().flat_map(|site| &site.routes);
         let served =
@@ -48,19 +52,19 @@ impl NonCodePaths {
         Self(paths)
     }
 
-    /// Whether `path` is code of the application in the folder `dir`.
+    /// Whether `path` is code of the application in the directory `dir`.
     pub(crate) fn is_code(&self, path: &Path, dir: &Path) -> bool {
         let Ok(below) = path.strip_prefix(dir) else {
             return false;
         };
-        // An application that lies in a folder of this kind is code all the same.
+        // An application that itself lies in such a directory is code.
         let is_apart =
             |other: &PathBuf| other != dir && other.starts_with(dir) && path.starts_with(other);
         code_paths::is_code_path(below) && !self.0.iter().any(is_apart)
     }
 }
 
-/// Where standard output and standard error go, if those are files: a shell may have said so.
+/// The files that standard output and standard error are redirected to, if any.
 pub(crate) fn standard_output_files() -> Vec<PathBuf> {
     let links = ["/proc/self/fd/1", "/proc/self/fd/2"];
     let targets = links
@@ -69,10 +73,10 @@ pub(crate) fn standard_output_files() -> Vec<PathBuf> {
     targets.filter(|target| target.is_absolute()).collect()
 }
 
-/// The folders of code in a folder. *Blocking*.
+/// The directories of code in a directory. *Blocking*.
 pub(crate) fn code_dirs_in(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    // What a symbolic link points to is not the application's, or is found by itself.
+    // The target of a symbolic link is not the application's, or is found by itself.
     let folders = entries.filter(|entry| {
         let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
         is_folder && code_paths::is_code_dir(&entry.file_name())
@@ -84,21 +88,21 @@ pub(crate) fn code_dirs_in(folder: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// A file of the application's code in `dir` that was written, made or moved there since then, or a symbolic
-/// link on the way to `dir` that was; none if none was. By the date of the last change of the inode (`st_ctime`),
-/// which no deployment sets back. A file that has gone, or a folder that was moved as a whole, is not seen: the
-/// dates of folders change with each cache that is written into them. *Blocking*: looks at up to
-/// [`MAX_ENTRIES`] files.
+/// Finds a file of the application's code in `dir` that was written, made or moved there after
+/// `since`, or a changed symbolic link on the way to `dir`. Compares the last change of the inode
+/// (`st_ctime`), which no deployment sets back. A removed file, or a directory that was moved as a
+/// whole, is not found: the dates of directories change with each cache file written into them.
+/// *Blocking*: examines up to [`MAX_ENTRIES`] files.
 ///
 /// # Errors
-/// When there are more: as far as was looked, nothing has changed.
+/// There are more; the files examined have not changed.
 pub(crate) fn find_change_since(
     dir: &Path,
     since: SystemTime,
     apart: &NonCodePaths,
 ) -> Result<Option<PathBuf>, String> {
-    // File systems date by the clock's last tick, some milliseconds ago: what is written in the one in which
-    // loading begins is read by an interpreter that has yet to start.
+    // File systems date by the clock's last tick, some milliseconds ago. A file written within the
+    // tick in which loading begins is read by an interpreter that has yet to start.
     let is_newer = |of: &Metadata| change_time(of).is_some_and(|at| at > since);
     for path in dir.ancestors() {
         let is_other = path
@@ -145,7 +149,7 @@ mod tests {
 
     use super::*;
 
-    /// A folder of the test's own, removed at its end.
+    /// A directory of the test, removed at its end.
     struct Folder(PathBuf);
 
     impl Folder {
@@ -166,7 +170,7 @@ mod tests {
         }
     }
 
-    /// A moment after all that was written so far and before what is written next, by the file system's own clock.
+    /// A time after all writes so far and before the next one, by the file system's own clock.
     fn now(folder: &Path) -> SystemTime {
         let probe = folder.join("probe");
         let written = || {

@@ -1,8 +1,9 @@
-//! Upstreams, applications and caches of a configuration: started, or kept from the one before.
+//! Starts the upstreams, applications and caches of a configuration, or keeps them from the
+//! previous one.
 //!
-//! Used by `server` at start and at reload. What is configured as before runs on with its workers, its
-//! connections and its line of waiting requests; what changed is started beside the old one, which ends
-//! with its last request.
+//! Used by `server` at start and at reload. A component with unchanged configuration keeps its
+//! workers, its connections and its queue. A changed one is started beside the old one, which ends
+//! after its last request.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,60 +27,61 @@ use crate::wiring;
 /// Running applications by name.
 pub(crate) type Apps = BTreeMap<String, Arc<App>>;
 
-/// How large applications are, by name.
+/// Sizes of applications by name.
 pub(crate) type AppSizes = BTreeMap<String, AppSize>;
 
-/// Running upstreams by name; that of an application has the application's.
+/// Running upstreams by name; an application's upstream has the application's name.
 pub(crate) type Upstreams = BTreeMap<String, Arc<Upstream>>;
 
 /// Pools for blocking work by name.
 pub(crate) type Pools = BTreeMap<String, Pool>;
 
-/// Everything behind the routes.
+/// All components behind the routes.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Components {
     pub(crate) apps: Apps,
     pub(crate) upstreams: Upstreams,
     pub(crate) caches: Caches,
     pub(crate) pools: Pools,
-    /// What the pools were started with.
+    /// The bounds that the pools were started with.
     pub(crate) pool_limits: PoolLimits,
-    /// What temporary files take; one for as long as the server is there.
+    /// The space of temporary files; one for the life of the server.
     pub(crate) temp_space: Arc<TempSpace>,
 }
 
-/// What a start gave besides the rooms.
+/// The result of starting components.
 #[derive(Debug, Default)]
 pub(crate) struct StartedComponents {
     pub(crate) components: Components,
-    /// Those that did not run before.
+    /// Applications that did not run before.
     pub(crate) new_apps: Vec<Arc<App>>,
 }
 
-/// Where applications are started.
+/// The context in which applications are started.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AppStartContext<'a> {
     pub(crate) loops: &'a [LoopHandle],
-    /// Starts processes of applications.
+    /// Starts the applications' processes.
     pub(crate) launcher: &'a Arc<Launcher>,
-    /// Whom it may start them as.
+    /// The users of applications.
     pub(crate) accounts: &'a AppAccounts,
-    /// And within which bounds.
+    /// The bounds of applications.
     pub(crate) bounds: &'a AppBounds,
-    /// Others serve while they boot.
+    /// Whether they boot at low priority, while other applications serve.
     pub(crate) low_priority: bool,
-    /// Under `serve --dev`.
+    /// Whether this is `serve --dev`.
     pub(crate) development: bool,
-    /// How its applications publish.
+    /// How applications publish.
     pub(crate) publishing: &'a PublishSetup,
-    /// What the load has made of the applications of the server that this one follows.
+    /// The sizes of the predecessor's applications under load.
     pub(crate) sizes: &'a AppSizes,
 }
 
-/// Starts what is new or configured differently from `old`, on the current loop, and keeps the rest.
+/// Starts components that are new or configured differently from `old`, on the current loop, and
+/// keeps the rest.
 ///
 /// # Errors
-/// A folder that cannot be opened; what was started is in `started` and must be ended.
+/// A directory that cannot be opened; components in `started` must then be ended.
 pub(crate) fn start_components(
     config: &Config,
     old: &Components,
@@ -126,7 +128,7 @@ pub(crate) fn start_components(
                 Arc::clone(running)
             }
             None => {
-                // What serves the same load begins with what that has come to.
+                // A replacement for the same load begins with the same size.
                 let before = old.apps.get(name).map(|app| app.current_size());
                 let account = beside.accounts.account_of(wanted)?;
                 let setup = AppSetup {
@@ -176,14 +178,14 @@ fn start_upstream(
     Upstream::start(wanted.clone(), setup)
 }
 
-/// The pool that is always there.
+/// The pool `default`.
 pub(crate) fn default_pool(pools: &Pools) -> Pool {
     let found = pools.get("default").cloned();
     // The configuration always has it.
     found.unwrap_or_else(|| Pool::new("default", 1, 1024))
 }
 
-/// The pool of this name; the configuration knows no name that has none.
+/// The pool of this name, which a checked configuration always has.
 pub(crate) fn pool_named(pools: &Pools, name: &str) -> Pool {
     let found = pools.get(name).cloned();
     found.unwrap_or_else(|| default_pool(pools))
@@ -223,11 +225,11 @@ impl ServerSet for AppServers {
     }
 }
 
-/// The handler of an application whose processes are servers: requests go to the upstream, and as long
-/// as a route holds this the processes are not ended.
+/// The handler of an application that runs servers: requests go to its upstream, and the processes
+/// live while a route holds this.
 #[derive(Debug)]
 pub(crate) struct AppUpstreamHandler {
-    /// Held, and asked whether its code runs at all.
+    /// Kept alive by this, and asked whether its code runs at all.
     app: Arc<App>,
     upstream: Arc<dyn Handler>,
 }

@@ -1,15 +1,16 @@
-//! The control socket: where it lies, who may use it, and what is open beside it.
+//! The control socket: where it is created, which processes may use it, and warnings about exposed
+//! control interfaces.
 //!
-//! `server::doors` opens it, `cli` finds it by the same rules, and [`ControlGate`] looks at each caller before
-//! `status` hears it.
+//! `server::bound_listeners` opens it, `cli` finds it by the same rules, and [`ControlGate`] checks
+//! each caller before `status` gets the request.
 //!
 //! # Invariants
-//! - A socket in a folder that nobody has named lies where only root and whoever starts the server can
-//!   make, remove or replace files.
-//! - A caller is root or whoever made the socket, and no process that this server, or the one that it
-//!   follows, has started; nor one that came from an application of another server, or of one that was
-//!   killed.
-//! - It is made by whoever starts the server, never by the user that a server has become.
+//!
+//! - A socket in a directory that the configuration does not name lies where only root and the user
+//!   that starts the server can create, remove or replace files.
+//! - A caller is root or the socket's creator, and neither a descendant of this server or its
+//!   predecessor nor a process from an application of another or a killed server.
+//! - It is created by the user that starts the server, never by the user that a server has become.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -30,19 +31,19 @@ use crate::inherited_listeners::ListenerRole;
 use crate::listeners::{self, BoundListener, SocketSource};
 use crate::server::Server;
 
-/// Servers whose first listeners have the same address.
+/// Maximum number of servers with the same first address.
 const MAX_SAME_NAME: usize = 16;
 
-/// The longest name of a socket's file, without its ending: the folders are short.
+/// Maximum length of a socket's file name without `.sock`; the directories are short.
 const MAX_NAME_BYTES: usize = 60;
 
-/// What the file of the control socket is called, without its ending: the address of the first listener,
-/// or the upstream that a member joins.
+/// The control socket's file name without `.sock`: the address of the first listener, or the
+/// upstream that a worker server joins.
 fn socket_name(first: Option<&ListenAddr>, joined: Option<&str>) -> String {
     let text = match (first, joined) {
         (Some(ListenAddr::Tcp(address)), _) => address.to_string(),
         (Some(ListenAddr::Port(port)), _) => port.to_string(),
-        // Two paths must not become one name.
+        // Distinct paths must get distinct names.
         (Some(ListenAddr::Unix(path)), _) => {
             path.to_string_lossy().replace('_', "__").replace('/', "_")
         }
@@ -54,11 +55,11 @@ fn socket_name(first: Option<&ListenAddr>, joined: Option<&str>) -> String {
         _ => '_',
     };
     let name: String = text.trim_start_matches('[').chars().map(plain).collect();
-    // The end of a path says more than its beginning.
+    // The end of a path distinguishes more than its beginning.
     name[name.len().saturating_sub(MAX_NAME_BYTES)..].to_owned()
 }
 
-/// The upstream elsewhere that this server joins.
+/// The upstream of another server that this one joins.
 fn joined_upstream(config: &Config) -> Option<&str> {
     config
         .join_target
@@ -66,19 +67,19 @@ fn joined_upstream(config: &Config) -> Option<&str> {
         .map(|joins| joins.upstream.as_str())
 }
 
-/// A folder for control sockets, and whether it is made when it is not there.
+/// A directory for control sockets.
 #[derive(Debug, PartialEq, Eq)]
 struct SocketDir {
     path: PathBuf,
-    /// The permissions that it is made with.
+    /// The permissions to create it with; `None` if it must exist.
     mode: Option<u32>,
 }
 
-/// The folders where the control socket of a server of this user may lie, the first choice first.
+/// The directories for the control socket of this user's server, in order of preference.
 fn candidate_dirs(uid: u32, variable: impl Fn(&str) -> Option<PathBuf>) -> Vec<SocketDir> {
     let mut all = Vec::new();
     let absolute = |path: &PathBuf| path.is_absolute();
-    // The service manager's; several are apart by colons (systemd.exec(5)).
+    // The service manager's; several are separated by colons (systemd.exec(5)).
     let managed = variable("RUNTIME_DIRECTORY").and_then(|folders| {
         let first = folders.as_os_str().as_bytes().split(|byte| *byte == b':');
         first.map(OsStr::from_bytes).map(PathBuf::from).next()
@@ -117,14 +118,14 @@ fn candidate_dirs_for_user() -> Vec<SocketDir> {
 }
 
 impl SocketDir {
-    /// Makes it where it is not there, and looks whether anybody else could put files into it.
+    /// Creates the directory if needed, and checks that no other user can put files into it.
     fn prepare(&self, uid: u32) -> Result<(), String> {
         if let Some(mode) = self.mode {
             match std::fs::DirBuilder::new().mode(mode).create(&self.path) {
                 Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
                     return Err(format!("{}: {error}", self.path.display()));
                 }
-                // Whoever was here first is looked at like anybody.
+                // An existing directory gets the same check.
                 Ok(()) | Err(_) => {}
             }
         }
@@ -132,7 +133,8 @@ impl SocketDir {
     }
 }
 
-/// Whether only root and this user can make or remove files in a folder, which is no link.
+/// Checks that a path is a directory, not a link, where only root and this user can create or
+/// remove files.
 fn is_private(folder: &Path, uid: u32) -> Result<(), String> {
     let shown = folder.display();
     let about = folder.symlink_metadata();
@@ -152,8 +154,8 @@ fn is_private(folder: &Path, uid: u32) -> Result<(), String> {
 /// Opens the control socket; `first` is the first listener, with its real port.
 ///
 /// # Errors
-/// Why the socket that the configuration names cannot be opened. One that it does not name is left out
-/// with a warning.
+/// A configured socket that cannot be opened. Without a configured path a failure is only a
+/// warning.
 pub(crate) fn open_control_socket(
     config: &Config,
     first: Option<&ListenAddr>,
@@ -176,14 +178,14 @@ pub(crate) fn open_control_socket(
                 .map(Some)
                 .map_err(|error| format!("{error} (server.control_socket)"));
         }
-        // That one takes changes, too.
+        // The Unix socket of the admin interface takes changes too.
         ControlSocket::Auto if matches!(server.admin, Some(ListenAddr::Unix(_))) => {
             return Ok(None);
         }
         ControlSocket::Auto => {}
     }
     if let Some(wanted) = supply.inherited.configured_address(ListenerRole::Control) {
-        // Root's stays root's: a server that is another user by now has other folders.
+        // Root's socket stays root's: a server that has become another user has other directories.
         return listeners::open_listener(&wanted, role, supply, 1).map(Some);
     }
     let (uid, _) = account::effective_ids();
@@ -213,8 +215,8 @@ pub(crate) fn open_control_socket(
     Ok(None)
 }
 
-/// Why a socket that takes changes is not made by this process: it would be its user's, as whom the
-/// applications run, and not theirs who started the first server.
+/// Why this process must not create a socket for changes: after an upgrade it would belong to the
+/// user that applications run as, not to the user that started the first server.
 fn other_maker(config: &Config, follows: bool) -> Option<String> {
     let (uid, _) = account::effective_ids();
     let is_other = follows && config.server.user.is_some() && uid != 0;
@@ -226,11 +228,11 @@ fn other_maker(config: &Config, follows: bool) -> Option<String> {
     })
 }
 
-/// Refuses to make a socket that takes changes where it would be another user's; one that was handed
-/// over is as it was.
+/// Refuses to create a socket for changes that would belong to another user; an inherited socket is
+/// accepted.
 ///
 /// # Errors
-/// Which socket, and what to do.
+/// The socket, and what to do.
 pub(crate) fn check_maker(
     config: &Config,
     (key, path, role): (&str, &Path, ListenerRole),
@@ -269,17 +271,17 @@ fn open_in_dir(
     ))
 }
 
-/// Where the control socket of a server with this configuration may be, for the command line: the first
-/// that is there and can be connected to, or why none can.
+/// Finds the control socket of a server with this configuration: the first that accepts a
+/// connection.
 ///
 /// # Errors
-/// What was tried.
+/// The paths that were tried.
 pub(crate) fn find_control_socket(server: &penstock_config::Server) -> Result<PathBuf, String> {
     let name = socket_name(server.listen.first(), None);
     let uid = account::effective_ids().0;
     let mut all = candidate_dirs_for_user();
     if uid != 0 {
-        // Root's: whoever may not connect is told so.
+        // Root's socket: without permission to connect, the error says so.
         all.push(SocketDir {
             path: "/run/penstock".into(),
             mode: None,
@@ -304,7 +306,7 @@ pub(crate) fn find_control_socket(server: &penstock_config::Server) -> Result<Pa
     Err(causes.join("; "))
 }
 
-/// Why a control socket cannot be connected to, and what to do.
+/// Explains why a control socket cannot be connected to, and what to do.
 pub(crate) fn explain_connect(path: &Path, error: &std::io::Error) -> String {
     let hint = match error.kind() {
         std::io::ErrorKind::PermissionDenied => {
@@ -315,7 +317,7 @@ pub(crate) fn explain_connect(path: &Path, error: &std::io::Error) -> String {
     format!("unix:{}: {error}{hint}", path.display())
 }
 
-/// What of this configuration is open to others, a line each.
+/// Control interfaces that this configuration exposes to others, a line each.
 pub(crate) fn exposure_warnings(config: &Config) -> Vec<String> {
     let server = &config.server;
     let mut all = Vec::new();
@@ -357,14 +359,14 @@ pub(crate) fn exposure_warnings(config: &Config) -> Vec<String> {
     all
 }
 
-/// Looks at each caller of a control socket before its request is read.
+/// Checks each caller of a control socket before its request is read.
 #[derive(Debug)]
 pub(crate) struct ControlGate {
-    /// Whom the socket belongs to.
+    /// The owner of the socket.
     owner: u32,
-    /// Serves those who may make changes.
+    /// Serves admitted callers.
     admitted_edge: Arc<Edge>,
-    /// Tells the others that they may not.
+    /// Answers refused callers.
     refused_edge: Arc<Edge>,
     server: Weak<Server>,
     log_throttle: LogThrottle,
@@ -385,10 +387,10 @@ impl ControlGate {
         }
     }
 
-    /// Admits a caller who may make changes.
+    /// Admits a caller that may make changes.
     ///
     /// # Errors
-    /// Who called, and why they may not.
+    /// The caller, and the reason for the refusal.
     fn check_caller(&self, client: &Stream) -> Result<(), String> {
         let server = upgrade_server(&self.server)?;
         let caller = client.peer_process();
@@ -423,7 +425,7 @@ impl ControlGate {
 /// The server that a caller wants to change.
 ///
 /// # Errors
-/// It has ended: nothing is left that could tell whether the caller came from an application.
+/// The server has ended: a caller that came from an application could not be recognised.
 fn upgrade_server(server: &Weak<Server>) -> Result<Arc<Server>, String> {
     let server = server.upgrade();
     server.ok_or_else(|| "a caller: this server has ended".to_owned())
@@ -509,7 +511,7 @@ mod tests {
         };
         let all = paths(candidate_dirs(7, managed));
         assert_eq!(all, ["/run/site", "/tmp/penstock-7"]);
-        // Somebody else's, or one that is not there, is not used.
+        // Another user's directory, or one that does not exist, is not used.
         let relative = |_: &str| Some(PathBuf::from("here"));
         assert_eq!(paths(candidate_dirs(7, relative)), ["/tmp/penstock-7"]);
         let elsewhere = |name: &str| (name == "XDG_RUNTIME_DIR").then(|| PathBuf::from("/nowhere"));

@@ -1,10 +1,14 @@
-//! Development mode (`serve --dev`): changed files take effect by themselves, errors explain
-//! themselves, requests are shown to the person at the terminal.
+//! Development mode (`serve --dev`): changed files take effect, errors explain themselves, and
+//! requests are shown at the terminal.
 //!
-//! `server` calls [`start`] once; a task on the control loop then turns changes of files
-//! (`dev/watch.rs`, `code`) into restarts of applications and reloads of the configuration,
-//! the same that the commands do. `wiring` wraps applications in `dev/explain.rs`. What must stay true:
-//! without `--dev` nothing here runs, and no change ever waits for a restart that hangs.
+//! `server` calls [`start`] once. A task on the control loop turns changes of files
+//! (`dev/watch.rs`, `code`) into restarts of applications and reloads of the configuration, as the
+//! commands do. `wiring` wraps applications in `dev/explain.rs`.
+//!
+//! # Invariants
+//!
+//! - Without `--dev` nothing here runs.
+//! - A change never waits for a hanging restart.
 
 mod explain;
 mod traceback_frames;
@@ -27,16 +31,16 @@ use crate::code::{self, NonCodePaths};
 use crate::components::default_pool;
 use crate::server::{LiveState, Server};
 
-/// Nothing has changed for so long: an editor has written all its files.
+/// Time without changes after which an editor has written all its files.
 const QUIET_PERIOD: Duration = Duration::from_millis(100);
 
-/// Changes that go on for longer than this do not wait any more.
+/// Maximum time to gather changes before they are applied.
 const MAX_GATHER_TIME: Duration = Duration::from_millis(500);
 
-/// How often to look whether there are other applications than before.
+/// How often to check whether the applications have changed.
 const APPS_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Whether lines for a person get colours there: it is a terminal, and nobody said `NO_COLOR`.
+/// Whether lines for a person are coloured: on a terminal, unless `NO_COLOR` is set.
 pub(crate) fn has_colours(target: &LogTarget) -> bool {
     let is_terminal = match target {
         LogTarget::Stdout => std::io::stdout().is_terminal(),
@@ -61,16 +65,16 @@ pub(crate) fn start(server: &Arc<Server>, development: bool) {
     }
 }
 
-/// What is watched, and what is not code in there.
+/// The watched paths, and the paths below them that are not code.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct WatchedPaths {
-    /// Names and folders of applications.
+    /// Names and directories of applications.
     app_dirs: Vec<(String, PathBuf)>,
     config_file: Option<PathBuf>,
     non_code: NonCodePaths,
 }
 
-/// What is to be done about changes.
+/// Actions that changes require.
 #[derive(Debug, Default, PartialEq)]
 struct PendingActions {
     needs_reload: bool,
@@ -78,12 +82,12 @@ struct PendingActions {
     apps_to_restart: BTreeSet<String>,
 }
 
-/// What is under way, and who is told of its end.
+/// Restarts in progress.
 #[derive(Debug, Default)]
 struct OngoingRestarts {
     /// Applications that restart.
     app_names: Mutex<BTreeSet<String>>,
-    /// Whether the configuration is read again.
+    /// Whether a reload is in progress.
     is_reloading: AtomicBool,
     finished: Notify,
 }
@@ -112,7 +116,7 @@ async fn watch_and_apply(server: Arc<Server>, watch: DirWatcher, mut changes: Ch
     }
 }
 
-/// Takes what comes until it is quiet; gives the folders that are new.
+/// Gathers changes until [`QUIET_PERIOD`] passes without one; returns the new directories.
 async fn gather_changes(
     first: FileChange,
     changes: &mut ChangeQueue,
@@ -147,7 +151,7 @@ async fn gather_changes(
     folders
 }
 
-/// Whether the folders below are watched too.
+/// Whether the directories below are watched too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum WatchDepth {
     Shallow,
@@ -180,8 +184,8 @@ async fn watch_folders(
     }
 }
 
-/// Reloads, and restarts what is not being restarted already; that has its turn afterwards. Waits for none of
-/// them.
+/// Starts due reloads and restarts without waiting for them. An application that is being restarted
+/// stays due.
 fn apply_pending(
     server: &Arc<Server>,
     restarting: &Arc<OngoingRestarts>,
@@ -214,7 +218,7 @@ fn apply_pending(
         restarting.names().insert(name.clone());
         let restarting = Arc::clone(restarting);
         loops::spawn_here(async move {
-            // The executor logs what comes of it.
+            // The executor logs the result.
             let _ = app.restart().await;
             restarting.names().remove(&name);
             restarting.finished.notify_one();
@@ -242,7 +246,7 @@ impl WatchedPaths {
         }
     }
 
-    /// The folders to watch.
+    /// The directories to watch.
     fn roots(&self) -> Vec<(PathBuf, WatchDepth)> {
         let apps = self
             .app_dirs
@@ -253,10 +257,11 @@ impl WatchedPaths {
         apps.chain(config).collect()
     }
 
-    /// Notes what a change of this path makes due; says whether it is one of somebody's code.
+    /// Records the actions that a changed path requires; returns whether the path is an
+    /// application's code.
     fn record_change(&self, path: &Path, due: &mut PendingActions) -> bool {
         if self.config_file.as_deref() == Some(path) {
-            // It restarts what it makes different.
+            // The reload restarts changed applications.
             due.needs_reload = true;
             return false;
         }

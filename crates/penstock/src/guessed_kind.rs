@@ -1,8 +1,8 @@
-//! In front of an application whose kind is a guess: WebSockets go to ASGI as they are, and to all others
-//! as requests (WebSocket-over-HTTP), which is the handler's choice and must wait until it is known.
+//! Routes WebSockets of an application while its kind is a guess: to ASGI natively, to other kinds
+//! as requests (WebSocket-over-HTTP). The handler must wait until the kind is known.
 //!
-//! `wiring` puts it between a route and the two GRIP handlers of such an application. All other requests
-//! do not wait here: both handlers treat them alike.
+//! `wiring` puts it between a route and the two GRIP handlers of such an application. Other
+//! requests do not wait: both handlers treat them alike.
 
 use std::sync::Arc;
 
@@ -12,13 +12,13 @@ use penstock_exchange::{
     GripResponse, Handler, HandlerProgress, InlineResponse, Request, RequestView,
 };
 
-/// Chooses between two handlers of an application by what it turns out to be.
+/// Chooses between two handlers by the kind that the application turns out to have.
 #[derive(Debug)]
 pub(crate) struct GuessedKindHandler {
     pub(crate) app: Arc<App>,
-    /// Hands on WebSockets.
+    /// Passes WebSockets on.
     pub(crate) native_handler: Arc<dyn Handler>,
-    /// Makes requests of them.
+    /// Turns WebSockets into requests.
     pub(crate) websocket_over_http_handler: Arc<dyn Handler>,
 }
 

@@ -1,36 +1,37 @@
-//! What keeps applications, and others of the same user, out of the server's own process.
+//! Protects the server's process from applications and other processes of the same user.
 //!
-//! `cli` asks for it before anything is read; `server` again once the process is another user's,
-//! and for what is to be warned of.
+//! `cli` calls it before anything is read; `server` calls it again after the switch to another
+//! user, and for warnings.
 //!
 //! # Invariants
-//! - It is done before a secret is read.
+//!
+//! - The process is protected before a secret is read.
 
 use penstock_config::Config;
 use penstock_sys::isolation::{Access, FileAccess};
 use penstock_sys::{account, isolation};
 
-/// Shuts this process: nothing of the same user reads its memory or its descriptors, and no program
-/// that it starts inherits what it was started with.
+/// Protects this process: no process of the same user reads its memory or its descriptors, and no
+/// child inherits the descriptors that it was started with.
 ///
 /// # Errors
-/// What the kernel says, in words.
+/// The error of a system call.
 pub(crate) fn harden_process() -> Result<(), String> {
     deny_inspection()?;
     isolation::mark_all_close_on_exec()
         .map_err(|error| format!("the descriptors that this process was started with: {error}"))
 }
 
-/// Shuts it again after it has become another user, which may have opened it.
+/// Protects the process again after a switch of the user, which may undo the protection.
 ///
 /// # Errors
-/// What the kernel says, in words.
+/// The error of a system call.
 pub(crate) fn deny_inspection() -> Result<(), String> {
     isolation::deny_inspection().map_err(|error| format!("prctl(PR_SET_DUMPABLE): {error}"))
 }
 
-/// What weakens the boundary and should be changed, a line each; of a process that is whom it will
-/// be.
+/// Weaknesses of the boundary that should be fixed, a line each; for a process that has its final
+/// user.
 pub(crate) fn warnings(config: &Config) -> Vec<String> {
     let mut warnings = Vec::new();
     if account::effective_ids().0 == 0 {

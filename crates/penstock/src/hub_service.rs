@@ -1,8 +1,11 @@
-//! What is held open: the one hub of the process, and the handlers that routes make of it.
+//! The one hub of the process, and the handlers that routes get for it.
 //!
-//! Used by `server`, which keeps it over reloads, by `wiring`, which puts GRIP around the applications and
-//! upstreams that are to be obeyed, and by `source`, which shows it and publishes to it. What must stay true: a reload cuts
-//! no stream, and a Mercure hub goes on with its subscribers and its history.
+//! Used by `server`, which keeps it over reloads, by `wiring`, which adds GRIP to applications and
+//! upstreams, and by `admin_backend`, which shows it and publishes to it.
+//!
+//! # Invariants
+//!
+//! - A reload cuts no stream, and a Mercure hub keeps its subscribers and its history.
 
 use std::io;
 use std::sync::{Arc, OnceLock};
@@ -19,31 +22,31 @@ use penstock_runtime::LoopHandle;
 
 use crate::caches::route_name;
 
-/// All that is held open. Clones are the same.
+/// The hub with its keys, namespaces and bus. Clones share state.
 #[derive(Debug, Clone)]
 pub(crate) struct HubService {
     pub(crate) hub: Hub,
     mercure_hubs: Arc<MercureHubs>,
     publish_keys: Arc<PublishKeys>,
-    /// Those of the configuration that serves.
+    /// The namespaces of the active configuration.
     namespaces: Arc<ArcSwap<Namespaces>>,
-    /// The way to other servers, once there is one.
+    /// The connection to other servers, once there is one.
     bus: Arc<OnceLock<Arc<RedisBus>>>,
 }
 
-/// What handlers of a configuration's routes are made with.
+/// Builds the hub handlers of a configuration's routes.
 #[derive(Debug)]
 pub(crate) struct HubRouteBuilder<'a> {
     service: &'a HubService,
-    /// Of `hub.grip_key`.
+    /// Signs with `hub.grip_key`.
     signer: Option<Arc<Signer>>,
 }
 
 impl HubService {
-    /// Starts the hub, with a part of it on each of `loops`.
+    /// Starts the hub, with a shard on each of `loops`.
     ///
     /// # Errors
-    /// When descriptors ran out.
+    /// No free descriptors.
     pub(crate) fn start(
         config: &Config,
         keys: Arc<PublishKeys>,
@@ -62,11 +65,11 @@ impl HubService {
         })
     }
 
-    /// Joins the servers that share a Redis, if the configuration names one, on the current runtime. It need
-    /// not be there yet. `numbers` are added up over all of them.
+    /// Joins the servers that share the configured Redis, if any, on the current runtime. Redis
+    /// need not be reachable yet. `numbers` are summed over all servers.
     ///
     /// # Errors
-    /// An address that is none.
+    /// An invalid address.
     pub(crate) fn join_cluster(
         &self,
         config: &Config,
@@ -83,12 +86,12 @@ impl HubService {
         Ok(())
     }
 
-    /// The way to other servers, if there is one.
+    /// The connection to other servers, if any.
     pub(crate) fn bus(&self) -> Option<&RedisBus> {
         self.bus.get().map(|bus| &**bus)
     }
 
-    /// Goes over to the bounds of another configuration.
+    /// Switches to the bounds of another configuration.
     pub(crate) fn apply_config(&self, config: &Config, connections: usize) {
         self.hub.configure(hub_limits(config, connections));
         let namespaces = channel_namespaces(config);
@@ -101,12 +104,12 @@ impl HubService {
         &self.publish_keys
     }
 
-    /// The namespaces of channels that there are.
+    /// The current namespaces of channels.
     pub(crate) fn namespaces(&self) -> Arc<Namespaces> {
         self.namespaces.load_full()
     }
 
-    /// For the routes of `config`.
+    /// Returns the builder for the routes of `config`.
     ///
     /// # Errors
     /// A key that cannot sign.
@@ -122,8 +125,8 @@ impl HubService {
 }
 
 impl HubRouteBuilder<'_> {
-    /// `inner`, which may answer that its response is to be held. An application gets its requests signed
-    /// with the key that it publishes with, unless there is a key for all.
+    /// Wraps `inner` so that the hub holds responses that ask for it. Requests to an application
+    /// are signed with the key that it publishes with, unless one key is configured for all.
     ///
     /// # Errors
     /// A key that cannot sign.
@@ -155,10 +158,10 @@ impl HubRouteBuilder<'_> {
         })))
     }
 
-    /// The handler of a route that the hub answers itself; `None` for others.
+    /// The handler of a route that the hub answers itself; `None` for other routes.
     ///
     /// # Errors
-    /// A key of tokens that cannot be used.
+    /// A token key that cannot be used.
     pub(crate) fn route_handler(
         &self,
         (site, route): (&Site, &Route),
@@ -181,7 +184,7 @@ impl HubRouteBuilder<'_> {
     }
 }
 
-/// What is wrong with the keys of a configuration, each with its place.
+/// Errors in the keys of a configuration, each with its place.
 pub(crate) fn validate_keys(config: &Config) -> Vec<String> {
     let mut wrong: Vec<String> = grip_signer(config).err().into_iter().collect();
     let routes = config.sites.iter().flat_map(|site| &site.routes);
@@ -199,7 +202,7 @@ pub(crate) fn validate_keys(config: &Config) -> Vec<String> {
     wrong
 }
 
-/// What works in a configuration and is perhaps not meant so, each with its place.
+/// Settings that work but may be mistakes, each with its place.
 pub(crate) fn hub_warnings(config: &Config) -> Vec<String> {
     if config.server.redis.is_none() {
         return Vec::new();
@@ -215,7 +218,7 @@ pub(crate) fn hub_warnings(config: &Config) -> Vec<String> {
     alone.collect()
 }
 
-/// Who signs requests to back ends, if anybody does.
+/// The signer of requests to back ends, if a key is configured.
 fn grip_signer(config: &Config) -> Result<Option<Signer>, String> {
     let Some(key) = &config.hub.grip_key else {
         return Ok(None);
@@ -232,12 +235,13 @@ fn channel_namespaces(config: &Config) -> Namespaces {
 /// A client may be an office behind one address.
 const MIN_STREAMS_PER_CLIENT: usize = 100;
 
-/// The bounds of the hub: a held stream is a connection too, of which there may be so many.
+/// The limits of the hub. A held stream is a connection too, so the limit of connections bounds the
+/// streams.
 fn hub_limits(config: &Config, connections: usize) -> Settings {
     let hub = &config.hub;
     let streams_max = match hub.max_streams {
         Some(max) => max,
-        // Pages need connections, too.
+        // Ordinary pages need connections too.
         None => (connections / 4 * 3).max(1),
     };
     let of_client = match hub.max_streams_per_client {
@@ -259,7 +263,7 @@ mod tests {
 
     use super::*;
 
-    /// What is told of a file with a Mercure hub that begins like this.
+    /// The warnings about a file with a Mercure hub that begins with `begin`.
     fn told(name: &str, begin: &str) -> Vec<String> {
         let name = format!("penstock-held-{name}-{}.toml", std::process::id());
         let path = std::env::temp_dir().join(name);

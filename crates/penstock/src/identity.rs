@@ -1,8 +1,12 @@
-//! Whom the server runs as: the user and the group of the configuration, and what these must be able to use.
+//! The user and group that the server runs as, those of its applications, and checks of what they
+//! can use.
 //!
-//! Looked up by `cli` before anything is opened, assumed by `server` between opening the sockets and the
-//! first thread that serves. What must stay true: nothing of an application runs before, and there is no way
-//! back.
+//! `cli` looks them up before anything is opened; `server` switches to them between opening the
+//! sockets and starting the first serving thread.
+//!
+//! # Invariants
+//!
+//! - No application code runs before the switch, and the switch cannot be undone.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,18 +16,18 @@ use penstock_sys::account::{self, Account, User};
 use penstock_sys::cgroup::Group;
 use penstock_sys::process::{CommandLine, Privileges};
 
-/// A user to become.
+/// A user to switch to.
 #[derive(Debug)]
 pub(crate) struct ServerIdentity {
     account: Account,
-    /// Processes of other users are to be signalled afterwards: those of applications.
+    /// Whether the server must still be able to signal applications' processes of other users.
     keeps_signal_right: bool,
 }
 
-/// Whom the configuration wants the server to be; `None` is whoever it is already. May block.
+/// The user that the server must switch to; `None` if it is that user already. May block.
 ///
 /// # Errors
-/// There is no such user or group, or this process cannot become that one.
+/// The user or group does not exist, or this process cannot switch to it.
 pub(crate) fn identity_to_assume(server: &Server) -> Result<Option<ServerIdentity>, String> {
     let Some(identity) = configured_identity(server)? else {
         return Ok(None);
@@ -41,10 +45,10 @@ pub(crate) fn identity_to_assume(server: &Server) -> Result<Option<ServerIdentit
     Ok(Some(identity))
 }
 
-/// The user and group of the configuration, if it names any. May block.
+/// The configured user and group, if any. May block.
 ///
 /// # Errors
-/// There is no such user or group.
+/// The user or group does not exist.
 pub(crate) fn configured_identity(server: &Server) -> Result<Option<ServerIdentity>, String> {
     let account = resolve_account("server", server.user.as_deref(), server.group.as_deref())?;
     Ok(account.map(|account| ServerIdentity {
@@ -53,7 +57,7 @@ pub(crate) fn configured_identity(server: &Server) -> Result<Option<ServerIdenti
     }))
 }
 
-/// Looks up what `user` and `group` of a section name, if they name anything. May block.
+/// Looks up the `user` and `group` of a section, if set. May block.
 fn resolve_account(
     section: &str,
     named: Option<&str>,
@@ -88,20 +92,21 @@ fn resolve_account(
     Ok(Some(Account { name, user, gid }))
 }
 
-/// Users that applications have for themselves, by the name that the configuration has for each.
+/// Users that applications have for themselves, by their configured names.
 #[derive(Debug, Default)]
 pub(crate) struct AppAccounts {
-    /// By name. `None` is the user of the server itself.
+    /// By name; `None` is the server's own user.
     by_name: BTreeMap<String, Option<Account>>,
-    /// Whose applications may go without isolation.
+    /// Users with applications that may run without isolation.
     without_isolation: Vec<Option<String>>,
 }
 
 impl AppAccounts {
-    /// Those of a configuration, for a server that becomes `server` or stays who it is. May block.
+    /// Resolves the users of a configuration, for a server that switches to `server` or keeps its
+    /// user. May block.
     ///
     /// # Errors
-    /// There is no such user or group, or this process cannot become that one.
+    /// The user or group does not exist, or this process cannot switch to it.
     pub(crate) fn resolve(
         config: &Config,
         server: Option<&ServerIdentity>,
@@ -134,7 +139,7 @@ impl AppAccounts {
         })
     }
 
-    /// Whom an application runs as; `None` is the server's user.
+    /// The account of an application; `None` is the server's user.
     ///
     /// # Errors
     /// No application had that user when the server was started.
@@ -156,7 +161,7 @@ impl AppAccounts {
         })
     }
 
-    /// What a launcher needs to start programs as these users.
+    /// The privileges of a launcher that starts programs as these users.
     pub(crate) fn privileges(
         &self,
         server: Option<&ServerIdentity>,
@@ -173,27 +178,27 @@ impl AppAccounts {
         }
     }
 
-    /// Whether there is any that the server is not.
+    /// Whether any application has another user than the server.
     pub(crate) fn is_needed(&self) -> bool {
         self.by_name.values().any(Option::is_some)
     }
 }
 
 impl ServerIdentity {
-    /// Variables that programs look at to find who they are.
+    /// Environment variables that describe the user.
     pub(crate) fn variables(&self) -> Vec<(&'static str, String)> {
         self.account.env_vars()
     }
 
-    /// Keeps the right to signal processes of other users, which applications are.
+    /// Keeps the capability to signal processes of other users, for applications.
     pub(crate) fn keep_signal_right(&mut self) {
         self.keeps_signal_right = true;
     }
 
-    /// Becomes it, for good, without a look at anything.
+    /// Switches the user for good, without any check.
     ///
     /// # Errors
-    /// What the calls say.
+    /// The error of a system call.
     fn switch_user(&self) -> std::io::Result<()> {
         match self.keeps_signal_right {
             true => self.account.switch_to_keeping_kill(),
@@ -201,11 +206,11 @@ impl ServerIdentity {
         }
     }
 
-    /// Becomes it, for good, and looks whether it can use what the configuration names, and `cwd`, where the
-    /// server was started. Unix sockets that this process has `made` go with it.
+    /// Switches the user for good and checks that it can use the configured paths and `cwd`, the
+    /// directory of the start. Unix sockets of this process (`made`) are given to the user.
     ///
     /// # Errors
-    /// Why it cannot be, or what it may not use.
+    /// Why the switch failed, or the path that the user cannot use.
     pub(crate) fn switch_user_and_check<'p>(
         &self,
         config: &Config,
@@ -228,14 +233,14 @@ impl ServerIdentity {
         self.check_directories(config)
     }
 
-    /// What works now and will not when it is asked for: the configuration was read by root.
+    /// Warns of files that root could read but the new user cannot: later reads will fail.
     fn warn_of_unreadable_files(&self, config: &Config, cwd: &Path) {
         let shown = &self.account.name;
         let key_file = config
             .join_target
             .as_ref()
             .and_then(|joins| joins.key_file.as_ref());
-        // The next server begins as root again if applications have users of their own.
+        // With users of their own for applications, the next server begins as root again.
         let lost = match self.keeps_signal_right {
             true => "Reloads will fail",
             false => "Reloads and upgrades will fail",
@@ -279,7 +284,7 @@ impl ServerIdentity {
     }
 }
 
-/// The nearest folder that is there: the others are made when they are needed.
+/// The nearest existing directory; missing ones are created when needed.
 fn nearest_existing_dir(path: &Path) -> &Path {
     let there = path.ancestors().find(|folder| folder.exists());
     there.unwrap_or(path)

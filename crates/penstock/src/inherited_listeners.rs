@@ -1,20 +1,25 @@
-//! Listening sockets that this process was given instead of opening them: by the server before it
-//! (`upgrade_protocol`), or by a service manager (`manager`).
+//! Listening sockets that were passed to this process, by the previous server (`upgrade_protocol`)
+//! or by a service manager (`service_manager`).
 //!
-//! Used by `listeners` before it opens anything. What must stay true: each socket is taken once, and what
-//! waits in the queue of one that was taken is served: none is left out because there are fewer loops.
+//! Used by `listeners` before it opens sockets.
+//!
+//! # Invariants
+//!
+//! - Each socket is used once.
+//! - Every socket of a used listener is served, even with fewer loops, so that no connection stays
+//!   in its queue.
 
 use std::os::fd::OwnedFd;
 
 use penstock_config::ListenAddr;
 use penstock_sys::fd_packets::ListenAddress;
 
-/// What a listener is for.
+/// The purpose of a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ListenerRole {
-    /// Clients that speak HTTP.
+    /// HTTP clients.
     Http,
-    /// Clients of a TCP stream.
+    /// TCP clients.
     Tcp,
     /// The admin interface.
     Admin,
@@ -27,25 +32,25 @@ pub(crate) enum ListenerRole {
 /// The sockets of one listener.
 #[derive(Debug)]
 pub(crate) struct InheritedListener {
-    /// What it was for, and the address as it was configured; none when nobody says so.
+    /// The previous role and configured address; `None` if unknown.
     pub(crate) configured: Option<(ListenerRole, ListenAddr)>,
-    /// Where it listens.
+    /// The bound address.
     pub(crate) bound_address: ListenAddress,
-    /// What it is called in a message.
+    /// The name in messages.
     pub(crate) name: String,
-    /// One, or one for each loop of those who had it.
+    /// One, or one for each loop of the previous server.
     pub(crate) sockets: Vec<OwnedFd>,
-    /// Whether its socket file belongs to somebody else.
+    /// Whether another process owns the socket's file.
     pub(crate) is_borrowed: bool,
 }
 
-/// All that were given.
+/// All inherited listeners.
 #[derive(Debug, Default)]
 pub(crate) struct InheritedListeners {
     remaining: Vec<InheritedListener>,
-    /// The configured addresses of all there were, taken or not.
+    /// The configured addresses of all listeners, used or not.
     configured_addresses: Vec<ListenAddr>,
-    /// Those that were taken.
+    /// The configured addresses of used listeners.
     taken_addresses: Vec<ListenAddr>,
 }
 
@@ -60,8 +65,8 @@ impl InheritedListeners {
         }
     }
 
-    /// The sockets for a configured address: those that were its own, in that role first, else those that
-    /// are bound to it.
+    /// Takes the sockets for a configured address: those with the same role and configured address
+    /// first, else those bound to it.
     pub(crate) fn take(
         &mut self,
         role: ListenerRole,
@@ -79,7 +84,7 @@ impl InheritedListeners {
         Some(self.remaining.swap_remove(at))
     }
 
-    /// The address that the sockets of that role were opened for, if there are any.
+    /// The configured address of the sockets with that role, if any.
     pub(crate) fn configured_address(&self, role: ListenerRole) -> Option<ListenAddr> {
         let mut known = self
             .remaining
@@ -88,19 +93,19 @@ impl InheritedListeners {
         known.find(|(of, _)| *of == role).map(|(_, at)| at.clone())
     }
 
-    /// Whether one who was given here, or still has it, listens where `wanted` would.
+    /// Whether an inherited listener, used or not, overlaps `wanted`.
     pub(crate) fn overlaps(&self, wanted: &ListenAddr) -> bool {
         self.configured_addresses
             .iter()
             .any(|other| other.overlaps(wanted))
     }
 
-    /// What nobody took, by name.
+    /// The names of unused listeners.
     pub(crate) fn unclaimed_names(&self) -> Vec<&str> {
         self.remaining.iter().map(|one| one.name.as_str()).collect()
     }
 
-    /// The configured addresses whose sockets were taken.
+    /// The configured addresses with used sockets.
     pub(crate) fn taken(&self) -> &[ListenAddr] {
         &self.taken_addresses
     }
@@ -114,8 +119,8 @@ fn is_port_zero(wanted: &ListenAddr) -> bool {
     }
 }
 
-/// Whether a socket is what a configured address means. One that takes IPv6 and IPv4 at every address, as
-/// service managers make them for a port alone, is what `:80` means too.
+/// Whether a socket is bound to a configured address. A socket for IPv6 and IPv4 on all addresses,
+/// as service managers make them for a bare port, matches `:80` too.
 fn is_bound_address(bound: &ListenAddress, wanted: &ListenAddr) -> bool {
     match (bound, wanted) {
         (ListenAddress::Tcp { address, is_dual }, ListenAddr::Tcp(wanted)) => {
@@ -123,7 +128,7 @@ fn is_bound_address(bound: &ListenAddress, wanted: &ListenAddr) -> bool {
             address == wanted || (*is_dual && is_every && address.port() == wanted.port())
         }
         (ListenAddress::Tcp { address, is_dual }, ListenAddr::Port(port)) => {
-            // One of IPv4 alone is what a manager was told to make of it.
+            // A socket for IPv4 alone is what the manager was configured to make.
             let is_every = address.ip().is_unspecified() && (*is_dual || address.is_ipv4());
             is_every && address.port() == *port
         }

@@ -1,10 +1,14 @@
-//! Listening sockets: opened all or none, one per loop, kept over a reload when their address stays.
+//! Opens listening sockets, one per event loop, and keeps them over reloads and upgrades.
 //!
-//! Used by `server` at start and at reload. Opening comes before anything else is changed, so that an
-//! address in use is an error and not half a start. A listener that a reload changes (PROXY headers, or
-//! HTTP for TCP) keeps its sockets: they are shared with the new one, so nobody who connects meanwhile is
-//! lost, and a reload that is refused has touched nothing. The same goes for those that a server before this
-//! one, or a service manager, has handed over: none of them is opened anew.
+//! Used by `server` at start and at reload.
+//!
+//! # Invariants
+//!
+//! - All sockets are opened before anything else changes: an address in use is an error, not half a
+//!   start.
+//! - A listener that a reload changes (PROXY headers, or HTTP to TCP) shares its sockets with its
+//!   replacement, so that no connection is lost and a refused reload changes nothing.
+//! - Sockets that the previous server or a service manager passed are used, not opened again.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -24,64 +28,63 @@ use penstock_sys::peer_process;
 use crate::inherited_listeners::{InheritedListener, InheritedListeners, ListenerRole};
 use crate::preflight::explain_listen_error;
 
-/// Where sockets come from that need not be opened.
+/// Existing sockets that a configuration can use instead of opening new ones.
 #[derive(Debug, Default)]
 pub(crate) struct SocketSource<'s> {
-    /// Listeners of ours that go.
+    /// Active listeners that the new configuration removes.
     pub(crate) removed: Vec<&'s ActiveListener>,
-    /// What was handed over to this process.
+    /// Sockets that were passed to this process.
     pub(crate) inherited: InheritedListeners,
-    /// Other servers may listen on the same ports (`server.reuse_port`).
+    /// Whether other servers may listen on the same ports (`server.reuse_port`).
     pub(crate) reuse_port: bool,
-    /// Who may connect to Unix sockets, where something is said about it.
+    /// The configured owner and mode of Unix sockets.
     pub(crate) socket_permissions: BTreeMap<PathBuf, penstock_config::SocketPermissions>,
 }
 
-/// Permissions of a Unix socket that nothing is said about: front ends run as other users.
+/// Default permissions of a Unix socket: front ends run as other users.
 const PUBLIC_SOCKET_MODE: u32 = 0o666;
 
-/// Permissions of a Unix socket for whoever starts the server, and root.
+/// Permissions of a Unix socket for changes: the user that starts the server, and root.
 const PRIVATE_SOCKET_MODE: u32 = 0o600;
 
-/// A listener's sockets before they are served: one for each loop, at least.
+/// A listener's sockets before they accept: at least one for each loop.
 #[derive(Debug)]
 pub(crate) struct BoundListener {
     role: ListenerRole,
     configured_address: ListenAddr,
     info: Arc<ListenerInfo>,
     sockets: Vec<OwnedFd>,
-    /// The same, for a listener that follows at this address.
+    /// Duplicates of `sockets`, for a replacement at this address.
     spare_sockets: Vec<OwnedFd>,
-    /// Of a Unix socket that was made for it.
+    /// The file of a Unix socket that this process created.
     socket_file: Option<UnservedSocketFile>,
-    /// Whether the file of its Unix socket stays when it stops.
+    /// Whether another process owns the socket's file, which then stays at the end.
     is_borrowed: bool,
 }
 
-/// A listener at work.
+/// A listener that accepts connections.
 #[derive(Debug)]
 pub(crate) struct ActiveListener {
-    /// The address as configured.
     pub(crate) configured_address: ListenAddr,
     info: Arc<ListenerInfo>,
-    /// The sockets of the loops, for a listener that follows at this address.
+    /// Duplicates of the loops' sockets, for a replacement at this address.
     spare_sockets: Vec<OwnedFd>,
     stop: Drain,
     role: ListenerRole,
-    /// Whether the file of its Unix socket stays when it stops.
+    /// Whether another process owns the socket's file, which then stays at the end.
     is_borrowed: bool,
 }
 
-/// The file of a Unix socket, removed when this is dropped unserved.
+/// The file of a Unix socket; removed if this is dropped before the listener accepts.
 #[derive(Debug)]
 struct UnservedSocketFile {
     path: Option<PathBuf>,
-    /// The configuration says whose it is.
+    /// Whether the configuration names an owner.
     has_owner: bool,
 }
 
 impl UnservedSocketFile {
-    /// From now on it is removed by [`ActiveListener::stop`].
+    /// Leaves the removal to [`ActiveListener::stop`].
     fn disarm(mut self) {
         self.path = None;
     }
@@ -90,13 +93,14 @@ impl UnservedSocketFile {
 impl Drop for UnservedSocketFile {
     fn drop(&mut self) {
         if let Some(path) = &self.path {
-            // Gone already, or not to be changed: the next start takes it over.
+            // Removed already, or not removable: the next start replaces it.
             let _ = std::fs::remove_file(path);
         }
     }
 }
 
-/// Opens what a configuration listens on and `kept` does not have; what `supply` has is taken from there.
+/// Opens the configured listeners that are missing in `kept`, with sockets from `supply` where it
+/// has them.
 ///
 /// # Errors
 /// As [`open_listener`].
@@ -122,7 +126,7 @@ pub(crate) fn open_missing(
     .collect()
 }
 
-/// Those that a new configuration does not listen on, or not in that form.
+/// Returns the listeners that a new configuration removes or changes.
 pub(crate) fn removed_listeners<'s>(
     config: &Config,
     listeners: &'s [ActiveListener],
@@ -136,7 +140,7 @@ pub(crate) fn removed_listeners<'s>(
     listeners.iter().filter(|serving| !stays(serving)).collect()
 }
 
-/// What a configuration listens on, and whether connections there begin with a PROXY header.
+/// The configured addresses, each with whether its connections begin with a PROXY header.
 fn wanted_listeners(config: &Config) -> Vec<(&ListenAddr, bool)> {
     let server = &config.server;
     let listen = server.listen.iter();
@@ -145,7 +149,7 @@ fn wanted_listeners(config: &Config) -> Vec<(&ListenAddr, bool)> {
         .collect()
 }
 
-/// Takes out and gives what a new configuration does not listen on, and adds `fresh`.
+/// Removes and returns the listeners that a new configuration does not have, and adds `fresh`.
 pub(crate) fn swap_listeners(
     config: &Config,
     listeners: &mut Vec<ActiveListener>,
@@ -169,11 +173,11 @@ pub(crate) fn swap_listeners(
     gone
 }
 
-/// Opens `wanted` for `loops` loops, or takes its sockets from `supply`; the flag beside its role says that
+/// Opens `wanted` for `loops` loops, or takes its sockets from `supply`. `proxy_protocol`:
 /// connections begin with a PROXY header.
 ///
 /// # Errors
-/// Which address could not be opened, and why.
+/// The address that could not be opened, and the cause.
 pub(crate) fn open_listener(
     wanted: &ListenAddr,
     (role, proxy_protocol): (ListenerRole, bool),
@@ -202,7 +206,8 @@ pub(crate) fn open_listener(
     if let Some(given) = inherited.take(role, wanted) {
         return adopt_inherited(given, wanted, (role, proxy_protocol), loops).map_err(say);
     }
-    // Nobody who connects to the narrow one meets the wide one before that is served.
+    // The kernel prefers the narrow listener: its connections never reach the wide one before that
+    // is served.
     let is_wide = match wanted {
         ListenAddr::Tcp(address) => address.ip().is_unspecified(),
         ListenAddr::Port(_) => true,
@@ -219,10 +224,10 @@ pub(crate) fn open_listener(
     bind_new(wanted, (role, proxy_protocol), loops, others, access)
 }
 
-/// Who may connect to the Unix socket of a listener.
+/// Owner and mode of a listener's Unix socket.
 ///
 /// # Errors
-/// Which user or group is not known.
+/// An unknown user or group.
 fn socket_access(
     role: ListenerRole,
     path: &Path,
@@ -249,7 +254,7 @@ fn socket_access(
         Err(error) => Err(unknown("group", &name, Some(error))),
     });
     let group = group.transpose()?;
-    // What changes the server is for whoever starts it.
+    // Sockets for changes are for the user that starts the server.
     let usual = match role {
         ListenerRole::Admin | ListenerRole::Control => PRIVATE_SOCKET_MODE,
         ListenerRole::Http | ListenerRole::Tcp | ListenerRole::Probes => PUBLIC_SOCKET_MODE,
@@ -261,7 +266,7 @@ fn socket_access(
     })
 }
 
-/// Makes a listener of sockets that were given. With fewer of them than loops, loops share them.
+/// Makes a listener from inherited sockets. With fewer sockets than loops, loops share them.
 fn adopt_inherited(
     given: InheritedListener,
     wanted: &ListenAddr,
@@ -293,7 +298,7 @@ fn adopt_inherited(
     })
 }
 
-/// An address as it was configured, with the real port.
+/// The configured address with the real port.
 fn with_real_port(wanted: &ListenAddr, real: SocketAddr) -> ListenAddr {
     match wanted {
         ListenAddr::Port(_) => ListenAddr::Port(real.port()),
@@ -316,12 +321,11 @@ fn listener_info(
     })
 }
 
-/// Who may listen on the same port already.
+/// Whether other sockets may listen on the same port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PortSharing {
-    /// One that this one replaces, or whoever is to share it.
+    /// The listener that this one replaces, or a server that shares the port.
     Allowed,
-    /// Nobody.
     Forbidden,
 }
 
@@ -400,7 +404,7 @@ fn bind_port(
     for _ in 1..loops {
         sockets.push(net::listen_port(port)?);
     }
-    // What a request without a host is told: clients of both families know that form.
+    // The host for a request without one: clients of both families understand this form.
     Ok((sockets, SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))))
 }
 
@@ -409,7 +413,7 @@ fn clone_sockets(sockets: &[OwnedFd]) -> std::io::Result<Vec<OwnedFd>> {
 }
 
 impl BoundListener {
-    /// Where it listens, with the real port.
+    /// The address with the real port.
     pub(crate) fn address(&self) -> ListenAddr {
         let real = self.info.address;
         real.map_or_else(
@@ -418,7 +422,7 @@ impl BoundListener {
         )
     }
 
-    /// The user whose Unix socket it is: of one that somebody else made for it, the owner of its file.
+    /// The owner of a Unix socket; for a borrowed one, the owner of its file.
     pub(crate) fn owner(&self) -> std::io::Result<u32> {
         use std::os::unix::fs::MetadataExt;
         if let (true, ListenAddr::Unix(path)) = (self.is_borrowed, &self.configured_address) {
@@ -428,20 +432,20 @@ impl BoundListener {
         peer_process::listener_owner(socket.as_fd())
     }
 
-    /// The file of its Unix socket, if it was made by this process and is to be the server's.
+    /// The file of a Unix socket that this process created and the configuration gives no owner.
     pub(crate) fn created_socket(&self) -> Option<&Path> {
         let file = self.socket_file.as_ref().filter(|file| !file.has_owner)?;
         file.path.as_deref()
     }
 
-    /// Begins to accept, on each loop with a socket of its own.
+    /// Accepts on every loop, each with its own socket.
     pub(crate) fn serve(self, edge: &Arc<Edge>, loops: &[LoopHandle]) -> ActiveListener {
         self.serve_with(loops, |socket, info, stop| {
             accept(Arc::clone(edge), socket, info, stop)
         })
     }
 
-    /// The same, giving each connection's bytes to `handler`.
+    /// As [`Self::serve`], but passes each connection to `handler`.
     pub(crate) fn serve_tunnel(
         self,
         edge: &Arc<Edge>,
@@ -462,14 +466,14 @@ impl BoundListener {
         F: Future<Output = ()> + Send + 'static,
     {
         let stop = Drain::new();
-        // What waits in the queue of one socket is seen by nobody who has another.
+        // A socket's queue is visible to that socket only: every socket is served.
         for (socket, event_loop) in self.sockets.drain(..).zip(loops.iter().cycle()) {
             event_loop.spawn(accept(socket, Arc::clone(&self.info), stop.clone()));
         }
         self.into_active(stop)
     }
 
-    /// Begins to accept on the loop that this runs on.
+    /// Accepts on the current loop.
     pub(crate) fn serve_on_current_loop(mut self, edge: &Arc<Edge>) -> ActiveListener {
         let stop = Drain::new();
         for socket in self.sockets.drain(..) {
@@ -479,7 +483,7 @@ impl BoundListener {
         self.into_active(stop)
     }
 
-    /// The same, giving each connection to `handler`.
+    /// As [`Self::serve_on_current_loop`], but passes each connection to `handler`.
     pub(crate) fn serve_tunnel_on_current_loop(
         mut self,
         edge: &Arc<Edge>,
@@ -530,12 +534,12 @@ async fn accept_tunnel(
 }
 
 impl ActiveListener {
-    /// As printed, with the real port.
+    /// The printed name, with the real port.
     pub(crate) fn name(&self) -> &str {
         &self.info.name
     }
 
-    /// Where it listens, with the real port.
+    /// The address with the real port.
     pub(crate) fn address(&self) -> ListenAddr {
         let real = self.info.address;
         real.map_or_else(
@@ -544,12 +548,12 @@ impl ActiveListener {
         )
     }
 
-    /// Whether it is the listener of that address, with that form of connections.
+    /// Whether this is the listener for that address and form of connections.
     pub(crate) fn matches(&self, address: &ListenAddr, proxy_protocol: bool) -> bool {
         self.configured_address == *address && self.info.proxy_protocol == proxy_protocol
     }
 
-    /// Its sockets for another listener at the same address.
+    /// Duplicates the sockets for another listener at the same address.
     fn share_sockets(
         &self,
         role: ListenerRole,
@@ -570,10 +574,11 @@ impl ActiveListener {
         })
     }
 
-    /// Its sockets for the server that follows this one. Those of a Unix socket are one.
+    /// Duplicates the sockets for the successor. A Unix socket is one, whatever the number of
+    /// loops.
     ///
     /// # Errors
-    /// When descriptors ran out.
+    /// No free descriptor.
     pub(crate) fn to_inherited(&self) -> std::io::Result<InheritedListener> {
         let count = match self.info.address {
             Some(_) => self.spare_sockets.len(),
@@ -596,7 +601,7 @@ impl ActiveListener {
         })
     }
 
-    /// Sets who may connect to its Unix socket, where the configuration says so.
+    /// Sets the configured owner and mode of the Unix socket.
     fn apply_socket_permissions(&self, config: &Config) {
         let ListenAddr::Unix(path) = &self.configured_address else {
             return;
@@ -614,13 +619,13 @@ impl ActiveListener {
         }
     }
 
-    /// From now on the file of its Unix socket is another server's.
+    /// Leaves the Unix socket's file to another server.
     pub(crate) fn keep_socket_file(&mut self) {
         self.is_borrowed = true;
     }
 
-    /// Stops accepting; connections that were accepted go on. Nobody can connect from then on, unless one
-    /// of `others` has the same address.
+    /// Stops accepting; accepted connections continue. Removes the file of the Unix socket unless
+    /// one of `others` has the same address.
     pub(crate) fn stop<'s>(&mut self, mut others: impl Iterator<Item = &'s Self>) {
         self.stop.begin();
         self.spare_sockets.clear();
@@ -628,7 +633,7 @@ impl ActiveListener {
             && !self.is_borrowed
             && others.all(|other| other.configured_address != self.configured_address)
         {
-            // Removed first by us, or already gone: either way nobody finds a dead socket.
+            // Either removed here first or gone already: clients never find a dead socket.
             let _ = std::fs::remove_file(path);
         }
     }

@@ -1,7 +1,10 @@
-//! The files of the logs: opened, and opened anew after a rename.
+//! Opens and reopens the log files.
 //!
-//! Used by `wiring` (the access log) and by `server` (its own log, SIGUSR1, `POST /logs/reopen`). What must
-//! stay true: a file that cannot be opened leaves the old one in use.
+//! Used by `wiring` (the access log) and by `server` (its own log, SIGUSR1, `POST /logs/reopen`).
+//!
+//! # Invariants
+//!
+//! - If a file cannot be opened, the old one stays in use.
 
 use std::fs::File;
 use std::path::Path;
@@ -9,10 +12,10 @@ use std::path::Path;
 use penstock_config::LogTarget;
 use penstock_runtime::logger::LogOutput;
 
-/// Opens what lines are to be written to. May block.
+/// Opens the destination of log lines. May block.
 ///
 /// # Errors
-/// Which file it is, and why not.
+/// The file, and why it cannot be opened.
 pub(crate) fn open_log_target(to: &LogTarget) -> Result<LogOutput, String> {
     Ok(match to {
         LogTarget::Stdout => LogOutput::Stdout,
@@ -21,7 +24,7 @@ pub(crate) fn open_log_target(to: &LogTarget) -> Result<LogOutput, String> {
     })
 }
 
-/// Opens a file to append to, with its folder. May block.
+/// Opens a file for appending, and creates its directory. May block.
 ///
 /// # Errors
 /// As [`open_log_target`].

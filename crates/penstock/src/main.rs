@@ -1,8 +1,8 @@
-//! The binary `penstock`: reads the command line, runs one verb, ends with its exit code.
+//! The binary `penstock`: parses the command line, runs one verb, and exits with its code.
 //!
-//! `cli` has a file a verb; `serve` goes on to `server` (start, reload, upgrade, shutdown) and `wiring` (which
-//! handlers answer which route). Exit codes: 0 done or stopped, 1 failed at run time, 2 usage or
-//! configuration.
+//! `cli` has one file per verb; `serve` continues in `server` (start, reload, upgrade, shutdown)
+//! and `wiring` (the handlers of routes). Exit codes: 0 done or stopped, 1 failed at run time, 2
+//! wrong usage or configuration.
 
 mod admin_backend;
 mod admin_token;

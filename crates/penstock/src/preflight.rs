@@ -1,12 +1,13 @@
-//! What a start needs from the machine besides a sound configuration: addresses, host names, the
+//! Checks what a start needs from the machine besides a valid configuration: addresses, host names,
 //! rights of `server.user`, descriptors, code that loads.
 //!
-//! Used by `penstock check`, which runs it after the configuration was read, and by `listeners` for
-//! the words of an address that cannot be opened.
+//! Used by `penstock check` after the configuration was read, and by `listeners` to explain an
+//! address that cannot be opened.
 //!
 //! # Invariants
-//! - Nothing is served, created or taken away, and a running server is not disturbed: an address is
-//!   bound without listening, and only when nobody else has it.
+//!
+//! - Nothing is served, created or removed, and a running server is not disturbed: an address is
+//!   bound without listening, and only when no other process has it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -23,16 +24,16 @@ use penstock_sys::{daemon, net, process};
 use crate::admin_token;
 use crate::identity::{self, AppAccounts};
 
-/// What a check of the machine has found.
+/// The findings of a check.
 #[derive(Debug, Default)]
 pub(crate) struct PreflightReport {
-    /// What would make a start fail, a line each.
+    /// Reasons for a start to fail, a line each.
     pub(crate) errors: Vec<String>,
-    /// What an operator wants to know, a line each.
+    /// Warnings for the operator, a line each.
     pub(crate) warnings: Vec<String>,
 }
 
-/// Clients that a server is expected to take when nobody says how many.
+/// The expected number of clients, if none is configured.
 const EXPECTED_MIN_CONNECTIONS: usize = 1024;
 
 impl PreflightReport {
@@ -66,7 +67,7 @@ impl PreflightReport {
         }
     }
 
-    /// Reads the token for changes over TCP, as the start does: before the server is another user.
+    /// Reads the token for changes over TCP as the start does: before the switch to another user.
     pub(crate) fn check_token(&mut self, config: &Config) {
         let read = admin_token::load_admin_token(config.server.admin_token.as_deref(), None);
         self.errors.extend(read.err());
@@ -103,10 +104,10 @@ impl PreflightReport {
         }
     }
 
-    /// Looks up the host names of upstreams. Blocks, at most a few seconds a name.
+    /// Looks up the host names of upstreams. Blocks, at most a few seconds per name.
     ///
     /// # Errors
-    /// When threads or descriptors ran out.
+    /// No free thread or descriptor.
     pub(crate) fn check_names(&mut self, config: &Config) -> io::Result<()> {
         let servers = config.upstreams.iter().flat_map(|(name, upstream)| {
             let servers = upstream.servers.iter();
@@ -129,8 +130,8 @@ impl PreflightReport {
         Ok(())
     }
 
-    /// Becomes `server.user`, when this is root, and looks whether it can use what the configuration
-    /// names. There is no way back: what needs root comes before. Blocks.
+    /// Switches to `server.user`, if this is root, and checks that it can use the configured paths.
+    /// The switch cannot be undone: checks that need root come before. Blocks.
     pub(crate) fn check_user(&mut self, config: &Config, cwd: &Path) {
         let identity = match identity::identity_to_assume(&config.server) {
             Ok(Some(identity)) => identity,
@@ -144,11 +145,11 @@ impl PreflightReport {
         self.errors.extend(assumed.err());
     }
 
-    /// What starts programs as the users of applications, where they have some of their own; before this
-    /// process becomes the server's user.
+    /// Starts the launcher that runs programs as applications' own users, if there are any; before
+    /// this process switches to the server's user.
     ///
     /// # Errors
-    /// When it cannot be split off.
+    /// The launcher cannot be forked.
     pub(crate) fn start_launcher(
         &mut self,
         config: &Config,
@@ -166,7 +167,7 @@ impl PreflightReport {
                 return Ok(None);
             }
         };
-        // Without cgroups: bounds on what code takes while it is loaded are the service's.
+        // Without cgroups: the service's own bounds apply while code is loaded.
         let launcher = Launcher::start(
             &accounts.privileges(server.as_ref(), None, Vec::new()),
             || Ok(()),
@@ -174,15 +175,15 @@ impl PreflightReport {
         Ok(Some((launcher, accounts)))
     }
 
-    /// Looks for symbolic links in served folders that are not followed: what they lead to is 404 though it
-    /// is plainly there.
+    /// Finds symbolic links in served directories that are not followed: their targets get 404
+    /// although they are plainly there.
     pub(crate) fn check_links(&mut self, config: &Config) {
         let routes = config.sites.iter().flat_map(|site| &site.routes);
         let mut folders: Vec<_> = routes.filter_map(|route| route.files.as_ref()).collect();
         folders.sort_by(|one, other| one.root.cmp(&other.root));
         folders.dedup_by(|one, other| one.root == other.root && one.symlinks == other.symlinks);
         for files in folders {
-            // A folder that cannot be read is no link; whether it can be served is checked elsewhere.
+            // An unreadable directory is no link; access is checked elsewhere.
             for link in penstock_files::find_unfollowed_links(files).unwrap_or_default() {
                 let text = penstock_files::explain_unfollowed_link(&files.root, &link);
                 self.warnings.push(format!("404 for {text}"));
@@ -190,11 +191,11 @@ impl PreflightReport {
         }
     }
 
-    /// Loads the code of each application in a process that serves nothing and ends at once. Blocks, at
-    /// most the application's `boot_timeout` for each.
+    /// Loads the code of each application in a process that serves nothing and ends at once.
+    /// Blocks, at most the application's `boot_timeout` for each.
     ///
     /// # Errors
-    /// When descriptors ran out.
+    /// No free descriptors.
     pub(crate) fn check_applications(
         &mut self,
         config: &Config,
@@ -224,8 +225,8 @@ impl PreflightReport {
         Ok(())
     }
 
-    /// Compares `limits.connections` with the descriptors that this process may open; the default, which
-    /// is more than most systems allow and nobody has asked for, only with very few.
+    /// Compares `limits.max_connections` with the descriptors that this process may open. The
+    /// default, which most systems cannot reach, is compared only when there are very few.
     pub(crate) fn check_descriptors(&mut self, config: &Config) {
         let Some(allowed) = config
             .server
@@ -252,7 +253,7 @@ impl PreflightReport {
     }
 }
 
-/// Why `address` cannot be listened on, with what to do about it. Blocks.
+/// Explains why `address` cannot be listened on, and what to do. Blocks.
 pub(crate) fn explain_listen_error(address: &ListenAddr, error: &io::Error) -> String {
     match address {
         ListenAddr::Tcp(_) | ListenAddr::Port(_) if error.kind() == io::ErrorKind::AddrInUse => {
@@ -266,8 +267,8 @@ pub(crate) fn explain_listen_error(address: &ListenAddr, error: &io::Error) -> S
     }
 }
 
-/// The process that listens where `address` would, of either family: one of this program before any
-/// other, and a service manager only when it alone holds the socket.
+/// The process that listens on `address`, in either family: one of this program before any other,
+/// and a service manager only when it alone holds the socket.
 fn find_owner(address: &ListenAddr) -> Option<PortOwner> {
     match address {
         ListenAddr::Tcp(address) => select_owner(find_port_owners(*address)),
@@ -306,12 +307,12 @@ fn select_owner(owners: Vec<PortOwner>) -> Option<PortOwner> {
     owners.into_iter().min_by_key(rank)
 }
 
-/// Whether a process holds sockets for others to serve: the system's systemd, or that of a user.
+/// Whether a process holds sockets for others to serve: the system's or a user's systemd.
 fn is_service_manager(owner: &PortOwner) -> bool {
     owner.name == "systemd"
 }
 
-/// Whether a process runs a program of this name: another version of it counts too.
+/// Whether a process runs a program of this name, in any version.
 fn is_this_program(pid: u32) -> bool {
     let own = std::env::current_exe().ok();
     let other = std::fs::read_link(format!("/proc/{pid}/exe")).ok();

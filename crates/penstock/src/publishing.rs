@@ -1,8 +1,8 @@
-//! How applications publish: the `GRIP_URL` that their workers find in their environment.
+//! How applications publish: the `GRIP_URL` in the environment of their workers.
 //!
-//! `upstreams` starts the workers of an application with `grip` with it, and `held` signs requests to
-//! them with the key in it. The admin interface takes messages from who has such a key, for its
-//! namespace alone.
+//! `components` starts workers of applications with `grip` with it, and `hub_service` signs
+//! requests to them with its key. The admin interface accepts messages signed with such a key, for
+//! its namespace alone.
 
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -11,22 +11,22 @@ use std::sync::Arc;
 use penstock_config::{App, Config, Grip, ListenAddr};
 use penstock_hub::{Namespace, PublishKeys};
 
-/// The variable that GRIP's libraries know.
+/// The variable that GRIP libraries read.
 const GRIP_URL_VAR: &str = "GRIP_URL";
 
-/// Where applications publish, and with which keys.
+/// The address and the keys by which applications publish.
 #[derive(Debug, Clone)]
 pub(crate) struct PublishSetup {
     pub(crate) keys: Arc<PublishKeys>,
-    /// The admin interface, as a process of this machine reaches it over TCP.
+    /// The admin interface's TCP address for processes of this machine.
     admin_address: Option<SocketAddr>,
 }
 
 impl PublishSetup {
-    /// With the secret of the server before this one, or a new one.
+    /// Uses the secret of the previous server, or a new one.
     ///
     /// # Errors
-    /// When the system has no randomness.
+    /// The system has no randomness.
     pub(crate) fn new(
         secret: Option<[u8; 32]>,
         admin: Option<&ListenAddr>,
@@ -41,7 +41,7 @@ impl PublishSetup {
         })
     }
 
-    /// The application as it is started: told where it publishes, if it may and was not told otherwise.
+    /// Adds the `GRIP_URL` to an application that may publish, unless its environment has one.
     pub(crate) fn with_grip_url<'a>(&self, config: &Config, app: &'a App) -> Cow<'a, App> {
         if app.env.contains_key(GRIP_URL_VAR) {
             return Cow::Borrowed(app);
@@ -66,7 +66,7 @@ impl PublishSetup {
     }
 }
 
-/// What an application may say by GRIP, on one of its routes at least.
+/// An application's GRIP settings: those of its first route that has some.
 fn app_grip(config: &Config, app: &App) -> Option<Grip> {
     let mut routes = config.sites.iter().flat_map(|site| &site.routes);
     routes.find_map(|route| {
@@ -90,7 +90,7 @@ fn local_address(admin: &ListenAddr) -> Option<SocketAddr> {
     Some(SocketAddr::new(ip, address.port()))
 }
 
-/// The URL, whose query some readers take `+` of for a blank.
+/// The URL; its query avoids `+`, which some parsers read as a blank.
 fn publish_url(address: SocketAddr, namespace: &Namespace, key: &str) -> String {
     let mut coded = String::with_capacity(key.len() + 8);
     for byte in key.chars() {

@@ -1,10 +1,11 @@
-//! System calls that applications are refused, from the launcher to the log and the metrics.
+//! Logs and counts system calls that applications are refused, as the launcher reports them.
 //!
-//! `server` runs it beside everything else. How often the same is told, the launcher bounds
+//! `server` runs it as a task. The launcher bounds how often it repeats a report
 //! (`sys/src/process/launcher/refusals.rs`).
 //!
 //! # Invariants
-//! - Nothing waits for it: what it does not read, the launcher does not report.
+//!
+//! - Nothing waits for this task: the launcher drops reports that it does not read.
 
 use std::future::poll_fn;
 use std::os::fd::OwnedFd;
@@ -18,7 +19,7 @@ use crate::server::Server;
 /// Longer than any report.
 const REPORT_BYTES: usize = 1024;
 
-/// Logs and counts what comes by the launcher's socket, until that ends.
+/// Logs and counts reports from the launcher's socket until it closes.
 pub(crate) fn follow(reports: OwnedFd, server: &Arc<Server>) {
     let server = Arc::downgrade(server);
     loops::spawn_here(async move {
@@ -33,7 +34,7 @@ async fn read(reports: OwnedFd, server: &Weak<Server>) -> std::io::Result<()> {
     let mut buffer = [0; REPORT_BYTES];
     loop {
         let mut length = poll_fn(|cx| reports.poll_read(cx, &mut buffer)).await?;
-        // A packet may be short although others are behind it, which a stream's reader does not expect.
+        // A short packet does not mean an empty socket, as a stream's reader would assume.
         loop {
             let Some(server) = server.upgrade().filter(|_| length > 0) else {
                 return Ok(());
@@ -55,7 +56,7 @@ async fn read(reports: OwnedFd, server: &Weak<Server>) -> std::io::Result<()> {
 fn tell(refused: &RefusedCall, server: &Server) {
     let (app, pid) = (&*refused.app, refused.pid);
     log::warn!(app, pid; "refused {refused}");
-    // One that a reload has taken away may be ending.
+    // An application that a reload has removed may still be ending.
     if let Some(app) = server.live().components.apps.get(app) {
         app.metrics().refused_calls.add(u64::from(refused.count));
     }

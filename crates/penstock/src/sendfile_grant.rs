@@ -1,6 +1,6 @@
-//! Responses that may name another body: what their routes' handlers are given for that.
+//! Lets responses name another body (`X-Sendfile`, `X-Accel-Redirect`), for routes with `sendfile`.
 //!
-//! `wiring` puts it right around a back end whose route has `sendfile`, and around no other.
+//! `wiring` wraps the back end of such a route in it, and no other.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use penstock_files::{Files, FilesSetup};
 
 use crate::components::{Pools, default_pool};
 
-/// `inner`, whose responses may name what `sendfile` says.
+/// Wraps `inner`: its responses may name the bodies that `sendfile` allows.
 ///
 /// # Errors
-/// A folder that cannot be opened.
+/// A directory that cannot be opened.
 pub(crate) fn with_sendfile_grant(
     inner: Arc<dyn Handler>,
     sendfile: &Sendfile,
@@ -30,8 +30,8 @@ pub(crate) fn with_sendfile_grant(
     Ok(Arc::new(SendfileHandler { inner, grant }))
 }
 
-/// The files that `X-Sendfile` may name: one path each, and nothing said about them that the response does not
-/// say, since they may be meant for one client alone.
+/// The setup of the files that `X-Sendfile` may name: one path each, and no headers besides the
+/// response's own, since a file may be meant for one client alone.
 pub(crate) fn sendfile_setup(
     folder: &Path,
     hide: &[HidePattern],
@@ -55,7 +55,7 @@ pub(crate) fn sendfile_setup(
     }
 }
 
-/// A back end whose responses may name another body.
+/// A back end with a sendfile grant.
 #[derive(Debug)]
 struct SendfileHandler {
     inner: Arc<dyn Handler>,

@@ -1,10 +1,11 @@
-//! The folders that one configuration serves files from, each opened once.
+//! The directories that one configuration serves files from, each opened once.
 //!
-//! `wiring` makes one for each build of the settings.
+//! `wiring` creates one for each build of the settings.
 //!
 //! # Invariants
-//! - Routes of the same folder share its descriptor.
-//! - Routes that say the same of a folder share the handler too, with its memory.
+//!
+//! - Routes of the same directory share its descriptor.
+//! - Routes with the same settings for a directory share the handler too, with its cache.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -13,10 +14,11 @@ use std::sync::Arc;
 use penstock_config::Files as FilesConfig;
 use penstock_files::{Files, FilesSetup, RootDir};
 
-/// What a handler's answers depend on. The pool follows from the name in the configuration.
+/// The settings that a handler's responses depend on. The pool follows from the name in the
+/// configuration.
 type HandlerKey = (FilesConfig, bool, Option<String>);
 
-/// Opened folders, and the handlers of what is below them.
+/// Opened directories and their handlers.
 #[derive(Debug, Default)]
 pub(crate) struct ServedDirs {
     roots: HashMap<PathBuf, Arc<RootDir>>,
@@ -24,10 +26,10 @@ pub(crate) struct ServedDirs {
 }
 
 impl ServedDirs {
-    /// The handler for what a route says of its folder. May block.
+    /// Returns the handler for a route's directory. May block.
     ///
     /// # Errors
-    /// A folder that cannot be opened, or a rule for its files that cannot hold; names the folder.
+    /// A directory that cannot be opened, or an invalid rule for its files; names the directory.
     pub(crate) fn get_or_open(&mut self, setup: FilesSetup) -> Result<Arc<Files>, String> {
         let script_index = setup.script_index.clone();
         let key = (setup.files.clone(), setup.falls_through, script_index);

@@ -1,10 +1,15 @@
-//! The server's life: start, reload, upgrade, shutdown.
+//! The life cycle of a server: start, reload, upgrade, shutdown.
 //!
-//! Everything that belongs to no loop runs on the control loop, on the main thread: supervisors
-//! (whose workers die with this thread), the admin interface, signals. A start goes: sockets, the user that
-//! serves, threads, applications, then the doors open; what comes later is in `announce`, `reload`,
-//! `upgrade`, `shutdown`. What must stay true: a start fails before anything is served, a reload changes
-//! nothing unless all of it works, a shutdown loses no request that was accepted until its deadline.
+//! The control loop, on the main thread, runs everything that belongs to no event loop: supervisors
+//! (their workers die with this thread), the admin interface, signals. A start opens the sockets,
+//! switches the user, starts threads and applications, then accepts; the rest is in `announce`,
+//! `reload`, `upgrade` and `shutdown`.
+//!
+//! # Invariants
+//!
+//! - A start fails before anything is served.
+//! - A reload changes nothing unless all of it works.
+//! - A shutdown loses no accepted request before its deadline.
 
 mod announce;
 mod bound_listeners;
@@ -60,53 +65,53 @@ use crate::watchdog::Watchdog;
 use crate::wiring::{self, BuiltSettings};
 use crate::work;
 
-/// Why a reload is refused at the end.
+/// The error of a reload or upgrade during shutdown.
 const STOPPING_ERROR: &str = "the server is stopping";
 
-/// Programs that dial in at once, until they are met.
+/// Maximum number of simultaneous join handshakes.
 const MAX_JOIN_HANDSHAKES: usize = 1024;
 
-/// How long an upgrade waits for the new server to be one of its front end.
+/// How long an upgrade waits for the new server to join the front end.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// What the command line adds to the configuration.
+/// Settings from the command line.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
-    /// Error pages with causes.
+    /// Whether error pages show causes.
     pub(crate) development: bool,
-    /// Where to say that everything is ready.
+    /// The descriptor that reports readiness.
     pub(crate) ready_fd: Option<ReadyFd>,
     /// The server's log.
     pub(crate) log: LineWriter,
-    /// Starts all programs.
+    /// Starts all processes.
     pub(crate) launcher: Arc<Launcher>,
-    /// Whom applications run as.
+    /// The users that applications run as.
     pub(crate) accounts: Arc<AppAccounts>,
-    /// What applications may take.
+    /// The resource bounds of applications.
     pub(crate) bounds: Arc<AppBounds>,
-    /// Takes lines for the person at the terminal; nobody may be reading there.
+    /// Prints lines for the terminal, which may be closed.
     pub(crate) announce: LineWriter,
-    /// Who started us, if it wants to be told.
+    /// The service manager, if there is one.
     pub(crate) manager: ServiceNotifier,
-    /// The program that runs here, by the path that it was started by.
+    /// The path by which this program was started.
     pub(crate) program_path: std::path::PathBuf,
-    /// Whether it has left its terminal, or will: its standard streams go to the log.
+    /// Whether the process goes to the background: its standard streams go to the log.
     pub(crate) daemonize: bool,
-    /// What of its control is open to others, a line each; found at the start, before it became another
+    /// Exposed control interfaces, a line each; found at the start, before the switch to another
     /// user.
     pub(crate) exposures: Vec<String>,
 }
 
-/// What only this start has.
+/// Inputs of this start only.
 #[derive(Debug)]
 pub(crate) struct StartInput {
-    /// Sockets that it was given.
+    /// Sockets that were passed to this process.
     pub(crate) inherited: InheritedListeners,
-    /// The server that it follows.
+    /// The server that this one replaces.
     pub(crate) predecessor: Option<Predecessor>,
-    /// Whom it is to become.
+    /// The user to become.
     pub(crate) identity: Option<ServerIdentity>,
-    /// The process that waits for it to be ready.
+    /// The parent process that waits until the server is ready.
     pub(crate) daemon_parent: Option<daemon::ReadinessSender>,
 }
 
@@ -120,50 +125,50 @@ pub(crate) struct Server {
     admin_edge: Arc<Edge>,
     /// Answers callers of the control socket.
     control_edge: Arc<Edge>,
-    /// Answers those who may not use it.
+    /// Answers callers that may not use it.
     refused_edge: Arc<Edge>,
     probes_edge: Arc<Edge>,
-    /// All that is held open; one for the whole life of the process.
+    /// The hub; one for the whole life of the process.
     pub(crate) hub_service: HubService,
-    /// How applications publish; as long as the process lives.
+    /// How applications publish; for the whole life of the process.
     publishing: PublishSetup,
     pub(crate) started: Instant,
     pub(crate) watchdog: Watchdog,
     /// Wakes the main task to shut down.
     stop_requested: Notify,
     draining: AtomicBool,
-    /// The process of the server that this one follows.
+    /// The process of the server that this one replaced.
     predecessor: Option<u32>,
-    /// The token for changes over TCP, for a server that follows and may not read its file.
+    /// The digest of the token for changes over TCP, for a successor that may not read the file.
     token_digest: Option<[u8; 32]>,
-    /// It was asked to make haste.
+    /// Whether the predecessor was asked to shorten its wait.
     predecessor_hurried: AtomicBool,
-    /// This one has begun to serve.
+    /// Whether this server has begun to serve.
     is_serving: AtomicBool,
-    /// The process that serves in place of this one; 0 is none.
+    /// The process that serves in place of this one; 0 for none.
     successor_pid: AtomicU32,
-    /// The way to it.
+    /// Sends signals to the successor.
     successor_channel: OnceLock<SignalTarget>,
-    /// What a reload replaces; never held across an await.
+    /// The state that a reload replaces; never held across an await.
     live: Mutex<LiveState>,
-    /// Where others dial in to be servers of upstreams here.
+    /// Accepts other servers that join upstreams here.
     join_front_end: JoinListener,
-    /// Where their connections count until they are met.
+    /// Counts their connections until the handshake is done.
     join_edge: Arc<Edge>,
-    /// What keeps this one a server of another front end, under `penstock work`.
+    /// Keeps this server joined to a front end, under `penstock work`.
     joiner: OnceLock<Joiner>,
-    /// One reload or upgrade at a time.
+    /// Allows one reload or upgrade at a time.
     reload_lock: tokio::sync::Mutex<()>,
-    /// Whether the one that is under way is an upgrade.
+    /// Whether the one in progress is an upgrade.
     is_upgrading: AtomicBool,
 }
 
-/// What a reload replaces.
+/// The state that a reload replaces.
 #[derive(Debug)]
 pub(crate) struct LiveState {
     pub(crate) config: Config,
     pub(crate) components: Components,
-    /// Applications that reloads have replaced, as long as they finish what they have.
+    /// Applications that reloads have replaced, while they finish their requests.
     pub(crate) draining_apps: Vec<Weak<App>>,
     pub(crate) cached_routes: Vec<CachedRoute>,
     pub(crate) listeners: Vec<ActiveListener>,
@@ -172,14 +177,14 @@ pub(crate) struct LiveState {
     pub(crate) control: Option<ActiveListener>,
     pub(crate) probes: Option<ActiveListener>,
     pub(crate) reloads: u64,
-    /// Why the last reload was refused; `None` after one that worked.
+    /// The error of the last reload; `None` after one that worked.
     pub(crate) reload_error: Option<String>,
 }
 
 /// Starts, serves and stops. Blocks until the server has stopped.
 ///
 /// # Errors
-/// Why it could not start, in words.
+/// Why it could not start.
 pub(crate) fn run(
     invocation: Invocation,
     config: Config,
@@ -195,7 +200,7 @@ pub(crate) fn run(
     } = beginning;
     let handed_over = predecessor.as_ref().and_then(Predecessor::token);
     let token = admin_token::load_admin_token(config.server.admin_token.as_deref(), handed_over)?;
-    // Before it is another user, who may be the one to be warned of.
+    // Before the switch to another user, which may be the one to warn about.
     options.exposures = control::exposure_warnings(&config);
     let doors = prepare_process(
         &config,
@@ -243,7 +248,7 @@ pub(crate) fn run(
     served.map_err(say)?
 }
 
-/// What comes before the first thread that serves: bounds, sockets, the user.
+/// Prepares the process before the first serving thread: descriptor limit, sockets, user.
 fn prepare_process(
     config: &Config,
     invocation: &Invocation,
@@ -267,7 +272,7 @@ fn prepare_process(
     Ok(doors)
 }
 
-/// What servers have left that were killed.
+/// Removes directories that killed servers left behind.
 fn remove_abandoned_folders(config: &Config) {
     let folder = &config.limits.temp_dir;
     match penstock_apps::remove_abandoned_folders(folder) {
@@ -280,8 +285,8 @@ fn remove_abandoned_folders(config: &Config) {
     }
 }
 
-/// A connection is a descriptor, and so is a file that is sent: the usual soft limit of 1,024 is for programs
-/// that use `select`.
+/// Raises the limit of open files: each connection and each sent file needs a descriptor, and the
+/// usual soft limit of 1,024 is meant for programs that use `select`.
 fn raise_open_files(wanted: Option<u64>) -> Result<(), String> {
     if let Some(wanted) = wanted {
         return account::set_max_open_files(wanted)
@@ -297,21 +302,21 @@ fn raise_open_files(wanted: Option<u64>) -> Result<(), String> {
     Ok(())
 }
 
-/// Connections to the admin interface, and to the listener of probes: of the descriptors that
-/// clients' connections leave, these take a few. Idle ones give way to new ones.
+/// Maximum connections to the admin interface and to the probes' listener. They use some of the
+/// descriptors that clients' connections leave; idle ones are closed for new ones.
 const MAX_INTERNAL_CONNECTIONS: usize = 64;
 
-/// The bounds of the admin interface and of probes.
+/// The limits of the admin interface and of probes.
 fn internal_limits(limits: &Limits) -> Limits {
     Limits {
         max_connections: MAX_INTERNAL_CONNECTIONS,
-        // Whoever asks comes from a few addresses.
+        // Administrators and probes come from few addresses.
         max_connections_per_client: Some(0),
         ..limits.clone()
     }
 }
 
-/// The settings of an edge that is not for clients, without a route.
+/// The settings of an edge that is not for clients, without routes.
 fn internal_settings(limits: Limits) -> Settings {
     Settings {
         limits,
@@ -428,11 +433,11 @@ impl Server {
         Ok(server)
     }
 
-    /// Opens the doors: at once, or when the server before this one leaves them. Whoever waits for a daemon
-    /// is told once that is ready.
+    /// Begins to accept: at once, or when the previous server stops to. Reports readiness to the
+    /// parent process of a daemon.
     ///
     /// # Errors
-    /// Why it does not become ready, where somebody else has to know.
+    /// Why it does not become ready, if another process waits for that.
     async fn begin_serving(
         self: &Arc<Self>,
         doors: BoundListeners,
@@ -491,7 +496,7 @@ impl Server {
         }
     }
 
-    /// Who gets the connections of TCP listeners.
+    /// The receivers of TCP listeners' connections.
     fn tcp_targets<'a>(&'a self, upstreams: &'a Upstreams) -> TcpTargets<'a> {
         TcpTargets {
             upstreams,
@@ -501,7 +506,7 @@ impl Server {
         }
     }
 
-    /// Becomes a server of another front end, once the application serves, if it is to be one.
+    /// Joins the configured front end, if any, once the application serves.
     async fn start_joiner(self: Arc<Self>) {
         let apps: Vec<_> = self.live().components.apps.values().cloned().collect();
         for app in apps {
@@ -519,13 +524,12 @@ impl Server {
             )
         };
         if let Some(setup) = setup.filter(|_| !self.is_draining()) {
-            // There is one start.
+            // Called once.
             let _ = self.joiner.set(Joiner::start(setup));
         }
     }
 
-    /// The same for one that follows another, which leaves the front end then: it is to be there already, unless that takes
-    /// too long.
+    /// Joins the front end before the predecessor leaves it, or gives up after [`JOIN_TIMEOUT`].
     async fn join_before_predecessor_leaves(self: &Arc<Self>) {
         Arc::clone(self).start_joiner().await;
         let Some(joiner) = self.joiner.get() else {
@@ -541,7 +545,8 @@ impl Server {
         }
     }
 
-    /// Lets the standard streams go to the log's file, or nowhere. Blocks until what was announced is out.
+    /// Redirects the standard streams to the log file or to nothing. Blocks until all announcements
+    /// are written.
     fn leave_terminal(&self) -> Result<(), String> {
         let log = self.live().config.server.log.clone();
         let file = match &log {
@@ -557,7 +562,7 @@ impl Server {
             .map_err(|error| format!("the standard streams: {error}"))
     }
 
-    /// The admin interface answers on edges of its own, so that it is there when the front end is full.
+    /// The admin interface has its own edges, so that it answers when the front end is full.
     fn install_admin_handlers(self: &Arc<Self>, token: Option<AdminToken>) {
         let authority = token.map_or(Authority::ReadOnly, Authority::Token);
         let over_tcp = Admin::new(self.admin_backend(), authority);
@@ -567,7 +572,7 @@ impl Server {
         self.install_handler(&self.refused_edge, Arc::new(RefuseAll), false);
     }
 
-    /// So do probes, which may come from other machines.
+    /// Probes have their own edge as well; they may come from other machines.
     fn install_probes_handler(self: &Arc<Self>) {
         self.install_handler(
             &self.probes_edge,
@@ -576,15 +581,15 @@ impl Server {
         );
     }
 
-    /// What the server says of itself.
+    /// The source of the status and the target of changes.
     fn admin_backend(self: &Arc<Self>) -> Arc<crate::admin_backend::AdminBackend> {
         Arc::new(crate::admin_backend::AdminBackend::new(Arc::downgrade(
             self,
         )))
     }
 
-    /// Lets `handler` answer everything on `edge`; `shows_causes` says that whoever asks may see
-    /// what is wrong.
+    /// Lets `handler` answer all requests on `edge`; `shows_causes`: callers may see the causes of
+    /// errors.
     fn install_handler(&self, edge: &Arc<Edge>, handler: Arc<dyn Handler>, shows_causes: bool) {
         let mut routing = RouteTable::default();
         let route = Route {
@@ -617,12 +622,12 @@ impl Server {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What keeps this one a server of another front end, once it has begun to.
+    /// The connection to the front end that this server has joined.
     pub(crate) fn joiner(&self) -> Option<&Joiner> {
         self.joiner.get()
     }
 
-    /// The process of the server that this one follows.
+    /// The process of the server that this one replaced.
     pub(crate) fn predecessor(&self) -> Option<u32> {
         self.predecessor
     }
@@ -631,7 +636,7 @@ impl Server {
         self.draining.load(Ordering::Relaxed)
     }
 
-    /// What of its control is open to others.
+    /// Exposed control interfaces, a line each.
     pub(crate) fn exposures(&self) -> &[String] {
         &self.options.exposures
     }
@@ -640,7 +645,7 @@ impl Server {
         self.loops.handles().len()
     }
 
-    /// What applications may take.
+    /// The resource bounds of applications.
     pub(crate) fn bounds(&self) -> &AppBounds {
         &self.options.bounds
     }
@@ -655,7 +660,7 @@ impl Server {
         self.options.log.dropped_lines() + access
     }
 
-    /// What servers that are one hub tell one another of themselves, besides the hub's own numbers.
+    /// The counters that servers of one hub exchange, besides the hub's own.
     fn cluster_counters(&self) -> Vec<(String, u64)> {
         let totals = self.edge.total_metrics();
         let resident = penstock_sys::file::process_rss_bytes(std::process::id());

@@ -1,8 +1,14 @@
-//! The service manager that started us, if one did: what it is told, and the sockets that it passes.
+//! The service manager that started this process, if any: its notifications, and the sockets that
+//! it passes.
 //!
-//! The protocols are systemd's (`sd_notify(3)`, `sd_listen_fds(3)`), which other managers speak too. Read at
-//! the very start by `cli::serve`; told by `server` and `watchdog`. What must stay true: its variables are
-//! ours alone, no worker sees them; nothing here waits for it.
+//! The protocols are systemd's (`sd_notify(3)`, `sd_listen_fds(3)`), which other managers implement
+//! too. `cli::serve` reads the environment at the very start; `server` and `watchdog` send
+//! notifications.
+//!
+//! # Invariants
+//!
+//! - No worker sees the manager's variables.
+//! - Nothing waits for the manager.
 
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
@@ -14,19 +20,19 @@ use penstock_sys::{daemon, sd_notify};
 
 use crate::inherited_listeners::{InheritedListener, InheritedListeners};
 
-/// The variable that names the manager's socket.
+/// The variable with the manager's socket.
 const NOTIFY_SOCKET_VAR: &str = "NOTIFY_SOCKET";
 
-/// The variable that says how often it wants to hear that we are alive, in microseconds.
+/// The variable with the watchdog interval, in microseconds.
 const WATCHDOG_USEC_VAR: &str = "WATCHDOG_USEC";
 
-/// The first descriptor that is passed.
+/// The first passed descriptor.
 const FIRST_LISTEN_FD: i32 = 3;
 
-/// The most that are taken.
+/// Maximum number of passed sockets.
 const MAX_LISTEN_FDS: i32 = 1024;
 
-/// Its words to us: variables of the environment, from now on gone from it.
+/// The manager's variables, which are removed from the environment.
 #[derive(Debug, Default)]
 pub(crate) struct ManagerEnvironment {
     notify_socket: Option<String>,
@@ -35,10 +41,10 @@ pub(crate) struct ManagerEnvironment {
 }
 
 impl ManagerEnvironment {
-    /// Takes them out of the environment.
+    /// Takes the variables from the environment.
     ///
     /// # Errors
-    /// When other threads run already.
+    /// Other threads run already.
     pub(crate) fn take_from_environment() -> std::io::Result<Self> {
         let names = [
             NOTIFY_SOCKET_VAR,
@@ -57,10 +63,10 @@ impl ManagerEnvironment {
         Ok(Self::parse(text, std::process::id()))
     }
 
-    /// What the variables, in the order above, say to the process `pid`.
+    /// Parses the variables, in the order above, for the process `pid`.
     fn parse<'t>(text: impl Fn(usize) -> Option<&'t str>, pid: u32) -> Self {
         let number = |at: usize| text(at).and_then(|text| text.parse::<u64>().ok());
-        // Meant for another process, from which they came down to us.
+        // Variables for another process may be inherited from it.
         let is_ours = |at: usize| number(at).is_none_or(|meant| meant == u64::from(pid));
         let micros = number(1).filter(|&micros| micros > 0 && is_ours(2));
         let count = number(3).filter(|_| text(4).is_some() && is_ours(4));
@@ -72,10 +78,10 @@ impl ManagerEnvironment {
         }
     }
 
-    /// The sockets that were passed.
+    /// The passed sockets.
     ///
     /// # Errors
-    /// Which of them is no listening socket.
+    /// A descriptor that is no listening socket.
     pub(crate) fn sockets(&self) -> Result<InheritedListeners, String> {
         let Some((count, names)) = &self.listen_fds else {
             return Ok(InheritedListeners::default());
@@ -94,7 +100,7 @@ impl ManagerEnvironment {
         Ok(InheritedListeners::new(given))
     }
 
-    /// The manager, to be told.
+    /// Returns the notifier.
     pub(crate) fn manager(self) -> ServiceNotifier {
         let open = |name: &str| {
             let opened = sd_notify::ServiceManager::new(name);
@@ -130,7 +136,7 @@ fn inherited_listener(socket: OwnedFd, name: &str) -> std::io::Result<InheritedL
     })
 }
 
-/// The service manager, or nobody. Cheap to clone.
+/// Notifies the service manager, if there is one. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct ServiceNotifier(Arc<ManagerInner>);
 
@@ -142,12 +148,12 @@ struct ManagerInner {
 }
 
 impl ServiceNotifier {
-    /// Everything is ready.
+    /// Reports that everything is ready.
     pub(crate) fn notify_ready(&self, status: &str) {
         self.send(&format!("READY=1\nSTATUS={}", first_line(status)));
     }
 
-    /// The configuration is being read again; [`ServiceNotifier::notify_ready`] says that it is done.
+    /// Reports a reload; [`ServiceNotifier::notify_ready`] ends it.
     pub(crate) fn notify_reloading(&self) {
         let now = sd_notify::monotonic_microseconds();
         self.send(&format!(
@@ -155,27 +161,27 @@ impl ServiceNotifier {
         ));
     }
 
-    /// The end has begun.
+    /// Reports that the server stops.
     pub(crate) fn notify_stopping(&self, status: &str) {
         self.send(&format!("STOPPING=1\nSTATUS={}", first_line(status)));
     }
 
-    /// Another process is the server now.
+    /// Reports that another process is the main process now.
     pub(crate) fn notify_main_pid(&self, pid: u32) {
         self.send(&format!("MAINPID={pid}"));
     }
 
-    /// We are alive.
+    /// Reports that the server is alive.
     pub(crate) fn notify_watchdog(&self) {
         self.send("WATCHDOG=1");
     }
 
-    /// How often it wants to hear that, if at all.
+    /// The interval of watchdog messages, if the manager wants them.
     pub(crate) fn watchdog_interval(&self) -> Option<Duration> {
         self.0.notify_socket.as_ref().and(self.0.watchdog_interval)
     }
 
-    /// What the server that follows this one has to know of it, as variables.
+    /// The variables that a successor needs.
     pub(crate) fn variables(&self) -> Vec<(OsString, OsString)> {
         let name = self.0.socket_name.as_ref();
         let name = name.map(|name| (NOTIFY_SOCKET_VAR.into(), name.into()));
@@ -198,7 +204,7 @@ impl ServiceNotifier {
     }
 }
 
-/// A value ends with its line.
+/// A line break would end the value.
 fn first_line(text: &str) -> &str {
     text.lines().next().unwrap_or_default()
 }
@@ -240,7 +246,7 @@ mod tests {
             ),
             (None, None, None)
         );
-        // The process that follows gets the interval alone: it is told as the main one.
+        // The successor gets the interval alone: it is notified about as the main process.
         let words = read([None, Some("500"), None, Some("2"), None, None]);
         assert_eq!(words.watchdog_interval, Some(Duration::from_micros(500)));
         assert_eq!(

@@ -1,8 +1,9 @@
-//! TCP listeners, opened, kept and stopped as HTTP listeners are: `[[tcp]]`, each in front of an upstream, and the
-//! one where programs dial in to be servers (`server.join`).
+//! TCP listeners: `[[tcp]]` in front of upstreams, and `server.join`, where joining programs
+//! connect.
 //!
-//! Used by `server` at start and at reload. A listener that stays gets its new handler through a
-//! [`HandlerSwitch`]; connections that are open keep the old one.
+//! Used by `server` at start and at reload; opened, kept and stopped like HTTP listeners. A
+//! listener that stays gets its new handler through a [`HandlerSwitch`]; open connections keep the
+//! old one.
 
 use std::sync::Arc;
 
@@ -18,33 +19,34 @@ use crate::components::Upstreams;
 use crate::inherited_listeners::ListenerRole;
 use crate::listeners::{self, ActiveListener, BoundListener, SocketSource};
 
-/// A TCP listener at work.
+/// A TCP listener that accepts connections.
 #[derive(Debug)]
 pub(crate) struct ActiveTcpListener {
     listener: ActiveListener,
     switch: Arc<HandlerSwitch>,
 }
 
-/// Who gets a listener's connections.
+/// The receiver of a listener's connections.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum TcpTarget {
     /// The upstream of that name.
     Upstream(String),
-    /// Who lets them join.
+    /// The handshake of joining servers.
     Join,
 }
 
-/// A listener that is open, and who is to get its connections.
+/// A bound listener and the receiver of its connections.
 pub(crate) type BoundTcpListener = (BoundListener, TcpTarget);
 
-/// Who there is to get them, and where they count.
+/// The possible receivers, and the edges that count their connections.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TcpTargets<'a> {
     pub(crate) upstreams: &'a Upstreams,
-    /// Clients'.
+    /// Counts clients' connections.
     pub(crate) edge_for: &'a Arc<Edge>,
     pub(crate) join_front_end: &'a JoinListener,
-    /// Those who want to join: they are there when clients are too many, and take no place of theirs.
+    /// Counts connections of joining servers apart from clients', so that full client limits do not
+    /// keep them out.
     pub(crate) join_edge: &'a Arc<Edge>,
 }
 
@@ -67,7 +69,7 @@ impl TcpTargets<'_> {
     }
 }
 
-/// A listener that a configuration wants.
+/// A configured TCP listener.
 struct WantedTcpListener<'c> {
     listen: &'c ListenAddr,
     proxy_protocol: bool,
@@ -89,7 +91,7 @@ fn wanted_tcp_listeners(config: &Config) -> impl Iterator<Item = WantedTcpListen
 }
 
 impl ActiveTcpListener {
-    /// As printed.
+    /// The printed name.
     pub(crate) fn name(&self) -> String {
         listener_name(&self.listener)
     }
@@ -107,7 +109,7 @@ impl ActiveTcpListener {
     }
 }
 
-/// `tcp://127.0.0.1:9000`: it is not HTTP that is spoken there.
+/// `tcp://127.0.0.1:9000` in place of `http://`.
 fn listener_name(serving: &ActiveListener) -> String {
     match serving.name().strip_prefix("http://") {
         Some(address) => format!("tcp://{address}"),
@@ -115,11 +117,11 @@ fn listener_name(serving: &ActiveListener) -> String {
     }
 }
 
-/// Opens the TCP listeners of a configuration that `kept` does not have; what `supply` has is taken
-/// from there.
+/// Opens the configured TCP listeners that are missing in `kept`, with sockets from `supply` where
+/// it has them.
 ///
 /// # Errors
-/// Which address could not be opened, and why.
+/// The address that could not be opened, and the cause.
 pub(crate) fn open_missing_tcp(
     config: &Config,
     kept: &[ActiveTcpListener],
@@ -138,7 +140,7 @@ pub(crate) fn open_missing_tcp(
     .collect()
 }
 
-/// Those that a new configuration does not have, or not in that form.
+/// Returns the listeners that a new configuration removes or changes.
 pub(crate) fn removed_tcp_listeners<'s>(
     config: &Config,
     streams: &'s [ActiveTcpListener],
@@ -155,7 +157,7 @@ fn current_target(config: &Config, serving: &ActiveListener) -> Option<TcpTarget
     found.map(|wanted| wanted.target)
 }
 
-/// Begins to accept on opened listeners.
+/// Accepts on bound listeners.
 pub(crate) fn serve_tcp_listeners(
     opened: Vec<BoundTcpListener>,
     targets: TcpTargets<'_>,
@@ -163,7 +165,7 @@ pub(crate) fn serve_tcp_listeners(
 ) -> Vec<ActiveTcpListener> {
     let mut serving = Vec::new();
     for (opened, target) in opened {
-        // The configuration names only those that are there.
+        // A checked configuration names existing upstreams only.
         let Some(found) = targets.find_handler(&target) else {
             continue;
         };
@@ -177,8 +179,8 @@ pub(crate) fn serve_tcp_listeners(
     serving
 }
 
-/// Takes out and gives what a new configuration does not have, turns the others to who is theirs now, adds
-/// `fresh`.
+/// Removes and returns the listeners that a new configuration does not have, switches the others to
+/// their current handlers, and adds `fresh`.
 pub(crate) fn swap_tcp_listeners(
     config: &Config,
     streams: &mut Vec<ActiveTcpListener>,
@@ -205,7 +207,7 @@ pub(crate) fn swap_tcp_listeners(
     gone
 }
 
-/// Whom a listener's new connections go to.
+/// Passes a listener's new connections to the current handler.
 #[derive(Debug)]
 struct HandlerSwitch(ArcSwap<Arc<dyn TunnelHandler>>);
 

@@ -1,23 +1,23 @@
-//! How much temporary files may take where `limits.temp_bytes` does not say it.
+//! The default of `limits.max_temp_size`.
 //!
 //! Used when a configuration is resolved, at a start, a reload and a check.
 
 use penstock_config::{Limits, format_size};
 use penstock_sys::page_cache::{FileSystemKind, dir_space};
 
-/// The largest default: more than that is not written within a minute.
+/// Maximum default: no disk writes more within a minute.
 const MAX_DEFAULT: u64 = 16 << 30;
 
-/// The default of a folder in memory. A body of the longest default length has room in it, since a
-/// body may have half of all.
+/// Maximum default for a directory in memory. A body of the default maximum length fits, since a
+/// body may use half of the space.
 const MAX_DEFAULT_ON_TMPFS: u64 = 128 << 20;
 
-/// The default of a folder whose size is not known.
+/// The default for a directory of unknown size.
 const DEFAULT_FOR_UNKNOWN_SIZE: u64 = 1 << 30;
 
 const MIB: u64 = 1 << 20;
 
-/// Has a bound in `limits` where there is none. May block.
+/// Sets the default if `limits` has none. May block.
 pub(crate) fn set_default_max_temp_size(limits: &mut Limits) {
     if limits.max_temp_size.is_none() {
         limits.max_temp_size = Some(match dir_space(&limits.temp_dir) {
@@ -27,11 +27,11 @@ pub(crate) fn set_default_max_temp_size(limits: &mut Limits) {
     }
 }
 
-/// A tenth of a disk: other programs have their share, and a full disk is worse than a client that
-/// waits. Of memory less, since it is taken from applications.
+/// A tenth of a disk: other programs need space too, and a full disk is worse than a waiting
+/// client. Less of memory, which applications need.
 fn default_max_temp_size(system: FileSystemKind, bytes: u64) -> u64 {
     match system {
-        // A tmpfs may have no bound of its own.
+        // A tmpfs may have no size limit.
         FileSystemKind::Memory if bytes == 0 => MAX_DEFAULT_ON_TMPFS,
         FileSystemKind::Memory => (bytes / 8).clamp(1, MAX_DEFAULT_ON_TMPFS),
         _ if bytes == 0 => DEFAULT_FOR_UNKNOWN_SIZE,
@@ -39,7 +39,7 @@ fn default_max_temp_size(system: FileSystemKind, bytes: u64) -> u64 {
     }
 }
 
-/// What an operator wants to know of the folder. May block.
+/// Warns of a temporary directory in memory. May block.
 pub(crate) fn tmpfs_warning(limits: &Limits) -> Option<String> {
     let (FileSystemKind::Memory, _) = dir_space(&limits.temp_dir).ok()? else {
         return None;

@@ -1,28 +1,33 @@
-//! One server follows another: the words that the two exchange, and the new one's side.
+//! The protocol between a server and its successor during an upgrade, and the successor's side.
 //!
-//! The old one (`server::upgrade`) starts the program with one end of a packet socket, whose number stands
-//! in `PENSTOCK_HANDOVER`, and speaks first:
+//! The old server (`server::upgrade`) starts the program with one end of a packet socket, passes
+//! its number in [`UPGRADE_FD_VAR`], and sends first:
 //!
-//!     old: hello 1                       the version of these words
-//!     old: socket N ROLE OWNER ADDRESS   a descriptor of listener N, as often as it has sockets
-//!     old: size P T NAME                 application NAME has come to P processes, T threads each, with the load
-//!     old: token SHA-256                 of the token for changes over TCP
-//!     old: publishing SECRET             what the keys by which applications publish are made of
-//!     old: errors                        a descriptor: standard error, for when the new one has taken over
-//!     old: end
-//!     new: ready                         with the addresses that it has taken, a line each
-//!     old: go                            from here on both accept
-//!     new: serving ADMIN                 now the old one stops to accept, and drains; where the new one is
-//!                                        administered, or nothing
-//!     old: known                         the service manager has been told who the server is
+//! ```text
+//! old: hello 1                       the protocol version
+//! old: socket N ROLE OWNER ADDRESS   a descriptor of listener N, one message per socket
+//! old: size P T NAME                 application NAME has P processes of T threads under load
+//! old: token SHA-256                 digest of the token for changes over TCP
+//! old: publishing SECRET             the secret of the keys by which applications publish
+//! old: errors                        a descriptor: standard error after the upgrade
+//! old: end
+//! new: ready                         with the addresses that it uses, a line each
+//! old: go                            from here on both accept
+//! new: serving ADMIN                 the old server stops accepting and drains;
+//!                                    ADMIN is the new admin address, or empty
+//! old: known                         the service manager knows the new main process
+//! ```
 //!
-//! Words without a descriptor that the new one does not know, before `end`, are passed over.
+//! Before `end`, the new server ignores unknown words without a descriptor.
 //!
-//! What must stay true: until `go` the new server touches no connection of these sockets (one that joins a front end, by `penstock
-//! work`, is there already), and after `serving` every socket
-//! whose address it knows is served by it; whichever side ends before leaves the other alone with all. The
-//! new server, once it has all sockets, takes the end of the old one's process for `go`, but never its
-//! silence: while that process is there, it serves.
+//! # Invariants
+//!
+//! - Until `go` the new server accepts no connection of these sockets. (Under `penstock work` it
+//!   has joined the front end by then.)
+//! - After `serving` the new server serves every socket of the addresses it uses.
+//! - If one side ends before, the other serves everything alone. The new server, once it has all
+//!   sockets, takes the end of the old process for `go`, but never its silence: while that process
+//!   lives, it serves.
 
 use std::future::poll_fn;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -37,57 +42,58 @@ use penstock_sys::{daemon, fd_packets};
 use crate::components::AppSizes;
 use crate::inherited_listeners::{InheritedListener, InheritedListeners, ListenerRole};
 
-/// The variable with the number of the new server's end.
+/// The variable with the descriptor number of the new server's end.
 pub(crate) const UPGRADE_FD_VAR: &str = "PENSTOCK_HANDOVER";
 
-/// The version of the words.
+/// The protocol version.
 const PROTOCOL_VERSION: u32 = 1;
 
-/// How long the other side may take for a word that it has at hand.
+/// How long the other side may take for a message that is ready.
 pub(crate) const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a process takes to be gone whose descriptors are closed.
+/// How long a process may take to exit after its descriptors are closed.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How often to look whether it is.
+/// How often to check for that exit.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// The longest packet: `ready` with every address of a large configuration.
+/// Maximum packet length: `ready` with every address of a large configuration.
 const MAX_PACKET_BYTES: usize = 64 * 1024;
 
-/// What one says to the other.
+/// A message of the protocol.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum UpgradeMessage {
-    /// The old server's first.
+    /// The old server's first message.
     Hello,
-    /// A socket comes with it: of that listener, by number.
+    /// Carries a socket of the listener with that number.
     Socket {
-        /// The listener.
+        /// The listener's number.
         listener: usize,
-        /// What it is for.
+        /// The listener's role.
         role: ListenerRole,
         /// Whether its file belongs to a service manager.
         is_lent: bool,
-        /// As it was configured.
+        /// The configured address.
         wanted: ListenAddr,
     },
-    /// How large the load has made the application of that name.
+    /// An application's name, and its size under load.
     AppSize(String, AppSize),
-    /// The SHA-256 of the token for changes over TCP, whose file the new server may not be able to read.
+    /// The SHA-256 of the token for changes over TCP: the new server may not be able to read the
+    /// file.
     AdminTokenDigest([u8; 32]),
-    /// The secret of the keys by which applications publish: workers of both servers have them.
+    /// The secret of the keys by which applications publish: workers of both servers use them.
     PublishSecret(PublishSecret),
-    /// The stream for errors comes with it.
+    /// Carries the stream for errors.
     Stderr,
-    /// All has been handed over.
+    /// Everything has been handed over.
     End,
-    /// The new server could serve; it has taken these addresses.
+    /// The new server is ready; it uses these addresses.
     Ready(Vec<ListenAddr>),
-    /// It shall.
+    /// The new server may accept.
     Go,
-    /// It does, and is administered there, if anywhere.
+    /// The new server accepts; carries its admin address, if any.
     Serving(Option<ListenAddr>),
-    /// The service manager has been told.
+    /// The service manager knows the new main process.
     ManagerNotified,
 }
 
@@ -138,7 +144,7 @@ impl UpgradeMessage {
     }
 
     /// # Errors
-    /// That it is none of these words.
+    /// An unknown or malformed message.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let unknown = || format!("unknown word {text:?}");
         let (first, rest) = text.split_once([' ', '\n']).unwrap_or((text, ""));
@@ -175,7 +181,7 @@ impl UpgradeMessage {
             }
             "token" => Self::AdminTokenDigest(parse_digest(rest).ok_or_else(unknown)?),
             "publishing" => {
-                // It is not shown.
+                // The secret must not appear in an error.
                 let secret = parse_digest(rest).ok_or("the word `publishing` is malformed")?;
                 Self::PublishSecret(PublishSecret(secret))
             }
@@ -194,7 +200,7 @@ impl UpgradeMessage {
     }
 }
 
-/// 32 bytes of hexadecimal digits.
+/// Parses 32 bytes of hexadecimal digits.
 fn parse_digest(text: &str) -> Option<[u8; 32]> {
     let mut digest = [0; 32];
     if text.len() != 2 * digest.len() || !text.is_ascii() {
@@ -206,7 +212,7 @@ fn parse_digest(text: &str) -> Option<[u8; 32]> {
     Some(digest)
 }
 
-/// A secret that goes from one server to the next and into no log.
+/// A secret that is passed to the next server and never logged.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct PublishSecret(pub(crate) [u8; 32]);
 
@@ -216,12 +222,12 @@ impl std::fmt::Debug for PublishSecret {
     }
 }
 
-/// What has become of an upgrade, in a sentence that a person and `penstock upgrade` read.
+/// The result of an upgrade, as a sentence for people and for `penstock upgrade`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct UpgradeOutcome {
     /// The process that serves.
     pub(crate) pid: u32,
-    /// Where it is administered, if that is elsewhere than before.
+    /// The new admin address, if it has changed.
     pub(crate) new_admin: Option<Option<ListenAddr>>,
 }
 
@@ -237,7 +243,7 @@ impl std::fmt::Display for UpgradeOutcome {
 }
 
 impl UpgradeOutcome {
-    /// Where the sentence says that the new server is administered, if it does.
+    /// Parses the new admin address from the sentence, if it has one.
     pub(crate) fn parse_new_admin(sentence: &str) -> Option<Option<ListenAddr>> {
         if sentence.ends_with(ADMIN_OFF) {
             return Some(None);
@@ -250,7 +256,7 @@ impl UpgradeOutcome {
 const ADMIN_AT: &str = ", administered at ";
 const ADMIN_OFF: &str = ", without an admin interface";
 
-/// An address as it is read again: without a scheme.
+/// An address without a scheme, as it is parsed.
 fn address_text(address: &ListenAddr) -> String {
     match address {
         ListenAddr::Tcp(tcp) => tcp.to_string(),
@@ -259,19 +265,19 @@ fn address_text(address: &ListenAddr) -> String {
     }
 }
 
-/// One end of the conversation, on the control loop.
+/// One end of the channel between the servers, on the control loop.
 #[derive(Debug)]
 pub(crate) struct UpgradeChannel(RegisteredFd);
 
 impl UpgradeChannel {
     /// # Errors
-    /// When the kernel refuses the registration.
+    /// The kernel refuses the registration.
     pub(crate) fn new(socket: OwnedFd) -> std::io::Result<Self> {
         Ok(Self(RegisteredFd::new(socket, Interest::Both)?))
     }
 
     /// # Errors
-    /// That the other side is gone, or does not read for [`REPLY_TIMEOUT`].
+    /// The other side has closed the channel, or does not read for [`REPLY_TIMEOUT`].
     pub(crate) async fn send(
         &self,
         word: &UpgradeMessage,
@@ -293,10 +299,10 @@ impl UpgradeChannel {
         }
     }
 
-    /// Waits for a word.
+    /// Waits for a message.
     ///
     /// # Errors
-    /// That the other side is gone, or speaks of something else.
+    /// The other side has closed the channel, or sent no valid message.
     pub(crate) async fn receive(&self) -> Result<UpgradeMessage, String> {
         let mut packet = vec![0; MAX_PACKET_BYTES];
         loop {
@@ -314,7 +320,7 @@ impl UpgradeChannel {
     }
 }
 
-/// The server before this one.
+/// The server that this process replaces.
 #[derive(Debug)]
 pub(crate) struct Predecessor {
     socket: OwnedFd,
@@ -336,20 +342,20 @@ impl Predecessor {
         self.token_digest
     }
 
-    /// What the keys by which its applications publish are made of.
+    /// The secret of the keys by which its applications publish.
     pub(crate) fn secret(&self) -> Option<[u8; 32]> {
         self.publish_secret
     }
 
-    /// What the load has made of its applications.
+    /// The sizes of its applications under load.
     pub(crate) fn sizes(&self) -> &AppSizes {
         &self.app_sizes
     }
 
-    /// Takes what it hands over, through the descriptor of that number. Blocks, for a start.
+    /// Receives everything over the descriptor of that number. Blocks; for a start.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// What is missing or wrong.
     pub(crate) fn connect(number: &str) -> Result<(Self, InheritedListeners), String> {
         let say = |error: std::io::Error| format!("{UPGRADE_FD_VAR}: {error}");
         let number = number
@@ -358,7 +364,7 @@ impl Predecessor {
         Self::receive_listeners(fd_packets::take_inherited_fd(number).map_err(say)?)
     }
 
-    /// The same, once the descriptor is ours.
+    /// As [`Self::connect`], with the owned descriptor.
     fn receive_listeners(socket: OwnedFd) -> Result<(Self, InheritedListeners), String> {
         let say = |error: std::io::Error| format!("{UPGRADE_FD_VAR}: {error}");
         let mut old = Self {
@@ -382,7 +388,7 @@ impl Predecessor {
                 ));
             }
             let word = match UpgradeMessage::parse(&String::from_utf8_lossy(&packet[..count])) {
-                // A newer server may have more to say, which an older one can do without.
+                // A newer server may send messages that an older one can do without.
                 Err(_) if is_met && descriptor.is_none() => continue,
                 word => word.map_err(|error| format!("{UPGRADE_FD_VAR}: {error}"))?,
             };
@@ -426,10 +432,10 @@ impl Predecessor {
         Ok((old, InheritedListeners::new(given)))
     }
 
-    /// Says that this server could serve, and waits until it shall.
+    /// Reports that this server is ready, and waits until it may accept.
     ///
     /// # Errors
-    /// That the old one goes on by itself.
+    /// The old server continues by itself.
     pub(crate) async fn report_ready(self, taken: &[ListenAddr]) -> Result<ServingAck, String> {
         let say = |error| format!("the server before: {error}");
         let line = UpgradeChannel::new(self.socket).map_err(|error| error.to_string())?;
@@ -458,7 +464,8 @@ impl Predecessor {
     }
 }
 
-/// Whether the process that started this one has ended: its end of the line is closed a moment before.
+/// Whether the process that started this one has exited: its end of the channel closes a moment
+/// before.
 async fn has_exited(pid: u32) -> bool {
     let deadline = clock::now() + EXIT_TIMEOUT;
     while std::os::unix::process::parent_id() == pid {
@@ -470,19 +477,19 @@ async fn has_exited(pid: u32) -> bool {
     true
 }
 
-/// The moment between `go` and `serving`.
+/// The state between `go` and `serving`.
 #[derive(Debug)]
 pub(crate) struct ServingAck(UpgradeChannel);
 
 impl ServingAck {
-    /// Says that every listener is served, and where administrators are; waits until the service manager has
-    /// been told, so that it listens to this process from then on.
+    /// Reports that every listener is served, and the admin address. Waits until the service
+    /// manager knows this process, so that it accepts this process's notifications.
     ///
     /// # Errors
-    /// That nobody hears it any more.
+    /// The old server no longer reads.
     pub(crate) async fn report_serving(self, admin: Option<ListenAddr>) -> Result<(), String> {
         self.0.send(&UpgradeMessage::Serving(admin), None).await?;
-        // A server that knows no such word, or is gone, has closed the line.
+        // A server that does not know this message, or has ended, closes the channel.
         let _ = clock::timeout(REPLY_TIMEOUT, self.0.receive()).await;
         Ok(())
     }
@@ -530,7 +537,7 @@ mod tests {
         }
     }
 
-    /// What comes of these words, behind which the old server ends.
+    /// The result of these messages, followed by the end of the old server.
     fn met(words: &[&str]) -> Result<Predecessor, String> {
         let (ours, theirs) = fd_packets::packet_pair().unwrap();
         for word in words {

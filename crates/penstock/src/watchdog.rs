@@ -1,9 +1,14 @@
-//! Whether the loops turn: a thread that asks each of them, and the control loop, once a second.
+//! Checks once a second that the event loops and the control loop respond, on a thread of its own.
 //!
-//! Started by `server`; the service manager is told from here that we are alive, and only while all of them
-//! turn. What must stay true: it waits for no loop itself, and a loop that stands still is named once, not
-//! once a second. Nothing is ended: what holds a loop up may still come back, and only a person or the
-//! service manager can judge that it will not.
+//! Started by `server`. It notifies the service manager that the server is alive, only while all
+//! loops respond.
+//!
+//! # Invariants
+//!
+//! - The watchdog never waits for a loop.
+//! - A stalled loop is logged once, not once a second.
+//! - Nothing is killed: a stalled loop may recover, and only an operator or the service manager can
+//!   judge that it will not.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,13 +19,13 @@ use penstock_runtime::{LoopHandle, clock};
 
 use crate::service_manager::ServiceNotifier;
 
-/// How often loops are asked.
+/// How often loops are checked.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long a loop may take to answer before it is named.
+/// How long a loop may take to respond before it is logged.
 const STALL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The thread that watches; it ends with this.
+/// The watchdog's thread, which ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
     stalls: Arc<AtomicU64>,
@@ -28,10 +33,10 @@ pub(crate) struct Watchdog {
 }
 
 impl Watchdog {
-    /// Watches `loops` and the one that this runs on.
+    /// Watches `loops` and the current one.
     ///
     /// # Errors
-    /// When no thread can be started.
+    /// The thread cannot be started.
     pub(crate) fn start(loops: &[LoopHandle], manager: ServiceNotifier) -> std::io::Result<Self> {
         let control = LoopHandle::current().map(|control| ("control".to_owned(), control));
         let loops = (loops.iter()).map(|it| (format!("loop-{}", it.index()), it.clone()));
@@ -66,23 +71,23 @@ impl Watchdog {
         })
     }
 
-    /// How often a loop stood still for longer than it may.
+    /// How often a loop did not respond in time.
     pub(crate) fn stalls(&self) -> u64 {
         self.stalls.load(Ordering::Relaxed)
     }
 }
 
-/// What a loop runs to show that it turns.
+/// The task that a loop runs to respond.
 type CheckTask = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// One loop.
+/// A watched loop.
 struct WatchedLoop {
     name: String,
     spawn_check: Box<dyn Fn(CheckTask) + Send>,
     /// Set by the loop.
     answered: Arc<AtomicBool>,
     asked_at: Option<Instant>,
-    /// Whether the log says that it stands still.
+    /// Whether the stall is in the log.
     is_reported: bool,
 }
 
@@ -97,7 +102,8 @@ impl WatchedLoop {
         }
     }
 
-    /// Asks it again if it has answered. Gives whether it stands still, and if so whether that is news.
+    /// Sends the next check if the loop has responded. Returns `None` unless the loop stalls, and
+    /// otherwise whether the stall is new.
     fn check(&mut self, now: Instant) -> Option<bool> {
         let waited = self
             .asked_at

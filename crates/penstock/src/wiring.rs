@@ -1,7 +1,7 @@
-//! Which handlers answer which route: the one place where rooms meet.
+//! Builds the handlers of every route: the one place where components meet.
 //!
-//! Builds, from a checked configuration and running applications, the settings that `edge` swaps in.
-//! Nothing is changed here: a failure leaves the server as it was.
+//! Builds, from a checked configuration and running applications, the settings that `edge` swaps
+//! in. Nothing is changed here: a failure leaves the server as it was.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ use crate::sendfile_grant;
 use crate::served_dirs::ServedDirs;
 use crate::work;
 
-/// What a configuration comes to in front of the rooms.
+/// The built settings of a configuration.
 #[derive(Debug)]
 pub(crate) struct BuiltSettings {
     /// For the front end.
@@ -43,10 +43,10 @@ pub(crate) struct BuiltSettings {
     pub(crate) cached_routes: Vec<CachedRoute>,
 }
 
-/// Builds the settings of the front end, over what is held open. May block (opens roots and logs).
+/// Builds the settings of the front end. May block (opens directories and logs).
 ///
 /// # Errors
-/// What could not be opened.
+/// A directory or log that could not be opened.
 pub(crate) fn build_settings(
     config: &Config,
     rooms: &Components,
@@ -82,9 +82,9 @@ pub(crate) fn build_settings(
                     }
                     None => handler,
                 };
-                // Nearest to the back end: a cache must meet the response, not the instruction.
+                // Nearest to the back end: a cache must store the response, not the instruction.
                 let handler = match (&config.join_target, config.effective_grip(route)) {
-                    // What it says to a front end is for the one that has the client.
+                    // Its instructions are for the front end that has the client's connection.
                     (Some(_), _) => work::with_pass_through(handler),
                     (None, None) => handler,
                     (None, Some(grip)) => {
@@ -152,7 +152,7 @@ pub(crate) fn build_settings(
     })
 }
 
-/// What an application can do with a client's WebSocket by itself; none is an upstream.
+/// An application's own WebSocket support; upstreams have none.
 fn websocket_support(app: Option<&Arc<App>>) -> WebSocketSupport {
     match app.map(|app| app.config().kind) {
         Some(AppKind::Wsgi | AppKind::Rack) => WebSocketSupport::MayHijack,
@@ -160,8 +160,8 @@ fn websocket_support(app: Option<&Arc<App>>) -> WebSocketSupport {
     }
 }
 
-/// Whether responses of a route may name another body. One that a front end elsewhere gets leaves that to it,
-/// but for files of this machine.
+/// Whether responses of a route may name another body. Under `penstock work` the front end does
+/// that, except for files of this machine.
 fn route_sendfile(config: &Config, route: &penstock_config::Route) -> Option<Sendfile> {
     match (config.effective_sendfile(route), &config.join_target) {
         (None, Some(_)) => Some(Sendfile {
@@ -172,14 +172,14 @@ fn route_sendfile(config: &Config, route: &penstock_config::Route) -> Option<Sen
     }
 }
 
-/// Whose word about their clients is taken.
+/// The proxies whose headers about clients are trusted.
 pub(crate) fn trusted_proxies(config: &Config) -> Result<TrustedProxies, String> {
     if config.join_target.is_some() {
-        // Its only client is the front end that it has joined.
+        // The only client is the joined front end.
         let all = ["0.0.0.0/0", "::/0"].map(str::parse);
         let all: Result<Vec<IpNetwork>, ()> = all.into_iter().collect();
         let trust = TrustedProxies::new(all.unwrap_or_default(), true);
-        // Which proxies stand before the front end is known there only: it says who the client is.
+        // Only the front end knows the proxies before it: it sends the client's address.
         return Ok(trust.with_client_field(Some("X-Real-IP")));
     }
     let client_field = config.server.client_ip_header.as_deref();
@@ -198,7 +198,7 @@ pub(crate) fn trusted_proxies(config: &Config) -> Result<TrustedProxies, String>
     Ok(TrustedProxies::new(networks, unix).with_client_field(client_field))
 }
 
-/// The files of a route, which are asked first.
+/// The handler of a route's files, which comes first.
 fn files_handler(
     route: &penstock_config::Route,
     rooms: &Components,
@@ -230,7 +230,7 @@ fn files_handler(
     }))
 }
 
-/// The application or the upstream of a route.
+/// The handler of a route's application or upstream.
 fn backend_handler(
     route: &penstock_config::Route,
     rooms: &Components,
@@ -255,7 +255,8 @@ fn backend_handler(
     Ok(None)
 }
 
-/// The name of the script that a folder may have as its index: that of the upstream's front controller.
+/// The name of the script that a directory may have as its index: that of the upstream's front
+/// controller.
 fn script_index_name(route: &penstock_config::Route, rooms: &Components) -> Option<String> {
     let name = route.upstream.as_ref().or(route.app.as_ref())?;
     let index = rooms.upstreams.get(name)?.config().index.as_deref()?;
@@ -273,13 +274,13 @@ fn sticky_cookies(config: &Config) -> Arc<[String]> {
     upstreams.filter_map(|it| it.sticky.clone()).collect()
 }
 
-/// Whether requests of a route go to servers of their own, which may know nothing of its path.
+/// Whether a route's requests go to servers that may not know its path.
 fn is_upstream(route: &penstock_config::Route, rooms: &Components) -> bool {
     let app = route.app.as_ref().and_then(|name| rooms.apps.get(name));
     route.upstream.is_some() || app.is_some_and(|app| app.config().upstream.is_some())
 }
 
-/// Whether a route strips the very folder that it is for: `/shop` of `/shop/*`.
+/// Whether a route strips the directory that it serves: `/shop` of `/shop/*`.
 fn strips_own_prefix(route: &penstock_config::Route) -> bool {
     let PathPattern::Prefix(prefix) = &route.path else {
         return false;
@@ -288,19 +289,19 @@ fn strips_own_prefix(route: &penstock_config::Route) -> bool {
     strip.is_some() && prefix.strip_suffix('/') == strip
 }
 
-/// Whether the route's application or upstream runs scripts of a folder, by the text of the path.
+/// Whether the route's application or upstream runs scripts of a directory, chosen by the path.
 fn runs_scripts(route: &penstock_config::Route, rooms: &Components) -> bool {
     let name = route.upstream.as_ref().or(route.app.as_ref());
     let behind = name.and_then(|name| rooms.upstreams.get(name));
     behind.is_some_and(|upstream| {
         let config = upstream.config();
-        // A servlet container looks at the path itself.
+        // A servlet container checks the path itself.
         config.root.is_some() && config.protocol != Protocol::Ajp
     })
 }
 
-/// Files in front of an upstream that runs scripts: its scripts are not sent as text, be they in the
-/// folder of the files or not.
+/// Files in front of an upstream that runs scripts: scripts are never sent as text, whether or not
+/// they are in the files' directory.
 #[derive(Debug)]
 struct NonScriptFiles(Arc<Files>);
 
@@ -319,7 +320,7 @@ impl Handler for NonScriptFiles {
     }
 }
 
-/// An upstream with what the route says of buffering.
+/// An upstream's handler with the route's buffering.
 fn upstream_handler(upstream: &Upstream, route: &penstock_config::Route) -> Arc<dyn Handler> {
     let config = upstream.config();
     upstream.handler(Buffering {
@@ -341,12 +342,12 @@ fn open_access_log(log: &AccessLogConfig, mask: LogMask) -> Result<AccessLog, St
     })
 }
 
-/// What the logs mask.
+/// The values that logs mask.
 pub(crate) fn log_mask(server: &penstock_config::Server) -> LogMask {
     LogMask::new(server.log_mask.iter().map(String::as_str))
 }
 
-/// Where bodies wait, and how much of them.
+/// The storage of buffered bodies, and its bounds.
 pub(crate) fn body_store(limits: &Limits, pool: Pool, space: &Arc<TempSpace>) -> BodyStore {
     BodyStore {
         max_body_memory: limits.max_body_memory,
@@ -360,7 +361,7 @@ pub(crate) fn body_store(limits: &Limits, pool: Pool, space: &Arc<TempSpace>) ->
     }
 }
 
-/// What clients of WebSockets may send.
+/// The limits of WebSocket messages from clients.
 pub(crate) fn websocket_message_limits(limits: &Limits) -> MessageLimits {
     MessageLimits {
         max_message_bytes: limits.max_websocket_message_size,
@@ -369,7 +370,7 @@ pub(crate) fn websocket_message_limits(limits: &Limits) -> MessageLimits {
     }
 }
 
-/// The pools that a configuration names. Those that an older one has with the same bounds go on.
+/// Builds the configured pools; keeps old ones with the same bounds.
 pub(crate) fn build_pools(config: &Config, old: Option<(&Config, &Pools)>) -> Pools {
     let mut pools = Pools::new();
     for (name, bounds) in &config.blocking {

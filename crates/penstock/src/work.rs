@@ -1,10 +1,16 @@
-//! `penstock work`: this server's only client is a front end elsewhere, which it dials.
+//! `penstock work`: serves a front end on another machine, which this server connects to.
 //!
-//! `config` leaves one application of the configuration, `server` starts all as ever but listeners, and has `proxy`'s joiner
-//! bring connections from the front end, which `edge` serves like any others. What must stay true: what the application says
-//! to a front end (`X-Accel-*`, `Grip-*`) goes on to the one that has the client; what concerns files of this machine
-//! (`X-Sendfile`) is done here; what only a front end may say of a request (`X-Request-Start`, `Grip-Sig`) is believed, as its only
-//! client is one.
+//! `config` keeps one application of the configuration. `server` starts everything but listeners,
+//! and lets `proxy`'s joiner bring connections from the front end, which `edge` serves like any
+//! others.
+//!
+//! # Invariants
+//!
+//! - The application's instructions to a front end (`X-Accel-*`, `Grip-*`) pass to the front end
+//!   that has the client.
+//! - Instructions about files of this machine (`X-Sendfile`) are applied here.
+//! - Request headers that only a front end may set (`X-Request-Start`, `Grip-Sig`) are trusted: the
+//!   only client is one.
 
 use std::sync::Arc;
 
@@ -21,7 +27,7 @@ use penstock_runtime::blocking::Pool;
 
 use crate::components::Apps;
 
-/// What it takes to join; `None` when the configuration joins nobody.
+/// The setup to join a front end; `None` if none is configured.
 pub(crate) fn joiner_setup(
     config: &Config,
     apps: &Apps,
@@ -54,7 +60,7 @@ pub(crate) fn joiner_setup(
     })
 }
 
-/// Requests that the application may have in progress.
+/// Maximum number of requests that the application may have in progress.
 pub(crate) fn join_capacity(apps: &Apps) -> u32 {
     let of_app = |app: &Arc<App>| {
         let processes = u32::try_from(app.config().processes.max).unwrap_or(u32::MAX);
@@ -64,7 +70,7 @@ pub(crate) fn join_capacity(apps: &Apps) -> u32 {
     most.unwrap_or(1).clamp(1, 1_000_000)
 }
 
-/// Leaves to the front end what is for a front end.
+/// Wraps a handler so that instructions to a front end pass through.
 pub(crate) fn with_pass_through(handler: Arc<dyn Handler>) -> Arc<dyn Handler> {
     Arc::new(PassThroughHandler {
         handler,
@@ -75,13 +81,13 @@ pub(crate) fn with_pass_through(handler: Arc<dyn Handler>) -> Arc<dyn Handler> {
 #[derive(Debug)]
 struct PassThroughHandler {
     handler: Arc<dyn Handler>,
-    /// What a front end says of each request.
+    /// The request headers that a front end sets.
     default_trusted: TrustedHeaders,
 }
 
 impl Handler for PassThroughHandler {
     fn handle(&self, mut request: Request) -> HandlerProgress {
-        // Nobody but the front end has a connection that leads here.
+        // Only the front end has a connection that leads here.
         let known = match request.trusted_headers.is_empty() {
             true => &self.default_trusted,
             false => &request.trusted_headers,

@@ -1,8 +1,8 @@
-//! The verbs that speak to a running server: `status`, `reload`, `upgrade`, `reopen`, `stop`, `restart`,
-//! `purge`; `publish` has a file of its own and shares the connection.
+//! The verbs that send a request to a running server: `status`, `reload`, `upgrade`, `reopen`,
+//! `stop`, `restart`, `purge`. `publish` has its own file and shares the connection code.
 //!
-//! A small HTTP/1.1 client over TCP or a Unix socket, one request a connection. Exit code 1 when the
-//! server cannot be reached or says no, with its own words.
+//! A small HTTP/1.1 client over TCP or a Unix socket, one request per connection. Exits with 1 and
+//! the server's message when the server cannot be reached or refuses.
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -16,19 +16,19 @@ use super::target::{self, AdminTarget, connect};
 use super::{PurgeArguments, ServerLocation, pluralize, print_error, print_line};
 use crate::upgrade_protocol::UpgradeOutcome;
 
-/// How long a server may take to answer a question.
+/// How long a server may take to answer a query.
 pub(super) const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a restart or reload may take: the boot time-out of large applications and some.
+/// How long a restart or reload may take: longer than the boot timeout of large applications.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// How long a purge may take: looking through the index of millions of objects, behind other purges.
+/// How long a purge may take: searching the index of millions of objects, after other purges.
 const PURGE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long a server that follows may take to answer once it serves.
+/// How long the new server may take to answer after an upgrade.
 const SUCCESSOR_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long `stop` waits for the server to be gone.
+/// How long `stop` waits for the server's exit.
 const STOP_TIMEOUT: Duration = Duration::from_secs(120);
 
 pub(super) fn status(to: &ServerLocation, json: bool) -> ExitCode {
@@ -57,7 +57,8 @@ pub(super) fn restart(to: &ServerLocation, app: &str) -> ExitCode {
     print_result(answer.map(|_| format!("{app}: restarted")))
 }
 
-/// Upgrades, and waits until the server that follows answers: here, or where its configuration has it.
+/// Upgrades, and waits until the new server answers: at the same address, or at the one in its
+/// configuration.
 pub(super) fn upgrade(to: &ServerLocation, binary: Option<&Path>) -> ExitCode {
     print_result(target::locate_for_changes(to).and_then(|target| {
         let cwd = std::env::current_dir().map_err(|error| error.to_string())?;
@@ -73,7 +74,7 @@ pub(super) fn upgrade(to: &ServerLocation, binary: Option<&Path>) -> ExitCode {
         // Its control socket may be another, too.
         let mut places = vec![target];
         match UpgradeOutcome::parse_new_admin(&told) {
-            // Where it is changed is all there may be.
+            // Without an admin address the address for changes may be the only one.
             Some(None) => {}
             Some(Some(elsewhere)) => places.insert(0, AdminTarget::without_token(elsewhere)),
             None => places.extend(target::locate_for_reading(to)),
@@ -97,7 +98,7 @@ pub(super) fn upgrade(to: &ServerLocation, binary: Option<&Path>) -> ExitCode {
     }))
 }
 
-/// The number of the process that answers.
+/// The process id of the server.
 fn pid_of_server(target: &AdminTarget) -> Result<u64, String> {
     let status = send_request(target, "GET", "/status.json", RESPONSE_TIMEOUT)?.into_result()?;
     let status: Option<Value> = serde_json::from_str(&status).ok();
@@ -123,7 +124,7 @@ pub(super) fn stop(to: &ServerLocation) -> ExitCode {
     print_result(target::locate_for_changes(to).and_then(|target| {
         send_request(&target, "POST", "/stop", RESPONSE_TIMEOUT)?.into_result()?;
         let deadline = Instant::now() + STOP_TIMEOUT;
-        // The admin interface is the last to go.
+        // The admin interface closes last.
         while connect(&target.address, RESPONSE_TIMEOUT).is_ok() {
             if Instant::now() > deadline {
                 return Err("it is still finishing requests".to_owned());
@@ -171,17 +172,17 @@ pub(super) fn print_result(answer: Result<String, String>) -> ExitCode {
 pub(super) trait ClientStream: Read + Write {}
 impl<T: Read + Write> ClientStream for T {}
 
-/// A server's answer.
+/// A server's response.
 pub(super) struct AdminResponse {
     status: u16,
     body: String,
 }
 
 impl AdminResponse {
-    /// What it says.
+    /// Returns the body.
     ///
     /// # Errors
-    /// The server's own words, when it says no.
+    /// The server's message, when it refuses.
     pub(super) fn into_result(self) -> Result<String, String> {
         if self.status < 300 {
             return Ok(self.body);
@@ -192,10 +193,10 @@ impl AdminResponse {
     }
 }
 
-/// Asks a server.
+/// Sends a request to a server.
 ///
 /// # Errors
-/// That it cannot be reached, or speaks of something else.
+/// The server cannot be reached, or its response is invalid.
 pub(super) fn send_request(
     target: &AdminTarget,
     method: &str,
@@ -205,7 +206,7 @@ pub(super) fn send_request(
     send_json_request(target, (method, path), "", patience)
 }
 
-/// The same with a JSON text.
+/// As [`send_request`], with a JSON body.
 fn send_json_request(
     target: &AdminTarget,
     (method, path): (&str, &str),

@@ -1,6 +1,7 @@
-//! `penstock check`: everything that a start would need, without starting.
+//! `penstock check`: checks everything that a start needs, without starting.
 //!
-//! [`resolve_and_validate`] runs at every start and reload too; what only this verb does is in `preflight`.
+//! [`resolve_and_validate`] runs at every start and reload too; the checks of this verb alone are
+//! in `preflight`.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -12,7 +13,7 @@ use crate::preflight::PreflightReport;
 use crate::{bounds, control, hardening, hub_service, identity, temp_limit};
 
 pub(super) fn run(arguments: &CheckArguments) -> ExitCode {
-    // It loads the code of applications.
+    // The check loads applications' code.
     if let Err(error) = hardening::harden_process() {
         print_error(&error);
         return ExitCode::FAILURE;
@@ -65,7 +66,7 @@ pub(super) fn run(arguments: &CheckArguments) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Everything that a start would need from this machine; what needs root comes first.
+/// Checks everything that a start needs from this machine; checks that need root come first.
 fn check_machine(
     findings: &mut PreflightReport,
     config: &Config,
@@ -83,11 +84,11 @@ fn check_machine(
     let launcher = findings.start_launcher(config)?;
     findings.check_user(config, cwd);
     findings.warnings.extend(hardening::warnings(config));
-    // As whom it will run.
+    // As the user that will run them.
     findings.check_applications(config, launcher.as_ref())
 }
 
-/// What a configuration has, in numbers: upstreams and streams where there are any.
+/// Counts the components of a configuration: upstreams and TCP listeners only if there are any.
 fn describe_contents(config: &Config) -> String {
     let all = [
         (config.apps.len(), "application", true),
@@ -104,10 +105,10 @@ fn describe_contents(config: &Config) -> String {
     told.join(", ")
 }
 
-/// Resolves a configuration and checks what lies outside of its text. May block.
+/// Resolves a configuration and checks the files and keys that it names. May block.
 ///
 /// # Errors
-/// All that is wrong, as text, a line each.
+/// All errors as text, a line each.
 pub(crate) fn resolve_and_validate(invocation: &Invocation) -> Result<Config, String> {
     let mut config = penstock_config::resolve(invocation)
         .map_err(|report| report.to_string().trim_end().to_owned())?;

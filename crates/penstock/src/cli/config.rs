@@ -1,4 +1,5 @@
-//! `penstock config example | schema | explain KEY`: the configuration file's own documentation.
+//! `penstock config example | schema | explain KEY`: the built-in documentation of the
+//! configuration file.
 
 use std::process::ExitCode;
 

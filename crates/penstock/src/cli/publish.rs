@@ -1,10 +1,14 @@
-//! `penstock publish`: one message, or one for each line of standard input, over one connection.
+//! `penstock publish`: publishes one message, or one for each line of standard input, over one
+//! connection.
 //!
-//! Each message goes as an event for streams of events, and as a text for long polls and WebSockets, so
-//! that it reaches whoever listens. Lines that have come together are sent together. What must stay true:
-//! messages arrive in the order of their lines; nothing is read ahead of what the server has taken but
-//! one batch, and a server that is behind is waited for; exit code 1 when any was not taken, with the
-//! server's words.
+//! Each message is sent as an event for event streams and as a text for long polls and WebSockets,
+//! so that it reaches every subscriber. Lines that arrive together are sent together.
+//!
+//! # Invariants
+//!
+//! - Messages arrive in the order of their lines.
+//! - At most one batch is read ahead of the server, and a server that is behind is waited for.
+//! - Exits with 1 and the server's message if any message was refused.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::process::ExitCode;
@@ -16,18 +20,19 @@ use super::admin::{self, ClientStream, RESPONSE_TIMEOUT};
 use super::target::{self, AdminTarget};
 use super::{PublishArguments, ServerLocation, pluralize};
 
-/// The longest line: thrice that, and its JSON, is still a message and a body that a server takes.
+/// Maximum line length: thrice that, and its JSON, still fits the server's limits of messages and
+/// bodies.
 const MAX_LINE_BYTES: usize = 256 << 10;
 
-/// How many lines go in one request at most, and how many bytes make it full.
+/// Maximum number of lines in a request, and the bytes that make it full.
 const MAX_BATCH_LINES: usize = 200;
 const MAX_BATCH_BYTES: usize = 128 << 10;
 
-/// How long a server may be behind with what it delivers, and how often it is asked.
+/// How long a server may be behind with its deliveries, and the delay between two tries.
 const BACKLOG_TIMEOUT: Duration = Duration::from_secs(30);
 const RETRY_DELAY: Duration = Duration::from_millis(50);
 
-/// The longest head and body of an answer.
+/// Maximum length of a response.
 const MAX_RESPONSE_BYTES: usize = 64 << 10;
 
 pub(super) fn run(to: &ServerLocation, what: &PublishArguments) -> ExitCode {
@@ -75,10 +80,11 @@ fn publish_item(what: &PublishArguments, message: &str) -> Value {
     item
 }
 
-/// Gives every line to `publish`, those together that have been read together; the number of lines.
+/// Passes every line to `publish`, lines that were read together in one call; returns the number of
+/// lines.
 ///
 /// # Errors
-/// The input's, a line that is too long or no text, or the first of `publish`.
+/// An input error, a line that is too long or not UTF-8, or the first error of `publish`.
 fn publish_lines<R: Read>(
     mut input: BufReader<R>,
     mut publish: impl FnMut(&[String]) -> Result<(), String>,
@@ -105,7 +111,7 @@ fn publish_lines<R: Read>(
     }
 }
 
-/// The next line without its end; `None` at the end of the input.
+/// Returns the next line without its line end; `None` at the end of the input.
 fn read_line(input: &mut impl BufRead) -> Result<Option<String>, String> {
     let mut line = Vec::new();
     let most = MAX_LINE_BYTES as u64 + 2;
@@ -122,11 +128,11 @@ fn read_line(input: &mut impl BufRead) -> Result<Option<String>, String> {
     Ok(Some(text.to_owned()))
 }
 
-/// The admin interface, over a connection that is kept.
+/// A keep-alive connection to the admin interface.
 struct PublishConnection {
     target: AdminTarget,
     channel: Box<dyn ClientStream>,
-    /// Whether it has answered on this connection.
+    /// Whether the server has responded on this connection.
     has_answered: bool,
     received: Vec<u8>,
 }
@@ -144,7 +150,7 @@ impl PublishConnection {
         })
     }
 
-    /// Publishes some messages. Where the server takes only some of them for now, the others follow.
+    /// Publishes messages; if the server accepts only some of them for now, sends the others later.
     fn publish(&mut self, mut items: &[Value]) -> Result<(), String> {
         let mut deadline = Instant::now() + BACKLOG_TIMEOUT;
         loop {
@@ -164,12 +170,12 @@ impl PublishConnection {
         }
     }
 
-    /// The server's answer to some messages.
+    /// Sends messages and returns the server's response.
     fn send_items(&mut self, items: &[Value]) -> Result<(u16, String), String> {
         let body = json!({ "items": items }).to_string();
         let request = encode_request(&self.target, &body);
         let answer = match self.send_and_receive(&request) {
-            // There was nothing to say for longer than a server keeps a connection.
+            // No line arrived for longer than the server's idle timeout.
             Err(error) if self.has_answered && is_closed_between_requests(error.kind()) => {
                 *self = Self::connect(self.target.clone())?;
                 self.send_and_receive(&request)
@@ -214,7 +220,7 @@ fn encode_request(target: &AdminTarget, body: &str) -> Vec<u8> {
     .into_bytes()
 }
 
-/// How many messages a server has taken that is behind with delivering them.
+/// How many messages a server has accepted that is behind with its deliveries.
 fn accepted_count(status: u16, text: &str) -> Option<usize> {
     let (number, _) = text.strip_prefix("items[")?.split_once(']')?;
     number.parse().ok().filter(|_| status == 429)
@@ -225,7 +231,8 @@ fn sleep_before_retry() {
     std::thread::sleep(RETRY_DELAY);
 }
 
-/// Whether a connection was closed between two requests: nothing of the second was looked at.
+/// Whether a connection was closed between two requests, so that the server read nothing of the
+/// second.
 fn is_closed_between_requests(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)
 }
@@ -234,7 +241,7 @@ fn invalid_data(text: &'static str) -> std::io::Error {
     std::io::Error::new(ErrorKind::InvalidData, text)
 }
 
-/// Status and body of an answer; `None` while it is not whole, `Some(None)` when it is none.
+/// Status and body of a response; `None` while it is incomplete, `Some(None)` if it is invalid.
 fn parse_response(received: &[u8]) -> Option<Option<(u16, String)>> {
     let text = String::from_utf8_lossy(received);
     let (head, body) = text.split_once("\r\n\r\n")?;
@@ -258,7 +265,7 @@ fn parse_response(received: &[u8]) -> Option<Option<(u16, String)>> {
 mod tests {
     use super::*;
 
-    /// The batches that an input is published in, and how it ended.
+    /// The batches of an input, and the result.
     fn published(input: &[u8], buffer: usize) -> (Vec<Vec<String>>, Result<u64, String>) {
         let mut batches = Vec::new();
         let ended = publish_lines(BufReader::with_capacity(buffer, input), |lines| {

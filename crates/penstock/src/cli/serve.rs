@@ -1,9 +1,9 @@
-//! `penstock serve` and `penstock work`: resolve, start, print where it listens, serve until told to stop.
+//! `penstock serve` and `penstock work`: resolves the configuration, starts the server, prints its
+//! addresses, and serves until it is stopped.
 //!
-//! What comes before the first thread is here, since it can be done by a process that has one only: words of
-//! the service manager are taken out of the environment, sockets that were passed are taken, the process
-//! goes to the background. Order: everything that can be wrong with the configuration is said in front of the
-//! person who starts it.
+//! Steps that only a single-threaded process can do are here: the service manager's variables are
+//! removed from the environment, passed sockets are taken, and the process goes to the background.
+//! All errors of the configuration are reported before that.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -29,7 +29,7 @@ pub(super) fn run(arguments: &ServeArguments) -> ExitCode {
     exit_code(serve(invocation, &arguments.process))
 }
 
-/// `penstock work`: the same, for a front end elsewhere.
+/// `penstock work`: as `serve`, for a front end on another machine.
 pub(super) fn work(arguments: &WorkArguments) -> ExitCode {
     let invocation = arguments.invocation();
     exit_code(serve(invocation, &arguments.process))
@@ -50,9 +50,9 @@ fn exit_code(served: Result<(), ServeError>) -> ExitCode {
     }
 }
 
-/// Why it does not serve, or no more.
+/// Why the process does not serve, or no longer.
 enum ServeError {
-    /// Another process does.
+    /// Another process serves.
     InBackground(ExitCode),
     /// Wrong usage or configuration.
     Usage(String),
@@ -84,12 +84,12 @@ fn serve(
     };
     let asked = process.ready_fd.filter(|_| predecessor.is_none());
     let ready = asked.map(ReadyFd::claim);
-    // A server that follows a daemon is one already.
+    // The successor of a daemon is in the background already.
     let goes = process.daemonize && predecessor.is_none();
     let word = goes.then(go_to_background).transpose()?;
     let manager = words.manager();
     let successor = server::successor_command(&program, &invocation, &manager);
-    // After a fork the parent waits, in our cgroup, until this server is ready.
+    // After a fork the parent waits, in this process's cgroup, until the server is ready.
     let bounds = AppBounds::make(&config, &accounts, goes);
     let groups = bounds.groups().cloned().collect();
     let privileges = accounts.privileges(identity.as_ref(), Some(successor), groups);
@@ -117,7 +117,7 @@ fn serve(
     let announce = announce.map_err(|error| failed("the log", error))?;
     let options = Options {
         development: invocation.development,
-        // Whoever gave it to the server before this one has been told.
+        // The previous server has used it already.
         ready_fd: ready,
         log: log.clone(),
         launcher: Arc::new(launcher),
@@ -141,9 +141,9 @@ fn serve(
     result.map_err(ServeError::Failed)
 }
 
-/// What programs inherit, in the process that starts them.
+/// Sets the limits and rights that programs inherit, in the process that starts them.
 fn configure_launcher(server: &config::Server) -> std::io::Result<()> {
-    // The server says in its log what it may open; the numbers of descriptors are the same here.
+    // The server logs the limit; the descriptor limits are the same here.
     match server.max_open_files {
         Some(wanted) => penstock_sys::account::set_max_open_files(wanted)?,
         None => drop(process::raise_open_files()),
@@ -155,7 +155,7 @@ fn configure_launcher(server: &config::Server) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The server before this one and what it hands over, if this process was started by one.
+/// The previous server and the sockets it hands over, if it started this process.
 fn connect_to_predecessor()
 -> Result<Option<(Predecessor, crate::inherited_listeners::InheritedListeners)>, ServeError> {
     let taken = daemon::take_env_vars(&[upgrade_protocol::UPGRADE_FD_VAR]);
@@ -167,21 +167,21 @@ fn connect_to_predecessor()
     met.map(Some).map_err(ServeError::Failed)
 }
 
-/// Splits the process: the parent waits for the child to be ready, and ends.
+/// Forks: the parent waits until the child is ready, and exits.
 fn go_to_background() -> Result<daemon::ReadinessSender, ServeError> {
     match daemon::fork() {
         Ok(Forked::Child(word)) => Ok(word),
         Ok(Forked::Parent(waiting)) => Err(ServeError::InBackground(match waiting.wait() {
             Ok(()) => ExitCode::SUCCESS,
-            // The child has said why, and is gone.
+            // The child has printed the cause and exited.
             Err(_) => ExitCode::FAILURE,
         })),
         Err(error) => Err(ServeError::Failed(format!("--daemonize: {error}"))),
     }
 }
 
-/// The path by which this program was started, which an upgrade starts again: a link may lead to another
-/// version by then.
+/// The path by which this program was started, for upgrades: a link may point to another version by
+/// then.
 fn program_path(cwd: &Path) -> PathBuf {
     let own = std::env::current_exe().unwrap_or_default();
     let Some(name) = std::env::args_os().next().map(PathBuf::from) else {

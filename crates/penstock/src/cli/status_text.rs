@@ -1,12 +1,13 @@
-//! `penstock status` in words: the snapshot as a person reads it at a terminal.
+//! Formats the status for a terminal (`penstock status`).
 //!
-//! Called by `admin` with the JSON of a server, which may be of another version: what is not there is `-`.
+//! `admin` passes a server's JSON, which may be of another version: a missing value is printed as
+//! `-`.
 
 use serde_json::Value;
 
 use super::pluralize;
 
-/// The status as a person reads it at a terminal.
+/// Formats the status for a terminal.
 pub(super) fn format_status(status: &Value) -> String {
     let mut lines = vec![format!(
         "{}, pid {}, up {} s, {}, {} (at most {})",
@@ -42,7 +43,8 @@ fn format_join(joins: &Value) -> Option<String> {
 fn format_app(app: &Value, lines: &mut Vec<String>) {
     let (name, kind) = (format_value(&app["name"]), format_value(&app["kind"]));
     let queue = &app["queue"];
-    // Servers of their own have the queue and the slots of their upstream, which follows.
+    // Applications with servers of their own use the queue and slots of their upstream, which
+    // follows.
     let slots = match kind.as_str() {
         "command" | "fastcgi" => String::new(),
         _ => format!(
@@ -72,7 +74,7 @@ fn format_app(app: &Value, lines: &mut Vec<String>) {
         lines.push("  a restart is in progress".to_owned());
     }
     for worker in array_items(&app["workers"]) {
-        // What it shares with others is theirs in parts, once it has been measured.
+        // The proportional share of shared memory, once it has been measured.
         let memory = worker["proportional_bytes"].as_f64();
         let memory = memory.or_else(|| worker["resident_bytes"].as_f64());
         let megabytes = memory.unwrap_or(0.0) / 1_048_576.0;
@@ -106,7 +108,7 @@ fn format_app(app: &Value, lines: &mut Vec<String>) {
     }
 }
 
-/// `2 of 3 processes ready (1 to 4)`, without the bounds where they are one number.
+/// `2 of 3 processes ready (1 to 4)`, without the bounds if they are equal.
 fn format_processes(app: &Value) -> String {
     let processes = &app["processes"];
     let (min, max) = (
@@ -183,7 +185,7 @@ fn format_cache(cache: &Value) -> String {
     )
 }
 
-/// What is held open, once anything was.
+/// The hub's lines, once it has held a connection.
 fn format_hub(hub: &Value) -> Option<String> {
     let counters = &hub["counters"];
     let counted = [
@@ -224,7 +226,7 @@ fn array_items(list: &Value) -> impl Iterator<Item = &Value> {
     list.as_array().into_iter().flatten()
 }
 
-/// So many of something; `-` of it when the server does not say how many.
+/// Formats a count with its noun; `-` if the server does not report it.
 fn format_count(value: &Value, thing: &str) -> String {
     match value.as_u64() {
         Some(number) => pluralize(number, thing),

@@ -1,12 +1,13 @@
-//! Where the verbs find the running server, and by what right they change it.
+//! How the verbs find the running server, and what authorises them to change it.
 //!
-//! Used by `admin` and `publish`. A verb that only looks asks the admin interface; one that changes
-//! something uses the control socket, or a token where that is all there is.
+//! Used by `admin` and `publish`. A verb that only reads uses the admin interface; one that changes
+//! something uses the control socket, or a token if there is no other way.
 //!
 //! # Invariants
-//! - A token is sent to an address only that the command line or the configuration names.
-//! - A socket that somebody over TCP has named is used only if it belongs to root or to this user, and
-//!   the server behind it is the one that was asked.
+//!
+//! - A token is sent only to an address from the command line or the configuration.
+//! - A socket that a server named over TCP is used only if it belongs to root or to this user, and
+//!   leads to that same server.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::fd::AsFd;
@@ -22,16 +23,16 @@ use super::ServerLocation;
 use super::admin::{ClientStream, RESPONSE_TIMEOUT, send_request};
 use crate::{admin_token, control};
 
-/// A server that a verb speaks to.
+/// A server that a verb sends requests to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct AdminTarget {
     pub(super) address: ListenAddr,
-    /// What a change over TCP needs.
+    /// The token for changes over TCP.
     pub(super) token: Option<String>,
 }
 
 impl AdminTarget {
-    /// One that asks for no token.
+    /// A target without a token.
     pub(super) fn without_token(address: ListenAddr) -> Self {
         Self {
             address,
@@ -43,7 +44,7 @@ impl AdminTarget {
         Self::without_token(ListenAddr::Unix(path))
     }
 
-    /// The field that a request needs, with its line end.
+    /// The authorization header of a request, with its line end.
     pub(super) fn authorization_header(&self) -> String {
         let token = self.token.as_ref();
         token.map_or_else(String::new, |token| {
@@ -52,10 +53,10 @@ impl AdminTarget {
     }
 }
 
-/// Where the server shows what it does.
+/// Finds the address to read from.
 ///
 /// # Errors
-/// The configuration's, or that nothing there leads to a server.
+/// The configuration's, or that it leads to no server.
 pub(super) fn locate_for_reading(to: &ServerLocation) -> Result<AdminTarget, String> {
     if let Some(address) = &to.admin {
         return Ok(AdminTarget::without_token(address.clone()));
@@ -69,13 +70,13 @@ pub(super) fn locate_for_reading(to: &ServerLocation) -> Result<AdminTarget, Str
     }
 }
 
-/// Where the server lets itself be changed.
+/// Finds the address for changes.
 ///
 /// # Errors
-/// The configuration's, or what was tried.
+/// The configuration's, or the addresses that were tried.
 pub(super) fn locate_for_changes(to: &ServerLocation) -> Result<AdminTarget, String> {
     let config = match &to.admin {
-        // The file that would be found by itself may be another server's.
+        // The default configuration file may belong to another server.
         Some(_) if to.config.is_none() => None,
         _ => load_config(to)?,
     };
@@ -88,7 +89,7 @@ pub(super) fn locate_for_changes(to: &ServerLocation) -> Result<AdminTarget, Str
     }
 }
 
-/// The server of a configuration: by its socket, else by its admin address.
+/// Finds the server of a configuration: by its socket, else by its admin address.
 fn locate_configured_server(
     server: &Server,
     token: Option<Result<String, String>>,
@@ -105,7 +106,7 @@ fn locate_configured_server(
     }
 }
 
-/// The socket of a server with this configuration.
+/// The control socket of a server with this configuration.
 fn control_socket_path(server: &Server) -> Result<PathBuf, String> {
     match (&server.control_socket, &server.admin) {
         (ControlSocket::Path(path), _) | (ControlSocket::Auto, Some(ListenAddr::Unix(path))) => {
@@ -119,7 +120,7 @@ fn control_socket_path(server: &Server) -> Result<PathBuf, String> {
     }
 }
 
-/// The server at an admin address: with the token, else by the control socket that it names.
+/// Finds the server at an admin address: with the token, else by the control socket that it names.
 fn locate_over_tcp(
     address: &ListenAddr,
     token: Option<Result<String, String>>,
@@ -136,7 +137,7 @@ fn locate_over_tcp(
     };
     let asked = status(&AdminTarget::without_token(address.clone()))?;
     let Some(named) = asked.get("control") else {
-        // A version that takes changes here.
+        // An older version, which accepts changes here.
         return Ok(AdminTarget::without_token(address.clone()));
     };
     let path = named.as_str().and_then(|named| named.strip_prefix("unix:"));
@@ -158,7 +159,7 @@ fn locate_over_tcp(
     }
 }
 
-/// Whether two answers come from one server, which listens at `address`.
+/// Whether two status responses come from one server, which listens on `address`.
 fn is_same_server(asked: &Value, there: &Value, address: &ListenAddr) -> bool {
     let port = match address {
         ListenAddr::Tcp(address) => address.port(),
@@ -171,7 +172,7 @@ fn is_same_server(asked: &Value, there: &Value, address: &ListenAddr) -> bool {
     asked["pid"].is_u64() && asked["pid"] == there["pid"] && names.any(|name| name.ends_with(&port))
 }
 
-/// Whether root or this user made the socket; root may use anybody's.
+/// Checks that root or this user made the socket; root may use any.
 fn check_owner(path: &Path) -> Result<(), String> {
     let stream = UnixStream::connect(path);
     let stream = stream.map_err(|error| control::explain_connect(path, &error))?;
@@ -191,7 +192,7 @@ fn status(target: &AdminTarget) -> Result<Value, String> {
     serde_json::from_str(&answer).map_err(|error| format!("unreadable status: {error}"))
 }
 
-/// The configuration that is meant; `None` when none is named and none is here.
+/// Loads the configuration file; `None` if none is named and none exists here.
 fn load_config(to: &ServerLocation) -> Result<Option<Config>, String> {
     let cwd = std::env::current_dir().map_err(|error| error.to_string())?;
     let file = to
@@ -216,7 +217,7 @@ fn read_configured_token(config: &Config) -> Option<Result<String, String>> {
     Some(admin_token::read_token_file(path))
 }
 
-/// Connects to a server; each answer has `patience`.
+/// Connects to a server; each response may take `patience`.
 pub(super) fn connect(
     address: &ListenAddr,
     patience: Duration,
@@ -237,7 +238,7 @@ pub(super) fn connect(
     }
 }
 
-/// Why there is no connection, with what to do.
+/// Explains why there is no connection, and what to do.
 pub(super) fn explain_connect_error(address: &ListenAddr, error: &std::io::Error) -> String {
     match address {
         ListenAddr::Unix(path) => format!("no server: {}", control::explain_connect(path, error)),

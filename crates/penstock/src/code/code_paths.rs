@@ -1,19 +1,23 @@
-//! Which files of an application's folder are its code: all but what nobody would restart it for.
+//! Tells an application's code from its other files. Pure.
 //!
-//! Used by `code` before a folder is looked into and for each change. Pure. What must stay true: what
-//! an application writes while it runs (logs, caches, databases, uploads) restarts nothing.
+//! Used by `code` before a directory is read and for each change.
+//!
+//! # Invariants
+//!
+//! - Files that an application writes at run time (logs, caches, databases, uploads) restart
+//!   nothing.
 
 use std::ffi::OsStr;
 use std::path::{Component, Path};
 
-/// Whether a folder of this name, anywhere below the application's, is looked into.
+/// Whether a directory of this name, anywhere below the application's, may contain code.
 pub(crate) fn is_code_dir(name: &OsStr) -> bool {
     let name = name.to_string_lossy();
     // Version control, caches of tools, environments of editors.
     !name.starts_with('.') && !NON_CODE_DIRS.contains(&name.as_ref())
 }
 
-/// Whether a change of this path, relative to the application's folder, is one of its code.
+/// Whether a path, relative to the application's directory, is code.
 pub(crate) fn is_code_path(path: &Path) -> bool {
     let Some(name) = path.file_name().map(OsStr::to_string_lossy) else {
         return false;
@@ -26,7 +30,7 @@ pub(crate) fn is_code_path(path: &Path) -> bool {
     if !folders.all(is_code_dir) || NON_CODE_DIRS.contains(&name.as_ref()) {
         return false;
     }
-    // `.env` is configuration; other hidden files are those of tools and editors.
+    // `.env` is configuration; other hidden files belong to tools and editors.
     let is_hidden = name.starts_with('.') && !name.starts_with(".env");
     let is_left_over = name.ends_with('~') || name.starts_with('#') || name == VIM_PROBE_FILE;
     let ending = name.rsplit_once('.').map_or("", |(_, ending)| ending);
@@ -36,7 +40,7 @@ pub(crate) fn is_code_path(path: &Path) -> bool {
     !is_hidden && !is_left_over && !is_data
 }
 
-/// Folders of things that are not the application's code, or that it writes itself.
+/// Directories without code of the application, or that it writes itself.
 const NON_CODE_DIRS: [&str; 13] = [
     "__pycache__",
     "bundle",
@@ -53,17 +57,17 @@ const NON_CODE_DIRS: [&str; 13] = [
     "venv",
 ];
 
-/// Compiled files, logs, left-overs of editors, databases, pictures and the like.
+/// Compiled files, logs, editors' temporary files, databases, pictures and the like.
 const NON_CODE_EXTENSIONS: [&str; 28] = [
     "pyc", "pyo", "log", "swp", "swo", "swx", "tmp", "temp", "bak", "orig", "pid", "sock", "db",
     "sqlite", "sqlite3", "rdb", "aof", "png", "jpg", "jpeg", "gif", "webp", "ico", "mp3", "mp4",
     "pdf", "gz", "zip",
 ];
 
-/// What SQLite puts beside a database.
+/// Suffixes of SQLite's files beside a database.
 const SQLITE_SUFFIXES: [&str; 3] = ["-journal", "-wal", "-shm"];
 
-/// Vim creates and removes a file of this name to see whether it may write.
+/// Vim creates and removes a file of this name to test whether it may write.
 const VIM_PROBE_FILE: &str = "4913";
 
 #[cfg(test)]

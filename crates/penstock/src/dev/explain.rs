@@ -1,9 +1,13 @@
-//! An application whose failures explain themselves: in development its faults carry the traceback,
-//! the source around it, what its processes have written, and its environment.
+//! Adds explanations to an application's faults in development: the traceback, the source around
+//! it, the process's output, and its environment.
 //!
-//! Wrapped around an application's handler by `wiring`, in development only; `edge` makes the page. What
-//! must stay true: a response that is none of the house's errors passes untouched and at once; secrets
-//! of the environment are not shown; reading files has a deadline.
+//! `wiring` wraps an application's handler in it, in development only; `edge` renders the page.
+//!
+//! # Invariants
+//!
+//! - A response that is no internal error passes unchanged and at once.
+//! - Secrets of the environment are not shown.
+//! - Reading files has a deadline.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -18,16 +22,16 @@ use penstock_runtime::clock;
 
 use super::traceback_frames::{self, Frame};
 
-/// How long a worker's words may take after its answer, which comes on another socket.
+/// How long a worker's output may take after its response, which arrives on another socket.
 const OUTPUT_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// How often to look for them.
+/// How often to check for the output.
 const OUTPUT_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// How long reading source files may take.
 const SOURCE_READ_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Lines of output that are shown.
+/// Maximum number of output lines shown.
 const MAX_OUTPUT_LINES: usize = 40;
 
 /// Wraps an application's handler.
@@ -74,7 +78,7 @@ impl Handler for ExplainingHandler {
     }
 }
 
-/// Whether the application may have said why.
+/// Whether the application's output may explain the fault.
 fn is_app_fault(kind: FaultKind) -> bool {
     matches!(
         kind,
@@ -90,7 +94,7 @@ fn is_app_fault(kind: FaultKind) -> bool {
     )
 }
 
-/// `since` counts the lines that were there before the request.
+/// Explains a fault; `since` counts the output lines before the request.
 async fn explain(mut fault: Fault, since: u64, app: &App, pool: &Pool) -> Fault {
     let pid = Some(fault.timing.worker_pid).filter(|pid| *pid != 0);
     let traceback = match &fault.detail {
@@ -119,7 +123,7 @@ fn push_section(detail: &mut String, title: &str, text: &str) {
     let _ = writeln!(detail, "== {title} ==\n{text}");
 }
 
-/// The traceback that a process has written, once it is there and nothing follows, or after a while.
+/// Waits for the traceback in a process's output until it is complete or the deadline passes.
 async fn wait_for_traceback(pid: Option<u32>, since: u64, app: &App) -> Option<String> {
     let deadline = clock::now() + OUTPUT_TIMEOUT;
     let mut found = None;
@@ -133,12 +137,12 @@ async fn wait_for_traceback(pid: Option<u32>, since: u64, app: &App) -> Option<S
     }
 }
 
-/// The last traceback of Python's or Ruby's in what a process has written.
+/// The last Python or Ruby traceback in a process's output.
 fn last_traceback(lines: &[String]) -> Option<String> {
     let is_python = |line: &String| line.starts_with("Traceback (most recent call last)");
     let begin = lines.iter().rposition(is_python);
     let begin = begin.or_else(|| {
-        // Ruby begins with the place of the failure, and goes on with lines of `from`.
+        // Ruby begins with the line of the failure and continues with lines of `from`.
         let first = lines
             .iter()
             .rposition(|line| line.trim_start().starts_with("from "))?;
@@ -150,7 +154,7 @@ fn last_traceback(lines: &[String]) -> Option<String> {
     begin.map(|begin| lines[begin..].join("\n"))
 }
 
-/// The source around each of the application's own frames, with its title.
+/// The source around each of the application's own frames, with a title.
 async fn source_excerpts(traceback: &str, app: &App, pool: &Pool) -> Vec<(String, String)> {
     let dir = app.config().dir.clone();
     let frames = traceback_frames::find_frames(traceback, &dir);
@@ -190,15 +194,16 @@ fn describe_environment(app: &App) -> String {
     text
 }
 
-/// A value that may be shown: not that of a secret, nor one with a password in it. Rather too little than
-/// too much: a password may have any character in it, also those that end it in a well-formed URL.
+/// The value, or a mask if the variable may be a secret or contain a password. Masks too much
+/// rather than too little: a password may contain any character, including those that end it in a
+/// well-formed URL.
 fn mask_value(name: &str, value: &str) -> String {
     let name = name.to_ascii_uppercase();
     let is_folder = name == "PWD" || name == "OLDPWD";
     if !is_folder && SECRET_NAME_PARTS.iter().any(|word| name.contains(word)) {
         return MASK.to_owned();
     }
-    // `password=x`, `"token": x`, and the like: the name is followed by more of it, or by its value.
+    // `password=x`, `"token": x`, and the like: a longer name or the value follows.
     let inside = value.to_ascii_uppercase();
     let is_told = |word: &str| {
         inside.match_indices(word).any(|(at, _)| {
@@ -220,10 +225,10 @@ fn mask_value(name: &str, value: &str) -> String {
     }
 }
 
-/// What is shown in place of a secret.
+/// Replaces a secret.
 const MASK: &str = "(masked)";
 
-/// Parts of names whose values are nobody's business.
+/// Parts of names of variables with secret values.
 const SECRET_NAME_PARTS: [&str; 11] = [
     "SECRET",
     "KEY",

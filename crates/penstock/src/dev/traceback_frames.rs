@@ -1,9 +1,13 @@
-//! The places in an application's own files that a traceback names, with the lines around them.
+//! Finds the lines of an application's own files that a traceback names, and reads the source
+//! around them.
 //!
-//! Used by `explain`. Finding is pure and knows the forms of Python and Ruby; reading blocks and is
-//! bounded in files, bytes and lines. What must stay true: only source files inside the application's
-//! folder are read, whatever a traceback says, none that is hidden and none that belongs to what it has
-//! installed.
+//! Used by `explain`. Finding is pure and knows the formats of Python and Ruby; reading blocks and
+//! is bounded in files, bytes and lines.
+//!
+//! # Invariants
+//!
+//! - Whatever a traceback says, only source files in the application's directory are read: no
+//!   hidden files and no installed packages.
 
 use std::io::Read;
 use std::path::{Component, Path, PathBuf};
@@ -19,19 +23,19 @@ pub(crate) struct Frame {
     pub(crate) line: usize,
 }
 
-/// Frames that are shown: those nearest to the failure.
+/// Maximum number of frames shown: those nearest to the failure.
 const MAX_FRAMES: usize = 8;
 
-/// Lines before and after the one that is meant.
+/// Lines shown before and after the frame's line.
 const CONTEXT_LINES: usize = 5;
 
-/// Bytes that are read of a file.
+/// Maximum bytes read of a file.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// Characters that are shown of a line.
+/// Maximum characters shown of a line.
 const MAX_LINE_CHARS: usize = 400;
 
-/// The frames of the application in `dir` that a traceback names, in its order, each once.
+/// Finds the frames of the application in `dir` that a traceback names, in its order, each once.
 pub(crate) fn find_frames(text: &str, dir: &Path) -> Vec<Frame> {
     let mut frames = Vec::new();
     for line in text.lines() {
@@ -45,7 +49,7 @@ pub(crate) fn find_frames(text: &str, dir: &Path) -> Vec<Frame> {
         frames.retain(|other| *other != frame);
         frames.push(frame);
     }
-    // Python tells the failure last, Ruby first.
+    // Python prints the failure last, Ruby first.
     let is_python = text.lines().any(|line| parse_python_frame(line).is_some());
     if is_python {
         frames.drain(..frames.len().saturating_sub(MAX_FRAMES));
@@ -67,7 +71,7 @@ fn parse_python_frame(line: &str) -> Option<(&str, usize)> {
     Some((file, rest[..end].parse().ok()?))
 }
 
-/// `app.rb:12:in 'view': message (Class)`, alone or behind `from`.
+/// `app.rb:12:in 'view': message (Class)`, alone or after `from`.
 fn parse_ruby_frame(line: &str) -> Option<(&str, usize)> {
     let line = line.trim_start();
     let line = line.strip_prefix("from ").unwrap_or(line);
@@ -87,29 +91,29 @@ fn app_source_file(file: &str, dir: &Path) -> Option<PathBuf> {
     (is_own && is_source_file(below)).then_some(path)
 }
 
-/// Whether a file is a program's text or a template: what it lies beside may be keys or data.
+/// Whether a file is source code or a template: other files may contain keys or data.
 fn is_source_file(file: &Path) -> bool {
     let name = file.file_name().unwrap_or_default().to_string_lossy();
     let ending = name.rsplit_once('.').map_or("", |(_, ending)| ending);
     !name.starts_with('.') && SOURCE_EXTENSIONS.contains(&ending.to_ascii_lowercase().as_str())
 }
 
-/// Endings of Python's and Ruby's files, and of the templates of both.
+/// Extensions of Python's and Ruby's files, and of their templates.
 const SOURCE_EXTENSIONS: [&str; 18] = [
     "py", "pyw", "pyx", "rb", "ru", "rake", "erb", "haml", "slim", "builder", "jbuilder", "html",
     "htm", "jinja", "jinja2", "j2", "mako", "liquid",
 ];
 
 impl Frame {
-    /// How it is called: its path below the application's folder, and its line.
+    /// Its path below the application's directory, and its line.
     pub(crate) fn title(&self, dir: &Path) -> String {
         let file = self.file.strip_prefix(dir).unwrap_or(&self.file);
         format!("{}, line {}", file.display(), self.line)
     }
 
-    /// The lines around it, each with its number; none when they cannot be read. *Blocking*.
+    /// The lines around it, each with its number; `None` if they cannot be read. *Blocking*.
     pub(crate) fn source_excerpt(&self, dir: &Path) -> Option<String> {
-        // What a link inside the folder points to may be anything.
+        // A link inside the directory may point anywhere.
         let file = self.file.canonicalize().ok()?;
         let is_inside = file.starts_with(dir.canonicalize().ok()?);
         if !is_inside || !is_source_file(&file) || !file.is_file() {

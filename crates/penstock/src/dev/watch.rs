@@ -1,9 +1,12 @@
-//! Watches folders for changes of code: which roots have changed since one last asked.
+//! Watches directories for changes of code.
 //!
-//! Used by `dev`. The kernel's events come on a thread of the `notify` crate, which passes on what
-//! could matter through a bounded queue; folders are walked in a pool. What must stay true: ignored
-//! folders cost no watch, the number of watches is bounded, and a change that could not be queued is
-//! taken for a change of everything.
+//! Used by `dev`. A thread of the `notify` crate receives the kernel's events and passes relevant
+//! ones through a bounded queue; directories are walked in a pool.
+//!
+//! # Invariants
+//!
+//! - Ignored directories use no watch, and the number of watches is bounded.
+//! - A change that does not fit into the queue counts as a change of everything.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -16,42 +19,41 @@ use tokio::sync::mpsc;
 
 use crate::code;
 
-/// Changes that may wait to be looked at.
+/// Maximum number of queued changes.
 const MAX_PENDING_CHANGES: usize = 1024;
 
-/// Folders that are watched in all; the kernel's own bound for a user is often 8,192 or more.
+/// Maximum number of watched directories; the kernel's limit per user is often 8,192 or more.
 const MAX_WATCHED_DIRS: usize = 4096;
 
-/// One thing that has changed.
+/// A change of a path.
 #[derive(Debug)]
 pub(crate) struct FileChange {
-    /// What.
     pub(crate) path: PathBuf,
-    /// Whether it is a folder that was not there before.
+    /// Whether it is a directory that may be new.
     pub(crate) is_new_dir: bool,
 }
 
-/// The watches.
+/// The kernel watches.
 #[derive(Debug)]
 pub(crate) struct DirWatcher {
     watcher: RecommendedWatcher,
     watched_dirs: BTreeSet<PathBuf>,
     max_watched_dirs: usize,
-    /// Whether it was said that not everything is watched.
+    /// Whether the log says that some directories are not watched.
     has_warned: bool,
 }
 
-/// What the watches see.
+/// The queue of changes.
 #[derive(Debug)]
 pub(crate) struct ChangeQueue {
     queue: mpsc::Receiver<FileChange>,
     has_lost_changes: Arc<AtomicBool>,
 }
 
-/// Nothing is watched yet.
+/// Creates a watcher without watches, and its queue.
 ///
 /// # Errors
-/// When the kernel gives no watcher.
+/// The kernel gives no watcher.
 pub(crate) fn start_watching() -> notify::Result<(DirWatcher, ChangeQueue)> {
     let (send, queue) = mpsc::channel(MAX_PENDING_CHANGES);
     let lost = Arc::new(AtomicBool::new(false));
@@ -90,7 +92,7 @@ pub(crate) fn start_watching() -> notify::Result<(DirWatcher, ChangeQueue)> {
     ))
 }
 
-/// Whether what the event is about may not have been there before.
+/// Whether the event's path may be new.
 fn may_be_new(kind: EventKind) -> bool {
     match kind {
         EventKind::Create(kind) => kind != CreateKind::File,
@@ -100,19 +102,19 @@ fn may_be_new(kind: EventKind) -> bool {
 }
 
 impl ChangeQueue {
-    /// The next change; none when there will be no more. *Cancel safe*.
+    /// Returns the next change; `None` when there will be no more. *Cancel safe*.
     pub(crate) async fn next(&mut self) -> Option<FileChange> {
         self.queue.recv().await
     }
 
-    /// Whether changes were lost since this was last asked.
+    /// Returns whether changes were lost since the last call.
     pub(crate) fn take_lost_flag(&self) -> bool {
         self.has_lost_changes.swap(false, Ordering::Relaxed)
     }
 }
 
 impl DirWatcher {
-    /// Watches a folder and all code below it, anew where it was watched before. *Blocking*.
+    /// Watches a directory and all code below it; renews existing watches. *Blocking*.
     pub(crate) fn watch_recursively(&mut self, root: &Path) {
         let mut left = vec![root.to_owned()];
         while let Some(folder) = left.pop() {
@@ -123,7 +125,7 @@ impl DirWatcher {
         }
     }
 
-    /// Watches what is in one folder, and nothing below it. *Blocking*.
+    /// Watches one directory, without those below it. *Blocking*.
     pub(crate) fn watch_dir(&mut self, folder: &Path) -> bool {
         if self.watched_dirs.len() >= self.max_watched_dirs && !self.watched_dirs.contains(folder) {
             self.watched_dirs.retain(|folder| folder.is_dir());
@@ -145,7 +147,7 @@ impl DirWatcher {
                 self.watched_dirs.insert(folder.to_owned());
                 true
             }
-            // It went away meanwhile.
+            // It was removed meanwhile.
             Err(_) if !is_full && !folder.exists() => true,
             Err(cause) => {
                 if !std::mem::replace(&mut self.has_warned, true) {

@@ -1,7 +1,8 @@
-//! What a person, a script and the service manager are told of a start.
+//! Reports a start to the terminal, to scripts and to the service manager; a part of `server`.
 //!
-//! A part of `server`. What must stay true: where it listens is printed at once, that it is ready only when
-//! every application is.
+//! # Invariants
+//!
+//! - Addresses are printed at once; readiness is reported only when every application is ready.
 
 use std::fs::File;
 use std::io::Write;
@@ -20,7 +21,7 @@ use crate::cli;
 use crate::components::default_pool;
 use crate::tcp::ActiveTcpListener;
 
-/// A descriptor that is told once that everything is ready.
+/// A descriptor that gets one report of readiness.
 #[derive(Debug, Clone)]
 pub(crate) struct ReadyFd {
     number: i32,
@@ -28,8 +29,8 @@ pub(crate) struct ReadyFd {
 }
 
 impl ReadyFd {
-    /// Takes it, for the start of the process: no program that is started gets it, and whoever the server
-    /// becomes may write to it.
+    /// Takes the descriptor, at the start of the process: no child inherits it, and the server may
+    /// write to it after a switch of the user.
     pub(crate) fn claim(number: i32) -> Self {
         let fd = match number {
             1 => std::io::stdout().as_fd().try_clone_to_owned(),
@@ -41,7 +42,7 @@ impl ReadyFd {
         Self { number, fd }
     }
 
-    /// Says it, and that there is no more to come. May block.
+    /// Reports readiness and closes the descriptor. May block.
     fn report_ready(&self) -> Result<(), String> {
         let mut fd = self.fd.lock().unwrap_or_else(PoisonError::into_inner);
         let said = std::mem::replace(&mut *fd, Err("said already".to_owned()));
@@ -52,7 +53,7 @@ impl ReadyFd {
 }
 
 impl Server {
-    /// Prints where it listens, then each application as it becomes ready.
+    /// Prints the addresses, then each application as it becomes ready.
     pub(super) async fn announce_ready(&self) {
         let announce = &self.options.announce;
         let (names, own, upstreams, apps): (Vec<_>, _, Vec<String>, Vec<Arc<App>>) = {
@@ -102,7 +103,7 @@ impl Server {
             });
         }
         drop(announced);
-        // Ends when every application has been announced as ready.
+        // Ends when every application has been announced.
         let _ = left.recv().await;
         self.options.manager.notify_ready(&self.status_line());
         if let Some(ready) = self.options.ready_fd.clone() {
@@ -111,7 +112,7 @@ impl Server {
             let announce = announce.clone();
             let written = pool
                 .run(move || {
-                    // What was announced is to be read before.
+                    // Announcements must be readable before.
                     announce.flush();
                     ready.report_ready()
                 })
@@ -123,7 +124,7 @@ impl Server {
         }
     }
 
-    /// What the service manager shows of it.
+    /// The status line for the service manager.
     pub(super) fn status_line(&self) -> String {
         let live = self.live();
         let names = live.listeners.iter().map(|l| l.name().to_owned());
@@ -134,7 +135,7 @@ impl Server {
     }
 }
 
-/// The line of a server that runs nothing and asks nobody.
+/// The line of a server with files only: no application and no upstream.
 fn describe_files_only(config: &Config) -> Option<String> {
     let routes = config.sites.iter().flat_map(|site| &site.routes);
     let roots: Vec<_> = routes
@@ -151,7 +152,7 @@ fn describe_files_only(config: &Config) -> Option<String> {
     is_told.then(|| format!("files only: {}\n", names.join(", ")))
 }
 
-/// Whether nothing but its files answers for a route.
+/// Whether a route serves nothing but its files.
 fn serves_only_files(route: &penstock_config::Route) -> bool {
     route.app.is_none()
         && route.upstream.is_none()
@@ -159,7 +160,7 @@ fn serves_only_files(route: &penstock_config::Route) -> bool {
         && route.mercure.is_none()
 }
 
-/// An upstream as a person reads it at a terminal.
+/// An upstream's line at the terminal.
 fn describe_upstream(upstream: &Upstream) -> String {
     let (name, protocol) = (&upstream.name, upstream.protocol.as_str());
     let servers = match (upstream.servers.len(), upstream.joinable) {
@@ -173,7 +174,7 @@ fn describe_upstream(upstream: &Upstream) -> String {
     format!("upstream {name}: {protocol}, {servers}\n")
 }
 
-/// Prints how an application starts: once that it does not, if so, and when it is ready.
+/// Prints how an application starts: a failure first, if there is one, and its readiness.
 async fn announce_app(app: &App, announce: &LineWriter) {
     let name = app.name();
     if let BootStatus::Failed { .. } = app.wait_for_boot().await {
@@ -199,7 +200,7 @@ async fn announce_app(app: &App, announce: &LineWriter) {
     announce.write(line.into_bytes());
 }
 
-/// How many processes run after the start, and may run when there is more to do.
+/// How many processes run after the start, and at most.
 fn describe_process_count(processes: Processes) -> String {
     let Processes { min, max } = processes;
     match (min, max) {

@@ -1,7 +1,9 @@
-//! All that a start listens on, opened before anything is served.
+//! Opens all listeners of a start before anything is served; a part of `server`.
 //!
-//! A part of `server`. What must stay true: all of it is opened or none, and what a service manager passed
-//! and nobody is configured for is an error, not a port that answers nobody.
+//! # Invariants
+//!
+//! - All listeners are opened or none.
+//! - A socket from a service manager that no configured listener uses is an error.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +18,7 @@ use crate::inherited_listeners::{InheritedListeners, ListenerRole};
 use crate::listeners::{self, ActiveListener, BoundListener, SocketSource};
 use crate::tcp::{self, ActiveTcpListener, BoundTcpListener, TcpTargets};
 
-/// Listeners that nobody serves yet.
+/// Listeners that do not accept yet.
 #[derive(Debug)]
 pub(super) struct BoundListeners {
     listeners: Vec<BoundListener>,
@@ -28,11 +30,11 @@ pub(super) struct BoundListeners {
 }
 
 impl BoundListeners {
-    /// Opens what the configuration says, with the sockets that were given; `follows` says that a server
-    /// before this one gave them, which goes on with those that are not wanted here.
+    /// Opens the configured listeners, using the `given` sockets. `follows`: the previous server
+    /// gave them and continues with those that are not used here.
     ///
     /// # Errors
-    /// Which address cannot be opened, or which socket nobody wants.
+    /// The address that cannot be opened, or the socket that no listener uses.
     pub(super) fn open(
         config: &Config,
         given: InheritedListeners,
@@ -81,25 +83,25 @@ impl BoundListeners {
         })
     }
 
-    /// The files of Unix sockets that were made, not given, but for those by which the server is changed:
-    /// they stay with whoever starts it.
+    /// Files of Unix sockets that this process created, except those for changes: they stay with
+    /// the user that starts the server.
     pub(super) fn created_sockets(&self) -> impl Iterator<Item = &Path> {
         let streams = self.tcp_listeners.iter().map(|(opened, _)| opened);
         let all = self.listeners.iter().chain(streams).chain(&self.probes);
         all.filter_map(BoundListener::created_socket)
     }
 
-    /// The configured addresses whose sockets were given.
+    /// The configured addresses with given sockets.
     pub(super) fn taken(&self) -> &[ListenAddr] {
         &self.taken_addresses
     }
 
-    /// Where the server is administered.
+    /// The address of the admin interface.
     pub(super) fn admin(&self) -> Option<ListenAddr> {
         self.admin.as_ref().map(BoundListener::address)
     }
 
-    /// Begins to accept: clients by the front end, administrators and probes by theirs.
+    /// Accepts: clients on the front end's edge, administrators and probes on their own.
     pub(super) fn serve(
         self,
         server: &Arc<Server>,
@@ -112,7 +114,7 @@ impl BoundListeners {
             .collect();
         let streams = tcp::serve_tcp_listeners(self.tcp_listeners, targets, loops);
         let gated = |opened: BoundListener| {
-            // Nobody but root, if it cannot be told whose it is.
+            // If the owner is unknown, only root is admitted.
             let owner = opened.owner().unwrap_or_default();
             let edges = (&server.control_edge, &server.refused_edge);
             let gate = control::ControlGate::new(owner, edges, Arc::downgrade(server));
@@ -139,7 +141,7 @@ impl BoundListeners {
     }
 }
 
-/// All that is listened on.
+/// All listeners that accept.
 #[derive(Debug)]
 pub(super) struct ActiveListeners {
     pub(super) listeners: Vec<ActiveListener>,

@@ -1,18 +1,19 @@
-//! What this kernel, container or sandbox lacks: said once, at the start.
+//! Reports missing features of the kernel, container or sandbox once, at the start; a part of
+//! `server`.
 //!
-//! A part of `server`. Each missing call is served another way by `sys`; without `/proc` some things are left off.
+//! `sys` replaces each missing call by another; without `/proc` some features are off.
 
 use std::path::Path;
 
 use penstock_sys::account;
 use penstock_sys::kernel::{self, MissingCall};
 
-/// What is left off without `/proc`.
+/// The features that are off without `/proc`.
 const NO_PROC_WARNING: &str = "/proc is not mounted or hidden: what workers take of memory and processor is not known \
      (`max_memory` has no effect), processes that they leave behind are not ended, and a signal that an application \
      sends to the server is obeyed";
 
-/// Logs what is missing, in a line for all calls; and that there is no folder for temporary files.
+/// Logs missing calls, in one line, and a temporary directory that cannot be written.
 pub(super) fn log_missing_features(temporary: &Path) {
     if let Err(error) = account::check_dir_writable(temporary) {
         log::warn!(
@@ -29,7 +30,7 @@ pub(super) fn log_missing_features(temporary: &Path) {
     }
 }
 
-/// What no start can do without.
+/// Checks the system calls that every start needs.
 ///
 /// # Errors
 /// The system calls that a sandbox forbids, and what to do about them.

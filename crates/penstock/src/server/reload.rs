@@ -1,7 +1,10 @@
-//! Reload: a new configuration is built beside the old one and takes its place when all of it works.
+//! Reload: builds a new configuration beside the old one and swaps it in when all of it works; a
+//! part of `server`, triggered by SIGHUP and the admin interface.
 //!
-//! A part of `server`; asked by SIGHUP and by the admin interface. What must stay true: a reload that is
-//! refused has changed nothing, and nobody who connects meanwhile is lost.
+//! # Invariants
+//!
+//! - A refused reload changes nothing.
+//! - No connection is lost during a reload.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,30 +26,30 @@ use crate::tcp::{self, ActiveTcpListener, BoundTcpListener};
 use crate::wiring::{self, BuiltSettings};
 use crate::work;
 
-/// How long requests that began before a reload may take to come to what they were routed to, or else
-/// `shutdown_timeout`; no longer than an upgrade leaves them.
+/// How long requests that began before a reload may take to reach their handlers. Bounded by
+/// `upgrade_timeout`; never below `shutdown_timeout`.
 const MAX_ROUTED_WAIT: Duration = Duration::from_secs(60);
 
-/// How long all processes of a new application may take beyond the boot time-out of one.
+/// How long all processes of a new application may take beyond the boot timeout of one.
 const BOOT_TIMEOUT_SLACK: Duration = Duration::from_secs(5);
 
-/// How often to look whether a request still uses a removed application.
+/// How often to check whether a request still uses a removed application.
 const USE_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// How often to look whether a new application still gets processes.
+/// How often to check whether a new application still grows.
 const GROWTH_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// How long the loops may take to leave listeners that a reload has stopped.
+/// How long the event loops may take to leave listeners that a reload has stopped.
 const LISTENER_CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What a reload says that has found nothing to change.
+/// The result of a reload without changes.
 const NOTHING_CHANGED: &str = "done";
 
 impl Server {
-    /// Builds the new configuration beside the old one and swaps when all of it works.
+    /// Builds the new configuration beside the old one and swaps it in when all of it works.
     ///
     /// # Errors
-    /// Everything that is wrong with the new one; the old one serves on.
+    /// All errors of the new configuration; the old one stays active.
     pub(crate) async fn reload(self: &Arc<Self>) -> Result<String, String> {
         let Ok(_only) = self.reload_lock.try_lock() else {
             return Err(self.describe_running_change());
@@ -54,14 +57,14 @@ impl Server {
         self.reload_locked().await
     }
 
-    /// The same after the reload that is under way, if any.
+    /// As [`Self::reload`], after the change in progress, if any.
     pub(crate) async fn reload_after_current(self: &Arc<Self>) -> Result<String, String> {
         if self.is_upgrading.load(Ordering::Relaxed) {
             log::info!("reload: waiting for the upgrade in progress");
         }
         let _only = self.reload_lock.lock().await;
         if self.successor() != 0 {
-            // It may have read the configuration before this was asked.
+            // The successor may have read the configuration before this request.
             self.forward_signal("SIGHUP", SignalTarget::reload);
         }
         self.reload_locked().await
@@ -151,7 +154,8 @@ impl Server {
         match built {
             Ok(built) => {
                 let (done, gone) = self.swap_config(config, built, (opened, streams), rooms);
-                // Whoever connects once the reload is told as done meets the new listeners only.
+                // After the reload is reported as done, new connections reach the new listeners
+                // only.
                 let deadline = clock::now() + LISTENER_CLOSE_TIMEOUT;
                 for serving in &gone {
                     clock::timeout_at(deadline, serving.stopped()).await;
@@ -167,11 +171,11 @@ impl Server {
         }
     }
 
-    /// Restarts the applications whose code was changed since it was loaded; `done` is what the configuration came
-    /// to, which serves by now.
+    /// Restarts applications with changed code. `done` is the result of the configuration, which is
+    /// active by now.
     ///
     /// # Errors
-    /// Which new code does not serve, and why; the old one does.
+    /// The applications with new code that does not serve, and why; their old code stays active.
     async fn restart_changed_apps(&self, done: String) -> Result<String, String> {
         let (mut all, mut failed) = (vec![done], Vec::new());
         for app in self.find_changed_apps().await {
@@ -183,7 +187,7 @@ impl Server {
                 )),
             }
         }
-        // Nothing else happened than what did.
+        // Restarts alone are the result.
         if all.len() > 1 && all[0] == NOTHING_CHANGED {
             all.remove(0);
         }
@@ -197,7 +201,7 @@ impl Server {
         Err(format!("the configuration is in place, but {failed}"))
     }
 
-    /// Those in whose folders something has changed since their code was loaded.
+    /// The applications with files that have changed since their code was loaded.
     async fn find_changed_apps(&self) -> Vec<Arc<App>> {
         let (apps, apart, pool) = {
             let live = self.live();
@@ -229,7 +233,7 @@ impl Server {
         })
     }
 
-    /// Puts all that is new in its place; what changed, and the listeners that were stopped.
+    /// Swaps in everything new; returns the changes and the stopped listeners.
     fn swap_config(
         &self,
         config: Config,
@@ -276,7 +280,7 @@ impl Server {
         for (name, old) in old.upstreams {
             let new = live.components.upstreams.get(&name);
             let is_replaced = new.is_none_or(|new| !Arc::ptr_eq(new, &old));
-            // Requests that began before hold what they need of the old one.
+            // Earlier requests hold what they need of the old one.
             if is_replaced && live.config.upstreams.contains_key(&name) {
                 changes.push(format!("upstream {name} replaced"));
             }
@@ -290,7 +294,8 @@ impl Server {
             if new.is_some() {
                 changes.push(format!("cache {name} replaced"));
             }
-            // Its folder is free for the new one. Requests that began before find nothing in it any more.
+            // Frees the directory for the new store. Earlier requests no longer find anything in
+            // the old one.
             old.stop();
         }
         let upstreams = live.components.upstreams.clone();
@@ -326,7 +331,7 @@ impl Server {
         for key in keys_needing_restart(&live.config.server, &config.server) {
             changes.push(format!("server.{key} changes at the next start"));
         }
-        // Threads of the pools that are gone or changed end once their work is done.
+        // Threads of removed or changed pools end when their work is done.
         for (name, pool) in old.pools {
             if live.config.blocking.get(&name) != config.blocking.get(&name) {
                 close_pool_later(pool, patience);
@@ -342,16 +347,16 @@ impl Server {
     }
 }
 
-/// Waits until each application has its processes: those that it always has, and those that the one before it came to
-/// have with the load, as far as they boot.
+/// Waits until each application has its initial processes, and those that its predecessor had under
+/// load, as far as they boot.
 ///
 /// # Errors
-/// Which has not, and why.
+/// The application that failed, and why.
 pub(super) async fn wait_for_apps(apps: &[Arc<App>]) -> Result<(), String> {
     let began = clock::now();
     for app in apps {
         let name = app.name();
-        // Workers that become ready and die in turn are neither one nor the other.
+        // Workers that become ready and die in turn report neither result.
         let deadline = began + app.config().boot_timeout + BOOT_TIMEOUT_SLACK;
         match clock::timeout_at(deadline, app.wait_for_boot()).await {
             Some(BootStatus::Ready { .. }) => {}
@@ -364,7 +369,7 @@ pub(super) async fn wait_for_apps(apps: &[Arc<App>]) -> Result<(), String> {
         }
     }
     for app in apps {
-        // What is still missing then comes while the others serve.
+        // Processes that are still missing then start while the others serve.
         let deadline = began + app.config().boot_timeout;
         while app.is_growing() && clock::now() < deadline {
             clock::sleep(GROWTH_POLL_INTERVAL).await;
@@ -373,13 +378,14 @@ pub(super) async fn wait_for_apps(apps: &[Arc<App>]) -> Result<(), String> {
     Ok(())
 }
 
-/// How long [`wait_for_apps`] takes at most, with that configuration: applications boot side by side.
+/// The maximum duration of [`wait_for_apps`] with that configuration: applications boot at the same
+/// time.
 pub(super) fn max_boot_time(config: &Config) -> Duration {
     let longest = config.apps.values().map(|app| app.boot_timeout).max();
     longest.unwrap_or_default() + BOOT_TIMEOUT_SLACK
 }
 
-/// What differs and cannot change while the server runs. An upgrade is a start.
+/// The changed keys that need a restart or an upgrade.
 fn keys_needing_restart(
     old: &penstock_config::Server,
     new: &penstock_config::Server,
@@ -403,10 +409,10 @@ fn keys_needing_restart(
     differ.map(|(key, _)| key).collect()
 }
 
-/// Lets an application finish that the configuration no longer has. Requests that began before the reload
-/// still hold the old routing, and with it the application: those that come within `patience` are served, and
-/// those that wait in line for as long as they may. Then its idle workers end, and the others with the last that
-/// they have.
+/// Lets a removed application finish. Requests that began before the reload hold the old routes and
+/// with them the application: those that arrive within `patience` are served, and those in the
+/// queue for as long as their queue timeout. Then idle workers end, and the others after their last
+/// request.
 fn finish_in_background(app: Arc<App>, patience: Duration) {
     loops::spawn_here(async move {
         let began = clock::now();
@@ -420,7 +426,7 @@ fn finish_in_background(app: Arc<App>, patience: Duration) {
     });
 }
 
-/// Requests that began before a reload may still use the old pool for a while.
+/// Requests that began before a reload may use the old pool for a while.
 fn close_pool_later(pool: penstock_runtime::blocking::Pool, patience: Duration) {
     loops::spawn_here(async move {
         clock::sleep(patience).await;

@@ -1,7 +1,10 @@
-//! The logs' files, opened anew: after a program such as logrotate has renamed them.
+//! Reopens the log files, after a program such as logrotate has renamed them; a part of `server`,
+//! triggered by SIGUSR1 and the admin interface.
 //!
-//! A part of `server`; asked by SIGUSR1 and by the admin interface. What must stay true: a file that cannot
-//! be opened leaves the old one in use, and no line is lost between the two.
+//! # Invariants
+//!
+//! - If a file cannot be opened, the old one stays in use.
+//! - No line is lost during the switch.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -15,10 +18,10 @@ use crate::components::default_pool;
 use crate::logs;
 
 impl Server {
-    /// Opens the files of the server's log and of the access log anew; gives their names.
+    /// Reopens the server's log and the access log; returns their names.
     ///
     /// # Errors
-    /// Which could not be opened, and why; the others were.
+    /// The files that could not be opened; the others were.
     pub(crate) async fn reopen_logs(self: &Arc<Self>) -> Result<String, String> {
         let (server_log, access_log, pool) = {
             let live = self.live();
@@ -63,7 +66,7 @@ impl Server {
     }
 }
 
-/// Opens a log anew if it is a file, and gives its name. May block.
+/// Reopens a log if it is a file, and returns its name. May block.
 fn reopen_log(
     to: &LogTarget,
     writer: &LineWriter,
@@ -75,7 +78,7 @@ fn reopen_log(
     let name = path.display().to_string();
     let file = logs::open_log_file(path)?;
     if streams {
-        // What is not a line of the log, such as the last words of a crash, goes there too.
+        // Output that is no log line, such as that of a crash, goes there too.
         daemon::redirect_output(file.as_fd()).map_err(|error| format!("{name}: {error}"))?;
     }
     let turned = writer.set_output(LogOutput::File(file));

@@ -1,9 +1,14 @@
-//! The end: requests in progress are finished, then everything is, in the order of their way.
+//! Shutdown: drains listeners, requests, held streams and applications, in the order of a request's
+//! way; a part of `server`.
 //!
-//! A part of `server`. What must stay true: no request that was accepted is lost before its deadline; a
-//! client that keeps its connection learns by `OriginConnection: close` that the next request is to go elsewhere;
-//! a held stream gets a proper end, on a clock of its own, and not all of them at the same moment. After an
-//! upgrade what is long has a longer clock, too: nobody waits for its end.
+//! # Invariants
+//!
+//! - No accepted request is lost before its deadline.
+//! - A client with a keep-alive connection learns by `Connection: close` that its next request must
+//!   go elsewhere.
+//! - Held streams get a proper end, spread over their own time.
+//! - After an upgrade, long requests and streams have the longer `upgrade_timeout`: the new server
+//!   serves already.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -18,31 +23,31 @@ use super::signals::Signals;
 use crate::listeners::ActiveListener;
 use crate::tcp::ActiveTcpListener;
 
-/// How much longer than all its deadlines together an application may take to say that it has ended. One
-/// with a process that no signal ends, as it waits for a disk, never does.
+/// How long an application may take beyond all its deadlines to report its end. One with a process
+/// that no signal ends, as it waits for a disk, never reports it.
 const APPS_TIMEOUT_SLACK: Duration = Duration::from_secs(3);
 
-/// How long the admin interface may finish its answers at the very end.
+/// How long the admin interface may take to finish its responses at the very end.
 const ADMIN_DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// How often to look for what has ended.
+/// How often to check for empty queues.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// How long an upgrade that the end meets may take to be given up.
+/// How long an upgrade in progress may take to abort.
 const UPGRADE_ABORT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The least time between two ends of held streams: clients come back at once, and whoever serves then must
-/// take them. A few streams hold nobody up.
+/// Minimum time between two ends of held streams: clients reconnect at once, and the next server
+/// must accept them. A few streams end quickly.
 const MIN_STREAM_END_INTERVAL: Duration = Duration::from_millis(2);
 
-/// How long a stream may take to read what waits for it and its end.
+/// How long a stream may take to read its queued messages and its end.
 const STREAM_CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long before the end of all patience connections without a request are closed.
+/// Maximum time before the shutdown deadline at which idle connections are closed.
 const MAX_IDLE_CLOSE_LEAD: Duration = Duration::from_secs(1);
 
 impl Server {
-    /// Finishes what is in progress, then ends everything, in the order of the requests' way.
+    /// Finishes the requests in progress, then ends everything, in the order of a request's way.
     pub(super) async fn shut_down(self: Arc<Self>, signals: &mut Signals) {
         self.draining.store(true, Ordering::Relaxed);
         let (timeout, upgrade_timeout) = {
@@ -57,7 +62,8 @@ impl Server {
                 self.options.manager.notify_stopping(&open);
                 self.hurry_predecessor();
             }
-            // To the service manager this is not the end. New administrators meet the other one.
+            // For the service manager the service continues. New administrators reach the
+            // successor.
             heir => {
                 log::info!("server: stopping: process {heir} has taken over, {open} here");
                 self.close_internal_listeners();
@@ -88,17 +94,17 @@ impl Server {
         }
         tokio::select! {
             () = self.drain_apps(deadline) => {}
-            // What still runs dies with this process.
+            // Processes that still run die with this process.
             () = signals.wait_for_second_stop(&self) => log::warn!("server: stopping now: second stop request"),
         }
         if let Some(bus) = self.hub_service.bus() {
-            // From now on who still publishes is told so (503); all that was taken before goes out.
+            // From here on publishers get 503; all messages accepted before are sent.
             bus.stop().await;
         }
         for cache in self.live().components.caches.values() {
             cache.stop();
         }
-        // Whoever waits for the end of this one takes it for the end of all.
+        // Callers take the end of this process for the end of both servers.
         clock::timeout_at(deadline, self.wait_for_hurried_predecessor()).await;
         self.close_internal_listeners();
         let own = [
@@ -112,7 +118,7 @@ impl Server {
             clock::timeout(ADMIN_DRAIN_TIMEOUT, edge.drain.wait_until_finished()).await;
         }
         if self.is_upgrading.load(Ordering::Relaxed) {
-            // It ends the server that it has started.
+            // The upgrade ends the server that it has started.
             clock::timeout(UPGRADE_ABORT_TIMEOUT, self.reload_lock.lock()).await;
         }
         if let Err(error) = self.options.launcher.stop() {
@@ -123,7 +129,7 @@ impl Server {
         log::info!("server: stopped");
     }
 
-    /// Accepts no more administrators and probes.
+    /// Stops accepting administrators and probes.
     fn close_internal_listeners(&self) {
         let mut live = self.live();
         let live = &mut *live;
@@ -156,7 +162,7 @@ impl Server {
             });
         }
         drop(running);
-        // Ends when every one has dropped its end.
+        // Ends when every task has dropped its sender.
         if clock::timeout_at(until, ended.recv()).await.is_none() {
             log::error!(
                 "server: application processes did not exit, the server exits without them"
@@ -164,9 +170,10 @@ impl Server {
         }
     }
 
-    /// Nobody new first; then the requests in progress and, beside them, the held streams. In this order: who
-    /// asks again for a stream that was ended must be told to go elsewhere. What is not done `soon` has until
-    /// `late`, and keeps no more workers from then on than it needs.
+    /// Stops accepting, then finishes the requests in progress and, at the same time, the held
+    /// streams. In this order, since a client that asks again for an ended stream must reach
+    /// another server. Requests and streams that do not end by `soon` have until `late`; from then
+    /// on applications keep only the workers that these need.
     async fn drain_requests_and_streams(&self, soon: Instant, late: Instant) {
         if let Some(joiner) = self.joiner.get() {
             joiner.leave();
@@ -194,7 +201,7 @@ impl Server {
         tokio::join!(requests, self.close_streams());
     }
 
-    /// Waits until all connections have ended, and a front end that was joined brings no more.
+    /// Waits until all connections have ended and a joined front end sends no more.
     async fn requests_finished(&self) {
         if let Some(joiner) = self.joiner.get() {
             joiner.wait_until_drained().await;
@@ -202,7 +209,7 @@ impl Server {
         self.edge.drain.wait_until_finished().await;
     }
 
-    /// Waits until no request waits for a process.
+    /// Waits until no request is queued for an application.
     async fn wait_for_empty_queues(&self) {
         let some_waits = || {
             self.live()
@@ -232,8 +239,8 @@ impl Server {
         }
     }
 
-    /// Ends what the hub holds, beside the requests in progress. Clients come back, so it is spread over
-    /// `hub.drain_timeout`, or over less where they are few.
+    /// Ends the hub's held streams while requests finish. Clients reconnect, so the ends are spread
+    /// over `hub.drain_timeout`, or less for few streams.
     async fn close_streams(&self) {
         let hub = &self.hub_service.hub;
         let held = u32::try_from(hub.counters().held).unwrap_or(u32::MAX);
@@ -247,14 +254,14 @@ impl Server {
         }
     }
 
-    /// How long before the deadline of all what waits for nothing but a request is closed: it must not be
-    /// taken for a request that was cut.
+    /// How long before the common deadline idle connections are closed, so that their end is not
+    /// taken for a cut request.
     fn idle_close_lead(&self) -> Duration {
         let timeout = self.live().config.server.shutdown_timeout;
         MAX_IDLE_CLOSE_LEAD.min(timeout / 2)
     }
 
-    /// How long a connection without a request is kept at the end. A person who develops waits for nobody.
+    /// How long an idle connection is kept during shutdown; not at all in development.
     fn keep_alive_drain(&self) -> Duration {
         let spared = self.idle_close_lead();
         let live = self.live();

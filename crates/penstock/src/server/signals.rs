@@ -1,9 +1,10 @@
-//! What signals mean: SIGTERM and SIGINT end the server, SIGHUP reloads, SIGUSR1 opens the logs anew, SIGUSR2
-//! upgrades.
+//! Signal handling, a part of `server`: SIGTERM and SIGINT stop the server, SIGHUP reloads, SIGUSR1
+//! reopens the logs, SIGUSR2 upgrades.
 //!
-//! A part of `server`. What must stay true: a signal that comes while another is being obeyed is not lost;
-//! none is obeyed that an application has sent, or anything that descends from one: it is named in the
-//! log.
+//! # Invariants
+//!
+//! - A signal that arrives while another is handled is not lost.
+//! - A signal from an application or its descendants is ignored, and the log names the sender.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,17 +15,17 @@ use tokio::signal::unix::{self, SignalKind};
 
 use super::Server;
 
-/// How often the log says that signals are ignored.
+/// Minimum time between two log lines about ignored signals.
 const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The signals that end a server, and those that wait for one that hears them.
+/// The signals that stop a server, and the control signals until they have handlers.
 pub(super) struct Signals {
     terminate: WatchedSignal,
     interrupt: WatchedSignal,
     control_signals: Option<(WatchedSignal, WatchedSignal, WatchedSignal)>,
 }
 
-/// One of them.
+/// A signal with the record of its senders.
 struct WatchedSignal {
     name: &'static str,
     stream: unix::Signal,
@@ -38,7 +39,7 @@ impl WatchedSignal {
         kind: SignalKind,
         predecessor: Option<u32>,
     ) -> std::io::Result<Self> {
-        // First: whoever is woken finds it noted.
+        // Before the stream: a woken task finds the senders recorded.
         let watch = signals::watch_signal(kind.as_raw_value(), predecessor)?;
         let stream = unix::signal(kind)?;
         Ok(Self {
@@ -49,13 +50,13 @@ impl WatchedSignal {
         })
     }
 
-    /// Waits until it comes from somebody who may send it; whether only the server that follows this one has.
-    /// Cancel safe.
+    /// Waits for a signal from an authorised sender; returns whether only the successor has sent
+    /// it. Cancel safe.
     async fn accepted(&mut self, server: &Server) -> bool {
         while self.stream.recv().await.is_some() {
             let arrived = self.watch.take_received();
             let heir = server.successor();
-            // What descends from it are applications, too.
+            // Descendants of the successor are applications too.
             let is_heir = |sender: SignalSender| heir != 0 && sender.pid == heir;
             let inside = arrived.descendant.filter(|sender| !is_heir(*sender));
             if let Some(sender) = inside {
@@ -65,7 +66,7 @@ impl WatchedSignal {
                 return !arrived.is_from_outside;
             }
         }
-        // It cannot come any more.
+        // The signal cannot arrive any more.
         std::future::pending().await
     }
 
@@ -85,7 +86,7 @@ impl WatchedSignal {
 }
 
 impl Signals {
-    /// `predecessor` is the server that this one follows.
+    /// `predecessor` is the server that this one replaces.
     pub(super) fn new(predecessor: Option<u32>) -> std::io::Result<Self> {
         let signal = |name, kind| WatchedSignal::new(name, kind, predecessor);
         Ok(Self {
@@ -99,7 +100,7 @@ impl Signals {
         })
     }
 
-    /// Lets `server` obey those that do not end it.
+    /// Handles the signals that do not stop `server`.
     pub(super) fn handle_control_signals(&mut self, server: &Arc<Server>) {
         let Some((hangup, user1, user2)) = self.control_signals.take() else {
             return;
@@ -109,7 +110,7 @@ impl Signals {
         loops::spawn_here(upgrade_on_signal(user2, Arc::clone(server)));
     }
 
-    /// Waits until the server is to stop.
+    /// Waits for a request to stop the server.
     pub(super) async fn wait_for_stop(&mut self, server: &Server) {
         tokio::select! {
             _ = self.terminate.accepted(server) => {}
@@ -118,7 +119,8 @@ impl Signals {
         }
     }
 
-    /// Ctrl-C or SIGTERM from anybody while the server that follows serves: less patience.
+    /// Waits for SIGINT or SIGTERM while the successor serves: the remaining time gets shorter.
+    /// Returns whether only the successor has sent it.
     pub(super) async fn wait_for_haste(&mut self, server: &Server) -> bool {
         tokio::select! {
             is_heir = self.terminate.accepted(server) => is_heir,
@@ -126,14 +128,16 @@ impl Signals {
         }
     }
 
-    /// A second Ctrl-C or SIGTERM: no more patience. The server that follows never asks for that.
+    /// Waits for a second SIGINT or SIGTERM: the server stops at once. The successor never requests
+    /// that.
     pub(super) async fn wait_for_second_stop(&mut self, server: &Server) {
         while self.wait_for_haste(server).await {}
     }
 }
 
 impl Server {
-    /// A descendant in words: the application's process that it is or comes from, as the log names it.
+    /// Describes a sender: the application's process that it is or descends from, named as in the
+    /// log.
     pub(crate) fn describe_sender(&self, sender: SignalSender) -> String {
         let SignalSender { pid, child, .. } = sender;
         let name = |pid: u32| signals::process_name(pid).unwrap_or_else(|| "gone".to_owned());
@@ -170,8 +174,8 @@ impl Server {
     }
 }
 
-/// Reloads on SIGHUP. One that comes during a reload is one more afterwards, however many they are: in
-/// the end the newest configuration has been read.
+/// Reloads on SIGHUP. All signals during a reload cause one more reload afterwards: in the end the
+/// newest configuration is active.
 async fn reload_on_signal(mut hangup: WatchedSignal, server: Arc<Server>) {
     loop {
         hangup.accepted(&server).await;
@@ -183,7 +187,7 @@ async fn reload_on_signal(mut hangup: WatchedSignal, server: Arc<Server>) {
 async fn reopen_on_signal(mut signal: WatchedSignal, server: Arc<Server>) {
     loop {
         signal.accepted(&server).await;
-        // As above.
+        // The result is in the log.
         let _ = server.reopen_logs().await;
     }
 }
@@ -191,7 +195,7 @@ async fn reopen_on_signal(mut signal: WatchedSignal, server: Arc<Server>) {
 async fn upgrade_on_signal(mut signal: WatchedSignal, server: Arc<Server>) {
     loop {
         signal.accepted(&server).await;
-        // As above.
+        // The result is in the log.
         let _ = server.upgrade(None).await;
     }
 }

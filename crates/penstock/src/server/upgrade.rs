@@ -1,8 +1,12 @@
-//! Upgrade: the server's program is started anew, gets the listeners, and follows when it is ready.
+//! Upgrade: starts a new process of the program, hands it the listeners, and lets it serve when it
+//! is ready. The old server's side of `upgrade_protocol`; a part of `server`, triggered by SIGUSR2
+//! and the admin interface.
 //!
-//! A part of `server`, the old server's side of `upgrade_protocol`; asked by SIGUSR2 and by the admin interface.
-//! What must stay true: this server goes on as if nothing was until the other says that it serves; one that
-//! ends, hangs or speaks of something else is ended, and the upgrade fails with its own words.
+//! # Invariants
+//!
+//! - This server serves unchanged until the new one reports that it serves.
+//! - A new server that ends, hangs or violates the protocol is killed, and the upgrade fails with
+//!   its output.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
@@ -26,22 +30,22 @@ use crate::upgrade_protocol::{
     PublishSecret, REPLY_TIMEOUT, UPGRADE_FD_VAR, UpgradeChannel, UpgradeMessage, UpgradeOutcome,
 };
 
-/// How much longer than all its applications the new server may take: it says itself which does not boot.
+/// How long the new server may take beyond its applications: it reports itself which does not boot.
 const BOOT_TIMEOUT_SLACK: Duration = Duration::from_secs(2);
 
-/// How much longer than its requests the server before this one may take to end.
+/// How long the previous server may take to exit beyond its requests.
 const PREDECESSOR_TIMEOUT_SLACK: Duration = Duration::from_secs(30);
 
-/// How often to look whether it has.
+/// How often to check for its exit.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// How long the last words of a process that has ended may be on their way.
+/// How long the last output of a process that has exited may take to arrive.
 const OUTPUT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Lines of a new server's output that an error repeats.
+/// Maximum number of output lines of the new server in an error.
 const MAX_TAIL_LINES: usize = 40;
 
-/// How the next server is started: as this one was.
+/// The command of the next server: that of this one.
 pub(crate) fn successor_command(
     program: &Path,
     invocation: &Invocation,
@@ -56,10 +60,11 @@ pub(crate) fn successor_command(
 }
 
 impl Server {
-    /// Starts `binary`, or the program that runs here, and lets it follow; gives a sentence with its number.
+    /// Starts `binary`, or the running program, and lets it take over; returns a sentence with its
+    /// process id.
     ///
     /// # Errors
-    /// Why it does not; this server serves on.
+    /// Why the upgrade failed; this server continues to serve.
     pub(crate) async fn upgrade(
         self: &Arc<Self>,
         binary: Option<PathBuf>,
@@ -87,7 +92,7 @@ impl Server {
         result.map(|follows| follows.to_string())
     }
 
-    /// What keeps a reload or an upgrade from beginning.
+    /// The change that keeps a reload or an upgrade from beginning.
     pub(super) fn describe_running_change(&self) -> String {
         match self.is_upgrading.load(Ordering::Relaxed) {
             true => "an upgrade is in progress".to_owned(),
@@ -100,8 +105,8 @@ impl Server {
         self.successor_pid.load(Ordering::Relaxed)
     }
 
-    /// Waits until the server that this one followed has ended. It takes in what its children leave behind,
-    /// and ends that with itself: with this server gone before, the next one would be among it.
+    /// Waits until the previous server has exited. It adopts orphans and kills them when it exits;
+    /// if this server exited before it, the next server would be one of them.
     async fn wait_for_predecessor_exit(&self) -> Result<(), String> {
         let Some(old) = self.predecessor else {
             return Ok(());
@@ -127,7 +132,7 @@ impl Server {
         Ok(())
     }
 
-    /// Waits for the end of the server before this one, if it was asked to make haste.
+    /// Waits until the previous server has exited, if it was asked to hurry.
     pub(super) async fn wait_for_hurried_predecessor(&self) {
         let is_there = || Some(std::os::unix::process::parent_id()) == self.predecessor;
         while self.predecessor_hurried.load(Ordering::Relaxed) && is_there() {
@@ -135,10 +140,10 @@ impl Server {
         }
     }
 
-    /// Asks the server before this one, if it still finishes what it has, to take no longer than for a stop.
-    /// Once: asked again it ends at once.
+    /// Asks the previous server, if it still finishes requests, to take no longer than for a stop.
+    /// Only once: a second request would stop it at once.
     pub(super) fn hurry_predecessor(&self) {
-        // Before it serves it is the other that does.
+        // Before that the previous server is the one that serves.
         let Some(old) = self
             .predecessor
             .filter(|_| self.is_serving.load(Ordering::Relaxed))
@@ -180,7 +185,7 @@ impl Server {
         let launcher = Arc::clone(&self.options.launcher);
         let started = pool.run(move || {
             if let Some(binary) = binary {
-                // The launcher looks who can have put it there.
+                // The launcher checks which users can have put the file there.
                 launch.command.program = binary;
             }
             let what = {
@@ -200,7 +205,7 @@ impl Server {
             () = self.edge.drain.wait_until_begun() => Err(STOPPING_ERROR.to_owned()),
         };
         let led = match ready {
-            // The last moment to be stopped alone: from `go` on both serve.
+            // The last moment to stop alone: from `go` on both serve.
             Ok(_) if self.is_draining() => Err(STOPPING_ERROR.to_owned()),
             Ok(taken) => tokio::select! {
                 led = self.let_successor_serve(&line) => led.map(|admin| (taken, admin)),
@@ -210,16 +215,16 @@ impl Server {
         };
         let error = match led {
             Ok((taken, admin)) => {
-                // Told when nothing can go wrong any more, and before it speaks for itself: the manager
-                // hears nobody but the main process.
+                // Only now, when nothing can fail any more, and before the new server notifies by
+                // itself: the manager accepts messages of the main process only.
                 self.options.manager.notify_main_pid(pid);
-                // It may be of a version that does not wait for it.
+                // Older versions do not wait for this message.
                 let _ = line.send(&UpgradeMessage::ManagerNotified, None).await;
                 return Ok(self.become_predecessor(new, &taken, admin));
             }
             Err(error) => error,
         };
-        // What has ended by itself says more than the error that its end was for us.
+        // An exit of its own explains more than the error that it caused here.
         let last = clock::now() + OUTPUT_TIMEOUT;
         let exit = clock::timeout_at(last, process::wait_for_exit(&new.exit)).await;
         let exit = exit.and_then(|()| new.try_exit().ok().flatten());
@@ -227,15 +232,15 @@ impl Server {
             Some(exit) => format!("the new server ended with {exit}"),
             None => format!("the new server was ended: {error}"),
         };
-        // Also what it has left behind.
+        // Kills the processes that it has left behind, too.
         let _ = pool.run(move || new.kill()).await;
-        // Not before: it must not take our silence for our end.
+        // Closed last: the new server must not take a closed channel for the end of this process.
         drop(line);
         let _ = clock::timeout(OUTPUT_TIMEOUT, silent).await;
         Err(tail.append_to(&why))
     }
 
-    /// How the next server is started: as this one was, with one end of the conversation.
+    /// The command of the next server, with one end of the channel.
     fn successor_spec(&self, theirs: OwnedFd) -> SuccessorSpec {
         let Options {
             program_path: program,
@@ -248,8 +253,8 @@ impl Server {
         }
     }
 
-    /// Copies what the new server writes to the log, and keeps the end of it; the second is done when it
-    /// writes no more.
+    /// Copies the new server's output to the log and keeps its end; the receiver completes when the
+    /// output ends.
     fn copy_successor_output(&self, new: &Successor) -> (OutputTail, oneshot::Receiver<()>) {
         let (tail, log) = (OutputTail::default(), self.options.log.clone());
         let (done, silent) = oneshot::channel();
@@ -261,14 +266,15 @@ impl Server {
                     kept.push(line);
                 };
                 process::read_output(stderr, write, |_| {}).await;
-                // Nobody may be waiting.
+                // The receiver may be gone.
                 let _ = done.send(());
             });
         }
         (tail, silent)
     }
 
-    /// Hands everything over and waits until the new server could serve; gives the addresses that it took.
+    /// Hands everything over and waits until the new server is ready; returns the addresses that it
+    /// uses.
     async fn hand_over_and_wait_ready(
         &self,
         line: &UpgradeChannel,
@@ -283,7 +289,7 @@ impl Server {
         }
     }
 
-    /// Lets the new server serve; gives where it is administered.
+    /// Lets the new server accept; returns its admin address.
     async fn let_successor_serve(
         &self,
         line: &UpgradeChannel,
@@ -342,8 +348,8 @@ impl Server {
         line.send(&UpgradeMessage::End, None).await
     }
 
-    /// From here on `new` is the server. What it needs of us alone is given up at once; the rest ends as at
-    /// any stop.
+    /// Makes `new` the server. Resources that it needs exclusively are released at once; the rest
+    /// ends as at any stop.
     fn become_predecessor(
         &self,
         new: Successor,
@@ -357,7 +363,7 @@ impl Server {
         }
         self.successor_pid.store(pid, Ordering::Relaxed);
         if self.is_draining() {
-            // Asked of the server while there were two of them.
+            // The stop was requested while both servers ran.
             self.forward_signal("SIGTERM", SignalTarget::stop);
         }
         loops::spawn_here(log_successor_exit(new));
@@ -383,7 +389,7 @@ impl Server {
                 serving.keep_socket_file();
             }
         }
-        // A folder has one store: the other waits for it.
+        // Only one store uses a directory: the new server's waits for this one.
         for cache in live.components.caches.values() {
             cache.stop();
         }
@@ -393,7 +399,7 @@ impl Server {
         }
     }
 
-    /// Sends the server that has followed what was meant for it.
+    /// Forwards a signal to the successor.
     pub(super) fn forward_signal(
         &self,
         what: &str,
@@ -410,7 +416,7 @@ impl Server {
     }
 }
 
-/// Waits for the end of the server that follows, for as long as this one is there to see it.
+/// Logs the exit of the successor, if it happens before this process ends.
 async fn log_successor_exit(mut new: Successor) {
     process::wait_for_exit(&new.exit).await;
     if let Ok(Some(exit)) = new.try_exit() {
@@ -421,7 +427,7 @@ async fn log_successor_exit(mut new: Successor) {
     }
 }
 
-/// The end of what a process wrote.
+/// The last lines of a process's output.
 #[derive(Debug, Clone, Default)]
 struct OutputTail(Arc<Mutex<VecDeque<String>>>);
 
@@ -434,7 +440,7 @@ impl OutputTail {
         lines.push_back(line.to_owned());
     }
 
-    /// A sentence with these lines below it.
+    /// Appends these lines to a sentence.
     fn append_to(&self, sentence: &str) -> String {
         let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let lines = lines.iter().map(|line| format!("\n{line}"));

@@ -1,4 +1,4 @@
-//! Real folders, real events of the kernel.
+//! Tests with real directories and events of the kernel.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ fn run<F: Future>(work: F) -> F::Output {
     loops::block_on(work).unwrap()
 }
 
-/// The changes up to the one of `last`, which must come.
+/// Collects changes up to one of `last`, which must come.
 async fn until(changes: &mut ChangeQueue, last: &Path) -> Vec<FileChange> {
     let deadline = clock::now() + Duration::from_secs(10);
     let mut seen = Vec::new();
