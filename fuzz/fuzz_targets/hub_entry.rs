@@ -3,6 +3,6 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use penstock_hub::fuzzing;
+use penstock_cluster::fuzzing;
 
 fuzz_target!(|data: &[u8]| fuzzing::read_entry(data));

@@ -4,7 +4,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use penstock_hub::fuzzing::matches_template;
+use penstock_mercure::fuzzing::matches_template;
 
 /// Longer ones take the exhaustive matcher too long.
 const TOPIC_BYTES: usize = 24;

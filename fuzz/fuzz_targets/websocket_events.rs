@@ -4,6 +4,6 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use penstock_hub::fuzzing;
+use penstock_grip::fuzzing;
 
 fuzz_target!(|data: &[u8]| fuzzing::read_events(data));

@@ -4,15 +4,16 @@
 
 /// Origins whose pages may, beside those of the host that is asked.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct AllowedOrigins {
+pub struct AllowedOrigins {
     listed: Box<[String]>,
     /// Any.
-    pub(crate) allows_any: bool,
+    pub allows_any: bool,
 }
 
 impl AllowedOrigins {
     /// Of a list in which `*` stands for any.
-    pub(crate) fn new(origins: &[String]) -> Self {
+    #[must_use]
+    pub fn new(origins: &[String]) -> Self {
         let (any, named): (Vec<_>, Vec<_>) =
             origins.iter().cloned().partition(|origin| origin == "*");
         Self {
@@ -22,19 +23,22 @@ impl AllowedOrigins {
     }
 
     /// Whether some are named.
-    pub(crate) fn has_listed(&self) -> bool {
+    #[must_use]
+    pub fn has_listed(&self) -> bool {
         !self.listed.is_empty()
     }
 
     /// Whether this one is named.
-    pub(crate) fn is_listed(&self, origin: &[u8]) -> bool {
+    #[must_use]
+    pub fn is_listed(&self, origin: &[u8]) -> bool {
         let mut named = self.listed.iter();
         named.any(|named| named.as_bytes().eq_ignore_ascii_case(origin))
     }
 }
 
 /// Whether `origin` is of the host that was asked. The scheme does not count: TLS may have ended in front.
-pub(crate) fn is_same_host(origin: &[u8], host: &str) -> bool {
+#[must_use]
+pub fn is_same_host(origin: &[u8], host: &str) -> bool {
     let parts = [("http://", ":80"), ("https://", ":443")]
         .iter()
         .find_map(|(scheme, port)| Some((origin.strip_prefix(scheme.as_bytes())?, port)));

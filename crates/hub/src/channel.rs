@@ -15,7 +15,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-pub(crate) use message::{DeliveryKind, Message, STREAM_FORMATS, StreamFormat, publication_size};
+pub use message::Message;
+pub(crate) use message::{DeliveryKind, STREAM_FORMATS, StreamFormat, publication_size};
 
 use crate::history::ChannelHistory;
 use crate::hub::{MessageFeed, PollWaiter};

@@ -24,7 +24,8 @@ use penstock_runtime::{LoopHandle, clock};
 pub(crate) use arriving_stream::{ArrivingStream, EndNotifier, PendingSubscription, StreamRequest};
 pub use bus::{Bus, ChannelsPrepared};
 pub(crate) use long_polls::PollWaiter;
-pub(crate) use message_listener::{ListenerEvent, MessageFeed, MessageListener};
+pub(crate) use message_listener::MessageFeed;
+pub use message_listener::{ListenerEvent, MessageListener};
 pub(crate) use shared::HubShared;
 
 use crate::shard::{Shard, ShardCommand, TickClock};
@@ -195,7 +196,8 @@ impl Hub {
     /// What a browser's `EventSource` gets for which there is no room: the time after which it comes
     /// back. An error would end it for good (HTML, Server-sent events). `None` for other clients, and
     /// where another answer is due. The log is told.
-    pub(crate) fn reconnect_body(&self, head: &RequestHead, refused: &HubError) -> Option<Bytes> {
+    #[must_use]
+    pub fn reconnect_body(&self, head: &RequestHead, refused: &HubError) -> Option<Bytes> {
         let is_full = matches!(
             refused,
             HubError::TooManyStreams(_) | HubError::TooManyClientStreams(..)
@@ -219,10 +221,7 @@ impl Hub {
     ///
     /// # Errors
     /// Which bound is met.
-    pub(crate) fn listen(
-        &self,
-        client: Option<AddressPrefix>,
-    ) -> Result<MessageListener, HubError> {
+    pub fn listen(&self, client: Option<AddressPrefix>) -> Result<MessageListener, HubError> {
         MessageListener::new(&self.shared, client)
     }
 
@@ -285,7 +284,8 @@ impl Hub {
     }
 
     /// Whether anybody subscribes to a channel on this node, or is on the way to it.
-    pub(crate) fn is_in_use(&self, channel: &str) -> bool {
+    #[must_use]
+    pub fn is_in_use(&self, channel: &str) -> bool {
         let channel = self.shared.registry.find(channel);
         channel.is_some_and(|channel| {
             let state = channel.lock();

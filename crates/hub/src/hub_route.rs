@@ -49,7 +49,7 @@ const HEARTBEAT_COMMENT: Bytes = Bytes::from_static(b":\n\n");
 
 /// What a stream of events is told where messages are missing, and no id says after which: one text for all
 /// streams, so that none has its own. Not empty, since some clients leave out events without data.
-pub(crate) const GAP_EVENT: Bytes = Bytes::from_static(b"event: gap\ndata: {}\n\n");
+pub const GAP_EVENT: Bytes = Bytes::from_static(b"event: gap\ndata: {}\n\n");
 
 impl HubRouteHandler {
     /// The handler of a route.

@@ -65,7 +65,7 @@ pub(crate) fn namespace_of(key: &str) -> &str {
 
 /// The name in the key of a channel, as those know it that share its namespace.
 #[must_use]
-pub(crate) fn channel_name(key: &str) -> &str {
+pub fn channel_name(key: &str) -> &str {
     key.split_once(SEPARATOR).map_or(key, |(_, name)| name)
 }
 

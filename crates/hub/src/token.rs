@@ -250,7 +250,7 @@ impl Verifier {
 
     /// Believes what who has this secret signed with HS256.
     #[must_use]
-    pub(crate) fn from_secret(secret: &[u8]) -> Self {
+    pub fn from_secret(secret: &[u8]) -> Self {
         Self {
             key: VerifyingKey::from_secret(secret),
             algorithm: Algorithm::Hs256,

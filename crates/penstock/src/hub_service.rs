@@ -11,13 +11,13 @@ use std::io;
 use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
+use penstock_cluster::{CounterSource, RedisBus};
 use penstock_config::{Config, Grip as GripConfig, MercureKey, Route, Site};
 use penstock_exchange::Handler;
+use penstock_grip::{GripHandler, GripOptions, PublishKeys, REQUEST_ISSUER, WebSocketSupport};
 use penstock_hub::token::{Signer, Verifier};
-use penstock_hub::{
-    CounterSource, GripHandler, GripOptions, Hub, HubRouteHandler, MercureHubs, Namespace,
-    Namespaces, PublishKeys, REQUEST_ISSUER, RedisBus, Settings, WebSocketSupport,
-};
+use penstock_hub::{Hub, HubRouteHandler, Namespace, Namespaces, Settings};
+use penstock_mercure::MercureHubs;
 use penstock_runtime::LoopHandle;
 
 use crate::caches::route_name;

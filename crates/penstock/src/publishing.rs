@@ -9,7 +9,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use penstock_config::{App, Config, Grip, ListenAddr};
-use penstock_hub::{Namespace, PublishKeys};
+use penstock_grip::PublishKeys;
+use penstock_hub::Namespace;
 
 /// The variable that GRIP libraries read.
 const GRIP_URL_VAR: &str = "GRIP_URL";

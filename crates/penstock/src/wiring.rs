@@ -19,7 +19,7 @@ use penstock_exchange::{
     TrustedProxies,
 };
 use penstock_files::{Files, FilesSetup};
-use penstock_hub::WebSocketSupport;
+use penstock_grip::WebSocketSupport;
 use penstock_proxy::{Buffering, Upstream, is_script_path};
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::logger::{LineWriter, LogMask};

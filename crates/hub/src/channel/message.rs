@@ -18,11 +18,12 @@ use crate::{
 
 /// A message that has its place in its channel.
 #[derive(Debug)]
-pub(crate) struct Message {
+pub struct Message {
     /// Larger than that of every message which came before it, in all channels.
     pub(crate) sequence: u64,
     pub(crate) id: Arc<str>,
-    pub(crate) publication: Publication,
+    /// As it was published.
+    pub publication: Publication,
     /// When it came.
     pub(crate) published_at: Instant,
     /// What it counts for where bytes are bounded.

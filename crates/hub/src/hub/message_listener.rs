@@ -24,7 +24,7 @@ use crate::{Content, HubError, MessageFilter, Publication, Subscription};
 
 /// Hears of messages; see the head of this file.
 #[derive(Debug)]
-pub(crate) struct MessageListener {
+pub struct MessageListener {
     shared: Arc<HubShared>,
     feed: Arc<MessageFeed>,
     channels: Vec<(Arc<Channel>, Box<[MessageFilter]>)>,
@@ -52,7 +52,7 @@ struct MessageFeedState {
 
 /// What a listener hears.
 #[derive(Debug)]
-pub(crate) enum ListenerEvent {
+pub enum ListenerEvent {
     /// A message that passes the filters of its channel.
     Message(Arc<Message>),
     /// So many were lost, since this one did not take them in time.
@@ -120,7 +120,7 @@ impl MessageListener {
     }
 
     /// Puts other words about it in place: what filters know of it.
-    pub(crate) fn set_meta(&mut self, meta: Vec<(Box<str>, Box<str>)>) {
+    pub fn set_meta(&mut self, meta: Vec<(Box<str>, Box<str>)>) {
         self.meta = meta;
     }
 
@@ -129,7 +129,7 @@ impl MessageListener {
     ///
     /// # Errors
     /// Which bound is met.
-    pub(crate) fn subscribe(&mut self, subscription: Subscription) -> Result<(), HubError> {
+    pub fn subscribe(&mut self, subscription: Subscription) -> Result<(), HubError> {
         let known = |(channel, _): &&mut (Arc<Channel>, Box<[MessageFilter]>)| {
             **channel.name() == *subscription.channel
         };
@@ -170,7 +170,7 @@ impl MessageListener {
     }
 
     /// Hears of a channel no more.
-    pub(crate) fn unsubscribe(&mut self, name: &str) {
+    pub fn unsubscribe(&mut self, name: &str) {
         let found = self
             .channels
             .iter()
@@ -183,7 +183,7 @@ impl MessageListener {
     }
 
     /// Waits for the next thing to hear. Cancel safety: nothing is lost.
-    pub(crate) async fn next_event(&self) -> ListenerEvent {
+    pub async fn next_event(&self) -> ListenerEvent {
         let heard = async {
             loop {
                 let news = self.feed.wakeup.notified();
@@ -210,11 +210,7 @@ impl MessageListener {
     }
 
     /// A message's content as this listener gets it; none if that cannot be made.
-    pub(crate) fn render(
-        &self,
-        publication: &Publication,
-        content: &Content,
-    ) -> Option<bytes::Bytes> {
+    pub fn render(&self, publication: &Publication, content: &Content) -> Option<bytes::Bytes> {
         let filters = self.filters(&publication.channel);
         if filters.is_empty() && content.filters.is_empty() {
             return Some(content.bytes.clone());

@@ -3,8 +3,10 @@
 //! Called by `source`, for each snapshot and for each body that is to be published. What must stay true:
 //! nothing here waits; the kernel's share is an estimate and is called one.
 
+use penstock_cluster::RedisBus;
+use penstock_grip::parse_publications;
 use penstock_hub::token::TokenError;
-use penstock_hub::{Hub, HubError, NamespaceError, RedisBus, parse_publications};
+use penstock_hub::{Hub, HubError, NamespaceError};
 use penstock_status::{
     ClusterStatus, HubCounters, HubStatus, LimitStatus, MachineStatus, PublishError, Usage,
 };

@@ -1,0 +1,514 @@
+//! The task that drives one node: it feeds [`BusMachine`] and does what comes out.
+//!
+//! One task on the control loop, the only owner of the machine and of the connections. Publishers and
+//! subscribers reach it through [`super::inbox`]; what is for this node's subscribers goes to [`Local`].
+//! What must stay true: nothing here waits for Redis without a deadline; of each kind of question one is
+//! under way at a time; what the machine wants done at the hub is done in its order.
+
+use std::collections::{HashMap, HashSet};
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use penstock_hub::{Publication, ResponsePart, StreamPart, WebSocketPart};
+use penstock_runtime::{clock, loops};
+use tokio::sync::oneshot;
+
+use crate::backoff::ReconnectBackoff;
+use crate::bus_inbox::{BusCommand, BusInbox, BusStatus};
+use crate::bus_machine::{BusMachine, BusMode, REPLY_TIMEOUT};
+use crate::entry::{ChannelName, NodeId};
+use crate::followed_channel::{PREPARE_TIMEOUT, StreamPage};
+use crate::followed_channels::BusEffect;
+use crate::outbox::OutgoingEntry;
+use crate::redis_link::{RedisLink, RedisLinkError, RedisTarget, StreamRetention};
+use crate::totals::{self, ClusterTotals};
+
+/// This node's hub, as the bus sees it. Nothing of it waits.
+pub(super) trait LocalHub: Send + Sync + 'static {
+    /// To the subscribers, and into the history. False when there was no room for it.
+    fn deliver_locally(&self, publication: Publication) -> bool;
+    /// This is the channel's history from now on, each with its age; none of it goes to subscribers.
+    fn replace_history(&self, channel: &ChannelName, history: Vec<(Publication, Duration)>);
+    /// Whether anybody subscribes to it, or is about to.
+    fn is_in_use(&self, channel: &str) -> bool;
+    /// How much Redis is to keep.
+    fn retention(&self) -> StreamRetention;
+    /// What this node has and has done, by name.
+    fn counters(&self) -> Vec<(String, u64)>;
+}
+
+/// Messages from Redis that are taken in before anything else gets its turn.
+const PUSH_BATCH: usize = 256;
+
+/// Between two questions whether Redis is there, and two looks at what is idle.
+const TICK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long the end waits for what is not with the others yet.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Channels that missed a message and are told one by one; with more, all are.
+const MAX_MISSED_CHANNELS: usize = 1000;
+
+/// The code of a WebSocket's close.
+const TRY_AGAIN_LATER: u16 = 1013;
+
+/// What Redis has answered.
+enum RedisReply {
+    Connected(Box<RedisLink>),
+    Published(Vec<OutgoingEntry>),
+    Pages(Vec<StreamPage>),
+    Subscribed(Vec<ChannelName>),
+    Unsubscribed,
+    Pong(Instant),
+    Totals(ClusterTotals),
+}
+
+/// A question that is under way.
+type PendingReply = Pin<Box<dyn Future<Output = Result<RedisReply, RedisLinkError>> + Send>>;
+
+/// One question of each kind.
+#[derive(Default)]
+struct PendingRequests {
+    connect: Option<PendingReply>,
+    publish: Option<PendingReply>,
+    read: Option<PendingReply>,
+    subscribe: Option<PendingReply>,
+    report: Option<PendingReply>,
+}
+
+/// The task's state.
+pub(super) struct BusDriver<L> {
+    local: L,
+    node_id: NodeId,
+    target: RedisTarget,
+    inbox: Arc<BusInbox>,
+    machine: BusMachine,
+    link: Option<RedisLink>,
+    pending: PendingRequests,
+    backoff: ReconnectBackoff,
+    /// Who waits for channels to be live.
+    readiness_waiters: HashMap<ChannelName, Vec<Arc<ReadinessWaiter>>>,
+    /// Channels that missed a message, since there was no room for it here.
+    missed_channels: HashSet<ChannelName>,
+    /// More than are told apart: all of them may have.
+    has_all_missed: bool,
+    /// When this task meant to run again at the latest.
+    wake_at: Instant,
+    next_tick: Instant,
+    is_ping_due: bool,
+    next_report_at: Instant,
+    stop_request: Option<(Instant, oneshot::Sender<()>)>,
+}
+
+/// Somebody who waits for several channels; told when the last of them lets go of it.
+#[derive(Debug)]
+struct ReadinessWaiter {
+    _ready_sender: oneshot::Sender<()>,
+    deadline: Instant,
+}
+
+impl<L: LocalHub> BusDriver<L> {
+    pub(super) fn new(local: L, me: NodeId, target: RedisTarget, inbox: Arc<BusInbox>) -> Self {
+        let now = clock::now();
+        Self {
+            local,
+            node_id: me,
+            target,
+            inbox,
+            machine: BusMachine::new(me, now),
+            link: None,
+            pending: PendingRequests::default(),
+            backoff: ReconnectBackoff::new(me.0),
+            readiness_waiters: HashMap::new(),
+            missed_channels: HashSet::new(),
+            has_all_missed: false,
+            wake_at: now,
+            next_tick: now,
+            is_ping_due: false,
+            next_report_at: now,
+            stop_request: None,
+        }
+    }
+
+    /// Runs until it is told to stop.
+    pub(super) async fn run(mut self) {
+        while !self.is_done() {
+            let now = clock::now();
+            self.handle_commands(now);
+            self.handle_pushes(now);
+            self.tick(now);
+            self.apply_effects();
+            self.send_due_requests(now);
+            let wake_at = self.wake_at(now);
+            self.wake_at = wake_at;
+            let inbox = self.inbox.clone();
+            tokio::select! {
+                answer = next_reply(&mut self.pending) => self.handle_reply(answer),
+                () = inbox.wakeup.notified() => {}
+                () = clock::sleep(wake_at.saturating_duration_since(now)) => {}
+            }
+            // What Redis sends is read on another thread, and may never end.
+            loops::yield_now().await;
+        }
+        if let Some(link) = self.link.take() {
+            let left = clock::timeout(REPLY_TIMEOUT, link.remove_node()).await;
+            if !matches!(left, Some(Ok(()))) {
+                log::debug!("hub: Redis was not told that this server stops");
+            }
+        }
+        self.inbox.close();
+    }
+
+    /// Whether it is to stop, and all is with the others or nothing more can be done.
+    fn is_done(&mut self) -> bool {
+        let is_over = |until: Instant| {
+            let is_empty = self.machine.outbox().is_empty();
+            (is_empty && !self.inbox.has_commands()) || clock::now() >= until
+        };
+        if !self
+            .stop_request
+            .as_ref()
+            .is_some_and(|(until, _)| is_over(*until))
+        {
+            return false;
+        }
+        let waiting = self.machine.outbox().unsent_messages();
+        if waiting > 0 {
+            log::warn!("hub: {waiting} messages did not reach the other servers");
+        }
+        true
+    }
+
+    fn handle_commands(&mut self, now: Instant) {
+        for order in self.inbox.take_commands() {
+            match order {
+                BusCommand::Publish(publication) => self.machine.publish(now, *publication),
+                BusCommand::Subscribed(channel) => self.machine.on_subscribed(now, &channel),
+                BusCommand::Unsubscribed(channel) => self.machine.on_unsubscribed(now, &channel),
+                BusCommand::Prepare(channels, told) => self.prepare(now, channels, told),
+                BusCommand::Stop(told) => self.stop_request = Some((now + FLUSH_TIMEOUT, told)),
+            }
+        }
+    }
+
+    fn prepare(&mut self, now: Instant, channels: Vec<ChannelName>, told: oneshot::Sender<()>) {
+        let waiter = Arc::new(ReadinessWaiter {
+            _ready_sender: told,
+            deadline: now + PREPARE_TIMEOUT,
+        });
+        for channel in channels {
+            if !self.machine.prepare(now, &channel) && self.link.is_some() {
+                self.readiness_waiters
+                    .entry(channel)
+                    .or_default()
+                    .push(waiter.clone());
+            }
+        }
+    }
+
+    /// Takes in what Redis has published.
+    fn handle_pushes(&mut self, now: Instant) {
+        if let Err(error) = self.handle_pushes_up_to(now, PUSH_BATCH) {
+            self.on_disconnected(&error);
+        }
+    }
+
+    fn handle_pushes_up_to(&mut self, now: Instant, max: usize) -> Result<(), RedisLinkError> {
+        let Some(link) = &self.link else {
+            return Ok(());
+        };
+        for pushed in link.pushes.take(max)? {
+            if let Some(entry) = link.decoder.decode_push(&pushed)? {
+                self.machine.on_entry(now, entry);
+            }
+        }
+        Ok(())
+    }
+
+    fn tick(&mut self, now: Instant) {
+        // That this thread was busy says nothing of Redis.
+        self.machine
+            .extend_reply_deadline(now.saturating_duration_since(self.wake_at));
+        let (local, inbox) = (&self.local, &self.inbox);
+        let before = self.machine.mode();
+        let in_use =
+            |channel: &str| local.is_in_use(channel) || inbox.was_requested_recently(channel, now);
+        self.machine.tick(now, in_use);
+        if before == BusMode::Clustered && self.machine.mode() == BusMode::Standalone {
+            self.backoff
+                .log_failure(now, &self.target.address, "it does not answer in time");
+        }
+        if now < self.next_tick {
+            return;
+        }
+        self.next_tick = now + TICK_INTERVAL;
+        self.readiness_waiters.retain(|_, waiters| {
+            waiters.retain(|waiter| now < waiter.deadline);
+            !waiters.is_empty()
+        });
+        self.machine
+            .set_max_channels(self.local.retention().max_channels);
+        self.announce_missed();
+        self.is_ping_due = true;
+    }
+
+    /// Does what the machine wants done here.
+    fn apply_effects(&mut self) {
+        for effect in self.machine.take_effects() {
+            match effect {
+                BusEffect::Deliver(publication) => self.deliver(*publication),
+                BusEffect::Restore(channel, history) => {
+                    self.local.replace_history(&channel, history);
+                }
+                BusEffect::AnnounceGap(channel) => self.announce_gap(channel),
+                BusEffect::ChannelLive(channel) => {
+                    self.readiness_waiters.remove(&channel);
+                    self.inbox.mark_live(channel);
+                }
+                BusEffect::ChannelNotLive(channel) => self.inbox.mark_not_live(&channel),
+                // The machine has kept these for itself.
+                BusEffect::CutAllHistories { .. }
+                | BusEffect::HistoriesBroken(_)
+                | BusEffect::Delivered(_) => {}
+            }
+        }
+        self.inbox.set_status(BusStatus {
+            is_connected: self.link.is_some(),
+            is_standalone: self.machine.mode() == BusMode::Standalone,
+            unsent_messages: self.machine.outbox().unsent_messages(),
+            dropped_messages: self.machine.outbox().dropped_messages(),
+            followed_channels: self.machine.followed().len(),
+        });
+    }
+
+    fn deliver(&mut self, publication: Publication) {
+        let channel = publication.channel.clone();
+        if !self.local.deliver_locally(publication) {
+            // Nobody goes on from what came before it.
+            self.local.replace_history(&channel, Vec::new());
+            self.record_missed(channel);
+        }
+    }
+
+    /// Tells a channel's subscribers that they may have missed something, now or when there is room.
+    fn announce_gap(&mut self, channel: ChannelName) {
+        if self.local.deliver_locally(gap_publication(&channel)) {
+            self.missed_channels.remove(&channel);
+        } else {
+            self.record_missed(channel);
+        }
+    }
+
+    fn record_missed(&mut self, channel: ChannelName) {
+        if self.missed_channels.len() < MAX_MISSED_CHANNELS {
+            self.missed_channels.insert(channel);
+        } else {
+            self.missed_channels.clear();
+            self.has_all_missed = true;
+        }
+    }
+
+    /// Tells those that could not be told yet.
+    fn announce_missed(&mut self) {
+        let mut missed = std::mem::take(&mut self.missed_channels);
+        if std::mem::take(&mut self.has_all_missed) {
+            missed.extend(self.machine.followed().loaded_channels().cloned());
+            for channel in &missed {
+                self.local.replace_history(channel, Vec::new());
+            }
+        }
+        for channel in missed {
+            // Who comes later has missed nothing of it.
+            if self.local.is_in_use(&channel) {
+                self.announce_gap(channel);
+            }
+        }
+    }
+
+    /// Asks Redis what is to be asked next.
+    fn send_due_requests(&mut self, now: Instant) {
+        let Some(link) = &self.link else {
+            if self.pending.connect.is_none() && self.backoff.is_due(now) {
+                let fresh = format!("{}-{:x}", self.node_id, clock::wall().as_micros());
+                let bell = self.inbox.wakeup.clone();
+                let kept = self.local.retention().max_age;
+                let asked = self.target.clone().connect(self.node_id, fresh, kept, bell);
+                self.pending.connect =
+                    pending_reply(asked, |link| RedisReply::Connected(Box::new(link)));
+            }
+            return;
+        };
+        let questions = &mut self.pending;
+        if questions.publish.is_none()
+            && let Some(batch) = self.machine.next_batch(now)
+        {
+            let asked = link.clone().publish(batch, self.local.retention());
+            questions.publish = pending_reply(asked, RedisReply::Published);
+        }
+        // First, so that the coming and going of channels cannot hold it up.
+        if questions.subscribe.is_none() && std::mem::take(&mut self.is_ping_due) {
+            questions.subscribe = pending_reply(link.clone().ping(now), RedisReply::Pong);
+        }
+        if questions.subscribe.is_none() {
+            let leaving = self.machine.next_unsubscriptions();
+            if leaving.is_empty() {
+                let coming = self.machine.next_subscriptions();
+                if !coming.is_empty() {
+                    questions.subscribe =
+                        pending_reply(link.clone().subscribe(coming), RedisReply::Subscribed);
+                }
+            } else {
+                let asked = link.clone().unsubscribe(leaving);
+                questions.subscribe = pending_reply(asked, |()| RedisReply::Unsubscribed);
+            }
+        }
+        if questions.read.is_none() {
+            let reads = self.machine.next_reads(now);
+            if !reads.is_empty() {
+                let asked = link.clone().read_streams(reads, self.local.retention());
+                questions.read = pending_reply(asked, RedisReply::Pages);
+            }
+        }
+        if questions.report.is_none() && now >= self.next_report_at {
+            self.next_report_at = now + totals::REPORT_INTERVAL;
+            let asked = link.clone().report_counters(self.local.counters());
+            questions.report = pending_reply(asked, RedisReply::Totals);
+        }
+    }
+
+    fn handle_reply(&mut self, answer: Result<RedisReply, RedisLinkError>) {
+        let now = clock::now();
+        match answer {
+            Ok(RedisReply::Connected(link)) => self.on_connected(now, *link),
+            Ok(RedisReply::Published(batch)) => self.machine.on_batch_accepted(now, &batch),
+            Ok(RedisReply::Pages(parts)) => {
+                for part in parts {
+                    self.machine.apply_page(now, part);
+                }
+            }
+            Ok(RedisReply::Subscribed(channels)) => self.machine.confirm_subscribed(&channels),
+            Ok(RedisReply::Unsubscribed) => {}
+            Ok(RedisReply::Pong(at)) => {
+                // All that came before the answer, first.
+                match self.handle_pushes_up_to(now, usize::MAX) {
+                    Ok(()) => self.machine.mark_complete_until(at),
+                    Err(error) => self.on_disconnected(&error),
+                }
+                self.record_reply(now);
+            }
+            Ok(RedisReply::Totals(totals)) => self.inbox.set_totals(ClusterTotals {
+                read_at: Some(now),
+                ..totals
+            }),
+            Err(error) => self.on_disconnected(&error),
+        }
+    }
+
+    fn record_reply(&mut self, now: Instant) {
+        if let Some(away) = self.backoff.record_reply(now) {
+            let outbox = self.machine.outbox();
+            log::info!(
+                "hub: Redis at {} answers again after {} s: {} messages wait for it, {} were dropped since \
+                 the start",
+                self.target.address,
+                away.as_secs(),
+                outbox.unsent_messages(),
+                outbox.dropped_messages()
+            );
+        }
+    }
+
+    fn on_connected(&mut self, now: Instant, link: RedisLink) {
+        self.backoff.record_connected(now);
+        let kept = self.local.retention().max_age;
+        self.machine.on_connected(now, &link.dataset, kept);
+        self.link = Some(link);
+        self.next_report_at = now;
+        // The first question tells from when on everything came.
+        self.next_tick = now;
+    }
+
+    /// The connection is of no use any more, or there was none.
+    fn on_disconnected(&mut self, error: &RedisLinkError) {
+        let now = clock::now();
+        self.link = None;
+        self.pending = PendingRequests::default();
+        self.backoff.record_failure(now);
+        let cause = error.to_string();
+        self.backoff.log_failure(now, &self.target.address, &cause);
+        self.machine.on_disconnected(now);
+        self.readiness_waiters.clear();
+        self.inbox.mark_none_live();
+        self.inbox.set_totals(ClusterTotals::default());
+    }
+
+    fn wake_at(&self, now: Instant) -> Instant {
+        let mut wake_at = self.next_tick;
+        if self.machine.is_awaiting_reply() {
+            wake_at = wake_at.min(now + REPLY_TIMEOUT / 4);
+        }
+        if self.link.is_none() && self.pending.connect.is_none() {
+            wake_at = wake_at.min(self.backoff.due_at());
+        }
+        if self
+            .link
+            .as_ref()
+            .is_some_and(|link| link.pushes.has_messages())
+        {
+            wake_at = now;
+        }
+        wake_at
+    }
+}
+
+/// A question, and what its answer is for the driver.
+fn pending_reply<T>(
+    asked: impl Future<Output = Result<T, RedisLinkError>> + Send + 'static,
+    answer: impl FnOnce(T) -> RedisReply + Send + 'static,
+) -> Option<PendingReply> {
+    Some(Box::pin(async move { asked.await.map(answer) }))
+}
+
+/// The next answer to any of them.
+async fn next_reply(questions: &mut PendingRequests) -> Result<RedisReply, RedisLinkError> {
+    poll_fn(|cx| {
+        for slot in [
+            &mut questions.connect,
+            &mut questions.subscribe,
+            &mut questions.publish,
+            &mut questions.read,
+            &mut questions.report,
+        ] {
+            if let Some(asked) = slot
+                && let Poll::Ready(answer) = asked.as_mut().poll(cx)
+            {
+                *slot = None;
+                return Poll::Ready(answer);
+            }
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+/// What subscribers are told when they may have missed something: streams of events get one of type `gap`, long
+/// polls ask the back end again, streams of bytes and WebSockets end, so that their clients come back.
+fn gap_publication(channel: &ChannelName) -> Publication {
+    Publication {
+        channel: channel.clone(),
+        allows_any_order: true,
+        stream: Some(StreamPart::Gap),
+        response: Some(ResponsePart::Hint),
+        websocket: Some(WebSocketPart::Close {
+            code: TRY_AGAIN_LATER,
+            reason: "messages may be missing".into(),
+        }),
+        ..Publication::default()
+    }
+}
+
+#[cfg(test)]
+mod tests;

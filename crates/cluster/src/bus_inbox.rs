@@ -1,0 +1,311 @@
+//! Between the threads that publish and subscribe and the one task that drives the bus.
+//!
+//! Publishers and the hub put [`Order`]s in, in the order in which they come; `driver` takes them, and leaves
+//! what may be asked at any time: which channels are live, the node's state, the totals. What must stay
+//! true: nobody waits here but for a short lock; publications that wait are bounded, and whoever publishes one
+//! that finds no room is told so: delivered here alone it would be in front of those that wait.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use penstock_hub::{HubError, Publication};
+use penstock_runtime::clock;
+use tokio::sync::{Notify, oneshot};
+
+use crate::entry::ChannelName;
+use crate::outbox::publication_size;
+use crate::totals::ClusterTotals;
+
+/// Publications that wait for the task, which takes all that wait at once.
+const MAX_PUBLICATIONS: usize = 20_000;
+
+/// Bytes of these.
+const MAX_BYTES: usize = 64 << 20;
+
+/// A channel that was asked for is followed at least for so long.
+const EXPECTED_TTL: Duration = Duration::from_secs(10);
+
+/// What a thread wants of the bus.
+#[derive(Debug)]
+pub(super) enum BusCommand {
+    /// To all nodes.
+    Publish(Box<Publication>),
+    /// The first subscriber.
+    Subscribed(ChannelName),
+    /// No subscriber any more.
+    Unsubscribed(ChannelName),
+    /// Subscribers will come; the sender is dropped when the channels are live.
+    Prepare(Vec<ChannelName>, oneshot::Sender<()>),
+    /// The end; the sender is dropped when it has come.
+    Stop(oneshot::Sender<()>),
+}
+
+/// How this server stands with Redis.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct BusStatus {
+    /// Whether there is a connection.
+    pub is_connected: bool,
+    /// Whether what is published here is delivered here without waiting for Redis.
+    pub is_standalone: bool,
+    /// Messages that Redis does not have yet.
+    pub unsent_messages: usize,
+    /// Messages that were dropped before Redis had them, since the start; the others' subscribers were told of
+    /// gaps.
+    pub dropped_messages: u64,
+    /// Channels that this server follows.
+    pub followed_channels: usize,
+}
+
+/// The shared part.
+#[derive(Debug)]
+pub(super) struct BusInbox {
+    state: Mutex<BusInboxState>,
+    /// Rung when there is something for the task.
+    pub(super) wakeup: Arc<Notify>,
+}
+
+#[derive(Debug, Default)]
+struct BusInboxState {
+    commands: Vec<BusCommand>,
+    publication_count: usize,
+    /// Bytes of these.
+    publication_bytes: usize,
+    /// Channels that are live, and when somebody last came to each.
+    live_channels: HashMap<ChannelName, Instant>,
+    is_connected: bool,
+    /// Nothing more is published.
+    is_stopping: bool,
+    is_closed: bool,
+    status: BusStatus,
+    totals: ClusterTotals,
+}
+
+impl BusInbox {
+    pub(super) fn new() -> Self {
+        Self {
+            state: Mutex::default(),
+            wakeup: Arc::new(Notify::new()),
+        }
+    }
+
+    /// A publication for all nodes.
+    ///
+    /// # Errors
+    /// There is no room for it, or no more can be published: nobody gets it.
+    pub(super) fn publish(&self, publication: &Publication) -> Result<(), HubError> {
+        let bytes = publication_size(publication);
+        let mut state = self.lock();
+        if state.is_stopping || state.is_closed {
+            return Err(HubError::Draining);
+        }
+        if state.publication_count >= MAX_PUBLICATIONS
+            || state.publication_bytes + bytes > MAX_BYTES
+        {
+            return Err(HubError::DeliveryBehind(MAX_BYTES));
+        }
+        state.publication_count += 1;
+        state.publication_bytes += bytes;
+        let publication = Box::new(publication.clone());
+        state.commands.push(BusCommand::Publish(publication));
+        drop(state);
+        self.wakeup.notify_one();
+        Ok(())
+    }
+
+    /// The last order but for subscribers: from now on nothing more is published.
+    pub(super) fn request_stop(&self, told: oneshot::Sender<()>) {
+        self.lock().is_stopping = true;
+        self.push(BusCommand::Stop(told));
+    }
+
+    /// Any other order.
+    pub(super) fn push(&self, order: BusCommand) {
+        let mut state = self.lock();
+        if state.is_closed {
+            return;
+        }
+        state.commands.push(order);
+        drop(state);
+        self.wakeup.notify_one();
+    }
+
+    /// Asks for channels that are not live; none when there is nothing to wait for.
+    pub(super) fn prepare<'a>(
+        &self,
+        channels: impl IntoIterator<Item = &'a ChannelName>,
+        now: Instant,
+    ) -> Option<oneshot::Receiver<()>> {
+        let mut state = self.lock();
+        if !state.is_connected || state.is_closed {
+            return None;
+        }
+        let mut cold = Vec::new();
+        for channel in channels {
+            match state.live_channels.get_mut(channel) {
+                Some(last) => *last = now,
+                None => cold.push(channel.clone()),
+            }
+        }
+        if cold.is_empty() {
+            return None;
+        }
+        let (told, tells) = oneshot::channel();
+        state.commands.push(BusCommand::Prepare(cold, told));
+        drop(state);
+        self.wakeup.notify_one();
+        Some(tells)
+    }
+
+    pub(super) fn status(&self) -> BusStatus {
+        self.lock().status
+    }
+
+    pub(super) fn totals(&self) -> ClusterTotals {
+        self.lock().totals.clone()
+    }
+
+    /// All that was ordered.
+    pub(super) fn take_commands(&self) -> Vec<BusCommand> {
+        let mut state = self.lock();
+        (state.publication_count, state.publication_bytes) = (0, 0);
+        std::mem::take(&mut state.commands)
+    }
+
+    pub(super) fn has_commands(&self) -> bool {
+        !self.lock().commands.is_empty()
+    }
+
+    /// A channel is live.
+    pub(super) fn mark_live(&self, channel: ChannelName) {
+        self.lock().live_channels.insert(channel, clock::now());
+    }
+
+    /// A channel is not followed any more.
+    pub(super) fn mark_not_live(&self, channel: &ChannelName) {
+        self.lock().live_channels.remove(channel);
+    }
+
+    /// No channel is live.
+    pub(super) fn mark_none_live(&self) {
+        self.lock().live_channels.clear();
+    }
+
+    /// Whether somebody came to the channel a moment ago, whose subscription may not be there yet.
+    pub(super) fn was_requested_recently(&self, channel: &str, now: Instant) -> bool {
+        let state = self.lock();
+        let last = state.live_channels.get(channel);
+        last.is_some_and(|at| now.saturating_duration_since(*at) < EXPECTED_TTL)
+    }
+
+    pub(super) fn set_status(&self, status: BusStatus) {
+        let mut state = self.lock();
+        state.is_connected = status.is_connected;
+        state.status = status;
+    }
+
+    pub(super) fn set_totals(&self, totals: ClusterTotals) {
+        self.lock().totals = totals;
+    }
+
+    /// Nobody takes orders any more: who waits for one is told.
+    pub(super) fn close(&self) {
+        let mut state = self.lock();
+        state.is_closed = true;
+        state.commands.clear();
+        state.live_channels.clear();
+    }
+
+    /// A panic under the lock leaves lists that are whole.
+    fn lock(&self) -> MutexGuard<'_, BusInboxState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use penstock_hub::{Content, StreamPart};
+
+    fn publication(channel: &str) -> Publication {
+        Publication {
+            channel: channel.into(),
+            ..Publication::default()
+        }
+    }
+
+    #[test]
+    fn a_full_inbox_refuses_publications() {
+        let inbox = BusInbox::new();
+        for _ in 0..MAX_PUBLICATIONS {
+            inbox.publish(&publication("a")).unwrap();
+        }
+        let refused = inbox.publish(&publication("b"));
+        assert_eq!(refused, Err(HubError::DeliveryBehind(MAX_BYTES)));
+        assert_eq!(inbox.take_commands().len(), MAX_PUBLICATIONS);
+        inbox.publish(&publication("b")).unwrap();
+    }
+
+    #[test]
+    fn bytes_that_wait_are_bounded() {
+        let inbox = BusInbox::new();
+        let bytes = vec![b'x'; MAX_BYTES / 4].into();
+        let content = Content {
+            bytes,
+            ..Content::default()
+        };
+        let large = Publication {
+            stream: Some(StreamPart::Send(content)),
+            ..publication("a")
+        };
+        for _ in 0..3 {
+            inbox.publish(&large).unwrap();
+        }
+        assert_eq!(
+            inbox.publish(&large),
+            Err(HubError::DeliveryBehind(MAX_BYTES))
+        );
+        inbox.publish(&publication("a")).unwrap();
+        assert_eq!(inbox.take_commands().len(), 4);
+        inbox.publish(&large).unwrap();
+    }
+
+    #[test]
+    fn only_channels_that_are_not_live_are_waited_for() {
+        let inbox = BusInbox::new();
+        let now = Instant::now();
+        let channels = [ChannelName::from("a"), ChannelName::from("b")];
+        assert!(inbox.prepare(&channels, now).is_none(), "nobody to ask");
+        inbox.set_status(BusStatus {
+            is_connected: true,
+            ..BusStatus::default()
+        });
+        inbox.mark_live(channels[0].clone());
+        assert!(inbox.prepare(&channels[..1], now).is_none());
+        assert!(inbox.prepare(&channels, now).is_some());
+        let orders = inbox.take_commands();
+        let [BusCommand::Prepare(asked, _)] = &*orders else {
+            panic!("{orders:?}");
+        };
+        assert_eq!(asked[..], channels[1..]);
+        assert!(inbox.was_requested_recently("a", now));
+        assert!(!inbox.was_requested_recently("a", now + EXPECTED_TTL * 2));
+        inbox.mark_not_live(&channels[0]);
+        assert!(inbox.prepare(&channels[..1], now).is_some());
+    }
+
+    #[test]
+    fn a_closed_inbox_refuses_commands_and_releases_waiters() {
+        let inbox = BusInbox::new();
+        let (told, mut tells) = oneshot::channel();
+        inbox.publish(&publication("a")).unwrap();
+        inbox.request_stop(told);
+        assert_eq!(inbox.publish(&publication("a")), Err(HubError::Draining));
+        assert_eq!(inbox.take_commands().len(), 2, "what came before is taken");
+        inbox.close();
+        assert!(tells.try_recv().is_err());
+        assert_eq!(inbox.publish(&publication("a")), Err(HubError::Draining));
+        inbox.push(BusCommand::Subscribed("a".into()));
+        assert!(!inbox.has_commands());
+    }
+}

@@ -1,0 +1,499 @@
+//! One channel that this node follows: what came of it, and whether it is whole. Pure.
+//!
+//! A channel is subscribed to in Redis, then read once (its history), and from then on is live: each entry
+//! that comes names the one before it. After a lost connection, or where an entry does not fit, what is
+//! missing is read from the channel's stream. Driven by [`super::follows`]. What must stay true: an entry is
+//! delivered once, in the order of the stream; where the stream does not reach back to what came last, that
+//! is announced before anything else is delivered.
+
+use std::time::{Duration, Instant};
+
+use penstock_hub::Publication;
+
+use crate::entry::{ChannelName, EntryContent, NodeId, StreamEntry, StreamPosition};
+use crate::followed_channels::{BusEffect, FollowInputs};
+use crate::last_seen::LastSeen;
+
+/// Entries that come while a channel is being read; with more, it is read on.
+const MAX_HELD_ENTRIES: usize = 256;
+
+/// How long a subscriber waits for a channel to be live, before it comes all the same.
+pub(super) const PREPARE_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// How far Redis' clock of a stream's end may be from ours.
+const CLOCK_TOLERANCE: Duration = Duration::from_secs(1);
+
+/// One channel.
+#[derive(Debug)]
+pub(super) struct FollowedChannel {
+    pub(super) state: FollowState,
+    /// The last entry that came; none before the history was read.
+    last_position: Option<StreamPosition>,
+    /// When it came.
+    last_received_at: Instant,
+    last_seen: LastSeen,
+    held_entries: Vec<StreamEntry>,
+    /// Something had to be let go of while it was read: read on.
+    must_read_again: bool,
+    /// Something is lost, and not announced yet.
+    has_unannounced_gap: bool,
+    /// What the next reading has to show.
+    next_check: ContinuityCheck,
+    /// When the first subscriber came, if the history had not: it may have missed something.
+    subscribed_early_at: Option<Instant>,
+    /// The last reading that was asked for, and when.
+    pending_read: Option<(u64, Instant)>,
+    /// When the history was asked for that was read.
+    loaded_at: Option<Instant>,
+    /// How many messages were delivered here that Redis had not taken; and how many at the last reading.
+    early_deliveries: u64,
+    early_at_last_read: u64,
+    /// Without a subscriber since; none is with one.
+    pub(super) idle_since: Option<Instant>,
+    /// Whether it is in the line of those that are idle.
+    pub(super) is_in_idle_list: bool,
+}
+
+/// How far it has come on this connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum FollowState {
+    /// To be subscribed to, or there is no connection.
+    Unsubscribed,
+    /// Redis was asked.
+    Subscribing,
+    /// Its stream is being read, or about to be.
+    Reading,
+    /// What is published comes.
+    Live,
+}
+
+/// What a reading has to show, so that nothing is missing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ContinuityCheck {
+    /// That it continues what came last.
+    Continues,
+    /// That what came last is there; else it is read from its start.
+    LastIsPresent,
+    /// From its start: that it reaches back to what had come.
+    ReachesBack,
+    /// Nothing: that something is missing was announced.
+    NoCheck,
+}
+
+/// What is known of the streams behind a new connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum DatasetContinuity {
+    /// They are those of the last one.
+    Same,
+    /// They are those of the last one or an older state of them, into which the nodes put again what may be lost.
+    Older,
+    /// They are others, into which the nodes put again what the last ones may have lost.
+    Other,
+    /// They are others, and what was in the last ones is gone.
+    Lost,
+}
+
+/// What is to be read of a channel's stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct StreamRead {
+    pub(super) channel: ChannelName,
+    /// From this entry on, itself included; none is the newest of its history.
+    pub(super) from: Option<StreamPosition>,
+    /// By which its answer is known.
+    pub(super) read_id: u64,
+}
+
+/// What Redis had of it.
+#[derive(Debug)]
+pub(super) struct StreamPage {
+    pub(super) channel: ChannelName,
+    /// The reading's.
+    pub(super) read_id: u64,
+    pub(super) entries: Vec<StreamEntry>,
+    /// Whether there was no more.
+    pub(super) is_last: bool,
+}
+
+impl FollowedChannel {
+    pub(super) fn new(now: Instant) -> Self {
+        Self {
+            state: FollowState::Unsubscribed,
+            last_position: None,
+            last_received_at: now,
+            last_seen: LastSeen::default(),
+            held_entries: Vec::new(),
+            must_read_again: false,
+            has_unannounced_gap: false,
+            next_check: ContinuityCheck::Continues,
+            subscribed_early_at: None,
+            pending_read: None,
+            loaded_at: None,
+            early_deliveries: 0,
+            early_at_last_read: 0,
+            idle_since: None,
+            is_in_idle_list: false,
+        }
+    }
+
+    /// Whether its history was read.
+    pub(super) fn is_loaded(&self) -> bool {
+        self.last_position.is_some()
+    }
+
+    /// Entries that wait for a reading to end.
+    pub(super) fn held_count(&self) -> usize {
+        self.held_entries.len()
+    }
+
+    /// A subscriber is there.
+    pub(super) fn on_subscribed(&mut self, now: Instant) {
+        self.idle_since = None;
+        if !self.is_loaded() {
+            self.subscribed_early_at.get_or_insert(now);
+        }
+    }
+
+    /// The connection is gone.
+    pub(super) fn on_disconnected(&mut self) {
+        self.state = FollowState::Unsubscribed;
+        self.held_entries.clear();
+        self.must_read_again = false;
+    }
+
+    /// Another connection is there.
+    pub(super) fn on_connected(&mut self, trust: DatasetContinuity) {
+        self.state = FollowState::Unsubscribed;
+        match trust {
+            DatasetContinuity::Same => {}
+            DatasetContinuity::Older if self.last_position == Some(StreamPosition::START) => {
+                self.next_check = ContinuityCheck::ReachesBack;
+            }
+            DatasetContinuity::Older if self.is_loaded() => {
+                self.next_check = ContinuityCheck::LastIsPresent;
+            }
+            DatasetContinuity::Older => {}
+            DatasetContinuity::Other | DatasetContinuity::Lost => {
+                self.last_position = self.last_position.map(|_| StreamPosition::START);
+                self.next_check = ContinuityCheck::Continues;
+            }
+        }
+        let is_early = self.subscribed_early_at.is_some() && trust != DatasetContinuity::Same;
+        self.has_unannounced_gap |= trust == DatasetContinuity::Lost || is_early;
+    }
+
+    /// What to read next.
+    pub(super) fn next_read(
+        &mut self,
+        now: Instant,
+        channel: &ChannelName,
+        number: u64,
+    ) -> StreamRead {
+        self.pending_read = Some((number, now));
+        self.early_at_last_read = self.early_deliveries;
+        StreamRead {
+            channel: channel.clone(),
+            from: self.last_position,
+            read_id: number,
+        }
+    }
+
+    /// A message of this node, delivered here before Redis has it. False when it was there already.
+    pub(super) fn record_early_delivery(&mut self, me: NodeId, number: u64) -> bool {
+        let origin = super::entry::EntryOrigin { node: me, number };
+        let is_new = self.last_seen.record_if_new(origin);
+        self.early_deliveries += u64::from(is_new);
+        is_new
+    }
+
+    /// Whether a message that Redis took at `taken_at` came before this channel's history was read: then it is in
+    /// there, or older than it.
+    pub(super) fn was_loaded_after(&self, taken_at: Option<Instant>) -> bool {
+        let both = taken_at.zip(self.loaded_at);
+        both.is_some_and(|(taken, loaded)| taken < loaded)
+    }
+
+    /// What was read of the stream. True when there is more to read.
+    pub(super) fn apply_page(
+        &mut self,
+        terms: &FollowInputs,
+        part: StreamPage,
+        effects: &mut Vec<BusEffect>,
+    ) -> bool {
+        let StreamPage {
+            channel,
+            read_id: number,
+            entries,
+            is_last: is_end,
+        } = part;
+        let channel = &channel;
+        let is_asked = self.pending_read.is_some_and(|(asked, _)| asked == number);
+        if self.state != FollowState::Reading || !is_asked {
+            return false;
+        }
+        let mut more = !is_end;
+        match self.last_position {
+            // Its history would miss what was delivered here meanwhile.
+            None if self.early_deliveries != self.early_at_last_read => return true,
+            None => {
+                self.load_history(terms, channel, entries, effects);
+                more = false;
+            }
+            Some(last) => more |= self.apply_continuation(terms, channel, last, entries, effects),
+        }
+        if more {
+            return true;
+        }
+        for entry in std::mem::take(&mut self.held_entries) {
+            if self
+                .last_position
+                .is_some_and(|last| entry.position <= last)
+            {
+                // It was read, or is of what was announced to be missing.
+                self.skip_entry(terms, &entry, effects);
+                continue;
+            }
+            if !self.is_next(terms, &entry) {
+                announce_break(channel, effects);
+            }
+            self.deliver_entry(terms, entry, effects);
+        }
+        if std::mem::take(&mut self.must_read_again) {
+            return true;
+        }
+        self.state = FollowState::Live;
+        effects.push(BusEffect::ChannelLive(channel.clone()));
+        false
+    }
+
+    /// The history: for clients that come back, not for those that are here.
+    fn load_history(
+        &mut self,
+        terms: &FollowInputs,
+        channel: &ChannelName,
+        entries: Vec<StreamEntry>,
+        effects: &mut Vec<BusEffect>,
+    ) {
+        let mut history: Vec<(Publication, Duration)> = Vec::new();
+        // Whether the stream had nothing before, as far as it reaches back.
+        let is_whole = entries
+            .first()
+            .is_none_or(|first| first.previous == StreamPosition::START);
+        let mut any_new = false;
+        self.last_position = Some(StreamPosition::START);
+        for entry in entries {
+            self.last_position = Some(entry.position);
+            let is_new = self.last_seen.record_if_new(entry.origin);
+            any_new |= is_new;
+            if entry.origin.node == terms.node_id {
+                effects.push(BusEffect::Delivered(entry.origin.number));
+            }
+            match entry.content {
+                // Everything up to here was torn when some node lost messages.
+                EntryContent::Message(_) if entry.position <= terms.broken_up_to => history.clear(),
+                EntryContent::Message(_) if entry.is_early => history.clear(),
+                EntryContent::Message(publication) if is_new => {
+                    let age = terms.clock.age(terms.now, entry.position);
+                    history.push((*publication, age));
+                }
+                EntryContent::Message(_) => {}
+                EntryContent::Gap | EntryContent::HistoryCut => history.clear(),
+                EntryContent::GapInAllChannels | EntryContent::AllHistoriesCut => {
+                    effects.push(BusEffect::HistoriesBroken(entry.position));
+                }
+            }
+        }
+        self.last_received_at = terms.now;
+        self.loaded_at = self.pending_read.map(|(_, at)| at);
+        let is_torn = std::mem::take(&mut self.has_unannounced_gap);
+        effects.push(BusEffect::Restore(channel.clone(), history));
+        if let Some(since) = self.subscribed_early_at.take()
+            && (any_new || is_torn || !is_whole || terms.elapsed_since(since) >= terms.stream_ttl)
+        {
+            effects.push(BusEffect::AnnounceGap(channel.clone()));
+        }
+    }
+
+    /// True when it is to be read again.
+    fn apply_continuation(
+        &mut self,
+        terms: &FollowInputs,
+        channel: &ChannelName,
+        last: StreamPosition,
+        entries: Vec<StreamEntry>,
+        effects: &mut Vec<BusEffect>,
+    ) -> bool {
+        let check = std::mem::replace(&mut self.next_check, ContinuityCheck::Continues);
+        let is_torn = std::mem::take(&mut self.has_unannounced_gap);
+        let first = entries.first();
+        let is_whole = match check {
+            ContinuityCheck::Continues => self.is_continuous(terms, last, first),
+            ContinuityCheck::LastIsPresent => {
+                first.is_some_and(|first| first.position == last && self.has_seen(first))
+            }
+            ContinuityCheck::ReachesBack => self.reaches_back(terms, first),
+            ContinuityCheck::NoCheck => true,
+        };
+        if check == ContinuityCheck::LastIsPresent && !is_whole {
+            self.has_unannounced_gap = is_torn;
+            self.last_position = Some(StreamPosition::START);
+            self.next_check = ContinuityCheck::ReachesBack;
+            return true;
+        }
+        if is_torn || !is_whole {
+            announce_break(channel, effects);
+            if entries.is_empty() && last != StreamPosition::START {
+                // It ends before what came last: all of it is another one.
+                self.last_position = Some(StreamPosition::START);
+                self.next_check = ContinuityCheck::NoCheck;
+                return true;
+            }
+        }
+        for entry in entries {
+            if entry.position != last {
+                self.deliver_entry(terms, entry, effects);
+            }
+        }
+        false
+    }
+
+    /// Whether an older state of the stream, of which `first` is the first entry, misses nothing that had not come
+    /// and is not published again.
+    fn reaches_back(&self, terms: &FollowInputs, first: Option<&StreamEntry>) -> bool {
+        match first {
+            Some(first) if first.previous != StreamPosition::START => {
+                // Of its own and of what went ahead it may have had those that come later.
+                self.has_seen(first) && first.origin.node != terms.node_id && !first.is_early
+            }
+            // It may have come and gone meanwhile, if that was long.
+            _ => terms.elapsed_since(terms.complete_at) < terms.stream_ttl,
+        }
+    }
+
+    /// Whether an entry came before.
+    fn has_seen(&self, entry: &StreamEntry) -> bool {
+        self.last_seen.last_number_of(entry.origin.node) >= Some(entry.origin.number)
+    }
+
+    /// Whether a stream that begins with `first`, of those from `last` on, misses nothing behind `last`.
+    fn is_continuous(
+        &self,
+        terms: &FollowInputs,
+        last: StreamPosition,
+        first: Option<&StreamEntry>,
+    ) -> bool {
+        match first {
+            Some(first) if first.position == last => true,
+            Some(first) if first.previous != StreamPosition::START => first.previous == last,
+            // The stream is gone, or was and is a new one. It goes with its age, counted from its last entry;
+            // one that came meanwhile would have kept it.
+            _ => {
+                self.may_have_expired(terms)
+                    && terms.elapsed_since(terms.complete_at) < terms.stream_ttl
+            }
+        }
+    }
+
+    /// Whether the stream may have gone since its last entry that came.
+    fn may_have_expired(&self, terms: &FollowInputs) -> bool {
+        self.last_position == Some(StreamPosition::START)
+            || terms.elapsed_since(self.last_received_at) + CLOCK_TOLERANCE >= terms.stream_ttl
+    }
+
+    /// An entry was published. True when the stream is to be read.
+    pub(super) fn on_entry(
+        &mut self,
+        terms: &FollowInputs,
+        entry: StreamEntry,
+        effects: &mut Vec<BusEffect>,
+    ) -> bool {
+        match self.state {
+            FollowState::Live => {}
+            FollowState::Reading => {
+                self.hold_entry(terms, entry);
+                return false;
+            }
+            // It will be read.
+            FollowState::Unsubscribed | FollowState::Subscribing => return false,
+        }
+        if self.is_next(terms, &entry) {
+            self.deliver_entry(terms, entry, effects);
+            return false;
+        }
+        self.state = FollowState::Reading;
+        self.hold_entry(terms, entry);
+        true
+    }
+
+    /// Whether nothing is missing before it; or it was there before.
+    fn is_next(&self, terms: &FollowInputs, entry: &StreamEntry) -> bool {
+        let last = self.last_position.unwrap_or_default();
+        entry.previous == last
+            || self.has_seen(entry)
+            || (entry.previous == StreamPosition::START && self.may_have_expired(terms))
+    }
+
+    fn hold_entry(&mut self, terms: &FollowInputs, entry: StreamEntry) {
+        // Behind one that was let go of nothing fits.
+        self.must_read_again |=
+            self.held_entries.len() >= MAX_HELD_ENTRIES || terms.total_held >= terms.max_held;
+        if !self.must_read_again {
+            self.held_entries.push(entry);
+        }
+    }
+
+    /// An entry that is not delivered any more.
+    fn skip_entry(&self, terms: &FollowInputs, entry: &StreamEntry, effects: &mut Vec<BusEffect>) {
+        if entry.origin.node == terms.node_id {
+            effects.push(BusEffect::Delivered(entry.origin.number));
+        }
+    }
+
+    /// An entry in its place.
+    fn deliver_entry(
+        &mut self,
+        terms: &FollowInputs,
+        entry: StreamEntry,
+        effects: &mut Vec<BusEffect>,
+    ) {
+        let is_new = self.last_seen.record_if_new(entry.origin);
+        let is_mine = entry.origin.node == terms.node_id;
+        if is_mine {
+            effects.push(BusEffect::Delivered(entry.origin.number));
+        }
+        let advances = self.last_position.is_none_or(|last| entry.position > last);
+        if is_new || advances {
+            self.last_position = Some(entry.position);
+            self.last_received_at = terms.now;
+        }
+        match entry.content {
+            EntryContent::Message(publication) => {
+                if is_new {
+                    effects.push(BusEffect::Deliver(publication));
+                }
+                // It came here in another order than it has in the stream.
+                if entry.is_early || (!is_new && advances) {
+                    effects.push(BusEffect::Restore(entry.channel, Vec::new()));
+                }
+            }
+            EntryContent::Gap if is_new && !is_mine => announce_break(&entry.channel, effects),
+            EntryContent::Gap | EntryContent::HistoryCut => {
+                effects.push(BusEffect::Restore(entry.channel, Vec::new()));
+            }
+            EntryContent::GapInAllChannels | EntryContent::AllHistoriesCut => {
+                let is_gap = matches!(entry.content, EntryContent::GapInAllChannels);
+                let announced = is_new && !is_mine && is_gap;
+                effects.push(BusEffect::HistoriesBroken(entry.position));
+                effects.push(BusEffect::CutAllHistories { announced });
+            }
+        }
+    }
+}
+
+/// What follows does not continue what came before, and all are told.
+fn announce_break(channel: &ChannelName, effects: &mut Vec<BusEffect>) {
+    effects.push(BusEffect::Restore(channel.clone(), Vec::new()));
+    effects.push(BusEffect::AnnounceGap(channel.clone()));
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,380 @@
+//! All channels that this node follows: which are subscribed to, read and let go of next. Pure.
+//!
+//! Inputs: who subscribes here, what Redis answers and publishes, connections that come and go. Outputs:
+//! [`BusEffect`]s for this node's hub, and the next subscriptions, readings and unsubscriptions, each bounded.
+//! Driven by [`super::machine`]. What must stay true: a channel with a subscriber is followed; the channel
+//! of everybody's gaps is read before any other; what waits for readings is bounded.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::time::{Duration, Instant};
+
+use penstock_hub::Publication;
+
+use crate::entry::{ChannelName, NodeId, RedisClock, StreamEntry, StreamPosition};
+use crate::followed_channel::{
+    DatasetContinuity, FollowState, FollowedChannel, StreamPage, StreamRead,
+};
+use crate::outbox::broadcast_channel;
+
+/// A channel without a subscriber is followed for so long: long polls come back.
+const UNFOLLOW_DELAY: Duration = Duration::from_secs(60);
+
+/// Channels of one SUBSCRIBE.
+const MAX_SUBSCRIBE_CHANNELS: usize = 500;
+
+/// Channels that are read in one go.
+const MAX_CONCURRENT_READS: usize = 64;
+
+/// Entries of all channels that wait for readings.
+const MAX_TOTAL_HELD: usize = 20_000;
+
+/// What this node's hub is to do, in this order.
+#[derive(Debug)]
+pub(super) enum BusEffect {
+    /// To the subscribers, and into the history.
+    Deliver(Box<Publication>),
+    /// This is the channel's history from now on, each with its age.
+    Restore(ChannelName, Vec<(Publication, Duration)>),
+    /// The channel's subscribers may have missed something.
+    AnnounceGap(ChannelName),
+    /// All histories are cut, and all subscribers may have missed something where that is announced.
+    CutAllHistories { announced: bool },
+    /// All histories up to there miss something.
+    HistoriesBroken(StreamPosition),
+    /// This node's own message of that number is delivered.
+    Delivered(u64),
+    /// What is published to the channel comes from now on.
+    ChannelLive(ChannelName),
+    /// It comes no longer.
+    ChannelNotLive(ChannelName),
+}
+
+/// What the decisions about one channel need to know besides it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct FollowInputs {
+    pub(super) now: Instant,
+    pub(super) node_id: NodeId,
+    /// How long a stream is kept in Redis after its last entry.
+    pub(super) stream_ttl: Duration,
+    /// All that was published before this has come, on the connections before this one.
+    pub(super) complete_at: Instant,
+    /// Up to where all histories miss something.
+    pub(super) broken_up_to: StreamPosition,
+    pub(super) total_held: usize,
+    pub(super) max_held: usize,
+    /// Redis' time.
+    pub(super) clock: RedisClock,
+}
+
+impl FollowInputs {
+    pub(super) fn elapsed_since(&self, at: Instant) -> Duration {
+        self.now.saturating_duration_since(at)
+    }
+}
+
+/// The channels.
+#[derive(Debug)]
+pub(super) struct FollowedChannels {
+    channels: HashMap<ChannelName, FollowedChannel>,
+    to_subscribe: VecDeque<ChannelName>,
+    to_read: VecDeque<ChannelName>,
+    to_unsubscribe: HashSet<ChannelName>,
+    /// Those without subscribers, since when, the first of them first.
+    idle_channels: VecDeque<(Instant, ChannelName)>,
+    is_connected: bool,
+    /// Readings that were asked for.
+    last_read_id: u64,
+    inputs: FollowInputs,
+    broadcast_channel: ChannelName,
+}
+
+impl FollowedChannels {
+    pub(super) fn new(me: NodeId, now: Instant) -> Self {
+        let everywhere = broadcast_channel();
+        Self {
+            channels: HashMap::from([(everywhere.clone(), FollowedChannel::new(now))]),
+            to_subscribe: VecDeque::new(),
+            to_read: VecDeque::new(),
+            to_unsubscribe: HashSet::new(),
+            idle_channels: VecDeque::new(),
+            is_connected: false,
+            last_read_id: 0,
+            inputs: FollowInputs {
+                now,
+                node_id: me,
+                stream_ttl: Duration::from_secs(60),
+                complete_at: now,
+                broken_up_to: StreamPosition::START,
+                total_held: 0,
+                max_held: MAX_TOTAL_HELD,
+                clock: RedisClock {
+                    read_at: now,
+                    ms: 0,
+                },
+            },
+            broadcast_channel: everywhere,
+        }
+    }
+
+    /// Channels that are followed.
+    pub(super) fn len(&self) -> usize {
+        self.channels.len() - 1
+    }
+
+    /// The channel, if it is followed.
+    pub(super) fn get(&self, channel: &str) -> Option<&FollowedChannel> {
+        self.channels.get(channel)
+    }
+
+    /// The channel, if it is followed.
+    pub(super) fn get_mut(&mut self, channel: &str) -> Option<&mut FollowedChannel> {
+        self.channels.get_mut(channel)
+    }
+
+    /// Follows a channel that a subscriber is about to come to. True when it is live.
+    pub(super) fn prepare(&mut self, now: Instant, channel: &ChannelName) -> bool {
+        let follow = self.ensure_followed(now, channel);
+        let is_live = follow.state == FollowState::Live;
+        self.mark_idle(now, channel);
+        is_live
+    }
+
+    /// A channel has its first subscriber here.
+    pub(super) fn on_subscribed(&mut self, now: Instant, channel: &ChannelName) {
+        self.ensure_followed(now, channel).on_subscribed(now);
+    }
+
+    /// A channel has lost its last subscriber here.
+    pub(super) fn on_unsubscribed(&mut self, now: Instant, channel: &ChannelName) {
+        self.mark_idle(now, channel);
+    }
+
+    fn ensure_followed(&mut self, now: Instant, channel: &ChannelName) -> &mut FollowedChannel {
+        self.to_unsubscribe.remove(channel);
+        if !self.channels.contains_key(channel) && self.is_connected {
+            self.to_subscribe.push_back(channel.clone());
+        }
+        self.channels
+            .entry(channel.clone())
+            .or_insert_with(|| FollowedChannel::new(now))
+    }
+
+    fn mark_idle(&mut self, now: Instant, channel: &ChannelName) {
+        let Some(follow) = self.channels.get_mut(channel) else {
+            return;
+        };
+        follow.idle_since = Some(now);
+        if !std::mem::replace(&mut follow.is_in_idle_list, true) {
+            self.idle_channels.push_back((now, channel.clone()));
+        }
+    }
+
+    /// Lets go of channels that nobody has used for a while; `in_use` tells of those that somebody does.
+    pub(super) fn drop_idle(
+        &mut self,
+        now: Instant,
+        in_use: impl Fn(&str) -> bool,
+        effects: &mut Vec<BusEffect>,
+    ) {
+        let is_due = |since: Instant| now.saturating_duration_since(since) >= UNFOLLOW_DELAY;
+        while self
+            .idle_channels
+            .front()
+            .is_some_and(|(since, _)| is_due(*since))
+        {
+            let Some((_, channel)) = self.idle_channels.pop_front() else {
+                return;
+            };
+            let Some(follow) = self.channels.get_mut(&channel) else {
+                continue;
+            };
+            follow.is_in_idle_list = false;
+            match follow.idle_since {
+                None => {}
+                Some(_) if in_use(&channel) => self.mark_idle(now, &channel),
+                Some(since) if is_due(since) => {
+                    self.unfollow(&channel);
+                    effects.push(BusEffect::ChannelNotLive(channel.clone()));
+                    // It would have holes when somebody asks for it again.
+                    effects.push(BusEffect::Restore(channel, Vec::new()));
+                }
+                Some(since) => {
+                    follow.is_in_idle_list = true;
+                    self.idle_channels.push_back((since, channel));
+                }
+            }
+        }
+    }
+
+    fn unfollow(&mut self, channel: &ChannelName) {
+        let follow = self.channels.remove(channel);
+        self.inputs.total_held -= follow.as_ref().map_or(0, FollowedChannel::held_count);
+        if self.is_connected
+            && follow.is_some_and(|follow| follow.state != FollowState::Unsubscribed)
+        {
+            self.to_unsubscribe.insert(channel.clone());
+        }
+    }
+
+    /// The connection is gone.
+    pub(super) fn on_disconnected(&mut self) {
+        self.is_connected = false;
+        self.to_subscribe.clear();
+        self.to_read.clear();
+        self.to_unsubscribe.clear();
+        self.inputs.total_held = 0;
+        for follow in self.channels.values_mut() {
+            follow.on_disconnected();
+        }
+    }
+
+    /// Another is there; up to `whole_at` all has come, and streams are kept for `kept`.
+    pub(super) fn on_connected(
+        &mut self,
+        trust: DatasetContinuity,
+        whole_at: Instant,
+        kept: Duration,
+        clock: RedisClock,
+    ) {
+        self.is_connected = true;
+        self.inputs.clock = clock;
+        (self.inputs.complete_at, self.inputs.stream_ttl) = (whole_at, kept);
+        if matches!(trust, DatasetContinuity::Other | DatasetContinuity::Lost) {
+            self.inputs.broken_up_to = StreamPosition::START;
+        }
+        self.to_subscribe.push_back(self.broadcast_channel.clone());
+        for (channel, follow) in &mut self.channels {
+            follow.on_connected(trust);
+            if *channel != self.broadcast_channel {
+                self.to_subscribe.push_back(channel.clone());
+            }
+        }
+    }
+
+    /// The next channels to subscribe to.
+    pub(super) fn next_subscriptions(&mut self) -> Vec<ChannelName> {
+        let count = self.to_subscribe.len().min(MAX_SUBSCRIBE_CHANNELS);
+        let mut next: Vec<ChannelName> = self.to_subscribe.drain(..count).collect();
+        next.retain(|channel| match self.channels.get_mut(channel) {
+            Some(follow) if follow.state == FollowState::Unsubscribed => {
+                follow.state = FollowState::Subscribing;
+                true
+            }
+            _ => false,
+        });
+        next
+    }
+
+    /// The next channels to unsubscribe from.
+    pub(super) fn next_unsubscriptions(&mut self) -> Vec<ChannelName> {
+        let next: Vec<ChannelName> = self
+            .to_unsubscribe
+            .iter()
+            .take(MAX_SUBSCRIBE_CHANNELS)
+            .cloned()
+            .collect();
+        for channel in &next {
+            self.to_unsubscribe.remove(channel);
+        }
+        next
+    }
+
+    /// Redis has subscribed this node to the channel.
+    pub(super) fn confirm_subscribed(&mut self, channel: &ChannelName) {
+        if let Some(follow) = self.channels.get_mut(channel)
+            && follow.state == FollowState::Subscribing
+        {
+            follow.state = FollowState::Reading;
+            self.to_read.push_back(channel.clone());
+        }
+    }
+
+    /// What to read next. Histories only with `may_load`: when Redis has all that was delivered here.
+    pub(super) fn next_reads(&mut self, now: Instant, may_load: bool) -> Vec<StreamRead> {
+        let knows_torn = self
+            .channels
+            .get(&self.broadcast_channel)
+            .is_some_and(|follow| follow.state == FollowState::Live);
+        let mut reads = Vec::new();
+        for _ in 0..self.to_read.len() {
+            if reads.len() == MAX_CONCURRENT_READS {
+                break;
+            }
+            let Some(channel) = self.to_read.pop_front() else {
+                break;
+            };
+            let Some(follow) = self.channels.get_mut(&channel) else {
+                continue;
+            };
+            if follow.state != FollowState::Reading {
+                continue;
+            }
+            let is_first = channel == self.broadcast_channel;
+            if (knows_torn && (may_load || follow.is_loaded())) || is_first {
+                self.last_read_id += 1;
+                reads.push(follow.next_read(now, &channel, self.last_read_id));
+            } else {
+                self.to_read.push_back(channel);
+            }
+        }
+        reads
+    }
+
+    /// What was read of a channel's stream.
+    pub(super) fn apply_page(
+        &mut self,
+        now: Instant,
+        part: StreamPage,
+        effects: &mut Vec<BusEffect>,
+    ) {
+        self.inputs.now = now;
+        let channel = part.channel.clone();
+        let Some(follow) = self.channels.get_mut(&channel) else {
+            return;
+        };
+        let held = follow.held_count();
+        if follow.apply_page(&self.inputs, part, effects) {
+            self.to_read.push_back(channel);
+        }
+        self.inputs.total_held -= held - follow.held_count();
+    }
+
+    /// An entry was published.
+    pub(super) fn on_entry(
+        &mut self,
+        now: Instant,
+        entry: StreamEntry,
+        effects: &mut Vec<BusEffect>,
+    ) {
+        self.inputs.now = now;
+        let channel = entry.channel.clone();
+        let Some(follow) = self.channels.get_mut(&channel) else {
+            return;
+        };
+        let held = follow.held_count();
+        if follow.on_entry(&self.inputs, entry, effects) {
+            self.to_read.push_back(channel);
+        }
+        self.inputs.total_held += follow.held_count() - held;
+    }
+
+    /// All histories up to there miss something.
+    pub(super) fn mark_broken(&mut self, to: StreamPosition) {
+        self.inputs.broken_up_to = self.inputs.broken_up_to.max(to);
+    }
+
+    /// All channels that subscribers may have missed something of.
+    pub(super) fn loaded_channels(&self) -> impl Iterator<Item = &ChannelName> {
+        self.channels
+            .iter()
+            .filter(|(channel, follow)| follow.is_loaded() && **channel != self.broadcast_channel)
+            .map(|(channel, _)| channel)
+    }
+
+    /// Whether all that was followed before this connection is followed again.
+    pub(super) fn is_settled(&self) -> bool {
+        let is_settled =
+            |follow: &FollowedChannel| follow.state == FollowState::Live || !follow.is_loaded();
+        self.channels.values().all(is_settled)
+    }
+}

@@ -1,0 +1,497 @@
+//! What this node publishes, from its publication until it is safe with the others. Pure.
+//!
+//! Each publication gets the next number; batches go to Redis in the order of the numbers, one at a time,
+//! and Redis takes none of them twice (`script`). What Redis has taken is kept for [`RESEND_WINDOW`] and
+//! published again to a Redis that has lost its data; what had to be dropped unpublished becomes a gap that
+//! the others are told of. What must stay true: the numbers of what is kept follow one another; nothing is
+//! dropped that was neither published nor is known to be lost; what is kept is bounded.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use penstock_hub::{Content, Publication, ResponsePart, StreamPart, WebSocketPart};
+
+use crate::entry::{ChannelName, EntryContent};
+
+/// Messages that are kept, those that wait for Redis and those that it has taken.
+const MAX_MESSAGES: usize = 20_000;
+
+/// Bytes of these.
+const MAX_BYTES: usize = 64 << 20;
+
+/// How long a message is kept that Redis has taken: longer than a Redis that is restarted is usually away.
+pub(super) const RESEND_WINDOW: Duration = Duration::from_secs(30);
+
+/// Messages and bytes of one batch: one answer of Redis is waited for at a time.
+const MAX_BATCH_MESSAGES: usize = 256;
+const MAX_BATCH_BYTES: usize = 1 << 20;
+
+/// Channels whose losses are told one by one; with more, all channels have a gap.
+const MAX_LOST_CHANNELS: usize = 1000;
+
+/// What waits for Redis, and what it has.
+#[derive(Debug)]
+pub(super) struct Outbox {
+    /// Contiguous numbers from `first` on: first those that Redis has taken, then those on their way, then
+    /// those that wait.
+    entries: VecDeque<OutboxEntry>,
+    first_number: u64,
+    /// All numbers below it are with Redis, or lost.
+    accepted_up_to: u64,
+    /// Whether a batch is on its way.
+    is_sending: bool,
+    bytes: usize,
+    /// Those of what waits.
+    unsent_bytes: usize,
+    /// How many messages of a channel wait whose subscribers here were none, so that nobody looks for them in vain.
+    unsent_without_subscribers: HashMap<ChannelName, usize>,
+    /// The last number that each channel lost, until the others know.
+    lost_by_channel: HashMap<ChannelName, u64>,
+    lost_in_all_channels: Option<u64>,
+    /// When something was dropped, or told as lost, that Redis might lose again: the latest.
+    last_unkept_at: Option<Instant>,
+    max_messages: usize,
+    dropped_messages: u64,
+}
+
+/// One message, or the word that there was one.
+#[derive(Debug)]
+struct OutboxEntry {
+    channel: ChannelName,
+    content: EntryContent,
+    bytes: usize,
+    accepted_at: Option<Instant>,
+    local_delivery: LocalDelivery,
+    /// A Redis that has lost its data may have had it, in another place.
+    is_resent: bool,
+}
+
+/// How a message comes to this node's subscribers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LocalDelivery {
+    /// They had it before Redis.
+    Early,
+    /// They wait for it to come from Redis.
+    Awaited,
+    /// There was none, or they have it.
+    Done,
+}
+
+/// One entry on its way to Redis.
+#[derive(Debug, Clone)]
+pub(super) struct OutgoingEntry {
+    pub(super) number: u64,
+    pub(super) channel: ChannelName,
+    /// Whether subscribers somewhere may have it already.
+    pub(super) is_early: bool,
+    pub(super) content: EntryContent,
+}
+
+/// A publication of this node that its own subscribers do not have yet.
+#[derive(Debug)]
+pub(super) struct AwaitedMessage {
+    pub(super) number: u64,
+    pub(super) publication: Publication,
+    /// When Redis took it.
+    pub(super) accepted_at: Option<Instant>,
+    /// Whether Redis may have it without the word that it was delivered here.
+    pub(super) may_be_accepted: bool,
+}
+
+impl OutboxEntry {
+    /// Whether it waits for Redis, and no subscriber here for it.
+    fn has_no_local_subscriber(&self) -> bool {
+        self.local_delivery == LocalDelivery::Done
+            && self.accepted_at.is_none()
+            && matches!(self.content, EntryContent::Message(_))
+    }
+}
+
+impl Outbox {
+    pub(super) fn new() -> Self {
+        Self::with_max_messages(MAX_MESSAGES)
+    }
+
+    pub(super) fn with_max_messages(messages_max: usize) -> Self {
+        Self {
+            entries: VecDeque::new(),
+            // Not 1, so that there is a number in front of the first for what is lost.
+            first_number: 2,
+            accepted_up_to: 2,
+            is_sending: false,
+            bytes: 0,
+            unsent_bytes: 0,
+            unsent_without_subscribers: HashMap::new(),
+            lost_by_channel: HashMap::new(),
+            lost_in_all_channels: None,
+            last_unkept_at: None,
+            max_messages: messages_max,
+            dropped_messages: 0,
+        }
+    }
+
+    /// The number that the next publication gets.
+    pub(super) fn next_number(&self) -> u64 {
+        self.first_number + self.entries.len() as u64
+    }
+
+    /// Messages that Redis has not taken yet.
+    pub(super) fn unsent_messages(&self) -> usize {
+        usize::try_from(self.next_number() - self.accepted_up_to).unwrap_or(usize::MAX)
+    }
+
+    /// Whether Redis has all up to this number, or it is lost.
+    pub(super) fn has_accepted(&self, number: u64) -> bool {
+        number < self.accepted_up_to
+    }
+
+    /// Messages that were dropped before Redis had them, since the start.
+    pub(super) fn dropped_messages(&self) -> u64 {
+        self.dropped_messages
+    }
+
+    /// Whether `publication` would push one out that waits for Redis, or that subscribers here wait for.
+    pub(super) fn is_full_for(&self, publication: &Publication) -> bool {
+        let bytes = publication_size(publication);
+        if self.unsent_messages() >= self.max_messages || self.unsent_bytes + bytes > MAX_BYTES {
+            return true;
+        }
+        let is_awaited = |kept: &OutboxEntry| kept.local_delivery == LocalDelivery::Awaited;
+        let pushes = self.entries.len() >= self.max_messages || self.bytes + bytes > MAX_BYTES;
+        pushes && self.entries.front().is_some_and(is_awaited)
+    }
+
+    /// Whether nothing waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.unsent_messages() == 0
+            && self.lost_by_channel.is_empty()
+            && self.lost_in_all_channels.is_none()
+    }
+
+    /// Keeps a publication for Redis; the oldest that are kept make room.
+    pub(super) fn submit(&mut self, now: Instant, publication: Publication, way: LocalDelivery) {
+        let bytes = publication_size(&publication);
+        let channel = publication.channel.clone();
+        let what = EntryContent::Message(Box::new(publication));
+        self.push_entry(now, channel, what, bytes, way);
+    }
+
+    /// Keeps a word about a channel for Redis.
+    pub(super) fn submit_notice(&mut self, now: Instant, channel: ChannelName, what: EntryContent) {
+        self.push_entry(
+            now,
+            channel,
+            what,
+            size_of::<OutboxEntry>(),
+            LocalDelivery::Done,
+        );
+    }
+
+    fn push_entry(
+        &mut self,
+        now: Instant,
+        channel: ChannelName,
+        what: EntryContent,
+        bytes: usize,
+        way: LocalDelivery,
+    ) {
+        self.bytes += bytes;
+        self.unsent_bytes += bytes;
+        let kept = OutboxEntry {
+            channel,
+            content: what,
+            bytes,
+            accepted_at: None,
+            local_delivery: way,
+            is_resent: false,
+        };
+        if kept.has_no_local_subscriber() {
+            *self
+                .unsent_without_subscribers
+                .entry(kept.channel.clone())
+                .or_default() += 1;
+        }
+        self.entries.push_back(kept);
+        while self.entries.len() > 1
+            && (self.entries.len() > self.max_messages || self.bytes > MAX_BYTES)
+        {
+            self.drop_oldest(now);
+        }
+    }
+
+    /// The next batch; none while one is on its way, or nothing waits.
+    pub(super) fn next_batch(&mut self) -> Option<Vec<OutgoingEntry>> {
+        if self.is_sending {
+            return None;
+        }
+        let mut batch = self.gap_entries();
+        let mut bytes = 0;
+        let from = usize::try_from(self.accepted_up_to - self.first_number).unwrap_or(usize::MAX);
+        for (number, kept) in (self.accepted_up_to..).zip(self.entries.iter().skip(from)) {
+            if batch.len() >= MAX_BATCH_MESSAGES
+                || (bytes > 0 && bytes + kept.bytes > MAX_BATCH_BYTES)
+            {
+                break;
+            }
+            bytes += kept.bytes;
+            batch.push(OutgoingEntry {
+                number,
+                channel: kept.channel.clone(),
+                is_early: kept.local_delivery == LocalDelivery::Early || kept.is_resent,
+                content: kept.content.clone(),
+            });
+        }
+        self.is_sending = !batch.is_empty();
+        self.is_sending.then_some(batch)
+    }
+
+    /// Redis has the batch, or had it before.
+    pub(super) fn on_batch_accepted(&mut self, now: Instant, batch: &[OutgoingEntry]) {
+        self.is_sending = false;
+        for entry in batch {
+            if entry.number >= self.first_number {
+                self.mark_accepted(now, entry.number);
+                continue;
+            }
+            // A loss is not kept: a Redis that forgets it makes a gap of everything.
+            self.last_unkept_at = Some(now);
+            if self.lost_by_channel.get(&entry.channel) == Some(&entry.number) {
+                self.lost_by_channel.remove(&entry.channel);
+            }
+            if matches!(entry.content, EntryContent::GapInAllChannels)
+                && self
+                    .lost_in_all_channels
+                    .is_some_and(|number| number <= entry.number)
+            {
+                self.lost_in_all_channels = None;
+            }
+        }
+    }
+
+    fn mark_accepted(&mut self, now: Instant, number: u64) {
+        if number >= self.accepted_up_to
+            && let Some(kept) = self.get(number)
+        {
+            let unheard = kept.has_no_local_subscriber().then(|| kept.channel.clone());
+            kept.accepted_at = Some(now);
+            let bytes = kept.bytes;
+            self.unsent_bytes -= bytes;
+            self.decrement_unsent(unheard.as_ref());
+            self.accepted_up_to = number + 1;
+        }
+    }
+
+    /// A connection is there again, to the same data or to other: what was on its way is sent again, to other
+    /// data also what the earlier had taken lately.
+    pub(super) fn on_connected(&mut self, now: Instant, is_same_data: bool) {
+        self.is_sending = false;
+        if is_same_data {
+            return;
+        }
+        self.accepted_up_to = self.first_number;
+        self.unsent_bytes = self.bytes;
+        self.unsent_without_subscribers.clear();
+        for kept in &mut self.entries {
+            kept.accepted_at = None;
+            kept.is_resent = true;
+            if kept.has_no_local_subscriber() {
+                *self
+                    .unsent_without_subscribers
+                    .entry(kept.channel.clone())
+                    .or_default() += 1;
+            }
+        }
+        let unkept = self.last_unkept_at.take();
+        if unkept.is_some_and(|at| now.saturating_duration_since(at) < RESEND_WINDOW * 2) {
+            self.lost_in_all_channels = Some(self.first_number - 1);
+        }
+    }
+
+    /// Lets go of what is old enough. Only while there is a connection: what Redis took before it went is what it
+    /// may have lost. `is_awaited` tells of a channel whose subscribers here wait for what Redis took then.
+    pub(super) fn drop_expired(
+        &mut self,
+        now: Instant,
+        is_awaited: impl Fn(&str, Instant) -> bool,
+    ) {
+        while let Some(oldest) = self.entries.front()
+            && let Some(at) = oldest.accepted_at
+            && now.saturating_duration_since(at) >= RESEND_WINDOW
+            && (oldest.local_delivery != LocalDelivery::Awaited || !is_awaited(&oldest.channel, at))
+        {
+            self.bytes -= oldest.bytes;
+            self.entries.pop_front();
+            self.first_number += 1;
+        }
+    }
+
+    /// The message of that number has come from Redis.
+    pub(super) fn mark_delivered(&mut self, number: u64) {
+        if let Some(kept) = self.get(number)
+            && kept.local_delivery == LocalDelivery::Awaited
+        {
+            kept.local_delivery = LocalDelivery::Done;
+            let unheard = kept.has_no_local_subscriber().then(|| kept.channel.clone());
+            if let Some(channel) = unheard {
+                *self.unsent_without_subscribers.entry(channel).or_default() += 1;
+            }
+        }
+    }
+
+    /// From now on the channel's subscribers wait for what Redis does not have yet.
+    pub(super) fn mark_awaited(&mut self, channel: &str) {
+        let Some(mut left) = self.unsent_without_subscribers.remove(channel) else {
+            return;
+        };
+        let taken = usize::try_from(self.accepted_up_to - self.first_number).unwrap_or(usize::MAX);
+        for kept in self.entries.iter_mut().skip(taken) {
+            if *kept.channel == *channel && kept.has_no_local_subscriber() {
+                kept.local_delivery = LocalDelivery::Awaited;
+                left -= 1;
+                if left == 0 {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// All that this node's subscribers wait for, in order; from now on they have it ahead.
+    pub(super) fn take_awaited(&mut self) -> Vec<AwaitedMessage> {
+        let (first, taken_to, is_sending) =
+            (self.first_number, self.accepted_up_to, self.is_sending);
+        let out_to = taken_to + u64::from(is_sending) * MAX_BATCH_MESSAGES as u64;
+        (first..)
+            .zip(&mut self.entries)
+            .filter_map(|(number, kept)| {
+                let EntryContent::Message(publication) = &kept.content else {
+                    return None;
+                };
+                if kept.local_delivery != LocalDelivery::Awaited {
+                    return None;
+                }
+                kept.local_delivery = LocalDelivery::Early;
+                Some(AwaitedMessage {
+                    number,
+                    publication: Publication::clone(publication),
+                    accepted_at: kept.accepted_at,
+                    may_be_accepted: number < out_to,
+                })
+            })
+            .collect()
+    }
+
+    /// One message of the channel waits no more.
+    fn decrement_unsent(&mut self, channel: Option<&ChannelName>) {
+        if let Some(channel) = channel
+            && let Some(count) = self.unsent_without_subscribers.get_mut(channel)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.unsent_without_subscribers.remove(channel);
+            }
+        }
+    }
+
+    fn get(&mut self, number: u64) -> Option<&mut OutboxEntry> {
+        let index = usize::try_from(number.checked_sub(self.first_number)?).ok()?;
+        self.entries.get_mut(index)
+    }
+
+    fn drop_oldest(&mut self, now: Instant) {
+        let Some(oldest) = self.entries.pop_front() else {
+            return;
+        };
+        self.bytes -= oldest.bytes;
+        let unheard = oldest.has_no_local_subscriber().then_some(&oldest.channel);
+        self.decrement_unsent(unheard);
+        let number = self.first_number;
+        self.first_number += 1;
+        if oldest.accepted_at.is_some() {
+            self.last_unkept_at = Some(now);
+            return;
+        }
+        self.accepted_up_to = self.first_number;
+        self.unsent_bytes -= oldest.bytes;
+        self.dropped_messages += 1;
+        let channel = oldest.channel;
+        if self.lost_by_channel.len() < MAX_LOST_CHANNELS
+            || self.lost_by_channel.contains_key(&channel)
+        {
+            self.lost_by_channel.insert(channel, number);
+        } else {
+            self.lost_in_all_channels = Some(number);
+        }
+    }
+
+    /// The gaps that the others are to be told of, in the order of their numbers.
+    fn gap_entries(&self) -> Vec<OutgoingEntry> {
+        let mut losses: BTreeMap<u64, OutgoingEntry> = BTreeMap::new();
+        for (channel, &number) in &self.lost_by_channel {
+            losses.insert(
+                number,
+                OutgoingEntry {
+                    number,
+                    channel: channel.clone(),
+                    is_early: false,
+                    content: EntryContent::Gap,
+                },
+            );
+        }
+        if let Some(number) = self.lost_in_all_channels {
+            losses.insert(
+                number,
+                OutgoingEntry {
+                    number,
+                    channel: broadcast_channel(),
+                    is_early: false,
+                    content: EntryContent::GapInAllChannels,
+                },
+            );
+        }
+        losses.into_values().take(MAX_BATCH_MESSAGES).collect()
+    }
+}
+
+/// The channel that all nodes follow, whatever they hold: no subscriber's, since theirs have names.
+pub(super) fn broadcast_channel() -> ChannelName {
+    Arc::from("")
+}
+
+/// About what a publication takes in memory.
+pub(super) fn publication_size(publication: &Publication) -> usize {
+    let content = |content: &Content| content.bytes.len();
+    let stream = match &publication.stream {
+        Some(StreamPart::Send(sent)) => content(sent),
+        _ => 0,
+    };
+    let response = match &publication.response {
+        Some(ResponsePart::Send(response)) => {
+            response.fields.as_bytes().len() + content(&response.body)
+        }
+        _ => 0,
+    };
+    let websocket = match &publication.websocket {
+        Some(WebSocketPart::Text(sent) | WebSocketPart::Binary(sent)) => content(sent),
+        _ => 0,
+    };
+    let event = publication
+        .event
+        .as_ref()
+        .map_or(0, |event| event.data.len());
+    let meta: usize = publication
+        .meta
+        .iter()
+        .map(|(name, value)| name.len() + value.len() + 32)
+        .sum();
+    size_of::<OutboxEntry>()
+        + publication.channel.len()
+        + stream
+        + response
+        + websocket
+        + event
+        + meta
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,316 @@
+//! The handler in front of an application or upstream, which obeys what its answers say to the hub.
+//!
+//! `penstock`'s wiring puts a [`GripHandler`] right around each back end; edge or a cache asks it. It signs the
+//! request ([`penstock_hub::token::Signer`]), asks the back end, and looks at one flag of the answer; without a
+//! signer `edge` looks at it ([`Handler::begin`]), and ordinary requests leave no trace here. An answer that
+//! speaks to the hub becomes a `session`: `session` decides, `origin` asks the back end again, `whole` reads
+//! bodies, `notices` tells of clients that are gone, `follower` asks for what follows.
+//!
+//! What must stay true: an ordinary answer is passed on as it came, body unread; a request that another
+//! handler gets (`Pass`) is the one that came; whoever is held has no part of the back end any more.
+
+pub(super) mod body_reader;
+mod gone_notices;
+mod link_follower;
+pub(super) mod original_request;
+mod session;
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+
+use gone_notices::GoneNotices;
+use original_request::OriginalRequest;
+use penstock_exchange::field_policy::TrustedHeaders;
+use penstock_exchange::grip::remove_grip_fields;
+use penstock_exchange::{
+    Body, Fault, FaultKind, GripResponse, Handler, HandlerFuture, HandlerProgress, InlineResponse,
+    Reply, Request, RequestView, Response,
+};
+use penstock_hub::token::Signer;
+use penstock_hub::{AllowedOrigins, Hub, Namespace, Subscription};
+use session::GripSession;
+
+use super::websockets;
+
+/// Holds the clients of a back end as its answers say.
+#[derive(Debug)]
+pub struct GripHandler {
+    shared: Arc<GripShared>,
+}
+
+/// What all requests of one handler share.
+#[derive(Debug)]
+pub(super) struct GripShared {
+    pub(super) hub: Hub,
+    pub(super) backend: Arc<dyn Handler>,
+    namespace: Namespace,
+    pub(super) allowed_origins: AllowedOrigins,
+    signer: Option<Arc<Signer>>,
+    front_signer: Option<Arc<Signer>>,
+    websocket_support: WebSocketSupport,
+    /// What nearly all requests are vouched for with.
+    trusted_headers: TrustedHeaders,
+    gone_notices: GoneNotices,
+}
+
+/// What a [`GripHandler`] is made of.
+#[derive(Debug)]
+pub struct GripOptions {
+    /// The hub that holds.
+    pub hub: Hub,
+    /// The back end.
+    pub backend: Arc<dyn Handler>,
+    /// Whose channels the back end names.
+    pub namespace: Namespace,
+    /// Origins whose pages may open WebSockets that come as requests, beside the host's own; `*` is any.
+    pub allowed_origins: Vec<String>,
+    /// Tells the back end what the hub can do, and that the request came through it.
+    pub signer: Option<Arc<Signer>>,
+    /// The key by which another server in front, which holds its clients itself, is known.
+    pub front_signer: Option<Arc<Signer>>,
+    /// How the back end has its WebSockets.
+    pub websocket_support: WebSocketSupport,
+}
+
+/// What a back end can do with a client's WebSocket by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WebSocketSupport {
+    /// It speaks the protocol, or relays it.
+    Native,
+    /// It may take the connection over (`rack.hijack`): it gets the client's own request first. Else
+    /// clients' WebSockets end here, and it gets what happens on them as requests (WebSocket-over-HTTP).
+    MayHijack,
+    /// It knows only requests.
+    RequestsOnly,
+}
+
+impl GripHandler {
+    /// Stands in front of a back end.
+    #[must_use]
+    pub fn new(setup: GripOptions) -> Self {
+        let GripOptions {
+            hub,
+            backend: inner,
+            namespace,
+            allowed_origins: origins,
+            signer,
+            front_signer: front,
+            websocket_support: sockets,
+        } = setup;
+        let shared = GripShared {
+            hub,
+            backend: inner,
+            namespace,
+            allowed_origins: AllowedOrigins::new(&origins),
+            signer,
+            front_signer: front,
+            websocket_support: sockets,
+            trusted_headers: original_request::with_grip_headers(&TrustedHeaders::default()),
+            gone_notices: GoneNotices::default(),
+        };
+        Self {
+            shared: Arc::new(shared),
+        }
+    }
+}
+
+impl Handler for GripHandler {
+    fn handle(&self, request: Request) -> HandlerProgress {
+        let shared = &self.shared;
+        let origin = OriginalRequest::from_request(&request);
+        let mut fallback = None;
+        if shared.websocket_support != WebSocketSupport::Native
+            && request.head.is_upgrade()
+            && let Some(handling) = websockets::handle_upgrade(shared, &origin)
+        {
+            match handling {
+                HandlerProgress::Pending(asking)
+                    if shared.websocket_support == WebSocketSupport::MayHijack =>
+                {
+                    fallback = Some(asking);
+                }
+                handling => return handling,
+            }
+        }
+        let is_for_front = shared.is_from_trusted_front(&request);
+        let request = match origin.sign_request(request, shared) {
+            Ok(request) => request,
+            Err(fault) => return HandlerProgress::Ready(Err(fault)),
+        };
+        if let Some(asking) = fallback {
+            let first = shared.backend.handle(request);
+            return HandlerProgress::Pending(Box::pin(hijack_or_websocket(first, asking, origin)));
+        }
+        if is_for_front {
+            return pass_to_front(shared.backend.handle(request), origin);
+        }
+        match shared.backend.handle(request) {
+            HandlerProgress::Ready(answered) => match classify_reply(answered, &origin) {
+                GripOutcome::Passed(answered) => HandlerProgress::Ready(answered),
+                GripOutcome::Instructed(response) => {
+                    let session = GripSession::new(Arc::clone(shared), origin);
+                    HandlerProgress::Pending(Box::pin(session.run(*response)))
+                }
+            },
+            HandlerProgress::Pending(work) => {
+                let shared = Arc::clone(shared);
+                HandlerProgress::Pending(Box::pin(async move {
+                    match classify_reply(work.await, &origin) {
+                        GripOutcome::Passed(answered) => answered,
+                        GripOutcome::Instructed(response) => {
+                            // In a box of its own, so that others do not carry its room.
+                            Box::pin(GripSession::new(shared, origin).run(*response)).await
+                        }
+                    }
+                }))
+            }
+        }
+    }
+
+    fn handle_deferring_grip(&self, request: Request) -> HandlerProgress {
+        let shared = &self.shared;
+        // Who signs changes the request, and an upgrade may end here.
+        let may_end_here =
+            shared.websocket_support != WebSocketSupport::Native && request.head.is_upgrade();
+        if shared.signer.is_some() || may_end_here {
+            return self.handle(request);
+        }
+        shared.backend.handle(request)
+    }
+
+    fn apply_grip(&self, spoken: GripResponse) -> HandlerProgress {
+        let (origin, response) = OriginalRequest::from_grip_response(spoken);
+        let session = GripSession::new(Arc::clone(&self.shared), origin);
+        HandlerProgress::Pending(Box::pin(session.run(response)))
+    }
+
+    fn try_inline(&self, asked: &RequestView<'_>, take: &mut dyn FnMut(InlineResponse<'_>)) {
+        self.shared.backend.try_inline(asked, take);
+    }
+}
+
+impl GripShared {
+    /// Waits, where there are other nodes, until the hub has what they know of the channels that somebody is
+    /// about to subscribe to.
+    pub(super) async fn prepare_channels(&self, subscriptions: &[Subscription]) {
+        let names = subscriptions.iter().map(|each| Arc::clone(&each.channel));
+        if let Some(prepared) = self.hub.prepare_channels(&names.collect::<Vec<_>>()) {
+            prepared.await;
+        }
+    }
+
+    /// The same subscriptions with the keys of their channels in the place of the back end's names.
+    pub(super) fn with_channel_keys(
+        &self,
+        mut subscriptions: Vec<Subscription>,
+    ) -> Vec<Subscription> {
+        for subscription in &mut subscriptions {
+            subscription.channel = self.channel_key(&subscription.channel);
+        }
+        subscriptions
+    }
+
+    /// The key of a channel that the back end names.
+    pub(super) fn channel_key(&self, channel: &str) -> Arc<str> {
+        self.namespace.channel_key(channel)
+    }
+
+    /// Whether another server of the house stands in front of this one and holds its clients itself: a
+    /// trusted peer, with a token that is signed with the same secret.
+    fn is_from_trusted_front(&self, request: &Request) -> bool {
+        let Some(signer) = &self.front_signer else {
+            return false;
+        };
+        let token = request.head.field(original_request::SIGNATURE_HEADER);
+        token.is_some_and(|token| {
+            request.is_from_trusted_proxy() && signer.is_signed_with_same_secret(token)
+        })
+    }
+}
+
+/// The answer to the client's own request where it takes the connection over, else what `asking` makes of the
+/// WebSocket; and where that is nothing either, the answer to the client's own request after all.
+async fn hijack_or_websocket(
+    first: HandlerProgress,
+    asking: HandlerFuture,
+    origin: OriginalRequest,
+) -> Result<Reply, Fault> {
+    let first = match first {
+        HandlerProgress::Ready(answered) => answered,
+        HandlerProgress::Pending(work) => work.await,
+    };
+    let first = match first {
+        Ok(Reply::Response(response)) if matches!(response.body, Body::Takeover(_)) => {
+            return Ok(Reply::Response(response));
+        }
+        Ok(Reply::Response(response)) => response,
+        Ok(Reply::Pass(request)) => return Ok(Reply::Pass(origin.restore_request(request))),
+        other => return other,
+    };
+    // A body that is still being made would keep the place that the next request may need.
+    let first = (!matches!(first.body, Body::Stream(_))).then_some(first);
+    match (asking.await, first) {
+        (Err(fault), _) if fault.kind == FaultKind::Forbidden => Err(fault),
+        (Ok(Reply::Response(response)), _) if matches!(response.body, Body::Takeover(_)) => {
+            Ok(Reply::Response(response))
+        }
+        (_, Some(mut first)) => {
+            remove_grip_fields(&mut first.fields);
+            first.has_grip = false;
+            Ok(Reply::Response(first))
+        }
+        (second, None) => second,
+    }
+}
+
+/// The answer for a front end that obeys it.
+fn pass_to_front(handling: HandlerProgress, origin: OriginalRequest) -> HandlerProgress {
+    let pass_on = move |answered| {
+        mark_for_front(match classify_reply(answered, &origin) {
+            GripOutcome::Passed(answered) => answered,
+            GripOutcome::Instructed(response) => Ok(Reply::Response(response)),
+        })
+    };
+    match handling {
+        HandlerProgress::Ready(answered) => HandlerProgress::Ready(pass_on(answered)),
+        HandlerProgress::Pending(work) => {
+            HandlerProgress::Pending(Box::pin(async move { pass_on(work.await) }))
+        }
+    }
+}
+
+fn mark_for_front(mut answered: Result<Reply, Fault>) -> Result<Reply, Fault> {
+    if let Ok(Reply::Response(response)) = &mut answered {
+        response.passes_grip = response.has_grip;
+    }
+    answered
+}
+
+/// What came of a request.
+enum GripOutcome {
+    /// Nothing for the hub.
+    Passed(Result<Reply, Fault>),
+    /// An answer that speaks to it.
+    Instructed(Box<Response>),
+}
+
+fn classify_reply(answered: Result<Reply, Fault>, origin: &OriginalRequest) -> GripOutcome {
+    match answered {
+        Ok(Reply::Response(response)) if response.has_grip => GripOutcome::Instructed(response),
+        Ok(Reply::Pass(request)) => {
+            GripOutcome::Passed(Ok(Reply::Pass(origin.restore_request(request))))
+        }
+        answered => GripOutcome::Passed(answered),
+    }
+}
+
+/// A name that nobody can guess: the keys of tables' hashes come from the kernel.
+pub(super) fn random_name() -> String {
+    let half = |salt: u8| RandomState::new().hash_one(salt);
+    format!("{:016x}{:016x}", half(0), half(1))
+}
+
+#[cfg(test)]
+pub(super) mod testing;
+#[cfg(test)]
+mod tests;

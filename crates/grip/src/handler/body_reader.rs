@@ -1,0 +1,73 @@
+//! A response's body as a whole: instructions, what a stream begins with, what a long poll ends with.
+//!
+//! Bounded in bytes and in time; what is longer is the back end's fault and said so.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use penstock_exchange::{Body, BodyStream, Fault, FaultKind};
+use penstock_runtime::clock;
+
+/// A back end that gives a body that is so small piece by piece is not waited for any longer.
+const BODY_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What is read, as its errors call it, and the most bytes of it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BodyLimit {
+    pub(crate) body_name: &'static str,
+    pub(crate) max_bytes: usize,
+    /// The name of the limit.
+    pub(crate) limit_name: &'static str,
+}
+
+/// All of a body.
+///
+/// # Errors
+/// When it is too long, takes too long, breaks off, or is none that can be held in memory.
+pub(crate) async fn read_whole(body: Body, bound: BodyLimit) -> Result<Bytes, Fault> {
+    match body {
+        Body::Empty | Body::Omitted(_) => Ok(Bytes::new()),
+        Body::Bytes(bytes) if bytes.len() > bound.max_bytes => Err(too_long_fault(bound)),
+        Body::Bytes(bytes) => Ok(bytes),
+        Body::Stream(stream) => {
+            if stream
+                .length()
+                .is_some_and(|length| length > bound.max_bytes as u64)
+            {
+                return Err(too_long_fault(bound));
+            }
+            let deadline = clock::now() + BODY_TIMEOUT;
+            let read = clock::timeout_at(deadline, collect_chunks(stream, bound)).await;
+            read.unwrap_or_else(|| {
+                let cause = format!("{} takes longer than {BODY_TIMEOUT:?}", bound.body_name);
+                Err(Fault::new(FaultKind::BackendTimeout, cause))
+            })
+        }
+        Body::File(_) | Body::Takeover(_) | Body::Hold(_) => {
+            let cause = format!("{} is a file or a connection", bound.body_name);
+            Err(Fault::new(FaultKind::BackendProtocolError, cause))
+        }
+    }
+}
+
+async fn collect_chunks(mut stream: Box<dyn BodyStream>, bound: BodyLimit) -> Result<Bytes, Fault> {
+    let mut whole = Vec::new();
+    while let Some(piece) = std::future::poll_fn(|cx| stream.poll_chunk(cx)).await {
+        let piece = piece?;
+        if whole.len() + piece.len() > bound.max_bytes {
+            return Err(too_long_fault(bound));
+        }
+        whole.extend_from_slice(&piece);
+    }
+    Ok(whole.into())
+}
+
+fn too_long_fault(bound: BodyLimit) -> Fault {
+    let BodyLimit {
+        body_name: what,
+        max_bytes: bytes,
+        limit_name: limit,
+    } = bound;
+    let cause = format!("{what} is longer than {bytes} bytes ({limit})");
+    Fault::new(FaultKind::BackendProtocolError, cause)
+}

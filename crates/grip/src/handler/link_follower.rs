@@ -1,0 +1,367 @@
+//! Streams whose back end has more to say at a link: `GripHandler-Link: <uri>; rel=next`.
+//!
+//! Such a stream listens at a channel of its own, and a task of its own speaks there: it forwards what is
+//! published to the channels that the back end named, and asks the link when it is told to (a hint), when
+//! something is missing (a message that follows another one than the last), and when nothing came for long.
+//! What must stay true: the stream gets what the link brought and what was published in one order; what is
+//! published while the link is asked waits, bounded, and is left out if the answer has it already; the task
+//! ends with its stream.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use penstock_exchange::{Fault, FaultKind, HandlerProgress, Reply};
+use penstock_hub::{
+    Content, EndCallback, HubError, ListenerEvent, MessageListener, Publication, StreamPart,
+    Subscription,
+};
+use penstock_runtime::{clock, loops};
+use tokio::sync::oneshot;
+
+use super::GripShared;
+use super::body_reader::{self, BodyLimit};
+use super::original_request::OriginalRequest;
+use crate::instructions::{GripInstructions, InstructionError, NextLink, has_instruction_body};
+
+/// A stream's other half.
+pub(super) struct LinkFollower {
+    shared: Arc<GripShared>,
+    original_request: Arc<OriginalRequest>,
+    listener: MessageListener,
+    /// The channel that only the stream listens at.
+    stream_channel: Arc<str>,
+    /// The channels, each with the last message that the stream knows.
+    channel_ids: Vec<(Arc<str>, Option<Arc<str>>)>,
+    next_link: Option<NextLink>,
+    /// When the link is asked without a reason.
+    next_fetch_at: Instant,
+}
+
+/// Times that a link is asked again when it fails, each after a longer pause.
+const MAX_FETCH_RETRIES: u32 = 5;
+
+/// The link itself says at once that there is more, over and over: a pause between two of these.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
+
+/// What comes of a link.
+enum LinkOutcome {
+    /// The stream goes on.
+    Continues,
+    /// The stream is complete.
+    Complete,
+}
+
+impl LinkFollower {
+    /// One for a stream that is to hear of `subscriptions`.
+    ///
+    /// # Errors
+    /// Which bound of the hub is met.
+    pub(super) fn new(
+        shared: Arc<GripShared>,
+        origin: Arc<OriginalRequest>,
+        subscriptions: Vec<Subscription>,
+        meta: Vec<(Box<str>, Box<str>)>,
+        next: NextLink,
+    ) -> Result<Self, HubError> {
+        let mut listener = shared.hub.listen(None)?;
+        listener.set_meta(meta);
+        let mut known = Vec::with_capacity(subscriptions.len());
+        for subscription in subscriptions {
+            let (subscription, prev_id) = take_prev_id(subscription);
+            known.push((subscription.channel.clone(), prev_id));
+            listener.subscribe(subscription)?;
+        }
+        Ok(Self {
+            stream_channel: format!("\0next:{}", super::random_name()).into(),
+            next_fetch_at: clock::now() + next.timeout,
+            next_link: Some(next),
+            shared,
+            original_request: origin,
+            listener,
+            channel_ids: known,
+        })
+    }
+
+    /// What the stream subscribes to.
+    pub(super) fn subscription(&self) -> Subscription {
+        Subscription {
+            channel: Arc::clone(&self.stream_channel),
+            ..Subscription::default()
+        }
+    }
+
+    /// Begins, on this loop; what is given back ends it.
+    pub(super) fn spawn(self) -> EndCallback {
+        let (ended, has_ended) = oneshot::channel::<()>();
+        loops::spawn_here(async move {
+            let mut follower = self;
+            tokio::select! {
+                biased;
+                // Told, or dropped unheard.
+                _ = has_ended => {}
+                () = follower.run() => {}
+            }
+        });
+        EndCallback(Box::new(move || drop(ended)))
+    }
+
+    async fn run(&mut self) {
+        let mut is_due = self.has_missed_messages();
+        loop {
+            let mut heard = None;
+            if is_due && self.next_link.is_some() {
+                match self.fetch_with_retries().await {
+                    Ok(LinkOutcome::Continues) => heard = self.skip_fetched().await,
+                    Ok(LinkOutcome::Complete) => return self.end_stream(),
+                    Err(fault) => {
+                        let target = self.original_request.head.target();
+                        log::warn!("grip: a stream of {target} ends: {}", fault.cause);
+                        return self.end_stream();
+                    }
+                }
+            }
+            if heard.is_none() {
+                let wait = self.next_link.as_ref().map(|_| self.next_fetch_at);
+                heard = recv_until(wait, self.listener.next_event()).await;
+            }
+            is_due = match heard {
+                None | Some(ListenerEvent::Missed(_)) => true,
+                Some(ListenerEvent::Draining) => return,
+                Some(ListenerEvent::Message(message)) => match self.forward(&message.publication) {
+                    Some(is_due) => is_due,
+                    None => return self.end_stream(),
+                },
+            };
+        }
+    }
+
+    /// Whether a channel has gone on since the back end answered.
+    fn has_missed_messages(&self) -> bool {
+        let mut known = self.channel_ids.iter();
+        known.any(|(channel, id)| {
+            let last = self.shared.hub.last_id(channel);
+            id.is_some() && last.is_some() && *id != last
+        })
+    }
+
+    /// Hands a message on; whether the link is to be asked, and none when the stream is over.
+    fn forward(&mut self, publication: &Publication) -> Option<bool> {
+        if self.has_gap_before(publication) {
+            return Some(true);
+        }
+        let mut known = self.channel_ids.iter_mut();
+        let known = known.find(|(channel, _)| *channel == publication.channel);
+        if let Some((_, last)) = known
+            && last.is_some()
+        {
+            last.clone_from(&publication.id);
+        }
+        if let Some(next) = &self.next_link {
+            self.next_fetch_at = clock::now() + next.timeout;
+        }
+        let stream = match &publication.stream {
+            Some(StreamPart::Hint | StreamPart::Gap) => return Some(true),
+            Some(StreamPart::Close) => return None,
+            Some(StreamPart::Send(content)) => {
+                let Some(bytes) = self.listener.render(publication, content) else {
+                    return Some(false);
+                };
+                Some(StreamPart::Send(Content {
+                    bytes,
+                    filters: Vec::new(),
+                }))
+            }
+            None => None,
+        };
+        self.publish_to_stream(Publication {
+            id: publication.id.clone(),
+            stream,
+            event: publication.event.clone(),
+            ..Publication::default()
+        });
+        Some(false)
+    }
+
+    /// Whether a message says that it follows another one than the last that the stream knows.
+    fn has_gap_before(&self, publication: &Publication) -> bool {
+        let mut known = self.channel_ids.iter();
+        let last = known.find(|(channel, _)| *channel == publication.channel);
+        let last = last.and_then(|(_, last)| last.as_ref());
+        let prev_id = publication.prev_id.as_ref();
+        !publication.allows_any_order && last.is_some() && prev_id.is_some() && last != prev_id
+    }
+
+    /// Leaves out what was published while the link was asked and is in its answer; the first other thing.
+    async fn skip_fetched(&self) -> Option<ListenerEvent> {
+        loop {
+            let heard = tokio::select! {
+                biased;
+                heard = self.listener.next_event() => heard,
+                () = std::future::ready(()) => return None,
+            };
+            match heard {
+                ListenerEvent::Message(message) if self.has_gap_before(&message.publication) => {}
+                other => return Some(other),
+            }
+        }
+    }
+
+    /// Asks the link, until it answers or has failed too often.
+    async fn fetch_with_retries(&mut self) -> Result<LinkOutcome, Fault> {
+        let mut tries = 0;
+        loop {
+            match self.fetch_once().await {
+                Err(fault) if tries < MAX_FETCH_RETRIES => {
+                    tries += 1;
+                    log::debug!("grip: a next link failed: {}", fault.cause);
+                    clock::sleep(RETRY_DELAY * 2_u32.pow(tries - 1)).await;
+                }
+                fetched => return fetched,
+            }
+        }
+    }
+
+    async fn fetch_once(&mut self) -> Result<LinkOutcome, Fault> {
+        let Some(next) = &self.next_link else {
+            return Ok(LinkOutcome::Continues);
+        };
+        let known = self.channel_ids.iter();
+        let last = known.filter_map(|(channel, id)| Some((channel.clone(), id.clone()?)));
+        let last: Vec<_> = last.collect();
+        let request =
+            self.original_request
+                .link_request(&self.shared, "GET", &next.target, &last)?;
+        let answered = match self.shared.backend.handle(request) {
+            HandlerProgress::Ready(answered) => answered,
+            HandlerProgress::Pending(work) => work.await,
+        };
+        let response = match answered? {
+            Reply::Response(response) if response.status.is_success() => response,
+            Reply::Response(response) => {
+                return Err(link_fault(format!(
+                    "a next link answers {}",
+                    response.status
+                )));
+            }
+            Reply::Pass(_) | Reply::Redirect(_) => {
+                return Err(link_fault("nobody answers at a next link".to_owned()));
+            }
+        };
+        let not_understood =
+            |error: InstructionError| link_fault(format!("what a next link says: {error}"));
+        let mut instruct = GripInstructions::from_fields(response.status, &response.fields)
+            .map_err(not_understood)?;
+        let bound = BodyLimit {
+            body_name: "the body of a next link",
+            max_bytes: self.shared.hub.settings().max_message_size,
+            limit_name: "hub.max_message_size",
+        };
+        let mut body = body_reader::read_whole(response.body, bound).await?;
+        if instruct.hold.is_some() && has_instruction_body(&response.fields) {
+            instruct = instruct
+                .with_body(response.status, &body)
+                .map_err(not_understood)?;
+            body = instruct.body.take().unwrap_or_default();
+        }
+        if !body.is_empty() {
+            let part = StreamPart::Send(Content {
+                bytes: body,
+                filters: Vec::new(),
+            });
+            self.publish_to_stream(Publication {
+                stream: Some(part),
+                ..Publication::default()
+            });
+        }
+        self.apply_link_response(instruct).await
+    }
+
+    /// Puts in place what a link's answer said.
+    async fn apply_link_response(
+        &mut self,
+        instruct: GripInstructions,
+    ) -> Result<LinkOutcome, Fault> {
+        self.next_link = instruct.links.next;
+        self.next_fetch_at = clock::now()
+            + self
+                .next_link
+                .as_ref()
+                .map_or(RETRY_DELAY, |next| next.timeout);
+        match (instruct.hold, &self.next_link) {
+            (Some(hold), _) => {
+                let subscriptions = self.shared.with_channel_keys(hold.subscriptions);
+                self.shared.prepare_channels(&subscriptions).await;
+                let named = |name: &str| subscriptions.iter().any(|one| *one.channel == *name);
+                let gone = self
+                    .channel_ids
+                    .extract_if(.., |(channel, _)| !named(channel));
+                for (channel, _) in gone {
+                    self.listener.unsubscribe(&channel);
+                }
+                for subscription in subscriptions {
+                    let (subscription, id) = take_prev_id(subscription);
+                    let channel = subscription.channel.clone();
+                    let subscribed = self.listener.subscribe(subscription);
+                    subscribed.map_err(|refused| link_fault(refused.to_string()))?;
+                    match self
+                        .channel_ids
+                        .iter_mut()
+                        .find(|(known, _)| *known == channel)
+                    {
+                        Some((_, known)) => *known = id,
+                        None => self.channel_ids.push((channel, id)),
+                    }
+                }
+                Ok(LinkOutcome::Continues)
+            }
+            // No hold and a link: there is more at once.
+            (None, Some(_)) => {
+                clock::sleep(RETRY_DELAY).await;
+                self.next_fetch_at = clock::now();
+                Ok(LinkOutcome::Continues)
+            }
+            (None, None) => Ok(LinkOutcome::Complete),
+        }
+    }
+
+    /// Speaks to the stream, and to nobody on other nodes.
+    fn publish_to_stream(&self, publication: Publication) {
+        let publication = Publication {
+            channel: Arc::clone(&self.stream_channel),
+            allows_any_order: true,
+            ..publication
+        };
+        if let Err(refused) = self.shared.hub.publish_locally(publication) {
+            log::warn!("grip: a stream with a next link loses a message: {refused}");
+        }
+    }
+
+    fn end_stream(&self) {
+        self.publish_to_stream(Publication {
+            stream: Some(StreamPart::Close),
+            ..Publication::default()
+        });
+    }
+}
+
+/// A subscription, and the last message that the stream knows: what came after that the link brings, so it is
+/// not asked of the hub's history.
+fn take_prev_id(mut subscription: Subscription) -> (Subscription, Option<Arc<str>>) {
+    let prev_id = subscription.prev_id.take();
+    (subscription, prev_id)
+}
+
+/// What comes first: something to hear, or that moment, which is none.
+async fn recv_until(
+    moment: Option<Instant>,
+    heard: impl Future<Output = ListenerEvent>,
+) -> Option<ListenerEvent> {
+    match moment {
+        Some(moment) => clock::timeout_at(moment, heard).await,
+        None => Some(heard.await),
+    }
+}
+
+fn link_fault(cause: String) -> Fault {
+    Fault::new(FaultKind::BackendProtocolError, cause)
+}

@@ -1,0 +1,394 @@
+//! What a request came with, and the requests that are made of it: the one that the back end gets, the same
+//! asked again, and those to the links that an instruction names.
+//!
+//! What must stay true: a `GripHandler-*` field in any of them is the house's own; one that goes to a link carries
+//! nothing of the client but its address; all go to the back end that gave the instruction, whatever host a
+//! link names.
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use penstock_exchange::field_policy::{FieldClass, TrustedHeaders, classify_field};
+use penstock_exchange::grip::is_grip_field;
+use penstock_exchange::request::{RequestOrigin, RequestPath};
+use penstock_exchange::{
+    ClientState, Fault, FaultKind, ForwardedInfo, GripResponse, IncomingBody, ListenerInfo, Mount,
+    Request, RequestBody, Response, TrustedProxies,
+};
+use penstock_http::{HeadWriter, Method, RequestHead};
+use penstock_hub::{AllowedOrigins, channel_name, is_same_host};
+use penstock_runtime::clock;
+use penstock_sys::net::PeerAddress;
+
+use super::GripShared;
+
+pub(super) const SIGNATURE_HEADER: &str = "Grip-Sig";
+const FEATURE_HEADER: &str = "Grip-Feature";
+const LAST_HEADER: &str = "Grip-Last";
+
+/// What the hub can do of what clients of GRIP ask about.
+const SUPPORTED_FEATURES: &str = "status, link:next, link:gone, filter:skip-self, filter:skip-users, \
+                        filter:require-sub, filter:build-id, filter:var-subst";
+
+/// The last ids that are known, by the channels' keys.
+pub(crate) type LastIds = [(Arc<str>, Arc<str>)];
+
+/// What a request came with.
+#[derive(Debug, Clone)]
+pub(crate) struct OriginalRequest {
+    pub(crate) head: Arc<RequestHead>,
+    peer: PeerAddress,
+    listener: Arc<ListenerInfo>,
+    /// Whether the client is still there.
+    pub(crate) client: Arc<ClientState>,
+    trust: Arc<TrustedProxies>,
+    forwarded: Option<Arc<ForwardedInfo>>,
+    mount: Mount,
+    trusted_headers: TrustedHeaders,
+    /// Whether it may be asked again: it only reads, and it has no body that is gone by now.
+    pub(crate) is_repeatable: bool,
+}
+
+impl OriginalRequest {
+    pub(crate) fn from_request(request: &Request) -> Self {
+        let method = request.head.method();
+        Self {
+            head: Arc::clone(&request.head),
+            peer: request.peer,
+            listener: Arc::clone(&request.listener),
+            client: Arc::clone(&request.client_state),
+            trust: Arc::clone(&request.trusted_proxies),
+            forwarded: request.forwarded.clone(),
+            mount: request.mount.clone(),
+            trusted_headers: request.trusted_headers.clone(),
+            is_repeatable: matches!(method, Method::Get | Method::Head)
+                && matches!(request.body, RequestBody::Empty),
+        }
+    }
+
+    /// The same of a request that is over.
+    pub(crate) fn from_grip_response(spoken: GripResponse) -> (Self, Response) {
+        let GripResponse {
+            head,
+            trusted_headers: vouched,
+            had_body,
+            origin: arrival,
+            response,
+        } = spoken;
+        let only_reads = matches!(head.method(), Method::Get | Method::Head);
+        let origin = Self {
+            head,
+            peer: arrival.peer,
+            listener: arrival.listener,
+            client: arrival.client_state,
+            trust: arrival.trusted_proxies,
+            forwarded: arrival.forwarded,
+            mount: arrival.mount,
+            trusted_headers: vouched,
+            is_repeatable: only_reads && !had_body,
+        };
+        (origin, *response)
+    }
+
+    /// Whether a page of another origin than the host's own and `origins` has sent it. Who names no
+    /// origin is no browser.
+    pub(crate) fn is_cross_origin(&self, origins: &AllowedOrigins) -> bool {
+        let mut said = self.head.field_all("origin");
+        let origin = match (said.next(), said.next()) {
+            (None, _) => return false,
+            (Some(origin), None) => origin,
+            (Some(_), Some(_)) => return true,
+        };
+        if origins.allows_any || origins.is_listed(origin) {
+            return false;
+        }
+        let told = self.forwarded.as_ref();
+        let host = told.and_then(|told| told.host.as_deref());
+        // Whoever poses as the site where it has no TLS must not get what its TLS keeps.
+        let is_weaker =
+            told.is_some_and(|told| told.scheme == Some("https")) && origin.starts_with(b"http://");
+        is_weaker || !is_same_host(origin, host.unwrap_or_else(|| self.head.host()))
+    }
+
+    /// The request as the back end gets it.
+    ///
+    /// # Errors
+    /// When it makes no valid head: what is added is the house's.
+    pub(crate) fn sign_request(
+        &self,
+        request: Request,
+        shared: &GripShared,
+    ) -> Result<Request, Fault> {
+        if shared.signer.is_none() {
+            return Ok(request);
+        }
+        let mut request = request;
+        let head = self.signed_head(shared, &[], clock::wall_at(request.arrived))?;
+        request.head = Arc::new(head);
+        request.trusted_headers = self.trusted_headers_for(shared);
+        Ok(request)
+    }
+
+    /// The request as it came, for whoever else gets it.
+    pub(crate) fn restore_request(&self, mut request: Box<Request>) -> Box<Request> {
+        request.head = Arc::clone(&self.head);
+        request.trusted_headers = self.trusted_headers.clone();
+        request
+    }
+
+    /// The same request once more, with what the hub knows to be last.
+    ///
+    /// # Errors
+    /// As [`Origin::signed`].
+    pub(crate) fn repeat_request(
+        &self,
+        shared: &GripShared,
+        last: &LastIds,
+    ) -> Result<Request, Fault> {
+        let head = self.signed_head(shared, last, clock::wall())?;
+        self.build_request(head, Arc::clone(&self.client), shared)
+    }
+
+    /// A request for a link of an instruction.
+    ///
+    /// # Errors
+    /// When the link is no path, or names another host than the request did.
+    pub(crate) fn link_request(
+        &self,
+        shared: &GripShared,
+        method: &'static str,
+        link: &str,
+        last: &LastIds,
+    ) -> Result<Request, Fault> {
+        let target = self.resolve_link(link)?;
+        let mut writer = HeadWriter::new(&self.head, method, &target);
+        writer.field("Host", self.head.host().as_bytes());
+        if method == "POST" {
+            writer.field("Content-Length", b"0");
+        }
+        self.add_grip_headers(&mut writer, shared, last, clock::wall());
+        let head = writer
+            .finish()
+            .map_err(|error| invalid_request_fault(&error))?;
+        // The client may be gone; what is asked here has none.
+        self.build_request(head, Arc::default(), shared)
+    }
+
+    /// A request with a body of its own in the place of the client's, which asked for a WebSocket: its fields
+    /// but for those of the handshake, and `fields`.
+    ///
+    /// # Errors
+    /// As [`Origin::signed`].
+    pub(crate) fn events_request(
+        &self,
+        shared: &GripShared,
+        fields: &[(&str, &[u8])],
+        body: Vec<u8>,
+    ) -> Result<Request, Fault> {
+        let mut writer = HeadWriter::new(&self.head, "POST", self.head.target());
+        for (name, value) in self.head.fields() {
+            let is_own = self.trusted_headers.covers(name)
+                || !is_grip_field(name.as_bytes()) && !is_websocket_header(name);
+            if is_own
+                && (classify_field(name) != FieldClass::HopByHop
+                    || name.eq_ignore_ascii_case("host"))
+            {
+                writer.field(name, value);
+            }
+        }
+        for (name, value) in fields {
+            writer.field(name, value);
+        }
+        writer.field("Content-Length", body.len().to_string().as_bytes());
+        self.add_grip_headers(&mut writer, shared, &[], clock::wall());
+        let head = writer
+            .finish()
+            .map_err(|error| invalid_request_fault(&error))?;
+        let mut request = self.build_request(head, Arc::default(), shared)?;
+        // No client may say some of them.
+        let said = fields.iter().map(|(name, _)| (*name).to_owned());
+        request.trusted_headers = request.trusted_headers.with(said);
+        request.body = RequestBody::Incoming(Box::new(BufferedBody(body)));
+        Ok(request)
+    }
+
+    /// The target of a link as seen from the request (RFC 3986 §5.2); dots are resolved where all paths are.
+    /// An application that knows where it is mounted names its own paths below that.
+    ///
+    /// # Errors
+    /// When it is for another host.
+    pub(crate) fn resolve_link(&self, link: &str) -> Result<String, Fault> {
+        let target = self.resolve_reference(link)?;
+        Ok(match self.mount.strip_from(&target) {
+            Some(rest) if rest.starts_with('/') => rest.to_owned(),
+            Some(rest) => format!("/{rest}"),
+            None => target,
+        })
+    }
+
+    fn resolve_reference(&self, link: &str) -> Result<String, Fault> {
+        let link = link.split('#').next().unwrap_or_default();
+        let own = self.head.target_path_query();
+        let path = own.split('?').next().unwrap_or_default();
+        let after_authority = |rest: &str| {
+            let end = rest.find(['/', '?']).unwrap_or(rest.len());
+            let (authority, target) = rest.split_at(end);
+            let told = self
+                .forwarded
+                .as_ref()
+                .and_then(|told| told.host.as_deref());
+            let is_own = authority.eq_ignore_ascii_case(self.head.host())
+                || told.is_some_and(|own| authority.eq_ignore_ascii_case(own));
+            let slash = if target.starts_with('/') { "" } else { "/" };
+            is_own
+                .then(|| format!("{slash}{target}"))
+                .ok_or_else(|| bad_link_fault(format!("Grip-Link: `{link}` is of another host")))
+        };
+        let lower = |scheme: &str| {
+            let start = link.get(..scheme.len());
+            start.is_some_and(|start| start.eq_ignore_ascii_case(scheme))
+        };
+        if lower("http://") {
+            return after_authority(&link["http://".len()..]);
+        }
+        if lower("https://") {
+            return after_authority(&link["https://".len()..]);
+        }
+        if let Some(rest) = link.strip_prefix("//") {
+            return after_authority(rest);
+        }
+        Ok(match link.bytes().next() {
+            Some(b'/') => link.to_owned(),
+            Some(b'?') => format!("{path}{link}"),
+            _ => {
+                let folder = path.rfind('/').map_or("/", |end| &path[..=end]);
+                format!("{folder}{link}")
+            }
+        })
+    }
+
+    /// The head that came, with what the hub says about it in the place of what anybody else did.
+    fn signed_head(
+        &self,
+        shared: &GripShared,
+        last: &LastIds,
+        now: Duration,
+    ) -> Result<RequestHead, Fault> {
+        let old = &self.head;
+        let mut writer = HeadWriter::new(old, old.method_str(), old.target());
+        for (name, value) in old.fields() {
+            if !is_grip_field(name.as_bytes()) || self.trusted_headers.covers(name) {
+                writer.field(name, value);
+            }
+        }
+        self.add_grip_headers(&mut writer, shared, last, now);
+        writer
+            .finish()
+            .map_err(|error| invalid_request_fault(&error))
+    }
+
+    fn add_grip_headers(
+        &self,
+        writer: &mut HeadWriter,
+        shared: &GripShared,
+        last: &LastIds,
+        now: Duration,
+    ) {
+        if let Some(signer) = &shared.signer {
+            writer.field(SIGNATURE_HEADER, signer.sign(now).as_bytes());
+            writer.field(FEATURE_HEADER, SUPPORTED_FEATURES.as_bytes());
+        }
+        for (key, id) in last {
+            let channel = channel_name(key);
+            // A name or id that cannot stand in a field cannot have come from one: from JSON it can, and then
+            // the back end is asked without.
+            if is_plain_field_value(channel) && is_plain_field_value(id) {
+                writer.field(LAST_HEADER, format!("{channel}; last-id={id}").as_bytes());
+            }
+        }
+    }
+
+    fn build_request(
+        &self,
+        head: RequestHead,
+        client: Arc<ClientState>,
+        shared: &GripShared,
+    ) -> Result<Request, Fault> {
+        let path = RequestPath::from_head(&head)
+            .map_err(|error| bad_link_fault(format!("Grip-Link: {error}")))?;
+        let arrival = RequestOrigin {
+            peer: self.peer,
+            listener: Arc::clone(&self.listener),
+            client_state: client,
+            arrived: clock::now(),
+            trusted_proxies: Arc::clone(&self.trust),
+            forwarded: self.forwarded.clone(),
+            mount: self.mount.clone(),
+        };
+        let mut request = Request::new(Arc::new(head), path, RequestBody::Empty, arrival);
+        request.trusted_headers = self.trusted_headers_for(shared);
+        Ok(request)
+    }
+
+    fn trusted_headers_for(&self, shared: &GripShared) -> TrustedHeaders {
+        match self.trusted_headers.is_empty() {
+            true => shared.trusted_headers.clone(),
+            false => with_grip_headers(&self.trusted_headers),
+        }
+    }
+}
+
+/// Those, and what the hub says itself.
+pub(crate) fn with_grip_headers(known: &TrustedHeaders) -> TrustedHeaders {
+    known.with([SIGNATURE_HEADER, FEATURE_HEADER, LAST_HEADER].map(str::to_owned))
+}
+
+/// Whether a field of a client is about its WebSocket, or would be one of those that the house says about it.
+fn is_websocket_header(name: &str) -> bool {
+    let begins = |start: &str| {
+        let found = name.get(..start.len());
+        found.is_some_and(|found| found.eq_ignore_ascii_case(start))
+    };
+    const OWN: [&str; 5] = [
+        "accept",
+        "accept-encoding",
+        "connection-id",
+        "content-type",
+        "keep-alive-interval",
+    ];
+    let is_offer = name.eq_ignore_ascii_case("sec-websocket-protocol");
+    begins("sec-websocket-") && !is_offer
+        || begins("meta-")
+        || OWN.iter().any(|own| name.eq_ignore_ascii_case(own))
+}
+
+/// A body that is there.
+struct BufferedBody(Vec<u8>);
+
+impl IncomingBody for BufferedBody {
+    fn poll_fill(&mut self, _: &mut Context<'_>, into: &mut Vec<u8>) -> Poll<Result<bool, Fault>> {
+        let more = !self.0.is_empty();
+        into.append(&mut self.0);
+        Poll::Ready(Ok(more))
+    }
+
+    fn length(&self) -> Option<u64> {
+        Some(self.0.len() as u64)
+    }
+}
+
+/// Whether a name or id means in a field what it means elsewhere.
+fn is_plain_field_value(text: &str) -> bool {
+    let is_odd = |byte: u8| byte < b' ' || byte == 0x7f || matches!(byte, b',' | b';' | b'"');
+    !text.is_empty() && text.trim() == text && !text.bytes().any(is_odd)
+}
+
+fn invalid_request_fault(error: &penstock_http::RequestHeadError) -> Fault {
+    let cause = format!("grip: what is asked of the back end is no valid request: {error}");
+    Fault::new(FaultKind::Internal, cause)
+}
+
+fn bad_link_fault(cause: String) -> Fault {
+    Fault::new(FaultKind::BackendProtocolError, cause)
+}

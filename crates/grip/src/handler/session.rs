@@ -1,0 +1,450 @@
+//! One answer that speaks to the hub, until the client has its own.
+//!
+//! Made by `handler`. An answer without a hold is stripped and sent; a stream is given to the hub with its
+//! head; a long poll waits here for what is published, and may ask the back end again, which may say
+//! something else then. When the client leaves, the wait ends and the hub forgets it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use penstock_exchange::{Body, Fault, FaultKind, HandlerProgress, Reply, RequestTiming, Response};
+use penstock_http::{FieldBlock, Method};
+use penstock_hub::{
+    GAP_EVENT, HeldStream, HubError, LongPoll, LongPollResponse, PollOutcome, StreamForm,
+    StreamKeepAlive,
+};
+
+use super::body_reader::{self, BodyLimit};
+use super::link_follower::LinkFollower;
+use super::original_request::{LastIds, OriginalRequest};
+use super::{GripShared, gone_notices};
+use crate::instructions::{GripInstructions, HoldInstruction, HoldMode, has_instruction_body};
+
+/// Instructions, and what is sent when a long poll comes to nothing.
+const MAX_SMALL_BODY: usize = 100_000;
+
+/// Times that a back end is asked again for one request: one that always names a last id that is not the
+/// last would be asked for ever.
+const MAX_REPEATS: usize = 5;
+
+/// A comment of server-sent events.
+const SSE_COMMENT: &[u8] = b":\n\n";
+
+/// An answer that speaks to the hub, and the request it is for.
+#[derive(Debug)]
+pub(super) struct GripSession {
+    shared: Arc<GripShared>,
+    original_request: Arc<OriginalRequest>,
+}
+
+/// What one answer came to.
+enum SessionStep {
+    /// This is sent.
+    Respond(Response),
+    /// The back end is asked again; if that may not be, `otherwise` is sent.
+    Repeat {
+        last_ids: Box<LastIds>,
+        fallback: Response,
+        /// Told if it is not, or has the client leave meanwhile.
+        notice: DropNotice,
+    },
+}
+
+/// What is left of an answer when its instruction is read.
+struct ResponseRemainder {
+    timing: RequestTiming,
+    speaks_to_cache: bool,
+}
+
+impl GripSession {
+    pub(super) fn new(shared: Arc<GripShared>, origin: OriginalRequest) -> Self {
+        let origin = Arc::new(origin);
+        Self {
+            shared,
+            original_request: origin,
+        }
+    }
+
+    /// The client's answer.
+    pub(super) async fn run(self, mut response: Response) -> Result<Reply, Fault> {
+        let mut rounds = 0;
+        loop {
+            let timing = response.timing.clone();
+            let step = self
+                .apply_response(response)
+                .await
+                .map_err(|fault| fault.with_timing(timing));
+            let (last, otherwise, mut notice) = match step? {
+                SessionStep::Respond(response) => return Ok(response.into()),
+                SessionStep::Repeat {
+                    last_ids: last,
+                    fallback: otherwise,
+                    notice,
+                } => (last, otherwise, notice),
+            };
+            if rounds == MAX_REPEATS || !self.original_request.is_repeatable {
+                return Ok(otherwise.into());
+            }
+            rounds += 1;
+            let request = self.original_request.repeat_request(&self.shared, &last)?;
+            let answered = match self.shared.backend.handle(request) {
+                HandlerProgress::Ready(answered) => answered,
+                HandlerProgress::Pending(work) => work.await,
+            };
+            response = match answered? {
+                // The first time it was the back end's, so now it is nobody else's.
+                Reply::Pass(_) => return Ok(otherwise.into()),
+                answered => {
+                    // The client is still there, and the back end has just heard of it.
+                    notice.disarm();
+                    match answered {
+                        Reply::Response(next) if next.has_grip => *next,
+                        answered => return Ok(answered),
+                    }
+                }
+            };
+        }
+    }
+
+    async fn apply_response(&self, response: Response) -> Result<SessionStep, Fault> {
+        let Response {
+            status,
+            fields,
+            mut body,
+            timing,
+            max_rate: rate_max,
+            has_accel_expires: speaks_to_cache,
+            ..
+        } = response;
+        let mut instruct =
+            GripInstructions::from_fields(status, &fields).map_err(instruction_fault)?;
+        if instruct.hold.is_some()
+            && has_instruction_body(&fields)
+            && !matches!(body, Body::Omitted(_))
+        {
+            let text =
+                body_reader::read_whole(body, small_body_limit("the body of instructions")).await?;
+            instruct = instruct
+                .with_body(status, &text)
+                .map_err(instruction_fault)?;
+            body = Body::Bytes(instruct.body.take().unwrap_or_default());
+        }
+        let rest = ResponseRemainder {
+            timing,
+            speaks_to_cache,
+        };
+        let has_no_body = self.original_request.head.method() == Method::Head
+            || matches!(body, Body::Omitted(_) | Body::Takeover(_) | Body::Hold(_));
+        let mut hold = instruct.hold.take();
+        if let Some(hold) = &mut hold {
+            hold.subscriptions = self
+                .shared
+                .with_channel_keys(std::mem::take(&mut hold.subscriptions));
+        }
+        match hold {
+            Some(hold) if hold.mode == HoldMode::LongPoll && !has_no_body => {
+                self.hold_long_poll(instruct, hold, body, rest).await
+            }
+            Some(hold) if !has_no_body && !instruct.status.forbids_body() => self
+                .hold_stream(instruct, hold, body, rest)
+                .await
+                .map(SessionStep::Respond),
+            // Who gets no body cannot be held.
+            _ => {
+                let mut answer = rest.into_response(instruct, body);
+                answer.max_rate = rate_max;
+                Ok(SessionStep::Respond(answer))
+            }
+        }
+    }
+
+    async fn hold_stream(
+        &self,
+        mut instruct: GripInstructions,
+        hold: HoldInstruction,
+        body: Body,
+        rest: ResponseRemainder,
+    ) -> Result<Response, Fault> {
+        let coding = instruct.fields.get("content-encoding");
+        if coding.is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity")) {
+            let cause = "a held stream has a Content-Encoding, and what is published has none";
+            return Err(Fault::new(FaultKind::BackendProtocolError, cause));
+        }
+        let settings = self.shared.hub.settings();
+        let initial = BodyLimit {
+            body_name: "the body that a held stream begins with",
+            max_bytes: settings.max_message_size,
+            limit_name: "hub.max_message_size",
+        };
+        let initial = body_reader::read_whole(body, initial).await?;
+        let form = stream_form(&instruct.fields);
+        let links = std::mem::take(&mut instruct.links);
+        // A link that leads nowhere is told now, while somebody sees it.
+        for link in [
+            links.next.as_ref().map(|next| &next.target),
+            links.gone.as_ref(),
+        ] {
+            link.map(|link| self.original_request.resolve_link(link))
+                .transpose()?;
+        }
+        let keep_alive = hold
+            .keep_alive
+            .or_else(|| default_keep_alive(form, settings.heartbeat_interval));
+        self.shared.prepare_channels(&hold.subscriptions).await;
+        let mut stream = HeldStream {
+            form,
+            keep_alive,
+            initial,
+            gap_notice: (form == StreamForm::Events).then_some(GAP_EVENT),
+            client: self.original_request.client.limit_prefix(),
+            ..HeldStream::default()
+        };
+        let mut told = Vec::new();
+        match links.next {
+            None => {
+                stream.subscriptions = hold.subscriptions;
+                stream.meta = hold.meta;
+            }
+            Some(next) => {
+                let (shared, origin) =
+                    (Arc::clone(&self.shared), Arc::clone(&self.original_request));
+                let follower =
+                    LinkFollower::new(shared, origin, hold.subscriptions, hold.meta, next);
+                let follower = match follower {
+                    Ok(follower) => follower,
+                    Err(refused) => return self.send_away(&refused, form, instruct, rest),
+                };
+                stream.subscriptions = vec![follower.subscription()];
+                told.push(follower.spawn());
+            }
+        }
+        told.extend(links.gone.map(|link| self.gone_notice(link)));
+        stream.on_end = (!told.is_empty()).then(|| {
+            let tell = move || told.into_iter().for_each(|each| (each.0)());
+            penstock_hub::EndCallback(Box::new(tell))
+        });
+        match self.shared.hub.stream_body(stream) {
+            Ok(body) => Ok(rest.into_response(instruct, body)),
+            Err(refused) => self.send_away(&refused, form, instruct, rest),
+        }
+    }
+
+    /// The answer to a stream that is not held. A browser's `EventSource` gets the fields of the back
+    /// end, which may let other origins in, and comes back later, as on routes with `hub`.
+    fn send_away(
+        &self,
+        refused: &HubError,
+        form: StreamForm,
+        instruct: GripInstructions,
+        rest: ResponseRemainder,
+    ) -> Result<Response, Fault> {
+        let body = match (form, refused) {
+            (StreamForm::Events, HubError::Draining) => Some(Body::Empty),
+            (StreamForm::Events, refused) => {
+                let come_back = self
+                    .shared
+                    .hub
+                    .reconnect_body(&self.original_request.head, refused);
+                come_back.map(Body::Bytes)
+            }
+            (StreamForm::Bytes, _) => None,
+        };
+        match body {
+            Some(body) => {
+                let mut response = rest.into_response(instruct, body);
+                forbid_storing(&mut response.fields);
+                Ok(response)
+            }
+            None => Err(hub_fault(refused)),
+        }
+    }
+
+    async fn hold_long_poll(
+        &self,
+        mut instruct: GripInstructions,
+        hold: HoldInstruction,
+        body: Body,
+        rest: ResponseRemainder,
+    ) -> Result<SessionStep, Fault> {
+        let own =
+            body_reader::read_whole(body, small_body_limit("the body of a long poll")).await?;
+        let gone = instruct.links.gone.take();
+        if let Some(link) = &gone {
+            self.original_request.resolve_link(link)?;
+        }
+        let poll = LongPoll {
+            client: self.original_request.client.limit_prefix(),
+            subscriptions: hold.subscriptions,
+            timeout: hold.timeout,
+            meta: hold.meta,
+        };
+        self.shared.prepare_channels(&poll.subscriptions).await;
+        let waiting = self.shared.hub.long_poll(poll);
+        let waiting = waiting.map_err(|refused| hub_fault(&refused))?;
+        // Told also when this future is dropped.
+        let notice = DropNotice(gone.map(|link| self.gone_notice(link)));
+        let outcome = self
+            .original_request
+            .client
+            .run_while_connected(waiting)
+            .await;
+        let left = || {
+            Fault::new(
+                FaultKind::ClientDisconnected,
+                "the client left its long poll",
+            )
+        };
+        match outcome.ok_or_else(left)? {
+            PollOutcome::Message(message) => {
+                let body = message_body(&message, &own)?;
+                override_fields(&mut instruct.fields, &message.fields);
+                instruct.status = message.status;
+                Ok(SessionStep::Respond(
+                    rest.into_response(instruct, Body::Bytes(body)),
+                ))
+            }
+            PollOutcome::TimedOut => Ok(SessionStep::Respond(
+                rest.into_response(instruct, Body::Bytes(own)),
+            )),
+            PollOutcome::RepeatRequest(last) => Ok(SessionStep::Repeat {
+                last_ids: last.into(),
+                fallback: rest.into_response(instruct, Body::Bytes(own)),
+                notice,
+            }),
+            // Its connection is closed without an answer, as of one that left.
+            PollOutcome::Close => Err(Fault::new(
+                FaultKind::ClientDisconnected,
+                "what a long poll waited for was closed",
+            )),
+        }
+    }
+
+    fn gone_notice(&self, link: Box<str>) -> penstock_hub::EndCallback {
+        let (shared, origin) = (Arc::clone(&self.shared), Arc::clone(&self.original_request));
+        gone_notices::notify_on_end(shared, origin, link)
+    }
+}
+
+/// Tells that a client is gone when it is dropped.
+struct DropNotice(Option<penstock_hub::EndCallback>);
+
+impl DropNotice {
+    /// Nobody is told.
+    fn disarm(&mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for DropNotice {
+    fn drop(&mut self) {
+        if let Some(ended) = self.0.take() {
+            (ended.0)();
+        }
+    }
+}
+
+impl ResponseRemainder {
+    fn into_response(self, instruct: GripInstructions, body: Body) -> Response {
+        let mut response = Response::new(instruct.status, body);
+        response.fields = instruct.fields;
+        response.timing = self.timing;
+        response.has_accel_expires = self.speaks_to_cache;
+        response
+    }
+}
+
+/// Has no cache keep a response: what its back end says of that is meant for the stream that it is
+/// not.
+fn forbid_storing(fields: &mut FieldBlock) {
+    let directives = [
+        "cache-control",
+        "expires",
+        "cdn-cache-control",
+        "surrogate-control",
+        "x-accel-expires",
+    ];
+    for name in directives {
+        fields.remove(name);
+    }
+    fields.push_static("Cache-Control", "no-store");
+}
+
+fn stream_form(fields: &FieldBlock) -> StreamForm {
+    let essence = fields
+        .get("content-type")
+        .and_then(|value| value.split(|&byte| byte == b';').next())
+        .unwrap_or_default();
+    match essence
+        .trim_ascii()
+        .eq_ignore_ascii_case(b"text/event-stream")
+    {
+        true => StreamForm::Events,
+        false => StreamForm::Bytes,
+    }
+}
+
+/// The heart-beat of a stream whose back end gave it none: a comment, where there are comments.
+fn default_keep_alive(form: StreamForm, every: Duration) -> Option<StreamKeepAlive> {
+    (form == StreamForm::Events).then(|| StreamKeepAlive {
+        bytes: Bytes::from_static(SSE_COMMENT),
+        interval: every,
+        is_unconditional: false,
+    })
+}
+
+/// The body that a message brings for one who would have got `own`.
+fn message_body(message: &LongPollResponse, own: &[u8]) -> Result<Bytes, Fault> {
+    let bytes = &message.body.bytes;
+    if !message.is_patch {
+        return Ok(bytes.clone());
+    }
+    let unfit = |cause: String| {
+        let cause = format!("what was published is a patch that does not fit: {cause}");
+        Fault::new(FaultKind::BackendProtocolError, cause)
+    };
+    let mut document: serde_json::Value =
+        serde_json::from_slice(own).map_err(|error| unfit(error.to_string()))?;
+    let patch: json_patch::Patch =
+        serde_json::from_slice(bytes).map_err(|error| unfit(error.to_string()))?;
+    json_patch::patch(&mut document, &patch).map_err(|error| unfit(error.to_string()))?;
+    let mut text = document.to_string().into_bytes();
+    // What ended with a line break still does.
+    if own.ends_with(b"\n") {
+        text.push(b'\n');
+    }
+    Ok(text.into())
+}
+
+/// The fields of a message take the place of those by the same names.
+fn override_fields(fields: &mut FieldBlock, above: &FieldBlock) {
+    for (name, _) in above.iter() {
+        fields.remove(name);
+    }
+    fields.append(above);
+}
+
+fn small_body_limit(what: &'static str) -> BodyLimit {
+    BodyLimit {
+        body_name: what,
+        max_bytes: MAX_SMALL_BODY,
+        limit_name: "fixed",
+    }
+}
+
+fn instruction_fault(error: crate::instructions::InstructionError) -> Fault {
+    let cause = format!("an instruction to the hub is not understood: {error}");
+    Fault::new(FaultKind::BackendProtocolError, cause)
+}
+
+/// The hub does not take any more, or not this.
+fn hub_fault(refused: &HubError) -> Fault {
+    let kind = match refused {
+        // The back end asks for more than anybody may.
+        HubError::TooManyStreamChannels(_) | HubError::MessageTooLarge(_) => {
+            FaultKind::BackendProtocolError
+        }
+        _ => FaultKind::Overloaded,
+    };
+    Fault::new(kind, refused.to_string())
+}

@@ -1,0 +1,165 @@
+//! Two hubs: who comes to one of them finds what was published on the other.
+
+use std::sync::Mutex;
+
+use penstock_config::RouteHub;
+use penstock_hub::{Bus, ChannelsPrepared, HubError, HubRouteHandler, WebSocketPart};
+use penstock_runtime::loops;
+
+use super::*;
+
+/// The other server, of which this one knows what it has asked for.
+#[derive(Debug)]
+struct NeighbourBus {
+    here: Hub,
+    there: Hub,
+    prepared_channels: Mutex<Vec<Arc<str>>>,
+}
+
+impl Bus for NeighbourBus {
+    fn publish(&self, _: &Publication) -> Result<bool, HubError> {
+        Ok(false)
+    }
+
+    fn on_subscribed(&self, _: &Arc<str>) {}
+
+    fn on_unsubscribed(&self, _: &Arc<str>) {}
+
+    fn prepare_channels(&self, channels: &[Arc<str>]) -> Option<ChannelsPrepared> {
+        let mut asked = self.prepared_channels.lock().unwrap();
+        let new = channels.iter().filter(|name| !asked.contains(name));
+        let new: Vec<_> = new.cloned().collect();
+        asked.extend(new.iter().cloned());
+        let (here, there) = (self.here.clone(), self.there.clone());
+        (!new.is_empty()).then(|| -> ChannelsPrepared {
+            Box::pin(async move {
+                loops::yield_now().await;
+                for name in new {
+                    let history = there.history_after(&name, "0");
+                    here.replace_history(&name, history.unwrap_or_default());
+                }
+            })
+        })
+    }
+}
+
+/// Joins the hub of `world` to another one, where messages 0 to 2 of a channel were published.
+fn join(world: &GripHarness, channel: &str) -> Arc<NeighbourBus> {
+    let there = Hub::start(Settings::default(), &[]).unwrap();
+    for id in ["0", "1", "2"] {
+        let bytes = bytes::Bytes::from(format!("data: {id}\n\n"));
+        let content = Content {
+            bytes,
+            filters: Vec::new(),
+        };
+        let publication = Publication {
+            channel: channel.into(),
+            id: Some(id.into()),
+            stream: Some(StreamPart::Send(content.clone())),
+            websocket: Some(WebSocketPart::Text(content)),
+            ..Publication::default()
+        };
+        there.publish(publication).unwrap();
+    }
+    let neighbour = Arc::new(NeighbourBus {
+        here: world.hub.clone(),
+        there,
+        prepared_channels: Mutex::default(),
+    });
+    world.hub.set_bus(Some(neighbour.clone()));
+    neighbour
+}
+
+fn events_of(channel: &str) -> [String; 3] {
+    [
+        "Content-Type: text/event-stream".to_owned(),
+        "Grip-Hold: stream".to_owned(),
+        format!("Grip-Channel: {channel}"),
+    ]
+}
+
+fn says_all(lines: &[String], body: &str) -> BackendReply {
+    let lines: Vec<&str> = lines.iter().map(|line| &**line).collect();
+    says(&lines, body)
+}
+
+#[test]
+fn a_route_finds_messages_of_other_nodes() {
+    let world = GripHarness::new([]);
+    join(&world, "a");
+    let route = RouteHub {
+        namespace: "hub".to_owned(),
+        channels: vec!["{path.1}".to_owned()],
+        heartbeat_interval: None,
+        publish: false,
+    };
+    let streams = Arc::new(HubRouteHandler::new(world.hub.clone(), &route).unwrap());
+    let request = request("GET", "/a", &["Last-Event-ID: 1"]);
+    let answered = ended(&world.begin_at(streams, request));
+    let mut client = world.hold(response(answered));
+    client.expect("data: 2\n\n");
+    world.hub.publish(text("a", "data: 3\n\n")).unwrap();
+    client.expect("data: 3\n\n");
+}
+
+#[test]
+fn a_backend_stream_finds_messages_of_other_nodes() {
+    let world = GripHarness::new([says_all(&events_of("a; prev-id=1"), ":\n\n")]);
+    join(&world, "a");
+    let mut client = world.hold(world.response(get("/")));
+    client.expect(":\n\ndata: 2\n\n");
+}
+
+#[test]
+fn a_long_poll_notices_newer_messages_of_other_nodes() {
+    let stale = ["Grip-Hold: response", "Grip-Channel: a; prev-id=1"];
+    let world = GripHarness::new([says(&stale, "stale"), says(&[], "fresh")]);
+    join(&world, "a");
+    assert_eq!(bytes(world.response(get("/")).body), "fresh");
+    world.asked();
+    let again = world.asked();
+    assert_eq!(again.head.field("grip-last"), Some(&b"a; last-id=2"[..]));
+}
+
+#[test]
+fn a_next_link_is_fetched_for_messages_of_other_nodes() {
+    let next = |channel: &str| {
+        let mut lines = events_of(channel).to_vec();
+        lines.push("Grip-Link: </next>; rel=next".to_owned());
+        lines
+    };
+    let world = GripHarness::new([
+        says_all(&next("a; prev-id=1"), "begin\n"),
+        says_all(&next("a; prev-id=2, b"), "more\n"),
+    ]);
+    let neighbour = join(&world, "a");
+    let mut client = world.hold(world.response(get("/")));
+    client.expect("begin\nmore\n");
+    world.await_subscribers("b", 1);
+    // The channels that a link adds are asked for, too; the stream's own is this server's.
+    let asked = neighbour.prepared_channels.lock().unwrap();
+    assert_eq!(
+        asked.iter().map(|name| &**name).collect::<Vec<_>>(),
+        ["a", "b"]
+    );
+}
+
+#[test]
+fn a_websocket_finds_messages_of_other_nodes() {
+    let control = r#"c:{"type": "subscribe", "channel": "a", "prev-id": "1"}"#;
+    let opening = format!("OPEN\r\nTEXT {:x}\r\n{control}\r\n", control.len());
+    let lines = [
+        "Content-Type: application/websocket-events",
+        "Sec-WebSocket-Extensions: grip",
+    ];
+    let world = GripHarness::with_sockets([says(&lines, &opening)]);
+    join(&world, "a");
+    let handshake = [
+        "Connection: Upgrade",
+        "Upgrade: websocket",
+        "Sec-WebSocket-Version: 13",
+        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+    ];
+    let mut client = world.take_over(world.response(request("GET", "/", &handshake)));
+    client.expect_bytes(b"\x81\x09data: 2\n\n");
+}

@@ -1,0 +1,153 @@
+//! Clients that take too little: who loses messages is told, also on a first visit.
+
+use penstock_config::RouteHub;
+use penstock_hub::{HubRouteHandler, SlowPolicy, WebSocketPart};
+use penstock_runtime::clock;
+
+use super::*;
+
+fn settings(slow: SlowPolicy) -> Settings {
+    Settings {
+        max_backlog: 64 << 10,
+        slow_policy: slow,
+        ..Settings::default()
+    }
+}
+
+/// Far more than a socket and a backlog take, while nobody reads.
+fn flood(hub: &Hub) {
+    (0..1000).for_each(|_| publish(hub));
+}
+
+fn publish(hub: &Hub) {
+    let content = Content {
+        bytes: include_str!("slow_clients.rs").into(),
+        filters: Vec::new(),
+    };
+    let publication = Publication {
+        channel: "a".into(),
+        stream: Some(StreamPart::Send(content.clone())),
+        websocket: Some(WebSocketPart::Text(content)),
+        ..Publication::default()
+    };
+    hub.publish(publication).unwrap();
+}
+
+const GAP: &[u8] = b"event: gap\ndata: {}\n\n";
+
+#[test]
+fn a_slow_route_stream_gets_a_gap_on_its_first_visit() {
+    let world = GripHarness::with(settings(SlowPolicy::DropOldest), None, []);
+    let route = RouteHub {
+        namespace: "hub".to_owned(),
+        channels: vec!["a".to_owned()],
+        heartbeat_interval: None,
+        publish: false,
+    };
+    let streams = Arc::new(HubRouteHandler::new(world.hub.clone(), &route).unwrap());
+    let mut client = world.hold(response(ended(&world.begin_at(streams, get("/")))));
+    world.await_subscribers("a", 1);
+    flood(&world.hub);
+    client.until(GAP);
+}
+
+#[test]
+fn a_slow_backend_stream_gets_a_gap_on_its_first_visit() {
+    let events = ["Content-Type: text/event-stream", STREAM[1], STREAM[2]];
+    let world = GripHarness::with(settings(SlowPolicy::DropOldest), None, [says(&events, "")]);
+    let mut client = world.hold(world.response(get("/")));
+    world.await_subscribers("a", 1);
+    flood(&world.hub);
+    client.until(GAP);
+}
+
+#[test]
+fn a_slow_stream_with_a_next_link_gets_a_gap_on_its_first_visit() {
+    const LINK: &str = "Grip-Link: </next>; rel=next";
+    let lines = [
+        "Content-Type: text/event-stream",
+        STREAM[1],
+        STREAM[2],
+        LINK,
+    ];
+    let world = GripHarness::with(settings(SlowPolicy::DropOldest), None, [says(&lines, "")]);
+    let mut client = world.hold(world.response(get("/")));
+    world.await_subscribers("a", 1);
+    let deadline = clock::now() + TEST_TIMEOUT;
+    for sent in 1..=1000 {
+        publish(&world.hub);
+        // Each is published once more, to the stream alone: it is the client that falls behind, not who
+        // speaks to it.
+        while world.hub.counters().published < 2 * sent {
+            assert!(clock::now() < deadline, "message {sent} is passed on");
+            std::thread::yield_now();
+        }
+    }
+    client.until(GAP);
+}
+
+/// A WebSocket that hears of the channel `a`.
+fn socket(slow: SlowPolicy) -> (GripHarness, Client) {
+    let control = r#"c:{"type": "subscribe", "channel": "a"}"#;
+    let opening = format!("OPEN\r\nTEXT {:x}\r\n{control}\r\n", control.len());
+    let lines = [
+        "Content-Type: application/websocket-events",
+        "Sec-WebSocket-Extensions: grip",
+    ];
+    let world = GripHarness::with_sockets_and(settings(slow), None, [says(&lines, &opening)]);
+    let handshake = [
+        "Connection: Upgrade",
+        "Upgrade: websocket",
+        "Sec-WebSocket-Version: 13",
+        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+    ];
+    let client = world.take_over(world.response(request("GET", "/", &handshake)));
+    world.await_subscribers("a", 1);
+    (world, client)
+}
+
+#[test]
+fn a_websocket_that_lost_messages_is_closed_where_slow_ones_are() {
+    let (world, client) = socket(SlowPolicy::Disconnect);
+    flood(&world.hub);
+    let close = [
+        &[0x88, 22],
+        &1013_u16.to_be_bytes()[..],
+        b"messages are missing",
+    ]
+    .concat();
+    assert!(client.rest_of_bytes().ends_with(&close));
+    world.await_subscribers("a", 0);
+    world.asked();
+    assert_eq!(body_of(world.asked()), "DISCONNECT\r\n");
+}
+
+#[test]
+fn a_websocket_that_lost_messages_goes_on_where_the_oldest_are_dropped() {
+    let (world, mut client) = socket(SlowPolicy::DropOldest);
+    flood(&world.hub);
+    let last = Publication {
+        channel: "a".into(),
+        websocket: Some(WebSocketPart::Text(Content {
+            bytes: "and the last one".into(),
+            filters: Vec::new(),
+        })),
+        ..Publication::default()
+    };
+    world.hub.publish(last).unwrap();
+    let found = client.until(b"and the last one");
+    assert!(found.len() < 1000 * include_str!("slow_clients.rs").len());
+}
+
+#[test]
+fn a_gap_between_servers_closes_a_websocket_where_slow_ones_are() {
+    let gap = Publication {
+        channel: "a".into(),
+        stream: Some(StreamPart::Gap),
+        ..Publication::default()
+    };
+    let (world, client) = socket(SlowPolicy::Disconnect);
+    world.hub.publish_locally(gap).unwrap();
+    let found = client.rest_of_bytes();
+    assert!(found.starts_with(&[0x88]), "{found:?}");
+}

@@ -1,0 +1,191 @@
+//! What a back end's answer tells the hub to do: its `GripHandler-*` fields, or its body of
+//! `application/grip-instruct`.
+//!
+//! Pure: `handler` brings fields and body. [`GripInstructions::of_fields`] reads what fields say and leaves in what
+//! the client is to see. Where they say a hold and [`has_instruction_body`], [`GripInstructions::with_body`] then reads the
+//! body and has the last word: without the field `GripHandler-Hold` the media type says nothing, since whoever can
+//! store a file can choose it. What must stay true: no `GripHandler-*` field is left; a filter that is not known is an error, since a
+//! message that it would have kept back must not get through.
+
+mod body;
+mod fields;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use penstock_exchange::grip::is_grip_instruct_type;
+use penstock_http::{FieldBlock, Status};
+use penstock_hub::{MessageFilter, StreamKeepAlive, Subscription};
+use thiserror::Error;
+
+use super::json::JsonShapeError;
+
+/// What is to be done with an answer.
+#[derive(Debug)]
+pub(super) struct GripInstructions {
+    /// How the client is held; none is answered at once.
+    pub(super) hold: Option<HoldInstruction>,
+    /// What the client gets to see of the answer.
+    pub(super) status: Status,
+    /// Without those of GRIP, and only those that are exposed.
+    pub(super) fields: FieldBlock,
+    /// The body, where it was in the instruction; otherwise that of the answer is meant.
+    pub(super) body: Option<Bytes>,
+    pub(super) links: GripLinks,
+}
+
+/// How a client is held.
+#[derive(Debug)]
+pub(super) struct HoldInstruction {
+    pub(super) mode: HoldMode,
+    pub(super) subscriptions: Vec<Subscription>,
+    /// Of a long poll.
+    pub(super) timeout: Duration,
+    /// Of a stream.
+    pub(super) keep_alive: Option<StreamKeepAlive>,
+    pub(super) meta: Vec<(Box<str>, Box<str>)>,
+}
+
+/// What becomes of a held client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum HoldMode {
+    /// It waits for one response.
+    LongPoll,
+    /// It gets a body without an end.
+    Stream,
+}
+
+/// Where else the back end is to be asked about a held client.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct GripLinks {
+    /// What follows what was sent.
+    pub(super) next: Option<NextLink>,
+    /// Told when the client is gone.
+    pub(super) gone: Option<Box<str>>,
+}
+
+/// A link to what follows.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct NextLink {
+    pub(super) target: Box<str>,
+    /// Asked again after so long without a message.
+    pub(super) timeout: Duration,
+}
+
+/// Why an instruction is not followed.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub(super) enum InstructionError {
+    /// A field with a value that means nothing.
+    #[error("{0}: {1} is expected")]
+    InvalidField(&'static str, &'static str),
+    /// A filter that would have to keep messages back.
+    #[error("channel `{channel}`: no filter is called `{filter}`")]
+    UnknownFilter {
+        /// The channel's name.
+        channel: String,
+        /// The filter's.
+        filter: String,
+    },
+    /// Held for nothing.
+    #[error("a hold needs a channel (Grip-Channel)")]
+    NoChannel,
+    /// A body of instructions with another status than 200.
+    #[error("instructions come with status 200, not {0}")]
+    UnexpectedStatus(u16),
+    /// A body of instructions that is no JSON.
+    #[error("the instructions are no JSON: {0}")]
+    InvalidJson(String),
+    /// One with something else than expected in it.
+    #[error("the instructions do not fit: {0}")]
+    InvalidShape(#[from] JsonShapeError),
+}
+
+/// A long poll waits for so long, if nobody says.
+const LONG_POLL_TIMEOUT: Duration = Duration::from_secs(55);
+/// And at least for so long.
+const MIN_LONG_POLL_TIMEOUT: Duration = Duration::from_secs(5);
+/// A stream's heart beats that often, if its back end gives it one and does not say.
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(55);
+/// And at most that often.
+const MIN_KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(1);
+/// What follows is asked for after so long, if nobody says.
+const NEXT_LINK_TIMEOUT: Duration = Duration::from_secs(120);
+/// Nothing takes longer.
+const MAX_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
+
+impl GripInstructions {
+    /// What an answer's status and fields say.
+    ///
+    /// # Errors
+    /// What is not understood.
+    pub(super) fn from_fields(
+        status: Status,
+        block: &FieldBlock,
+    ) -> Result<Self, InstructionError> {
+        fields::parse_fields(status, block)
+    }
+
+    /// The same, with a body of instructions.
+    ///
+    /// # Errors
+    /// What is not understood.
+    pub(super) fn with_body(self, answered: Status, text: &[u8]) -> Result<Self, InstructionError> {
+        body::parse_body(self, answered, text)
+    }
+}
+
+/// Whether an answer's body is an instruction, and not for the client.
+pub(super) fn has_instruction_body(fields: &FieldBlock) -> bool {
+    fields
+        .get("content-type")
+        .is_some_and(is_grip_instruct_type)
+}
+
+impl HoldInstruction {
+    /// Holds in that way, with times as if nothing was said about them.
+    fn new(mode: HoldMode) -> Self {
+        Self {
+            mode,
+            subscriptions: Vec::new(),
+            timeout: LONG_POLL_TIMEOUT,
+            keep_alive: None,
+            meta: Vec::new(),
+        }
+    }
+
+    fn set_timeout(&mut self, seconds: u64) {
+        let timeout = Duration::from_secs(seconds);
+        self.timeout = timeout.clamp(MIN_LONG_POLL_TIMEOUT, MAX_TIMEOUT);
+    }
+}
+
+/// A heart-beat; nothing to say is none.
+fn build_keep_alive(
+    bytes: Bytes,
+    seconds: Option<u64>,
+    regardless: bool,
+) -> Option<StreamKeepAlive> {
+    let every = seconds.map_or(KEEP_ALIVE_INTERVAL, Duration::from_secs);
+    (!bytes.is_empty()).then(|| StreamKeepAlive {
+        bytes,
+        interval: every.clamp(MIN_KEEP_ALIVE_INTERVAL, MAX_TIMEOUT),
+        is_unconditional: regardless,
+    })
+}
+
+pub(super) fn parse_filter(channel: &str, name: &str) -> Result<MessageFilter, InstructionError> {
+    match name {
+        "skip-self" => Ok(MessageFilter::SkipSelf),
+        "skip-users" => Ok(MessageFilter::SkipUsers),
+        "require-sub" => Ok(MessageFilter::RequireSubscription),
+        "build-id" => Ok(MessageFilter::BuildId),
+        "var-subst" => Ok(MessageFilter::VarSubst),
+        _ => Err(InstructionError::UnknownFilter {
+            channel: channel.to_owned(),
+            filter: name.to_owned(),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,161 @@
+//! What a back end says about its WebSocket, done: messages to the client, words to the hub, its end.
+//!
+//! Part of `session`, behind each answer.
+
+use penstock_http::websocket::{Opcode, code, encode_control_frame};
+use penstock_hub::Subscription;
+use penstock_runtime::clock;
+
+use super::control_message::{self, ControlMessage};
+use super::events_client::{EventsResponse, MAX_META};
+use super::session::{SessionEnd, WebSocketSession};
+use super::websocket_events::SocketEvent;
+
+impl WebSocketSession {
+    /// Does what an answer says. Waits only where there are other nodes, whose messages of its channels are
+    /// to come here first.
+    pub(super) async fn apply_response(
+        &mut self,
+        answer: EventsResponse,
+        is_first: bool,
+    ) -> Result<(), SessionEnd> {
+        let EventsResponse {
+            events,
+            poll_interval: again,
+            set_meta,
+            ..
+        } = answer;
+        self.poll_schedule = again.map(|every| (clock::now() + every, every));
+        for (name, value) in set_meta {
+            self.set_meta(name, value);
+        }
+        self.events_client
+            .shared
+            .prepare_channels(&self.requested_subscriptions(&events))
+            .await;
+        let skipped = usize::from(is_first);
+        for event in events.into_iter().skip(skipped) {
+            self.apply_event(event)?;
+        }
+        Ok(())
+    }
+
+    /// The channels that these events subscribe to.
+    fn requested_subscriptions(&self, events: &[SocketEvent]) -> Vec<Subscription> {
+        let said = events.iter().filter_map(|event| match event {
+            SocketEvent::Text(bytes) => {
+                control_message::parse_control(self.control_text(bytes)?).ok()
+            }
+            _ => None,
+        });
+        let subscriptions = said.filter_map(|control| match control {
+            ControlMessage::Subscribe(subscription) => Some(subscription),
+            _ => None,
+        });
+        self.events_client
+            .shared
+            .with_channel_keys(subscriptions.collect())
+    }
+
+    /// A text's control message, if it is one.
+    fn control_text<'a>(&self, bytes: &'a [u8]) -> Option<&'a [u8]> {
+        let prefix = self.message_prefix.as_ref()?;
+        match bytes.starts_with(prefix.as_bytes()) {
+            true => None,
+            false => bytes.strip_prefix(b"c:"),
+        }
+    }
+
+    /// Does what an event of the back end says.
+    fn apply_event(&mut self, event: SocketEvent) -> Result<(), SessionEnd> {
+        match event {
+            SocketEvent::Text(bytes) => match &self.message_prefix {
+                None => self.queue_message(true, &bytes),
+                Some(prefix) => match bytes.strip_prefix(prefix.as_bytes()) {
+                    Some(_) => {
+                        let bytes = bytes.slice(prefix.len()..);
+                        self.queue_message(true, &bytes);
+                    }
+                    None => {
+                        if let Some(text) = self.control_text(&bytes) {
+                            return self.apply_control(text);
+                        }
+                    }
+                },
+            },
+            SocketEvent::Binary(bytes) => {
+                let prefix = self.message_prefix.as_ref().map_or(0, |prefix| {
+                    let is_there = bytes.starts_with(prefix.as_bytes());
+                    if is_there { prefix.len() } else { 0 }
+                });
+                self.queue_message(false, &bytes.slice(prefix..));
+            }
+            SocketEvent::Ping(bytes) => {
+                encode_control_frame(&mut self.write_buffer, Opcode::Ping, &bytes);
+            }
+            SocketEvent::Pong(bytes) => {
+                encode_control_frame(&mut self.write_buffer, Opcode::Pong, &bytes);
+            }
+            SocketEvent::Close(with, reason) => {
+                return Err(SessionEnd::Close(
+                    with.unwrap_or(code::NORMAL_CLOSURE),
+                    reason,
+                ));
+            }
+            SocketEvent::Disconnect => {
+                // It is not told: it has ended this.
+                self.is_detached = true;
+                return Err(SessionEnd::ConnectionLost);
+            }
+            SocketEvent::Open => {}
+        }
+        Ok(())
+    }
+
+    fn apply_control(&mut self, text: &[u8]) -> Result<(), SessionEnd> {
+        let failed = |cause: String| {
+            log::warn!("grip: a WebSocket is closed: a control message does not fit: {cause}");
+            SessionEnd::Close(code::INTERNAL_ERROR, "".into())
+        };
+        match control_message::parse_control(text).map_err(failed)? {
+            ControlMessage::Subscribe(mut subscription) => {
+                subscription.channel = self.events_client.shared.channel_key(&subscription.channel);
+                let subscribed = self.listener.subscribe(subscription);
+                subscribed.map_err(|refused| failed(refused.to_string()))?;
+            }
+            ControlMessage::Unsubscribe(channel) => {
+                let key = self.events_client.shared.channel_key(&channel);
+                self.listener.unsubscribe(&key);
+            }
+            ControlMessage::Detach => {
+                self.is_detached = true;
+                self.pending_events.clear();
+                self.poll_schedule = None;
+            }
+            ControlMessage::SetMeta(name, value) => {
+                self.set_meta(name.to_ascii_lowercase().into(), value);
+            }
+            ControlMessage::KeepAlive(beat) => {
+                self.keep_alive = beat.map(|beat| (clock::now() + beat.interval, beat));
+            }
+            ControlMessage::Unknown(name) => {
+                log::debug!("grip: no control message is called `{name}`");
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps a word for later; of too many the new ones are left out.
+    fn set_meta(&mut self, name: Box<str>, value: Option<Box<str>>) {
+        match value {
+            None => drop(self.meta.remove(&name)),
+            Some(value) if self.meta.len() < MAX_META || self.meta.contains_key(&name) => {
+                self.meta.insert(name, value);
+            }
+            Some(_) => log::warn!("grip: a WebSocket has {MAX_META} words already: not `{name}`"),
+        }
+        let meta = self.meta.iter();
+        let meta = meta.map(|(name, value)| (name.clone(), value.clone()));
+        self.listener.set_meta(meta.collect());
+    }
+}

@@ -1,0 +1,218 @@
+//! One WebSocket's requests to its back end, and what it answers.
+//!
+//! Used by `opening` for the first one and by `session` for all others.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use penstock_exchange::{Fault, FaultKind, HandlerProgress, Reply, Response};
+use penstock_http::{FieldBlock, Status};
+use penstock_runtime::clock;
+
+use super::websocket_events::{EVENTS_TYPE, SocketEvent, decode_events, encode_event};
+use crate::handler::body_reader::{self, BodyLimit};
+use crate::handler::original_request::OriginalRequest;
+use crate::handler::{GripShared, random_name};
+
+/// Who asks: what all requests of a WebSocket have in common.
+#[derive(Debug)]
+pub(super) struct EventsClient {
+    pub(super) shared: Arc<GripShared>,
+    pub(super) original_request: Arc<OriginalRequest>,
+    /// The back end's name for the connection.
+    connection_id: String,
+}
+
+/// What a back end said about a WebSocket for later, sent to it with each request.
+pub(super) type MetaMap = BTreeMap<Box<str>, Box<str>>;
+
+/// What a back end answers with events.
+#[derive(Debug)]
+pub(super) struct EventsResponse {
+    pub(super) fields: FieldBlock,
+    pub(super) events: Vec<SocketEvent>,
+    /// It wants to be asked again after so long, also when nothing has happened.
+    pub(super) poll_interval: Option<Duration>,
+    /// What it said for later; none takes a word back.
+    pub(super) set_meta: Vec<(Box<str>, Option<Box<str>>)>,
+    /// What is in front of a message that is for the client, if the `grip` extension is agreed.
+    pub(super) message_prefix: Option<Box<str>>,
+    pub(super) timing: penstock_exchange::RequestTiming,
+}
+
+/// What came of a request.
+#[derive(Debug)]
+pub(super) enum BackendReply {
+    Events(Box<EventsResponse>),
+    /// The back end said something else.
+    Refusal(Box<Response>),
+}
+
+/// Words for later, of one WebSocket.
+pub(super) const MAX_META: usize = 64;
+
+/// Bytes of a back end's events at once.
+const MAX_RESPONSE_BYTES: usize = 1 << 20;
+
+/// A back end that had nothing of a request is asked again so often.
+const MAX_ATTEMPTS: u32 = 5;
+
+/// And sooner than this never.
+const MIN_POLL_INTERVAL: Duration = Duration::from_secs(1);
+
+impl EventsClient {
+    pub(super) fn new(shared: Arc<GripShared>, origin: Arc<OriginalRequest>) -> Self {
+        Self {
+            shared,
+            original_request: origin,
+            connection_id: random_name(),
+        }
+    }
+
+    /// Tells events and waits for the answer.
+    ///
+    /// # Errors
+    /// When the back end fails, or answers with what is no answer.
+    pub(super) async fn send_events(
+        &self,
+        meta: &MetaMap,
+        events: &[SocketEvent],
+    ) -> Result<BackendReply, Fault> {
+        let mut tries = 1;
+        loop {
+            let answered = self.send_once(meta, events).await;
+            match answered {
+                Err(fault) if tries < MAX_ATTEMPTS && is_unsent_fault(fault.kind) => {
+                    clock::sleep(Duration::from_secs(u64::from(tries))).await;
+                    tries += 1;
+                }
+                Err(fault) => return Err(fault),
+                Ok(response) => return read_reply(response).await,
+            }
+        }
+    }
+
+    async fn send_once(&self, meta: &MetaMap, events: &[SocketEvent]) -> Result<Response, Fault> {
+        let mut body = Vec::new();
+        events
+            .iter()
+            .for_each(|event| encode_event(&mut body, event));
+        let meta: Vec<_> = meta
+            .iter()
+            .map(|(name, value)| (format!("Meta-{name}"), value))
+            .collect();
+        let mut fields: Vec<(&str, &[u8])> = vec![
+            ("Content-Type", EVENTS_TYPE.as_bytes()),
+            ("Accept", EVENTS_TYPE.as_bytes()),
+            ("Connection-Id", self.connection_id.as_bytes()),
+        ];
+        if events.contains(&SocketEvent::Open) {
+            fields.push(("Sec-WebSocket-Extensions", b"grip"));
+        }
+        fields.extend(meta.iter().map(|(name, value)| (&**name, value.as_bytes())));
+        let request = self
+            .original_request
+            .events_request(&self.shared, &fields, body)?;
+        let answered = match self.shared.backend.handle(request) {
+            HandlerProgress::Ready(answered) => answered,
+            HandlerProgress::Pending(work) => work.await,
+        };
+        match answered? {
+            Reply::Response(response) => Ok(*response),
+            Reply::Pass(_) => Err(Fault::new(
+                FaultKind::NotFound,
+                "nobody takes a WebSocket here",
+            )),
+            Reply::Redirect(_) => Err(bad_events_fault("a redirect inside".to_owned())),
+        }
+    }
+}
+
+/// Whether a request failed before the back end had any of it.
+fn is_unsent_fault(kind: FaultKind) -> bool {
+    matches!(
+        kind,
+        FaultKind::QueueFull
+            | FaultKind::QueueTimeout
+            | FaultKind::Unavailable
+            | FaultKind::ConnectFailed
+            | FaultKind::Overloaded
+    )
+}
+
+async fn read_reply(response: Response) -> Result<BackendReply, Fault> {
+    let essence = response.fields.get("content-type").unwrap_or_default();
+    let essence = essence
+        .split(|&byte| byte == b';')
+        .next()
+        .unwrap_or_default();
+    let is_events = essence
+        .trim_ascii()
+        .eq_ignore_ascii_case(EVENTS_TYPE.as_bytes());
+    if response.status != Status::OK || !is_events {
+        return Ok(BackendReply::Refusal(Box::new(response)));
+    }
+    let Response {
+        fields,
+        body,
+        timing,
+        ..
+    } = response;
+    let bound = BodyLimit {
+        body_name: "the answer with a WebSocket's events",
+        max_bytes: MAX_RESPONSE_BYTES,
+        limit_name: "fixed",
+    };
+    let body = body_reader::read_whole(body, bound).await?;
+    let events = decode_events(&body).map_err(|error| bad_events_fault(error.to_string()))?;
+    if fields.contains("content-bytes-accepted") {
+        // The rest would have to be told again; no library for back ends asks for that.
+        return Err(bad_events_fault(
+            "Content-Bytes-Accepted is not supported".to_owned(),
+        ));
+    }
+    let again = fields.get("keep-alive-interval").map(|value| {
+        let seconds = penstock_http::parse_length(value);
+        seconds.ok_or_else(|| bad_events_fault("Keep-Alive-Interval is no number".to_owned()))
+    });
+    let again = again.transpose()?.filter(|seconds| *seconds > 0);
+    Ok(BackendReply::Events(Box::new(EventsResponse {
+        events,
+        poll_interval: again.map(|seconds| Duration::from_secs(seconds).max(MIN_POLL_INTERVAL)),
+        set_meta: parse_set_meta(&fields),
+        message_prefix: parse_message_prefix(&fields),
+        fields,
+        timing,
+    })))
+}
+
+fn parse_set_meta(fields: &FieldBlock) -> Vec<(Box<str>, Option<Box<str>>)> {
+    const START: &str = "set-meta-";
+    let mut found = Vec::new();
+    for (name, value) in fields.iter() {
+        let Some((start, rest)) = name.split_at_checked(START.len()) else {
+            continue;
+        };
+        if start.eq_ignore_ascii_case(START) && !rest.is_empty() {
+            let value = String::from_utf8_lossy(value);
+            let value = (!value.is_empty()).then(|| value.into());
+            found.push((rest.to_ascii_lowercase().into(), value));
+        }
+    }
+    found
+}
+
+/// `grip`, with `message-prefix` if it is not the usual one.
+fn parse_message_prefix(fields: &FieldBlock) -> Option<Box<str>> {
+    const USUAL: &str = "m:";
+    let value = fields.get("sec-websocket-extensions")?;
+    let elements = crate::field_lists::parse_elements(value)?;
+    let grip = elements.iter().find(|element| element.value == "grip")?;
+    Some(grip.parameter("message-prefix").unwrap_or(USUAL).into())
+}
+
+pub(super) fn bad_events_fault(cause: String) -> Fault {
+    let cause = format!("a WebSocket's back end answers with what is no answer: {cause}");
+    Fault::new(FaultKind::BackendProtocolError, cause)
+}

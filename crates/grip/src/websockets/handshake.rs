@@ -1,0 +1,129 @@
+//! A WebSocket's opening: the client's handshake, and the back end's word on it.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use penstock_exchange::grip::{is_grip_field, remove_grip_fields};
+use penstock_exchange::{Body, Fault, FaultKind, HandlerProgress, Reply, Response};
+use penstock_http::websocket::{HandshakeRequest, check_handshake, subprotocols};
+use penstock_http::{FieldBlock, Status};
+
+use super::events_client::{BackendReply, EventsClient, EventsResponse, MetaMap, bad_events_fault};
+use super::session::AcceptedWebSocket;
+use super::websocket_events::SocketEvent;
+use crate::handler::GripShared;
+use crate::handler::original_request::OriginalRequest;
+
+/// What becomes of a request that asks for an upgrade; none if it asks for no WebSocket.
+pub(crate) fn handle_upgrade(
+    shared: &Arc<GripShared>,
+    origin: &OriginalRequest,
+) -> Option<HandlerProgress> {
+    match check_handshake(&origin.head) {
+        HandshakeRequest::NotWebSocket => None,
+        HandshakeRequest::Invalid(why) => {
+            let fault = Fault::new(FaultKind::BadRequest, why);
+            Some(HandlerProgress::Ready(Err(fault)))
+        }
+        HandshakeRequest::UnsupportedVersion => {
+            Some(HandlerProgress::Ready(Ok(version_required().into())))
+        }
+        HandshakeRequest::Valid { .. } if origin.is_cross_origin(&shared.allowed_origins) => {
+            let cause = "a WebSocket of a page of another origin (grip.origins)";
+            let fault = Fault::new(FaultKind::Forbidden, cause);
+            Some(HandlerProgress::Pending(Box::pin(std::future::ready(Err(
+                fault,
+            )))))
+        }
+        HandshakeRequest::Valid { accept } => {
+            let dialog = EventsClient::new(Arc::clone(shared), Arc::new(origin.clone()));
+            Some(HandlerProgress::Pending(Box::pin(open_websocket(
+                dialog, accept,
+            ))))
+        }
+    }
+}
+
+fn version_required() -> Response {
+    let text = "This server speaks version 13 of the WebSocket protocol.\n";
+    let body = Bytes::from_static(text.as_bytes());
+    let mut response = Response::text(Status::UPGRADE_REQUIRED, "text/plain; charset=utf-8", body);
+    response.fields.push_static("Sec-WebSocket-Version", "13");
+    response
+}
+
+async fn open_websocket(dialog: EventsClient, accept: String) -> Result<Reply, Fault> {
+    let meta = MetaMap::new();
+    match dialog.send_events(&meta, &[SocketEvent::Open]).await? {
+        // It says no in its own words.
+        BackendReply::Refusal(mut response) => {
+            remove_grip_fields(&mut response.fields);
+            response.has_grip = false;
+            Ok(Reply::Response(response))
+        }
+        BackendReply::Events(answer) => {
+            if answer.events.first() != Some(&SocketEvent::Open) {
+                return Err(bad_events_fault("it does not begin with OPEN".to_owned()));
+            }
+            accept_websocket(dialog, *answer, &accept).map(Reply::from)
+        }
+    }
+}
+
+/// The 101, with the connection's new owner.
+fn accept_websocket(
+    dialog: EventsClient,
+    answer: EventsResponse,
+    accept: &str,
+) -> Result<Response, Fault> {
+    let mut fields = FieldBlock::with_capacity(256);
+    fields.push_static("Connection", "Upgrade");
+    fields.push_static("Upgrade", "websocket");
+    let pushed = fields.push("Sec-WebSocket-Accept", accept.as_bytes());
+    debug_assert!(pushed.is_ok(), "it is base64");
+    if let Some(chosen) = answer.fields.get("sec-websocket-protocol") {
+        if !subprotocols(&dialog.original_request.head).any(|name| name == chosen) {
+            return Err(bad_events_fault(
+                "a subprotocol that the client did not offer".to_owned(),
+            ));
+        }
+        let pushed = fields.push("Sec-WebSocket-Protocol", chosen);
+        debug_assert!(pushed.is_ok(), "it was a field before");
+    }
+    for (name, value) in answer
+        .fields
+        .iter()
+        .filter(|(name, _)| is_client_header(name))
+    {
+        let pushed = fields.push(name, value);
+        debug_assert!(pushed.is_ok(), "it was a field before");
+    }
+    let timing = answer.timing.clone();
+    let client = dialog.original_request.client.limit_prefix();
+    let listener = dialog.shared.hub.listen(client).map_err(|refused| {
+        let fault = Fault::new(FaultKind::Overloaded, refused.to_string());
+        fault.with_timing(timing.clone())
+    })?;
+    let agreed = AcceptedWebSocket::new(dialog, listener, answer);
+    let body = Body::Takeover(Box::new(agreed));
+    let mut response = Response::new(Status::SWITCHING_PROTOCOLS, body);
+    response.fields = fields;
+    response.timing = timing;
+    Ok(response)
+}
+
+/// Whether a field of the first answer is for the client: cookies, mostly.
+fn is_client_header(name: &str) -> bool {
+    let begins = |start: &str| {
+        let found = name.get(..start.len());
+        found.is_some_and(|found| found.eq_ignore_ascii_case(start))
+    };
+    let is_of_dialog = begins("sec-websocket-")
+        || begins("set-meta-")
+        || begins("content-")
+        || begins("keep-alive")
+        || ["connection", "upgrade", "transfer-encoding", "trailer"]
+            .iter()
+            .any(|own| name.eq_ignore_ascii_case(own));
+    !is_of_dialog && !is_grip_field(name.as_bytes())
+}

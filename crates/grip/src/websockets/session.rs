@@ -1,0 +1,449 @@
+//! One WebSocket from the 101 to its end: frames on the client's side, events on the back end's, messages
+//! from the hub.
+//!
+//! Takes the connection over from edge and stays on its loop. See the head of `sockets`.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::mem;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use penstock_exchange::{Fault, Takeover, TakeoverFuture};
+use penstock_http::websocket::{
+    MessageDecoder, Opcode, WebSocketError, WebSocketEvent, code, encode_close_frame,
+    encode_control_frame, message_frame_head,
+};
+use penstock_hub::{
+    ListenerEvent, MessageListener, Publication, SlowPolicy, StreamPart, WebSocketPart,
+};
+use penstock_runtime::{Stream, buffers, clock};
+
+use super::control_message::KeepAliveEvent;
+use super::events_client::{BackendReply, EventsClient, EventsResponse, MetaMap};
+use super::websocket_events::SocketEvent;
+
+/// Bytes of a client's messages that wait while the back end works; then it is not read.
+const MAX_PENDING_BYTES: usize = 256 << 10;
+/// And events of it.
+const MAX_PENDING_EVENTS: usize = 256;
+/// A client of which nothing is heard for so long is asked whether it is there, and after as long gone.
+const PING_INTERVAL: Duration = Duration::from_secs(30);
+/// For the client's close after ours, and for the back end to hear of an end.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+/// The close of one that may come back and then gets what it missed (IANA's WebSocket Close Code Registry).
+const TRY_AGAIN_LATER: u16 = 1013;
+
+/// An agreed WebSocket until edge hands its connection over.
+pub(super) struct AcceptedWebSocket(Box<WebSocketSession>);
+
+impl AcceptedWebSocket {
+    pub(super) fn new(
+        dialog: EventsClient,
+        listener: MessageListener,
+        answer: EventsResponse,
+    ) -> Self {
+        let settings = dialog.shared.hub.settings();
+        Self(Box::new(WebSocketSession {
+            decoder: MessageDecoder::new(settings.max_message_size),
+            write_timeout: settings.send_timeout,
+            pending_events: VecDeque::new(),
+            pending_bytes: 0,
+            meta: MetaMap::new(),
+            message_prefix: answer.message_prefix.clone(),
+            poll_schedule: None,
+            keep_alive: None,
+            is_detached: false,
+            last_heard: (clock::now(), false),
+            client_close_code: None,
+            write_buffer: Vec::new(),
+            open_response: Some(answer),
+            listener,
+            events_client: Arc::new(dialog),
+        }))
+    }
+}
+
+impl std::fmt::Debug for AcceptedWebSocket {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Agreed")
+    }
+}
+
+impl Takeover for AcceptedWebSocket {
+    fn take_over(self: Box<Self>, client: Arc<Stream>, early: Vec<u8>) -> TakeoverFuture {
+        Box::pin(self.0.run(client, early))
+    }
+}
+
+/// A request to the back end that is under way.
+type EventsRequest = Pin<Box<dyn Future<Output = Result<BackendReply, Fault>> + Send>>;
+
+pub(super) struct WebSocketSession {
+    pub(super) events_client: Arc<EventsClient>,
+    pub(super) listener: MessageListener,
+    decoder: MessageDecoder,
+    /// For the client to take what is written to it.
+    write_timeout: Duration,
+    /// Events that the back end has not heard of.
+    pub(super) pending_events: VecDeque<SocketEvent>,
+    pending_bytes: usize,
+    pub(super) meta: MetaMap,
+    pub(super) message_prefix: Option<Box<str>>,
+    /// When the back end wants to hear something, and how often.
+    pub(super) poll_schedule: Option<(Instant, Duration)>,
+    /// What the client gets while nothing else is sent to it.
+    pub(super) keep_alive: Option<(Instant, KeepAliveEvent)>,
+    pub(super) is_detached: bool,
+    /// When the client was heard last, and whether it was asked since.
+    last_heard: (Instant, bool),
+    /// The close that the client said, to be answered when the back end has heard of it.
+    client_close_code: Option<u16>,
+    /// Frames to be written.
+    pub(super) write_buffer: Vec<u8>,
+    /// What the back end answered to the opening.
+    open_response: Option<EventsResponse>,
+}
+
+/// Why a WebSocket ends.
+pub(super) enum SessionEnd {
+    /// The client's connection is gone, or of no use.
+    ConnectionLost,
+    /// The client is told so; the back end knows, or has failed.
+    Close(u16, Box<str>),
+    /// The client is told so, and then the back end.
+    CloseAndNotify(u16, Box<str>),
+}
+
+/// What happens next.
+enum SessionInput {
+    Read(usize),
+    Reply(Result<BackendReply, Fault>),
+    HubEvent(ListenerEvent),
+    PollDue,
+    KeepAliveDue,
+    PingDue,
+}
+
+impl WebSocketSession {
+    async fn run(mut self: Box<Self>, client: Arc<Stream>, early: Vec<u8>) {
+        let mut asking = None;
+        let end = match self.start(&early).await {
+            Ok(()) => self.serve(&client, &mut asking).await,
+            Err(end) => end,
+        };
+        let is_known = matches!(end, SessionEnd::Close(..));
+        if let SessionEnd::Close(with, reason) | SessionEnd::CloseAndNotify(with, reason) = end {
+            encode_close_frame(&mut self.write_buffer, with, &reason);
+            if self.flush(&client).await.is_ok() && self.client_close_code.is_none() {
+                self.await_close(&client).await;
+            }
+        }
+        drop(client);
+        if !is_known && !self.is_detached {
+            // What it said before comes first; nobody waits for more than that the back end knows.
+            let mut events: Vec<_> = self.pending_events.drain(..).collect();
+            events.push(SocketEvent::Disconnect);
+            let told = async {
+                if let Some(asking) = asking {
+                    // Whatever comes of it.
+                    let _ = asking.await;
+                }
+                self.events_client.send_events(&self.meta, &events).await
+            };
+            let told = clock::timeout(CLOSE_TIMEOUT, told).await;
+            if let Some(Err(fault)) = told {
+                let cause = fault.cause;
+                log::info!("grip: a back end is not told of a lost WebSocket: {cause}");
+            }
+        }
+    }
+
+    async fn start(&mut self, early: &[u8]) -> Result<(), SessionEnd> {
+        if let Some(answer) = self.open_response.take() {
+            self.apply_response(answer, true).await?;
+        }
+        self.receive(early)
+    }
+
+    /// Until its end.
+    async fn serve(&mut self, client: &Stream, asking: &mut Option<EventsRequest>) -> SessionEnd {
+        loop {
+            if let Err(end) = self.flush(client).await {
+                return end;
+            }
+            if asking.is_none() && !self.pending_events.is_empty() {
+                *asking = Some(self.start_request());
+            }
+            let next = self.next_input(client, asking).await;
+            let done = match next {
+                SessionInput::Read(0) => Err(SessionEnd::ConnectionLost),
+                SessionInput::Read(count) => {
+                    buffers::with_receive_buffer(|buffer| self.receive(&buffer[..count]))
+                }
+                SessionInput::Reply(answered) => {
+                    *asking = None;
+                    self.handle_reply(answered).await
+                }
+                SessionInput::HubEvent(heard) => self.handle_hub_event(heard),
+                SessionInput::PollDue => {
+                    *asking = Some(self.start_request());
+                    Ok(())
+                }
+                SessionInput::KeepAliveDue => {
+                    self.send_keep_alive();
+                    Ok(())
+                }
+                SessionInput::PingDue => self.ping_client(),
+            };
+            if let Err(end) = done {
+                return end;
+            }
+        }
+    }
+
+    async fn next_input(
+        &self,
+        client: &Stream,
+        asking: &mut Option<EventsRequest>,
+    ) -> SessionInput {
+        let is_free = asking.is_none();
+        let has_room = self.pending_bytes < MAX_PENDING_BYTES
+            && self.pending_events.len() < MAX_PENDING_EVENTS;
+        // Behind a close there is nothing more to read.
+        let reads = has_room && self.client_close_code.is_none();
+        let again = self.poll_schedule.map(|(at, _)| at).filter(|_| is_free);
+        let beat = self.keep_alive.as_ref().map(|(at, _)| *at);
+        tokio::select! {
+            biased;
+            answered = await_reply(asking) => SessionInput::Reply(answered),
+            // What was read is in the loop's own buffer, and taken before anything is awaited.
+            count = read_client(client), if reads => SessionInput::Read(count),
+            heard = self.listener.next_event() => SessionInput::HubEvent(heard),
+            () = sleep_until(again) => SessionInput::PollDue,
+            () = sleep_until(beat) => SessionInput::KeepAliveDue,
+            // Who is not read cannot be heard.
+            () = sleep_until(Some(self.last_heard.0 + PING_INTERVAL)), if reads => SessionInput::PingDue,
+        }
+    }
+
+    /// Begins to tell what waits.
+    fn start_request(&mut self) -> EventsRequest {
+        let events: Vec<_> = self.pending_events.drain(..).collect();
+        self.pending_bytes = 0;
+        let (dialog, meta) = (Arc::clone(&self.events_client), self.meta.clone());
+        Box::pin(async move { dialog.send_events(&meta, &events).await })
+    }
+
+    /// Takes what the client sent.
+    fn receive(&mut self, mut bytes: &[u8]) -> Result<(), SessionEnd> {
+        self.last_heard = (clock::now(), false);
+        loop {
+            let event = self
+                .decoder
+                .decode(&mut bytes)
+                .map_err(|error: WebSocketError| {
+                    SessionEnd::CloseAndNotify(error.code(), error.to_string().into())
+                })?;
+            let event = match event {
+                None => return Ok(()),
+                Some(WebSocketEvent::Pong) => continue,
+                Some(WebSocketEvent::Ping(payload)) => {
+                    encode_control_frame(&mut self.write_buffer, Opcode::Pong, &payload);
+                    continue;
+                }
+                Some(WebSocketEvent::Message {
+                    is_text: true,
+                    payload,
+                }) => SocketEvent::Text(payload.into()),
+                Some(WebSocketEvent::Message { payload, .. }) => {
+                    SocketEvent::Binary(payload.into())
+                }
+                Some(WebSocketEvent::Close { code: with, reason }) => {
+                    self.client_close_code = Some(with);
+                    let with = (with != code::NO_STATUS).then_some(with);
+                    SocketEvent::Close(with, reason.into())
+                }
+            };
+            if self.is_detached {
+                match self.client_close_code {
+                    Some(with) => return Err(SessionEnd::Close(with, "".into())),
+                    None => continue,
+                }
+            }
+            self.pending_bytes += event.payload_len();
+            self.pending_events.push_back(event);
+        }
+    }
+
+    /// Takes what the back end answered.
+    async fn handle_reply(
+        &mut self,
+        answered: Result<BackendReply, Fault>,
+    ) -> Result<(), SessionEnd> {
+        let failed = |cause: &str| {
+            log::warn!("grip: a WebSocket is closed: {cause}");
+            Err(SessionEnd::Close(code::INTERNAL_ERROR, "".into()))
+        };
+        match answered {
+            Ok(BackendReply::Events(answer)) => self.apply_response(*answer, false).await?,
+            Ok(BackendReply::Refusal(response)) => {
+                return failed(&format!("its back end answers {}", response.status));
+            }
+            Err(fault) => return failed(&fault.cause),
+        }
+        // The back end knows of the client's close, and said nothing of its own.
+        match self.client_close_code {
+            Some(with) if self.pending_events.is_empty() => Err(SessionEnd::Close(with, "".into())),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes what was published.
+    fn handle_hub_event(&mut self, heard: ListenerEvent) -> Result<(), SessionEnd> {
+        match heard {
+            ListenerEvent::Message(message) => self.forward_publication(&message.publication),
+            ListenerEvent::Missed(count) => {
+                log::debug!("grip: a WebSocket takes messages too slowly: it has lost {count}");
+                self.handle_gap()
+            }
+            ListenerEvent::Draining => Err(SessionEnd::CloseAndNotify(code::GOING_AWAY, "".into())),
+        }
+    }
+
+    /// A WebSocket has no place where a gap could be told: it is closed, or goes on without.
+    fn handle_gap(&self) -> Result<(), SessionEnd> {
+        match self.events_client.shared.hub.settings().slow_policy {
+            SlowPolicy::Disconnect => Err(SessionEnd::CloseAndNotify(
+                TRY_AGAIN_LATER,
+                "messages are missing".into(),
+            )),
+            SlowPolicy::DropOldest => Ok(()),
+        }
+    }
+
+    fn forward_publication(&mut self, publication: &Publication) -> Result<(), SessionEnd> {
+        if matches!(publication.stream, Some(StreamPart::Gap)) {
+            return self.handle_gap();
+        }
+        let Some(part) = &publication.websocket else {
+            return Ok(());
+        };
+        match part {
+            WebSocketPart::Text(content) => {
+                // A filter may have made something else of it.
+                let bytes = self.listener.render(publication, content);
+                let bytes = bytes.filter(|bytes| std::str::from_utf8(bytes).is_ok());
+                bytes
+                    .iter()
+                    .for_each(|bytes| self.queue_message(true, bytes));
+            }
+            WebSocketPart::Binary(content) => {
+                let bytes = self.listener.render(publication, content);
+                bytes
+                    .iter()
+                    .for_each(|bytes| self.queue_message(false, bytes));
+            }
+            WebSocketPart::Ping(bytes) => {
+                encode_control_frame(&mut self.write_buffer, Opcode::Ping, bytes);
+            }
+            WebSocketPart::Pong(bytes) => {
+                encode_control_frame(&mut self.write_buffer, Opcode::Pong, bytes);
+            }
+            WebSocketPart::Close { code, reason } => {
+                return Err(SessionEnd::CloseAndNotify(*code, reason.clone()));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn queue_message(&mut self, is_text: bool, bytes: &Bytes) {
+        let head = message_frame_head(is_text, bytes.len());
+        self.write_buffer.extend_from_slice(head.as_bytes());
+        self.write_buffer.extend_from_slice(bytes);
+    }
+
+    /// Nothing was heard of the client for long.
+    fn ping_client(&mut self) -> Result<(), SessionEnd> {
+        if self.last_heard.1 {
+            return Err(SessionEnd::ConnectionLost);
+        }
+        self.last_heard = (clock::now(), true);
+        encode_control_frame(&mut self.write_buffer, Opcode::Ping, b"");
+        Ok(())
+    }
+
+    fn send_keep_alive(&mut self) {
+        if let Some((at, beat)) = self.keep_alive.take() {
+            match &beat.event {
+                SocketEvent::Text(bytes) => self.queue_message(true, bytes),
+                SocketEvent::Binary(bytes) => self.queue_message(false, bytes),
+                SocketEvent::Ping(bytes) => {
+                    encode_control_frame(&mut self.write_buffer, Opcode::Ping, bytes);
+                }
+                SocketEvent::Pong(bytes) => {
+                    encode_control_frame(&mut self.write_buffer, Opcode::Pong, bytes);
+                }
+                // No other can be asked for.
+                SocketEvent::Open | SocketEvent::Close(..) | SocketEvent::Disconnect => {}
+            }
+            self.keep_alive = Some((at, beat));
+        }
+    }
+
+    /// Writes what there is to write. A client that does not take it is gone.
+    async fn flush(&mut self, client: &Stream) -> Result<(), SessionEnd> {
+        if self.write_buffer.is_empty() {
+            return Ok(());
+        }
+        let out = mem::take(&mut self.write_buffer);
+        let now = clock::now();
+        let written = clock::timeout_at(now + self.write_timeout, client.write_all(&out)).await;
+        if let Some((at, beat)) = &mut self.keep_alive {
+            *at = now + beat.interval;
+        }
+        match written {
+            Some(Ok(())) => Ok(()),
+            Some(Err(_)) | None => Err(SessionEnd::ConnectionLost),
+        }
+    }
+
+    /// Waits for the client's own close, so that nothing that is on its way resets the connection before our
+    /// close has arrived (RFC 6455 §7.1.1).
+    async fn await_close(&mut self, client: &Stream) {
+        client.shutdown_write();
+        let ended = async {
+            while read_client(client).await > 0 {
+                // What it says now is not listened to.
+            }
+        };
+        let _ = clock::timeout(CLOSE_TIMEOUT, ended).await;
+    }
+}
+
+/// Reads into the loop's own buffer; 0 at the end of the connection, however it came.
+async fn read_client(client: &Stream) -> usize {
+    std::future::poll_fn(|cx| {
+        buffers::with_receive_buffer(|buffer| client.poll_read(cx, buffer))
+            .map(|read| read.unwrap_or(0))
+    })
+    .await
+}
+
+async fn await_reply(asking: &mut Option<EventsRequest>) -> Result<BackendReply, Fault> {
+    match asking {
+        Some(asking) => asking.await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn sleep_until(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => {
+            let _ = clock::timeout_at(moment, std::future::pending::<()>()).await;
+        }
+        None => std::future::pending().await,
+    }
+}

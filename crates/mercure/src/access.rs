@@ -1,0 +1,261 @@
+//! Who may do what: tokens, where they are looked for, what their claims allow, and which pages may ask.
+//!
+//! `subscribe`, `publish` and `subscriptions` ask here first. What must stay true: a token that is there and
+//! wrong is refused, even where none is needed; a cookie, which browsers send along whoever asks, publishes
+//! only for pages of the hub's own host and of origins that are named; no token gets into a log.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use penstock_config::{MercureKey, RouteMercure};
+use penstock_http::{FieldBlock, Method, RequestHead};
+use penstock_hub::token::{TokenError, Verifier};
+use penstock_hub::{AllowedOrigins, is_same_host};
+use serde_json::Value;
+use thiserror::Error;
+
+use crate::selector::{SelectorError, SelectorSet, TopicSelector};
+
+/// Where the claims are; the second name is the one for issuers that want a URL (OpenID Connect).
+const CLAIM_NAMES: [&str; 2] = ["mercure", "https://mercure.rocks/"];
+
+/// The cookie that a token may be in.
+const COOKIE_NAME: &str = "mercureAuthorization";
+
+/// The keys of a route and what goes without.
+#[derive(Debug)]
+pub(super) struct AccessRules {
+    publisher_verifier: Option<Arc<Verifier>>,
+    subscriber_verifier: Option<Arc<Verifier>>,
+    allows_anonymous: bool,
+    allowed_origins: AllowedOrigins,
+}
+
+/// What a token says.
+#[derive(Debug, Default)]
+pub(super) struct MercureClaims {
+    /// To which topics its bearer may publish; none is not at all.
+    pub publish: Option<SelectorSet>,
+    /// Of which topics its bearer may see private updates.
+    pub subscribe: SelectorSet,
+    /// What others learn of its bearer's subscriptions.
+    pub payload: Option<Value>,
+    /// When it is over, since the epoch.
+    pub expires_at: Option<Duration>,
+}
+
+/// Why a request is refused. The texts are for the log.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub(super) enum AccessDenied {
+    /// 401.
+    #[error("it has no token")]
+    NoToken,
+    /// 401.
+    #[error("the route has no key to check tokens with")]
+    NoKey,
+    /// 401.
+    #[error("{0}")]
+    InvalidToken(#[from] TokenError),
+    /// 401.
+    #[error("the token's claim mercure.{0} is no list of strings")]
+    InvalidClaim(&'static str),
+    /// 401.
+    #[error("in the token's claim mercure.{0}, {1}")]
+    InvalidSelector(&'static str, SelectorError),
+    /// 403.
+    #[error("the token does not allow it")]
+    NotAllowed,
+    /// 403.
+    #[error("a cookie's token counts only for pages of this host and of mercure.origins")]
+    ForeignOrigin,
+}
+
+impl AccessRules {
+    /// What `settings` say.
+    ///
+    /// # Errors
+    /// Which key cannot be used, and why.
+    pub(super) fn new(settings: &RouteMercure) -> Result<Self, String> {
+        let verifier = |name: &str, key: &Option<MercureKey>| match key {
+            None => Ok(None),
+            Some(MercureKey { key, algorithm }) => Verifier::new(key.expose(), algorithm)
+                .map(|verifier| Some(Arc::new(verifier)))
+                .map_err(|error| format!("mercure.{name}: {error}")),
+        };
+        let publishers = verifier("publisher_key", &settings.publisher_key)?;
+        let subscribers = verifier("subscriber_key", &settings.subscriber_key)?;
+        Ok(Self {
+            subscriber_verifier: subscribers.or_else(|| publishers.clone()),
+            publisher_verifier: publishers,
+            allows_anonymous: settings.anonymous,
+            allowed_origins: AllowedOrigins::new(&settings.origins),
+        })
+    }
+
+    /// What a subscriber may see; `in_query` is the query's token.
+    ///
+    /// # Errors
+    /// Why it may not subscribe at all.
+    pub(super) fn authorize_subscriber(
+        &self,
+        head: &RequestHead,
+        in_query: Option<&str>,
+    ) -> Result<MercureClaims, AccessDenied> {
+        match self.find_token(head, in_query)? {
+            None if self.allows_anonymous => Ok(MercureClaims::default()),
+            None => Err(AccessDenied::NoToken),
+            Some(token) => read_claims(self.subscriber_verifier.as_deref(), &token),
+        }
+    }
+
+    /// To which topics a publisher may publish; `in_query` is the query's token.
+    ///
+    /// # Errors
+    /// Why it may not publish at all.
+    pub(super) fn authorize_publisher(
+        &self,
+        head: &RequestHead,
+        in_query: Option<&str>,
+    ) -> Result<SelectorSet, AccessDenied> {
+        let token = self
+            .find_token(head, in_query)?
+            .ok_or(AccessDenied::NoToken)?;
+        let claims = read_claims(self.publisher_verifier.as_deref(), &token)?;
+        claims.publish.ok_or(AccessDenied::NotAllowed)
+    }
+
+    /// The token of a request: the header's, else the query's, else the cookie's.
+    fn find_token<'a>(
+        &self,
+        head: &'a RequestHead,
+        in_query: Option<&'a str>,
+    ) -> Result<Option<Cow<'a, str>>, AccessDenied> {
+        if let Some(token) = head.field_all("authorization").find_map(bearer_token) {
+            return Ok(Some(token));
+        }
+        if let Some(token) = in_query {
+            return Ok(Some(token.into()));
+        }
+        let Some(token) = head.field_all("cookie").find_map(cookie_token) else {
+            return Ok(None);
+        };
+        if !head.method().is_safe() && !is_cookie_allowed(&self.allowed_origins, head) {
+            return Err(AccessDenied::ForeignOrigin);
+        }
+        Ok(Some(token))
+    }
+
+    /// Adds what lets a page of another origin read the answer (Fetch, "HTTP extensions").
+    pub(super) fn add_cors_headers(&self, head: &RequestHead, fields: &mut FieldBlock) {
+        let Some(origin) = head.field("origin") else {
+            return;
+        };
+        if self.allowed_origins.has_listed() {
+            fields.push_static("Vary", "Origin");
+        }
+        if self.allowed_origins.is_listed(origin) {
+            // It is one of the configuration's, which hold no control byte, in another case at most.
+            let _ = fields.push("Access-Control-Allow-Origin", origin);
+            fields.push_static("Access-Control-Allow-Credentials", "true");
+        } else if self.allowed_origins.allows_any {
+            fields.push_static("Access-Control-Allow-Origin", "*");
+        } else {
+            return;
+        }
+        fields.push_static("Access-Control-Expose-Headers", "Last-Event-ID");
+        if head.method() == Method::Options {
+            fields.push_static("Access-Control-Allow-Methods", "GET, HEAD, POST");
+            fields.push_static(
+                "Access-Control-Allow-Headers",
+                "Authorization, Cache-Control, Content-Type, Last-Event-ID",
+            );
+            fields.push_static("Access-Control-Max-Age", "86400");
+        }
+    }
+}
+
+impl MercureClaims {
+    /// How long a stream may last that such a token opened at `now`, since the epoch.
+    pub(super) fn lifetime(&self, now: Duration) -> Option<Duration> {
+        self.expires_at.map(|expires| expires.saturating_sub(now))
+    }
+}
+
+/// Whether the page that sent a request may use a cookie's token to change something. The page is told
+/// by `Origin`, in older browsers by `Referer`.
+fn is_cookie_allowed(origins: &AllowedOrigins, head: &RequestHead) -> bool {
+    let origin = head.field("origin");
+    let Some(origin) = origin.or_else(|| head.field("referer").and_then(origin_of)) else {
+        return false;
+    };
+    origins.is_listed(origin) || is_same_host(origin, head.host())
+}
+
+/// The origin of a URL: all before its path.
+fn origin_of(url: &[u8]) -> Option<&[u8]> {
+    let authority = url.windows(3).position(|three| three == b"://")? + 3;
+    let end = url[authority..]
+        .iter()
+        .position(|byte| matches!(byte, b'/' | b'?' | b'#'));
+    Some(&url[..end.map_or(url.len(), |end| authority + end)])
+}
+
+/// RFC 6750 §2.1. Another scheme is for somebody else.
+fn bearer_token(value: &[u8]) -> Option<Cow<'_, str>> {
+    let space = value.iter().position(|byte| *byte == b' ');
+    let (scheme, token) = value.split_at(space.unwrap_or(value.len()));
+    scheme
+        .eq_ignore_ascii_case(b"Bearer")
+        .then(|| String::from_utf8_lossy(token.trim_ascii()))
+}
+
+fn cookie_token(value: &[u8]) -> Option<Cow<'_, str>> {
+    value
+        .split(|byte| *byte == b';')
+        .find_map(|pair| {
+            let pair = pair.trim_ascii();
+            pair.strip_prefix(COOKIE_NAME.as_bytes())?
+                .strip_prefix(b"=")
+        })
+        .map(String::from_utf8_lossy)
+}
+
+fn read_claims(verifier: Option<&Verifier>, token: &str) -> Result<MercureClaims, AccessDenied> {
+    let mut token = verifier.ok_or(AccessDenied::NoKey)?.verify(token)?;
+    let expires = token.get("exp").and_then(Value::as_f64);
+    let mercure = CLAIM_NAMES
+        .iter()
+        .find_map(|name| match token.get_mut(*name) {
+            None | Some(Value::Null) => None,
+            Some(claims) => Some(claims.take()),
+        });
+    let mut mercure = mercure.unwrap_or_default();
+    Ok(MercureClaims {
+        publish: read_selectors(&mercure, "publish")?,
+        subscribe: read_selectors(&mercure, "subscribe")?.unwrap_or_default(),
+        payload: mercure.get_mut("payload").map(Value::take),
+        expires_at: expires.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()),
+    })
+}
+
+fn read_selectors(
+    mercure: &Value,
+    name: &'static str,
+) -> Result<Option<SelectorSet>, AccessDenied> {
+    let list = match mercure.get(name) {
+        None | Some(Value::Null) => return Ok(None),
+        Some(list) => list.as_array().ok_or(AccessDenied::InvalidClaim(name))?,
+    };
+    let selectors: Result<Vec<TopicSelector>, AccessDenied> = list
+        .iter()
+        .map(|text| {
+            let text = text.as_str().ok_or(AccessDenied::InvalidClaim(name))?;
+            TopicSelector::new(text).map_err(|error| AccessDenied::InvalidSelector(name, error))
+        })
+        .collect();
+    Ok(Some(SelectorSet::new(selectors?)))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,170 @@
+//! Audiences: the subscribers of a Mercure route who want and may see the same.
+//!
+//! A subscriber is in exactly one audience, and an audience is one channel of the hub: so an update reaches
+//! a subscriber once, whichever of its topics selected it, and all that a subscriber gets comes in one
+//! order. `board` asks here which audiences an update concerns. Pure: no hub, no clock. What must stay
+//! true: exact topics are found by one look each, whoever subscribes to others; of templates only those
+//! whose first text a topic begins with are tried; an audience is there as long as it has a member.
+
+mod selector_index;
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+
+use penstock_exchange::AddressPrefix;
+
+use crate::selector::SelectorSet;
+use crate::update::Update;
+use selector_index::SelectorIndex;
+
+/// One client may have so small a part of all variables: others subscribe beside it.
+const CLIENT_SHARE_DIVISOR: usize = 8;
+
+/// What the subscribers of an audience ask for and what they may see.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub(super) struct AudienceKey {
+    /// What they subscribe to.
+    pub topics: SelectorSet,
+    /// Of which topics they may see private updates.
+    pub grants: SelectorSet,
+}
+
+/// The audiences of one route.
+#[derive(Debug, Default)]
+pub(super) struct Audiences {
+    by_key: HashMap<Arc<AudienceKey>, u64>,
+    by_number: HashMap<u64, Audience>,
+    index: SelectorIndex,
+    /// Variables in the templates of the audiences that each client has made.
+    variables_by_client: HashMap<AddressPrefix, usize>,
+    /// Numbers are never used twice: what is still on its way to an audience that is gone must not reach
+    /// another.
+    next_number: u64,
+}
+
+/// One audience.
+#[derive(Debug)]
+pub(super) struct Audience {
+    /// Its number, which none had before it.
+    pub number: u64,
+    /// The same for all its members.
+    pub key: Arc<AudienceKey>,
+    /// Its channel at the hub.
+    pub channel: Arc<str>,
+    /// Updates before this position have been published to it, or came before its first member.
+    pub delivered_up_to: u64,
+    members: usize,
+    /// Who made it has so many variables in it.
+    charged_variables: Option<(AddressPrefix, usize)>,
+}
+
+impl AudienceKey {
+    /// Whether who wishes that gets `update`. One topic may be wanted and another one allow it.
+    pub(super) fn receives(&self, update: &Update) -> bool {
+        self.topics.matches_any(&update.topics) && self.may_see(update)
+    }
+
+    /// Whether who wishes that may know of `update`.
+    pub(super) fn may_see(&self, update: &Update) -> bool {
+        !update.is_private || self.grants.matches_any(&update.topics)
+    }
+}
+
+impl Audiences {
+    /// One more member for the audience of that wish, which is made if there is none: then its channel is
+    /// `channel` of its number, and `covered` is the position that it begins at. `None` when the
+    /// different templates in use would have more variables than [`index::MAX_VARIABLES`], or those of
+    /// this client more than its share.
+    pub(super) fn join(
+        &mut self,
+        (wish, client): (AudienceKey, Option<AddressPrefix>),
+        covered: u64,
+        channel: impl FnOnce(u64) -> Arc<str>,
+    ) -> Option<&Audience> {
+        if let Some(&number) = self.by_key.get(&wish) {
+            let audience = self.by_number.get_mut(&number)?;
+            audience.members += 1;
+            return Some(audience);
+        }
+        if !self.index.has_room_for(&wish.topics) {
+            return None;
+        }
+        let variables = wish
+            .topics
+            .iter()
+            .map(selector_index::variable_count)
+            .sum::<usize>();
+        let charged = client.filter(|_| variables > 0);
+        let charged = charged.map(|client| (client, variables));
+        if let Some((client, variables)) = charged {
+            let has = self
+                .variables_by_client
+                .get(&client)
+                .copied()
+                .unwrap_or_default();
+            if has + variables > selector_index::MAX_VARIABLES / CLIENT_SHARE_DIVISOR {
+                return None;
+            }
+            self.variables_by_client.insert(client, has + variables);
+        }
+        let number = self.next_number;
+        self.next_number += 1;
+        let wish = Arc::new(AudienceKey {
+            topics: self.index.insert(&wish.topics, number),
+            grants: wish.grants.map_each(|grant| self.index.interned(grant)),
+        });
+        self.by_key.insert(Arc::clone(&wish), number);
+        let audience = self.by_number.entry(number).or_insert_with(|| Audience {
+            number,
+            key: wish,
+            channel: channel(number),
+            delivered_up_to: covered,
+            members: 1,
+            charged_variables: charged,
+        });
+        Some(audience)
+    }
+
+    /// One member less. The last one takes the audience with it.
+    pub(super) fn leave(&mut self, number: u64) {
+        let Some(audience) = self.by_number.get_mut(&number) else {
+            return;
+        };
+        audience.members -= 1;
+        if audience.members > 0 {
+            return;
+        }
+        if let Some(audience) = self.by_number.remove(&number) {
+            self.by_key.remove(&audience.key);
+            if let Some((client, variables)) = audience.charged_variables
+                && let Entry::Occupied(mut entry) = self.variables_by_client.entry(client)
+            {
+                *entry.get_mut() -= variables;
+                if *entry.get() == 0 {
+                    entry.remove();
+                }
+            }
+            self.index.remove(&audience.key.topics, number);
+        }
+    }
+
+    /// The audience of that number.
+    pub(super) fn audience_mut(&mut self, number: u64) -> Option<&mut Audience> {
+        self.by_number.get_mut(&number)
+    }
+
+    /// The audiences that subscribe to one of `topics`, each once. Whether they may see it is not asked.
+    pub(super) fn subscribed_to(&self, topics: &[Box<str>]) -> Vec<u64> {
+        self.index.audiences_for(topics)
+    }
+
+    /// How many there are.
+    #[cfg(test)]
+    pub(super) fn count(&self) -> usize {
+        self.by_number.len()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,237 @@
+//! Which audiences subscribe to a topic.
+//!
+//! Kept by `audiences` while they come and go. What must stay true: a look costs one search for the exact
+//! topic, one for each length that a template's first text has, and the templates found that way; what an
+//! audience put in is taken out with it.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use crate::selector::{SelectorSet, TopicSelector};
+
+/// Variables in the different templates that subscribers of one route use at a time. Each template may have to
+/// be tried for each topic of each update under the board's lock, at a cost that is its variables times the
+/// topic's length, and everybody may bring new ones.
+pub(super) const MAX_VARIABLES: usize = 10_000;
+
+/// Selectors and who has them.
+#[derive(Debug, Default)]
+pub(super) struct SelectorIndex {
+    /// All but `*`: a template selects its own spelling too.
+    exact: HashMap<Arc<str>, SelectorEntry>,
+    /// By the text in front of their first expression.
+    templates: HashMap<Box<str>, Vec<SelectorEntry>>,
+    /// Of all of these.
+    variables: usize,
+    /// How many of these texts have each length.
+    prefix_lengths: BTreeMap<usize, usize>,
+    /// Who takes all.
+    match_all: AudienceSet,
+}
+
+#[derive(Debug)]
+struct SelectorEntry {
+    selector: TopicSelector,
+    audiences: AudienceSet,
+}
+
+/// Numbers of audiences; nearly always few.
+#[derive(Debug, Default)]
+enum AudienceSet {
+    #[default]
+    None,
+    One(u64),
+    Many(HashSet<u64>),
+}
+
+impl SelectorIndex {
+    /// Whether these can be put in.
+    pub(super) fn has_room_for(&self, selectors: &SelectorSet) -> bool {
+        let is_new = |selector: &&TopicSelector| !self.exact.contains_key(selector.text());
+        let new = selectors
+            .iter()
+            .filter(is_new)
+            .map(variable_count)
+            .sum::<usize>();
+        new == 0 || self.variables + new <= MAX_VARIABLES
+    }
+
+    /// Puts `number` in for all of these; gives them as they are known here, so that each text is kept once.
+    pub(super) fn insert(&mut self, selectors: &SelectorSet, number: u64) -> SelectorSet {
+        let known = selectors.map_each(|selector| self.interned(selector));
+        for selector in known.iter() {
+            if selector.is_all() {
+                self.match_all.insert(number);
+                continue;
+            }
+            let is_new = !self.exact.contains_key(selector.text());
+            let listed = self.exact.entry(Arc::clone(selector.text()));
+            let listed = listed.or_insert_with(|| SelectorEntry::new(selector));
+            listed.audiences.insert(number);
+            if selector.template().is_some() {
+                self.insert_template(selector, number, is_new);
+            }
+        }
+        known
+    }
+
+    /// `selector` as it is kept here, if it is.
+    pub(super) fn interned(&self, selector: &TopicSelector) -> TopicSelector {
+        let known = self.exact.get(selector.text());
+        known.map_or(selector, |known| &known.selector).clone()
+    }
+
+    fn insert_template(&mut self, selector: &TopicSelector, number: u64, is_new: bool) {
+        let prefix = template_prefix(selector);
+        if !self.templates.contains_key(prefix) {
+            *self.prefix_lengths.entry(prefix.len()).or_default() += 1;
+        }
+        let group = self.templates.entry(prefix.into()).or_default();
+        if is_new {
+            group.push(SelectorEntry::new(selector));
+            self.variables += variable_count(selector);
+        }
+        if let Some(listed) = group.iter_mut().find(|listed| listed.selector == *selector) {
+            listed.audiences.insert(number);
+        }
+    }
+
+    /// Takes `number` out for all of these.
+    pub(super) fn remove(&mut self, selectors: &SelectorSet, number: u64) {
+        for selector in selectors.iter() {
+            if selector.is_all() {
+                self.match_all.remove(number);
+                continue;
+            }
+            if let Some(listed) = self.exact.get_mut(selector.text())
+                && listed.audiences.remove(number)
+            {
+                self.exact.remove(selector.text());
+            }
+            if selector.template().is_some() {
+                self.remove_template(selector, number);
+            }
+        }
+    }
+
+    fn remove_template(&mut self, selector: &TopicSelector, number: u64) {
+        let prefix = template_prefix(selector);
+        let Some(group) = self.templates.get_mut(prefix) else {
+            return;
+        };
+        let at = group.iter().position(|listed| listed.selector == *selector);
+        let Some(at) = at else { return };
+        if !group[at].audiences.remove(number) {
+            return;
+        }
+        group.swap_remove(at);
+        self.variables -= variable_count(selector);
+        if group.is_empty() {
+            self.templates.remove(prefix);
+            let length = self.prefix_lengths.get_mut(&prefix.len());
+            if length.is_some_and(|count| {
+                *count -= 1;
+                *count == 0
+            }) {
+                self.prefix_lengths.remove(&prefix.len());
+            }
+        }
+    }
+
+    /// Who subscribes to one of `topics`, each once, in the order of numbers.
+    pub(super) fn audiences_for(&self, topics: &[Box<str>]) -> Vec<u64> {
+        let mut found: Vec<u64> = self.match_all.iter().collect();
+        for topic in topics {
+            if let Some(listed) = self.exact.get(&**topic) {
+                found.extend(listed.audiences.iter());
+            }
+            for (&length, _) in self.prefix_lengths.range(..=topic.len()) {
+                let group = topic
+                    .get(..length)
+                    .and_then(|text| self.templates.get(text));
+                for listed in group.into_iter().flatten() {
+                    if listed.selector.matches(topic) {
+                        found.extend(listed.audiences.iter());
+                    }
+                }
+            }
+        }
+        found.sort_unstable();
+        found.dedup();
+        found
+    }
+
+    /// Whether nothing is left in it.
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        let Self {
+            exact,
+            templates,
+            variables,
+            prefix_lengths,
+            match_all: everything,
+        } = self;
+        exact.is_empty()
+            && templates.is_empty()
+            && *variables == 0
+            && prefix_lengths.is_empty()
+            && everything.iter().next().is_none()
+    }
+}
+
+impl SelectorEntry {
+    fn new(selector: &TopicSelector) -> Self {
+        Self {
+            selector: selector.clone(),
+            audiences: AudienceSet::None,
+        }
+    }
+}
+
+impl AudienceSet {
+    fn insert(&mut self, number: u64) {
+        match self {
+            Self::None => *self = Self::One(number),
+            Self::One(other) if *other == number => {}
+            Self::One(other) => *self = Self::Many(HashSet::from([*other, number])),
+            Self::Many(numbers) => {
+                numbers.insert(number);
+            }
+        }
+    }
+
+    /// Whether it is empty now.
+    fn remove(&mut self, number: u64) -> bool {
+        match self {
+            Self::None => true,
+            Self::One(other) if *other == number => {
+                *self = Self::None;
+                true
+            }
+            Self::One(_) => false,
+            Self::Many(numbers) => {
+                numbers.remove(&number);
+                numbers.is_empty()
+            }
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = u64> {
+        let (one, many) = match self {
+            Self::None => (None, None),
+            Self::One(number) => (Some(*number), None),
+            Self::Many(numbers) => (None, Some(numbers)),
+        };
+        one.into_iter().chain(many.into_iter().flatten().copied())
+    }
+}
+
+fn template_prefix(selector: &TopicSelector) -> &str {
+    selector.template().map_or("", |template| template.prefix())
+}
+
+pub(super) fn variable_count(selector: &TopicSelector) -> usize {
+    selector
+        .template()
+        .map_or(0, |template| template.variables())
+}

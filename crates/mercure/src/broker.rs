@@ -1,0 +1,313 @@
+//! The board of a Mercure route: its audiences and history behind one lock, and the way to the hub.
+//!
+//! `publish` puts updates on it, `subscribe` joins an audience. Updates are handed to the channels of the
+//! audiences that take them; when these are many, in portions, so that the loop does other things in
+//! between. Handlers of the same route before and after a reload have the same board.
+//!
+//! What must stay true: the hub is called under the board's lock, and what the hub calls never waits for
+//! it, so that there is one order of locks; what is decided is `order`'s.
+
+mod subscription_index;
+mod update_order;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
+
+use penstock_exchange::{AddressPrefix, multipart};
+use penstock_hub::{Content, EndCallback, Hub, HubError, Publication, StreamPart};
+use penstock_runtime::{LoopHandle, clock, loops};
+use update_order::{DispatchProgress, UpdateOrder};
+
+use crate::audiences::{Audience, AudienceKey};
+use crate::update::Update;
+
+pub(super) use subscription_index::{
+    JSON_LD_CONTEXT, SUBSCRIPTIONS_PATH, Subscriber, SubscriptionIndex,
+};
+pub(super) use update_order::BrokerFull;
+
+/// Audiences that are handed an update at a time.
+const AUDIENCES_PER_TURN: usize = 256;
+
+/// How long a hub that takes nothing is left alone.
+const BACKPRESSURE_DELAY: Duration = Duration::from_millis(5);
+
+/// The board of one route.
+#[derive(Debug)]
+pub(super) struct Broker {
+    hub: Hub,
+    /// What its channels' names begin with: nobody else can name them.
+    channel_prefix: Box<str>,
+    /// Held while the hub is called, never across a wait.
+    state: Mutex<BrokerState>,
+    /// Audiences that lost a member while the board may have been locked. Held for a push or a take, with
+    /// nothing else locked behind it.
+    departed: Mutex<Vec<u64>>,
+}
+
+#[derive(Debug, Default)]
+struct BrokerState {
+    update_order: UpdateOrder,
+    subscriptions: SubscriptionIndex,
+    /// A task is about to hand out the rest.
+    has_dispatch_task: bool,
+}
+
+/// What a subscriber comes with.
+#[derive(Debug)]
+pub(super) struct JoinRequest<'a> {
+    /// Whose it is, for the bound on each client's templates; none is not counted.
+    pub client: Option<AddressPrefix>,
+    /// What it subscribes to and may see.
+    pub key: AudienceKey,
+    /// The last update that it knows.
+    pub last_event_id: Option<&'a str>,
+    /// Bytes of history that it is sent at a time.
+    pub max_replay_bytes: usize,
+    /// By which name others learn of it; none is not at all.
+    pub subscriber: Option<Arc<Subscriber>>,
+}
+
+/// How a subscriber begins.
+#[derive(Debug)]
+pub(super) struct JoinedStream {
+    /// The update before the first one of `replay`, if it asked for history.
+    pub previous_id: Option<Arc<str>>,
+    /// The events that it missed.
+    pub replay: Vec<u8>,
+    /// The channel that its updates come on.
+    pub channel: Arc<str>,
+    /// Its place in its audience; `None` if more history is left than it may be sent at a time: it comes
+    /// back for the rest, and for what is published from now on.
+    pub membership: Option<Membership>,
+}
+
+/// A place in an audience; given back when it is dropped.
+#[derive(Debug)]
+pub(super) struct Membership {
+    board: Arc<Broker>,
+    audience: u64,
+    subscriber: Option<Arc<Subscriber>>,
+}
+
+impl Broker {
+    /// An empty board.
+    pub(super) fn new(hub: Hub) -> Arc<Self> {
+        // No route of the hub takes names with a control character from clients.
+        let channels = format!("\u{1}mercure {:032x} ", multipart::random_boundary());
+        Arc::new(Self {
+            hub,
+            channel_prefix: channels.into(),
+            state: Mutex::default(),
+            departed: Mutex::default(),
+        })
+    }
+
+    /// The hub that it publishes to.
+    pub(super) fn hub(&self) -> &Hub {
+        &self.hub
+    }
+
+    /// Publishes an update; gives its id. It is on its way then, not received.
+    ///
+    /// # Errors
+    /// When too many wait.
+    pub(super) fn publish(self: &Arc<Self>, update: Update) -> Result<Arc<str>, BrokerFull> {
+        let id = Arc::clone(&update.id);
+        let bounds = self.hub.settings().history;
+        let update = Arc::new(update);
+        self.lock()
+            .update_order
+            .publish(update, clock::now(), &bounds)?;
+        self.dispatch();
+        Ok(id)
+    }
+
+    /// Takes a subscriber in and hands its start to `hold`, which asks the hub for its stream. That is done
+    /// under the board's lock, so that nothing is published between the end of its history and the beginning
+    /// of its stream; `hold` must not call the board.
+    ///
+    /// # Errors
+    /// When its templates are too many.
+    pub(super) fn join<T>(
+        self: &Arc<Self>,
+        arrival: JoinRequest<'_>,
+        hold: impl FnOnce(JoinedStream) -> T,
+    ) -> Result<T, BrokerFull> {
+        let bounds = self.hub.settings().history;
+        let mut state = self.lock();
+        state.update_order.drop_expired(clock::now(), &bounds);
+        let channel = |number| format!("{}{number}", self.channel_prefix).into();
+        let joined = state.update_order.join(
+            (arrival.key, arrival.client),
+            arrival.last_event_id,
+            arrival.max_replay_bytes,
+            channel,
+        )?;
+        let subscriber = arrival.subscriber.filter(|_| joined.is_complete);
+        if let Some(subscriber) = &subscriber {
+            state.subscriptions.insert(subscriber);
+        }
+        let member = Membership {
+            board: Arc::clone(self),
+            audience: joined.audience,
+            subscriber: subscriber.clone(),
+        };
+        let held = hold(JoinedStream {
+            previous_id: joined.previous_id,
+            replay: joined.replay,
+            channel: joined.channel,
+            membership: joined.is_complete.then_some(member),
+        });
+        // A member that was dropped meanwhile could not leave by itself.
+        self.remove_departed(&mut state);
+        drop(state);
+        if let Some(subscriber) = subscriber {
+            self.announce_subscription(&subscriber, true);
+        }
+        Ok(held)
+    }
+
+    /// The id of the last update.
+    pub(super) fn last_id(&self) -> Option<Arc<str>> {
+        self.lock().update_order.last_id().cloned()
+    }
+
+    /// How many audiences there are.
+    #[cfg(test)]
+    pub(super) fn audiences(&self) -> usize {
+        self.lock().update_order.audiences()
+    }
+
+    /// Looks at who subscribes.
+    pub(super) fn with_subscriptions<T>(&self, look: impl FnOnce(&SubscriptionIndex) -> T) -> T {
+        look(&self.lock().subscriptions)
+    }
+
+    /// Tells of a subscriber that came or has gone.
+    fn announce_subscription(self: &Arc<Self>, subscriber: &Subscriber, is_active: bool) {
+        let message_bytes = self.hub.settings().max_message_size;
+        for draft in subscriber.announcements(is_active) {
+            let told = Update::new(draft, message_bytes)
+                .map_err(|error| error.to_string())
+                .and_then(|update| self.publish(update).map_err(|full| full.to_string()));
+            if let Err(reason) = told {
+                log::warn!("mercure: a change of subscriptions is not announced: {reason}");
+            }
+        }
+    }
+
+    /// Hands out what waits: a portion now, the rest in a task.
+    fn dispatch(self: &Arc<Self>) {
+        {
+            let mut state = self.lock();
+            if state.has_dispatch_task
+                || state.dispatch_portion(&self.hub) == DispatchProgress::Done
+            {
+                return;
+            }
+            state.has_dispatch_task = true;
+        }
+        let board = Arc::clone(self);
+        loops::spawn_here(async move {
+            loop {
+                let progress = {
+                    let mut state = board.lock();
+                    let progress = state.dispatch_portion(&board.hub);
+                    state.has_dispatch_task = progress != DispatchProgress::Done;
+                    progress
+                };
+                match progress {
+                    DispatchProgress::Done => return,
+                    DispatchProgress::More => loops::yield_now().await,
+                    DispatchProgress::Blocked => clock::sleep(BACKPRESSURE_DELAY).await,
+                }
+            }
+        });
+    }
+
+    /// The state, with those gone who left.
+    fn lock(&self) -> MutexGuard<'_, BrokerState> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        self.remove_departed(&mut state);
+        state
+    }
+
+    fn remove_departed(&self, state: &mut BrokerState) {
+        let mut left = self.departed.lock().unwrap_or_else(PoisonError::into_inner);
+        for audience in std::mem::take(&mut *left) {
+            state.update_order.leave(audience);
+        }
+    }
+
+    /// Takes a member out of its audience, now or with whatever is done next.
+    fn leave(&self, audience: u64) {
+        self.departed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(audience);
+        match self.state.try_lock() {
+            Ok(mut state) => self.remove_departed(&mut state),
+            Err(TryLockError::Poisoned(state)) => self.remove_departed(&mut state.into_inner()),
+            Err(TryLockError::WouldBlock) => {}
+        }
+    }
+}
+
+impl BrokerState {
+    fn dispatch_portion(&mut self, hub: &Hub) -> DispatchProgress {
+        self.update_order
+            .dispatch(AUDIENCES_PER_TURN, |audience, update| {
+                deliver_update(hub, audience, update)
+            })
+    }
+}
+
+/// Publishes an update to an audience's channel, on this node alone: no other has such a channel. `false` if
+/// the hub takes nothing at the moment.
+fn deliver_update(hub: &Hub, audience: &Audience, update: &Update) -> bool {
+    let published = hub.publish_locally(Publication {
+        channel: Arc::clone(&audience.channel),
+        stream: Some(StreamPart::Send(Content {
+            bytes: update.event.clone(),
+            filters: Vec::new(),
+        })),
+        ..Publication::default()
+    });
+    match published {
+        // Without a place for the channel there is nobody on it.
+        Ok(()) | Err(HubError::Draining | HubError::TooManyChannels(_)) => true,
+        Err(HubError::MessageTooLarge(bytes)) => {
+            let id = &update.id;
+            log::error!("mercure: update {id} is lost: hub.max_message_size is {bytes} now");
+            true
+        }
+        Err(_) => false,
+    }
+}
+
+impl Membership {
+    /// What gives the place back when its stream has ended.
+    pub(super) fn into_end_callback(self) -> EndCallback {
+        EndCallback(Box::new(move || drop(self)))
+    }
+}
+
+impl Drop for Membership {
+    /// May be called by the hub with its own locks held: what needs the board is left to a task.
+    fn drop(&mut self) {
+        self.board.leave(self.audience);
+        let Some(subscriber) = self.subscriber.take() else {
+            return;
+        };
+        // Outside of any loop the server has stopped, and nobody is left to be told.
+        let Some(here) = LoopHandle::current() else {
+            return;
+        };
+        let board = Arc::clone(&self.board);
+        here.spawn(async move {
+            board.lock().subscriptions.remove(&subscriber);
+            board.announce_subscription(&subscriber, false);
+        });
+    }
+}

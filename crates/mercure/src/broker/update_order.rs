@@ -1,0 +1,240 @@
+//! The order of a route's updates: what is published when, to whom, and what a newcomer has missed.
+//!
+//! `board` keeps it behind its lock. An update gets its place in the order, goes into the history, and
+//! waits until those before it have been handed to all audiences that take them. Pure: whoever calls hands
+//! out, and says the time; simulated with seeds.
+//!
+//! What must stay true: all audiences are handed updates in the one order; what a newcomer is told from
+//! history and what its audience is handed from then on is, together, each update after the one that it
+//! knew exactly once, also while an update is half handed out. (Who knows one that its audience is still to
+//! be handed, from another audience, hears of it again.)
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+
+use penstock_exchange::AddressPrefix;
+use penstock_hub::History as Bounds;
+use thiserror::Error;
+
+use crate::audiences::{Audience, AudienceKey, Audiences};
+use crate::history::UpdateHistory;
+use crate::update::{EARLIEST_ID, Update};
+
+/// Updates that wait until the ones before them have been handed out.
+const MAX_WAITING_UPDATES: usize = 1000;
+
+/// Bytes of these; one update may always wait.
+const MAX_WAITING_BYTES: usize = 16 << 20;
+
+/// Updates, audiences, and how far the ones have come to the others.
+#[derive(Debug, Default)]
+pub(super) struct UpdateOrder {
+    audiences: Audiences,
+    history: UpdateHistory,
+    /// In order; each with its position.
+    waiting: VecDeque<(u64, Arc<Update>)>,
+    waiting_bytes: usize,
+    /// The update that some of its audiences have.
+    in_progress: Option<UpdateInProgress>,
+}
+
+#[derive(Debug)]
+struct UpdateInProgress {
+    position: u64,
+    update: Arc<Update>,
+    /// Who still has to get it, the next one last.
+    remaining: Vec<u64>,
+}
+
+/// A newcomer's place.
+#[derive(Debug)]
+pub(super) struct JoinedSubscriber {
+    /// Its audience.
+    pub audience: u64,
+    /// Its audience's channel.
+    pub channel: Arc<str>,
+    /// The id before the first update of `replay`, if history was asked for.
+    pub previous_id: Option<Arc<str>>,
+    /// The events that it missed.
+    pub replay: Vec<u8>,
+    /// Whether these are all.
+    pub is_complete: bool,
+}
+
+/// How far updates were handed out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum DispatchProgress {
+    /// All of them.
+    Done,
+    /// There are more.
+    More,
+    /// Who takes them has enough to do.
+    Blocked,
+}
+
+/// Why something is not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub(crate) enum BrokerFull {
+    /// Too many updates, or too many bytes of them.
+    #[error(
+        "{MAX_WAITING_UPDATES} updates or {MAX_WAITING_BYTES} bytes of them wait to be handed out"
+    )]
+    TooManyUpdates,
+    /// More than the index takes.
+    #[error("subscribers use too many different templates")]
+    TooManyTemplates,
+}
+
+impl UpdateOrder {
+    /// Gives an update its place.
+    ///
+    /// # Errors
+    /// When too many wait.
+    pub(super) fn publish(
+        &mut self,
+        update: Arc<Update>,
+        now: Instant,
+        bounds: &Bounds,
+    ) -> Result<(), BrokerFull> {
+        let bytes = self.waiting_bytes + update.cost();
+        let is_first = self.waiting.is_empty();
+        if self.waiting.len() >= MAX_WAITING_UPDATES || (bytes > MAX_WAITING_BYTES && !is_first) {
+            return Err(BrokerFull::TooManyUpdates);
+        }
+        let position = self.history.push(&update, now, bounds);
+        self.waiting_bytes = bytes;
+        self.waiting.push_back((position, update));
+        Ok(())
+    }
+
+    /// Takes a newcomer in, who knows the update `after`; `channel` names a new audience's channel.
+    ///
+    /// # Errors
+    /// When its templates are too many.
+    pub(super) fn join(
+        &mut self,
+        (wish, client): (AudienceKey, Option<AddressPrefix>),
+        after: Option<&str>,
+        replay_bytes_max: usize,
+        channel: impl FnOnce(u64) -> Arc<str>,
+    ) -> Result<JoinedSubscriber, BrokerFull> {
+        let from = after.map(|after| self.missed_from(after, &wish));
+        // An audience that is made now is not among those of the current update.
+        let settled = self.dispatched_up_to();
+        let covered = settled + u64::from(self.in_progress.is_some());
+        let audience = self
+            .audiences
+            .join((wish, client), covered, channel)
+            .ok_or(BrokerFull::TooManyTemplates)?;
+        let mut joined = JoinedSubscriber {
+            audience: audience.number,
+            channel: Arc::clone(&audience.channel),
+            previous_id: None,
+            replay: Vec::new(),
+            is_complete: true,
+        };
+        let Some((from, before)) = from else {
+            return Ok(joined);
+        };
+        joined.previous_id = Some(before);
+        let missed = self
+            .history
+            .range(from, audience.delivered_up_to.max(settled));
+        for update in missed.filter(|update| audience.key.receives(update)) {
+            let bytes = joined.replay.len() + update.event.len();
+            if bytes > replay_bytes_max && !joined.replay.is_empty() {
+                joined.is_complete = false;
+                break;
+            }
+            joined.replay.extend_from_slice(&update.event);
+        }
+        Ok(joined)
+    }
+
+    /// One member of that audience less.
+    pub(super) fn leave(&mut self, audience: u64) {
+        self.audiences.leave(audience);
+    }
+
+    /// Forgets what is too old.
+    pub(super) fn drop_expired(&mut self, now: Instant, bounds: &Bounds) {
+        self.history.drop_expired(now, bounds);
+    }
+
+    /// The id of the last update.
+    pub(super) fn last_id(&self) -> Option<&Arc<str>> {
+        self.history.last_id()
+    }
+
+    /// How many audiences there are.
+    #[cfg(test)]
+    pub(super) fn audiences(&self) -> usize {
+        self.audiences.count()
+    }
+
+    /// Hands updates to at most so many audiences by `hand`, which may refuse for now.
+    pub(super) fn dispatch(
+        &mut self,
+        portion: usize,
+        mut hand: impl FnMut(&Audience, &Update) -> bool,
+    ) -> DispatchProgress {
+        for _ in 0..portion {
+            if self.in_progress.is_none() {
+                self.in_progress = self.start_next();
+            }
+            let Some(current) = &mut self.in_progress else {
+                return DispatchProgress::Done;
+            };
+            let Some(&number) = current.remaining.last() else {
+                self.in_progress = None;
+                continue;
+            };
+            // Without its last member an audience is gone.
+            if let Some(audience) = self.audiences.audience_mut(number) {
+                let update = &*current.update;
+                if audience.key.may_see(update) && !hand(audience, update) {
+                    return DispatchProgress::Blocked;
+                }
+                audience.delivered_up_to = audience.delivered_up_to.max(current.position + 1);
+            }
+            current.remaining.pop();
+        }
+        DispatchProgress::More
+    }
+
+    fn start_next(&mut self) -> Option<UpdateInProgress> {
+        let (position, update) = self.waiting.pop_front()?;
+        self.waiting_bytes -= update.cost();
+        let left = self.audiences.subscribed_to(&update.topics);
+        Some(UpdateInProgress {
+            position,
+            update,
+            remaining: left,
+        })
+    }
+
+    /// The position of the first update that who knows `after` missed, and what to call the one before it.
+    fn missed_from(&self, after: &str, wish: &AudienceKey) -> (u64, Arc<str>) {
+        // `EARLIEST_ID` is nobody's id. What is not known is older than all that is kept, or from elsewhere:
+        // it gets what there is, and hears that there is nothing before.
+        let Some((position, update)) = self.history.find(after) else {
+            return (0, EARLIEST_ID.into());
+        };
+        let is_seen = wish.may_see(update);
+        let before = if is_seen { &*update.id } else { EARLIEST_ID };
+        (position + 1, before.into())
+    }
+
+    /// The position before which all updates have been handed to all audiences.
+    fn dispatched_up_to(&self) -> u64 {
+        let current = self.in_progress.as_ref().map(|current| current.position);
+        let waiting = self.waiting.front().map(|(position, _)| *position);
+        current
+            .or(waiting)
+            .unwrap_or_else(|| self.history.next_position())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,164 @@
+//! The handler of a route with `mercure`, and the Mercure hubs that outlive a reload.
+//!
+//! `penstock`'s wiring makes a [`MercureHandler`] for each such route through [`MercureHubs`]. GET
+//! subscribes (`subscribe`), POST publishes (`publish`), and `/subscriptions` below the route lists
+//! the subscribers (`subscriptions`).
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use penstock_config::{PathPattern, RouteMercure};
+use penstock_exchange::{
+    Body, Fault, Handler, HandlerName, HandlerProgress, Reply, Request, Response,
+};
+use penstock_http::{Method, RequestHead, Status};
+use penstock_hub::Hub;
+
+use crate::access::AccessRules;
+use crate::broker::Broker;
+use crate::{publish, responses, subscribe, subscriptions};
+
+/// The Mercure hubs of a process, by route: what they know outlives a reload.
+#[derive(Debug)]
+pub struct MercureHubs {
+    hub: Hub,
+    /// Those that some handler or subscriber still uses. Held for a look only.
+    brokers: Mutex<HashMap<String, Weak<Broker>>>,
+}
+
+/// Answers the requests of one route.
+#[derive(Debug, Clone)]
+pub struct MercureHandler {
+    pub(crate) shared: Arc<MercureShared>,
+    /// What the paths of its requests begin with.
+    base_path: Arc<str>,
+}
+
+/// What a handler's requests share.
+#[derive(Debug)]
+pub(crate) struct MercureShared {
+    pub(crate) broker: Arc<Broker>,
+    pub(crate) access: AccessRules,
+    pub(crate) keep_alive: Option<Duration>,
+    pub(crate) has_subscriptions: bool,
+}
+
+impl MercureHubs {
+    /// None yet.
+    #[must_use]
+    pub fn new(hub: Hub) -> Self {
+        Self {
+            hub,
+            brokers: Mutex::default(),
+        }
+    }
+
+    /// The handler of the route that is called `route`, which goes on where the last one of that name
+    /// stands, as long as that is in use.
+    ///
+    /// # Errors
+    /// Which key cannot be used, and why.
+    pub fn handler_for_route(
+        &self,
+        route: &str,
+        settings: &RouteMercure,
+    ) -> Result<MercureHandler, String> {
+        let access = AccessRules::new(settings)?;
+        let mut boards = self.brokers.lock().unwrap_or_else(PoisonError::into_inner);
+        boards.retain(|_, board| board.strong_count() > 0);
+        let known = boards.get(route).and_then(Weak::upgrade);
+        let board = known.unwrap_or_else(|| {
+            let board = Broker::new(self.hub.clone());
+            boards.insert(route.to_owned(), Arc::downgrade(&board));
+            board
+        });
+        Ok(MercureHandler::with_broker(board, access, settings))
+    }
+}
+
+impl MercureHandler {
+    /// A hub by itself, which no other handler goes on with.
+    ///
+    /// # Errors
+    /// Which key cannot be used, and why.
+    pub fn new(hub: Hub, settings: &RouteMercure) -> Result<Self, String> {
+        let access = AccessRules::new(settings)?;
+        Ok(Self::with_broker(Broker::new(hub), access, settings))
+    }
+
+    /// The same for a route of such paths: `subscriptions` in what comes before its own part is a name of
+    /// somebody else's.
+    #[must_use]
+    pub fn with_path(self, path: &PathPattern) -> Self {
+        let (PathPattern::Exact(base) | PathPattern::Prefix(base)) = path;
+        let base = base.trim_end_matches('/').into();
+        Self {
+            base_path: base,
+            ..self
+        }
+    }
+
+    fn with_broker(board: Arc<Broker>, access: AccessRules, settings: &RouteMercure) -> Self {
+        Self {
+            shared: Arc::new(MercureShared {
+                broker: board,
+                access,
+                keep_alive: settings.heartbeat_interval,
+                has_subscriptions: settings.subscriptions,
+            }),
+            base_path: "".into(),
+        }
+    }
+
+    fn publish(&self, request: Request) -> HandlerProgress {
+        let shared = Arc::clone(&self.shared);
+        let grants = match publish::authorize(&shared, &request.head) {
+            Ok(grants) => grants,
+            Err(refused) => {
+                return HandlerProgress::Ready(shared.finish_response(&request.head, Ok(*refused)));
+            }
+        };
+        HandlerProgress::Pending(Box::pin(async move {
+            let head = Arc::clone(&request.head);
+            let answer = publish::handle_publish(Arc::clone(&shared), grants, request).await;
+            shared.finish_response(&head, answer)
+        }))
+    }
+}
+
+impl Handler for MercureHandler {
+    fn handle(&self, request: Request) -> HandlerProgress {
+        let shared = &self.shared;
+        let head = Arc::clone(&request.head);
+        let below =
+            subscriptions::path_below_subscriptions(head.target_path_query(), &self.base_path);
+        let answer = match (head.method(), below) {
+            (Method::Options, _) => Ok(Response::new(Status::NO_CONTENT, Body::Empty)),
+            (Method::Get | Method::Head, Some(below)) if shared.has_subscriptions => {
+                subscriptions::handle_subscriptions(shared, &request, below)
+            }
+            (_, Some(_)) if shared.has_subscriptions => {
+                Ok(responses::method_not_allowed("GET, HEAD, OPTIONS"))
+            }
+            (_, Some(_)) => Ok(responses::text_line(Status::NOT_FOUND, "Not Found")),
+            (Method::Get | Method::Head, None) => subscribe::handle_subscribe(shared, &request),
+            (Method::Post, None) => return self.publish(request),
+            (_, None) => Ok(responses::method_not_allowed("GET, HEAD, POST, OPTIONS")),
+        };
+        HandlerProgress::Ready(shared.finish_response(&head, answer))
+    }
+}
+
+impl MercureShared {
+    fn finish_response(
+        &self,
+        head: &RequestHead,
+        answer: Result<Response, Fault>,
+    ) -> Result<Reply, Fault> {
+        let mut response = answer?;
+        self.access.add_cors_headers(head, &mut response.fields);
+        response.timing.handler = Some(HandlerName::Component("mercure"));
+        Ok(response.into())
+    }
+}

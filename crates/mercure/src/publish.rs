@@ -1,0 +1,116 @@
+//! Publishing: a POST of a form becomes an update.
+//!
+//! `MercureHandler` hands such requests here. What must stay true: who may not publish is refused before its body
+//! is read; a body is read no further than a form of an allowed size can be; an update is published to all
+//! its topics or to none.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+
+use penstock_exchange::{Fault, FaultKind, Request, RequestBody, Response};
+use penstock_http::{RequestHead, Status};
+
+use crate::access::AccessDenied;
+use crate::handler::MercureShared;
+use crate::query::MercureQuery;
+use crate::responses;
+use crate::selector::SelectorSet;
+use crate::update::{Update, UpdateDraft, UpdateDraftError, max_form_bytes};
+
+const FORM_MEDIA_TYPE: &[u8] = b"application/x-www-form-urlencoded";
+
+/// What `head` allows its sender: selectors of topics, or the answer that refuses it.
+pub(super) fn authorize(
+    shared: &MercureShared,
+    head: &RequestHead,
+) -> Result<SelectorSet, Box<Response>> {
+    let query = head.target_path_query().split_once('?');
+    let query = MercureQuery::parse(query.map_or("", |(_, query)| query));
+    let in_query = query.authorization.as_deref();
+    let grants = shared.access.authorize_publisher(head, in_query);
+    let grants = grants.map_err(|denied| Box::new(responses::denied_response(&denied, head)))?;
+    if !is_form(head) {
+        let text = "An application/x-www-form-urlencoded body is expected";
+        let refused = responses::text_line(Status::UNSUPPORTED_MEDIA_TYPE, text);
+        return Err(Box::new(refused));
+    }
+    Ok(grants)
+}
+
+/// Answers a publisher who may publish to topics that `grants` select.
+pub(super) async fn handle_publish(
+    shared: Arc<MercureShared>,
+    grants: SelectorSet,
+    request: Request,
+) -> Result<Response, Fault> {
+    let message_bytes = shared.broker.hub().settings().max_message_size;
+    let Some(form) = read_form(request.body, max_form_bytes(message_bytes)).await? else {
+        return Ok(draft_error_response(&UpdateDraftError::TooLarge(
+            message_bytes,
+        )));
+    };
+    let draft = match UpdateDraft::parse(&form) {
+        Ok(draft) => draft,
+        Err(error) => return Ok(draft_error_response(&error)),
+    };
+    if !is_publish_allowed(&grants, &draft) {
+        return Ok(responses::denied_response(
+            &AccessDenied::NotAllowed,
+            &request.head,
+        ));
+    }
+    let update = match Update::new(draft, message_bytes) {
+        Ok(update) => update,
+        Err(error) => return Ok(draft_error_response(&error)),
+    };
+    match shared.broker.publish(update) {
+        Ok(id) => Ok(responses::plain_text(Status::OK, id.as_bytes().to_vec())),
+        Err(full) => Err(Fault::new(
+            FaultKind::Overloaded,
+            format!("mercure: {full}"),
+        )),
+    }
+}
+
+fn draft_error_response(error: &UpdateDraftError) -> Response {
+    let status = match error {
+        UpdateDraftError::TooLarge(_) => Status::CONTENT_TOO_LARGE,
+        _ => Status::BAD_REQUEST,
+    };
+    responses::text_line(status, error.to_string())
+}
+
+/// Who has no selector may publish what everybody may see; others, what all is selected.
+fn is_publish_allowed(grants: &SelectorSet, draft: &UpdateDraft) -> bool {
+    match grants.is_empty() {
+        true => !draft.is_private,
+        false => grants.matches_all(&draft.topics),
+    }
+}
+
+fn is_form(head: &RequestHead) -> bool {
+    let media = head.field("content-type").unwrap_or_default();
+    let media = media.split(|byte| *byte == b';').next().unwrap_or_default();
+    media.trim_ascii().eq_ignore_ascii_case(FORM_MEDIA_TYPE)
+}
+
+/// The body; `None` when it is longer than that.
+async fn read_form(body: RequestBody, bytes_max: usize) -> Result<Option<Vec<u8>>, Fault> {
+    let RequestBody::Incoming(mut body) = body else {
+        return Ok(Some(Vec::new()));
+    };
+    // One that says its length is not read in vain.
+    if body
+        .length()
+        .is_some_and(|length| length > bytes_max as u64)
+    {
+        return Ok(None);
+    }
+    let mut form = Vec::new();
+    while poll_fn(|cx| body.poll_fill(cx, &mut form)).await? {
+        if form.len() > bytes_max {
+            return Ok(None);
+        }
+    }
+    Ok((form.len() <= bytes_max).then_some(form))
+}

@@ -1,0 +1,68 @@
+//! Short answers of a Mercure hub, and which refusal is which.
+//!
+//! `subscribe`, `publish` and `subscriptions` make theirs here. What must stay true: a client learns that
+//! its token is not believed, not why; the log has the reason and not the token.
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+use penstock_exchange::{Fault, FaultKind, Response};
+use penstock_http::{RequestHead, Status};
+use penstock_hub::HubError;
+
+use crate::access::AccessDenied;
+
+/// A line of text.
+pub(super) fn text_line(status: Status, text: impl Into<Cow<'static, str>>) -> Response {
+    let mut text = text.into().into_owned();
+    text.push('\n');
+    plain_text(status, text)
+}
+
+/// A text as it is.
+pub(super) fn plain_text(status: Status, text: impl Into<Bytes>) -> Response {
+    Response::text(status, "text/plain; charset=utf-8", text)
+}
+
+/// The answer to who may not do what it asks for (RFC 6750 §3).
+pub(super) fn denied_response(denied: &AccessDenied, head: &RequestHead) -> Response {
+    log::info!(
+        "mercure: {} of {} is refused: {denied}",
+        head.method_str(),
+        head.host()
+    );
+    match denied {
+        AccessDenied::NotAllowed | AccessDenied::ForeignOrigin => {
+            text_line(Status::FORBIDDEN, "Forbidden")
+        }
+        AccessDenied::NoToken => unauthorized_response("Bearer"),
+        AccessDenied::NoKey
+        | AccessDenied::InvalidToken(_)
+        | AccessDenied::InvalidClaim(_)
+        | AccessDenied::InvalidSelector(..) => {
+            unauthorized_response("Bearer error=\"invalid_token\"")
+        }
+    }
+}
+
+fn unauthorized_response(challenge: &'static str) -> Response {
+    let mut response = text_line(Status::UNAUTHORIZED, "Unauthorized");
+    response.fields.push_static("WWW-Authenticate", challenge);
+    response
+}
+
+/// The answer to a method that means nothing here.
+pub(super) fn method_not_allowed(allowed: &'static str) -> Response {
+    let mut response = text_line(Status::METHOD_NOT_ALLOWED, "Method Not Allowed");
+    response.fields.push_static("Allow", allowed);
+    response
+}
+
+/// What a refusal of the hub is for a client.
+pub(super) fn hub_fault(refused: HubError) -> Fault {
+    let kind = match refused {
+        HubError::Draining => FaultKind::Unavailable,
+        _ => FaultKind::Overloaded,
+    };
+    Fault::new(kind, format!("mercure: {refused}"))
+}

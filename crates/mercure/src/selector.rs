@@ -1,0 +1,168 @@
+//! Topic selectors: what subscribers ask for, and what tokens allow.
+//!
+//! A selector is `*`, an exact string, or a URI template; a template also selects the topic that is spelled
+//! as it is. `subscribe` and `access` make sets of them from requests and claims. What must stay true: two
+//! sets that select the same by the same words are equal, so that their subscribers share an audience.
+
+use std::sync::Arc;
+
+use thiserror::Error;
+
+use crate::template::{MAX_VARIABLES, Template, TemplateError};
+
+/// The longest topic or selector: as long as a request's target by default.
+pub(super) const MAX_TOPIC_BYTES: usize = 8192;
+
+/// Why a text is not taken as a selector.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub(super) enum SelectorError {
+    /// Nothing.
+    #[error("a topic is empty")]
+    Empty,
+    /// More than [`MAX_TOPIC_BYTES`].
+    #[error("a topic is longer than {MAX_TOPIC_BYTES} bytes")]
+    TooLong,
+    /// A template that costs too much.
+    #[error("a topic's template has more than {MAX_VARIABLES} variables")]
+    TooComplex,
+}
+
+/// One selector. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(super) struct TopicSelector {
+    text: Arc<str>,
+    kind: SelectorKind,
+}
+
+#[derive(Debug, Clone)]
+enum SelectorKind {
+    All,
+    Exact,
+    Template(Arc<Template>),
+}
+
+/// A set of selectors in their own order. Sets with `*` have nothing else.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub(super) struct SelectorSet(Box<[TopicSelector]>);
+
+impl TopicSelector {
+    /// Reads one.
+    ///
+    /// # Errors
+    /// Which bound it breaks.
+    pub(super) fn new(text: &str) -> Result<Self, SelectorError> {
+        check_topic_length(text)?;
+        let kind = match text {
+            "*" => SelectorKind::All,
+            _ => match Template::compile(text) {
+                Ok(template) => SelectorKind::Template(Arc::new(template)),
+                Err(TemplateError::NotATemplate) => SelectorKind::Exact,
+                Err(TemplateError::TooComplex) => return Err(SelectorError::TooComplex),
+            },
+        };
+        Ok(Self {
+            text: text.into(),
+            kind,
+        })
+    }
+
+    /// As it was written.
+    pub(super) fn text(&self) -> &Arc<str> {
+        &self.text
+    }
+
+    /// Whether it is `*`.
+    pub(super) fn is_all(&self) -> bool {
+        matches!(self.kind, SelectorKind::All)
+    }
+
+    /// The template, if it is one.
+    pub(super) fn template(&self) -> Option<&Arc<Template>> {
+        match &self.kind {
+            SelectorKind::Template(template) => Some(template),
+            SelectorKind::All | SelectorKind::Exact => None,
+        }
+    }
+
+    /// Whether it selects `topic`.
+    pub(super) fn matches(&self, topic: &str) -> bool {
+        match &self.kind {
+            SelectorKind::All => true,
+            SelectorKind::Exact => *self.text == *topic,
+            SelectorKind::Template(template) => *self.text == *topic || template.matches(topic),
+        }
+    }
+}
+
+impl SelectorSet {
+    /// The set of these.
+    pub(super) fn new(mut selectors: Vec<TopicSelector>) -> Self {
+        if let Some(at) = selectors.iter().position(TopicSelector::is_all) {
+            selectors.swap(0, at);
+            selectors.truncate(1);
+        }
+        selectors.sort_by(|a, b| a.text.cmp(&b.text));
+        selectors.dedup();
+        Self(selectors.into())
+    }
+
+    /// One after the other.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &TopicSelector> {
+        self.0.iter()
+    }
+
+    /// Whether there is none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether one of them selects `topic`.
+    pub(super) fn matches(&self, topic: &str) -> bool {
+        self.0.iter().any(|selector| selector.matches(topic))
+    }
+
+    /// Whether one of them selects one of `topics`.
+    pub(super) fn matches_any(&self, topics: &[Box<str>]) -> bool {
+        topics.iter().any(|topic| self.matches(topic))
+    }
+
+    /// Whether each of `topics` is selected.
+    pub(super) fn matches_all(&self, topics: &[Box<str>]) -> bool {
+        topics.iter().all(|topic| self.matches(topic))
+    }
+
+    /// Each as `other` gives it.
+    pub(super) fn map_each(&self, other: impl FnMut(&TopicSelector) -> TopicSelector) -> Self {
+        Self(self.0.iter().map(other).collect())
+    }
+}
+
+/// Whether `topic` may be one, selector or not.
+///
+/// # Errors
+/// Which bound it breaks.
+pub(super) fn check_topic_length(topic: &str) -> Result<(), SelectorError> {
+    match topic.len() {
+        0 => Err(SelectorError::Empty),
+        1..=MAX_TOPIC_BYTES => Ok(()),
+        _ => Err(SelectorError::TooLong),
+    }
+}
+
+impl PartialEq for TopicSelector {
+    /// The text says all.
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Eq for TopicSelector {}
+
+impl std::hash::Hash for TopicSelector {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.text.hash(state);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,148 @@
+//! Subscribing: a GET becomes a held stream of events.
+//!
+//! `MercureHandler` hands such requests here. What must stay true: who subscribes to what it may not see gets
+//! nothing of it, now or from history; a stream does not outlive the token that opened it; history that is
+//! more than a slow client may be behind comes in parts, each an ordinary answer, and nothing of it is left
+//! out.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use penstock_exchange::{AddressPrefix, Body, Fault, FaultKind, Request, Response};
+use penstock_http::{Method, Status};
+use penstock_hub::{HeldStream, HubError, StreamForm, StreamKeepAlive, Subscription};
+use penstock_runtime::clock;
+
+use crate::audiences::AudienceKey;
+use crate::broker::{JoinRequest, JoinedStream, Subscriber};
+use crate::handler::MercureShared;
+use crate::query::MercureQuery;
+use crate::responses::{self, hub_fault};
+use crate::selector::{SelectorSet, TopicSelector};
+
+/// A comment, which means nothing to who reads events.
+const SSE_COMMENT: &[u8] = b":\n\n";
+
+/// The shortest life of a stream: its token may have ended just now.
+const MIN_LIFETIME: Duration = Duration::from_secs(1);
+
+/// Answers a subscriber.
+pub(super) fn handle_subscribe(
+    shared: &MercureShared,
+    request: &Request,
+) -> Result<Response, Fault> {
+    let head = &request.head;
+    let query = MercureQuery::parse(request.query().unwrap_or_default());
+    let in_query = query.authorization.as_deref();
+    let claims = match shared.access.authorize_subscriber(head, in_query) {
+        Ok(claims) => claims,
+        Err(denied) => return Ok(responses::denied_response(&denied, head)),
+    };
+    let topics = match parse_selectors(shared, &query) {
+        Ok(topics) => topics,
+        Err(refused) => return Ok(responses::text_line(Status::BAD_REQUEST, refused)),
+    };
+    if head.method() == Method::Head {
+        return Ok(event_stream_response(Body::Omitted(None)));
+    }
+    let header = head.field("last-event-id").filter(|id| !id.is_empty());
+    let after = header.map(String::from_utf8_lossy).or(query.last_event_id);
+    let lifetime = claims.lifetime(clock::wall());
+    let texts = topics.iter().map(|topic| Arc::clone(topic.text()));
+    let subscriber = (shared.has_subscriptions)
+        .then(|| Arc::new(Subscriber::new(texts.collect(), claims.payload)));
+    let client = request.client_state.limit_prefix();
+    let arrival = JoinRequest {
+        client,
+        key: AudienceKey {
+            topics: SelectorSet::new(topics),
+            grants: claims.subscribe,
+        },
+        last_event_id: after.as_deref(),
+        max_replay_bytes: shared.broker.hub().settings().max_backlog,
+        subscriber,
+    };
+    let joined = shared.broker.join(arrival, |start| {
+        start_response(shared, start, client, lifetime)
+    });
+    let full = |full| Fault::new(FaultKind::Overloaded, format!("mercure: {full}"));
+    match joined.map_err(full)? {
+        Ok(response) => Ok(response),
+        Err(error) => match shared.broker.hub().reconnect_body(head, &error) {
+            Some(bytes) => Ok(event_stream_response(Body::Bytes(bytes))),
+            None => Err(hub_fault(error)),
+        },
+    }
+}
+
+/// What a subscriber asks for, or what is wrong with it.
+fn parse_selectors(
+    shared: &MercureShared,
+    query: &MercureQuery<'_>,
+) -> Result<Vec<TopicSelector>, String> {
+    if query.topics.is_empty() {
+        return Err("Missing \"topic\" parameter".to_owned());
+    }
+    let max = shared.broker.hub().settings().max_channels_per_stream;
+    if query.topics.len() > max {
+        return Err(format!(
+            "More \"topic\" parameters than hub.max_channels_per_stream ({max})"
+        ));
+    }
+    let selectors = query.topics.iter().map(|topic| TopicSelector::new(topic));
+    let selectors: Result<Vec<TopicSelector>, _> = selectors.collect();
+    selectors.map_err(|error| format!("Invalid \"topic\" parameter: {error}"))
+}
+
+fn start_response(
+    shared: &MercureShared,
+    start: JoinedStream,
+    client: Option<AddressPrefix>,
+    lifetime: Option<Duration>,
+) -> Result<Response, HubError> {
+    let hub = shared.broker.hub();
+    let initial: Bytes = [SSE_COMMENT, &start.replay].concat().into();
+    let body = match start.membership {
+        // The client comes back with the id of the last event in it, as after any end.
+        None => Body::Bytes(initial),
+        Some(member) => hub.stream_body(HeldStream {
+            subscriptions: vec![Subscription {
+                channel: start.channel,
+                ..Subscription::default()
+            }],
+            form: StreamForm::Events,
+            keep_alive: Some(StreamKeepAlive {
+                bytes: Bytes::from_static(SSE_COMMENT),
+                interval: shared
+                    .keep_alive
+                    .unwrap_or_else(|| hub.settings().heartbeat_interval),
+                is_unconditional: false,
+            }),
+            initial,
+            on_end: Some(member.into_end_callback()),
+            max_lifetime: lifetime.map(|lifetime| lifetime.max(MIN_LIFETIME)),
+            client,
+            ..HeldStream::default()
+        })?,
+    };
+    let mut response = event_stream_response(body);
+    if let Some(before) = start.previous_id {
+        // An id holds no control byte.
+        let _ = response.fields.push("Last-Event-ID", before.as_bytes());
+    }
+    Ok(response)
+}
+
+/// A response of events that nobody on the way keeps or holds back.
+fn event_stream_response(body: Body) -> Response {
+    let mut response = Response::new(Status::OK, body);
+    let fields = &mut response.fields;
+    fields.push_static("Content-Type", "text/event-stream");
+    fields.push_static(
+        "Cache-Control",
+        "private, no-cache, no-store, must-revalidate, max-age=0",
+    );
+    fields.push_static("X-Accel-Buffering", "no");
+    response
+}
