@@ -60,7 +60,7 @@ pub(crate) fn start(server: &Arc<Server>, development: bool) {
             loops::spawn_here(watch_and_apply(Arc::clone(server), watch, changes));
         }
         Err(error) => {
-            log::warn!("watch: cannot watch files: {error}. Restart the server after changes")
+            log::warn!("watch: cannot watch files: {error}. Restart the server after changes");
         }
     }
 }
