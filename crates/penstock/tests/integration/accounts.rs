@@ -180,10 +180,10 @@ fn each_application_runs_as_its_user_and_no_other() {
     )
     .unwrap();
     let output = verb(&server, &["reload"]);
-    let complained = texts(&output).1;
-    assert_eq!(output.status.code(), Some(1), "{complained}");
+    let stderr = texts(&output).1;
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
     let words = "apps.plain.user: `12349:12349` was no user";
-    assert!(complained.contains(words), "{complained}");
+    assert!(stderr.contains(words), "{stderr}");
     expect_users(&server);
     let all = workers(&server);
     server.signal(Signal::TERM);
@@ -252,24 +252,19 @@ fn an_upgrade_has_the_same_users_and_takes_no_other_program() {
     let server = site.serve(&[]);
     server.wait_all_ready(&ALL);
     let other = verb(&server, &["upgrade", "--binary", "/bin/true"]);
-    let complained = texts(&other).1;
-    assert_eq!(other.status.code(), Some(1), "{complained}");
+    let stderr = texts(&other).1;
+    assert_eq!(other.status.code(), Some(1), "{stderr}");
     let output = verb(&server, &["upgrade"]);
-    let (said, complained) = texts(&output);
+    let (stdout, stderr) = texts(&output);
     if !belongs_to_root(binary) {
-        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert_eq!(output.status.code(), Some(1), "{stdout}");
         assert!(
-            complained.contains("writable by users other than root"),
-            "{complained}"
+            stderr.contains("writable by users other than root"),
+            "{stderr}"
         );
         return;
     }
-    assert_eq!(
-        output.status.code(),
-        Some(0),
-        "{complained}\n{}",
-        server.log()
-    );
+    assert_eq!(output.status.code(), Some(0), "{stderr}\n{}", server.log());
     let pid = server.admin_json()["pid"].as_i64().unwrap();
     assert_ne!(pid, i64::from(server.pid()));
     expect_users(&server);
@@ -295,16 +290,16 @@ fn check_loads_code_as_the_user_of_its_application() {
         "import os\nassert os.getuid() != 12347, os.getuid()\napp = print\n",
     );
     let output = site.run(&["check"]);
-    let complained = texts(&output).1;
-    assert_eq!(output.status.code(), Some(2), "{complained}");
-    assert!(complained.contains("AssertionError: 12347"), "{complained}");
-    assert!(!complained.contains("apps.own"), "{complained}");
+    let stderr = texts(&output).1;
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    assert!(stderr.contains("AssertionError: 12347"), "{stderr}");
+    assert!(!stderr.contains("apps.own"), "{stderr}");
     let toml = site.read("penstock.toml");
     site.write(
         "penstock.toml",
         toml.replace("\"games\"", "\"no-such-user\""),
     );
-    let complained = texts(&site.run(&["check"])).1;
+    let stderr = texts(&site.run(&["check"])).1;
     let words = "apps.plain.user: there is no user `no-such-user`";
-    assert!(complained.contains(words), "{complained}");
+    assert!(stderr.contains(words), "{stderr}");
 }

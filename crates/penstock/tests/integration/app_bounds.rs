@@ -156,13 +156,13 @@ fn site(toml: &str) -> Site {
 /// Whether limits are available here: root with cgroups of version 1. In version 2 the test itself
 /// may be in the way.
 fn has_bounds(server: &Server) -> bool {
-    let told = server.admin_json()["warnings"].to_string();
+    let warnings = server.admin_json()["warnings"].to_string();
     if !may_make_groups() {
-        eprintln!("left out: {told}");
+        eprintln!("left out: {warnings}");
         return false;
     }
-    let is_held = !told.contains("is not held") && !told.contains("counts all processes");
-    assert!(is_held, "{told}");
+    let is_held = !warnings.contains("is not held") && !warnings.contains("counts all processes");
+    assert!(is_held, "{warnings}");
     true
 }
 
@@ -412,10 +412,10 @@ fn nothing_is_lost_by_a_restart_a_reload_or_an_upgrade_within_bounds() {
     ] {
         site.write("penstock.toml", TOML.replacen(from, to, 1));
         let output = verb(&server, &["reload"]);
-        let complained = texts(&output).1;
-        assert_eq!(output.status.code(), Some(1), "{complained}");
-        assert!(complained.contains(words), "{complained}");
-        assert!(complained.contains("restart the server"), "{complained}");
+        let stderr = texts(&output).1;
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        assert!(stderr.contains(words), "{stderr}");
+        assert!(stderr.contains("restart the server"), "{stderr}");
         expect_served(&server);
     }
     // Other settings can change.
@@ -427,18 +427,13 @@ fn nothing_is_lost_by_a_restart_a_reload_or_an_upgrade_within_bounds() {
     assert_eq!(of(&server, "hostile"), first, "the same group");
     let old = groups(server.pid());
     let output = verb(&server, &["upgrade"]);
-    let complained = texts(&output).1;
-    if complained.contains("writable by users other than root") {
-        eprintln!("left out: {complained}");
+    let stderr = texts(&output).1;
+    if stderr.contains("writable by users other than root") {
+        eprintln!("left out: {stderr}");
         load.end();
         return;
     }
-    assert_eq!(
-        output.status.code(),
-        Some(0),
-        "{complained}\n{}",
-        server.log()
-    );
+    assert_eq!(output.status.code(), Some(0), "{stderr}\n{}", server.log());
     expect_served(&server);
     let pid = server.admin_json()["pid"].as_i64().unwrap();
     let after = of(&server, "hostile");
@@ -498,13 +493,13 @@ fn without_cgroups_the_user_s_processes_are_bounded_and_the_rest_is_named() {
                   \"$@\"' \"$0\" \"$@\"";
     let server = site.serve_after(script, &[]);
     server.wait_all_ready(&ALL);
-    let told = server.admin_json()["warnings"].to_string();
+    let warnings = server.admin_json()["warnings"].to_string();
     for words in [
         "max_tasks of calm, hostile, rack counts all processes of the user: ",
         "max_total_memory of hostile, rack is not held: ",
         "max_cpu of hostile is not held: ",
     ] {
-        assert!(told.contains(words), "{told}");
+        assert!(warnings.contains(words), "{warnings}");
         assert!(server.log().contains(words), "{}", server.log());
     }
     assert!(groups(server.pid()).is_empty());
@@ -524,10 +519,10 @@ fn check_names_what_would_not_be_held() {
         return;
     };
     let output = command.arg("check").output().unwrap();
-    let complained = texts(&output).1;
-    assert_eq!(output.status.code(), Some(0), "{complained}");
+    let stderr = texts(&output).1;
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
     assert!(
-        complained.contains("warning: max_cpu of calm is not held: "),
-        "{complained}"
+        stderr.contains("warning: max_cpu of calm is not held: "),
+        "{stderr}"
     );
 }

@@ -59,8 +59,8 @@ fn check_served(server: &Server, kind_found: &str, corrections: usize) {
         assert_eq!((answer.status, answer.text().as_str()), (200, kind_found));
     }
     assert_eq!(kind(server), kind_found);
-    let told = server.log().matches("as its source looks").count();
-    assert_eq!(told, corrections, "{}", server.log());
+    let count = server.log().matches("as its source looks").count();
+    assert_eq!(count, corrections, "{}", server.log());
     let line = format!("app app: {kind_found}, 2 processes");
     assert!(
         server.announced().iter().any(|said| said.contains(&line)),

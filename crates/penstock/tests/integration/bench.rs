@@ -26,8 +26,8 @@ fn server() -> Server {
 
 fn bench(site: &Site, arguments: &[&str]) -> (i32, String, String) {
     let output = site.run(&[&["bench"], arguments].concat());
-    let (said, complained) = texts(&output);
-    (output.status.code().unwrap(), said, complained)
+    let (stdout, stderr) = texts(&output);
+    (output.status.code().unwrap(), stdout, stderr)
 }
 
 fn url(server: &Server, path: &str) -> String {
@@ -48,17 +48,17 @@ fn a_run_counts_what_the_server_counted() {
     let arguments = [
         "run", "-c", "5", "-n", "500", "--json", "run.json", "--admin", &admin,
     ];
-    let (code, said, complained) = bench(
+    let (code, stdout, stderr) = bench(
         server.site(),
         &[&arguments[..], &[&url(&server, "/")]].concat(),
     );
-    assert_eq!(code, 0, "{said}{complained}");
+    assert_eq!(code, 0, "{stdout}{stderr}");
     for line in [
         "Complete requests:",
         "Requests per second:",
         "Percentage of the requests",
     ] {
-        assert!(said.contains(line), "{line} in {said}");
+        assert!(stdout.contains(line), "{line} in {stdout}");
     }
     let report = json(server.site(), "run.json");
     let figures = &report["figures"];
@@ -81,21 +81,21 @@ fn a_run_counts_what_the_server_counted() {
 #[test]
 fn what_goes_wrong_is_named_and_in_the_exit_code() {
     let server = server();
-    let (code, said, _) = bench(
+    let (code, stdout, _) = bench(
         server.site(),
         &["run", "-n", "20", &url(&server, "/missing")],
     );
-    assert_eq!(code, 1, "{said}");
-    assert!(said.contains("Non-2xx responses:"), "{said}");
+    assert_eq!(code, 1, "{stdout}");
+    assert!(stdout.contains("Non-2xx responses:"), "{stdout}");
     let refused = {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         format!("http://{}/", listener.local_addr().unwrap())
     };
-    let (code, said, _) = bench(
+    let (code, stdout, _) = bench(
         server.site(),
         &["run", "-c", "1", "-n", "3", "--json", "-", &refused],
     );
-    let report: Value = serde_json::from_str(&said).unwrap();
+    let report: Value = serde_json::from_str(&stdout).unwrap();
     assert_eq!(
         (code, report["figures"]["errors"]["connect"].as_u64()),
         (1, Some(3))
@@ -107,9 +107,9 @@ fn what_goes_wrong_is_named_and_in_the_exit_code() {
         &["mix", "http://127.0.0.1/", "--load", "path=/"],
         &["render", "list.txt"],
     ] {
-        let (code, _, complained) = bench(server.site(), wrong);
-        assert_eq!(code, 2, "{wrong:?}: {complained}");
-        assert!(!complained.is_empty(), "{wrong:?}");
+        let (code, _, stderr) = bench(server.site(), wrong);
+        assert_eq!(code, 2, "{wrong:?}: {stderr}");
+        assert!(!stderr.is_empty(), "{wrong:?}");
     }
 }
 
@@ -133,8 +133,8 @@ fn a_mix_has_figures_for_each_load() {
         &loads[..],
     ]
     .concat();
-    let (code, said, complained) = bench(server.site(), &arguments);
-    assert_eq!(code, 0, "{said}{complained}");
+    let (code, stdout, stderr) = bench(server.site(), &arguments);
+    assert_eq!(code, 0, "{stdout}{stderr}");
     let report = json(server.site(), "mix.json");
     let names: Vec<&str> = report["loads"]
         .as_array()
@@ -174,9 +174,9 @@ fn a_sweep_writes_its_three_files_which_can_be_compared() {
             "--cool-down",
             "0s",
         ];
-        let (code, said, complained) =
+        let (code, stdout, stderr) =
             bench(server.site(), &[&ladder[..], &["-o", name, &url]].concat());
-        assert_eq!(code, 0, "{said}{complained}");
+        assert_eq!(code, 0, "{stdout}{stderr}");
     };
     sweep("a");
     let report = json(server.site(), "a.json");
@@ -193,9 +193,9 @@ fn a_sweep_writes_its_three_files_which_can_be_compared() {
         page.contains("<svg") && !page.contains("src=\"http"),
         "one page of its own"
     );
-    let (code, said, complained) = bench(server.site(), &["compare", "a.json", "a.json"]);
-    assert_eq!(code, 0, "{complained}");
-    assert!(said.contains('%'), "{said}");
+    let (code, stdout, stderr) = bench(server.site(), &["compare", "a.json", "a.json"]);
+    assert_eq!(code, 0, "{stderr}");
+    assert!(stdout.contains('%'), "{stdout}");
     let (code, again, _) = bench(server.site(), &["render", "a.json", "--html", "c.html"]);
     assert_eq!(code, 0);
     assert!(again.contains("21"), "{again}");
@@ -204,7 +204,7 @@ fn a_sweep_writes_its_three_files_which_can_be_compared() {
 
 /// A good deployment, one that ends at once and one that responds wrongly.
 const SCENARIO: &str = r#"
-title = "House"
+title = "Test"
 rounds = 2
 ready_timeout = "15s"
 
@@ -239,11 +239,11 @@ fn a_comparison_ranks_what_answers_and_shows_the_log_of_what_does_not() {
     if is_server_hidden() {
         return;
     }
-    let site = Site::new().file("house.toml", SCENARIO);
-    let (code, said, complained) = bench(&site, &["compare", "house.toml", "--json", "out.json"]);
-    assert_eq!(code, 1, "{said}{complained}");
-    assert!(said.contains("it cannot start"), "{said}");
-    assert!(said.contains("PASS"), "{said}");
+    let site = Site::new().file("scenario.toml", SCENARIO);
+    let (code, stdout, stderr) = bench(&site, &["compare", "scenario.toml", "--json", "out.json"]);
+    assert_eq!(code, 1, "{stdout}{stderr}");
+    assert!(stdout.contains("it cannot start"), "{stdout}");
+    assert!(stdout.contains("PASS"), "{stdout}");
     let report = json(&site, "out.json");
     assert_eq!(report["ranking"], serde_json::json!(["penstock"]));
     let deployments = report["deployments"].as_array().unwrap();
@@ -281,9 +281,8 @@ files = { "root/index.html" = "b" }
 start = ["echo b >> {{here}}/starts; exec {{penstock}} serve root --listen 127.0.0.1:{{port}} --admin off"]
 "#;
     let site = Site::new().file("together.toml", scenario);
-    let (code, said, complained) =
-        bench(&site, &["compare", "together.toml", "--json", "out.json"]);
-    assert_eq!(code, 0, "{said}{complained}");
+    let (code, stdout, stderr) = bench(&site, &["compare", "together.toml", "--json", "out.json"]);
+    assert_eq!(code, 0, "{stdout}{stderr}");
     let starts = std::fs::read_to_string(site.dir().join("starts")).unwrap();
     assert_eq!(starts, "a\nb\n");
     for deployment in json(&site, "out.json")["deployments"].as_array().unwrap() {
@@ -442,9 +441,9 @@ fn closing_origin() -> u16 {
 fn a_server_that_closes_each_connection_unannounced_is_no_failure() {
     let url = format!("http://127.0.0.1:{}/", closing_origin());
     let output = Site::new().run(&["bench", "run", "-c", "2", "-n", "20", &url]);
-    let (said, complained) = texts(&output);
-    assert_eq!(output.status.code(), Some(0), "{said}{complained}");
-    assert!(said.contains("Complete requests:      20"), "{said}");
+    let (stdout, stderr) = texts(&output);
+    assert_eq!(output.status.code(), Some(0), "{stdout}{stderr}");
+    assert!(stdout.contains("Complete requests:      20"), "{stdout}");
 }
 
 #[test]
@@ -454,10 +453,10 @@ fn the_reason_of_exit_code_1_is_the_last_line_of_standard_error() {
     let url = format!("http://127.0.0.1:{}/", taken.local_addr().unwrap().port());
     drop(taken);
     let output = Site::new().run(&["bench", "run", "-n", "5", &url]);
-    let (said, complained) = texts(&output);
-    assert_eq!(output.status.code(), Some(1), "{said}{complained}");
-    let last = complained.lines().last().unwrap_or_default();
+    let (stdout, stderr) = texts(&output);
+    assert_eq!(output.status.code(), Some(1), "{stdout}{stderr}");
+    let last = stderr.lines().last().unwrap_or_default();
     let words =
         "penstock: bench: exit code 1: no request was answered; 5 connections could not be made";
-    assert_eq!(last, words, "{complained}");
+    assert_eq!(last, words, "{stderr}");
 }

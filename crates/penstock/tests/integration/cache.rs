@@ -218,16 +218,16 @@ fn verb(server: &Server, arguments: &[&str]) -> (i32, String, String) {
     let output = server
         .site()
         .run(&[arguments, &["--admin", &admin]].concat());
-    let (said, complained) = crate::support::texts(&output);
-    (output.status.code().unwrap(), said, complained)
+    let (stdout, stderr) = crate::support::texts(&output);
+    (output.status.code().unwrap(), stdout, stderr)
 }
 
 fn reload(server: &Server) {
-    let (code, said, complained) = verb(server, &["reload"]);
+    let (code, stdout, stderr) = verb(server, &["reload"]);
     assert_eq!(
-        (code, said.trim()),
+        (code, stdout.trim()),
         (0, "reloaded"),
-        "{complained}\n{}",
+        "{stderr}\n{}",
         server.log()
     );
 }

@@ -23,7 +23,7 @@ int clock_gettime(clockid_t id, struct timespec *at) {
   static int (*real)(clockid_t, struct timespec *);
   if (!real) real = (int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, "clock_gettime");
   int done = real(id, at);
-  const char *path = getenv("HOUSE_JUMP");
+  const char *path = getenv("TEST_CLOCK_JUMP");
   if (done == 0 && path && (id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE)) {
     char text[32] = {0};
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -70,7 +70,10 @@ fn serve() -> Server {
         String::from_utf8_lossy(&done.stderr)
     );
     let (library, offset) = (library.display().to_string(), offset.display().to_string());
-    let server = site.serve_with(&[], &[("LD_PRELOAD", &library), ("HOUSE_JUMP", &offset)]);
+    let server = site.serve_with(
+        &[],
+        &[("LD_PRELOAD", &library), ("TEST_CLOCK_JUMP", &offset)],
+    );
     server.wait_ready("app");
     server
 }

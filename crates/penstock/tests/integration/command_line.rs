@@ -36,8 +36,8 @@ fn app_site() -> Site {
 /// Runs a verb to its end: exit code, standard output, standard error.
 fn run(site: &Site, arguments: &[&str]) -> (i32, String, String) {
     let output = site.run(arguments);
-    let (said, complained) = texts(&output);
-    (output.status.code().unwrap(), said, complained)
+    let (stdout, stderr) = texts(&output);
+    (output.status.code().unwrap(), stdout, stderr)
 }
 
 /// The same for a verb that connects to a server.
@@ -48,20 +48,20 @@ fn ask(server: &Server, arguments: &[&str]) -> (i32, String, String) {
 
 /// [`run`] without the warnings for root and for an old kernel.
 fn run_check(site: &Site, arguments: &[&str]) -> (i32, String, String) {
-    let (code, said, complained) = run(site, arguments);
+    let (code, stdout, stderr) = run(site, arguments);
     let is_other = |line: &&str| !line.contains("(docs/isolation.md)");
-    let others: Vec<_> = complained.lines().filter(is_other).collect();
-    (code, said, others.join("\n"))
+    let others: Vec<_> = stderr.lines().filter(is_other).collect();
+    (code, stdout, others.join("\n"))
 }
 
 #[test]
 fn check_says_that_a_configuration_is_good() {
-    let (code, said, complained) = run_check(&app_site(), &["check"]);
-    assert_eq!((code, complained.as_str()), (0, ""));
-    assert!(said.contains("penstock.toml: good"), "{said}");
+    let (code, stdout, stderr) = run_check(&app_site(), &["check"]);
+    assert_eq!((code, stderr.as_str()), (0, ""));
+    assert!(stdout.contains("penstock.toml: good"), "{stdout}");
     let bare = Site::new().file("config.ru", RACK);
-    let (code, said, complained) = run_check(&bare, &["check", "--config-only", "."]);
-    assert_eq!((code, complained.as_str()), (0, ""), "{said}");
+    let (code, stdout, stderr) = run_check(&bare, &["check", "--config-only", "."]);
+    assert_eq!((code, stderr.as_str()), (0, ""), "{stdout}");
 }
 
 #[test]
@@ -82,11 +82,11 @@ fn check_says_how_much_there_is() {
     ];
     for (toml, want) in rows {
         let toml = format!("{FREE_PORTS}{toml}");
-        let (code, said, complained) = run_check(&app_site().config(&toml), &["check"]);
-        assert_eq!((code, complained.as_str()), (0, ""), "{want}");
+        let (code, stdout, stderr) = run_check(&app_site().config(&toml), &["check"]);
+        assert_eq!((code, stderr.as_str()), (0, ""), "{want}");
         assert!(
-            said.trim_end().ends_with(&format!("good ({want})")),
-            "{said}"
+            stdout.trim_end().ends_with(&format!("good ({want})")),
+            "{stdout}"
         );
     }
 }
@@ -94,10 +94,10 @@ fn check_says_how_much_there_is() {
 #[test]
 fn check_takes_the_file_by_c_as_every_other_verb_does() {
     let site = app_site();
-    let (code, said, complained) = run_check(&site, &["check", "-c", "penstock.toml"]);
-    assert_eq!((code, complained.as_str()), (0, ""), "{said}");
-    let (code, _, complained) = run(&site, &["check", "-c", "penstock.toml", "."]);
-    assert_eq!(code, 2, "{complained}");
+    let (code, stdout, stderr) = run_check(&site, &["check", "-c", "penstock.toml"]);
+    assert_eq!((code, stderr.as_str()), (0, ""), "{stdout}");
+    let (code, _, stderr) = run(&site, &["check", "-c", "penstock.toml", "."]);
+    assert_eq!(code, 2, "{stderr}");
 }
 
 #[test]
@@ -110,8 +110,8 @@ fn check_finds_what_only_the_machine_knows() {
          [upstreams.a]\nservers = [\"no-such-host.invalid:80\"]\n"
     );
     let site = Site::new().config(&toml);
-    let (code, said, complained) = run(&site, &["check"]);
-    assert_eq!((code, said.as_str()), (2, ""), "{complained}");
+    let (code, stdout, stderr) = run(&site, &["check"]);
+    assert_eq!((code, stdout.as_str()), (2, ""), "{stderr}");
     let own = format!("(process {}) listens there", std::process::id());
     for words in [
         "warning: limits.connections: 10000000 clients",
@@ -121,10 +121,10 @@ fn check_finds_what_only_the_machine_knows() {
         "cannot make a socket in /no/such/folder",
         "upstreams.a.servers: no-such-host.invalid:80: ",
     ] {
-        assert!(complained.contains(words), "{words:?} in\n{complained}");
+        assert!(stderr.contains(words), "{words:?} in\n{stderr}");
     }
-    let (code, _, complained) = run(&site, &["check", "--config-only"]);
-    assert_eq!((code, complained.as_str()), (0, ""));
+    let (code, _, stderr) = run(&site, &["check", "--config-only"]);
+    assert_eq!((code, stderr.as_str()), (0, ""));
 }
 
 #[test]
@@ -133,18 +133,18 @@ fn check_loads_the_code_in_a_process_that_is_gone_afterwards() {
         "app.py",
         "import os\nopen('pid.txt', 'w').write(str(os.getpid()))\n1 / 0\n",
     );
-    let (code, said, complained) = run(&site, &["check"]);
-    assert_eq!((code, said.as_str()), (2, ""), "{complained}");
+    let (code, stdout, stderr) = run(&site, &["check"]);
+    assert_eq!((code, stdout.as_str()), (2, ""), "{stderr}");
     for words in [
         "apps.app: the code does not load",
         "Traceback",
         "ZeroDivisionError",
     ] {
-        assert!(complained.contains(words), "{words} in\n{complained}");
+        assert!(stderr.contains(words), "{words} in\n{stderr}");
     }
-    assert_eq!(complained.matches("Traceback").count(), 1, "{complained}");
-    let (code, _, complained) = run(&site, &["check", "--config-only"]);
-    assert_eq!((code, complained.as_str()), (0, ""));
+    assert_eq!(stderr.matches("Traceback").count(), 1, "{stderr}");
+    let (code, _, stderr) = run(&site, &["check", "--config-only"]);
+    assert_eq!((code, stderr.as_str()), (0, ""));
     // Code whose import never returns, and threads that stay.
     let hangs = "import os, threading, time\nopen('pid.txt', 'w').write(str(os.getpid()))\n\
                  threading.Thread(target=time.sleep, args=(600,)).start()\ntime.sleep(600)\n";
@@ -155,11 +155,11 @@ fn check_loads_the_code_in_a_process_that_is_gone_afterwards() {
             "{FREE_PORTS}[apps.app]\nkind = \"wsgi\"\nentry = \"app:app\"\nboot_timeout = \"1s\"\n"
         ),
     );
-    let (code, _, complained) = run(&site, &["check"]);
-    assert_eq!(code, 2, "{complained}");
+    let (code, _, stderr) = run(&site, &["check"]);
+    assert_eq!(code, 2, "{stderr}");
     assert!(
-        complained.contains("was not loaded within boot_timeout (1s)"),
-        "{complained}"
+        stderr.contains("was not loaded within boot_timeout (1s)"),
+        "{stderr}"
     );
     let pid = site.read("pid.txt").parse().unwrap();
     eventually(PATIENCE, "the process is gone", || {
@@ -175,13 +175,10 @@ fn check_beside_the_running_server_is_no_error() {
         server.port()
     );
     let site = Site::new().file("app.py", WSGI).config(&toml);
-    let (code, said, complained) = run(&site, &["check"]);
-    assert_eq!(code, 0, "{complained}");
-    assert!(said.contains("penstock.toml: good"), "{said}");
-    assert!(
-        complained.contains("warning: server.listen: "),
-        "{complained}"
-    );
+    let (code, stdout, stderr) = run(&site, &["check"]);
+    assert_eq!(code, 0, "{stderr}");
+    assert!(stdout.contains("penstock.toml: good"), "{stdout}");
+    assert!(stderr.contains("warning: server.listen: "), "{stderr}");
 }
 
 const ROOT: &str = "[[sites]]\n[[sites.routes]]\nfiles = { root = \"public\" }\n";
@@ -216,11 +213,11 @@ fn an_address_that_the_service_manager_holds_for_a_unit_is_no_error() {
         let port = port.trim();
         let toml = format!("[server]\nlisten = [\"127.0.0.1:{port}\"]\nadmin = \"off\"\n{ROOT}");
         let site = Site::new().file("public/a.txt", "a").config(&toml);
-        let (code, _, complained) = run(&site, &["check"]);
+        let (code, _, stderr) = run(&site, &["check"]);
         drop(holder.stdin.take());
         holder.wait().unwrap();
-        assert_eq!(code, expected, "{name}: {complained}");
-        assert!(complained.contains(words), "{name}: {complained}");
+        assert_eq!(code, expected, "{name}: {stderr}");
+        assert!(stderr.contains(words), "{name}: {stderr}");
     }
 }
 
@@ -245,15 +242,15 @@ fn every_mistake_is_told_in_one_run_with_its_place() {
         &["serve"],
         &["serve", "-c", "penstock.toml"],
     ] {
-        let (code, said, complained) = run(&site, arguments);
-        assert_eq!((code, said.as_str()), (2, ""), "{arguments:?}");
+        let (code, stdout, stderr) = run(&site, arguments);
+        assert_eq!((code, stdout.as_str()), (2, ""), "{arguments:?}");
         for place in places {
             assert!(
-                complained.contains(place),
-                "{arguments:?}: {place:?} in\n{complained}"
+                stderr.contains(place),
+                "{arguments:?}: {place:?} in\n{stderr}"
             );
         }
-        assert_eq!(complained.lines().count(), places.len(), "{complained}");
+        assert_eq!(stderr.lines().count(), places.len(), "{stderr}");
     }
 }
 
@@ -263,7 +260,7 @@ fn words_of_other_servers_are_translated() {
                 [apps.app]\nworkers = 3\ntimeout = 30\n\
                 [upstreams.a]\nservers = [\"http://app:3000\"]\n\
                 [[sites]]\nserver_name = \"a\"\n[[sites.routes]]\nproxy_pass = \"http://a\"\n";
-    let (code, _, complained) = run(&app_site().config(toml), &["check"]);
+    let (code, _, stderr) = run(&app_site().config(toml), &["check"]);
     assert_eq!(code, 2);
     for meant in [
         "127.0.0.1:8000",
@@ -275,7 +272,7 @@ fn words_of_other_servers_are_translated() {
         "upstream",
     ] {
         let words = format!("did you mean `{meant}`?");
-        assert!(complained.contains(&words), "{words} in\n{complained}");
+        assert!(stderr.contains(&words), "{words} in\n{stderr}");
     }
     for (flag, meant) in [
         ("--workers", "--processes"),
@@ -286,12 +283,12 @@ fn words_of_other_servers_are_translated() {
         ("--reload", "--dev"),
         ("-k", "--kind"),
     ] {
-        let (code, _, complained) = run(&app_site(), &["serve", flag, "4"]);
+        let (code, _, stderr) = run(&app_site(), &["serve", flag, "4"]);
         assert_eq!(code, 2, "{flag}");
         let words = format!("is `{meant}` here");
-        assert!(complained.contains(&words), "{words} in\n{complained}");
+        assert!(stderr.contains(&words), "{words} in\n{stderr}");
         // Names that are merely similar are not suggested.
-        assert!(!complained.contains("similar"), "{complained}");
+        assert!(!stderr.contains("similar"), "{stderr}");
     }
     for (arguments, words) in [
         (
@@ -309,9 +306,9 @@ fn words_of_other_servers_are_translated() {
         ),
         (&["configtest"], "did you mean `penstock check`?"),
     ] {
-        let (code, _, complained) = run(&app_site(), arguments);
+        let (code, _, stderr) = run(&app_site(), arguments);
         assert_eq!(code, 2, "{arguments:?}");
-        assert!(complained.contains(words), "{words} in\n{complained}");
+        assert!(stderr.contains(words), "{words} in\n{stderr}");
     }
 }
 
@@ -353,9 +350,9 @@ fn wrong_usage_is_told_with_exit_code_2() {
         ),
     ];
     for (name, arguments, word) in rows {
-        let (code, said, complained) = run(&site, arguments);
-        assert_eq!((code, said.as_str()), (2, ""), "{name}: {complained}");
-        assert!(complained.contains(word), "{name}: {complained}");
+        let (code, stdout, stderr) = run(&site, arguments);
+        assert_eq!((code, stdout.as_str()), (2, ""), "{name}: {stderr}");
+        assert!(stderr.contains(word), "{name}: {stderr}");
     }
 }
 
@@ -375,10 +372,10 @@ fn the_configuration_documents_itself() {
         "header_timeout",
         "apps.NAME.processes",
     ] {
-        let (code, text, complained) = run(&site, &["config", "explain", key]);
+        let (code, text, stderr) = run(&site, &["config", "explain", key]);
         assert!(
             code == 0 && text.contains("default:"),
-            "{key}: {text}{complained}"
+            "{key}: {text}{stderr}"
         );
     }
     let (code, version, _) = run(&site, &["--version"]);
@@ -569,13 +566,10 @@ fn a_folder_that_is_nothing_is_refused_with_what_was_looked_for() {
         ),
     ];
     for (name, site, words) in rows {
-        let (code, said, complained) = run(&site, &["serve"]);
-        assert_eq!((code, said.as_str()), (2, ""), "{name}");
+        let (code, stdout, stderr) = run(&site, &["serve"]);
+        assert_eq!((code, stdout.as_str()), (2, ""), "{name}");
         for word in words {
-            assert!(
-                complained.contains(word),
-                "{name}: {word:?} in {complained}"
-            );
+            assert!(stderr.contains(word), "{name}: {word:?} in {stderr}");
         }
     }
 }
@@ -613,7 +607,7 @@ fn it_says_where_it_listens_and_what_it_runs() {
 
 #[test]
 fn of_processes_that_come_with_the_load_it_says_how_many_there_are() {
-    for (processes, said) in [
+    for (processes, stdout) in [
         ("{ min = 1, max = 4 }", "1 of 4 processes"),
         ("{ min = 2, max = 3 }", "2 of 3 processes"),
         ("1", "1 process"),
@@ -621,7 +615,7 @@ fn of_processes_that_come_with_the_load_it_says_how_many_there_are() {
         let toml = format!("[apps.app]\nentry = \"app:app\"\nprocesses = {processes}\n");
         let server = app_site().config(&toml).serve(&[]);
         server.wait_ready("app");
-        let line = format!("app app: wsgi, {said}, ready in ");
+        let line = format!("app app: wsgi, {stdout}, ready in ");
         server.wait_log(&line);
     }
 }
@@ -675,11 +669,11 @@ fn where_no_server_is_the_verbs_fail_and_name_the_address() {
     let address = format!("127.0.0.1:{port}");
     for verb in [&["status"][..], &["reload"], &["stop"], &["restart", "app"]] {
         for admin in [address.as_str(), "unix:nothing.sock"] {
-            let (code, said, complained) = run(&site, &[verb, &["--admin", admin]].concat());
-            assert_eq!((code, said.as_str()), (1, ""), "{verb:?}");
+            let (code, stdout, stderr) = run(&site, &[verb, &["--admin", admin]].concat());
+            assert_eq!((code, stdout.as_str()), (1, ""), "{verb:?}");
             assert!(
-                complained.contains(admin.trim_start_matches("unix:")),
-                "{verb:?}: {complained}"
+                stderr.contains(admin.trim_start_matches("unix:")),
+                "{verb:?}: {stderr}"
             );
         }
     }
@@ -690,8 +684,8 @@ fn stop_waits_until_the_server_is_gone() {
     let site = app_site();
     let server = site.serve(&[]);
     server.wait_ready("app");
-    let (code, said, complained) = ask(&server, &["stop"]);
-    assert_eq!((code, said.trim()), (0, "stopped"), "{complained}");
+    let (code, stdout, stderr) = ask(&server, &["stop"]);
+    assert_eq!((code, stdout.trim()), (0, "stopped"), "{stderr}");
     assert_eq!(server.wait_exit(PATIENCE).code(), Some(0));
 }
 
@@ -721,18 +715,18 @@ fn an_address_in_use_is_an_error_that_names_it() {
         ),
     ];
     for (name, arguments, word) in rows {
-        let (code, said, complained) = run(&site, &arguments);
-        assert_eq!((code, said.as_str()), (1, ""), "{name}: {complained}");
+        let (code, stdout, stderr) = run(&site, &arguments);
+        assert_eq!((code, stdout.as_str()), (1, ""), "{name}: {stderr}");
         assert!(
-            complained.contains(&address) && complained.contains(word),
-            "{name}: {complained}"
+            stderr.contains(&address) && stderr.contains(word),
+            "{name}: {stderr}"
         );
     }
     // Another Penstock server counts as another program, although both could share the port.
     let first = site.serve(&[]);
     let address = format!("127.0.0.1:{}", first.port());
-    let (code, _, complained) = run(&site, &["serve", "-l", &address, "--admin", "off"]);
-    assert!(code == 1 && complained.contains(&address), "{complained}");
+    let (code, _, stderr) = run(&site, &["serve", "-l", &address, "--admin", "off"]);
+    assert!(code == 1 && stderr.contains(&address), "{stderr}");
 }
 
 #[test]
@@ -740,11 +734,8 @@ fn a_unix_socket_in_use_is_an_error_and_a_dead_one_is_not() {
     let site = app_site();
     let listen = format!("unix:{}", site.dir().join("front.sock").display());
     let server = site.serve(&["-l", &listen]);
-    let (code, _, complained) = run(&site, &["serve", "-l", &listen, "--admin", "off"]);
-    assert!(
-        code == 1 && complained.contains("front.sock"),
-        "{complained}"
-    );
+    let (code, _, stderr) = run(&site, &["serve", "-l", &listen, "--admin", "off"]);
+    assert!(code == 1 && stderr.contains("front.sock"), "{stderr}");
     let answer = |path: &Path| {
         let mut client = RawClient::connect_unix(path);
         client
@@ -776,10 +767,10 @@ fn the_admin_interface_may_be_a_unix_socket() {
     assert!(server.log().contains("admin.sock"), "{}", server.log());
     let on = ["--admin", "unix:admin.sock"];
     let verb = |verb: &[&str]| run(&site, &[verb, &on].concat());
-    let (code, text, complained) = verb(&["status"]);
+    let (code, text, stderr) = verb(&["status"]);
     assert!(
         code == 0 && text.contains("app app: wsgi, ready"),
-        "{text}{complained}"
+        "{text}{stderr}"
     );
     assert_eq!(verb(&["restart", "app"]).0, 0);
     assert_eq!(verb(&["reload"]).0, 0);
@@ -799,8 +790,8 @@ fn the_verbs_find_the_admin_address_in_the_configuration() {
         &["reload"],
         &["stop"],
     ] {
-        let (code, _, complained) = run(&site, arguments);
-        assert_eq!(code, 0, "{arguments:?}: {complained}");
+        let (code, _, stderr) = run(&site, arguments);
+        assert_eq!(code, 0, "{arguments:?}: {stderr}");
     }
     assert_eq!(server.wait_exit(PATIENCE).code(), Some(0));
 }

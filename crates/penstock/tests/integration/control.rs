@@ -116,8 +116,8 @@ const CHANGES: [&str; 7] = [
 /// Runs a verb: its exit code and all output.
 fn verb(site: &Site, arguments: &[&str]) -> (Option<i32>, String) {
     let output = site.run(arguments);
-    let (said, complained) = texts(&output);
-    (output.status.code(), said + &complained)
+    let (stdout, stderr) = texts(&output);
+    (output.status.code(), stdout + &stderr)
 }
 
 #[test]
@@ -139,14 +139,17 @@ fn the_socket_is_for_whoever_started_the_server_and_goes_with_it() {
         format!("127.0.0.1:{}", server.admin_port()),
     );
     for admin in [&socket, &tcp] {
-        let (code, said) = verb(server.site(), &["reload", "--admin", admin]);
-        assert_eq!(code, Some(0), "{admin}: {said}");
-        let (code, said) = verb(server.site(), &["status", "--admin", admin]);
-        assert!(code == Some(0) && said.contains("site"), "{admin}: {said}");
+        let (code, stdout) = verb(server.site(), &["reload", "--admin", admin]);
+        assert_eq!(code, Some(0), "{admin}: {stdout}");
+        let (code, stdout) = verb(server.site(), &["status", "--admin", admin]);
+        assert!(
+            code == Some(0) && stdout.contains("site"),
+            "{admin}: {stdout}"
+        );
     }
     assert_eq!(server.admin_json()["reloads"], 2);
-    let (code, said) = verb(server.site(), &["stop", "--admin", &socket]);
-    assert_eq!((code, said.trim()), (Some(0), "stopped"));
+    let (code, stdout) = verb(server.site(), &["stop", "--admin", &socket]);
+    assert_eq!((code, stdout.trim()), (Some(0), "stopped"));
     assert_eq!(server.wait_exit(PATIENCE).code(), Some(0));
     assert!(!path.exists());
 }
@@ -165,14 +168,14 @@ fn verbs_find_the_server_of_a_configuration_without_an_admin_interface() {
         &["restart", "site"],
         &["reopen"],
     ] {
-        let (code, said) = verb(server.site(), arguments);
-        assert_eq!(code, Some(0), "{arguments:?}: {said}");
+        let (code, stdout) = verb(server.site(), arguments);
+        assert_eq!(code, Some(0), "{arguments:?}: {stdout}");
     }
-    let (code, said) = verb(server.site(), &["stop"]);
-    assert_eq!((code, said.trim()), (Some(0), "stopped"));
+    let (code, stdout) = verb(server.site(), &["stop"]);
+    assert_eq!((code, stdout.trim()), (Some(0), "stopped"));
     assert_eq!(server.wait_exit(PATIENCE).code(), Some(0));
-    let (code, said) = verb(server.site(), &["reload"]);
-    assert!(code == Some(1) && said.contains("no server"), "{said}");
+    let (code, stdout) = verb(server.site(), &["reload"]);
+    assert!(code == Some(1) && stdout.contains("no server"), "{stdout}");
 }
 
 #[test]
@@ -184,11 +187,11 @@ fn nothing_is_changed_over_tcp() {
         client.send(post(path));
         let answer = client.response();
         assert_eq!(answer.status, 403, "{path}");
-        let said = answer.text();
+        let stdout = answer.text();
         let socket = format!("unix:{}", server.control_path().display());
         assert!(
-            said.contains(&socket) && said.contains("server.admin_token"),
-            "{said}"
+            stdout.contains(&socket) && stdout.contains("server.admin_token"),
+            "{stdout}"
         );
     }
     assert_eq!(server.admin_json()["reloads"], 0);
@@ -308,12 +311,12 @@ fn an_upgrade_makes_no_socket_that_belongs_to_the_user_of_applications() {
         site.write("penstock.toml", toml.replace(ADMIN, &more));
         let path = site.dir().join("penstock.toml");
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o644)).unwrap();
-        let (code, said) = verb(site, &["upgrade", "--admin", &admin]);
-        assert_eq!(code, Some(1), "{said}");
+        let (code, stdout) = verb(site, &["upgrade", "--admin", &admin]);
+        assert_eq!(code, Some(1), "{stdout}");
         let expected = format!("server.{key}: unix:{socket} is not made");
         assert!(
-            said.contains(&expected) && said.contains("restart the server"),
-            "{said}"
+            stdout.contains(&expected) && stdout.contains("restart the server"),
+            "{stdout}"
         );
         assert_eq!(server.get("/socket?x&x").status, 200);
     }
@@ -340,8 +343,8 @@ fn as_another(user: u32, socket: &Path, request: &str) -> String {
         .stdin(Stdio::null())
         .output()
         .unwrap();
-    let (said, complained) = texts(&output);
-    said + &complained
+    let (stdout, stderr) = texts(&output);
+    stdout + &stderr
 }
 
 #[test]
@@ -352,13 +355,13 @@ fn another_user_of_this_machine_is_refused() {
     let server = Site::with_app().config(TOML).serve(&[]);
     server.wait_ready("site");
     let socket = server.control_path();
-    let said = as_another(12345, &socket, &post("/stop"));
-    assert!(said.contains("PermissionError"), "{said}");
+    let stdout = as_another(12345, &socket, &post("/stop"));
+    assert!(stdout.contains("PermissionError"), "{stdout}");
     // Even if its permissions are widened.
     std::fs::set_permissions(&socket, std::fs::Permissions::from_mode(0o666)).unwrap();
     for path in CHANGES {
-        let said = as_another(12345, &socket, &post(path));
-        assert!(said.starts_with("HTTP/1.1 403 "), "{path}: {said}");
+        let stdout = as_another(12345, &socket, &post(path));
+        assert!(stdout.starts_with("HTTP/1.1 403 "), "{path}: {stdout}");
     }
     server.wait_log("of user 12345: the socket is for root and user 0");
     assert_eq!(server.admin_json()["state"], "running");
@@ -397,23 +400,23 @@ fn root_stays_the_owner_where_the_server_becomes_another_user() {
         let answer = tricked(&server, way, &shown, &post("/stop"));
         assert!(answer.contains("Permission denied"), "{way}: {answer}");
     }
-    let said = as_another(12345, &socket, &post("/stop"));
-    assert!(said.contains("PermissionError"), "{said}");
+    let stdout = as_another(12345, &socket, &post("/stop"));
+    assert!(stdout.contains("PermissionError"), "{stdout}");
     let admin = format!("unix:{shown}");
-    let (code, said) = verb(server.site(), &["reload", "--admin", &admin]);
-    assert_eq!(code, Some(0), "{said}");
+    let (code, stdout) = verb(server.site(), &["reload", "--admin", &admin]);
+    assert_eq!(code, Some(0), "{stdout}");
     // It passes to a server that could not create it.
-    let (code, said) = verb(server.site(), &["upgrade", "--admin", &admin]);
-    assert_eq!(code, Some(0), "{said}");
+    let (code, stdout) = verb(server.site(), &["upgrade", "--admin", &admin]);
+    assert_eq!(code, Some(0), "{stdout}");
     assert_eq!(server.wait_exit(PATIENCE).code(), Some(0));
     let again = socket.symlink_metadata().unwrap();
     assert_eq!((again.ino(), again.uid()), (about.ino(), 0));
-    let (code, said) = verb(server.site(), &["restart", "site", "--admin", &admin]);
-    assert_eq!(code, Some(0), "{said}");
-    let said = as_another(12345, &socket, &post("/stop"));
-    assert!(said.contains("PermissionError"), "{said}");
-    let (code, said) = verb(server.site(), &["stop", "--admin", &admin]);
-    assert_eq!(code, Some(0), "{said}");
+    let (code, stdout) = verb(server.site(), &["restart", "site", "--admin", &admin]);
+    assert_eq!(code, Some(0), "{stdout}");
+    let stdout = as_another(12345, &socket, &post("/stop"));
+    assert!(stdout.contains("PermissionError"), "{stdout}");
+    let (code, stdout) = verb(server.site(), &["stop", "--admin", &admin]);
+    assert_eq!(code, Some(0), "{stdout}");
     // The server's user may not remove it.
     let _ = std::fs::remove_file(&socket);
 }
@@ -439,19 +442,19 @@ fn only_a_program_of_roots_follows_a_server_that_is_another_user() {
     // They belong to the application, though the server runs as the same user.
     for place in [&program, &folder] {
         std::os::unix::fs::chown(place, Some(12345), None).unwrap();
-        let (code, said) = upgrade(&program);
+        let (code, stdout) = upgrade(&program);
         let expected = format!("{}: writable by users other than root", place.display());
-        assert!(code == Some(1) && said.contains(&expected), "{said}");
+        assert!(code == Some(1) && stdout.contains(&expected), "{stdout}");
         std::os::unix::fs::chown(place, Some(0), None).unwrap();
     }
-    let (code, said) = upgrade(&program);
-    assert_eq!(code, Some(0), "{said}");
+    let (code, stdout) = upgrade(&program);
+    assert_eq!(code, Some(0), "{stdout}");
     assert_eq!(server.wait_exit(PATIENCE).code(), Some(0));
     let pid = server.admin_json()["pid"].to_string();
     let runs = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap();
     assert_eq!(runs, program);
-    let (code, said) = verb(site, &["stop", "--admin", &admin]);
-    assert_eq!(code, Some(0), "{said}");
+    let (code, stdout) = verb(site, &["stop", "--admin", &admin]);
+    assert_eq!(code, Some(0), "{stdout}");
 }
 
 const TOKEN: &str = "J8nC2vQm0dT5yWkX1bLrZ7fHsE4uPaG9oIeRjNqMtVw=";
@@ -507,16 +510,19 @@ fn the_bearer_of_the_token_makes_changes_over_tcp() {
     // The commands send it.
     let admin = format!("127.0.0.1:{}", server.admin_port());
     let with_file = ["reload", "-c", "penstock.toml", "--admin", &admin];
-    let (code, said) = verb(server.site(), &with_file);
-    assert_eq!(code, Some(0), "{said}");
-    let (code, said) = verb(server.site(), &["reload", "--admin", &admin]);
-    assert!(code == Some(1) && said.contains("use -c FILE"), "{said}");
+    let (code, stdout) = verb(server.site(), &with_file);
+    assert_eq!(code, Some(0), "{stdout}");
+    let (code, stdout) = verb(server.site(), &["reload", "--admin", &admin]);
+    assert!(
+        code == Some(1) && stdout.contains("use -c FILE"),
+        "{stdout}"
+    );
     // A successor has it too.
-    let (code, said) = verb(
+    let (code, stdout) = verb(
         server.site(),
         &["upgrade", "-c", "penstock.toml", "--admin", &admin],
     );
-    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(code, Some(0), "{stdout}");
     assert_eq!(reload_with(&server, &right).status, 200);
     let next = i32::try_from(server.admin_json()["pid"].as_i64().unwrap()).unwrap();
     kill(next, Signal::TERM);
@@ -545,10 +551,10 @@ fn a_token_that_others_could_know_is_an_error() {
             (&["serve", "-l", "127.0.0.1:0", "--admin", "off"][..], 1),
             (&["check", "penstock.toml"], 2),
         ] {
-            let (exit, said) = verb(&site, arguments);
-            assert_eq!(exit, Some(code), "{arguments:?}: {said}");
-            let is_named = said.contains("server.admin_token: ") && said.contains(error);
-            assert!(is_named, "{arguments:?}: {said}");
+            let (exit, stdout) = verb(&site, arguments);
+            assert_eq!(exit, Some(code), "{arguments:?}: {stdout}");
+            let is_named = stdout.contains("server.admin_token: ") && stdout.contains(error);
+            assert!(is_named, "{arguments:?}: {stdout}");
         }
     }
 }
@@ -602,9 +608,9 @@ fn without_a_folder_of_its_own_it_serves_and_says_what_is_missing() {
     assert!(server.admin_json()["control"].is_null());
     assert_eq!(server.get("/").status, 200);
     let admin = format!("127.0.0.1:{}", server.admin_port());
-    let (code, said) = verb(&site, &["reload", "--admin", &admin]);
+    let (code, stdout) = verb(&site, &["reload", "--admin", &admin]);
     assert!(
-        code == Some(1) && said.contains("has no control socket"),
-        "{said}"
+        code == Some(1) && stdout.contains("has no control socket"),
+        "{stdout}"
     );
 }

@@ -67,9 +67,9 @@ fn the_service_manager_is_told_of_everything() {
     assert!(reloading.len() > 30, "{reloading}");
     manager.expect("READY=1");
     server.signal(Signal::USR2);
-    let heir = manager.expect("MAINPID=");
-    let heir = DetachedServer(heir.trim_start_matches("MAINPID=").parse().unwrap());
-    assert_ne!(heir.0, server.pid());
+    let successor = manager.expect("MAINPID=");
+    let successor = DetachedServer(successor.trim_start_matches("MAINPID=").parse().unwrap());
+    assert_ne!(successor.0, server.pid());
     manager.expect("READY=1");
     manager.expect("WATCHDOG=1");
     assert_eq!(server.wait_exit(PATIENCE).code(), Some(0));
@@ -79,9 +79,9 @@ fn the_service_manager_is_told_of_everything() {
         "{:?}",
         manager.messages
     );
-    kill(heir.0, Signal::TERM);
+    kill(successor.0, Signal::TERM);
     manager.expect("STOPPING=1");
-    eventually(PATIENCE, "the heir ends", || !is_alive(heir.0));
+    eventually(PATIENCE, "the successor ends", || !is_alive(successor.0));
 }
 
 #[test]
@@ -167,10 +167,10 @@ fn a_socket_that_nothing_listens_on_is_an_error() {
     let listen = first.local_addr().unwrap().to_string();
     let arguments = ["-l", &listen, "--admin", "off"];
     let output = activated(&site, &arguments, &[&first, &other]);
-    let (_, complained) = texts(&output);
-    assert_eq!(output.status.code(), Some(1), "{complained}");
+    let (_, stderr) = texts(&output);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
     let name = format!("other ({})", other.local_addr().unwrap());
-    assert!(complained.contains(&name), "{complained}");
+    assert!(stderr.contains(&name), "{stderr}");
 }
 
 #[test]
@@ -190,11 +190,11 @@ fn logs_are_opened_anew_after_they_were_renamed() {
     });
     ["access.log", "server.log"].into_iter().for_each(rename);
     let output = site.run(&["reopen", "--admin", &admin]);
-    let (said, complained) = texts(&output);
-    assert_eq!(output.status.code(), Some(0), "{complained}");
+    let (stdout, stderr) = texts(&output);
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
     assert!(
-        said.contains("server.log and ") && said.contains("access.log"),
-        "{said}"
+        stdout.contains("server.log and ") && stdout.contains("access.log"),
+        "{stdout}"
     );
     server.get("/after");
     eventually(PATIENCE, "the line is written", || {
@@ -241,13 +241,13 @@ fn a_daemon_is_in_the_background_once_it_serves() {
         ])
     };
     let output = start();
-    let (said, complained) = texts(&output);
-    assert_eq!(output.status.code(), Some(0), "{said}{complained}");
+    let (stdout, stderr) = texts(&output);
+    assert_eq!(output.status.code(), Some(0), "{stdout}{stderr}");
     let daemon = DetachedServer::at(&site, admin);
     let pid = daemon.0;
     assert!(
-        said.contains("app site: wsgi, 1 process, ready in "),
-        "{said}"
+        stdout.contains("app site: wsgi, 1 process, ready in "),
+        "{stdout}"
     );
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let session = stat
@@ -270,9 +270,9 @@ fn a_daemon_is_in_the_background_once_it_serves() {
     client.expect_status(200);
     // Errors are printed where it was started.
     let second = start();
-    let (_, complained) = texts(&second);
+    let (_, stderr) = texts(&second);
     assert_eq!(second.status.code(), Some(1));
-    assert!(complained.contains("front.sock"), "{complained}");
+    assert!(stderr.contains("front.sock"), "{stderr}");
     let stopped = site.run(&["stop", "--admin", admin]);
     assert_eq!(stopped.status.code(), Some(0));
     eventually(PATIENCE, "it is gone", || !is_alive(pid));
@@ -281,9 +281,9 @@ fn a_daemon_is_in_the_background_once_it_serves() {
         "def app(environ, start_response): pass\nraise RuntimeError('not today')\n",
     );
     let broken = start();
-    let (_, complained) = texts(&broken);
-    assert_eq!(broken.status.code(), Some(1), "{complained}");
-    assert!(complained.contains("not today"), "{complained}");
+    let (_, stderr) = texts(&broken);
+    assert_eq!(broken.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("not today"), "{stderr}");
 }
 
 #[test]
@@ -292,7 +292,7 @@ fn why_a_daemon_does_not_start_is_said_before_the_command_ends() {
         "app.py",
         "def app(environ, start_response): pass\nraise RuntimeError('not today')\n",
     );
-    let said = std::fs::File::create(site.dir().join("said.txt")).unwrap();
+    let stdout = std::fs::File::create(site.dir().join("stdout.txt")).unwrap();
     // Waiting for the end of a file is impossible: its content when the command ends is complete.
     let status = Command::new(env!("CARGO_BIN_EXE_penstock"))
         .args(["serve", "--daemonize", "--log", "server.log"])
@@ -300,12 +300,12 @@ fn why_a_daemon_does_not_start_is_said_before_the_command_ends() {
         .current_dir(site.dir())
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(said)
+        .stderr(stdout)
         .status()
         .unwrap();
     assert_eq!(status.code(), Some(1));
-    let said = site.read("said.txt");
-    assert!(said.contains("not today"), "{said}");
+    let stdout = site.read("stdout.txt");
+    assert!(stdout.contains("not today"), "{stdout}");
 }
 
 /// A process that is not a child of the test; ended with it, whatever happens.

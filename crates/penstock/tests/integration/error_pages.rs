@@ -57,11 +57,11 @@ fn what_start_could_not_load_is_refused_by_check() {
     std::fs::remove_file(site.dir().join("errors/404.html")).unwrap();
     for verb in ["check", "serve"] {
         let refused = site.run(&[verb]);
-        let (_, complained) = texts(&refused);
+        let (_, stderr) = texts(&refused);
         assert!(!refused.status.success(), "{verb}");
         assert!(
-            complained.contains("errors/404.html does not exist"),
-            "{verb}: {complained}"
+            stderr.contains("errors/404.html does not exist"),
+            "{verb}: {stderr}"
         );
     }
 }

@@ -376,14 +376,14 @@ fn several_ranges_come_in_one_body() {
         } else {
             &big
         };
-        let asked: Vec<_> = parts
+        let ranges: Vec<_> = parts
             .iter()
             .map(|(start, len)| format!("{start}-{}", start + len - 1))
             .collect();
         let mut client = server.connect();
-        let ranges = asked.join(", ");
+        let range_list = ranges.join(", ");
         client.send(format!(
-            "GET {path} HTTP/1.1\r\nHost: a\r\nRange: bytes={ranges}\r\n\r\n"
+            "GET {path} HTTP/1.1\r\nHost: a\r\nRange: bytes={range_list}\r\n\r\n"
         ));
         let response = client.expect_status(206);
         let framed = response.header("content-type").unwrap();
@@ -391,12 +391,12 @@ fn several_ranges_come_in_one_body() {
             .strip_prefix("multipart/byteranges; boundary=")
             .unwrap();
         let mut expected = Vec::new();
-        for ((start, len), asked) in parts.iter().zip(&asked) {
+        for ((start, len), range) in parts.iter().zip(&ranges) {
             if !expected.is_empty() {
                 expected.extend_from_slice(b"\r\n");
             }
             let head = format!(
-                "--{boundary}\r\nContent-Type: {kind}\r\nContent-Range: bytes {asked}/{}\r\n\r\n",
+                "--{boundary}\r\nContent-Type: {kind}\r\nContent-Range: bytes {range}/{}\r\n\r\n",
                 content.len()
             );
             expected.extend_from_slice(head.as_bytes());

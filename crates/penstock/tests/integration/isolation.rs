@@ -467,10 +467,10 @@ fn a_server_that_stays_root_says_so() {
     let words = "the server and its applications run as root";
     let is_root = rustix::process::geteuid().is_root();
     assert_eq!(server.log().contains(words), is_root, "{}", server.log());
-    let told = server.admin_json()["warnings"].to_string();
-    assert_eq!(told.contains(words), is_root, "{told}");
+    let warnings = server.admin_json()["warnings"].to_string();
+    assert_eq!(warnings.contains(words), is_root, "{warnings}");
     let output = site.run(&["check"]);
-    let complained = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(complained.contains(words), is_root, "{complained}");
-    assert_eq!(output.status.code(), Some(0), "{complained}");
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(stderr.contains(words), is_root, "{stderr}");
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
 }

@@ -193,14 +193,14 @@ fn what_is_asked_there_is_answered_as_if_it_were_here() {
 fn what_it_says_to_a_front_end_is_for_the_one_that_has_the_client() {
     const APP: &str = r#"
 def app(environ, start_response):
-    said = {
+    fields = {
         "/redirect": [("X-Accel-Redirect", "/kept/a.txt")],
         "/hold": [("Grip-Hold", "stream"), ("Grip-Channel", "news"), ("Content-Type", "text/plain")],
         "/cache": [("X-Accel-Expires", "1")],
         "/flush": [("X-Accel-Buffering", "no")],
         "/start": [],
     }[environ["PATH_INFO"]]
-    start_response("200 OK", said)
+    start_response("200 OK", fields)
     return [environ["HTTP_X_REQUEST_START"].encode()]
 "#;
     let front = front("grip = true\nsendfile = true");
@@ -358,16 +358,16 @@ fn one_that_stops_or_comes_costs_nothing() {
     assert_eq!(first.wait_exit(PATIENCE).code(), Some(0), "{}", first.log());
     load.go_on(20);
     assert_eq!(load.end(), Vec::<String>::new(), "{}", front.log());
-    let (leaves, heir) = (format!("{} leaving", before[0]), up(&front)[0].clone());
+    let (leaves, successor) = (format!("{} leaving", before[0]), up(&front)[0].clone());
     front.wait_log(&leaves);
-    let (log, serves) = (front.log(), format!("{heir} serves"));
+    let (log, serves) = (front.log(), format!("{successor} joined"));
     assert!(
         log.find(&serves).unwrap() < log.find(&leaves).unwrap(),
         "{log}"
     );
-    let heir = heir.split([':', ' ']).nth(1).unwrap().parse().unwrap();
-    kill(heir, Signal::TERM);
-    eventually(PATIENCE, "the heir ends", || !is_alive(heir));
+    let successor = successor.split([':', ' ']).nth(1).unwrap().parse().unwrap();
+    kill(successor, Signal::TERM);
+    eventually(PATIENCE, "the successor ends", || !is_alive(successor));
 }
 
 #[test]
@@ -394,14 +394,14 @@ fn a_front_end_that_reloads_upgrades_or_comes_back_is_served_on() {
     let upgraded = front.site().run(&["upgrade", "--admin", &admin]);
     assert_eq!(upgraded.status.code(), Some(0), "{:?}", texts(&upgraded));
     load.go_on(50);
-    let heir = i32::try_from(front.admin_json()["pid"].as_i64().unwrap()).unwrap();
-    assert_ne!(heir, front.pid());
+    let successor = i32::try_from(front.admin_json()["pid"].as_i64().unwrap()).unwrap();
+    assert_ne!(successor, front.pid());
     wait_up(&front, 2);
     load.go_on(50);
     assert_eq!(load.end(), Vec::<String>::new(), "{}", front.log());
     assert_eq!(front.wait_exit(PATIENCE).code(), Some(0));
     // Without an announcement, and then another in its place.
-    kill(heir, Signal::KILL);
+    kill(successor, Signal::KILL);
     let socket = front.site().dir().join("join.sock");
     eventually(PATIENCE, "it has let go of its sockets", || {
         std::os::unix::net::UnixStream::connect(&socket).is_err()
@@ -505,9 +505,9 @@ fn what_is_missing_is_said() {
         (vec!["work", "nothing", "--join", "front:7000"], "nothing"),
     ] {
         let output = site.run(&arguments);
-        let (_, complained) = texts(&output);
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {complained}");
-        assert!(complained.contains(expected), "{arguments:?}: {complained}");
+        let (_, stderr) = texts(&output);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(expected), "{arguments:?}: {stderr}");
     }
     // A joiner with another key keeps trying, and reports why.
     let front = front("");

@@ -64,9 +64,9 @@ fn a_port_alone_is_reached_over_ipv4_and_ipv6() {
         server.log()
     );
     assert!(ask_host("127.0.0.1", port).unwrap().ends_with("file"));
-    let heir = i32::try_from(server.admin_json()["pid"].as_i64().unwrap()).unwrap();
-    kill(heir, Signal::TERM);
-    eventually(PATIENCE, "the heir ends", || !is_alive(heir));
+    let successor = i32::try_from(server.admin_json()["pid"].as_i64().unwrap()).unwrap();
+    kill(successor, Signal::TERM);
+    eventually(PATIENCE, "the successor ends", || !is_alive(successor));
 }
 
 #[test]
@@ -167,9 +167,9 @@ fn a_unix_socket_takes_the_place_of_a_stale_one_and_of_nothing_else() {
         server.log()
     );
     assert!(ask(UnixStream::connect(&path).unwrap()).ends_with("file"));
-    let heir = i32::try_from(server.admin_json()["pid"].as_i64().unwrap()).unwrap();
-    kill(heir, Signal::TERM);
-    eventually(PATIENCE, "the heir ends", || !is_alive(heir));
+    let successor = i32::try_from(server.admin_json()["pid"].as_i64().unwrap()).unwrap();
+    kill(successor, Signal::TERM);
+    eventually(PATIENCE, "the successor ends", || !is_alive(successor));
     assert!(!path.exists());
 
     std::fs::write(&path, "precious").unwrap();

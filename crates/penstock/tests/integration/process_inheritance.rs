@@ -114,7 +114,7 @@ fn site() -> Site {
 }
 
 /// The values of `tell`: the sets of signals, and the limit.
-fn told(server: &Server, path: &str) -> BTreeMap<String, String> {
+fn reported(server: &Server, path: &str) -> BTreeMap<String, String> {
     let text = server.get(path).text();
     let lines = text.lines().filter_map(|line| line.split_once(':'));
     lines
@@ -132,11 +132,11 @@ fn children_have_signals_and_limits_as_the_operator_set_them() {
     let server = site().serve_after(script, &[]);
     server.wait_all_ready(&["site", "ruby", "program"]);
     for path in ["/tell", "/r/tell", "/program"] {
-        let told = told(&server, path);
-        assert_eq!(told["files"], "777", "{path}");
-        let set = |name: &str| u64::from_str_radix(&told[name], 16).unwrap();
+        let reported = reported(&server, path);
+        assert_eq!(reported["files"], "777", "{path}");
+        let set = |name: &str| u64::from_str_radix(&reported[name], 16).unwrap();
         assert_eq!(set("SigBlk"), 0, "{path}");
-        assert_eq!(set("SigIgn") & !OF_PYTHON, 0, "{path}: {told:?}");
+        assert_eq!(set("SigIgn") & !OF_PYTHON, 0, "{path}: {reported:?}");
     }
     for (path, expected) in [
         ("/spawned", "-2"),
@@ -155,10 +155,10 @@ fn children_have_signals_and_limits_as_the_operator_set_them() {
     let output = server.site().run(&["upgrade", "--admin", &admin]);
     assert_eq!(output.status.code(), Some(0), "{}", server.log());
     server.wait_exit(PATIENCE);
-    let told = told(&server, "/tell");
-    assert_eq!(told["files"], "777");
-    let set = |name: &str| u64::from_str_radix(&told[name], 16).unwrap();
-    assert_eq!(set("SigIgn") & !OF_PYTHON, 0, "{told:?}");
+    let reported = reported(&server, "/tell");
+    assert_eq!(reported["files"], "777");
+    let set = |name: &str| u64::from_str_radix(&reported[name], 16).unwrap();
+    assert_eq!(set("SigIgn") & !OF_PYTHON, 0, "{reported:?}");
     let output = server.site().run(&["stop", "--admin", &admin]);
     assert_eq!(output.status.code(), Some(0));
 }

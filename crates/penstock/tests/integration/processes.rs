@@ -75,14 +75,14 @@ impl ProcessModel {
 
     /// The same, with all of its processes ready.
     fn serve(self, more: &str) -> WatchedServer {
-        let house = WatchedServer::new(&self.site(more));
-        house.wait_ready("app");
-        house
+        let watched = WatchedServer::new(&self.site(more));
+        watched.wait_ready("app");
+        watched
     }
 }
 
 /// The variable that marks every process of a site's application.
-const MARK: &str = "HOUSE_MARK";
+const MARK: &str = "TEST_SITE_MARK";
 
 /// The interval of looks at the process list.
 const LOOK: Duration = Duration::from_millis(50);
@@ -227,8 +227,8 @@ impl WatchedServer {
     fn verb(&self, words: &[&str]) -> (i32, String, String) {
         let admin = format!("127.0.0.1:{}", self.admin_port());
         let output = self.site().run(&[words, &["--admin", &admin]].concat());
-        let (said, complained) = texts(&output);
-        (output.status.code().unwrap(), said, complained)
+        let (stdout, stderr) = texts(&output);
+        (output.status.code().unwrap(), stdout, stderr)
     }
 
     /// The failure when the application is loaded from now on; none if empty.

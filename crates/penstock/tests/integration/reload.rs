@@ -58,26 +58,26 @@ fn verb(server: &Server, arguments: &[&str]) -> (i32, String, String) {
     let output = server
         .site()
         .run(&[arguments, &["--admin", &admin]].concat());
-    let (said, complained) = texts(&output);
-    (output.status.code().unwrap(), said, complained)
+    let (stdout, stderr) = texts(&output);
+    (output.status.code().unwrap(), stdout, stderr)
 }
 
 fn reload(server: &Server) {
-    let (code, said, complained) = verb(server, &["reload"]);
+    let (code, stdout, stderr) = verb(server, &["reload"]);
     assert_eq!(
-        (code, said.trim()),
+        (code, stdout.trim()),
         (0, "reloaded"),
-        "{complained}\n{}",
+        "{stderr}\n{}",
         server.log()
     );
 }
 
 fn restart(server: &Server) {
-    let (code, said, complained) = verb(server, &["restart", "app"]);
+    let (code, stdout, stderr) = verb(server, &["restart", "app"]);
     assert_eq!(
-        (code, said.trim()),
+        (code, stdout.trim()),
         (0, "app: restarted"),
-        "{complained}\n{}",
+        "{stderr}\n{}",
         server.log()
     );
 }
@@ -153,10 +153,10 @@ fn a_reload_takes_up_changed_code_one_process_at_a_time_and_nobody_is_refused() 
     assert_eq!(restarted(), 1, "{}", server.log());
     // Its configuration is active, and the command reports that the code is not.
     site.write("app.py", "raise RuntimeError('not today')\n");
-    let (status, _, complained) = verb(&server, &["reload"]);
-    assert_eq!(status, 1, "{complained}");
+    let (status, _, stderr) = verb(&server, &["reload"]);
+    assert_eq!(status, 1, "{stderr}");
     for part in ["application `app` serves on with its old code", "not today"] {
-        assert!(complained.contains(part), "{part}: {complained}");
+        assert!(stderr.contains(part), "{part}: {stderr}");
     }
     assert_eq!(server.get("/").text(), "two");
 }
@@ -235,15 +235,12 @@ fn what_does_not_work_changes_nothing_and_is_told_with_its_place() {
     let workers = server.workers("app");
     for (name, text, words) in rows {
         site.write("penstock.toml", text);
-        let (code, said, complained) = verb(&server, &["reload"]);
-        assert_eq!((code, said.as_str()), (1, ""), "{name}: {complained}");
+        let (code, stdout, stderr) = verb(&server, &["reload"]);
+        assert_eq!((code, stdout.as_str()), (1, ""), "{name}: {stderr}");
         let status = server.admin_json();
         let shown = status["reload_error"].as_str().unwrap_or_default();
         for word in words {
-            assert!(
-                complained.contains(word),
-                "{name}: {word:?} in\n{complained}"
-            );
+            assert!(stderr.contains(word), "{name}: {word:?} in\n{stderr}");
             assert!(
                 shown.contains(word),
                 "{name}: {word:?} on the status page\n{shown}"
@@ -527,15 +524,15 @@ def app(environ, start):
         eventually(PATIENCE, "the new code boots", || {
             server.site().dir().join("booting").exists()
         });
-        let (code, _, complained) = verb(&server, &["reload"]);
+        let (code, _, stderr) = verb(&server, &["reload"]);
         assert!(
-            code == 1 && complained.contains("a reload is in progress"),
-            "{code} {complained}"
+            code == 1 && stderr.contains("a reload is in progress"),
+            "{code} {stderr}"
         );
         assert_eq!(server.get("/").text(), "one");
         server.site().write("go", "");
-        let (code, _, complained) = first.join().unwrap();
-        assert_eq!(code, 0, "{complained}");
+        let (code, _, stderr) = first.join().unwrap();
+        assert_eq!(code, 0, "{stderr}");
     });
     assert_eq!(server.get("/").text(), "slow");
 }
@@ -582,12 +579,12 @@ fn new_code_that_does_not_boot_leaves_the_old_one_serving() {
     let old = server.workers("app");
     let answers = under_load(&server, || {
         server.site().write("app.py", "import nowhere_at_all\n");
-        let (code, said, complained) = verb(&server, &["restart", "app"]);
-        assert_eq!((code, said.as_str()), (1, ""));
-        assert!(complained.contains("app.py\", line 1"), "{complained}");
+        let (code, stdout, stderr) = verb(&server, &["restart", "app"]);
+        assert_eq!((code, stdout.as_str()), (1, ""));
+        assert!(stderr.contains("app.py\", line 1"), "{stderr}");
         assert!(
-            complained.contains("No module named 'nowhere_at_all'"),
-            "{complained}"
+            stderr.contains("No module named 'nowhere_at_all'"),
+            "{stderr}"
         );
     });
     assert_eq!(answers.keys().collect::<Vec<_>>(), ["one"]);
@@ -642,9 +639,9 @@ fn two_restarts_at_once_are_both_answered() {
 #[test]
 fn an_application_that_is_not_there_is_named() {
     let server = serve(&site("processes = 1"));
-    let (code, _, complained) = verb(&server, &["restart", "nobody"]);
+    let (code, _, stderr) = verb(&server, &["restart", "nobody"]);
     assert!(
-        code == 1 && complained.contains("no application named nobody"),
-        "{code} {complained}"
+        code == 1 && stderr.contains("no application named nobody"),
+        "{code} {stderr}"
     );
 }

@@ -181,14 +181,14 @@ fn verb(server: &Server, arguments: &[&str], input: &str) -> (i32, String, Strin
     let writer = std::thread::spawn(move || drop(stdin.write_all(input.as_bytes())));
     let output = child.wait_with_output().unwrap();
     writer.join().unwrap();
-    let (said, complained) = texts(&output);
-    (output.status.code().unwrap(), said, complained)
+    let (stdout, stderr) = texts(&output);
+    (output.status.code().unwrap(), stdout, stderr)
 }
 
 /// Publishes with the command line.
 fn publish(server: &Server, channel: &str, message: &str) {
-    let (code, said, complained) = verb(server, &["publish", channel, message], "");
-    assert_eq!((code, said.trim()), (0, "published"), "{complained}");
+    let (code, stdout, stderr) = verb(server, &["publish", channel, message], "");
+    assert_eq!((code, stdout.trim()), (0, "published"), "{stderr}");
 }
 
 /// Publishes a body, with more fields, each with its line end.

@@ -293,8 +293,8 @@ fn publish(server: &Server, arguments: &[&str]) -> (Option<i32>, String) {
         .current_dir(server.site().dir())
         .output()
         .unwrap();
-    let (said, complained) = texts(&output);
-    (output.status.code(), format!("{said}{complained}"))
+    let (stdout, stderr) = texts(&output);
+    (output.status.code(), format!("{stdout}{stderr}"))
 }
 
 /// Waits for these words on a held stream; returns the bytes until then.
@@ -338,20 +338,23 @@ fn channels_of_the_same_name_are_as_many_as_there_are_namespaces() {
         client.expect_head(200);
         client
     });
-    let (code, said) = publish(&server, &["room", "to whom"]);
-    assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("several: a, b, hub"), "{said}");
-    let (code, said) = publish(&server, &["--namespace", "c", "room", "to nobody"]);
-    assert!(code == Some(1) && said.contains("namespace `c`"), "{said}");
+    let (code, stdout) = publish(&server, &["room", "to whom"]);
+    assert_eq!(code, Some(1), "{stdout}");
+    assert!(stdout.contains("several: a, b, hub"), "{stdout}");
+    let (code, stdout) = publish(&server, &["--namespace", "c", "room", "to nobody"]);
+    assert!(
+        code == Some(1) && stdout.contains("namespace `c`"),
+        "{stdout}"
+    );
     for namespace in ["a", "b", "hub"] {
         let message = format!("for {namespace} alone");
-        let (code, said) = publish(&server, &["--namespace", namespace, "room", &message]);
-        assert_eq!(code, Some(0), "{said}");
+        let (code, stdout) = publish(&server, &["--namespace", namespace, "room", &message]);
+        assert_eq!(code, Some(0), "{stdout}");
     }
     // Names that pose as another namespace's reach no subscriber.
     for name in ["a\u{1f}room", "\u{1f}a\u{1f}room", "hub\u{1f}room"] {
-        let (code, said) = publish(&server, &["--namespace", "hub", name, "forged"]);
-        assert_eq!(code, Some(0), "{said}");
+        let (code, stdout) = publish(&server, &["--namespace", "hub", name, "forged"]);
+        assert_eq!(code, Some(0), "{stdout}");
     }
     // A client of the open route publishes there and nowhere else.
     for path in ["/open/room", "/open/a%1Froom"] {

@@ -33,8 +33,8 @@ fn upgrade(server: &Server, more: &[&str]) -> (Option<i32>, String, String) {
     let admin = format!("127.0.0.1:{}", server.admin_port());
     let arguments = [&["upgrade", "--admin", &admin][..], more].concat();
     let output = server.site().run(&arguments);
-    let (said, complained) = texts(&output);
-    (output.status.code(), said, complained)
+    let (stdout, stderr) = texts(&output);
+    (output.status.code(), stdout, stderr)
 }
 
 fn pid_now(server: &Server) -> i32 {
@@ -54,7 +54,7 @@ impl SuccessorProcess {
     /// Stops it, and waits.
     fn end(self) {
         kill(self.0, Signal::TERM);
-        eventually(PATIENCE, "the heir ends", || !is_alive(self.0));
+        eventually(PATIENCE, "the successor ends", || !is_alive(self.0));
     }
 }
 
@@ -174,11 +174,11 @@ fn clients_go_through_upgrades_without_an_error() {
     load.more(50);
     let mut before = server.pid();
     for _ in 0..3 {
-        let (code, said, complained) = upgrade(&server, &[]);
-        assert_eq!(code, Some(0), "{said}{complained}\n{}", server.log());
+        let (code, stdout, stderr) = upgrade(&server, &[]);
+        assert_eq!(code, Some(0), "{stdout}{stderr}\n{}", server.log());
         let now = pid_now(&server);
         assert_ne!(now, before);
-        assert_eq!(said.trim(), format!("upgraded: process {now} serves"));
+        assert_eq!(stdout.trim(), format!("upgraded: process {now} serves"));
         load.more(50);
         eventually(PATIENCE, "the one before ends", || {
             match before == server.pid() {
@@ -188,13 +188,13 @@ fn clients_go_through_upgrades_without_an_error() {
         });
         before = now;
     }
-    let heir = SuccessorProcess::of(&server);
+    let successor = SuccessorProcess::of(&server);
     load.more(50);
     load.end();
     let status = server.wait_exit(PATIENCE);
     assert_eq!(status.code(), Some(0), "{}", server.log());
     let workers = server.workers("site");
-    heir.end();
+    successor.end();
     assert!(workers.len() == 2 && !workers.into_iter().any(is_alive));
 }
 
@@ -236,12 +236,12 @@ fn a_new_application_begins_as_large_as_the_load_had_made_the_one_before() {
     for client in &mut held {
         client.expect_status(200);
     }
-    let (code, said, complained) = upgrade(&server, &[]);
-    assert_eq!(code, Some(0), "{said}{complained}\n{}", server.log());
-    let heir = SuccessorProcess::of(&server);
+    let (code, stdout, stderr) = upgrade(&server, &[]);
+    assert_eq!(code, Some(0), "{stdout}{stderr}\n{}", server.log());
+    let successor = SuccessorProcess::of(&server);
     assert_eq!(size(), (3, 2, 6), "{}", server.log());
     assert_eq!(server.wait_exit(PATIENCE).code(), Some(0));
-    heir.end();
+    successor.end();
 }
 
 #[test]
@@ -259,7 +259,7 @@ fn a_request_in_progress_is_finished_by_the_server_that_began_it() {
     server.signal(Signal::USR2);
     server.wait_log("upgrade: process ");
     server.wait_log(" serves");
-    let heir = SuccessorProcess::of(&server);
+    let successor = SuccessorProcess::of(&server);
     assert!(server.exited().is_none(), "a request is still in progress");
     // Connections opened before get one more response, with `Connection: close`.
     for client in [&mut idle, &mut fresh] {
@@ -277,7 +277,7 @@ fn a_request_in_progress_is_finished_by_the_server_that_began_it() {
     );
     assert_eq!(server.wait_exit(PATIENCE).code(), Some(0));
     assert_eq!(server.get("/a.txt").text(), "file");
-    heir.end();
+    successor.end();
 }
 
 #[test]
@@ -299,15 +299,15 @@ fn an_upgrade_waits_until_the_server_before_is_gone() {
         assert!(server.exited().is_none() && pid_now(&server) == first);
         server.site().write("open", "");
         inside.expect_status(200);
-        let (code, said, complained) = second.join().unwrap();
-        assert_eq!(code, Some(0), "{said}{complained}\n{}", server.log());
+        let (code, stdout, stderr) = second.join().unwrap();
+        assert_eq!(code, Some(0), "{stdout}{stderr}\n{}", server.log());
     });
     assert_eq!(server.wait_exit(PATIENCE).code(), Some(0));
     eventually(PATIENCE, "the second one ends", || !is_alive(first));
-    let heir = SuccessorProcess::of(&server);
+    let successor = SuccessorProcess::of(&server);
     assert_eq!(server.get("/a.txt").text(), "file");
     assert_eq!(server.get("/x").status, 200);
-    heir.end();
+    successor.end();
 }
 
 #[test]
@@ -331,16 +331,16 @@ fn other_listeners_and_more_threads_are_taken_up_by_the_new_server() {
         ("\"unix:kept.sock\", \"127.0.0.1:0\", \"unix:new.sock\"", 4),
     ] {
         server.site().write("penstock.toml", toml(listen, threads));
-        let (code, said, complained) = upgrade(&server, &[]);
-        assert_eq!(code, Some(0), "{said}{complained}\n{}", server.log());
-        let heir = pid_now(&server);
+        let (code, stdout, stderr) = upgrade(&server, &[]);
+        assert_eq!(code, Some(0), "{stdout}{stderr}\n{}", server.log());
+        let successor = pid_now(&server);
         eventually(PATIENCE, "the one before ends", || {
             match before == server.pid() {
                 true => server.exited().is_some(),
                 false => !is_alive(before),
             }
         });
-        before = heir;
+        before = successor;
         // Whichever socket a connection comes to, a server serves it.
         for _ in 0..20 {
             assert_eq!(server.get("/a.txt").text(), "file");
@@ -371,41 +371,38 @@ fn a_new_server_that_does_not_boot_changes_nothing() {
         assert_eq!(server.get("/a.txt").text(), "file", "{what}");
         assert_eq!(server.get("/x").status, 200, "{what}");
     };
-    let (code, _, complained) = upgrade(&server, &["--binary", "fails"]);
+    let (code, _, stderr) = upgrade(&server, &["--binary", "fails"]);
     assert_eq!(code, Some(1));
     for word in ["ended with exit code 1", "it cannot be"] {
-        assert!(complained.contains(word), "{complained}");
+        assert!(stderr.contains(word), "{stderr}");
     }
     is_unchanged("one that fails");
     let began = Instant::now();
-    let (code, _, complained) = upgrade(&server, &["--binary", "hangs"]);
-    assert_eq!(code, Some(1), "{complained}");
-    assert!(
-        complained.contains("did not become ready in time"),
-        "{complained}"
-    );
+    let (code, _, stderr) = upgrade(&server, &["--binary", "hangs"]);
+    assert_eq!(code, Some(1), "{stderr}");
+    assert!(stderr.contains("did not become ready in time"), "{stderr}");
     assert!(began.elapsed() < PATIENCE);
     let pid: i32 = server.site().read("hangs.pid").trim().parse().unwrap();
     assert!(!is_alive(pid), "it was ended");
     is_unchanged("one that hangs");
-    let (code, _, complained) = upgrade(&server, &["--binary", "nothing"]);
+    let (code, _, stderr) = upgrade(&server, &["--binary", "nothing"]);
     assert_eq!(code, Some(1));
-    assert!(complained.contains("nothing"), "{complained}");
+    assert!(stderr.contains("nothing"), "{stderr}");
     // The real program, with an application that does not start.
     server.site().write(
         "app.py",
         "def app(environ, start_response): pass\nraise RuntimeError('not today')\n",
     );
-    let (code, _, complained) = upgrade(&server, &[]);
-    assert_eq!(code, Some(1), "{complained}");
-    assert!(complained.contains("not today"), "{complained}");
+    let (code, _, stderr) = upgrade(&server, &[]);
+    assert_eq!(code, Some(1), "{stderr}");
+    assert!(stderr.contains("not today"), "{stderr}");
     is_unchanged("one whose application fails");
     server
         .site()
         .write("penstock.toml", "[server]\nnonsense = 1\n");
-    let (code, _, complained) = upgrade(&server, &[]);
-    assert_eq!(code, Some(1), "{complained}");
-    assert!(complained.contains("nonsense"), "{complained}");
+    let (code, _, stderr) = upgrade(&server, &[]);
+    assert_eq!(code, Some(1), "{stderr}");
+    assert!(stderr.contains("nonsense"), "{stderr}");
     is_unchanged("one that does not understand its configuration");
 }
 

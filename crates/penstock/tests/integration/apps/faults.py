@@ -1,4 +1,4 @@
-"""The application of the house's tests for faults: each path does one kind of damage."""
+"""The application of the tests in `faults`: each path causes one kind of damage."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ from time import sleep as pause
 
 
 def sockets():
-    """The worker's own, from 100 on: the one for control, then one for each slot."""
+    """The worker's own descriptors, from 100 on: the control socket, then one per slot."""
     numbers = sorted(int(name) for name in os.listdir("/proc/self/fd"))
     found = [n for n in numbers if n >= 100 and is_socket(n)]
     return found[0], found[1:]
@@ -23,7 +23,7 @@ def is_socket(number):
         return False
 
 
-# What the server must never take for a frame that means something.
+# Bytes that the server must never accept as a valid frame.
 RUBBISH = {
     "noise": bytes(range(255, 0, -1)) * 300,
     "text": b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
@@ -54,7 +54,7 @@ def wait_for(name):
 
 
 def become_daemon():
-    """A process in a session of its own that keeps every descriptor; gone by itself in the end."""
+    """A process in its own session that keeps every descriptor; it ends by itself."""
     child = os.fork()
     if child == 0:
         os.setsid()

@@ -1,4 +1,4 @@
-"""Does what the field `Attempt` of a request says, and answers with what came of it.
+"""Performs the action in the request field `Attempt` and responds with its result.
 
 The words are those of `hostile.rb`: `read`, `write`, `create` and `list` a path, `link` one, `call` the
 kernel, speak to a socket (`unix`, `abstract`, `tcp`), write to every socket that it has (`raw`).
@@ -36,7 +36,7 @@ def speak(family, address, request):
         client.connect(address)
         client.sendall(request.replace("+", " ").encode().decode("unicode_escape").encode())
         status = client.recv(64).split(b" ")
-    # An answer that refuses is no achievement.
+    # A refusal is no success.
     if len(status) > 1 and status[1] in (b"401", b"403"):
         raise OSError(errno.EPERM, "refused by an answer")
     return status
@@ -66,7 +66,7 @@ def leaked(word):
 
 
 def raw(text):
-    """Bytes of hexadecimal digits, to every socket of this process."""
+    """Writes bytes, given as hexadecimal digits, to every socket of this process."""
     for number in map(int, os.listdir("/proc/self/fd")):
         try:
             if stat.S_ISSOCK(os.fstat(number).st_mode):

@@ -1,4 +1,4 @@
-# Does what the field `Attempt` of a request says, and answers with what came of it.
+# Performs the action in the request field `Attempt` and responds with its result.
 #
 # The words are those of `hostile.py`: `read`, `write`, `create` and `list` a path, `link` one, `call` the
 # kernel, speak to a socket (`unix`, `abstract`, `tcp`), write to every socket that it has (`raw`).
@@ -17,7 +17,7 @@ end
 def speak(client, request)
   client.write(request.tr("+", " ").gsub("\\r", "\r").gsub("\\n", "\n"))
   status = client.readpartial(64).split
-  # An answer that refuses is no achievement.
+  # A refusal is no success.
   raise Errno::EPERM if %w[401 403].include?(status[1])
 
   status.inspect

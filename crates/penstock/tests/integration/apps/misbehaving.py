@@ -1,6 +1,6 @@
-"""The application of the house's tests for misbehaviour: each path does one kind of damage, as WSGI and as ASGI.
+"""The application of the tests in `processes`: each path causes one kind of damage, as WSGI and as ASGI.
 
-The file `boot` says what goes wrong while it is loaded. What it leaves behind ends by itself after
+The file `boot` names the failure while it is loaded. Processes left behind end by themselves after
 `LIFE` seconds, so that a test that fails leaves nothing.
 """
 
@@ -28,7 +28,7 @@ def wait_for(name):
 
 
 def linger():
-    """Waits to be ended."""
+    """Waits to be killed."""
     signal.alarm(LIFE)
     while True:
         pause(LIFE)
@@ -44,7 +44,7 @@ def fork(child):
     return pid
 
 
-# What goes wrong in a request.
+# Damage in a request.
 
 
 def pid(_query):
@@ -80,7 +80,7 @@ def deaf(_query):
 
 
 def garbage(_query):
-    """Rubbish to every descriptor but the standard ones."""
+    """Garbage to every descriptor but the standard ones."""
     for number in range(3, 1024):
         try:
             os.set_blocking(number, False)
@@ -91,7 +91,7 @@ def garbage(_query):
 
 
 def flood(query):
-    """Rubbish without an end of line, then lines, to standard output and standard error."""
+    """Garbage without a line end, then lines, to standard output and standard error."""
     rubbish = b"\x00\xff\x1b[2J\r" + b"x" * 65000
     for _ in range(int(query)):
         os.write(1, rubbish)
@@ -103,7 +103,7 @@ def flood(query):
 
 
 def descriptors(_query):
-    """Opens whatever can be opened, and keeps it."""
+    """Opens as many descriptors as possible, and keeps them."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
     with open("leaked", "a") as file:
         try:
@@ -111,7 +111,7 @@ def descriptors(_query):
                 LEAKED.append(os.open("/dev/null", os.O_RDONLY))
         except OSError as error:
             file.write(f"{error.strerror}\n")
-    # What that file had is taken too.
+    # The descriptor of that file is used too.
     LEAKED.append(os.open("/dev/null", os.O_RDONLY))
     return os.getpid()
 
@@ -122,7 +122,7 @@ def leak(query):
 
 
 def oom(_query):
-    """Takes all the memory that it may have, which is little more than it has."""
+    """Allocates all the memory that it may have, which is little more than it has."""
     with open("/proc/self/statm") as file:
         used = int(file.read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20),) * 2)
@@ -148,14 +148,14 @@ def version(_query):
 
 
 def umask(_query):
-    """Another folder and other rights than it was given."""
+    """Changes its working directory and its umask."""
     os.chdir("/")
     os.umask(0o777)
     return os.getpid()
 
 
 def user(_query):
-    """Another user, for whom nothing can be read."""
+    """Becomes another user, who can read nothing."""
     os.setgid(65534)
     os.setuid(65534)
     return os.getpid()
@@ -201,7 +201,7 @@ def double():
 
 
 def children(_query):
-    """One in its group, one in another session, one that nobody is the parent of, one program."""
+    """One in its group, one in another session, one orphan, one program."""
     fork(lambda: (note("children"), linger()))
     fork(lambda: (os.setsid(), note("children"), linger()))
     os.waitpid(fork(double), 0)
@@ -210,8 +210,8 @@ def children(_query):
 
 
 def parent(query):
-    """A signal to the server: by itself, by a program, by a process that has left it. They stay until
-    they were heard, as nobody can tell who it was that is gone."""
+    """Signals to the server: by itself, by a program, by an orphan. The senders stay until the signals
+    were handled, as a sender that is gone cannot be identified."""
     number = getattr(signal, query)
     server = os.getppid()
     os.kill(server, number)
@@ -276,7 +276,7 @@ async def tasks(scope, receive, send):
     await send({"type": "http.response.body", "body": body})
 
 
-# What goes wrong while it is loaded.
+# Failures while it is loaded.
 
 
 def crash():
@@ -298,7 +298,7 @@ def exit_0():
 
 
 def no_forks():
-    """Nothing can be forked from it, as the user may have no more processes."""
+    """It cannot fork, as the user may have no more processes."""
     if os.getuid() == 0:
         os.setgid(65534)
         os.setuid(65534)
@@ -310,7 +310,7 @@ def hang_at_exit():
 
 
 def no_signals():
-    """Asks to be told of no child, and hears no signal to end."""
+    """Ignores SIGCHLD and SIGTERM."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 

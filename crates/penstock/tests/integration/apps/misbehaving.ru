@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
-# The application of the house's tests for misbehaviour in Ruby: each path does one kind of damage, and the file
-# `boot` says what goes wrong while it is loaded, as in `misbehaving.py`.
+# The application of the tests in `processes` in Ruby: each path causes one kind of damage, and the file
+# `boot` names the failure while it is loaded, as in `misbehaving.py`.
 
 LIFE = 60
 FOLDER = Dir.pwd
@@ -15,7 +15,7 @@ def wait_for(name)
   sleep(0.003) until File.exist?(File.join(FOLDER, name))
 end
 
-# Waits to be ended, and ends by itself if nobody does.
+# Waits to be killed, and ends by itself otherwise.
 def linger
   sleep(LIFE)
   exit!(0)
@@ -49,7 +49,7 @@ def leave_children
   note("children", spawn("sleep", LIFE.to_s))
 end
 
-# They stay until they were heard, as nobody can tell who it was that is gone.
+# The senders stay until the signals were handled, as a sender that is gone cannot be identified.
 def tell_parent(signal)
   server = Process.ppid
   Process.kill(signal, server)
@@ -101,7 +101,7 @@ ACTS = {
     rescue Errno::EMFILE => e
       file.write("#{e.message}\n")
     end
-    # What that file had is taken too.
+    # The descriptor of that file is used too.
     LEAKED << File.open("/dev/null")
     Process.pid
   end,

@@ -38,7 +38,7 @@ APP = lambda do |env|
   ok = ->(body, headers = plain) { [200, headers, body] }
   path = env["PATH_INFO"]
   case path
-  # What is allowed.
+  # Allowed.
   when "/" then ok[["hello"]]
   when "/pid" then ok[[Process.pid.to_s]]
   when "/closed" then ok[[$closed.join(" ")]]
@@ -75,7 +75,7 @@ APP = lambda do |env|
   when "/go" then $go << 1; ok[[]]
   when "/endless" then ok[Body.new(path) { |out| loop { out.call("x" * 10_000) } }]
   when "/errors" then env["rack.errors"].puts("said to rack.errors"); ok[[]]
-  # What is not.
+  # Forbidden.
   when "/raise" then raise ArgumentError, "deliberate"
   when "/raise-each" then ok[body(env, fail!)]
   when "/throw" then throw :nowhere
@@ -102,7 +102,7 @@ APP = lambda do |env|
   when "/length-two" then ok[["x"], length("1\n2")]
   when "/length-short" then ok[["12345"], length(10)]
   when "/length-long" then ok[["12345"], length(3)]
-  # What goes wrong after the head.
+  # Failures after the head.
   when "/mid-raise" then ok[body(env, "begun", fail!)]
   when "/mid-number" then ok[body(env, "begun", 7)]
   when "/mid-short" then ok[body(env, "begun"), length(10)]

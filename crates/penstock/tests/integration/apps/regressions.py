@@ -1,4 +1,4 @@
-"""The application of the house's tests for regressions: see `regressions.rs` for what each proves."""
+"""The application of the tests in `regressions.rs`."""
 
 import os
 import signal
@@ -24,13 +24,13 @@ def ticking():
 
 
 def freeze_server():
-    """Stops the server, so that it finds this answer and those behind it all at once."""
+    """Stops the server, so that it finds this response and the later ones all at once."""
     server = os.getppid()
     os.kill(server, signal.SIGSTOP)
     threading.Timer(0.1, os.kill, (server, signal.SIGCONT)).start()
 
 
-# A worker that starts while there is a gate does not become ready before it is gone.
+# A worker that starts while the gate exists does not become ready before it is removed.
 wait_while(lambda: os.path.exists("gate"))
 
 

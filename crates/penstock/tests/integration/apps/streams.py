@@ -1,4 +1,4 @@
-"""Holds what it is asked to hold by answering with GRIP fields, and says what it was asked with."""
+"""Holds streams by responding with GRIP fields, and echoes the request."""
 
 import os
 
@@ -25,7 +25,7 @@ def app(environ, start):
     elif kind == "poll":
         headers.append(("Grip-Hold", "response"))
         headers.append(("Grip-Channel", name))
-        # Longer than any test waits, where something else is to end it.
+        # Longer than any test waits: something else must end it.
         headers.append(("Grip-Timeout", "5" if name == "silent" else "300"))
         body = b"nothing came"
     elif kind == "instruct":

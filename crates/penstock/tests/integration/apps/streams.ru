@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# Holds what it is asked to hold by answering with GRIP fields, and says what it was asked with.
+# Holds streams by responding with GRIP fields, and echoes the request.
 run(lambda do |env|
   kind, name = env["PATH_INFO"].delete_prefix("/").split("/", 2)
   case kind

@@ -1,8 +1,8 @@
 # frozen_string_literal: true
 
-# A Rack application that reads request bodies as they come; see `uploads.rs`.
+# A Rack application that streams request bodies; see `uploads.rs`.
 
-# What the test reads.
+# Read by the test.
 module Notes
   module_function
 

@@ -1,4 +1,4 @@
-"""An ASGI application that reads request bodies as they come; see `uploads.rs`."""
+"""An ASGI application that streams request bodies; see `uploads.rs`."""
 
 import asyncio
 import os

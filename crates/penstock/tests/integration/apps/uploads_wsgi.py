@@ -1,4 +1,4 @@
-"""A WSGI application that reads request bodies as they come; see `uploads.rs`."""
+"""A WSGI application that streams request bodies; see `uploads.rs`."""
 
 import os
 import time

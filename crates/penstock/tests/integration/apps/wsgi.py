@@ -1,4 +1,4 @@
-"""A path for each thing that PEP 3333 allows or forbids; `/a-b` is answered by `do_a_b`."""
+"""A path for each thing that PEP 3333 allows or forbids; `do_a_b` handles `/a-b`."""
 
 import io
 import os
@@ -56,7 +56,7 @@ def do_multithread(e, s, p):
     barrier.wait(20)
     return ok(s, [str(e["wsgi.multithread"]).encode()])
 
-# What is allowed.
+# Allowed.
 def do_empty_list(e, s, p): return ok(s, [])
 def do_empty_chunks(e, s, p): return ok(s, Body(p, [b"", b"", b""]))
 def do_tuple(e, s, p): return ok(s, (b"a", b"b"))
@@ -128,7 +128,7 @@ def do_errors(e, s, p):
     e["wsgi.errors"].write("said to wsgi.errors\n")
     return ok(s, [])
 
-# What is not.
+# Forbidden.
 def do_raise(e, s, p): raise ValueError("deliberate")
 def do_raise_after_start(e, s, p):
     s("200 OK", plain(("X-Never", "1")))
@@ -181,7 +181,7 @@ def do_length_none(e, s, p): return ok(s, [], length(10))
 def do_file_short(e, s, p):
     return ok(s, e["wsgi.file_wrapper"](open(__file__, "rb")), length(10000000))
 
-# What goes wrong after the head.
+# Failures after the head.
 def do_mid_raise(e, s, p): return ok(s, Body(p, raising(b"begun")))
 def do_mid_text(e, s, p): return ok(s, Body(p, [b"begun", "text"]))
 def do_mid_short(e, s, p): return ok(s, Body(p, [b"begun"]), length(10))

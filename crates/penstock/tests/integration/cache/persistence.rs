@@ -135,8 +135,8 @@ fn a_reload_that_is_refused_changes_no_cache() {
     let mut broken = CacheSetup::new(&origin, "path = \"other\"\nmax_size = \"1MiB\"").toml();
     broken.push_str("[apps.none]\nentry = \"nothing:here\"\n");
     site.write("penstock.toml", broken);
-    let (code, _, complained) = super::verb(&server, &["reload"]);
-    assert_eq!(code, 1, "{complained}");
+    let (code, _, stderr) = super::verb(&server, &["reload"]);
+    assert_eq!(code, 1, "{stderr}");
     assert_eq!(hits(&server), TARGETS.len());
     assert_eq!(status(&server)["state"], "working");
 }

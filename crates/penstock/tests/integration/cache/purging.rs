@@ -25,9 +25,9 @@ fn kept(server: &Server) -> Vec<&'static str> {
 }
 
 fn purge(server: &Server, arguments: &[&str]) -> String {
-    let (code, said, complained) = verb(server, &[&["purge"], arguments].concat());
-    assert_eq!(code, 0, "{arguments:?}: {complained}");
-    said.trim().to_owned()
+    let (code, stdout, stderr) = verb(server, &[&["purge"], arguments].concat());
+    assert_eq!(code, 0, "{arguments:?}: {stderr}");
+    stdout.trim().to_owned()
 }
 
 fn post(server: &Server, fields: &str, body: &str) -> Response {
@@ -135,8 +135,8 @@ fn the_api_does_the_same_and_says_how_many() {
             &body.to_string(),
         );
         assert_eq!(answer.status, 200, "{body}: {}", answer.text());
-        let said: Value = serde_json::from_slice(&answer.body).unwrap();
-        assert_eq!(said, json!({ "ok": true, "objects": objects }), "{body}");
+        let stdout: Value = serde_json::from_slice(&answer.body).unwrap();
+        assert_eq!(stdout, json!({ "ok": true, "objects": objects }), "{body}");
     }
     assert_eq!(kept(&server), PAGES[..0]);
 }
@@ -150,7 +150,7 @@ fn a_purge_that_is_not_clear_is_refused_and_takes_nothing_out() {
     for (name, fields, body, status) in [
         ("no JSON", "", "all", 400),
         ("empty", "", "", 400),
-        ("nothing said", "", "{}", 400),
+        ("an empty rule", "", "{}", 400),
         ("all is not", "", r#"{"all": false}"#, 400),
         ("everything begins so", "", r#"{"prefix": ""}"#, 400),
         ("no such cache", "", r#"{"all": true, "cache": "x"}"#, 404),
@@ -171,13 +171,13 @@ fn a_purge_that_is_not_clear_is_refused_and_takes_nothing_out() {
         &["purge", "/news/1", "--all"],
         &["purge", "--prefix", "/a", "--tag", "b"],
     ] {
-        let (code, said, complained) = verb(&server, arguments);
-        assert_eq!(code, 2, "{arguments:?}: {said}");
-        assert!(complained.contains("Usage: penstock purge"), "{complained}");
+        let (code, stdout, stderr) = verb(&server, arguments);
+        assert_eq!(code, 2, "{arguments:?}: {stdout}");
+        assert!(stderr.contains("Usage: penstock purge"), "{stderr}");
     }
-    let (code, said, complained) = verb(&server, &["purge", "news/1"]);
-    assert_eq!((code, said.as_str()), (1, ""));
-    assert!(complained.contains("\"news/1\" is no url"), "{complained}");
+    let (code, stdout, stderr) = verb(&server, &["purge", "news/1"]);
+    assert_eq!((code, stdout.as_str()), (1, ""));
+    assert!(stderr.contains("\"news/1\" is no url"), "{stderr}");
     assert_eq!(kept(&server), PAGES);
 }
 
@@ -186,9 +186,9 @@ fn where_no_server_is_the_command_fails_and_names_the_address() {
     let site = crate::support::Site::new();
     let nowhere = ["purge", "--all", "--admin", "unix:nothing.sock"];
     let output = site.run(&nowhere);
-    let (said, complained) = crate::support::texts(&output);
-    assert_eq!((output.status.code(), said.as_str()), (Some(1), ""));
-    assert!(complained.contains("nothing.sock"), "{complained}");
+    let (stdout, stderr) = crate::support::texts(&output);
+    assert_eq!((output.status.code(), stdout.as_str()), (Some(1), ""));
+    assert!(stderr.contains("nothing.sock"), "{stderr}");
 }
 
 #[test]
@@ -203,10 +203,10 @@ fn what_is_on_its_way_in_while_it_is_purged_is_not_kept() {
     purge(&server, &["/a"]);
     origin.open_gate("go");
     assert_eq!(client.expect_status(200).text(), "old");
-    let asked = origin.lines().len();
+    let before = origin.lines().len();
     assert_eq!(text(&server, "/a"), "old");
     assert!(
-        origin.lines().len() > asked,
+        origin.lines().len() > before,
         "it was served from before the purge"
     );
 }

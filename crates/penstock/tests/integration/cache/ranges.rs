@@ -15,19 +15,19 @@ fn ranges_of_a_stored_body_are_those_of_the_body() {
         let whole = content(&target, length);
         assert!(get(&server, &target).body == whole);
         wait_hit(&server, &target);
-        for (asked, from, to) in [
+        for (range, from, to) in [
             ("0-0", 0, 1),
             ("100-299", 100, 300),
             ("5000-", 5000, length),
             ("-7", length - 7, length),
             ("9000-99999999", 9000, length),
         ] {
-            let field = format!("Range: bytes={asked}\r\n");
+            let field = format!("Range: bytes={range}\r\n");
             let part = ask(&server, &format!("GET {target}"), &field);
-            assert_eq!(part.status, 206, "{asked}: {part:?}");
+            assert_eq!(part.status, 206, "{range}: {part:?}");
             let expected = format!("bytes {from}-{}/{length}", to - 1);
             assert_eq!(part.header("content-range"), Some(expected.as_str()));
-            assert!(part.body == whole[from..to], "{asked}");
+            assert!(part.body == whole[from..to], "{range}");
         }
         let beyond = ask(
             &server,

@@ -65,11 +65,11 @@ fn what_may_not_be_stored_is_asked_for_each_time() {
         ),
         ("authorised", fresh, "Authorization: Basic eDp5\r\n"),
     ];
-    for (name, answered, asked) in rows {
+    for (name, answered, fields) in rows {
         let origin = counting(answered);
         let server = in_front_of(&origin);
         for number in 1..=3 {
-            let response = ask(&server, "GET /a", asked);
+            let response = ask(&server, "GET /a", fields);
             assert_eq!(response.text(), format!("/a {number}"), "{name}");
         }
         assert_eq!(status(&server)["objects"], 0, "{name}");

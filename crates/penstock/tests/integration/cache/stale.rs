@@ -40,11 +40,11 @@ fn a_stored_response_is_confirmed_without_its_body() {
         "{conditions:?}"
     );
     // Fresh again: some later responses came from the cache alone.
-    let asked = origin.lines().len();
+    let before = origin.lines().len();
     for _ in 0..10 {
         assert_eq!(text(&server, "/a"), "made once");
     }
-    assert!(origin.lines().len() < asked + 10);
+    assert!(origin.lines().len() < before + 10);
     assert_eq!(status(&server)["objects"], 1);
 }
 
@@ -66,9 +66,9 @@ fn what_must_be_confirmed_each_time_is() {
     // The client may have the whole first response a moment before the store.
     eventually(PATIENCE, "what is stored is confirmed", is_confirmed);
     for _ in 0..3 {
-        let asked = origin.lines().len();
+        let before = origin.lines().len();
         assert!(is_confirmed());
-        assert_eq!(origin.lines().len(), asked + 1);
+        assert_eq!(origin.lines().len(), before + 1);
     }
 }
 
@@ -129,10 +129,10 @@ fn a_stale_response_is_better_than_an_error() {
     let server = in_front_of(&origin);
     assert_eq!(text(&server, "/a"), "well");
     store(&is_ill, 1);
-    let asked = origin.lines().len();
+    let before = origin.lines().len();
     eventually(STALE_SOON, "the origin has failed", || {
         assert_eq!(text(&server, "/a"), "well");
-        origin.lines().len() > asked
+        origin.lines().len() > before
     });
     assert_eq!(get(&server, "/other").status, 500);
     // The origin has stopped listening.

@@ -29,10 +29,10 @@ fn check_enters_the_folders_as_the_user_that_will_serve() {
     let closed = site.dir().join("closed");
     std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o700)).unwrap();
     let output = site.run(&["check"]);
-    let (_, complained) = texts(&output);
-    assert_eq!(output.status.code(), Some(2), "{complained}");
+    let (_, stderr) = texts(&output);
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
     let words = "apps.site: `12345:12346` cannot enter ";
-    assert!(complained.contains(words), "{complained}");
+    assert!(stderr.contains(words), "{stderr}");
 }
 
 /// The real, effective, saved and file-system user and group of a process.
@@ -69,18 +69,19 @@ fn it_serves_as_whom_it_is_told_to() {
         toml.replace("\"PLACE\"", "[\"127.0.0.1:0\", \"unix:front.sock\"]"),
     );
     // A file that root opened stays writable for the configured user.
-    let told = std::fs::File::create(site.dir().join("told.txt")).unwrap();
-    told.set_permissions(std::fs::Permissions::from_mode(0o600))
+    let ready_file = std::fs::File::create(site.dir().join("ready.txt")).unwrap();
+    ready_file
+        .set_permissions(std::fs::Permissions::from_mode(0o600))
         .unwrap();
     let toml = site.dir().join("penstock.toml");
     std::fs::set_permissions(&toml, std::fs::Permissions::from_mode(0o644)).unwrap();
-    let flags = rustix::io::fcntl_getfd(&told).unwrap() - rustix::io::FdFlags::CLOEXEC;
-    rustix::io::fcntl_setfd(&told, flags).unwrap();
-    let server = site.serve(&["--ready-fd", &told.as_raw_fd().to_string()]);
-    drop(told);
+    let flags = rustix::io::fcntl_getfd(&ready_file).unwrap() - rustix::io::FdFlags::CLOEXEC;
+    rustix::io::fcntl_setfd(&ready_file, flags).unwrap();
+    let server = site.serve(&["--ready-fd", &ready_file.as_raw_fd().to_string()]);
+    drop(ready_file);
     server.wait_ready("site");
     eventually(PATIENCE, "readiness is written", || {
-        site.read("told.txt") == "ready\n"
+        site.read("ready.txt") == "ready\n"
     });
     let all = "12345 12345 12345 12345";
     let group = "12346 12346 12346 12346";
@@ -107,11 +108,11 @@ fn it_serves_as_whom_it_is_told_to() {
         "{}",
         server.log()
     );
-    let heir = server.admin_json()["pid"].as_i64().unwrap();
-    let heir = DetachedServer(i32::try_from(heir).unwrap());
-    assert_eq!(who_is(heir.0), [all, group, "12346"]);
-    kill(heir.0, Signal::TERM);
-    eventually(PATIENCE, "the heir ends", || !is_alive(heir.0));
+    let successor = server.admin_json()["pid"].as_i64().unwrap();
+    let successor = DetachedServer(i32::try_from(successor).unwrap());
+    assert_eq!(who_is(successor.0), [all, group, "12346"]);
+    kill(successor.0, Signal::TERM);
+    eventually(PATIENCE, "the successor ends", || !is_alive(successor.0));
 }
 
 #[test]
@@ -180,12 +181,12 @@ fn what_whom_it_becomes_cannot_use_is_named() {
     );
     set(site.dir(), 0o700);
     let output = site.run(&["serve", "-l", "127.0.0.1:0"]);
-    let complained = texts(&output).1;
-    assert_eq!(output.status.code(), Some(1), "{complained}");
+    let stderr = texts(&output).1;
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
     let folder = site.dir().display().to_string();
     assert!(
-        complained.contains(&folder) && complained.contains("cannot enter"),
-        "{complained}"
+        stderr.contains(&folder) && stderr.contains("cannot enter"),
+        "{stderr}"
     );
 }
 
@@ -196,22 +197,19 @@ fn whom_it_cannot_be_is_an_error() {
         let output = site.run(&["serve", "-l", "127.0.0.1:0"]);
         (output.status.code(), texts(&output).1)
     };
-    let (code, complained) = serve("user = \"no-such-user\"");
-    assert_eq!(code, Some(2), "{complained}");
+    let (code, stderr) = serve("user = \"no-such-user\"");
+    assert_eq!(code, Some(2), "{stderr}");
     assert!(
-        complained.contains("there is no user `no-such-user`"),
-        "{complained}"
+        stderr.contains("there is no user `no-such-user`"),
+        "{stderr}"
     );
     if is_root() {
-        let (code, complained) = serve("user = \"12345:12345\"\naccess_log = \"/root/no/a.log\"");
-        assert_eq!(code, Some(1), "{complained}");
-        assert!(complained.contains("/root/no/a.log"), "{complained}");
+        let (code, stderr) = serve("user = \"12345:12345\"\naccess_log = \"/root/no/a.log\"");
+        assert_eq!(code, Some(1), "{stderr}");
+        assert!(stderr.contains("/root/no/a.log"), "{stderr}");
     } else {
-        let (code, complained) = serve("user = \"root\"");
-        assert_eq!(code, Some(2), "{complained}");
-        assert!(
-            complained.contains("only root can become `root`"),
-            "{complained}"
-        );
+        let (code, stderr) = serve("user = \"root\"");
+        assert_eq!(code, Some(2), "{stderr}");
+        assert!(stderr.contains("only root can become `root`"), "{stderr}");
     }
 }

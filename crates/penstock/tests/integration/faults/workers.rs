@@ -110,8 +110,8 @@ fn rubbish_on_the_control_socket_costs_that_worker_only() {
             wait_replaced(&server, row, &old);
             assert_eq!(server.get("/").status, 200, "{row}: the other one");
         }
-        let told = server.log().matches("]: broke the worker protocol").count();
-        assert_eq!(told, RUBBISH.len() + 1, "once each\n{}", server.log());
+        let count = server.log().matches("]: broke the worker protocol").count();
+        assert_eq!(count, RUBBISH.len() + 1, "once each\n{}", server.log());
     }
 }
 

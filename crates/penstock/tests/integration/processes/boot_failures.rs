@@ -26,8 +26,8 @@ const CAUSES: [(&str, &[&str]); 3] = [
     ("hang", &["and was killed"]),
 ];
 
-fn state(house: &WatchedServer) -> String {
-    house.app()["state"].as_str().unwrap().to_owned()
+fn state(watched: &WatchedServer) -> String {
+    watched.app()["state"].as_str().unwrap().to_owned()
 }
 
 /// Maximum boots after `time`: the delay between two is 100 ms at first, and doubles each time.
@@ -49,23 +49,23 @@ fn code_that_cannot_be_loaded_is_told_and_tried_again_ever_more_slowly() {
         let site = model.site("processes = 2");
         site.write("boot", "crash");
         let began = Instant::now();
-        let house = WatchedServer::new(&site);
-        eventually(PATIENCE, "it is failing", || state(&house) == "failing");
-        assert_eq!(house.get("/").status, 503, "{name}");
-        assert_eq!(house.admin("GET", "/readyz").status, 503, "{name}");
-        let report = house.app()["report"].as_str().unwrap_or("").to_owned();
+        let watched = WatchedServer::new(&site);
+        eventually(PATIENCE, "it is failing", || state(&watched) == "failing");
+        assert_eq!(watched.get("/").status, 503, "{name}");
+        assert_eq!(watched.admin("GET", "/readyz").status, 503, "{name}");
+        let report = watched.app()["report"].as_str().unwrap_or("").to_owned();
         assert!(report.contains(CRASH), "{name}: {report}");
-        house.wait_log(CRASH);
+        watched.wait_log(CRASH);
         eventually(PATIENCE, "it is tried again", || {
-            house.lines("boots").len() >= 4
+            watched.lines("boots").len() >= 4
         });
-        let (boots, time) = (house.lines("boots").len(), began.elapsed());
+        let (boots, time) = (watched.lines("boots").len(), began.elapsed());
         assert!(
             boots <= most_boots(time),
             "{name}: {boots} boots in {time:?}"
         );
-        house.boot_with("");
-        eventually(PATIENCE, "it comes up", || house.get("/").status == 200);
+        watched.boot_with("");
+        eventually(PATIENCE, "it comes up", || watched.get("/").status == 200);
     }
 }
 
@@ -86,11 +86,14 @@ fn a_start_that_must_know_fails_with_the_traceback() {
             "--admin",
             "off",
         ]);
-        let (_, complained) = crate::support::texts(&output);
-        let told = format!("{complained}\n{}", site.read("log"));
-        assert_eq!(output.status.code(), Some(1), "{cause}: {told}");
+        let (_, stderr) = crate::support::texts(&output);
+        let output_text = format!("{stderr}\n{}", site.read("log"));
+        assert_eq!(output.status.code(), Some(1), "{cause}: {output_text}");
         for word in words {
-            assert!(told.contains(word), "{cause}: {word:?} in {told}");
+            assert!(
+                output_text.contains(word),
+                "{cause}: {word:?} in {output_text}"
+            );
         }
     }
 }
@@ -117,30 +120,34 @@ fn new_code_that_cannot_be_loaded_leaves_the_old_in_service() {
 
 fn leaves_the_old_in_service(model: ProcessModel, causes: &[(&str, &[&str])]) {
     let ProcessModel(name, ..) = model;
-    let house = model.serve(&format!("processes = 2\n{}", patience(causes[0].0)));
-    let old = house.settled(2);
-    house.under_load("/", || {
+    let watched = model.serve(&format!("processes = 2\n{}", patience(causes[0].0)));
+    let old = watched.settled(2);
+    watched.under_load("/", || {
         for (cause, words) in causes {
-            house.boot_with(cause);
-            let (code, said, complained) = house.restart();
-            assert_eq!((code, said.as_str()), (1, ""), "{name}: {cause}");
+            watched.boot_with(cause);
+            let (code, stdout, stderr) = watched.restart();
+            assert_eq!((code, stdout.as_str()), (1, ""), "{name}: {cause}");
             for word in *words {
-                let is_told = complained.contains(word);
-                assert!(is_told, "{name}, {cause}: {word:?} in {complained}");
+                let is_told = stderr.contains(word);
+                assert!(is_told, "{name}, {cause}: {word:?} in {stderr}");
             }
-            let app = house.app();
-            let told = app["restart_error"].as_str().unwrap_or("");
-            assert!(told.contains(words[0]), "{name}, {cause}: {told}");
+            let app = watched.app();
+            let error = app["restart_error"].as_str().unwrap_or("");
+            assert!(error.contains(words[0]), "{name}, {cause}: {error}");
             assert_eq!(app["state"], "ready", "{name}, {cause}");
         }
     });
-    assert_eq!(house.settled(2), old, "{name}: the same workers all along");
-    assert_eq!(house.counter("crashed"), 0, "{name}");
-    house.boot_with("");
-    let (code, _, complained) = house.restart();
-    assert_eq!(code, 0, "{name}: {complained}");
-    assert_eq!(house.app()["restart_error"], serde_json::Value::Null);
-    assert!(house.settled(2).iter().all(|pid| !old.contains(pid)));
+    assert_eq!(
+        watched.settled(2),
+        old,
+        "{name}: the same workers all along"
+    );
+    assert_eq!(watched.counter("crashed"), 0, "{name}");
+    watched.boot_with("");
+    let (code, _, stderr) = watched.restart();
+    assert_eq!(code, 0, "{name}: {stderr}");
+    assert_eq!(watched.app()["restart_error"], serde_json::Value::Null);
+    assert!(watched.settled(2).iter().all(|pid| !old.contains(pid)));
 }
 
 #[test]
@@ -148,11 +155,18 @@ fn a_stop_while_the_code_is_loaded_leaves_nothing() {
     for model in [FORKED, PLAIN, ASGI, RACK] {
         let site = model.site("processes = 2");
         site.write("boot", "slow");
-        let house = WatchedServer::new(&site);
-        eventually(PATIENCE, "it boots", || !house.lines("booting").is_empty());
+        let watched = WatchedServer::new(&site);
+        eventually(PATIENCE, "it boots", || {
+            !watched.lines("booting").is_empty()
+        });
         let began = Instant::now();
-        house.signal(Signal::TERM);
-        assert_eq!(house.wait_exit(PATIENCE).code(), Some(0), "{}", house.log());
+        watched.signal(Signal::TERM);
+        assert_eq!(
+            watched.wait_exit(PATIENCE).code(),
+            Some(0),
+            "{}",
+            watched.log()
+        );
         assert!(began.elapsed() < Duration::from_secs(5), "{model:?}");
     }
 }
@@ -160,16 +174,23 @@ fn a_stop_while_the_code_is_loaded_leaves_nothing() {
 #[test]
 fn a_stop_during_a_restart_leaves_nothing() {
     for model in [FORKED, RACK_PLAIN] {
-        let house = model.serve("processes = 2");
-        house.boot_with("hang");
+        let watched = model.serve("processes = 2");
+        watched.boot_with("hang");
         std::thread::scope(|scope| {
-            let restart = scope.spawn(|| house.restart());
-            eventually(PATIENCE, "it boots", || !house.lines("booting").is_empty());
-            house.signal(Signal::TERM);
-            let (code, _, complained) = restart.join().unwrap();
-            assert!(code != 0 && !complained.is_empty(), "{code} {complained}");
+            let restart = scope.spawn(|| watched.restart());
+            eventually(PATIENCE, "it boots", || {
+                !watched.lines("booting").is_empty()
+            });
+            watched.signal(Signal::TERM);
+            let (code, _, stderr) = restart.join().unwrap();
+            assert!(code != 0 && !stderr.is_empty(), "{code} {stderr}");
         });
-        assert_eq!(house.wait_exit(PATIENCE).code(), Some(0), "{}", house.log());
+        assert_eq!(
+            watched.wait_exit(PATIENCE).code(),
+            Some(0),
+            "{}",
+            watched.log()
+        );
     }
 }
 
@@ -178,20 +199,17 @@ fn where_no_process_can_be_had_it_is_told_and_had_later() {
     // Ruby itself retries a refused fork every second, up to ten times.
     let site = FORKED.site("processes = 2");
     site.write("boot", "no_forks");
-    let house = WatchedServer::new(&site);
-    eventually(PATIENCE, "it is failing", || state(&house) == "failing");
-    assert_eq!(house.get("/").status, 503);
-    let report = house.app()["report"].as_str().unwrap_or("").to_owned();
+    let watched = WatchedServer::new(&site);
+    eventually(PATIENCE, "it is failing", || state(&watched) == "failing");
+    assert_eq!(watched.get("/").status, 503);
+    let report = watched.app()["report"].as_str().unwrap_or("").to_owned();
     assert!(report.contains("not forked"), "{report}");
-    house.boot_with("");
-    eventually(PATIENCE, "it comes up", || house.get("/").status == 200);
+    watched.boot_with("");
+    eventually(PATIENCE, "it comes up", || watched.get("/").status == 200);
     // Also with ready workers: those stay.
-    let old = house.settled(2);
-    house.boot_with("no_forks");
-    let (code, _, complained) = house.restart();
-    assert!(
-        code == 1 && complained.contains("not forked"),
-        "{complained}"
-    );
-    assert_eq!(house.settled(2), old);
+    let old = watched.settled(2);
+    watched.boot_with("no_forks");
+    let (code, _, stderr) = watched.restart();
+    assert!(code == 1 && stderr.contains("not forked"), "{stderr}");
+    assert_eq!(watched.settled(2), old);
 }

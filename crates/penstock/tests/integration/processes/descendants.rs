@@ -11,8 +11,8 @@ use rustix::process::Signal;
 use super::{ASGI, FORKED, PLAIN, ProcessModel, RACK, THREADS, WatchedServer, pause, send};
 use crate::support::{PATIENCE, eventually, is_alive};
 
-fn children(house: &WatchedServer) -> Vec<i32> {
-    let lines = house.lines("children");
+fn children(watched: &WatchedServer) -> Vec<i32> {
+    let lines = watched.lines("children");
     lines.iter().map(|line| line.parse().unwrap()).collect()
 }
 
@@ -26,16 +26,16 @@ fn group(pid: i32) -> Option<i32> {
 fn children_end_with_their_worker_or_with_the_server() {
     for model in [FORKED, PLAIN, THREADS, ASGI, RACK] {
         let ProcessModel(name, ..) = model;
-        let house = model.serve("processes = 1");
-        let pid: i32 = house.get("/children").text().parse().unwrap();
+        let watched = model.serve("processes = 1");
+        let pid: i32 = watched.get("/children").text().parse().unwrap();
         let count = if name.starts_with("rack") { 3 } else { 4 };
         eventually(PATIENCE, &format!("{name}: they are there"), || {
-            children(&house).len() == count
+            children(&watched).len() == count
         });
-        let all = children(&house);
+        let all = children(&watched);
         assert!(all.iter().all(|child| is_alive(*child)), "{name}");
         send(pid, Signal::KILL);
-        house.settled(1);
+        watched.settled(1);
         eventually(PATIENCE, "those of its group are gone", || {
             let mut left = all.iter().filter(|child| is_alive(**child));
             left.all(|child| group(*child) != Some(pid))
@@ -45,16 +45,16 @@ fn children_end_with_their_worker_or_with_the_server() {
             left == count - 2,
             "{name}: those that left the group live on until the server ends"
         );
-        assert_eq!(house.get("/").status, 200, "{name}");
-        house.signal(Signal::TERM);
+        assert_eq!(watched.get("/").status, 200, "{name}");
+        watched.signal(Signal::TERM);
         assert_eq!(
-            house.wait_exit(PATIENCE).code(),
+            watched.wait_exit(PATIENCE).code(),
             Some(0),
             "{name}\n{}",
-            house.log()
+            watched.log()
         );
-        let told = house.log().matches(" behind; it was ended").count();
-        assert_eq!(told, left, "{name}: named in the log\n{}", house.log());
+        let count = watched.log().matches(" behind; it was ended").count();
+        assert_eq!(count, left, "{name}: named in the log\n{}", watched.log());
     }
 }
 
@@ -63,10 +63,10 @@ fn children_of_the_code_that_is_loaded_end_with_the_server() {
     for model in [FORKED, RACK] {
         let site = model.site("processes = 2");
         site.write("boot", "leave_children");
-        let house = WatchedServer::new(&site);
-        house.wait_ready("app");
-        assert_eq!(house.get("/").status, 200, "{model:?}");
-        assert_eq!(house.restart().0, 0, "{model:?}\n{}", house.log());
+        let watched = WatchedServer::new(&site);
+        watched.wait_ready("app");
+        assert_eq!(watched.get("/").status, 200, "{model:?}");
+        assert_eq!(watched.restart().0, 0, "{model:?}\n{}", watched.log());
     }
 }
 
@@ -75,25 +75,25 @@ fn a_fork_bomb_ends_with_its_worker_and_with_the_server() {
     for model in [FORKED, RACK] {
         let ProcessModel(name, ..) = model;
         let count = if name == "rack" { 126 } else { 284 };
-        let house = model.serve("processes = 2");
-        let pid: i32 = house.get("/bomb").text().parse().unwrap();
+        let watched = model.serve("processes = 2");
+        let pid: i32 = watched.get("/bomb").text().parse().unwrap();
         eventually(PATIENCE, &format!("{name}: it has gone off"), || {
             pause(super::LOOK);
-            assert_eq!(house.get("/").status, 200, "{name}: served meanwhile");
-            house.lines("children").len() >= count
+            assert_eq!(watched.get("/").status, 200, "{name}: served meanwhile");
+            watched.lines("children").len() >= count
         });
         send(pid, Signal::KILL);
-        house.wait_gone(pid);
-        house.settled(2);
-        assert_eq!(house.get("/").status, 200, "{name}");
-        let left = |house: &WatchedServer| {
-            children(house)
+        watched.wait_gone(pid);
+        watched.settled(2);
+        assert_eq!(watched.get("/").status, 200, "{name}");
+        let left = |watched: &WatchedServer| {
+            children(watched)
                 .into_iter()
                 .filter(|pid| is_alive(*pid))
                 .count()
         };
         eventually(PATIENCE, &format!("{name}: its group is gone"), || {
-            left(&house) <= count / 2
+            left(&watched) <= count / 2
         });
     }
 }

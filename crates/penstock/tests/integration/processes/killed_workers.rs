@@ -20,24 +20,24 @@ use crate::support::{PATIENCE, eventually};
 fn a_worker_killed_idle_or_in_a_request_costs_that_request_only() {
     for model in [FORKED, THREADS, ASGI, RACK] {
         let ProcessModel(name, ..) = model;
-        let house = model.serve("processes = 2");
-        let old = house.settled(2);
+        let watched = model.serve("processes = 2");
+        let old = watched.settled(2);
         send(old[0], Signal::KILL);
         // At once: the server may not have noticed yet.
-        assert_eq!(house.get("/").status, 200, "{name}\n{}", house.log());
-        let old = house.settled(2);
-        let mut inside = house.hold("gate");
-        let busy: i32 = house.lines("begun")[0].parse().unwrap();
+        assert_eq!(watched.get("/").status, 200, "{name}\n{}", watched.log());
+        let old = watched.settled(2);
+        let mut inside = watched.hold("gate");
+        let busy: i32 = watched.lines("begun")[0].parse().unwrap();
         assert!(old.contains(&busy), "{name}");
         send(busy, Signal::KILL);
         inside.expect_status(502);
         for _ in 0..5 {
-            assert_eq!(house.get("/").status, 200, "{name}");
+            assert_eq!(watched.get("/").status, 200, "{name}");
         }
-        let new = house.settled(2);
+        let new = watched.settled(2);
         assert!(!new.contains(&busy), "{name}");
-        assert_eq!(house.counter("crashed"), 2, "{name}");
-        house.wait_log("unasked; replaced");
+        assert_eq!(watched.counter("crashed"), 2, "{name}");
+        watched.wait_log("unasked; replaced");
     }
 }
 
@@ -45,23 +45,23 @@ fn a_worker_killed_idle_or_in_a_request_costs_that_request_only() {
 fn a_template_that_is_killed_costs_nothing_and_comes_back_when_it_is_needed() {
     for model in [FORKED, ASGI, RACK] {
         let ProcessModel(name, ..) = model;
-        let house = model.serve("processes = 2");
-        let old = house.settled(2);
-        let template = house.template();
-        house.under_load("/", || {
+        let watched = model.serve("processes = 2");
+        let old = watched.settled(2);
+        let template = watched.template();
+        watched.under_load("/", || {
             send(template, Signal::KILL);
-            house.wait_log("the template ended with SIGKILL unasked");
+            watched.wait_log("the template ended with SIGKILL unasked");
         });
-        assert_eq!(house.settled(2), old, "{name}: those that serve stay");
+        assert_eq!(watched.settled(2), old, "{name}: those that serve stay");
         // The code is loaded anew now.
         send(old[0], Signal::KILL);
         let fresh = eventually(PATIENCE, "a worker is replaced", || {
-            let now = house.settled(2);
+            let now = watched.settled(2);
             now.into_iter().find(|pid| !old.contains(pid))
         });
-        assert_ne!(house.template(), template, "{name}");
-        assert_eq!(house.restart().0, 0, "{name}");
-        assert!(!house.settled(2).contains(&fresh), "{name}");
+        assert_ne!(watched.template(), template, "{name}");
+        assert_eq!(watched.restart().0, 0, "{name}");
+        assert!(!watched.settled(2).contains(&fresh), "{name}");
     }
 }
 
@@ -71,17 +71,17 @@ fn whatever_is_killed_while_it_loads_is_started_again() {
         let ProcessModel(name, ..) = model;
         let site = model.site("processes = 1");
         site.write("boot", "slow");
-        let house = WatchedServer::new(&site);
+        let watched = WatchedServer::new(&site);
         for number in 0..3 {
             let pid = eventually(PATIENCE, "it boots", || {
-                house.lines("booting").get(number)?.parse().ok()
+                watched.lines("booting").get(number)?.parse().ok()
             });
             send(pid, Signal::KILL);
         }
-        house.wait_log("SIGKILL before it was ready");
-        house.open("go");
-        house.wait_ready("app");
-        assert_eq!(house.get("/").status, 200, "{name}");
+        watched.wait_log("SIGKILL before it was ready");
+        watched.open("go");
+        watched.wait_ready("app");
+        assert_eq!(watched.get("/").status, 200, "{name}");
     }
 }
 
@@ -89,14 +89,14 @@ fn whatever_is_killed_while_it_loads_is_started_again() {
 fn workers_killed_as_soon_as_they_are_forked_are_forked_again() {
     for model in [FORKED, RACK] {
         let ProcessModel(name, ..) = model;
-        let house = model.serve("processes = 2");
-        let template = house.template();
-        let mut known = house.settled(2);
+        let watched = model.serve("processes = 2");
+        let template = watched.template();
+        let mut known = watched.settled(2);
         send(known[0], Signal::KILL);
         // Every process that appears is killed at first sight, in whatever state.
         let mut killed = 0;
         eventually(PATIENCE, "five were killed", || {
-            for pid in house.leftovers() {
+            for pid in watched.leftovers() {
                 if pid != template && !known.contains(&pid) {
                     known.push(pid);
                     end(pid);
@@ -105,8 +105,8 @@ fn workers_killed_as_soon_as_they_are_forked_are_forked_again() {
             }
             killed >= 5
         });
-        house.settled(2);
-        assert_eq!(house.get("/").status, 200, "{name}");
+        watched.settled(2);
+        assert_eq!(watched.get("/").status, 200, "{name}");
     }
 }
 
@@ -114,23 +114,23 @@ fn workers_killed_as_soon_as_they_are_forked_are_forked_again() {
 fn a_worker_that_dies_again_and_again_is_replaced_at_a_bounded_rate() {
     for model in [FORKED, RACK_PLAIN] {
         let ProcessModel(name, ..) = model;
-        let house = model.serve("processes = 1");
-        let (began, before) = (Instant::now(), house.counter("started"));
+        let watched = model.serve("processes = 1");
+        let (began, before) = (Instant::now(), watched.counter("started"));
         eventually(PATIENCE, "some time has passed", || {
-            house.ready().into_iter().for_each(end);
+            watched.ready().into_iter().for_each(end);
             began.elapsed() > Duration::from_secs(2)
         });
         // The first is replaced at once, the second after 100 ms, which then doubles up to half a
         // second.
         let most = 5 + began.elapsed().as_secs() * 2;
-        let started = house.counter("started") - before;
+        let started = watched.counter("started") - before;
         assert!(
             started <= most,
             "{name}: {started} started\n{}",
-            house.log()
+            watched.log()
         );
-        assert_eq!(house.settled(1).len(), 1, "{name}");
-        assert_eq!(house.get("/").status, 200, "{name}");
+        assert_eq!(watched.settled(1).len(), 1, "{name}");
+        assert_eq!(watched.get("/").status, 200, "{name}");
     }
 }
 
@@ -153,21 +153,21 @@ fn no_process_survives_a_server_that_is_killed() {
     for (model, boot, path) in rows {
         let site = model.site("processes = 2");
         site.write("boot", boot);
-        let house = WatchedServer::new(&site);
-        house.wait_ready("app");
+        let watched = WatchedServer::new(&site);
+        watched.wait_ready("app");
         // One is in a request, or the kernel has cleared its parent-death signal, as the user has
         // changed; the other is idle.
-        let mut client = house.ask(path);
+        let mut client = watched.ask(path);
         match path {
             "/stuck" => eventually(PATIENCE, "it is in the request", || {
-                house.app()["queue"]["in_progress"] == 1
+                watched.app()["queue"]["in_progress"] == 1
             }),
             "/user" if !rustix::process::geteuid().is_root() => continue,
             _ => drop(client.expect_status(200)),
         }
-        house.signal(Signal::KILL);
-        house.wait_exit(Duration::from_secs(5));
-        house.expect_nothing_left();
+        watched.signal(Signal::KILL);
+        watched.wait_exit(Duration::from_secs(5));
+        watched.expect_nothing_left();
     }
 }
 
@@ -176,10 +176,12 @@ fn what_is_being_loaded_does_not_survive_a_server_that_is_killed() {
     for model in [FORKED, PLAIN, RACK] {
         let site = model.site("processes = 2");
         site.write("boot", "hang");
-        let house = WatchedServer::new(&site);
-        eventually(PATIENCE, "it boots", || !house.lines("booting").is_empty());
-        house.signal(Signal::KILL);
-        house.wait_exit(Duration::from_secs(5));
-        house.expect_nothing_left();
+        let watched = WatchedServer::new(&site);
+        eventually(PATIENCE, "it boots", || {
+            !watched.lines("booting").is_empty()
+        });
+        watched.signal(Signal::KILL);
+        watched.wait_exit(Duration::from_secs(5));
+        watched.expect_nothing_left();
     }
 }

@@ -14,15 +14,15 @@ use super::{
 use crate::support::{PATIENCE, eventually, is_server_hidden};
 
 /// Open descriptors of the server, without those of connections that are about to end.
-fn descriptors(house: &WatchedServer) -> usize {
-    std::fs::read_dir(format!("/proc/{}/fd", house.pid()))
+fn descriptors(watched: &WatchedServer) -> usize {
+    std::fs::read_dir(format!("/proc/{}/fd", watched.pid()))
         .unwrap()
         .count()
 }
 
 /// Children of the server that have ended and were not reaped.
-fn zombies(house: &WatchedServer) -> Vec<String> {
-    let server = house.pid().to_string();
+fn zombies(watched: &WatchedServer) -> Vec<String> {
+    let server = watched.pid().to_string();
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc").unwrap().flatten() {
         let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
@@ -42,24 +42,24 @@ fn twenty_restarts_in_a_row_leave_nothing_behind() {
     for model in [FORKED, ASGI, GREENLETS, RACK, FIBERS] {
         let ProcessModel(name, ..) = model;
         let times = if name == "forked" { 20 } else { 5 };
-        let house = model.serve("processes = 2");
-        assert_eq!(house.restart().0, 0, "{name}");
-        house.settled(2);
-        let (mut fewest, processes) = (descriptors(&house), house.leftovers().len());
-        house.under_load("/", || {
+        let watched = model.serve("processes = 2");
+        assert_eq!(watched.restart().0, 0, "{name}");
+        watched.settled(2);
+        let (mut fewest, processes) = (descriptors(&watched), watched.leftovers().len());
+        watched.under_load("/", || {
             for _ in 0..times {
-                let (code, _, complained) = house.restart();
-                assert_eq!(code, 0, "{name}: {complained}\n{}", house.log());
+                let (code, _, stderr) = watched.restart();
+                assert_eq!(code, 0, "{name}: {stderr}\n{}", watched.log());
             }
         });
-        house.settled(2);
+        watched.settled(2);
         eventually(PATIENCE, &format!("{name}: as few as before"), || {
-            let now = descriptors(&house);
+            let now = descriptors(&watched);
             fewest = fewest.max(now.min(fewest));
-            now <= fewest && house.leftovers().len() <= processes && zombies(&house).is_empty()
+            now <= fewest && watched.leftovers().len() <= processes && zombies(&watched).is_empty()
         });
-        assert_eq!(house.app()["generation"], times + 2, "{name}");
-        assert_eq!(house.counter("crashed"), 0, "{name}");
+        assert_eq!(watched.app()["generation"], times + 2, "{name}");
+        assert_eq!(watched.counter("crashed"), 0, "{name}");
     }
 }
 
@@ -69,8 +69,8 @@ fn priority(pid: i32) -> i32 {
 }
 
 /// The best priority, as `nice` counts, that a process of the server may return to.
-fn may_come_back_to(house: &WatchedServer) -> i32 {
-    let limits = std::fs::read_to_string(format!("/proc/{}/limits", house.pid())).unwrap();
+fn may_come_back_to(watched: &WatchedServer) -> i32 {
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", watched.pid())).unwrap();
     let line = limits
         .lines()
         .find_map(|line| line.strip_prefix("Max nice priority"));
@@ -85,51 +85,55 @@ fn what_is_loaded_beside_what_serves_goes_last_until_it_is_loaded() {
     }
     for model in [FORKED, PLAIN, RACK] {
         let ProcessModel(name, ..) = model;
-        let house = model.serve("processes = 1");
-        let server = priority(house.pid());
-        let lower = match may_come_back_to(&house) <= server {
+        let watched = model.serve("processes = 1");
+        let server = priority(watched.pid());
+        let lower = match may_come_back_to(&watched) <= server {
             true => (server + 10).min(19),
             false => server,
         };
         let mut loaded = vec![server.to_string()];
-        assert_eq!(house.lines("priorities"), loaded, "{name}: nothing serves");
-        assert_eq!(house.restart().0, 0, "{name}");
+        assert_eq!(
+            watched.lines("priorities"),
+            loaded,
+            "{name}: nothing serves"
+        );
+        assert_eq!(watched.restart().0, 0, "{name}");
         loaded.push(lower.to_string());
-        assert_eq!(house.lines("priorities"), loaded, "{name}: a restart");
-        change(&house, 1);
-        house.signal(Signal::HUP);
+        assert_eq!(watched.lines("priorities"), loaded, "{name}: a restart");
+        change(&watched, 1);
+        watched.signal(Signal::HUP);
         eventually(PATIENCE, "the changed one serves", || {
-            house.get("/version").text() == "1"
+            watched.get("/version").text() == "1"
         });
         loaded.push(lower.to_string());
-        assert_eq!(house.lines("priorities"), loaded, "{name}: a reload");
-        house.settled(1);
-        for pid in house.leftovers() {
+        assert_eq!(watched.lines("priorities"), loaded, "{name}: a reload");
+        watched.settled(1);
+        for pid in watched.leftovers() {
             assert_eq!(priority(pid), server, "{name}: once it serves");
         }
     }
 }
 
 /// The same configuration with another version of the application in its environment.
-fn change(house: &WatchedServer, version: usize) {
-    let toml = house.site().read("penstock.toml");
+fn change(watched: &WatchedServer, version: usize) {
+    let toml = watched.site().read("penstock.toml");
     let (before, env) = toml.split_once("env = { ").unwrap();
     let mark = env.split([',', '}']).next().unwrap().trim_end();
     let toml = format!("{before}env = {{ {mark}, VERSION = \"{version}\" }}\n");
-    house.site().write("penstock.toml", toml);
+    watched.site().write("penstock.toml", toml);
 }
 
 #[test]
 fn a_storm_of_hangups_with_changed_applications_ends_with_the_last() {
     for model in [FORKED, RACK] {
-        let house = model.serve("processes = 2");
-        house.under_load("/", || {
+        let watched = model.serve("processes = 2");
+        watched.under_load("/", || {
             for number in 0..10 {
-                change(&house, number);
-                (0..5).for_each(|_| house.signal(Signal::HUP));
+                change(&watched, number);
+                (0..5).for_each(|_| watched.signal(Signal::HUP));
             }
             eventually(PATIENCE, "the last one serves", || {
-                house.get("/version").text() == "9"
+                watched.get("/version").text() == "9"
             });
         });
         eventually(
@@ -137,7 +141,7 @@ fn a_storm_of_hangups_with_changed_applications_ends_with_the_last() {
             "two workers, a template, and nothing else",
             || {
                 pause(LOOK);
-                house.settled(2).len() == 2 && house.leftovers().len() == 3
+                watched.settled(2).len() == 2 && watched.leftovers().len() == 3
             },
         );
     }
@@ -147,28 +151,28 @@ fn a_storm_of_hangups_with_changed_applications_ends_with_the_last() {
 fn restarts_and_reloads_within_each_other_are_all_answered() {
     for model in [FORKED, PLAIN, ASGI, RACK] {
         let ProcessModel(name, ..) = model;
-        let house = model.serve("processes = 2");
-        let before = house.settled(2);
-        house.under_load("/", || {
-            change(&house, 7);
+        let watched = model.serve("processes = 2");
+        let before = watched.settled(2);
+        watched.under_load("/", || {
+            change(&watched, 7);
             std::thread::scope(|scope| {
-                let restarts = [(); 3].map(|()| scope.spawn(|| house.restart()));
-                let reload = scope.spawn(|| house.verb(&["reload"]));
+                let restarts = [(); 3].map(|()| scope.spawn(|| watched.restart()));
+                let reload = scope.spawn(|| watched.verb(&["reload"]));
                 let reload = reload.join().unwrap();
-                assert_eq!(reload.0, 0, "{name}: {reload:?}\n{}", house.log());
+                assert_eq!(reload.0, 0, "{name}: {reload:?}\n{}", watched.log());
                 for restart in restarts {
-                    let (code, said, complained) = restart.join().unwrap();
+                    let (code, stdout, stderr) = restart.join().unwrap();
                     // A process of the application that the reload has replaced meanwhile.
                     assert!(
-                        code == 0 || complained.contains("stopping"),
-                        "{name}: {code} {said} {complained}\n{}",
-                        house.log()
+                        code == 0 || stderr.contains("stopping"),
+                        "{name}: {code} {stdout} {stderr}\n{}",
+                        watched.log()
                     );
                 }
             });
         });
-        let after = house.settled(2);
+        let after = watched.settled(2);
         assert!(after.iter().all(|pid| !before.contains(pid)), "{name}");
-        assert_eq!(house.counter("crashed"), 0, "{name}");
+        assert_eq!(watched.counter("crashed"), 0, "{name}");
     }
 }

@@ -19,9 +19,9 @@ const SIGNALS: [&str; 5] = ["SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2"]
 fn a_signal_of_a_worker_to_the_server_is_ignored_and_named() {
     for model in [FORKED, PLAIN, ASGI, RACK] {
         let ProcessModel(name, ..) = model;
-        let house = model.serve("processes = 2\nisolation = false");
-        let old = house.settled(2);
-        let server = house.pid().to_string();
+        let watched = model.serve("processes = 2\nisolation = false");
+        let old = watched.settled(2);
+        let server = watched.pid().to_string();
         // Every model can do it itself; its children behave the same in all.
         let signals = if name == "plain" || name == "asgi" {
             &SIGNALS[..1]
@@ -29,23 +29,23 @@ fn a_signal_of_a_worker_to_the_server_is_ignored_and_named() {
             &SIGNALS
         };
         for signal in signals {
-            assert_eq!(house.get(&format!("/parent?{signal}")).text(), server);
+            assert_eq!(watched.get(&format!("/parent?{signal}")).text(), server);
         }
         for signal in signals {
-            house
+            watched
                 .wait_log(&format!("ignored {signal} from app["))
                 .wait_log(&format!("{signal} from process "));
         }
         eventually(PATIENCE, "all have been sent", || {
-            house.lines("told").len() == signals.len()
+            watched.lines("told").len() == signals.len()
         });
-        house.open("heard");
-        assert_eq!(house.get("/").status, 200, "{name}");
-        assert_eq!(house.settled(2), old, "{name}: nothing was done");
-        assert_eq!(house.admin_json()["reloads"], 0, "{name}");
+        watched.open("heard");
+        assert_eq!(watched.get("/").status, 200, "{name}");
+        assert_eq!(watched.settled(2), old, "{name}: nothing was done");
+        assert_eq!(watched.admin_json()["reloads"], 0, "{name}");
         // Signals of others still work; files written to its directory count as code.
-        house.signal(Signal::HUP);
-        house.wait_log("reload: application app restarted");
+        watched.signal(Signal::HUP);
+        watched.wait_log("reload: application app restarted");
     }
 }
 
@@ -54,10 +54,10 @@ fn a_signal_of_code_that_is_loaded_is_ignored_too() {
     for model in [FORKED, RACK] {
         let site = model.site("processes = 1\nisolation = false");
         site.write("boot", "kill_parent");
-        let house = WatchedServer::new(&site);
-        house.wait_ready("app");
-        assert_eq!(house.get("/").status, 200, "{model:?}");
-        house
+        let watched = WatchedServer::new(&site);
+        watched.wait_ready("app");
+        assert_eq!(watched.get("/").status, 200, "{model:?}");
+        watched
             .wait_log("SIGTERM from app[")
             .wait_log("SIGHUP from app[");
     }

@@ -294,12 +294,12 @@ fn a_server_that_fails_again_and_again_is_put_aside_for_a_while() {
         failed == 2
     });
     wait_state(&server, &bad.address(), "ejected");
-    let asked = bad.requests().len();
-    assert_eq!(asked, 2);
+    let requests = bad.requests().len();
+    assert_eq!(requests, 2);
     for _ in 0..20 {
         assert_eq!(server.get("/").text(), "good");
     }
-    assert_eq!(bad.requests().len(), asked, "asked although put aside");
+    assert_eq!(bad.requests().len(), requests, "requested although ejected");
     well.store(true, Ordering::Relaxed);
     eventually(PATIENCE, "it is asked again", || {
         server.get("/").text() == "back"

@@ -83,8 +83,8 @@ fn a_reload_goes_on_with_subscribers_and_history() {
     server
         .site()
         .write("penstock.toml", toml(", heartbeat_interval = \"9s\""));
-    let (code, _, complained) = verb(&server, &["reload"], "");
-    assert_eq!(code, 0, "{complained}");
+    let (code, _, stderr) = verb(&server, &["reload"], "");
+    assert_eq!(code, 0, "{stderr}");
     assert_eq!(
         update(&server, TOKEN, "topic=https://a/books/1&data=after").status,
         200
@@ -102,7 +102,7 @@ fn a_key_that_is_none_is_an_error_of_check() {
     );
     let site = Site::new().config(&toml);
     let output = site.run(&["check"]);
-    let (_, complained) = texts(&output);
-    assert_eq!(output.status.code(), Some(2), "{complained}");
-    assert!(complained.contains("publisher_key"), "{complained}");
+    let (_, stderr) = texts(&output);
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    assert!(stderr.contains("publisher_key"), "{stderr}");
 }

@@ -26,8 +26,8 @@ fn a_restart_of_the_application_cuts_no_stream() {
     let server = serve();
     let before = server.get("/pid").text();
     let mut listeners = listeners(&server, 20);
-    let (code, said, complained) = verb(&server, &["restart", "app"], "");
-    assert_eq!((code, said.trim()), (0, "app: restarted"), "{complained}");
+    let (code, stdout, stderr) = verb(&server, &["restart", "app"], "");
+    assert_eq!((code, stdout.trim()), (0, "app: restarted"), "{stderr}");
     eventually(PATIENCE, "the old worker is gone", || {
         !is_alive(before.parse().unwrap())
     });
@@ -60,11 +60,11 @@ fn a_reload_cuts_no_stream() {
     server
         .site()
         .write("penstock.toml", format!("{toml}{more}"));
-    let (code, said, complained) = verb(&server, &["reload"], "");
+    let (code, stdout, stderr) = verb(&server, &["reload"], "");
     assert_eq!(
-        (code, said.trim()),
+        (code, stdout.trim()),
         (0, "reloaded"),
-        "{complained}\n{}",
+        "{stderr}\n{}",
         server.log()
     );
     assert_eq!(held(&server), 20);
@@ -132,14 +132,14 @@ fn a_second_signal_does_not_wait_for_streams() {
 fn an_upgrade_lets_streams_go_to_the_new_server() {
     let server = serve();
     let mut listeners = listeners(&server, 20);
-    let (code, said, complained) = verb(&server, &["upgrade"], "");
+    let (code, stdout, stderr) = verb(&server, &["upgrade"], "");
     assert!(
-        code == 0 && said.starts_with("upgraded: "),
-        "{said}{complained}\n{}",
+        code == 0 && stdout.starts_with("upgraded: "),
+        "{stdout}{stderr}\n{}",
         server.log()
     );
-    let heir = i32::try_from(server.admin_json()["pid"].as_i64().unwrap()).unwrap();
-    assert_ne!(heir, server.pid());
+    let successor = i32::try_from(server.admin_json()["pid"].as_i64().unwrap()).unwrap();
+    assert_ne!(successor, server.pid());
     for listener in &mut listeners {
         listener.end();
         *listener = StreamClient::open(&server, "/stream/news");
@@ -152,11 +152,11 @@ fn an_upgrade_lets_streams_go_to_the_new_server() {
         "{}",
         server.log()
     );
-    kill(heir, Signal::TERM);
+    kill(successor, Signal::TERM);
     for listener in &mut listeners {
         listener.end();
     }
-    eventually(PATIENCE, "the new one ends", || !is_alive(heir));
+    eventually(PATIENCE, "the new one ends", || !is_alive(successor));
 }
 
 #[test]

@@ -16,11 +16,11 @@ fn each_line_of_standard_input_is_a_message_in_order() {
     let server = serve();
     let mut listeners = [(); 3].map(|()| StreamClient::open(&server, "/stream/lines"));
     let numbers: Vec<String> = (0..1000).map(|number| number.to_string()).collect();
-    let (code, said, complained) = verb(&server, &["publish", "lines"], &numbers.join("\n"));
+    let (code, stdout, stderr) = verb(&server, &["publish", "lines"], &numbers.join("\n"));
     assert_eq!(
-        (code, said.trim()),
+        (code, stdout.trim()),
         (0, "published 1000 messages"),
-        "{complained}"
+        "{stderr}"
     );
     for listener in &mut listeners {
         let text = listener.hear("data: 999\n").text();
@@ -104,10 +104,10 @@ fn a_message_above_its_bound_is_refused_whole() {
         assert_eq!(answer.status, 413, "{}", answer.text());
     }
     let long = "y".repeat(11 << 10);
-    let (code, _, complained) = verb(&server, &["publish", "news", &long], "");
+    let (code, _, stderr) = verb(&server, &["publish", "news", &long], "");
     assert!(
-        code == 1 && complained.contains("hub.max_message_size"),
-        "{complained}"
+        code == 1 && stderr.contains("hub.max_message_size"),
+        "{stderr}"
     );
     publish(&server, "news", "z");
     let text = listener.hear("data: z\n").text();
@@ -158,22 +158,22 @@ fn what_cannot_be_published_has_exit_code_one() {
         0,
         "a channel without listeners"
     );
-    let (code, said, complained) = verb(&server, &["publish", "news"], "good\nb\u{7f}d\n");
+    let (code, stdout, stderr) = verb(&server, &["publish", "news"], "good\nb\u{7f}d\n");
     assert_eq!(
-        (code, said.trim()),
+        (code, stdout.trim()),
         (0, "published 2 messages"),
-        "{complained}"
+        "{stderr}"
     );
-    let (code, _, complained) = verb(&server, &["publish", "", "x"], "");
+    let (code, _, stderr) = verb(&server, &["publish", "", "x"], "");
     assert!(
-        code == 1 && !complained.is_empty(),
-        "an empty channel: {complained}"
+        code == 1 && !stderr.is_empty(),
+        "an empty channel: {stderr}"
     );
     let site = Site::new();
     let output = site.run(&["publish", "news", "x", "--admin", "127.0.0.1:9"]);
-    let (_, complained) = texts(&output);
+    let (_, stderr) = texts(&output);
     assert_eq!(output.status.code(), Some(1));
-    assert!(complained.contains("no server at"), "{complained}");
+    assert!(stderr.contains("no server at"), "{stderr}");
     let output = site.run(&["publish", "news", "--id", "7"]);
     assert_eq!(output.status.code(), Some(2), "an id for every line");
 }
@@ -200,8 +200,8 @@ fn the_status_says_what_is_held_and_what_it_costs() {
     assert_eq!(server.metric("penstock_hub_streams"), Some(4.0));
     assert_eq!(server.metric("penstock_hub_published_total"), Some(1.0));
     assert!(server.metric("penstock_socket_bytes_estimated").unwrap() >= 4.0 * 1000.0);
-    let (code, said, _) = verb(&server, &["status"], "");
-    assert!(code == 0 && said.contains("hub: 4 streams"), "{said}");
+    let (code, stdout, _) = verb(&server, &["status"], "");
+    assert!(code == 0 && stdout.contains("hub: 4 streams"), "{stdout}");
     drop(listeners);
     eventually(PATIENCE, "they are counted as closed", || {
         server.metric("penstock_hub_streams_closed_total") == Some(4.0)

@@ -74,22 +74,22 @@ fn finish(server: &Server, mut stream: RawClient, worker: i32) {
 fn a_stream_outlives_the_time_of_a_stop_after_an_upgrade() {
     let (server, stream, workers) = serve("");
     assert_eq!(upgrade(&server, &[]).0, Some(0), "{}", server.log());
-    let heir = SuccessorProcess::of(&server);
+    let successor = SuccessorProcess::of(&server);
     let left = wait_until_one_is_left(&workers);
     server.wait_log("stopping: waiting for long requests and streams (connections=1)");
     assert!(server.exited().is_none());
     finish(&server, stream, left);
     assert_eq!(server.wait_exit(PATIENCE).code(), Some(0));
-    heir.end();
+    successor.end();
 }
 
 #[test]
 fn a_stop_of_the_new_server_ends_the_old_one_in_the_time_of_a_stop() {
     let (server, mut stream, workers) = serve("");
     assert_eq!(upgrade(&server, &[]).0, Some(0), "{}", server.log());
-    let heir = SuccessorProcess::of(&server);
+    let successor = SuccessorProcess::of(&server);
     wait_until_one_is_left(&workers);
-    heir.end();
+    successor.end();
     server.wait_log("stopping: remaining time reduced to 200ms");
     assert_eq!(server.wait_exit(PATIENCE).code(), Some(0));
     let cut = stream.read_to_end();

@@ -75,9 +75,9 @@ fn the_new_server_serves_when_the_old_one_dies_on_the_way() {
         waits.join().unwrap()
     });
     assert_eq!(client.text(), new.to_string());
-    let heir = SuccessorProcess::of(&server);
+    let successor = SuccessorProcess::of(&server);
     assert_eq!(pid_now(&server), new);
-    heir.end();
+    successor.end();
 }
 
 #[test]
@@ -90,17 +90,17 @@ fn the_command_follows_the_new_server_to_another_admin_address() {
         let toml = server.site().read("penstock.toml");
         let toml = toml.replace("127.0.0.1:0", admin);
         server.site().write("penstock.toml", toml);
-        let (code, said, complained) = upgrade(&server, &[]);
-        assert_eq!(code, Some(0), "{said}{complained}\n{}", server.log());
-        let pid = said.trim().strip_prefix("upgraded: process ");
+        let (code, stdout, stderr) = upgrade(&server, &[]);
+        assert_eq!(code, Some(0), "{stdout}{stderr}\n{}", server.log());
+        let pid = stdout.trim().strip_prefix("upgraded: process ");
         let (pid, rest) = pid
             .and_then(|rest| rest.split_once(" serves"))
-            .expect(&said);
-        let heir = SuccessorProcess(pid.parse().unwrap());
-        assert!(rest.starts_with(told), "{said}");
+            .expect(&stdout);
+        let successor = SuccessorProcess(pid.parse().unwrap());
+        assert!(rest.starts_with(told), "{stdout}");
         assert_eq!(server.wait_exit(PATIENCE).code(), Some(0));
-        assert_eq!(server.get("/").text(), heir.0.to_string());
-        heir.end();
+        assert_eq!(server.get("/").text(), successor.0.to_string());
+        successor.end();
     }
 }
 
@@ -114,9 +114,9 @@ fn a_reload_that_an_upgrade_keeps_waiting_reaches_the_server_that_serves() {
     server.wait_log(&format!("SIGHUP forwarded to the new server (pid={new})"));
     // Files written beside its code count as code.
     server.wait_log("reload: application site restarted");
-    let heir = SuccessorProcess::of(&server);
+    let successor = SuccessorProcess::of(&server);
     assert_eq!(server.wait_exit(PATIENCE).code(), Some(0));
-    heir.end();
+    successor.end();
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn applications_of_neither_server_have_a_say_in_the_other() {
     kept.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     kept.expect_status(200);
     assert_eq!(upgrade(&server, &[]).0, Some(0), "{}", server.log());
-    let heir = SuccessorProcess::of(&server);
+    let successor = SuccessorProcess::of(&server);
     let old = server.pid();
     server.get(&format!("/signal/{old}/SIGTERM"));
     server.wait_log("the server after this one, has started");
@@ -138,5 +138,5 @@ fn applications_of_neither_server_have_a_say_in_the_other() {
     server.wait_log("which the previous server started");
     assert_eq!(server.wait_exit(PATIENCE).code(), Some(0));
     assert_eq!(server.get("/").status, 200);
-    heir.end();
+    successor.end();
 }
