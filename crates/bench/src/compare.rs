@@ -128,10 +128,7 @@ fn with_overrides(
     };
     scenario.deployments.retain(|one| is_asked(&one.name));
     let Some(one) = scenario.deployments.first() else {
-        return Err(format!(
-            "no deployment is named so: {}",
-            arguments.only.join(", ")
-        ));
+        return Err(format!("no such deployment: {}", arguments.only.join(", ")));
     };
     if !is_asked(&scenario.reference) {
         scenario.reference.clone_from(&one.name);
@@ -286,10 +283,7 @@ impl<'a> Comparison<'a> {
                 break;
             }
             if is_empty {
-                return Err(format!(
-                    "it answered nothing under load\n{}",
-                    running.log_tail()
-                ));
+                return Err(format!("no response under load\n{}", running.log_tail()));
             }
             points.push(point);
             if self.live.is_stopped() {

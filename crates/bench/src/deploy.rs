@@ -75,7 +75,7 @@ pub enum DeployError {
         how: ExitReason,
     },
     /// A command ended before the deployment responded.
-    #[error("`{command}` {how} before it answered{log}", log = LogTail(log))]
+    #[error("`{command}` {how} before it responded{log}", log = LogTail(log))]
     Exited {
         /// The command.
         command: String,
@@ -95,7 +95,7 @@ pub enum DeployError {
         log: String,
     },
     /// It responds, but not as expected.
-    #[error("wrong answer: {what}{log}", log = LogTail(log))]
+    #[error("unexpected response: {what}{log}", log = LogTail(log))]
     WrongAnswer {
         /// The difference.
         what: String,
@@ -125,7 +125,7 @@ pub enum DeployError {
         source: io::Error,
     },
     /// The companion could not be started.
-    #[error("beside it: {0}")]
+    #[error("companion: {0}")]
     CompanionFailed(Box<Self>),
     /// Aborted, since the run was ended.
     #[error("interrupted")]
@@ -146,7 +146,7 @@ impl fmt::Display for ExitReason {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Status(status) => write!(out, "exited with {status}"),
-            Self::Signal(signal) => write!(out, "was ended by signal {signal}"),
+            Self::Signal(signal) => write!(out, "was killed by signal {signal}"),
         }
     }
 }

@@ -242,7 +242,7 @@ fn ranking_table(compare: &Compare) -> String {
 fn goals_table(compare: &Compare) -> String {
     let text = html_table_if_any(&tables::goals_table(compare));
     let marked = text.replace("<td>PASS</td>", "<td class=\"pass\">PASS</td>");
-    marked.replace("<td>FALL SHORT</td>", "<td class=\"short\">FALL SHORT</td>")
+    marked.replace("<td>FAIL</td>", "<td class=\"short\">FAIL</td>")
 }
 
 fn failed_section(compare: &Compare) -> String {
@@ -351,7 +351,7 @@ mod tests {
         for part in [
             "<h2>Ranking</h2>",
             "<td class=\"pass\">PASS</td>",
-            "<td class=\"short\">FALL SHORT</td>",
+            "<td class=\"short\">FAIL</td>",
             "not ready within 5 s",
             "puma: 100 connections: other programs used the measured cores",
             "<h2>Versions</h2>",
@@ -376,7 +376,7 @@ mod tests {
             (
                 "ended early",
                 testing::sweep(),
-                ">INTERRUPTED: it was ended early;",
+                ">INTERRUPTED: the run was ended early;",
             ),
             (
                 "a doubt",

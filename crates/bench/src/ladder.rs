@@ -30,7 +30,7 @@ impl FromStr for ConnectionSteps {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("`{text}` is none of 16,128 or 1:500:10 or 1:512:x2");
+        let wrong = || format!("`{text}` is not a list such as 16,128 or 1:500:10 or 1:512:x2");
         let read = |text: &str| text.trim().parse::<u32>().map_err(|_| wrong());
         let parts: Vec<&str> = text.split(':').collect();
         let ladder = match parts[..] {

@@ -146,7 +146,7 @@ pub(crate) fn server_processes(
     let found = ProcessTree::from_pid(pid);
     found
         .map(Some)
-        .ok_or_else(|| format!("there is no process {pid}"))
+        .ok_or_else(|| format!("no such process: {pid}"))
 }
 
 /// Asks a Penstock's admin interface for its process ID.
@@ -295,7 +295,7 @@ fn parse_mix_load(text: &str, arguments: &RequestArguments) -> Result<Load, Stri
             }
             _ => {
                 return Err(wrong(&format!(
-                    "`{key}` is none of name, c, path, paths, order, rate"
+                    "`{key}` is not one of name, c, path, paths, order, rate"
                 )));
             }
         }

@@ -145,7 +145,7 @@ impl Target {
         check_path(&self.path)?;
         let refuse = |what: String| Err(TargetError::Request(what));
         if !is_token(template.method.as_bytes()) {
-            return refuse(format!("`{}` is no method", template.method));
+            return refuse(format!("`{}` is not a method", template.method));
         }
         let mut head = format!("{} {} HTTP/1.1\r\n", template.method, self.path);
         if !has_field(template, "host") {
@@ -156,7 +156,7 @@ impl Target {
             if !is_token(name.as_bytes())
                 || value.bytes().any(|b| b < b' ' && b != b'\t' || b == 0x7f)
             {
-                return refuse(format!("`{name}: {value}` is no header field"));
+                return refuse(format!("`{name}: {value}` is not a header field"));
             }
             let _ = write!(head, "{name}: {value}\r\n");
         }

@@ -310,7 +310,7 @@ fn a_command_that_ends_under_load_is_noticed() {
         .unwrap();
     until("it is noticed", || running.unexpected_exit().is_some());
     let why = running.unexpected_exit().unwrap();
-    assert!(why.ends_with("was ended by signal 9"), "{why}");
+    assert!(why.ends_with("was killed by signal 9"), "{why}");
 }
 
 fn an_interrupt_ends_the_wait() {

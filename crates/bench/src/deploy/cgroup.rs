@@ -125,7 +125,7 @@ impl Cgroup {
     ) -> io::Result<()> {
         let disks: BTreeSet<String> = paths.iter().filter_map(|path| disk_of(path)).collect();
         if disks.is_empty() {
-            return Err(io::Error::other("its files lie on no disk"));
+            return Err(io::Error::other("its files are not on a disk"));
         }
         let (folder, file, key) = match mounts.version_1("blkio") {
             Some(mount) => (
@@ -180,7 +180,7 @@ impl Cgroup {
             return Ok(made);
         }
         let parent = mount.own_group.parent().unwrap_or(&mount.mount_point);
-        let mut last = io::Error::other("no place for a group");
+        let mut last = io::Error::other("no suitable parent group");
         // A group with its own processes may delegate no controllers, except for the root.
         for place in [&mount.mount_point, parent, &mount.own_group] {
             if !place.starts_with(&mount.mount_point) {

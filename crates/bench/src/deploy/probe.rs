@@ -64,7 +64,7 @@ impl ReadinessProbe<'_> {
             Some(answer) => answer.judge(self.expect),
             // Also from a server that is starting, or that dies while responding.
             None if answer.is_empty() => {
-                ReadinessResult::NotYet("closed without an answer".to_owned())
+                ReadinessResult::NotYet("closed without a response".to_owned())
             }
             None => ReadinessResult::Wrong(format!("no HTTP response: {}", excerpt(&answer))),
         }
@@ -149,7 +149,10 @@ pub(crate) fn fetch_body(target: &Target, within: Duration) -> io::Result<Vec<u8
 fn time_left(deadline: Instant) -> io::Result<Duration> {
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() {
-        return Err(io::Error::new(io::ErrorKind::TimedOut, "no answer in time"));
+        return Err(io::Error::new(
+            io::ErrorKind::TimedOut,
+            "no response in time",
+        ));
     }
     Ok(left)
 }

@@ -118,7 +118,7 @@ impl SupervisedCommands {
             match self.link.next_event(Duration::ZERO) {
                 KeeperEvent::Nothing => break,
                 KeeperEvent::Ended => {
-                    self.unexpected_exit = Some("its keeper was ended".to_owned());
+                    self.unexpected_exit = Some("its keeper was killed".to_owned());
                 }
                 KeeperEvent::Message(word) => {
                     let exit = self.counted_exit(&word);
@@ -183,7 +183,7 @@ impl SupervisedCommands {
 
     fn wait_until_ready(&mut self, conditions: &StartConditions<'_>) -> Result<(), DeployError> {
         let deadline = Instant::now() + conditions.ready_timeout;
-        let mut last = "not asked yet".to_owned();
+        let mut last = "not probed yet".to_owned();
         loop {
             if conditions.stop.load(Ordering::Relaxed) {
                 return Err(DeployError::Interrupted);

@@ -72,7 +72,7 @@ pub(super) fn serve_coordinator(input: &impl AsFd, output: impl Write) -> io::Re
         return Ok(());
     };
     let agent = serde_json::from_slice(&order)
-        .map_err(|error| format!("the order is none of ours: {error}"))
+        .map_err(|error| format!("invalid order: {error}"))
         .and_then(AgentProcess::new);
     let mut agent = match agent {
         Ok(agent) => agent,
@@ -117,12 +117,12 @@ impl AgentProcess {
         if order.protocol != PROTOCOL_VERSION {
             let found = order.protocol;
             return Err(format!(
-                "an order of version {found}, and this reads {PROTOCOL_VERSION}"
+                "the order has protocol version {found}, and this agent has {PROTOCOL_VERSION}"
             ));
         }
         let is_number = |value: f64| value.is_finite() && value >= 0.0;
         if order.goals.is_empty() || !is_number(order.rate) || !is_number(order.churn) {
-            return Err("an order without a goal or a rate".to_owned());
+            return Err("an order without a stream target or a rate".to_owned());
         }
         let wrong = |error: &dyn std::fmt::Display| error.to_string();
         let mut streams = Vec::new();

@@ -72,7 +72,10 @@ impl AgentLink {
     pub(super) fn exit_description(&mut self) -> String {
         self.close();
         let how = self.wait_for_exit();
-        how.map_or_else(|| "it does not end".to_owned(), |how| how.to_string())
+        how.map_or_else(
+            || "it did not end in time".to_owned(),
+            |how| how.to_string(),
+        )
     }
 
     /// Waits for the end of a process with closed input.

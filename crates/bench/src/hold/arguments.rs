@@ -325,7 +325,7 @@ fn server_processes(arguments: &HoldArguments) -> Result<Vec<ProcessTree>, Strin
     }
     let process = |pid: &u32| ProcessTree::from_pid(*pid).ok_or(*pid);
     let found: Result<_, u32> = arguments.server_pid.iter().map(process).collect();
-    found.map_err(|pid| format!("there is no process {pid}"))
+    found.map_err(|pid| format!("no such process: {pid}"))
 }
 
 /// Streams store times in tenths of a millisecond; 32 bits hold more than four days.

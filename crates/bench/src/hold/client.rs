@@ -190,7 +190,7 @@ fn time_left(deadline: Instant) -> io::Result<Duration> {
 }
 
 fn timeout_error() -> io::Error {
-    io::Error::new(io::ErrorKind::TimedOut, "no answer in time")
+    io::Error::new(io::ErrorKind::TimedOut, "no response in time")
 }
 
 /// The read size.

@@ -188,8 +188,8 @@ impl<'a> HoldRun<'a> {
         let busy = self.totals.busiest() / held.as_secs_f64().max(f64::MIN_POSITIVE);
         if held > MIN_BUSY_TIME && busy > BUSY_SHARE {
             self.notes.push(format!(
-                "an agent was busy {:.0} % of the time: latencies are its own as much as the \
-                 server's; give more --agents, where there are more cores",
+                "an agent was busy {:.0} % of the time, so latencies include its own delays: give \
+                 more --agents if there are more cores",
                 busy * 100.0
             ));
         }
@@ -201,7 +201,7 @@ impl<'a> HoldRun<'a> {
         let Some(publisher) = self.publisher.take() else {
             if let Some(publish) = &self.plan.publish {
                 self.notes
-                    .push("it was over before anything was published".to_owned());
+                    .push("it ended before anything was published".to_owned());
                 self.published = Some((publish.empty_result(), 0));
             }
             return;
@@ -236,7 +236,8 @@ impl<'a> HoldRun<'a> {
             self.step_noting_errors(watch);
         }
         if !self.totals.is_done() {
-            let late = "an agent did not say its last word in time: its last figures are missing";
+            let late =
+                "an agent did not send its last report in time: its last figures are missing";
             self.notes.push(late.to_owned());
         }
         self.links.iter_mut().for_each(AgentLink::close);
@@ -325,7 +326,7 @@ impl<'a> HoldRun<'a> {
                 protocol: PROTOCOL_VERSION,
             }) => self.ready_agents += 1,
             AgentEvent::Message(AgentMessage::Ready { protocol }) => {
-                *failed = Some(format!("agent {agent} is of version {protocol}"));
+                *failed = Some(format!("agent {agent} has protocol version {protocol}"));
             }
             AgentEvent::Message(AgentMessage::Failed(why)) => {
                 *failed = Some(format!("agent {agent}: {why}"));
@@ -337,10 +338,10 @@ impl<'a> HoldRun<'a> {
                 self.totals.add_tick(agent, *tick, true);
             }
             AgentEvent::Ended => {
-                if self.totals.lose_agent(agent, "an agent ended unasked") {
+                if self.totals.lose_agent(agent, "an agent ended unexpectedly") {
                     let how = self.links[agent].exit_description();
                     self.notes
-                        .push(format!("agent {agent} ended unasked: {how}"));
+                        .push(format!("agent {agent} ended unexpectedly: {how}"));
                 }
             }
         }

@@ -52,7 +52,7 @@ impl JsonLines {
     /// The input cannot be read, or a line is too long.
     pub(super) fn read_more(&mut self, input: &impl AsFd) -> io::Result<bool> {
         if self.pending.len() > MAX_LINE_BYTES {
-            return Err(io::Error::other("a line without end"));
+            return Err(io::Error::other("a line is too long"));
         }
         let mut chunk = [0; 16 << 10];
         loop {

@@ -188,7 +188,7 @@ impl ProbeCounters {
         let why = match outcome {
             Ok(status) => {
                 self.probed.requests += 1;
-                (status >= 400).then(|| format!("answered with {status}"))
+                (status >= 400).then(|| format!("response status {status}"))
             }
             Err(failure) => Some(failure.to_string()),
         };

@@ -167,7 +167,7 @@ impl PublisherCounters {
                 published.accepted += 1;
                 return true;
             }
-            Ok(status) => (&mut published.refused, format!("answered with {status}")),
+            Ok(status) => (&mut published.refused, format!("response status {status}")),
             Err(RequestFailure::Unsent(error)) => (&mut published.refused, error.to_string()),
             Err(RequestFailure::Interrupted(error)) => {
                 published.doubtful += 1;
@@ -280,7 +280,7 @@ mod tests {
         }
         let found = &done.published;
         assert_eq!((found.accepted, found.refused, found.doubtful), (2, 2, 1));
-        assert_eq!(found.said.as_deref(), Some("answered with 403"));
+        assert_eq!(found.said.as_deref(), Some("response status 403"));
     }
 
     #[test]

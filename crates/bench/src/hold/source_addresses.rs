@@ -106,7 +106,7 @@ pub(super) fn parse_addresses(text: &str, most: usize) -> Result<Vec<IpAddr>, St
     let mut found = Vec::new();
     for part in text.split(',').map(str::trim) {
         let (first, last, is_v4) = parse_range(part)
-            .ok_or_else(|| format!("`{part}` is no address, range A-B or network A/BITS"))?;
+            .ok_or_else(|| format!("`{part}` is not an address, range A-B or network A/BITS"))?;
         let mut next = first;
         while next <= last && found.len() < most {
             found.push(address_from_number(next, is_v4));

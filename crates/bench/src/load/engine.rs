@@ -323,7 +323,7 @@ impl Engine<'_> {
                 answer
             })
             .collect();
-        let lost = |_| io::Error::other("a loop of the load generator does not answer");
+        let lost = |_| io::Error::other("an event loop of the load generator does not respond");
         answers
             .iter()
             .map(|answer| answer.recv_timeout(LOOP_REPLY_TIMEOUT).map_err(lost))

@@ -184,7 +184,7 @@ fn check_same<T: PartialEq, R>(slot: &mut Option<T>, value: T, place: &Spanned<R
     match slot {
         Some(known) if *known != value => error_at(
             place.span(),
-            "another load says something else, and all begin and end together",
+            "another load has a different value, and all begin and end together",
         ),
         _ => {
             *slot = Some(value);

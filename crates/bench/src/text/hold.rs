@@ -18,7 +18,7 @@ pub(crate) fn progress_line(now: &HoldProgress) -> String {
         HoldPhase::Opening => format!("opening {} of {all}", group_thousands(counts.begun)),
         HoldPhase::Holding => format!("holding {} of {all}", group_thousands(counts.open)),
         HoldPhase::AwaitingReceipts => format!(
-            "{} open, what was published last arrives",
+            "{} open, waiting for the last messages",
             group_thousands(counts.open)
         ),
         HoldPhase::Ending => return "ending".to_owned(),
@@ -30,7 +30,10 @@ pub(crate) fn progress_line(now: &HoldProgress) -> String {
     if now.phase == HoldPhase::Holding {
         line += &format!("  {} left", super::progress::format_seconds(now.time_left));
     }
-    line += &format!("  {}/s heard", format_figure(now.sample.heard_per_second));
+    line += &format!(
+        "  {}/s received",
+        format_figure(now.sample.heard_per_second)
+    );
     if let Some(p99) = now.sample.latency_p99 {
         line += &format!("  receipt p99 {} ms", format_figure(to_f64(p99) / 1000.0));
     }
@@ -110,7 +113,7 @@ fn streams(hold: &HoldResult) -> String {
     }
     if counts.deaf > 0 {
         let value = format!(
-            "{}, of which the server cut {}",
+            "{}, of which the server closed {}",
             group_thousands(counts.deaf),
             group_thousands(counts.deaf_cut)
         );
@@ -137,7 +140,7 @@ fn heard(hold: &HoldResult) -> String {
             units::format_tick(beat),
             units::format_tick(hold.grace_seconds)
         );
-        text += &labelled_line("Asked of each", &value);
+        text += &labelled_line("Required of each", &value);
     }
     text
 }
@@ -147,7 +150,7 @@ fn published(published: &PublishResult, counts: &StreamCounts) -> String {
     text += &labelled_line(
         "Published",
         &format!(
-            "{} at {}/s: {} refused, {} doubtful, {} skipped, {} late",
+            "{} at {}/s: {} refused, {} uncertain, {} skipped, {} late",
             pluralize(published.accepted, "message", "messages"),
             format_figure(published.rate),
             group_thousands(published.refused),
@@ -162,7 +165,7 @@ fn published(published: &PublishResult, counts: &StreamCounts) -> String {
     text += &labelled_line(
         "Received",
         &format!(
-            "{}, {} missed, {} again or out of order",
+            "{}, {} missed, {} repeated or out of order",
             group_thousands(counts.received),
             group_thousands(counts.missed),
             group_thousands(counts.repeated)
@@ -236,7 +239,7 @@ fn cost(cost: &HoldCost) -> String {
         "CPU time",
         &format!("{server}agents {:.1} s", cost.tool_cpu_seconds),
     );
-    text += &labelled_line("Load average, most", &format!("{:.2}", cost.load_max));
+    text += &labelled_line("Load average, maximum", &format!("{:.2}", cost.load_max));
     text
 }
 
@@ -308,12 +311,12 @@ mod tests {
             (HoldPhase::Starting, "starting, 1,000,000 streams"),
             (
                 HoldPhase::Opening,
-                "opening 123,456 of 1,000,000  123,000 open  3 lost  8,200/s heard  \
+                "opening 123,456 of 1,000,000  123,000 open  3 lost  8,200/s received  \
                  receipt p99 12.3 ms  probe 1.50 ms",
             ),
             (
                 HoldPhase::Holding,
-                "holding 123,000 of 1,000,000  3 lost  9 min 59 s left  8,200/s heard  \
+                "holding 123,000 of 1,000,000  3 lost  9 min 59 s left  8,200/s received  \
                  receipt p99 12.3 ms  probe 1.50 ms",
             ),
             (HoldPhase::Ending, "ending"),

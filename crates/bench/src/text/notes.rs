@@ -7,7 +7,7 @@ use crate::text::{tables, units};
 
 /// The note on a report that was ended early.
 pub(crate) const INTERRUPTED_NOTE: &str =
-    "INTERRUPTED: it was ended early; the figures are of what was measured until then.";
+    "INTERRUPTED: the run was ended early; the figures cover the time until then.";
 
 /// The warnings that a single drawing must show, one per line; empty for a good report.
 pub(crate) fn drawing_notes(report: &Report) -> Vec<String> {
@@ -82,7 +82,7 @@ pub(crate) fn failure_reasons(load: &Figures) -> Vec<String> {
     ];
     let kinds = kinds.iter().filter(|(count, _)| *count > 0);
     let kinds = kinds.map(|(count, what)| format!("{} {what}", units::group_thousands(*count)));
-    let none = (load.requests == 0).then(|| "no request was answered".to_owned());
+    let none = (load.requests == 0).then(|| "no request got a response".to_owned());
     let name = match load.name.as_str() {
         "" => String::new(),
         name => format!("{name}: "),
@@ -101,10 +101,7 @@ pub(crate) fn bottleneck_note(report: &Report) -> Option<String> {
     };
     let more = match found.len() {
         1 => String::new(),
-        all => format!(
-            "; so it was in {} measurements",
-            units::group_thousands(all as u64)
-        ),
+        all => format!("; in {} measurements", units::group_thousands(all as u64)),
     };
     let text = format!("NOTE: the load generator itself was the bottleneck: {reason}{place}{more}");
     Some(units::sanitize(&text))

@@ -241,7 +241,7 @@ pub(crate) fn goals_table(compare: &Compare) -> Table {
         ("(min - max)", ColumnKind::Number),
     ]);
     for goal in &compare.goals {
-        let verdict = if goal.met { "PASS" } else { "FALL SHORT" };
+        let verdict = if goal.met { "PASS" } else { "FAIL" };
         let (found, spread) = match goal.found {
             Some(s) => (
                 format_figure(s.median),

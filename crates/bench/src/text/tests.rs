@@ -124,7 +124,7 @@ fn a_limited_point_of_a_sweep_is_marked() {
     assert_eq!(text.matches("  generator-bound\n").count(), 2);
     let last = text.lines().last().unwrap();
     assert!(
-        last.ends_with("too slow (31 connections); so it was in 2 measurements"),
+        last.ends_with("too slow (31 connections); in 2 measurements"),
         "{last}"
     );
 }
@@ -156,7 +156,7 @@ fn a_comparison_is_a_ranking_with_all_that_must_be_known() {
             "       2  [1]\n  [1] puma: 100 connections: other programs used the measured cores\n",
             "\nFAILED thin: not ready within 5 s\n  | boom: </script> no such gem\n  | ?[31mbye\n",
             "\nGoals:\n  PASS        penstock: p99 <= 9 ms: 8.00 (7.60 - 8.32)\n",
-            "  FALL SHORT  penstock: requests/s >= 2 x thin: not measured\n",
+            "  FAIL        penstock: requests/s >= 2 x thin: not measured\n",
             "\nVersions:\n  penstock: penstock 1.0\n",
         ],
     );
@@ -215,9 +215,9 @@ fn held_streams_are_counted_by_what_became_of_them() {
             "   status 503: 2 answers\n",
             "   refused: Connection refused\n",
             "Heard:                  33,000 times; 29,820 events, 1,994 comments\n",
-            "Asked of each:          something every 15 s, and 5 s of grace\n",
-            "Published:              30 messages at 1.00/s: 0 refused, 0 doubtful, 0 skipped, 1 late\n",
-            "Received:               29,820, 4 missed, 5 again or out of order\n",
+            "Required of each:       something every 15 s, and 5 s of grace\n",
+            "Published:              30 messages at 1.00/s: 0 refused, 0 uncertain, 0 skipped, 1 late\n",
+            "Received:               29,820, 4 missed, 5 repeated or out of order\n",
             "Server CPU:             2.50 us for each receipt\n",
             "Probed:                 4,000 answers at 100.0/s: 0 failed, 0 skipped\n",
             "Server memory:          20.6 MiB (before: 20.0 MiB), 590.0 bytes a stream\n",

@@ -167,7 +167,7 @@ fn every_loss_has_its_name() {
     assert_eq!(hold.counts.lost, expected, "{:?}", hold.said);
     assert_eq!((hold.counts.open, hold.counts.begun), (20, 180));
     assert_eq!(hold.statuses, [("503".to_owned(), 20)].into());
-    assert_eq!(hold.said["status"], "answered with 503");
+    assert_eq!(hold.said["status"], "response status 503");
     assert!(hold.said["refused"].contains("refused"), "{:?}", hold.said);
     assert_eq!(hold.said.len(), 8);
 }
@@ -227,7 +227,7 @@ fn others_are_asked_for_meanwhile() {
     let hold = run(&plan);
     let probe = hold.probe.as_ref().unwrap();
     assert!(!hold.is_clean() && probe.errors == probe.requests && probe.errors > 0);
-    assert_eq!(probe.said.as_deref(), Some("answered with 404"));
+    assert_eq!(probe.said.as_deref(), Some("response status 404"));
 }
 
 fn streams_are_opened_again_and_some_never_read() {
@@ -294,7 +294,7 @@ fn an_agent_that_is_killed_has_lost_its_streams() {
         (lost.agent, 20 - lost.agent)
     );
     let note = hold.notes.join("; ");
-    assert!(note.contains("ended unasked: signal: 9"), "{note}");
+    assert!(note.contains("ended unexpectedly: signal: 9"), "{note}");
 }
 
 fn no_agent_outlives_a_bench_that_is_killed() {

@@ -26,11 +26,11 @@ pub(super) enum ProbeError {
     Connect(io::Error),
     #[error("cannot connect: out of {0} on this host")]
     Shortage(&'static str),
-    #[error("no answer within health.timeout ({0:?})")]
+    #[error("no response within health.timeout ({0:?})")]
     Timeout(Duration),
     #[error("connection failed: {0}")]
     Io(#[from] io::Error),
-    #[error("closed without an answer")]
+    #[error("closed without a response")]
     Closed,
     #[error("status {0}")]
     Status(u16),

@@ -144,16 +144,16 @@ fn the_final_status_decides_an_http_probe() {
             answer("220 mail\r\n"),
             Err("malformed response: not an http/1 response"),
         ),
-        ("nothing", answer(""), Err("closed without an answer")),
+        ("nothing", answer(""), Err("closed without a response")),
         (
             "half a head",
             answer("HTTP/1.1 200 OK\r\nA: b"),
-            Err("closed without an answer"),
+            Err("closed without a response"),
         ),
         (
             "silence",
             ServerScript::Silence,
-            Err("no answer within health.timeout (300ms)"),
+            Err("no response within health.timeout (300ms)"),
         ),
         (
             "interim responses for ever",
@@ -185,8 +185,8 @@ type Wanted = (Result<(), &'static str>, &'static [u8]);
 fn each_protocol_has_its_own_probe() {
     let get_values = b"\x01\x09\0\0\0\x11\x07\0\x0f\0FCGI_MPXS_CONNS\0\0\0\0\0\0\0";
     let values = b"\x01\x0a\0\0\0\x12\0\0\x0f\x01FCGI_MPXS_CONNS0";
-    let silence = "no answer within health.timeout (300ms)";
-    let closed = "closed without an answer";
+    let silence = "no response within health.timeout (300ms)";
+    let closed = "closed without a response";
     let script = |bytes: &[u8]| ServerScript::Answer(bytes.to_vec());
     let rows: [(&str, Protocol, ServerScript, Wanted); 7] = [
         (

@@ -72,7 +72,7 @@ impl SourcePorts {
         let from = last.map_or_else(String::new, |source| source.address.to_string());
         Err((
             LossCause::NoPort,
-            format!("no port is left from {from} to {address}: name more addresses with --from"),
+            format!("out of ports from {from} to {address}: name more addresses with --from"),
         ))
     }
 
@@ -106,7 +106,10 @@ fn connect_from(from: SocketAddr, to: SocketAddr) -> Result<OwnedFd, BindFailure
         Ok(()) => {}
         Err(Errno::ADDRINUSE) => return Err(BindFailure::PortInUse),
         Err(Errno::ADDRNOTAVAIL) => {
-            let why = format!("{} is no address of this machine: see --from", from.ip());
+            let why = format!(
+                "{} is not an address of this machine: see --from",
+                from.ip()
+            );
             return Err(BindFailure::Other(LossCause::NoPort, why));
         }
         Err(error) => {

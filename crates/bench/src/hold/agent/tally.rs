@@ -136,16 +136,16 @@ impl LossCause {
     pub(super) fn description(self) -> String {
         match self {
             Self::Refused => "the connection was refused".to_owned(),
-            Self::Unreachable => "no way to the server".to_owned(),
-            Self::Timeout => "no connection and answer in time".to_owned(),
-            Self::Status(status) => format!("answered with {status}"),
-            Self::Malformed => "what came is no HTTP/1 response".to_owned(),
+            Self::Unreachable => "the server is unreachable".to_owned(),
+            Self::Timeout => "no connection and response in time".to_owned(),
+            Self::Status(status) => format!("response status {status}"),
+            Self::Malformed => "not an HTTP/1 response".to_owned(),
             Self::Ended => "the server ended the response".to_owned(),
             Self::Closed => "the server closed the connection".to_owned(),
             Self::Reset => "the connection was reset".to_owned(),
-            Self::Silent => "nothing was heard in time".to_owned(),
-            Self::NoPort => "no port was left".to_owned(),
-            Self::NoDescriptor => "no descriptor was left".to_owned(),
+            Self::Silent => "nothing was received in time".to_owned(),
+            Self::NoPort => "out of ports".to_owned(),
+            Self::NoDescriptor => "out of descriptors".to_owned(),
         }
     }
 

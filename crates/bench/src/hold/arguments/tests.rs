@@ -93,10 +93,7 @@ fn what_cannot_work_is_refused_with_what_to_change() {
             "127.0.0.1:81 --publish 127.0.0.1:81 --publish-body x",
             "no {message} in it",
         ),
-        (
-            "127.0.0.1:81 --server-pid 4294967295",
-            "there is no process",
-        ),
+        ("127.0.0.1:81 --server-pid 4294967295", "no such process"),
         (
             "127.0.0.1:81 --server-match nobody/has/this/in/its/line",
             "no process has",
