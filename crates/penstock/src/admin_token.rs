@@ -55,14 +55,14 @@ pub(crate) fn read_token_file(path: &Path) -> Result<String, String> {
     let file = std::fs::File::open(path).map_err(named)?;
     let about = file.metadata().map_err(named)?;
     if !about.is_file() {
-        return Err(format!("{shown}: no file"));
+        return Err(format!("{shown}: not a regular file"));
     }
     let (uid, _) = account::effective_ids();
     if about.uid() != 0 && about.uid() != uid {
         let owner = about.uid();
         return Err(format!(
-            "{shown}: belongs to user {owner}, who could change it: chown it to root or to whoever \
-             starts the server"
+            "{shown}: belongs to user {owner}, which could change it: chown it to root or to the \
+             user that starts the server"
         ));
     }
     if about.mode() & 0o026 != 0 {
@@ -79,7 +79,7 @@ pub(crate) fn read_token_file(path: &Path) -> Result<String, String> {
     let is_plain = token.bytes().all(|byte| byte.is_ascii_graphic());
     if text.len() as u64 > MAX_FILE_BYTES || !is_plain || !is_hard_to_guess(token) {
         return Err(format!(
-            "{shown}: not a token that nobody can guess: make one with `openssl rand -base64 32 > {shown}`"
+            "{shown}: not a random token: create one with `openssl rand -base64 32 > {shown}`"
         ));
     }
     Ok(token.to_owned())

@@ -77,12 +77,12 @@ impl AppBounds {
             let is_bounded = |group: &Group| user.is_some() && group.is_of(user);
             return match stated(app) == Stated::default() && !self.groups.iter().any(is_bounded) {
                 true => Ok(None),
-                false => restart("it was not there when the server was started, and has bounds"),
+                false => restart("it did not exist when the server was started, and has bounds"),
             };
         };
         if *then != stated(app) {
             return restart(
-                "max_tasks, max_total_memory and max_cpu are held as they were when the server was \
+                "max_tasks, max_total_memory and max_cpu stay as they were when the server was \
                  started",
             );
         }
@@ -172,7 +172,7 @@ fn warnings(
         if !not_held.is_empty() {
             let names = names(&not_held);
             warnings.push(format!(
-                "{key} of {names} is not held: {reason} (docs/isolation.md)"
+                "{key} of {names} is not enforced: {reason} (docs/isolation.md)"
             ));
         }
         if !by_user.is_empty() {
@@ -248,7 +248,7 @@ mod tests {
         assert!(bounds.of(&new, None).is_ok());
         new.max_cpu = Some(1.0);
         let error = bounds.of(&new, None).unwrap_err();
-        assert!(error.starts_with("apps.new: it was not there"), "{error}");
+        assert!(error.starts_with("apps.new: it did not exist"), "{error}");
     }
 
     #[test]
@@ -264,16 +264,16 @@ mod tests {
         assert_eq!(
             warnings(&apps, &missing, |app| app.name == "shop"),
             [
-                "max_tasks of blog is not held: no rights (docs/isolation.md)",
+                "max_tasks of blog is not enforced: no rights (docs/isolation.md)",
                 "max_tasks of shop counts all processes of the user: no rights (docs/isolation.md)",
-                "max_total_memory of shop is not held: no rights (docs/isolation.md)",
+                "max_total_memory of shop is not enforced: no rights (docs/isolation.md)",
             ]
         );
         assert!(warnings(&apps, &[], |_| true).is_empty());
         // The user is the server's own, which has no bound.
         assert_eq!(
             warnings(&apps, &missing[..1], |_| false),
-            ["max_tasks of blog, shop is not held: no rights (docs/isolation.md)"]
+            ["max_tasks of blog, shop is not enforced: no rights (docs/isolation.md)"]
         );
     }
 }

@@ -287,7 +287,7 @@ fn explain_flag(error: &clap::Error) -> Option<String> {
              config explain {table}.{key}"
         ),
         FlagTranslation::Verb(verb) => {
-            format!("for what `{name}` of other servers does there is `penstock {verb}` here")
+            format!("in place of `{name}` of other servers there is `penstock {verb}` here")
         }
         FlagTranslation::NotNeeded(why) => format!("leave `{name}` out: {why}"),
     };

@@ -140,13 +140,13 @@ fn is_private(folder: &Path, uid: u32) -> Result<(), String> {
     let about = folder.symlink_metadata();
     let about = about.map_err(|error| format!("{shown}: {error}"))?;
     if !about.is_dir() {
-        return Err(format!("{shown}: not a folder"));
+        return Err(format!("{shown}: not a directory"));
     }
     if about.uid() != uid && about.uid() != 0 {
         return Err(format!("{shown}: belongs to user {}", about.uid()));
     }
     if about.mode() & 0o022 != 0 {
-        return Err(format!("{shown}: others may write there"));
+        return Err(format!("{shown}: other users may write to it"));
     }
     Ok(())
 }
@@ -222,8 +222,8 @@ fn other_maker(config: &Config, follows: bool) -> Option<String> {
     let is_other = follows && config.server.user.is_some() && uid != 0;
     is_other.then(|| {
         format!(
-            "after an upgrade it would belong to user {uid} (server.user), as whom applications run: \
-             restart the server"
+            "after an upgrade it would belong to user {uid} (server.user), which applications run \
+             as: restart the server"
         )
     })
 }
@@ -244,7 +244,10 @@ pub(crate) fn check_maker(
         return Ok(());
     }
     match other_maker(config, follows) {
-        Some(why) => Err(format!("{key}: unix:{} is not made: {why}", path.display())),
+        Some(why) => Err(format!(
+            "{key}: unix:{} is not created: {why}",
+            path.display()
+        )),
         None => Ok(()),
     }
 }
@@ -310,7 +313,7 @@ pub(crate) fn find_control_socket(server: &penstock_config::Server) -> Result<Pa
 pub(crate) fn explain_connect(path: &Path, error: &std::io::Error) -> String {
     let hint = match error.kind() {
         std::io::ErrorKind::PermissionDenied => {
-            ": only root and whoever started the server may use it (try sudo)"
+            ": only root and the user that started the server may use it (try sudo)"
         }
         _ => "",
     };
@@ -334,7 +337,7 @@ pub(crate) fn exposure_warnings(config: &Config) -> Vec<String> {
         let folder = path.parent().filter(|folder| folder.exists());
         if let Some(error) = folder.and_then(|folder| is_private(folder, uid).err()) {
             all.push(format!(
-                "{key}: others can put a socket of theirs in place of {}: {error}",
+                "{key}: other users can replace {}: {error}",
                 path.display()
             ));
         }
@@ -351,8 +354,8 @@ pub(crate) fn exposure_warnings(config: &Config) -> Vec<String> {
         ));
         if server.admin_token.is_some() {
             all.push(format!(
-                "server.admin: changes are made at {admin} by whoever has the token, which travels \
-                 unencrypted: use 127.0.0.1 and a tunnel"
+                "server.admin: {admin} accepts changes with the token, which travels unencrypted: \
+                 use 127.0.0.1 and a tunnel"
             ));
         }
     }
@@ -395,7 +398,7 @@ impl ControlGate {
         let server = upgrade_server(&self.server)?;
         let caller = client.peer_process();
         let caller =
-            caller.map_err(|error| format!("a caller that cannot be looked at: {error}"))?;
+            caller.map_err(|error| format!("a caller that cannot be identified: {error}"))?;
         let pid = caller.pid.unwrap_or_default();
         if caller.uid != 0 && caller.uid != self.owner {
             let (uid, owner) = (caller.uid, self.owner);
@@ -413,10 +416,10 @@ impl ControlGate {
             }
             PeerOrigin::Application => Err(format!(
                 "process {pid}, which comes from an application of a server that has ended, or of \
-                 another one"
+                 another server"
             )),
             PeerOrigin::Unknown => Err(format!(
-                "process {pid}, which is gone or hidden, and may come from an application"
+                "process {pid}, which has exited or is hidden, and may come from an application"
             )),
         }
     }
@@ -528,7 +531,7 @@ mod tests {
         std::fs::create_dir_all(&top).unwrap();
         let (uid, _) = account::effective_ids();
         assert_eq!(folder.prepare(uid), Ok(()));
-        assert_eq!(folder.prepare(uid), Ok(()), "it is there by now");
+        assert_eq!(folder.prepare(uid), Ok(()), "it exists by now");
         let mode = folder.path.metadata().unwrap().mode();
         assert_eq!(mode & 0o777, 0o700);
         let set = |mode| {
@@ -538,7 +541,7 @@ mod tests {
         for mode in [0o770, 0o707, 0o1777] {
             set(mode);
             let error = folder.prepare(uid).unwrap_err();
-            assert!(error.ends_with("others may write there"), "{error}");
+            assert!(error.ends_with("other users may write to it"), "{error}");
         }
         set(0o700);
         let link = top.join("link");
@@ -546,7 +549,7 @@ mod tests {
         assert!(
             is_private(&link, uid)
                 .unwrap_err()
-                .ends_with("not a folder")
+                .ends_with("not a directory")
         );
         if uid == 0 {
             std::os::unix::fs::chown(&folder.path, Some(12345), None).unwrap();

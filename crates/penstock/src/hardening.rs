@@ -40,7 +40,7 @@ pub(crate) fn warnings(config: &Config) -> Vec<String> {
             false => "the server and its applications run",
         };
         warnings.push(format!(
-            "{whose} as root: name a user of their own in server.user (docs/isolation.md)"
+            "{whose} as root: set server.user to an ordinary user (docs/isolation.md)"
         ));
     }
     if config.apps.values().any(|app| app.isolation) {

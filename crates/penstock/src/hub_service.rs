@@ -210,8 +210,8 @@ pub(crate) fn hub_warnings(config: &Config) -> Vec<String> {
     let routes = config.sites.iter().flat_map(|site| &site.routes);
     let alone = routes.filter(|route| route.mercure.is_some()).map(|route| {
         format!(
-            "route {}: its Mercure hub is not shared over server.redis: publishers and subscribers \
-             of this server meet those of no other",
+            "route {}: its Mercure hub is not shared over server.redis: it connects only \
+             publishers and subscribers of this server",
             route.path
         )
     });

@@ -85,7 +85,7 @@ fn resolve_account(
             .ok_or_else(|| format!("{section}.group: there is no group `{group}`"))?,
         None => user.gid.ok_or_else(|| {
             format!(
-                "{section}.user: user {name} has no entry that says its group: set {section}.group"
+                "{section}.user: user {name} has no account entry with a group: set {section}.group"
             )
         })?,
     };

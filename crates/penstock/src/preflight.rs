@@ -82,7 +82,7 @@ impl PreflightReport {
         let note = match owner {
             _ if error.kind() != io::ErrorKind::AddrInUse => None,
             Some(owner) if is_service_manager(&owner) => {
-                Some("for a socket unit, whose service gets it at its start")
+                Some("for a socket unit, which passes it to its service")
             }
             Some(owner) if !is_this_program(owner.pid) => None,
             _ => Some("a running penstock keeps it over `reload` and `upgrade`"),
@@ -99,7 +99,7 @@ impl PreflightReport {
         };
         if let Err(error) = check_dir_writable(folder) {
             let (path, folder) = (path.display(), folder.display());
-            let text = format!("{key}: unix:{path}: cannot make a socket in {folder}: {error}");
+            let text = format!("{key}: unix:{path}: cannot create a socket in {folder}: {error}");
             self.errors.push(text);
         }
     }

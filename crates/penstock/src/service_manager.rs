@@ -246,12 +246,12 @@ mod tests {
             ),
             (None, None, None)
         );
-        // The successor gets the interval alone: it is notified about as the main process.
+        // The successor gets the interval alone: the old server reports it as the main process.
         let words = read([None, Some("500"), None, Some("2"), None, None]);
         assert_eq!(words.watchdog_interval, Some(Duration::from_micros(500)));
         assert_eq!(
             words.listen_fds, None,
-            "they always say for whom sockets are"
+            "LISTEN_PID is always set with LISTEN_FDS"
         );
     }
 

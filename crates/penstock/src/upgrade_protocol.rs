@@ -18,7 +18,7 @@
 //! old: known                         the service manager knows the new main process
 //! ```
 //!
-//! Before `end`, the new server ignores unknown words without a descriptor.
+//! Before `end`, the new server ignores unknown messages without a descriptor.
 //!
 //! # Invariants
 //!
@@ -146,13 +146,13 @@ impl UpgradeMessage {
     /// # Errors
     /// An unknown or malformed message.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        let unknown = || format!("unknown word {text:?}");
+        let unknown = || format!("unknown message {text:?}");
         let (first, rest) = text.split_once([' ', '\n']).unwrap_or((text, ""));
         Ok(match first {
             "hello" if rest == PROTOCOL_VERSION.to_string() => Self::Hello,
             "hello" => {
                 return Err(format!(
-                    "it speaks version {rest}, and this is {PROTOCOL_VERSION}"
+                    "it uses protocol version {rest}, this server {PROTOCOL_VERSION}"
                 ));
             }
             "socket" => {
@@ -182,7 +182,7 @@ impl UpgradeMessage {
             "token" => Self::AdminTokenDigest(parse_digest(rest).ok_or_else(unknown)?),
             "publishing" => {
                 // The secret must not appear in an error.
-                let secret = parse_digest(rest).ok_or("the word `publishing` is malformed")?;
+                let secret = parse_digest(rest).ok_or("the message `publishing` is malformed")?;
                 Self::PublishSecret(PublishSecret(secret))
             }
             "errors" => Self::Stderr,
@@ -294,8 +294,8 @@ impl UpgradeChannel {
             }
         });
         match said.await {
-            Some(done) => done.map_err(|error| format!("it does not listen: {error}")),
-            None => Err("it does not listen".to_owned()),
+            Some(done) => done.map_err(|error| format!("it does not read: {error}")),
+            None => Err("it does not read".to_owned()),
         }
     }
 
@@ -311,7 +311,7 @@ impl UpgradeChannel {
             match fd_packets::receive_packet(self.0.as_fd(), &mut packet) {
                 Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => self.0.clear_readable(),
                 Err(error) => return Err(error.to_string()),
-                Ok((0, _)) => return Err("it said nothing more".to_owned()),
+                Ok((0, _)) => return Err("it closed the channel".to_owned()),
                 Ok((count, _)) => {
                     return UpgradeMessage::parse(&String::from_utf8_lossy(&packet[..count]));
                 }
@@ -384,7 +384,7 @@ impl Predecessor {
             let (count, descriptor) = received.map_err(say)?;
             if count == 0 {
                 return Err(format!(
-                    "{UPGRADE_FD_VAR}: the server before said nothing more"
+                    "{UPGRADE_FD_VAR}: the previous server closed the channel"
                 ));
             }
             let word = match UpgradeMessage::parse(&String::from_utf8_lossy(&packet[..count])) {
@@ -394,7 +394,9 @@ impl Predecessor {
             };
             match (word, descriptor) {
                 (UpgradeMessage::Hello, _) => is_met = true,
-                (_, _) if !is_met => return Err(format!("{UPGRADE_FD_VAR}: no version was said")),
+                (_, _) if !is_met => {
+                    return Err(format!("{UPGRADE_FD_VAR}: no protocol version was sent"));
+                }
                 (
                     UpgradeMessage::Socket {
                         listener,
@@ -425,7 +427,9 @@ impl Predecessor {
                 }
                 (UpgradeMessage::Stderr, Some(errors)) => old.stderr = Some(errors),
                 (UpgradeMessage::End, _) => break,
-                (other, _) => return Err(format!("{UPGRADE_FD_VAR}: {other:?} at a wrong time")),
+                (other, _) => {
+                    return Err(format!("{UPGRADE_FD_VAR}: unexpected message {other:?}"));
+                }
             }
         }
         let given = given.into_iter().map(|(_, one)| one).collect();
@@ -437,7 +441,7 @@ impl Predecessor {
     /// # Errors
     /// The old server continues by itself.
     pub(crate) async fn report_ready(self, taken: &[ListenAddr]) -> Result<ServingAck, String> {
-        let say = |error| format!("the server before: {error}");
+        let say = |error| format!("the previous server: {error}");
         let line = UpgradeChannel::new(self.socket).map_err(|error| error.to_string())?;
         let said = line
             .send(&UpgradeMessage::Ready(taken.to_vec()), None)
@@ -448,7 +452,7 @@ impl Predecessor {
         };
         match heard {
             Some(Ok(UpgradeMessage::Go)) => {}
-            Some(Ok(other)) => return Err(say(format!("{other:?} in place of Go"))),
+            Some(Ok(other)) => return Err(say(format!("{other:?} instead of Go"))),
             Some(Err(_)) if has_exited(self.pid).await => {
                 log::warn!("upgrade: previous server exited (pid={})", self.pid);
             }
@@ -556,11 +560,11 @@ mod tests {
         };
         assert_eq!(old.sizes().get("a shop"), Some(&size));
         for (words, error) in [
-            (&["hello 1", "weather fine"][..], "said nothing more"),
-            (&[], "said nothing more"),
-            (&["weather fine", "hello 1", "end"], "unknown word"),
-            (&["hello 2", "end"], "it speaks version 2"),
-            (&["hello 1", "go"], "at a wrong time"),
+            (&["hello 1", "weather fine"][..], "closed the channel"),
+            (&[], "closed the channel"),
+            (&["weather fine", "hello 1", "end"], "unknown message"),
+            (&["hello 2", "end"], "it uses protocol version 2"),
+            (&["hello 1", "go"], "unexpected message"),
         ] {
             let told = met(words).unwrap_err();
             assert!(told.contains(error), "{words:?}: {told}");

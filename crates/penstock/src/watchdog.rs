@@ -166,11 +166,7 @@ mod tests {
         assert_eq!(one.check(at(5)), None);
         assert_eq!(one.check(at(6)), Some(true));
         assert_eq!(one.check(at(7)), Some(false));
-        assert_eq!(
-            answer(),
-            1,
-            "one that stands still is not asked again and again"
-        );
+        assert_eq!(answer(), 1, "a stalled loop gets no further check");
         assert_eq!(one.check(at(8)), None);
         assert!(!one.is_reported);
         assert_eq!(one.check(at(20)), Some(true));

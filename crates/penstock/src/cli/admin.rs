@@ -103,7 +103,7 @@ fn pid_of_server(target: &AdminTarget) -> Result<u64, String> {
     let status = send_request(target, "GET", "/status.json", RESPONSE_TIMEOUT)?.into_result()?;
     let status: Option<Value> = serde_json::from_str(&status).ok();
     let pid = status.as_ref().and_then(|status| status["pid"].as_u64());
-    pid.ok_or_else(|| format!("{} does not say which process it is", target.address))
+    pid.ok_or_else(|| format!("{} does not report its process id", target.address))
 }
 
 pub(super) fn reopen(to: &ServerLocation) -> ExitCode {
@@ -151,7 +151,7 @@ pub(super) fn purge(to: &ServerLocation, what: &PurgeArguments, cache: Option<&s
             .into_result()?;
         let value: Option<Value> = serde_json::from_str(&answer).ok();
         let objects = value.as_ref().and_then(|value| value["objects"].as_u64());
-        objects.ok_or_else(|| format!("unreadable answer: {answer}"))
+        objects.ok_or_else(|| format!("unreadable response: {answer}"))
     });
     print_result(answer.map(|objects| format!("purged {}", pluralize(objects, "object"))))
 }

@@ -21,7 +21,7 @@ pub(super) fn run(arguments: &CheckArguments) -> ExitCode {
     let cwd = match std::env::current_dir() {
         Ok(cwd) => cwd,
         Err(error) => {
-            print_error(&format!("the current folder: {error}"));
+            print_error(&format!("the current directory: {error}"));
             return ExitCode::FAILURE;
         }
     };

@@ -205,7 +205,7 @@ impl PublishConnection {
                 return answer.ok_or_else(|| invalid_data("it does not speak HTTP"));
             }
             if self.received.len() > MAX_RESPONSE_BYTES {
-                return Err(invalid_data("its answer is too long"));
+                return Err(invalid_data("its response is too long"));
             }
         }
     }

@@ -69,7 +69,7 @@ fn serve(
     let words = ManagerEnvironment::take_from_environment()
         .map_err(|error| failed("the environment", error))?;
     let met = connect_to_predecessor()?;
-    let invocation = invocation.map_err(|error| failed("the current folder", error))?;
+    let invocation = invocation.map_err(|error| failed("the current directory", error))?;
     let program = program_path(&invocation.cwd);
     let config = check::resolve_and_validate(&invocation).map_err(ServeError::Usage)?;
     let mut identity = identity::identity_to_assume(&config.server).map_err(ServeError::Usage)?;
@@ -97,7 +97,7 @@ fn serve(
     if let Some(identity) = identity.as_mut().filter(|_| accounts.is_needed()) {
         identity.keep_signal_right();
     }
-    let launcher = launcher.map_err(|error| failed("cannot split the launcher off", error))?;
+    let launcher = launcher.map_err(|error| failed("cannot fork the launcher", error))?;
     let confined = confine::deny_exec();
     let level = if process.verbose {
         log::LevelFilter::Debug

@@ -48,7 +48,7 @@ fn format_app(app: &Value, lines: &mut Vec<String>) {
     let slots = match kind.as_str() {
         "command" | "fastcgi" => String::new(),
         _ => format!(
-            ", {} of {} slots busy, {} waiting (at most {})",
+            ", {} of {} slots busy, {} queued (at most {})",
             format_value(&queue["in_progress"]),
             format_value(&queue["slots"]),
             format_value(&queue["waiting"]),
@@ -61,9 +61,9 @@ fn format_app(app: &Value, lines: &mut Vec<String>) {
         format_processes(app),
     ));
     let notes = [
-        ("last change of their number: ", &app["last_scaling"]),
+        ("last scaling: ", &app["last_scaling"]),
         ("last failure: ", &app["last_failure"]),
-        ("start of workers: ", &app["spawning"]),
+        ("worker start: ", &app["spawning"]),
     ];
     for (what, note) in notes {
         if let Some(note) = note.as_str().filter(|note| !note.is_empty()) {
@@ -138,7 +138,7 @@ fn format_processes(app: &Value) -> String {
 fn format_upstream(upstream: &Value, lines: &mut Vec<String>) {
     let is_up = upstream["up"].as_bool().unwrap_or(false);
     lines.push(format!(
-        "upstream {}: {}, {}, {} waiting (at most {})",
+        "upstream {}: {}, {}, {} queued (at most {})",
         format_value(&upstream["name"]),
         format_value(&upstream["protocol"]),
         if is_up { "up" } else { "no server is up" },
@@ -200,9 +200,9 @@ fn format_hub(hub: &Value) -> Option<String> {
         return None;
     }
     let mut words = format!(
-        "hub: {} and {} held (at most {}), {}, {} published, {} delivered",
+        "hub: {} and {} (at most {}), {}, {} published, {} delivered",
         format_count(&hub["streams"], "stream"),
-        format_count(&hub["polls"], "poll"),
+        format_count(&hub["polls"], "long poll"),
         format_value(&hub["held"]["max"]),
         format_count(&hub["channels"]["used"], "channel"),
         format_count(&counters["published"], "message"),
@@ -212,8 +212,8 @@ fn format_hub(hub: &Value) -> Option<String> {
         words.push_str(&format!(", {each} bytes a stream"));
     }
     for (number, what) in [
-        (&counters["dropped"], "lost by slow ones"),
-        (&counters["closed_slow"], "closed for being slow"),
+        (&counters["dropped"], "dropped for slow clients"),
+        (&counters["closed_slow"], "closed as too slow"),
     ] {
         if number.as_u64().is_some_and(|number| number > 0) {
             words.push_str(&format!(", {} {what}", format_value(number)));
@@ -262,8 +262,8 @@ mod tests {
         assert_eq!(
             said,
             [
-                "app wsgi: wsgi, ready, 1 of 2 processes ready, 1 of 4 slots busy, 0 waiting (at most 50)",
-                "app rack: rack, ready, 1 of 2 processes ready, 1 of 4 slots busy, 0 waiting (at most 50)",
+                "app wsgi: wsgi, ready, 1 of 2 processes ready, 1 of 4 slots busy, 0 queued (at most 50)",
+                "app rack: rack, ready, 1 of 2 processes ready, 1 of 4 slots busy, 0 queued (at most 50)",
                 "app command: command, ready, 1 of 2 processes ready",
                 "app fastcgi: fastcgi, ready, 1 of 2 processes ready",
             ]
@@ -289,8 +289,8 @@ mod tests {
             said,
             [
                 "app shop: command, ready, 1 of 2 processes ready (1 to 4), 3 threads each (2 to 16)",
-                "  last change of their number: 3 requests waited 140 ms",
-                "  start of workers: forking",
+                "  last scaling: 3 requests waited 140 ms",
+                "  worker start: forking",
                 "  a restart is in progress",
                 "  worker 7: ready, generation 3, up 61 s, 1 in progress, 1 request served, 3.0 MiB, to be replaced: age 61 s",
             ]
@@ -352,12 +352,12 @@ mod tests {
         (hub["channels"]["used"], hub["stream_bytes_each"]) = (json!(1), json!(212));
         hub["counters"]["published"] = json!(2);
         hub["counters"]["delivered"] = json!(6);
-        let first = "hub: 3 streams and 1 poll held (at most 100), 1 channel, 2 messages published, \
+        let first = "hub: 3 streams and 1 long poll (at most 100), 1 channel, 2 messages published, \
                      6 delivered, 212 bytes a stream";
         assert_eq!(said(&hub), [first]);
         hub["counters"]["dropped"] = json!(5);
         hub["counters"]["closed_slow"] = json!(1);
-        let more = ", 5 lost by slow ones, 1 closed for being slow";
+        let more = ", 5 dropped for slow clients, 1 closed as too slow";
         assert_eq!(said(&hub), [format!("{first}{more}")]);
     }
 
@@ -382,13 +382,13 @@ mod tests {
         assert_eq!(
             said,
             [
-                "upstream backends: http, up, 7 waiting (at most 500)",
+                "upstream backends: http, up, 7 queued (at most 500)",
                 "  server 127.0.0.1:3000: up, 3 in progress (at most 8), 120 requests, 2 failed, \
                  5 connections",
                 "  server unix:/run/b.sock: ejected, 3 in progress, 1 request, 2 failed, \
                  1 connection",
                 "    no answer",
-                "upstream legacy: ajp, no server is up, 7 waiting (at most 500)",
+                "upstream legacy: ajp, no server is up, 7 queued (at most 500)",
             ]
         );
     }

@@ -154,7 +154,7 @@ fn locate_over_tcp(
         Ok(target)
     } else {
         Err(format!(
-            "the server at {address} names unix:{path}, which is another server's"
+            "the server at {address} names unix:{path}, which belongs to another server"
         ))
     }
 }

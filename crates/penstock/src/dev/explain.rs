@@ -169,7 +169,11 @@ async fn source_excerpts(traceback: &str, app: &App, pool: &Pool) -> Vec<(String
 /// How the application is run, and the variables that its configuration adds.
 fn describe_environment(app: &App) -> String {
     let config = app.config();
-    let mut text = format!("folder: {}\nkind: {}\n", config.dir.display(), app.kind());
+    let mut text = format!(
+        "directory: {}\nkind: {}\n",
+        config.dir.display(),
+        app.kind()
+    );
     if config.command.is_empty() {
         let _ = writeln!(text, "entry: {}", config.entry);
     } else {

@@ -134,7 +134,7 @@ impl DirWatcher {
             self.watched_dirs.len() >= self.max_watched_dirs && !self.watched_dirs.contains(folder);
         let added = match is_full {
             true => Err(format!(
-                "{} folders are watched already",
+                "{} directories are watched already",
                 self.max_watched_dirs
             )),
             false => self

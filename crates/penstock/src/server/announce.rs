@@ -45,7 +45,7 @@ impl ReadyFd {
     /// Reports readiness and closes the descriptor. May block.
     fn report_ready(&self) -> Result<(), String> {
         let mut fd = self.fd.lock().unwrap_or_else(PoisonError::into_inner);
-        let said = std::mem::replace(&mut *fd, Err("said already".to_owned()));
+        let said = std::mem::replace(&mut *fd, Err("already reported".to_owned()));
         let mut file = said?;
         file.write_all(b"ready\n")
             .map_err(|error| error.to_string())

@@ -9,9 +9,9 @@ use penstock_sys::account;
 use penstock_sys::kernel::{self, MissingCall};
 
 /// The features that are off without `/proc`.
-const NO_PROC_WARNING: &str = "/proc is not mounted or hidden: what workers take of memory and processor is not known \
-     (`max_memory` has no effect), processes that they leave behind are not ended, and a signal that an application \
-     sends to the server is obeyed";
+const NO_PROC_WARNING: &str = "/proc is not mounted or hidden: memory and CPU use of workers are \
+     unknown (`max_memory` has no effect), processes that workers leave behind are not killed, and \
+     signals from applications to the server are obeyed";
 
 /// Logs missing calls, in one line, and a temporary directory that cannot be written.
 pub(super) fn log_missing_features(temporary: &Path) {

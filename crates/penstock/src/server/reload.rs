@@ -183,7 +183,7 @@ impl Server {
             match app.restart().await {
                 Ok(()) => all.push(format!("application {name} restarted")),
                 Err(error) => failed.push(format!(
-                    "application `{name}` serves on with its old code\n{error}"
+                    "application `{name}` continues to serve with its old code\n{error}"
                 )),
             }
         }
@@ -198,7 +198,7 @@ impl Server {
         }
         let failed = failed.join("\n");
         log::error!("reload: {failed}");
-        Err(format!("the configuration is in place, but {failed}"))
+        Err(format!("the configuration is active, but {failed}"))
     }
 
     /// The applications with files that have changed since their code was loaded.
@@ -326,7 +326,7 @@ impl Server {
             changes.push("server.threads changes at the next start".to_owned());
         }
         if config.join_target != live.config.join_target {
-            changes.push("what it joins, and by which key, changes at the next start".to_owned());
+            changes.push("the joined upstream and its key change at the next start".to_owned());
         }
         for key in keys_needing_restart(&live.config.server, &config.server) {
             changes.push(format!("server.{key} changes at the next start"));

@@ -149,7 +149,7 @@ impl Server {
         }
         if self.successor() == child {
             return format!(
-                "process {pid} ({}), which process {child}, the server after this one, has started",
+                "process {pid} ({}), which process {child}, the new server, has started",
                 name(pid)
             );
         }

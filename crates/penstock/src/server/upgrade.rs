@@ -168,8 +168,8 @@ impl Server {
     ) -> Result<UpgradeOutcome, String> {
         if std::process::id() == 1 {
             return Err(
-                "this is process 1: whoever started it takes its end for the end of all, \
-                        so replace the container in place of the program"
+                "this is process 1: its exit would end the container. Replace the container in \
+                 place of the program"
                     .to_owned(),
             );
         }
@@ -230,7 +230,7 @@ impl Server {
         let exit = exit.and_then(|()| new.try_exit().ok().flatten());
         let why = match exit {
             Some(exit) => format!("the new server ended with {exit}"),
-            None => format!("the new server was ended: {error}"),
+            None => format!("the new server was killed: {error}"),
         };
         // Kills the processes that it has left behind, too.
         let _ = pool.run(move || new.kill()).await;
@@ -283,7 +283,7 @@ impl Server {
         self.send_listeners(line).await?;
         match clock::timeout_at(deadline, line.receive()).await {
             Some(Ok(UpgradeMessage::Ready(taken))) => Ok(taken),
-            Some(Ok(other)) => Err(format!("it said {other:?} in place of Ready")),
+            Some(Ok(other)) => Err(format!("it sent {other:?} instead of Ready")),
             Some(Err(error)) => Err(error),
             None => Err("it did not become ready in time".to_owned()),
         }
@@ -297,7 +297,7 @@ impl Server {
         line.send(&UpgradeMessage::Go, None).await?;
         match clock::timeout(REPLY_TIMEOUT, line.receive()).await {
             Some(Ok(UpgradeMessage::Serving(admin))) => Ok(admin),
-            _ => Err("it was ready and did not begin to serve".to_owned()),
+            _ => Err("it was ready but did not begin to serve".to_owned()),
         }
     }
 

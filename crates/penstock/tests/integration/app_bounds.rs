@@ -161,7 +161,8 @@ fn has_bounds(server: &Server) -> bool {
         eprintln!("left out: {warnings}");
         return false;
     }
-    let is_held = !warnings.contains("is not held") && !warnings.contains("counts all processes");
+    let is_held =
+        !warnings.contains("is not enforced") && !warnings.contains("counts all processes");
     assert!(is_held, "{warnings}");
     true
 }
@@ -407,7 +408,7 @@ fn nothing_is_lost_by_a_restart_a_reload_or_an_upgrade_within_bounds() {
         (
             "[apps.calm]\n",
             "[apps.new]\nentry = \"calm:app\"\nmax_cpu = 1\n[apps.calm]\n",
-            "apps.new: it was not there when the server was started",
+            "apps.new: it did not exist when the server was started",
         ),
     ] {
         site.write("penstock.toml", TOML.replacen(from, to, 1));
@@ -496,8 +497,8 @@ fn without_cgroups_the_user_s_processes_are_bounded_and_the_rest_is_named() {
     let warnings = server.admin_json()["warnings"].to_string();
     for words in [
         "max_tasks of calm, hostile, rack counts all processes of the user: ",
-        "max_total_memory of hostile, rack is not held: ",
-        "max_cpu of hostile is not held: ",
+        "max_total_memory of hostile, rack is not enforced: ",
+        "max_cpu of hostile is not enforced: ",
     ] {
         assert!(warnings.contains(words), "{warnings}");
         assert!(server.log().contains(words), "{}", server.log());
@@ -522,7 +523,7 @@ fn check_names_what_would_not_be_held() {
     let stderr = texts(&output).1;
     assert_eq!(output.status.code(), Some(0), "{stderr}");
     assert!(
-        stderr.contains("warning: max_cpu of calm is not held: "),
+        stderr.contains("warning: max_cpu of calm is not enforced: "),
         "{stderr}"
     );
 }

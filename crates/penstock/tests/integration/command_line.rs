@@ -118,7 +118,7 @@ fn check_finds_what_only_the_machine_knows() {
         &own,
         "192.0.2.1:8080",
         "this machine has no such address",
-        "cannot make a socket in /no/such/folder",
+        "cannot create a socket in /no/such/folder",
         "upstreams.a.servers: no-such-host.invalid:80: ",
     ] {
         assert!(stderr.contains(words), "{words:?} in\n{stderr}");
@@ -196,7 +196,7 @@ fn an_address_that_the_service_manager_holds_for_a_unit_is_no_error() {
         (
             "systemd",
             0,
-            "(for a socket unit, whose service gets it at its start)",
+            "(for a socket unit, which passes it to its service)",
         ),
         ("httpd", 2, "`httpd` (process "),
     ] {

@@ -313,7 +313,7 @@ fn an_upgrade_makes_no_socket_that_belongs_to_the_user_of_applications() {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o644)).unwrap();
         let (code, stdout) = verb(site, &["upgrade", "--admin", &admin]);
         assert_eq!(code, Some(1), "{stdout}");
-        let expected = format!("server.{key}: unix:{socket} is not made");
+        let expected = format!("server.{key}: unix:{socket} is not created");
         assert!(
             stdout.contains(&expected) && stdout.contains("restart the server"),
             "{stdout}"

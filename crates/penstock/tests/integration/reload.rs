@@ -155,7 +155,10 @@ fn a_reload_takes_up_changed_code_one_process_at_a_time_and_nobody_is_refused() 
     site.write("app.py", "raise RuntimeError('not today')\n");
     let (status, _, stderr) = verb(&server, &["reload"]);
     assert_eq!(status, 1, "{stderr}");
-    for part in ["application `app` serves on with its old code", "not today"] {
+    for part in [
+        "application `app` continues to serve with its old code",
+        "not today",
+    ] {
         assert!(stderr.contains(part), "{part}: {stderr}");
     }
     assert_eq!(server.get("/").text(), "two");

@@ -57,7 +57,7 @@ fn a_stop_ends_an_upgrade_too() {
     eventually(PATIENCE, "the new one is gone", || !is_alive(new));
     assert!(std::net::TcpStream::connect(("127.0.0.1", server.port())).is_err());
     assert!(!server.site().dir().join("front.sock").exists());
-    server.wait_log("upgrade: aborted: the new server was ended: the server is stopping");
+    server.wait_log("upgrade: aborted: the new server was killed: the server is stopping");
     let log = server.log();
     assert!(!log.contains(&format!("left process {new} ")), "{log}");
 }
@@ -130,7 +130,7 @@ fn applications_of_neither_server_have_a_say_in_the_other() {
     let successor = SuccessorProcess::of(&server);
     let old = server.pid();
     server.get(&format!("/signal/{old}/SIGTERM"));
-    server.wait_log("the server after this one, has started");
+    server.wait_log("the new server, has started");
     assert!(server.exited().is_none());
     let path = format!("/signal/{}/SIGTERM", pid_now(&server));
     kept.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
