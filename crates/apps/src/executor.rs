@@ -41,7 +41,7 @@ use penstock_config as config;
 use penstock_exchange::{Fault, FaultKind, RequestTiming};
 use penstock_runtime::{LoopHandle, clock, loops};
 use penstock_sys::account::Account;
-use penstock_sys::cgroup::Reading;
+use penstock_sys::cgroup::CgroupReading;
 use penstock_sys::process::{self, Launcher, ProcessExit, ProcessHandle};
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -119,7 +119,7 @@ enum ExecutorInput {
         key: ProcessKey,
         exit: Option<ProcessExit>,
         /// What the application takes, if the process was killed.
-        reading: Option<Reading>,
+        reading: Option<CgroupReading>,
     },
     /// A forked worker has said HELLO: the kernel knows it by this number.
     ForkReady {

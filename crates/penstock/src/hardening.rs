@@ -8,7 +8,7 @@
 //! - The process is protected before a secret is read.
 
 use penstock_config::Config;
-use penstock_sys::isolation::{Access, FileAccess};
+use penstock_sys::isolation::{AccessRules, FileAccess};
 use penstock_sys::{account, isolation};
 
 /// Protects this process: no process of the same user reads its memory or its descriptors, and no
@@ -48,7 +48,7 @@ pub(crate) fn warnings(config: &Config) -> Vec<String> {
     }
     let isolated = || config.apps.values().filter(|app| app.isolation);
     let ports = isolated().any(|app| app.access.limits_ports());
-    let limits = Access {
+    let limits = AccessRules {
         files: (isolated().any(|app| app.access.limits_files())).then(FileAccess::default),
         connect_ports: ports.then(Vec::new),
         bind_ports: None,

@@ -20,7 +20,7 @@ use penstock_exchange::{
 };
 use penstock_files::{Files, FilesSetup};
 use penstock_grip::WebSocketSupport;
-use penstock_proxy::{Buffering, Upstream, is_script_path};
+use penstock_proxy::{BufferingMode, Upstream, is_script_path};
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::logger::{LineWriter, LogMask};
 
@@ -323,7 +323,7 @@ impl Handler for NonScriptFiles {
 /// An upstream's handler with the route's buffering.
 fn upstream_handler(upstream: &Upstream, route: &penstock_config::Route) -> Arc<dyn Handler> {
     let config = upstream.config();
-    upstream.handler(Buffering {
+    upstream.handler(BufferingMode {
         request: route.request_buffering.unwrap_or(config.request_buffering),
         response: route
             .response_buffering

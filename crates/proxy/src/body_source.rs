@@ -67,12 +67,14 @@ impl BodySource {
     }
 
     /// The framing of the body.
-    pub(crate) fn framing(&self) -> Framing {
+    pub(crate) fn framing(&self) -> SourceFraming {
         match self {
-            Self::Empty | Self::Consumed => Framing::None,
-            Self::Memory { bytes, .. } => Framing::Length(bytes.len() as u64),
-            Self::File(file) => Framing::Length(file.len),
-            Self::Stream { body, .. } => body.length().map_or(Framing::Chunked, Framing::Length),
+            Self::Empty | Self::Consumed => SourceFraming::None,
+            Self::Memory { bytes, .. } => SourceFraming::Length(bytes.len() as u64),
+            Self::File(file) => SourceFraming::Length(file.len),
+            Self::Stream { body, .. } => body
+                .length()
+                .map_or(SourceFraming::Chunked, SourceFraming::Length),
         }
     }
 
@@ -194,7 +196,7 @@ fn read_in_pool(store: &Arc<BodyStore>, file: Arc<SpoolFile>, at: u64, want: usi
 
 /// How the end of a request body is signalled to a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Framing {
+pub(crate) enum SourceFraming {
     None,
     Length(u64),
     Chunked,

@@ -15,7 +15,7 @@ use penstock_config::{self as config, Protocol};
 use penstock_exchange::Request;
 use penstock_http::{FieldBlock, Status};
 
-use crate::body_source::Framing;
+use crate::body_source::SourceFraming;
 use crate::failure::{AttemptFailure, AttemptStage};
 use crate::request_head;
 use crate::response_head::UpstreamResponseHead;
@@ -80,7 +80,7 @@ impl Codec {
     pub(crate) fn encode_request(
         config: &config::Upstream,
         request: &Request,
-        framing: Framing,
+        framing: SourceFraming,
         server: &str,
         out: &mut Vec<u8>,
     ) -> Result<(Self, BodyEncoding), AttemptFailure> {
@@ -89,8 +89,8 @@ impl Codec {
                 let upgrades =
                     request_head::encode_request_head(out, config, request, framing, server);
                 let form = match framing {
-                    Framing::Chunked => BodyEncoding::Chunked,
-                    Framing::None | Framing::Length(_) => BodyEncoding::Plain,
+                    SourceFraming::Chunked => BodyEncoding::Chunked,
+                    SourceFraming::None | SourceFraming::Length(_) => BodyEncoding::Plain,
                 };
                 let decoder =
                     http::HttpDecoder::new(request.head.method(), upgrades).with_config(config);

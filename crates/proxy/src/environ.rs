@@ -29,7 +29,7 @@ use penstock_sys::net::PeerAddress;
 use penstock_wire::ajp::{AjpRequest, encode_forward_request};
 use penstock_wire::gateway::{EncodeError, VariableWriter};
 
-use crate::body_source::Framing;
+use crate::body_source::SourceFraming;
 use crate::environ::script::ScriptPath;
 use crate::request_head;
 
@@ -38,11 +38,11 @@ pub(crate) fn encode_variables(
     pairs: &mut impl VariableWriter,
     config: &config::Upstream,
     request: &Request,
-    framing: Framing,
+    framing: SourceFraming,
     server: &str,
 ) {
     // Not overridable by `params`: it decides where the body ends.
-    if let Framing::Length(length) = framing {
+    if let SourceFraming::Length(length) = framing {
         pairs.push_variable(CONTENT_LENGTH, TextBuffer::new().format_number(length));
     }
     let params = &config.params;
@@ -67,7 +67,7 @@ pub(crate) fn encode_ajp_request(
     out: &mut Vec<u8>,
     config: &config::Upstream,
     request: &Request,
-    framing: Framing,
+    framing: SourceFraming,
     server: &str,
 ) -> Result<(), EncodeError> {
     let head = &*request.head;
@@ -99,8 +99,8 @@ pub(crate) fn encode_ajp_request(
     };
     // Always written: without it, containers expect a body where there is none.
     let length = length.format_number(match framing {
-        Framing::Length(length) => length,
-        Framing::None | Framing::Chunked => 0,
+        SourceFraming::Length(length) => length,
+        SourceFraming::None | SourceFraming::Chunked => 0,
     });
     let mut told = Vec::with_capacity(FORWARDED_FIELDS_CAPACITY);
     request_head::encode_forwarding_fields(&mut told, config, request);

@@ -47,4 +47,4 @@ pub use join::{JoinListener, Joiner, JoinerSetup, JoinerState, ServeConnection};
 pub use resolve::count_addresses;
 pub use server_changes::{ServerChange, ServerChangeError};
 pub use server_pool::{ServerSnapshot, UpstreamCounters};
-pub use upstream::{Buffering, Upstream, UpstreamSetup, UpstreamSnapshot};
+pub use upstream::{BufferingMode, Upstream, UpstreamSetup, UpstreamSnapshot};

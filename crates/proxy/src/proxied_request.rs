@@ -32,7 +32,7 @@ use crate::failure::{AttemptFailure, AttemptStage};
 use crate::join;
 use crate::response::{self, ResponseStart};
 use crate::server_pool::{AttemptOutcome, ReusePolicy, SelectionCriteria, ServerId};
-use crate::upstream::{Buffering, SharedUpstream};
+use crate::upstream::{BufferingMode, SharedUpstream};
 use crate::upstream_exchange::{ResponseEnd, ResponseProgress, UpstreamExchange};
 
 /// A response up to this size is read whole before the client gets any of it, if all of it is
@@ -46,7 +46,7 @@ const MAX_CONNECT_ATTEMPTS: u8 = 8;
 pub(crate) struct ProxiedRequest {
     pub(crate) shared: Arc<SharedUpstream>,
     pub(crate) request: Request,
-    pub(crate) buffering: Buffering,
+    pub(crate) buffering: BufferingMode,
     pub(crate) body_source: BodySource,
     pub(crate) timing: RequestTiming,
     /// When the first server got it: `total_timeout` runs from here.
@@ -92,7 +92,7 @@ impl ProxiedRequest {
     pub(crate) fn new(
         shared: Arc<SharedUpstream>,
         mut request: Request,
-        buffering: Buffering,
+        buffering: BufferingMode,
     ) -> Self {
         let step = match std::mem::replace(&mut request.body, RequestBody::Empty) {
             RequestBody::Empty => RequestStep::ClaimSlot,
@@ -509,7 +509,7 @@ async fn prepare_body(
     shared: Arc<SharedUpstream>,
     body: RequestBody,
     client: Option<AddressPrefix>,
-    buffering: Buffering,
+    buffering: BufferingMode,
 ) -> Result<BodySource, Fault> {
     // The gateway protocols send the length first.
     let may_stream = |length: Option<u64>| {

@@ -22,14 +22,14 @@ use penstock_http::{Method, RequestHead};
 use penstock_runtime::clock;
 use penstock_sys::net::PeerAddress;
 
-use crate::body_source::Framing;
+use crate::body_source::SourceFraming;
 
 /// Writes the head into `out`; returns whether it asks for another protocol.
 pub(crate) fn encode_request_head(
     out: &mut Vec<u8>,
     config: &config::Upstream,
     request: &Request,
-    framing: Framing,
+    framing: SourceFraming,
     server: &str,
 ) -> bool {
     let head = &*request.head;
@@ -87,16 +87,16 @@ pub(crate) fn encode_request_head(
     match framing {
         // RFC 9110 §8.6: a server may refuse a method that usually has a body without a length;
         // WEBrick does.
-        Framing::None if usually_has_body(head.method()) => {
+        SourceFraming::None if usually_has_body(head.method()) => {
             out.extend_from_slice(b"Content-Length: 0\r\n");
         }
-        Framing::None => {}
-        Framing::Length(length) => {
+        SourceFraming::None => {}
+        SourceFraming::Length(length) => {
             out.extend_from_slice(b"Content-Length: ");
             out.extend_from_slice(TextBuffer::new().format_number(length));
             out.extend_from_slice(b"\r\n");
         }
-        Framing::Chunked => out.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
+        SourceFraming::Chunked => out.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
     }
     out.extend_from_slice(b"\r\n");
     upgrade.is_some()
@@ -173,7 +173,7 @@ pub(crate) fn forwards_underscored(
 /// The protocol that a client may request from a server: not HTTP/2, which would hide requests from
 /// the proxy. A body is sent before the switch, as for `docker exec` (RFC 9110 §7.8; see
 /// `upstream_exchange`). WebSocket has none.
-fn requested_upgrade(head: &RequestHead, framing: Framing) -> Option<&[u8]> {
+fn requested_upgrade(head: &RequestHead, framing: SourceFraming) -> Option<&[u8]> {
     if !head.is_upgrade() {
         return None;
     }
@@ -186,7 +186,7 @@ fn requested_upgrade(head: &RequestHead, framing: Framing) -> Option<&[u8]> {
                 .get(..4)
                 .is_some_and(|start| start.eq_ignore_ascii_case(b"http"))
     });
-    let is_early = framing != Framing::None && protocol.eq_ignore_ascii_case(b"websocket");
+    let is_early = framing != SourceFraming::None && protocol.eq_ignore_ascii_case(b"websocket");
     (!is_http && !is_early).then_some(protocol)
 }
 

@@ -41,7 +41,7 @@ pub struct UpstreamSetup {
 
 /// Which bodies of a route are buffered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Buffering {
+pub struct BufferingMode {
     /// Request bodies are read whole before a server gets the request.
     pub request: bool,
     /// Response bodies are read from the server faster than the client reads them.
@@ -133,7 +133,7 @@ impl Upstream {
 
     /// Creates the handler for a route with its own buffering.
     #[must_use]
-    pub fn handler(&self, buffering: Buffering) -> Arc<dyn Handler> {
+    pub fn handler(&self, buffering: BufferingMode) -> Arc<dyn Handler> {
         Arc::new(UpstreamHandler {
             shared: Arc::clone(&self.shared),
             buffering,
@@ -169,7 +169,7 @@ impl Upstream {
 #[derive(Debug)]
 struct UpstreamHandler {
     shared: Arc<SharedUpstream>,
-    buffering: Buffering,
+    buffering: BufferingMode,
 }
 
 impl Handler for UpstreamHandler {

@@ -20,7 +20,7 @@ use penstock_runtime::{buffers, clock};
 use penstock_wire::ajp::BodyCredit;
 use penstock_wire::fastcgi;
 
-use crate::body_source::{BodySource, Framing, MAX_PIECE_BYTES};
+use crate::body_source::{BodySource, MAX_PIECE_BYTES, SourceFraming};
 use crate::codec::{BodyEncoding, Codec, DecodedEvent, ResponseEvent, attempt_stage};
 use crate::connection::UpstreamConnection;
 use crate::failure::{AttemptFailure, AttemptStage};
@@ -109,8 +109,8 @@ impl UpstreamExchange {
             if form == BodyEncoding::Ajp {
                 // The first packet is sent unrequested, the rest on request.
                 let length = match framing {
-                    Framing::Length(length) => length,
-                    Framing::None | Framing::Chunked => 0,
+                    SourceFraming::Length(length) => length,
+                    SourceFraming::None | SourceFraming::Chunked => 0,
                 };
                 sending = SendState::OnDemand {
                     flow: BodyCredit::new(length),

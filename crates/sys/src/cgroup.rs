@@ -27,7 +27,7 @@ use rustix::fs::{Access, FlockOperation, Mode, OFlags};
 use rustix::process::{Pid, Signal, geteuid, getpid, getppid, kill_process};
 
 use self::place::{NoPlace, Place, Version};
-pub use self::usage::{Reading, Usage};
+pub use self::usage::{CgroupReading, Usage};
 
 /// The child for the server, its launcher and programs without a group (version 2).
 const SERVER: &str = "penstock-server";
@@ -304,7 +304,7 @@ impl Group {
 
     /// Returns the usage, and the events since the last call. Blocks as [`Group::usage`] does.
     #[must_use]
-    pub fn read(&self) -> Reading {
+    pub fn read(&self) -> CgroupReading {
         let usage = self.usage();
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         last.compare(usage, Instant::now())

@@ -10,7 +10,7 @@ use rustix::pipe::PipeFlags;
 
 /// The two sides of a fork.
 #[derive(Debug)]
-pub enum Forked {
+pub enum ForkSide {
     /// The original process.
     Parent(ReadinessReceiver),
     /// The new process: it leads a session without a terminal.
@@ -68,7 +68,7 @@ impl ReadinessSender {
 ///
 /// # Errors
 /// When other threads exist, or those of `pipe`, `fork` and `setsid`.
-pub fn fork() -> io::Result<Forked> {
+pub fn fork() -> io::Result<ForkSide> {
     check_single_threaded()?;
     let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
     #[expect(unsafe_code, reason = "there is no safe fork")]
@@ -79,14 +79,14 @@ pub fn fork() -> io::Result<Forked> {
         -1 => Err(io::Error::last_os_error()),
         0 => {
             rustix::process::setsid()?;
-            Ok(Forked::Child(ReadinessSender(write)))
+            Ok(ForkSide::Child(ReadinessSender(write)))
         }
         pid => {
             let child = rustix::process::Pid::from_raw(pid);
             let child = child.ok_or_else(|| io::Error::other("no process id received"))?;
             // The child alone has the other end.
             drop(write);
-            Ok(Forked::Parent(ReadinessReceiver { pipe: read, child }))
+            Ok(ForkSide::Parent(ReadinessReceiver { pipe: read, child }))
         }
     }
 }

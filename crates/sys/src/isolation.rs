@@ -19,7 +19,7 @@ use std::os::fd::RawFd;
 
 use rustix::process::DumpableBehavior;
 
-pub use access::{Access, FileAccess};
+pub use access::{AccessRules, FileAccess};
 pub(crate) use sandbox::{Filters, group_of};
 pub use sandbox::{MissingIsolation, Sandbox, missing_isolation};
 

@@ -32,13 +32,13 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, WaitId, WaitIdOptions, Wait
 
 pub use handle::ProcessHandle;
 pub use launcher::{
-    CommandLine, Launcher, LauncherReport, Privileges, RefusedCall, Starting, Step,
+    CommandLine, Launcher, LauncherReport, Privileges, RefusedCall, StartingProcess, Step,
 };
 pub use orphans::{Orphan, end_orphans, list_orphans, reap_orphan};
 use orphans::{TrackedChild, track_child};
 pub use priority::allow_priority_restore;
 
-use crate::isolation::{Access, Filters, Sandbox};
+use crate::isolation::{AccessRules, Filters, Sandbox};
 use crate::resource_limits::read_limit;
 
 /// What to start and what it inherits.
@@ -66,7 +66,7 @@ pub struct ProcessSpec {
     /// Its sandbox; `None` does not confine it.
     pub sandbox: Option<Sandbox>,
     /// The limits of its sandbox.
-    pub access: Access,
+    pub access: AccessRules,
     /// Its application, for reports of calls that the sandbox refuses.
     pub app: String,
 }
@@ -473,7 +473,7 @@ mod tests {
             inherited_fds: inherit,
             placed_fds: place,
             sandbox: None,
-            access: Access::default(),
+            access: AccessRules::default(),
             app: "test".to_owned(),
         })
         .unwrap()

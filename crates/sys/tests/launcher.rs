@@ -16,7 +16,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use penstock_sys::cgroup::{GroupPlan, Groups};
-use penstock_sys::isolation::Access;
+use penstock_sys::isolation::AccessRules;
 use penstock_sys::process::{
     self, CommandLine, Launcher, Privileges, ProcessExit, ProcessSpec, SpawnedProcess, successor,
 };
@@ -153,7 +153,7 @@ fn shell_in(
         inherited_fds: Vec::new(),
         placed_fds: place,
         sandbox: None,
-        access: Access::default(),
+        access: AccessRules::default(),
         app: "test".to_owned(),
     };
     launcher.launch(launch).unwrap()
@@ -196,7 +196,7 @@ fn programs_have_their_inputs(launcher: &Launcher) {
         inherited_fds: vec![inherited],
         placed_fds: vec![(file, 3)],
         sandbox: None,
-        access: Access::default(),
+        access: AccessRules::default(),
         app: "test".to_owned(),
     };
     let started = launcher.launch(launch).unwrap();
@@ -238,7 +238,7 @@ fn short_programs_differ_from_failed_starts(launcher: &Launcher) {
         inherited_fds: Vec::new(),
         placed_fds: Vec::new(),
         sandbox: None,
-        access: Access::default(),
+        access: AccessRules::default(),
         app: "test".to_owned(),
     };
     for (program, dir) in [("no-such-program-here", "/"), ("sh", "/no/such/folder")] {
@@ -358,7 +358,7 @@ fn a_lost_launcher_is_named_in_errors(launcher: &Launcher) {
             inherited_fds: Vec::new(),
             placed_fds: Vec::new(),
             sandbox: None,
-            access: Access::default(),
+            access: AccessRules::default(),
             app: "test".to_owned(),
         };
         let error = launcher.launch(launch).unwrap_err().to_string();

@@ -15,7 +15,7 @@
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use penstock_sys::isolation::Access;
+use penstock_sys::isolation::AccessRules;
 use penstock_sys::process::{self, ProcessSpec, SpawnedProcess};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -31,7 +31,7 @@ fn shell(script: &str) -> (SpawnedProcess, u32) {
         inherited_fds: Vec::new(),
         placed_fds: vec![(theirs, 5)],
         sandbox: None,
-        access: Access::default(),
+        access: AccessRules::default(),
         app: "test".to_owned(),
     })
     .unwrap();

@@ -13,7 +13,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Component, Path, PathBuf};
 
 use penstock_config as config;
-use penstock_sys::isolation::{Access, FileAccess};
+use penstock_sys::isolation::{AccessRules, FileAccess};
 
 use crate::interpreter;
 
@@ -32,9 +32,9 @@ pub(super) struct ProgramFiles {
 }
 
 /// What processes of an application may use, beside their program and files ([`find_files`]).
-pub(super) fn of(config: &config::App) -> Access {
+pub(super) fn of(config: &config::App) -> AccessRules {
     let limits = &config.access;
-    let access = Access {
+    let access = AccessRules {
         files: limits.limits_files().then(FileAccess::default),
         connect_ports: limits.connect_ports.clone(),
         bind_ports: limits.bind_ports.clone(),
@@ -79,7 +79,7 @@ impl ProgramFiles {
     }
 
     /// Adds them to what the processes may use.
-    pub(super) fn open(&self, access: &mut Access) {
+    pub(super) fn open(&self, access: &mut AccessRules) {
         if let (Some(open), Some(files)) = (&mut access.files, &self.files) {
             open.read.extend(files.read.iter().cloned());
             open.write.extend(files.write.iter().cloned());
@@ -221,7 +221,7 @@ mod tests {
         let dir = folder.join("app");
         std::fs::write(dir.join("run"), "").unwrap();
         let mut app = app(&dir);
-        assert_eq!(of(&app), Access::default());
+        assert_eq!(of(&app), AccessRules::default());
         assert_eq!(temporary_folder(&app), None);
         app.access.connect_ports = Some(vec![5432]);
         let found = find_files(&app).unwrap();

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use penstock_exchange::buffering::BodyStore;
 use penstock_runtime::{clock, loops};
-use penstock_sys::cgroup::{Reading, Usage};
+use penstock_sys::cgroup::{CgroupReading, Usage};
 use penstock_sys::file;
 
 use self::bounds::BoundsWatch;
@@ -52,7 +52,7 @@ pub(super) struct MemorySamples {
     /// Each process's memory in bytes; `None` when it could not be measured.
     memory: Vec<(ProcessKey, Option<u64>)>,
     /// What the application takes with all that it starts.
-    reading: Option<Reading>,
+    reading: Option<CgroupReading>,
 }
 
 /// What is being watched.

@@ -5,7 +5,7 @@
 //! told; one that never was ready is reported with its own words.
 
 use penstock_runtime::clock;
-use penstock_sys::cgroup::Reading;
+use penstock_sys::cgroup::CgroupReading;
 use penstock_sys::process::{ProcessExit, ProcessHandle, SpawnedProcess};
 
 use super::control::ControlHandle;
@@ -138,7 +138,7 @@ impl Executor {
         &mut self,
         key: ProcessKey,
         exit: Option<ProcessExit>,
-        reading: Option<Reading>,
+        reading: Option<CgroupReading>,
     ) {
         let is_out_of_memory = reading.is_some_and(|reading| reading.is_out_of_memory);
         if let Some(reading) = reading {

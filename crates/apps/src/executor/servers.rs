@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use penstock_config::{AppKind, ServerAddr, UpstreamServer};
 use penstock_runtime::{clock, loops};
-use penstock_sys::isolation::Access;
+use penstock_sys::isolation::AccessRules;
 use penstock_sys::process;
 
 use super::access;
@@ -124,7 +124,7 @@ impl Executor {
     }
 
     /// What its process may use: where it is to listen, too.
-    fn server_access(&self, address: &ServerAddr) -> Access {
+    fn server_access(&self, address: &ServerAddr) -> AccessRules {
         let mut access = access::of(&self.config);
         match address {
             ServerAddr::Tcp(address) => {

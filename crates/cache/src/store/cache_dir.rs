@@ -232,10 +232,10 @@ impl CacheDir {
     }
 
     /// Opens an object's file for reading, or for writing new metadata.
-    pub(crate) fn open_object(&self, name: ObjectName, access: Access) -> io::Result<File> {
+    pub(crate) fn open_object(&self, name: ObjectName, access: OpenMode) -> io::Result<File> {
         let flags = match access {
-            Access::Read => OFlags::RDONLY,
-            Access::Write => OFlags::RDWR,
+            OpenMode::Read => OFlags::RDONLY,
+            OpenMode::Write => OFlags::RDWR,
         };
         let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let path = name.path();
@@ -338,7 +338,7 @@ impl CacheDir {
 
 /// Why an object's file is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Access {
+pub(crate) enum OpenMode {
     /// To read the body.
     Read,
     /// To write new metadata.

@@ -22,7 +22,7 @@ use penstock_sys::file::read_at;
 use twox_hash::XxHash3_64;
 
 use super::ObjectMeta;
-use super::cache_dir::{Access, CacheDir, ObjectFileId, ObjectName, disk_usage};
+use super::cache_dir::{CacheDir, ObjectFileId, ObjectName, OpenMode, disk_usage};
 use super::disk::{DiscardedFile, Disk};
 use super::format::{self, FormatError, PREAMBLE_BYTES, Preamble};
 
@@ -104,7 +104,7 @@ impl ObjectFile {
     /// Writes `meta` into the older slot. If it is too large, clears both slots, so that no restart
     /// finds older metadata.
     pub(crate) fn write_meta(&self, meta: &ObjectMeta) -> io::Result<()> {
-        let file = self.dir.open_object(self.name, Access::Write)?;
+        let file = self.dir.open_object(self.name, OpenMode::Write)?;
         let was_trusted = self.is_trusted(&ObjectFileId::of(&file)?);
         let sequence = self.sequence.load(Relaxed) + 1;
         let size = self.preamble.slot_bytes;
@@ -125,7 +125,7 @@ impl ObjectFile {
     }
 
     pub(crate) fn read_body(&self) -> io::Result<Bytes> {
-        let file = self.dir.open_object(self.name, Access::Read)?;
+        let file = self.dir.open_object(self.name, OpenMode::Read)?;
         let length = usize::try_from(self.preamble.length).unwrap_or(usize::MAX);
         let mut body = vec![0; length];
         file.read_exact_at(&mut body, self.preamble.body_offset())?;
@@ -149,7 +149,7 @@ pub(crate) struct RecoveredObject {
 /// # Errors
 /// `InvalidData` if the file is not a complete object of this version.
 pub(crate) fn read_head(folder: &Arc<CacheDir>, name: ObjectName) -> io::Result<RecoveredObject> {
-    let file = folder.open_object(name, Access::Read)?;
+    let file = folder.open_object(name, OpenMode::Read)?;
     let metadata = file.metadata()?;
     if !metadata.is_file() {
         return Err(damaged_error(FormatError::Damaged));

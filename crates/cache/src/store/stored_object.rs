@@ -13,7 +13,7 @@ use penstock_exchange::FileBody;
 use penstock_runtime::DiskFile;
 use penstock_runtime::disk::{CHUNK_BYTES, ReadError};
 
-use super::cache_dir::{Access, ObjectFileId};
+use super::cache_dir::{ObjectFileId, OpenMode};
 use super::disk::{Disk, DiskError, DiskItem, OperationKind};
 use super::index_updates::{ReadFailureWatch, is_damage, is_unrecoverable};
 use super::{MemoryBody, ObjectMeta, PartialObject, Store, verification};
@@ -130,7 +130,7 @@ impl DiskObject {
         let disk = self.store.disk().ok_or(DiskError::OutOfService)?;
         let object = Arc::clone(&self.item.body);
         let open = move || {
-            let file = object.dir.open_object(object.name, Access::Read)?;
+            let file = object.dir.open_object(object.name, OpenMode::Read)?;
             let identity = ObjectFileId::of(&file)?;
             Ok((file, object.is_trusted(&identity)))
         };

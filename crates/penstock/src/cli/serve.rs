@@ -12,7 +12,7 @@ use std::sync::Arc;
 use penstock_config::{self as config, Invocation, ServerLogFormat};
 use penstock_runtime::logger::{self, LineFormat, LineWriter, LogOutput};
 use penstock_sys::confine;
-use penstock_sys::daemon::{self, Forked};
+use penstock_sys::daemon::{self, ForkSide};
 use penstock_sys::process::{self, Launcher};
 
 use super::{ProcessArguments, ServeArguments, USAGE_EXIT_CODE, WorkArguments, check, print_error};
@@ -170,8 +170,8 @@ fn connect_to_predecessor()
 /// Forks: the parent waits until the child is ready, and exits.
 fn go_to_background() -> Result<daemon::ReadinessSender, ServeError> {
     match daemon::fork() {
-        Ok(Forked::Child(word)) => Ok(word),
-        Ok(Forked::Parent(waiting)) => Err(ServeError::InBackground(match waiting.wait() {
+        Ok(ForkSide::Child(word)) => Ok(word),
+        Ok(ForkSide::Parent(waiting)) => Err(ServeError::InBackground(match waiting.wait() {
             Ok(()) => ExitCode::SUCCESS,
             // The child has printed the cause and exited.
             Err(_) => ExitCode::FAILURE,

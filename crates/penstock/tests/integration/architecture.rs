@@ -17,7 +17,7 @@ const GENERATED_DIRS: [&str; 7] = [
     "vendor",
 ];
 
-fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../..")
         .canonicalize()
@@ -25,7 +25,7 @@ fn root() -> PathBuf {
 }
 
 /// Every text file below `folder` that is not generated.
-fn texts(folder: &Path) -> Vec<(PathBuf, String)> {
+pub(crate) fn texts(folder: &Path) -> Vec<(PathBuf, String)> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {

@@ -67,5 +67,6 @@ mod temporary_files;
 mod unsolicited_instructions;
 mod upgrade;
 mod uploads;
+mod words;
 mod worker_death;
 mod wsgi;

@@ -13,7 +13,7 @@ use penstock_wire::gateway::{EncodeError, GatewayError, GatewayHeadLimits, Respo
 use penstock_wire::{ajp, cgi, fastcgi, gateway, scgi, uwsgi};
 
 use super::{BodyEncoding, Codec, DecodedEvent, ResponseEvent, http};
-use crate::body_source::Framing;
+use crate::body_source::SourceFraming;
 use crate::environ;
 use crate::failure::{AttemptFailure, AttemptStage};
 use crate::request_head;
@@ -46,16 +46,16 @@ pub(crate) struct GatewayDecoder {
 pub(super) fn encode_request(
     config: &config::Upstream,
     request: &Request,
-    framing: Framing,
+    framing: SourceFraming,
     server: &str,
     out: &mut Vec<u8>,
 ) -> Result<(Codec, BodyEncoding), AttemptFailure> {
     let answers_head = request.head.method() == Method::Head;
     let limits = GatewayHeadLimits::default();
     let length = match framing {
-        Framing::Length(length) => length,
-        Framing::None => 0,
-        Framing::Chunked => return Err(missing_length()),
+        SourceFraming::Length(length) => length,
+        SourceFraming::None => 0,
+        SourceFraming::Chunked => return Err(missing_length()),
     };
     let keeps = request_head::uses_keep_alive(config);
     let (decoder, form) = match config.protocol {

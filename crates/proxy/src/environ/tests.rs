@@ -42,7 +42,7 @@ fn php(index: Option<&str>) -> config::Upstream {
 fn variables_of(
     config: &config::Upstream,
     request: &Request,
-    framing: Framing,
+    framing: SourceFraming,
 ) -> BTreeMap<String, String> {
     let mut table = VariableMap::default();
     encode_variables(&mut table, config, request, framing, SERVER);
@@ -54,7 +54,7 @@ fn variables_of(
 /// The variables of these fields of an untrusted client.
 fn variables_of_fields(fields: &str) -> BTreeMap<String, String> {
     let head = format!("GET / HTTP/1.1\r\nHost: a.test\r\n{fields}\r\n");
-    variables_of(&fastcgi(), &request(&head), Framing::None)
+    variables_of(&fastcgi(), &request(&head), SourceFraming::None)
 }
 
 fn check(row: &str, table: &BTreeMap<String, String>, expected: &[(&str, Option<&str>)]) {
@@ -72,7 +72,7 @@ fn a_request_has_these_variables_and_no_others() {
     let head = "POST /a%20b/x.php/e%2Ff?q=%20 HTTP/1.1\r\nHost: a.test:81\r\n\
                 Content-Type: text/plain\r\nContent-Length: 7\r\nAccept: x\r\nConnection: close\r\n\r\n";
     let request = request(head);
-    let mut table = variables_of(&php(Some("index.php")), &request, Framing::Length(7));
+    let mut table = variables_of(&php(Some("index.php")), &request, SourceFraming::Length(7));
     table.remove("HTTP_X_REQUEST_START");
     let expected = [
         ("CONTENT_LENGTH", "7"),
@@ -162,7 +162,7 @@ fn a_path_means_a_script_where_there_is_a_folder_of_them() {
         ("no folder", fastcgi(), "/x.php/y", "", "/x.php/y", None),
     ] {
         let head = format!("GET {path} HTTP/1.1\r\nHost: a.test\r\n\r\n");
-        let table = variables_of(&config, &request(&head), Framing::None);
+        let table = variables_of(&config, &request(&head), SourceFraming::None);
         check(
             row,
             &table,
@@ -322,7 +322,13 @@ fn every_protocol_gets_the_same_client_address() {
             let head = format!("GET / HTTP/1.1\r\nHost: a.test\r\n{said}\r\n");
             let request = request_of(&head, peer);
             let mut http = Vec::new();
-            request_head::encode_request_head(&mut http, &config, &request, Framing::None, SERVER);
+            request_head::encode_request_head(
+                &mut http,
+                &config,
+                &request,
+                SourceFraming::None,
+                SERVER,
+            );
             let mut expected = BTreeMap::new();
             for line in String::from_utf8(http).unwrap().lines() {
                 let (name, value) = line.split_once(": ").unwrap_or_default();
@@ -331,7 +337,7 @@ fn every_protocol_gets_the_same_client_address() {
                     assert_eq!(expected.insert(name, value.to_owned()), None);
                 }
             }
-            let mut table = variables_of(&config, &request, Framing::None);
+            let mut table = variables_of(&config, &request, SourceFraming::None);
             table.retain(|name, _| is_of_client(name));
             assert_eq!(table, expected, "{peer} {form:?}");
             seen += table.len();
@@ -350,7 +356,7 @@ fn a_trusted_proxy_defines_client_scheme_and_host() {
         &variables_of(
             &php(Some("index.php")),
             &request_of(head, PROXY),
-            Framing::None,
+            SourceFraming::None,
         ),
         &[
             ("REQUEST_SCHEME", Some("https")),
@@ -368,7 +374,7 @@ fn a_trusted_proxy_defines_client_scheme_and_host() {
     );
     check(
         "stranger",
-        &variables_of(&php(Some("index.php")), &request(head), Framing::None),
+        &variables_of(&php(Some("index.php")), &request(head), SourceFraming::None),
         &[
             ("REQUEST_SCHEME", Some("http")),
             ("HTTPS", None),
@@ -384,7 +390,7 @@ fn a_trusted_proxy_defines_client_scheme_and_host() {
         &mut out,
         &config,
         &request_of(head, PROXY),
-        Framing::None,
+        SourceFraming::None,
         SERVER,
     )
     .unwrap();
@@ -413,7 +419,7 @@ fn a_field_set_by_a_rule_replaces_our_variable() {
     request.trusted_headers = TrustedHeaders::new(names.map(str::to_owned));
     check(
         "rules",
-        &variables_of(&fastcgi(), &request, Framing::None),
+        &variables_of(&fastcgi(), &request, SourceFraming::None),
         &[
             ("HTTP_X_FORWARDED_PROTO", Some("https")),
             ("HTTP_X_FORWARDED_HOST", Some("a.test")),
@@ -428,7 +434,7 @@ fn a_field_set_by_a_rule_replaces_our_variable() {
     );
     let mut out = Vec::new();
     let config = upstream(Protocol::Ajp);
-    encode_ajp_request(&mut out, &config, &request, Framing::None, SERVER).unwrap();
+    encode_ajp_request(&mut out, &config, &request, SourceFraming::None, SERVER).unwrap();
     for (text, count) in [
         ("https", 1),
         ("X-Forwarded-Proto", 1),
@@ -456,7 +462,7 @@ fn params_go_over_everything_but_the_length() {
     let head = "POST / HTTP/1.1\r\nHost: a.test\r\nAccept: x\r\nContent-Length: 3\r\n\r\n";
     check(
         "with a body",
-        &variables_of(&config, &request(head), Framing::Length(3)),
+        &variables_of(&config, &request(head), SourceFraming::Length(3)),
         &[
             ("SERVER_NAME", Some("fixed.test")),
             ("HTTP_ACCEPT", Some("*/*")),
@@ -467,7 +473,7 @@ fn params_go_over_everything_but_the_length() {
         ],
     );
     let head = "GET / HTTP/1.1\r\nHost: a.test\r\n\r\n";
-    let table = variables_of(&config, &request(head), Framing::None);
+    let table = variables_of(&config, &request(head), SourceFraming::None);
     check(
         "without",
         &table,
@@ -492,7 +498,7 @@ fn the_host_is_the_one_that_is_configured() {
         let head = "GET / HTTP/1.1\r\nHost: a.test\r\n\r\n";
         check(
             expected,
-            &variables_of(&config, &request(head), Framing::None),
+            &variables_of(&config, &request(head), SourceFraming::None),
             &[
                 ("HTTP_HOST", Some(expected)),
                 ("SERVER_NAME", Some(name)),
@@ -512,7 +518,7 @@ fn both_addresses_of_the_connection_are_set_if_known() {
         variables_of(
             &fastcgi(),
             &request_at(old, peer, scheme, listens),
-            Framing::None,
+            SourceFraming::None,
         )
     };
     check(
@@ -588,7 +594,7 @@ impl Packet<'_> {
     }
 }
 
-fn ajp_of(config: &config::Upstream, head: &str, peer: &str, framing: Framing) -> Vec<u8> {
+fn ajp_of(config: &config::Upstream, head: &str, peer: &str, framing: SourceFraming) -> Vec<u8> {
     let mut out = Vec::new();
     encode_ajp_request(&mut out, config, &request_of(head, peer), framing, SERVER).unwrap();
     assert_eq!(out[..2], [0x12, 0x34]);
@@ -606,7 +612,7 @@ fn an_ajp_packet_has_the_same_values() {
     let head = "POST /a%20b;j=1?q=1 HTTP/1.1\r\nHost: a.test:81\r\nCookie: a=1\r\nCookie: b=2\r\n\
                 X-Forwarded-For: 9.9.9.9\r\nConnection: X-Hop\r\nX-Hop: 1\r\nProxy: evil\r\n\
                 A_B: 1\r\nContent-Length: 5\r\n\r\n";
-    let bytes = ajp_of(&config, head, CLIENT, Framing::Length(5));
+    let bytes = ajp_of(&config, head, CLIENT, SourceFraming::Length(5));
     let mut packet = Packet(&bytes);
     assert_eq!((packet.byte(), packet.byte()), (2, 4));
     let mut texts = || packet.text();
@@ -648,7 +654,7 @@ fn an_ajp_packet_has_the_same_values() {
 fn an_ajp_packet_always_has_the_body_length() {
     let config = upstream(Protocol::Ajp);
     let head = "GET / HTTP/1.1\r\nHost: a.test\r\n\r\n";
-    let bytes = ajp_of(&config, head, "unix", Framing::None);
+    let bytes = ajp_of(&config, head, "unix", SourceFraming::None);
     let length = b"\xa0\x08\0\x010\0";
     assert!(bytes.windows(length.len()).any(|piece| piece == length));
 }
@@ -661,7 +667,13 @@ fn a_packet_that_is_too_small_for_a_head_is_not_sent() {
     );
     let mut out = b"before".to_vec();
     let config = upstream(Protocol::Ajp);
-    let done = encode_ajp_request(&mut out, &config, &request(&head), Framing::None, SERVER);
+    let done = encode_ajp_request(
+        &mut out,
+        &config,
+        &request(&head),
+        SourceFraming::None,
+        SERVER,
+    );
     assert_eq!(done, Err(EncodeError::TooLarge));
     assert_eq!(out, b"before");
 }

@@ -19,7 +19,7 @@ use super::*;
 use crate::connection::{ResolvedAddress, UpstreamConnection};
 use crate::maintenance::tests::{claim, eventually, on_a_loop, release, start, states};
 use crate::testing::request;
-use crate::{Buffering, ServerChange, Upstream};
+use crate::{BufferingMode, ServerChange, Upstream};
 
 const KEY: &str = "J8nC2vQm0dT5yWkX1bLrZ7fHsE4uPaG9oIeRjNqMtVw=";
 
@@ -103,7 +103,7 @@ fn joiner(address: SocketAddr, upstream: &str, key: &str) -> (Joiner, Arc<Atomic
 
 /// Sends a request that must not be repeated; returns its status.
 fn post(upstream: &Upstream) -> impl Future<Output = u16> + Send + use<> {
-    let buffering = Buffering {
+    let buffering = BufferingMode {
         request: true,
         response: true,
     };

@@ -24,7 +24,7 @@ fn sent_head(
     config: &config::Upstream,
     head: &str,
     peer: &str,
-    framing: Framing,
+    framing: SourceFraming,
 ) -> (String, bool) {
     let before = clock::wall();
     let (text, upgrades) = encoded_head(config, &request_of(head, peer), framing);
@@ -38,7 +38,11 @@ fn sent_head(
 }
 
 /// The exact head.
-fn encoded_head(config: &config::Upstream, request: &Request, framing: Framing) -> (String, bool) {
+fn encoded_head(
+    config: &config::Upstream,
+    request: &Request,
+    framing: SourceFraming,
+) -> (String, bool) {
     let mut out = b"before".to_vec();
     let upgrades = encode_request_head(&mut out, config, request, framing, SERVER);
     let text = String::from_utf8(out).unwrap();
@@ -46,7 +50,7 @@ fn encoded_head(config: &config::Upstream, request: &Request, framing: Framing) 
 }
 
 /// The fields between `Host` and the forwarding fields.
-fn passed_fields(fields: &str, framing: Framing) -> (String, bool) {
+fn passed_fields(fields: &str, framing: SourceFraming) -> (String, bool) {
     let head = format!("GET /p?q HTTP/1.1\r\nHost: a.test\r\n{fields}\r\n");
     let (text, upgrades) = sent_head(&http_upstream(), &head, CLIENT, framing);
     let text = text.strip_prefix("GET /p?q HTTP/1.1\r\nHost: a.test\r\n");
@@ -75,7 +79,7 @@ fn a_head_is_encoded_from_its_parts() {
             "PURGE / HTTP/1.1\r\nHost: a.test\r\n",
         ),
     ] {
-        let (text, _) = sent_head(&http_upstream(), head, CLIENT, Framing::None);
+        let (text, _) = sent_head(&http_upstream(), head, CLIENT, SourceFraming::None);
         let expected = format!("{expected}{DEFAULT_FORWARDING_FIELDS}Via: 1.1 penstock\r\n\r\n");
         assert_eq!(text, expected, "{row}");
     }
@@ -83,7 +87,7 @@ fn a_head_is_encoded_from_its_parts() {
         &http_upstream(),
         "GET / HTTP/1.0\r\n\r\n",
         CLIENT,
-        Framing::None,
+        SourceFraming::None,
     );
     assert!(old.starts_with("GET / HTTP/1.1\r\nHost: \r\n"), "{old}");
     assert!(old.ends_with("Via: 1.0 penstock\r\n\r\n"), "{old}");
@@ -184,7 +188,7 @@ fn fields_are_forwarded_or_dropped() {
         ),
     ] {
         assert_eq!(
-            passed_fields(fields, Framing::None),
+            passed_fields(fields, SourceFraming::None),
             (expected.to_owned(), false),
             "{row}"
         );
@@ -198,41 +202,66 @@ fn an_upgrade_is_forwarded_where_it_is_safe() {
         (
             "websocket",
             asks("websocket"),
-            Framing::None,
+            SourceFraming::None,
             Some("websocket"),
         ),
-        ("any other", asks("foo/1"), Framing::None, Some("foo/1")),
-        ("http/2", asks("h2c"), Framing::None, None),
-        ("http/2 in capitals", asks("H2C"), Framing::None, None),
-        ("http/2 by its name", asks("HTTP/2.0"), Framing::None, None),
+        (
+            "any other",
+            asks("foo/1"),
+            SourceFraming::None,
+            Some("foo/1"),
+        ),
+        ("http/2", asks("h2c"), SourceFraming::None, None),
+        ("http/2 in capitals", asks("H2C"), SourceFraming::None, None),
+        (
+            "http/2 by its name",
+            asks("HTTP/2.0"),
+            SourceFraming::None,
+            None,
+        ),
         (
             "http/2 among others",
             asks("websocket, h2c"),
-            Framing::None,
+            SourceFraming::None,
             None,
         ),
-        ("tls", asks("TLS/1.0, HTTP/1.1"), Framing::None, None),
+        ("tls", asks("TLS/1.0, HTTP/1.1"), SourceFraming::None, None),
         (
             "no option",
             "Upgrade: websocket\r\n".to_owned(),
-            Framing::None,
+            SourceFraming::None,
             None,
         ),
         (
             "no field",
             "Connection: Upgrade\r\n".to_owned(),
-            Framing::None,
+            SourceFraming::None,
             None,
         ),
-        ("before a body", asks("websocket"), Framing::Length(5), None),
-        ("before chunks", asks("websocket"), Framing::Chunked, None),
+        (
+            "before a body",
+            asks("websocket"),
+            SourceFraming::Length(5),
+            None,
+        ),
+        (
+            "before chunks",
+            asks("websocket"),
+            SourceFraming::Chunked,
+            None,
+        ),
         (
             "behind a body",
             asks("tcp"),
-            Framing::Length(5),
+            SourceFraming::Length(5),
             Some("tcp"),
         ),
-        ("behind chunks", asks("tcp"), Framing::Chunked, Some("tcp")),
+        (
+            "behind chunks",
+            asks("tcp"),
+            SourceFraming::Chunked,
+            Some("tcp"),
+        ),
     ] {
         let (text, upgrades) = passed_fields(&fields, framing);
         let expected = expected.map(asks);
@@ -241,13 +270,13 @@ fn an_upgrade_is_forwarded_where_it_is_safe() {
     }
     let settings = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAM\r\n";
     assert_eq!(
-        passed_fields(settings, Framing::None),
+        passed_fields(settings, SourceFraming::None),
         (String::new(), false)
     );
     let keys = "Connection: keep-alive, Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: k\r\n";
     let expected = "Sec-WebSocket-Key: k\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n";
     assert_eq!(
-        passed_fields(keys, Framing::None),
+        passed_fields(keys, SourceFraming::None),
         (expected.to_owned(), true)
     );
 }
@@ -302,7 +331,7 @@ fn the_client_address_is_forwarded_in_every_form() {
         let mut config = http_upstream();
         config.forwarded = form;
         let head = "GET / HTTP/1.1\r\nHost: a.test:81\r\n\r\n";
-        let (text, _) = sent_head(&config, head, peer, Framing::None);
+        let (text, _) = sent_head(&config, head, peer, SourceFraming::None);
         let expected =
             format!("GET / HTTP/1.1\r\nHost: a.test:81\r\n{expected}Via: 1.1 penstock\r\n\r\n");
         assert_eq!(text, expected, "{form:?} {peer}");
@@ -340,7 +369,7 @@ fn addresses_of_a_trusted_proxy_are_kept_and_extended() {
         let mut config = http_upstream();
         config.forwarded = form;
         let head = format!("GET / HTTP/1.1\r\nHost: a.test\r\n{said}\r\n");
-        let (text, _) = sent_head(&config, &head, PROXY, Framing::None);
+        let (text, _) = sent_head(&config, &head, PROXY, SourceFraming::None);
         let expected = format!(
             "GET / HTTP/1.1\r\nHost: a.test\r\n{expected}Via: 1.1 front, 1.1 penstock\r\n\r\n"
         );
@@ -348,11 +377,11 @@ fn addresses_of_a_trusted_proxy_are_kept_and_extended() {
     }
     let over_a_file =
         "GET / HTTP/1.1\r\nHost: a.test\r\nX-Forwarded-For: 192.0.2.1, 192.0.2.2\r\n\r\n";
-    let (text, _) = sent_head(&http_upstream(), over_a_file, "unix", Framing::None);
+    let (text, _) = sent_head(&http_upstream(), over_a_file, "unix", SourceFraming::None);
     let expected = "\r\nX-Forwarded-For: 192.0.2.1, 192.0.2.2\r\n";
     assert!(text.contains(expected), "{text}");
     let empty = "GET / HTTP/1.1\r\nHost: a.test\r\nX-Forwarded-For:\r\nX-Forwarded-Proto:\r\n\r\n";
-    let (text, _) = sent_head(&http_upstream(), empty, PROXY, Framing::None);
+    let (text, _) = sent_head(&http_upstream(), empty, PROXY, SourceFraming::None);
     let expected = "X-Forwarded-For: 127.0.0.1\r\nX-Forwarded-Proto: http\r\n";
     assert!(text.contains(expected), "{text}");
 }
@@ -407,7 +436,7 @@ fn proxy_values_are_converted_to_the_configured_form() {
         let mut config = http_upstream();
         config.forwarded = form;
         let head = format!("GET / HTTP/1.1\r\nHost: a.test\r\n{fields}\r\n");
-        let (text, _) = sent_head(&config, &head, PROXY, Framing::None);
+        let (text, _) = sent_head(&config, &head, PROXY, SourceFraming::None);
         let expected =
             format!("GET / HTTP/1.1\r\nHost: a.test\r\n{expected}Via: 1.1 penstock\r\n\r\n");
         assert_eq!(text, expected, "{row}");
@@ -419,7 +448,10 @@ fn forwarding_fields_of_untrusted_peers_are_dropped() {
     let fields = "X-Forwarded-User: root\r\nX-Forwarded-Protocol: ssl\r\nFront-End-Https: on\r\n\
                   X-Scheme: https\r\nX-Original-URI: /admin\r\nClient-IP: 198.51.100.1\r\n\
                   X-Thing: 1\r\n";
-    assert_eq!(passed_fields(fields, Framing::None).0, "X-Thing: 1\r\n");
+    assert_eq!(
+        passed_fields(fields, SourceFraming::None).0,
+        "X-Thing: 1\r\n"
+    );
 }
 
 /// An unlisted proxy may forward what its client made up.
@@ -469,7 +501,7 @@ fn forwarding_fields_pass_if_trusted_or_true() {
         ] {
             let peer = PeerAddress::Tcp(peer);
             let request = request_trusting(&head, peer, "http", Some(local), trust);
-            let (text, _) = encoded_head(&http_upstream(), &request, Framing::None);
+            let (text, _) = encoded_head(&http_upstream(), &request, SourceFraming::None);
             assert_eq!(text.contains(field), passes, "{said}{field}: {text}");
         }
     }
@@ -487,7 +519,7 @@ fn a_client_address_field_passes_only_if_it_matches() {
         let trust = TrustedProxies::default().with_client_field(Some("CF-Connecting-IP"));
         let peer = PeerAddress::Tcp(peer);
         let request = request_trusting(&head, peer, "http", Some(local), trust);
-        let (text, _) = encoded_head(&http_upstream(), &request, Framing::None);
+        let (text, _) = encoded_head(&http_upstream(), &request, SourceFraming::None);
         assert_eq!(text.contains(field), passes, "{text}");
     }
 }
@@ -496,7 +528,7 @@ fn a_client_address_field_passes_only_if_it_matches() {
 fn a_stripped_prefix_is_forwarded() {
     let head = "GET /cart HTTP/1.1\r\nHost: a.test\r\nX-Forwarded-Prefix: /spoofed\r\n\r\n";
     let mut request = request_of(head, CLIENT);
-    let told = |request: &Request| encoded_head(&http_upstream(), request, Framing::None).0;
+    let told = |request: &Request| encoded_head(&http_upstream(), request, SourceFraming::None).0;
     assert!(!told(&request).contains("Prefix"), "{}", told(&request));
     request.mount = Mount::new("/a b/shop");
     let text = told(&request);
@@ -514,7 +546,7 @@ fn a_joined_server_gets_the_client_address() {
     let fields = "X-Forwarded-For: 198.51.100.1, 203.0.113.9\r\nX-Real-IP: 198.51.100.1\r\n";
     let head = format!("GET / HTTP/1.1\r\nHost: a.test\r\n{fields}\r\n");
     for (peer, client) in [(PROXY, "203.0.113.9"), (CLIENT, "192.0.2.7")] {
-        let (text, _) = sent_head(&config, &head, peer, Framing::None);
+        let (text, _) = sent_head(&config, &head, peer, SourceFraming::None);
         assert!(
             text.contains(&format!("\r\nX-Real-IP: {client}\r\n")),
             "{text}"
@@ -612,7 +644,7 @@ fn a_field_set_by_a_rule_replaces_ours() {
         let names = names.iter().map(|&name| name.to_owned());
         let vouched = TrustedHeaders::new(names.chain(["X-Request-Start".to_owned()]));
         let request = request_vouched(&head, peer, vouched);
-        let (text, _) = encoded_head(&config, &request, Framing::None);
+        let (text, _) = encoded_head(&config, &request, SourceFraming::None);
         let expected = format!("GET / HTTP/1.1\r\nHost: a.test\r\n{expected}\r\n");
         assert_eq!(text, expected, "{row}");
     }
@@ -656,7 +688,7 @@ fn a_rule_names_no_client_twice() {
         let (name, _) = field.split_once(':').unwrap();
         let head = format!("GET / HTTP/1.1\r\nHost: a.test\r\n{field}\r\n\r\n");
         let request = request_vouched(&head, peer, TrustedHeaders::new([name.to_owned()]));
-        let (text, _) = encoded_head(&config, &request, Framing::None);
+        let (text, _) = encoded_head(&config, &request, SourceFraming::None);
         for line in [
             format!("X-Forwarded-For: {addresses}"),
             format!("Forwarded: {nodes}"),
@@ -677,7 +709,7 @@ fn the_host_is_the_one_that_is_configured() {
         let mut config = http_upstream();
         config.host = host;
         let head = "GET / HTTP/1.1\r\nHost: a.test\r\n\r\n";
-        let (text, _) = sent_head(&config, head, CLIENT, Framing::None);
+        let (text, _) = sent_head(&config, head, CLIENT, SourceFraming::None);
         let expected = format!("GET / HTTP/1.1\r\nHost: {expected}\r\n{DEFAULT_FORWARDING_FIELDS}");
         assert!(text.starts_with(&expected), "{text}");
         assert_eq!(text.matches("\r\nHost:").count(), 1);
@@ -687,33 +719,33 @@ fn the_host_is_the_one_that_is_configured() {
 #[test]
 fn framing_follows_the_body_not_the_client_fields() {
     for (method, fields, framing, expected) in [
-        ("GET", "", Framing::None, ""),
-        ("GET", "Content-Length: 7\r\n", Framing::None, ""),
-        ("POST", "", Framing::None, "Content-Length: 0\r\n"),
+        ("GET", "", SourceFraming::None, ""),
+        ("GET", "Content-Length: 7\r\n", SourceFraming::None, ""),
+        ("POST", "", SourceFraming::None, "Content-Length: 0\r\n"),
         (
             "PUT",
             "Content-Length: 0\r\n",
-            Framing::None,
+            SourceFraming::None,
             "Content-Length: 0\r\n",
         ),
-        ("PATCH", "", Framing::None, "Content-Length: 0\r\n"),
-        ("DELETE", "", Framing::None, ""),
+        ("PATCH", "", SourceFraming::None, "Content-Length: 0\r\n"),
+        ("DELETE", "", SourceFraming::None, ""),
         (
             "POST",
             "Transfer-Encoding: chunked\r\n",
-            Framing::Length(9),
+            SourceFraming::Length(9),
             "Content-Length: 9\r\n",
         ),
         (
             "POST",
             "Content-Length: 7\r\nConnection: x\r\n",
-            Framing::Length(7),
+            SourceFraming::Length(7),
             "Content-Length: 7\r\n",
         ),
         (
             "POST",
             "Content-Length: 7\r\n",
-            Framing::Chunked,
+            SourceFraming::Chunked,
             "Transfer-Encoding: chunked\r\n",
         ),
     ] {
@@ -751,7 +783,7 @@ fn connection_close_is_sent_without_keep_alive() {
             Some("Connection: Upgrade\r\n"),
         ),
     ] {
-        let (text, _) = sent_head(config, head, CLIENT, Framing::None);
+        let (text, _) = sent_head(config, head, CLIENT, SourceFraming::None);
         assert_eq!(
             text.matches("Connection:").count(),
             usize::from(expected.is_some()),

@@ -26,7 +26,7 @@ pub struct Usage {
 
 /// Usage of a cgroup, and events since the previous reading.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Reading {
+pub struct CgroupReading {
     /// The usage.
     pub usage: Usage,
     /// Processes and threads that could not be started since.
@@ -51,7 +51,7 @@ pub(super) struct Last {
 
 impl Last {
     /// Records the present usage and compares it with the previous one.
-    pub(super) fn compare(&mut self, usage: Usage, now: Instant) -> Reading {
+    pub(super) fn compare(&mut self, usage: Usage, now: Instant) -> CgroupReading {
         let before = std::mem::replace(&mut self.usage, usage);
         let kills = usage.out_of_memory_kills;
         let kills = kills.saturating_sub(before.out_of_memory_kills);
@@ -59,7 +59,7 @@ impl Last {
             self.killed_at = Some(now);
         }
         let is_lately = |at: Instant| now.saturating_duration_since(at) <= LATELY;
-        Reading {
+        CgroupReading {
             usage,
             tasks_refused: usage.tasks_refused.saturating_sub(before.tasks_refused),
             out_of_memory_kills: kills,

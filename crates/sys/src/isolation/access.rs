@@ -21,7 +21,7 @@ use super::{MissingIsolation, port_filter, seccomp};
 
 /// Resources that a program may use; `None` is no limit.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Access {
+pub struct AccessRules {
     /// Files and directories, besides those of the system.
     pub files: Option<FileAccess>,
     /// TCP ports that it may connect to.
@@ -232,7 +232,7 @@ pub(crate) struct OpenAccess {
     port_filter: Option<Vec<sock_filter>>,
 }
 
-impl Access {
+impl AccessRules {
     /// The limits that this kernel, or an enclosing sandbox, does not support.
     #[must_use]
     pub fn missing(&self) -> Vec<MissingIsolation> {
@@ -429,7 +429,7 @@ mod tests {
 
     /// Runs `act` within the limits, in a separate thread: entering is irreversible.
     fn within<T: Send + 'static>(
-        access: Access,
+        access: AccessRules,
         act: impl FnOnce() -> T + Send + 'static,
     ) -> std::thread::Result<T> {
         let limited = std::thread::spawn(move || {
@@ -453,7 +453,7 @@ mod tests {
         }
         // The application may replace one of its own paths by this.
         std::os::unix::fs::symlink("../other", folder.join("write/link")).unwrap();
-        let access = Access {
+        let access = AccessRules {
             files: Some(FileAccess {
                 read: ["read", "not-there", "write/link"]
                     .map(|it| folder.join(it))
@@ -462,7 +462,7 @@ mod tests {
                     .map(|it| folder.join(it))
                     .into(),
             }),
-            ..Access::default()
+            ..AccessRules::default()
         };
         let at = folder.clone();
         within(access, move || {
@@ -521,10 +521,10 @@ mod tests {
         let listener = |_| TcpListener::bind("127.0.0.1:0").unwrap();
         let [open, closed] = [0, 1].map(listener);
         let addresses = [&open, &closed].map(|it| it.local_addr().unwrap());
-        let access = Access {
+        let access = AccessRules {
             connect_ports: Some(vec![addresses[0].port()]),
             bind_ports: Some(Vec::new()),
-            ..Access::default()
+            ..AccessRules::default()
         };
         within(access, move || {
             TcpStream::connect(addresses[0]).unwrap();
@@ -540,9 +540,9 @@ mod tests {
 
     #[test]
     fn what_has_no_limit_makes_no_domain() {
-        within(Access::default(), || ()).unwrap();
-        assert!(Access::default().missing().is_empty());
-        let all = Access {
+        within(AccessRules::default(), || ()).unwrap();
+        assert!(AccessRules::default().missing().is_empty());
+        let all = AccessRules {
             files: Some(FileAccess::default()),
             connect_ports: Some(Vec::new()),
             bind_ports: None,

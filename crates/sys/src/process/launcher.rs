@@ -44,7 +44,7 @@ use self::child::{Helpers, Surroundings};
 use self::launch_order::{LaunchOrder, Lifetime};
 use self::refusals::Refusals;
 pub use self::refusals::{LauncherReport, RefusedCall};
-pub use self::starting::{Starting, Step};
+pub use self::starting::{StartingProcess, Step};
 use super::orphans::{TrackedChild, track_child};
 use super::successor::Successor;
 use super::{
@@ -53,7 +53,7 @@ use super::{
 };
 use crate::account::Account;
 use crate::cgroup::Group;
-use crate::isolation::Access;
+use crate::isolation::AccessRules;
 use crate::{daemon, fd_packets, isolation};
 
 /// How long the launcher may take to be ready for orders.
@@ -188,7 +188,7 @@ impl Launcher {
     ///
     /// # Errors
     /// That descriptors ran out, or that the launcher has ended.
-    pub fn begin(&self, launch: ProcessSpec) -> io::Result<Starting<'_>> {
+    pub fn begin(&self, launch: ProcessSpec) -> io::Result<StartingProcess<'_>> {
         let (stdout, stdout_theirs) = output_pipe()?;
         let (stderr, stderr_theirs) = output_pipe()?;
         let mut places: Vec<(OwnedFd, RawFd)> = vec![(stdout_theirs, 1), (stderr_theirs, 2)];
@@ -213,7 +213,7 @@ impl Launcher {
             group: launch.group,
             app: launch.app,
         };
-        Starting::new(self, &order, descriptors, (stdout, stderr))
+        StartingProcess::new(self, &order, descriptors, (stdout, stderr))
     }
 
     /// Like [`Self::begin`], but blocks until the program runs, 10 s at most.
@@ -251,7 +251,7 @@ impl Launcher {
             fd_numbers: vec![1, 2, number],
             lifetime: Lifetime::Independent,
             sandbox: None,
-            access: Access::default(),
+            access: AccessRules::default(),
             account: None,
             group: None,
             app: String::new(),
@@ -263,7 +263,7 @@ impl Launcher {
             stderr,
             tracked: known,
             ..
-        } = Starting::new(self, &order, descriptors, (stdout, stderr))?.finish()?;
+        } = StartingProcess::new(self, &order, descriptors, (stdout, stderr))?.finish()?;
         Ok(Successor {
             pid,
             exit: exit.try_clone()?,

@@ -9,7 +9,7 @@
 use std::time::{Duration, Instant};
 
 use penstock_runtime::clock;
-use penstock_sys::cgroup::{GroupPlan, Reading, Usage};
+use penstock_sys::cgroup::{CgroupReading, GroupPlan, Usage};
 
 use crate::executor::Executor;
 use crate::shared::AppShared;
@@ -21,7 +21,7 @@ const PAUSE: Duration = Duration::from_secs(60);
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Reads what the application takes, if it has bounds.
-pub(in crate::executor) async fn read(shared: &AppShared) -> Option<Reading> {
+pub(in crate::executor) async fn read(shared: &AppShared) -> Option<CgroupReading> {
     let group = shared.group.clone()?;
     let store = shared.body_store.load_full();
     let read = store.pool.run(move || group.read());
@@ -63,7 +63,7 @@ impl BoundsWatch {
     }
 
     /// Takes note of a reading: the lines that the log gets for it.
-    fn note(&mut self, reading: &Reading, plan: &GroupPlan, now: Instant) -> Vec<String> {
+    fn note(&mut self, reading: &CgroupReading, plan: &GroupPlan, now: Instant) -> Vec<String> {
         self.usage = Some(reading.usage);
         let mut lines = Vec::new();
         if let Some(count) = self.tasks.add(reading.tasks_refused, now) {
@@ -106,7 +106,7 @@ impl BoundsWatch {
 
 impl Executor {
     /// Counts and logs what has happened at the application's bounds.
-    pub(in crate::executor) fn note_reading(&mut self, reading: &Reading) {
+    pub(in crate::executor) fn note_reading(&mut self, reading: &CgroupReading) {
         let Some(group) = &self.shared.group else {
             return;
         };
@@ -141,13 +141,13 @@ mod tests {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut watch = BoundsWatch::default();
-        let mut note = |reading: &Reading, seconds| watch.note(reading, &plan(), at(seconds));
-        assert!(note(&Reading::default(), 0).is_empty());
-        let mut reading = Reading {
+        let mut note = |reading: &CgroupReading, seconds| watch.note(reading, &plan(), at(seconds));
+        assert!(note(&CgroupReading::default(), 0).is_empty());
+        let mut reading = CgroupReading {
             tasks_refused: 7,
             out_of_memory_kills: 2,
             throttled: Duration::from_secs(30),
-            ..Reading::default()
+            ..CgroupReading::default()
         };
         reading.usage.has_met_memory_bound = true;
         let lines = note(&reading, 2);
@@ -181,9 +181,9 @@ mod tests {
     #[test]
     fn the_machine_s_want_of_memory_is_not_the_application_s() {
         let mut watch = BoundsWatch::default();
-        let reading = Reading {
+        let reading = CgroupReading {
             out_of_memory_kills: 1,
-            ..Reading::default()
+            ..CgroupReading::default()
         };
         let lines = watch.note(&reading, &plan(), Instant::now());
         assert!(!lines[0].contains("max_total_memory"), "{lines:?}");

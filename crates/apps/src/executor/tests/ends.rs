@@ -5,7 +5,7 @@ use penstock_config::{Concurrency, MemoryLimit};
 use super::templates::{RunningApp, python};
 use super::*;
 use crate::shared::DispatchMode;
-use penstock_sys::isolation::Access;
+use penstock_sys::isolation::AccessRules;
 
 /// Writes what is done at its end to the file `ends`; a body's `close` and the end take their time.
 const SLOW_END: &str = r#"
@@ -229,7 +229,7 @@ fn started() -> process::SpawnedProcess {
         inherited_fds: Vec::new(),
         placed_fds: Vec::new(),
         sandbox: None,
-        access: Access::default(),
+        access: AccessRules::default(),
         app: "shop".to_owned(),
     };
     process::spawn_process(&launch).unwrap()

@@ -29,7 +29,7 @@ fn an_object_that_is_freshened_while_it_is_verified_is_not_damaged() {
         let temp = TempFolder::new("freshened");
         let (store, object) = restarted_store(&temp, Pool::new("test", 2, 100)).await;
         let body = &object.item.body;
-        let file = body.dir.open_object(body.name, cache_dir::Access::Read);
+        let file = body.dir.open_object(body.name, cache_dir::OpenMode::Read);
         let file = Arc::new(DiskFile::new(file.unwrap(), store.pool.clone()));
         let begun = Verification::new(Arc::clone(&file), body.preamble).unwrap();
         let VerificationStep::More(rest) = begun.step().unwrap() else {

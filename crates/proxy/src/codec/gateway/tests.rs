@@ -30,7 +30,11 @@ fn packet(payload: &[u8]) -> Vec<u8> {
     [b"AB", &len, payload].concat()
 }
 
-fn started(config: &Upstream, head: &str, framing: Framing) -> (Codec, BodyEncoding, Vec<u8>) {
+fn started(
+    config: &Upstream,
+    head: &str,
+    framing: SourceFraming,
+) -> (Codec, BodyEncoding, Vec<u8>) {
     let mut out = Vec::new();
     let (codec, form) =
         encode_request(config, &request(head), framing, "server:1", &mut out).unwrap();
@@ -38,7 +42,7 @@ fn started(config: &Upstream, head: &str, framing: Framing) -> (Codec, BodyEncod
 }
 
 fn codec(config: &Upstream) -> Codec {
-    started(config, GET, Framing::None).0
+    started(config, GET, SourceFraming::None).0
 }
 
 /// Decodes a response up to its end or a failure; `is_closed` means that the server then closes.
@@ -90,25 +94,25 @@ fn each_protocol_begins_in_its_own_way() {
     for (protocol, framing, form, start) in [
         (
             Protocol::FastCgi,
-            Framing::None,
+            SourceFraming::None,
             BodyEncoding::FastCgi,
             &b"\x01\x01\0\x01\0\x08\0\0\0\x01\x01"[..],
         ),
         (
             Protocol::FastCgi,
-            Framing::Length(5),
+            SourceFraming::Length(5),
             BodyEncoding::FastCgi,
             b"\x01\x01\0\x01",
         ),
         (
             Protocol::Ajp,
-            Framing::Length(5),
+            SourceFraming::Length(5),
             BodyEncoding::Ajp,
             b"\x12\x34",
         ),
         (
             Protocol::Uwsgi,
-            Framing::Length(5),
+            SourceFraming::Length(5),
             BodyEncoding::Plain,
             b"\0",
         ),
@@ -117,7 +121,7 @@ fn each_protocol_begins_in_its_own_way() {
         assert_eq!(found, form, "{protocol:?}");
         assert!(out.starts_with(start), "{protocol:?}: {out:x?}");
     }
-    let (_, form, out) = started(&upstream(Protocol::Scgi), GET, Framing::Length(5));
+    let (_, form, out) = started(&upstream(Protocol::Scgi), GET, SourceFraming::Length(5));
     let colon = out.iter().position(|&byte| byte == b':').unwrap();
     assert_eq!(form, BodyEncoding::Plain);
     assert!(out[colon + 1..].starts_with(b"CONTENT_LENGTH\x005\0SCGI\x001\0"));
@@ -133,8 +137,8 @@ fn a_body_without_a_length_is_rejected() {
     ] {
         let mut out = Vec::new();
         let config = upstream(protocol);
-        let failure =
-            encode_request(&config, &request(GET), Framing::Chunked, "", &mut out).unwrap_err();
+        let failure = encode_request(&config, &request(GET), SourceFraming::Chunked, "", &mut out)
+            .unwrap_err();
         assert_eq!(
             (failure.stage, out.len()),
             (AttemptStage::Local, 0),
@@ -152,8 +156,8 @@ fn an_oversized_request_head_is_a_client_fault() {
     for protocol in [Protocol::Uwsgi, Protocol::Ajp] {
         let mut out = Vec::new();
         let config = upstream(protocol);
-        let failure =
-            encode_request(&config, &request(&long), Framing::None, "", &mut out).unwrap_err();
+        let failure = encode_request(&config, &request(&long), SourceFraming::None, "", &mut out)
+            .unwrap_err();
         let found = (failure.kind, failure.stage, out.len());
         assert_eq!(
             found,
@@ -300,7 +304,7 @@ fn a_connection_that_is_not_kept_alive_is_not_reusable() {
     for (soft, expected) in [(0, false), (1, true)] {
         let mut config = upstream(Protocol::FastCgi);
         config.connections.max_idle = soft;
-        let (mut codec, _, out) = started(&config, GET, Framing::None);
+        let (mut codec, _, out) = started(&config, GET, SourceFraming::None);
         // The flags of BEGIN_REQUEST.
         assert_eq!(out[10], u8::from(expected), "{soft}");
         let (text, _) = decode_all(&mut codec, &response, 0, false);

@@ -6,7 +6,7 @@ use super::launch_order::{LaunchOrder, Lifetime};
 use super::{CommandLine, LaunchReply, MAX_REPLY_BYTES, Privileges};
 use crate::account::{Account, User};
 #[cfg(test)]
-use crate::isolation::Access;
+use crate::isolation::AccessRules;
 use crate::isolation::Sandbox;
 
 const UNCONFINED: &str = "blog";
@@ -99,7 +99,7 @@ pub(crate) fn orders() -> Vec<Vec<u8>> {
         dir: "/srv".into(),
         env: vec![("A".into(), "b".into())],
         fd_numbers: vec![1, 2, 9],
-        access: Access::default(),
+        access: AccessRules::default(),
         lifetime: Lifetime::WithServer,
         sandbox,
         account: account.map(str::to_owned),

@@ -10,7 +10,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-use crate::isolation::{Access, FileAccess, Sandbox};
+use crate::isolation::{AccessRules, FileAccess, Sandbox};
 
 /// Longest order: the kernel's limit on command line and environment is far below (`execve(2)`).
 const MAX_BYTES: u64 = 16 << 20;
@@ -29,7 +29,7 @@ pub(super) struct LaunchOrder {
     /// Its sandbox; `None` does not confine it.
     pub(super) sandbox: Option<Sandbox>,
     /// The limits of its sandbox.
-    pub(super) access: Access,
+    pub(super) access: AccessRules,
     /// The separate user that it runs as.
     pub(super) account: Option<String>,
     /// The cgroup that limits it.
@@ -129,7 +129,7 @@ impl OrderWriter {
         items.iter().for_each(|it| one(self, it));
     }
 
-    fn access(&mut self, access: &Access) {
+    fn access(&mut self, access: &AccessRules) {
         self.list(access.files.as_slice(), |out, files| {
             for paths in [&files.read, &files.write] {
                 out.list(paths, |out, path| out.string(path.as_os_str()));
@@ -188,10 +188,10 @@ impl OrderReader<'_> {
         list.is_empty().then_some(last)
     }
 
-    fn access(&mut self) -> Option<Access> {
+    fn access(&mut self) -> Option<AccessRules> {
         let path = |input: &mut Self| input.string().map(PathBuf::from);
         let port = |input: &mut Self| input.array().map(u16::from_le_bytes);
-        Some(Access {
+        Some(AccessRules {
             files: self.option(|input| {
                 Some(FileAccess {
                     read: input.list(path)?,
@@ -218,7 +218,7 @@ mod tests {
             fd_numbers: vec![1, 2, 19_999],
             lifetime: Lifetime::Independent,
             sandbox: Sandbox::decode(5),
-            access: Access {
+            access: AccessRules {
                 files: Some(FileAccess {
                     read: vec!["/srv/shared".into()],
                     write: Vec::new(),
@@ -258,7 +258,7 @@ mod tests {
         let mut without = order();
         (without.account, without.group) = (None, None);
         without.app = String::new();
-        without.access = Access::default();
+        without.access = AccessRules::default();
         let good = without.encode();
         assert_eq!(LaunchOrder::decode(&good), Some(without));
         // The bytes before the empty lists and name are its lifetime and its sandbox.

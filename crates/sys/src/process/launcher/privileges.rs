@@ -20,7 +20,7 @@ use super::launch_order::{LaunchOrder, Lifetime};
 use super::{CommandLine, Privileges};
 use crate::account::Account;
 use crate::cgroup::Group;
-use crate::isolation::{self, Access, Sandbox};
+use crate::isolation::{self, AccessRules, Sandbox};
 use crate::kernel;
 use crate::trusted_program::{self, TrustedOwners, TrustedProgram};
 
@@ -181,7 +181,7 @@ fn is_successor(order: &LaunchOrder, (command, variable): &(CommandLine, OsStrin
         && name == variable
         && socket.is_some_and(|socket: RawFd| *numbers == [1, 2, socket])
         && (sandbox, account, group) == (&None, &None, &None)
-        && *access == Access::default()
+        && *access == AccessRules::default()
         && app.is_empty()
 }
 
@@ -250,7 +250,7 @@ mod tests {
             fd_numbers: vec![1, 2, 9],
             lifetime,
             sandbox: None,
-            access: Access::default(),
+            access: AccessRules::default(),
             account: account.map(str::to_owned),
             group: None,
             app: match lifetime {

@@ -638,7 +638,7 @@ mod tests {
         let (send, listeners) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
             let sandbox = isolation::Sandbox::available();
-            let access = isolation::Access::default().open();
+            let access = isolation::AccessRules::default().open();
             let filters = Filters::guarding(&[70, 60, 71]);
             let listener = sandbox.enter(&access, &filters, true).unwrap();
             send.send(listener.unwrap()).unwrap();

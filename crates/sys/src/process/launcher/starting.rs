@@ -33,7 +33,7 @@ const BUSY: Timespec = Timespec {
 
 /// A program that is being started. Dropping it before the program runs cancels the start.
 #[derive(Debug)]
-pub struct Starting<'a> {
+pub struct StartingProcess<'a> {
     launcher: &'a Launcher,
     /// Our end of the order's socket.
     socket: OwnedFd,
@@ -58,7 +58,7 @@ pub enum Step {
     Runs(SpawnedProcess),
 }
 
-impl<'a> Starting<'a> {
+impl<'a> StartingProcess<'a> {
     pub(super) fn new(
         launcher: &'a Launcher,
         order: &LaunchOrder,
@@ -223,7 +223,7 @@ impl<'a> Starting<'a> {
     }
 }
 
-impl Drop for Starting<'_> {
+impl Drop for StartingProcess<'_> {
     fn drop(&mut self) {
         if let Some((handle, _, _)) = &self.process {
             // A process that is gone needs no signal.
