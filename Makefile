@@ -9,10 +9,10 @@ FUZZ_SECONDS ?= 60
 .PHONY: run build release deny test test-rust test-workers test-real test-hardened test-backends test-applications fuzz clean
 
 run:
-	@echo "== set up the guestbook, build a release, serve it"
+	@echo "== set up the guestbook, build, serve it"
 	@scripts/setup run
-	@cargo build --release -p penstock
-	@exec $(BIN)/release/penstock serve examples/guestbook
+	@cargo build --profile quick -p penstock
+	@exec $(BIN)/quick/penstock serve examples/guestbook
 
 build:
 	@echo "== build (debug)"
