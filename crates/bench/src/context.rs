@@ -5,7 +5,7 @@
 
 #![allow(
     clippy::disallowed_methods,
-    reason = "/proc is memory, and is read when nothing is measured any more"
+    reason = "/proc is memory, and is read after the measurement"
 )]
 
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -2,7 +2,7 @@
 
 #![allow(
     clippy::disallowed_methods,
-    reason = "files are written when nothing is measured any more"
+    reason = "files are written after the measurement"
 )]
 
 use std::io::Write;

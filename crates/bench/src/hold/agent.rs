@@ -519,7 +519,7 @@ fn whole_part(value: f64) -> usize {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "the cast goes to the nearest count that there is"
+        reason = "a saturating cast to a count"
     )]
     let count = value as usize;
     count

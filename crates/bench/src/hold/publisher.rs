@@ -208,13 +208,13 @@ pub(super) fn micros_after(turn: u64, rate: f64) -> u64 {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "not negative, and the cast goes to the nearest count that there is"
+        reason = "not negative, and the cast saturates"
     )]
     let micros = micros as u64;
     micros
 }
 
-/// Waits until a moment of [`monotonic_micros`]; false if stopped before.
+/// Waits until a moment of `monotonic_micros`; false if stopped before.
 pub(super) fn wait_until(due: u64, is_over: &AtomicBool) -> bool {
     loop {
         if is_over.load(Ordering::Relaxed) {

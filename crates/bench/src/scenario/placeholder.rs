@@ -104,7 +104,7 @@ impl PlaceholderValues {
 /// The root for a scenario in `here`: the nearest parent directory with a workspace, else `here`.
 #[allow(
     clippy::disallowed_methods,
-    reason = "looked for once, before any loop runs"
+    reason = "checked once, before any event loop runs"
 )]
 pub(crate) fn find_root(here: &Path) -> PathBuf {
     here.ancestors()
