@@ -241,3 +241,27 @@ fn no_file_names_the_address_of_a_package_registry() {
         assert_eq!(named, None, "{}", path.display());
     }
 }
+
+#[test]
+fn source_files_that_documents_name_exist() {
+    let files: Vec<String> = rust_files()
+        .iter()
+        .map(|(path, _)| path.to_string_lossy().into_owned())
+        .collect();
+    let mut checked = 0;
+    for (path, text) in texts(&root()) {
+        if path.extension().is_none_or(|extension| extension != "md") {
+            continue;
+        }
+        for name in text.split('`').skip(1).step_by(2) {
+            let is_path = name.contains('/') && !name.contains([' ', '{', '*']);
+            if is_path && name.ends_with(".rs") {
+                checked += 1;
+                let end = format!("/{name}");
+                let exists = files.iter().any(|file| file.ends_with(&end));
+                assert!(exists, "{} names {name}", path.display());
+            }
+        }
+    }
+    assert!(checked > 50);
+}
