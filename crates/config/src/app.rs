@@ -77,13 +77,9 @@ fn read_kind(table: &Section<'_>) -> KindSetting {
             KindSetting::Absent
         };
     };
-    match text.value {
-        "wsgi" => KindSetting::Given(AppKind::Wsgi),
-        "asgi" => KindSetting::Given(AppKind::Asgi),
-        "rack" => KindSetting::Given(AppKind::Rack),
-        "command" => KindSetting::Given(AppKind::Command),
-        "fastcgi" => KindSetting::Given(AppKind::FastCgi),
-        _ => {
+    match AppKind::from_word(text.value) {
+        Some(kind) => KindSetting::Given(kind),
+        None => {
             table.report_invalid("kind", &text);
             KindSetting::Invalid
         }
@@ -220,13 +216,10 @@ fn read_common_keys(table: &Section<'_>, app: &mut App) {
     let interpreter = table.parse_text("interpreter", |text| parse_interpreter(table, text));
     app.interpreter = interpreter.map(|interpreter| interpreter.value);
     processes::read(table, app);
-    app.request_buffering = table.flag("request_buffering");
     if let Some(queue) = table.table("queue") {
-        queue.read_number("max", &mut app.max_queued);
-        queue.read_duration("timeout", &mut app.queue_timeout);
+        queue.read("max", &mut app.max_queued);
+        queue.read("timeout", &mut app.queue_timeout);
     }
-    table.read_duration("response_timeout", &mut app.response_timeout);
-    table.read_duration("boot_timeout", &mut app.boot_timeout);
     app.env = table.env_variables("env").into();
 }
 

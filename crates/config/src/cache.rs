@@ -14,7 +14,7 @@ use crate::error::Problem;
 use crate::findings::Located;
 use crate::model::{BlockingPool, Cache};
 use crate::route::check_name_exists;
-use crate::section::Section;
+use crate::section::{Keys as _, Section};
 
 pub use route::STORABLE_STATUSES;
 pub(crate) use route::read as read_route;
@@ -52,12 +52,12 @@ fn read_one(
     blocking: &BTreeMap<String, BlockingPool>,
 ) -> Cache {
     let mut cache = Cache::new(name, path);
-    table.read_size("max_size", &mut cache.max_size);
+    cache.read_keys(table);
     // What is not said gives way to what is.
     cache.max_memory = cache.max_memory.min(cache.max_size);
     cache.max_object_size = cache.max_object_size.min(cache.max_size);
-    table.read_size("max_memory", &mut cache.max_memory);
-    table.read_size("max_object_size", &mut cache.max_object_size);
+    table.read("max_memory", &mut cache.max_memory);
+    table.read("max_object_size", &mut cache.max_object_size);
     table.check_order(
         ("max_object_size", cache.max_object_size),
         ("max_size", cache.max_size),
@@ -67,7 +67,6 @@ fn read_one(
         check_name_exists(table, "blocking pool", &pool, names);
         cache.blocking = pool.value.to_owned();
     }
-    table.read_duration("stall_timeout", &mut cache.stall_timeout);
     cache
 }
 

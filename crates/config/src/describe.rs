@@ -33,7 +33,7 @@ pub fn reference_page() -> String {
             let _ = writeln!(
                 page,
                 "| `{key}` | {kind} | {default} | {doc} Since {}. |",
-                option.since
+                options::SINCE
             );
         }
     }
@@ -60,7 +60,9 @@ pub fn explain(key: &str) -> Option<String> {
     let section = SECTIONS
         .iter()
         .filter(|section| matches_option_name(section.name, key));
-    let mut answers: Vec<String> = named.chain(section.map(explain_section)).collect();
+    let mut answers: Vec<String> = named
+        .chain(section.map(|section| explain_section(section)))
+        .collect();
     if answers.is_empty() {
         answers = options::all_options()
             .filter(|o| o.key == key)
@@ -105,10 +107,11 @@ fn explain_option(option: &OptionRow, name: &str) -> String {
         "{name}\n  {}\n  type: {kind}\n  default: {default}\n",
         option.meaning()
     );
-    if !option.example.is_empty() {
-        let _ = writeln!(text, "  example: {} = {}", option.key, option.example);
+    let example = option.example();
+    if !example.is_empty() {
+        let _ = writeln!(text, "  example: {} = {example}", option.key);
     }
-    let _ = writeln!(text, "  since: {}", option.since);
+    let _ = writeln!(text, "  since: {}", options::SINCE);
     text
 }
 
@@ -129,20 +132,22 @@ fn describe_type(option: &OptionRow) -> String {
         OptionKind::Size(min) | OptionKind::SizeOrTable(min, _) if min > 0 => {
             format!("{expected}; at least {}", crate::units::format_size(min))
         }
-        OptionKind::Duration(min) if min > 1 => {
+        OptionKind::Time(min) if min > 1 => {
             format!(
                 "{expected}; at least {}",
                 crate::units::format_duration(min)
             )
         }
-        OptionKind::Duration(1) => format!("{expected}; not zero"),
+        OptionKind::Time(1) => format!("{expected}; not zero"),
         _ => expected,
     }
 }
 
 fn describe_default(option: &OptionRow) -> String {
     match option.default {
-        OptionDefault::Value(value) => format!("`{value}`"),
+        OptionDefault::Of(_) | OptionDefault::Toml(_) => {
+            format!("`{}`", option.default_toml().unwrap_or_default())
+        }
         OptionDefault::Described(words) => words.to_owned(),
         OptionDefault::Required => "required".to_owned(),
     }

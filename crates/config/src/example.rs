@@ -39,16 +39,17 @@ const INTRODUCTION: &str = "\
 
 fn write_option(file: &mut String, option: &OptionRow) {
     let is_set = UNCOMMENTED.contains(&(option.section, option.key));
-    let (mark, value) = match option.default {
-        _ if is_set => ("", option.example),
-        OptionDefault::Value(value) if value != "{}" => ("# ", value),
-        _ => ("# ", option.example),
-    };
+    let value = option.default_toml();
     let default = match option.default {
         OptionDefault::Described(words) => format!(" Default: {words}."),
-        OptionDefault::Value(value) if mark.is_empty() => format!(" Default: {value}."),
-        _ => String::new(),
+        _ => match &value {
+            Some(value) if is_set => format!(" Default: {value}."),
+            _ => String::new(),
+        },
     };
+    let mark = if is_set { "" } else { "# " };
+    let value = value.filter(|value| !is_set && value != "{}");
+    let value = value.unwrap_or_else(|| option.example());
     let _ = writeln!(
         file,
         "{}",
@@ -83,10 +84,8 @@ fn inline_section(option: &OptionRow) -> Option<&'static str> {
 /// Keys with their defaults, and with what is in them where that is a table again.
 fn keys_with_defaults(section: &str) -> String {
     let keys = options::options_in(section).map(|inner| {
-        let default = match inner.default {
-            OptionDefault::Value(value) => format!(" = {value}"),
-            _ => String::new(),
-        };
+        let default = inner.default_toml().map(|value| format!(" = {value}"));
+        let default = default.unwrap_or_default();
         let within =
             inline_section(inner).map(|section| format!(" ({})", keys_with_defaults(section)));
         format!("{}{default}{}", inner.key, within.unwrap_or_default())

@@ -11,10 +11,10 @@ use crate::error::Problem;
 use crate::findings::Located;
 use crate::headers::{is_field_value, is_token};
 use crate::hide;
-use crate::model::{Coding, Files, Symlinks};
+use crate::model::{Coding, Files};
 use crate::parse::report_unusable_dir;
 use crate::route::check_name_exists;
-use crate::section::Section;
+use crate::section::{Keys as _, Section};
 use crate::site::RouteContext;
 use crate::values::TryPattern;
 
@@ -53,29 +53,20 @@ pub(crate) fn read(route: &Section<'_>, known: &RouteContext<'_>) -> Option<File
 
 /// How files are sent.
 fn read_delivery_keys(table: &Section<'_>, files: &mut Files) {
-    table.read_flag("listing", &mut files.listing);
+    files.read_keys(table);
     if let Some(words) = table.choices("precompressed") {
         files.precompressed = parse_codings(&words);
     }
     if let Some(words) = table.choices("compress") {
         files.compress = parse_codings(&words);
     }
-    table.read_flag("immutable", &mut files.immutable);
     files.cache_control = read_cache_control(table);
     files.types = read_types(table);
-    files.symlinks = match table.choice("symlinks").map(|word| word.value) {
-        Some("none") => Symlinks::Deny,
-        Some("any") => Symlinks::Any,
-        _ => Symlinks::InsideRoot,
-    };
 }
 
 fn parse_codings(words: &[&str]) -> Vec<Coding> {
-    let coding = |word: &&str| {
-        let all = [Coding::Zstd, Coding::Brotli, Coding::Gzip];
-        all.into_iter().find(|coding| coding.as_str() == *word)
-    };
-    words.iter().filter_map(coding).collect()
+    let words = words.iter();
+    words.filter_map(|word| Coding::from_word(word)).collect()
 }
 
 /// The rules in the order in which they were written: a TOML table has none of its own.

@@ -27,7 +27,7 @@ pub(crate) fn read_grip(
     name: &str,
     apps: &BTreeMap<String, App>,
 ) -> Option<Grip> {
-    let mut grip = Grip::for_backend(name);
+    let mut grip = Grip::new(name);
     let mut has_namespace = false;
     if table.is_table("grip") {
         let inner = table.table("grip")?;
@@ -36,7 +36,7 @@ pub(crate) fn read_grip(
             grip.namespace = namespace;
         }
         has_namespace = inner.has("namespace");
-    } else if !table.flag("grip")? {
+    } else if !table.get::<bool>("grip")? {
         return None;
     }
     if !has_namespace {
@@ -66,7 +66,7 @@ pub(crate) fn read_namespace(table: &Section<'_>) -> Option<String> {
 /// Reads `sendfile`: a flag, or a list of folders; none where it is not said.
 pub(crate) fn read_sendfile(table: &Section<'_>) -> Option<Sendfile> {
     if !table.is_list("sendfile") {
-        let is_followed = table.flag("sendfile")?;
+        let is_followed = table.get("sendfile")?;
         return Some(Sendfile {
             is_enabled: is_followed,
             dirs: Vec::new(),

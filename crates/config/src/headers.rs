@@ -14,7 +14,7 @@ pub(crate) const FIELD_EXPECTED: &str =
     "a field name such as \"X-Frame-Options\", and none of framing or the connection";
 
 /// Reads the table under `key`.
-pub(crate) fn read(route: &Section<'_>, key: &str) -> HeaderRules {
+pub(crate) fn read(route: &Section<'_>, key: &'static str) -> HeaderRules {
     let mut rules = HeaderRules::default();
     let Some(table) = route.table(key) else {
         return rules;

@@ -9,8 +9,8 @@ mod route;
 
 use crate::dev_defaults;
 use crate::error::Problem;
-use crate::model::{Hub, HubHistory, Limits, SlowPolicy};
-use crate::section::Section;
+use crate::model::{Hub, HubHistory, Limits};
+use crate::section::{Keys as _, Section};
 
 pub(crate) use mercure::{SECRET_32_EXPECTED as SECRET, read as read_mercure, read_origins};
 pub(crate) use route::read as read_route;
@@ -24,17 +24,10 @@ pub(crate) fn read(top: &Section<'_>, limits: &Limits) -> Hub {
     let Some(table) = top.table("hub") else {
         return hub;
     };
-    hub.max_streams = table.number("max_streams");
-    hub.max_streams_per_client = table.number("max_streams_per_client");
+    hub.read_keys(&table);
     check_max_streams(&table, &hub, limits);
-    table.read_number("max_channels", &mut hub.max_channels);
-    table.read_number("max_channels_per_stream", &mut hub.max_channels_per_stream);
-    table.read_size("max_message_size", &mut hub.max_message_size);
     read_backlogs(&table, &mut hub);
-    table.read_duration("send_timeout", &mut hub.send_timeout);
-    table.read_duration("heartbeat_interval", &mut hub.heartbeat_interval);
     read_history(&table, &mut hub.history);
-    table.read_duration("drain_timeout", &mut hub.drain_timeout);
     read_signing(&table, &mut hub);
     hub
 }
@@ -56,33 +49,26 @@ fn check_max_streams(table: &Section<'_>, hub: &Hub, limits: &Limits) {
 }
 
 fn read_backlogs(table: &Section<'_>, hub: &mut Hub) {
-    table.read_size("max_backlog_total", &mut hub.max_backlog_total);
     // What is not said gives way to what is.
     hub.max_backlog = hub.max_backlog.min(hub.max_backlog_total);
-    table.read_size("max_backlog", &mut hub.max_backlog);
+    table.read("max_backlog", &mut hub.max_backlog);
     table.check_order(
         ("max_backlog", hub.max_backlog as u64),
         ("max_backlog_total", hub.max_backlog_total as u64),
     );
-    hub.slow_policy = match table.choice("slow_policy").map(|word| word.value) {
-        Some("disconnect") => SlowPolicy::Disconnect,
-        _ => SlowPolicy::DropOldest,
-    };
 }
 
 /// A number alone is `max_messages`.
 fn read_history(hub: &Section<'_>, history: &mut HubHistory) {
     if !hub.is_table("history") {
-        return hub.read_number("history", &mut history.max_messages);
+        return hub.read("history", &mut history.max_messages);
     }
     let Some(table) = hub.table("history") else {
         return;
     };
-    table.read_number("max_messages", &mut history.max_messages);
-    table.read_duration("max_age", &mut history.max_age);
-    table.read_size("max_size_total", &mut history.max_size_total);
+    history.read_keys(&table);
     history.max_size = history.max_size.min(history.max_size_total);
-    table.read_size("max_size", &mut history.max_size);
+    table.read("max_size", &mut history.max_size);
     table.check_order(
         ("max_size", history.max_size as u64),
         ("max_size_total", history.max_size_total as u64),
@@ -98,14 +84,14 @@ fn read_signing(table: &Section<'_>, hub: &mut Hub) {
             table.report_invalid_secret("grip_key", key.offset, GRIP_KEY_EXPECTED);
         }
     }
-    let issuer = |text: &str| !text.is_empty() && !text.contains(char::is_control);
-    let issuer = table.parse_text("grip_issuer", |text| issuer(text).then(|| text.to_owned()));
-    if let Some(issuer) = issuer {
-        hub.grip_issuer = issuer.value;
-    }
     if !table.has("grip_key") {
         table.report_not_applicable("grip_issuer");
     }
+}
+
+/// Whether a text can be the issuer of tokens.
+pub(crate) fn is_issuer(text: &str) -> bool {
+    !text.is_empty() && !text.contains(char::is_control)
 }
 
 /// Whether a text is a key: a secret as it is or in base64 (RFC 4648 §4) behind `base64:`, or a private

@@ -7,6 +7,9 @@
 //! type, in range and consistent with the others, or a [`Report`] names all that is wrong, each with
 //! its line and column. Not here: whether an interpreter exists or a port is free.
 
+#[macro_use]
+mod declare;
+
 mod address;
 mod app;
 mod cache;

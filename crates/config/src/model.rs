@@ -17,21 +17,28 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub(crate) use app::{APP_MAX_MEMORY, APP_PROCESSES, APP_QUEUE, APP_THREADS};
 pub use app::{
     Access, App, AppKind, Concurrency, MemoryLimit, Preload, Processes, Scaling, Sticky,
 };
+pub(crate) use cache::CACHE_KEY_QUERY;
 pub use cache::{Cache, CacheBypass, CacheKey, QueryKey, RouteCache};
 pub use files::{Coding, Files, Symlinks};
 pub use hub::{
     Grip, HUB_NAMESPACE, Hub, HubHistory, MercureKey, RouteHub, RouteMercure, Sendfile, SlowPolicy,
 };
+pub(crate) use hub::{MERCURE_KEY, MercureAlgorithm};
 pub use upstream::{
     Balance, ConnectionLimits, EjectPolicy, ForwardedHeaders, HashKey, HealthCheck, HostHeader,
     Protocol, ProxyProtocol, RetryPolicy, ServerAddr, TcpFrontend, Upstream, UpstreamServer,
 };
+pub(crate) use upstream::{BalanceMethod, UPSTREAM_QUEUE};
 
 use crate::cores::usable_cpus;
 use crate::hide::HidePattern;
+use crate::options::OptionDefault::{Described, Required, Toml};
+use crate::options::OptionKind::*;
+use crate::options::expected::*;
 use crate::redacted::Secret;
 use crate::values::{HostPattern, ListenAddr, PathPattern};
 
@@ -95,7 +102,7 @@ impl Config {
             (None, None) => return None,
         };
         let is_obeyed = route.grip.unwrap_or_else(|| said.is_some());
-        is_obeyed.then(|| said.cloned().unwrap_or_else(|| Grip::for_backend(name)))
+        is_obeyed.then(|| said.cloned().unwrap_or_else(|| Grip::new(name)))
     }
 
     /// Whether the responses of a route's back end may name another body.
@@ -120,66 +127,120 @@ impl Config {
     }
 }
 
-/// The `[server]` table.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Server {
-    /// Where clients connect; no two overlap. Empty when there are only streams.
-    pub listen: Vec<ListenAddr>,
-    /// Whether other servers may listen on the same TCP ports (`SO_REUSEPORT`): the kernel gives each a share
-    /// of the connections.
-    pub reuse_port: bool,
-    /// Number of event loops, at least one.
-    pub threads: usize,
-    /// Where the status page and the admin API listen; none is off.
-    pub admin: Option<ListenAddr>,
-    /// Where the command line changes things.
-    pub control_socket: ControlSocket,
-    /// The file of the token that a change over TCP needs; none is no changes over TCP.
-    pub admin_token: Option<PathBuf>,
-    /// Where requests are logged; none is off.
-    pub access_log: Option<AccessLog>,
-    /// Where probes and Prometheus ask: `/healthz`, `/readyz` and `/metrics` alone; none is the
-    /// admin address alone.
-    pub probes: Option<ListenAddr>,
-    /// Where the server's own log goes.
-    pub log: LogTarget,
-    /// The form of its lines.
-    pub log_format: ServerLogFormat,
-    /// How long a shutdown waits for requests in progress.
-    pub shutdown_timeout: Duration,
-    /// How long the server that an upgrade has replaced may finish what it has; never shorter than a shutdown.
-    pub upgrade_timeout: Duration,
-    /// How long a connection that waits for its next request is kept once the server stops; never longer
-    /// than the idle time-out.
-    pub keep_alive_drain: Duration,
-    /// The Redis or Valkey that several servers share: `redis://[user:password@]host:port[/database]` or
-    /// `unix:/path`; none is one server alone.
-    pub redis: Option<Secret>,
-    /// Where programs dial in that serve an application elsewhere; none is nowhere.
-    pub join: Option<JoinEndpoint>,
-    /// Whom the server becomes once its sockets are open: a name or a number.
-    pub user: Option<String>,
-    /// The group beside it: a name or a number; none is the user's own.
-    pub group: Option<String>,
-    /// The permissions that new files do not get; none is what the server was started with.
-    pub umask: Option<u32>,
-    /// How many files and connections may be open at once; none is as many as the system lets it have.
-    pub max_open_files: Option<u64>,
-    /// The absolute working directory of the server; none is where it was started.
-    pub dir: Option<PathBuf>,
-    /// Who may connect to the Unix sockets of `listen`, where something is said about it, by path.
-    pub socket_permissions: BTreeMap<PathBuf, SocketPermissions>,
-    /// Those of `listen` whose connections begin with a PROXY protocol header.
-    pub proxy_protocol: Vec<ListenAddr>,
-    /// Networks whose word about their own clients is taken (`10.0.0.0/8`, one address); none is
-    /// loopback and Unix sockets.
-    pub trusted_proxies: Option<Vec<String>>,
-    /// The one field by which such a proxy names the client; none is the usual ones.
-    pub client_ip_header: Option<String>,
-    /// Names of parameters whose values the logs mask; `default` stands for the built-in list.
-    pub log_mask: Vec<String>,
-    /// Names of files that are not found below any root whose route does not say which.
-    pub hide: Vec<HidePattern>,
+section! {
+    /// Listeners, event loops, the admin address and the access log.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Server
+    in "server", "[server]", "[server]" {
+        /// Addresses that clients connect to; port 0 takes a free one and prints it. A file
+        /// with nothing but streams has none.
+        listen: Vec<ListenAddr> = vec![ListenAddr::loopback(8080)],
+            TextsOrTables(ADDRESS, "server.listen"), shows r#"["127.0.0.1:8080"]"#, by hand;
+        /// Whether other servers of the same user may listen on the same TCP ports: the kernel
+        /// gives each a share of the connections. Without it a second server is refused.
+        reuse_port: bool = false, Bool;
+        /// Number of event loops.
+        threads: usize = usable_cpus(), Number(1, 1024), default "number of cores", example "2";
+        /// Address of the status page, metrics and the admin API, or "off". Over TCP it shows
+        /// the server to whoever reaches it, and takes changes only with `server.admin_token`;
+        /// a Unix socket is for its owner and root, and takes both.
+        admin: Option<ListenAddr> = Some(ListenAddr::loopback(8090)), Text(ADDRESS_OR_OFF),
+            shows r#""127.0.0.1:8090""#, by hand;
+        /// Unix socket that `penstock reload`, `stop`, `upgrade` and the other commands use;
+        /// only root and whoever starts the server may connect, and no process that the server
+        /// has started. "off" leaves signals. See admin.md.
+        control_socket: ControlSocket = ControlSocket::Auto, Text(SOCKET_OR_OFF),
+            default "a socket named after the first listener, in `/run/penstock` (root), \
+                `$RUNTIME_DIRECTORY`, `$XDG_RUNTIME_DIR/penstock` or `/tmp/penstock-UID`",
+            example r#""unix:/run/penstock/control.sock""#, by hand;
+        /// The secret that a change over TCP needs, as `Authorization: Bearer`.
+        admin_token: Option<PathBuf> = None, Table("server.admin_token"),
+            default "none: no changes over TCP", example r#"{ file = "/etc/penstock/token" }"#,
+            by hand;
+        /// Address where `/healthz`, `/readyz` and `/metrics` answer to any host name, and
+        /// nothing else does: for orchestrators and Prometheus on other machines.
+        probes: Option<ListenAddr> = None, Text(ADDRESS), default "none", example r#"":9090""#,
+            by hand;
+        /// Where every request is logged; a text alone is the path, in the combined format.
+        access_log: Option<AccessLog> = None,
+            TextOrTable("\"off\", \"stdout\", \"stderr\" or a path", "server.access_log"),
+            shows r#""off""#, example r#"{ path = "logs/access.log", format = "combined" }"#,
+            by hand;
+        /// How long a stop waits for requests in progress.
+        shutdown_timeout: Duration = Duration::from_secs(30), Time(0);
+        /// How long the server that `penstock upgrade` has replaced may finish requests,
+        /// streams and WebSockets that it has; at least `server.shutdown_timeout`. A stop or
+        /// the next upgrade leaves it that much.
+        upgrade_timeout: Duration = Duration::from_secs(300), Time(0);
+        /// How long a stop, or the old server of an upgrade, keeps a connection that waits for
+        /// its next request, which is then answered with `Connection: close`; at most
+        /// `limits.idle_timeout`.
+        keep_alive_drain: Duration = Duration::from_secs(5), Time(0);
+        /// Where the server's own log goes, and what applications print; opened again on
+        /// SIGUSR1 and `penstock reopen`.
+        log: LogTarget = LogTarget::Stderr, Text("\"stdout\", \"stderr\" or a path"),
+            shows r#""stderr""#, example r#""logs/server.log""#,
+            by within(crate::server::parse_log_target);
+        /// The form of the server's own log: lines for people, or one JSON object a line. Lines
+        /// of applications that are JSON objects stay as they are.
+        log_format: ServerLogFormat = ServerLogFormat::default(), Choice(ServerLogFormat::WORDS),
+            example r#""json""#;
+        /// Parameters of queries whose values stand as `***` in both logs, whatever their case
+        /// and separators; `*` in front matches the ends of names. `"default"` stands for
+        /// tokens, passwords, API keys, signatures of signed URLs and the like. Passwords in
+        /// URLs are always masked.
+        log_mask: Vec<String> = vec!["default".to_owned()], Texts(crate::server::MASK_EXPECTED),
+            example r#"["default", "voucher", "*_pin"]"#, by items(crate::server::is_masked_name);
+        /// Whom the server becomes once its sockets are open and before any application runs;
+        /// needs to be started as root.
+        user: Option<String> = None, Text("a user's name or number, or `user:group`"),
+            default "whoever starts it", example r#""www-data""#, by hand;
+        /// The group beside `user`.
+        group: Option<String> = None, Text("a group's name or number"),
+            default "the groups of `user`", example r#""www-data""#, by hand;
+        /// Permissions that new files do not get, in applications too.
+        umask: Option<u32> = None, Text("three or four octal digits"), default "as it is started",
+            example r#""027""#, by parse(crate::server::parse_mode);
+        /// How many files and connections may be open at once.
+        max_open_files: Option<u64> = None, Number(64, 100_000_000),
+            default "as many as the system allows", example "65536";
+        /// Working directory of the server; every path of the configuration stays as it is.
+        dir: Option<PathBuf> = None, Path, default "where it is started", example r#""/""#,
+            by hand;
+        /// Proxies whose `Forwarded`, `X-Forwarded-*` and `X-Real-IP` are trusted: client,
+        /// scheme, host, port and prefix that they say are the request's. Left out, this
+        /// machine is trusted for client and scheme alone.
+        trusted_proxies: Option<Vec<String>> = None, Texts(NETWORK),
+            default "this machine: loopback and Unix sockets", example r#"["10.0.0.0/8", "unix"]"#,
+            by items(crate::address::is_network_or_unix);
+        /// The one field by which trusted proxies name the client. With `"Forwarded"`, scheme
+        /// and host come from that field, too.
+        "client_address" => client_ip_header: Option<String> = None,
+            Text("the name of a field such as \"X-Real-IP\""),
+            default "`X-Forwarded-For`, else `X-Real-IP`; `Forwarded` if there is none of the \
+                `X-` fields", example r#""CF-Connecting-IP""#, by check(crate::headers::is_token);
+        /// Names that are not found below any folder of files: what `hide` of a route means
+        /// where it is left out, and what `X-Sendfile` may not name.
+        hide: Vec<HidePattern> = HidePattern::defaults(), Texts(HIDE), shows r#"["default"]"#,
+            example r#"["default", "*.psd"]"#, by hand;
+        /// Where `penstock work` on other machines dials in, to become a server of an upstream
+        /// that is `joinable`.
+        join: Option<JoinEndpoint> = None, Table("server.join"), default "nowhere",
+            example "{ listen = \"10.0.0.1:7000\", key = \
+                \"J8nC2vQm0dT5yWkX1bLrZ7fHsE4uPaG9oIeRjNqMtVw=\" }", by hand;
+        /// The Redis or Valkey that several servers share: what is published on one reaches the
+        /// streams of all, but for Mercure hubs, which stay each server's own. In a name or
+        /// password what a URL cannot have stands as `%` and two digits.
+        redis: Option<Secret> = None, Text(crate::server::REDIS_EXPECTED),
+            default "none: this server is alone", example r#""redis://127.0.0.1:6379""#, by hand;
+    }
+    plain {
+        /// Who may connect to the Unix sockets of `listen`, where something is said about it,
+        /// by path.
+        socket_permissions: BTreeMap<PathBuf, SocketPermissions> = BTreeMap::new();
+        /// Those of `listen` whose connections begin with a PROXY protocol header.
+        proxy_protocol: Vec<ListenAddr> = Vec::new();
+    }
 }
 
 /// Where the Unix socket is by which the command line changes things.
@@ -204,39 +265,6 @@ pub struct SocketPermissions {
     pub group: Option<String>,
 }
 
-impl Default for Server {
-    fn default() -> Self {
-        Self {
-            listen: vec![ListenAddr::loopback(8080)],
-            reuse_port: false,
-            threads: usable_cpus(),
-            admin: Some(ListenAddr::loopback(8090)),
-            control_socket: ControlSocket::Auto,
-            admin_token: None,
-            probes: None,
-            access_log: None,
-            log: LogTarget::Stderr,
-            log_format: ServerLogFormat::default(),
-            shutdown_timeout: Duration::from_secs(30),
-            upgrade_timeout: Duration::from_secs(300),
-            keep_alive_drain: Duration::from_secs(5),
-            redis: None,
-            join: None,
-            user: None,
-            group: None,
-            umask: None,
-            max_open_files: None,
-            dir: None,
-            socket_permissions: BTreeMap::new(),
-            proxy_protocol: Vec::new(),
-            trusted_proxies: None,
-            client_ip_header: None,
-            hide: HidePattern::defaults(),
-            log_mask: vec!["default".to_owned()],
-        }
-    }
-}
-
 /// Where and how requests are logged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AccessLog {
@@ -257,14 +285,31 @@ pub enum LogTarget {
     Stderr,
 }
 
-/// The form of a line of the server's own log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum ServerLogFormat {
-    /// For people.
-    #[default]
-    Text,
-    /// One JSON object a line.
-    Json,
+choice! {
+    /// The form of a line of the server's own log.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub enum ServerLogFormat {
+        /// For people.
+        #[default]
+        Text = "text",
+        /// One JSON object a line.
+        Json = "json",
+    }
+}
+
+choice! {
+    /// The words of `format` of an access log.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) enum AccessLogFormat {
+        /// [`LogFormat::Combined`].
+        Combined = "combined",
+        /// [`LogFormat::Json`].
+        Json = "json",
+        /// [`LogFormat::Dev`].
+        Dev = "dev",
+        /// No access log.
+        Off = "off",
+    }
 }
 
 /// The form of an access log line.
@@ -279,205 +324,285 @@ pub enum LogFormat {
     Dev,
 }
 
-/// The `[limits]` table: every bound on a client has a name here.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Limits {
-    /// Client connections open at once.
-    pub max_connections: usize,
-    /// Of these, how many one client may have; 0 is no bound, `None` half of all.
-    pub max_connections_per_client: Option<usize>,
-    /// Bytes of a request line's target (414 above; RFC 9110 §15.5.15).
-    pub max_uri_size: usize,
-    /// Bytes of a whole request head (431 above; RFC 6585 §5).
-    pub max_header_size: usize,
-    /// Number of header fields (431 above).
-    pub max_headers: usize,
-    /// Bytes of a request body (413 above; RFC 9110 §15.5.14).
-    pub max_body_size: u64,
-    /// Absolute time for a whole head to arrive (408 after; RFC 9110 §15.5.9).
-    pub header_timeout: Duration,
-    /// Time between two requests on one connection.
-    pub idle_timeout: Duration,
-    /// Time in which nothing at all arrives, or is taken, in a body.
-    pub body_idle_timeout: Duration,
-    /// Least bytes a second in a body after the grace; zero is no minimum.
-    pub min_body_rate: u64,
-    /// How long a body may be slower than `min_body_rate`.
-    pub body_rate_grace: Duration,
-    /// Request bodies above this go to an unlinked temporary file.
-    pub max_body_memory: usize,
-    /// Bytes of an answer kept in memory for a slow client; the rest goes to a file.
-    pub max_response_memory: usize,
-    /// Bytes of an answer kept in that file before the worker has to wait.
-    pub max_response_spool: u64,
-    /// Least bytes a second of a response that holds a worker for which requests wait; zero is no
-    /// minimum.
-    pub min_busy_rate: u64,
-    /// Bytes of all temporary files together; none is a share of the disk, which is found out at
-    /// the start.
-    pub max_temp_size: Option<u64>,
-    /// Bytes of a message of a WebSocket's client (1009 above; RFC 6455 §7.4.1).
-    pub max_websocket_message_size: usize,
-    /// The absolute folder of the temporary files.
-    pub temp_dir: PathBuf,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            max_connections: 100_000,
-            max_connections_per_client: None,
-            max_uri_size: 8 << 10,
-            max_header_size: 32 << 10,
-            max_headers: 100,
-            max_body_size: 64 << 20,
-            header_timeout: Duration::from_secs(10),
-            idle_timeout: Duration::from_secs(75),
-            body_idle_timeout: Duration::from_secs(30),
-            min_body_rate: 500,
-            body_rate_grace: Duration::from_secs(10),
-            max_body_memory: 64 << 10,
-            max_response_memory: 64 << 10,
-            max_response_spool: 64 << 20,
-            min_busy_rate: 64 << 10,
-            max_temp_size: None,
-            max_websocket_message_size: 1 << 20,
-            temp_dir: std::env::temp_dir(),
-        }
+section! {
+    /// Every bound on what a client may send, hold or take; the status page shows use against
+    /// bound.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Limits
+    in "limits", "[limits]", "[limits]" {
+        /// Client connections open at once, those of held streams included. Fewer where the
+        /// limit of open files is lower: a part of the files is kept for servers, workers and
+        /// the admin interface. When all are open, the one that has been idle for longest is
+        /// closed for a new one.
+        "connections" => max_connections: usize = 100_000, Number(1, 10_000_000);
+        /// Connections that one client may have open: one IPv4 address, or one IPv6 network of
+        /// 64 bits. One more is closed at once. 0 is no bound. Trusted proxies and Unix sockets
+        /// have any number; behind a PROXY protocol header, the client that it names is
+        /// counted.
+        "connections_per_client" => max_connections_per_client: Option<usize> = None,
+            Number(0, 10_000_000), default "half of all connections, and 64 at least",
+            example "100";
+        /// Longest target of a request line; above it the answer is 414.
+        "target_bytes" => max_uri_size: usize = 8 << 10, Size(64);
+        /// Longest request head, request line included; above it the answer is 431.
+        "header_bytes" => max_header_size: usize = 32 << 10, Size(256);
+        /// Most header fields in a request; above it the answer is 431.
+        "headers" => max_headers: usize = 100, Number(1, 10_000);
+        /// Longest request body; above it the answer is 413. `max_body_size` of a route says
+        /// otherwise for its paths.
+        "body_bytes" => max_body_size: u64 = 64 << 20, Size(1);
+        /// Time for a whole request head to arrive, however it trickles in; after it the answer
+        /// is 408. The first one counts from the accept: a connection that sends nothing is
+        /// closed then.
+        header_timeout: Duration = Duration::from_secs(10), Time(1);
+        /// How long a connection may stay open between two requests.
+        idle_timeout: Duration = Duration::from_secs(75), Time(1);
+        /// How long nothing at all may arrive of a request body, or be taken of a response,
+        /// before the connection is cut.
+        body_idle_timeout: Duration = Duration::from_secs(30), Time(1);
+        /// Least rate of a request body or of a response being taken, after `body_rate_grace`;
+        /// 0B/s is no minimum.
+        min_body_rate: u64 = 500, Rate;
+        /// How long a body may be slower than `min_body_rate`.
+        body_rate_grace: Duration = Duration::from_secs(10), Time(0);
+        /// Request bodies above this go to an unlinked temporary file.
+        "body_memory" => max_body_memory: usize = 64 << 10, Size(0);
+        /// How much of an answer is kept in memory for a slow client; the rest goes to a
+        /// temporary file.
+        "response_memory" => max_response_memory: usize = 64 << 10, Size(1);
+        /// How much of an answer may wait in that file before the worker has to wait for the
+        /// client. More, within `temp_bytes`, while other requests wait for a worker.
+        "response_spool" => max_response_spool: u64 = 64 << 20, Size(1);
+        /// Least rate at which a client takes a response that has filled its file and so holds
+        /// a worker, or a place at an upstream, while other requests wait for one. After
+        /// `body_rate_grace` below it the response is cut. More is required the longer a
+        /// request waits, up to eight times as much, and sixteen times as much of a client
+        /// whose responses hold more than half of the places. 0B/s cuts none.
+        min_busy_rate: u64 = 64 << 10, Rate;
+        /// What all temporary files may take together. Then workers wait for their clients, and
+        /// a request body that has no room is answered 503. The responses of one client get a
+        /// sixteenth of what is left, so that others find room.
+        "temp_bytes" => max_temp_size: Option<u64> = None, Size(1),
+            default "a tenth of the disk of `temp_dir`, 16GiB at most; of a `temp_dir` in \
+                memory (tmpfs) 128MiB, an eighth at most", example r#""4GiB""#;
+        /// Longest message of a WebSocket's client, 32MiB at most; above it the connection is
+        /// closed with 1009.
+        "websocket_message_bytes" => max_websocket_message_size: usize = 1 << 20, Size(1);
+        /// Folder of the temporary files.
+        temp_dir: PathBuf = std::env::temp_dir(), Path, default "the system's temporary folder",
+            example r#""/tmp""#, by hand;
     }
 }
 
-/// A pool of threads for work that would block a loop: `[blocking.NAME]`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BlockingPool {
-    /// Number of threads, at least one.
-    pub threads: usize,
-    /// Jobs that may wait for a thread; one more is refused. With 0 a job is taken only by a thread
-    /// that has nothing to do.
-    pub max_queued: usize,
-}
-
-impl Default for BlockingPool {
-    fn default() -> Self {
-        Self {
-            threads: 32,
-            max_queued: 65_536,
-        }
+section! {
+    /// Pools of threads for work that would block an event loop, such as reading cold files;
+    /// give each disk its own so that a slow one does not hold up the others. `default` is
+    /// always there.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct BlockingPool
+    in "blocking.NAME", "[blocking.NAME]", "[blocking.default]" {
+        /// Number of threads.
+        threads: usize = 32, Number(1, 4096);
+        /// Jobs that may wait for a thread; one more is an error that names the pool, and 503.
+        /// With 0 a job is taken only by a thread that has nothing to do.
+        "max_queue" => max_queued: usize = 65_536, Number(0, 100_000_000);
     }
 }
 
-/// One site: `[[sites]]`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Site {
-    /// The hosts it answers for; empty is any host that no other site names.
-    pub hosts: Vec<HostPattern>,
-    /// Tried in order, the first match answers.
-    pub routes: Vec<Route>,
-    /// Absolute files with the pages of errors that the house itself answers with, by status (`404`) or
-    /// class (`5` for `5xx`); the status counts before its class.
-    pub error_pages: BTreeMap<u16, PathBuf>,
-}
-
-/// One route of a site; it has files, an app or an upstream, or files before one of them; or a hub of
-/// streams or of Mercure alone.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Route {
-    /// The paths it is for.
-    pub path: PathPattern,
-    /// Files to look for first.
-    pub files: Option<Files>,
-    /// The name of the application that answers what no file did.
-    pub app: Option<String>,
-    /// The name of the upstream that answers what no file did; never beside an application.
-    pub upstream: Option<String>,
-    /// Only for internal redirects (`X-Accel-Redirect`): clients pass it by.
-    pub internal: bool,
-    /// How the path is changed before any handler sees it.
-    pub rewrite: Rewrite,
-    /// What is done to the request's header before any handler sees it.
-    pub request_headers: HeaderRules,
-    /// What is done to the response's header before it is sent.
-    pub response_headers: HeaderRules,
-    /// Whether request bodies are read whole before a back end hears of them; none is the upstream's.
-    pub request_buffering: Option<bool>,
-    /// Whether responses are taken off the back end faster than the client takes them; none is the
-    /// upstream's.
-    pub response_buffering: Option<bool>,
-    /// Bytes of a request body (413 above); none is `max_body_size` of the limits.
-    pub max_body_size: Option<u64>,
-    /// Whether what the back end says by GRIP is obeyed; none is the back end's.
-    pub grip: Option<bool>,
-    /// Whether responses may name another body; none is the back end's.
-    pub sendfile: Option<Sendfile>,
-    /// The caches in front of the application or upstream, and their rules.
-    pub cache: Option<RouteCache>,
-    /// Held streams of channels that the path names; never beside another that answers.
-    pub hub: Option<RouteHub>,
-    /// A Mercure hub; never beside another that answers.
-    pub mercure: Option<RouteMercure>,
-}
-
-impl Route {
-    /// A route with nothing to do and every default.
-    pub fn new(path: PathPattern) -> Self {
-        Self {
-            path,
-            files: None,
-            app: None,
-            upstream: None,
-            internal: false,
-            rewrite: Rewrite::default(),
-            request_headers: HeaderRules::default(),
-            response_headers: HeaderRules::default(),
-            request_buffering: None,
-            response_buffering: None,
-            max_body_size: None,
-            grip: None,
-            sendfile: None,
-            cache: None,
-            hub: None,
-            mercure: None,
-        }
+section! {
+    /// One site. Without any, the only application or upstream answers every host and path, an
+    /// application after the files of `public/` in its folder if there is one.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Site(routes: Vec<Route>)
+    in "sites", "[[sites]]", "[[sites]]" {
+        /// Hosts the site answers for.
+        hosts: Vec<HostPattern> = Vec::new(), Texts(HOST),
+            default "any host that no other site names",
+            example r#"["example.com", "*.example.com"]"#, by hand;
+        /// Routes, tried in order.
+        routes: Vec<Route> = routes, Tables("sites.routes"), default required, by hand;
+        /// Files, of at most 1MiB, that take the place of the server's own error pages, by
+        /// status or by class (`4xx`, `5xx`); what an application or upstream answers is sent
+        /// as it is, and so is the server's page for a request that is too broken to tell its
+        /// site. They are read at start and at a reload.
+        error_pages: BTreeMap<u16, PathBuf> = BTreeMap::new(), StringMap, shows "{}",
+            example r#"{ 404 = "errors/404.html", 5xx = "errors/50x.html" }"#, by hand;
     }
 }
 
-/// A change of paths: first `strip_prefix`, then `add_prefix`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rewrite {
-    /// Taken off the front of the path, if it is there; starts with `/` and ends without.
-    pub strip_prefix: Option<String>,
-    /// Put in front; starts with `/` and ends without.
-    pub add_prefix: Option<String>,
-    /// Whether paths in an upstream's responses are put back under the prefix.
-    pub response_paths: bool,
-}
-
-impl Default for Rewrite {
-    fn default() -> Self {
-        Self {
-            strip_prefix: None,
-            add_prefix: None,
-            response_paths: true,
-        }
+section! {
+    /// One route of the site above it. Routes are tried in order; files come before the app or
+    /// upstream, and what no file answers falls through to it. A route with `hub` or `mercure`
+    /// has none of these.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Route(path: PathPattern)
+    in "sites.routes", "[[sites.routes]]", "[[sites.routes]]" {
+        /// The path it is for, or every path below one when it ends in `/*`.
+        path: PathPattern = path, Text(PATH), shows r#""/*""#, by hand;
+        /// Files to look for first.
+        files: Option<Files> = None, Table("sites.routes.files"), default "no files",
+            example r#"{ root = "public" }"#, by hand;
+        /// Application that answers what no file did.
+        app: Option<String> = None, Text("the name of an [apps.NAME] table"), default "no app",
+            example r#""hello""#, by hand;
+        /// Upstream that answers what no file did.
+        upstream: Option<String> = None, Text(UPSTREAM), default "no upstream",
+            example r#""legacy""#, only "a route without `app`", by hand;
+        /// Holds a stream of Server-Sent Events for whoever comes; a text alone is `channel`.
+        hub: Option<RouteHub> = None, TextOrTable(CHANNEL_EXPECTED, "sites.routes.hub"),
+            default "no streams", example r#""news.{path.1}""#,
+            only "a route without `app`, `upstream` and `files`", by hand;
+        /// Answers as a Mercure hub, of this server alone also with `server.redis`; its clients
+        /// look for it at the path `/.well-known/mercure`.
+        mercure: Option<RouteMercure> = None, Table("sites.routes.mercure"),
+            default "no Mercure hub",
+            example "{ publisher_key = \"!ChangeThisMercureHubJWTSecretKey!\", anonymous = \
+                true }", only "a route without `app`, `upstream`, `files` and `hub`", by hand;
+        /// Whether what the application or upstream says by GRIP is obeyed on this route.
+        grip: Option<bool> = None, Bool, default "as the application or upstream says",
+            only ONLY_ROUTE_WITH_BACKEND;
+        /// Whether its responses may name another body on this route.
+        sendfile: Option<Sendfile> = None, FlagOrPaths,
+            default "as the application or upstream says", example r#"["private"]"#,
+            only ONLY_ROUTE_WITH_BACKEND, by hand;
+        /// Whether the route is for internal redirects (`X-Accel-Redirect`) only; for a client
+        /// it is not there: the next one that matches answers.
+        internal: bool = false, Bool;
+        /// How the path is changed.
+        rewrite: Rewrite = Rewrite::default(), Table("sites.routes.rewrite"), default "no change",
+            example r#"{ strip_prefix = "/api" }"#;
+        /// How the request's header is changed.
+        request_headers: HeaderRules = HeaderRules::default(),
+            Table("sites.routes.request_headers"), default "no change",
+            example r#"{ set = { X-Site = "{host}" }, remove = ["X-Debug"] }"#, by hand;
+        /// How the response's header is changed.
+        response_headers: HeaderRules = HeaderRules::default(),
+            Table("sites.routes.response_headers"), default "no change",
+            example r#"{ set = { X-Frame-Options = "DENY" } }"#, by hand;
+        /// Whether request bodies are read whole before a back end hears of them.
+        request_buffering: Option<bool> = None, Bool, default "the upstream's", only ONLY_PROXIED;
+        /// Whether responses are taken off the back end faster than the client takes them.
+        response_buffering: Option<bool> = None, Bool, default "the upstream's", only ONLY_PROXIED;
+        /// Longest request body; above it the answer is 413.
+        max_body_size: Option<u64> = None, Size(1), default "`limits.body_bytes`",
+            example r#""2GiB""#;
+        /// Caches in front of the app or upstream; a list alone is `stores`.
+        cache: Option<RouteCache> = None, ListOrTable(CACHE_EXPECTED, "sites.routes.cache"),
+            default "no cache", example r#"["disk1"]"#, only ONLY_ROUTE_WITH_BACKEND, by hand;
     }
 }
 
-/// Changes of a header, in this order: `remove`, `set`, `add`. Names and values are valid fields, and
-/// never those of framing or the connection. In values `{client}`, `{host}`, `{scheme}` and `{path}`
-/// stand for the request's.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct HeaderRules {
-    /// Names whose fields are dropped.
-    pub remove: Vec<String>,
-    /// Fields that replace all of their name.
-    pub set: BTreeMap<String, String>,
-    /// Fields that are added to those there are.
-    pub add: BTreeMap<String, String>,
+section! {
+    /// How the path is changed before files, app or upstream see it: first `strip_prefix`, then
+    /// `add_prefix`.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Rewrite
+    in "sites.routes.rewrite", "rewrite = { ... } in [[sites.routes]]", "" {
+        /// Taken off the front of the path, if it is there.
+        strip_prefix: Option<String> = None, Text(PREFIX), default "nothing", example r#""/api""#,
+            by parse(crate::route::parse_prefix);
+        /// Put in front.
+        add_prefix: Option<String> = None, Text(PREFIX), default "nothing", example r#""/v2""#,
+            by parse(crate::route::parse_prefix);
+        /// Whether `Location`, `Content-Location`, `Refresh` and cookie paths of an upstream
+        /// are put back under `strip_prefix`.
+        response_paths: bool = true, Bool;
+    }
+}
+
+section! {
+    /// What is done to the request's header, in this order: `remove`, `set`, `add`. In values
+    /// `{client}`, `{host}`, `{scheme}` and `{path}` stand for the request's. Fields of framing
+    /// and of the connection are not a route's to change.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct HeaderRules
+    in "sites.routes.request_headers", "request_headers = { ... } in [[sites.routes]]", "" {
+        /// Fields that are dropped.
+        remove: Vec<String> = Vec::new(), Texts(FIELD), example r#"["X-Debug"]"#, by hand;
+        /// Fields that replace all of their name.
+        set: BTreeMap<String, String> = BTreeMap::new(), StringMap, shows "{}",
+            example r#"{ X-Site = "{host}" }"#, by hand;
+        /// Fields that are added to those there are.
+        add: BTreeMap<String, String> = BTreeMap::new(), StringMap, shows "{}",
+            example r#"{ Via = "1.1 front" }"#, by hand;
+    }
 }
 
 impl HeaderRules {
     /// Whether they change nothing.
     pub fn is_empty(&self) -> bool {
         self.remove.is_empty() && self.set.is_empty() && self.add.is_empty()
+    }
+}
+
+keys! {
+    /// The top level of the file.
+    TOP in "", "", "" {
+        /// Listeners, loops, admin, access log.
+        "server": Table("server"), Described("every default");
+        /// Bounds on clients.
+        "limits": Table("limits"), Described("every default");
+        /// Pools for blocking work.
+        "blocking": NamedTables("blocking.NAME"), Described("the pool `default`");
+        /// Applications.
+        "apps": NamedTables("apps.NAME"), Described("none");
+        /// Back ends.
+        "upstreams": NamedTables("upstreams.NAME"), Described("none");
+        /// Caches.
+        "caches": NamedTables("caches.NAME"), Described("none");
+        /// Held streams.
+        "hub": Table("hub"), Described("every default");
+        /// Sites.
+        "sites": Tables("sites"), Described("one site for the only application or upstream");
+        /// TCP listeners.
+        "tcp": Tables("tcp"), Described("none");
+    }
+}
+
+keys! {
+    /// An address with what is special about its connections.
+    SERVER_LISTEN in "server.listen", "listen = [{ ... }] in [server]", "" {
+        /// Address that clients connect to.
+        "address": Text(ADDRESS), Required, example r#""127.0.0.1:8080""#;
+        /// Permissions of a Unix socket's file: whoever may write it may connect.
+        "mode": Text("three or four octal digits"), Toml(r#""0666""#), example r#""0660""#;
+        /// Whose the file of a Unix socket is; another user than the server's needs a start as
+        /// root.
+        "owner": Text("`user`, `user:group` or `:group`, by name or number"),
+            Described("`server.user`, or whoever starts it"), example r#"":www-data""#;
+        /// Whether its connections begin with a PROXY protocol header, of version 1 or 2.
+        "proxy_protocol": Bool, Toml("false");
+    }
+}
+
+keys! {
+    /// The secret by which changes are made over TCP; see admin.md.
+    ADMIN_TOKEN in "server.admin_token", "admin_token = { ... } in [server]", "" {
+        /// File with the token, for example from `openssl rand -base64 32`; only its owner and
+        /// its group may read it, and root or whoever starts the server owns it.
+        "file": Path, Required, example r#""/etc/penstock/token""#;
+    }
+}
+
+keys! {
+    /// Where programs dial in that serve an application elsewhere; see machines.md.
+    SERVER_JOIN in "server.join", "join = { ... } in [server]", "" {
+        /// Address that it listens at: one that only those machines reach, since nothing there
+        /// is encrypted.
+        "listen": Text(ADDRESS), Required, example r#""10.0.0.1:7000""#;
+        /// What whoever dials in must know as well, by which each side proves to the other who
+        /// it is.
+        "key": Text(crate::join::JOIN_KEY_EXPECTED), Required,
+            example r#""J8nC2vQm0dT5yWkX1bLrZ7fHsE4uPaG9oIeRjNqMtVw=""#;
+    }
+}
+
+keys! {
+    /// Where requests are logged and what a line looks like.
+    ACCESS_LOG in "server.access_log", "access_log = { ... } in [server]", "" {
+        /// File that lines are appended to.
+        "path": Text("a path, \"stdout\" or \"stderr\""), Required, example r#""logs/access.log""#;
+        /// The form of a line: dev is for a person at a terminal, off writes none.
+        "format": Choice(AccessLogFormat::WORDS), Toml(r#""combined""#);
     }
 }

@@ -1,39 +1,40 @@
-//! The table of every option: the one place where a key, its type, its range and its meaning stand.
+//! The types of the options: what a key is, what its table is, and how to find one.
 //!
-//! `section` uses it to know keys and ranges while reading, `describe`, `example` and `schema` print
-//! it. What must stay true, and is tested: every option is read by the parser and the parser reads no other, and the defaults written here are those of the types in `model`.
-//! The rows are in `options/table.rs`, of back ends in `options/upstreams.rs`, of caches in
-//! `options/caches.rs` and of held streams in `options/hub.rs`; what is said about each table of the file
-//! is in `options/sections.rs`.
+//! The options themselves are declared in `model`, by the macros of `declare`. `section` knows keys and
+//! ranges by them; `describe`, `example` and `schema` print them.
+//!
+//! # Invariants
+//! - Every option is read and no other key is: tested.
+//! - The defaults that are written as TOML are those of the types: tested.
 
-mod caches;
-mod hub;
+pub(crate) mod expected;
 mod sections;
-mod table;
-mod upstreams;
 
 pub(crate) use sections::SECTIONS;
+
+use crate::model::TOP;
 
 /// One option.
 #[derive(Debug)]
 pub(crate) struct OptionRow {
-    /// The table it stands in, such as `apps.NAME`; empty is the top.
+    /// Its table, such as `apps.NAME`; empty at the top level.
     pub(crate) section: &'static str,
     /// Its key.
     pub(crate) key: &'static str,
     /// Its type and range.
     pub(crate) kind: OptionKind,
-    /// What leaving it out means.
+    /// Its value when the key is absent.
     pub(crate) default: OptionDefault,
-    /// A value for the example file, in TOML.
-    pub(crate) example: &'static str,
-    /// Beside what it may be written, as in "only for ..."; empty is beside anything.
+    /// A value for the example file, in TOML; `None` for the default, or the other value of a flag.
+    pub(crate) example: Option<&'static str>,
+    /// Beside what it may be set, as in "only for ..."; empty for anything.
     pub(crate) only_for: &'static str,
-    /// One sentence.
+    /// One sentence or more.
     pub(crate) description: &'static str,
-    /// The first version that has it.
-    pub(crate) since: &'static str,
 }
+
+/// The first version that has the options.
+pub(crate) const SINCE: &str = "0.1";
 
 /// The type of an option.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -52,8 +53,8 @@ pub(crate) enum OptionKind {
     Bool,
     /// `true` for all of these words, `false` for none, or a list of some.
     FlagOrChoices(&'static [&'static str]),
-    /// `true`, `false`, or one of these words.
-    FlagOrChoice(&'static [&'static str]),
+    /// `true`, `false`, or this word.
+    FlagOrWord(&'static str),
     /// `true`, `false`, or a table.
     FlagOrTable(&'static str),
     /// `true`, `false`, or a list of paths, relative to the file's folder.
@@ -75,7 +76,7 @@ pub(crate) enum OptionKind {
     /// A number of bytes, at least this, or a table.
     SizeOrTable(u64, &'static str),
     /// A duration of at least so many milliseconds.
-    Duration(u64),
+    Time(u64),
     /// Bytes a second.
     Rate,
     /// One of these words.
@@ -94,14 +95,16 @@ pub(crate) enum OptionKind {
     Tables(&'static str),
 }
 
-/// What an option is when it is left out.
-#[derive(Debug, Clone, Copy, PartialEq)]
+/// The value of an option whose key is absent.
+#[derive(Debug, Clone, Copy)]
 pub(crate) enum OptionDefault {
-    /// This value, in TOML.
-    Value(&'static str),
-    /// Something found out at start, in words.
+    /// The default of the field, as TOML.
+    Of(fn() -> String),
+    /// This value, as TOML, of a key without a field.
+    Toml(&'static str),
+    /// A value found at start, in words.
     Described(&'static str),
-    /// An error.
+    /// None: the key is required.
     Required,
 }
 
@@ -116,8 +119,10 @@ pub(crate) struct SectionDoc {
     pub(crate) example: &'static str,
     /// One sentence or two.
     pub(crate) description: &'static str,
-    /// The table whose keys it has; none when it has rows of its own.
+    /// The table whose keys it has; `None` when it has options of its own.
     pub(crate) shared_keys: Option<SharedKeys>,
+    /// Its options, in the order in which they are printed.
+    pub(crate) options: &'static [OptionRow],
 }
 
 /// The keys of another table, without some.
@@ -143,7 +148,27 @@ impl OptionRow {
         format!("{section}.{}", self.key)
     }
 
-    /// What it means, and beside what.
+    /// The default as TOML, if it has such a form.
+    pub(crate) fn default_toml(&self) -> Option<String> {
+        match self.default {
+            OptionDefault::Of(value) => Some(value()),
+            OptionDefault::Toml(value) => Some(value.to_owned()),
+            OptionDefault::Described(_) | OptionDefault::Required => None,
+        }
+    }
+
+    /// A value for the example file; empty for a table of tables.
+    pub(crate) fn example(&self) -> String {
+        match (self.example, self.default_toml()) {
+            (Some(example), _) => example.to_owned(),
+            (None, Some(value)) if value == "false" => "true".to_owned(),
+            (None, Some(value)) if value == "true" => "false".to_owned(),
+            (None, None) if matches!(self.kind, OptionKind::Bool) => "false".to_owned(),
+            (None, value) => value.unwrap_or_default(),
+        }
+    }
+
+    /// The description, and beside what the key may be set.
     pub(crate) fn meaning(&self) -> String {
         match self.only_for {
             "" => self.description.to_owned(),
@@ -178,7 +203,7 @@ impl OptionKind {
             Self::FlagOrChoices(words) => {
                 format!("true, false, or a list, each {}", join_alternatives(words))
             }
-            Self::FlagOrChoice(words) => format!("true, false or {}", join_alternatives(words)),
+            Self::FlagOrWord(word) => format!("true, false or {word:?}"),
             Self::FlagListOrTable(what, _) => {
                 format!("true, false, a list, each {what}, or a table")
             }
@@ -193,7 +218,7 @@ impl OptionKind {
             }
             Self::SizeOrTable(_, _) => format!("{}, or a table", crate::units::SIZE_EXPECTED),
             Self::Size(_) => crate::units::SIZE_EXPECTED.to_owned(),
-            Self::Duration(_) => crate::units::TIME_EXPECTED.to_owned(),
+            Self::Time(_) => crate::units::TIME_EXPECTED.to_owned(),
             Self::Rate => crate::units::RATE_EXPECTED.to_owned(),
             Self::Choice(words) => join_alternatives(words),
             Self::StringMap => "a table of strings".to_owned(),
@@ -213,8 +238,8 @@ fn join_alternatives(words: &[&str]) -> String {
 
 /// Every option, by section in the order of the tables.
 pub(crate) fn all_options() -> impl Iterator<Item = &'static OptionRow> {
-    let others = upstreams::OPTIONS.iter().chain(caches::OPTIONS);
-    table::OPTIONS.iter().chain(others).chain(hub::OPTIONS)
+    let sections = SECTIONS.iter().flat_map(|section| section.options);
+    TOP.options.iter().chain(sections)
 }
 
 /// The option of a section by its key.
@@ -222,20 +247,25 @@ pub(crate) fn find_option(section: &str, key: &str) -> Option<&'static OptionRow
     options_in(section).find(|option| option.key == key)
 }
 
-/// The options of a section in the order of the table.
+/// The options of a section in the order of its declaration.
 pub(crate) fn options_in(section: &str) -> impl Iterator<Item = &'static OptionRow> {
-    let like = shared_keys_of(section);
-    let home = like.map_or(section, |like| like.section);
-    let but = like.map_or(&[][..], |like| like.except);
-    all_options().filter(move |option| {
-        option.section == home && !but.iter().any(|(key, _)| *key == option.key)
-    })
+    let shared = shared_keys_of(section);
+    let home = find_section(shared.map_or(section, |shared| shared.section));
+    let except = shared.map_or(&[][..], |shared| shared.except);
+    let options = home.map_or(&[][..], |home| home.options).iter();
+    options.filter(move |option| !except.iter().any(|(key, _)| *key == option.key))
 }
 
-/// Whose keys a section has, when they are another's.
+/// The table whose keys a section has, when they are another's.
 pub(crate) fn shared_keys_of(section: &str) -> Option<SharedKeys> {
-    let doc = SECTIONS.iter().find(|doc| doc.name == section)?;
-    doc.shared_keys
+    find_section(section)?.shared_keys
+}
+
+fn find_section(name: &str) -> Option<&'static SectionDoc> {
+    if name.is_empty() {
+        return Some(&TOP);
+    }
+    SECTIONS.iter().copied().find(|doc| doc.name == name)
 }
 
 #[cfg(test)]

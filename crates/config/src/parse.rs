@@ -13,7 +13,7 @@ use toml::de::DeTable;
 use crate::error::{ConfigError, Problem, Report};
 use crate::findings::{Findings, Located, make_absolute};
 use crate::model::{App, BlockingPool, Config, Limits, Site, TcpFrontend};
-use crate::section::Section;
+use crate::section::{Keys as _, Section};
 use crate::{app, cache, dev_defaults, disk, hub, join, server, site, tcp, upstream};
 
 /// Reads, parses and checks a file.
@@ -148,24 +148,8 @@ fn read_limits(top: &Section<'_>) -> Limits {
     let Some(table) = top.table("limits") else {
         return limits;
     };
-    table.read_number("connections", &mut limits.max_connections);
-    limits.max_connections_per_client = table.number("connections_per_client");
-    table.read_size("target_bytes", &mut limits.max_uri_size);
-    table.read_size("header_bytes", &mut limits.max_header_size);
-    table.read_number("headers", &mut limits.max_headers);
-    table.read_size("body_bytes", &mut limits.max_body_size);
-    table.read_duration("header_timeout", &mut limits.header_timeout);
-    table.read_duration("idle_timeout", &mut limits.idle_timeout);
-    table.read_duration("body_idle_timeout", &mut limits.body_idle_timeout);
-    table.read_rate("min_body_rate", &mut limits.min_body_rate);
-    table.read_duration("body_rate_grace", &mut limits.body_rate_grace);
-    table.read_size("body_memory", &mut limits.max_body_memory);
-    table.read_size("response_memory", &mut limits.max_response_memory);
-    table.read_size("response_spool", &mut limits.max_response_spool);
-    table.read_rate("min_busy_rate", &mut limits.min_busy_rate);
-    limits.max_temp_size = table.size("temp_bytes");
+    limits.read_keys(&table);
     let key = "websocket_message_bytes";
-    table.read_size(key, &mut limits.max_websocket_message_size);
     if limits.max_websocket_message_size > MAX_WEBSOCKET_MESSAGE_SIZE {
         let value = format!("{} bytes", limits.max_websocket_message_size);
         table.report_invalid_item(
@@ -190,8 +174,7 @@ fn read_blocking(top: &Section<'_>) -> BTreeMap<String, BlockingPool> {
     let mut pools = BTreeMap::from([("default".to_owned(), BlockingPool::default())]);
     for (name, table) in top.named_tables("blocking") {
         let mut pool = BlockingPool::default();
-        table.read_number("threads", &mut pool.threads);
-        table.read_number("max_queue", &mut pool.max_queued);
+        pool.read_keys(&table);
         pools.insert(name.value, pool);
     }
     pools

@@ -10,39 +10,23 @@ use std::collections::BTreeMap;
 use crate::error::Problem;
 use crate::findings::Located;
 use crate::grants;
-use crate::model::{Access, App, AppKind, Concurrency, MemoryLimit, Preload, Processes, Sticky};
-use crate::section::{FlagOrChoice, Section};
+use crate::model::{Access, App, AppKind, Concurrency, MemoryLimit, Preload, Processes};
+use crate::section::{FlagOrWord, Keys as _, Section};
 use crate::server::read_account;
 
 /// Everything of it that means the same for each kind; the defaults are in `app`.
 pub(crate) fn read(table: &Section<'_>, app: &mut App) {
+    app.read_keys(table);
     app.processes = read_process_count(table, app.processes);
-    read_scaling(table, app);
     (app.min_threads, app.threads) = read_threads(table, app.threads);
-    table.read_number("io_threads", &mut app.io_threads);
-    table.read_number("max_concurrent", &mut app.max_concurrent);
     read_preload(table, app);
     app.refork_after = table.numbers("refork_after").unwrap_or_default();
     app.max_memory = read_memory(table);
-    app.max_tasks = table.number("max_tasks");
-    app.max_total_memory = table.size("max_total_memory");
-    app.max_cpu = table.decimal_said("max_cpu");
-    app.max_requests = table.number("max_requests");
-    app.max_age = table.duration("max_age");
-    table.read_flag("gc_when_idle", &mut app.gc_when_idle);
-    app.sticky = table.choice("sticky").map(|word| match word.value {
-        "cookie" => Sticky::Cookie,
-        _ => Sticky::ClientIp,
-    });
     match table.is_table("isolation") {
         true => app.access = read_access(table).unwrap_or_default(),
-        false => table.read_flag("isolation", &mut app.isolation),
+        false => table.read("isolation", &mut app.isolation),
     }
-    let compression = "websocket_compression";
-    table.read_flag(compression, &mut app.websocket_compression);
-    table.read_duration("stop_timeout", &mut app.stop_timeout);
-    table.read_duration("stream_timeout", &mut app.stream_timeout);
-    read_restart_limits(table, app);
+    check_restart_limits(table, app);
     (app.user, app.group) = read_account(table);
     if app.user.is_none() && app.group.is_some() {
         let what = "an application with a `user`";
@@ -130,7 +114,7 @@ const SCRIPT_ONLY_KEYS: [&str; 13] = [
 fn read_process_count(table: &Section<'_>, default: Processes) -> Processes {
     if !table.is_table("processes") {
         let mut count = default.max;
-        table.read_number("processes", &mut count);
+        table.read("processes", &mut count);
         return Processes::exactly(count);
     }
     let mut processes = Processes::default();
@@ -138,11 +122,11 @@ fn read_process_count(table: &Section<'_>, default: Processes) -> Processes {
         return processes;
     };
     processes.min = 1;
-    bounds.read_number("min", &mut processes.min);
+    bounds.read("min", &mut processes.min);
     if !bounds.has("max") {
         processes.max = processes.max.max(processes.min);
     }
-    bounds.read_number("max", &mut processes.max);
+    bounds.read("max", &mut processes.max);
     bounds.check_order(("min", processes.min as u64), ("max", processes.max as u64));
     processes
 }
@@ -151,16 +135,16 @@ fn read_process_count(table: &Section<'_>, default: Processes) -> Processes {
 fn read_threads(table: &Section<'_>, default: usize) -> (usize, usize) {
     let mut count = default;
     if !table.is_table("threads") {
-        table.read_number("threads", &mut count);
+        table.read("threads", &mut count);
         return (count, count);
     }
     let Some(bounds) = table.table("threads") else {
         return (count, count);
     };
     let mut min = 1;
-    bounds.read_number("min", &mut min);
+    bounds.read("min", &mut min);
     let mut max = DEFAULT_MAX_THREADS.max(min);
-    bounds.read_number("max", &mut max);
+    bounds.read("max", &mut max);
     bounds.check_order(("min", min as u64), ("max", max as u64));
     (min, max)
 }
@@ -168,25 +152,15 @@ fn read_threads(table: &Section<'_>, default: usize) -> (usize, usize) {
 /// What `threads = { min = 1 }` leaves out: as many as Rails has connections to its database.
 const DEFAULT_MAX_THREADS: usize = 5;
 
-fn read_scaling(table: &Section<'_>, app: &mut App) {
-    let scaling = &mut app.scaling;
-    let Some(scale) = table.table("scale") else {
-        return;
-    };
-    scale.read_duration("up_after", &mut scaling.up_after);
-    scale.read_duration("idle_timeout", &mut scaling.idle_timeout);
-    scale.read_number("max_spawn_rate", &mut scaling.max_spawn_rate);
-}
-
 fn read_memory(table: &Section<'_>) -> Option<MemoryLimit> {
     let mut samples = DEFAULT_MEMORY_SAMPLES;
     let (mut soft, mut hard) = (0, 0);
     if !table.is_table("max_memory") {
-        table.read_size("max_memory", &mut hard);
+        table.read("max_memory", &mut hard);
     } else if let Some(bounds) = table.table("max_memory") {
-        bounds.read_size("soft", &mut soft);
-        bounds.read_size("hard", &mut hard);
-        bounds.read_number("samples", &mut samples);
+        bounds.read("soft", &mut soft);
+        bounds.read("hard", &mut hard);
+        bounds.read("samples", &mut samples);
         if !bounds.has("soft") && !bounds.has("hard") {
             bounds.report_missing("hard");
         }
@@ -212,18 +186,16 @@ fn read_memory(table: &Section<'_>) -> Option<MemoryLimit> {
 const DEFAULT_MEMORY_SAMPLES: u32 = 3;
 
 fn read_preload(table: &Section<'_>, app: &mut App) {
-    if let Some(said) = table.flag_or_choice("preload") {
+    if let Some(said) = table.flag_or_word("preload") {
         app.preload = match said.value {
-            FlagOrChoice::Flag(true) => Preload::Always,
-            FlagOrChoice::Flag(false) => Preload::Never,
-            FlagOrChoice::Choice(_) => Preload::Auto,
+            FlagOrWord::Flag(true) => Preload::Always,
+            FlagOrWord::Flag(false) => Preload::Never,
+            FlagOrWord::Word => Preload::Auto,
         };
     }
 }
 
-fn read_restart_limits(table: &Section<'_>, app: &mut App) {
-    table.read_number("max_surge", &mut app.max_surge);
-    table.read_number("max_unavailable", &mut app.max_unavailable);
+fn check_restart_limits(table: &Section<'_>, app: &App) {
     // The number of cores is another one on the next machine.
     if table.has("processes") && table.has("max_unavailable") {
         table.check_order(
@@ -235,26 +207,26 @@ fn read_restart_limits(table: &Section<'_>, app: &mut App) {
 
 /// Reads `async`; false when what it says is wrong.
 fn read_concurrency(table: &Section<'_>, app: &mut App) -> bool {
-    let said = table.flag_or_choice("async");
+    let said = table.flag_or_word("async");
     app.concurrency = Concurrency::default_for(app.kind);
     let Some(Located { value, offset: at }) = said else {
         return !table.has("async");
     };
     let is_asgi = app.kind == AppKind::Asgi;
     let (concurrency, fits, key, what) = match value {
-        FlagOrChoice::Flag(true) => (
+        FlagOrWord::Flag(true) => (
             Concurrency::Tasks,
             is_asgi || app.kind == AppKind::Rack,
             "async = true",
             "the kinds \"rack\" and \"asgi\"",
         ),
-        FlagOrChoice::Flag(false) => (
+        FlagOrWord::Flag(false) => (
             Concurrency::Threads,
             !is_asgi,
             "async = false",
             "the kinds \"wsgi\" and \"rack\"",
         ),
-        FlagOrChoice::Choice(_) => (
+        FlagOrWord::Word => (
             Concurrency::Gevent,
             app.kind == AppKind::Wsgi,
             "async = \"gevent\"",

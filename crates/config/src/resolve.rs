@@ -421,7 +421,7 @@ fn apply_overrides(mut config: Config, invocation: &Invocation) -> Result<Config
             app.min_threads = threads.unwrap_or(app.min_threads);
         }
         if invocation.grip && app.grip.is_none() {
-            app.grip = Some(Grip::for_backend(&app.name));
+            app.grip = Some(Grip::new(&app.name));
             if app.name == HUB_NAMESPACE {
                 errors.push(Problem::NamespaceOfHubRoutes);
             }

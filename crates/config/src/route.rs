@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use crate::error::Problem;
 use crate::findings::Located;
 use crate::model::Route;
-use crate::section::Section;
+use crate::section::{Keys as _, Section};
 use crate::site::RouteContext;
 use crate::suggest::nearest;
 use crate::values::PathPattern;
@@ -62,7 +62,6 @@ fn read_one(table: &Section<'_>, known: &RouteContext<'_>) -> Option<Located<Rou
 
 /// Reads what its back end's responses may ask of the front end on this route.
 fn read_grants(table: &Section<'_>, known: &RouteContext<'_>, route: &mut Route) {
-    route.grip = table.flag("grip");
     route.sendfile = grants::read_sendfile(table);
     let Some(name) = route.upstream.as_ref().or(route.app.as_ref()) else {
         return;
@@ -113,22 +112,9 @@ fn read_name(table: &Section<'_>, key: &'static str, known: &[String]) -> Option
 
 /// Everything but the path and who answers.
 fn read_common_keys(table: &Section<'_>, known: &RouteContext<'_>, route: &mut Route) {
-    table.read_flag("internal", &mut route.internal);
-    if let Some(rewrite) = table.table("rewrite") {
-        let prefix = |key| {
-            rewrite
-                .parse_text(key, parse_prefix)
-                .map(|prefix| prefix.value)
-        };
-        route.rewrite.strip_prefix = prefix("strip_prefix");
-        route.rewrite.add_prefix = prefix("add_prefix");
-        rewrite.read_flag("response_paths", &mut route.rewrite.response_paths);
-    }
+    route.read_keys(table);
     route.request_headers = headers::read(table, "request_headers");
     route.response_headers = headers::read(table, "response_headers");
-    route.request_buffering = table.flag("request_buffering");
-    route.response_buffering = table.flag("response_buffering");
-    route.max_body_size = table.size("max_body_size");
     if !is_proxied(table, known, route) {
         table.report_not_applicable("request_buffering");
         table.report_not_applicable("response_buffering");
@@ -145,7 +131,7 @@ fn is_proxied(table: &Section<'_>, known: &RouteContext<'_>, route: &Route) -> b
 }
 
 /// A part of a path without a final slash; none when it could not be the front of a normalised path.
-fn parse_prefix(text: &str) -> Option<String> {
+pub(crate) fn parse_prefix(text: &str) -> Option<String> {
     let usable = text.len() > 1 && !text.ends_with('/') && !text.contains(char::is_control);
     let exact = matches!(PathPattern::parse(text), Some(PathPattern::Exact(_)));
     (usable && exact).then(|| text.to_owned())

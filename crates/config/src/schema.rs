@@ -27,7 +27,7 @@ fn object_schema(section: &str) -> Value {
     for option in options::options_in(section) {
         properties.insert(option.key.to_owned(), property_schema(option));
         // `path` may be left out beside `format = "off"`.
-        if option.default == OptionDefault::Required && section != "server.access_log" {
+        if matches!(option.default, OptionDefault::Required) && section != "server.access_log" {
             required.push(json!(option.key));
         }
     }
@@ -60,9 +60,9 @@ fn property_schema(option: &OptionRow) -> Value {
             { "type": "boolean" },
             { "type": "array", "items": { "type": "string", "enum": words } },
         ] }),
-        OptionKind::FlagOrChoice(words) => json!({ "anyOf": [
+        OptionKind::FlagOrWord(word) => json!({ "anyOf": [
             { "type": "boolean" },
-            { "type": "string", "enum": words },
+            { "type": "string", "enum": [word] },
         ] }),
         OptionKind::FlagListOrTable(_, section) => {
             json!({ "anyOf": [{ "type": "boolean" }, string_list_schema(), object_schema(section)] })
@@ -87,7 +87,7 @@ fn property_schema(option: &OptionRow) -> Value {
             let [text, number] = size_schemas(min);
             json!({ "anyOf": [text, number, object_schema(section)] })
         }
-        OptionKind::Duration(_) => {
+        OptionKind::Time(_) => {
             json!({ "type": "string", "pattern": "^\\s*[0-9]+\\s*(ms|s|m|h|d)\\s*$" })
         }
         OptionKind::Rate => {

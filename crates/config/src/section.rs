@@ -6,7 +6,7 @@
 //! the option table has, under a kind that fits it.
 
 mod lists;
-mod number;
+mod value;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -20,8 +20,8 @@ use crate::foreign_words::{address_of_url, translate_key};
 use crate::options::{self, OptionKind, OptionRow};
 use crate::suggest::nearest;
 
-pub(crate) use lists::{FlagOrChoice, TextOrList, TextOrTable};
-pub(crate) use number::MAX_DURATION;
+pub(crate) use lists::{FlagOrWord, TextOrList, TextOrTable};
+pub(crate) use value::{Keys, MAX_DURATION, OptionValue, set};
 
 /// A table being read.
 #[derive(Debug)]
@@ -87,11 +87,10 @@ impl<'a> Section<'a> {
     pub(crate) fn report_invalid(&self, key: &str, value: &Located<&str>) {
         let kind = self.option(key).map(|option| option.kind);
         let suggestion = match kind {
-            Some(
-                OptionKind::Choice(words)
-                | OptionKind::FlagOrChoices(words)
-                | OptionKind::FlagOrChoice(words),
-            ) => nearest(value.value, words.iter().copied()),
+            Some(OptionKind::Choice(words) | OptionKind::FlagOrChoices(words)) => {
+                nearest(value.value, words.iter().copied())
+            }
+            Some(OptionKind::FlagOrWord(word)) => nearest(value.value, [word]),
             _ => address_of_url(value.value).filter(|_| ADDRESS_KEYS.contains(&key)),
         };
         let expected = kind.map(|kind| kind.expected_item());
@@ -135,14 +134,6 @@ impl<'a> Section<'a> {
         self.parse_text(key, |text| {
             usable(text).then(|| self.findings.resolve(text))
         })
-    }
-
-    /// One of the option's words.
-    pub(crate) fn choice(&self, key: &str) -> Option<Located<&'static str>> {
-        let OptionKind::Choice(words) = self.option(key)?.kind else {
-            return None;
-        };
-        self.parse_text(key, |text| words.iter().copied().find(|word| *word == text))
     }
 
     /// Texts under free keys, with the offset of each key.
@@ -318,19 +309,14 @@ impl<'a> Section<'a> {
         &self,
         key: &str,
     ) -> Option<(&'static OptionRow, &'a Spanned<DeValue<'a>>)> {
+        let option = self.option(key)?;
         #[cfg(test)]
         self.findings.record_read(self.name, key);
-        Some((self.option(key)?, self.subtable.get(key)?))
+        Some((option, self.subtable.get(key)?))
     }
 
     fn option(&self, key: &str) -> Option<&'static OptionRow> {
-        let option = options::find_option(self.name, key);
-        debug_assert!(
-            option.is_some(),
-            "{}.{key} is not in the option table",
-            self.name
-        );
-        option
+        options::find_option(self.name, key)
     }
 
     /// Reports the type and gives nothing.

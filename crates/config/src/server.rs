@@ -8,17 +8,15 @@ mod redis;
 
 use std::path::Path;
 
-use crate::address::is_network_or_unix;
 use crate::error::Problem;
 use crate::findings::{Findings, Located, make_absolute};
-use crate::headers::is_token;
 use crate::model::{
-    AccessLog, Config, ControlSocket, JoinEndpoint, LogFormat, LogTarget, Server, ServerLogFormat,
+    AccessLog, AccessLogFormat, Config, ControlSocket, JoinEndpoint, LogFormat, LogTarget, Server,
     SocketPermissions,
 };
 use crate::parse::report_unusable_dir;
 use crate::redacted::Secret;
-use crate::section::{Section, TextOrTable};
+use crate::section::{Keys as _, Section, TextOrTable};
 use crate::values::{ListenAddr, MAX_UNIX_PATH_BYTES};
 use crate::{hide, join};
 
@@ -65,8 +63,7 @@ pub(crate) fn read(top: &Section<'_>) -> ServerSection {
     if let Some(listen) = &read.listen_written {
         server.listen = listen.iter().map(|addr| addr.value.clone()).collect();
     }
-    table.read_flag("reuse_port", &mut server.reuse_port);
-    table.read_number("threads", &mut server.threads);
+    server.read_keys(&table);
     if let Some(admin) = table.parse_text("admin", |text| parse_admin(table.findings, text)) {
         server.admin = admin.value;
         read.admin_offset = Some(admin.offset);
@@ -89,49 +86,19 @@ pub(crate) fn read(top: &Section<'_>) -> ServerSection {
         }
     }
     server.access_log = read_access_log(&table);
-    table.read_duration("shutdown_timeout", &mut server.shutdown_timeout);
-    table.read_duration("upgrade_timeout", &mut server.upgrade_timeout);
-    table.read_duration("keep_alive_drain", &mut server.keep_alive_drain);
     server.redis = redis::read(&table).map(Secret::from);
     read.join = join::read(&table);
     server.join = read.join.as_ref().map(|join| join.value.clone());
     read_process(&table, server);
-    let trusted = table.list("trusted_proxies", |text| {
-        is_network_or_unix(text).then(|| text.to_owned())
-    });
-    server.trusted_proxies = trusted.map(|all| all.into_iter().map(|one| one.value).collect());
-    let client_address = table.parse_text("client_address", |text| {
-        is_token(text).then(|| text.to_owned())
-    });
-    server.client_ip_header = client_address.map(|name| name.value);
-    let mask = table.list("log_mask", |text| {
-        is_masked_name(text).then(|| text.to_owned())
-    });
-    if let Some(mask) = mask {
-        server.log_mask = mask.into_iter().map(|name| name.value).collect();
-    }
     if let Some(hide) = hide::read(&table) {
         server.hide = hide;
     }
     read
 }
 
-/// What the server's own process is: its log, whom it runs as, its bounds.
+/// The account and the working directory of the server.
 fn read_process(table: &Section<'_>, server: &mut Server) {
-    if let Some(log) = table.parse_text("log", |text| parse_log_target(table.findings, text)) {
-        server.log = log.value;
-    }
-    if let Some(format) = table.choice("log_format") {
-        server.log_format = match format.value {
-            "json" => ServerLogFormat::Json,
-            _ => ServerLogFormat::Text,
-        };
-    }
     (server.user, server.group) = read_account(table);
-    if let Some(umask) = table.parse_text("umask", parse_mode) {
-        server.umask = Some(umask.value);
-    }
-    server.max_open_files = table.number("max_open_files");
     if let Some(directory) = table.path("dir") {
         report_unusable_dir(table, "dir", &directory);
         server.dir = Some(directory.value);
@@ -159,7 +126,7 @@ pub(crate) fn read_account(table: &Section<'_>) -> (Option<String>, Option<Strin
 }
 
 /// Whether a text can be the name of a parameter, or the end of one behind a star.
-fn is_masked_name(text: &str) -> bool {
+pub(crate) fn is_masked_name(text: &str) -> bool {
     let name = text.strip_prefix('*').unwrap_or(text);
     let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     name.len() <= 64
@@ -178,7 +145,7 @@ fn is_account_name(text: &str) -> bool {
 }
 
 /// Octal digits, as `umask` of a shell takes them.
-fn parse_mode(text: &str) -> Option<u32> {
+pub(crate) fn parse_mode(text: &str) -> Option<u32> {
     let is_octal =
         (3..=4).contains(&text.len()) && text.bytes().all(|b| (b'0'..=b'7').contains(&b));
     let mask = u32::from_str_radix(text, 8).ok()?;
@@ -385,7 +352,7 @@ fn read_listen(table: &Section<'_>, server: &mut Server) -> Option<Vec<Located<L
                     inner.report_missing("address");
                 }
                 let mut is_behind = false;
-                inner.read_flag("proxy_protocol", &mut is_behind);
+                inner.read("proxy_protocol", &mut is_behind);
                 let file = read_socket_file(&inner, addr.as_ref().map(|addr| &addr.value));
                 let Some(addr) = addr else { continue };
                 if is_behind {
@@ -455,13 +422,13 @@ fn read_access_log(table: &Section<'_>) -> Option<AccessLog> {
         });
     }
     let log = table.table("access_log")?;
-    let format = log.choice("format").map_or("combined", |word| word.value);
+    let format = log.get("format").unwrap_or(AccessLogFormat::Combined);
     let path = log.parse_text("path", |text| parse_log_target(log.findings, text));
     let format = match format {
-        "off" => return None,
-        "json" => LogFormat::Json,
-        "dev" => LogFormat::Dev,
-        _ => LogFormat::Combined,
+        AccessLogFormat::Off => return None,
+        AccessLogFormat::Json => LogFormat::Json,
+        AccessLogFormat::Dev => LogFormat::Dev,
+        AccessLogFormat::Combined => LogFormat::Combined,
     };
     if !log.has("path") {
         log.report_missing("path");
@@ -472,7 +439,7 @@ fn read_access_log(table: &Section<'_>) -> Option<AccessLog> {
     })
 }
 
-fn parse_log_target(found: &Findings<'_>, text: &str) -> Option<LogTarget> {
+pub(crate) fn parse_log_target(found: &Findings<'_>, text: &str) -> Option<LogTarget> {
     match text {
         "stdout" => Some(LogTarget::Stdout),
         "stderr" => Some(LogTarget::Stderr),

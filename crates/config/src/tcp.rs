@@ -86,14 +86,11 @@ fn read_one(table: &Section<'_>, upstreams: &[String]) -> Option<Located<TcpFron
         );
     }
     let mut proxy_protocol = false;
-    table.read_flag("proxy_protocol", &mut proxy_protocol);
+    table.read("proxy_protocol", &mut proxy_protocol);
     let (listen, upstream) = (listen?, upstream?);
-    let stream = TcpFrontend {
-        listen: listen.value,
-        upstream: upstream.value.to_owned(),
-        proxy_protocol,
-    };
-    Some(Located::new(stream, listen.offset))
+    let mut frontend = TcpFrontend::new(listen.value, upstream.value.to_owned());
+    frontend.proxy_protocol = proxy_protocol;
+    Some(Located::new(frontend, listen.offset))
 }
 
 #[cfg(test)]

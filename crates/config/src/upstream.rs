@@ -15,10 +15,10 @@ use crate::grants;
 use crate::headers::is_token;
 use crate::join;
 use crate::model::{
-    App, Balance, ConnectionLimits, ForwardedHeaders, HashKey, HealthCheck, HostHeader, Protocol,
-    ProxyProtocol, Upstream, UpstreamServer,
+    App, Balance, BalanceMethod, ConnectionLimits, HashKey, HealthCheck, HostHeader, Protocol,
+    Upstream, UpstreamServer,
 };
-use crate::section::Section;
+use crate::section::{Keys as _, Section};
 
 /// Reads the table.
 pub(crate) fn read(
@@ -35,7 +35,7 @@ pub(crate) fn read(
     }
     let protocol = read_protocol(table);
     let mut joined = false;
-    table.read_flag("joinable", &mut joined);
+    table.read("joinable", &mut joined);
     let servers = servers::read(table, joined);
     let mut upstream = Upstream::new(&name.value, protocol.unwrap_or(Protocol::Http), servers);
     upstream.joinable = joined && protocol == Some(Protocol::Http);
@@ -43,17 +43,10 @@ pub(crate) fn read(
     if upstream.join_key.is_some() && !joined {
         table.report(table.key_offset(&["join_key"]), Problem::KeyOfNoJoin);
     }
-    upstream.max_active = table.number("max_active");
     if let Some(queue) = table.table("queue") {
-        queue.read_number("max", &mut upstream.max_queued);
-        queue.read_duration("timeout", &mut upstream.queue_timeout);
+        queue.read("max", &mut upstream.max_queued);
+        queue.read("timeout", &mut upstream.queue_timeout);
     }
-    table.read_duration("response_timeout", &mut upstream.response_timeout);
-    table.read_duration("resolve_interval", &mut upstream.resolve_interval);
-    let secret = table.parse_text("secret", |text| {
-        (!text.is_empty() && !text.contains('\0')).then(|| text.to_owned())
-    });
-    upstream.secret = secret.map(|secret| secret.value);
     if protocol.is_some_and(|protocol| protocol != Protocol::Ajp) {
         table.report_not_applicable("secret");
     }
@@ -93,64 +86,42 @@ pub(crate) fn read_app_upstream(
 
 /// Reads the keys that both have, into an upstream that has its servers and its `max_active`.
 fn read_shared_keys(table: &Section<'_>, upstream: &mut Upstream) {
+    upstream.read_keys(table);
     read_balance(table, upstream);
-    read_timeouts(table, upstream);
-    read_failure_handling(table, upstream);
+    upstream.health = table.table("health").map(|health| read_health(&health));
     upstream.connections = read_connections(table, upstream);
-    let host = table.parse_text("host", parse_host_header);
-    if let Some(host) = host {
-        upstream.host = host.value;
-    }
-    upstream.forwarded = match table.choice("forwarded").map(|word| word.value) {
-        Some("rfc7239") => ForwardedHeaders::Rfc7239,
-        Some("both") => ForwardedHeaders::Both,
-        Some("off") => ForwardedHeaders::Off,
-        _ => ForwardedHeaders::XForwarded,
-    };
-    table.read_flag("strict", &mut upstream.strict);
-    table.read_flag("request_buffering", &mut upstream.request_buffering);
-    table.read_flag("response_buffering", &mut upstream.response_buffering);
-    upstream.proxy_protocol = table.choice("proxy_protocol").map(|word| match word.value {
-        "v1" => ProxyProtocol::V1,
-        _ => ProxyProtocol::V2,
-    });
-    read_gateway(table, upstream);
+    upstream.params = table.env_variables("params");
 }
 
 /// None when it was said, and not to be used: already reported.
 fn read_protocol(table: &Section<'_>) -> Option<Protocol> {
-    let word = table.choice("protocol");
-    if word.is_none() && table.has("protocol") {
-        return None;
+    match table.get("protocol") {
+        None if !table.has("protocol") => Some(Protocol::Http),
+        protocol => protocol,
     }
-    Some(match word.map(|word| word.value) {
-        Some("fastcgi") => Protocol::FastCgi,
-        Some("scgi") => Protocol::Scgi,
-        Some("uwsgi") => Protocol::Uwsgi,
-        Some("ajp") => Protocol::Ajp,
-        _ => Protocol::Http,
-    })
 }
 
 fn read_balance(table: &Section<'_>, upstream: &mut Upstream) {
     let key = table.parse_text("key", parse_hash_key);
-    let word = table.choice("balance").map(|word| word.value);
-    upstream.balance = match word {
-        Some("round_robin") => Balance::RoundRobin,
-        Some("least_active") => Balance::LeastConn,
-        Some("random_two") => Balance::RandomTwo,
-        _ => Balance::IdleFirst,
+    let method = table.get("balance");
+    let is_hash = method == Some(BalanceMethod::Hash);
+    upstream.balance = match (method.unwrap_or(BalanceMethod::IdleFirst), key) {
+        (BalanceMethod::IdleFirst, _) => Balance::IdleFirst,
+        (BalanceMethod::RoundRobin, _) => Balance::RoundRobin,
+        (BalanceMethod::LeastConn, _) => Balance::LeastConn,
+        (BalanceMethod::RandomTwo, _) => Balance::RandomTwo,
+        (BalanceMethod::Hash, Some(key)) => Balance::Hash(key.value),
+        // Reported: the key is absent or wrong.
+        (BalanceMethod::Hash, None) => Balance::default(),
     };
-    match (word, key) {
-        (Some("hash"), Some(key)) => upstream.balance = Balance::Hash(key.value),
-        (Some("hash"), None) if !table.has("key") => table.report_missing("key"),
-        (Some("hash"), None) => {}
-        // A balance that is no word was reported, and may have been meant to be `hash`.
-        (None, _) if table.has("balance") => {}
-        _ => table.report_not_applicable("key"),
+    if is_hash && !table.has("key") {
+        table.report_missing("key");
     }
-    let sticky = table.parse_text("sticky", |text| is_token(text).then(|| text.to_owned()));
-    upstream.sticky = sticky.map(|cookie| cookie.value);
+    // An unknown balance was reported, and may have been meant to be `hash`.
+    let is_unknown = method.is_none() && table.has("balance");
+    if !is_hash && !is_unknown {
+        table.report_not_applicable("key");
+    }
 }
 
 fn parse_hash_key(text: &str) -> Option<HashKey> {
@@ -168,52 +139,22 @@ fn parse_hash_key(text: &str) -> Option<HashKey> {
     }
 }
 
-fn read_timeouts(table: &Section<'_>, upstream: &mut Upstream) {
-    table.read_duration("connect_timeout", &mut upstream.connect_timeout);
-    table.read_duration("body_idle_timeout", &mut upstream.body_idle_timeout);
-    upstream.total_timeout = table.duration("total_timeout");
-    table.read_duration("tunnel_timeout", &mut upstream.tunnel_timeout);
-    table.read_duration("slow_start", &mut upstream.slow_start);
-}
-
-fn read_failure_handling(table: &Section<'_>, upstream: &mut Upstream) {
-    if let Some(retry) = table.table("retry") {
-        retry.read_number("attempts", &mut upstream.retry.max_attempts);
-        retry.read_fraction("budget", &mut upstream.retry.budget);
-    }
-    if let Some(eject) = table.table("eject") {
-        eject.read_number("max_failures", &mut upstream.eject.max_failures);
-        eject.read_duration("duration", &mut upstream.eject.duration);
-    }
-    upstream.health = table.table("health").map(|health| read_health(&health));
-}
-
 fn read_health(table: &Section<'_>) -> HealthCheck {
     let mut health = HealthCheck::default();
-    let path = table.parse_text("path", |text| {
-        is_origin_form_target(text).then(|| text.to_owned())
-    });
-    health.path = path.map(|path| path.value);
-    if let Some(status) = table.parse_text("status", parse_status_range) {
-        health.status = status.value;
-    }
+    health.read_keys(table);
     if !table.has("path") {
         table.report_not_applicable("status");
     }
-    table.read_duration("interval", &mut health.interval);
-    table.read_duration("timeout", &mut health.timeout);
-    table.read_number("rise", &mut health.rise);
-    table.read_number("fall", &mut health.fall);
     health
 }
 
 /// Whether a text can stand in a request line as it is (RFC 9112 §3.2.1).
-fn is_origin_form_target(text: &str) -> bool {
+pub(crate) fn is_origin_form_target(text: &str) -> bool {
     text.starts_with('/') && text.bytes().all(|b| b.is_ascii_graphic() && b != b'#')
 }
 
 /// `200` or `200-399`.
-fn parse_status_range(text: &str) -> Option<(u16, u16)> {
+pub(crate) fn parse_status_range(text: &str) -> Option<(u16, u16)> {
     let status = |digits: &str| {
         let three = digits.len() == 3 && digits.bytes().all(|b| b.is_ascii_digit());
         let status: u16 = three.then(|| digits.parse().ok())??;
@@ -233,7 +174,7 @@ fn read_connections(table: &Section<'_>, upstream: &Upstream) -> ConnectionLimit
         .filter_map(|server| server.max_active);
     let active = of_servers.chain(upstream.max_active).max().unwrap_or(0);
     let said = table.table("connections");
-    let count = |key| said.as_ref().and_then(|table| table.number::<u32>(key));
+    let count = |key: &'static str| said.as_ref().and_then(|table| table.get::<u32>(key));
     let (min, soft, max) = (count("min").unwrap_or(0), count("soft"), count("max"));
     let highest = bounds.max.max(min).max(soft.unwrap_or(0)).max(active);
     bounds.min = min;
@@ -243,7 +184,7 @@ fn read_connections(table: &Section<'_>, upstream: &Upstream) -> ConnectionLimit
     }
     bounds.max_idle = soft.unwrap_or_else(|| bounds.max_idle.max(min).min(bounds.max));
     let Some(said) = said else { return bounds };
-    said.read_duration("ttl", &mut bounds.idle_timeout);
+    bounds.read_keys(&said);
     let low = ("min", u64::from(min));
     match soft {
         Some(soft) => {
@@ -268,22 +209,12 @@ fn keeps_idle_by_default(upstream: &Upstream) -> bool {
         || (!servers.is_empty() && servers.iter().all(is_bounded))
 }
 
-fn parse_host_header(text: &str) -> Option<HostHeader> {
+pub(crate) fn parse_host_header(text: &str) -> Option<HostHeader> {
     match text {
         "client" => Some(HostHeader::Client),
         "server" => Some(HostHeader::Server),
         text => is_host(text).then(|| HostHeader::Custom(text.to_owned())),
     }
-}
-
-/// What only a protocol with an environment carries.
-fn read_gateway(table: &Section<'_>, upstream: &mut Upstream) {
-    upstream.root = table.path("root").map(|root| root.value);
-    let index = table.parse_text("index", |text| {
-        is_script_path(text).then(|| text.to_owned())
-    });
-    upstream.index = index.map(|index| index.value);
-    upstream.params = table.env_variables("params");
 }
 
 fn refuse_keys_of_other_protocols(table: &Section<'_>, protocol: Protocol) {
@@ -299,7 +230,13 @@ fn refuse_keys_of_other_protocols(table: &Section<'_>, protocol: Protocol) {
     }
 }
 
-fn is_script_path(text: &str) -> bool {
+/// Whether a text can be the secret of an AJP server.
+pub(crate) fn is_secret(text: &str) -> bool {
+    !text.is_empty() && !text.contains('\0')
+}
+
+/// Whether a text is a path inside a directory, without `.` and `..`.
+pub(crate) fn is_script_path(text: &str) -> bool {
     let inside = text.split('/').all(|part| !["", ".", ".."].contains(&part));
     inside && !text.contains(char::is_control)
 }

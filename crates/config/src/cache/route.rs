@@ -11,7 +11,7 @@ use crate::findings::Located;
 use crate::headers::{is_removable, is_token};
 use crate::model::{Cache, CacheBypass, CacheKey, QueryKey, RouteCache};
 use crate::route::check_name_exists;
-use crate::section::{MAX_DURATION, Section};
+use crate::section::{Keys as _, MAX_DURATION, Section};
 use crate::units::{self, TIME_EXPECTED};
 
 /// Reads the value of `cache`, with `known` as the caches there are.
@@ -28,6 +28,7 @@ pub(crate) fn read(route: &Section<'_>, known: &BTreeMap<String, Cache>) -> Opti
     }
     let stores = read_store_names(&table, "stores", known);
     let mut cache = RouteCache::new(stores.unwrap_or_default());
+    cache.read_keys(&table);
     if let Some(key) = table.table("key") {
         cache.has_known_cookies = key.has("cookies");
         cache.key = read_key(&key);
@@ -39,13 +40,7 @@ pub(crate) fn read(route: &Section<'_>, known: &BTreeMap<String, Cache>) -> Opti
             cookies: read_names(&bypass, "cookies", is_cookie_pattern),
         };
     }
-    table.read_number("min_uses", &mut cache.min_uses);
-    cache.default_ttl = table.duration("default_ttl");
-    table.read_flag("heuristic_freshness", &mut cache.heuristic_freshness);
     cache.ttl_by_status = read_ttl_by_status(&table);
-    cache.max_ttl = table.duration("max_ttl");
-    read_durations(&table, &mut cache);
-    table.read_flag("cache_status", &mut cache.cache_status);
     if let Some(tags) = read_unique_names(&table, "tags", is_removable, str::eq_ignore_ascii_case) {
         cache.tags = tags;
     }
@@ -79,17 +74,6 @@ pub const STORABLE_STATUSES: [u16; 44] = [
     500, 501, 502, 503, 504, 505, 506, 507, 508,
 ];
 
-fn read_durations(table: &Section<'_>, cache: &mut RouteCache) {
-    let times: [(&str, &mut Duration); 3] = [
-        ("stale_while_revalidate", &mut cache.stale_while_revalidate),
-        ("stale_if_error", &mut cache.stale_if_error),
-        ("lock_timeout", &mut cache.lock_timeout),
-    ];
-    for (key, time) in times {
-        table.read_duration(key, time);
-    }
-}
-
 /// The names of caches; none when the value is no list.
 fn read_store_names(
     table: &Section<'_>,
@@ -108,7 +92,7 @@ fn read_store_names(
 
 fn read_key(table: &Section<'_>) -> CacheKey {
     let mut key = CacheKey::default();
-    table.read_flag("host", &mut key.host);
+    key.read_keys(table);
     key.query = read_query(table);
     key.headers = read_names_ignoring_case(table, "headers", is_plain_token);
     key.cookies = read_names(table, "cookies", is_plain_token);
@@ -130,9 +114,9 @@ fn read_query(table: &Section<'_>) -> QueryKey {
         table.check_not_empty("query");
         return QueryKey::Only(read_names(table, "query", is_parameter_pattern));
     }
-    match table.flag("query") {
+    match table.get("query") {
         Some(false) => QueryKey::None,
-        _ => QueryKey::All,
+        Some(true) | None => QueryKey::All,
     }
 }
 

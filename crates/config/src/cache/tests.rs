@@ -225,15 +225,11 @@ fn a_list_of_stores_is_a_table_with_every_default() {
                 stale_if_error = \"0s\", lock_timeout = \"5s\", \
                 cache_status = true, tags = [\"Surrogate-Key\", \"Cache-Tag\"], key = { host = true, query = true, \
                 headers = [] }, bypass = { headers = [] }";
-    let defaults =
-        crate::options::options_in("sites.routes.cache").filter_map(|option| {
-            match option.default {
-                crate::options::OptionDefault::Value(value) => {
-                    Some(format!("{} = {value}", option.key))
-                }
-                _ => None,
-            }
-        });
+    let options = crate::options::options_in("sites.routes.cache");
+    let defaults = options.filter_map(|option| {
+        let value = option.default_toml()?;
+        Some(format!("{} = {value}", option.key))
+    });
     for default in defaults {
         assert!(said.contains(&default), "{default}");
     }

@@ -1,6 +1,7 @@
 //! What the `files` of a route give, and what is wrong with them, row by row.
 
 use super::*;
+use crate::model::Symlinks;
 use crate::testing::{TestDir, check_error_table, parse_valid};
 
 /// The files of a table with these keys.

@@ -5,22 +5,17 @@
 
 use crate::address::is_host;
 use crate::findings::Located;
-use crate::model::{MercureKey, RouteMercure};
-use crate::section::Section;
+use crate::model::{MercureAlgorithm, MercureKey, RouteMercure};
+use crate::section::{Keys as _, Section};
 
 /// Reads the table.
 pub(crate) fn read(route: &Section<'_>) -> Option<RouteMercure> {
     let table = route.table("mercure")?;
-    let mut mercure = RouteMercure {
-        publisher_key: read_key(&table, "publisher_key"),
-        subscriber_key: read_key(&table, "subscriber_key"),
-        anonymous: false,
-        origins: read_origins(&table),
-        subscriptions: false,
-        heartbeat_interval: table.duration("heartbeat_interval"),
-    };
-    table.read_flag("anonymous", &mut mercure.anonymous);
-    table.read_flag("subscriptions", &mut mercure.subscriptions);
+    let mut mercure = RouteMercure::default();
+    mercure.read_keys(&table);
+    mercure.publisher_key = read_key(&table, "publisher_key");
+    mercure.subscriber_key = read_key(&table, "subscriber_key");
+    mercure.origins = read_origins(&table);
     let keys = ["publisher_key", "subscriber_key"];
     let is_for_somebody = mercure.anonymous || keys.iter().any(|key| table.has(key));
     if !is_for_somebody {
@@ -35,7 +30,7 @@ fn read_key(mercure: &Section<'_>, key: &'static str) -> Option<MercureKey> {
         return check_key(mercure, key, &mercure.text(key)?, DEFAULT_ALGORITHM);
     }
     let table = mercure.table(key)?;
-    let algorithm = table.choice("algorithm");
+    let algorithm = table.get("algorithm");
     let text = table.text("key");
     if !table.has("key") {
         table.report_missing("key");
@@ -44,8 +39,12 @@ fn read_key(mercure: &Section<'_>, key: &'static str) -> Option<MercureKey> {
         // Reported; which key it takes is not known.
         return None;
     }
-    let algorithm = algorithm.map_or(DEFAULT_ALGORITHM, |word| word.value);
-    check_key(&table, "key", &text?, algorithm)
+    check_key(
+        &table,
+        "key",
+        &text?,
+        algorithm.unwrap_or(DEFAULT_ALGORITHM),
+    )
 }
 
 /// The key, if the algorithm takes it; whether a PEM text is a key at all is found out at start.
@@ -53,17 +52,17 @@ fn check_key(
     table: &Section<'_>,
     key: &'static str,
     text: &Located<&str>,
-    algorithm: &'static str,
+    algorithm: MercureAlgorithm,
 ) -> Option<MercureKey> {
     let (fits, expected) = match algorithm {
-        "HS384" => (is_secret(text.value, 48), SECRET_48_EXPECTED),
-        "HS512" => (is_secret(text.value, 64), SECRET_64_EXPECTED),
-        "RS256" => (
+        MercureAlgorithm::Hs384 => (is_secret(text.value, 48), SECRET_48_EXPECTED),
+        MercureAlgorithm::Hs512 => (is_secret(text.value, 64), SECRET_64_EXPECTED),
+        MercureAlgorithm::Rs256 => (
             is_pem(text.value, &[PEM_PUBLIC_KEY, PEM_RSA_PUBLIC_KEY]),
             RSA_EXPECTED,
         ),
-        "ES256" => (is_pem(text.value, &[PEM_PUBLIC_KEY]), EC_EXPECTED),
-        _ => (is_secret(text.value, 32), SECRET_32_EXPECTED),
+        MercureAlgorithm::Es256 => (is_pem(text.value, &[PEM_PUBLIC_KEY]), EC_EXPECTED),
+        MercureAlgorithm::Hs256 => (is_secret(text.value, 32), SECRET_32_EXPECTED),
     };
     if !fits {
         table.report_invalid_secret(key, text.offset, expected);
@@ -71,7 +70,7 @@ fn check_key(
     }
     Some(MercureKey {
         key: text.value.into(),
-        algorithm: algorithm.to_owned(),
+        algorithm: algorithm.as_str().to_owned(),
     })
 }
 
@@ -125,7 +124,7 @@ fn parse_origin(text: &str) -> Option<String> {
 }
 
 /// What a text alone is a secret of.
-const DEFAULT_ALGORITHM: &str = "HS256";
+const DEFAULT_ALGORITHM: MercureAlgorithm = MercureAlgorithm::Hs256;
 const PEM_BEGIN: &str = "-----BEGIN ";
 const PEM_PUBLIC_KEY: &str = "PUBLIC KEY";
 const PEM_RSA_PUBLIC_KEY: &str = "RSA PUBLIC KEY";

@@ -6,32 +6,22 @@
 use crate::channel::ChannelPattern;
 use crate::error::Problem;
 use crate::findings::Located;
-use crate::grants;
-use crate::model::{HUB_NAMESPACE, Hub, RouteHub};
-use crate::section::Section;
+use crate::model::{Hub, RouteHub};
+use crate::section::{Keys as _, Section};
 
 /// Reads the value of `hub`, with `bounds` as the `[hub]` table.
 pub(crate) fn read(route: &Section<'_>, bounds: &Hub) -> Option<RouteHub> {
     if !route.has("hub") {
         return None;
     }
-    let mut hub = RouteHub {
-        channels: Vec::new(),
-        heartbeat_interval: None,
-        publish: false,
-        namespace: HUB_NAMESPACE.to_owned(),
-    };
+    let mut hub = RouteHub::default();
     if !route.is_table("hub") {
         hub.channels = vec![read_channel(route, "hub", &route.text("hub")?)?];
         return Some(hub);
     }
     let table = route.table("hub")?;
     hub.channels = read_channels(&table, bounds);
-    hub.heartbeat_interval = table.duration("heartbeat_interval");
-    table.read_flag("publish", &mut hub.publish);
-    if let Some(namespace) = grants::read_namespace(&table) {
-        hub.namespace = namespace;
-    }
+    hub.read_keys(&table);
     Some(hub)
 }
 

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::model::{Route, RouteHub};
+use crate::model::{Route, RouteHub, SlowPolicy};
 use crate::redacted::Secret;
 use crate::testing::{TestDir, check_error_table, parse_valid};
 

@@ -9,152 +9,185 @@ use std::time::Duration;
 
 use super::{Grip, Sendfile, Upstream};
 use crate::cores::usable_cpus;
+use crate::options::OptionDefault::{Described, Toml};
+use crate::options::OptionKind::*;
+use crate::options::expected::*;
 use crate::redacted::Variables;
 
-/// An application: `[apps.NAME]`.
-#[derive(Debug, Clone, PartialEq)]
-pub struct App {
-    /// Its name, unique.
-    pub name: String,
-    /// The absolute folder it runs in.
-    pub dir: PathBuf,
-    /// How it is spoken to.
-    pub kind: AppKind,
-    /// Whether `kind` is what the text of the code looks like, WSGI or ASGI, and nobody said so: what a
-    /// process finds the loaded application to be then goes before.
-    pub kind_is_guess: bool,
-    /// `module:callable`, `module:factory()`, `module` or a `.ru` file inside `dir`.
-    pub entry: String,
-    /// The interpreter: an absolute path, or a bare name to be looked up in `PATH`; none is to be
-    /// found by the one that starts it.
-    pub interpreter: Option<PathBuf>,
-    /// How many worker processes.
-    pub processes: Processes,
-    /// When their number changes between its bounds.
-    pub scaling: Scaling,
-    /// Threads in each of them, at least one; where the load decides how many, there are never more.
-    pub threads: usize,
-    /// Threads of each that always take requests: `threads`, or fewer where the load decides.
-    pub min_threads: usize,
-    /// Threads of each process beyond `threads`, for requests that say that they are bound by I/O
-    /// (`penstock.mark_as_io_bound`): such a request frees its slot and another takes it.
-    pub io_threads: usize,
-    /// Whether a process serves its requests by a reactor in one thread instead of threads.
-    pub concurrency: Concurrency,
-    /// Requests in progress at once in a process with a reactor, WebSockets and streams included.
-    pub max_concurrent: u32,
-    /// Whether requests wait until their bodies have come whole; none is what its kind has.
-    pub request_buffering: Option<bool>,
-    /// Whether the code is loaded once, in a template process from which the workers are forked.
-    pub preload: Preload,
-    /// After how many requests of one worker it becomes the template of the others: the first number
-    /// for the first time, and so on, the last one again and again. Empty is never.
-    pub refork_after: Vec<u64>,
-    /// How many processes beyond their number a replacement may run at once, at least one.
-    pub max_surge: usize,
-    /// How many of them a replacement may take out before their successors are ready.
-    pub max_unavailable: usize,
-    /// Memory of a worker.
-    pub max_memory: Option<MemoryLimit>,
-    /// Most processes and threads at once of all that it starts, if it says so ([`App::task_bound`]).
-    pub max_tasks: Option<u64>,
-    /// Most bytes of memory of all that it starts.
-    pub max_total_memory: Option<u64>,
-    /// Most processors that all of it uses, 1.5 for one and a half.
-    pub max_cpu: Option<f64>,
-    /// Requests of a worker after which it is replaced, less up to a tenth by chance.
-    pub max_requests: Option<u64>,
-    /// Age at which a worker is replaced, less up to a tenth by chance.
-    pub max_age: Option<Duration>,
-    /// Whether garbage is collected between requests, when the queue is empty, not within them.
-    pub gc_when_idle: bool,
-    /// How a client is kept at one worker process; none does not.
-    pub sticky: Option<Sticky>,
-    /// Whether messages of WebSockets are compressed where the client offers it.
-    pub websocket_compression: bool,
-    /// Requests that may wait for a slot; one more is answered 503.
-    pub max_queued: usize,
-    /// How long a request may wait for a slot (503 after).
-    pub queue_timeout: Duration,
-    /// How long a worker may take to answer (504 after).
-    pub response_timeout: Duration,
-    /// How long a worker may take to become ready.
-    pub boot_timeout: Duration,
-    /// How long a worker that was asked to end may take before it is killed.
-    pub stop_timeout: Duration,
-    /// How long WebSockets and streams may go on in a worker that is being replaced.
-    pub stream_timeout: Duration,
-    /// What it may say by GRIP; none is nothing.
-    pub grip: Option<Grip>,
-    /// Whether its responses may name another body.
-    pub sendfile: Sendfile,
-    /// Whether its processes are kept from those of others, and from calls that they do not need.
-    pub isolation: bool,
-    /// Which files and TCP ports its processes may use, beyond what `isolation` says.
-    pub access: Access,
-    /// The user that its processes run as, if not the server's.
-    pub user: Option<String>,
-    /// The group beside `user`; none is the user's own.
-    pub group: Option<String>,
-    /// Variables added to the environment of its workers.
-    pub env: Variables,
-    /// The command line of each process, for `kind = "command"` and `"fastcgi"`: words with
-    /// `{port}`, `{socket}` or `{fd}` in them; empty for the other kinds.
-    pub command: Vec<String>,
-    /// How its processes are spoken to, for the same kinds; its name is the application's, its
-    /// servers are the processes.
-    pub upstream: Option<Box<Upstream>>,
+section! {
+    /// An application and its workers: Python or Ruby code that Penstock loads, or any program
+    /// that serves HTTP or FastCGI.
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct App(name: &str, dir: PathBuf, kind: AppKind, entry: &str)
+    in "apps.NAME", "[apps.NAME]", "[apps.hello]" {
+        /// Folder the workers run in.
+        dir: PathBuf = dir, Path, default "the folder of the file", example r#"".""#, by hand;
+        /// The interface of the application; left out, the loaded object says whether it is
+        /// wsgi or asgi. `command` and `fastcgi` are programs that serve HTTP or FastCGI.
+        kind: AppKind = kind, Choice(AppKind::WORDS),
+            default "detected", example r#""wsgi""#, by hand;
+        /// What to load: `module:callable`, `module:factory()` or a module alone for wsgi and
+        /// asgi; a rackup file, `file.rb` or `file.rb:Constant` for rack.
+        entry: String = entry.to_owned(), Text(ENTRY), default "detected",
+            example r#""app:application""#, only ONLY_SCRIPT_KINDS, by hand;
+        /// What runs the workers; a name without a slash is looked up in PATH.
+        interpreter: Option<PathBuf> = None, Text("a path or a command name"),
+            default "the virtual environment's in `dir`, else `python3` or `ruby`",
+            example r#""python3""#, only ONLY_SCRIPT_KINDS, by hand;
+        /// What each process runs, without a shell; `{port}`, `{socket}` or `{fd}` says where
+        /// it listens, and a fastcgi program without any of them gets a listening socket as
+        /// descriptor 0.
+        command: Vec<String> = Vec::new(), TextOrTexts(COMMAND), default "required by its kinds",
+            example r#""thin -p {port} start""#, only ONLY_PROGRAM_KINDS, by hand;
+        /// Number of worker processes, or bounds on it.
+        processes: Processes = Processes::default(),
+            NumberOrTable(1, 1024, "apps.NAME.processes"),
+            default "number of cores; 1 in development", example "{ min = 1, max = 4 }", by hand;
+        /// When the number of processes and threads changes between the bounds of `processes`
+        /// and `threads`.
+        "scale" => scaling: Scaling = Scaling::default(), Table("apps.NAME.scale"),
+            default "every default", example r#"{ up_after = "100ms", max_spawn_rate = 4 }"#,
+            only ONLY_SCRIPT_KINDS;
+        /// Threads in each worker process, each with one request at a time, or bounds on them;
+        /// of a command, requests that a process gets at once. An application with a reactor
+        /// has one.
+        threads: usize = 1, NumberOrTable(1, 1024, "apps.NAME.threads"), example "5", by hand;
+        /// Threads of each worker process beyond `threads`, for requests that have called
+        /// `penstock.mark_as_io_bound`: such a request frees its slot, and another takes it.
+        io_threads: usize = 0, Number(0, 1024), example "4", only ONLY_THREADED;
+        /// Whether a process serves its requests by a reactor in one thread instead of threads:
+        /// a task each (`true`: asgi always, rack on a fiber scheduler), or a greenlet each
+        /// (`"gevent"`: wsgi).
+        "async" => concurrency: Concurrency = Concurrency::default_for(kind),
+            FlagOrWord("gevent"), default "true for asgi, else false", example "false",
+            only ONLY_SCRIPT_KINDS, by hand;
+        /// Requests in progress at once in a process with a reactor, WebSockets and streams
+        /// included; more wait in the queue.
+        max_concurrent: u32 = 1000, Number(1, 1_000_000), only ONLY_REACTOR;
+        /// Whether a request waits until its body has come whole, to memory or a temporary
+        /// file, before a worker gets it. With `false` the application reads the body as it
+        /// comes, and its client is read no faster: live uploads, exchanges in both directions.
+        /// A slow client then occupies a thread, or one of `max_concurrent`.
+        request_buffering: Option<bool> = None, Bool,
+            default "false for asgi, and for rack with `async = true`; else true",
+            only ONLY_SCRIPT_KINDS;
+        /// Keeps a client at one worker process while that lives, by a cookie or by its
+        /// address: for what a process remembers between requests, such as the sessions of
+        /// Socket.IO while it polls. Of a `command` or `fastcgi` application it stands in
+        /// `upstream`.
+        sticky: Option<Sticky> = None, Choice(Sticky::WORDS), default "no stickiness",
+            example r#""cookie""#, only ONLY_SCRIPT_KINDS;
+        /// Whether messages of WebSockets are compressed (`permessage-deflate`) where the
+        /// client offers it.
+        websocket_compression: bool = true, Bool, only ONLY_ASGI;
+        /// How long a worker may take to answer; after it the answer is 504.
+        response_timeout: Duration = Duration::from_secs(60), Time(1);
+        /// How long a worker may take to load the application.
+        boot_timeout: Duration = Duration::from_secs(60), Time(1);
+        /// Whether its processes gain no privileges (`sudo`, set-user-ID programs), do not
+        /// reach other processes (signals, memory, abstract sockets), and make no system calls
+        /// that only debuggers and administrators need. A table is `true`, and limits files and
+        /// ports as well.
+        isolation: bool = true, FlagOrTable("apps.NAME.isolation"),
+            example r#"{ write_paths = ["uploads"] }"#, by hand;
+        /// How long a worker that was asked to end may take before it is killed; 2s in
+        /// development.
+        stop_timeout: Duration = Duration::from_secs(10), Time(1);
+        /// How long WebSockets and streams may go on in a worker that is being replaced; 2s in
+        /// development.
+        stream_timeout: Duration = Duration::from_secs(300), Time(1), only ONLY_SCRIPT_KINDS;
+        /// Whether what the application says by GRIP is obeyed: responses with `Grip-Hold` are
+        /// held, and of wsgi and rack WebSockets come as requests (WebSocket-over-HTTP). Its
+        /// workers find in `GRIP_URL` where they publish. A table is `true`. A route may say
+        /// otherwise.
+        grip: Option<Grip> = None, FlagOrTable("apps.NAME.grip"), shows "false", example "true",
+            by hand;
+        /// Whether responses may name another body: a route of the site (`X-Accel-Redirect`),
+        /// or a file by absolute path below one of these folders (`X-Sendfile`); and bound its
+        /// rate (`X-Accel-Limit-Rate`). A route may say otherwise.
+        sendfile: Sendfile = Sendfile::default(), FlagOrPaths, shows "false",
+            example r#"["private"]"#, by hand;
+        /// Whether the code is loaded once, in a template process from which the workers are
+        /// forked: they start in milliseconds and share memory. `"auto"`: unless threads that
+        /// the code has started as it was loaded make that unsafe; then the workers are started
+        /// one by one. `true`: also then; only an application that says `prevent_fork` is not
+        /// forked.
+        preload: Preload = Preload::default(), FlagOrWord("auto"), shows r#""auto""#,
+            example "true", only ONLY_SCRIPT_KINDS, by hand;
+        /// After how many requests of one worker it becomes the template of the others, with
+        /// all that it has warmed up: the first number for the first time and so on, the last
+        /// one again and again.
+        refork_after: Vec<u64> = Vec::new(), NumberOrNumbers(1, 1_000_000_000), default "never",
+            example "[500, 1000]", only ONLY_PRELOADED, by hand;
+        /// How many processes beyond their number a replacement may run at once.
+        max_surge: usize = 1, Number(1, 1024);
+        /// How many processes a restart may take out before their successors are ready, once
+        /// the new code has shown that it boots; one always stays.
+        max_unavailable: usize = 0, Number(0, 1024), example "1";
+        /// Memory of a worker (its proportional set size), or bounds on it; a size alone is
+        /// `hard`.
+        max_memory: Option<MemoryLimit> = None, SizeOrTable(1 << 20, "apps.NAME.max_memory"),
+            default "no limit", example r#""512MiB""#, by hand;
+        /// Processes and threads at once of its workers and of all that they start: one more is
+        /// refused (a cgroup; see isolation.md). A change takes a restart.
+        max_tasks: Option<u64> = None, Number(16, 4_194_304),
+            default "no limit; with a `user`, 1024 and room for its workers", example "512";
+        /// Memory of its workers and of all that they start together: what takes more is killed
+        /// (a cgroup; see isolation.md). A change takes a restart.
+        max_total_memory: Option<u64> = None, Size(16 << 20), default "no limit",
+            example r#""2GiB""#;
+        /// Processors that its workers and all that they start use together: beyond it they
+        /// wait (a cgroup; see isolation.md). A change takes a restart.
+        max_cpu: Option<f64> = None, Decimal(0.01, 1024.0), default "no limit", example "1.5";
+        /// Requests of a worker after which it is replaced, less up to a tenth by chance.
+        max_requests: Option<u64> = None, Number(1, 1_000_000_000_000), default "no limit",
+            example "100000", only ONLY_SCRIPT_KINDS;
+        /// Age at which a worker is replaced, less up to a tenth by chance.
+        max_age: Option<Duration> = None, Time(1), default "no limit", example r#""1d""#;
+        /// Whether garbage is collected between requests, when the queue is empty, not within
+        /// them.
+        gc_when_idle: bool = false, Bool, only ONLY_THREADED;
+        /// Whom its processes run as; needs to be started as root.
+        user: Option<String> = None, Text("a user's name or number, or `user:group`"),
+            default "`server.user`, or whoever starts the server", example r#""shop""#, by hand;
+        /// The group beside `user`.
+        group: Option<String> = None, Text("a group's name or number"),
+            default "the groups of `user`", example r#""shop""#, by hand;
+        /// Variables added to the workers' environment.
+        env: Variables = Variables::default(), StringMap, shows "{}",
+            example r#"{ GREETING = "hello" }"#, by hand;
+        /// How its processes are spoken to.
+        upstream: Option<Box<Upstream>> = None, Table("apps.NAME.upstream"),
+            default "every default",
+            example r#"{ connect_timeout = "1s", health = { path = "/up" } }"#,
+            only ONLY_PROGRAM_KINDS, by hand;
+    }
+    also {
+        /// The queue of requests for a free worker.
+        "queue": Table("apps.NAME.queue"), Described("every default"),
+            example r#"{ max = 1000, timeout = "30s" }"#;
+        /// One folder more of `sendfile`.
+        "sendfile_root": Path, Described("none"), example r#""public""#, only ONLY_SCRIPT_KINDS;
+    }
+    plain {
+        /// Its name, unique.
+        name: String = name.to_owned();
+        /// Whether `kind` is what the text of the code looks like, WSGI or ASGI, and nobody
+        /// said so: what a process finds the loaded application to be then goes before.
+        kind_is_guess: bool = false;
+        /// Threads of each that always take requests: `threads`, or fewer where the load
+        /// decides.
+        min_threads: usize = 1;
+        /// Requests that may wait for a slot; one more is answered 503.
+        max_queued: usize = 1000;
+        /// How long a request may wait for a slot (503 after).
+        queue_timeout: Duration = Duration::from_secs(30);
+        /// Which files and TCP ports its processes may use, beyond what `isolation` says.
+        access: Access = Access::default();
+    }
 }
 
 impl App {
-    /// An application with every default.
-    pub fn new(name: &str, dir: PathBuf, kind: AppKind, entry: &str) -> Self {
-        Self {
-            name: name.to_owned(),
-            dir,
-            kind,
-            kind_is_guess: false,
-            entry: entry.to_owned(),
-            interpreter: None,
-            processes: Processes::default(),
-            scaling: Scaling::default(),
-            threads: 1,
-            min_threads: 1,
-            io_threads: 0,
-            concurrency: Concurrency::default_for(kind),
-            max_concurrent: 1000,
-            request_buffering: None,
-            preload: Preload::default(),
-            refork_after: Vec::new(),
-            max_surge: 1,
-            max_unavailable: 0,
-            max_memory: None,
-            max_tasks: None,
-            max_total_memory: None,
-            max_cpu: None,
-            max_requests: None,
-            max_age: None,
-            gc_when_idle: false,
-            sticky: None,
-            websocket_compression: true,
-            max_queued: 1000,
-            queue_timeout: Duration::from_secs(30),
-            response_timeout: Duration::from_secs(60),
-            boot_timeout: Duration::from_secs(60),
-            stop_timeout: Duration::from_secs(10),
-            stream_timeout: Duration::from_secs(300),
-            grip: None,
-            sendfile: Sendfile::default(),
-            isolation: true,
-            access: Access::default(),
-            user: None,
-            group: None,
-            env: Variables::default(),
-            command: Vec::new(),
-            upstream: None,
-        }
-    }
-
     /// Whether its processes serve by a reactor: one channel for all requests instead of one socket a
     /// thread.
     pub fn has_reactor(&self) -> bool {
@@ -208,31 +241,20 @@ impl App {
     }
 }
 
-/// How an application is spoken to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum AppKind {
-    /// Python, PEP 3333.
-    Wsgi,
-    /// Python, ASGI 3.
-    Asgi,
-    /// Ruby, the Rack specification.
-    Rack,
-    /// Any program that serves HTTP on an address that it is given.
-    Command,
-    /// Any program that serves FastCGI on an address or a listening socket that it is given.
-    FastCgi,
-}
-
-impl AppKind {
-    /// The word used for it in the configuration.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Wsgi => "wsgi",
-            Self::Asgi => "asgi",
-            Self::Rack => "rack",
-            Self::Command => "command",
-            Self::FastCgi => "fastcgi",
-        }
+choice! {
+    /// How an application is spoken to.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub enum AppKind {
+        /// Python, PEP 3333.
+        Wsgi = "wsgi",
+        /// Python, ASGI 3.
+        Asgi = "asgi",
+        /// Ruby, the Rack specification.
+        Rack = "rack",
+        /// Any program that serves HTTP on an address that it is given.
+        Command = "command",
+        /// Any program that serves FastCGI on an address or a listening socket that it is given.
+        FastCgi = "fastcgi",
     }
 }
 
@@ -264,13 +286,15 @@ impl Concurrency {
     }
 }
 
-/// How a client is kept at one worker process: `sticky`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sticky {
-    /// By a cookie of the application's (`"cookie"`).
-    Cookie,
-    /// By the client's address (`"client_ip"`).
-    ClientIp,
+choice! {
+    /// How a client is kept at one worker process: `sticky`.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Sticky {
+        /// By a cookie of the application's (`"cookie"`).
+        Cookie = "cookie",
+        /// By the client's address (`"client_ip"`).
+        ClientIp = "client_ip",
+    }
 }
 
 /// Whether workers are forked from a template: `preload`.
@@ -310,24 +334,17 @@ impl Default for Processes {
     }
 }
 
-/// When the number of processes changes between its bounds: `scale`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Scaling {
-    /// One more when requests have waited this long in the queue (`up_after`).
-    pub up_after: Duration,
-    /// One less when so much capacity has not been used for this long (`idle_timeout`).
-    pub idle_timeout: Duration,
-    /// Most processes that are started within a second (`max_spawn_rate`).
-    pub max_spawn_rate: u32,
-}
-
-impl Default for Scaling {
-    fn default() -> Self {
-        Self {
-            up_after: Duration::from_millis(100),
-            idle_timeout: Duration::from_secs(60),
-            max_spawn_rate: 4,
-        }
+section! {
+    /// When the number of worker processes, and of their threads, changes between its bounds.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Scaling
+    in "apps.NAME.scale", "scale = { ... } in [apps.NAME]", "" {
+        /// One process or thread more when requests have waited this long in the queue.
+        up_after: Duration = Duration::from_millis(100), Time(1);
+        /// One process less, or threads, when so much capacity has not been used for this long.
+        idle_timeout: Duration = Duration::from_secs(60), Time(1);
+        /// Most processes that are started within a second.
+        max_spawn_rate: u32 = 4, Number(1, 1024);
     }
 }
 
@@ -342,17 +359,27 @@ pub struct MemoryLimit {
     pub samples: u32,
 }
 
-/// What an application's processes may use: `isolation = { ... }`. What is `None` has no limit.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Access {
-    /// Absolute paths of files and folders that they may read, beside its folder and the system's.
-    pub read_paths: Option<Vec<PathBuf>>,
-    /// Absolute paths that they may write to, too.
-    pub write_paths: Option<Vec<PathBuf>>,
-    /// TCP ports that they may connect to.
-    pub connect_ports: Option<Vec<u16>>,
-    /// TCP ports that they may listen on.
-    pub bind_ports: Option<Vec<u16>>,
+section! {
+    /// Files and TCP ports that the application's processes may use, by Landlock
+    /// (isolation.md).
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Access
+    in "apps.NAME.isolation", "isolation = { ... } in [apps.NAME]", "" {
+        /// Files and folders that its processes may read, relative to the file's folder, beside
+        /// `dir`, the interpreter and the folders of the system (isolation.md).
+        read_paths: Option<Vec<PathBuf>> = None, Texts(FILE_PATH),
+            default "any; with `write_paths`, none", example r#"["/srv/shared"]"#, by hand;
+        /// Files and folders that they may write to, and read; temporary files go to the first
+        /// unless `env` has a `TMPDIR`.
+        write_paths: Option<Vec<PathBuf>> = None, Texts(FILE_PATH),
+            default "any; with `read_paths`, none", example r#"["uploads"]"#, by hand;
+        /// TCP ports that they may connect to.
+        connect_ports: Option<Vec<u16>> = None, Texts(PORT), default "any",
+            example r#"["5432", "6379"]"#, by hand;
+        /// TCP ports that they may listen on by themselves, beside the port that Penstock gives
+        /// a program.
+        bind_ports: Option<Vec<u16>> = None, Texts(PORT), default "any", example "[]", by hand;
+    }
 }
 
 impl Access {
@@ -366,5 +393,50 @@ impl Access {
     #[must_use]
     pub fn limits_ports(&self) -> bool {
         self.connect_ports.is_some() || self.bind_ports.is_some()
+    }
+}
+
+keys! {
+    /// Bounds on the number of worker processes.
+    APP_PROCESSES in "apps.NAME.processes", "processes = { ... } in [apps.NAME]", "" {
+        /// Processes kept for ever.
+        "min": Number(1, 1024), Toml("1");
+        /// Processes never exceeded.
+        "max": Number(1, 1024), Described("number of cores, or `min` if that is more"),
+            example "4";
+    }
+}
+
+keys! {
+    /// Bounds on the threads of each worker process (the kinds "wsgi" and "rack" without
+    /// `async`): one more takes requests when they wait although the processors have room; see
+    /// processes.md.
+    APP_THREADS in "apps.NAME.threads", "threads = { ... } in [apps.NAME]", "" {
+        /// Threads of each process that always take requests.
+        "min": Number(1, 1024), Toml("1"), example "2";
+        /// Threads of each process never exceeded, but for `io_threads`.
+        "max": Number(1, 1024), Described("5, or `min` if that is more"), example "16";
+    }
+}
+
+keys! {
+    /// Bounds on the memory of a worker, of which one at least is said: `soft` <= `hard`.
+    APP_MAX_MEMORY in "apps.NAME.max_memory", "max_memory = { ... } in [apps.NAME]", "" {
+        /// Bytes at which a worker is replaced after the requests that it has.
+        "soft": Size(1 << 20), Described("four fifths of `hard`"), example r#""400MiB""#;
+        /// Bytes at which a worker is killed.
+        "hard": Size(1 << 20), Described("five quarters of `soft`"), example r#""512MiB""#;
+        /// How many looks in a row, a few seconds apart, must find a worker above a bound.
+        "samples": Number(1, 1000), Toml("3");
+    }
+}
+
+keys! {
+    /// How many requests may wait for a free worker, and how long.
+    APP_QUEUE in "apps.NAME.queue", "queue = { ... } in [apps.NAME]", "" {
+        /// Requests that may wait; one more is answered 503 at once.
+        "max": Number(0, 10_000_000), Toml("1000");
+        /// How long a request may wait; after it the answer is 503.
+        "timeout": Time(1), Toml(r#""30s""#);
     }
 }

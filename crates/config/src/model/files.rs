@@ -4,79 +4,73 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use crate::hide::HidePattern;
+use crate::options::OptionKind::*;
+use crate::options::expected::*;
 use crate::values::TryPattern;
 
-/// A folder of static files.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Files {
-    /// The absolute folder; nothing outside it is served.
-    pub root: PathBuf,
-    /// What to look for, in order.
-    pub try_: Vec<TryPattern>,
-    /// The name of the blocking pool that reads them.
-    pub blocking: String,
-    /// Whether a folder without an index page is answered with a list of what is in it.
-    pub listing: bool,
-    /// Content codings whose ready-made files (`app.js.br`) are looked for beside a file, the preferred
-    /// one first.
-    pub precompressed: Vec<Coding>,
-    /// Codings that files of a type that profits are compressed with while they are asked for, the
-    /// preferred one first; empty is never.
-    pub compress: Vec<Coding>,
-    /// Whether names with a fingerprint in them are sent with a `Cache-Control` that says so (a year,
-    /// `immutable`, RFC 8246), where no rule of `cache_control` says otherwise.
-    pub immutable: bool,
-    /// `Cache-Control` of files by a pattern of their name, in the order of the file: `*.css`, `/img/*`,
-    /// `/index.html`. The first that matches counts.
-    pub cache_control: Vec<(String, String)>,
-    /// Media types by extension (without the dot, lower case), over those that are known.
-    pub types: BTreeMap<String, String>,
-    /// Which symbolic links below the root are followed.
-    pub symlinks: Symlinks,
-    /// Names that are not found, whatever the path or link that leads to them.
-    pub hide: Vec<HidePattern>,
-}
-
-impl Files {
-    /// The files below `root` with every default.
-    pub fn new(root: PathBuf) -> Self {
-        Self {
-            root,
-            try_: TryPattern::defaults(),
-            blocking: "default".to_owned(),
-            listing: false,
-            precompressed: vec![Coding::Zstd, Coding::Brotli, Coding::Gzip],
-            compress: vec![Coding::Zstd, Coding::Brotli, Coding::Gzip],
-            immutable: true,
-            cache_control: Vec::new(),
-            types: BTreeMap::new(),
-            symlinks: Symlinks::default(),
-            hide: HidePattern::defaults(),
-        }
+section! {
+    /// A folder of static files.
+    #[derive(Debug, Clone, PartialEq, Eq, Hash)]
+    pub struct Files(root: PathBuf)
+    in "sites.routes.files", "files = { ... } in [[sites.routes]]", "" {
+        /// Folder of the files; nothing outside it is served.
+        root: PathBuf = root, Path, default required, example r#""public""#, by hand;
+        /// Places to look in, in order; one without `{path}` is the same file for every path.
+        "try" => try_: Vec<TryPattern> = TryPattern::defaults(), Texts(TRY),
+            shows r#"["{path}", "{path}/index.html"]"#,
+            example r#"["{path}", "{path}/index.html", "{path}.html"]"#, by hand;
+        /// Pool that reads the files.
+        blocking: String = "default".to_owned(), Text("the name of a [blocking.NAME] table"),
+            by hand;
+        /// Whether a folder without an index page is answered with a list of what is in it.
+        listing: bool = false, Bool;
+        /// Codings whose ready-made files (`app.js.zst`, `.br`, `.gz`) are looked for beside a
+        /// file, the preferred one first.
+        precompressed: Vec<Coding> = vec![Coding::Zstd, Coding::Brotli, Coding::Gzip],
+            FlagOrChoices(Coding::WORDS), shows "true", example r#"["br", "gzip"]"#, by hand;
+        /// Codings that files of a type that profits are compressed with when they are asked
+        /// for, the preferred one first.
+        compress: Vec<Coding> = vec![Coding::Zstd, Coding::Brotli, Coding::Gzip],
+            FlagOrChoices(Coding::WORDS), shows "true", example r#"["zstd", "gzip"]"#, by hand;
+        /// Whether names with a fingerprint in them, such as `app-3f9a1c07.js`, may be kept by
+        /// clients for a year without asking (RFC 8246); a rule of `cache_control` comes first.
+        immutable: bool = true, Bool;
+        /// `Cache-Control` by a pattern of the file: of its path below the root if it begins
+        /// with a slash (`/img/*`, `/index.html`), else of its name (`*.css`); `*` stands for
+        /// anything, and the first that matches counts, in the order of the file.
+        cache_control: Vec<(String, String)> = Vec::new(), StringMap, shows "{}",
+            example r#"{ "*.html" = "no-cache", "/img/*" = "max-age=86400" }"#, by hand;
+        /// Media types by extension, over those that are known.
+        types: BTreeMap<String, String> = BTreeMap::new(), StringMap, shows "{}",
+            example r#"{ webmanifest = "application/manifest+json" }"#, by hand;
+        /// Which symbolic links below the root are followed: those that stay inside it, none,
+        /// or any, wherever they lead; others are not found.
+        symlinks: Symlinks = Symlinks::default(), Choice(Symlinks::WORDS),
+            example r#""none""#;
+        /// Names that are not found, whatever their case and whatever link leads to them: names
+        /// (`*.psd`), folders (`drafts/`), paths below the root (`/internal/*`), exceptions
+        /// (`!*.py`). The last that matches counts. `"default"` stands for sources, databases,
+        /// keys, backups, logs and what holds passwords; names that begin with a dot are never
+        /// found.
+        hide: Vec<HidePattern> = HidePattern::defaults(), Texts(HIDE), default "`server.hide`",
+            example r#"["default", "!*.py", "drafts/"]"#, by hand;
     }
 }
 
-/// A content coding (RFC 9110 §8.4.1).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Coding {
-    /// `zstd` (RFC 8878), file suffix `.zst`.
-    Zstd,
-    /// `br` (RFC 7932), file suffix `.br`.
-    Brotli,
-    /// `gzip` (RFC 1952), file suffix `.gz`.
-    Gzip,
+choice! {
+    /// A content coding (RFC 9110 §8.4.1).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub enum Coding {
+        /// `zstd` (RFC 8878), file suffix `.zst`.
+        Zstd = "zstd",
+        /// `br` (RFC 7932), file suffix `.br`.
+        Brotli = "br",
+        /// `gzip` (RFC 1952), file suffix `.gz`.
+        Gzip = "gzip",
+    }
 }
 
 impl Coding {
-    /// Its name in `Accept-Encoding` and in the configuration.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Zstd => "zstd",
-            Self::Brotli => "br",
-            Self::Gzip => "gzip",
-        }
-    }
-
     /// The suffix of a file that holds it, with its dot.
     pub fn suffix(self) -> &'static str {
         match self {
@@ -87,14 +81,16 @@ impl Coding {
     }
 }
 
-/// Which symbolic links below a root are followed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Symlinks {
-    /// Those that stay below the root: `"inside"`.
-    #[default]
-    InsideRoot,
-    /// None: `"none"`.
-    Deny,
-    /// All: `"any"`.
-    Any,
+choice! {
+    /// Which symbolic links below a root are followed.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+    pub enum Symlinks {
+        /// Those that stay below the root: `"inside"`.
+        #[default]
+        InsideRoot = "inside",
+        /// None: `"none"`.
+        Deny = "none",
+        /// All: `"any"`.
+        Any = "any",
+    }
 }

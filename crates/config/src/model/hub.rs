@@ -2,131 +2,141 @@
 
 use std::time::Duration;
 
+use crate::options::OptionDefault::{Described, Required, Toml};
+use crate::options::OptionKind::*;
+use crate::options::expected::*;
 use crate::redacted::Secret;
 
-/// The `[hub]` table: bounds on what is held and published.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Hub {
-    /// Streams and long polls held at once; one more is refused with 503. None is three quarters of
-    /// `limits.connections`.
-    pub max_streams: Option<usize>,
-    /// Those of one client; none is an eighth of all, and 100 at least.
-    pub max_streams_per_client: Option<usize>,
-    /// Channels that have subscribers or a history.
-    pub max_channels: usize,
-    /// Channels of one stream.
-    pub max_channels_per_stream: usize,
-    /// Bytes of one message, in all its forms.
-    pub max_message_size: usize,
-    /// Bytes that wait for one subscriber that takes them too slowly.
-    pub max_backlog: usize,
-    /// Bytes that wait for all of them together.
-    pub max_backlog_total: usize,
-    /// What becomes of a subscriber above its bound.
-    pub slow_policy: SlowPolicy,
-    /// A subscriber that takes nothing of what waits for it is gone after so long.
-    pub send_timeout: Duration,
-    /// Between two heart-beats, where nobody says otherwise.
-    pub heartbeat_interval: Duration,
-    /// What is kept of each channel.
-    pub history: HubHistory,
-    /// Over how long held streams are ended when the server stops.
-    pub drain_timeout: Duration,
-    /// The key by which back ends know that a request came through this server (`Grip-Sig`): a secret, with
-    /// `base64:` in front of one that is not text, or a private key as PEM; none signs nothing.
-    pub grip_key: Option<Secret>,
-    /// Who signs (`iss`).
-    pub grip_issuer: String,
-}
-
-/// What becomes of a subscriber for which too much waits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum SlowPolicy {
-    /// It loses the messages that have waited longest.
-    #[default]
-    DropOldest,
-    /// Its connection is closed; a client comes back with its last id.
-    Disconnect,
-}
-
-/// How much of a channel is kept for clients that come back: the nearest of three bounds counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct HubHistory {
-    /// Messages of a channel; 0 keeps nothing.
-    pub max_messages: usize,
-    /// How long.
-    pub max_age: Duration,
-    /// Bytes of a channel's messages.
-    pub max_size: usize,
-    /// Bytes of all channels' messages.
-    pub max_size_total: usize,
-}
-
-impl Default for Hub {
-    fn default() -> Self {
-        Self {
-            max_streams: None,
-            max_streams_per_client: None,
-            max_channels: 1_000_000,
-            max_channels_per_stream: 20,
-            max_message_size: 1 << 20,
-            max_backlog: 256 << 10,
-            max_backlog_total: 256 << 20,
-            slow_policy: SlowPolicy::DropOldest,
-            send_timeout: Duration::from_secs(60),
-            heartbeat_interval: Duration::from_secs(15),
-            history: HubHistory::default(),
-            drain_timeout: Duration::from_secs(30),
-            grip_key: None,
-            grip_issuer: "penstock".to_owned(),
-        }
+section! {
+    /// Bounds on streams and long polls that are held open, and on what is published to them.
+    /// An application or upstream with `grip` holds a connection by answering with GRIP fields.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Hub
+    in "hub", "[hub]", "[hub]" {
+        /// Streams and long polls held at once; one more is answered 503. At most
+        /// `limits.connections`, since each is a connection; by default pages find room beside
+        /// them.
+        max_streams: Option<usize> = None, Number(1, 10_000_000),
+            default "three quarters of `limits.connections`, or of what descriptors allow",
+            example "50000";
+        /// Streams and long polls of one client, which is an IPv4 address or a /64 of IPv6; one
+        /// more is answered 503. Behind a trusted proxy the client is the one that the proxy
+        /// names; where it names none, nobody is counted.
+        max_streams_per_client: Option<usize> = None, Number(1, 10_000_000),
+            default "an eighth of `max_streams`, and 100 at least", example "1000";
+        /// Channels that have subscribers or a history; what would need one more is refused, a
+        /// stream with 503.
+        max_channels: usize = 1_000_000, Number(1, 100_000_000);
+        /// Channels of one stream or long poll.
+        max_channels_per_stream: usize = 20, Number(1, 1000);
+        /// Longest message, in all its forms together.
+        max_message_size: usize = 1 << 20, Size(1);
+        /// Bytes that wait for one subscriber that takes them more slowly than they come; above
+        /// it counts `slow_policy`.
+        max_backlog: usize = 256 << 10, Size(1), by hand;
+        /// Bytes that wait for all such subscribers together.
+        max_backlog_total: usize = 256 << 20, Size(1);
+        /// What becomes of a subscriber above its bound: it loses the messages that have waited
+        /// longest, or its connection is closed, so that it comes back with the id of its last
+        /// event. No other subscriber waits for it.
+        slow_policy: SlowPolicy = SlowPolicy::DropOldest, Choice(SlowPolicy::WORDS);
+        /// A subscriber that takes nothing at all of what waits for it is gone after so long.
+        send_timeout: Duration = Duration::from_secs(60), Time(1);
+        /// Time between two heart-beats of a stream to which nothing else is sent, where
+        /// neither its route nor its application says another.
+        heartbeat_interval: Duration = Duration::from_secs(15), Time(1000);
+        /// What is kept of each channel; a number alone is `max_messages`.
+        history: HubHistory = HubHistory::default(),
+            NumberOrTable(0, MAX_HISTORY_MESSAGES, "hub.history"), default "every default",
+            example r#"{ max_messages = 100, max_age = "5m" }"#, by hand;
+        /// Over how long held streams are ended when the server stops, so that their clients do
+        /// not all come back at once; beside `server.shutdown_timeout`, not within it.
+        drain_timeout: Duration = Duration::from_secs(30), Time(0),
+            default r#""30s"; "2s" in development"#, example r#""30s""#;
+        /// Key of the tokens in `Grip-Sig`, by which applications know that a request came
+        /// through this server: a secret (HS256), or a private key for RS256 or ES256.
+        grip_key: Option<Secret> = None, Text(crate::hub::GRIP_KEY_EXPECTED),
+            default "none: nothing is signed", example r#""base64:c2VjcmV0""#, by hand;
+        /// Who signs them (`iss`).
+        grip_issuer: String = "penstock".to_owned(), Text("a text without control characters"),
+            only "a hub with a `grip_key`", by check(crate::hub::is_issuer);
     }
 }
 
-impl Default for HubHistory {
-    fn default() -> Self {
-        Self {
-            max_messages: 100,
-            max_age: Duration::from_secs(300),
-            max_size: 1 << 20,
-            max_size_total: 256 << 20,
-        }
+choice! {
+    /// What becomes of a subscriber for which too much waits.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub enum SlowPolicy {
+        /// It loses the messages that have waited longest.
+        #[default]
+        DropOldest = "drop_oldest",
+        /// Its connection is closed; a client comes back with its last id.
+        Disconnect = "disconnect",
     }
 }
 
-/// A route that holds streams itself: `hub = { channel = "{path.1}" }`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RouteHub {
-    /// The channels, with `{path}`, `{path.N}` (the path's segments from 1) and `{query.NAME}` in them: each
-    /// reads as a [`crate::ChannelPattern`].
-    pub channels: Vec<String>,
-    /// Between two heart-beats; none is `hub.heartbeat_interval`.
-    pub heartbeat_interval: Option<Duration>,
-    /// Whether a POST to the route publishes its body.
-    pub publish: bool,
-    /// The namespace of its channels.
-    pub namespace: String,
+section! {
+    /// How much of each channel is kept for clients that come back with the id of the last
+    /// event they got; the nearest bound counts.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct HubHistory
+    in "hub.history", "history = { ... } in [hub]", "" {
+        /// Messages of a channel; 0 keeps none.
+        max_messages: usize = 100, Number(0, MAX_HISTORY_MESSAGES);
+        /// How long a message is kept.
+        max_age: Duration = Duration::from_secs(300), Time(1);
+        /// Bytes of a channel's messages.
+        max_size: usize = 1 << 20, Size(1), by hand;
+        /// Bytes of all channels' messages.
+        max_size_total: usize = 256 << 20, Size(1);
+    }
+}
+
+section! {
+    /// A route that holds streams of Server-Sent Events itself, each with one channel or
+    /// several. In their names `{path}` stands for the request's path, `{path.1}` for its first
+    /// segment and so on, `{query.NAME}` for a parameter of its query; the path is the one
+    /// after `rewrite`.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct RouteHub
+    in "sites.routes.hub", "hub = { ... } in [[sites.routes]]", "" {
+        /// Channels of its streams, if they are several.
+        channels: Vec<String> = Vec::new(), Texts(CHANNEL_EXPECTED), default "`channel` alone",
+            example r#"["news", "users.{query.user}"]"#, by hand;
+        /// Time between two heart-beats.
+        heartbeat_interval: Option<Duration> = None, Time(1000),
+            default "`hub.heartbeat_interval`", example r#""30s""#;
+        /// Namespace of its channels: with that of an application with `grip`, its channels are
+        /// the application's.
+        namespace: String = HUB_NAMESPACE.to_owned(), Text(crate::grants::NAMESPACE_EXPECTED),
+            example r#""chat""#, by check(crate::section::is_name);
+        /// Whether a POST to the route publishes its body to the channels, from anybody who may
+        /// reach it.
+        publish: bool = false, Bool;
+    }
+    also {
+        /// Channel of its streams.
+        "channel": Text(CHANNEL_EXPECTED), Described("`channels`, or an error"),
+            example r#""{path.1}""#;
+    }
 }
 
 /// The namespace of the channels of routes with `hub`, unless they say another.
 pub const HUB_NAMESPACE: &str = "hub";
 
-/// What a back end may say by GRIP: `grip = true`, or a table.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Grip {
-    /// The namespace of its channels.
-    pub namespace: String,
-    /// Origins whose pages may open WebSockets beside the site's own; `*` is any.
-    pub origins: Vec<String>,
-}
-
-impl Grip {
-    /// That of a back end of this name which says no more.
-    pub fn for_backend(name: &str) -> Self {
-        Self {
-            namespace: name.to_owned(),
-            origins: Vec::new(),
-        }
+section! {
+    /// What the application may say by GRIP (streams.md).
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Grip(name: &str)
+    in "apps.NAME.grip", "grip = { ... } in [apps.NAME]", "" {
+        /// Namespace of its channels: no other application, upstream or route has a channel in
+        /// common with it unless it names the same one. "hub" is that of the routes with `hub`.
+        namespace: String = name.to_owned(), Text(crate::grants::NAMESPACE_EXPECTED),
+            default "the application's or upstream's name", example r#""chat""#, by hand;
+        /// Origins whose pages may open WebSockets that come as requests, beside the site's
+        /// own; "*" is any.
+        origins: Vec<String> = Vec::new(), Texts(ORIGIN_EXPECTED),
+            example r#"["https://app.example"]"#, by hand;
     }
 }
 
@@ -139,21 +149,32 @@ pub struct Sendfile {
     pub dirs: Vec<std::path::PathBuf>,
 }
 
-/// A route that is a Mercure hub: `mercure = { publisher_key = "...", subscriber_key = "..." }`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RouteMercure {
-    /// The key of publishers' tokens.
-    pub publisher_key: Option<MercureKey>,
-    /// The key of subscribers' tokens; none is the publishers'.
-    pub subscriber_key: Option<MercureKey>,
-    /// Whether who has no token may subscribe to what is not private.
-    pub anonymous: bool,
-    /// Origins whose pages may publish and subscribe with a cookie; `*` is any, without one.
-    pub origins: Vec<String>,
-    /// Whether subscriptions are announced and can be asked for.
-    pub subscriptions: bool,
-    /// Between two heart-beats; none is `hub.heartbeat_interval`.
-    pub heartbeat_interval: Option<Duration>,
+section! {
+    /// A Mercure hub: who may publish and subscribe says a JSON Web Token (RFC 7519) of theirs.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct RouteMercure
+    in "sites.routes.mercure", "mercure = { ... } in [[sites.routes]]", "" {
+        /// Key of publishers' tokens; a text alone is the secret of HS256.
+        publisher_key: Option<MercureKey> = None,
+            TextOrTable(crate::hub::SECRET, "sites.routes.mercure.publisher_key"),
+            default "nobody may publish", example r#""!ChangeThisMercureHubJWTSecretKey!""#,
+            by hand;
+        /// Key of subscribers' tokens; a text alone is the secret of HS256.
+        subscriber_key: Option<MercureKey> = None,
+            TextOrTable(crate::hub::SECRET, "sites.routes.mercure.subscriber_key"),
+            default "`publisher_key`", example r#""!ChangeThisMercureHubJWTSecretKey!""#, by hand;
+        /// Whether who has no token may subscribe, to what is not private.
+        anonymous: bool = false, Bool;
+        /// Origins whose pages may subscribe and publish from other sites (CORS), with the
+        /// cookie of their token; "*" is any, without a cookie.
+        origins: Vec<String> = Vec::new(), Texts(ORIGIN_EXPECTED),
+            example r#"["https://app.example"]"#, by hand;
+        /// Whether subscriptions are published as updates and can be asked for.
+        subscriptions: bool = false, Bool;
+        /// Time between two heart-beats.
+        heartbeat_interval: Option<Duration> = None, Time(1000),
+            default "`hub.heartbeat_interval`", example r#""40s""#;
+    }
 }
 
 /// A key of tokens.
@@ -163,4 +184,34 @@ pub struct MercureKey {
     pub key: Secret,
     /// `HS256`, `HS384`, `HS512`, `RS256`, `ES256`.
     pub algorithm: String,
+}
+
+keys! {
+    /// A key of tokens with its algorithm.
+    MERCURE_KEY in "sites.routes.mercure.publisher_key", "publisher_key = { ... } in mercure of [[sites.routes]]", "" {
+        /// The secret, of at least as many bytes as the algorithm's hash has (RFC 7518 §3.2);
+        /// for RS256 and ES256 the public key in PEM.
+        "key": Text("a secret, or a public key in PEM"), Required,
+            example r#""!ChangeThisMercureHubJWTSecretKey!""#;
+        /// The only algorithm (RFC 7518 §3.1) of tokens that are taken.
+        "algorithm": Choice(MercureAlgorithm::WORDS), Toml(r#""HS256""#),
+            example r#""RS256""#;
+    }
+}
+
+choice! {
+    /// The algorithms of tokens (RFC 7518 §3.1).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) enum MercureAlgorithm {
+        /// HMAC with SHA-256.
+        Hs256 = "HS256",
+        /// HMAC with SHA-384.
+        Hs384 = "HS384",
+        /// HMAC with SHA-512.
+        Hs512 = "HS512",
+        /// RSASSA-PKCS1-v1_5 with SHA-256.
+        Rs256 = "RS256",
+        /// ECDSA with P-256 and SHA-256.
+        Es256 = "ES256",
+    }
 }

@@ -9,184 +9,187 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::{Grip, Sendfile};
+use crate::options::OptionDefault::{Described, Toml};
+use crate::options::OptionKind::*;
+use crate::options::expected::*;
 use crate::redacted::Secret;
 use crate::values::ListenAddr;
 
-/// A TCP listener: `[[tcp]]`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TcpFrontend {
-    /// Where clients connect.
-    pub listen: ListenAddr,
-    /// The name of the upstream.
-    pub upstream: String,
-    /// Whether its connections begin with a PROXY protocol header.
-    pub proxy_protocol: bool,
-}
-
-/// Back ends behind one name: `[upstreams.NAME]`.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Upstream {
-    /// Its name, unique.
-    pub name: String,
-    /// What is spoken to its servers.
-    pub protocol: Protocol,
-    /// Its servers; at least one (none for an application's, whose processes they are, and where others join).
-    pub servers: Vec<UpstreamServer>,
-    /// Whether programs that dial in become servers of it.
-    pub joinable: bool,
-    /// What they and this server know; none is the key of `[server] join`.
-    pub join_key: Option<Secret>,
-    /// Which free server gets a request.
-    pub balance: Balance,
-    /// The cookie that keeps a client at one server; none is no stickiness.
-    pub sticky: Option<String>,
-    /// Requests that each server may have in progress; none is bounded by `connections.max` only.
-    pub max_active: Option<u32>,
-    /// Requests that may wait; one more is answered 503.
-    pub max_queued: usize,
-    /// How long a request may wait (503 after).
-    pub queue_timeout: Duration,
-    /// Connections to each server.
-    pub connections: ConnectionLimits,
-    /// How long a connection may take to be made (502 after the last try).
-    pub connect_timeout: Duration,
-    /// From the whole request being sent to the whole head of the response (504 after).
-    pub response_timeout: Duration,
-    /// Time in which nothing of the request is taken or nothing of the response's body comes.
-    pub body_idle_timeout: Duration,
-    /// From a server having the request to the end of its response; none is unlimited.
-    pub total_timeout: Option<Duration>,
-    /// Time without a byte either way after an upgrade, and in TCP mode.
-    pub tunnel_timeout: Duration,
-    /// Other servers tried after a failure that allows it.
-    pub retry: RetryPolicy,
-    /// Active probes; none for no probes.
-    pub health: Option<HealthCheck>,
-    /// When failures of requests put a server aside.
-    pub eject: EjectPolicy,
-    /// Time over which a server that comes back gets its full share.
-    pub slow_start: Duration,
-    /// The `Host` that servers see.
-    pub host: HostHeader,
-    /// How servers are told of the client.
-    pub forwarded: ForwardedHeaders,
-    /// Responses that deviate from the grammar of HTTP are refused.
-    pub strict: bool,
-    /// Whether request bodies are read whole before a server hears of them.
-    pub request_buffering: bool,
-    /// Whether responses are taken off the server faster than the client takes them.
-    pub response_buffering: bool,
-    /// The PROXY protocol header that servers' connections begin with; none is none. Such connections
-    /// serve one client each.
-    pub proxy_protocol: Option<ProxyProtocol>,
-    /// What it may say by GRIP; none is nothing.
-    pub grip: Option<Grip>,
-    /// Whether its responses may name another body.
-    pub sendfile: Sendfile,
-    /// The folder of the scripts, as the servers of a gateway protocol see it (`DOCUMENT_ROOT`).
-    pub root: Option<PathBuf>,
-    /// The script that gets every path for which `root` has no script of its own; relative to `root`
-    /// (`index.php`).
-    pub index: Option<String>,
-    /// Variables added to the environment of gateway protocols.
-    pub params: BTreeMap<String, String>,
-    /// The secret that AJP servers want.
-    pub secret: Option<String>,
-    /// How often names are resolved again when their records do not say.
-    pub resolve_interval: Duration,
-}
-
-impl Upstream {
-    /// An upstream with every default.
-    pub fn new(name: &str, protocol: Protocol, servers: Vec<UpstreamServer>) -> Self {
-        Self {
-            name: name.to_owned(),
-            protocol,
-            servers,
-            joinable: false,
-            join_key: None,
-            balance: Balance::IdleFirst,
-            sticky: None,
-            max_active: None,
-            max_queued: 1000,
-            queue_timeout: Duration::from_secs(30),
-            connections: ConnectionLimits::default(),
-            connect_timeout: Duration::from_secs(5),
-            response_timeout: Duration::from_secs(60),
-            body_idle_timeout: Duration::from_secs(60),
-            total_timeout: None,
-            tunnel_timeout: Duration::from_secs(3600),
-            retry: RetryPolicy::default(),
-            health: None,
-            eject: EjectPolicy::default(),
-            slow_start: Duration::ZERO,
-            host: HostHeader::Client,
-            forwarded: ForwardedHeaders::XForwarded,
-            strict: false,
-            request_buffering: true,
-            response_buffering: true,
-            proxy_protocol: None,
-            grip: None,
-            sendfile: Sendfile::default(),
-            root: None,
-            index: None,
-            params: BTreeMap::new(),
-            secret: None,
-            resolve_interval: Duration::from_secs(30),
-        }
+section! {
+    /// A TCP listener whose connections are relayed to an upstream, with its slots and its
+    /// queue.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct TcpFrontend(listen: ListenAddr, upstream: String)
+    in "tcp", "[[tcp]]", "# [[tcp]]" {
+        /// Address that clients connect to.
+        listen: ListenAddr = listen, Text(ADDRESS), default required,
+            example r#""127.0.0.1:9000""#, by hand;
+        /// Upstream that connections are relayed to; its `protocol` does not matter here.
+        upstream: String = upstream, Text(UPSTREAM), default required, example r#""legacy""#,
+            by hand;
+        /// Whether its connections begin with a PROXY protocol header, of version 1 or 2.
+        proxy_protocol: bool = false, Bool;
     }
 }
 
-/// What is spoken to back ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Protocol {
-    /// HTTP/1.1 with connections that are kept.
-    Http,
-    /// FastCGI 1.0 with connections that are kept.
-    FastCgi,
-    /// SCGI, a connection a request.
-    Scgi,
-    /// The uwsgi protocol, a connection a request.
-    Uwsgi,
-    /// AJP 1.3 with connections that are kept.
-    Ajp,
-}
-
-impl Protocol {
-    /// The word used for it in the configuration.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Http => "http",
-            Self::FastCgi => "fastcgi",
-            Self::Scgi => "scgi",
-            Self::Uwsgi => "uwsgi",
-            Self::Ajp => "ajp",
-        }
+section! {
+    /// Back ends behind one name, that other programs start.
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct Upstream(name: &str, protocol: Protocol, servers: Vec<UpstreamServer>)
+    in "upstreams.NAME", "[upstreams.NAME]", "# [upstreams.legacy]" {
+        /// What is spoken to the servers.
+        protocol: Protocol = protocol, Choice(Protocol::WORDS), shows r#""http""#,
+            by hand;
+        /// Where the servers listen. A name stands for each of its addresses, `srv:` and a name
+        /// for each target of its SRV records.
+        servers: Vec<UpstreamServer> = servers, TextsOrTables(SERVER, "upstreams.NAME.servers"),
+            default "required, unless it is `joinable`",
+            example r#"["127.0.0.1:3000", { address = "unix:app.sock", weight = 2 }]"#, by hand;
+        /// Whether programs that dial in at `join` of `[server]` become servers of it
+        /// (`penstock work`), beside those of `servers` if there are any.
+        joinable: bool = false, Bool, only r#"the protocol "http""#, by hand;
+        /// What programs that join this upstream must know. They can join no other, and the key
+        /// of `join` in `[server]` does not open this one.
+        join_key: Option<Secret> = None, Text(crate::join::JOIN_KEY_EXPECTED),
+            default "the key of `join` in [server]",
+            example r#""pW3sX9vB1nK7mQ5tR2yU8iO4aL6cE0dZ""#, only "upstreams that are `joinable`",
+            by hand;
+        /// Which free server gets a request: `idle_first` one with nothing to do, else the
+        /// least busy; `round_robin` in turn; `least_active` the least busy; `random_two` the
+        /// less busy of two drawn at random; `hash` the same for the same `key`.
+        balance: Balance = Balance::IdleFirst,
+            Choice(BalanceMethod::WORDS),
+            shows r#""idle_first""#, by hand;
+        /// Cookie that keeps a client at one server.
+        sticky: Option<String> = None, Text(COOKIE), default "no stickiness",
+            example r#""server""#, by check(crate::headers::is_token);
+        /// Requests that each server may have in progress; the others wait in the queue.
+        max_active: Option<u32> = None, Number(1, 1_000_000),
+            default "bounded by `connections.max` only", example "1";
+        /// Connections to each server.
+        connections: ConnectionLimits = ConnectionLimits::default(),
+            Table("upstreams.NAME.connections"), default "every default",
+            example r#"{ min = 0, soft = 8, max = 64, ttl = "60s" }"#, by hand;
+        /// How long a connection may take to be made; after the last try the answer is 502.
+        connect_timeout: Duration = Duration::from_secs(5), Time(1);
+        /// How long a server that has the whole request may take to the end of the response's
+        /// head; after it the answer is 504.
+        response_timeout: Duration = Duration::from_secs(60), Time(1);
+        /// How long nothing at all may be taken of the request, or come of the response's body.
+        body_idle_timeout: Duration = Duration::from_secs(60), Time(1);
+        /// How long an exchange with a server may take from its beginning to the end of the
+        /// response.
+        total_timeout: Option<Duration> = None, Time(1), default "unlimited", example r#""10m""#;
+        /// How long a connection may stay without a byte either way after an upgrade, such as
+        /// to WebSocket, and in TCP mode.
+        tunnel_timeout: Duration = Duration::from_secs(3600), Time(1);
+        /// Other servers tried after a failure.
+        retry: RetryPolicy = RetryPolicy::default(), Table("upstreams.NAME.retry"),
+            default "every default", example "{ attempts = 2, budget = 0.2 }";
+        /// Probes of each server.
+        health: Option<HealthCheck> = None, Table("upstreams.NAME.health"), default "no probes",
+            example r#"{ path = "/up", interval = "2s", rise = 2, fall = 3 }"#, by hand;
+        /// When failures of requests put a server aside.
+        eject: EjectPolicy = EjectPolicy::default(), Table("upstreams.NAME.eject"),
+            default "every default", example r#"{ max_failures = 3, duration = "10s" }"#;
+        /// Time over which a server that comes back gets its full share.
+        slow_start: Duration = Duration::ZERO, Time(0), example r#""30s""#;
+        /// The `Host` that servers see: the client's, the server's own address, or this text.
+        host: HostHeader = HostHeader::Client, Text(HOST_HEADER), shows r#""client""#,
+            by parse(crate::upstream::parse_host_header);
+        /// How servers are told of the client: `X-Forwarded-For`, `-Proto` and `-Host`,
+        /// `Forwarded` (RFC 7239), both, or not at all.
+        forwarded: ForwardedHeaders = ForwardedHeaders::XForwarded,
+            Choice(ForwardedHeaders::WORDS);
+        /// Whether responses with bare LF line ends, padded chunk sizes, long chunk extensions,
+        /// blanks before a colon, folded fields or faulty `Transfer-Encoding` are refused (502)
+        /// instead of mended.
+        strict: bool = false, Bool, only r#"the protocols "http" and "uwsgi""#;
+        /// Whether request bodies are read whole before a server hears of them.
+        request_buffering: bool = true, Bool;
+        /// Whether responses are taken off the server faster than the client takes them.
+        response_buffering: bool = true, Bool;
+        /// PROXY protocol header that connections to the servers begin with; each then serves
+        /// one client.
+        proxy_protocol: Option<ProxyProtocol> = None, Choice(ProxyProtocol::WORDS), default "none",
+            example r#""v2""#;
+        /// Whether what the servers say by GRIP is obeyed: responses with `Grip-Hold` are held.
+        /// A table is `true`. A route may say otherwise.
+        grip: Option<Grip> = None, FlagOrTable("upstreams.NAME.grip"), shows "false",
+            example "true", by hand;
+        /// Whether responses may name another body: a route of the site (`X-Accel-Redirect`),
+        /// or a file by absolute path below one of these folders (`X-Sendfile`); and bound its
+        /// rate (`X-Accel-Limit-Rate`). A route may say otherwise.
+        sendfile: Sendfile = Sendfile::default(), FlagOrPaths, shows "false",
+            example r#"["private"]"#, by hand;
+        /// Folder of the scripts as the servers see it (`DOCUMENT_ROOT`).
+        root: Option<PathBuf> = None, Path, default "none", example r#""/srv/www""#,
+            only ONLY_GATEWAYS;
+        /// Script, relative to `root`, for every path that is no script of its own.
+        index: Option<String> = None, Text(SCRIPT), default "none", example r#""index.php""#,
+            only ONLY_GATEWAYS, by check(crate::upstream::is_script_path);
+        /// Variables added to the environment of each request.
+        params: BTreeMap<String, String> = BTreeMap::new(), StringMap, shows "{}",
+            example r#"{ APP_ENV = "production" }"#, only ONLY_GATEWAYS, by hand;
+        /// Secret that the servers want.
+        secret: Option<String> = None, Text("a text"), default "none", example r#""s3cret""#,
+            only r#"the protocol "ajp""#, by check(crate::upstream::is_secret);
+        /// How often names are resolved again when their records do not say.
+        resolve_interval: Duration = Duration::from_secs(30), Time(1);
+    }
+    also {
+        /// What of a request is hashed: its path, its path and query, its client's address, a
+        /// header field or a cookie.
+        "key": Text(HASH_KEY_EXPECTED), Described("required by its balance"),
+            example r#""header:X-Tenant""#, only r#"the balance "hash""#;
+        /// The queue of requests for a server.
+        "queue": Table("upstreams.NAME.queue"), Described("every default"),
+            example r#"{ max = 1000, timeout = "30s" }"#;
+        /// One folder more of `sendfile`.
+        "sendfile_root": Path, Described("none"), example r#""public""#;
+    }
+    plain {
+        /// Its name, unique.
+        name: String = name.to_owned();
+        /// Requests that may wait; one more is answered 503.
+        max_queued: usize = 1000;
+        /// How long a request may wait (503 after).
+        queue_timeout: Duration = Duration::from_secs(30);
     }
 }
 
-/// One server of an upstream.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UpstreamServer {
-    /// Where it listens.
-    pub address: ServerAddr,
-    /// Its share against the others', at least 1.
-    pub weight: u32,
-    /// Its own bound; none is the upstream's.
-    pub max_active: Option<u32>,
-    /// Gets requests only when no other server can.
-    pub backup: bool,
+choice! {
+    /// What is spoken to back ends.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub enum Protocol {
+        /// HTTP/1.1 with connections that are kept.
+        Http = "http",
+        /// FastCGI 1.0 with connections that are kept.
+        FastCgi = "fastcgi",
+        /// SCGI, a connection a request.
+        Scgi = "scgi",
+        /// The uwsgi protocol, a connection a request.
+        Uwsgi = "uwsgi",
+        /// AJP 1.3 with connections that are kept.
+        Ajp = "ajp",
+    }
 }
 
-impl UpstreamServer {
-    /// A server with every default.
-    pub fn new(address: ServerAddr) -> Self {
-        Self {
-            address,
-            weight: 1,
-            max_active: None,
-            backup: false,
-        }
+section! {
+    /// One server with what is special about it.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct UpstreamServer(address: ServerAddr)
+    in "upstreams.NAME.servers", "servers = [{ ... }] in [upstreams.NAME]", "" {
+        /// Where it listens.
+        address: ServerAddr = address, Text(SERVER), default required,
+            example r#""127.0.0.1:3000""#, by hand;
+        /// Its share against the others'.
+        weight: u32 = 1, Number(1, 65_535), example "2";
+        /// Requests that it may have in progress.
+        max_active: Option<u32> = None, Number(1, 1_000_000), default "the upstream's",
+            example "1";
+        /// Whether it gets requests only when no other server can.
+        backup: bool = false, Bool;
     }
 }
 
@@ -208,6 +211,23 @@ pub enum ServerAddr {
     Srv(String),
     /// A program that has dialled in, by a number of its own; not in a configuration.
     Joined(u64),
+}
+
+choice! {
+    /// The words of `balance`.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) enum BalanceMethod {
+        /// [`Balance::IdleFirst`].
+        IdleFirst = "idle_first",
+        /// [`Balance::RoundRobin`].
+        RoundRobin = "round_robin",
+        /// [`Balance::LeastConn`].
+        LeastConn = "least_active",
+        /// [`Balance::RandomTwo`].
+        RandomTwo = "random_two",
+        /// [`Balance::Hash`] of `key`.
+        Hash = "hash",
+    }
 }
 
 /// Which free server gets a request.
@@ -241,94 +261,69 @@ pub enum HashKey {
     Cookie(String),
 }
 
-/// Connections to each server: `min <= soft <= max`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ConnectionLimits {
-    /// Opened ahead and kept for ever.
-    pub min: u32,
-    /// Kept while the server keeps them.
-    pub max_idle: u32,
-    /// Never exceeded.
-    pub max: u32,
-    /// Those above `soft` close after so long without a request.
-    pub idle_timeout: Duration,
-}
-
-impl Default for ConnectionLimits {
-    fn default() -> Self {
-        Self {
-            min: 0,
-            max_idle: 64,
-            max: 1024,
-            idle_timeout: Duration::from_secs(60),
-        }
+section! {
+    /// Connections to each server: `min` <= `soft` <= `max`.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct ConnectionLimits
+    in "upstreams.NAME.connections", "connections = { ... } in [upstreams.NAME]", "" {
+        /// Opened ahead and kept for ever.
+        min: u32 = 0, Number(0, 1_000_000), by hand;
+        /// Kept while the server keeps them.
+        "soft" => max_idle: u32 = 64, Number(0, 1_000_000),
+            default "64, or what `min` and `max` leave of it; 0 for FastCGI without `max_active`",
+            example "8", by hand;
+        /// Never exceeded.
+        max: u32 = 1024, Number(1, 1_000_000),
+            default "1024, or more if another bound is above it", example "64", by hand;
+        /// Those above `soft` close after so long without a request.
+        "ttl" => idle_timeout: Duration = Duration::from_secs(60), Time(1);
     }
 }
 
-/// Other servers tried after a failure that allows it.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct RetryPolicy {
-    /// Tries in all, the first included; at least 1.
-    pub max_attempts: u32,
-    /// Retries against requests, 0 to 1: above it only ten a second are made, so that a failing upstream
-    /// is not stormed.
-    pub budget: f64,
-}
-
-impl Default for RetryPolicy {
-    fn default() -> Self {
-        Self {
-            max_attempts: 2,
-            budget: 0.2,
-        }
+section! {
+    /// Other servers tried after a failure, when nothing can have happened twice.
+    #[derive(Debug, Clone, Copy, PartialEq)]
+    pub struct RetryPolicy
+    in "upstreams.NAME.retry", "retry = { ... } in [upstreams.NAME]", "" {
+        /// Tries in all, the first included.
+        "attempts" => max_attempts: u32 = 2, Number(1, 100);
+        /// Retries against requests; above it only ten a second are made, so that a failing
+        /// upstream is not stormed.
+        budget: f64 = 0.2, Fraction;
     }
 }
 
-/// Active probes of each server.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HealthCheck {
-    /// The path that is asked for; none only connects.
-    pub path: Option<String>,
-    /// The lowest and highest status that is well.
-    pub status: (u16, u16),
-    /// Between two probes.
-    pub interval: Duration,
-    /// How long a probe may take.
-    pub timeout: Duration,
-    /// Good probes in a row that bring a server up.
-    pub rise: u32,
-    /// Failed probes in a row that take it down.
-    pub fall: u32,
-}
-
-impl Default for HealthCheck {
-    fn default() -> Self {
-        Self {
-            path: None,
-            status: (200, 399),
-            interval: Duration::from_secs(2),
-            timeout: Duration::from_secs(2),
-            rise: 2,
-            fall: 3,
-        }
+section! {
+    /// Probes of each server; without a `path` they only connect.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct HealthCheck
+    in "upstreams.NAME.health", "health = { ... } in [upstreams.NAME]", "" {
+        /// Path and query that are asked for.
+        path: Option<String> = None, Text(PROBE_EXPECTED), default "none: only connect",
+            example r#""/up""#, by check(crate::upstream::is_origin_form_target);
+        /// Status that is well.
+        status: (u16, u16) = (200, 399), Text(STATUS), shows r#""200-399""#,
+            only "probes with a `path`", by parse(crate::upstream::parse_status_range);
+        /// Time between two probes.
+        interval: Duration = Duration::from_secs(2), Time(1);
+        /// How long a probe may take.
+        timeout: Duration = Duration::from_secs(2), Time(1);
+        /// Good probes in a row that bring a server up.
+        rise: u32 = 2, Number(1, 1000);
+        /// Failed probes in a row that take it down.
+        fall: u32 = 3, Number(1, 1000);
     }
 }
 
-/// When failures of requests put a server aside.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct EjectPolicy {
-    /// Failures in a row; 0 is never.
-    pub max_failures: u32,
-    /// For how long, growing with each time in a row.
-    pub duration: Duration,
-}
-
-impl Default for EjectPolicy {
-    fn default() -> Self {
-        Self {
-            max_failures: 3,
-            duration: Duration::from_secs(10),
-        }
+section! {
+    /// When failures of requests put a server aside.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct EjectPolicy
+    in "upstreams.NAME.eject", "eject = { ... } in [upstreams.NAME]", "" {
+        /// Failures in a row; 0 never puts a server aside.
+        max_failures: u32 = 3, Number(0, 1_000_000);
+        /// For how long, growing with each time in a row.
+        duration: Duration = Duration::from_secs(10), Time(1);
     }
 }
 
@@ -343,24 +338,38 @@ pub enum HostHeader {
     Custom(String),
 }
 
-/// How back ends are told of the client.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ForwardedHeaders {
-    /// `X-Forwarded-For`, `-Proto`, `-Host`.
-    XForwarded,
-    /// `Forwarded` (RFC 7239).
-    Rfc7239,
-    /// Both.
-    Both,
-    /// Not at all; what a client sends of these is dropped.
-    Off,
+choice! {
+    /// How back ends are told of the client.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum ForwardedHeaders {
+        /// `X-Forwarded-For`, `-Proto`, `-Host`.
+        XForwarded = "x-forwarded",
+        /// `Forwarded` (RFC 7239).
+        Rfc7239 = "rfc7239",
+        /// Both.
+        Both = "both",
+        /// Not at all; what a client sends of these is dropped.
+        Off = "off",
+    }
 }
 
-/// Versions of the PROXY protocol.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ProxyProtocol {
-    /// The text form.
-    V1,
-    /// The binary form.
-    V2,
+choice! {
+    /// Versions of the PROXY protocol.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum ProxyProtocol {
+        /// The text form.
+        V1 = "v1",
+        /// The binary form.
+        V2 = "v2",
+    }
+}
+
+keys! {
+    /// How many requests may wait for a server, and how long.
+    UPSTREAM_QUEUE in "upstreams.NAME.queue", "queue = { ... } in [upstreams.NAME]", "" {
+        /// Requests that may wait; one more is answered 503 at once.
+        "max": Number(0, 10_000_000), Toml("1000");
+        /// How long a request may wait; after it the answer is 503.
+        "timeout": Time(1), Toml(r#""30s""#);
+    }
 }

@@ -92,21 +92,24 @@ fn every_option_stands_once_in_a_section_that_is_described() {
 
 /// Whether an option may stand in the tables of the example, whose application is a WSGI one.
 fn is_set_in_sample(option: &OptionRow) -> bool {
-    ["", table::ONLY_SCRIPT_KINDS, table::ONLY_THREADED].contains(&option.only_for)
+    ["", expected::ONLY_SCRIPT_KINDS, expected::ONLY_THREADED].contains(&option.only_for)
 }
 
 /// A table's body: what it must have, and every other default if those are to be said.
 fn table_text(section: &str, say_defaults: bool, line_end: &str) -> String {
     let lines = options_in(section).filter_map(|option| {
-        let value = match (option.default, option.kind) {
+        let value = match (option.default_toml(), option.kind) {
             _ if !is_set_in_sample(option) => return None,
             (_, OptionKind::Table(inner)) => {
                 format!("{{ {} }}", table_text(inner, say_defaults, ", "))
             }
             (_, OptionKind::Tables(_) | OptionKind::NamedTables(_)) => return None,
-            (OptionDefault::Value(value), _) if say_defaults => value.to_owned(),
-            (OptionDefault::Required, _) => option.example.to_owned(),
-            _ if ["app", "servers"].contains(&option.key) => option.example.to_owned(),
+            (Some(value), _) if say_defaults => value,
+            _ if matches!(option.default, OptionDefault::Required)
+                || ["app", "servers"].contains(&option.key) =>
+            {
+                option.example()
+            }
             _ => return None,
         };
         Some(format!("{} = {value}", option.key))

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::model::Scaling;
+use crate::model::{Scaling, Sticky};
 use crate::testing::{TestDir, check_error_table, parse_valid};
 
 fn read_app(folder: &TestDir, lines: &str) -> App {

@@ -29,31 +29,29 @@ pub(crate) enum TextOrList<'a> {
     List(Located<Vec<&'a str>>),
 }
 
-/// `true`, `false`, or one of the option's words.
+/// `true`, `false`, or the option's word.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum FlagOrChoice {
+pub(crate) enum FlagOrWord {
     /// A flag.
     Flag(bool),
-    /// A word.
-    Choice(&'static str),
+    /// The word.
+    Word,
 }
 
 impl<'a> Section<'a> {
-    /// A flag or one of the option's words, and where it stands.
-    pub(crate) fn flag_or_choice(&self, key: &str) -> Option<Located<FlagOrChoice>> {
+    /// A flag or the option's word, and where it is.
+    pub(crate) fn flag_or_word(&self, key: &str) -> Option<Located<FlagOrWord>> {
         let (option, value) = self.option_and_value(key)?;
-        let OptionKind::FlagOrChoice(words) = option.kind else {
+        let OptionKind::FlagOrWord(word) = option.kind else {
             return None;
         };
         let at = value.span().start;
         let said = match value.get_ref() {
-            DeValue::Boolean(flag) => FlagOrChoice::Flag(*flag),
+            DeValue::Boolean(flag) => FlagOrWord::Flag(*flag),
+            DeValue::String(text) if text == word => FlagOrWord::Word,
             DeValue::String(text) => {
-                let word = words.iter().find(|word| **word == text.as_ref());
-                if word.is_none() {
-                    self.report_invalid(key, &Located::new(text.as_ref(), at));
-                }
-                FlagOrChoice::Choice(word?)
+                self.report_invalid(key, &Located::new(text.as_ref(), at));
+                return None;
             }
             _ => return self.report_wrong_type(option, value),
         };
@@ -99,7 +97,7 @@ impl<'a> Section<'a> {
             return None;
         };
         if !self.is_list(key) {
-            let flag = self.flag(key)?;
+            let flag = self.get::<bool>(key)?;
             return Some(if flag { words.to_vec() } else { Vec::new() });
         }
         let find = |text: &str| words.iter().copied().find(|word| *word == text);

@@ -6,8 +6,8 @@
 use crate::address;
 use crate::error::Problem;
 use crate::findings::Located;
-use crate::model::UpstreamServer;
-use crate::section::{Section, TextOrTable};
+use crate::model::{ServerAddr, UpstreamServer};
+use crate::section::{Keys as _, Section, TextOrTable};
 
 /// Reads the list; where others join (`joinable`) there may be none.
 pub(super) fn read(table: &Section<'_>, joined: bool) -> Vec<UpstreamServer> {
@@ -54,17 +54,11 @@ fn read_one(table: &Section<'_>, item: &TextOrTable<'_>) -> Option<Located<Upstr
     if !inner.has("address") {
         inner.report_missing("address");
     }
-    let (mut weight, mut backup) = (1, false);
-    inner.read_number("weight", &mut weight);
-    inner.read_flag("backup", &mut backup);
-    let max_active = inner.number("max_active");
+    // The address is replaced below; a wrong one was reported.
+    let mut server = UpstreamServer::new(ServerAddr::Joined(0));
+    server.read_keys(inner);
     address.map(|address| {
-        let server = UpstreamServer {
-            weight,
-            max_active,
-            backup,
-            ..UpstreamServer::new(address.value)
-        };
+        server.address = address.value;
         Located::new(server, address.offset)
     })
 }

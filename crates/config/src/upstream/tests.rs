@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use super::*;
-use crate::model::{EjectPolicy, RetryPolicy, ServerAddr, UpstreamServer};
+use crate::model::{
+    EjectPolicy, ForwardedHeaders, ProxyProtocol, RetryPolicy, ServerAddr, UpstreamServer,
+};
 use crate::testing::{TestDir, check_error_table, parse_valid};
 
 fn read_upstream(folder: &TestDir, lines: &str) -> Upstream {
