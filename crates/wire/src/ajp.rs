@@ -1,12 +1,15 @@
-//! AJP13 (Apache JServ Protocol 1.3), from the side of the web server: packets of the container in.
+//! AJP13 (Apache JServ Protocol 1.3), the web server's side: decodes packets of the container.
 //!
-//! `request` writes FORWARD_REQUEST, `body` decides when how much of a body may follow it,
-//! [`AjpDecoder`] reads the answer and `codes` holds the tables of numbers. The relay of an upstream
-//! is the caller; its health checks use [`encode_probe`] and [`parse_probe_response`].
+//! `request` writes FORWARD_REQUEST, `body_credit` decides when and how much of a body may follow,
+//! [`AjpDecoder`] decodes the response, and `codes` holds the tables of numbers. The relay of an
+//! upstream is the caller; its health checks use [`encode_probe`] and [`parse_probe_response`].
 //!
-//! What must stay true: a length inside of a packet agrees with the packet's own to the byte;
-//! nothing is kept but seven bytes and an incomplete head; the container gets no byte of a body
-//! that it did not ask for, since it would read it as the next request.
+//! # Invariants
+//!
+//! - A length inside a packet agrees with the packet's own to the byte.
+//! - Only seven bytes and an incomplete head are buffered.
+//! - The container gets no body bytes that it did not request: it would read them as the next
+//!   request.
 
 mod body_credit;
 mod codes;
@@ -27,7 +30,7 @@ pub struct AjpDecoder {
     limits: GatewayHeadLimits,
     answers_head: bool,
     stage: Stage,
-    /// The start of a packet, as far as it has come: mark, length, type, and the number behind it.
+    /// The bytes received of a packet's start: mark, length, type, and the number after it.
     packet_start: [u8; 7],
     packet_start_len: u8,
     /// The payload of an incomplete SEND_HEADERS, without its type.
@@ -39,16 +42,16 @@ pub struct AjpDecoder {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Start,
-    /// That many bytes of SEND_HEADERS are still to come.
+    /// Remaining bytes of SEND_HEADERS.
     Head(u16),
-    /// That many bytes of a body chunk are still to come, and its NUL.
+    /// Remaining bytes of a body chunk, before its NUL.
     Chunk(u16),
     Ended,
 }
 
 impl AjpDecoder {
-    /// A decoder for the response to a request that was just sent. `answers_head` says that it was
-    /// a `HEAD`, whose response has no body.
+    /// Creates a decoder for the response to a request that was just sent. `answers_head`: the
+    /// request was a `HEAD`, so that the response has no body.
     #[must_use]
     pub fn new(limits: GatewayHeadLimits, answers_head: bool) -> Self {
         Self {
@@ -65,8 +68,8 @@ impl AjpDecoder {
     /// Takes the next event off the front of `input`; without one, all of `input` was consumed.
     ///
     /// # Errors
-    /// A packet that may not be there or lies about its length, a head that is malformed or above
-    /// its limits, a body that is not as long as announced.
+    /// An unexpected packet or a wrong length, a head that is malformed or above its limits, a body
+    /// with another length than announced.
     pub fn decode<'a>(&mut self, input: &'a [u8]) -> Result<DecodedGatewayEvent<'a>, GatewayError> {
         let mut consumed = 0;
         while consumed < input.len() {
@@ -92,10 +95,10 @@ impl AjpDecoder {
         })
     }
 
-    /// The connection ended.
+    /// Handles the end of the connection.
     ///
     /// # Errors
-    /// Unless the response was complete.
+    /// The response was not complete.
     pub fn eof(&mut self) -> Result<Option<GatewayEvent<'static>>, GatewayError> {
         if self.stage == Stage::Ended {
             Ok(None)
@@ -104,7 +107,7 @@ impl AjpDecoder {
         }
     }
 
-    /// Gathers the start of a packet: five bytes first, and what its type has behind them.
+    /// Gathers the start of a packet: five bytes first, then the number that its type needs.
     fn read_packet_start<'a>(
         &mut self,
         input: &[u8],
@@ -126,7 +129,7 @@ impl AjpDecoder {
             if need == MIN_START_LEN {
                 self.check_packet_start()?;
             }
-            // The type is known now, and may want more.
+            // The type is known now, and may need more bytes.
             if required_start_len(&self.packet_start[..need]) == need {
                 self.packet_start_len = 0;
                 let event = self.begin_packet()?;
@@ -135,7 +138,7 @@ impl AjpDecoder {
         }
     }
 
-    /// Checks what stands in the first five bytes.
+    /// Checks the first five bytes.
     fn check_packet_start(&self) -> Result<(), GatewayError> {
         let [mark0, mark1, l0, l1, kind, ..] = self.packet_start;
         if [mark0, mark1] != FROM_CONTAINER {
@@ -170,7 +173,7 @@ impl AjpDecoder {
         let number = u16::from_be_bytes([n0, n1]);
         match kind {
             SEND_HEADERS => self.stage = Stage::Head(len - 1),
-            // An empty chunk is a flush, and nothing is held back here.
+            // An empty chunk is a flush; nothing is held back here.
             SEND_BODY_CHUNK if number == len - 4 => self.stage = Stage::Chunk(number),
             SEND_BODY_CHUNK => return Err(GatewayError::AjpLength { kind, len }),
             GET_BODY_CHUNK if number > 0 => {
@@ -243,7 +246,7 @@ impl AjpDecoder {
     }
 }
 
-/// How many bytes tell what a packet is, given the first of them.
+/// How many bytes identify a packet, given its first bytes.
 fn required_start_len(start: &[u8]) -> usize {
     match start.get(4) {
         Some(&(SEND_BODY_CHUNK | GET_BODY_CHUNK)) => MIN_START_LEN + 2,
@@ -252,7 +255,7 @@ fn required_start_len(start: &[u8]) -> usize {
     }
 }
 
-/// The payload of SEND_HEADERS without its type: status, reason, fields.
+/// Parses the payload of SEND_HEADERS without its type: status, reason, fields.
 fn parse_head(payload: &[u8], limits: &GatewayHeadLimits) -> Result<GatewayHead, GatewayError> {
     let mut reader = PayloadReader(payload);
     let status = final_status(reader.number()?)?;
@@ -271,7 +274,7 @@ fn parse_head(payload: &[u8], limits: &GatewayHeadLimits) -> Result<GatewayHead,
     Ok(head.finish(status))
 }
 
-/// What is unread of a payload.
+/// The unread rest of a payload.
 struct PayloadReader<'a>(&'a [u8]);
 
 impl<'a> PayloadReader<'a> {
@@ -289,7 +292,7 @@ impl<'a> PayloadReader<'a> {
         self.text(len)
     }
 
-    /// A name, spelt out or as a code.
+    /// Reads a name, spelt out or as a code.
     fn field_name(&mut self) -> Result<&'a [u8], GatewayError> {
         match self.number()? {
             // No string of a packet is as long as these numbers.
@@ -319,11 +322,11 @@ pub fn encode_probe(out: &mut Vec<u8>) {
     out.extend_from_slice(&[TO_CONTAINER[0], TO_CONTAINER[1], 0, 1, CPING]);
 }
 
-/// Looks for CPONG in all that was received since [`encode_probe`]; the length of the answer,
-/// `None` when more bytes are needed.
+/// Looks for CPONG in all bytes received since [`encode_probe`]. Returns the length of the
+/// response; `None` when more bytes are needed.
 ///
 /// # Errors
-/// Anything else.
+/// Any other bytes.
 pub fn parse_probe_response(input: &[u8]) -> Result<Option<usize>, GatewayError> {
     let len = input.len().min(CPONG.len());
     match CPONG

@@ -1,12 +1,15 @@
 //! The response of a CGI program (RFC 3875 §6): header lines, an empty line, a body.
 //!
-//! SCGI sends it as it is until the connection closes, and [`CgiDecoder`] is its decoder; `fastcgi`
+//! SCGI sends it as it is until the connection closes, and [`CgiDecoder`] decodes it; `fastcgi`
 //! puts the same bytes into records and feeds this decoder with their contents. Lines end in LF or
-//! CR LF, as programs do either. A `Status` field, or a status line as in HTTP (a "non-parsed
-//! header" program), says the status; without one it is 302 with `Location` and 200 else.
+//! CR LF, since programs use both. The status comes from a `Status` field or from a status line as
+//! in HTTP (a "non-parsed header" program); without one it is 302 with `Location` and 200
+//! otherwise.
 //!
-//! What must stay true: the outcome does not depend on how the bytes were split; only an incomplete
-//! line is copied; a head is bounded.
+//! # Invariants
+//!
+//! - The result does not depend on how the bytes were split.
+//! - Only an incomplete line is copied, and a head is bounded.
 
 use penstock_http::Status;
 
@@ -31,8 +34,8 @@ enum Stage {
 }
 
 impl CgiDecoder {
-    /// A decoder at the start of a response. `answers_head` says that the request was a `HEAD`,
-    /// whose response has no body.
+    /// Creates a decoder at the start of a response. `answers_head`: the request was a `HEAD`, so
+    /// that the response has no body.
     #[must_use]
     pub fn new(limits: GatewayHeadLimits, answers_head: bool) -> Self {
         Self {
@@ -69,10 +72,10 @@ impl CgiDecoder {
         }
     }
 
-    /// The connection ended, and with it the response.
+    /// Handles the end of the connection, and with it of the response.
     ///
     /// # Errors
-    /// The head is not complete, or the body shorter than its length.
+    /// The head is incomplete, or the body shorter than its length.
     pub fn eof(&mut self) -> Result<Option<GatewayEvent<'static>>, GatewayError> {
         if matches!(self.stage, Stage::Ended) {
             return Ok(None);
@@ -81,7 +84,7 @@ impl CgiDecoder {
         Ok(Some(GatewayEvent::End { reusable: false }))
     }
 
-    /// The body is over, whichever way the caller knows it.
+    /// Ends the body, however the caller knows its end.
     pub(crate) fn finish(&mut self) -> Result<(), GatewayError> {
         match std::mem::replace(&mut self.stage, Stage::Ended) {
             Stage::Head(_) => Err(GatewayError::IncompleteHead),
@@ -116,7 +119,7 @@ impl HeadReader {
         }
     }
 
-    /// How many bytes of `input` belong to the head, and the head when they complete it.
+    /// Returns how many bytes of `input` belong to the head, and the head when it is complete.
     fn read(&mut self, input: &[u8]) -> Result<(usize, Option<GatewayHead>), GatewayError> {
         let mut at = 0;
         while let Some(len) = memchr::memchr(b'\n', &input[at..]) {
@@ -151,7 +154,7 @@ impl HeadReader {
         Ok(())
     }
 
-    /// Takes a line without its LF; whether it is the empty one that ends the head.
+    /// Reads a line without its LF; returns whether it is the empty line that ends the head.
     fn read_line(&mut self, line: &[u8]) -> Result<bool, GatewayError> {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         self.line_count += 1;
@@ -186,7 +189,7 @@ impl HeadReader {
         self.read_status(status)
     }
 
-    /// `NNN` or `NNN reason`. Programs that say it twice mean one status, or nobody knows which.
+    /// `NNN` or `NNN reason`. Two statuses must be equal, since it is unclear which one counts.
     fn read_status(&mut self, text: &[u8]) -> Result<(), GatewayError> {
         let digits = match text {
             [a, b, c] | [a, b, c, b' ', ..] => [*a, *b, *c],
@@ -206,7 +209,8 @@ impl HeadReader {
     }
 
     fn finish(&mut self) -> Result<GatewayHead, GatewayError> {
-        // RFC 3875 §6.2: at least one field; an empty line first is rather a body without a head.
+        // RFC 3875 §6.2: at least one field. A leading empty line rather means a body without a
+        // head.
         if !self.head.has_any() {
             return Err(GatewayError::EmptyHead);
         }

@@ -1,7 +1,7 @@
-//! Everything that can be wrong with bytes on a worker socket, one fact a variant.
+//! The errors of bytes on a worker socket, one fact per variant.
 //!
-//! Every error is final for its socket: the caller closes it and replaces the worker, it never
-//! tries to find the next frame. Used by all decoders and by [`crate::encode_request`].
+//! Every error is final for its socket: the caller closes it and replaces the worker, and never
+//! searches for the next frame. Used by all decoders and by [`crate::encode_request`].
 
 /// Why bytes to or from a worker were refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -1,13 +1,16 @@
-//! FastCGI (FastCGI Specification 1.0, 1996), from the side of the web server: records in.
+//! FastCGI (FastCGI Specification 1.0, 1996), the web server's side: decodes records.
 //!
-//! `request` writes the records of a request, [`FastCgiDecoder`] reads those of its response: a CGI
-//! response in STDOUT records, log lines in STDERR records at any time, END_REQUEST. One request at
-//! a time on a connection, always number 1, as all applications in use expect it; the relay of an
-//! upstream is the caller, its health checks use [`encode_probe`] and [`parse_probe_response`].
+//! `request` writes the records of a request; [`FastCgiDecoder`] decodes those of its response: a
+//! CGI response in STDOUT records, log lines in STDERR records at any time, END_REQUEST. A
+//! connection carries one request at a time, always number 1, as all applications in use expect.
+//! The relay of an upstream is the caller; its health checks use [`encode_probe`] and
+//! [`parse_probe_response`].
 //!
-//! What must stay true: every length is checked against the record that carries it, an application
-//! that ends before its head or behind its end is an error, and nothing is kept but eight bytes and
-//! an incomplete line of the head.
+//! # Invariants
+//!
+//! - Every length is checked against the record that carries it.
+//! - An end before the head, or bytes after the end, are errors.
+//! - Only eight bytes and an incomplete line of the head are buffered.
 
 mod request;
 
@@ -25,9 +28,9 @@ pub struct FastCgiDecoder {
     response: cgi::CgiDecoder,
     stage: Stage,
     record: RecordHeader,
-    /// Content of the record that is still to come.
+    /// Remaining content of the record.
     remaining: u16,
-    /// A record header or the body of END_REQUEST, as far as it has come.
+    /// The bytes received of a record header or of END_REQUEST's body.
     gathered: [u8; 8],
     gathered_len: u8,
     is_stdout_closed: bool,
@@ -37,14 +40,14 @@ pub struct FastCgiDecoder {
 enum Stage {
     Header,
     Content,
-    /// That many bytes of padding are still to come.
+    /// Remaining bytes of padding.
     Padding(u8),
     Ended,
 }
 
 impl FastCgiDecoder {
-    /// A decoder for the response to a request that was just sent. `answers_head` says that it was
-    /// a `HEAD`, whose response has no body.
+    /// Creates a decoder for the response to a request that was just sent. `answers_head`: the
+    /// request was a `HEAD`, so that the response has no body.
     #[must_use]
     pub fn new(limits: GatewayHeadLimits, answers_head: bool) -> Self {
         Self {
@@ -61,8 +64,8 @@ impl FastCgiDecoder {
     /// Takes the next event off the front of `input`; without one, all of `input` was consumed.
     ///
     /// # Errors
-    /// A record that may not be there or lies about its length, a status of the protocol other than
-    /// complete, and whatever is wrong with the CGI response.
+    /// An unexpected record or a wrong length, another protocol status than complete, and any error
+    /// of the CGI response.
     pub fn decode<'a>(&mut self, input: &'a [u8]) -> Result<DecodedGatewayEvent<'a>, GatewayError> {
         let mut consumed = 0;
         while consumed < input.len() {
@@ -84,10 +87,10 @@ impl FastCgiDecoder {
         })
     }
 
-    /// The connection ended.
+    /// Handles the end of the connection.
     ///
     /// # Errors
-    /// Unless the response was complete.
+    /// The response was not complete.
     pub fn eof(&mut self) -> Result<Option<GatewayEvent<'static>>, GatewayError> {
         if self.stage == Stage::Ended {
             Ok(None)
@@ -119,7 +122,7 @@ impl FastCgiDecoder {
         }
     }
 
-    /// Moves past what is complete; something when that was the end of the response.
+    /// Moves past completed parts; returns [`EndOfResponse`] at the end of the response.
     fn advance_stage(&mut self) -> Result<Option<EndOfResponse>, GatewayError> {
         if self.stage == Stage::Content && self.remaining == 0 {
             self.end_content()?;
@@ -141,7 +144,7 @@ impl FastCgiDecoder {
         self.gathered_len = 0;
         match (header.kind, header.request) {
             (STDOUT | STDERR | END_REQUEST, REQUEST_ID) => (),
-            // An application may talk about itself; there is nothing in it for a response.
+            // Management records are valid, but carry nothing for a response.
             (GET_VALUES_RESULT | UNKNOWN_TYPE, 0) => (),
             (STDOUT | STDERR | END_REQUEST, other) => {
                 return Err(GatewayError::FastCgiRequestId(other));
@@ -175,7 +178,7 @@ impl FastCgiDecoder {
             END_REQUEST => without_event(self.gather(content, 8)),
             _ => without_event(len),
         };
-        // The decoder of the head stops behind it, in the middle of what was there.
+        // The decoder may stop after the head, in the middle of the content.
         let unread = u16::try_from(len - step.consumed).unwrap_or(u16::MAX);
         self.remaining = left.saturating_add(unread);
         Ok(step)
@@ -185,7 +188,7 @@ impl FastCgiDecoder {
         if self.record.kind != END_REQUEST {
             return Ok(());
         }
-        // The first four bytes are the exit status of the program: for its log, and PHP's is 0.
+        // The first four bytes are the program's exit status, meant for its log; PHP's is 0.
         match self.gathered[4] {
             0 => self.response.finish(),
             1 => Err(GatewayError::CannotMultiplex),
@@ -195,7 +198,7 @@ impl FastCgiDecoder {
         }
     }
 
-    /// Adds bytes to `gathered` until it holds `need`; how many it took.
+    /// Adds bytes to `gathered` until it holds `need`; returns the number of bytes taken.
     fn gather(&mut self, input: &[u8], need: u8) -> usize {
         let at = self.gathered_len.min(need);
         let (left, consumed) = split_remaining(u16::from(need - at), input);
@@ -206,10 +209,10 @@ impl FastCgiDecoder {
     }
 }
 
-/// That the response is complete, padding and all.
+/// The response is complete, with its padding.
 struct EndOfResponse;
 
-/// Appends a FCGI_GET_VALUES record: every application must answer it, whatever it serves.
+/// Appends a FCGI_GET_VALUES record, which every application must answer.
 pub fn encode_probe(out: &mut Vec<u8>) {
     const NAME: &[u8] = b"FCGI_MPXS_CONNS";
     const CONTENT: u8 = 2 + 15;
@@ -218,14 +221,14 @@ pub fn encode_probe(out: &mut Vec<u8>) {
     out.extend_from_slice(&[0; 7]);
 }
 
-/// Looks for the answer to [`encode_probe`] in all that was received since; the length of the
-/// answer, `None` when more bytes are needed.
+/// Looks for the response to [`encode_probe`] in all bytes received since. Returns its length;
+/// `None` when more bytes are needed.
 ///
 /// # Errors
-/// Anything else than a record that answers, with whole pairs in it and below a few hundred bytes.
+/// Any other record, incomplete pairs, or a response above a few hundred bytes.
 pub fn parse_probe_response(input: &[u8]) -> Result<Option<usize>, GatewayError> {
     let Some(&header) = input.first_chunk::<8>() else {
-        // What is wrong already will not become right.
+        // An early error stays one.
         return match input {
             [] | [VERSION] | [VERSION, GET_VALUES_RESULT | UNKNOWN_TYPE, ..] => Ok(None),
             [VERSION, other, ..] => Err(GatewayError::FastCgiRecord(*other)),
@@ -235,7 +238,7 @@ pub fn parse_probe_response(input: &[u8]) -> Result<Option<usize>, GatewayError>
     let header = RecordHeader::parse(header)?;
     match (header.kind, header.request) {
         (GET_VALUES_RESULT, 0) if header.len <= MAX_PROBE_BYTES => (),
-        // It does not know the question, and says so as it must.
+        // The application does not know the query, and answers as it must.
         (UNKNOWN_TYPE, 0) if header.len == 8 => (),
         (GET_VALUES_RESULT | UNKNOWN_TYPE, 0) => return Err(header.bad_length()),
         (GET_VALUES_RESULT | UNKNOWN_TYPE, other) => {
@@ -254,8 +257,8 @@ pub fn parse_probe_response(input: &[u8]) -> Result<Option<usize>, GatewayError>
     Ok(Some(whole))
 }
 
-/// Whether the lengths of the pairs add up to the content. None of an answer is 128 bytes long, so
-/// that the long form of a length is taken for a lie.
+/// Whether the lengths of the pairs add up to the content. No name or value of a response is 128
+/// bytes long, so the long form of a length is an error.
 fn has_whole_pairs(mut content: &[u8]) -> bool {
     while let [name @ 0..=127, value @ 0..=127, rest @ ..] = content {
         match rest.get(usize::from(*name) + usize::from(*value)..) {
@@ -304,7 +307,8 @@ fn without_event<'a>(consumed: usize) -> DecodedGatewayEvent<'a> {
     }
 }
 
-/// What is left of `left` after the bytes of `input` that belong to it, and their number.
+/// Splits `left` at the end of `input`: returns the rest, and the number of bytes of `input` that
+/// belong to it.
 fn split_remaining(left: u16, input: &[u8]) -> (u16, usize) {
     let len = u16::try_from(input.len()).unwrap_or(u16::MAX).min(left);
     (left - len, usize::from(len))
@@ -319,7 +323,7 @@ const STDERR: u8 = 7;
 const GET_VALUES: u8 = 9;
 const GET_VALUES_RESULT: u8 = 10;
 const UNKNOWN_TYPE: u8 = 11;
-/// More than the three variables of the specification take.
+/// More than the three variables of the specification need.
 const MAX_PROBE_BYTES: u16 = 512;
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! The eight-byte frame header and the numbers of the protocol.
 //!
-//! Both directions and both socket kinds share this header. Decoders parse it first and trust
-//! nothing else; encoders write it last, when the payload length is known. The numbers here are
-//! repeated in `workers/python/penstock_worker/wire.py` and `workers/ruby/wire.rb`, and the
-//! vectors fail when they drift apart.
+//! Both directions and both kinds of sockets share this header. Decoders parse it first and trust
+//! nothing else; encoders write it last, when the payload length is known.
+//! `workers/python/penstock_worker/wire.py` and `workers/ruby/wire.rb` repeat the numbers, and the
+//! vectors fail if they differ.
 
 use crate::WireError;
 
@@ -14,7 +14,7 @@ pub const MAX_PAYLOAD_BYTES: u32 = 64 << 20;
 /// The protocol version that HELLO must carry.
 pub const PROTOCOL_VERSION: u32 = 2;
 
-/// REQUEST: the body is a descriptor that the worker asks for.
+/// REQUEST: the body is a descriptor that the worker requests.
 pub const FLAG_BODY_FILE: u8 = 1;
 /// REQUEST: the body follows the frame, a piece for each PULL.
 pub const FLAG_BODY_STREAM: u8 = 2;
@@ -36,7 +36,7 @@ pub const FLAG_OPEN_STREAM: u8 = 4;
 /// MESSAGE: text instead of bytes.
 pub const FLAG_TEXT: u8 = 1;
 
-/// What a frame is.
+/// The type of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum FrameKind {
@@ -123,7 +123,7 @@ impl FrameKind {
         })
     }
 
-    /// The bits that a frame of this kind may carry.
+    /// The flags that a frame of this kind may carry.
     fn allowed_flags(self) -> u8 {
         match self {
             Self::Request => FLAG_BODY_FILE | FLAG_BODY_STREAM,
@@ -157,7 +157,7 @@ pub struct FrameHeader {
 }
 
 impl FrameHeader {
-    /// Parses the start of `input`; `None` while fewer than eight bytes are there.
+    /// Parses the start of `input`; `None` for fewer than eight bytes.
     ///
     /// # Errors
     /// An unknown type, unknown flags, or a payload over [`MAX_PAYLOAD_BYTES`].
@@ -191,7 +191,7 @@ impl FrameHeader {
         Ok(Some(header))
     }
 
-    /// The eight bytes.
+    /// Encodes the eight bytes.
     pub fn encode(self) -> [u8; HEADER_LEN] {
         let [c0, c1] = self.string_count.to_le_bytes();
         let [l0, l1, l2, l3] = self.payload_len.to_le_bytes();

@@ -1,25 +1,29 @@
-//! What the formats of application servers behind an upstream have in common: the events of a
-//! response, what can be wrong with one, and the count that keeps a body as long as it says it is.
+//! Common parts of the protocols of application servers behind an upstream: the events of a
+//! response, its errors, and the check of a body against its length.
 //!
-//! The relay of an upstream makes one [`ResponseDecoder`] a request, feeds it whatever arrives and
-//! acts on its events; `cgi`, `fastcgi` and `ajp` implement them. Requests are written by the
-//! encoders of `fastcgi`, `scgi`, `uwsgi` and `ajp`, whose variables come through [`VariableWriter`].
+//! The relay of an upstream creates one [`ResponseDecoder`] per request, feeds it all received
+//! bytes and acts on its events; `cgi`, `fastcgi` and `ajp` implement them. The encoders of
+//! `fastcgi`, `scgi`, `uwsgi` and `ajp` write requests, with variables through [`VariableWriter`].
 //!
-//! What must stay true: a decoder keeps what it needs of incomplete input itself, so that no buffer
-//! is held for a connection; body bytes are borrowed, never copied; no field leaves that could
-//! split a response (RFC 9110 §5.5), no body that is longer or shorter than its head says. Every
-//! error is final: the caller closes the connection.
+//! # Invariants
+//!
+//! - A decoder keeps what it needs of incomplete input itself, so that an idle connection holds no
+//!   buffer.
+//! - Body bytes are borrowed, never copied.
+//! - No field that could split a response leaves a decoder (RFC 9110 §5.5), and no body that is
+//!   longer or shorter than its head says.
+//! - Every error is final: the caller closes the connection.
 
 use penstock_http::{FieldBlock, FieldError, Status, parse_length};
 
 use crate::{ajp, cgi, fastcgi, head};
 
-/// Bounds on a response head.
+/// Limits of a response head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GatewayHeadLimits {
-    /// The largest head in bytes, as its format spells it.
+    /// Maximum head in bytes, in the form of its protocol.
     pub max_head_bytes: usize,
-    /// The most fields.
+    /// Maximum number of fields.
     pub max_fields: usize,
 }
 
@@ -32,14 +36,14 @@ impl Default for GatewayHeadLimits {
     }
 }
 
-/// The head of a response, checked: its fields can be sent as they are.
+/// The checked head of a response: its fields can be sent as they are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GatewayHead {
     /// A final status: 200 to 599.
     pub status: Status,
-    /// All fields in order, but for the `Status` of CGI.
+    /// All fields in order, except the `Status` of CGI.
     pub fields: FieldBlock,
-    /// What `Content-Length` says; the decoder sees to it that the body is neither longer nor
+    /// The value of `Content-Length`; the decoder ensures that the body is neither longer nor
     /// shorter.
     pub content_length: Option<u64>,
 }
@@ -47,32 +51,33 @@ pub struct GatewayHead {
 /// One step of a response. Slices borrow the input.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GatewayEvent<'a> {
-    /// Status and fields; comes once, before any body.
+    /// Status and fields; once, before any body.
     Head(GatewayHead),
-    /// More of the body; never empty, and never for a response that has none (HEAD, 204, 304).
+    /// More of the body; never empty, and never for a response without one (HEAD, 204, 304).
     Body(&'a [u8]),
-    /// More of what the application has to say to its log, at any time (FastCGI's STDERR).
+    /// More of the application's log output, at any time (FastCGI's STDERR).
     Log(&'a [u8]),
-    /// The back end wants at most this many more bytes of the request body (AJP's GET_BODY_CHUNK).
+    /// The back end requests at most this many more bytes of the request body (AJP's
+    /// GET_BODY_CHUNK).
     BodyRequested(usize),
-    /// The response is complete. Another request may follow on the connection when it is
-    /// `reusable`, the caller asked for that, and has sent the whole of this one.
+    /// The response is complete. Another request may follow on the connection if it is `reusable`,
+    /// the caller requested that, and the whole of this request was sent.
     End {
-        /// Whether the back end keeps the connection, and sent nothing behind the end.
+        /// Whether the back end keeps the connection, and sent nothing after the end.
         reusable: bool,
     },
 }
 
-/// The bytes taken off the front of the input, and what they said.
+/// The bytes taken off the front of the input, and their event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DecodedGatewayEvent<'a> {
-    /// Bytes that must not be given again. All of them when there is no event.
+    /// Bytes that must not be passed again. All of them when there is no event.
     pub consumed: usize,
-    /// What happened; `None` when more bytes are needed.
+    /// The event; `None` when more bytes are needed.
     pub event: Option<GatewayEvent<'a>>,
 }
 
-/// Why the bytes of a back end are no response that can be passed on.
+/// Why a back end's bytes are not a valid response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum GatewayError {
     #[error("the response status is not a final status code")]
@@ -136,7 +141,7 @@ pub enum GatewayError {
 }
 
 impl GatewayError {
-    /// Whether the back end says that it did not begin with the request: another may have it.
+    /// Whether the back end reports that it did not begin the request: another one may get it.
     pub fn is_refusal(self) -> bool {
         matches!(
             self,
@@ -154,7 +159,7 @@ impl From<FieldError> for GatewayError {
     }
 }
 
-/// Why a request cannot be written in the format of its back end. The output is as it was.
+/// Why a request cannot be written in the format of its back end. The output is unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum EncodeError {
     /// The client's head is larger than the format can carry: 431.
@@ -164,15 +169,15 @@ pub enum EncodeError {
     NulInText,
 }
 
-/// A writer of request variables: one table of them serves every format.
+/// A writer of request variables: one table of variables serves every format.
 pub trait VariableWriter {
     /// Adds one variable.
     fn push_variable(&mut self, name: &[u8], value: &[u8]);
 }
 
-/// The decoder of whichever format an upstream speaks, for one response.
+/// The decoder of an upstream's protocol, for one response.
 ///
-/// Order of calls: [`decode`](Self::decode) with all that was received, again with what it did not
+/// Order of calls: [`decode`](Self::decode) with all received bytes, again with those it did not
 /// consume, until there is no event; [`eof`](Self::eof) when the connection ends.
 #[derive(Debug)]
 pub enum ResponseDecoder {
@@ -188,7 +193,8 @@ impl ResponseDecoder {
     /// Takes the next event off the front of `input`; without one, all of `input` was consumed.
     ///
     /// # Errors
-    /// Any breach of the format; also bytes behind [`GatewayEvent::End`]. The connection must be closed.
+    /// Any violation of the format; also bytes after [`GatewayEvent::End`]. The connection must be
+    /// closed.
     pub fn decode<'a>(&mut self, input: &'a [u8]) -> Result<DecodedGatewayEvent<'a>, GatewayError> {
         match self {
             Self::Cgi(decoder) => decoder.decode(input),
@@ -197,11 +203,11 @@ impl ResponseDecoder {
         }
     }
 
-    /// The connection ended: the end of the response where closing is how a format says so, nothing
-    /// when it was complete before.
+    /// Handles the end of the connection: the end of the response where the protocol ends it by
+    /// closing, nothing when it was complete before.
     ///
     /// # Errors
-    /// The response is cut: what was passed on of it must not look complete.
+    /// The response is cut: the part already sent must not look complete.
     pub fn eof(&mut self) -> Result<Option<GatewayEvent<'static>>, GatewayError> {
         match self {
             Self::Cgi(decoder) => decoder.eof(),
@@ -211,7 +217,7 @@ impl ResponseDecoder {
     }
 }
 
-/// Collects the fields of a head, in whatever format they came.
+/// Collects the fields of a head in any format.
 #[derive(Debug)]
 pub(crate) struct HeadBuilder {
     fields: FieldBlock,
@@ -228,7 +234,7 @@ impl HeadBuilder {
         }
     }
 
-    /// Adds a field after checking it.
+    /// Checks and adds a field.
     pub(crate) fn push(
         &mut self,
         name: &[u8],
@@ -240,7 +246,7 @@ impl HeadBuilder {
         if name.eq_ignore_ascii_case("content-length") {
             self.record_length(value)?;
         } else if name.eq_ignore_ascii_case("transfer-encoding") {
-            // A script that sends chunks of its own would have them taken for its body.
+            // A script that sends its own chunks would have them taken for its body.
             return Err(GatewayError::TransferEncoding);
         }
         if self.fields.is_empty() {
@@ -275,7 +281,7 @@ impl HeadBuilder {
         }
     }
 
-    // As in HTTP/1 (RFC 9112 §6.3 case 5): several are allowed when they are the same number.
+    // As in HTTP/1 (RFC 9112 §6.3 case 5): several are allowed if they are the same number.
     fn record_length(&mut self, value: &[u8]) -> Result<(), GatewayError> {
         for element in value.split(|&byte| byte == b',') {
             let length =
@@ -295,14 +301,14 @@ pub(crate) fn final_status(code: u16) -> Result<Status, GatewayError> {
         .ok_or(GatewayError::BadStatus)
 }
 
-/// How many bytes of a body are still to come.
+/// How many bytes of a body remain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RemainingBody {
-    /// The format says where the body ends.
+    /// The format marks the end of the body.
     UntilEnd,
     /// Exactly this many.
     Exactly(u64),
-    /// There is no body; bytes sent all the same are dropped (RFC 3875 §4.3.2 for HEAD).
+    /// There is no body; bytes sent nevertheless are dropped (RFC 3875 §4.3.2 for HEAD).
     Discarded,
 }
 
@@ -315,7 +321,7 @@ impl RemainingBody {
         }
     }
 
-    /// Takes `bytes`, which are not empty; what is to be passed on of them.
+    /// Takes `bytes`, which are not empty; returns the event for the part to pass on.
     pub(crate) fn consume<'a>(
         &mut self,
         bytes: &'a [u8],
@@ -331,7 +337,7 @@ impl RemainingBody {
         Ok(Some(GatewayEvent::Body(bytes)))
     }
 
-    /// The format says that the body is over.
+    /// Handles the end of the body by the format.
     pub(crate) fn finish(self) -> Result<(), GatewayError> {
         match self {
             Self::Exactly(1..) => Err(GatewayError::BodyTooShort),
@@ -340,7 +346,7 @@ impl RemainingBody {
     }
 }
 
-/// `number` in decimal, in `room`: requests hold a few, none worth an allocation.
+/// Writes `number` in decimal into `room`: requests hold a few, none worth an allocation.
 pub(crate) fn format_decimal(mut number: u64, room: &mut [u8; 20]) -> &[u8] {
     let mut first = room.len();
     while first > 0 {
@@ -355,7 +361,7 @@ pub(crate) fn format_decimal(mut number: u64, room: &mut [u8; 20]) -> &[u8] {
 }
 
 const DIGITS: &[u8; 10] = b"0123456789";
-/// What the fields of most responses need.
+/// Enough for the fields of most responses.
 const TYPICAL_FIELD_BYTES: usize = 512;
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
-//! The response head that a worker sends: status and fields, checked before anybody sees them.
+//! The response head that a worker sends: status and fields, checked before any use.
 //!
 //! Called by [`crate::SlotDecoder`] with the bytes between `head_len` and the body. The strings are
-//! joined by NUL, so a value that smuggles one in changes their number and the frame's `count`
-//! gives it away. After [`parse_response_head`] a name is a token and a value holds no CR, LF, NUL or other
-//! control character: what comes out can be written to a client as it is (RFC 9110 §5.1, §5.5).
-//! Deciding what Content-Length or hop-by-hop fields mean is the front end's part, not done here.
+//! joined by NUL, so a value with a NUL changes their number, and the frame's `count` reveals it.
+//! After [`parse_response_head`] a name is a token and a value holds no CR, LF, NUL or other
+//! control character: the fields can be written to a client as they are (RFC 9110 §5.1, §5.5). The
+//! front end interprets Content-Length and hop-by-hop fields, not this file.
 
 use crate::WireError;
 
@@ -19,8 +19,8 @@ pub struct ResponseHeadView<'b> {
 }
 
 impl<'b> ResponseHeadView<'b> {
-    /// The fields in the application's order, repeated names kept apart, values without
-    /// surrounding blanks.
+    /// The fields in the application's order, repeated names kept apart, values without surrounding
+    /// blanks.
     pub fn fields(&self) -> HeadFields<'b> {
         HeadFields {
             rest: self.fields,
@@ -61,7 +61,7 @@ impl ExactSizeIterator for HeadFields<'_> {}
 /// values in turn.
 ///
 /// # Errors
-/// The first rule that is broken; nothing of such a head may be sent on.
+/// The first broken rule; nothing of such a head may be sent on.
 pub fn parse_response_head(head: &[u8], count: u16) -> Result<ResponseHeadView<'_>, WireError> {
     let count = usize::from(count);
     if count % 2 == 0 || head.iter().filter(|byte| **byte == 0).count() + 1 != count {
@@ -77,10 +77,10 @@ pub fn parse_response_head(head: &[u8], count: u16) -> Result<ResponseHeadView<'
     Ok(parts)
 }
 
-/// A checked head by which an application takes a WebSocket.
+/// A checked head with which an application accepts a WebSocket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AcceptHeadView<'b> {
-    /// A token, or empty: none was chosen.
+    /// A token, or empty if none was chosen.
     pub subprotocol: &'b str,
     field_count: usize,
     fields: &'b [u8],
@@ -96,10 +96,10 @@ impl<'b> AcceptHeadView<'b> {
     }
 }
 
-/// As [`parse_response_head`], with a subprotocol (RFC 6455 §4.2.2) in the place of the status line.
+/// As [`parse_response_head`], with a subprotocol (RFC 6455 §4.2.2) instead of the status line.
 ///
 /// # Errors
-/// The first rule that is broken; nothing of such a head may be sent on.
+/// The first broken rule; nothing of such a head may be sent on.
 pub fn parse_accept_head(head: &[u8], count: u16) -> Result<AcceptHeadView<'_>, WireError> {
     let count = usize::from(count);
     if count % 2 == 0 || head.iter().filter(|byte| **byte == 0).count() + 1 != count {
@@ -130,8 +130,8 @@ fn check_fields(fields: HeadFields<'_>) -> Result<(), WireError> {
     Ok(())
 }
 
-/// `NNN` or `NNN reason`. Interim and unknown classes are refused: a worker answers once, and a
-/// 1xx would leave the client waiting for a second head (RFC 9110 §15.2).
+/// `NNN` or `NNN reason`. Interim and unknown classes are refused: a worker answers once, and a 1xx
+/// would leave the client waiting for a second head (RFC 9110 §15.2).
 fn parse_status(line: &[u8]) -> Result<u16, WireError> {
     let digits = match line {
         [a, b, c] | [a, b, c, b' ', ..] => [*a, *b, *c],
@@ -164,7 +164,7 @@ pub(crate) fn trim_blanks(mut value: &[u8]) -> &[u8] {
     value
 }
 
-/// RFC 9110 §5.6.2, by table: a head has a few hundred bytes and each is looked at once.
+/// RFC 9110 §5.6.2, by table: a head has a few hundred bytes, and each is checked once.
 fn is_token_byte(byte: u8) -> bool {
     TOKEN_BYTES[usize::from(byte)]
 }

@@ -1,7 +1,8 @@
-//! The words by which a program that serves an application joins a front end, line by line.
+//! The protocol by which a server that runs an application joins a front end, line by line.
 //!
-//! `proxy` speaks both sides (`proxy/src/join.rs`): the front end that listens and the joiner that dials in, once for
-//! a **control** connection and once for each connection that **carries** requests.
+//! `proxy` implements both sides (`proxy/src/join.rs`): the front end that listens, and the joiner
+//! that connects, once for a **control** connection and once for each connection that **carries**
+//! requests.
 //!
 //! ```text
 //! joiner      penstock-join 2 NONCE
@@ -12,37 +13,40 @@
 //! front end   ok MEMBER                                  or   no WHY
 //! ```
 //!
-//! The joiner proves itself first: the front end has said a random number by then and done nothing, so a stranger has
-//! nothing to try keys on. Then the front end does, before the joiner says who it is and what for.
+//! The joiner proves itself first: until then the front end has only sent a random number, which is
+//! no help to try keys. The front end proves itself before the joiner sends its name and purpose.
 //!
-//! From there on a connection that carries is one of HTTP/1.1 whose client is the front end, and a control connection has
-//! [`JoinerMessage`] one way and [`FrontEndMessage`] the other. A proof is an HMAC (RFC 2104, SHA-256) of which line it stands in, of both
-//! nonces and of all that is said behind it: whoever has not the key gets no request and can take no one's place, and what was heard
-//! once proves nothing later. Nothing is encrypted.
+//! Afterwards a carrying connection is an HTTP/1.1 connection with the front end as its client, and
+//! a control connection carries [`JoinerMessage`] one way and [`FrontEndMessage`] the other. A
+//! proof is an HMAC (RFC 2104, SHA-256) of the name of its line, of both nonces and of the text
+//! after it. Without the key a peer gets no request and cannot replace a member, and a recorded
+//! proof is useless later. Nothing is encrypted.
 //!
-//! What must stay true: lines are bounded ([`MAX_LINE_BYTES`]), and what is not a line to the letter is an error.
+//! # Invariants
+//!
+//! - Lines are bounded ([`MAX_LINE_BYTES`]), and every deviation from the grammar is an error.
 
 use std::fmt;
 
 use ring::hmac;
 
-/// The longest line, its end included.
+/// Maximum length of a line, with its end.
 pub const MAX_LINE_BYTES: usize = 512;
 
-/// Bytes of a key, at least: as many as its hash has (RFC 2104 §3).
+/// Minimum length of a key in bytes: that of the hash (RFC 2104 §3).
 pub const MIN_KEY_BYTES: usize = 32;
 
 const GREETING_PREFIX: &str = "penstock-join 2 ";
 
-/// What both sides know.
+/// The key that both sides share.
 #[derive(Clone)]
 pub struct JoinSecret(hmac::Key);
 
-/// What makes each meeting another one: drawn at random by each side.
+/// A random number from each side, which makes every handshake different.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Nonce(pub [u8; 16]);
 
-/// The two nonces of a meeting.
+/// The two nonces of a handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HandshakeNonces {
     /// The joiner's.
@@ -51,74 +55,74 @@ pub struct HandshakeNonces {
     pub front_end: Nonce,
 }
 
-/// What a joiner's connection is for.
+/// The purpose of a joiner's connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JoinPurpose {
-    /// To be a server of `upstream`.
+    /// Becomes a server of `upstream`.
     Control {
-        /// Requests that it may have in progress, at least 1.
+        /// Maximum number of requests in progress, at least 1.
         capacity: u32,
         /// The upstream's name.
         upstream: String,
-        /// What it is called on the status page and in the log: letters, digits and `-_.:`.
+        /// Its name on the status page and in the log: letters, digits and `-_.:`.
         label: String,
     },
-    /// To carry requests of this member.
+    /// Carries requests of this member.
     CarryRequests {
-        /// As it was told on the control connection.
+        /// The number from the control connection's reply.
         member: u64,
     },
 }
 
-/// The last word of the front end.
+/// The front end's reply to the request to join.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JoinReply {
-    /// It is in, as this member.
+    /// Joined, as this member.
     Accepted(u64),
-    /// Why not.
+    /// The reason for the refusal.
     Refused(String),
 }
 
-/// What a joiner says on its control connection.
+/// A joiner's message on its control connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JoinerMessage {
-    /// It is there.
+    /// The joiner is alive.
     Heartbeat,
-    /// It may have so many requests in progress from now on, at least 1.
+    /// The new maximum number of requests in progress, at least 1.
     Capacity(u32),
-    /// It takes no new ones, and ends with those that it has.
+    /// The joiner accepts no new requests, and leaves after those in progress.
     Leave,
 }
 
-/// What a front end says there.
+/// A front end's message on the control connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FrontEndMessage {
-    /// It is there.
+    /// The front end is alive.
     Heartbeat,
-    /// So many more connections are wanted, at least 1.
+    /// Asks for that many more connections, at least 1.
     Dial(u32),
-    /// It gives no new requests: whoever listens in its place may.
+    /// The front end sends no new requests; its successor at that address may.
     Superseded,
-    /// After [`JoinerMessage::Leave`]: nothing is in progress any more, and nothing comes.
+    /// After [`JoinerMessage::Leave`]: no request is in progress, and none will follow.
     Drained,
 }
 
-/// Why a line is not what was expected.
+/// Why a line is not the expected one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum JoinError {
     /// Another protocol, or another version of this one.
     #[error("it does not speak this version of penstock-join")]
     UnsupportedVersion,
-    /// Its proof is that of another key.
+    /// Its proof was made with another key.
     #[error("its key is another")]
     WrongKey,
-    /// No line of this place.
+    /// Not a line of the protocol at this point.
     #[error("a malformed line")]
     Malformed,
 }
 
 impl JoinSecret {
-    /// From the text of the configuration.
+    /// Creates it from the text of the configuration.
     #[must_use]
     pub fn new(key: &str) -> Self {
         Self(hmac::Key::new(hmac::HMAC_SHA256, key.as_bytes()))
@@ -141,7 +145,7 @@ impl JoinSecret {
     }
 }
 
-/// What is proved: in which line, in which meeting, and what.
+/// The input of a proof: the line's name, the handshake, and the text.
 fn proof_input(line: &str, meeting: &HandshakeNonces, said: &str) -> Vec<u8> {
     let parts = [
         line.as_bytes(),
@@ -156,13 +160,13 @@ const JOINER_PROOF_CONTEXT: &str = "penstock-join joiner ";
 const FRONT_END_PROOF_CONTEXT: &str = "penstock-join front ";
 const REQUEST_PROOF_CONTEXT: &str = "penstock-join request ";
 
-/// The joiner's first line.
+/// Encodes the joiner's first line.
 #[must_use]
 pub fn encode_greeting(nonce: &Nonce) -> String {
     format!("{GREETING_PREFIX}{}\n", to_hex(&nonce.0))
 }
 
-/// Reads it, without its end.
+/// Parses it, without its line end.
 ///
 /// # Errors
 /// [`JoinError::UnsupportedVersion`].
@@ -171,13 +175,13 @@ pub fn parse_greeting(line: &str) -> Result<Nonce, JoinError> {
     nonce.map(Nonce).ok_or(JoinError::UnsupportedVersion)
 }
 
-/// The front end's first line.
+/// Encodes the front end's first line.
 #[must_use]
 pub fn encode_challenge(nonce: &Nonce) -> String {
     format!("{}\n", to_hex(&nonce.0))
 }
 
-/// Reads it, without its end.
+/// Parses it, without its line end.
 ///
 /// # Errors
 /// [`JoinError::Malformed`].
@@ -185,16 +189,16 @@ pub fn parse_challenge(line: &str) -> Result<Nonce, JoinError> {
     from_hex(line).map(Nonce).ok_or(JoinError::Malformed)
 }
 
-/// The joiner's second line: it has the key.
+/// Encodes the joiner's second line, which proves that it has the key.
 #[must_use]
 pub fn prove_joiner(secret: &JoinSecret, meeting: &HandshakeNonces) -> String {
     format!("{}\n", secret.sign(JOINER_PROOF_CONTEXT, meeting, ""))
 }
 
-/// Reads it, without its end.
+/// Verifies it, without its line end.
 ///
 /// # Errors
-/// A malformed line, or a proof of another key.
+/// A malformed line, or a proof made with another key.
 pub fn verify_joiner(
     secret: &JoinSecret,
     meeting: &HandshakeNonces,
@@ -203,16 +207,16 @@ pub fn verify_joiner(
     secret.verify(JOINER_PROOF_CONTEXT, meeting, "", line)
 }
 
-/// The front end's second line: it has it, too.
+/// Encodes the front end's second line, which proves that it has the key.
 #[must_use]
 pub fn prove_front_end(secret: &JoinSecret, meeting: &HandshakeNonces) -> String {
     format!("{}\n", secret.sign(FRONT_END_PROOF_CONTEXT, meeting, ""))
 }
 
-/// Reads it, without its end.
+/// Verifies it, without its line end.
 ///
 /// # Errors
-/// A malformed line, or a proof of another key.
+/// A malformed line, or a proof made with another key.
 pub fn verify_front_end(
     secret: &JoinSecret,
     meeting: &HandshakeNonces,
@@ -221,7 +225,7 @@ pub fn verify_front_end(
     secret.verify(FRONT_END_PROOF_CONTEXT, meeting, "", line)
 }
 
-/// The joiner's third line.
+/// Encodes the joiner's third line.
 #[must_use]
 pub fn encode_join_request(
     secret: &JoinSecret,
@@ -233,10 +237,10 @@ pub fn encode_join_request(
     format!("{proof} {said}\n")
 }
 
-/// Reads it, without its end.
+/// Parses and verifies it, without its line end.
 ///
 /// # Errors
-/// A malformed line, or a proof of another key.
+/// A malformed line, or a proof made with another key.
 pub fn parse_join_request(
     secret: &JoinSecret,
     meeting: &HandshakeNonces,
@@ -279,7 +283,7 @@ impl fmt::Display for JoinPurpose {
 }
 
 impl JoinReply {
-    /// As it is sent. Why not is one line of plain text, cut where it is long.
+    /// Encodes the line. The reason for a refusal is one line of plain text, cut if it is long.
     #[must_use]
     pub fn encode(&self) -> String {
         match self {
@@ -295,7 +299,7 @@ impl JoinReply {
         }
     }
 
-    /// Reads it, without its end.
+    /// Parses the line, without its end.
     ///
     /// # Errors
     /// [`JoinError::Malformed`].
@@ -312,7 +316,7 @@ impl JoinReply {
 }
 
 impl JoinerMessage {
-    /// As it is sent.
+    /// Encodes the line.
     #[must_use]
     pub fn encode(self) -> String {
         match self {
@@ -322,7 +326,7 @@ impl JoinerMessage {
         }
     }
 
-    /// Reads it, without its end.
+    /// Parses the line, without its end.
     ///
     /// # Errors
     /// [`JoinError::Malformed`].
@@ -338,7 +342,7 @@ impl JoinerMessage {
 }
 
 impl FrontEndMessage {
-    /// As it is sent.
+    /// Encodes the line.
     #[must_use]
     pub fn encode(self) -> String {
         match self {
@@ -349,7 +353,7 @@ impl FrontEndMessage {
         }
     }
 
-    /// Reads it, without its end.
+    /// Parses the line, without its end.
     ///
     /// # Errors
     /// [`JoinError::Malformed`].
@@ -365,7 +369,7 @@ impl FrontEndMessage {
     }
 }
 
-/// A text as a label: what it cannot have is replaced, and a long one is cut.
+/// Turns a text into a label: replaces invalid characters and cuts a long text.
 #[must_use]
 pub fn sanitise_label(text: &str) -> String {
     let plain = |c: char| match is_label_char(c) {
@@ -526,7 +530,7 @@ mod tests {
             let proof = verify_front_end(secret, &meeting, line(&front));
             assert_eq!(proof, Err(JoinError::WrongKey));
         }
-        // Neither proves itself by what the other has said.
+        // Neither side proves itself with the other's proof.
         let reflected = verify_front_end(&secret, &NONCES, line(&joiner));
         assert_eq!(reflected, Err(JoinError::WrongKey));
         let reflected = verify_joiner(&secret, &NONCES, line(&front));
@@ -540,7 +544,7 @@ mod tests {
         assert_eq!(refused(line(&asked), &later), Err(JoinError::WrongKey));
         let more = asked.replace("control 8 ", "control 80 ");
         assert_eq!(refused(line(&more), &NONCES), Err(JoinError::WrongKey));
-        // Nor by a proof of another line.
+        // Nor with a proof of another line.
         for proof in [line(&joiner), line(&front)] {
             let reflected = format!("{proof} {}", control());
             assert_eq!(refused(&reflected, &NONCES), Err(JoinError::WrongKey));

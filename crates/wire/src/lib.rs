@@ -1,14 +1,17 @@
-//! The languages that the front end speaks with application code: with its own worker scripts, and
-//! with application servers that others run.
+//! The protocols between the front end and application code: its own worker scripts, and other
+//! application servers.
 //!
 //! Everything here is pure: bytes in, values out, no sockets and no clock. For workers, `apps`
-//! calls [`encode_request`] and [`SlotDecoder`], for reactors what `channel` has; the scripts in `crates/apps/workers` hold the mirror
-//! image, `PROTOCOL.md` is the contract, and the tests of all three languages replay its examples,
-//! `vectors/`. Upstreams call `fastcgi`, `scgi` (answered in `cgi`), `uwsgi` and `ajp`, whose
-//! decoders share the face of `gateway`, and `proxy_protocol`; who dials in to serve says so by `join`.
+//! calls [`encode_request`] and [`SlotDecoder`], and `channel` for reactors. The scripts in
+//! `crates/apps/workers` implement the other side; `PROTOCOL.md` is the contract, and the tests of
+//! all three languages replay its examples, `vectors/`. Upstreams use `fastcgi`, `scgi` (with
+//! responses in `cgi`), `uwsgi` and `ajp`, with decoders behind the interface of `gateway`, and
+//! `proxy_protocol`. Servers that join a front end use `join`.
 //!
-//! What must stay true: no byte of a worker or back end can panic this crate, and no status or
-//! field leaves it that could split a response (RFC 9110 §5.5).
+//! # Invariants
+//!
+//! - No bytes from a worker or back end make this crate panic.
+//! - No status or field that could split a response leaves it (RFC 9110 §5.5).
 
 pub mod ajp;
 pub mod cgi;

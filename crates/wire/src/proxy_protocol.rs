@@ -1,30 +1,31 @@
-//! The PROXY protocol, versions 1 and 2 (HAProxy, "The PROXY protocol"): who the client is, said in
-//! front of a connection's first byte.
+//! The PROXY protocol, versions 1 and 2 (HAProxy, "The PROXY protocol"): the client's address
+//! before a connection's first byte.
 //!
-//! Listeners of `edge` read it from balancers that the configuration trusts, upstreams and streams
-//! write it. [`parse_header`] looks at everything received so far; the caller goes on behind what it
-//! consumed.
+//! Listeners of `edge` read it from configured balancers; upstreams and TCP listeners write it.
+//! [`parse_header`] gets everything received so far; the caller continues after the header.
 //!
-//! What must stay true: a header is bounded ([`MAX_HEADER_BYTES`]); whatever is no header to the
-//! letter is an error, never the start of a request.
+//! # Invariants
+//!
+//! - A header is bounded ([`MAX_HEADER_BYTES`]).
+//! - Every deviation from the specification is an error, never the start of a request.
 
 mod v1;
 mod v2;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// The most bytes that [`parse_header`] wants to see: as much as the largest buffers in use hold, and far
-/// more than any sender has to say.
+/// Maximum number of bytes that [`parse_header`] needs: as many as the largest buffers in use hold,
+/// and far more than any sender writes.
 pub const MAX_HEADER_BYTES: usize = 16 << 10;
 
-/// What a header says.
+/// The content of a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProxyHeader {
-    /// The sender speaks for itself (a health check): the connection's own addresses are the truth.
+    /// The sender's own connection (a health check): the connection's addresses are the real ones.
     Local,
-    /// The sender speaks for a client that it does not name.
+    /// The sender does not name its client.
     Unknown,
-    /// A client on TCP.
+    /// A TCP client.
     Tcp {
         source: SocketAddr,
         destination: SocketAddr,
@@ -50,11 +51,11 @@ pub enum ProxyProtocolError {
     BadLength,
 }
 
-/// Reads a header of either version at the start of `input`, which is all that was received so far:
-/// what it says and its length; `None` when more bytes are needed.
+/// Parses a header of either version at the start of `input`, which is all that was received so
+/// far. Returns its content and length; `None` when more bytes are needed.
 ///
 /// # Errors
-/// As soon as it is certain that `input` begins with no header.
+/// As soon as it is certain that `input` does not begin with a header.
 pub fn parse_header(input: &[u8]) -> Result<Option<(ProxyHeader, usize)>, ProxyProtocolError> {
     match input.first() {
         None => Ok(None),
@@ -75,7 +76,7 @@ pub fn encode_v2(out: &mut Vec<u8>, addresses: Option<(SocketAddr, SocketAddr)>)
     v2::encode(out, addresses.map(AddressPair::new));
 }
 
-/// Two addresses of one family, as a header wants them.
+/// Two addresses of one family, as a header needs them.
 enum AddressPair {
     V4([Ipv4Addr; 2], [u16; 2]),
     V6([Ipv6Addr; 2], [u16; 2]),
@@ -84,7 +85,7 @@ enum AddressPair {
 impl AddressPair {
     fn new((source, destination): (SocketAddr, SocketAddr)) -> Self {
         let ports = [source.port(), destination.port()];
-        // A socket for both families sees IPv4 as mapped addresses.
+        // A socket for both families reports IPv4 as mapped addresses.
         match (source.ip().to_canonical(), destination.ip().to_canonical()) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => Self::V4([source, destination], ports),
             (source, destination) => Self::V6([to_v6(source), to_v6(destination)], ports),

@@ -1,7 +1,7 @@
 //! Frames from the front end to a slot socket: REQUEST, INPUT and CANCEL.
 //!
 //! Called once per request by the dispatcher in `apps`, which appends to a reused buffer and may
-//! put several requests behind one another before it writes. On an error the buffer is as it was.
+//! append several requests before it writes. On an error the buffer is unchanged.
 
 use crate::WireError;
 use crate::environ::{Dialect, EnvironEncoder};
@@ -10,18 +10,18 @@ use crate::frame::{
     HEADER_LEN, MAX_PAYLOAD_BYTES,
 };
 
-/// The most bytes of a request's body in one INPUT. With its header the frame fits into what a
-/// worker receives at once (64 KiB).
+/// Maximum bytes of a request body in one INPUT. With its header the frame fits into one receive
+/// call of a worker (64 KiB).
 pub const MAX_INPUT_BYTES: usize = 60 << 10;
 
 /// Where the request body is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestBodySource<'a> {
-    /// In memory; copied behind the environment. Empty for requests without a body.
+    /// In memory; copied after the environment. Empty for requests without a body.
     Inline(&'a [u8]),
-    /// In memory; the caller writes exactly this many bytes right behind the frame's start.
+    /// In memory; the caller writes exactly this many bytes right after the frame's start.
     AppendedByCaller(u32),
-    /// The first bytes are in memory, the rest follows in pieces that the worker asks for.
+    /// The first bytes are in memory; the worker requests the rest in pieces.
     Streamed(&'a [u8]),
     /// In a temporary file: the worker answers FD_PLEASE and the caller passes the descriptor.
     File,
@@ -30,7 +30,7 @@ pub enum RequestBodySource<'a> {
 /// Appends one REQUEST frame to `out`; `environ` adds the pairs.
 ///
 /// # Errors
-/// [`WireError::PayloadTooLong`] or [`WireError::NulInText`]; `out` is left as it was.
+/// [`WireError::PayloadTooLong`] or [`WireError::NulInText`]; `out` is unchanged.
 pub fn encode_request(
     out: &mut Vec<u8>,
     dialect: Dialect,
@@ -62,7 +62,7 @@ pub fn encode_input(out: &mut Vec<u8>, bytes: &[u8], is_last: bool) {
     append_input(out, bytes, if is_last { FLAG_END } else { 0 });
 }
 
-/// Appends the INPUT frame that says that the rest of the body never comes.
+/// Appends the INPUT frame that reports that the rest of the body never comes.
 pub fn encode_input_aborted(out: &mut Vec<u8>) {
     append_input(out, &[], FLAG_INPUT_ABORTED);
 }

@@ -1,14 +1,13 @@
 //! SCGI requests (the SCGI protocol by N. Schemenauer): a netstring of variables, then the body.
 //!
-//! The relay of an upstream writes the variables through [`ScgiVariableWriter`] and the body behind them,
-//! exactly as long as announced. The answer is a CGI response until the connection closes:
-//! `cgi::Decoder` reads it.
+//! The relay of an upstream writes the variables through [`ScgiVariableWriter`] and then a body of
+//! exactly the announced length. The response is a CGI response until the connection closes:
+//! [`cgi::CgiDecoder`](crate::cgi::CgiDecoder) decodes it.
 
 use crate::gateway::{EncodeError, VariableWriter, format_decimal};
 
-/// Writes the variables of one request. `CONTENT_LENGTH` and `SCGI` are its own: the protocol
-/// demands the first in front of all others, and either once, so that pairs of these names are left
-/// out.
+/// Writes the variables of one request. It writes `CONTENT_LENGTH` and `SCGI` itself, and skips
+/// pairs of these names: the protocol demands the first before all others, and each only once.
 #[derive(Debug)]
 pub struct ScgiVariableWriter<'o> {
     out: &'o mut Vec<u8>,
@@ -17,7 +16,7 @@ pub struct ScgiVariableWriter<'o> {
 }
 
 impl<'o> ScgiVariableWriter<'o> {
-    /// Opens a request at the end of `out`, whose body will have that many bytes (0 without one).
+    /// Opens a request at the end of `out`, with a body of that many bytes (0 without one).
     pub fn new(out: &'o mut Vec<u8>, content_length: u64) -> Self {
         let start = out.len();
         out.extend_from_slice(&[0; LENGTH_PREFIX_LEN]);
@@ -37,7 +36,7 @@ impl<'o> ScgiVariableWriter<'o> {
     /// Closes the variables.
     ///
     /// # Errors
-    /// [`EncodeError::NulInText`]: it would be read as a border. `out` is as it was.
+    /// [`EncodeError::NulInText`]: it would be parsed as a separator. `out` is unchanged.
     pub fn finish(self) -> Result<(), EncodeError> {
         if self.has_nul {
             self.out.truncate(self.start);

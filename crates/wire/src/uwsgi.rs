@@ -1,8 +1,8 @@
 //! uwsgi requests (uWSGI documentation, "The uwsgi Protocol"): one packet of variables, then the
 //! body.
 //!
-//! The relay of an upstream writes the variables through [`UwsgiVariableWriter`] and the body behind them.
-//! The answer is plain HTTP until the connection closes, for which `penstock_http` has the scanner.
+//! The relay of an upstream writes the variables through [`UwsgiVariableWriter`], then the body.
+//! The response is plain HTTP until the connection closes; `penstock_http` parses it.
 
 use crate::gateway::{EncodeError, VariableWriter};
 
@@ -16,8 +16,8 @@ pub struct UwsgiVariableWriter<'o> {
 }
 
 impl<'o> UwsgiVariableWriter<'o> {
-    /// Opens a request at the end of `out`. `modifier1` says who is to take it: 0 a WSGI
-    /// application, 7 Rack, 5 PSGI, 9 CGI, 14 PHP.
+    /// Opens a request at the end of `out`. `modifier1` selects the handler: 0 a WSGI application,
+    /// 7 Rack, 5 PSGI, 9 CGI, 14 PHP.
     pub fn new(out: &'o mut Vec<u8>, modifier1: u8) -> Self {
         let start = out.len();
         out.extend_from_slice(&[0; HEADER_LEN]);
@@ -32,7 +32,7 @@ impl<'o> UwsgiVariableWriter<'o> {
     /// Closes the variables.
     ///
     /// # Errors
-    /// [`EncodeError::TooLarge`] when they have more than 65,535 bytes; `out` is as it was.
+    /// [`EncodeError::TooLarge`] when they have more than 65,535 bytes; `out` is unchanged.
     pub fn finish(self) -> Result<(), EncodeError> {
         let len = u16::try_from(self.out.len() - self.start - HEADER_LEN);
         let (Ok(len), false) = (len, self.is_too_large) else {
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn takes_what_sixteen_bits_can_count_and_no_more() {
-        // A name of one byte and two lengths stand beside the value.
+        // A name of one byte and two lengths come with the value.
         let full = "x".repeat(65_535 - 5);
         let bytes = request(0, &[("A", &full)]).unwrap();
         assert_eq!(

@@ -1,8 +1,8 @@
-//! The worker's side of the protocol in Rust: encoders for every frame a worker sends.
+//! The worker's side of the protocol in Rust: encoders for every frame that a worker sends.
 //!
-//! The product's workers are the scripts in `crates/apps/workers`; this is for whoever plays a
-//! worker in Rust: the tests of `wire` and `apps`, and fuzzers. It writes what it is told, also
-//! nonsense, because refusing nonsense is the decoders' work.
+//! Production workers are the scripts in `crates/apps/workers`; this is for tests of `wire` and
+//! `apps`, and for fuzzers. It writes invalid frames too, since refusing them is the decoders'
+//! task.
 
 use crate::frame::{FLAG_HAS_FD, FrameHeader, FrameKind, HEADER_LEN, PROTOCOL_VERSION};
 
@@ -20,7 +20,7 @@ pub fn encode_hello(version: u32) -> [u8; HEADER_LEN + 4] {
     out
 }
 
-/// The version that this crate speaks, ready to send.
+/// The HELLO of this crate's version.
 pub fn encode_current_hello() -> [u8; HEADER_LEN + 4] {
     encode_hello(PROTOCOL_VERSION)
 }

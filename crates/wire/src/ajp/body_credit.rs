@@ -1,9 +1,11 @@
-//! When how much of a request body may go to an AJP13 container, and in which packets.
+//! Limits the request body to what an AJP13 container has requested.
 //!
-//! The relay keeps one [`BodyCredit`] a request: it writes a packet whenever [`BodyCredit::wanted`] is
-//! above 0, and tells it of every `Event::BodyRequested`. The first packet goes unasked when there is
-//! a body; every other one answers a question, and is no longer than what was asked for. What goes
-//! beyond that may stay unread and be taken for the next request.
+//! The relay keeps one [`BodyCredit`] per request: it writes a packet whenever
+//! [`BodyCredit::credit`] is above 0, and passes every
+//! [`GatewayEvent::BodyRequested`](crate::gateway::GatewayEvent) to [`BodyCredit::grant`]. The
+//! first packet of a body is sent unrequested; every other one answers a request and is no longer
+//! than requested. The container might leave further bytes unread and take them for the next
+//! request.
 
 use super::{GET_BODY_CHUNK, MAX_PACKET_BYTES, TO_CONTAINER};
 use crate::gateway::GatewayError;
@@ -15,23 +17,23 @@ pub struct BodyCredit {
 }
 
 impl BodyCredit {
-    /// The state behind a FORWARD_REQUEST whose body has `length` bytes.
+    /// The state after a FORWARD_REQUEST with a body of `length` bytes.
     #[must_use]
     pub fn new(length: u64) -> Self {
         let wanted = if length > 0 { MAX_DATA_BYTES } else { 0 };
         Self { credit: wanted }
     }
 
-    /// How many bytes the next packet may hold; 0 while none may be sent. Not 0 when the response
-    /// has ended: then the container still waits, and the connection cannot be used again.
+    /// Maximum bytes of the next packet; 0 while none may be sent. If it is not 0 when the response
+    /// has ended, the container still waits, and the connection cannot be used again.
     pub fn credit(&self) -> usize {
         usize::from(self.credit)
     }
 
-    /// The container asks for at most `bytes` more.
+    /// Records a request of the container for at most `bytes` more.
     ///
     /// # Errors
-    /// When it still waits for what it asked for before.
+    /// The container still waits for its previous request.
     pub fn grant(&mut self, bytes: usize) -> Result<(), GatewayError> {
         if self.credit > 0 {
             return Err(GatewayError::AjpOverlappingBodyRequest);
@@ -43,8 +45,8 @@ impl BodyCredit {
         Ok(())
     }
 
-    /// Appends the packet that is wanted, with the first of `bytes`, and gives their number. No
-    /// bytes say that the body is over. Nothing is written while nothing is wanted.
+    /// Appends the requested packet with the first of `bytes`, and returns their number. Empty
+    /// `bytes` end the body. Writes nothing without a request.
     pub fn encode(&mut self, out: &mut Vec<u8>, bytes: &[u8]) -> usize {
         if self.credit == 0 {
             return 0;
@@ -63,7 +65,7 @@ impl BodyCredit {
     }
 }
 
-/// What is left of a packet behind its mark, its length and the length of the data.
+/// A packet without its mark, its length and the length of the data.
 const MAX_DATA_BYTES: u16 = MAX_PACKET_BYTES - 6;
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
-//! The numbers that AJP13 has for methods and fields (ajpv13a, "Request Packet Structure" and
-//! "Response Packet Structure").
+//! The AJP13 codes of methods and fields (ajpv13a, "Request Packet Structure" and "Response Packet
+//! Structure").
 //!
-//! Looked up by the encoder of requests and the decoder of response heads. Tables, to be compared
-//! with the specification line by line.
+//! Used by the encoder of requests and the decoder of response heads. The tables follow the
+//! specification line by line.
 
-/// The number of a method; `None` for one that is sent by name.
+/// The code of a method; `None` for one that is sent by name.
 pub(super) fn method_code(name: &str) -> Option<u8> {
     let place = METHODS.iter().position(|known| *known == name)?;
     u8::try_from(place + 1).ok()
@@ -18,7 +18,7 @@ pub(super) fn request_field_code(name: &str) -> Option<u16> {
     u16::try_from(place + 1).ok().map(|place| 0xa000 | place)
 }
 
-/// The name behind the code of a response field.
+/// The name for a response field's code.
 pub(super) fn response_field_name(code: u16) -> Option<&'static str> {
     let place = usize::from(code & 0xff).checked_sub(1)?;
     RESPONSE_FIELDS.get(place).copied()

@@ -1,16 +1,16 @@
 //! FORWARD_REQUEST: the head of a request in one AJP13 packet.
 //!
-//! Called by the relay of an upstream once a request. Names that have a number are sent as that.
-//! What the container believes about the client (address, TLS) comes from the arguments alone; the
-//! one attribute that a client could profit from, the secret, is the configuration's.
+//! Called by the relay of an upstream once per request. Names with a code are sent as code. The
+//! client's address and TLS come from the arguments alone, never from fields; the secret attribute
+//! comes from the configuration.
 
 use super::{NULL_STRING, TO_CONTAINER, codes};
 use crate::gateway::{EncodeError, format_decimal};
 
-/// The largest packet that every container accepts, header and all.
+/// The largest packet that every container accepts, with its header.
 pub const MAX_PACKET_BYTES: u16 = 8192;
 
-/// What a request says about itself besides its fields.
+/// The data of a request besides its fields.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct AjpRequest<'a> {
     /// The method as sent.
@@ -19,28 +19,28 @@ pub struct AjpRequest<'a> {
     pub protocol: &'a str,
     /// The path, without the query.
     pub path: &'a str,
-    /// What stood behind the question mark.
+    /// The query, without the question mark.
     pub query: Option<&'a str>,
     /// The client's address.
     pub remote_addr: &'a str,
     /// The client's port; containers take it from an attribute.
     pub remote_port: Option<u16>,
-    /// The name that the client asked for.
+    /// The requested host name.
     pub server_name: &'a str,
-    /// The port that the client asked at.
+    /// The requested port.
     pub server_port: u16,
-    /// Whether the client speaks TLS with the front end.
+    /// Whether the client uses TLS to the front end.
     pub is_tls: bool,
-    /// What the container wants to hear before it believes the rest.
+    /// The secret that the container requires.
     pub secret: Option<&'a str>,
 }
 
-/// Appends a FORWARD_REQUEST packet with `fields`, among them `Content-Length` when there is a
-/// body, none of them hop-by-hop.
+/// Appends a FORWARD_REQUEST packet with `fields`: `Content-Length` when there is a body, and no
+/// hop-by-hop fields.
 ///
 /// # Errors
-/// [`EncodeError::TooLarge`] above [`MAX_PACKET_BYTES`], [`EncodeError::NulInText`]; `out` is as it
-/// was.
+/// [`EncodeError::TooLarge`] above [`MAX_PACKET_BYTES`], [`EncodeError::NulInText`]; `out` is
+/// unchanged.
 pub fn encode_forward_request<'f>(
     out: &mut Vec<u8>,
     request: &AjpRequest<'_>,
@@ -73,7 +73,7 @@ fn write_request<'f>(
     packet.string(request.protocol.as_bytes())?;
     packet.string(request.path.as_bytes())?;
     packet.string(request.remote_addr.as_bytes())?;
-    // The name of the client: nobody looks it up.
+    // The client's host name, which is not looked up.
     packet.bytes(&NULL_STRING.to_be_bytes())?;
     packet.string(request.server_name.as_bytes())?;
     packet.bytes(&request.server_port.to_be_bytes())?;
@@ -87,7 +87,7 @@ fn write_request<'f>(
             None => packet.string(name.as_bytes())?,
         }
         packet.string(value)?;
-        // No overflow: a packet has no room for that many.
+        // Cannot overflow: a packet has no room for that many.
         count = count.saturating_add(1);
     }
     packet.out[count_at..count_at + 2].copy_from_slice(&count.to_be_bytes());
@@ -116,10 +116,10 @@ fn write_attributes(
     Ok(())
 }
 
-/// The packet that is being written.
+/// Writes the packet.
 struct PacketWriter<'o> {
     out: &'o mut Vec<u8>,
-    /// What it must not reach beyond.
+    /// The maximum end of the packet.
     end: usize,
 }
 

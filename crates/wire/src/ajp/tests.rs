@@ -1,4 +1,4 @@
-//! Tests of AJP13 answers: packets in hex with their meaning, each also read cut at every byte.
+//! Tests of AJP13 responses: packets in hex with their meaning, each also cut at every byte.
 
 use super::*;
 use crate::gateway::ResponseDecoder;
@@ -14,7 +14,7 @@ fn response(vector: &str) -> Outcome {
 /// SEND_HEADERS: 200, reason `OK`, one field, by its code.
 const HEAD: &str = "'AB' 0012 04 00c8 0002'OK'00 0001 a001 0003'a/b'00 ";
 const FIELDS: &str = "Content-Type: a/b\n";
-/// END_RESPONSE, the connection stays.
+/// END_RESPONSE with reuse of the connection.
 const END: &str = "'AB' 0002 05 01 ";
 
 #[test]
@@ -195,7 +195,7 @@ fn refuses_packets_that_lie_or_may_not_be_there() {
 fn refuses_heads_that_lie_or_could_split_a_response() {
     use GatewayError::*;
     let content = AjpContent(4);
-    // What stands behind the type.
+    // The bytes after the type.
     for (name, payload, expected) in [
         ("status 99", "0063 ffff 0000", BadStatus),
         ("status 100", "0064 ffff 0000", BadStatus),

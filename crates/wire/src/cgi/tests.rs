@@ -1,4 +1,4 @@
-//! Tests of CGI responses as SCGI carries them: every head is also read cut at every byte.
+//! Tests of CGI responses as SCGI carries them: every head is also cut at every byte.
 
 use super::*;
 use crate::gateway::ResponseDecoder;

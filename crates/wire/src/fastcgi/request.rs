@@ -1,25 +1,25 @@
 //! The records of a FastCGI request: BEGIN_REQUEST, PARAMS, STDIN, ABORT_REQUEST.
 //!
-//! Called by the relay of an upstream, in this order: [`encode_begin`], a [`FastCgiParamsWriter`] to its
-//! `finish`, STDIN with the body, [`encode_stdin_end`] also when there is none. Everything is
-//! appended to a buffer that the caller writes out; a large body needs no copy: [`stdin_header`]
-//! goes before each piece.
+//! Called by the relay of an upstream, in this order: [`encode_begin`], a [`FastCgiParamsWriter`]
+//! to its `finish`, STDIN with the body, and [`encode_stdin_end`] even without one. Everything is
+//! appended to a buffer that the caller writes; a large body needs no copy: [`stdin_header`] goes
+//! before each piece.
 
 use super::{REQUEST_ID, VERSION};
 use crate::gateway::{EncodeError, VariableWriter};
 
-/// The most content that one record of ours carries: the largest multiple of 8 below 2^16, so that
-/// a full record needs no padding.
+/// Maximum content of a record written here: the largest multiple of 8 below 2^16, so that a full
+/// record needs no padding.
 pub const MAX_RECORD_CONTENT: u16 = 65_528;
 
 /// Appends BEGIN_REQUEST for a responder. Without `keep_conn` the application closes the connection
-/// when it has answered.
+/// after its response.
 pub fn encode_begin(out: &mut Vec<u8>, keep_conn: bool) {
     out.extend_from_slice(&encode_header(BEGIN_REQUEST, 8, 0));
     out.extend_from_slice(&[0, RESPONDER, u8::from(keep_conn), 0, 0, 0, 0, 0]);
 }
 
-/// Appends STDIN records with `bytes`; nothing when there are none, as an empty record is the end.
+/// Appends STDIN records with `bytes`; nothing for empty `bytes`, since an empty record is the end.
 pub fn encode_stdin(out: &mut Vec<u8>, bytes: &[u8]) {
     for piece in bytes.chunks(usize::from(MAX_RECORD_CONTENT)) {
         let len = u16::try_from(piece.len()).unwrap_or(MAX_RECORD_CONTENT);
@@ -47,12 +47,12 @@ pub fn encode_abort(out: &mut Vec<u8>) {
     out.extend_from_slice(&encode_header(ABORT_REQUEST, 0, 0));
 }
 
-/// Writes the variables of a request in PARAMS records, as many as they need.
+/// Writes the variables of a request in as many PARAMS records as they need.
 #[derive(Debug)]
 pub struct FastCgiParamsWriter<'o> {
     out: &'o mut Vec<u8>,
     start: usize,
-    /// Where the header of the open record stands.
+    /// The position of the open record's header.
     record_start: usize,
     is_too_large: bool,
 }
@@ -73,7 +73,7 @@ impl<'o> FastCgiParamsWriter<'o> {
     /// Ends the stream.
     ///
     /// # Errors
-    /// [`EncodeError::TooLarge`] when a name or value has 2^31 bytes; `out` is as it was.
+    /// [`EncodeError::TooLarge`] when a name or value has 2^31 bytes; `out` is unchanged.
     pub fn finish(self) -> Result<(), EncodeError> {
         if self.is_too_large {
             self.out.truncate(self.start);
@@ -123,7 +123,7 @@ impl VariableWriter for FastCgiParamsWriter<'_> {
     }
 }
 
-/// Writes the header of the PARAMS record at `record`, which reaches to the end, and pads it.
+/// Writes the header of the PARAMS record at `record`, which extends to the end, and pads it.
 fn finish_record(out: &mut Vec<u8>, record: usize) {
     let len = u16::try_from(out.len() - record - 8).unwrap_or(MAX_RECORD_CONTENT);
     let padding = padding_len(len);
@@ -136,7 +136,7 @@ fn encode_header(kind: u8, len: u16, padding: u8) -> [u8; 8] {
     [VERSION, kind, r0, r1, l0, l1, padding, 0]
 }
 
-/// What brings a record to a multiple of eight bytes, as the specification (§3.3) recommends.
+/// Padding to a multiple of eight bytes, as the specification (§3.3) recommends.
 fn padding_len(len: u16) -> u8 {
     u8::try_from(len.wrapping_neg() % 8).unwrap_or_default()
 }

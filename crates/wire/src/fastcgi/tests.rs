@@ -1,4 +1,4 @@
-//! Tests of FastCGI: records in hex with their meaning, each also read cut at every byte.
+//! Tests of FastCGI: records in hex with their meaning, each also cut at every byte.
 
 use super::*;
 use crate::gateway::ResponseDecoder;
@@ -323,8 +323,7 @@ fn writes_no_record_for_no_variables_but_the_end() {
 
 type Pair = (Vec<u8>, Vec<u8>);
 
-/// The pairs and the number of records that a stream of PARAMS holds, read as an application reads
-/// it.
+/// The pairs and the number of records of a PARAMS stream, as an application reads it.
 fn read_params(mut input: &[u8]) -> (Vec<Pair>, usize) {
     let (mut content, mut records) = (Vec::new(), 0);
     loop {
@@ -369,7 +368,7 @@ fn variables_survive_lengths_and_borders_of_records() {
         (127, 1),
         (128, 1),
         (300, 1),
-        // Name and lengths take six bytes, the second pair four.
+        // Name and lengths need six bytes, the second pair four.
         (full - 10, 1),
         (full - 9, 2),
         (full - 6, 2),

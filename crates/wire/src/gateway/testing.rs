@@ -1,5 +1,5 @@
-//! What the tests of all decoders share: a run over bytes in pieces, and the check that no cut of
-//! them changes what comes out.
+//! Shared by the tests of all decoders: decodes bytes in pieces, and checks that no cut changes the
+//! result.
 //!
 //! Bytes are written as hex with meaning: [`bytes`] takes pairs of digits and text in quotes.
 
@@ -43,13 +43,12 @@ pub(crate) fn log(text: &str) -> RecordedGatewayEvent {
 
 pub(crate) type Outcome = (Vec<RecordedGatewayEvent>, Result<(), GatewayError>);
 
-/// What comes out of `bytes` and the end of the connection behind them, which must be the same
-/// however they are cut.
+/// Decodes `bytes` and the end of the connection; the result must be the same however they are cut.
 pub(crate) fn decode(new: impl Fn() -> ResponseDecoder, bytes: &[u8]) -> Outcome {
     let whole = run(new(), [bytes]);
     let check = |pieces: Outcome, what: &str| {
         assert_eq!(pieces.1, whole.1, "{what}");
-        // How much of a body is passed on before an error may depend on the pieces.
+        // The part of a body before an error may depend on the pieces.
         if whole.1.is_ok() {
             assert_eq!(pieces.0, whole.0, "{what}");
         }
@@ -112,8 +111,8 @@ fn record(seen: &mut Vec<RecordedGatewayEvent>, event: GatewayEvent<'_>) {
     }
 }
 
-/// Hex digits and `'text'`, parted by blanks or not at all; `\n`, `\r` and `\0` in a text mean what
-/// they say.
+/// Parses hex digits and `'text'`, with or without blanks between them; `\n`, `\r` and `\0` are
+/// escapes.
 pub(crate) fn bytes(vector: &str) -> Vec<u8> {
     let mut out = Vec::new();
     for (at, part) in vector.split('\'').enumerate() {

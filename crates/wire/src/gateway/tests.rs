@@ -1,4 +1,4 @@
-//! Tests of what the formats share: lengths, statuses, and which errors are refusals.
+//! Tests of the common parts: lengths, statuses, and which errors are refusals.
 
 use super::*;
 

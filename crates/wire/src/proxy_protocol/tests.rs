@@ -1,17 +1,17 @@
-//! Tests of the PROXY protocol, both versions both ways: every header is also read cut at every
+//! Tests of the PROXY protocol, both versions in both directions: every header is also cut at every
 //! byte.
 
 use super::ProxyProtocolError::*;
 use super::*;
 use crate::gateway::testing::bytes;
 
-/// What `input` says; the same must come of it byte by byte, and of it with a request behind.
+/// Parses `input`; the result must be the same byte by byte, and with a request after it.
 fn read(input: &[u8]) -> Result<Option<(ProxyHeader, usize)>, ProxyProtocolError> {
     let whole = parse_header(input);
     for cut in 0..input.len() {
         match (parse_header(&input[..cut]), whole) {
             (Ok(None), _) => (),
-            // The rest of a header that is wrong already need not come.
+            // The rest of an invalid header is not needed.
             (Err(early), Err(error)) => assert_eq!(early, error, "cut at {cut}"),
             (early, _) => panic!("{early:?} cut at {cut}, {whole:?} as a whole"),
         }
@@ -293,7 +293,7 @@ fn reads_what_it_writes() {
             );
         }
     }
-    // Version 1 knows no dots in IPv6 (§2.1).
+    // Version 1 has no dots in IPv6 (§2.1).
     assert_eq!(
         encoded(encode_v1, "1.2.3.4:5", "[2001:db8::2]:1"),
         b"PROXY TCP6 ::ffff:102:304 2001:db8::2 5 1\r\n"

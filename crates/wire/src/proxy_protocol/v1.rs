@@ -1,7 +1,7 @@
 //! Version 1 of the PROXY protocol (§2.1): one line of text.
 //!
 //! Called by `proxy_protocol` only. A line has at most 107 bytes, single blanks and numbers in
-//! their shortest form; `UNKNOWN` allows anything behind it.
+//! their shortest form; `UNKNOWN` allows any text after it.
 
 use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -33,7 +33,7 @@ pub(super) fn parse(input: &[u8]) -> Result<Option<(ProxyHeader, usize)>, ProxyP
     })
 }
 
-/// The line behind `PROXY `.
+/// Parses the line after `PROXY `.
 fn parse_line(line: &str) -> Option<ProxyHeader> {
     if line == "UNKNOWN" || line.starts_with("UNKNOWN ") {
         return Some(ProxyHeader::Unknown);
@@ -95,5 +95,5 @@ impl std::fmt::Display for HexIpv6 {
 }
 
 const PREFIX: &[u8] = b"PROXY ";
-/// The longest line, CR LF included.
+/// Maximum length of a line, with CR LF.
 const MAX_LINE_BYTES: usize = 107;

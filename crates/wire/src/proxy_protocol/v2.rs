@@ -1,8 +1,8 @@
-//! Version 2 of the PROXY protocol (§2.2): a signature, four bytes, addresses, and what else the
-//! sender tells.
+//! Version 2 of the PROXY protocol (§2.2): a signature, four bytes, addresses, and additional
+//! records.
 //!
 //! Called by `proxy_protocol` only. The length field rules: the addresses of the family must fit
-//! into it, and the type-length-value records behind them fill it to the byte; their content is
+//! into it, and the type-length-value records after them fill it to the byte; their content is
 //! skipped.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -19,7 +19,7 @@ pub(super) fn parse(input: &[u8]) -> Result<Option<(ProxyHeader, usize)>, ProxyP
         return Err(ProxyProtocolError::BadCommand(command));
     }
     let family = input.get(13).copied().unwrap_or(UNSPEC);
-    // Of a sender that speaks for itself nothing counts but the length.
+    // For a LOCAL or unspecified header only the length counts.
     let is_named = command == COMMAND_PROXY && family != UNSPEC;
     let addresses = match address_len(family) {
         Some(bytes) => bytes,
@@ -52,7 +52,8 @@ pub(super) fn parse(input: &[u8]) -> Result<Option<(ProxyHeader, usize)>, ProxyP
     Ok(Some((header, end)))
 }
 
-/// How many bytes the addresses of a family and transport take; `None` for what is no stream.
+/// How many bytes the addresses of a family and transport need; `None` for other transports than
+/// streams.
 fn address_len(family: u8) -> Option<usize> {
     match family {
         UNSPEC => Some(0),
@@ -91,7 +92,7 @@ fn parse_tcp(source: IpAddr, destination: IpAddr, ports: &[u8]) -> Option<ProxyH
     })
 }
 
-/// Whether the lengths of the records behind the addresses add up (§2.2.1).
+/// Whether the lengths of the records after the addresses add up (§2.2.1).
 fn has_whole_records(mut records: &[u8]) -> bool {
     while let [_, l0, l1, rest @ ..] = records {
         match rest.get(usize::from(u16::from_be_bytes([*l0, *l1]))..) {

@@ -1,12 +1,15 @@
-//! The name of a request, read back from its environment: for log lines about a worker that is stuck.
+//! Reads a request's method and path back from its environment, for log lines about a stuck worker.
 //!
-//! The slot driver has the frame and nothing else of the request; reading it back costs nothing until
-//! it is needed. What must stay true: any bytes give an answer, and the answer holds no control
-//! character (the target is as the client sent it, percent-encoded).
+//! The slot driver keeps nothing but the frame of a request, and parses it only when needed.
+//!
+//! # Invariants
+//!
+//! - Any bytes give a result without control characters (the target is as the client sent it,
+//!   percent-encoded).
 
 use crate::environ::{COMMON_VARIABLES, Dialect};
 
-/// Method and path (without the query) that an encoded environment names; `None` when it does not.
+/// Returns the method and path (without the query) in an encoded environment, if it has them.
 #[must_use]
 pub fn request_name(dialect: Dialect, environ: &[u8]) -> Option<(String, String)> {
     let (method, target) = match dialect {
@@ -21,7 +24,7 @@ pub fn request_name(dialect: Dialect, environ: &[u8]) -> Option<(String, String)
     (!method.is_empty()).then(|| (plain(method), plain(path)))
 }
 
-/// The usual variables come first, in their order.
+/// The common variables come first, in their order.
 fn ruby_request_name(environ: &[u8]) -> Option<(&[u8], &[u8])> {
     let place = |name| COMMON_VARIABLES.iter().position(|usual| *usual == name);
     let mut values = environ.split(|byte| *byte == 0);
@@ -93,7 +96,7 @@ mod tests {
             for (target, path) in rows {
                 let found =
                     request_name(dialect, &environ(dialect, target)).map(|(m, p)| m + " " + &p);
-                // Python's text is latin-1 that was made UTF-8.
+                // Python's text is latin-1 encoded as UTF-8.
                 if target.is_ascii() || dialect == Dialect::Ruby {
                     let path = String::from_utf8_lossy(path);
                     assert_eq!(found, Some(format!("POST {path}")), "{dialect:?}");

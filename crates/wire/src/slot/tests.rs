@@ -1,4 +1,4 @@
-//! Tests of the slot machine: every event, every cut of the input, every kind of nonsense.
+//! Tests of the slot decoder: every event, every cut of the input, every kind of invalid bytes.
 
 use super::*;
 use crate::frame::MAX_PAYLOAD_BYTES;
@@ -69,7 +69,7 @@ fn record(seen: &mut Vec<RecordedSlotEvent>, event: SlotEvent<'_>) {
     }
 }
 
-/// Feeds `bytes` up to each of `ends` in turn, as a driver that keeps what is not consumed.
+/// Feeds `bytes` up to each of `ends` in turn, as a driver that keeps unconsumed bytes.
 fn run(
     decoder: &mut SlotDecoder,
     bytes: &[u8],
@@ -101,8 +101,8 @@ fn extend(out: &mut Vec<u8>, seconds: u32) {
     out.extend_from_slice(&seconds.to_le_bytes());
 }
 
-/// A whole response, a streamed one, a file, an abort and a failure behind one another, with words that
-/// ask for time and for room before and within them.
+/// A whole response, a streamed one, a file, an abort and a failure in sequence, with IO_BOUND,
+/// EXTEND and PULL frames before and within them.
 fn conversation() -> (Vec<u8>, Vec<RecordedSlotEvent>) {
     let mut bytes = Vec::new();
     let head: [&[u8]; 3] = [b"200 OK", b"A", b"b"];

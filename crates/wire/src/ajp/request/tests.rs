@@ -1,4 +1,4 @@
-//! Tests of FORWARD_REQUEST: packets in hex with their meaning, and what does not fit into one.
+//! Tests of FORWARD_REQUEST: packets in hex with their meaning, and requests that do not fit.
 
 use super::*;
 use crate::gateway::testing::bytes;
