@@ -1,27 +1,29 @@
-//! The name of a channel with places in it that a request fills: `news.{path.1}`.
+//! A channel name with placeholders that a request fills: `news.{path.1}`.
 //!
-//! Checked by `hub/route` for a route's `hub`, parsed from the same text by the handler of such a
-//! route. What must stay true: a pattern that exists has only places that are known, and no name of a
-//! channel with a control character in it comes out of its own text.
+//! Checked by `hub/route` for a route's `hub`; the route's handler parses the same text again.
+//!
+//! # Invariants
+//!
+//! - A pattern has known placeholders only, and its own text has no control characters.
 
 use std::str::FromStr;
 
-/// The longest name of a channel, in bytes.
+/// Maximum length of a channel name in bytes.
 pub const MAX_CHANNEL_BYTES: usize = 255;
 
 /// The largest N of `{path.N}`.
 const MAX_SEGMENT: usize = 99;
 
-/// The name of a channel, with places that a request fills.
+/// A channel name with placeholders.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChannelPattern {
     parts: Vec<ChannelPart>,
 }
 
-/// A part of such a name.
+/// A part of a channel name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ChannelPart {
-    /// As it is.
+    /// Literal text.
     Text(String),
     /// `{path}`: the request's whole path.
     Path,
@@ -31,20 +33,20 @@ pub enum ChannelPart {
     QueryParameter(String),
 }
 
-/// The text is no channel.
+/// The text is not a channel name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{part:?} at byte {offset}: expected {expected}")]
 pub struct InvalidChannelPattern {
-    /// Where what is wrong starts, in bytes of the text.
+    /// Where the error starts, in bytes of the text.
     pub offset: usize,
-    /// What is wrong.
+    /// The invalid part.
     pub part: String,
-    /// What was expected, in words.
+    /// The expected form, in words.
     pub expected: &'static str,
 }
 
 impl ChannelPattern {
-    /// Its parts, in their order; at least one.
+    /// The parts in order; at least one.
     pub fn parts(&self) -> &[ChannelPart] {
         &self.parts
     }
@@ -94,12 +96,12 @@ fn text_part(text: &str) -> Option<ChannelPart> {
     (!text.is_empty()).then(|| ChannelPart::Text(text.to_owned()))
 }
 
-/// What stands between braces.
+/// Parses the text between braces.
 fn parse_placeholder(word: &str) -> Option<ChannelPart> {
     match word.split_once('.') {
         None => (word == "path").then_some(ChannelPart::Path),
         Some(("path", number)) => {
-            // A number has one form: no sign, no zero in front.
+            // A number has one form: no sign, no leading zero.
             let digits = number.bytes().all(|b| b.is_ascii_digit()) && !number.starts_with('0');
             let number = number.parse().ok().filter(|n| *n <= MAX_SEGMENT);
             number.filter(|_| digits).map(ChannelPart::PathSegment)

@@ -1,8 +1,11 @@
-//! What can be wrong with a configuration, and how it is told.
+//! The errors of a configuration and their messages.
 //!
-//! Filled by every reading file of this crate, printed by the binary's `check`, start and reload.
-//! What must stay true: one run reports everything that is wrong, sorted by place, and each message
-//! says what was expected, so that the reader need not look it up.
+//! All parsing files of this crate add errors; the binary's `check`, start and reload print them.
+//!
+//! # Invariants
+//!
+//! - One run reports all errors, sorted by position.
+//! - Each message says what was expected, so that the reader need not look it up.
 
 mod format;
 
@@ -15,7 +18,7 @@ use format::{AccessError, BackendNoun, DidYouMean, InSection, IoReason, OnLine, 
 use crate::model::{AppKind, ServerAddr};
 use crate::values::{HostPattern, ListenAddr, MAX_UNIX_PATH_BYTES, PathPattern};
 
-/// Everything that is wrong with one configuration; never empty.
+/// All errors of one configuration; never empty.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Report {
     /// The errors, sorted by file, line and column.
@@ -23,13 +26,13 @@ pub struct Report {
 }
 
 impl Report {
-    /// A report of errors in any order.
+    /// Creates a report from errors in any order.
     pub(crate) fn new(mut errors: Vec<ConfigError>) -> Self {
         errors.sort_by(|a, b| (&a.file, a.line, a.column).cmp(&(&b.file, b.line, b.column)));
         Self { errors }
     }
 
-    /// A report of one error that has no place inside a file.
+    /// Creates a report of one error without a position in a file.
     pub(crate) fn single(file: impl Into<PathBuf>, what: Problem) -> Self {
         Self {
             errors: vec![ConfigError::without_position(file, what)],
@@ -51,21 +54,21 @@ impl fmt::Display for Report {
 
 impl std::error::Error for Report {}
 
-/// One thing that is wrong, and where.
+/// One error and its position.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ConfigError {
-    /// The file, or the folder or words on the command line when there is no file.
+    /// The file; without one, the directory or the words of the command line.
     pub file: PathBuf,
-    /// From 1; 0 when the error has no place inside a file.
+    /// From 1; 0 without a position in a file.
     pub line: usize,
-    /// In characters, from 1; 0 when the error has no place inside a file.
+    /// In characters, from 1; 0 without a position in a file.
     pub column: usize,
-    /// What is wrong there.
+    /// The problem there.
     pub problem: Problem,
 }
 
 impl ConfigError {
-    /// An error about the whole of `file`.
+    /// Creates an error about the whole of `file`.
     pub(crate) fn without_position(file: impl Into<PathBuf>, what: Problem) -> Self {
         Self {
             file: file.into(),
@@ -92,7 +95,7 @@ impl std::error::Error for ConfigError {
     }
 }
 
-/// What is wrong.
+/// A problem in a configuration.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum Problem {
     /// The file could not be read.
@@ -101,12 +104,12 @@ pub enum Problem {
     /// The text is not TOML.
     #[error("not valid TOML: {0}")]
     InvalidToml(String),
-    /// A key that no version knows.
+    /// A key that does not exist.
     #[error("unknown key `{key}` {}{}", InSection(section), DidYouMean(suggestion))]
     UnknownKey {
         /// The key as written.
         key: String,
-        /// The table it stands in; empty is the top.
+        /// Its table; empty at the top.
         section: String,
         /// The nearest key that exists.
         suggestion: Option<String>,
@@ -116,12 +119,12 @@ pub enum Problem {
     WrongType {
         /// The key.
         key: String,
-        /// What it should be, in words.
+        /// The expected type, in words.
         expected: String,
-        /// What it is.
+        /// The type found.
         found: &'static str,
     },
-    /// A value of the right type that says nothing known.
+    /// A value of the right type with an invalid content.
     #[error(
         "`{key}` cannot be {value:?}: expected {expected}{}",
         DidYouMean(suggestion)
@@ -131,23 +134,23 @@ pub enum Problem {
         key: String,
         /// The value as written.
         value: String,
-        /// What was expected, in words.
+        /// The expected content, in words.
         expected: String,
-        /// The nearest word that is allowed.
+        /// The nearest allowed word.
         suggestion: Option<String>,
     },
-    /// A text of the right type that is no such secret; nobody reads it in a message.
+    /// An invalid secret; its value is not in the message.
     #[error("`{key}` (not shown) cannot be used: expected {expected}")]
     InvalidSecret {
         /// The key.
         key: &'static str,
-        /// What was expected, in words.
+        /// The expected form, in words.
         expected: &'static str,
     },
-    /// A Redis that speaks TLS.
+    /// A Redis address with TLS.
     #[error("`redis` cannot be a rediss:// address: TLS is not supported by this version yet")]
     RedisTlsUnsupported,
-    /// A number below or above what makes sense.
+    /// A number outside of the range.
     #[error("`{key}` cannot be {value}: expected {expected}")]
     OutOfRange {
         /// The key.
@@ -169,25 +172,25 @@ pub enum Problem {
         /// Its value.
         high_value: u64,
     },
-    /// A key that has no default was left out.
+    /// A required key is missing.
     #[error("`{key}` is missing {}: expected {expected}", InSection(section))]
     MissingKey {
         /// The key.
         key: &'static str,
-        /// The table it should stand in.
+        /// The table that needs it.
         section: String,
-        /// What it should be.
+        /// The expected value.
         expected: String,
     },
-    /// A list that was left empty.
+    /// A list that is empty.
     #[error("`{key}` needs at least one item: expected {expected}")]
     EmptyList {
         /// The key.
         key: &'static str,
-        /// What an item should be.
+        /// An expected item.
         expected: String,
     },
-    /// A list with an item that it has already.
+    /// A list with the same item twice.
     #[error("`{key}` has `{item}` twice")]
     DuplicateItem {
         /// The key.
@@ -195,27 +198,27 @@ pub enum Problem {
         /// The item as written the second time.
         item: String,
     },
-    /// A key beside what it cannot stand with.
+    /// A key that is only for other settings.
     #[error("`{key}` is only for {what}")]
     NotApplicable {
         /// The key.
         key: &'static str,
-        /// What it is for, in words.
+        /// The settings that it is for, in words.
         what: &'static str,
     },
-    /// A back end whose channels would be those of the routes with `hub`.
+    /// A back end with the namespace of the routes with `hub`.
     #[error(
         "`hub` is the namespace of the routes with `hub`: say `grip = {{ namespace = \"...\" }}`, with \
          \"hub\" only if these channels are to be shared"
     )]
     NamespaceOfHubRoutes,
-    /// An upstream whose channels would be those of an application.
+    /// An upstream with the channel namespace of an application.
     #[error(
         "an application is called `{0}` too, and their channels are not to be one by accident: say \
          `grip = {{ namespace = \"...\" }}`"
     )]
     NamespaceOfApp(String),
-    /// Two keys that mean the same.
+    /// Two keys with the same meaning.
     #[error("`{key}` and `{other}` say the same: keep one")]
     ConflictingKeys {
         /// The key.
@@ -223,53 +226,53 @@ pub enum Problem {
         /// The other.
         other: &'static str,
     },
-    /// Several threads in a process that has one.
+    /// Several threads in a process with a reactor.
     #[error(
         "a process with a reactor has one thread: `max_concurrent` bounds what it does at once"
     )]
     ThreadsWithReactor,
-    /// Bounds on the threads of a program that is not Penstock's.
+    /// Bounds on the threads of a program that is not a Penstock worker.
     #[error(
         "how many threads a program of its own has is not Penstock's to decide: say how many requests a process gets at once"
     )]
     ThreadBoundsOfProgram,
-    /// A key of another table, which this one does not have.
+    /// A key that belongs to another table.
     #[error("`{key}` has no place {}: {reason}", InSection(section))]
     KeyBelongsElsewhere {
         /// The key.
         key: &'static str,
-        /// The table it stands in.
+        /// The table in which it was found.
         section: String,
-        /// Who says it instead.
+        /// The reason, and the setting that replaces it.
         reason: &'static str,
     },
-    /// One server that is listed twice.
+    /// A server that is listed twice.
     #[error("server {address} is already listed{}", OnLine(*line))]
     DuplicateServer {
         /// Its address.
         address: ServerAddr,
-        /// Where it was listed first.
+        /// The line of the first entry.
         line: usize,
     },
-    /// An upstream all of whose servers wait for others to fail.
+    /// An upstream with backup servers only.
     #[error("every server is `backup`: at least one must not be")]
     OnlyBackups,
-    /// An upstream that has the name of an application that is one itself.
+    /// An upstream with the name of an application that is an upstream itself.
     #[error(
         "upstream `{0}` has the name of an application of kind \"command\" or \"fastcgi\": rename one"
     )]
     UpstreamNamedLikeApp(String),
-    /// A command that is not told where to listen.
+    /// A command without a placeholder for its listen address.
     #[error(
         "`command` needs one of `{{port}}`, `{{socket}}` and `{{fd}}`: it is how a process is told where to listen"
     )]
     MissingPlaceholder,
-    /// A socket in a folder of the server, for a process of another user.
+    /// A socket in a directory of the server, for a process of another user.
     #[error(
         "`command` has {{socket}}, which is in a folder of the server's: with a `user` of its own the application needs `{{port}}` or `{{fd}}`"
     )]
     SocketPlaceholderWithUser,
-    /// A command that is told to listen in several places.
+    /// A command with several placeholders for its listen address.
     #[error("`command` has {}: one of them says where to listen", .0.join(" and "))]
     TooManyPlaceholders(Vec<&'static str>),
     /// Two listeners that cannot both be bound.
@@ -279,7 +282,7 @@ pub enum Problem {
         addr: ListenAddr,
         /// The earlier one.
         other: ListenAddr,
-        /// The earlier one's line, 0 when it is not in the file.
+        /// The earlier one's line; 0 when it is not in the file.
         line: usize,
     },
     /// A Unix socket without a file.
@@ -287,7 +290,7 @@ pub enum Problem {
         "`unix:{0}` would be an abstract socket, which has no permissions: choose the path of a file, such as \"unix:/run/site.sock\""
     )]
     AbstractSocket(String),
-    /// A Unix socket's path that the system does not take.
+    /// A Unix socket path that is too long for the system.
     #[error(
         "{}: {bytes} bytes, and the path of a Unix socket has at most {MAX_UNIX_PATH_BYTES}: choose a shorter one",
         path.display()
@@ -295,10 +298,10 @@ pub enum Problem {
     SocketPathTooLong {
         /// The absolute path.
         path: PathBuf,
-        /// Its length.
+        /// Its length in bytes.
         bytes: usize,
     },
-    /// Permissions of an address that has no file.
+    /// Permissions of an address without a file.
     #[error(
         "`{0}` sets who may open the file of a Unix socket, and this address is a TCP port: \
          remove `{0}`"
@@ -314,7 +317,7 @@ pub enum Problem {
         /// The listener.
         listener: ListenAddr,
     },
-    /// A route or stream names an application, upstream or pool that does not exist.
+    /// A reference to an application, upstream or pool that does not exist.
     #[error("there is no {what} `{name}`{}", DidYouMean(suggestion))]
     UnknownName {
         /// `app`, `upstream` or `blocking pool`.
@@ -324,7 +327,7 @@ pub enum Problem {
         /// The nearest name that exists.
         suggestion: Option<String>,
     },
-    /// A route with nothing that answers.
+    /// A route without a handler.
     #[error("route {0} has nothing to do: give it `files`, `app`, `upstream`, `hub` or `mercure`")]
     EmptyRoute(PathPattern),
     /// A site without a route.
@@ -338,7 +341,7 @@ pub enum Problem {
         /// The earlier one's line.
         line: usize,
     },
-    /// A route behind a wider one that answers everything.
+    /// A route after a wider one that answers everything.
     #[error("route {path} can never match: {wider}{} answers first; put this one before it", OnLine(*line))]
     UnreachableRoute {
         /// The later path.
@@ -353,7 +356,7 @@ pub enum Problem {
     DuplicateHost {
         /// The host.
         host: HostPattern,
-        /// Where it was named first.
+        /// The line of the first entry.
         line: usize,
     },
     /// Two sites without hosts.
@@ -362,17 +365,17 @@ pub enum Problem {
         /// The earlier site's line.
         line: usize,
     },
-    /// A folder or file that does not exist, or cannot be looked at.
+    /// A directory or file that does not exist or is not accessible.
     #[error("`{key}`: {} {}", path.display(), IoReason(*reason))]
     PathNotFound {
         /// The key that names it.
         key: &'static str,
         /// The absolute path.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         reason: io::ErrorKind,
     },
-    /// A file where a folder should be.
+    /// A file instead of a directory.
     #[error("`{key}`: {} is not a folder", path.display())]
     NotADirectory {
         /// The key that names it.
@@ -380,7 +383,7 @@ pub enum Problem {
         /// The absolute path.
         path: PathBuf,
     },
-    /// Something else where a file should be.
+    /// Not a regular file.
     #[error("`{key}`: {} is not a regular file", path.display())]
     NotARegularFile {
         /// The key that names it.
@@ -388,32 +391,32 @@ pub enum Problem {
         /// The absolute path.
         path: PathBuf,
     },
-    /// A file that is kept in memory, and too large for that.
+    /// A file that is too large to be kept in memory.
     #[error("`{key}`: {} is larger than {}", path.display(), crate::units::format_size(*max))]
     FileTooLarge {
         /// The key that names it.
         key: &'static str,
         /// The absolute path.
         path: PathBuf,
-        /// Bytes it may have.
+        /// Maximum size in bytes.
         max: u64,
     },
-    /// Two caches whose folders are the same, or one inside the other.
+    /// Two caches with the same directory, or one inside the other's.
     #[error(
         "`path`: {} and {}, the folder of cache `{other}`{}, overlap: each cache needs a folder of its own",
         path.display(), other_path.display(), OnLine(*line)
     )]
     OverlappingCacheDirs {
-        /// The later one's absolute folder.
+        /// The later one's absolute directory.
         path: PathBuf,
         /// The earlier one's name.
         other: String,
-        /// The earlier one's absolute folder.
+        /// The earlier one's absolute directory.
         other_path: PathBuf,
-        /// Where the earlier one's stands.
+        /// The earlier one's line.
         line: usize,
     },
-    /// A cache whose folder is inside that of a route's files.
+    /// A cache's directory inside the directory of a route's files.
     #[error(
         "`root`: {}, the folder of cache `{cache}`, is inside: what it holds would be served as files",
         path.display()
@@ -421,7 +424,7 @@ pub enum Problem {
     CacheInsideFilesRoot {
         /// The cache.
         cache: String,
-        /// Its absolute folder.
+        /// Its absolute directory.
         path: PathBuf,
     },
     /// An application's module or rackup file does not exist.
@@ -432,18 +435,18 @@ pub enum Problem {
         /// The absolute paths that were tried.
         looked_for: Vec<PathBuf>,
     },
-    /// An application's kind or entry was left out, and its folder does not tell.
+    /// An application without kind or entry, and its directory does not tell.
     #[error("app `{app}`: no application was recognised in {}: set `entry`, such as entry = \"module:callable\"", dir.display())]
     AppNotDetected {
         /// The application.
         app: String,
-        /// Its folder.
+        /// Its directory.
         dir: PathBuf,
     },
-    /// A file of the command line that cannot be imported.
+    /// A file on the command line that cannot be imported.
     #[error("`{0}` is not the name of a Python module, so the file cannot be imported: rename it")]
     InvalidModuleName(String),
-    /// `--kind` of another language than the application.
+    /// `--kind` with another language than the application's.
     #[error(
         "the application is of kind \"{0}\", and --kind cannot make it one of another language: \
          leave --kind out"
@@ -455,63 +458,64 @@ pub enum Problem {
          --kind out, which is for a folder or module:callable"
     )]
     KindWithConfigFile,
-    /// Several applications or upstreams, and no site that says which answers what.
+    /// Several applications or upstreams, and no site that routes to them.
     #[error("{} {} ({}) and no [[sites]]: say which one answers which path", names.len(), BackendNoun { apps: *apps, all: names.len() }, names.join(", "))]
     MissingSites {
-        /// The names of all, the applications first.
+        /// All names, the applications first.
         names: Vec<String>,
-        /// How many of them are applications.
+        /// The number of applications among them.
         apps: usize,
     },
-    /// An upstream that is joined, and nowhere to dial in.
+    /// A joinable upstream without `server.join`.
     #[error("upstream `{0}` is `joinable`, and nobody can join: `join` is missing in [server]")]
     MissingJoinListener(String),
     /// Two upstreams, or one and `[server]`, with the same key.
     #[error("the `join_key` of upstream `{0}` is another's too: each needs one of its own")]
     SameJoinKey(String),
-    /// A key by which nobody joins.
+    /// A join key of an upstream that is not joinable.
     #[error("`join_key` is for an upstream that is `joinable`")]
     KeyOfNoJoin,
-    /// A stream to an upstream that is joined: its clients would be taken for a front end.
+    /// A TCP listener for a joinable upstream: its clients would be taken for a front end.
     #[error("upstream `{0}` is `joinable`: no stream can lead there")]
     TcpToJoinableUpstream(String),
-    /// A PROXY header where both sides know already.
+    /// A PROXY header on a connection with known addresses.
     #[error("`proxy_protocol` cannot stand with `joinable`: who joins knows its client")]
     ProxyProtocolWithJoinable,
-    /// `penstock work` without a name where there are several, or with one that nobody has.
+    /// `penstock work` without an application's name where there are several, or with an unknown
+    /// name.
     #[error("say which application: {}", if .0.is_empty() { "there is none here".to_owned() } else { .0.join(", ") })]
     UnknownWorkApp(Vec<String>),
     /// `penstock work` without a key.
     #[error("there is no key: say --key-file, or `join` in [server] of the configuration")]
     MissingJoinKey,
-    /// The address of `--join`.
+    /// An invalid address of `--join`.
     #[error(
         "--join cannot be {0:?}: expected HOST:PORT, such as \"front.example:7000\", or unix:PATH"
     )]
     InvalidJoinAddress(String),
-    /// The name of `--upstream`.
+    /// An invalid name of `--upstream`.
     #[error("--upstream cannot be {0:?}: expected the name of an upstream")]
     InvalidUpstreamName(String),
-    /// No application, upstream, site or stream.
+    /// No application, upstream, site or TCP listener.
     #[error(
         "nothing to serve: there is no [apps.NAME], [upstreams.NAME], [[sites]] or [[tcp]] table"
     )]
     NothingToServe,
-    /// A folder in which nothing was recognised.
+    /// A directory in which nothing was recognised.
     #[error("nothing to serve was recognised here; looked for {}; {advice}", looked_for.join(", "))]
     NothingDetected {
-        /// In the order of looking.
+        /// The names, in the order of the search.
         looked_for: Vec<&'static str>,
         /// The commands that would work.
         advice: String,
     },
-    /// The TARGET beside `--files` is no folder.
+    /// The TARGET of `--files` is no directory.
     #[error("--files serves a folder, and this is none{}", AccessError(*.0))]
     FilesTargetNotADirectory(Option<io::ErrorKind>),
-    /// The TARGET of the command line is neither a folder, a file nor a module.
+    /// The TARGET on the command line is neither a directory, a file nor a module.
     #[error("is neither a folder, a FILE.toml, a .ru, .rb or .py file, nor module:callable{}", AccessError(*.0))]
     InvalidTarget(Option<io::ErrorKind>),
-    /// The verb of another server where a TARGET is expected.
+    /// The verb of another server instead of a TARGET.
     #[error("there is no such verb, file or folder; did you mean `penstock {0}`?")]
     ForeignVerb(&'static str),
     /// TARGET and -c were both given.

@@ -1,7 +1,8 @@
-//! The `error_pages` of a site: files by status or class.
+//! The `error_pages` of a site: files by status or class. Called by `site`.
 //!
-//! Called by `site`. What must stay true: every file is there, can be read and fits in memory, as the
-//! one who loads it expects.
+//! # Invariants
+//!
+//! - Every file exists, is readable and fits in memory, as its loader expects.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -30,7 +31,7 @@ pub(crate) fn read(site: &Section<'_>) -> BTreeMap<u16, PathBuf> {
     pages
 }
 
-/// A status that is an error's, or the digit of a class of them.
+/// Parses the status of an error, or the first digit of a class of errors.
 fn parse_status_or_class(text: &str) -> Option<u16> {
     match text {
         "4xx" => Some(4),

@@ -1,15 +1,20 @@
-//! The small values of a configuration that have a grammar of their own: addresses, hosts, paths.
+//! Configuration values with a grammar of their own: addresses, hosts, paths.
 //!
-//! Parsed from text by `parse` and by the command line (`FromStr`), matched by the router. What must
-//! stay true: a value that exists is valid, matching never allocates, and `expand_into` gives a path
-//! that starts with `/` and holds no `..` that was not in the request's own path.
+//! `parse` and the command line parse them (`FromStr`); the router matches them.
+//!
+//! # Invariants
+//!
+//! - A value that exists is valid.
+//! - Matching never allocates.
+//! - `expand_into` returns a path that starts with `/` and holds no `..` that was not in the
+//!   request's own path.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// Where a listener listens.
+/// The address of a listener.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ListenAddr {
     /// A TCP address; port 0 lets the kernel choose.
@@ -26,7 +31,7 @@ pub enum ListenAddr {
 pub struct InvalidListenAddr;
 
 impl ListenAddr {
-    /// What a message says was expected.
+    /// The expected forms, for messages.
     pub const EXPECTED: &'static str = "an address such as \"127.0.0.1:8080\", \":8080\", \"[::1]:8080\" or \"unix:/run/site.sock\"";
 
     /// A port on 127.0.0.1.
@@ -34,8 +39,8 @@ impl ListenAddr {
         Self::Tcp(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port))
     }
 
-    /// Whether both cannot be bound at once: the same socket path, or the same port on addresses
-    /// of which they share at least one.
+    /// Whether the two cannot be bound at once: the same socket path, or the same port with a
+    /// common address.
     pub fn overlaps(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Unix(a), Self::Unix(b)) => a == b,
@@ -60,7 +65,7 @@ impl FromStr for ListenAddr {
     /// Accepts `127.0.0.1:80`, `[::1]:80`, `localhost:80`, `:80`, `80` and `unix:/path`.
     fn from_str(text: &str) -> Result<Self, InvalidListenAddr> {
         if let Some(path) = text.strip_prefix("unix:") {
-            // How long it is with its folder is seen where that is known.
+            // The length is checked where the directory is known.
             return if !path.is_empty() && !path.contains('\0') {
                 Ok(Self::Unix(PathBuf::from(path)))
             } else {
@@ -78,7 +83,7 @@ impl FromStr for ListenAddr {
     }
 }
 
-/// `u16` would also take `+80`.
+/// `u16` would also accept `+80`.
 fn port_number(text: &str) -> Result<u16, InvalidListenAddr> {
     if text.bytes().all(|b| b.is_ascii_digit()) {
         text.parse().map_err(|_| InvalidListenAddr)
@@ -100,7 +105,7 @@ impl fmt::Display for ListenAddr {
 /// `sun_path` of `sockaddr_un` is 108 bytes with its final zero (unix(7)).
 pub(crate) const MAX_UNIX_PATH_BYTES: usize = 107;
 
-/// A host, or all hosts below a domain; kept in lower case.
+/// A host, or all hosts below a domain; in lower case.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum HostPattern {
     /// This host.
@@ -110,7 +115,7 @@ pub enum HostPattern {
 }
 
 impl HostPattern {
-    /// Whether a host without its port is meant, in any case (RFC 9110 §4.2.3).
+    /// Whether the pattern matches a host without its port, in any case (RFC 9110 §4.2.3).
     pub fn matches(&self, host: &str) -> bool {
         let host = host.strip_suffix('.').unwrap_or(host).as_bytes();
         match self {
@@ -124,7 +129,7 @@ impl HostPattern {
         }
     }
 
-    /// Reads `example.com`, `*.example.com`, `127.0.0.1` or `[::1]`; none when it is neither.
+    /// Parses `example.com`, `*.example.com`, `127.0.0.1` or `[::1]`; `None` for other texts.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let text = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
         if let Some(rest) = text.strip_prefix('*') {
@@ -162,7 +167,7 @@ impl fmt::Display for HostPattern {
     }
 }
 
-/// The paths a route is for.
+/// The paths of a route.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum PathPattern {
     /// This path only.
@@ -177,7 +182,7 @@ impl PathPattern {
         Self::Prefix("/".to_owned())
     }
 
-    /// Whether a normalised, decoded path is meant.
+    /// Whether the pattern matches a normalised, decoded path.
     pub fn matches(&self, path: &str) -> bool {
         match self {
             Self::Exact(exact) => path == exact,
@@ -185,7 +190,7 @@ impl PathPattern {
         }
     }
 
-    /// Whether every path that `other` matches is matched here too.
+    /// Whether this matches every path that `other` matches.
     pub fn covers(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Prefix(wide), Self::Exact(p) | Self::Prefix(p)) => p.starts_with(wide.as_str()),
@@ -194,7 +199,8 @@ impl PathPattern {
         }
     }
 
-    /// Reads `/x` or `/x/*`; none when it is neither or could never equal a normalised path.
+    /// Parses `/x` or `/x/*`; `None` for other texts and for paths that no normalised path could
+    /// equal.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (path, wide) = match text.strip_suffix("/*") {
             Some(prefix) => (&text[..=prefix.len()], true),
@@ -218,7 +224,7 @@ impl fmt::Display for PathPattern {
     }
 }
 
-/// One place to look for a file in, relative to the root.
+/// A candidate path of a file, relative to the root.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum TryPattern {
     /// `prefix{path}suffix`; the prefix is empty or starts with `/` and does not end with it.
@@ -233,7 +239,7 @@ pub enum TryPattern {
 }
 
 impl TryPattern {
-    /// `{path}` as it is.
+    /// `{path}` alone.
     pub fn path() -> Self {
         Self::Template {
             prefix: String::new(),
@@ -250,7 +256,7 @@ impl TryPattern {
         vec![after(""), after("/index.html")]
     }
 
-    /// Appends the place for a path that starts with `/`; one slash where two would meet.
+    /// Appends the candidate for a path that starts with `/`; joins with a single slash.
     pub fn expand_into(&self, path: &str, out: &mut String) {
         match self {
             Self::Fixed(file) => out.push_str(file),
@@ -267,7 +273,7 @@ impl TryPattern {
         }
     }
 
-    /// Reads a text with at most one `{path}`; none when it has more, or leads out of the root.
+    /// Parses a text with at most one `{path}`; `None` if it has more, or leads out of the root.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let leads_out = text.split('/').any(|part| part == "..");
         if text.is_empty() || leads_out || text.contains('\0') {

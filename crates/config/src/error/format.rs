@@ -1,7 +1,10 @@
-//! How parts of a problem are written: a place, a suggestion, a reason.
+//! Formats parts of a problem: a position, a suggestion, a reason.
 //!
-//! Used in the texts of [`super::Problem`]. What must stay true: what is not known leaves no trace in the
-//! text.
+//! Used in the texts of [`super::Problem`].
+//!
+//! # Invariants
+//!
+//! - Unknown parts leave no trace in the text.
 
 use std::fmt;
 use std::io;
@@ -31,7 +34,7 @@ impl fmt::Display for DidYouMean<'_> {
     }
 }
 
-/// What several names are of.
+/// The noun for several names.
 pub(super) struct BackendNoun {
     pub(super) apps: usize,
     pub(super) all: usize,
@@ -71,7 +74,7 @@ impl fmt::Display for IoReason {
     }
 }
 
-/// ` (permission denied)` and the like, when there is more to say than that it does not exist.
+/// ` (permission denied)` and the like; nothing if the path does not exist.
 pub(super) struct AccessError(pub(super) Option<io::ErrorKind>);
 
 impl fmt::Display for AccessError {
@@ -83,7 +86,7 @@ impl fmt::Display for AccessError {
     }
 }
 
-/// Paths in a row.
+/// A list of paths.
 pub(super) struct PathList<'a>(pub(super) &'a [PathBuf]);
 
 impl fmt::Display for PathList<'_> {

@@ -1,4 +1,4 @@
-//! Error pages by status and class, and what is wrong with them.
+//! Error pages by status and class, and their errors.
 
 use crate::testing::{TestDir, check, parse_valid};
 
