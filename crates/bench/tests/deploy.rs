@@ -189,8 +189,8 @@ fn all_is_gone_when_the_bench_is_killed() {
         start = ["exec python3 {{{{dir}}}}/beside.py {{{{port2}}}}"]
         url = "http://127.0.0.1:{{{{port2}}}}""#
     ));
-    let (mut bench, told) = stand_in_for_a_bench(&place.file, &[]);
-    let [dir, shop] = [PathBuf::from(&told[0]), PathBuf::from(&told[1])];
+    let (mut bench, dirs) = stand_in_for_a_bench(&place.file, &[]);
+    let [dir, shop] = [PathBuf::from(&dirs[0]), PathBuf::from(&dirs[1])];
     until("all are there", || place.pids_of(&dir).len() == 3);
     let pids = place.pids_of(&dir);
     bench.0.kill().unwrap();
@@ -208,8 +208,8 @@ fn all_is_gone_when_the_bench_is_killed_while_it_stops() {
           "trap 'touch asked' TERM; while :; do sleep 0.1; done # {{{{dir}}}}",
         ]"#
     ));
-    let (mut bench, told) = stand_in_for_a_bench(&place.file, &["stop"]);
-    let [dir, shop] = [PathBuf::from(&told[0]), PathBuf::from(&told[1])];
+    let (mut bench, dirs) = stand_in_for_a_bench(&place.file, &["stop"]);
+    let [dir, shop] = [PathBuf::from(&dirs[0]), PathBuf::from(&dirs[1])];
     let pids = place.pids_of(&dir);
     until("it was asked to stop", || dir.join("asked").exists());
     bench.0.kill().unwrap();
@@ -724,9 +724,9 @@ fn stand_in_for_a_bench(file: &Path, how: &[&str]) -> (Bench, Vec<String>) {
     command.stdout(Stdio::piped());
     let mut child = Bench(command.spawn().unwrap());
     let lines = BufReader::new(child.0.stdout.take().unwrap()).lines();
-    let told: Vec<String> = lines.take(2).map(Result::unwrap).collect();
-    assert_eq!(told.len(), 2);
-    (child, told)
+    let dirs: Vec<String> = lines.take(2).map(Result::unwrap).collect();
+    assert_eq!(dirs.len(), 2);
+    (child, dirs)
 }
 
 fn left_out(error: &DeployError) {

@@ -70,9 +70,9 @@ pub(crate) fn request_trusting(
         proxy_protocol: false,
     };
     let trust = Arc::new(trust);
-    let told = ForwardedInfo::has_forwarding_fields(&head, &trust) && trust.covers(peer);
-    let forwarded = told.then(|| Arc::new(ForwardedInfo::read(&head, &trust).0));
-    let mount = forwarded.as_ref().map(|told| told.mount.clone());
+    let is_forwarded = ForwardedInfo::has_forwarding_fields(&head, &trust) && trust.covers(peer);
+    let forwarded = is_forwarded.then(|| Arc::new(ForwardedInfo::read(&head, &trust).0));
+    let mount = forwarded.as_ref().map(|info| info.mount.clone());
     let arrival = RequestOrigin {
         peer,
         listener: Arc::new(listener),
@@ -92,10 +92,10 @@ pub(crate) fn request_vouched(head: &str, peer: &str, vouched: TrustedHeaders) -
     let is_trusted = request.is_from_trusted_proxy();
     let (head, trust) = (&request.head, &request.trusted_proxies);
     // The rest of the head counts as the peer's.
-    let (told, _) =
+    let (info, _) =
         ForwardedInfo::read_with_trusted_headers(head, head, trust, is_trusted, &vouched);
-    request.mount = told.mount.clone();
-    request.forwarded = (told != ForwardedInfo::default()).then(|| Arc::new(told));
+    request.mount = info.mount.clone();
+    request.forwarded = (info != ForwardedInfo::default()).then(|| Arc::new(info));
     request.trusted_headers = vouched;
     request
 }

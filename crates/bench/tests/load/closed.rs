@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use penstock_bench::load::{LoadProgress, Observer, RequestOrder, WindowEnd, execute};
 
 use crate::server::{HELLO, Server};
-use crate::{Told, load, plan, run, run_requests, shape};
+use crate::{ProgressObserver, load, plan, run, run_requests, shape};
 
 #[test]
 fn counts_requests_and_bytes_exactly() {
@@ -342,7 +342,7 @@ fn the_stop_flag_ends_any_window_soon() {
         plan.warm_up = Duration::from_secs(warm_up);
         let stop = Arc::clone(&plan.stop);
         let mut stopped = None;
-        let mut watch = Told(|_: LoadProgress| {
+        let mut watch = ProgressObserver(|_: LoadProgress| {
             stopped.get_or_insert_with(Instant::now);
             stop.store(true, Ordering::Relaxed);
         });

@@ -8,7 +8,7 @@ use penstock_bench::load::{Address, ArrivalModel, LoadProgress, WindowEnd, execu
 use penstock_bench::report::Errors;
 
 use crate::server::{HELLO, Server, nowhere, refusing};
-use crate::{Told, load, plan, run, run_requests};
+use crate::{ProgressObserver, load, plan, run, run_requests};
 
 /// Every second connection misbehaves in its second request; all others respond.
 fn half_bad(bad: impl Fn(&mut crate::server::Connection) + Send + Sync + 'static) -> Server {
@@ -139,7 +139,7 @@ fn a_server_that_comes_back_is_found_again() {
         }
     });
     let plan = plan(load(Address::Tcp(address), 1), WindowEnd::Requests(50));
-    let mut watch = Told(|progress: LoadProgress| {
+    let mut watch = ProgressObserver(|progress: LoadProgress| {
         if progress.errors > 0 {
             // Once is enough.
             let _ = come.send(());

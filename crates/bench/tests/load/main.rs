@@ -60,9 +60,9 @@ fn plan(load: Load, until: WindowEnd) -> LoadPlan {
 }
 
 /// Receives progress.
-struct Told<F>(F);
+struct ProgressObserver<F>(F);
 
-impl<F: FnMut(LoadProgress)> Observer for Told<F> {
+impl<F: FnMut(LoadProgress)> Observer for ProgressObserver<F> {
     fn progress(&mut self, progress: LoadProgress) {
         (self.0)(progress);
     }

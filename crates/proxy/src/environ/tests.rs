@@ -304,7 +304,7 @@ fn a_clients_field_is_one_variable_or_none() {
 
 #[test]
 fn every_protocol_gets_the_same_client_address() {
-    let said = "X-Forwarded-For: 192.0.2.1\r\nX-Forwarded-For: 192.0.2.2\r\n\
+    let forwarding = "X-Forwarded-For: 192.0.2.1\r\nX-Forwarded-For: 192.0.2.2\r\n\
                 X-Forwarded-Proto: https\r\nX-Forwarded-Port: 443\r\nX-Real-IP: 192.0.2.1\r\n\
                 X-Forwarded-Prefix: /a\r\n\
                 Forwarded: for=192.0.2.1\r\n";
@@ -319,7 +319,7 @@ fn every_protocol_gets_the_same_client_address() {
         ] {
             let mut config = fastcgi();
             config.forwarded = form;
-            let head = format!("GET / HTTP/1.1\r\nHost: a.test\r\n{said}\r\n");
+            let head = format!("GET / HTTP/1.1\r\nHost: a.test\r\n{forwarding}\r\n");
             let request = request_of(&head, peer);
             let mut http = Vec::new();
             request_head::encode_request_head(

@@ -245,10 +245,10 @@ fn reports_each_transition_and_the_next_tick() {
     assert_eq!(bed.apply(11, Tick), Some(HealthTransition::Trial));
     assert_eq!(bed.ejection.next_tick(), None);
     assert_eq!(bed.apply(12, Good), Some(HealthTransition::Restored));
-    let told = HealthTransition::AdminChanged(Draining);
+    let change = HealthTransition::AdminChanged(Draining);
     assert_eq!(
         [0; 2].map(|_| bed.apply(13, AdminSet(Draining))),
-        [Some(told), None]
+        [Some(change), None]
     );
 }
 

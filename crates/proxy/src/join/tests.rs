@@ -134,9 +134,9 @@ async fn next_line_but_heartbeats(lines: &mut LineStream) -> String {
 }
 
 /// Sends a line on a connection and returns the reply.
-async fn send_line(stream: Stream, said: &str) -> String {
+async fn send_line(stream: Stream, line: &str) -> String {
     let mut lines = LineStream::new(stream, Vec::new());
-    lines.send(&format!("{said}\n")).await.unwrap();
+    lines.send(&format!("{line}\n")).await.unwrap();
     clock::timeout(Duration::from_secs(10), lines.next_line())
         .await
         .expect("in time")
@@ -181,10 +181,10 @@ fn a_joined_server_gets_requests_until_it_leaves() {
             assert!(served > 0);
             // Only its socket: the connection itself is counted.
             let stream = connection.move_to_this_loop().unwrap();
-            let said = format!("request {number}");
+            let text = format!("request {number}");
             stream
                 .stream
-                .write_all(format!("{said}\n").as_bytes())
+                .write_all(format!("{text}\n").as_bytes())
                 .await
                 .unwrap();
             let mut buffer = [0; 64];
@@ -193,7 +193,7 @@ fn a_joined_server_gets_requests_until_it_leaves() {
                 .await
                 .unwrap()
                 .unwrap();
-            assert_eq!(&buffer[..count], format!("{said}!\n").as_bytes());
+            assert_eq!(&buffer[..count], format!("{text}!\n").as_bytes());
         }
         joiner.set_capacity(7);
         eventually("it may have more", || {
@@ -341,12 +341,12 @@ fn an_unproven_joiner_gets_a_nonce_and_no_proof() {
         let mut lines = LineStream::new(stream, Vec::new());
         let nonce = random_nonce().unwrap();
         lines.send(&words::encode_greeting(&nonce)).await.unwrap();
-        let told = clock::timeout(Duration::from_secs(10), lines.next_line()).await;
-        let told = told.expect("in time").unwrap();
-        assert_eq!(told.len(), 32, "16 bytes of a random number: {told}");
+        let answer = clock::timeout(Duration::from_secs(10), lines.next_line()).await;
+        let answer = answer.expect("in time").unwrap();
+        assert_eq!(answer.len(), 32, "16 bytes of a random number: {answer}");
         lines.send(&format!("{}\n", "0".repeat(64))).await.unwrap();
-        let told = clock::timeout(Duration::from_secs(10), lines.next_line()).await;
-        assert!(told.expect("in time").is_err(), "it is closed");
+        let answer = clock::timeout(Duration::from_secs(10), lines.next_line()).await;
+        assert!(answer.expect("in time").is_err(), "it is closed");
     });
 }
 
@@ -359,8 +359,8 @@ fn a_front_end_without_the_key_learns_nothing_of_the_joiner() {
         let (joiner, brought) = joiner(address, "shop", KEY);
         let (socket, _) = poll_fn(|cx| listener.poll_accept(cx)).await.unwrap();
         let mut lines = LineStream::new(Stream::new(socket).unwrap(), Vec::new());
-        let heard = lines.next_line().await.unwrap();
-        let joiner_nonce = words::parse_greeting(&heard).unwrap();
+        let greeting = lines.next_line().await.unwrap();
+        let joiner_nonce = words::parse_greeting(&greeting).unwrap();
         let meeting = words::HandshakeNonces {
             joiner: joiner_nonce,
             front_end: random_nonce().unwrap(),
@@ -434,9 +434,9 @@ fn members_rejoin_after_a_step_down_or_reload() {
         drop((before, upstream));
         // A reload without a change.
         configure(&front, KEY, &[&other]);
-        let (heir, same) = (JoinListener::default(), joined("shop"));
-        configure(&heir, KEY, &[&same]);
-        listening.store(Arc::new(heir));
+        let (successor, same) = (JoinListener::default(), joined("shop"));
+        configure(&successor, KEY, &[&same]);
+        listening.store(Arc::new(successor));
         front.step_down();
         eventually("it is in where the other listens", || {
             states(&same).len() == 1

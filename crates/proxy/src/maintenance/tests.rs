@@ -178,7 +178,7 @@ fn no_server_has_more_in_progress_than_connections() {
     let mut config = configured(Protocol::Http, &[]);
     config.connections.max = 10;
     let rows = [
-        ("nothing said", None, None, 10),
+        ("no limits", None, None, 10),
         ("of the upstream", None, Some(4), 4),
         ("of the server", Some(6), Some(4), 6),
         ("above the connections", Some(60), Some(4), 10),
@@ -228,9 +228,9 @@ fn a_draining_server_keeps_no_connection_of_a_request_that_ends() {
         .await;
         let mut place = claim(&upstream);
         let name = first(&upstream).name;
-        let said = upstream.apply_change(crate::ServerChange::Drain(name.clone()));
+        let message = upstream.apply_change(crate::ServerChange::Drain(name.clone()));
         let want = format!("{name} is draining, 1 request in progress");
-        assert_eq!(said, Ok(want));
+        assert_eq!(message, Ok(want));
         assert_eq!(first(&upstream).connections_open, 1);
         let kept = place.idle_connection.take().map(|kept| (kept, usize::MAX));
         upstream

@@ -340,7 +340,7 @@ fn the_client_address_is_forwarded_in_every_form() {
 
 #[test]
 fn addresses_of_a_trusted_proxy_are_kept_and_extended() {
-    let said = "X-Forwarded-For: 192.0.2.1, 192.0.2.2\r\n\
+    let forwarding = "X-Forwarded-For: 192.0.2.1, 192.0.2.2\r\n\
                 X-Forwarded-For: 192.0.2.3\r\n\
                 X-Forwarded-Proto: https\r\n\
                 X-Forwarded-Host: front.test\r\n\
@@ -368,7 +368,7 @@ fn addresses_of_a_trusted_proxy_are_kept_and_extended() {
     ] {
         let mut config = http_upstream();
         config.forwarded = form;
-        let head = format!("GET / HTTP/1.1\r\nHost: a.test\r\n{said}\r\n");
+        let head = format!("GET / HTTP/1.1\r\nHost: a.test\r\n{forwarding}\r\n");
         let (text, _) = sent_head(&config, &head, PROXY, SourceFraming::None);
         let expected = format!(
             "GET / HTTP/1.1\r\nHost: a.test\r\n{expected}Via: 1.1 front, 1.1 penstock\r\n\r\n"
@@ -460,7 +460,7 @@ fn forwarding_fields_pass_if_trusted_or_true() {
     let (peer, local) = (PROXY.parse().unwrap(), "127.0.0.1:8080".parse().unwrap());
     let address = "X-Forwarded-For: 203.0.113.9\r\n";
     let https = "X-Forwarded-Proto: https\r\n";
-    for (said, field, passes, passes_of_listed) in [
+    for (extra, field, passes, passes_of_listed) in [
         (address, "Client-IP: 10.0.0.1", false, false),
         (address, "X-Client-IP: 10.0.0.1", false, false),
         (address, "X-Cluster-Client-IP: 10.0.0.1", false, false),
@@ -493,7 +493,7 @@ fn forwarding_fields_pass_if_trusted_or_true() {
         ("", "X-Thing: 1", true, true),
         ("", "CF-Connecting-IP: 10.0.0.1", true, true),
     ] {
-        let head = format!("GET / HTTP/1.1\r\nHost: a.test\r\n{said}{field}\r\n\r\n");
+        let head = format!("GET / HTTP/1.1\r\nHost: a.test\r\n{extra}{field}\r\n\r\n");
         let listed = TrustedProxies::new(vec!["127.0.0.1".parse().unwrap()], false);
         for (trust, passes) in [
             (TrustedProxies::default(), passes),
@@ -502,7 +502,7 @@ fn forwarding_fields_pass_if_trusted_or_true() {
             let peer = PeerAddress::Tcp(peer);
             let request = request_trusting(&head, peer, "http", Some(local), trust);
             let (text, _) = encoded_head(&http_upstream(), &request, SourceFraming::None);
-            assert_eq!(text.contains(field), passes, "{said}{field}: {text}");
+            assert_eq!(text.contains(field), passes, "{extra}{field}: {text}");
         }
     }
 }
@@ -528,10 +528,10 @@ fn a_client_address_field_passes_only_if_it_matches() {
 fn a_stripped_prefix_is_forwarded() {
     let head = "GET /cart HTTP/1.1\r\nHost: a.test\r\nX-Forwarded-Prefix: /spoofed\r\n\r\n";
     let mut request = request_of(head, CLIENT);
-    let told = |request: &Request| encoded_head(&http_upstream(), request, SourceFraming::None).0;
-    assert!(!told(&request).contains("Prefix"), "{}", told(&request));
+    let encode = |request: &Request| encoded_head(&http_upstream(), request, SourceFraming::None).0;
+    assert!(!encode(&request).contains("Prefix"), "{}", encode(&request));
     request.mount = Mount::new("/a b/shop");
-    let text = told(&request);
+    let text = encode(&request);
     assert!(
         text.contains("\r\nX-Forwarded-Prefix: /a%20b/shop\r\n"),
         "{text}"

@@ -268,8 +268,8 @@ fn failed_lookups_change_nothing() {
         for (name, is_broken) in [("the server fails", true), ("the name is unknown", false)] {
             dns.zone.lock().unwrap().records.clear();
             dns.set_broken(is_broken);
-            let asked = dns.question_count();
-            eventually("more questions", || dns.question_count() > asked + 1).await;
+            let questions = dns.question_count();
+            eventually("more questions", || dns.question_count() > questions + 1).await;
             assert_eq!(names(&upstream), one, "{name}");
         }
         dns.set_addresses("app.test", &["192.0.2.2"]);
@@ -306,12 +306,15 @@ fn an_address_that_the_operator_removed_stays_away_until_the_dns_gives_it_anew()
             .apply_change(ServerChange::Remove(one.to_owned()))
             .unwrap();
         // Two queries per look-up: the third means that the first two are handled.
-        let asked = dns.question_count();
-        eventually("one more answer", || dns.question_count() >= asked + 3).await;
+        let questions = dns.question_count();
+        eventually("one more answer", || dns.question_count() >= questions + 3).await;
         assert_eq!(names(&upstream), [two]);
         dns.set_addresses("app.test", &["192.0.2.2"]);
-        let asked = dns.question_count();
-        eventually("an answer without it", || dns.question_count() >= asked + 3).await;
+        let questions = dns.question_count();
+        eventually("an answer without it", || {
+            dns.question_count() >= questions + 3
+        })
+        .await;
         dns.set_addresses("app.test", &["192.0.2.1", "192.0.2.2"]);
         eventually("both again", || names(&upstream) == [one, two]).await;
     });
@@ -359,8 +362,8 @@ fn changes_of_a_name_apply_to_servers_added_later() {
         // Added again while the old follower may still wait, it exists once.
         upstream.add_server(crate::maintenance::tests::server(&name), 0);
         eventually("both", || names(&upstream).len() == 2).await;
-        let asked = dns.question_count();
-        eventually("more answers", || dns.question_count() >= asked + 3).await;
+        let questions = dns.question_count();
+        eventually("more answers", || dns.question_count() >= questions + 3).await;
         assert_eq!(names(&upstream).len(), 2);
     });
 }
@@ -454,15 +457,15 @@ fn without_name_servers_the_reason_is_logged() {
 fn failures_are_logged_at_once_and_then_each_minute() {
     let (mut trouble, begun) = (super::LookupFailures::default(), std::time::Instant::now());
     let name: ServerAddr = "app.test:80".parse().unwrap();
-    let mut told = Vec::new();
+    let mut logged = Vec::new();
     for second in 0..150 {
         let now = begun + Duration::from_secs(second);
         trouble.record(now, "pool", &name, &super::LookupError::NoSuchName);
         if trouble.logged_at == Some(now) {
-            told.push(second);
+            logged.push(second);
         }
     }
-    assert_eq!((told, trouble.count), (vec![0, 60, 120], 150));
+    assert_eq!((logged, trouble.count), (vec![0, 60, 120], 150));
     trouble.clear("pool", &name);
     assert_eq!((trouble.count, trouble.logged_at), (0, None));
 }

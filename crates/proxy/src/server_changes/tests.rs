@@ -117,9 +117,9 @@ fn a_server_that_leaves_finishes_what_it_has() {
         let upstream = start(configured(Protocol::Http, &[A]));
         let address = A.parse().unwrap();
         let place = claim(&upstream);
-        let said = upstream.apply_change(ServerChange::Remove(named(A)));
+        let message = upstream.apply_change(ServerChange::Remove(named(A)));
         assert_eq!(
-            said.as_deref(),
+            message.as_deref(),
             Ok("127.0.0.1:81 was removed, 1 request in progress")
         );
         assert_eq!(states(&upstream), [(named(A), "leaving")]);

@@ -8,11 +8,11 @@ use super::*;
 /// The agent's answers to these lines and the end of input.
 fn says(lines: &str) -> Vec<String> {
     let (mut ours, theirs) = UnixStream::pair().unwrap();
-    let (heard, said) = UnixStream::pair().unwrap();
+    let (reader, writer) = UnixStream::pair().unwrap();
     ours.write_all(lines.as_bytes()).unwrap();
     drop(ours);
-    let agent = std::thread::spawn(move || serve_coordinator(&theirs, said));
-    let words = BufReader::new(heard).lines().map(Result::unwrap).collect();
+    let agent = std::thread::spawn(move || serve_coordinator(&theirs, writer));
+    let words = BufReader::new(reader).lines().map(Result::unwrap).collect();
     // Only the messages matter.
     let _ = agent.join().unwrap();
     words

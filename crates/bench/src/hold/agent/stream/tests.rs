@@ -13,7 +13,7 @@ const AT: ReceiptTime = ReceiptTime {
 };
 
 /// A stream that has sent its request, at the start.
-fn asked() -> HeldStream {
+fn requested_stream() -> HeldStream {
     // Any descriptor: nothing here reads it.
     let socket = OwnedFd::from(UnixStream::pair().unwrap().0);
     let mut stream = HeldStream::connecting(socket, 5);
@@ -34,7 +34,7 @@ fn message(number: u32) -> String {
 
 /// The outcome of the pieces: the loss, if it was lost, and the counts.
 fn pieces(pieces: &[&[u8]]) -> (Option<LossCause>, StreamCounts) {
-    let (mut stream, mut tally) = (asked(), StreamCounters::new(9).unwrap());
+    let (mut stream, mut tally) = (requested_stream(), StreamCounters::new(9).unwrap());
     for piece in pieces {
         if let Err(loss) = stream.receive(piece, AT, &mut tally) {
             return (Some(loss), tally.counts);
@@ -146,7 +146,7 @@ fn the_end_of_the_connection_says_how_it_was_lost() {
         (CHUNKED, LossCause::Closed),
         (UNTIL_CLOSE, LossCause::Ended),
     ] {
-        let mut stream = asked();
+        let mut stream = requested_stream();
         stream.receive(text.as_bytes(), AT, &mut tally).unwrap();
         assert_eq!(stream.end_cause(), expected, "{text}");
     }
@@ -172,7 +172,7 @@ fn counts_what_is_missed_and_what_comes_again() {
         ("twice", true, &[1, 2, 2, 3], 3, 0, 1),
         ("another order", true, &[1, 3, 2], 3, 1, 1),
     ] {
-        let (mut stream, mut tally) = (asked(), StreamCounters::new(9).unwrap());
+        let (mut stream, mut tally) = (requested_stream(), StreamCounters::new(9).unwrap());
         stream
             .receive(UNTIL_CLOSE.as_bytes(), AT, &mut tally)
             .unwrap();
@@ -192,7 +192,7 @@ fn counts_what_is_missed_and_what_comes_again() {
 
 #[test]
 fn a_message_takes_from_its_moment_to_its_receipt() {
-    let (mut stream, mut tally) = (asked(), StreamCounters::new(9).unwrap());
+    let (mut stream, mut tally) = (requested_stream(), StreamCounters::new(9).unwrap());
     let text = format!("{UNTIL_CLOSE}data: {}\n\n", message(1));
     stream.receive(text.as_bytes(), AT, &mut tally).unwrap();
     assert!(stream.is_open());
@@ -204,7 +204,7 @@ fn a_message_takes_from_its_moment_to_its_receipt() {
 
 #[test]
 fn keeps_nothing_between_whole_events() {
-    let (mut stream, mut tally) = (asked(), StreamCounters::new(9).unwrap());
+    let (mut stream, mut tally) = (requested_stream(), StreamCounters::new(9).unwrap());
     stream
         .receive(&CHUNKED.as_bytes()[..9], AT, &mut tally)
         .unwrap();
@@ -223,7 +223,7 @@ fn keeps_nothing_between_whole_events() {
 
 #[test]
 fn a_line_without_end_takes_no_memory_without_end() {
-    let (mut stream, mut tally) = (asked(), StreamCounters::new(9).unwrap());
+    let (mut stream, mut tally) = (requested_stream(), StreamCounters::new(9).unwrap());
     stream
         .receive(UNTIL_CLOSE.as_bytes(), AT, &mut tally)
         .unwrap();
