@@ -33,7 +33,7 @@ class Front(Server):
     def wait_held(self, streams, polls=0):
         def look():
             hub = self.status()["hub"]
-            return (hub["streams"], hub["polls"]) == (streams, polls)
+            return (hub["streams"], hub["long_polls"]) == (streams, polls)
 
         until(f"{streams} streams and {polls} polls are held", look, 2 * PATIENCE)
 

@@ -447,7 +447,7 @@ class FailingDisks(RealCase):
 
     def is_out(self, name):
         cache = self.server.caches()[name]
-        return cache if cache["state"] == "out" else None
+        return cache if cache["state"] == "out_of_service" else None
 
     def all_have_hits(self, before, more):
         caches = self.server.caches()

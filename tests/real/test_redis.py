@@ -146,10 +146,10 @@ class OneHub(RealCase):
         """Both deliver in one order again."""
 
         def nodes():
-            return [server.status()["hub"]["nodes"] for server in self.servers]
+            return [server.status()["hub"]["cluster"] for server in self.servers]
 
         def look():
-            return all(each["connected"] and not each["alone"] for each in nodes())
+            return all(each["connected"] and not each["standalone"] for each in nodes())
 
         until("both servers have Redis", look, PATIENCE)
 

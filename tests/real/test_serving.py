@@ -365,7 +365,7 @@ class BesideSlowClients(ServingCase):
 
     def slow_are_there(self):
         # The large answers have been taken off the workers' hands.
-        is_quiet = self.app()["queue"]["in_progress"] == 0
+        is_quiet = self.app()["queue"]["active"] == 0
         return is_quiet and self.server.status()["connections"]["used"] >= SLOW_CLIENTS
 
     def quick_client(self, seconds):

@@ -131,7 +131,7 @@ class Rooms(RealCase):
             ada.send(TEXT, words.encode())
             said = reply.format(words, count=count).encode()
             self.assertEqual(await ada.receive(), (TEXT, said))
-        self.assertEqual(self.server.status()["hub"]["held"]["used"], 3)
+        self.assertEqual(self.server.status()["hub"]["connections"]["used"], 3)
         bob.send(BINARY, b"\x01\x02\xff\r\n")
         self.assertEqual(await bob.receive(), (BINARY, b"\n\r\xff\x02\x01"))
         # What is published reaches all, whoever they are.

@@ -42,7 +42,7 @@ pub enum Command {
     Schema,
     /// Hold the processes of a deployment; `compare` starts it
     #[command(hide = true)]
-    Keep,
+    Keeper,
     /// Hold a share of the streams; `hold` starts it
     #[command(hide = true)]
     HoldAgent,
@@ -283,7 +283,7 @@ impl Command {
                 crate::output::print(&saved::json_schema());
                 Ok(ExitCode::SUCCESS)
             }
-            Self::Keep => return deploy::run_keeper(),
+            Self::Keeper => return deploy::run_keeper(),
             Self::HoldAgent => return hold::run_agent(),
         };
         done.unwrap_or_else(|why| {

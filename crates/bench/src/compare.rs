@@ -90,7 +90,7 @@ fn failure_reasons(compare: &Compare) -> Vec<String> {
     let goals = compare.goals.iter().filter(|goal| !goal.met);
     let goals = goals.map(|goal| format!("missed: {}", goal.text));
     let failed = compare.deployments.iter().filter_map(|one| {
-        let why = one.failed.as_ref()?;
+        let why = one.failure.as_ref()?;
         let first = why.lines().next().unwrap_or_default();
         Some(format!("{} failed: {first}", one.name))
     });
@@ -162,7 +162,7 @@ impl<'a> Comparison<'a> {
         let empty = |one: &scenario::Deployment| Deployment {
             name: one.name.clone(),
             versions: Vec::new(),
-            failed: None,
+            failure: None,
             rounds: Vec::new(),
             summary: None,
         };
@@ -191,7 +191,7 @@ impl<'a> Comparison<'a> {
                 if self.live.is_stopped() {
                     return;
                 }
-                if self.results[at].failed.is_some() {
+                if self.results[at].failure.is_some() {
                     continue;
                 }
                 let name = &self.scenario.deployments[at].name;
@@ -203,7 +203,7 @@ impl<'a> Comparison<'a> {
                     Err(_) if self.live.is_stopped() => return,
                     Err(why) => {
                         self.live.print_line(&format!("{name}: {why}"));
-                        self.results[at].failed = Some(why);
+                        self.results[at].failure = Some(why);
                     }
                 }
             }
@@ -306,7 +306,12 @@ impl<'a> Comparison<'a> {
         let cores = self.scenario.cores;
         let cores = cores.map_or_else(Vec::new, |cores| vec![cores.server, cores.load]);
         let mut best: Option<Point> = None;
-        let others = |point: &Point| point.server.and_then(|cost| cost.others).unwrap_or(0.0);
+        let others = |point: &Point| {
+            point
+                .server
+                .and_then(|cost| cost.other_processes_share)
+                .unwrap_or(0.0)
+        };
         for _ in 0..MAX_ATTEMPTS {
             let connections: u32 = plan.loads.iter().map(|load| load.connections).sum();
             let window = MeasurementWindow {

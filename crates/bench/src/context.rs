@@ -22,7 +22,7 @@ pub(crate) fn report_with_context(
     let since_epoch = started.duration_since(UNIX_EPOCH).unwrap_or_default();
     Report {
         format: FORMAT_VERSION,
-        taken: MeasurementContext {
+        context: MeasurementContext {
             started: since_epoch.as_secs(),
             tool: concat!("penstock ", env!("CARGO_PKG_VERSION")).to_owned(),
             command: mask_command_line(

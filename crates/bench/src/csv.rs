@@ -13,11 +13,11 @@ use crate::report::{Deployment, Figures, Report, ReportResult, ServerCost};
 #[must_use]
 pub fn report_csv(report: &Report) -> String {
     if let ReportResult::Hold(hold) = &report.result {
-        return hold::hold_csv(hold, report.taken.interrupted);
+        return hold::hold_csv(hold, report.context.interrupted);
     }
     let mut text = encode_row(&COLUMNS.map(str::to_owned));
     let alone = [const { String::new() }; 2];
-    let interrupted = report.taken.interrupted.to_string();
+    let interrupted = report.context.interrupted.to_string();
     let mut add = |place: (&str, usize),
                    loads: &[Figures],
                    server: Option<&ServerCost>,
@@ -52,7 +52,7 @@ pub fn report_csv(report: &Report) -> String {
                 }
             }
             for deployment in &compare.deployments {
-                if deployment.failed.is_some() && deployment.rounds.is_empty() {
+                if deployment.failure.is_some() && deployment.rounds.is_empty() {
                     text += &failed_row(deployment, &interrupted);
                 }
             }
@@ -65,7 +65,7 @@ pub fn report_csv(report: &Report) -> String {
 
 /// Why a deployment failed, without its log, and why its figures are uncertain.
 fn failure_and_doubts(deployment: &Deployment) -> [String; 2] {
-    let failed = deployment.failed.as_deref().unwrap_or_default();
+    let failed = deployment.failure.as_deref().unwrap_or_default();
     let doubts = deployment.summary.as_ref();
     [
         failed.lines().next().unwrap_or_default().to_owned(),
@@ -122,7 +122,7 @@ const COLUMNS: [&str; 44] = [
     "server_busy_cores",
     "server_memory_bytes",
     "server_processes",
-    "others_busy",
+    "other_processes_share",
     "interrupted",
     "failed",
     "doubts",
@@ -156,7 +156,7 @@ fn figure_cells(load: &Figures) -> Vec<String> {
     cells.extend(counts.map(|count| count.to_string()));
     cells.extend([
         load.unfinished.to_string(),
-        format_ms(load.oldest_unfinished),
+        format_ms(load.oldest_unfinished_us),
         load.retried.to_string(),
     ]);
     cells.extend(match load.schedule {
@@ -188,10 +188,10 @@ fn cost_cells(server: Option<&ServerCost>) -> [String; 5] {
     server.map_or([const { String::new() }; 5], |cost| {
         [
             format!("{:.3}", cost.cpu_us_per_request),
-            format!("{:.4}", cost.busy),
+            format!("{:.4}", cost.busy_cores),
             cost.memory_bytes.to_string(),
             cost.processes.to_string(),
-            cost.others
+            cost.other_processes_share
                 .map_or_else(String::new, |others| format!("{others:.4}")),
         ]
     })

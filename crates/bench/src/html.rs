@@ -14,7 +14,7 @@ use crate::text::{self, notes, tables, units};
 pub fn report_html(report: &Report) -> String {
     let title = escape_html(&report_title(report));
     let mut body = format!("<h1>{title}</h1>\n{}", warnings(report));
-    body += &context_list(&report.taken);
+    body += &context_list(&report.context);
     let charts: String = chart::charts(report).iter().map(chart_figure).collect();
     let section = |heading: &str, content: &str| match content.is_empty() {
         true => String::new(),
@@ -112,7 +112,7 @@ fn report_title(report: &Report) -> String {
 /// The warnings about the figures.
 fn warnings(report: &Report) -> String {
     let interrupted = report
-        .taken
+        .context
         .interrupted
         .then(|| notes::INTERRUPTED_NOTE.to_owned());
     let all = interrupted
@@ -247,7 +247,7 @@ fn goals_table(compare: &Compare) -> String {
 
 fn failed_section(compare: &Compare) -> String {
     let failed = |deployment: &Deployment| {
-        let why = deployment.failed.as_ref()?;
+        let why = deployment.failure.as_ref()?;
         let name = escape_html(&deployment.name);
         Some(format!(
             "<h3>{name}</h3>\n<pre class=\"warning\">{}</pre>\n",
@@ -296,7 +296,9 @@ fn rounds_section(compare: &Compare) -> String {
 
 /// The share of other programs on the server's cores, if it was measured.
 fn other_processes_note<'a>(costs: impl Iterator<Item = &'a ServerCost>) -> String {
-    let most = costs.filter_map(|cost| cost.others).reduce(f64::max);
+    let most = costs
+        .filter_map(|cost| cost.other_processes_share)
+        .reduce(f64::max);
     most.map_or_else(String::new, |most| {
         format!(
             "<p>Other programs used up to {:.1} % of the server's cores.</p>\n",

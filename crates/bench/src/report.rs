@@ -16,7 +16,7 @@ pub use hold::{
 };
 
 /// The format version of every report.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 
 /// A saved report.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
@@ -24,7 +24,7 @@ pub struct Report {
     /// [`FORMAT_VERSION`].
     pub format: u32,
     /// Where and when it was measured.
-    pub taken: MeasurementContext,
+    pub context: MeasurementContext,
     /// The result.
     #[serde(flatten)]
     pub result: ReportResult,
@@ -142,7 +142,7 @@ pub struct Deployment {
     /// The versions that the programs report.
     pub versions: Vec<String>,
     /// Why it could not be measured, with the end of its log.
-    pub failed: Option<String>,
+    pub failure: Option<String>,
     /// The points of each round.
     pub rounds: Vec<Vec<Point>>,
     /// All complete rounds together, or the incomplete ones if none is complete; `None` when
@@ -190,7 +190,7 @@ pub struct Goal {
     /// The goal as text.
     pub text: String,
     /// The figure over the rounds; `None` when it is not available.
-    pub found: Option<RoundSpread>,
+    pub measured: Option<RoundSpread>,
     /// Whether the median meets the goal.
     pub met: bool,
 }
@@ -227,7 +227,7 @@ pub struct Figures {
     pub unfinished: u64,
     /// Microseconds since the oldest unfinished request began.
     #[serde(default)]
-    pub oldest_unfinished: u64,
+    pub oldest_unfinished_us: u64,
     /// Requests sent again, since the server had closed an idle connection before any byte of the
     /// response, as RFC 9112 section 9.3.1 allows at any time.
     #[serde(default)]
@@ -304,7 +304,7 @@ pub struct Timings {
     /// The mean.
     pub mean: f64,
     /// The standard deviation.
-    pub sd: f64,
+    pub stddev: f64,
     /// 50 % took no longer.
     pub p50: u64,
     /// 75 %.
@@ -346,7 +346,7 @@ pub struct ServerCost {
     /// CPU microseconds per complete response.
     pub cpu_us_per_request: f64,
     /// The share of its cores that it used; above 1 with several cores.
-    pub busy: f64,
+    pub busy_cores: f64,
     /// Memory of all its processes at the end (proportional set size where readable).
     pub memory_bytes: u64,
     /// Processes at the end.
@@ -355,7 +355,7 @@ pub struct ServerCost {
     #[serde(default)]
     pub disk_read_bytes: Option<u64>,
     /// The share of the cores used by other processes, when cores are pinned.
-    pub others: Option<f64>,
+    pub other_processes_share: Option<f64>,
 }
 
 impl Errors {
@@ -405,7 +405,7 @@ impl Figures {
     /// when it ended: a server that stops responding causes no errors until the timeout.
     #[must_use]
     pub fn is_stuck(&self) -> bool {
-        let age = to_f64(self.oldest_unfinished);
+        let age = to_f64(self.oldest_unfinished_us);
         age > 1e6 && age > self.seconds * 0.5e6
     }
 
@@ -461,7 +461,7 @@ impl RoundSpread {
     /// Computes the spread of these values without NaN; `None` without any. The median of an even
     /// number of values is the mean of the middle two.
     #[must_use]
-    pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
+    pub fn from_values(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values
             .into_iter()
             .filter(|value| value.is_finite())
@@ -496,14 +496,14 @@ mod tests {
         let rows: [(&str, bool, Change); 8] = [
             ("all answered", true, |_| {}),
             ("under way as usual", true, |load| {
-                (load.unfinished, load.oldest_unfinished) = (10, 2_000_000);
+                (load.unfinished, load.oldest_unfinished_us) = (10, 2_000_000);
             }),
             ("stuck for most of the window", false, |load| {
-                (load.unfinished, load.oldest_unfinished) = (1, 2_000_001);
+                (load.unfinished, load.oldest_unfinished_us) = (1, 2_000_001);
             }),
             ("a short window's last requests", true, |load| {
                 load.seconds = 0.5;
-                (load.unfinished, load.oldest_unfinished) = (1, 500_000);
+                (load.unfinished, load.oldest_unfinished_us) = (1, 500_000);
             }),
             ("a server that closes kept connections", true, |load| {
                 load.retried = load.requests;

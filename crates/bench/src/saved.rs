@@ -172,12 +172,12 @@ mod tests {
             ("[1,", "bad.json: not a report of penstock bench: "),
             ("{}", "missing field `format`"),
             (
-                "{\"format\": 2}",
-                "bad.json: a report of format 2; this program reads format 1",
+                "{\"format\": 3}",
+                "bad.json: a report of format 3; this program reads format 2",
             ),
-            ("{\"format\": 1}", "missing field"),
+            ("{\"format\": 2}", "missing field"),
             (
-                "{\"format\": 1, \"taken\": 7}",
+                "{\"format\": 2, \"context\": 7}",
                 "not a report of penstock bench: ",
             ),
         ] {
@@ -221,7 +221,7 @@ mod tests {
         write(&path, &testing::run()).unwrap();
         let mut json: serde_json::Value =
             serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
-        for later in ["unfinished", "oldest_unfinished", "retried"] {
+        for later in ["unfinished", "oldest_unfinished_us", "retried"] {
             let figures = json["figures"].as_object_mut().unwrap();
             assert!(figures.remove(later).is_some(), "{later}");
         }

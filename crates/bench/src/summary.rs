@@ -31,7 +31,7 @@ pub(crate) fn summarize_deployments(deployments: &mut [Deployment], first: &str)
         deployment.summary = summary;
     }
     let throughput = |found: &Deployment| {
-        let summary = found.summary.as_ref().filter(|_| found.failed.is_none());
+        let summary = found.summary.as_ref().filter(|_| found.failure.is_none());
         summary.map(|summary| summary.requests_per_second.median)
     };
     let mut ranked: Vec<(f64, &str)> = deployments
@@ -156,13 +156,15 @@ fn summary(
         .iter()
         .filter_map(|(own, first)| Some(own.cpu_us? / first.cpu_us?));
     Some(Summary {
-        requests_per_second: RoundSpread::of(rounds.iter().map(|round| round.per_second))?,
-        cpu_us_per_request: RoundSpread::of(rounds.iter().filter_map(|round| round.cpu_us)),
+        requests_per_second: RoundSpread::from_values(rounds.iter().map(|round| round.per_second))?,
+        cpu_us_per_request: RoundSpread::from_values(
+            rounds.iter().filter_map(|round| round.cpu_us),
+        ),
         memory_bytes: memory.max(),
-        p99_us: RoundSpread::of(rounds.iter().map(|round| round.p99_us))?,
+        p99_us: RoundSpread::from_values(rounds.iter().map(|round| round.p99_us))?,
         errors: saturating_sum(points().map(Point::failed)),
-        ratio: RoundSpread::of(ratio),
-        cpu_ratio: RoundSpread::of(cpu_ratio),
+        ratio: RoundSpread::from_values(ratio),
+        cpu_ratio: RoundSpread::from_values(cpu_ratio),
         doubts: doubts(deployment),
     })
 }
@@ -185,7 +187,7 @@ fn doubts(deployment: &Deployment) -> Vec<String> {
             let text = "the load generator itself was the bottleneck";
             doubts.push(format!("{place}: {text}"));
         }
-        let others = point.server.and_then(|cost| cost.others);
+        let others = point.server.and_then(|cost| cost.other_processes_share);
         if others.is_some_and(|others| others > MAX_OTHER_PROCESSES_SHARE) {
             let text = "other programs used the measured cores";
             doubts.push(format!("{place}: {text}"));
@@ -202,7 +204,7 @@ fn judge_goal(goal: &scenario::Goal, deployments: &[Deployment]) -> Goal {
     let full = points_of_full_round(deployments);
     // A deployment that failed in a round has no valid figures, neither its own nor as a reference.
     let rounds_of = |name: &str| {
-        let mut sound = deployments.iter().filter(|found| found.failed.is_none());
+        let mut sound = deployments.iter().filter(|found| found.failure.is_none());
         let found = sound.find(|found| found.name == name);
         let rounds = found.map_or_else(Vec::new, |found| counted_rounds(found, full));
         match goal.connections {
@@ -214,7 +216,7 @@ fn judge_goal(goal: &scenario::Goal, deployments: &[Deployment]) -> Goal {
     let own = rounds(&own_rounds);
     let ratio = |to: &str, of: &dyn Fn(&RoundFigures) -> Option<f64>| {
         let pairs = pairs(&own_rounds, &rounds_of(to));
-        RoundSpread::of(
+        RoundSpread::from_values(
             pairs
                 .iter()
                 .filter_map(|(own, other)| Some(of(own)? / of(other)?)),
@@ -249,7 +251,7 @@ fn judge_goal(goal: &scenario::Goal, deployments: &[Deployment]) -> Goal {
                     .filter_map(|(own, other)| Some(memory(own)? / memory(other)?));
                 (
                     format!("{name}: memory <= {at_most} x {to}"),
-                    RoundSpread::of(ratios),
+                    RoundSpread::from_values(ratios),
                     *at_most,
                     false,
                 )
@@ -267,26 +269,26 @@ fn judge_goal(goal: &scenario::Goal, deployments: &[Deployment]) -> Goal {
                     .filter_map(|(own, other)| Some(p99(own)? / p99(other)?));
                 (
                     format!("{name}: p99 of {load} <= {at_most} x {to}"),
-                    RoundSpread::of(ratios),
+                    RoundSpread::from_values(ratios),
                     *at_most,
                     false,
                 )
             }
             GoalBound::P99Ms(at_most) => (
                 format!("{name}: p99 <= {at_most} ms"),
-                RoundSpread::of(own.iter().map(|round| round.p99_us / 1000.0)),
+                RoundSpread::from_values(own.iter().map(|round| round.p99_us / 1000.0)),
                 *at_most,
                 false,
             ),
             GoalBound::CpuMicros(at_most) => (
                 format!("{name}: CPU per request <= {at_most} us"),
-                RoundSpread::of(own.iter().filter_map(|round| round.cpu_us)),
+                RoundSpread::from_values(own.iter().filter_map(|round| round.cpu_us)),
                 *at_most,
                 false,
             ),
             GoalBound::ThroughputRetained(at_least) => (
                 format!("{name}: requests/s at the most connections >= {at_least} x its best"),
-                RoundSpread::of(
+                RoundSpread::from_values(
                     own_rounds
                         .iter()
                         .filter_map(|(_, points)| throughput_retained(points)),
@@ -296,7 +298,7 @@ fn judge_goal(goal: &scenario::Goal, deployments: &[Deployment]) -> Goal {
             ),
             GoalBound::OfAlone { load, at_least } => (
                 format!("{name}: requests/s of {load} in the mix >= {at_least} x alone"),
-                RoundSpread::of(own_rounds.iter().filter_map(|(_, points)| {
+                RoundSpread::from_values(own_rounds.iter().filter_map(|(_, points)| {
                     ratio_to_alone(points, load, &Figures::good_per_second)
                 })),
                 *at_least,
@@ -304,7 +306,7 @@ fn judge_goal(goal: &scenario::Goal, deployments: &[Deployment]) -> Goal {
             ),
             GoalBound::P99OfAlone { load, at_most } => (
                 format!("{name}: p99 of {load} in the mix <= {at_most} x alone"),
-                RoundSpread::of(own_rounds.iter().filter_map(|(_, points)| {
+                RoundSpread::from_values(own_rounds.iter().filter_map(|(_, points)| {
                     ratio_to_alone(points, load, &|figures| to_f64(figures.total.p99))
                 })),
                 *at_most,
@@ -314,7 +316,7 @@ fn judge_goal(goal: &scenario::Goal, deployments: &[Deployment]) -> Goal {
             GoalBound::Errors(at_most) => {
                 (
                     format!("{name}: errors <= {at_most}"),
-                    RoundSpread::of(own_rounds.iter().map(|(_, points)| {
+                    RoundSpread::from_values(own_rounds.iter().map(|(_, points)| {
                         to_f64(saturating_sum(points.iter().map(Point::failed)))
                     })),
                     to_f64(*at_most),
@@ -329,7 +331,7 @@ fn judge_goal(goal: &scenario::Goal, deployments: &[Deployment]) -> Goal {
     };
     Goal {
         text,
-        found,
+        measured: found,
         met: found.is_some_and(meets),
     }
 }
@@ -402,7 +404,7 @@ mod tests {
         Deployment {
             name: name.to_owned(),
             versions: Vec::new(),
-            failed: None,
+            failure: None,
             rounds: rounds.iter().map(of).collect(),
             summary: None,
         }
@@ -452,7 +454,7 @@ mod tests {
             deployment("a", &[&[(16, 1000.0, 2.0)]]),
             deployment("b", &[&[(16, 2000.0, 1.0)]]),
         ];
-        all[1].failed = Some("exited with 1 under load".to_owned());
+        all[1].failure = Some("exited with 1 under load".to_owned());
         assert_eq!(summarize_deployments(&mut all, "a"), ["a"]);
         let less = |to: &str| GoalBound::CpuRatio {
             at_most: 9.0,
@@ -466,7 +468,7 @@ mod tests {
         ] {
             let judged = judge_goals(&[goal(name, bound)], &all);
             let text = &judged[0].text;
-            assert!(!judged[0].met && judged[0].found.is_none(), "{text}");
+            assert!(!judged[0].met && judged[0].measured.is_none(), "{text}");
         }
     }
 
@@ -486,7 +488,7 @@ mod tests {
         };
         let goals = all[1..].iter().map(|found| goal(&found.name, twice()));
         for goal in judge_goals(&goals.collect::<Vec<_>>(), &all) {
-            let found = goal.found.unwrap();
+            let found = goal.measured.unwrap();
             assert!(
                 is_near(found.min, 2.0) && is_near(found.max, 2.0),
                 "{goal:?}"
@@ -510,7 +512,7 @@ mod tests {
         let mut all = [deployment("a", &[&[(1, 100.0, 1.0), (20, 300.0, 1.0)]])];
         let load = &mut all[0].rounds[0][1].loads[0];
         load.seconds = 2.0;
-        load.oldest_unfinished = 1_600_000;
+        load.oldest_unfinished_us = 1_600_000;
         summarize_deployments(&mut all, "a");
         let doubts = &all[0].summary.as_ref().unwrap().doubts;
         assert_eq!(
@@ -547,7 +549,7 @@ mod tests {
             assert_eq!(judged[0].met, met, "{}", judged[0].text);
         }
         let judged = judge_goals(&[goal("missing", GoalBound::CpuMicros(1.0))], &all);
-        assert!(!judged[0].met && judged[0].found.is_none());
+        assert!(!judged[0].met && judged[0].measured.is_none());
     }
 
     #[test]
@@ -667,7 +669,7 @@ mod tests {
         ] {
             let judged = judge_goals(&[goal("a", bound)], &all);
             assert_eq!(judged[0].met, met, "{judged:?}");
-            let value = judged[0].found.map(|spread| spread.median);
+            let value = judged[0].measured.map(|spread| spread.median);
             match (value, found) {
                 (Some(value), Some(found)) => assert!(is_near(value, found), "{judged:?}"),
                 (value, found) => assert_eq!(value, found, "{judged:?}"),

@@ -25,7 +25,7 @@ pub(crate) mod units;
 /// Formats any report; ends with a line break.
 #[must_use]
 pub fn report_text(report: &Report) -> String {
-    let taken = &report.taken;
+    let taken = &report.context;
     let mut text = match &report.result {
         ReportResult::Run(result) => run_text(taken, result),
         ReportResult::Mix(result) => mix_text(taken, result),
@@ -126,7 +126,7 @@ pub fn compare_text(taken: &MeasurementContext, compare: &Compare) -> String {
 fn failed_deployments(compare: &Compare) -> String {
     let mut text = String::new();
     for deployment in &compare.deployments {
-        if let Some(why) = &deployment.failed {
+        if let Some(why) = &deployment.failure {
             let why = sanitize(why);
             let mut lines = why.trim_end().lines();
             let first = lines.next().unwrap_or_default();
@@ -263,7 +263,7 @@ fn error_breakdown(figures: &Figures) -> String {
         text += &breakdown(&named);
     }
     if figures.unfinished > 0 {
-        let oldest = format_ms(to_f64(figures.oldest_unfinished));
+        let oldest = format_ms(to_f64(figures.oldest_unfinished_us));
         let value = format!("{}, the oldest for {oldest} ms", figures.unfinished);
         text += &labelled_line("Unfinished at the end", &value);
     }
@@ -317,12 +317,12 @@ fn server(cost: &ServerCost) -> String {
     let mut text = String::from("\n");
     text += &labelled_line(
         "Server CPU",
-        &format!("{each} us/request, {:.2} cores", cost.busy),
+        &format!("{each} us/request, {:.2} cores", cost.busy_cores),
     );
     let processes = units::pluralize(cost.processes as u64, "process", "processes");
     let memory = units::format_size(cost.memory_bytes);
     text += &labelled_line("Server memory", &format!("{memory} in {processes}"));
-    if let Some(others) = cost.others {
+    if let Some(others) = cost.other_processes_share {
         let value = format!("{:.1} % of the server's cores", others * 100.0);
         text += &labelled_line("Other programs", &value);
     }
@@ -337,7 +337,7 @@ fn timings_table(figures: &Figures) -> String {
         [
             format_ms(to_f64(timings.min)),
             format_ms(timings.mean),
-            format_ms(timings.sd),
+            format_ms(timings.stddev),
             format_ms(to_f64(timings.p50)),
             format_ms(to_f64(timings.max)),
         ]

@@ -156,10 +156,10 @@ fn window_cost(
     ServerCost {
         cpu_seconds,
         cpu_us_per_request,
-        busy: cpu_seconds / elapsed,
+        busy_cores: cpu_seconds / elapsed,
         memory_bytes: memory.bytes,
         processes: memory.processes,
-        others: began
+        other_processes_share: began
             .busy_core_seconds
             .zip(ended.busy_core_seconds)
             .map(others),
@@ -188,6 +188,9 @@ mod tests {
         assert!((cost.cpu_seconds - 4.0).abs() < 1e-9, "{cost:?}");
         // 10 s of work: 4 its own, 3 its companion's, 2 the generator's.
         let others = (1.0 - CPU_RESOLUTION_SECONDS) / 10.0;
-        assert!((cost.others.unwrap() - others).abs() < 1e-9, "{cost:?}");
+        assert!(
+            (cost.other_processes_share.unwrap() - others).abs() < 1e-9,
+            "{cost:?}"
+        );
     }
 }

@@ -95,7 +95,7 @@ const TESTS: &[(&str, fn())] = &[
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match &arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["bench", "keep"] => deploy::run_keeper(),
+        ["bench", "keeper"] => deploy::run_keeper(),
         ["stand-in", file] => stand_in(Path::new(file), |_| {}),
         ["stand-in", file, "stop"] => stand_in(Path::new(file), RunningDeployment::stop),
         ["--list", ..] => {

@@ -51,7 +51,7 @@ pub(super) enum DecodeError {
 pub(super) fn encode(what: &EntryContent) -> Vec<u8> {
     let wire = match what {
         EntryContent::Message(publication) => WireEntry {
-            message: Some(WireMessage::of(publication)),
+            message: Some(WireMessage::from_publication(publication)),
             ..WireEntry::default()
         },
         EntryContent::Gap => WireEntry {
@@ -225,7 +225,7 @@ struct WireEvent<'a> {
 }
 
 impl<'a> WireMessage<'a> {
-    fn of(publication: &'a Publication) -> Self {
+    fn from_publication(publication: &'a Publication) -> Self {
         // Taken apart, so that no field that is added later is forgotten here.
         let Publication {
             channel: _,
@@ -242,10 +242,10 @@ impl<'a> WireMessage<'a> {
             id: id.as_deref().map(Cow::Borrowed),
             prev_id: prev_id.as_deref().map(Cow::Borrowed),
             in_any_order: *in_any_order,
-            stream: stream.as_ref().map(WireStream::of),
-            response: response.as_ref().map(WireResponse::of),
-            websocket: websocket.as_ref().map(WireSocket::of),
-            event: event.as_ref().map(WireEvent::of),
+            stream: stream.as_ref().map(WireStream::from_part),
+            response: response.as_ref().map(WireResponse::from_part),
+            websocket: websocket.as_ref().map(WireSocket::from_part),
+            event: event.as_ref().map(WireEvent::from_part),
             meta: meta
                 .iter()
                 .map(|(name, value)| (Cow::Borrowed(&**name), Cow::Borrowed(&**value)))
@@ -274,7 +274,7 @@ impl<'a> WireMessage<'a> {
 }
 
 impl<'a> WireBytes<'a> {
-    fn of(bytes: &'a [u8]) -> Self {
+    fn from_bytes(bytes: &'a [u8]) -> Self {
         match std::str::from_utf8(bytes) {
             Ok(text) => Self::Text(Cow::Borrowed(text)),
             Err(_) => Self::Base64(Cow::Owned(BASE64.encode(bytes))),
@@ -290,9 +290,9 @@ impl<'a> WireBytes<'a> {
 }
 
 impl<'a> WireContent<'a> {
-    fn of(content: &'a Content) -> Self {
+    fn from_content(content: &'a Content) -> Self {
         Self {
-            bytes: WireBytes::of(&content.bytes),
+            bytes: WireBytes::from_bytes(&content.bytes),
             filters: content
                 .filters
                 .iter()
@@ -310,9 +310,9 @@ impl<'a> WireContent<'a> {
 }
 
 impl<'a> WireStream<'a> {
-    fn of(part: &'a StreamPart) -> Self {
+    fn from_part(part: &'a StreamPart) -> Self {
         match part {
-            StreamPart::Send(content) => Self::Send(WireContent::of(content)),
+            StreamPart::Send(content) => Self::Send(WireContent::from_content(content)),
             StreamPart::Hint => Self::Hint,
             StreamPart::Gap => Self::Gap,
             StreamPart::Close => Self::Close,
@@ -330,16 +330,16 @@ impl<'a> WireStream<'a> {
 }
 
 impl<'a> WireResponse<'a> {
-    fn of(part: &'a ResponsePart) -> Self {
+    fn from_part(part: &'a ResponsePart) -> Self {
         match part {
             ResponsePart::Send(response) => Self::Send(WireHeldResponse {
                 status: response.status.code(),
                 fields: response
                     .fields
                     .iter()
-                    .map(|(name, value)| (Cow::Borrowed(name), WireBytes::of(value)))
+                    .map(|(name, value)| (Cow::Borrowed(name), WireBytes::from_bytes(value)))
                     .collect(),
-                body: WireContent::of(&response.body),
+                body: WireContent::from_content(&response.body),
                 is_patch: response.is_patch,
             }),
             ResponsePart::Hint => Self::Hint,
@@ -372,12 +372,12 @@ impl<'a> WireResponse<'a> {
 }
 
 impl<'a> WireSocket<'a> {
-    fn of(part: &'a WebSocketPart) -> Self {
+    fn from_part(part: &'a WebSocketPart) -> Self {
         match part {
-            WebSocketPart::Text(content) => Self::Text(WireContent::of(content)),
-            WebSocketPart::Binary(content) => Self::Binary(WireContent::of(content)),
-            WebSocketPart::Ping(bytes) => Self::Ping(WireBytes::of(bytes)),
-            WebSocketPart::Pong(bytes) => Self::Pong(WireBytes::of(bytes)),
+            WebSocketPart::Text(content) => Self::Text(WireContent::from_content(content)),
+            WebSocketPart::Binary(content) => Self::Binary(WireContent::from_content(content)),
+            WebSocketPart::Ping(bytes) => Self::Ping(WireBytes::from_bytes(bytes)),
+            WebSocketPart::Pong(bytes) => Self::Pong(WireBytes::from_bytes(bytes)),
             WebSocketPart::Close { code, reason } => Self::Close {
                 code: *code,
                 reason: Cow::Borrowed(reason),
@@ -411,7 +411,7 @@ impl<'a> WireSocket<'a> {
 }
 
 impl<'a> WireEvent<'a> {
-    fn of(part: &'a EventPart) -> Self {
+    fn from_part(part: &'a EventPart) -> Self {
         Self {
             event: part.event.as_deref().map(Cow::Borrowed),
             data: Cow::Borrowed(&part.data),

@@ -1,10 +1,17 @@
-//! Counters, gauges and histograms, and the sets of them that rooms count into.
+//! Counters, gauges and histograms, the sets of them that components count in, and tables of metrics.
 //!
-//! Rooms get their set at start and count with relaxed atomics; `status` reads and renders. There
-//! is no registry and no global: a set is passed to whoever counts.
+//! A component gets its set at the start and counts with relaxed atomics. `status` serialises the
+//! sets and renders them as metrics. There is no registry and no global.
+
+mod metric_table;
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
+
+use serde::{Serialize, Serializer};
+
+use metric_table::to_f64;
+pub use metric_table::{Metric, MetricValue};
 
 /// A number that only grows.
 #[derive(Debug, Default)]
@@ -150,7 +157,63 @@ impl Histogram {
     }
 }
 
+/// A histogram as JSON: its summary, and the buckets for a summary of a shorter time.
+#[derive(Serialize)]
+struct HistogramJson {
+    count: u64,
+    sum_seconds: f64,
+    p50_seconds: f64,
+    p90_seconds: f64,
+    p99_seconds: f64,
+    buckets: BucketsJson,
+}
+
+#[derive(Serialize)]
+struct BucketsJson {
+    /// Upper bounds; one fewer than the counts, the last of which has no bound.
+    le_seconds: [f64; BUCKETS_US.len()],
+    /// Counts, not cumulative.
+    counts: [u64; BUCKETS_US.len() + 1],
+}
+
+/// Serialises the count, the sum, the percentiles and the buckets. A percentile is the upper bound of
+/// its bucket.
+impl Serialize for HistogramValues {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let quantile = |q| micros_to_seconds(self.quantile_us(q));
+        let json = HistogramJson {
+            count: self.count(),
+            sum_seconds: self.sum_seconds(),
+            p50_seconds: quantile(0.5),
+            p90_seconds: quantile(0.9),
+            p99_seconds: quantile(0.99),
+            buckets: BucketsJson {
+                le_seconds: Self::bounds_seconds(),
+                counts: self.counts,
+            },
+        };
+        json.serialize(serializer)
+    }
+}
+
+/// Microseconds as seconds.
+fn micros_to_seconds(us: u64) -> f64 {
+    to_f64(us) / 1e6
+}
+
 impl HistogramValues {
+    /// The upper bounds of the buckets in seconds, without the last bucket's, which has none.
+    #[must_use]
+    pub fn bounds_seconds() -> [f64; BUCKETS_US.len()] {
+        BUCKETS_US.map(micros_to_seconds)
+    }
+
+    /// The sum of all durations in seconds.
+    #[must_use]
+    pub fn sum_seconds(&self) -> f64 {
+        micros_to_seconds(self.sum_us)
+    }
+
     /// How many durations were counted.
     #[must_use]
     pub fn count(&self) -> u64 {
@@ -164,8 +227,7 @@ impl HistogramValues {
         let mut seen = 0;
         for (i, count) in self.counts.iter().enumerate() {
             seen += count;
-            #[expect(clippy::cast_precision_loss, reason = "a quantile of a bucketed count")]
-            if total > 0 && seen as f64 >= q * total as f64 {
+            if total > 0 && to_f64(seen) >= q * to_f64(total) {
                 return BUCKETS_US
                     .get(i)
                     .copied()
@@ -365,5 +427,27 @@ mod tests {
         assert_eq!((values.counts[17], values.counts[18]), (1, 1));
         assert_eq!(values.count(), 5);
         assert_eq!(values.quantile_us(0.5), 200);
+    }
+
+    #[test]
+    fn a_histogram_is_serialised_as_its_summary() {
+        let histogram = Histogram::default();
+        for ms in [1, 1, 1, 40] {
+            histogram.record(Duration::from_millis(ms));
+        }
+        let json = serde_json::to_value(histogram.values()).unwrap();
+        assert_eq!(
+            (&json["count"], &json["p50_seconds"]),
+            (&4.into(), &0.001.into())
+        );
+        assert_eq!(
+            (&json["p99_seconds"], &json["sum_seconds"]),
+            (&0.05.into(), &0.043.into())
+        );
+        assert_eq!(
+            json["buckets"]["le_seconds"].as_array().unwrap().len(),
+            BUCKETS_US.len()
+        );
+        assert_eq!(json["buckets"]["counts"][3], 3);
     }
 }

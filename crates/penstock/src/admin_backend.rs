@@ -22,9 +22,9 @@ use penstock_runtime::blocking::{DurationStats as PoolTimes, Pool};
 use penstock_runtime::{clock, loops};
 use penstock_status::{
     AdminOperations, AppCounters, AppQueueStatus, AppStatus, BoundsStatus, BoxFuture,
-    FrontEndStatus, HistogramSummary, HubStatus, LimitStatus, MachineStatus, PoolStatus,
-    ProcessesStatus, PublishError, PurgeError, PurgeRequest, ServerChangeRequest,
-    ServerChangeRequestError, ServerState, Snapshot, TimeSum, Traffic, Usage, WorkerStatus,
+    FrontEndStatus, HubStatus, LimitStatus, MachineStatus, PoolStatus, ProcessesStatus,
+    PublishError, PurgeError, PurgeRequest, ServerChangeRequest, ServerChangeRequestError,
+    ServerState, Snapshot, TimeSum, Traffic, Usage, WorkerStatus,
 };
 use penstock_sys::cgroup::{GroupPlan, Usage as CgroupUsage};
 use tokio::sync::oneshot;
@@ -243,22 +243,22 @@ fn snapshot(server: &Server) -> Snapshot {
             ServerState::Running
         },
         listeners,
-        control: control_socket_name(&live),
+        control_socket: control_socket_name(&live),
         config: live
             .config
             .path
             .as_ref()
             .map(|path| path.display().to_string()),
-        threads: server.threads(),
+        event_loops: server.threads(),
         connections: Usage {
             used: connections,
             max: server.edge.max_connections() as u64,
         },
-        connections_bound: server.edge.connection_limit_reason(),
+        connections_limited_by: server.edge.connection_limit_reason(),
         resident_bytes: penstock_sys::file::process_rss_bytes(std::process::id()).ok(),
         traffic: Traffic::new(&server.edge.total_metrics()),
-        generation: live.reloads + 1,
-        reloads: live.reloads,
+        config_generation: live.reloads + 1,
+        config_reloads: live.reloads,
         reload_error: live.reload_error.clone(),
         log_lines_dropped: server.log_lines_dropped(),
         warnings: [
@@ -267,10 +267,10 @@ fn snapshot(server: &Server) -> Snapshot {
             server.bounds().warnings(&live.config),
         ]
         .concat(),
-        loop_stalls: server.watchdog.stalls(),
+        event_loop_stalls: server.watchdog.stalls(),
         machine: hub::machine_status(connections),
         hub: hub::hub_status(&server.hub_service),
-        joins: join_status(&live, server.joiner()),
+        front_end: join_status(&live, server.joiner()),
         apps: (live.components.apps.values())
             .map(|app| app_status(app.snapshot(), app.metrics()))
             .collect(),
@@ -307,7 +307,7 @@ fn join_status(live: &LiveState, joiner: Option<&Joiner>) -> Option<FrontEndStat
     Some(FrontEndStatus {
         address: joins.address.clone(),
         upstream: joins.upstream.clone(),
-        is_in: cause.is_none(),
+        is_joined: cause.is_none(),
         cause,
     })
 }
@@ -319,14 +319,14 @@ fn pool_statuses(live: &LiveState) -> Vec<PoolStatus> {
         PoolStatus {
             name: name.clone(),
             queued: usage.queued,
-            active: usage.active,
-            threads: bounds.threads,
-            max_queue: bounds.max_queued,
+            active_threads: usage.active,
+            max_threads: bounds.threads,
+            max_queued: bounds.max_queued,
             refused: usage.refused,
             queue_time: time_spent(usage.queue_time),
-            queue_time_max: Duration::from_micros(usage.queue_time.max_us),
-            work_time: time_spent(usage.run_time),
-            oldest: usage.oldest_running.unwrap_or_default(),
+            max_queue_time: Duration::from_micros(usage.queue_time.max_us),
+            run_time: time_spent(usage.run_time),
+            oldest_running: usage.oldest_running.unwrap_or_default(),
         }
     });
     pools.collect()
@@ -341,26 +341,26 @@ fn limit_statuses(limits: &Limits, edge: &Edge, temp: TempSpaceSnapshot) -> Vec<
     // 0 is no bound.
     let per_client = edge.max_connections_per_client().unwrap_or_default();
     vec![
-        LimitStatus::count("connections", max as u64, Some(used as u64)),
-        LimitStatus::count("connections_per_client", per_client as u64, None),
-        LimitStatus::bytes("target_bytes", limits.max_uri_size as u64),
-        LimitStatus::bytes("header_bytes", limits.max_header_size as u64),
-        LimitStatus::count("headers", limits.max_headers as u64, None),
-        LimitStatus::bytes("body_bytes", limits.max_body_size),
-        LimitStatus::time("header_timeout", limits.header_timeout),
-        LimitStatus::time("idle_timeout", limits.idle_timeout),
-        LimitStatus::time("body_idle_timeout", limits.body_idle_timeout),
-        LimitStatus::rate("min_body_rate", limits.min_body_rate),
-        LimitStatus::time("body_rate_grace", limits.body_rate_grace),
-        LimitStatus::bytes("body_memory", limits.max_body_memory as u64),
-        LimitStatus::bytes("response_memory", limits.max_response_memory as u64),
-        LimitStatus::bytes("response_spool", limits.max_response_spool),
-        LimitStatus::rate("min_busy_rate", limits.min_busy_rate),
-        LimitStatus::bytes("temp_bytes", temp.max)
-            .with_use(temp.used)
+        LimitStatus::count("limits.connections", max as u64, Some(used as u64)),
+        LimitStatus::count("limits.connections_per_client", per_client as u64, None),
+        LimitStatus::bytes("limits.target_bytes", limits.max_uri_size as u64),
+        LimitStatus::bytes("limits.header_bytes", limits.max_header_size as u64),
+        LimitStatus::count("limits.headers", limits.max_headers as u64, None),
+        LimitStatus::bytes("limits.body_bytes", limits.max_body_size),
+        LimitStatus::time("limits.header_timeout", limits.header_timeout),
+        LimitStatus::time("limits.idle_timeout", limits.idle_timeout),
+        LimitStatus::time("limits.body_idle_timeout", limits.body_idle_timeout),
+        LimitStatus::rate("limits.min_body_rate", limits.min_body_rate),
+        LimitStatus::time("limits.body_rate_grace", limits.body_rate_grace),
+        LimitStatus::bytes("limits.body_memory", limits.max_body_memory as u64),
+        LimitStatus::bytes("limits.response_memory", limits.max_response_memory as u64),
+        LimitStatus::bytes("limits.response_spool", limits.max_response_spool),
+        LimitStatus::rate("limits.min_busy_rate", limits.min_busy_rate),
+        LimitStatus::bytes("limits.temp_bytes", temp.max)
+            .with_used(temp.used)
             .with_reached(temp.waited_total + temp.refused_total),
         LimitStatus::bytes(
-            "websocket_message_bytes",
+            "limits.websocket_message_bytes",
             limits.max_websocket_message_size as u64,
         ),
     ]
@@ -371,7 +371,7 @@ fn app_status(app: AppSnapshot, metrics: &AppMetrics) -> AppStatus {
         name: app.name,
         kind: app.kind.to_owned(),
         state: app.state,
-        report: app.boot_report,
+        boot_report: app.boot_report,
         interpreter: app.interpreter,
         generation: app.generation,
         processes: ProcessesStatus {
@@ -382,23 +382,23 @@ fn app_status(app: AppSnapshot, metrics: &AppMetrics) -> AppStatus {
         },
         last_scaling: app.last_scaling,
         last_failure: app.last_failure,
-        restarting: app.is_restarting,
+        is_restarting: app.is_restarting,
         restart_error: app.restart_error,
-        spawning: app.start_method,
+        start_method: app.start_method,
         threads: app.threads,
-        threads_min: app.min_threads,
-        threads_max: app.max_threads,
+        min_threads: app.min_threads,
+        max_threads: app.max_threads,
         bounds: bounds_status(app.usage.unwrap_or_default(), app.bounds.as_ref()),
         queue: AppQueueStatus {
-            waiting: app.queue_usage.waiting,
+            length: app.queue_usage.waiting,
             max: app.max_queued,
             slots: app.queue_usage.slots,
-            in_progress: app.queue_usage.in_progress,
+            active: app.queue_usage.in_progress,
             oldest_wait: app.queue_usage.oldest_wait,
         },
         counters: AppCounters::new(metrics),
-        queue_time: HistogramSummary::new(&metrics.queue_time),
-        app_time: HistogramSummary::new(&metrics.app_time),
+        queue_time: metrics.queue_time.values(),
+        header_time: metrics.app_time.values(),
         workers: app.workers.into_iter().map(worker_status).collect(),
         templates: app.templates.into_iter().map(worker_status).collect(),
     }
@@ -407,10 +407,10 @@ fn app_status(app: AppSnapshot, metrics: &AppMetrics) -> AppStatus {
 fn bounds_status(usage: CgroupUsage, bounds: Option<&GroupPlan>) -> BoundsStatus {
     BoundsStatus {
         tasks: usage.tasks,
-        tasks_max: bounds.and_then(|bounds| bounds.max_tasks),
+        max_tasks: bounds.and_then(|bounds| bounds.max_tasks),
         memory_bytes: usage.memory,
-        memory_bytes_max: bounds.and_then(|bounds| bounds.max_memory),
-        cpu_max: bounds.and_then(|bounds| bounds.max_cpu),
+        max_memory_bytes: bounds.and_then(|bounds| bounds.max_memory),
+        max_cpu: bounds.and_then(|bounds| bounds.max_cpu),
     }
 }
 
@@ -419,14 +419,14 @@ fn worker_status(worker: WorkerSnapshot) -> WorkerStatus {
         pid: worker.pid,
         generation: worker.generation,
         state: worker.state.to_owned(),
-        since: worker.time_in_state,
+        time_in_state: worker.time_in_state,
         restarts: worker.restarts,
-        in_progress: worker.in_progress,
+        active: worker.in_progress,
         resident_bytes: worker.resident_bytes,
         proportional_bytes: worker.proportional_bytes,
         age: worker.age,
         requests: worker.requests,
-        worn: worker.replace_reason,
+        replace_reason: worker.replace_reason,
     }
 }
 
@@ -438,20 +438,20 @@ fn stopped_snapshot() -> Snapshot {
         uptime: Duration::ZERO,
         state: ServerState::Draining,
         listeners: Vec::new(),
-        control: None,
+        control_socket: None,
         config: None,
-        threads: 0,
+        event_loops: 0,
         connections: Usage { used: 0, max: 0 },
-        connections_bound: String::new(),
+        connections_limited_by: String::new(),
         resident_bytes: None,
         traffic: Traffic::new(&EdgeMetrics::default()),
-        generation: 0,
-        reloads: 0,
+        config_generation: 0,
+        config_reloads: 0,
         reload_error: None,
-        joins: None,
+        front_end: None,
         log_lines_dropped: 0,
         warnings: Vec::new(),
-        loop_stalls: 0,
+        event_loop_stalls: 0,
         machine: MachineStatus::default(),
         hub: HubStatus::empty(),
         apps: Vec::new(),

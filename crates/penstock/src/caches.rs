@@ -65,13 +65,13 @@ impl CachedRoute {
         self.counters_before_reload.plus(&CachedRouteCounters {
             hits: counts.hits.value(),
             stale: counts.stale.value(),
-            validated: counts.revalidated.value(),
+            revalidated: counts.revalidated.value(),
             collapsed: counts.collapsed.value(),
             misses: counts.misses.value(),
-            passed: counts.bypassed.value(),
-            failures: counts.fetch_failures.value(),
-            stored: counts.stored.value(),
-            body_bytes: counts.served_bytes.value(),
+            bypassed: counts.bypassed.value(),
+            fetch_failures: counts.fetch_failures.value(),
+            stores: counts.stored.value(),
+            served_bytes: counts.served_bytes.value(),
         })
     }
 

@@ -361,7 +361,7 @@ impl ServerState {
         match self {
             Self::Up => "up",
             Self::Ejected { .. } => "ejected",
-            Self::OnTrial => "probing",
+            Self::OnTrial => "trial",
             Self::Down => "down",
             Self::Draining => "draining",
             Self::Disabled => "disabled",

@@ -206,7 +206,10 @@ impl Admin {
         match what {
             ChangeRoute::Stop => {
                 self.operations.stop();
-                self.respond_now(json_response(Status::ACCEPTED, &ChangeOutcome::done(None)))
+                self.respond_now(json_response(
+                    Status::ACCEPTED,
+                    &ChangeOutcome::succeeded(None),
+                ))
             }
             ChangeRoute::Reload => {
                 let work = self.operations.reload();
@@ -225,7 +228,7 @@ impl Admin {
                 let unknown = format!("there is no application named {app}");
                 self.respond_later(Box::pin(async move {
                     match work.await {
-                        Some(Ok(())) => json_response(Status::OK, &ChangeOutcome::done(None)),
+                        Some(Ok(())) => json_response(Status::OK, &ChangeOutcome::succeeded(None)),
                         Some(Err(error)) => {
                             json_response(Status::CONFLICT, &ChangeOutcome::failed(error))
                         }
@@ -297,7 +300,7 @@ impl Handler for RefuseAll {
 /// How a change went, in the server's own words.
 fn change_response(done: Result<String, String>) -> Result<Response, Fault> {
     match done {
-        Ok(message) => json_response(Status::OK, &ChangeOutcome::done(Some(message))),
+        Ok(message) => json_response(Status::OK, &ChangeOutcome::succeeded(Some(message))),
         Err(error) => json_response(Status::CONFLICT, &ChangeOutcome::failed(error)),
     }
 }
@@ -346,7 +349,7 @@ async fn handle_server_change(
         }
     };
     match source.change_servers(&upstream, change).await {
-        Ok(message) => json_response(Status::OK, &ChangeOutcome::done(Some(message))),
+        Ok(message) => json_response(Status::OK, &ChangeOutcome::succeeded(Some(message))),
         Err(error) => {
             let status = match error {
                 ServerChangeRequestError::InvalidAddress { .. } => Status::BAD_REQUEST,
@@ -541,7 +544,7 @@ struct ChangeOutcome {
 }
 
 impl ChangeOutcome {
-    fn done(message: Option<String>) -> Self {
+    fn succeeded(message: Option<String>) -> Self {
         Self {
             ok: true,
             message,
@@ -553,7 +556,7 @@ impl ChangeOutcome {
     fn purged(objects: u64) -> Self {
         Self {
             objects: Some(objects),
-            ..Self::done(None)
+            ..Self::succeeded(None)
         }
     }
 
@@ -561,7 +564,7 @@ impl ChangeOutcome {
         Self {
             ok: false,
             error: Some(error),
-            ..Self::done(None)
+            ..Self::succeeded(None)
         }
     }
 }

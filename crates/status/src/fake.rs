@@ -17,10 +17,10 @@ use penstock_sys::net::PeerAddress;
 use crate::{
     AdminOperations, AppCounters, AppQueueStatus, AppStatus, BoundsStatus, BoxFuture,
     CacheCounters, CacheStatus, CachedRouteCounters, CachedRouteStatus, ClusterStatus,
-    FrontEndStatus, HistogramSummary, HubCounters, HubStatus, LimitStatus, MachineStatus,
-    PoolStatus, ProcessesStatus, PublishError, PurgeError, PurgeRequest, PurgeSelector,
-    ServerChangeRequest, ServerChangeRequestError, ServerState, ServerStatus, Snapshot, TimeSum,
-    Traffic, UpstreamCounters, UpstreamQueueStatus, UpstreamStatus, Usage, WorkerStatus,
+    FrontEndStatus, HubCounters, HubStatus, LimitStatus, MachineStatus, PoolStatus,
+    ProcessesStatus, PublishError, PurgeError, PurgeRequest, PurgeSelector, ServerChangeRequest,
+    ServerChangeRequestError, ServerState, ServerStatus, Snapshot, TimeSum, Traffic,
+    UpstreamCounters, UpstreamQueueStatus, UpstreamStatus, Usage, WorkerStatus,
 };
 
 /// The name of the application that does not boot.
@@ -53,7 +53,7 @@ impl FakeServer {
             name: name.into(),
             kind: "wsgi".into(),
             state: if report.is_some() { "failing" } else { "ready" }.into(),
-            report,
+            boot_report: report,
             interpreter: "CPython 3.12.3".into(),
             generation: 2,
             processes: ProcessesStatus {
@@ -66,29 +66,29 @@ impl FakeServer {
             last_failure: Some(
                 "Wed, 25 Nov 2026 08:00:00 GMT: process 4711 exited with 1 unasked".into(),
             ),
-            restarting: false,
+            is_restarting: false,
             restart_error: None,
-            spawning: "forking".into(),
+            start_method: "forking".into(),
             threads: 1,
-            threads_min: 1,
-            threads_max: 2,
+            min_threads: 1,
+            max_threads: 2,
             bounds: BoundsStatus {
                 tasks: Some(17),
-                tasks_max: Some(512),
+                max_tasks: Some(512),
                 memory_bytes: Some(3 << 20),
-                memory_bytes_max: Some(1 << 30),
-                cpu_max: Some(1.5),
+                max_memory_bytes: Some(1 << 30),
+                max_cpu: Some(1.5),
             },
             queue: AppQueueStatus {
-                waiting: 3,
+                length: 3,
                 max: 1000,
                 slots: 4,
-                in_progress: 4,
+                active: 4,
                 oldest_wait: Duration::from_millis(250),
             },
             counters: AppCounters::new(&self.app_status),
-            queue_time: HistogramSummary::new(&self.app_status.queue_time),
-            app_time: HistogramSummary::new(&self.app_status.app_time),
+            queue_time: self.app_status.queue_time.values(),
+            header_time: self.app_status.app_time.values(),
             templates: workers.clone(),
             workers,
         }
@@ -100,22 +100,22 @@ impl FakeServer {
             protocol: "http".into(),
             up: !servers.is_empty(),
             queue: UpstreamQueueStatus {
-                waiting: 12,
+                length: 12,
                 max: 500,
                 oldest_wait: Duration::from_millis(750),
             },
             counters: UpstreamCounters {
                 requests: 1,
                 queue_full: 2,
-                queue_timeout: 3,
+                queue_timeouts: 3,
                 queue_abandoned: 4,
                 unavailable: 5,
                 retries: 6,
-                retries_refused: 7,
+                retries_over_budget: 7,
             },
-            queue_time: HistogramSummary::new(&self.app_status.queue_time),
-            connect_time: HistogramSummary::new(&self.app_status.app_time),
-            answer_time: HistogramSummary::new(&self.app_status.app_time),
+            queue_time: self.app_status.queue_time.values(),
+            connect_time: self.app_status.app_time.values(),
+            header_time: self.app_status.app_time.values(),
             servers,
         }
     }
@@ -129,14 +129,14 @@ pub(crate) fn server(name: &str, state: &str) -> ServerStatus {
         weight: 2,
         backup: false,
         active: 3,
-        active_max: Some(8),
+        max_active: Some(8),
         connections_open: 5,
         connections_idle: 4,
         requests: 100,
         failures: 7,
         timeouts: 6,
         connects: 9,
-        reuses: 91,
+        connection_reuses: 91,
         last_error: None,
     }
 }
@@ -146,9 +146,9 @@ fn cache(name: &str) -> CacheStatus {
     let counters = CacheCounters {
         hits: 90,
         misses: 30,
-        stored: 25,
-        evicted: 5,
-        purged: 3,
+        stores: 25,
+        evictions: 5,
+        purged_objects: 3,
         errors: 2,
     };
     CacheStatus {
@@ -158,10 +158,10 @@ fn cache(name: &str) -> CacheStatus {
         reason: None,
         objects: 20,
         bytes: 2 << 20,
-        bytes_max: 100 << 30,
+        max_bytes: 100 << 30,
         memory_objects: 11,
         memory_bytes: 1 << 20,
-        memory_bytes_max: 64 << 20,
+        max_memory_bytes: 64 << 20,
         counters,
         hit_ratio: counters.hit_ratio(),
         read_time: TimeSum::new(6, Duration::from_millis(120)),
@@ -173,9 +173,9 @@ fn cache(name: &str) -> CacheStatus {
 fn hub() -> HubStatus {
     let of = |used, max| Usage { used, max };
     HubStatus {
-        held: of(61, 1000),
+        connections: of(61, 1000),
         streams: 50,
-        polls: 11,
+        long_polls: 11,
         channels: of(7, 2000),
         counters: HubCounters {
             opened: 300,
@@ -184,21 +184,21 @@ fn hub() -> HubStatus {
             published: 40,
             delivered: 900,
             dropped: 13,
-            beats: 77,
+            heartbeats: 77,
         },
         stream_bytes: 10_000,
-        stream_bytes_each: Some(200),
+        bytes_per_stream: Some(200),
         backlog_bytes: of(4096, 1 << 28),
         history_bytes: of(5000, 1 << 27),
-        nodes: Some(ClusterStatus {
+        cluster: Some(ClusterStatus {
             address: "redis://127.0.0.1:6379".into(),
             connected: true,
-            alone: false,
-            waiting: 14,
+            standalone: false,
+            queued: 14,
             lost: 15,
             channels: 6,
             servers: 3,
-            sums: [("streams".to_owned(), 150)].into(),
+            totals: [("streams".to_owned(), 150)].into(),
         }),
     }
 }
@@ -208,13 +208,13 @@ fn cached_route(name: &str) -> CachedRouteStatus {
     let counters = CachedRouteCounters {
         hits: 40,
         stale: 3,
-        validated: 2,
+        revalidated: 2,
         collapsed: 15,
         misses: 20,
-        passed: 7,
-        failures: 4,
-        stored: 19,
-        body_bytes: 1 << 21,
+        bypassed: 7,
+        fetch_failures: 4,
+        stores: 19,
+        served_bytes: 1 << 21,
     };
     CachedRouteStatus {
         name: name.into(),
@@ -228,7 +228,7 @@ fn cached_route(name: &str) -> CachedRouteStatus {
 fn out_of_service(cache: CacheStatus) -> CacheStatus {
     CacheStatus {
         path: None,
-        state: "out".into(),
+        state: "out_of_service".into(),
         reason: Some("write: Input/output error".into()),
         hit_ratio: CacheCounters::default().hit_ratio(),
         ..cache
@@ -242,14 +242,14 @@ impl AdminOperations for FakeServer {
             pid: Some(77),
             generation: 2,
             state: "ready".into(),
-            since: Duration::from_millis(1500),
+            time_in_state: Duration::from_millis(1500),
             restarts: 0,
-            in_progress: 1,
+            active: 1,
             resident_bytes: Some(1 << 20),
             proportional_bytes: Some(1 << 19),
             age: Some(Duration::from_millis(2500)),
             requests: Some(1234),
-            worn: Some("1234 requests".into()),
+            replace_reason: Some("1234 requests".into()),
         };
         let draining = self.is_draining.load(Ordering::Relaxed);
         Snapshot {
@@ -262,28 +262,28 @@ impl AdminOperations for FakeServer {
                 ServerState::Running
             },
             listeners: vec!["http://127.0.0.1:8080".into()],
-            control: Some("unix:/run/penstock/127.0.0.1_8080.sock".into()),
+            control_socket: Some("unix:/run/penstock/127.0.0.1_8080.sock".into()),
             config: Some("/srv/penstock.toml".into()),
-            threads: 2,
+            event_loops: 2,
             connections: Usage { used: 5, max: 100 },
-            connections_bound: "limits.connections".into(),
+            connections_limited_by: "limits.connections".into(),
             resident_bytes: Some(2 << 20),
             traffic: Traffic::new(&self.edge),
-            generation: 1,
-            reloads: 0,
+            config_generation: 1,
+            config_reloads: 0,
             reload_error: None,
-            joins: Some(FrontEndStatus {
+            front_end: Some(FrontEndStatus {
                 address: "10.0.0.1:7000".into(),
                 upstream: "shop".into(),
-                is_in: false,
+                is_joined: false,
                 cause: Some("its key is another".into()),
             }),
             log_lines_dropped: 0,
             warnings: vec!["runs as root".into()],
-            loop_stalls: 0,
+            event_loop_stalls: 0,
             machine: MachineStatus {
                 load_average: Some(1.25),
-                socket_bytes_estimated: 20_500,
+                estimated_socket_bytes: 20_500,
                 tcp_buffer_bytes: Some(8192),
             },
             hub: hub(),
@@ -302,7 +302,7 @@ impl AdminOperations for FakeServer {
                         server("127.0.0.1:3000", "leaving"),
                         server("127.0.0.1:3000", "up"),
                         ServerStatus {
-                            active_max: None,
+                            max_active: None,
                             last_error: Some("cannot connect".into()),
                             ..server("unix:/run/b.sock", "ejected")
                         },
@@ -315,20 +315,20 @@ impl AdminOperations for FakeServer {
             pools: vec![PoolStatus {
                 name: "default".into(),
                 queued: 0,
-                active: 1,
-                threads: 32,
-                max_queue: 65536,
+                active_threads: 1,
+                max_threads: 32,
+                max_queued: 65536,
                 refused: 4,
                 queue_time: TimeSum::new(10, Duration::from_millis(50)),
-                queue_time_max: Duration::from_millis(30),
-                work_time: TimeSum::new(8, Duration::from_millis(200)),
-                oldest: Duration::from_millis(1250),
+                max_queue_time: Duration::from_millis(30),
+                run_time: TimeSum::new(8, Duration::from_millis(200)),
+                oldest_running: Duration::from_millis(1250),
             }],
             limits: vec![
-                LimitStatus::count("connections", 100, Some(5)),
-                LimitStatus::time("header_timeout", Duration::from_secs(10)),
-                LimitStatus::bytes("temp_bytes", 4096)
-                    .with_use(64)
+                LimitStatus::count("limits.connections", 100, Some(5)),
+                LimitStatus::time("limits.header_timeout", Duration::from_secs(10)),
+                LimitStatus::bytes("limits.temp_bytes", 4096)
+                    .with_used(64)
                     .with_reached(2),
             ],
         }

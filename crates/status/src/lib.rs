@@ -31,8 +31,8 @@ pub use purge::{PurgeError, PurgeRequest, PurgeSelector};
 pub use server_changes::{NewServer, ServerChangeRequest, ServerChangeRequestError};
 pub use snapshot::{
     AppCounters, AppQueueStatus, AppStatus, BoundsStatus, CacheCounters, CacheStatus,
-    CachedRouteCounters, CachedRouteStatus, ClusterStatus, FrontEndStatus, HistogramBuckets,
-    HistogramSummary, HubCounters, HubStatus, LimitStatus, LimitUnit, MachineStatus, PoolStatus,
-    ProcessesStatus, ServerState, ServerStatus, Snapshot, TimeSum, Traffic, UpstreamCounters,
-    UpstreamQueueStatus, UpstreamStatus, Usage, WorkerStatus,
+    CachedRouteCounters, CachedRouteStatus, ClusterStatus, FrontEndStatus, HubCounters, HubStatus,
+    LimitStatus, LimitUnit, MachineStatus, PoolStatus, ProcessesStatus, ServerState, ServerStatus,
+    Snapshot, TimeSum, Traffic, UpstreamCounters, UpstreamQueueStatus, UpstreamStatus, Usage,
+    WorkerStatus,
 };

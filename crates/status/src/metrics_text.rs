@@ -1,44 +1,71 @@
-//! The metrics text that Prometheus and its kin collect (text exposition format 0.0.4).
+//! `/metrics`: renders a snapshot in the text format of Prometheus (version 0.0.4).
 //!
-//! Rendered by `api` for `/metrics`: counters and histograms straight from edge's and the
-//! applications' sets, gauges and all of the hub, the upstreams, caches and pools from a snapshot. What must stay true: the samples of
-//! one metric stand together under its one TYPE line; counters end in `_total`; durations are seconds; names, once
-//! released, are a promise to dashboards.
+//! The tables say which number of a snapshot is which metric; `api` answers with the text.
+//!
+//! # Invariants
+//! - The samples of a metric stand together below its HELP and TYPE.
+//! - No two samples have the same name and labels.
 
-mod apps;
-mod hub;
-mod storage;
-mod upstreams;
+mod tables;
 
+use std::borrow::Cow;
 use std::fmt::{self, Write};
 
-use penstock_exchange::metrics::EdgeMetrics;
+use penstock_exchange::metrics::{HistogramValues, Metric, MetricValue};
 
-use crate::{AdminOperations, HistogramSummary, LimitStatus, ServerState, Snapshot};
+use crate::{AdminOperations, ServerStatus, UpstreamStatus};
 
-/// The type of the text.
+/// The media type of the text.
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// All metrics as they are now.
+/// Label names with their values.
+type Labels<'a> = Vec<(&'static str, &'a str)>;
+
+/// Returns all metrics as they are now.
 pub(crate) fn render_metrics(source: &dyn AdminOperations) -> String {
-    let snapshot = source.snapshot();
+    let now = source.snapshot();
     let mut page = MetricsText {
         text: String::with_capacity(16 << 10),
     };
-    // Writing to a String cannot fail.
-    let _ = page.push_server(&snapshot);
-    let _ = page.push_machine(&snapshot.machine);
-    let _ = page.push_limits(&snapshot.limits);
-    let _ = page.push_edge(&source.edge_metrics());
-    let _ = page.push_hub(&snapshot.hub);
-    let _ = page.push_app_counters(&source.app_metrics());
-    let _ = page.push_app_gauges(&snapshot.apps);
-    let _ = page.push_upstreams(&snapshot.upstreams);
-    let _ = page.push_servers(&snapshot.upstreams);
-    let _ = page.push_caches(&snapshot.caches);
-    let _ = page.push_cached_routes(&snapshot.cached_routes);
-    let _ = page.push_pools(&snapshot.pools);
+    page.push_table(tables::SERVER, &[(Vec::new(), &now)]);
+    page.push_table(tables::MACHINE, &[(Vec::new(), &now.machine)]);
+    page.push_table(
+        tables::LIMITS,
+        &labelled(&now.limits, "limit", |it| it.name),
+    );
+    page.push_table(tables::EDGE, &[(Vec::new(), &*source.edge_metrics())]);
+    page.push_table(tables::HUB, &[(Vec::new(), &now.hub)]);
+    let clusters: Vec<_> = now.hub.cluster.iter().map(|it| (Vec::new(), it)).collect();
+    page.push_table(tables::CLUSTER, &clusters);
+    page.push_table(tables::APPS, &labelled(&now.apps, "app", |it| &it.name));
+    let upstreams = labelled(&now.upstreams, "upstream", |it| &it.name);
+    page.push_table(tables::UPSTREAMS, &upstreams);
+    let servers: Vec<_> = now.upstreams.iter().flat_map(merge_same_name).collect();
+    let servers = servers.iter().map(|(upstream, server)| {
+        let labels = vec![("upstream", *upstream), ("server", server.name.as_str())];
+        (labels, &**server)
+    });
+    page.push_table(tables::SERVERS, &servers.collect::<Vec<_>>());
+    page.push_table(
+        tables::CACHES,
+        &labelled(&now.caches, "cache", |it| &it.name),
+    );
+    let routes = labelled(&now.cached_routes, "route", |it| &it.name);
+    page.push_table(tables::CACHED_ROUTES, &routes);
+    page.push_table(tables::POOLS, &labelled(&now.pools, "pool", |it| &it.name));
     page.text
+}
+
+/// The items of a list, each with its name as a label.
+fn labelled<'a, T>(
+    items: &'a [T],
+    label: &'static str,
+    name: impl Fn(&'a T) -> &'a str,
+) -> Vec<(Labels<'a>, &'a T)> {
+    let items = items.iter();
+    items
+        .map(|item| (vec![(label, name(item))], item))
+        .collect()
 }
 
 struct MetricsText {
@@ -46,222 +73,103 @@ struct MetricsText {
 }
 
 impl MetricsText {
-    fn push_server(&mut self, now: &Snapshot) -> fmt::Result {
-        self.push_header("info", "gauge", "The program's version; always 1.")?;
-        writeln!(
-            self.text,
-            "penstock_info{{version=\"{}\"}} 1",
-            EscapedLabel(now.version)
-        )?;
-        let draining = u64::from(now.state == ServerState::Draining);
-        for (name, kind, help, value) in [
-            (
-                "uptime_seconds",
-                "gauge",
-                "Time since the start.",
-                now.uptime.as_secs_f64(),
-            ),
-            (
-                "draining",
-                "gauge",
-                "1 during the graceful shutdown.",
-                as_sample(draining),
-            ),
-            (
-                "threads",
-                "gauge",
-                "Event loops.",
-                as_sample(now.threads as u64),
-            ),
-            (
-                "generation",
-                "gauge",
-                "The configuration that is served.",
-                as_sample(now.generation),
-            ),
-            (
-                "reloads_total",
-                "counter",
-                "Reloads that succeeded.",
-                as_sample(now.reloads),
-            ),
-            (
-                "log_lines_dropped_total",
-                "counter",
-                "Log lines dropped because the log was not written fast enough.",
-                as_sample(now.log_lines_dropped),
-            ),
-            (
-                "loop_stalls_total",
-                "counter",
-                "How often a loop did not turn for 5 s.",
-                as_sample(now.loop_stalls),
-            ),
-            (
-                "connections_max",
-                "gauge",
-                "The bound on open connections.",
-                as_sample(now.connections.max),
-            ),
-        ] {
-            self.push_header(name, kind, help)?;
-            writeln!(self.text, "penstock_{name} {value}")?;
+    /// Writes each metric of a table for all items.
+    fn push_table<T>(&mut self, table: &[Metric<T>], items: &[(Labels<'_>, &T)]) {
+        for metric in table {
+            let mut is_first = true;
+            for (labels, item) in items {
+                let value = (metric.read)(item);
+                if matches!(value, MetricValue::Number(None)) {
+                    continue;
+                }
+                if std::mem::take(&mut is_first) {
+                    let Metric {
+                        name, kind, help, ..
+                    } = metric;
+                    self.push(format_args!("# HELP penstock_{name} {help}\n"));
+                    self.push(format_args!("# TYPE penstock_{name} {kind}\n"));
+                }
+                self.push_value(metric.name, labels, &value);
+            }
         }
-        if let Some(bytes) = now.resident_bytes {
-            self.push_header(
-                "resident_bytes",
-                "gauge",
-                "Resident memory, without the workers'.",
-            )?;
-            writeln!(self.text, "penstock_resident_bytes {bytes}")?;
-        }
-        Ok(())
     }
 
-    /// The bounds of which it is known how much is in use.
-    fn push_limits(&mut self, limits: &[LimitStatus]) -> fmt::Result {
-        self.push_header("limit_used", "gauge", "How much of a bound is in use.")?;
-        for limit in limits {
-            self.push_limit("limit_used", limit, limit.used.map(as_sample))?;
+    fn push_value(&mut self, name: &str, labels: &[(&'static str, &str)], value: &MetricValue<'_>) {
+        match value {
+            MetricValue::Number(None) => {}
+            MetricValue::Number(Some(number)) => self.push_sample(name, labels, None, number),
+            MetricValue::Label(label, text) => {
+                self.push_sample(name, labels, Some((label, text)), 1);
+            }
+            MetricValue::ByLabel(label, counts) => {
+                for (key, count) in counts {
+                    self.push_sample(name, labels, Some((label, key)), count);
+                }
+            }
+            MetricValue::Histogram(values) => {
+                let (bucket, mut seen) = (format!("{name}_bucket"), 0);
+                for (le, count) in HistogramValues::bounds_seconds().iter().zip(&values.counts) {
+                    seen += count;
+                    self.push_sample(&bucket, labels, Some(("le", &le.to_string())), seen);
+                }
+                self.push_sample(&bucket, labels, Some(("le", "+Inf")), values.count());
+                self.push_sample(&format!("{name}_sum"), labels, None, values.sum_seconds());
+                self.push_sample(&format!("{name}_count"), labels, None, values.count());
+            }
         }
-        self.push_header("limit_max", "gauge", "The bound.")?;
-        for limit in limits {
-            self.push_limit("limit_max", limit, limit.used.map(|_| limit.max))?;
-        }
-        let help = "How often something was refused or waited because of a bound.";
-        self.push_header("limit_reached_total", "counter", help)?;
-        for limit in limits {
-            self.push_limit("limit_reached_total", limit, limit.reached.map(as_sample))?;
-        }
-        Ok(())
     }
 
-    fn push_limit(&mut self, name: &str, limit: &LimitStatus, value: Option<f64>) -> fmt::Result {
-        let Some(value) = value else {
-            return Ok(());
-        };
-        let limit = EscapedLabel(limit.name);
-        writeln!(self.text, "penstock_{name}{{limit=\"{limit}\"}} {value}")
-    }
-
-    fn push_edge(&mut self, edge: &EdgeMetrics) -> fmt::Result {
-        for (name, help, gauge) in [
-            (
-                "connections_open",
-                "Connections open now.",
-                &edge.open_connections,
-            ),
-            (
-                "requests_active",
-                "Requests in progress now.",
-                &edge.active_requests,
-            ),
-        ] {
-            self.push_header(name, "gauge", help)?;
-            writeln!(self.text, "penstock_{name} {}", gauge.value())?;
-        }
-        for (name, help, counter) in [
-            (
-                "connections_accepted_total",
-                "Connections accepted.",
-                &edge.accepted_connections,
-            ),
-            (
-                "requests_malformed_total",
-                "Requests refused while parsed.",
-                &edge.malformed_requests,
-            ),
-            (
-                "clients_gone_total",
-                "Clients that left before their answer.",
-                &edge.client_disconnects,
-            ),
-            (
-                "clients_too_slow_total",
-                "Connections cut for slowness.",
-                &edge.slow_clients,
-            ),
-            (
-                "connections_evicted_total",
-                "Idle connections closed to make room for others.",
-                &edge.evicted_connections,
-            ),
-            (
-                "connections_refused_total",
-                "Connections closed at once, since their client had too many.",
-                &edge.refused_connections,
-            ),
-            (
-                "received_bytes_total",
-                "Body bytes received.",
-                &edge.bytes_in,
-            ),
-            (
-                "sent_bytes_total",
-                "Bytes sent, heads included.",
-                &edge.bytes_out,
-            ),
-        ] {
-            self.push_header(name, "counter", help)?;
-            writeln!(self.text, "penstock_{name} {}", counter.value())?;
-        }
-        self.push_header("responses_total", "counter", "Responses by status class.")?;
-        for (class, counter) in (1..).zip(&edge.responses) {
-            let count = counter.value();
-            writeln!(
-                self.text,
-                "penstock_responses_total{{class=\"{class}xx\"}} {count}"
-            )?;
-        }
-        let name = "request_duration_seconds";
-        self.push_header(
-            name,
-            "histogram",
-            "From complete head to last byte handed to the kernel.",
-        )?;
-        self.push_histogram(name, None, &HistogramSummary::new(&edge.total_time))
-    }
-
-    fn push_header(&mut self, name: &str, kind: &str, help: &str) -> fmt::Result {
-        writeln!(self.text, "# HELP penstock_{name} {help}")?;
-        writeln!(self.text, "# TYPE penstock_{name} {kind}")
-    }
-
-    /// The lines of one histogram: cumulative buckets, sum, count.
-    fn push_histogram(
+    fn push_sample(
         &mut self,
         name: &str,
-        label: Option<(&str, &str)>,
-        at: &HistogramSummary,
-    ) -> fmt::Result {
-        let label = label
-            .map(|(label, value)| format!("{label}=\"{}\"", EscapedLabel(value)))
-            .unwrap_or_default();
-        let comma = if label.is_empty() { "" } else { "," };
-        let mut seen = 0;
-        for (le, count) in at.buckets.le_seconds.iter().zip(&at.buckets.counts) {
-            seen += count;
-            writeln!(
-                self.text,
-                "penstock_{name}_bucket{{{label}{comma}le=\"{le}\"}} {seen}"
-            )?;
+        labels: &[(&'static str, &str)],
+        last_label: Option<(&str, &str)>,
+        value: impl fmt::Display,
+    ) {
+        self.push(format_args!("penstock_{name}"));
+        let mut before = '{';
+        for (label, text) in labels.iter().copied().chain(last_label) {
+            self.push(format_args!("{before}{label}=\"{}\"", EscapedLabel(text)));
+            before = ',';
         }
-        let (sum, count) = (at.sum_seconds, at.count);
-        writeln!(
-            self.text,
-            "penstock_{name}_bucket{{{label}{comma}le=\"+Inf\"}} {count}"
-        )?;
-        let braces = if label.is_empty() {
-            label
-        } else {
-            format!("{{{label}}}")
-        };
-        writeln!(self.text, "penstock_{name}_sum{braces} {sum}")?;
-        writeln!(self.text, "penstock_{name}_count{braces} {count}")
+        let close = if before == '{' { "" } else { "}" };
+        self.push(format_args!("{close} {value}\n"));
+    }
+
+    fn push(&mut self, text: fmt::Arguments<'_>) {
+        // Writing to a String cannot fail.
+        let _ = self.text.write_fmt(text);
     }
 }
 
-/// A label's value with what the format gives a meaning escaped.
+/// The servers of an upstream with its name. A server that is added again while it leaves is listed
+/// twice and becomes one.
+fn merge_same_name(upstream: &UpstreamStatus) -> Vec<(&str, Cow<'_, ServerStatus>)> {
+    let mut found: Vec<(&str, Cow<'_, ServerStatus>)> = Vec::with_capacity(upstream.servers.len());
+    let mut ordered: Vec<_> = upstream.servers.iter().collect();
+    // The one that stays comes first and gives the state.
+    ordered.sort_by_key(|server| (server.name.as_str(), server.state == "leaving"));
+    for server in ordered {
+        match found.last_mut() {
+            Some((_, last)) if last.name == server.name => add_counters(last.to_mut(), server),
+            _ => found.push((&upstream.name, Cow::Borrowed(server))),
+        }
+    }
+    found
+}
+
+fn add_counters(sum: &mut ServerStatus, other: &ServerStatus) {
+    sum.active += other.active;
+    sum.connections_open += other.connections_open;
+    sum.connections_idle += other.connections_idle;
+    sum.requests += other.requests;
+    sum.failures += other.failures;
+    sum.timeouts += other.timeouts;
+    sum.connects += other.connects;
+    sum.connection_reuses += other.connection_reuses;
+}
+
+/// Escapes the value of a label.
 struct EscapedLabel<'a>(&'a str);
 
 impl fmt::Display for EscapedLabel<'_> {
@@ -277,18 +185,6 @@ impl fmt::Display for EscapedLabel<'_> {
         Ok(())
     }
 }
-
-/// A sample's value: the format knows floating point only.
-#[expect(clippy::cast_precision_loss, reason = "exact up to 2^53")]
-fn as_sample(value: u64) -> f64 {
-    value as f64
-}
-
-/// Name, help, and where the value comes from.
-type MetricRow<T, V> = (&'static str, &'static str, fn(&T) -> V);
-
-/// The same for a part of the set.
-type MetricRefRow<T, V> = (&'static str, &'static str, fn(&T) -> &V);
 
 #[cfg(test)]
 mod tests;

@@ -10,7 +10,7 @@ mod storage;
 
 use std::time::Duration;
 
-use penstock_exchange::metrics::{BUCKETS_US, EdgeMetrics, Histogram, HistogramValues};
+use penstock_exchange::metrics::{EdgeMetrics, HistogramValues};
 use serde::{Serialize, Serializer};
 
 pub use apps::{
@@ -36,23 +36,23 @@ pub struct Snapshot {
     /// Its listeners as printed at start, admin included.
     pub listeners: Vec<String>,
     /// The Unix socket by which the command line changes things, if there is one.
-    pub control: Option<String>,
+    pub control_socket: Option<String>,
     /// The configuration file, if there is one.
     pub config: Option<String>,
     /// Event loops.
-    pub threads: usize,
+    pub event_loops: usize,
     /// Open client connections against their bound.
     pub connections: Usage,
     /// What that bound comes from.
-    pub connections_bound: String,
+    pub connections_limited_by: String,
     /// Resident memory of the server process, without its workers.
     pub resident_bytes: Option<u64>,
     /// What edge counted since the start.
     pub traffic: Traffic,
     /// The configuration that is served: 1 after the start, one more with each reload.
-    pub generation: u64,
+    pub config_generation: u64,
     /// Reloads that succeeded.
-    pub reloads: u64,
+    pub config_reloads: u64,
     /// All errors of the last reload, when it failed and the old configuration stands.
     pub reload_error: Option<String>,
     /// Log lines that were dropped because the log could not be written fast enough.
@@ -60,13 +60,13 @@ pub struct Snapshot {
     /// What weakens this server and should be changed, a sentence each.
     pub warnings: Vec<String>,
     /// How often a loop, or the control loop, did not turn for 5 s.
-    pub loop_stalls: u64,
+    pub event_loop_stalls: u64,
     /// The machine, as far as it concerns the server.
     pub machine: MachineStatus,
     /// What is held open.
     pub hub: HubStatus,
     /// The front end that it serves an application for (`penstock work`); none is a server of its own.
-    pub joins: Option<FrontEndStatus>,
+    pub front_end: Option<FrontEndStatus>,
     /// The applications.
     pub apps: Vec<AppStatus>,
     /// The upstreams.
@@ -99,7 +99,7 @@ pub struct FrontEndStatus {
     /// The upstream there.
     pub upstream: String,
     /// Whether it is a server of that now.
-    pub is_in: bool,
+    pub is_joined: bool,
     /// Why not, when it is not.
     pub cause: Option<String>,
 }
@@ -125,11 +125,11 @@ pub struct Traffic {
     /// Responses by status class, 1xx to 5xx.
     pub responses: [u64; 5],
     /// Requests refused while they were parsed.
-    pub malformed: u64,
+    pub malformed_requests: u64,
     /// Clients that left before their answer.
-    pub client_gone: u64,
+    pub client_disconnects: u64,
     /// Connections cut because the client was too slow.
-    pub too_slow: u64,
+    pub slow_clients: u64,
     /// Idle connections closed to make room for others.
     pub evicted: u64,
     /// Connections closed at once, since their client had too many.
@@ -139,34 +139,7 @@ pub struct Traffic {
     /// Bytes sent.
     pub sent_bytes: u64,
     /// From complete head to last byte handed to the kernel.
-    pub total_time: HistogramSummary,
-}
-
-/// A histogram's summary since the start, with the counts to compute one of a shorter time.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct HistogramSummary {
-    /// How many durations.
-    pub count: u64,
-    /// Their sum.
-    pub sum_seconds: f64,
-    /// Half took at most this: the upper bound of a bucket, as the other percentiles.
-    pub p50_seconds: f64,
-    /// Nine in ten took at most this.
-    pub p90_seconds: f64,
-    /// All but one in a hundred took at most this.
-    pub p99_seconds: f64,
-    /// The buckets: their upper bounds, and how many durations are in each (one more than the
-    /// bounds: the last counts what is beyond them).
-    pub buckets: HistogramBuckets,
-}
-
-/// A histogram's buckets.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct HistogramBuckets {
-    /// Upper bounds.
-    pub le_seconds: [f64; BUCKETS_US.len()],
-    /// Counts, not cumulative.
-    pub counts: [u64; BUCKETS_US.len() + 1],
+    pub total_time: HistogramValues,
 }
 
 /// One upstream.
@@ -183,11 +156,11 @@ pub struct UpstreamStatus {
     /// What it counted since the start.
     pub counters: UpstreamCounters,
     /// Waiting for a server.
-    pub queue_time: HistogramSummary,
+    pub queue_time: HistogramValues,
     /// Making connections; requests on kept ones are not in it.
-    pub connect_time: HistogramSummary,
+    pub connect_time: HistogramValues,
     /// From a server having the request to the head of its response.
-    pub answer_time: HistogramSummary,
+    pub header_time: HistogramValues,
     /// Its servers.
     pub servers: Vec<ServerStatus>,
 }
@@ -196,7 +169,7 @@ pub struct UpstreamStatus {
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct UpstreamQueueStatus {
     /// Requests waiting.
-    pub waiting: usize,
+    pub length: usize,
     /// The bound on them.
     pub max: usize,
     /// How long the oldest has waited.
@@ -212,7 +185,7 @@ pub struct UpstreamCounters {
     /// Refused: the queue was full.
     pub queue_full: u64,
     /// Refused: waited too long.
-    pub queue_timeout: u64,
+    pub queue_timeouts: u64,
     /// Clients that left while they waited.
     pub queue_abandoned: u64,
     /// Refused: no server was up.
@@ -220,7 +193,7 @@ pub struct UpstreamCounters {
     /// Tries after the first.
     pub retries: u64,
     /// Retries not made because the budget was used up.
-    pub retries_refused: u64,
+    pub retries_over_budget: u64,
 }
 
 /// One server of an upstream.
@@ -237,7 +210,7 @@ pub struct ServerStatus {
     /// Requests in progress.
     pub active: u32,
     /// The most it may have; `None` when nothing but `connections.max` bounds them.
-    pub active_max: Option<u32>,
+    pub max_active: Option<u32>,
     /// Connections there are.
     pub connections_open: u32,
     /// Those of them that wait for a request.
@@ -251,7 +224,7 @@ pub struct ServerStatus {
     /// Connections made for requests.
     pub connects: u64,
     /// Requests on a kept connection.
-    pub reuses: u64,
+    pub connection_reuses: u64,
     /// Why its last probe failed, if ever one did.
     pub last_error: Option<String>,
 }
@@ -294,39 +267,14 @@ impl Traffic {
             active: u64::try_from(metrics.active_requests.value()).unwrap_or(0),
             requests_total: metrics.responses_total(),
             responses: std::array::from_fn(|class| metrics.responses[class].value()),
-            malformed: metrics.malformed_requests.value(),
-            client_gone: metrics.client_disconnects.value(),
-            too_slow: metrics.slow_clients.value(),
+            malformed_requests: metrics.malformed_requests.value(),
+            client_disconnects: metrics.client_disconnects.value(),
+            slow_clients: metrics.slow_clients.value(),
             evicted: metrics.evicted_connections.value(),
             refused: metrics.refused_connections.value(),
             received_bytes: metrics.bytes_in.value(),
             sent_bytes: metrics.bytes_out.value(),
-            total_time: HistogramSummary::new(&metrics.total_time),
-        }
-    }
-}
-
-impl HistogramSummary {
-    /// The histogram as it is now.
-    #[must_use]
-    pub fn new(histogram: &Histogram) -> Self {
-        Self::from_values(&histogram.values())
-    }
-
-    /// The summary of a histogram's numbers.
-    #[must_use]
-    pub fn from_values(values: &HistogramValues) -> Self {
-        let quantile = |q| micros_to_seconds(values.quantile_us(q));
-        Self {
-            count: values.count(),
-            sum_seconds: micros_to_seconds(values.sum_us),
-            p50_seconds: quantile(0.5),
-            p90_seconds: quantile(0.9),
-            p99_seconds: quantile(0.99),
-            buckets: HistogramBuckets {
-                le_seconds: BUCKETS_US.map(micros_to_seconds),
-                counts: values.counts,
-            },
+            total_time: metrics.total_time.values(),
         }
     }
 }
@@ -371,7 +319,7 @@ impl LimitStatus {
 
     /// With how much is in use.
     #[must_use]
-    pub fn with_use(mut self, used: u64) -> Self {
+    pub fn with_used(mut self, used: u64) -> Self {
         self.used = Some(used);
         self
     }
@@ -382,11 +330,6 @@ impl LimitStatus {
         self.reached = Some(reached);
         self
     }
-}
-
-/// Microseconds as seconds.
-fn micros_to_seconds(us: u64) -> f64 {
-    as_f64(us) / 1e6
 }
 
 #[expect(

@@ -139,9 +139,9 @@ const LATENCY: [Curve; 2] = [
     }),
 ];
 
-const LOAD: [Curve; 1] = [("over one minute", |sample| Some(sample.load))];
+const LOAD: [Curve; 1] = [("over one minute", |sample| Some(sample.load_average))];
 
-const RECEIPTS: [Curve; 1] = [("arrivals", |sample| Some(sample.heard_per_second))];
+const RECEIPTS: [Curve; 1] = [("arrivals", |sample| Some(sample.receipts_per_second))];
 
 const STREAMS: [Curve; 2] = [
     ("open", |sample| Some(to_f64(sample.open))),

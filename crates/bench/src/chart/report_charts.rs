@@ -75,7 +75,7 @@ fn sweep_charts(sweep: &Sweep) -> Vec<Chart> {
             "cores",
             "Cores used by the server",
             ("cores", "cores"),
-            |cost| cost.busy,
+            |cost| cost.busy_cores,
         ),
         sweep_cost(
             sweep,
@@ -322,7 +322,7 @@ fn load_bars(compare: &Compare, number_of_load: usize, load: &str) -> [Option<Ch
             .iter()
             .flatten()
             .flat_map(|point| &point.loads);
-        RoundSpread::of(loads.filter(|found| found.name == load).map(of))
+        RoundSpread::from_values(loads.filter(|found| found.name == load).map(of))
     };
     let title = |what: &str| format!("{}: {what}", sanitize(load));
     [
@@ -424,7 +424,10 @@ fn median_points(points: &[CurvePoint]) -> Vec<CurvePoint> {
     let medians = by_connections
         .into_iter()
         .filter_map(|(connections, values)| {
-            Some((f64::from_bits(connections), RoundSpread::of(values)?.median))
+            Some((
+                f64::from_bits(connections),
+                RoundSpread::from_values(values)?.median,
+            ))
         });
     medians.collect()
 }

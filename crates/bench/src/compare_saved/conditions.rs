@@ -5,7 +5,7 @@ use crate::text::{notes, units};
 
 /// When, where and with what a report was measured.
 pub(super) fn describe_context(report: &Report) -> String {
-    let taken = &report.taken;
+    let taken = &report.context;
     let when = units::format_time(taken.started);
     format!("{when}, {}, {}", taken.tool, taken.machine.cpu)
 }
@@ -14,7 +14,7 @@ pub(super) fn describe_context(report: &Report) -> String {
 pub(super) fn condition_warnings(old: &Report, new: &Report) -> Vec<String> {
     let mut warnings = Vec::new();
     for (which, report) in [("old", old), ("new", new)] {
-        if report.taken.interrupted {
+        if report.context.interrupted {
             warnings.push(format!("the {which} report was interrupted"));
         }
         if let Some(note) = notes::bottleneck_note(report) {
@@ -34,7 +34,7 @@ pub(super) fn condition_warnings(old: &Report, new: &Report) -> Vec<String> {
             let failed = compare
                 .deployments
                 .iter()
-                .filter(|one| one.failed.is_some());
+                .filter(|one| one.failure.is_some());
             let failed: Vec<&str> = failed.map(|one| &*one.name).collect();
             if !failed.is_empty() {
                 let failed = truncate(&failed.join(", "));
@@ -48,7 +48,7 @@ pub(super) fn condition_warnings(old: &Report, new: &Report) -> Vec<String> {
 }
 
 fn compare_machines(old: &Report, new: &Report, warnings: &mut Vec<String>) {
-    let (old, new) = (&old.taken.machine, &new.taken.machine);
+    let (old, new) = (&old.context.machine, &new.context.machine);
     let pairs = [
         ("processors", old.cpu.clone(), new.cpu.clone()),
         (
@@ -131,7 +131,7 @@ fn describe_rate(load: &Figures) -> String {
 /// Whether connections were reused, as far as the command line shows it; a scenario sets it in its
 /// file.
 fn describe_connection_reuse(report: &Report) -> String {
-    let command = &report.taken.command;
+    let command = &report.context.command;
     let closes = |word: &String| {
         let word = word.to_ascii_lowercase().replace([' ', '\t'], "");
         word == "--no-keepalive" || word.ends_with("connection:close")

@@ -73,7 +73,7 @@ fn hold_parts(hold: &HoldResult) -> Vec<ReportPart> {
     }));
     parts.extend(hold.probe.as_ref().map(|probe| {
         let wrong = probe.errors.saturating_add(probe.skipped);
-        timing_part("probe", &probe.held, wrong, None)
+        timing_part("probe", &probe.while_held, wrong, None)
     }));
     parts
 }
@@ -156,7 +156,7 @@ fn deployment_part(deployment: &Deployment, full: usize) -> Option<ReportPart> {
     let rounds = counted_rounds(deployment, full);
     let mean =
         |of: &dyn Fn(&Point) -> f64| {
-            RoundSpread::of(rounds.iter().map(|(_, points)| {
+            RoundSpread::from_values(rounds.iter().map(|(_, points)| {
                 points.iter().map(of).sum::<f64>() / to_f64(points.len() as u64)
             }))
         };
@@ -173,8 +173,10 @@ fn deployment_part(deployment: &Deployment, full: usize) -> Option<ReportPart> {
             "CPU us/request" => summary.cpu_us_per_request,
             "p50 ms" => mean(&|point| to_f64(point.slowest(|total| total.p50)) / 1000.0),
             "p99 ms" => Some(scale_spread(summary.p99_us, 0.001)),
-            "memory MiB" => RoundSpread::of(rounds.iter().filter_map(|(_, points)| memory(points))),
-            _ => RoundSpread::of(rounds.iter().map(|(_, points)| errors(points))),
+            "memory MiB" => {
+                RoundSpread::from_values(rounds.iter().filter_map(|(_, points)| memory(points)))
+            }
+            _ => RoundSpread::from_values(rounds.iter().map(|(_, points)| errors(points))),
         };
         let rounds = rounds.len();
         spread.map(|spread| RoundedFigure { spread, rounds })
@@ -202,6 +204,6 @@ fn build_part(name: &str, value: impl Fn(&str) -> Option<RoundedFigure>) -> Repo
 }
 
 fn single_round(value: f64) -> Option<RoundedFigure> {
-    let spread = RoundSpread::of([value])?;
+    let spread = RoundSpread::from_values([value])?;
     Some(RoundedFigure { spread, rounds: 1 })
 }

@@ -40,7 +40,7 @@ fn different_kinds_are_refused() {
 #[test]
 fn says_what_changed_in_a_run_and_that_it_was_another_machine() {
     let (old, mut new) = (testing::run(), testing::run());
-    new.taken.machine.cpu = "Another".to_owned();
+    new.context.machine.cpu = "Another".to_owned();
     if let ReportResult::Run(run) = &mut new.result {
         run.targets = vec!["http://127.0.0.1:9090/".to_owned()];
         run.figures.requests_per_second *= 1.2;
@@ -137,7 +137,7 @@ fn says_that_scenarios_or_connections_were_others() {
     }
     for word in ["--no-keepalive", "-HConnection: close"] {
         let (old, mut new) = (testing::run(), testing::run());
-        new.taken.command.push(word.to_owned());
+        new.context.command.push(word.to_owned());
         let warnings = compare_saved(&old, &new).unwrap().warnings;
         let expected = "the uses of connections differ: kept; a new one for each request";
         assert!(warnings.iter().any(|found| found == expected), "{word}");

@@ -73,7 +73,7 @@ pub(super) fn run() -> ExitCode {
     if survivors.is_empty() {
         return ExitCode::SUCCESS;
     }
-    send_message(&KeeperMessage::Survived(survivors));
+    send_message(&KeeperMessage::StillRunning(survivors));
     ExitCode::FAILURE
 }
 
@@ -142,8 +142,8 @@ impl Keeper {
         };
         let (out, error) = match &order.output {
             CommandOutput::Terminal => (Stdio::from(io::stderr()), Stdio::inherit()),
-            CommandOutput::Log(path) => (open_append(path)?, open_append(path)?),
-            CommandOutput::Apart(out, error) => (open_append(out)?, open_append(error)?),
+            CommandOutput::LogFile(path) => (open_append(path)?, open_append(path)?),
+            CommandOutput::SeparateFiles(out, error) => (open_append(out)?, open_append(error)?),
         };
         command.stdin(Stdio::null()).stdout(out).stderr(error);
         command.current_dir(&order.dir);
@@ -214,8 +214,8 @@ impl Keeper {
         }
         // A bench that asked may end before we do, by a second Ctrl-C.
         let is_orphan = !was_asked || self.input.is_at_end();
-        let orphaned = self.order.orphaned.iter().filter(|_| is_orphan);
-        for folder in self.order.folders.iter().chain(orphaned) {
+        let orphaned = self.order.dirs_if_orphaned.iter().filter(|_| is_orphan);
+        for folder in self.order.dirs.iter().chain(orphaned) {
             let _ = std::fs::remove_dir_all(folder);
         }
     }

@@ -46,7 +46,7 @@ impl KeeperLink {
             DeployError::Keeper(format!("{}: {what}: {error}", program.display()))
         };
         let mut child = Command::new(program)
-            .args(["bench", "keep"])
+            .args(["bench", "keeper"])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

@@ -30,10 +30,10 @@ pub(super) struct KeeperOrder {
     /// Control groups that the commands join; removed at the end.
     pub(super) groups: Vec<PathBuf>,
     /// Directories that are removed at the end.
-    pub(super) folders: Vec<PathBuf>,
+    pub(super) dirs: Vec<PathBuf>,
     /// Directories that are removed too if the bench ended without asking to stop, or before the
     /// keeper.
-    pub(super) orphaned: Vec<PathBuf>,
+    pub(super) dirs_if_orphaned: Vec<PathBuf>,
 }
 
 /// The output of commands.
@@ -42,9 +42,9 @@ pub(super) enum CommandOutput {
     /// To the keeper's standard error.
     Terminal,
     /// Both streams to one file.
-    Log(PathBuf),
+    LogFile(PathBuf),
     /// Standard output and standard error to one file each.
-    Apart(PathBuf, PathBuf),
+    SeparateFiles(PathBuf, PathBuf),
 }
 
 /// A message of a keeper.
@@ -63,5 +63,5 @@ pub(super) enum KeeperMessage {
         is_any_left: bool,
     },
     /// Some processes could not be ended.
-    Survived(Vec<u32>),
+    StillRunning(Vec<u32>),
 }

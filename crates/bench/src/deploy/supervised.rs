@@ -86,12 +86,12 @@ impl SupervisedCommands {
             commands: commands.clone(),
             env,
             dir: wanted.dir.to_owned(),
-            output: CommandOutput::Log(log.clone()),
+            output: CommandOutput::LogFile(log.clone()),
             core: wanted.core,
             is_detached: true,
             groups: group.folders().to_vec(),
-            folders: vec![wanted.dir.to_owned()],
-            orphaned: vec![workshop.folder().to_owned()],
+            dirs: vec![wanted.dir.to_owned()],
+            dirs_if_orphaned: vec![workshop.folder().to_owned()],
         };
         let mut kept = Self {
             target,

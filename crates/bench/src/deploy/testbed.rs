@@ -198,14 +198,17 @@ impl Testbed {
             core: None,
             is_detached: true,
             groups: Vec::new(),
-            folders: Vec::new(),
-            orphaned: vec![self.temp_dir.path().to_owned()],
+            dirs: Vec::new(),
+            dirs_if_orphaned: vec![self.temp_dir.path().to_owned()],
         }
     }
 
     fn program_version(&self, command: &str) -> Option<String> {
         let (out, error) = (self.new_file("version"), self.new_file("version"));
-        let order = self.keeper_order(command, CommandOutput::Apart(out.clone(), error.clone()));
+        let order = self.keeper_order(
+            command,
+            CommandOutput::SeparateFiles(out.clone(), error.clone()),
+        );
         let mut link = KeeperLink::start(&self.values.penstock, &order).ok()?;
         let deadline = Instant::now() + VERSION_TIMEOUT;
         // A missing program is reported on standard error, which is shown too.

@@ -121,7 +121,7 @@ impl AgentProcess {
             ));
         }
         let is_number = |value: f64| value.is_finite() && value >= 0.0;
-        if order.goals.is_empty() || !is_number(order.rate) || !is_number(order.churn) {
+        if order.targets.is_empty() || !is_number(order.rate) || !is_number(order.churn) {
             return Err("an order without a stream target or a rate".to_owned());
         }
         let wrong = |error: &dyn std::fmt::Display| error.to_string();
@@ -135,7 +135,7 @@ impl AgentProcess {
         Ok(Self {
             sources: SourcePorts::new(
                 order.sources.clone(),
-                order.goals.iter().map(|goal| goal.address),
+                order.targets.iter().map(|goal| goal.address),
             ),
             counters: StreamCounters::new(order.run).map_err(|error| wrong(&error))?,
             epoll_set: EpollSet::new().map_err(|error| wrong(&error))?,
@@ -230,7 +230,7 @@ impl AgentProcess {
         let passed = now.saturating_duration_since(opening).as_secs_f64();
         // The first is due at once.
         let due = whole_part(passed * self.order.rate).saturating_add(1);
-        let room = (self.order.connecting_max as usize).saturating_sub(self.connecting_count);
+        let room = (self.order.max_connecting as usize).saturating_sub(self.connecting_count);
         let due = due.min(self.streams.len()).saturating_sub(self.begun);
         for _ in 0..due.min(room).min(MAX_OPEN_BATCH) {
             self.begin_stream(self.begun);
@@ -245,7 +245,7 @@ impl AgentProcess {
     fn next_opening(&self) -> Option<Instant> {
         let opening = self.opening_since.filter(|_| self.is_opening())?;
         // Otherwise an event makes the room.
-        let has_room = self.connecting_count < self.order.connecting_max as usize;
+        let has_room = self.connecting_count < self.order.max_connecting as usize;
         let seconds = self.begun as f64 / self.order.rate;
         let after = Duration::try_from_secs_f64(seconds).ok()?;
         has_room.then_some(opening + after)
@@ -263,7 +263,7 @@ impl AgentProcess {
         let mut left = MAX_OPEN_BATCH;
         while next <= now && left > 0 {
             (next, left) = (next + pause, left - 1);
-            if self.connecting_count < self.order.connecting_max as usize {
+            if self.connecting_count < self.order.max_connecting as usize {
                 self.renew();
             }
         }
@@ -286,17 +286,17 @@ impl AgentProcess {
     }
 
     fn begin_stream(&mut self, slot: usize) {
-        let goals = self.order.goals.len();
+        let goals = self.order.targets.len();
         let goal = slot % goals;
         self.counters.counts.begun += 1;
         match self
             .sources
-            .begin_connection(self.order.goals[goal].address)
+            .begin_connection(self.order.targets[goal].address)
         {
             Ok(socket) => {
                 if let Err(error) = self.epoll_set.watch_stream(&socket, slot) {
                     let (loss, why) =
-                        socket::describe_loss(error, self.order.goals[goal].address, None);
+                        socket::describe_loss(error, self.order.targets[goal].address, None);
                     self.counters.record_loss(loss, || why);
                     return;
                 }
@@ -336,7 +336,7 @@ impl AgentProcess {
             return;
         };
         if stream.is_connecting() {
-            let goal = &self.order.goals[slot % self.order.goals.len()];
+            let goal = &self.order.targets[slot % self.order.targets.len()];
             let asked = socket::connect_result(socket)
                 .and_then(|()| socket::send_request(socket, goal.request.as_bytes()));
             match asked {
@@ -370,7 +370,7 @@ impl AgentProcess {
                     return self.lose_stream(slot, LossCause::Reset, None);
                 }
                 Err(error) => {
-                    let goal = &self.order.goals[slot % self.order.goals.len()];
+                    let goal = &self.order.targets[slot % self.order.targets.len()];
                     let (loss, why) = socket::describe_loss(error, goal.address, None);
                     return self.lose_stream(slot, loss, Some(why));
                 }
@@ -401,13 +401,13 @@ impl AgentProcess {
     }
 
     fn must_not_read(&self, slot: usize) -> bool {
-        let deaf = self.order.deaf;
-        deaf.is_some_and(|one_in| slot.is_multiple_of(one_in.max(1) as usize))
+        let unread = self.order.unread_one_in;
+        unread.is_some_and(|one_in| slot.is_multiple_of(one_in.max(1) as usize))
     }
 
     /// Stops reading the stream; only its end is reported from now on.
     fn stop_reading(&mut self, slot: usize) {
-        self.counters.counts.deaf += 1;
+        self.counters.counts.unread += 1;
         let stream = &mut self.streams[slot];
         stream.stop_reading();
         if let Some(socket) = &stream.socket
@@ -423,15 +423,15 @@ impl AgentProcess {
         let stream = &mut self.streams[slot];
         // Counted as open once its head was complete, however soon it was lost.
         let was_connecting = !stream.is_open();
-        let is_deaf = stream.is_deaf();
+        let is_unread = stream.is_unread();
         *stream = HeldStream::default();
         match was_connecting {
             true => self.connecting_count -= 1,
             false => self.counters.counts.open -= 1,
         }
-        match is_deaf {
+        match is_unread {
             // The server may close a client that does not read.
-            true => self.counters.counts.deaf_cut += 1,
+            true => self.counters.counts.unread_closed += 1,
             false => self
                 .counters
                 .record_loss(loss, || why.unwrap_or_else(|| loss.description())),
@@ -474,7 +474,7 @@ impl AgentProcess {
         if !stream.is_open() {
             return (waited_ms > self.order.timeout_ms).then_some(LossCause::Timeout);
         }
-        let silence_ms = self.order.silence_ms.filter(|_| !stream.is_deaf())?;
+        let silence_ms = self.order.silence_ms.filter(|_| !stream.is_unread())?;
         (waited_ms > silence_ms).then_some(LossCause::Silent)
     }
 
@@ -497,7 +497,7 @@ impl AgentProcess {
         let spent = clock_gettime(ClockId::ProcessCPUTime);
         AgentTick {
             pending: (unbegun + self.connecting_count) as u64,
-            expects: self.is_publishing,
+            expects_messages: self.is_publishing,
             memory: resource_usage::process_memory_bytes(std::process::id()).unwrap_or(0),
             cpu_seconds: spent.tv_sec as f64 + spent.tv_nsec as f64 / 1e9,
             ..self.counters.take_tick()

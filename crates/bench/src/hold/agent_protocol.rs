@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::report::StreamCounts;
 
 /// The version of the messages.
-pub(super) const PROTOCOL_VERSION: u32 = 1;
+pub(super) const PROTOCOL_VERSION: u32 = 2;
 
 /// The maximum length of a line: an order for a million streams names some hundred addresses, a
 /// tick some thousand distinct latencies.
@@ -25,13 +25,13 @@ pub(super) struct AgentOrder {
     /// [`PROTOCOL_VERSION`].
     pub(super) protocol: u32,
     /// Streams are spread evenly over them.
-    pub(super) goals: Vec<StreamTarget>,
+    pub(super) targets: Vec<StreamTarget>,
     /// Streams to open and hold.
     pub(super) streams: u32,
     /// Streams per second.
     pub(super) rate: f64,
     /// Maximum connections in progress.
-    pub(super) connecting_max: u32,
+    pub(super) max_connecting: u32,
     /// Source addresses, used in turn; empty if the system chooses.
     pub(super) sources: Vec<SourceRange>,
     /// For connecting and the response head.
@@ -41,7 +41,7 @@ pub(super) struct AgentOrder {
     /// Streams closed and reopened per second, once all are open.
     pub(super) churn: f64,
     /// One stream in this many never reads behind its head.
-    pub(super) deaf: Option<u32>,
+    pub(super) unread_one_in: Option<u32>,
     /// Identifies this run's messages.
     pub(super) run: u32,
     /// Between two ticks.
@@ -106,11 +106,11 @@ pub(super) struct AgentTick {
     /// Streams that are being opened, or are still to be.
     pub(super) pending: u64,
     /// Whether open streams are expected to get every message ([`AgentRequest::Publishing`]).
-    pub(super) expects: bool,
+    pub(super) expects_messages: bool,
     /// So far, as in the report.
     pub(super) statuses: BTreeMap<u16, u64>,
     /// For each new cause of a loss, the first reason.
-    pub(super) said: BTreeMap<String, String>,
+    pub(super) first_reasons: BTreeMap<String, String>,
     /// Since the last tick: microseconds and counts.
     pub(super) opening: Vec<(u64, u64)>,
     /// Since the last tick.
@@ -130,5 +130,5 @@ pub(super) struct MessageReceipt {
     /// Streams that got it.
     pub(super) streams: u64,
     /// Microseconds of the slowest.
-    pub(super) last: u64,
+    pub(super) slowest: u64,
 }

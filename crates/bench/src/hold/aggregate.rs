@@ -79,7 +79,7 @@ impl AgentTotals {
         for arrived in &tick.messages {
             self.messages.record(*arrived);
         }
-        for (cause, why) in std::mem::take(&mut tick.said) {
+        for (cause, why) in std::mem::take(&mut tick.first_reasons) {
             self.first_reasons.entry(cause).or_insert(why);
         }
         // The distributions are added; the rest has a fixed size.
@@ -110,7 +110,7 @@ impl AgentTotals {
         for agent in &self.agents {
             counts.add(&agent.tick.counts);
         }
-        counts.open_max = self.max_open;
+        counts.max_open = self.max_open;
         counts
     }
 
@@ -122,7 +122,7 @@ impl AgentTotals {
     /// Whether all live agents expect the messages.
     pub(super) fn all_expect_messages(&self) -> bool {
         let mut agents = self.agents.iter();
-        agents.all(|agent| agent.is_done || agent.tick.expects)
+        agents.all(|agent| agent.is_done || agent.tick.expects_messages)
     }
 
     /// Whether all agents have ended.
@@ -166,7 +166,7 @@ impl AgentTotals {
     /// Writes the totals into a report.
     pub(super) fn fill_report(&self, hold: &mut HoldResult) {
         hold.counts = self.counts();
-        hold.said = self.first_reasons.clone();
+        hold.first_reasons = self.first_reasons.clone();
         for agent in &self.agents {
             for (status, count) in &agent.tick.statuses {
                 *hold.statuses.entry(status.to_string()).or_default() += count;
@@ -175,7 +175,7 @@ impl AgentTotals {
         hold.opening = summarize(&self.opening);
         if let Some(published) = &mut hold.published {
             published.latency = summarize(&self.latency);
-            published.last = self.messages.last();
+            published.last_receipt = self.messages.last();
         }
     }
 }
@@ -203,7 +203,7 @@ impl MessageReceipts {
             self.window.push_back(None);
         }
         let known = &mut self.window[at];
-        *known = (*known).max(Some(arrived.last));
+        *known = (*known).max(Some(arrived.slowest));
         while self.window.len() > MESSAGE_WINDOW {
             if let Some(last) = self.window.pop_front().flatten() {
                 self.last.saturating_record(last);
@@ -239,7 +239,7 @@ mod tests {
         let arrived = |&(number, last): &(u32, u64)| MessageReceipt {
             number,
             streams: 1,
-            last,
+            slowest: last,
         };
         AgentTick {
             counts: StreamCounts {
@@ -258,7 +258,7 @@ mod tests {
         assert_eq!(all.pending(), 11);
         all.add_tick(0, tick(5, &[(10, 2)], &[(1, 10), (2, 30)]), false);
         all.add_tick(1, tick(6, &[(40, 1)], &[(1, 40)]), false);
-        assert_eq!((all.counts().open, all.counts().open_max), (11, 11));
+        assert_eq!((all.counts().open, all.counts().max_open), (11, 11));
         let receipts = all.interval();
         assert_eq!((receipts.p50, receipts.p99), (Some(10), Some(40)));
         assert_eq!(all.interval(), ReceiptPercentiles::default());
@@ -269,7 +269,10 @@ mod tests {
         all.fill_report(&mut hold);
         let published = hold.published.unwrap();
         assert_eq!(published.latency.count, 3);
-        assert_eq!((published.last.min, published.last.max), (30, 40));
+        assert_eq!(
+            (published.last_receipt.min, published.last_receipt.max),
+            (30, 40)
+        );
     }
 
     #[test]
@@ -278,7 +281,7 @@ mod tests {
         all.add_tick(0, tick(4, &[], &[]), false);
         assert!(all.lose_agent(0, "killed") && !all.lose_agent(0, "again"));
         assert_eq!((all.counts().open, all.counts().lost.agent), (0, 4));
-        assert_eq!(all.counts().open_max, 4);
+        assert_eq!(all.counts().max_open, 4);
         assert!(all.lose_agent(1, "killed"));
         assert_eq!((all.counts().lost.agent, all.pending()), (10, 0));
         assert!(all.is_done());

@@ -41,7 +41,7 @@ pub struct HoldArguments {
     pub(crate) hold: Duration,
     /// Within this time each must hear something; 0s asks for nothing
     #[arg(long, default_value = "15s", value_parser = parse_hold, value_name = "TIME")]
-    pub(crate) beat: Duration,
+    pub(crate) heartbeat: Duration,
     /// What it is given beyond that
     #[arg(long, default_value = "5s", value_parser = parse_duration, value_name = "TIME")]
     pub(crate) grace: Duration,
@@ -62,7 +62,7 @@ pub struct HoldArguments {
     pub(crate) churn: Option<f64>,
     /// One in so many streams never reads behind its head
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) deaf: Option<u32>,
+    pub(crate) unread: Option<u32>,
     #[command(flatten)]
     pub(crate) publish: PublishArguments,
     /// Meanwhile this is asked for, at --probe-rate
@@ -146,11 +146,11 @@ fn hold_plan(
         sources,
         rate: arguments.rate,
         hold: arguments.hold,
-        heartbeat: (!arguments.beat.is_zero()).then_some(arguments.beat),
+        heartbeat: (!arguments.heartbeat.is_zero()).then_some(arguments.heartbeat),
         grace: arguments.grace,
         timeout: arguments.timeout,
         churn: arguments.churn.unwrap_or(0.0),
-        unread_one_in: arguments.deaf,
+        unread_one_in: arguments.unread,
         publish: publish_spec(arguments)?,
         probe: probe_spec(arguments)?,
         servers: server_processes(arguments)?,

@@ -255,7 +255,7 @@ impl<'a> HoldRun<'a> {
             targets: plan.targets.clone(),
             streams: plan.total_streams(),
             rate: plan.rate,
-            beat_seconds: plan.heartbeat.map(|beat| beat.as_secs_f64()),
+            heartbeat_seconds: plan.heartbeat.map(|beat| beat.as_secs_f64()),
             grace_seconds: plan.grace.as_secs_f64(),
             agents: plan.shares.len(),
             sources: plan.sources.iter().map(Vec::len).sum(),
@@ -358,17 +358,17 @@ impl<'a> HoldRun<'a> {
         let at = self.opening_since.map_or(Duration::ZERO, |from| now - from);
         self.samples.add(
             now,
-            counts.heard,
+            counts.receipts,
             HoldSample {
                 at: at.as_secs_f64(),
                 is_opening: self.phase == HoldPhase::Opening,
                 open: counts.open,
                 lost: counts.lost.total(),
-                heard_per_second: 0.0,
+                receipts_per_second: 0.0,
                 server_bytes: cost.server,
                 kernel_bytes: cost.kernel,
                 tool_bytes: self.totals.memory(),
-                load: cost.load,
+                load_average: cost.load,
                 probe_mean: asked.mean,
                 probe_p99: asked.p99,
                 probe_errors: asked.errors,
@@ -408,12 +408,12 @@ fn hold_cost(
     all.sort_unstable();
     let kernel_median = all.get(all.len() / 2).copied();
     let tool_bytes = most(|sample| Some(sample.tool_bytes)).unwrap_or(0);
-    let streams = hold.counts.open_max;
+    let streams = hold.counts.max_open;
     let per_stream = |bytes: u64| (streams > 0).then(|| to_f64(bytes) / to_f64(streams));
     let grown = server_bytes.zip(sampler.server_bytes_before);
-    let loads = hold.samples.iter().map(|sample| sample.load);
+    let loads = hold.samples.iter().map(|sample| sample.load_average);
     HoldCost {
-        server_before: sampler.server_bytes_before,
+        server_bytes_before: sampler.server_bytes_before,
         server_bytes,
         server_bytes_per_stream: grown
             .and_then(|(now, before)| per_stream(now.saturating_sub(before))),
@@ -424,7 +424,7 @@ fn hold_cost(
         tool_bytes_per_stream: per_stream(tool_bytes),
         server_cpu_seconds,
         tool_cpu_seconds: gathered.cpu_seconds(),
-        load_max: loads.fold(0.0, f64::max),
+        max_load_average: loads.fold(0.0, f64::max),
     }
 }
 

@@ -116,15 +116,15 @@ impl HoldPlan {
         let sources = self.sources.get(agent).map_or(&[][..], |sources| sources);
         AgentOrder {
             protocol: PROTOCOL_VERSION,
-            goals: self.stream_targets.iter().map(goal).collect(),
+            targets: self.stream_targets.iter().map(goal).collect(),
             streams: share,
             rate: self.rate * part,
-            connecting_max: (MAX_CONNECTING / agents.max(1)).max(MIN_CONNECTING),
+            max_connecting: (MAX_CONNECTING / agents.max(1)).max(MIN_CONNECTING),
             sources: sources.iter().map(source).collect(),
             timeout_ms: ms(self.timeout),
             silence_ms: self.heartbeat.map(|beat| ms(beat + self.grace)),
             churn: self.churn * part,
-            deaf: self.unread_one_in,
+            unread_one_in: self.unread_one_in,
             run,
             tick_ms: ms(tick_interval(self.shares.len())),
         }

@@ -129,7 +129,7 @@ impl HoldProbe {
         self.end();
         self.shared.with_counters(|done| ProbeResult {
             total: summarize(&done.total),
-            held: summarize(&done.while_held),
+            while_held: summarize(&done.while_held),
             ..done.probed.clone()
         })
     }
@@ -195,7 +195,7 @@ impl ProbeCounters {
         if let Some(why) = why {
             self.probed.errors += 1;
             self.interval_errors += 1;
-            self.probed.said.get_or_insert(why);
+            self.probed.first_error.get_or_insert(why);
         }
     }
 

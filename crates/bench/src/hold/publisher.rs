@@ -170,13 +170,15 @@ impl PublisherCounters {
             Ok(status) => (&mut published.refused, format!("response status {status}")),
             Err(RequestFailure::Unsent(error)) => (&mut published.refused, error.to_string()),
             Err(RequestFailure::Interrupted(error)) => {
-                published.doubtful += 1;
-                published.said.get_or_insert_with(|| error.to_string());
+                published.uncertain += 1;
+                published
+                    .first_failure
+                    .get_or_insert_with(|| error.to_string());
                 return true;
             }
         };
         *count += 1;
-        published.said.get_or_insert(why);
+        published.first_failure.get_or_insert(why);
         self.last -= 1;
         false
     }
@@ -279,8 +281,8 @@ mod tests {
             assert_eq!(done.last, number - 1);
         }
         let found = &done.published;
-        assert_eq!((found.accepted, found.refused, found.doubtful), (2, 2, 1));
-        assert_eq!(found.said.as_deref(), Some("response status 403"));
+        assert_eq!((found.accepted, found.refused, found.uncertain), (2, 2, 1));
+        assert_eq!(found.first_failure.as_deref(), Some("response status 403"));
     }
 
     #[test]

@@ -37,7 +37,7 @@ impl SampleSeries {
         if let Some((then, before)) = self.previous {
             let seconds = now.saturating_duration_since(then).as_secs_f64();
             if seconds > 0.0 {
-                sample.heard_per_second = to_f64(heard.saturating_sub(before)) / seconds;
+                sample.receipts_per_second = to_f64(heard.saturating_sub(before)) / seconds;
             }
         }
         self.previous = Some((now, heard));
@@ -80,7 +80,7 @@ mod tests {
         samples.add(start, 10, HoldSample::default());
         assert!(!samples.is_due(start) && samples.is_due(start + Duration::from_secs(1)));
         samples.add(start + Duration::from_secs(2), 50, HoldSample::default());
-        assert!((samples.last().heard_per_second - 20.0).abs() < 1e-9);
+        assert!((samples.last().receipts_per_second - 20.0).abs() < 1e-9);
     }
 
     #[test]

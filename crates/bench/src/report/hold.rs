@@ -21,7 +21,7 @@ pub struct HoldResult {
     /// Streams to open per second.
     pub rate: f64,
     /// Seconds within which each stream must receive something; `None` for no such limit.
-    pub beat_seconds: Option<f64>,
+    pub heartbeat_seconds: Option<f64>,
     /// Grace seconds beyond that.
     pub grace_seconds: f64,
     /// Agent processes.
@@ -37,7 +37,7 @@ pub struct HoldResult {
     /// Status codes other than 200, and their counts.
     pub statuses: BTreeMap<String, u64>,
     /// For each cause of a loss, the first reason reported.
-    pub said: BTreeMap<String, String>,
+    pub first_reasons: BTreeMap<String, String>,
     /// From the start of a connection to the whole head of its response.
     pub opening: Timings,
     /// Messages published at the same time.
@@ -62,17 +62,17 @@ pub struct StreamCounts {
     /// Open now, or at the end.
     pub open: u64,
     /// The maximum of streams open at once.
-    pub open_max: u64,
+    pub max_open: u64,
     /// Streams not held, or not any more, by cause.
     pub lost: LostStreams,
     /// Closed by the tool itself to be opened again (`--churn`).
     pub renewed: u64,
     /// Streams that were never read behind their heads (`--deaf`).
-    pub deaf: u64,
+    pub unread: u64,
     /// Such streams that the server closed; not counted as lost.
-    pub deaf_cut: u64,
+    pub unread_closed: u64,
     /// Receipts: how often something arrived at a stream.
-    pub heard: u64,
+    pub receipts: u64,
     /// Events: blank lines after data.
     pub events: u64,
     /// Comment lines, such as heartbeats.
@@ -130,9 +130,9 @@ pub struct PublishResult {
     /// Definitely refused: their number was used again.
     pub refused: u64,
     /// Interrupted: it is uncertain whether they were published.
-    pub doubtful: u64,
+    pub uncertain: u64,
     /// The first failure's reason.
-    pub said: Option<String>,
+    pub first_failure: Option<String>,
     /// Sent more than a millisecond late: the publisher was busy with earlier messages.
     pub late: u64,
     /// Not sent, since the publisher was more than a second late.
@@ -142,7 +142,7 @@ pub struct PublishResult {
     /// From a message's intended moment to its receipt, for every stream and message.
     pub latency: Timings,
     /// From a message's intended moment to its receipt by the last stream that got it.
-    pub last: Timings,
+    pub last_receipt: Timings,
     /// Server CPU microseconds per delivered message, if its processes are known.
     pub cpu_us_per_delivery: Option<f64>,
 }
@@ -161,18 +161,18 @@ pub struct ProbeResult {
     /// Not sent, since they were late by more than the timeout; in `total` with that lateness.
     pub skipped: u64,
     /// The first error's reason.
-    pub said: Option<String>,
+    pub first_error: Option<String>,
     /// From the intended start to the last byte, over the whole run.
     pub total: Timings,
     /// The same while all streams were held.
-    pub held: Timings,
+    pub while_held: Timings,
 }
 
 /// The cost of the streams, from the samples.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct HoldCost {
     /// Memory of the server's processes before the first stream, in bytes.
-    pub server_before: Option<u64>,
+    pub server_bytes_before: Option<u64>,
     /// The maximum while all were held.
     pub server_bytes: Option<u64>,
     /// Their difference per stream.
@@ -195,7 +195,7 @@ pub struct HoldCost {
     /// CPU seconds of the agents over the run.
     pub tool_cpu_seconds: f64,
     /// The highest load average over one minute.
-    pub load_max: f64,
+    pub max_load_average: f64,
 }
 
 /// One moment of a run.
@@ -210,7 +210,7 @@ pub struct HoldSample {
     /// Streams lost so far.
     pub lost: u64,
     /// Receipts per second since the previous sample.
-    pub heard_per_second: f64,
+    pub receipts_per_second: f64,
     /// Memory of the server's processes.
     pub server_bytes: Option<u64>,
     /// Growth of the kernel's memory.
@@ -218,7 +218,7 @@ pub struct HoldSample {
     /// Memory of the agents.
     pub tool_bytes: u64,
     /// The load average over one minute.
-    pub load: f64,
+    pub load_average: f64,
     /// The probe's mean response time since the previous sample, in microseconds.
     pub probe_mean: Option<f64>,
     /// The 99th percentile of the probe's response time, in microseconds.
@@ -283,9 +283,9 @@ impl StreamCounts {
         sum(&mut self.opened, other.opened);
         sum(&mut self.open, other.open);
         sum(&mut self.renewed, other.renewed);
-        sum(&mut self.deaf, other.deaf);
-        sum(&mut self.deaf_cut, other.deaf_cut);
-        sum(&mut self.heard, other.heard);
+        sum(&mut self.unread, other.unread);
+        sum(&mut self.unread_closed, other.unread_closed);
+        sum(&mut self.receipts, other.receipts);
         sum(&mut self.events, other.events);
         sum(&mut self.comments, other.comments);
         sum(&mut self.bytes, other.bytes);
@@ -300,7 +300,7 @@ impl PublishResult {
     /// Whether every message was accepted.
     #[must_use]
     pub fn is_clean(&self) -> bool {
-        self.accepted > 0 && self.refused == 0 && self.doubtful == 0 && self.skipped == 0
+        self.accepted > 0 && self.refused == 0 && self.uncertain == 0 && self.skipped == 0
     }
 }
 
@@ -328,9 +328,9 @@ impl HoldResult {
         // With churn some streams are always being opened.
         let expected = match counts.renewed {
             0 => self.streams,
-            _ => counts.open.saturating_add(counts.deaf_cut),
+            _ => counts.open.saturating_add(counts.unread_closed),
         };
-        let held = counts.open.saturating_add(counts.deaf_cut);
+        let held = counts.open.saturating_add(counts.unread_closed);
         let others = [
             (expected.abs_diff(held), "streams not open at the end"),
             (counts.missed, "messages missed"),
@@ -359,7 +359,7 @@ impl HoldResult {
     pub fn opened_first(&self) -> u64 {
         let counts = &self.counts;
         let first = counts.opened.saturating_sub(counts.renewed);
-        first.max(counts.open_max)
+        first.max(counts.max_open)
     }
 
     /// The same per second, while they were being opened.

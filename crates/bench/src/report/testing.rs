@@ -34,7 +34,7 @@ pub(crate) fn run() -> Report {
         malformed: 5,
         length: 6,
     };
-    (figures.unfinished, figures.oldest_unfinished) = (7, 81_500);
+    (figures.unfinished, figures.oldest_unfinished_us) = (7, 81_500);
     figures.retried = 9;
     figures.generator.lag_p99 = Some(900);
     figures.generator.bottleneck = Some("its thread was busy 99 % of the time".to_owned());
@@ -65,7 +65,7 @@ pub(crate) fn sweep() -> Report {
         targets: vec!["http://127.0.0.1:8080/".to_owned()],
         points,
     }));
-    report.taken.interrupted = true;
+    report.context.interrupted = true;
     report
 }
 
@@ -80,7 +80,7 @@ pub(crate) fn compare() -> Report {
         .map(|index: u32| Deployment {
             name: names[index as usize].to_owned(),
             versions: vec![format!("{} 1.{index}", names[index as usize])],
-            failed: None,
+            failure: None,
             rounds: rounds(index),
             summary: Some(summary(1.0 - 0.2 * f64::from(index))),
         })
@@ -93,13 +93,15 @@ pub(crate) fn compare() -> Report {
     deployments.push(Deployment {
         name: "thin".to_owned(),
         versions: Vec::new(),
-        failed: Some("not ready within 5 s\nboom: </script> no such gem\n\x1b[31mbye\n".to_owned()),
+        failure: Some(
+            "not ready within 5 s\nboom: </script> no such gem\n\x1b[31mbye\n".to_owned(),
+        ),
         rounds: Vec::new(),
         summary: None,
     });
     let goal = |text: &str, found: Option<RoundSpread>, met: bool| Goal {
         text: text.to_owned(),
-        found,
+        measured: found,
         met,
     };
     report(ReportResult::Compare(Compare {
@@ -133,11 +135,11 @@ pub(crate) fn hold() -> Report {
             is_opening: second < 10,
             open,
             lost: u64::from(second / 7),
-            heard_per_second: to_f64(open) / 15.0,
+            receipts_per_second: to_f64(open) / 15.0,
             server_bytes: Some((20 << 20) + open * 590),
             kernel_bytes: Some(open * 7000),
             tool_bytes: (3 << 20) + open * 90,
-            load: 0.5 + f64::from(second) / 40.0,
+            load_average: 0.5 + f64::from(second) / 40.0,
             probe_mean: Some(900.0 + to_f64(open)),
             probe_p99: Some(4000 + open * 3),
             probe_errors: 0,
@@ -149,7 +151,7 @@ pub(crate) fn hold() -> Report {
         targets: vec!["http://127.0.0.1:8080/events/<a>".to_owned()],
         streams: 1000,
         rate: 100.0,
-        beat_seconds: Some(15.0),
+        heartbeat_seconds: Some(15.0),
         grace_seconds: 5.0,
         agents: 2,
         sources: 2,
@@ -159,9 +161,9 @@ pub(crate) fn hold() -> Report {
             begun: 1000,
             opened: 997,
             open: 994,
-            open_max: 997,
+            max_open: 997,
             lost,
-            heard: 33_000,
+            receipts: 33_000,
             events: 29_820,
             comments: 1994,
             bytes: 2_900_000,
@@ -171,7 +173,7 @@ pub(crate) fn hold() -> Report {
             ..StreamCounts::default()
         },
         statuses: [("503".to_owned(), 2)].into(),
-        said: [("refused".to_owned(), "Connection refused".to_owned())].into(),
+        first_reasons: [("refused".to_owned(), "Connection refused".to_owned())].into(),
         opening: timings(2600),
         published: Some(PublishResult {
             target: "http://127.0.0.1:8090/publish/".to_owned(),
@@ -181,7 +183,7 @@ pub(crate) fn hold() -> Report {
             late: 1,
             accepting: timings(800),
             latency: timings(9000),
-            last: timings(12_000),
+            last_receipt: timings(12_000),
             cpu_us_per_delivery: Some(2.5),
             ..PublishResult::default()
         }),
@@ -190,11 +192,11 @@ pub(crate) fn hold() -> Report {
             rate: 100.0,
             requests: 4000,
             total: timings(7000),
-            held: timings(6900),
+            while_held: timings(6900),
             ..ProbeResult::default()
         }),
         cost: HoldCost {
-            server_before: Some(20 << 20),
+            server_bytes_before: Some(20 << 20),
             server_bytes: Some((20 << 20) + 590_000),
             server_bytes_per_stream: Some(590.0),
             kernel_bytes: Some(7_000_000),
@@ -204,7 +206,7 @@ pub(crate) fn hold() -> Report {
             tool_bytes_per_stream: Some(3236.0),
             server_cpu_seconds: Some(1.5),
             tool_cpu_seconds: 0.7,
-            load_max: 1.5,
+            max_load_average: 1.5,
         },
         samples: (0..=40).map(sample).collect(),
         notes: vec!["an agent was busy 97 % of the time".to_owned()],
@@ -214,7 +216,7 @@ pub(crate) fn hold() -> Report {
 pub(crate) fn report(result: ReportResult) -> Report {
     Report {
         format: FORMAT_VERSION,
-        taken: MeasurementContext {
+        context: MeasurementContext {
             started: 1_798_761_600,
             tool: "penstock 0.1.0".to_owned(),
             command: vec!["bench".to_owned(), "run <x>".to_owned()],
@@ -276,7 +278,7 @@ fn timings(p99: u64) -> Timings {
         count: 16_000,
         min: p99 / 20,
         mean: to_f64(p99) / 3.0,
-        sd: 100.5,
+        stddev: 100.5,
         p50: p99 / 4,
         p75: p99 / 3,
         p90: p99 / 2,
@@ -292,10 +294,10 @@ fn cost(cpu_us_per_request: f64, mebibytes: u64) -> ServerCost {
     ServerCost {
         cpu_seconds: 0.7,
         cpu_us_per_request,
-        busy: 0.88,
+        busy_cores: 0.88,
         memory_bytes: mebibytes << 20,
         processes: 3,
-        others: Some(0.012),
+        other_processes_share: Some(0.012),
         disk_read_bytes: None,
     }
 }

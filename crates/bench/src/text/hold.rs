@@ -32,7 +32,7 @@ pub(crate) fn progress_line(now: &HoldProgress) -> String {
     }
     line += &format!(
         "  {}/s received",
-        format_figure(now.sample.heard_per_second)
+        format_figure(now.sample.receipts_per_second)
     );
     if let Some(p99) = now.sample.latency_p99 {
         line += &format!("  receipt p99 {} ms", format_figure(to_f64(p99) / 1000.0));
@@ -94,7 +94,7 @@ fn streams(hold: &HoldResult) -> String {
             "{} at the end of {:.1} s, at most {}",
             group_thousands(counts.open),
             hold.held_seconds,
-            group_thousands(counts.open_max)
+            group_thousands(counts.max_open)
         ),
     );
     text += &labelled_line("Lost", &group_thousands(counts.lost.total()));
@@ -105,17 +105,17 @@ fn streams(hold: &HoldResult) -> String {
         let count = pluralize(*count, "answer", "answers");
         text += &format!("   status {}: {count}\n", sanitize(status));
     }
-    for (cause, why) in &hold.said {
+    for (cause, why) in &hold.first_reasons {
         text += &format!("   {}: {}\n", sanitize(cause), sanitize(why));
     }
     if counts.renewed > 0 {
         text += &labelled_line("Opened again", &group_thousands(counts.renewed));
     }
-    if counts.deaf > 0 {
+    if counts.unread > 0 {
         let value = format!(
             "{}, of which the server closed {}",
-            group_thousands(counts.deaf),
-            group_thousands(counts.deaf_cut)
+            group_thousands(counts.unread),
+            group_thousands(counts.unread_closed)
         );
         text += &labelled_line("Never reading", &value);
     }
@@ -128,13 +128,13 @@ fn heard(hold: &HoldResult) -> String {
         "Heard",
         &format!(
             "{} times; {}, {}",
-            group_thousands(counts.heard),
+            group_thousands(counts.receipts),
             pluralize(counts.events, "event", "events"),
             pluralize(counts.comments, "comment", "comments"),
         ),
     );
     text += &labelled_line("Transferred", &format!("{} bytes", counts.bytes));
-    if let Some(beat) = hold.beat_seconds {
+    if let Some(beat) = hold.heartbeat_seconds {
         let value = format!(
             "something every {} s, and {} s of grace",
             units::format_tick(beat),
@@ -154,12 +154,12 @@ fn published(published: &PublishResult, counts: &StreamCounts) -> String {
             pluralize(published.accepted, "message", "messages"),
             format_figure(published.rate),
             group_thousands(published.refused),
-            group_thousands(published.doubtful),
+            group_thousands(published.uncertain),
             group_thousands(published.skipped),
             group_thousands(published.late),
         ),
     );
-    if let Some(why) = &published.said {
+    if let Some(why) = &published.first_failure {
         text += &format!("   {}\n", sanitize(why));
     }
     text += &labelled_line(
@@ -192,7 +192,7 @@ fn probe(probe: &ProbeResult) -> String {
             group_thousands(probe.skipped)
         ),
     );
-    if let Some(why) = &probe.said {
+    if let Some(why) = &probe.first_error {
         text += &format!("   {}\n", sanitize(why));
     }
     text
@@ -206,7 +206,7 @@ fn cost(cost: &HoldCost) -> String {
     };
     let mut text = String::new();
     if let Some(bytes) = cost.server_bytes {
-        let before = cost.server_before.map_or_else(String::new, |before| {
+        let before = cost.server_bytes_before.map_or_else(String::new, |before| {
             format!(" (before: {})", format_size(before))
         });
         let value = format!(
@@ -239,7 +239,10 @@ fn cost(cost: &HoldCost) -> String {
         "CPU time",
         &format!("{server}agents {:.1} s", cost.tool_cpu_seconds),
     );
-    text += &labelled_line("Load average, maximum", &format!("{:.2}", cost.load_max));
+    text += &labelled_line(
+        "Load average, maximum",
+        &format!("{:.2}", cost.max_load_average),
+    );
     text
 }
 
@@ -248,11 +251,11 @@ fn distributions(hold: &HoldResult) -> String {
     if let Some(published) = &hold.published {
         rows.push(("Accepting:", &published.accepting));
         rows.push(("Receipt:", &published.latency));
-        rows.push(("Last receipt:", &published.last));
+        rows.push(("Last receipt:", &published.last_receipt));
     }
     if let Some(probe) = &hold.probe {
         rows.push(("Probe:", &probe.total));
-        rows.push(("Probe, held:", &probe.held));
+        rows.push(("Probe, held:", &probe.while_held));
     }
     rows.retain(|(_, timings)| timings.count > 0);
     if rows.is_empty() {
@@ -300,7 +303,7 @@ mod tests {
             },
             time_left: Duration::from_secs(599),
             sample: HoldSample {
-                heard_per_second: 8200.4,
+                receipts_per_second: 8200.4,
                 latency_p99: Some(12_345),
                 probe_mean: Some(1500.0),
                 ..HoldSample::default()

@@ -12,7 +12,7 @@ pub(crate) const INTERRUPTED_NOTE: &str =
 /// The warnings that a single drawing must show, one per line; empty for a good report.
 pub(crate) fn drawing_notes(report: &Report) -> Vec<String> {
     let mut marks = Vec::new();
-    if report.taken.interrupted {
+    if report.context.interrupted {
         marks.push(INTERRUPTED_NOTE.to_owned());
     }
     marks.extend(bottleneck_note(report));
@@ -46,7 +46,7 @@ pub(crate) fn unclean_reasons(load: &Figures) -> Vec<String> {
         reasons.push(format!("{skipped} skipped"));
     }
     if load.is_stuck() {
-        let age = units::group_thousands(load.oldest_unfinished / 1000);
+        let age = units::group_thousands(load.oldest_unfinished_us / 1000);
         reasons.push(format!("a request unanswered for {age} ms"));
     }
     if load.is_often_retried() {

@@ -60,7 +60,7 @@ fn point_row(load: &Figures, server: Option<&ServerCost>) -> Vec<String> {
         group_thousands(load.errors.total()),
         group_thousands(load.statuses.failed()),
         cost(&|cost| format_figure(cost.cpu_us_per_request)),
-        cost(&|cost| format!("{:.2}", cost.busy)),
+        cost(&|cost| format!("{:.2}", cost.busy_cores)),
         cost(&|cost| format_figure(to_mebibytes(cost.memory_bytes))),
         marks.join(", "),
     ]
@@ -144,7 +144,8 @@ pub(crate) fn loads_table(compare: &Compare) -> Table {
                 .filter(|load| load.name == name)
                 .collect();
             let median = |of: &dyn Fn(&Figures) -> f64| {
-                RoundSpread::of(all.iter().map(|load| of(load))).map(|spread| spread.median)
+                RoundSpread::from_values(all.iter().map(|load| of(load)))
+                    .map(|spread| spread.median)
             };
             let text = |value: Option<f64>, write: fn(f64) -> String| {
                 value.map_or_else(|| "-".to_owned(), write)
@@ -181,7 +182,7 @@ fn disk_read(deployment: &Deployment, load: &str) -> Option<f64> {
         let bytes = point.server?.disk_read_bytes?;
         Some(to_f64(bytes) / load.seconds.max(1e-9) / f64::from(1 << 20))
     });
-    RoundSpread::of(rates).map(|spread| spread.median)
+    RoundSpread::from_values(rates).map(|spread| spread.median)
 }
 
 /// The names of several loads, in order.
@@ -242,7 +243,7 @@ pub(crate) fn goals_table(compare: &Compare) -> Table {
     ]);
     for goal in &compare.goals {
         let verdict = if goal.met { "PASS" } else { "FAIL" };
-        let (found, spread) = match goal.found {
+        let (found, spread) = match goal.measured {
             Some(s) => (
                 format_figure(s.median),
                 format!("({} - {})", format_figure(s.min), format_figure(s.max)),

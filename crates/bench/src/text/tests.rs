@@ -134,7 +134,7 @@ fn a_point_that_is_not_clean_without_errors_says_why() {
     let mut report = testing::sweep();
     if let ReportResult::Sweep(sweep) = &mut report.result {
         let load = &mut sweep.points[3].loads[0];
-        load.oldest_unfinished = 3_400_000;
+        load.oldest_unfinished_us = 3_400_000;
         load.retried = 1000;
         let (due, late, skipped) = (100, 0, 20);
         load.schedule = Some(Schedule { due, late, skipped });

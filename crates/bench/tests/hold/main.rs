@@ -119,11 +119,19 @@ fn holds_streams_of_every_framing_from_many_addresses() {
         vec![source(1, 41_000), source(3, 40_000)],
     ];
     let hold = run(&plan);
-    assert!(hold.is_clean(), "{:?} {:?}", hold.counts, hold.said);
+    assert!(
+        hold.is_clean(),
+        "{:?} {:?}",
+        hold.counts,
+        hold.first_reasons
+    );
     let counts = hold.counts;
     assert_eq!((counts.begun, counts.opened, counts.open), (300, 300, 300));
-    assert_eq!((counts.open_max, hold.opening.count), (300, 300));
-    assert!(counts.comments >= 300 && counts.heard >= 300, "{counts:?}");
+    assert_eq!((counts.max_open, hold.opening.count), (300, 300));
+    assert!(
+        counts.comments >= 300 && counts.receipts >= 300,
+        "{counts:?}"
+    );
     assert!(counts.bytes > 300 * 60);
     assert_eq!((hold.agents, hold.sources, hold.streams), (2, 4, 300));
     assert!(hold.opening.min > 0 && hold.opening_seconds > 0.0);
@@ -164,12 +172,16 @@ fn every_loss_has_its_name() {
         refused: 20,
         ..LostStreams::default()
     };
-    assert_eq!(hold.counts.lost, expected, "{:?}", hold.said);
+    assert_eq!(hold.counts.lost, expected, "{:?}", hold.first_reasons);
     assert_eq!((hold.counts.open, hold.counts.begun), (20, 180));
     assert_eq!(hold.statuses, [("503".to_owned(), 20)].into());
-    assert_eq!(hold.said["status"], "response status 503");
-    assert!(hold.said["refused"].contains("refused"), "{:?}", hold.said);
-    assert_eq!(hold.said.len(), 8);
+    assert_eq!(hold.first_reasons["status"], "response status 503");
+    assert!(
+        hold.first_reasons["refused"].contains("refused"),
+        "{:?}",
+        hold.first_reasons
+    );
+    assert_eq!(hold.first_reasons.len(), 8);
 }
 
 fn every_message_arrives_once_and_is_timed() {
@@ -183,9 +195,9 @@ fn every_message_arrives_once_and_is_timed() {
     assert!(published.accepted >= 5, "{published:?}");
     assert_eq!(hold.counts.received, published.accepted * 61);
     assert_eq!(published.latency.count, hold.counts.received);
-    assert_eq!(published.last.count, published.accepted);
+    assert_eq!(published.last_receipt.count, published.accepted);
     assert_eq!(published.accepting.count, published.accepted);
-    assert!(published.latency.min > 0 && published.latency.max <= published.last.max);
+    assert!(published.latency.min > 0 && published.latency.max <= published.last_receipt.max);
     assert!(
         hold.samples
             .iter()
@@ -217,7 +229,7 @@ fn others_are_asked_for_meanwhile() {
         probe.requests >= 10 && probe.total.count == probe.requests,
         "{probe:?}"
     );
-    assert!(probe.held.count > 0 && probe.held.count < probe.total.count);
+    assert!(probe.while_held.count > 0 && probe.while_held.count < probe.total.count);
     assert!(
         hold.samples
             .iter()
@@ -227,7 +239,7 @@ fn others_are_asked_for_meanwhile() {
     let hold = run(&plan);
     let probe = hold.probe.as_ref().unwrap();
     assert!(!hold.is_clean() && probe.errors == probe.requests && probe.errors > 0);
-    assert_eq!(probe.said.as_deref(), Some("response status 404"));
+    assert_eq!(probe.first_error.as_deref(), Some("response status 404"));
 }
 
 fn streams_are_opened_again_and_some_never_read() {
@@ -237,19 +249,24 @@ fn streams_are_opened_again_and_some_never_read() {
     plan.heartbeat = Some(Duration::from_secs(5));
     let hold = run(&plan);
     assert!(hold.is_clean(), "{:?}", hold.counts);
-    assert_eq!((hold.counts.deaf, hold.counts.deaf_cut), (4, 0));
+    assert_eq!((hold.counts.unread, hold.counts.unread_closed), (4, 0));
     plan.unread_one_in = None;
     plan.churn = 200.0;
     let hold = run(&plan);
-    assert!(hold.is_clean(), "{:?} {:?}", hold.counts, hold.said);
+    assert!(
+        hold.is_clean(),
+        "{:?} {:?}",
+        hold.counts,
+        hold.first_reasons
+    );
     let counts = hold.counts;
     assert!(counts.renewed > 20, "{counts:?}");
     assert_eq!(counts.begun, 40 + counts.renewed);
-    assert!(counts.open <= 40 && counts.open_max <= 40, "{counts:?}");
+    assert!(counts.open <= 40 && counts.max_open <= 40, "{counts:?}");
     // Reopened streams are counted separately.
     assert!(counts.opened > 50, "{counts:?}");
     assert!(
-        (counts.open_max..=40).contains(&hold.opened_first()),
+        (counts.max_open..=40).contains(&hold.opened_first()),
         "{counts:?}"
     );
 }
@@ -264,7 +281,12 @@ fn a_stream_costs_little_memory() {
     plan.publish = Some(publish(&server));
     plan.timeout = Duration::from_secs(20);
     let hold = run(&plan);
-    assert!(hold.is_clean(), "{:?} {:?}", hold.counts, hold.said);
+    assert!(
+        hold.is_clean(),
+        "{:?} {:?}",
+        hold.counts,
+        hold.first_reasons
+    );
     let before = alone.cost.tool_bytes;
     assert!(before > 0 && hold.cost.tool_bytes > before);
     let each = (hold.cost.tool_bytes - before) / u64::from(streams - 1);

@@ -222,7 +222,10 @@ fn requests_that_a_server_never_answered_show_at_the_end() {
         let figures = run(&plan(load, until));
         assert_eq!((figures.requests, figures.errors.total()), (3, 0), "{name}");
         assert_eq!(figures.unfinished, 3, "{name}");
-        assert!(figures.oldest_unfinished > 1_000_000, "{name}: {figures:?}");
+        assert!(
+            figures.oldest_unfinished_us > 1_000_000,
+            "{name}: {figures:?}"
+        );
         assert!(!figures.is_clean(), "{name}");
         // An open loop's requests have waited that long.
         let shows = figures.total.max > 1_000_000;

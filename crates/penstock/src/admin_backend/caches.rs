@@ -77,14 +77,14 @@ pub(super) fn cache_status(usage: StoreSnapshot) -> CacheStatus {
     let (state, reason) = match usage.state {
         StoreState::Working => ("working", None),
         StoreState::Recovering => ("recovering", None),
-        StoreState::OutOfService { reason } => ("out", Some(reason)),
+        StoreState::OutOfService { reason } => ("out_of_service", Some(reason)),
     };
     let counters = CacheCounters {
         hits: usage.hits,
         misses: usage.misses,
-        stored: usage.stored,
-        evicted: usage.evicted,
-        purged: usage.purged,
+        stores: usage.stored,
+        evictions: usage.evicted,
+        purged_objects: usage.purged,
         errors: usage.errors,
     };
     CacheStatus {
@@ -94,10 +94,10 @@ pub(super) fn cache_status(usage: StoreSnapshot) -> CacheStatus {
         reason,
         objects: usage.objects,
         bytes: usage.bytes,
-        bytes_max: usage.max_bytes,
+        max_bytes: usage.max_bytes,
         memory_objects: usage.memory_objects,
         memory_bytes: usage.memory_bytes,
-        memory_bytes_max: usage.max_memory,
+        max_memory_bytes: usage.max_memory,
         counters,
         hit_ratio: counters.hit_ratio(),
         read_time: TimeSum::new(usage.reads, usage.read_time),

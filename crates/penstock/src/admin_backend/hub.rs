@@ -36,9 +36,9 @@ pub(super) fn hub_status(held: &HubService) -> HubStatus {
         max: max as u64,
     };
     HubStatus {
-        held: of(counts.held, bounds.max_streams.unwrap_or_default()),
+        connections: of(counts.held, bounds.max_streams.unwrap_or_default()),
         streams: counts.streams,
-        polls: counts.long_polls,
+        long_polls: counts.long_polls,
         channels: of(counts.channels, bounds.max_channels),
         counters: HubCounters {
             opened: counts.opened,
@@ -47,14 +47,14 @@ pub(super) fn hub_status(held: &HubService) -> HubStatus {
             published: counts.published,
             delivered: counts.delivered,
             dropped: counts.dropped,
-            beats: counts.heartbeats,
+            heartbeats: counts.heartbeats,
         },
         stream_bytes: counts.stream_bytes,
-        stream_bytes_each: (counts.streams >= MIN_STREAMS_FOR_AVERAGE)
+        bytes_per_stream: (counts.streams >= MIN_STREAMS_FOR_AVERAGE)
             .then(|| counts.stream_bytes / counts.streams.max(1)),
         backlog_bytes: of(counts.backlog_bytes, bounds.max_backlog_total),
         history_bytes: of(counts.history_bytes, bounds.history.max_size_total),
-        nodes: held.bus().map(cluster_status),
+        cluster: held.bus().map(cluster_status),
     }
 }
 
@@ -64,12 +64,12 @@ fn cluster_status(bus: &RedisBus) -> ClusterStatus {
     ClusterStatus {
         address: bus.address().to_owned(),
         connected: status.is_connected,
-        alone: status.is_standalone,
-        waiting: status.unsent_messages as u64,
+        standalone: status.is_standalone,
+        queued: status.unsent_messages as u64,
         lost: status.dropped_messages,
         channels: status.followed_channels as u64,
         servers: totals.nodes,
-        sums: totals.sums,
+        totals: totals.sums,
     }
 }
 
@@ -105,7 +105,7 @@ pub(super) fn machine_status(connections: u64) -> MachineStatus {
         load_average: read_proc_file("/proc/loadavg")
             .as_deref()
             .and_then(parse_load_average),
-        socket_bytes_estimated: connections * BYTES_PER_SOCKET,
+        estimated_socket_bytes: connections * BYTES_PER_SOCKET,
         tcp_buffer_bytes: read_proc_file("/proc/net/sockstat")
             .as_deref()
             .and_then(parse_tcp_buffer_bytes),
@@ -214,6 +214,6 @@ mod tests {
         let machine = machine_status(3);
         assert!(machine.load_average.is_some_and(|load| load >= 0.0));
         assert!(machine.tcp_buffer_bytes.is_some());
-        assert_eq!(machine.socket_bytes_estimated, 3 * BYTES_PER_SOCKET);
+        assert_eq!(machine.estimated_socket_bytes, 3 * BYTES_PER_SOCKET);
     }
 }

@@ -7,8 +7,8 @@
 use penstock_config::{ServerAddr, UpstreamServer};
 use penstock_proxy::{ServerChange, ServerSnapshot, Upstream, UpstreamSnapshot};
 use penstock_status::{
-    HistogramSummary, NewServer, ServerChangeRequest, ServerChangeRequestError, ServerStatus,
-    UpstreamCounters, UpstreamQueueStatus, UpstreamStatus,
+    NewServer, ServerChangeRequest, ServerChangeRequestError, ServerStatus, UpstreamCounters,
+    UpstreamQueueStatus, UpstreamStatus,
 };
 
 /// Makes one change of the upstream's servers, which of an application are its processes.
@@ -92,22 +92,22 @@ pub(super) fn upstream_status(upstream: UpstreamSnapshot) -> UpstreamStatus {
         protocol: upstream.protocol.to_owned(),
         up: upstream.is_up,
         queue: UpstreamQueueStatus {
-            waiting: upstream.waiting,
+            length: upstream.waiting,
             max: upstream.max_queued,
             oldest_wait: upstream.oldest_wait,
         },
         counters: UpstreamCounters {
             requests: counts.requests,
             queue_full: counts.queue_full,
-            queue_timeout: counts.queue_timeouts,
+            queue_timeouts: counts.queue_timeouts,
             queue_abandoned: counts.queue_abandoned,
             unavailable: counts.unavailable,
             retries: counts.retries,
-            retries_refused: counts.retries_over_budget,
+            retries_over_budget: counts.retries_over_budget,
         },
-        queue_time: HistogramSummary::from_values(&upstream.queue_time),
-        connect_time: HistogramSummary::from_values(&upstream.connect_time),
-        answer_time: HistogramSummary::from_values(&upstream.header_time),
+        queue_time: upstream.queue_time,
+        connect_time: upstream.connect_time,
+        header_time: upstream.header_time,
         servers: upstream.servers.into_iter().map(server_status).collect(),
     }
 }
@@ -119,14 +119,14 @@ fn server_status(server: ServerSnapshot) -> ServerStatus {
         weight: server.weight,
         backup: server.backup,
         active: server.active,
-        active_max: server.max_active,
+        max_active: server.max_active,
         connections_open: server.connections_open,
         connections_idle: server.connections_idle,
         requests: server.requests,
         failures: server.failures,
         timeouts: server.timeouts,
         connects: server.connects,
-        reuses: server.connection_reuses,
+        connection_reuses: server.connection_reuses,
         last_error: server.last_probe_error,
     }
 }

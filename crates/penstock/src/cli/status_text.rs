@@ -18,7 +18,7 @@ pub(super) fn format_status(status: &Value) -> String {
         format_count(&status["connections"]["used"], "connection"),
         format_value(&status["connections"]["max"]),
     )];
-    lines.extend(format_join(&status["joins"]));
+    lines.extend(format_front_end(&status["front_end"]));
     for app in array_items(&status["apps"]) {
         format_app(app, &mut lines);
     }
@@ -32,11 +32,14 @@ pub(super) fn format_status(status: &Value) -> String {
     lines.join("\n")
 }
 
-fn format_join(joins: &Value) -> Option<String> {
-    let (address, upstream) = (joins["address"].as_str()?, format_value(&joins["upstream"]));
-    Some(match joins["cause"].as_str() {
-        None => format!("a server of {upstream} at {address}"),
-        Some(cause) => format!("not a server of {upstream} at {address}: {cause}"),
+fn format_front_end(front_end: &Value) -> Option<String> {
+    let (address, upstream) = (
+        front_end["address"].as_str()?,
+        format_value(&front_end["upstream"]),
+    );
+    Some(match front_end["cause"].as_str() {
+        None => format!("joined upstream {upstream} at {address}"),
+        Some(cause) => format!("not joined to upstream {upstream} at {address}: {cause}"),
     })
 }
 
@@ -49,9 +52,9 @@ fn format_app(app: &Value, lines: &mut Vec<String>) {
         "command" | "fastcgi" => String::new(),
         _ => format!(
             ", {} of {} slots busy, {} queued (at most {})",
-            format_value(&queue["in_progress"]),
+            format_value(&queue["active"]),
             format_value(&queue["slots"]),
-            format_value(&queue["waiting"]),
+            format_value(&queue["length"]),
             format_value(&queue["max"]),
         ),
     };
@@ -63,14 +66,14 @@ fn format_app(app: &Value, lines: &mut Vec<String>) {
     let notes = [
         ("last scaling: ", &app["last_scaling"]),
         ("last failure: ", &app["last_failure"]),
-        ("worker start: ", &app["spawning"]),
+        ("worker start: ", &app["start_method"]),
     ];
     for (what, note) in notes {
         if let Some(note) = note.as_str().filter(|note| !note.is_empty()) {
             lines.push(format!("  {what}{note}"));
         }
     }
-    if app["restarting"] == true {
+    if app["is_restarting"] == true {
         lines.push("  a restart is in progress".to_owned());
     }
     for worker in array_items(&app["workers"]) {
@@ -82,17 +85,17 @@ fn format_app(app: &Value, lines: &mut Vec<String>) {
             Some(_) => format!(", {} served", format_count(&worker["requests"], "request")),
             None => String::new(),
         };
-        let worn = match worker["worn"].as_str() {
-            Some(worn) => format!(", to be replaced: {worn}"),
+        let reason = match worker["replace_reason"].as_str() {
+            Some(reason) => format!(", to be replaced: {reason}"),
             None => String::new(),
         };
         lines.push(format!(
-            "  worker {}: {}, generation {}, up {} s, {} in progress{served}, {megabytes:.1} MiB{worn}",
+            "  worker {}: {}, generation {}, up {} s, {} in progress{served}, {megabytes:.1} MiB{reason}",
             format_value(&worker["pid"]),
             format_value(&worker["state"]),
             format_value(&worker["generation"]),
             worker["age_seconds"].as_f64().unwrap_or(0.0).round(),
-            format_value(&worker["in_progress"]),
+            format_value(&worker["active"]),
         ));
     }
     for template in array_items(&app["templates"]) {
@@ -103,7 +106,7 @@ fn format_app(app: &Value, lines: &mut Vec<String>) {
             format_value(&template["generation"]),
         ));
     }
-    if let Some(report) = app["report"].as_str() {
+    if let Some(report) = app["boot_report"].as_str() {
         lines.push(report.trim_end().replace('\n', "\n  "));
     }
 }
@@ -123,7 +126,7 @@ fn format_processes(app: &Value) -> String {
         format_value(&processes["ready"]),
         format_value(&processes["target"]),
     );
-    let threads = match (app["threads_min"].as_u64(), app["threads_max"].as_u64()) {
+    let threads = match (app["min_threads"].as_u64(), app["max_threads"].as_u64()) {
         (Some(min), Some(max)) if min < max => {
             format!(
                 ", {} threads each ({min} to {max})",
@@ -142,11 +145,11 @@ fn format_upstream(upstream: &Value, lines: &mut Vec<String>) {
         format_value(&upstream["name"]),
         format_value(&upstream["protocol"]),
         if is_up { "up" } else { "no server is up" },
-        format_value(&upstream["queue"]["waiting"]),
+        format_value(&upstream["queue"]["length"]),
         format_value(&upstream["queue"]["max"]),
     ));
     for server in array_items(&upstream["servers"]) {
-        let bound = match &server["active_max"] {
+        let bound = match &server["max_active"] {
             Value::Null => String::new(),
             max => format!(" (at most {})", format_value(max)),
         };
@@ -172,16 +175,16 @@ fn format_cache(cache: &Value) -> String {
     };
     let hits = match cache["hit_ratio"].as_f64() {
         Some(ratio) => format!("{:.1} % hits", ratio * 100.0),
-        None => "not asked yet".to_owned(),
+        None => "no look-ups yet".to_owned(),
     };
     let megabytes = |key: &str| cache[key].as_f64().unwrap_or(0.0) / 1_048_576.0;
     format!(
         "cache {}: {}{reason}, {}, {:.1} of {:.1} MiB, {hits}",
         format_value(&cache["name"]),
-        format_value(&cache["state"]),
+        format_value(&cache["state"]).replace('_', " "),
         format_count(&cache["objects"], "object"),
         megabytes("bytes"),
-        megabytes("bytes_max"),
+        megabytes("max_bytes"),
     )
 }
 
@@ -189,7 +192,7 @@ fn format_cache(cache: &Value) -> String {
 fn format_hub(hub: &Value) -> Option<String> {
     let counters = &hub["counters"];
     let counted = [
-        &hub["held"]["used"],
+        &hub["connections"]["used"],
         &counters["opened"],
         &counters["published"],
     ];
@@ -202,14 +205,14 @@ fn format_hub(hub: &Value) -> Option<String> {
     let mut words = format!(
         "hub: {} and {} (at most {}), {}, {} published, {} delivered",
         format_count(&hub["streams"], "stream"),
-        format_count(&hub["polls"], "long poll"),
-        format_value(&hub["held"]["max"]),
+        format_count(&hub["long_polls"], "long poll"),
+        format_value(&hub["connections"]["max"]),
         format_count(&hub["channels"]["used"], "channel"),
         format_count(&counters["published"], "message"),
         format_value(&counters["delivered"]),
     );
-    if let Some(each) = hub["stream_bytes_each"].as_u64() {
-        words.push_str(&format!(", {each} bytes a stream"));
+    if let Some(each) = hub["bytes_per_stream"].as_u64() {
+        words.push_str(&format!(", {each} bytes per stream"));
     }
     for (number, what) in [
         (&counters["dropped"], "dropped for slow clients"),
@@ -249,7 +252,7 @@ mod tests {
 
     #[test]
     fn says_slots_of_applications_that_have_them() {
-        let queue = json!({ "in_progress": 1, "slots": 4, "waiting": 0, "max": 50 });
+        let queue = json!({ "active": 1, "slots": 4, "length": 0, "max": 50 });
         let app = |kind: &str| {
             json!({
                 "name": kind, "kind": kind, "state": "ready", "queue": queue,
@@ -273,15 +276,15 @@ mod tests {
     #[test]
     fn says_what_becomes_of_an_applications_processes() {
         let worker = json!({
-            "pid": 7, "state": "ready", "generation": 3, "in_progress": 1, "age_seconds": 61.4,
+            "pid": 7, "state": "ready", "generation": 3, "active": 1, "age_seconds": 61.4,
             "requests": 1, "resident_bytes": 9_437_184, "proportional_bytes": 3_145_728,
-            "worn": "age 61 s",
+            "replace_reason": "age 61 s",
         });
         let app = json!({
-            "name": "shop", "kind": "command", "state": "ready", "restarting": true,
+            "name": "shop", "kind": "command", "state": "ready", "is_restarting": true,
             "processes": { "min": 1, "ready": 1, "target": 2, "max": 4 },
-            "threads": 3, "threads_min": 2, "threads_max": 16,
-            "last_scaling": "3 requests waited 140 ms", "spawning": "forking", "workers": [worker],
+            "threads": 3, "min_threads": 2, "max_threads": 16,
+            "last_scaling": "3 requests waited 140 ms", "start_method": "forking", "workers": [worker],
         });
         let said = format_status(&json!({ "apps": [app] }));
         let said: Vec<_> = said.lines().skip(1).collect();
@@ -301,10 +304,13 @@ mod tests {
     fn says_of_each_cache_what_it_holds_and_why_it_is_out() {
         let cache = json!({
             "name": "disk1", "state": "working", "reason": null, "objects": 1,
-            "bytes": 1_572_864, "bytes_max": 104_857_600, "hit_ratio": 0.915,
+            "bytes": 1_572_864, "max_bytes": 104_857_600, "hit_ratio": 0.915,
         });
         let mut out = cache.clone();
-        (out["state"], out["reason"]) = (json!("out"), json!("write: No space left on device"));
+        (out["state"], out["reason"]) = (
+            json!("out_of_service"),
+            json!("write: No space left on device"),
+        );
         (out["objects"], out["hit_ratio"]) = (json!(0), Value::Null);
         let said = format_status(&json!({ "caches": [cache, out] }));
         let said: Vec<_> = said.lines().skip(1).collect();
@@ -312,26 +318,27 @@ mod tests {
             said,
             [
                 "cache disk1: working, 1 object, 1.5 of 100.0 MiB, 91.5 % hits",
-                "cache disk1: out (write: No space left on device), 0 objects, 1.5 of 100.0 MiB, \
-                 not asked yet",
+                "cache disk1: out of service (write: No space left on device), 0 objects, 1.5 of 100.0 MiB, \
+                 no look-ups yet",
             ]
         );
     }
 
     #[test]
     fn says_whom_it_serves_and_why_not() {
-        let mut joins = json!({ "address": "10.0.0.1:7000", "upstream": "shop", "cause": null });
-        let said = |joins: &Value| {
-            format_status(&json!({ "joins": joins }))
+        let mut front_end =
+            json!({ "address": "10.0.0.1:7000", "upstream": "shop", "cause": null });
+        let said = |front_end: &Value| {
+            format_status(&json!({ "front_end": front_end }))
                 .lines()
                 .nth(1)
                 .map(str::to_owned)
         };
-        let there = "a server of shop at 10.0.0.1:7000";
-        assert_eq!(said(&joins).as_deref(), Some(there));
-        joins["cause"] = json!("its key is another");
-        let not = "not a server of shop at 10.0.0.1:7000: its key is another";
-        assert_eq!(said(&joins).as_deref(), Some(not));
+        let there = "joined upstream shop at 10.0.0.1:7000";
+        assert_eq!(said(&front_end).as_deref(), Some(there));
+        front_end["cause"] = json!("its key is another");
+        let not = "not joined to upstream shop at 10.0.0.1:7000: its key is another";
+        assert_eq!(said(&front_end).as_deref(), Some(not));
         assert_eq!(said(&Value::Null), None);
     }
 
@@ -340,20 +347,24 @@ mod tests {
         let counters =
             json!({ "opened": 0, "published": 0, "delivered": 0, "dropped": 0, "closed_slow": 0 });
         let mut hub = json!({
-            "held": { "used": 0, "max": 100 }, "streams": 0, "polls": 0, "channels": { "used": 0 },
-            "counters": counters, "stream_bytes_each": null,
+            "connections": { "used": 0, "max": 100 }, "streams": 0, "long_polls": 0, "channels": { "used": 0 },
+            "counters": counters, "bytes_per_stream": null,
         });
         let said = |hub: &Value| {
             let said = format_status(&json!({ "hub": hub }));
             said.lines().skip(1).map(str::to_owned).collect::<Vec<_>>()
         };
         assert!(said(&hub).is_empty());
-        (hub["held"]["used"], hub["streams"], hub["polls"]) = (json!(4), json!(3), json!(1));
-        (hub["channels"]["used"], hub["stream_bytes_each"]) = (json!(1), json!(212));
+        (
+            hub["connections"]["used"],
+            hub["streams"],
+            hub["long_polls"],
+        ) = (json!(4), json!(3), json!(1));
+        (hub["channels"]["used"], hub["bytes_per_stream"]) = (json!(1), json!(212));
         hub["counters"]["published"] = json!(2);
         hub["counters"]["delivered"] = json!(6);
         let first = "hub: 3 streams and 1 long poll (at most 100), 1 channel, 2 messages published, \
-                     6 delivered, 212 bytes a stream";
+                     6 delivered, 212 bytes per stream";
         assert_eq!(said(&hub), [first]);
         hub["counters"]["dropped"] = json!(5);
         hub["counters"]["closed_slow"] = json!(1);
@@ -364,15 +375,15 @@ mod tests {
     #[test]
     fn says_of_each_upstream_how_long_its_line_is_and_how_its_servers_do() {
         let server = json!({
-            "name": "127.0.0.1:3000", "state": "up", "active": 3, "active_max": 8,
+            "name": "127.0.0.1:3000", "state": "up", "active": 3, "max_active": 8,
             "requests": 120, "failures": 2, "connections_open": 5, "last_error": "no answer",
         });
         let mut unbounded = server.clone();
         unbounded["name"] = json!("unix:/run/b.sock");
         unbounded["state"] = json!("ejected");
-        unbounded["active_max"] = Value::Null;
+        unbounded["max_active"] = Value::Null;
         (unbounded["requests"], unbounded["connections_open"]) = (json!(1), json!(1));
-        let queue = json!({ "waiting": 7, "max": 500 });
+        let queue = json!({ "length": 7, "max": 500 });
         let said = format_status(&json!({ "upstreams": [
             { "name": "backends", "protocol": "http", "up": true, "queue": queue,
               "servers": [server, unbounded] },

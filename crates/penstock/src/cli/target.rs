@@ -136,11 +136,8 @@ fn locate_over_tcp(
         None => String::new(),
     };
     let asked = status(&AdminTarget::without_token(address.clone()))?;
-    let Some(named) = asked.get("control") else {
-        // An older version, which accepts changes here.
-        return Ok(AdminTarget::without_token(address.clone()));
-    };
-    let path = named.as_str().and_then(|named| named.strip_prefix("unix:"));
+    let socket = asked["control_socket"].as_str();
+    let path = socket.and_then(|socket| socket.strip_prefix("unix:"));
     let path = path.ok_or_else(|| {
         format!(
             "the server at {address} has no control socket: set server.control_socket, or \

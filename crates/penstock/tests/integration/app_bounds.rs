@@ -250,7 +250,7 @@ fn a_fork_bomb_is_held_and_named_and_others_are_served() {
         return;
     }
     // By default a user of its own has a limit as well.
-    let ample = bounds(&server, "calm")["tasks_max"].as_u64().unwrap();
+    let ample = bounds(&server, "calm")["max_tasks"].as_u64().unwrap();
     assert!((1024..32_768).contains(&ample), "{ample}");
     for app in ["hostile", "rack"] {
         let before = server.workers(app)[0];

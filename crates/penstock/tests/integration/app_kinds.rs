@@ -103,7 +103,7 @@ fn requests_and_websockets_wait_until_the_kind_is_known() {
         plain.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
         socket.send(UPGRADE);
         eventually(PATIENCE, "both wait", || {
-            server.admin_json()["apps"][0]["queue"]["waiting"] == 2
+            server.admin_json()["apps"][0]["queue"]["length"] == 2
         });
         server.site().write("go", "");
         assert_eq!(plain.expect_status(200).text(), "asgi");

@@ -251,7 +251,7 @@ fn a_comparison_ranks_what_answers_and_shows_the_log_of_what_does_not() {
     let cpu = &deployments[0]["summary"]["cpu_us_per_request"]["median"];
     assert!(cpu.as_f64().is_some_and(|us| us < 10_000.0), "{cpu}");
     for (at, what) in [(1, "it cannot start"), (2, "something else")] {
-        let failed = deployments[at]["failed"].as_str().unwrap();
+        let failed = deployments[at]["failure"].as_str().unwrap();
         assert!(failed.contains(what), "{failed}");
     }
     assert_eq!(report["goals"][0]["met"], true);
@@ -371,7 +371,7 @@ fn ctrl_c_gives_the_report_so_far_and_leaves_nothing() {
     assert_eq!(status.code(), Some(130));
     running.nothing_is_left();
     let report = json(&running.site, "out.json");
-    assert_eq!(report["taken"]["interrupted"], true);
+    assert_eq!(report["context"]["interrupted"], true);
     let requests = &report["deployments"][0]["rounds"][0][0]["loads"][0]["requests"];
     assert!(requests.as_u64().is_some_and(|count| count > 0), "{report}");
 }

@@ -66,14 +66,14 @@ fn work_beyond_a_pool_without_a_queue_is_refused_with_its_name() {
     server.wait_log("blocking pool `narrow` is full");
     let pool = pool(&server, "narrow");
     assert_eq!(
-        (&pool["threads"], &pool["max_queue"]),
+        (&pool["max_threads"], &pool["max_queued"]),
         (&1.into(), &0.into())
     );
     assert!(
         pool["refused"].as_u64() >= Some(refused.len() as u64),
         "{pool}"
     );
-    let metric = "penstock_pool_refused_total{pool=\"narrow\"}";
+    let metric = "penstock_pool_jobs_refused_total{pool=\"narrow\"}";
     assert!(server.metric(metric) > Some(0.0));
     // The others are unaffected.
     eventually(PATIENCE, "it takes work again", || {
@@ -89,8 +89,8 @@ fn gauges_say_what_pools_have_done() {
     });
     eventually(PATIENCE, "the job is counted", || {
         let pool = pool(&server, "narrow");
-        let done = pool["work_time"]["count"].as_u64() >= Some(1);
-        done && pool["work_time"]["sum_seconds"].as_f64() > Some(0.0) && pool["active"] == 0
+        let done = pool["run_time"]["count"].as_u64() >= Some(1);
+        done && pool["run_time"]["sum_seconds"].as_f64() > Some(0.0) && pool["active_threads"] == 0
     });
     assert!(pool(&server, "default").is_object());
 }
@@ -116,7 +116,7 @@ fn is_sent_from_memory(server: &Server, what: &str) {
     const REQUESTS: u64 = 10;
     const CHUNKS: u64 = 6;
     let jobs = || {
-        pool(server, "default")["work_time"]["count"]
+        pool(server, "default")["run_time"]["count"]
             .as_u64()
             .unwrap()
     };

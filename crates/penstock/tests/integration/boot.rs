@@ -45,7 +45,7 @@ fn check_failing(name: &str, server: &Server, words: &[&str], repaired: (&str, &
     assert_eq!(server.admin("GET", "/readyz").status, 503, "{name}");
     assert_eq!(server.admin("GET", "/healthz").status, 200, "{name}");
     let status = app_status(server);
-    let report = status["report"].as_str().unwrap_or_default();
+    let report = status["boot_report"].as_str().unwrap_or_default();
     for word in words {
         assert!(
             report.contains(word),
@@ -63,7 +63,7 @@ fn check_failing(name: &str, server: &Server, words: &[&str], repaired: (&str, &
     wait_state(server, "ready");
     server.wait_log(", ready in ");
     assert_eq!(
-        app_status(server)["report"],
+        app_status(server)["boot_report"],
         serde_json::Value::Null,
         "{name}"
     );
@@ -206,7 +206,7 @@ def app(environ, start):
     let mut client = server.connect();
     client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     eventually(PATIENCE, "it waits", || {
-        app_status(&server)["queue"]["waiting"] == 1
+        app_status(&server)["queue"]["length"] == 1
     });
     server.site().write("go", "");
     assert_eq!(client.expect_status(200).text(), "up");
@@ -269,7 +269,7 @@ fn an_interpreter_that_is_missing_is_an_error_of_the_start() {
 fn an_interpreter_that_is_none_is_told_as_a_failed_boot() {
     let server = wsgi_site_with(GOOD, "processes = 1\ninterpreter = \"false\"").serve(&[]);
     wait_state(&server, "failing");
-    let report = app_status(&server)["report"].to_string();
+    let report = app_status(&server)["boot_report"].to_string();
     assert!(
         report.contains("exit code 1 before it was ready"),
         "{report}"

@@ -116,8 +116,13 @@ fn a_clock_that_jumps_changes_dates_and_nothing_else() {
     held.expect_status(200);
     assert_eq!(server.workers("app"), workers, "{}", server.log());
     let counters = server.admin_json()["apps"][0]["counters"].clone();
-    for name in ["timed_out", "queue_timeout", "crashed", "worker_died"] {
+    for name in [
+        "timed_out_requests",
+        "queue_timeouts",
+        "crashed_workers",
+        "worker_deaths",
+    ] {
         assert_eq!(counters[name], 0, "{name}");
     }
-    assert_eq!(counters["recycled"]["age"], 0);
+    assert_eq!(counters["recycled_workers"]["age"], 0);
 }

@@ -647,7 +647,7 @@ fn status_is_for_people_and_for_scripts() {
     assert_eq!(code, 0);
     for word in [
         "running, pid ",
-        "app app: wsgi, ready, 1 of 1 processes ready, 0 of 1 slots busy, 0 waiting",
+        "app app: wsgi, ready, 1 of 1 processes ready, 0 of 1 slots busy, 0 queued",
         "  worker ",
     ] {
         assert!(text.contains(word), "{word:?} in\n{text}");

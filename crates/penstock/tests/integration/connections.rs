@@ -162,7 +162,7 @@ fn connections_leave_descriptors_to_others() {
     assert_eq!(status["connections"]["max"], 76);
     let used = status["connections"]["used"].as_u64().unwrap();
     assert!((60..=76).contains(&used), "{used}");
-    let bound = status["connections_bound"].as_str().unwrap();
+    let bound = status["connections_limited_by"].as_str().unwrap();
     assert!(bound.starts_with("160 open files, less 84"), "{bound}");
     let folder = format!("/proc/{}/fd", server.pid());
     let open = std::fs::read_dir(folder).unwrap().count();
@@ -248,7 +248,7 @@ fn a_trusted_proxy_has_any_number_of_connections() {
         }
         let status = server.admin_json();
         let mut limits = status["limits"].as_array().unwrap().iter();
-        let limit = limits.find(|limit| limit["name"] == "connections_per_client");
+        let limit = limits.find(|limit| limit["name"] == "limits.connections_per_client");
         assert_eq!(limit.unwrap()["max"], 3.0);
     }
 }

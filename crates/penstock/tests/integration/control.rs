@@ -132,7 +132,7 @@ fn the_socket_is_for_whoever_started_the_server_and_goes_with_it() {
     let expected = format!("127.0.0.1_{}.sock", server.port());
     assert_eq!(path.file_name().unwrap().to_str(), Some(&*expected));
     let status = server.admin_json();
-    assert_eq!(status["control"], format!("unix:{}", path.display()));
+    assert_eq!(status["control_socket"], format!("unix:{}", path.display()));
     // By its path, or by the admin address, which names it.
     let (socket, tcp) = (
         format!("unix:{}", path.display()),
@@ -147,7 +147,7 @@ fn the_socket_is_for_whoever_started_the_server_and_goes_with_it() {
             "{admin}: {stdout}"
         );
     }
-    assert_eq!(server.admin_json()["reloads"], 2);
+    assert_eq!(server.admin_json()["config_reloads"], 2);
     let (code, stdout) = verb(server.site(), &["stop", "--admin", &socket]);
     assert_eq!((code, stdout.trim()), (Some(0), "stopped"));
     assert_eq!(server.wait_exit(PATIENCE).code(), Some(0));
@@ -194,7 +194,7 @@ fn nothing_is_changed_over_tcp() {
             "{stdout}"
         );
     }
-    assert_eq!(server.admin_json()["reloads"], 0);
+    assert_eq!(server.admin_json()["config_reloads"], 0);
 }
 
 #[test]
@@ -219,7 +219,7 @@ fn an_application_and_whatever_it_starts_are_refused() {
     server.wait_log("refused site[");
     let status = server.admin_json();
     assert_eq!(
-        (&status["reloads"], &status["state"]),
+        (&status["config_reloads"], &status["state"]),
         (&0.into(), &"running".into())
     );
 }
@@ -605,7 +605,7 @@ fn without_a_folder_of_its_own_it_serves_and_says_what_is_missing() {
     let _ = std::fs::remove_dir(&folder);
     server.wait_log("/tmp/penstock-54321: belongs to user 12345");
     server.wait_log("Set server.control_socket to a path");
-    assert!(server.admin_json()["control"].is_null());
+    assert!(server.admin_json()["control_socket"].is_null());
     assert_eq!(server.get("/").status, 200);
     let admin = format!("127.0.0.1:{}", server.admin_port());
     let (code, stdout) = verb(&site, &["reload", "--admin", &admin]);

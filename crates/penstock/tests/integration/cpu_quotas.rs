@@ -55,7 +55,7 @@ fn threads_and_processes_follow_a_quota() {
         server.wait_ready("site");
         let expected = expected.min(available);
         assert_eq!(server.workers("site").len(), expected, "{microseconds}");
-        let threads = server.metric("penstock_threads").unwrap();
+        let threads = server.metric("penstock_event_loops").unwrap();
         assert_eq!(threads, expected as f64, "{microseconds}");
     }
 }

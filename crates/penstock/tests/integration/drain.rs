@@ -76,7 +76,7 @@ fn requests_in_line_are_answered_too() {
         client.send("GET /queued HTTP/1.1\r\nHost: a\r\n\r\n");
     }
     eventually(PATIENCE, "all of them wait", || {
-        server.admin_json()["apps"][0]["queue"]["waiting"] == 5
+        server.admin_json()["apps"][0]["queue"]["length"] == 5
     });
     begin_stop(&server, Signal::TERM);
     server.site().write("open", "");

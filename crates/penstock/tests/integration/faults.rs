@@ -196,6 +196,6 @@ fn an_endless_response_that_nobody_reads_costs_bounded_memory_and_disk() {
     drop(unread);
     eventually(PATIENCE, "the worker is told that nobody listens", || {
         let status = server.admin_json();
-        status["apps"][0]["queue"]["in_progress"] == 0 && nameless_bytes(pid) == 0
+        status["apps"][0]["queue"]["active"] == 0 && nameless_bytes(pid) == 0
     });
 }

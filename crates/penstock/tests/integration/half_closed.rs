@@ -128,7 +128,7 @@ fn one_that_leaves_after_all_is_not_waited_for() {
     let server = server();
     let waiting = || {
         let status = server.admin_json();
-        status["apps"][0]["queue"]["waiting"].as_u64().unwrap()
+        status["apps"][0]["queue"]["length"].as_u64().unwrap()
     };
     let mut clients: Vec<RawClient> = (0..3)
         .map(|_| ask(&server, "GET /hold HTTP/1.1\r\nHost: a\r\n\r\n"))

@@ -60,7 +60,7 @@ fn wait_up(front: &Server, count: usize) {
 
 fn waiting(front: &Server) -> u64 {
     let status = front.admin_json();
-    status["upstreams"][0]["queue"]["waiting"].as_u64().unwrap()
+    status["upstreams"][0]["queue"]["length"].as_u64().unwrap()
 }
 
 fn get(path: &str) -> String {
@@ -475,10 +475,10 @@ fn an_application_of_a_file_joins_by_tcp_with_the_key_of_the_file() {
     eventually(PATIENCE, "it says so", || {
         worker.admin("GET", "/readyz").status == 200
     });
-    assert_eq!(worker.admin_json()["joins"]["is_in"], true);
+    assert_eq!(worker.admin_json()["front_end"]["is_joined"], true);
     assert_eq!(front.get("/a").status, 200);
     let servers = front.admin_json()["upstreams"][0]["servers"].clone();
-    assert_eq!(servers[0]["active_max"], 2, "{servers}");
+    assert_eq!(servers[0]["max_active"], 2, "{servers}");
     // Longer than a client of either may wait: connections between them stay open.
     for _ in 0..2 {
         front.connect().expect_closed();

@@ -70,13 +70,13 @@ fn counter(server: &Server, key: &str) -> u64 {
 
 fn wait_in_progress(server: &Server, count: u64) {
     eventually(PATIENCE, "the requests are in progress", || {
-        queue(server, "in_progress") == count
+        queue(server, "active") == count
     });
 }
 
 fn wait_waiting(server: &Server, count: u64) {
     eventually(PATIENCE, "the requests wait", || {
-        queue(server, "waiting") == count
+        queue(server, "length") == count
     });
 }
 
@@ -172,9 +172,9 @@ fn waiting_longer_than_the_queue_timeout_is_refused() {
     // The waiting time does not include the request that a worker had.
     held.expect_status(200);
     assert_eq!(server.get("/seen").text(), "hold", "it was never begun");
-    assert_eq!(counter(&server, "queue_timeout"), 1);
+    assert_eq!(counter(&server, "queue_timeouts"), 1);
     assert_eq!(
-        server.metric("penstock_app_queue_timeout_total{app=\"app\"}"),
+        server.metric("penstock_app_queue_timeouts_total{app=\"app\"}"),
         Some(1.0)
     );
     let line = &access_log(&server, 1)[0];
@@ -202,7 +202,7 @@ fn time_in_the_queue_is_not_taken_from_the_time_to_answer() {
         began.elapsed() > Duration::from_secs(2),
         "both clocks together are longer than each"
     );
-    assert_eq!(counter(&server, "timed_out"), 0);
+    assert_eq!(counter(&server, "timed_out_requests"), 0);
 }
 
 #[test]
@@ -312,7 +312,7 @@ def app(environ, start):
     let slow: Vec<RawClient> = (0..3).map(|_| ask(&server, "/large")).collect();
     // Their clients do not read; the only worker must not wait for them.
     eventually(PATIENCE, "the worker has handed all of them over", || {
-        queue(&server, "in_progress") == 0 && counter(&server, "requests") == 3
+        queue(&server, "active") == 0 && counter(&server, "requests") == 3
     });
     assert_eq!(server.get("/").text(), "small");
     for mut client in slow {

@@ -55,7 +55,7 @@ fn a_program_that_answers_nothing_any_more_is_replaced() {
         assert_eq!(server.get("/").status, 200, "{}", server.log());
     }
     let counters = server.admin_json()["apps"][0]["counters"].clone();
-    assert_eq!(counters["recycled"]["stuck"], 1);
+    assert_eq!(counters["recycled_workers"]["stuck"], 1);
     assert!(server.log().contains("a request does not end"));
     server.signal(rustix::process::Signal::TERM);
     let began = std::time::Instant::now();

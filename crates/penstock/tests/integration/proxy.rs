@@ -140,7 +140,7 @@ fn status(server: &Server) -> serde_json::Value {
 /// Waits until this many requests are in the queue of `b`.
 fn wait_waiting(server: &Server, count: u64) {
     eventually(PATIENCE, &format!("{count} wait in the queue"), || {
-        status(server)["queue"]["waiting"] == count
+        status(server)["queue"]["length"] == count
     });
 }
 

@@ -82,13 +82,13 @@ fn in_one_batch(server: &Server, requests: &[String]) -> Vec<RawClient> {
     let worker = server.workers("app")[0];
     kill(worker, Signal::STOP);
     let mut first = ask(server, "/");
-    wait_queue(server, "in_progress", 1);
+    wait_queue(server, "active", 1);
     let mut clients = Vec::new();
     for request in requests {
         let mut client = server.connect();
         client.send(request);
         clients.push(client);
-        wait_queue(server, "waiting", clients.len());
+        wait_queue(server, "length", clients.len());
     }
     kill(worker, Signal::CONT);
     first.expect_status(200);
@@ -274,10 +274,10 @@ fn a_request_given_back_whose_client_has_left_is_not_worked_for() {
     let worker = server.workers("app")[0];
     kill(worker, Signal::STOP);
     let client = ask(&server, "/left");
-    wait_queue(&server, "in_progress", 1);
+    wait_queue(&server, "active", 1);
     server.site().write("gate", "");
     kill(worker, Signal::KILL);
-    wait_queue(&server, "waiting", 1);
+    wait_queue(&server, "length", 1);
     leave(&server, client);
     std::fs::remove_file(server.site().dir().join("gate")).unwrap();
     assert_eq!(server.get("/").status, 200);
@@ -404,7 +404,7 @@ fn a_slow_but_steady_reader_is_not_cut() {
         assert!(read > 0, "cut after {count} bytes");
         count += read;
     }
-    assert_eq!(server.admin_json()["traffic"]["too_slow"], 0);
+    assert_eq!(server.admin_json()["traffic"]["slow_clients"], 0);
 }
 
 #[test]

@@ -182,7 +182,7 @@ fn a_hangup_brings_a_new_route() {
     assert_eq!(server.get("/").text(), "one");
     let status = server.admin_json();
     assert_eq!(
-        (&status["reloads"], &status["generation"]),
+        (&status["config_reloads"], &status["config_generation"]),
         (&1.into(), &2.into())
     );
     assert_eq!(
@@ -250,7 +250,7 @@ fn what_does_not_work_changes_nothing_and_is_told_with_its_place() {
             );
         }
         assert_eq!(
-            (&status["reloads"], &status["generation"]),
+            (&status["config_reloads"], &status["config_generation"]),
             (&0.into(), &1.into()),
             "{name}"
         );
@@ -294,7 +294,7 @@ fn what_was_begun_or_waited_is_finished_by_the_old_application() {
     let mut held = hold(&server);
     let waiting: Vec<RawClient> = (0..3).map(|_| ask(&server, "/")).collect();
     eventually(PATIENCE, "they wait", || {
-        server.admin_json()["apps"][0]["queue"]["waiting"] == 3
+        server.admin_json()["apps"][0]["queue"]["length"] == 3
     });
     server.site().write(
         "penstock.toml",
@@ -571,7 +571,7 @@ fn a_restart_rolls_to_new_code_without_a_failed_request() {
     }
     let app = &server.admin_json()["apps"][0];
     assert_eq!(
-        (&app["generation"], &app["counters"]["crashed"]),
+        (&app["generation"], &app["counters"]["crashed_workers"]),
         (&2.into(), &0.into())
     );
 }
@@ -595,14 +595,17 @@ fn new_code_that_does_not_boot_leaves_the_old_one_serving() {
     let app = server.admin_json()["apps"][0].clone();
     assert_eq!(app["state"], "ready");
     assert!(
-        app["report"].as_str().unwrap().contains("nowhere_at_all"),
+        app["boot_report"]
+            .as_str()
+            .unwrap()
+            .contains("nowhere_at_all"),
         "until the next one"
     );
     server.site().write("app.py", code("repaired"));
     restart(&server);
     assert_eq!(server.get("/").text(), "repaired");
     assert_eq!(
-        server.admin_json()["apps"][0]["report"],
+        server.admin_json()["apps"][0]["boot_report"],
         serde_json::Value::Null
     );
 }

@@ -427,7 +427,7 @@ fn every_loop_serves() {
     for client in &mut clients {
         client.expect_status(200);
     }
-    assert_eq!(server.admin_json()["threads"], 4);
+    assert_eq!(server.admin_json()["event_loops"], 4);
     assert_eq!(server.site().seen().len(), 64);
 }
 

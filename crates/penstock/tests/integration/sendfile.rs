@@ -148,10 +148,10 @@ fn a_file_that_an_application_names_is_sent_in_its_place() {
         assert_eq!(server.get("/protected/a.txt?").text(), "ignored", "{name}");
         assert_eq!(server.get("/").text(), "ignored", "{name}");
         eventually(PATIENCE, "the worker is at rest", || {
-            server.admin_json()["apps"][0]["queue"]["in_progress"] == 0
+            server.admin_json()["apps"][0]["queue"]["active"] == 0
         });
         assert_eq!(
-            server.admin_json()["apps"][0]["counters"]["crashed"],
+            server.admin_json()["apps"][0]["counters"]["crashed_workers"],
             0,
             "{name}"
         );

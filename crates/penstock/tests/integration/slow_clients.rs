@@ -173,7 +173,7 @@ fn cuts_a_response_that_nobody_takes() {
     let began = Instant::now();
     client.send("GET /huge HTTP/1.1\r\nHost: a\r\n\r\n");
     eventually(PATIENCE, "the response is cut", || {
-        server.admin_json()["traffic"]["too_slow"] == 1
+        server.admin_json()["traffic"]["slow_clients"] == 1
     });
     assert!(began.elapsed() >= Duration::from_millis(300));
     assert!(client.read_to_end().len() < 64 << 20);
@@ -192,7 +192,7 @@ fn cuts_a_response_that_is_taken_too_slowly() {
     eventually(PATIENCE, "the response is cut", || {
         // A piece now and then: it never stalls.
         client.read_some();
-        server.admin_json()["traffic"]["too_slow"] == 1
+        server.admin_json()["traffic"]["slow_clients"] == 1
     });
     assert!(began.elapsed() >= Duration::from_millis(300));
     assert!(client.read_to_end().len() < 64 << 20, "it was not cut");
@@ -221,7 +221,7 @@ fn a_hundred_slow_clients_do_not_slow_down_another() {
         "all large answers are off the workers' hands",
         || {
             let status = server.admin_json();
-            server.site().seen().len() == big && status["apps"][0]["queue"]["in_progress"] == 0
+            server.site().seen().len() == big && status["apps"][0]["queue"]["active"] == 0
         },
     );
     let mut client = server.connect();

@@ -80,7 +80,7 @@ fn slow_readers(server: &Server, path: &str) -> Vec<RawClient> {
 }
 
 fn used(server: &Server) -> f64 {
-    let metric = "penstock_limit_used{limit=\"temp_bytes\"}";
+    let metric = "penstock_limit_used{limit=\"limits.temp_bytes\"}";
     server.metric(metric).unwrap_or(f64::NAN)
 }
 
@@ -203,7 +203,7 @@ fn a_client_that_is_fast_enough_keeps_its_place() {
             assert_eq!(other.expect_status(200).text(), "hello");
             is_served.store(true, Ordering::Relaxed);
         });
-        let waiting = || server.admin_json()["apps"][0]["queue"]["waiting"] == 1;
+        let waiting = || server.admin_json()["apps"][0]["queue"]["length"] == 1;
         eventually(PATIENCE, "another waits", waiting);
         let (began, mut taken) = (Instant::now(), 0);
         let total = count * PIECE;

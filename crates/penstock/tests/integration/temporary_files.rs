@@ -58,7 +58,7 @@ fn nameless_bytes(server: &Server) -> u64 {
 }
 
 fn used(server: &Server) -> f64 {
-    let metric = "penstock_limit_used{limit=\"temp_bytes\"}";
+    let metric = "penstock_limit_used{limit=\"limits.temp_bytes\"}";
     server.metric(metric).unwrap_or(f64::NAN)
 }
 
@@ -98,7 +98,7 @@ fn clients_that_take_nothing_fill_temporary_files_to_their_bound_only() {
         let wrong = (0..).zip(&body).find(|&(at, &got)| got != (at % 256) as u8);
         assert_eq!(wrong, None);
     }
-    let reached = server.metric("penstock_limit_reached_total{limit=\"temp_bytes\"}");
+    let reached = server.metric("penstock_limit_reached_total{limit=\"limits.temp_bytes\"}");
     assert!(reached.is_some_and(|count| count >= 1.0));
     drop(slow);
     eventually(PATIENCE, "all is given back", || {

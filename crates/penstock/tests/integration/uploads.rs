@@ -441,7 +441,7 @@ fn a_client_that_leaves_behind_its_body_is_noticed() {
         client.send(chunk("abc")).send("0\r\n\r\n");
         wait_seen(&server, "whole 3");
         drop(client);
-        let is_noticed = || server.metric("penstock_clients_gone_total") == Some(1.0);
+        let is_noticed = || server.metric("penstock_client_disconnects_total") == Some(1.0);
         eventually(
             PATIENCE,
             "it is noticed before there is an answer",

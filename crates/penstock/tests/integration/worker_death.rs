@@ -97,7 +97,7 @@ fn counter(server: &Server, key: &str) -> u64 {
 
 fn wait_in_progress(server: &Server, count: u64) {
     eventually(PATIENCE, &format!("{count} in progress"), || {
-        app_status(server)["queue"]["in_progress"].as_u64() == Some(count)
+        app_status(server)["queue"]["active"].as_u64() == Some(count)
     });
 }
 
@@ -145,7 +145,10 @@ fn a_worker_killed_while_idle_costs_no_request() {
     assert_eq!(answer.status, 200, "{}", answer.text());
     assert_ne!(answer.text(), old[0].to_string());
     assert_eq!(
-        (counter(&server, "worker_died"), counter(&server, "crashed")),
+        (
+            counter(&server, "worker_deaths"),
+            counter(&server, "crashed_workers")
+        ),
         (0, 1)
     );
     server.wait_log("worker was killed by signal 9 unasked");
@@ -174,7 +177,7 @@ fn a_worker_killed_at_work_costs_its_own_request_only() {
     let pid = busy_worker(&server);
     let behind: Vec<RawClient> = (0..3).map(|_| ask(&server, "/")).collect();
     eventually(PATIENCE, "they wait", || {
-        app_status(&server)["queue"]["waiting"] == 3
+        app_status(&server)["queue"]["length"] == 3
     });
     kill(pid, Signal::KILL);
     let lost = inside.expect_status(502).text();
@@ -186,11 +189,14 @@ fn a_worker_killed_at_work_costs_its_own_request_only() {
         assert_ne!(client.expect_status(200).text(), pid.to_string());
     }
     assert_eq!(
-        (counter(&server, "worker_died"), counter(&server, "crashed")),
+        (
+            counter(&server, "worker_deaths"),
+            counter(&server, "crashed_workers")
+        ),
         (1, 1)
     );
     assert_eq!(
-        server.metric("penstock_app_worker_died_total{app=\"app\"}"),
+        server.metric("penstock_app_requests_worker_died_total{app=\"app\"}"),
         Some(1.0)
     );
     // Its connection outlives it.
@@ -248,7 +254,7 @@ fn workers_killed_again_and_again_under_load_cost_one_request_each() {
         lost <= KILLS,
         "{lost} requests lost for {KILLS} workers killed"
     );
-    assert_eq!(counter(&server, "crashed"), KILLS as u64);
+    assert_eq!(counter(&server, "crashed_workers"), KILLS as u64);
 }
 
 #[test]
@@ -312,8 +318,8 @@ fn no_answer_in_time_costs_that_worker_and_nobody_else() {
     assert!(left.contains(other), "{workers:?}, {pid} killed, {left:?}");
     assert_eq!(
         (
-            counter(&server, "timed_out"),
-            counter(&server, "worker_died")
+            counter(&server, "timed_out_requests"),
+            counter(&server, "worker_deaths")
         ),
         (1, 0)
     );

@@ -136,7 +136,7 @@ fn state_transitions() {
         (
             "its time is over",
             &[(0, Bad), (0, Bad), (0, Bad), (10, Tick)],
-            "probing",
+            "trial",
         ),
         (
             "a good trial",

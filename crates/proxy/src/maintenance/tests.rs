@@ -281,7 +281,7 @@ fn an_ejected_server_comes_to_its_trial_without_any_request() {
             });
         }
         assert_eq!(first(&upstream).state, "ejected");
-        eventually("a trial", || first(&upstream).state == "probing").await;
+        eventually("a trial", || first(&upstream).state == "trial").await;
     });
 }
 

@@ -99,7 +99,7 @@ fn each_route_answers_with_its_type() {
         (
             "/metrics",
             "text/plain; version=0.0.4; charset=utf-8",
-            "# HELP penstock_info",
+            "# HELP penstock_build_info",
         ),
         ("/healthz", "text/plain; charset=utf-8", "ok\n"),
         ("/readyz", "text/plain; charset=utf-8", "ready\n"),
@@ -772,7 +772,7 @@ fn texts_of_applications_reach_scripts_unharmed() {
     let response = send_get(&admin, "GET /status.json");
     let json: Value = serde_json::from_str(body_text(&response)).unwrap();
     assert_eq!(json["apps"][1]["name"], crate::fake::NAME_TO_ESCAPE);
-    assert_eq!(json["apps"][1]["report"], "Traceback\n  </script>");
+    assert_eq!(json["apps"][1]["boot_report"], "Traceback\n  </script>");
 }
 
 #[test]

@@ -191,10 +191,10 @@ fn buckets_are_cumulative_and_end_with_the_count() {
 fn values_are_those_of_the_sets_and_of_the_snapshot() {
     let samples = parse(&render_metrics(&busy_source()));
     for (name, labels, expected) in [
-        ("penstock_info", &[("version", "0.1.0")][..], 1.0),
+        ("penstock_build_info", &[("version", "0.1.0")][..], 1.0),
         ("penstock_uptime_seconds", &[], 90.5),
         ("penstock_connections_open", &[], 7.0),
-        ("penstock_connections_max", &[], 100.0),
+        ("penstock_connections_limit", &[], 100.0),
         ("penstock_responses_total", &[("class", "5xx")], 1.0),
         ("penstock_app_requests_total", &[("app", "guestbook")], 11.0),
         (
@@ -202,7 +202,7 @@ fn values_are_those_of_the_sets_and_of_the_snapshot() {
             &[("app", NAME_TO_ESCAPE)],
             11.0,
         ),
-        ("penstock_app_queue_waiting", &[("app", "guestbook")], 3.0),
+        ("penstock_app_queue_length", &[("app", "guestbook")], 3.0),
         (
             "penstock_app_queue_oldest_seconds",
             &[("app", "guestbook")],
@@ -224,12 +224,12 @@ fn values_are_those_of_the_sets_and_of_the_snapshot() {
             0.0,
         ),
         (
-            "penstock_app_resident_bytes",
+            "penstock_app_resident_memory_bytes",
             &[("app", "guestbook")],
             1_048_576.0,
         ),
         (
-            "penstock_app_proportional_bytes",
+            "penstock_app_proportional_memory_bytes",
             &[("app", "guestbook")],
             524_288.0,
         ),
@@ -240,8 +240,12 @@ fn values_are_those_of_the_sets_and_of_the_snapshot() {
         ),
         ("penstock_app_threads_max", &[("app", NAME_TO_ESCAPE)], 2.0),
         ("penstock_app_tasks", &[("app", "guestbook")], 17.0),
-        ("penstock_app_max_tasks", &[("app", NAME_TO_ESCAPE)], 512.0),
-        ("penstock_app_max_cpu", &[("app", "guestbook")], 1.5),
+        (
+            "penstock_app_tasks_limit",
+            &[("app", NAME_TO_ESCAPE)],
+            512.0,
+        ),
+        ("penstock_app_cpu_limit", &[("app", "guestbook")], 1.5),
         (
             "penstock_app_throttled_seconds_total",
             &[("app", "guestbook")],
@@ -258,34 +262,34 @@ fn values_are_those_of_the_sets_and_of_the_snapshot() {
             1.0,
         ),
         (
-            "penstock_app_queue_time_seconds_count",
+            "penstock_app_queue_seconds_count",
             &[("app", NAME_TO_ESCAPE)],
             5.0,
         ),
-        ("penstock_pool_active", &[("pool", "default")], 1.0),
+        ("penstock_pool_threads_active", &[("pool", "default")], 1.0),
         ("penstock_hub_streams", &[], 50.0),
-        ("penstock_hub_polls", &[], 11.0),
-        ("penstock_hub_held", &[], 61.0),
-        ("penstock_hub_held_max", &[], 1000.0),
+        ("penstock_hub_long_polls", &[], 11.0),
+        ("penstock_hub_connections", &[], 61.0),
+        ("penstock_hub_connections_limit", &[], 1000.0),
         ("penstock_hub_channels", &[], 7.0),
-        ("penstock_hub_channels_max", &[], 2000.0),
-        ("penstock_hub_stream_bytes", &[], 10_000.0),
+        ("penstock_hub_channels_limit", &[], 2000.0),
+        ("penstock_hub_stream_memory_bytes", &[], 10_000.0),
         ("penstock_hub_backlog_bytes", &[], 4096.0),
         ("penstock_hub_history_bytes", &[], 5000.0),
         ("penstock_hub_streams_opened_total", &[], 300.0),
         ("penstock_hub_streams_closed_total", &[], 250.0),
         ("penstock_hub_streams_closed_slow_total", &[], 12.0),
-        ("penstock_hub_published_total", &[], 40.0),
-        ("penstock_hub_delivered_total", &[], 900.0),
-        ("penstock_hub_dropped_total", &[], 13.0),
-        ("penstock_hub_beats_total", &[], 77.0),
+        ("penstock_hub_messages_published_total", &[], 40.0),
+        ("penstock_hub_messages_delivered_total", &[], 900.0),
+        ("penstock_hub_messages_dropped_total", &[], 13.0),
+        ("penstock_hub_heartbeats_total", &[], 77.0),
         ("penstock_hub_redis_up", &[], 1.0),
-        ("penstock_hub_redis_waiting", &[], 14.0),
-        ("penstock_hub_redis_lost_total", &[], 15.0),
+        ("penstock_hub_redis_queued_messages", &[], 14.0),
+        ("penstock_hub_redis_messages_lost_total", &[], 15.0),
         ("penstock_hub_redis_channels", &[], 6.0),
-        ("penstock_hub_servers", &[], 3.0),
+        ("penstock_hub_cluster_servers", &[], 3.0),
         ("penstock_load_average", &[], 1.25),
-        ("penstock_socket_bytes_estimated", &[], 20_500.0),
+        ("penstock_socket_estimated_bytes", &[], 20_500.0),
         ("penstock_tcp_buffer_bytes", &[], 8192.0),
     ] {
         assert_eq!(value(&samples, name, labels), expected, "{name}");
@@ -297,19 +301,19 @@ fn upstreams_and_servers_have_their_own_values() {
     let samples = parse(&render_metrics(&busy_source()));
     for (name, expected) in [
         ("up", 1.0),
-        ("queue_waiting", 12.0),
-        ("queue_max", 500.0),
+        ("queue_length", 12.0),
+        ("queue_limit", 500.0),
         ("queue_oldest_seconds", 0.75),
         ("requests_total", 1.0),
         ("queue_full_total", 2.0),
-        ("queue_timeout_total", 3.0),
+        ("queue_timeouts_total", 3.0),
         ("queue_abandoned_total", 4.0),
         ("unavailable_total", 5.0),
         ("retries_total", 6.0),
-        ("retries_refused_total", 7.0),
-        ("queue_time_seconds_count", 5.0),
-        ("connect_time_seconds_count", 0.0),
-        ("answer_time_seconds_count", 0.0),
+        ("retries_over_budget_total", 7.0),
+        ("queue_seconds_count", 5.0),
+        ("connect_seconds_count", 0.0),
+        ("header_seconds_count", 0.0),
     ] {
         let name = format!("penstock_upstream_{name}");
         let found = value(&samples, &name, &[("upstream", "backends")]);
@@ -324,7 +328,7 @@ fn upstreams_and_servers_have_their_own_values() {
         0.0
     );
     for (name, expected) in [
-        ("active", 3.0),
+        ("requests_active", 3.0),
         ("weight", 2.0),
         ("backup", 0.0),
         ("connections_open", 5.0),
@@ -333,7 +337,7 @@ fn upstreams_and_servers_have_their_own_values() {
         ("failures_total", 7.0),
         ("timeouts_total", 6.0),
         ("connects_total", 9.0),
-        ("reuses_total", 91.0),
+        ("connection_reuses_total", 91.0),
     ] {
         let name = format!("penstock_upstream_server_{name}");
         let labels = [("upstream", "backends"), ("server", "unix:/run/b.sock")];
@@ -348,15 +352,15 @@ fn caches_and_pools_have_their_own_values() {
         ("up", 1.0),
         ("objects", 20.0),
         ("bytes", 2_097_152.0),
-        ("bytes_max", 107_374_182_400.0),
+        ("limit_bytes", 107_374_182_400.0),
         ("memory_objects", 11.0),
         ("memory_bytes", 1_048_576.0),
-        ("memory_bytes_max", 67_108_864.0),
+        ("memory_limit_bytes", 67_108_864.0),
         ("hits_total", 90.0),
         ("misses_total", 30.0),
-        ("stored_total", 25.0),
-        ("evicted_total", 5.0),
-        ("purged_total", 3.0),
+        ("stores_total", 25.0),
+        ("evictions_total", 5.0),
+        ("purged_objects_total", 3.0),
         ("errors_total", 2.0),
         ("reads_total", 6.0),
         ("read_seconds_total", 0.12),
@@ -373,26 +377,26 @@ fn caches_and_pools_have_their_own_values() {
     let odd = [("cache", NAME_TO_ESCAPE)];
     assert_eq!(value(&samples, "penstock_cache_up", &odd), 0.0);
     assert_eq!(value(&samples, "penstock_cache_hits_total", &odd), 90.0);
-    for (cache, state) in [("disk1", "working"), (NAME_TO_ESCAPE, "out")] {
+    for (cache, state) in [("disk1", "working"), (NAME_TO_ESCAPE, "out_of_service")] {
         let labels = [("cache", cache), ("state", state)];
         assert_eq!(value(&samples, "penstock_cache_state", &labels), 1.0);
     }
     for (result, expected) in [
         ("hit", 40.0),
         ("stale", 3.0),
-        ("validated", 2.0),
+        ("revalidated", 2.0),
         ("collapsed", 15.0),
         ("miss", 20.0),
-        ("passed", 7.0),
+        ("bypassed", 7.0),
     ] {
         let labels = [("route", "example.com /*"), ("result", result)];
         let name = "penstock_route_cache_requests_total";
         assert_eq!(value(&samples, name, &labels), expected, "{result}");
     }
     for (name, expected) in [
-        ("failures", 4.0),
-        ("stored", 19.0),
-        ("body_bytes", 2_097_152.0),
+        ("fetch_failures", 4.0),
+        ("stores", 19.0),
+        ("served_bytes", 2_097_152.0),
     ] {
         let name = format!("penstock_route_cache_{name}_total");
         assert_eq!(
@@ -402,17 +406,17 @@ fn caches_and_pools_have_their_own_values() {
         );
     }
     for (name, expected) in [
-        ("queued", 0.0),
-        ("queue_max", 65_536.0),
-        ("active", 1.0),
-        ("threads_max", 32.0),
-        ("queue_seconds_max", 0.03),
-        ("oldest_seconds", 1.25),
-        ("refused_total", 4.0),
-        ("taken_total", 10.0),
+        ("queue_length", 0.0),
+        ("queue_limit", 65_536.0),
+        ("threads_active", 1.0),
+        ("threads_limit", 32.0),
+        ("queue_max_seconds", 0.03),
+        ("oldest_running_seconds", 1.25),
+        ("jobs_refused_total", 4.0),
+        ("jobs_started_total", 10.0),
         ("queue_seconds_total", 0.05),
-        ("done_total", 8.0),
-        ("work_seconds_total", 0.2),
+        ("jobs_finished_total", 8.0),
+        ("run_seconds_total", 0.2),
     ] {
         let name = format!("penstock_pool_{name}");
         let found = value(&samples, &name, &[("pool", "default")]);
@@ -432,7 +436,11 @@ fn a_server_that_was_added_again_while_it_leaves_is_one_series() {
         )
     };
     assert_eq!(
-        (of("active"), of("connections_open"), of("connections_idle")),
+        (
+            of("requests_active"),
+            of("connections_open"),
+            of("connections_idle")
+        ),
         (6.0, 10.0, 8.0)
     );
     assert_eq!(
@@ -444,7 +452,11 @@ fn a_server_that_was_added_again_while_it_leaves_is_one_series() {
         (200.0, 14.0, 12.0)
     );
     assert_eq!(
-        (of("connects_total"), of("reuses_total"), of("weight")),
+        (
+            of("connects_total"),
+            of("connection_reuses_total"),
+            of("weight")
+        ),
         (18.0, 182.0, 2.0)
     );
     let states: Vec<_> = (samples.iter())
@@ -461,7 +473,7 @@ fn a_server_that_was_added_again_while_it_leaves_is_one_series() {
 fn a_bound_that_is_not_there_has_no_sample() {
     let samples = parse(&render_metrics(&busy_source()));
     let bounded: Vec<_> = (samples.iter())
-        .filter(|s| s.name == "penstock_upstream_server_active_max")
+        .filter(|s| s.name == "penstock_upstream_server_requests_active_limit")
         .map(|s| (s.labels["server"].as_str(), s.value))
         .collect();
     assert_eq!(bounded, [("127.0.0.1:3000", 8.0)]);
@@ -471,17 +483,17 @@ fn a_bound_that_is_not_there_has_no_sample() {
 fn bounds_are_there_with_what_is_in_use() {
     let samples = parse(&render_metrics(&FakeServer::default()));
     for (name, limit, expected) in [
-        ("used", "connections", 5.0),
-        ("max", "connections", 100.0),
-        ("used", "temp_bytes", 64.0),
-        ("max", "temp_bytes", 4096.0),
-        ("reached_total", "temp_bytes", 2.0),
+        ("used", "limits.connections", 5.0),
+        ("value", "limits.connections", 100.0),
+        ("used", "limits.temp_bytes", 64.0),
+        ("value", "limits.temp_bytes", 4096.0),
+        ("reached_total", "limits.temp_bytes", 2.0),
     ] {
         let name = format!("penstock_limit_{name}");
         assert_eq!(value(&samples, &name, &[("limit", limit)]), expected);
     }
-    let of_time = samples
-        .iter()
-        .find(|sample| sample.labels.get("limit").map(String::as_str) == Some("header_timeout"));
+    let of_time = samples.iter().find(|sample| {
+        sample.labels.get("limit").map(String::as_str) == Some("limits.header_timeout")
+    });
     assert_eq!(of_time, None);
 }

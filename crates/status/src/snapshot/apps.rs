@@ -5,10 +5,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use penstock_exchange::metrics::{AppMetrics, Counter, KILL_REASONS, RECYCLE_REASONS};
+use penstock_exchange::metrics::{
+    AppMetrics, Counter, HistogramValues, KILL_REASONS, RECYCLE_REASONS,
+};
 use serde::{Serialize, Serializer};
 
-use super::{HistogramSummary, serialize_seconds};
+use super::serialize_seconds;
 
 /// One application.
 #[derive(Debug, Clone, Serialize)]
@@ -20,7 +22,7 @@ pub struct AppStatus {
     /// starting, ready, degraded, failing, draining, stopped.
     pub state: String,
     /// The traceback of the last failed boot.
-    pub report: Option<String>,
+    pub boot_report: Option<String>,
     /// What the interpreter says of itself.
     pub interpreter: String,
     /// The code that is served.
@@ -32,17 +34,17 @@ pub struct AppStatus {
     /// When and how a process last ended unasked or was killed, in words.
     pub last_failure: Option<String>,
     /// Whether a restart is under way or waits for its turn.
-    pub restarting: bool,
+    pub is_restarting: bool,
     /// Why the last restart was given up, until the next one begins.
     pub restart_error: Option<String>,
     /// How workers come to be: `forking`, or `plain` and why; empty where nothing is known yet.
-    pub spawning: String,
+    pub start_method: String,
     /// Threads in each process that take requests.
     pub threads: usize,
     /// There are never fewer.
-    pub threads_min: usize,
+    pub min_threads: usize,
     /// There are never more.
-    pub threads_max: usize,
+    pub max_threads: usize,
     /// What it takes with all that it starts, and may take.
     pub bounds: BoundsStatus,
     /// Its queue.
@@ -50,9 +52,9 @@ pub struct AppStatus {
     /// What it counted since the start.
     pub counters: AppCounters,
     /// Waiting for a slot.
-    pub queue_time: HistogramSummary,
+    pub queue_time: HistogramValues,
     /// From a worker getting the request to the head of its response.
-    pub app_time: HistogramSummary,
+    pub header_time: HistogramValues,
     /// Its workers.
     pub workers: Vec<WorkerStatus>,
     /// The processes from which they are forked; they serve nothing.
@@ -78,26 +80,26 @@ pub struct BoundsStatus {
     /// Processes and threads.
     pub tasks: Option<u64>,
     /// The bound on them (`max_tasks`).
-    pub tasks_max: Option<u64>,
+    pub max_tasks: Option<u64>,
     /// Memory.
     pub memory_bytes: Option<u64>,
     /// The bound on it (`max_total_memory`).
-    pub memory_bytes_max: Option<u64>,
+    pub max_memory_bytes: Option<u64>,
     /// The bound on processors (`max_cpu`).
-    pub cpu_max: Option<f64>,
+    pub max_cpu: Option<f64>,
 }
 
 /// An application's queue and slots.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct AppQueueStatus {
     /// Requests waiting.
-    pub waiting: usize,
+    pub length: usize,
     /// The bound on them.
     pub max: usize,
     /// Requests that could be in progress at once.
     pub slots: usize,
     /// Requests in progress in slots.
-    pub in_progress: usize,
+    pub active: usize,
     /// How long the oldest has waited.
     #[serde(rename = "oldest_wait_seconds", serialize_with = "serialize_seconds")]
     pub oldest_wait: Duration,
@@ -111,35 +113,35 @@ pub struct AppCounters {
     /// Refused: the queue was full.
     pub queue_full: u64,
     /// Refused: waited too long.
-    pub queue_timeout: u64,
+    pub queue_timeouts: u64,
     /// Clients that left while they waited.
     pub queue_abandoned: u64,
     /// Requests on which the application raised or broke its interface's rules.
-    pub failed: u64,
+    pub failed_requests: u64,
     /// Requests inside a worker when it died.
-    pub worker_died: u64,
+    pub worker_deaths: u64,
     /// Requests cut by `response_timeout`.
-    pub timed_out: u64,
+    pub timed_out_requests: u64,
     /// Workers started.
-    pub started: u64,
+    pub started_workers: u64,
     /// Workers that ended unasked.
-    pub crashed: u64,
+    pub crashed_workers: u64,
     /// Workers that did not become ready.
-    pub boots_failed: u64,
+    pub failed_boots: u64,
     /// Workers replaced in due form, by reason.
-    pub recycled: BTreeMap<&'static str, u64>,
+    pub recycled_workers: BTreeMap<&'static str, u64>,
     /// Workers killed, by reason.
-    pub killed: BTreeMap<&'static str, u64>,
+    pub killed_workers: BTreeMap<&'static str, u64>,
     /// Times that the number of processes was raised with the load.
-    pub scaled_up: u64,
+    pub scale_ups: u64,
     /// Times that it was lowered.
-    pub scaled_down: u64,
+    pub scale_downs: u64,
     /// Requests that said that they are bound by I/O.
-    pub io_bound: u64,
+    pub io_bound_requests: u64,
     /// Those of them for which their worker had no spare slot left.
-    pub io_bound_alone: u64,
+    pub io_bound_without_spare_slot: u64,
     /// Collections of garbage between requests.
-    pub collections: u64,
+    pub gc_runs: u64,
     /// System calls that its sandbox refused.
     pub refused_calls: u64,
     /// Processes and threads that could not be started for `max_tasks`.
@@ -161,12 +163,12 @@ pub struct WorkerStatus {
     /// booting, ready, retiring, stopping.
     pub state: String,
     /// Time in that state.
-    #[serde(rename = "since_seconds", serialize_with = "serialize_seconds")]
-    pub since: Duration,
+    #[serde(rename = "time_in_state_seconds", serialize_with = "serialize_seconds")]
+    pub time_in_state: Duration,
     /// How many had its seat before.
     pub restarts: u64,
     /// Requests it has in progress.
-    pub in_progress: u32,
+    pub active: u32,
     /// Its resident memory.
     pub resident_bytes: Option<u64>,
     /// Its proportional memory as it was last measured: what it shares counts in parts.
@@ -177,7 +179,7 @@ pub struct WorkerStatus {
     /// Requests that it has served; `None` of a server of its own.
     pub requests: Option<u64>,
     /// Why it is to be replaced, if it is.
-    pub worn: Option<String>,
+    pub replace_reason: Option<String>,
 }
 
 impl AppCounters {
@@ -187,21 +189,21 @@ impl AppCounters {
         Self {
             requests: metrics.requests.value(),
             queue_full: metrics.queue_full.value(),
-            queue_timeout: metrics.queue_timeout.value(),
+            queue_timeouts: metrics.queue_timeout.value(),
             queue_abandoned: metrics.queue_abandoned.value(),
-            failed: metrics.failed_requests.value(),
-            worker_died: metrics.worker_deaths.value(),
-            timed_out: metrics.timed_out_requests.value(),
-            started: metrics.started_workers.value(),
-            crashed: metrics.crashed_workers.value(),
-            boots_failed: metrics.failed_boots.value(),
-            recycled: by_reason(&RECYCLE_REASONS, &metrics.recycled_workers),
-            killed: by_reason(&KILL_REASONS, &metrics.killed_workers),
-            scaled_up: metrics.scale_events[0].value(),
-            scaled_down: metrics.scale_events[1].value(),
-            io_bound: metrics.io_bound_requests.value(),
-            io_bound_alone: metrics.io_bound_without_spare_slot.value(),
-            collections: metrics.gc_runs.value(),
+            failed_requests: metrics.failed_requests.value(),
+            worker_deaths: metrics.worker_deaths.value(),
+            timed_out_requests: metrics.timed_out_requests.value(),
+            started_workers: metrics.started_workers.value(),
+            crashed_workers: metrics.crashed_workers.value(),
+            failed_boots: metrics.failed_boots.value(),
+            recycled_workers: by_reason(&RECYCLE_REASONS, &metrics.recycled_workers),
+            killed_workers: by_reason(&KILL_REASONS, &metrics.killed_workers),
+            scale_ups: metrics.scale_events[0].value(),
+            scale_downs: metrics.scale_events[1].value(),
+            io_bound_requests: metrics.io_bound_requests.value(),
+            io_bound_without_spare_slot: metrics.io_bound_without_spare_slot.value(),
+            gc_runs: metrics.gc_runs.value(),
             refused_calls: metrics.refused_calls.value(),
             tasks_refused: metrics.tasks_refused.value(),
             out_of_memory_kills: metrics.out_of_memory_kills.value(),

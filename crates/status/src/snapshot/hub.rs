@@ -14,11 +14,11 @@ use super::Usage;
 #[derive(Debug, Clone, Serialize)]
 pub struct HubStatus {
     /// Streams, long polls and WebSockets of the hub, and what is on its way, against their common bound.
-    pub held: Usage,
+    pub connections: Usage,
     /// Streams among them.
     pub streams: u64,
     /// Long polls among them.
-    pub polls: u64,
+    pub long_polls: u64,
     /// Channels with subscribers or a history, against their bound.
     pub channels: Usage,
     /// What it counted since the start.
@@ -26,13 +26,13 @@ pub struct HubStatus {
     /// Bytes of the server's own that the held streams cost, but for what waits for slow ones.
     pub stream_bytes: u64,
     /// The same for one stream; `None` where there are too few to tell.
-    pub stream_bytes_each: Option<u64>,
+    pub bytes_per_stream: Option<u64>,
     /// Bytes that wait for slow subscribers, against their bound.
     pub backlog_bytes: Usage,
     /// Bytes of all channels' histories, against their bound.
     pub history_bytes: Usage,
     /// The other servers that it is joined to; `None` for one alone.
-    pub nodes: Option<ClusterStatus>,
+    pub cluster: Option<ClusterStatus>,
 }
 
 /// Several servers as one hub, joined by a Redis.
@@ -43,9 +43,9 @@ pub struct ClusterStatus {
     /// Whether there is a connection to it.
     pub connected: bool,
     /// Whether what is published here is delivered without waiting for Redis, which does not answer.
-    pub alone: bool,
+    pub standalone: bool,
     /// Messages that Redis does not have yet.
-    pub waiting: u64,
+    pub queued: u64,
     /// Messages that were dropped before Redis had them, since the start.
     pub lost: u64,
     /// Channels that this server follows.
@@ -53,7 +53,7 @@ pub struct ClusterStatus {
     /// Servers, this one included; 0 while Redis does not answer.
     pub servers: u64,
     /// The sums of what they count, by name.
-    pub sums: BTreeMap<String, u64>,
+    pub totals: BTreeMap<String, u64>,
 }
 
 /// The hub's counters since the start.
@@ -72,7 +72,7 @@ pub struct HubCounters {
     /// Messages that slow subscribers lost.
     pub dropped: u64,
     /// Heart-beats written.
-    pub beats: u64,
+    pub heartbeats: u64,
 }
 
 /// What the machine says of itself. What the kernel did not tell is `None`.
@@ -82,7 +82,7 @@ pub struct MachineStatus {
     pub load_average: Option<f64>,
     /// What the kernel keeps for the server's open connections, without data that waits in them: an
     /// estimate from a measured figure for one.
-    pub socket_bytes_estimated: u64,
+    pub estimated_socket_bytes: u64,
     /// Data that waits in TCP sockets, of all processes of the machine (or container).
     pub tcp_buffer_bytes: Option<u64>,
 }
@@ -93,16 +93,16 @@ impl HubStatus {
     pub fn empty() -> Self {
         let none = Usage { used: 0, max: 0 };
         Self {
-            held: none,
+            connections: none,
             streams: 0,
-            polls: 0,
+            long_polls: 0,
             channels: none,
             counters: HubCounters::default(),
             stream_bytes: 0,
-            stream_bytes_each: None,
+            bytes_per_stream: None,
             backlog_bytes: none,
             history_bytes: none,
-            nodes: None,
+            cluster: None,
         }
     }
 }

@@ -16,26 +16,29 @@ pub struct PoolStatus {
     /// Jobs waiting for a thread.
     pub queued: usize,
     /// Threads at work.
-    pub active: usize,
+    pub active_threads: usize,
     /// The bound on threads.
-    pub threads: usize,
+    pub max_threads: usize,
     /// The bound on waiting jobs.
-    pub max_queue: usize,
+    pub max_queued: usize,
     /// Jobs refused since the start: the queue was full.
     pub refused: u64,
     /// Waiting for a thread, of all jobs that were taken.
     pub queue_time: TimeSum,
     /// The longest that a job has waited.
     #[serde(
-        rename = "queue_time_max_seconds",
+        rename = "max_queue_time_seconds",
         serialize_with = "super::serialize_seconds"
     )]
-    pub queue_time_max: Duration,
+    pub max_queue_time: Duration,
     /// At work, of all jobs that have ended.
-    pub work_time: TimeSum,
+    pub run_time: TimeSum,
     /// How long the job that is at work for longest has been; 0 when there is none.
-    #[serde(rename = "oldest_seconds", serialize_with = "super::serialize_seconds")]
-    pub oldest: Duration,
+    #[serde(
+        rename = "oldest_running_seconds",
+        serialize_with = "super::serialize_seconds"
+    )]
+    pub oldest_running: Duration,
 }
 
 /// One cache.
@@ -45,7 +48,7 @@ pub struct CacheStatus {
     pub name: String,
     /// Its folder; `None` is memory alone.
     pub path: Option<String>,
-    /// working, recovering (it works while what is in its folder is read in), out.
+    /// working, recovering (it works while its directory is read), out_of_service.
     pub state: String,
     /// Why it is out.
     pub reason: Option<String>,
@@ -54,13 +57,13 @@ pub struct CacheStatus {
     /// Bytes stored: on its disk or, without one, in memory.
     pub bytes: u64,
     /// The bound on them.
-    pub bytes_max: u64,
+    pub max_bytes: u64,
     /// Objects in memory.
     pub memory_objects: u64,
     /// Bytes in memory.
     pub memory_bytes: u64,
     /// The bound on them.
-    pub memory_bytes_max: u64,
+    pub max_memory_bytes: u64,
     /// What it counted since the start.
     pub counters: CacheCounters,
     /// The share of hits in all that was asked of it; `None` before anything was.
@@ -79,11 +82,11 @@ pub struct CacheCounters {
     /// Requests for which it had nothing.
     pub misses: u64,
     /// Objects stored.
-    pub stored: u64,
+    pub stores: u64,
     /// Objects that had to go for others.
-    pub evicted: u64,
+    pub evictions: u64,
     /// Objects taken out by purges.
-    pub purged: u64,
+    pub purged_objects: u64,
     /// Operations that failed, and objects that were found damaged.
     pub errors: u64,
 }
@@ -119,26 +122,26 @@ pub struct CachedRouteCounters {
     /// Answered with what is stale: while it is revalidated, or because the back end failed.
     pub stale: u64,
     /// Answered from what is stored after the back end said that it is still current.
-    pub validated: u64,
+    pub revalidated: u64,
     /// Answered with what another request brought.
     pub collapsed: u64,
     /// Answered by the back end.
     pub misses: u64,
     /// Not for the caches: by method, by rule, or because a disk is out.
-    pub passed: u64,
+    pub bypassed: u64,
     /// Fetches that failed.
-    pub failures: u64,
+    pub fetch_failures: u64,
     /// Responses that were stored.
-    pub stored: u64,
+    pub stores: u64,
     /// Bytes of bodies that came from a cache.
-    pub body_bytes: u64,
+    pub served_bytes: u64,
 }
 
 impl CachedRouteCounters {
     /// The share that was answered with what is stored.
     #[must_use]
     pub fn hit_ratio(&self) -> Option<f64> {
-        let hits = self.hits + self.stale + self.validated + self.collapsed;
+        let hits = self.hits + self.stale + self.revalidated + self.collapsed;
         let asked = hits + self.misses;
         (asked > 0).then(|| super::as_f64(hits) / super::as_f64(asked))
     }
@@ -149,13 +152,13 @@ impl CachedRouteCounters {
         Self {
             hits: self.hits + other.hits,
             stale: self.stale + other.stale,
-            validated: self.validated + other.validated,
+            revalidated: self.revalidated + other.revalidated,
             collapsed: self.collapsed + other.collapsed,
             misses: self.misses + other.misses,
-            passed: self.passed + other.passed,
-            failures: self.failures + other.failures,
-            stored: self.stored + other.stored,
-            body_bytes: self.body_bytes + other.body_bytes,
+            bypassed: self.bypassed + other.bypassed,
+            fetch_failures: self.fetch_failures + other.fetch_failures,
+            stores: self.stores + other.stores,
+            served_bytes: self.served_bytes + other.served_bytes,
         }
     }
 }

@@ -1,9 +1,11 @@
-// The live page: takes the server's snapshot once a second and shows it.
+// The status page: receives the server's snapshot once a second and shows it.
 //
-// Here are the connection, what stands above everything, and the buttons; views.js, upstreams.js,
+// This file has the connection, the notice on top and the buttons. views.js, upstreams.js,
 // caches.js, streams.js and charts.js show the rest.
-// What must stay true: every snapshot stands for itself; when there is no news the page says so
-// instead of looking alive.
+//
+// Invariants:
+// - Every snapshot is shown as a whole; none depends on one before it.
+// - When no snapshot arrives, the page says so.
 
 import { cachesView, poolsView } from "./caches.js";
 import { chartsView } from "./charts.js";
@@ -27,7 +29,7 @@ const page = {
   ),
   pools: poolsView(byId("pools")),
   charts: chartsView(byId("charts")),
-  hub: hubView(byId("hub"), byId("hub-figures"), byId("hub-nodes")),
+  hub: hubView(byId("hub"), byId("hub-figures"), byId("hub-cluster")),
   showLimits: table(byId("limits"), LIMIT_COLUMNS),
   apps: new Map(),
   upstreams: new Map(),
@@ -35,20 +37,20 @@ const page = {
   problems: new History(),
   pid: null,
   state: null,
-  heard: null,
+  lastEventAt: null,
   isConnected: false,
 };
 
 function show(now) {
   if (page.pid !== now.pid) {
-    // Another process: its counters have nothing to do with those before.
+    // Another process has its own counters.
     page.pid = now.pid;
     page.history = new History();
     page.problems = new History();
-    page.caches.forget();
-    page.pools.forget();
-    page.charts.forget();
-    page.hub.forget();
+    page.caches.reset();
+    page.pools.reset();
+    page.charts.reset();
+    page.hub.reset();
     for (const [views, id] of [[page.apps, "apps"], [page.upstreams, "upstreams"]]) {
       views.clear();
       byId(id).replaceChildren();
@@ -74,10 +76,10 @@ function show(now) {
   const troubled = states.filter((state) => stateTone(state) === "bad").length;
   document.title = troubled > 0 ? `(${troubled}) Penstock` : "Penstock";
   page.reloadError = now.reload_error;
-  page.joins = now.joins;
+  page.frontEnd = now.front_end;
 }
 
-/** A view for each of `parts` by its name, in `parent`; those that are gone go. */
+/** Shows one view per element of `parts`, by name, in `parent`, and removes the others. */
 function showEach(parts, views, parent, makeView, at) {
   const names = new Set(parts.map((part) => part.name));
   for (const [name, view] of views) {
@@ -96,15 +98,15 @@ function showEach(parts, views, parent, makeView, at) {
   }
 }
 
-/** What stands above everything: no connection, shutdown, a failed reload, a front end not joined, in that order. */
+/** Shows one notice: connection lost, shutdown, failed reload or front end not joined, in that order. */
 function showNotice() {
-  const silent = page.heard === null ? 0 : Date.now() - page.heard;
+  const silent = page.lastEventAt === null ? 0 : Date.now() - page.lastEventAt;
   const isLost = !page.isConnected || silent > STALE_MS;
-  document.body.classList.toggle("lost", isLost && page.heard !== null);
+  document.body.classList.toggle("lost", isLost && page.lastEventAt !== null);
   const pill = byId("state");
-  setText(pill, isLost ? (page.heard === null ? "connecting" : "no connection") : page.state);
+  setText(pill, isLost ? (page.lastEventAt === null ? "connecting" : "no connection") : page.state);
   setClass(pill, `pill ${isLost ? "bad" : stateTone(page.state)}`);
-  setText(byId("age"), isLost || page.heard === null ? "" : "live");
+  setText(byId("age"), isLost || page.lastEventAt === null ? "" : "live");
   byId("reload").disabled = isLost || byId("reload").dataset.busy === "yes";
   const notice = byId("notice");
   const [text, tone] = noticeText(isLost, silent);
@@ -114,28 +116,28 @@ function showNotice() {
 }
 
 function noticeText(isLost, silent) {
-  if (isLost && page.heard === null) {
+  if (isLost && page.lastEventAt === null) {
     return page.isConnected ? ["", ""] : ["Waiting for the server …", ""];
   }
   if (isLost) {
     const ended = page.state === "draining"
-      ? "The server was shutting down and the connection to it has ended"
-      : "The connection to the server is lost";
-    return [`${ended}. What is shown is ${age(silent / 1000)} old. Trying again …`, "bad"];
+      ? "The server was shutting down and closed the connection"
+      : "The connection to the server was lost";
+    return [`${ended}. The data is ${age(silent / 1000)} old. Reconnecting …`, "bad"];
   }
   if (page.state === "draining") {
-    return ["The server is shutting down: it finishes what is in progress.", "warn"];
+    return ["The server is shutting down. Requests in progress are finished.", "warn"];
   }
   if (page.reloadError) {
-    return [`The last reload failed; the configuration before it stands.\n${page.reloadError}`, "warn"];
+    return [`The last reload failed. The previous configuration is still in use.\n${page.reloadError}`, "warn"];
   }
-  const joins = page.joins;
-  return joins && !joins.is_in
-    ? [`This is no server of ${joins.upstream} at ${joins.address} now: ${joins.cause}.`, "warn"]
+  const frontEnd = page.frontEnd;
+  return frontEnd && !frontEnd.is_joined
+    ? [`Not connected to the front end at ${frontEnd.address} (upstream ${frontEnd.upstream}): ${frontEnd.cause}.`, "warn"]
     : ["", ""];
 }
 
-/** Sends one change. A server with a token gets it from the person in front, who is asked once. */
+/** Sends one change. Asks for the token once if the server requires one. */
 async function post(path) {
   const send = () => fetch(path, {
     method: "POST",
@@ -143,11 +145,11 @@ async function post(path) {
   });
   const response = await send();
   if (response.status !== 401) return response;
-  page.token = window.prompt("The token of server.admin_token")?.trim() ?? "";
+  page.token = window.prompt("Token (the value of server.admin_token)")?.trim() ?? "";
   return page.token === "" ? response : send();
 }
 
-/** Sends one change and shows how it went below its button. */
+/** Sends one change and shows its result below the button. */
 async function act(button, result, path, done) {
   button.dataset.busy = "yes";
   button.disabled = true;
@@ -157,7 +159,7 @@ async function act(button, result, path, done) {
     const response = await post(path);
     outcome = await response.json().catch(() => ({ ok: false, error: `status ${response.status}` }));
   } catch {
-    outcome = { ok: false, error: "The server could not be reached." };
+    outcome = { ok: false, error: "Cannot reach the server." };
   }
   delete button.dataset.busy;
   button.disabled = false;
@@ -173,7 +175,7 @@ function connect() {
     showNotice();
   });
   events.addEventListener("status", (event) => {
-    page.heard = Date.now();
+    page.lastEventAt = Date.now();
     page.isConnected = true;
     show(JSON.parse(event.data));
     showNotice();
@@ -181,12 +183,12 @@ function connect() {
   events.addEventListener("error", () => {
     page.isConnected = false;
     showNotice();
-    // After a refusal (too many pages are open) a browser does not try again by itself.
+    // A browser does not retry after a refusal (too many open event streams).
     if (events.readyState === EventSource.CLOSED) setTimeout(connect, RETRY_MS);
   });
 }
 
 byId("reload").addEventListener("click", () =>
-  act(byId("reload"), byId("reload-result"), "/reload", "The configuration was read again."));
+  act(byId("reload"), byId("reload-result"), "/reload", "Configuration reloaded."));
 setInterval(showNotice, 1000);
 connect();

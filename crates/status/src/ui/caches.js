@@ -1,16 +1,16 @@
-// What the page shows of what waits for disks: the caches, and the pools for blocking work.
+// Views of caches and of thread pools for blocking work.
 //
-// app.js makes the views and hands them each snapshot; elements.js draws. One row a cache and figures
-// for all of them together, since several disks are mostly one cache to those who use it.
+// app.js makes the views and passes each snapshot to them; elements.js draws. A row per cache, and
+// figures for all caches together.
 
 import { figure, fullness, setText, table } from "./elements.js";
 import { Differences, History } from "./history.js";
 import { bytes, count, plural, rate, time } from "./numbers.js";
-import { showTroubles, stateTone } from "./views.js";
+import { showErrors, stateTone } from "./views.js";
 
 const sum = (rows, value) => rows.reduce((total, row) => total + value(row), 0);
 
-/** "97.3 %": the share of hits; "–" when nothing was asked. */
+/** The share of hits, such as "97.3 %"; "–" without look-ups. */
 function share(hits, misses) {
   return hits + misses > 0 ? `${((100 * hits) / (hits + misses)).toFixed(1)} %` : "–";
 }
@@ -19,85 +19,85 @@ const mean = (seconds, number) => (number > 0 ? time(seconds / number) : "–");
 
 const CACHE_COLUMNS = [
   ["cache", true, (c) => c.name],
-  ["state", true, (c) => c.state, (c) => stateTone(c.state)],
-  ["found", false, (c) => share(c.last[0], c.last[1])],
-  ["asked", false, (c) => count(c.counters.hits + c.counters.misses)],
+  ["state", true, (c) => c.state.replaceAll("_", " "), (c) => stateTone(c.state)],
+  ["hit ratio", false, (c) => share(c.last[0], c.last[1])],
+  ["look-ups", false, (c) => count(c.counters.hits + c.counters.misses)],
   ["objects", false, (c) => count(c.objects)],
-  // A full cache is what it is for: no alarm.
-  ["stored", false, (c) => `${bytes(c.bytes)} of ${bytes(c.bytes_max)}`],
-  ["in memory", false, (c) => `${bytes(c.memory_bytes)} of ${bytes(c.memory_bytes_max)}`],
-  ["evicted", false, (c) => count(c.counters.evicted)],
+  // A full cache is normal: no alarm.
+  ["stored", false, (c) => `${bytes(c.bytes)} of ${bytes(c.max_bytes)}`],
+  ["in memory", false, (c) => `${bytes(c.memory_bytes)} of ${bytes(c.max_memory_bytes)}`],
+  ["evicted", false, (c) => count(c.counters.evictions)],
   ["read", false, (c) => mean(c.last[3], c.last[2])],
   ["write", false, (c) => mean(c.last[5], c.last[4])],
   ["errors", false, (c) => count(c.counters.errors), (c) => (c.counters.errors > 0 ? "warn" : "")],
-  ["folder", true, (c) => c.path ?? "(memory)"],
+  ["directory", true, (c) => c.path ?? "(memory)"],
 ];
 
-/** Requests of a route by what became of them: those that what is stored was good for, and the rest. */
-const goodOf = ({ hits, stale, validated, collapsed }) => hits + stale + validated + collapsed;
+/** Requests of a route that were served from a cache. */
+const hitsOf = ({ hits, stale, revalidated, collapsed }) => hits + stale + revalidated + collapsed;
 
 const ROUTE_COLUMNS = [
   ["route", true, (r) => r.name],
-  ["hits", false, (r) => share(r.last[0], r.last[1])],
+  ["hit ratio", false, (r) => share(r.last[0], r.last[1])],
   ["requests / s", false, (r) => rate((r.last[0] + r.last[1] + r.last[2]) / r.seconds)],
   ["fresh", false, (r) => count(r.counters.hits)],
-  ["confirmed", false, (r) => count(r.counters.validated)],
+  ["revalidated", false, (r) => count(r.counters.revalidated)],
   ["stale", false, (r) => count(r.counters.stale)],
-  ["shared", false, (r) => count(r.counters.collapsed)],
-  ["missed", false, (r) => count(r.counters.misses)],
-  ["passed", false, (r) => count(r.counters.passed)],
-  ["failed", false, (r) => count(r.counters.failures),
-    (r) => (r.counters.failures > 0 ? "warn" : "")],
-  ["from cache", false, (r) => bytes(r.counters.body_bytes)],
+  ["coalesced", false, (r) => count(r.counters.collapsed)],
+  ["misses", false, (r) => count(r.counters.misses)],
+  ["bypassed", false, (r) => count(r.counters.bypassed)],
+  ["fetch failures", false, (r) => count(r.counters.fetch_failures),
+    (r) => (r.counters.fetch_failures > 0 ? "warn" : "")],
+  ["from cache", false, (r) => bytes(r.counters.served_bytes)],
   ["caches", true, (r) => r.caches.join(", ")],
 ];
 
-/** What is counted of a cache, in the order of `last`. */
+/** The counters of a cache, in the order of `last`. */
 const numbersOf = (cache) => [
   cache.counters.hits, cache.counters.misses,
   cache.read_time.count, cache.read_time.sum_seconds,
   cache.write_time.count, cache.write_time.sum_seconds,
 ];
 
-/** All caches in one card, which `root` is. */
+/** All caches in the card `root`. */
 export function cachesView(root, figures, tables, reasons) {
-  const asked = figure(figures, "Requests / s", "chart");
-  const hits = figure(figures, "Hits");
+  const requests = figure(figures, "Requests / s", "chart");
+  const hits = figure(figures, "Hit ratio");
   const stored = figure(figures, "Stored", "bar");
   const memory = figure(figures, "In memory", "bar");
   const disks = figure(figures, "Disk operation");
-  const troubles = figure(figures, "Failed, evicted");
+  const errors = figure(figures, "Errors and evictions");
   const showRows = table(tables.caches, CACHE_COLUMNS);
   const showRoutes = table(tables.routes, ROUTE_COLUMNS);
   let history = new History();
-  let differences = new Each();
-  let ofRoutes = new Each();
+  let differences = new PerItemDifferences();
+  let routeDifferences = new PerItemDifferences();
 
   function update(caches, routes, at) {
     root.hidden = caches.length === 0;
     const total = (key) => sum(caches, (cache) => cache.counters[key]);
     const routed = routes.map((route) => route.counters);
-    const good = sum(routed, goodOf);
+    const good = sum(routed, hitsOf);
     const missed = sum(routed, (counters) => counters.misses);
-    history.add(at, good + missed + sum(routed, (counters) => counters.passed), []);
+    history.add(at, good + missed + sum(routed, (counters) => counters.bypassed), []);
     const lasts = differences.of(caches, at, numbersOf);
     const last = added(lasts);
-    const goods = ofRoutes.of(routes, at, (route) =>
-      [goodOf(route.counters), route.counters.misses, route.counters.passed]);
-    const lately = added(goods);
-    const peak = asked.draw(history.rates());
-    asked.show(rate(history.rate(5)), "", `peak ${rate(peak)} · ${count(good + missed)} in all`);
-    hits.show(share(lately[0], lately[1]), "", `${share(good, missed)} since start`);
+    const routeHits = routeDifferences.of(routes, at, (route) =>
+      [hitsOf(route.counters), route.counters.misses, route.counters.bypassed]);
+    const recent = added(routeHits);
+    const peak = requests.draw(history.rates());
+    requests.show(rate(history.rate(5)), "", `peak ${rate(peak)} · ${count(good + missed)} total`);
+    hits.show(share(recent[0], recent[1]), "", `${share(good, missed)} since start`);
     showUse(stored, caches, "bytes", plural(sum(caches, (c) => c.objects), "object", "objects"));
     showUse(memory, caches, "memory_bytes",
       plural(sum(caches, (c) => c.memory_objects), "object", "objects"));
     disks.show(mean(last[3], last[2]), "to read", `${mean(last[5], last[4])} to write`);
-    showTroubles(troubles,
-      [["on disk", total("errors")], ["fetches", sum(routed, (counters) => counters.failures)]],
-      [["evicted", total("evicted")], ["purged", total("purged")]]);
+    showErrors(errors,
+      [["disk errors", total("errors")], ["fetch failures", sum(routed, (counters) => counters.fetch_failures)]],
+      [["evicted", total("evictions")], ["purged", total("purged_objects")]]);
     showRows(caches.map((cache, index) => ({ ...cache, last: lasts[index] })));
     showRoutes(routes.map((route, index) => ({
-      ...route, last: goods[index], seconds: ofRoutes.seconds(route.name),
+      ...route, last: routeHits[index], seconds: routeDifferences.seconds(route.name),
     })));
     tables.routes.parentElement.hidden = routes.length === 0;
     const out = caches.filter((cache) => cache.reason !== null);
@@ -105,13 +105,13 @@ export function cachesView(root, figures, tables, reasons) {
     reasons.hidden = out.length === 0;
   }
 
-  /** Another process: its counters have nothing to do with those before. */
-  function forget() {
+  /** Starts anew: another process has its own counters. */
+  function reset() {
     history = new History();
-    differences = new Each();
-    ofRoutes = new Each();
+    differences = new PerItemDifferences();
+    routeDifferences = new PerItemDifferences();
   }
-  return { update, forget };
+  return { update, reset };
 }
 
 /** The columns of some rows of numbers, each added up. */
@@ -119,47 +119,48 @@ const added = (rows) => rows[0]?.map((_, index) => sum(rows, (row) => row[index]
 
 function showUse(target, caches, key, note) {
   const used = sum(caches, (cache) => cache[key]);
-  const max = sum(caches, (cache) => cache[`${key}_max`]);
+  const max = sum(caches, (cache) => cache[`max_${key}`]);
   target.show(bytes(used), `of ${bytes(max)}`, note);
   target.fill(used, max);
 }
 
 const POOL_COLUMNS = [
   ["pool", true, (p) => p.name],
-  ["threads at work", false, (p) => `${count(p.active)} of ${count(p.threads)}`,
-    (p) => fullness(p.active, p.threads) && "warn"],
-  ["queued", false, (p) => `${count(p.queued)} of ${count(p.max_queue)}`,
-    (p) => fullness(p.queued, p.max_queue)],
+  ["active threads", false, (p) => `${count(p.active_threads)} of ${count(p.max_threads)}`,
+    (p) => fullness(p.active_threads, p.max_threads) && "warn"],
+  ["queued", false, (p) => `${count(p.queued)} of ${count(p.max_queued)}`,
+    (p) => fullness(p.queued, p.max_queued)],
   ["jobs / s", false, (p) => rate(p.last[0] / p.seconds)],
-  ["waiting", false, (p) => mean(p.last[1], p.last[0])],
-  ["longest", false, (p) => time(p.queue_time_max_seconds)],
-  ["at work", false, (p) => mean(p.last[3], p.last[2])],
-  ["oldest job", false, (p) => time(p.oldest_seconds), (p) => (p.oldest_seconds > 5 ? "warn" : "")],
+  ["queue time", false, (p) => mean(p.last[1], p.last[0])],
+  ["longest wait", false, (p) => time(p.max_queue_time_seconds)],
+  ["run time", false, (p) => mean(p.last[3], p.last[2])],
+  ["longest running", false, (p) => time(p.oldest_running_seconds),
+    (p) => (p.oldest_running_seconds > 5 ? "warn" : "")],
   ["refused", false, (p) => count(p.refused), (p) => (p.refused > 0 ? "warn" : "")],
 ];
 
 export function poolsView(rows) {
   const showRows = table(rows, POOL_COLUMNS);
-  let differences = new Each();
+  let differences = new PerItemDifferences();
 
   function update(pools, at) {
     const lasts = differences.of(pools, at, (pool) => [
       pool.queue_time.count, pool.queue_time.sum_seconds,
-      pool.work_time.count, pool.work_time.sum_seconds,
+      pool.run_time.count, pool.run_time.sum_seconds,
     ]);
     showRows(pools.map((pool, index) => ({
       ...pool, last: lasts[index], seconds: differences.seconds(pool.name),
     })));
   }
 
-  function forget() {
-    differences = new Each();
+  function reset() {
+    differences = new PerItemDifferences();
   }
-  return { update, forget };
+  return { update, reset };
 }
 
-/** What each of some named parts has counted in the last minute. */
-class Each {
+/** The differences of the last minute, per named item. */
+class PerItemDifferences {
   parts = new Map();
 
   of(parts, at, numbers) {

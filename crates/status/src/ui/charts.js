@@ -1,35 +1,38 @@
 // Charts of the last minutes: connections, requests, response time, memory, load.
 //
-// app.js makes the view and hands it each snapshot; what is drawn are differences of neighbours, or
-// values as they are. What must stay true: where nothing was measured the line has a gap, not a zero;
-// a number that the server estimates is called an estimate.
+// app.js makes the view and passes each snapshot to it. Charts show values, or differences between
+// two samples.
+//
+// Invariants:
+// - A line has a gap, not a zero, where nothing was measured.
+// - A number that the server estimates is called an estimate.
 
 import { make, makeSvg, setText } from "./elements.js";
 import { HISTORY_SECONDS } from "./history.js";
 import { bytes, count, rate, time } from "./numbers.js";
 
-/** Seconds over which the slowest requests are looked for. */
+/** The window of the response-time percentile. */
 const SLOWEST_SECONDS = 5;
-/** A page that was just opened shows its first minute in full width. */
+/** The shortest time that a chart spans. */
 const SHORTEST_SECONDS = 60;
 const WIDTH = 300;
 const HEIGHT = 60;
 
 const kernelBytes = ({ machine }) =>
-  machine.socket_bytes_estimated + (machine.tcp_buffer_bytes ?? 0);
+  machine.estimated_socket_bytes + (machine.tcp_buffer_bytes ?? 0);
 
-/** Name, one or two lines (value of a sample), and how they are told. */
+/** Name, one or two lines (value of a sample), and the texts: value, unit, note. */
 const CHARTS = [
-  ["Connections", [(s) => s.connections, (s) => s.held],
-    (s) => [count(s.connections), "", `┄ ${count(s.held)} held`]],
-  ["Opened / s", [(s) => s.opened], (s) => [rate(s.opened), "", ""]],
+  ["Connections", [(s) => s.connections, (s) => s.hubConnections],
+    (s) => [count(s.connections), "", `┄ ${count(s.hubConnections)} of the hub`]],
+  ["Accepted / s", [(s) => s.opened], (s) => [rate(s.opened), "", ""]],
   ["Requests / s", [(s) => s.requests], (s) => [rate(s.requests), "", ""]],
   ["Response time", [(s) => s.mean, (s) => s.slowest],
     (s) => (s.mean === null
       ? ["–", "", "none in the last seconds"]
-      : [time(s.mean), "mean", `┄ p99 ${s.beyond ? ">" : "≤"} ${time(s.slowest)}`])],
-  ["Memory", [(s) => s.ours, (s) => s.kernel],
-    (s) => [bytes(s.ours), "ours", `┄ ${bytes(s.kernel)} the kernel's (estimate)`]],
+      : [time(s.mean), "mean", `┄ p99 ${s.isBeyondBuckets ? ">" : "≤"} ${time(s.slowest)}`])],
+  ["Memory", [(s) => s.serverBytes, (s) => s.kernelBytes],
+    (s) => [bytes(s.serverBytes), "server", `┄ ${bytes(s.kernelBytes)} kernel (estimate)`]],
   ["Load", [(s) => s.load], (s) => [s.load === null ? "–" : s.load.toFixed(2), "", "last minute"]],
 ];
 
@@ -53,27 +56,27 @@ export function chartsView(parent) {
     });
   }
 
-  /** Another process: its counters have nothing to do with those before. */
-  function forget() {
+  /** Starts anew: another process has its own counters. */
+  function reset() {
     samples = [];
   }
-  return { update, forget };
+  return { update, reset };
 }
 
-/** What is drawn of a snapshot, with the samples before it. */
+/** The sample of a snapshot, with rates since the samples before it. */
 function sampled(now, samples) {
   const { traffic, machine, hub } = now;
   const sample = {
     at: now.uptime_seconds,
     connections: now.connections.used,
-    held: hub.held.used,
-    ours: now.resident_bytes,
-    kernel: kernelBytes(now),
+    hubConnections: hub.connections.used,
+    serverBytes: now.resident_bytes,
+    kernelBytes: kernelBytes(now),
     load: machine.load_average,
     accepted: traffic.accepted,
     answered: traffic.requests_total,
     times: traffic.total_time,
-    opened: null, requests: null, mean: null, slowest: null, beyond: false,
+    opened: null, requests: null, mean: null, slowest: null, isBeyondBuckets: false,
   };
   const before = samples.at(-1);
   if (!before || sample.at <= before.at) return sample;
@@ -88,12 +91,12 @@ function sampled(now, samples) {
   const counts = sample.times.buckets.counts.map((c, i) => c - first.times.buckets.counts[i]);
   let seen = 0;
   const bucket = counts.findIndex((c) => (seen += c) >= 0.99 * number);
-  sample.beyond = bucket < 0 || bucket >= bounds.length;
-  sample.slowest = sample.beyond ? bounds.at(-1) : bounds[bucket];
+  sample.isBeyondBuckets = bucket < 0 || bucket >= bounds.length;
+  sample.slowest = sample.isBeyondBuckets ? bounds.at(-1) : bounds[bucket];
   return sample;
 }
 
-/** A named number with a chart of so many lines. */
+/** A named number with a chart of `number` lines. */
 function chart(parent, name, number) {
   const main = make("span");
   const unit = make("small");
@@ -109,7 +112,7 @@ function chart(parent, name, number) {
   root.append(ground, ...paths);
   parent.append(make("div", "", make("span", "name", name), value, root, note));
 
-  /** Draws them on one scale; gives the highest value. */
+  /** Draws all lines on one scale and returns the highest value. */
   function draw(samples, lines) {
     const last = samples.at(-1).at;
     const values = lines.map((line) => samples.map(line));

@@ -1,8 +1,10 @@
 // Elements of the page: figures, bars, charts and tables that are made once and updated in place.
 //
-// Used by views.js, upstreams.js, caches.js, streams.js, charts.js and app.js. What must stay true: whatever comes from the server is
-// set as text, never as markup; nothing is touched that did not change, so that a selection outlives
-// the next second.
+// Used by all views.
+//
+// Invariants:
+// - Data of the server is set as text, never as markup.
+// - An element is changed only when its text changes, so a selection survives an update.
 
 import { HISTORY_SECONDS } from "./history.js";
 
@@ -27,7 +29,7 @@ export function setClass(element, name) {
   if (element.className !== name) element.className = name;
 }
 
-/** A named figure: value, note below it, and a bar or a chart when asked for. */
+/** A named figure: a value, a note below it, and a bar or a chart if `extra` says so. */
 export function figure(parent, name, extra) {
   const value = make("span", "value");
   const main = make("span");
@@ -62,7 +64,7 @@ export function fullness(used, max) {
   return max > 0 && used >= max * 0.8 ? "warn" : "";
 }
 
-/** A small chart of [time, value] points over the last minutes; gives the highest value. */
+/** A small chart of [time, value] points over the last minutes. `draw` returns the highest value. */
 function spark() {
   const area = makeSvg("polygon", {});
   const line = makeSvg("polyline", {});

@@ -1,7 +1,7 @@
-// The last minutes of one counter and some histograms, or of some sums, taken from the snapshots.
+// The last minutes of counters and histograms, taken from the snapshots.
 //
-// Rates, means and percentiles of the last minute are differences of two samples; the server only counts.
-// Times are the server's own uptime, so that a sleeping laptop or a late event bends no rate.
+// Rates, means and percentiles are differences of two samples. Times are the server's uptime, so
+// that a suspended browser or a late event does not change a rate.
 
 import { time } from "./numbers.js";
 
@@ -14,7 +14,7 @@ export class History {
 
   add(at, total, times) {
     const before = this.samples.at(-1);
-    // Smaller than before: a new process, or a reload that replaced the application.
+    // A counter that fell belongs to a new process or a replaced application.
     if (before && (at < before.at || total < before.total)) this.samples = [];
     this.samples.push({ at, total, times: times.map((t) => t.buckets.counts) });
     while (this.samples[0].at < at - HISTORY_SECONDS) this.samples.shift();
@@ -52,13 +52,13 @@ export class History {
   }
 }
 
-/** What some sums that only grow have gained in the last minute. */
+/** The growth of some counters over the last minute. */
 export class Differences {
   samples = [];
 
   add(at, sums) {
     const before = this.samples.at(-1);
-    // Smaller than before: a reload that replaced what is counted.
+    // A counter that fell was replaced by a reload.
     if (before && (at < before.at || sums.some((sum, i) => sum < before.sums[i]))) this.samples = [];
     this.samples.push({ at, sums });
     while (this.samples[0].at < at - WINDOW_SECONDS - 0.5) this.samples.shift();
@@ -69,7 +69,7 @@ export class Differences {
     return this.samples.at(-1).sums.map((sum, i) => sum - first[i]);
   }
 
-  /** The time that these are of. */
+  /** The time between the first and the last sample. */
   seconds() {
     return Math.max(this.samples.at(-1).at - this.samples[0].at, 0.001);
   }

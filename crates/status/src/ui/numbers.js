@@ -1,6 +1,4 @@
-// Numbers as people read them: counts, rates, sizes, times.
-//
-// Pure; used by views.js, upstreams.js, caches.js, streams.js, charts.js, history.js and app.js.
+// Formats counts, rates, sizes and times.
 
 const grouped = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 export const count = (number) => grouped.format(number);
@@ -21,7 +19,7 @@ export function bytes(number) {
   return `${number.toFixed(digits)} ${["B", "KiB", "MiB", "GiB", "TiB"][unit]}`;
 }
 
-/** A short time, as it is measured. */
+/** A measured time. */
 export function time(seconds) {
   if (seconds === 0) return "0";
   const short = (number) => Number(number.toPrecision(2)).toString();
@@ -29,7 +27,7 @@ export function time(seconds) {
   return seconds < 60 ? `${short(seconds)} s` : age(seconds);
 }
 
-/** A long time, as ages go. */
+/** An age. */
 export function age(seconds) {
   const whole = Math.floor(seconds);
   const two = (number) => String(number).padStart(2, "0");

@@ -1,18 +1,18 @@
-// What the page shows of the server, of each application and of limits; of upstreams see upstreams.js,
-// of caches and pools caches.js, of held streams streams.js, over time charts.js.
+// Views of the server, of each application and of limits. Upstreams are in upstreams.js, caches and
+// thread pools in caches.js, streams in streams.js, charts in charts.js.
 //
-// app.js makes the views and hands them each snapshot; elements.js draws. A view reads the snapshot
-// and its history and has no other state.
+// app.js makes the views and passes each snapshot to them; elements.js draws. A view has no state
+// but its history.
 
 import { figure, fullness, make, setClass, setText, table } from "./elements.js";
 import { History, WINDOW_SECONDS } from "./history.js";
 import { age, bytes, count, plural, rate, time } from "./numbers.js";
 
-const WARNING_STATES = ["degraded", "starting", "draining", "probing", "disabled", "leaving", "recovering"];
+const WARNING_STATES = ["degraded", "starting", "draining", "trial", "disabled", "leaving", "recovering"];
 
 export function stateTone(state) {
   if (["running", "ready", "up", "working"].includes(state)) return "good";
-  if (["failing", "stopped", "down", "ejected", "out"].includes(state)) return "bad";
+  if (["failing", "stopped", "down", "ejected", "out_of_service"].includes(state)) return "bad";
   return WARNING_STATES.includes(state) ? "warn" : "";
 }
 
@@ -36,19 +36,19 @@ export function serverView(parent, factList) {
   return (now, history, problems) => {
     fact("listening on", now.listeners.join(", "));
     fact("configuration", now.config ?? "");
-    fact("generation", String(now.generation));
-    fact("up", age(now.uptime_seconds));
+    fact("configuration generation", String(now.config_generation));
+    fact("uptime", age(now.uptime_seconds));
     fact("process", String(now.pid));
-    fact("loops", String(now.threads));
+    fact("event loops", String(now.event_loops));
     fact("log lines dropped", now.log_lines_dropped > 0 ? count(now.log_lines_dropped) : "");
     fact("warning", now.warnings.join("; "));
     const traffic = now.traffic;
     const peak = requests.draw(history.rates());
     requests.show(rate(history.rate(5)), "",
-      `peak ${rate(peak)} · ${count(traffic.requests_total)} in all`);
+      `peak ${rate(peak)} · ${count(traffic.requests_total)} total`);
     showTimes(times, history, 0, traffic.total_time);
     active.show(count(traffic.active), "",
-      `${count(traffic.client_gone)} left early · ${count(traffic.too_slow)} too slow`);
+      `${count(traffic.client_disconnects)} disconnected · ${count(traffic.slow_clients)} too slow`);
     connections.show(count(now.connections.used), `of ${count(now.connections.max)}`,
       `${count(traffic.accepted)} accepted`);
     connections.fill(now.connections.used, now.connections.max,
@@ -65,15 +65,16 @@ export function serverView(parent, factList) {
 const WORKER_COLUMNS = [
   ["pid", true, (w) => (w.pid === null ? "–" : String(w.pid))],
   ["state", true, (w) => w.state, (w) => (["ready", "template"].includes(w.state) ? "good" : "warn")],
-  ["for", false, (w) => age(w.since_seconds)],
+  ["in state for", false, (w) => age(w.time_in_state_seconds)],
   ["generation", false, (w) => String(w.generation)],
   ["age", false, (w) => (w.age_seconds === null ? "–" : age(w.age_seconds))],
-  ["in progress", false, (w) => count(w.in_progress)],
+  ["in progress", false, (w) => count(w.active)],
   ["served", false, (w) => (w.requests === null ? "–" : count(w.requests))],
   ["memory", false, (w) => bytes(w.resident_bytes)],
-  ["own and shared part", false,
+  ["Shared memory", false,
     (w) => (w.proportional_bytes === null ? "–" : bytes(w.proportional_bytes))],
-  ["worn by", true, (w) => w.worn ?? "", (w) => (w.worn === null ? "" : "warn")],
+  ["Replaced because", true, (w) => w.replace_reason ?? "",
+    (w) => (w.replace_reason === null ? "" : "warn")],
   ["restarts", false, (w) => count(w.restarts), (w) => (w.restarts > 0 ? "warn" : "")],
 ];
 
@@ -86,60 +87,60 @@ export function appView(name, act) {
   result.hidden = true;
   result.setAttribute("aria-live", "polite");
   button.addEventListener("click", () =>
-    act(button, result, `/apps/${encodeURIComponent(name)}/restart`, "Rolled to the new code."));
-  const pace = make("p", "quiet");
+    act(button, result, `/apps/${encodeURIComponent(name)}/restart`, "Restarted with the new code."));
+  const summary = make("p", "quiet");
   const text = make("pre");
-  const blame = make("h3");
-  const report = make("div", "report", blame, text);
+  const reportTitle = make("h3");
+  const report = make("div", "report", reportTitle, text);
   const figures = make("div", "figures");
   const requests = figure(figures, "Requests / s", "chart");
-  const queue = figure(figures, "Waiting", "bar");
+  const queue = figure(figures, "Queued", "bar");
   const slots = figure(figures, "In progress", "bar");
-  const waiting = figure(figures, "Waiting time");
-  const working = figure(figures, "Time in application");
-  const refused = figure(figures, "Refused, failed");
+  const waiting = figure(figures, "Queue time");
+  const working = figure(figures, "Time to response header");
+  const errors = figure(figures, "Errors");
   const workers = make("table");
   const showWorkers = table(workers, WORKER_COLUMNS);
   const root = make("section", "card",
     make("div", "title", make("h2", "", name), state, about, button),
-    result, pace, report, figures, make("div", "scroll", workers));
+    result, summary, report, figures, make("div", "scroll", workers));
   const history = new History();
 
   function update(app, at) {
-    history.add(at, app.counters.requests, [app.queue_time, app.app_time]);
+    history.add(at, app.counters.requests, [app.queue_time, app.header_time]);
     setText(state, app.state);
     setClass(state, `pill ${stateTone(app.state)}`);
     setText(about, [app.kind, app.interpreter, plural(app.threads, "thread", "threads"),
       `generation ${app.generation}`].filter(Boolean).join(" · "));
-    const paceText = processesText(app);
-    setText(pace, paceText);
-    pace.hidden = paceText === "";
-    report.hidden = !app.report;
-    setText(blame, app.state === "ready"
-      ? "The new code does not boot; the code before it serves on"
-      : "The code does not boot");
-    setText(text, app.report ?? "");
+    const summaryText = processesText(app);
+    setText(summary, summaryText);
+    summary.hidden = summaryText === "";
+    report.hidden = !app.boot_report;
+    setText(reportTitle, app.state === "ready"
+      ? "The new code failed to boot. The previous code continues to serve requests."
+      : "The code failed to boot.");
+    setText(text, app.boot_report ?? "");
     const counters = app.counters;
     const peak = requests.draw(history.rates());
     requests.show(rate(history.rate(5)), "",
-      `peak ${rate(peak)} · ${count(counters.requests)} in all`);
-    queue.show(count(app.queue.waiting), `of ${count(app.queue.max)}`,
-      app.queue.waiting > 0 ? `oldest ${time(app.queue.oldest_wait_seconds)}` : "nobody waits");
-    queue.fill(app.queue.waiting, app.queue.max, fullness(app.queue.waiting, app.queue.max));
-    slots.show(count(app.queue.in_progress), `of ${plural(app.queue.slots, "slot", "slots")}`,
+      `peak ${rate(peak)} · ${count(counters.requests)} total`);
+    queue.show(count(app.queue.length), `of ${count(app.queue.max)}`,
+      app.queue.length > 0 ? `oldest ${time(app.queue.oldest_wait_seconds)}` : "queue empty");
+    queue.fill(app.queue.length, app.queue.max, fullness(app.queue.length, app.queue.max));
+    slots.show(count(app.queue.active), `of ${plural(app.queue.slots, "slot", "slots")}`,
       app.queue.slots === 0 ? "no worker is up" : "", app.queue.slots === 0 ? "bad" : "");
-    // All slots at work is what they are for: no alarm.
-    slots.fill(app.queue.in_progress, app.queue.slots);
+    // Using all slots is normal: no alarm.
+    slots.fill(app.queue.active, app.queue.slots);
     showTimes(waiting, history, 0, app.queue_time);
-    showTimes(working, history, 1, app.app_time);
-    // A crash is a worker's, not a request's: it is named but not counted.
-    showTroubles(refused, [
-      ["queue full", counters.queue_full], ["waited too long", counters.queue_timeout],
-      ["left waiting", counters.queue_abandoned], ["failed", counters.failed],
-      ["worker died", counters.worker_died], ["timed out", counters.timed_out],
+    showTimes(working, history, 1, app.header_time);
+    // Crashes count workers, not requests: they are shown and not added.
+    showErrors(errors, [
+      ["queue full", counters.queue_full], ["queue timeout", counters.queue_timeouts],
+      ["disconnected in queue", counters.queue_abandoned], ["failed", counters.failed_requests],
+      ["worker died", counters.worker_deaths], ["timed out", counters.timed_out_requests],
     ], [
-      ["crashed", counters.crashed], ["did not boot", counters.boots_failed],
-      ["killed", Object.values(counters.killed).reduce((sum, number) => sum + number, 0)],
+      ["workers crashed", counters.crashed_workers], ["failed to boot", counters.failed_boots],
+      ["workers killed", Object.values(counters.killed_workers).reduce((sum, number) => sum + number, 0)],
     ]);
     const processes = [...app.workers, ...app.templates];
     showWorkers(processes);
@@ -148,46 +149,46 @@ export function appView(name, act) {
   return { root, update };
 }
 
-/** How many threads of each process take requests, where the load decides it. */
-function threadsText({ threads, threads_min: min, threads_max: max }) {
+/** The number of threads per process, where it scales with the load. */
+function threadsText({ threads, min_threads: min, max_threads: max }) {
   return min < max ? `${threads} (${min} to ${max}) threads each` : "";
 }
 
-/** What it takes with all that it starts, where that has a bound, and how often it ran into it. */
+/** Use of the limits on all processes of the application, and how often they were reached. */
 function boundsText({ bounds, counters }) {
   const of = (used, max, show) => (used === null ? `at most ${show(max)}` : `${show(used)} of ${show(max)}`);
   return [
-    bounds.tasks_max === null ? "" : `${of(bounds.tasks, bounds.tasks_max, count)} tasks`,
-    bounds.memory_bytes_max === null ? ""
-      : `${of(bounds.memory_bytes, bounds.memory_bytes_max, bytes)} of memory`,
-    bounds.cpu_max === null ? "" : `at most ${bounds.cpu_max} processors`,
+    bounds.max_tasks === null ? "" : `${of(bounds.tasks, bounds.max_tasks, count)} tasks`,
+    bounds.max_memory_bytes === null ? ""
+      : `${of(bounds.memory_bytes, bounds.max_memory_bytes, bytes)} of memory`,
+    bounds.max_cpu === null ? "" : `at most ${bounds.max_cpu} processors`,
     counters.tasks_refused > 0 ? `${count(counters.tasks_refused)} tasks refused` : "",
     counters.out_of_memory_kills > 0
-      ? `${count(counters.out_of_memory_kills)} killed for want of memory` : "",
+      ? `${count(counters.out_of_memory_kills)} killed by the out-of-memory killer` : "",
   ].filter(Boolean).join(", ");
 }
 
-/** How many processes there are of how many, what decided it, and what is under way. */
+/** The number of processes, the last changes and what is in progress. */
 function processesText(app) {
   const { min, ready, target, max } = app.processes;
   const range = min === max ? `${max}` : `${target} (${min} to ${max})`;
-  const recycled = Object.entries(app.counters.recycled).filter(([, number]) => number > 0)
+  const recycled = Object.entries(app.counters.recycled_workers).filter(([, number]) => number > 0)
     .map(([reason, number]) => `${count(number)} for ${reason}`);
   return [
-    `${ready} of ${range} processes ready`, threadsText(app), app.spawning,
+    `${ready} of ${range} processes ready`, threadsText(app), app.start_method,
     app.last_scaling ? `last change: ${app.last_scaling}` : "",
     app.last_failure ? `last failure: ${app.last_failure}` : "",
     boundsText(app),
     recycled.length > 0 ? `replaced: ${recycled.join(", ")}` : "",
-    app.restarting ? "a restart is in progress" : "",
-    app.restart_error ? "the last restart was given up" : "",
+    app.is_restarting ? "restart in progress" : "",
+    app.restart_error ? "last restart aborted" : "",
   ].filter(Boolean).join(" · ");
 }
 
-/** All that went wrong since the start, by kind; what is `beside` it is named but not counted. */
-export function showTroubles(target, kinds, beside = []) {
-  const named = [...kinds, ...beside].filter(([, number]) => number > 0);
-  const total = kinds.reduce((sum, [, number]) => sum + number, 0);
+/** Shows the errors since the start, by kind. The total leaves out those of `alsoShown`. */
+export function showErrors(target, counted, alsoShown = []) {
+  const named = [...counted, ...alsoShown].filter(([, number]) => number > 0);
+  const total = counted.reduce((sum, [, number]) => sum + number, 0);
   const text = named.map(([kind, number]) => `${count(number)} ${kind}`).join(", ");
   target.show(count(total), "", text, named.length > 0 ? "warn" : "");
 }
@@ -197,17 +198,17 @@ const UNITS = {
 };
 
 export const LIMIT_COLUMNS = [
-  ["limit", true, (l) => l.name],
+  ["name", true, (l) => l.name],
   ["in use", false, (l) => (l.used === null ? "" : UNITS[l.unit](l.used)),
     (l) => (l.used === null ? "" : fullness(l.used, l.max))],
-  ["bound", false, (l) => UNITS[l.unit](l.max)],
-  ["reached", false, (l) => (l.reached === null ? "" : UNITS.count(l.reached))],
+  ["limit", false, (l) => UNITS[l.unit](l.max)],
+  ["times reached", false, (l) => (l.reached === null ? "" : UNITS.count(l.reached))],
 ];
 
-export function showTimes(target, history, index, times, beside = "") {
+export function showTimes(target, history, index, times, suffix = "") {
   const bounds = times.buckets.le_seconds;
   const half = history.quantile(index, 0.5, bounds);
   const most = history.quantile(index, 0.99, bounds);
   if (half === null) target.show("–", "", "none in the last minute");
-  else target.show(half, "p50", `p99 ${most}${beside}`);
+  else target.show(half, "p50", `p99 ${most}${suffix}`);
 }

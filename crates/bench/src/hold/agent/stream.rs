@@ -100,7 +100,7 @@ impl HeldStream {
         self.next_message = 0;
     }
 
-    pub(super) fn is_deaf(&self) -> bool {
+    pub(super) fn is_unread(&self) -> bool {
         self.is_unread
     }
 
@@ -211,7 +211,7 @@ impl HeldStream {
     ) -> Result<(), LossCause> {
         self.last_activity = at.tenths;
         if !bytes.is_empty() {
-            tally.counts.heard += 1;
+            tally.counts.receipts += 1;
         }
         // Taken out, since the lines need the rest of the stream.
         let mut stage = std::mem::take(&mut self.stage);

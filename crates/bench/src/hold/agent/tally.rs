@@ -63,7 +63,7 @@ impl StreamCounters {
     pub(super) fn record_open(&mut self, took: u64) {
         self.counts.opened += 1;
         self.counts.open += 1;
-        self.counts.open_max = self.counts.open_max.max(self.counts.open);
+        self.counts.max_open = self.counts.max_open.max(self.counts.open);
         self.opening.saturating_record(took);
     }
 
@@ -89,13 +89,13 @@ impl StreamCounters {
         let mut known = self.messages[from..].iter_mut().rev();
         if let Some(known) = known.find(|known| known.number == message.number) {
             known.streams += 1;
-            known.last = known.last.max(took);
+            known.slowest = known.slowest.max(took);
         } else if self.messages.len() < MAX_MESSAGES {
             // Beyond this only the times of last receipts are lost.
             self.messages.push(MessageReceipt {
                 number: message.number,
                 streams: 1,
-                last: took,
+                slowest: took,
             });
         }
     }
@@ -105,7 +105,7 @@ impl StreamCounters {
         AgentTick {
             counts: self.counts,
             statuses: self.statuses.clone(),
-            said: std::mem::take(&mut self.first_reasons),
+            first_reasons: std::mem::take(&mut self.first_reasons),
             opening: drain_histogram(&mut self.opening),
             latency: drain_histogram(&mut self.latency),
             messages: std::mem::take(&mut self.messages),
@@ -209,18 +209,20 @@ mod tests {
         let tick = tally.take_tick();
         assert_eq!((tick.counts.open, tick.counts.lost.status), (1, 2));
         assert_eq!(tick.statuses, BTreeMap::from([(500, 1), (503, 1)]));
-        assert_eq!(tick.said["status"], "first");
+        assert_eq!(tick.first_reasons["status"], "first");
         assert_eq!(tick.opening, [(250, 1)]);
         assert_eq!(tick.latency, [(20, 1), (30, 1), (50, 1)]);
         let arrived = |number, streams, last| MessageReceipt {
             number,
             streams,
-            last,
+            slowest: last,
         };
         assert_eq!(tick.messages, [arrived(1, 2, 50), arrived(2, 1, 30)]);
         let tick = tally.take_tick();
         assert_eq!(tick.counts.received, 3, "counters go on");
-        assert!(tick.said.is_empty() && tick.latency.is_empty() && tick.messages.is_empty());
+        assert!(
+            tick.first_reasons.is_empty() && tick.latency.is_empty() && tick.messages.is_empty()
+        );
     }
 
     #[test]

@@ -21,18 +21,18 @@ fn says(lines: &str) -> Vec<String> {
 fn order(change: impl FnOnce(&mut AgentOrder)) -> String {
     let mut order = AgentOrder {
         protocol: PROTOCOL_VERSION,
-        goals: vec![super::super::agent_protocol::StreamTarget {
+        targets: vec![super::super::agent_protocol::StreamTarget {
             address: "127.0.0.1:1".parse().unwrap(),
             request: String::new(),
         }],
         streams: 3,
         rate: 1.0,
-        connecting_max: 1,
+        max_connecting: 1,
         sources: Vec::new(),
         timeout_ms: 1000,
         silence_ms: None,
         churn: 0.0,
-        deaf: None,
+        unread_one_in: None,
         run: 1,
         tick_ms: 60_000,
     };
@@ -44,7 +44,7 @@ fn order(change: impl FnOnce(&mut AgentOrder)) -> String {
 fn an_agent_ends_with_its_input() {
     assert_eq!(says(""), [""; 0]);
     assert_eq!(says("{\"protocol\":1"), [""; 0], "no whole order");
-    assert_eq!(says(&order(|_| {})), ["{\"ready\":{\"protocol\":1}}"]);
+    assert_eq!(says(&order(|_| {})), ["{\"ready\":{\"protocol\":2}}"]);
 }
 
 #[test]
@@ -52,7 +52,7 @@ fn an_order_that_cannot_be_executed_is_refused_in_words() {
     for (line, why) in [
         ("{}\n".to_owned(), "none of ours"),
         (order(|order| order.protocol = 9), "version 9"),
-        (order(|order| order.goals.clear()), "without a goal"),
+        (order(|order| order.targets.clear()), "without a goal"),
         (order(|order| order.rate = -1.0), "without a goal or a rate"),
     ] {
         let words = says(&line);
@@ -70,5 +70,5 @@ fn the_last_word_says_what_was_missed() {
         panic!("{words:?}");
     };
     assert_eq!((tick.pending, tick.counts.missed), (3, 0), "none was open");
-    assert!(tick.expects && tick.memory > 0);
+    assert!(tick.expects_messages && tick.memory > 0);
 }

@@ -20,7 +20,7 @@ fn planned(words: &str) -> Result<HoldPlan, String> {
 #[test]
 fn a_plan_has_what_was_asked_for() {
     let plan = planned(
-        "http://127.0.0.1:81/a http://127.0.0.1:82/b -n 2500 --rate 50 --for 10m --beat 15s \
+        "http://127.0.0.1:81/a http://127.0.0.1:82/b -n 2500 --rate 50 --for 10m --heartbeat 15s \
          --probe 127.0.0.1:83/ --publish 127.0.0.1:84/publish/ --channel a\"b -H X:y",
     );
     let plan = plan.unwrap();
@@ -58,7 +58,7 @@ fn a_plan_has_what_was_asked_for() {
 fn other_hubs_are_published_to_by_a_body_of_their_own() {
     let plan = planned(
         "127.0.0.1:81 --publish 127.0.0.1:81/.well-known/mercure --publish-header A:b \
-         --publish-body topic=x&data={message} --beat 0s",
+         --publish-body topic=x&data={message} --heartbeat 0s",
     );
     let plan = plan.unwrap();
     let publish = plan.publish.unwrap();

@@ -55,7 +55,7 @@ fn a_folder_that_another_server_uses_is_left_alone() {
     assert!(!right(&second, "/a?1000"));
     assert!(!right(&second, "/a?1000"));
     let status = status(&second);
-    assert_eq!(status["state"], "out", "{status}");
+    assert_eq!(status["state"], "out_of_service", "{status}");
     assert!(status["reason"].is_string(), "{status}");
     assert_eq!(
         second.metric("penstock_cache_up{cache=\"store\"}"),
@@ -82,7 +82,10 @@ fn the_bound_on_its_size_holds() {
         assert!(status["memory_bytes"].as_u64() <= Some(1 << 20), "{status}");
     }
     let status = status(&server);
-    assert!(status["counters"]["evicted"].as_u64() > Some(0), "{status}");
+    assert!(
+        status["counters"]["evictions"].as_u64() > Some(0),
+        "{status}"
+    );
     assert!(status["objects"].as_u64() > Some(5), "{status}");
     // Larger than the whole cache: bypassed, and nothing is evicted for it.
     assert!(!right(&server, "/huge?3000000"));
@@ -141,7 +144,7 @@ fn keys_are_spread_and_the_share_of_one_that_fails_goes_to_the_origin() {
     }
     let hits = targets.iter().filter(|target| right(&server, target));
     assert_eq!(hits.count() as u64, shares[0] + shares[2], "{shares:?}");
-    assert_eq!(of_cache(&server, "two")["state"], "out");
+    assert_eq!(of_cache(&server, "two")["state"], "out_of_service");
     for name in ["one", "three"] {
         assert_eq!(of_cache(&server, name)["state"], "working");
     }

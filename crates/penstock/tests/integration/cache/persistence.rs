@@ -43,7 +43,7 @@ fn a_reload_keeps_what_is_stored() {
         let site = Site::new();
         let server = CacheSetup::new(&origin, cache).serve_in(&site);
         fill(&server);
-        let counted = status(&server)["counters"]["stored"].clone();
+        let counted = status(&server)["counters"]["stores"].clone();
         for rules in ["min_uses = 2", "default_ttl = \"1h\""] {
             site.write(
                 "penstock.toml",
@@ -52,7 +52,7 @@ fn a_reload_keeps_what_is_stored() {
             reload(&server);
             assert_eq!(hits(&server), TARGETS.len(), "{cache}: {rules}");
         }
-        assert_eq!(status(&server)["counters"]["stored"], counted);
+        assert_eq!(status(&server)["counters"]["stores"], counted);
         let routes = server.admin_json()["cached_routes"].clone();
         let counters = &routes[0]["counters"];
         assert_eq!(routes[0]["name"], "* /*", "{routes}");
@@ -76,7 +76,7 @@ fn a_reload_that_changes_a_cache_keeps_its_folder_and_serves_on() {
         hits(&server) == TARGETS.len()
     });
     let status = status(&server);
-    assert_eq!(status["bytes_max"], 80 << 20, "{status}");
+    assert_eq!(status["max_bytes"], 80 << 20, "{status}");
     assert_eq!(status["reason"], serde_json::Value::Null, "{status}");
 }
 
@@ -101,7 +101,7 @@ fn a_pool_with_other_bounds_is_used_from_the_reload_on() {
         .unwrap()
         .iter()
         .find(|p| p["name"] == "disk");
-    assert_eq!(pool.unwrap()["threads"], 3);
+    assert_eq!(pool.unwrap()["max_threads"], 3);
 }
 
 #[test]

@@ -53,7 +53,10 @@ fn code_that_cannot_be_loaded_is_told_and_tried_again_ever_more_slowly() {
         eventually(PATIENCE, "it is failing", || state(&watched) == "failing");
         assert_eq!(watched.get("/").status, 503, "{name}");
         assert_eq!(watched.admin("GET", "/readyz").status, 503, "{name}");
-        let report = watched.app()["report"].as_str().unwrap_or("").to_owned();
+        let report = watched.app()["boot_report"]
+            .as_str()
+            .unwrap_or("")
+            .to_owned();
         assert!(report.contains(CRASH), "{name}: {report}");
         watched.wait_log(CRASH);
         eventually(PATIENCE, "it is tried again", || {
@@ -142,7 +145,7 @@ fn leaves_the_old_in_service(model: ProcessModel, causes: &[(&str, &[&str])]) {
         old,
         "{name}: the same workers all along"
     );
-    assert_eq!(watched.counter("crashed"), 0, "{name}");
+    assert_eq!(watched.counter("crashed_workers"), 0, "{name}");
     watched.boot_with("");
     let (code, _, stderr) = watched.restart();
     assert_eq!(code, 0, "{name}: {stderr}");
@@ -202,7 +205,10 @@ fn where_no_process_can_be_had_it_is_told_and_had_later() {
     let watched = WatchedServer::new(&site);
     eventually(PATIENCE, "it is failing", || state(&watched) == "failing");
     assert_eq!(watched.get("/").status, 503);
-    let report = watched.app()["report"].as_str().unwrap_or("").to_owned();
+    let report = watched.app()["boot_report"]
+        .as_str()
+        .unwrap_or("")
+        .to_owned();
     assert!(report.contains("not forked"), "{report}");
     watched.boot_with("");
     eventually(PATIENCE, "it comes up", || watched.get("/").status == 200);

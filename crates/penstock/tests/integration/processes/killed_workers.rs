@@ -36,7 +36,7 @@ fn a_worker_killed_idle_or_in_a_request_costs_that_request_only() {
         }
         let new = watched.settled(2);
         assert!(!new.contains(&busy), "{name}");
-        assert_eq!(watched.counter("crashed"), 2, "{name}");
+        assert_eq!(watched.counter("crashed_workers"), 2, "{name}");
         watched.wait_log("unasked; replaced");
     }
 }
@@ -115,7 +115,7 @@ fn a_worker_that_dies_again_and_again_is_replaced_at_a_bounded_rate() {
     for model in [FORKED, RACK_PLAIN] {
         let ProcessModel(name, ..) = model;
         let watched = model.serve("processes = 1");
-        let (began, before) = (Instant::now(), watched.counter("started"));
+        let (began, before) = (Instant::now(), watched.counter("started_workers"));
         eventually(PATIENCE, "some time has passed", || {
             watched.ready().into_iter().for_each(end);
             began.elapsed() > Duration::from_secs(2)
@@ -123,7 +123,7 @@ fn a_worker_that_dies_again_and_again_is_replaced_at_a_bounded_rate() {
         // The first is replaced at once, the second after 100 ms, which then doubles up to half a
         // second.
         let most = 5 + began.elapsed().as_secs() * 2;
-        let started = watched.counter("started") - before;
+        let started = watched.counter("started_workers") - before;
         assert!(
             started <= most,
             "{name}: {started} started\n{}",
@@ -160,7 +160,7 @@ fn no_process_survives_a_server_that_is_killed() {
         let mut client = watched.ask(path);
         match path {
             "/stuck" => eventually(PATIENCE, "it is in the request", || {
-                watched.app()["queue"]["in_progress"] == 1
+                watched.app()["queue"]["active"] == 1
             }),
             "/user" if !rustix::process::geteuid().is_root() => continue,
             _ => drop(client.expect_status(200)),

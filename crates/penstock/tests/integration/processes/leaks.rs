@@ -74,9 +74,12 @@ fn a_worker_that_grows_is_replaced_before_it_is_too_large() {
         });
         let app = watched.app();
         let counters = &app["counters"];
-        assert_eq!(counters["recycled"]["memory"], 1, "{name}: {counters}");
         assert_eq!(
-            (&counters["crashed"], &counters["worker_died"]),
+            counters["recycled_workers"]["memory"], 1,
+            "{name}: {counters}"
+        );
+        assert_eq!(
+            (&counters["crashed_workers"], &counters["worker_deaths"]),
             (&0.into(), &0.into()),
             "{name}"
         );
@@ -104,7 +107,7 @@ fn a_worker_that_is_too_large_is_killed() {
         }
         assert_eq!(watched.get("/").status, 200, "{name}");
         assert_eq!(watched.settled(2).len(), 2, "{name}");
-        let killed = &watched.app()["counters"]["killed"];
+        let killed = &watched.app()["counters"]["killed_workers"];
         let sum: u64 = killed
             .as_object()
             .unwrap()

@@ -11,15 +11,15 @@ fn workers_are_replaced_after_their_requests_without_an_error() {
         let old = watched.settled(2);
         watched.under_load("/", || {
             eventually(PATIENCE, &format!("{name}: six are replaced"), || {
-                watched.app()["counters"]["recycled"]["requests"]
+                watched.app()["counters"]["recycled_workers"]["requests"]
                     .as_u64()
                     .unwrap()
                     >= 6
             });
         });
         assert!(watched.settled(2).iter().all(|pid| !old.contains(pid)));
-        assert_eq!(watched.counter("crashed"), 0, "{name}");
-        assert_eq!(watched.counter("worker_died"), 0, "{name}");
+        assert_eq!(watched.counter("crashed_workers"), 0, "{name}");
+        assert_eq!(watched.counter("worker_deaths"), 0, "{name}");
     }
 }
 
@@ -36,13 +36,13 @@ fn workers_are_replaced_at_their_age_without_an_error() {
             });
         });
         assert!(
-            watched.app()["counters"]["recycled"]["age"]
+            watched.app()["counters"]["recycled_workers"]["age"]
                 .as_u64()
                 .unwrap()
                 >= 2,
             "{name}"
         );
-        assert_eq!(watched.counter("crashed"), 0, "{name}");
+        assert_eq!(watched.counter("crashed_workers"), 0, "{name}");
     }
 }
 
@@ -63,7 +63,7 @@ fn workers_come_with_the_load_and_go_when_they_are_idle() {
         let left = watched.settled(1);
         assert!(super::is_alive(left[0]), "{name}: {first} before");
         assert_eq!(watched.get("/").status, 200, "{name}");
-        assert_eq!(watched.counter("crashed"), 0, "{name}");
+        assert_eq!(watched.counter("crashed_workers"), 0, "{name}");
         assert!(watched.app()["last_scaling"].is_string(), "{name}");
     }
 }
@@ -99,7 +99,7 @@ fn threads_come_for_what_waits_and_processes_for_what_computes() {
                 assert_eq!(watched.settled(2).len(), 2, "{name}");
             });
         }
-        assert_eq!(watched.counter("crashed"), 0, "{name}");
+        assert_eq!(watched.counter("crashed_workers"), 0, "{name}");
     }
 }
 

@@ -59,7 +59,7 @@ fn twenty_restarts_in_a_row_leave_nothing_behind() {
             now <= fewest && watched.leftovers().len() <= processes && zombies(&watched).is_empty()
         });
         assert_eq!(watched.app()["generation"], times + 2, "{name}");
-        assert_eq!(watched.counter("crashed"), 0, "{name}");
+        assert_eq!(watched.counter("crashed_workers"), 0, "{name}");
     }
 }
 
@@ -173,6 +173,6 @@ fn restarts_and_reloads_within_each_other_are_all_answered() {
         });
         let after = watched.settled(2);
         assert!(after.iter().all(|pid| !before.contains(pid)), "{name}");
-        assert_eq!(watched.counter("crashed"), 0, "{name}");
+        assert_eq!(watched.counter("crashed_workers"), 0, "{name}");
     }
 }

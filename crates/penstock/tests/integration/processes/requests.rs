@@ -74,7 +74,7 @@ fn one_that_ends_or_spoils_its_worker_costs_nobody_else_anything() {
         watched.wait_log("unasked");
         let last = watched.app()["last_failure"].as_str().unwrap().to_owned();
         assert!(last.contains("GMT: process "), "{name}: {last}");
-        assert!(watched.counter("worker_died") >= 1, "{name}");
+        assert!(watched.counter("worker_deaths") >= 1, "{name}");
     }
 }
 

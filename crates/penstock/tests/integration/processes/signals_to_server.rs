@@ -42,7 +42,7 @@ fn a_signal_of_a_worker_to_the_server_is_ignored_and_named() {
         watched.open("heard");
         assert_eq!(watched.get("/").status, 200, "{name}");
         assert_eq!(watched.settled(2), old, "{name}: nothing was done");
-        assert_eq!(watched.admin_json()["reloads"], 0, "{name}");
+        assert_eq!(watched.admin_json()["config_reloads"], 0, "{name}");
         // Signals of others still work; files written to its directory count as code.
         watched.signal(Signal::HUP);
         watched.wait_log("reload: application app restarted");

@@ -50,7 +50,7 @@ fn a_stuck_request_is_cut_with_its_stack_in_the_log() {
             1,
             "{name}: the other is the same"
         );
-        assert_eq!(watched.counter("timed_out"), 1, "{name}");
+        assert_eq!(watched.counter("timed_out_requests"), 1, "{name}");
         watched.wait_log("worker killed:");
     }
 }
@@ -82,7 +82,7 @@ fn a_request_that_waits_for_ever_in_a_reactor_costs_no_worker() {
             old[0].to_string(),
             "{name}: it goes on"
         );
-        assert_eq!(watched.counter("timed_out"), 1, "{name}");
+        assert_eq!(watched.counter("timed_out_requests"), 1, "{name}");
     }
 }
 

@@ -76,7 +76,7 @@ fn each_server_has_its_own_bound_and_all_share_the_queue() {
     // The first free server gets the next request.
     origins[1].open_gate("go");
     eventually(PATIENCE, "the queue is worked off by the other", || {
-        status(&server)["queue"]["waiting"] == 0
+        status(&server)["queue"]["length"] == 0
     });
     origins[0].open_gate("go");
     for mut client in clients {
@@ -158,7 +158,7 @@ fn who_waits_too_long_is_refused_and_never_sent() {
     first.expect_status(200);
     assert_eq!(server.get("/next").status, 200);
     assert_eq!(origin.lines(), ["GET /0", "GET /next"]);
-    assert_eq!(status(&server)["counters"]["queue_timeout"], 1);
+    assert_eq!(status(&server)["counters"]["queue_timeouts"], 1);
     let log = access_log(&server, 3);
     let line = log.iter().find(|l| l["target"] == "/late").unwrap();
     assert_eq!(

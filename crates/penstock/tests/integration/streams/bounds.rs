@@ -152,8 +152,8 @@ fn streams_leave_connections_to_pages() {
 #[test]
 fn where_descriptors_are_fewer_streams_leave_room_as_well() {
     let server = serve_with("max_open_files = 3000", "");
-    let max = |limit| server.metric(&format!("penstock_limit_max{{limit=\"{limit}\"}}"));
-    let connections = max("connections").unwrap();
+    let max = |limit| server.metric(&format!("penstock_limit_value{{limit=\"{limit}\"}}"));
+    let connections = max("limits.connections").unwrap();
     assert!(connections < 3000.0);
     let streams = max("hub.max_streams").unwrap();
     assert!(

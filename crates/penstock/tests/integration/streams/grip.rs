@@ -52,7 +52,7 @@ fn a_wsgi_application_holds_without_a_worker() {
     let server = serve();
     many_on_one_worker(&server);
     let apps = &server.admin_json()["apps"];
-    assert_eq!(apps[0]["queue"]["in_progress"], 0);
+    assert_eq!(apps[0]["queue"]["active"], 0);
 }
 
 #[test]

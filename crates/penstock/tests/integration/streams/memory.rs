@@ -32,7 +32,7 @@ fn a_held_stream_costs_at_most_six_hundred_bytes() {
     let full = resident_bytes(server.pid());
     let each = full.saturating_sub(before) / STREAMS;
     assert!(each <= BYTES_MAX, "{each} bytes for each held stream");
-    let said = server.admin_json()["hub"]["stream_bytes_each"].as_u64();
+    let said = server.admin_json()["hub"]["bytes_per_stream"].as_u64();
     assert!(
         said.is_some_and(|said| (50..=BYTES_MAX).contains(&said)),
         "{said:?} on the status page"

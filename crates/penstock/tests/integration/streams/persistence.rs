@@ -68,7 +68,7 @@ fn a_reload_cuts_no_stream() {
         server.log()
     );
     assert_eq!(held(&server), 20);
-    assert_eq!(server.admin_json()["hub"]["held"]["max"], 30);
+    assert_eq!(server.admin_json()["hub"]["connections"]["max"], 30);
     listeners.push(StreamClient::open(&server, "/events/news"));
     listeners.push(StreamClient::open(&server, "/stream/news"));
     publish(&server, "news", "after the reload");

@@ -5,7 +5,7 @@ use super::*;
 
 /// A client with a waiting poll.
 fn polling(server: &Server, path: &str) -> RawClient {
-    let polls = || server.admin_json()["hub"]["polls"].as_u64().unwrap();
+    let polls = || server.admin_json()["hub"]["long_polls"].as_u64().unwrap();
     let before = polls();
     let mut client = server.connect();
     client.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
@@ -30,7 +30,7 @@ fn a_message_answers_every_poll_and_the_worker_is_free_meanwhile() {
     // Its connection is reusable.
     clients[0].send("GET /plain HTTP/1.1\r\nHost: a\r\n\r\n");
     assert_eq!(clients[0].expect_status(200).text(), "/plain");
-    assert_eq!(server.admin_json()["hub"]["polls"], 0);
+    assert_eq!(server.admin_json()["hub"]["long_polls"], 0);
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn a_client_that_leaves_its_poll_is_forgotten() {
     let client = polling(&server, "/poll/news");
     drop(client);
     eventually(PATIENCE, "the poll is gone", || {
-        server.admin_json()["hub"]["polls"] == 0
+        server.admin_json()["hub"]["long_polls"] == 0
     });
     publish(&server, "news", "to nobody");
     assert_eq!(server.get("/plain").text(), "/plain");

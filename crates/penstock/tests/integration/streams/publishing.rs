@@ -194,7 +194,7 @@ fn the_status_says_what_is_held_and_what_it_costs() {
     );
     assert!(hub["stream_bytes"].as_u64().unwrap() > 0);
     assert!(
-        hub["stream_bytes_each"].is_null(),
+        hub["bytes_per_stream"].is_null(),
         "four say nothing about one"
     );
     assert_eq!(server.metric("penstock_hub_streams"), Some(4.0));

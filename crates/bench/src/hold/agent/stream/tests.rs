@@ -48,7 +48,7 @@ fn pieces(pieces: &[&[u8]]) -> (Option<LossCause>, StreamCounts) {
 fn outcome(text: &str) -> (Option<LossCause>, StreamCounts) {
     let bytes = text.as_bytes();
     let alike = |(loss, mut counts): (Option<LossCause>, StreamCounts)| {
-        (counts.heard, counts.bytes) = (0, 0);
+        (counts.receipts, counts.bytes) = (0, 0);
         (loss, counts)
     };
     let whole = alike(pieces(&[bytes]));
@@ -95,7 +95,7 @@ fn hears_events_comments_and_messages_in_every_framing() {
         let expected = StreamCounts {
             opened: 1,
             open: 1,
-            open_max: 1,
+            max_open: 1,
             events: 3,
             comments: 1,
             received: 2,
