@@ -117,7 +117,6 @@ pub enum Problem {
     /// A value of another type.
     #[error("`{key}` must be {expected}, not {found}")]
     WrongType {
-        /// The key.
         key: String,
         /// The expected type, in words.
         expected: String,
@@ -130,7 +129,6 @@ pub enum Problem {
         DidYouMean(suggestion)
     )]
     InvalidValue {
-        /// The key.
         key: String,
         /// The value as written.
         value: String,
@@ -142,7 +140,6 @@ pub enum Problem {
     /// An invalid secret; its value is not in the message.
     #[error("`{key}` (not shown) cannot be used: expected {expected}")]
     InvalidSecret {
-        /// The key.
         key: &'static str,
         /// The expected form, in words.
         expected: &'static str,
@@ -153,7 +150,6 @@ pub enum Problem {
     /// A number outside of the range.
     #[error("`{key}` cannot be {value}: expected {expected}")]
     OutOfRange {
-        /// The key.
         key: String,
         /// The value as written.
         value: String,
@@ -165,17 +161,14 @@ pub enum Problem {
     BoundsReversed {
         /// The key of the lower bound.
         low: &'static str,
-        /// Its value.
         low_value: u64,
         /// The key of the upper bound.
         high: &'static str,
-        /// Its value.
         high_value: u64,
     },
     /// A required key is missing.
     #[error("`{key}` is missing {}: expected {expected}", InSection(section))]
     MissingKey {
-        /// The key.
         key: &'static str,
         /// The table that needs it.
         section: String,
@@ -185,7 +178,6 @@ pub enum Problem {
     /// A list that is empty.
     #[error("`{key}` needs at least one item: expected {expected}")]
     EmptyList {
-        /// The key.
         key: &'static str,
         /// An expected item.
         expected: String,
@@ -193,7 +185,6 @@ pub enum Problem {
     /// A list with the same item twice.
     #[error("`{key}` has `{item}` twice")]
     DuplicateItem {
-        /// The key.
         key: &'static str,
         /// The item as written the second time.
         item: String,
@@ -201,7 +192,6 @@ pub enum Problem {
     /// A key that is only for other settings.
     #[error("`{key}` is only for {what}")]
     NotApplicable {
-        /// The key.
         key: &'static str,
         /// The settings that it is for, in words.
         what: &'static str,
@@ -221,7 +211,6 @@ pub enum Problem {
     /// Two keys with the same meaning.
     #[error("`{key}` and `{other}` say the same: keep one")]
     ConflictingKeys {
-        /// The key.
         key: &'static str,
         /// The other.
         other: &'static str,
@@ -239,7 +228,6 @@ pub enum Problem {
     /// A key that belongs to another table.
     #[error("`{key}` has no place {}: {reason}", InSection(section))]
     KeyBelongsElsewhere {
-        /// The key.
         key: &'static str,
         /// The table in which it was found.
         section: String,
@@ -312,9 +300,7 @@ pub enum Problem {
         "admin ({admin}) and the listener {listener} are the same address: move one, or set admin = \"off\""
     )]
     AdminAddressTaken {
-        /// The admin address.
         admin: ListenAddr,
-        /// The listener.
         listener: ListenAddr,
     },
     /// A reference to an application, upstream or pool that does not exist.
@@ -354,7 +340,6 @@ pub enum Problem {
     /// A host that is named twice.
     #[error("host {host} is already taken by the site{}", OnLine(*line))]
     DuplicateHost {
-        /// The host.
         host: HostPattern,
         /// The line of the first entry.
         line: usize,
@@ -422,7 +407,6 @@ pub enum Problem {
         path.display()
     )]
     CacheInsideFilesRoot {
-        /// The cache.
         cache: String,
         /// Its absolute directory.
         path: PathBuf,
@@ -438,7 +422,6 @@ pub enum Problem {
     /// An application without kind or entry, and its directory does not tell.
     #[error("app `{app}`: no application was recognised in {}: set `entry`, such as entry = \"module:callable\"", dir.display())]
     AppNotDetected {
-        /// The application.
         app: String,
         /// Its directory.
         dir: PathBuf,

@@ -18,10 +18,8 @@ use penstock_exchange::Handler;
 use penstock_runtime::blocking::Pool;
 use penstock_status::CachedRouteCounters;
 
-/// Running caches by name.
 pub(crate) type Caches = BTreeMap<String, Arc<Store>>;
 
-/// Bounds of pools by name.
 pub(crate) type PoolLimits = BTreeMap<String, BlockingPool>;
 
 /// Starts caches that are new or configured differently, on the current loop, and keeps the rest. A
@@ -50,7 +48,6 @@ pub(crate) fn start_caches(
 pub(crate) struct CachedRoute {
     /// Its hosts and its path.
     pub(crate) name: String,
-    /// The names of its caches.
     pub(crate) caches: Vec<String>,
     /// Counters since the route was built.
     counters_since_build: Arc<CacheCounters>,
@@ -59,7 +56,6 @@ pub(crate) struct CachedRoute {
 }
 
 impl CachedRoute {
-    /// The counters of the route's caches so far.
     pub(crate) fn total_counters(&self) -> CachedRouteCounters {
         let counts = &self.counters_since_build;
         self.counters_before_reload.plus(&CachedRouteCounters {

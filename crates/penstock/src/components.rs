@@ -24,16 +24,13 @@ use crate::identity::AppAccounts;
 use crate::publishing::PublishSetup;
 use crate::wiring;
 
-/// Running applications by name.
 pub(crate) type Apps = BTreeMap<String, Arc<App>>;
 
-/// Sizes of applications by name.
 pub(crate) type AppSizes = BTreeMap<String, AppSize>;
 
 /// Running upstreams by name; an application's upstream has the application's name.
 pub(crate) type Upstreams = BTreeMap<String, Arc<Upstream>>;
 
-/// Pools for blocking work by name.
 pub(crate) type Pools = BTreeMap<String, Pool>;
 
 /// All components behind the routes.
@@ -49,7 +46,6 @@ pub(crate) struct Components {
     pub(crate) temp_space: Arc<TempSpace>,
 }
 
-/// The result of starting components.
 #[derive(Debug, Default)]
 pub(crate) struct StartedComponents {
     pub(crate) components: Components,
@@ -61,17 +57,13 @@ pub(crate) struct StartedComponents {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AppStartContext<'a> {
     pub(crate) loops: &'a [LoopHandle],
-    /// Starts the applications' processes.
     pub(crate) launcher: &'a Arc<Launcher>,
-    /// The users of applications.
     pub(crate) accounts: &'a AppAccounts,
-    /// The bounds of applications.
     pub(crate) bounds: &'a AppBounds,
     /// Whether they boot at low priority, while other applications serve.
     pub(crate) low_priority: bool,
     /// Whether this is `serve --dev`.
     pub(crate) development: bool,
-    /// How applications publish.
     pub(crate) publishing: &'a PublishSetup,
     /// The sizes of the predecessor's applications under load.
     pub(crate) sizes: &'a AppSizes,

@@ -67,7 +67,6 @@ fn joined_upstream(config: &Config) -> Option<&str> {
         .map(|joins| joins.upstream.as_str())
 }
 
-/// A directory for control sockets.
 #[derive(Debug, PartialEq, Eq)]
 struct SocketDir {
     path: PathBuf,
@@ -365,7 +364,6 @@ pub(crate) fn exposure_warnings(config: &Config) -> Vec<String> {
 /// Checks each caller of a control socket before its request is read.
 #[derive(Debug)]
 pub(crate) struct ControlGate {
-    /// The owner of the socket.
     owner: u32,
     /// Serves admitted callers.
     admitted_edge: Arc<Edge>,

@@ -78,16 +78,12 @@ struct WatchedPaths {
 #[derive(Debug, Default, PartialEq)]
 struct PendingActions {
     needs_reload: bool,
-    /// Applications to restart.
     apps_to_restart: BTreeSet<String>,
 }
 
-/// Restarts in progress.
 #[derive(Debug, Default)]
 struct OngoingRestarts {
-    /// Applications that restart.
     app_names: Mutex<BTreeSet<String>>,
-    /// Whether a reload is in progress.
     is_reloading: AtomicBool,
     finished: Notify,
 }

@@ -86,7 +86,6 @@ impl HubService {
         Ok(())
     }
 
-    /// The connection to other servers, if any.
     pub(crate) fn bus(&self) -> Option<&RedisBus> {
         self.bus.get().map(|bus| &**bus)
     }
@@ -99,12 +98,10 @@ impl HubService {
         self.namespaces.store(Arc::new(namespaces));
     }
 
-    /// The keys by which applications publish.
     pub(crate) fn keys(&self) -> &PublishKeys {
         &self.publish_keys
     }
 
-    /// The current namespaces of channels.
     pub(crate) fn namespaces(&self) -> Arc<Namespaces> {
         self.namespaces.load_full()
     }

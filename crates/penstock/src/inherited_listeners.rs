@@ -17,11 +17,8 @@ use penstock_sys::fd_packets::ListenAddress;
 /// The purpose of a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ListenerRole {
-    /// HTTP clients.
     Http,
-    /// TCP clients.
     Tcp,
-    /// The admin interface.
     Admin,
     /// The command line.
     Control,
@@ -29,12 +26,10 @@ pub(crate) enum ListenerRole {
     Probes,
 }
 
-/// The sockets of one listener.
 #[derive(Debug)]
 pub(crate) struct InheritedListener {
     /// The previous role and configured address; `None` if unknown.
     pub(crate) configured: Option<(ListenerRole, ListenAddr)>,
-    /// The bound address.
     pub(crate) bound_address: ListenAddress,
     /// The name in messages.
     pub(crate) name: String,
@@ -44,7 +39,6 @@ pub(crate) struct InheritedListener {
     pub(crate) is_borrowed: bool,
 }
 
-/// All inherited listeners.
 #[derive(Debug, Default)]
 pub(crate) struct InheritedListeners {
     remaining: Vec<InheritedListener>,
@@ -100,7 +94,6 @@ impl InheritedListeners {
             .any(|other| other.overlaps(wanted))
     }
 
-    /// The names of unused listeners.
     pub(crate) fn unclaimed_names(&self) -> Vec<&str> {
         self.remaining.iter().map(|one| one.name.as_str()).collect()
     }

@@ -62,7 +62,6 @@ pub(crate) struct BoundListener {
     is_borrowed: bool,
 }
 
-/// A listener that accepts connections.
 #[derive(Debug)]
 pub(crate) struct ActiveListener {
     pub(crate) configured_address: ListenAddr,
@@ -79,7 +78,6 @@ pub(crate) struct ActiveListener {
 #[derive(Debug)]
 struct UnservedSocketFile {
     path: Option<PathBuf>,
-    /// Whether the configuration names an owner.
     has_owner: bool,
 }
 
@@ -298,7 +296,6 @@ fn adopt_inherited(
     })
 }
 
-/// The configured address with the real port.
 fn with_real_port(wanted: &ListenAddr, real: SocketAddr) -> ListenAddr {
     match wanted {
         ListenAddr::Port(_) => ListenAddr::Port(real.port()),
@@ -473,7 +470,6 @@ impl BoundListener {
         self.into_active(stop)
     }
 
-    /// Accepts on the current loop.
     pub(crate) fn serve_on_current_loop(mut self, edge: &Arc<Edge>) -> ActiveListener {
         let stop = Drain::new();
         for socket in self.sockets.drain(..) {
@@ -638,7 +634,6 @@ impl ActiveListener {
         }
     }
 
-    /// Waits until no loop accepts any more.
     pub(crate) async fn stopped(&self) {
         self.stop.wait_until_finished().await;
     }

@@ -24,7 +24,6 @@ use penstock_sys::{daemon, net, process};
 use crate::admin_token;
 use crate::identity::{self, AppAccounts};
 
-/// The findings of a check.
 #[derive(Debug, Default)]
 pub(crate) struct PreflightReport {
     /// Reasons for a start to fail, a line each.

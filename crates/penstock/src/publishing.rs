@@ -12,7 +12,6 @@ use penstock_config::{App, Config, Grip, ListenAddr};
 use penstock_grip::PublishKeys;
 use penstock_hub::Namespace;
 
-/// The variable that GRIP libraries read.
 const GRIP_URL_VAR: &str = "GRIP_URL";
 
 /// The address and the keys by which applications publish.

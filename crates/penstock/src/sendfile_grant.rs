@@ -55,7 +55,6 @@ pub(crate) fn sendfile_setup(
     }
 }
 
-/// A back end with a sendfile grant.
 #[derive(Debug)]
 struct SendfileHandler {
     inner: Arc<dyn Handler>,

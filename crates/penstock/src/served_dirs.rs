@@ -18,7 +18,6 @@ use penstock_files::{Files, FilesSetup, RootDir};
 /// configuration.
 type HandlerKey = (FilesConfig, bool, Option<String>);
 
-/// Opened directories and their handlers.
 #[derive(Debug, Default)]
 pub(crate) struct ServedDirs {
     roots: HashMap<PathBuf, Arc<RootDir>>,

@@ -68,30 +68,25 @@ use crate::work;
 /// The error of a reload or upgrade during shutdown.
 const STOPPING_ERROR: &str = "the server is stopping";
 
-/// Maximum number of simultaneous join handshakes.
 const MAX_JOIN_HANDSHAKES: usize = 1024;
 
 /// How long an upgrade waits for the new server to join the front end.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Settings from the command line.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
     /// Whether error pages show causes.
     pub(crate) development: bool,
     /// The descriptor that reports readiness.
     pub(crate) ready_fd: Option<ReadyFd>,
-    /// The server's log.
     pub(crate) log: LineWriter,
     /// Starts all processes.
     pub(crate) launcher: Arc<Launcher>,
     /// The users that applications run as.
     pub(crate) accounts: Arc<AppAccounts>,
-    /// The resource bounds of applications.
     pub(crate) bounds: Arc<AppBounds>,
     /// Prints lines for the terminal, which may be closed.
     pub(crate) announce: LineWriter,
-    /// The service manager, if there is one.
     pub(crate) manager: ServiceNotifier,
     /// The path by which this program was started.
     pub(crate) program_path: std::path::PathBuf,
@@ -102,20 +97,17 @@ pub(crate) struct Options {
     pub(crate) exposures: Vec<String>,
 }
 
-/// Inputs of this start only.
 #[derive(Debug)]
 pub(crate) struct StartInput {
     /// Sockets that were passed to this process.
     pub(crate) inherited: InheritedListeners,
     /// The server that this one replaces.
     pub(crate) predecessor: Option<Predecessor>,
-    /// The user to become.
     pub(crate) identity: Option<ServerIdentity>,
     /// The parent process that waits until the server is ready.
     pub(crate) daemon_parent: Option<daemon::ReadinessSender>,
 }
 
-/// A running server.
 #[derive(Debug)]
 pub(crate) struct Server {
     invocation: Invocation,
@@ -143,11 +135,9 @@ pub(crate) struct Server {
     token_digest: Option<[u8; 32]>,
     /// Whether the predecessor was asked to shorten its wait.
     predecessor_hurried: AtomicBool,
-    /// Whether this server has begun to serve.
     is_serving: AtomicBool,
     /// The process that serves in place of this one; 0 for none.
     successor_pid: AtomicU32,
-    /// Sends signals to the successor.
     successor_channel: OnceLock<SignalTarget>,
     /// The state that a reload replaces; never held across an await.
     live: Mutex<LiveState>,
@@ -272,7 +262,6 @@ fn prepare_process(
     Ok(doors)
 }
 
-/// Removes directories that killed servers left behind.
 fn remove_abandoned_folders(config: &Config) {
     let folder = &config.limits.temp_dir;
     match penstock_apps::remove_abandoned_folders(folder) {
@@ -472,7 +461,6 @@ impl Server {
         Ok(())
     }
 
-    /// Waits until every application has its processes.
     async fn wait_for_apps(&self) -> Result<(), String> {
         let apps: Vec<_> = self.live().components.apps.values().cloned().collect();
         reload::wait_for_apps(&apps).await
@@ -645,7 +633,6 @@ impl Server {
         self.loops.handles().len()
     }
 
-    /// The resource bounds of applications.
     pub(crate) fn bounds(&self) -> &AppBounds {
         &self.options.bounds
     }

@@ -20,7 +20,6 @@ use penstock_sys::{daemon, sd_notify};
 
 use crate::inherited_listeners::{InheritedListener, InheritedListeners};
 
-/// The variable with the manager's socket.
 const NOTIFY_SOCKET_VAR: &str = "NOTIFY_SOCKET";
 
 /// The variable with the watchdog interval, in microseconds.
@@ -29,7 +28,6 @@ const WATCHDOG_USEC_VAR: &str = "WATCHDOG_USEC";
 /// The first passed descriptor.
 const FIRST_LISTEN_FD: i32 = 3;
 
-/// Maximum number of passed sockets.
 const MAX_LISTEN_FDS: i32 = 1024;
 
 /// The manager's variables, which are removed from the environment.
@@ -100,7 +98,6 @@ impl ManagerEnvironment {
         Ok(InheritedListeners::new(given))
     }
 
-    /// Returns the notifier.
     pub(crate) fn manager(self) -> ServiceNotifier {
         let open = |name: &str| {
             let opened = sd_notify::ServiceManager::new(name);
@@ -148,7 +145,6 @@ struct ManagerInner {
 }
 
 impl ServiceNotifier {
-    /// Reports that everything is ready.
     pub(crate) fn notify_ready(&self, status: &str) {
         self.send(&format!("READY=1\nSTATUS={}", first_line(status)));
     }
@@ -161,7 +157,6 @@ impl ServiceNotifier {
         ));
     }
 
-    /// Reports that the server stops.
     pub(crate) fn notify_stopping(&self, status: &str) {
         self.send(&format!("STOPPING=1\nSTATUS={}", first_line(status)));
     }

@@ -19,7 +19,6 @@ use crate::components::Upstreams;
 use crate::inherited_listeners::ListenerRole;
 use crate::listeners::{self, ActiveListener, BoundListener, SocketSource};
 
-/// A TCP listener that accepts connections.
 #[derive(Debug)]
 pub(crate) struct ActiveTcpListener {
     listener: ActiveListener,
@@ -69,7 +68,6 @@ impl TcpTargets<'_> {
     }
 }
 
-/// A configured TCP listener.
 struct WantedTcpListener<'c> {
     listen: &'c ListenAddr,
     proxy_protocol: bool,
@@ -157,7 +155,6 @@ fn current_target(config: &Config, serving: &ActiveListener) -> Option<TcpTarget
     found.map(|wanted| wanted.target)
 }
 
-/// Accepts on bound listeners.
 pub(crate) fn serve_tcp_listeners(
     opened: Vec<BoundTcpListener>,
     targets: TcpTargets<'_>,

@@ -45,7 +45,6 @@ use crate::inherited_listeners::{InheritedListener, InheritedListeners, Listener
 /// The variable with the descriptor number of the new server's end.
 pub(crate) const UPGRADE_FD_VAR: &str = "PENSTOCK_HANDOVER";
 
-/// The protocol version.
 const PROTOCOL_VERSION: u32 = 1;
 
 /// How long the other side may take for a message that is ready.
@@ -60,20 +59,15 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Maximum packet length: `ready` with every address of a large configuration.
 const MAX_PACKET_BYTES: usize = 64 * 1024;
 
-/// A message of the protocol.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum UpgradeMessage {
-    /// The old server's first message.
     Hello,
     /// Carries a socket of the listener with that number.
     Socket {
-        /// The listener's number.
         listener: usize,
-        /// The listener's role.
         role: ListenerRole,
         /// Whether its file belongs to a service manager.
         is_lent: bool,
-        /// The configured address.
         wanted: ListenAddr,
     },
     /// An application's name, and its size under load.
@@ -320,7 +314,6 @@ impl UpgradeChannel {
     }
 }
 
-/// The server that this process replaces.
 #[derive(Debug)]
 pub(crate) struct Predecessor {
     socket: OwnedFd,
@@ -332,7 +325,6 @@ pub(crate) struct Predecessor {
 }
 
 impl Predecessor {
-    /// Its process.
     pub(crate) fn pid(&self) -> u32 {
         self.pid
     }

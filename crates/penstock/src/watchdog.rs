@@ -80,7 +80,6 @@ impl Watchdog {
 /// The task that a loop runs to respond.
 type CheckTask = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// A watched loop.
 struct WatchedLoop {
     name: String,
     spawn_check: Box<dyn Fn(CheckTask) + Send>,

@@ -34,7 +34,6 @@ use crate::sendfile_grant;
 use crate::served_dirs::ServedDirs;
 use crate::work;
 
-/// The built settings of a configuration.
 #[derive(Debug)]
 pub(crate) struct BuiltSettings {
     /// For the front end.
@@ -230,7 +229,6 @@ fn files_handler(
     }))
 }
 
-/// The handler of a route's application or upstream.
 fn backend_handler(
     route: &penstock_config::Route,
     rooms: &Components,
@@ -342,7 +340,6 @@ fn open_access_log(log: &AccessLogConfig, mask: LogMask) -> Result<AccessLog, St
     })
 }
 
-/// The values that logs mask.
 pub(crate) fn log_mask(server: &penstock_config::Server) -> LogMask {
     LogMask::new(server.log_mask.iter().map(String::as_str))
 }
@@ -361,7 +358,6 @@ pub(crate) fn body_store(limits: &Limits, pool: Pool, space: &Arc<TempSpace>) ->
     }
 }
 
-/// The limits of WebSocket messages from clients.
 pub(crate) fn websocket_message_limits(limits: &Limits) -> MessageLimits {
     MessageLimits {
         max_message_bytes: limits.max_websocket_message_size,

@@ -98,7 +98,6 @@ pub(super) fn upgrade(to: &ServerLocation, binary: Option<&Path>) -> ExitCode {
     }))
 }
 
-/// The process id of the server.
 fn pid_of_server(target: &AdminTarget) -> Result<u64, String> {
     let status = send_request(target, "GET", "/status.json", RESPONSE_TIMEOUT)?.into_result()?;
     let status: Option<Value> = serde_json::from_str(&status).ok();
@@ -172,7 +171,6 @@ pub(super) fn print_result(answer: Result<String, String>) -> ExitCode {
 pub(super) trait ClientStream: Read + Write {}
 impl<T: Read + Write> ClientStream for T {}
 
-/// A server's response.
 pub(super) struct AdminResponse {
     status: u16,
     body: String,

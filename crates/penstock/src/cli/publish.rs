@@ -32,7 +32,6 @@ const MAX_BATCH_BYTES: usize = 128 << 10;
 const BACKLOG_TIMEOUT: Duration = Duration::from_secs(30);
 const RETRY_DELAY: Duration = Duration::from_millis(50);
 
-/// Maximum length of a response.
 const MAX_RESPONSE_BYTES: usize = 64 << 10;
 
 pub(super) fn run(to: &ServerLocation, what: &PublishArguments) -> ExitCode {
@@ -57,7 +56,6 @@ pub(super) fn run(to: &ServerLocation, what: &PublishArguments) -> ExitCode {
     admin::print_result(published)
 }
 
-/// One message in all its forms.
 fn publish_item(what: &PublishArguments, message: &str) -> Value {
     let mut event = json!({ "data": message });
     if let Some(name) = &what.event {
@@ -170,7 +168,6 @@ impl PublishConnection {
         }
     }
 
-    /// Sends messages and returns the server's response.
     fn send_items(&mut self, items: &[Value]) -> Result<(u16, String), String> {
         let body = json!({ "items": items }).to_string();
         let request = encode_request(&self.target, &body);

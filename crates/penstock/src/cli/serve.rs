@@ -54,7 +54,6 @@ fn exit_code(served: Result<(), ServeError>) -> ExitCode {
 enum ServeError {
     /// Another process serves.
     InBackground(ExitCode),
-    /// Wrong usage or configuration.
     Usage(String),
     Failed(String),
 }

@@ -7,7 +7,6 @@ use serde_json::Value;
 
 use super::pluralize;
 
-/// Formats the status for a terminal.
 pub(super) fn format_status(status: &Value) -> String {
     let mut lines = vec![format!(
         "{}, pid {}, up {} s, {}, {} (at most {})",

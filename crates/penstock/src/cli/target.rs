@@ -23,7 +23,6 @@ use super::ServerLocation;
 use super::admin::{ClientStream, RESPONSE_TIMEOUT, send_request};
 use crate::{admin_token, control};
 
-/// A server that a verb sends requests to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct AdminTarget {
     pub(super) address: ListenAddr,
@@ -32,7 +31,6 @@ pub(super) struct AdminTarget {
 }
 
 impl AdminTarget {
-    /// A target without a token.
     pub(super) fn without_token(address: ListenAddr) -> Self {
         Self {
             address,
@@ -106,7 +104,6 @@ fn locate_configured_server(
     }
 }
 
-/// The control socket of a server with this configuration.
 fn control_socket_path(server: &Server) -> Result<PathBuf, String> {
     match (&server.control_socket, &server.admin) {
         (ControlSocket::Path(path), _) | (ControlSocket::Auto, Some(ListenAddr::Unix(path))) => {
@@ -208,7 +205,6 @@ fn load_config(to: &ServerLocation) -> Result<Option<Config>, String> {
     Ok(Some(config))
 }
 
-/// The token of a configuration.
 fn read_configured_token(config: &Config) -> Option<Result<String, String>> {
     let path = config.server.admin_token.as_deref()?;
     Some(admin_token::read_token_file(path))

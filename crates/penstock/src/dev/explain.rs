@@ -28,13 +28,10 @@ const OUTPUT_TIMEOUT: Duration = Duration::from_millis(200);
 /// How often to check for the output.
 const OUTPUT_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// How long reading source files may take.
 const SOURCE_READ_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Maximum number of output lines shown.
 const MAX_OUTPUT_LINES: usize = 40;
 
-/// Wraps an application's handler.
 pub(crate) fn with_explanations(
     handler: Arc<dyn Handler>,
     app: &Arc<App>,
@@ -229,7 +226,6 @@ fn mask_value(name: &str, value: &str) -> String {
     }
 }
 
-/// Replaces a secret.
 const MASK: &str = "(masked)";
 
 /// Parts of names of variables with secret values.

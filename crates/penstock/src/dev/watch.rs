@@ -19,13 +19,11 @@ use tokio::sync::mpsc;
 
 use crate::code;
 
-/// Maximum number of queued changes.
 const MAX_PENDING_CHANGES: usize = 1024;
 
 /// Maximum number of watched directories; the kernel's limit per user is often 8,192 or more.
 const MAX_WATCHED_DIRS: usize = 4096;
 
-/// A change of a path.
 #[derive(Debug)]
 pub(crate) struct FileChange {
     pub(crate) path: PathBuf,
@@ -43,7 +41,6 @@ pub(crate) struct DirWatcher {
     has_warned: bool,
 }
 
-/// The queue of changes.
 #[derive(Debug)]
 pub(crate) struct ChangeQueue {
     queue: mpsc::Receiver<FileChange>,
@@ -92,7 +89,6 @@ pub(crate) fn start_watching() -> notify::Result<(DirWatcher, ChangeQueue)> {
     ))
 }
 
-/// Whether the event's path may be new.
 fn may_be_new(kind: EventKind) -> bool {
     match kind {
         EventKind::Create(kind) => kind != CreateKind::File,

@@ -96,7 +96,6 @@ impl BoundListeners {
         &self.taken_addresses
     }
 
-    /// The address of the admin interface.
     pub(super) fn admin(&self) -> Option<ListenAddr> {
         self.admin.as_ref().map(BoundListener::address)
     }
@@ -141,7 +140,6 @@ impl BoundListeners {
     }
 }
 
-/// All listeners that accept.
 #[derive(Debug)]
 pub(super) struct ActiveListeners {
     pub(super) listeners: Vec<ActiveListener>,

@@ -129,7 +129,6 @@ impl Server {
         log::info!("server: stopped");
     }
 
-    /// Stops accepting administrators and probes.
     fn close_internal_listeners(&self) {
         let mut live = self.live();
         let live = &mut *live;
@@ -139,7 +138,6 @@ impl Server {
         }
     }
 
-    /// Drains all applications at the same time.
     async fn drain_apps(&self, deadline: Instant) {
         let apps: Vec<Arc<App>> = {
             let live = self.live();
@@ -209,7 +207,6 @@ impl Server {
         self.edge.drain.wait_until_finished().await;
     }
 
-    /// Waits until no request is queued for an application.
     async fn wait_for_empty_queues(&self) {
         let some_waits = || {
             self.live()

@@ -110,7 +110,6 @@ impl Signals {
         loops::spawn_here(upgrade_on_signal(user2, Arc::clone(server)));
     }
 
-    /// Waits for a request to stop the server.
     pub(super) async fn wait_for_stop(&mut self, server: &Server) {
         tokio::select! {
             _ = self.terminate.accepted(server) => {}

@@ -399,7 +399,6 @@ impl Server {
         }
     }
 
-    /// Forwards a signal to the successor.
     pub(super) fn forward_signal(
         &self,
         what: &str,
@@ -427,7 +426,6 @@ async fn log_successor_exit(mut new: Successor) {
     }
 }
 
-/// The last lines of a process's output.
 #[derive(Debug, Clone, Default)]
 struct OutputTail(Arc<Mutex<VecDeque<String>>>);
 
