@@ -45,7 +45,6 @@ pub(crate) fn summarize_deployments(deployments: &mut [Deployment], first: &str)
         .collect()
 }
 
-/// Judges the goals.
 pub(crate) fn judge_goals(goals: &[scenario::Goal], deployments: &[Deployment]) -> Vec<Goal> {
     goals
         .iter()
@@ -72,7 +71,6 @@ pub(crate) fn counted_rounds(deployment: &Deployment, full: usize) -> Vec<Number
     if whole.is_empty() { cut } else { whole }
 }
 
-/// The figures of a round.
 #[derive(Debug, Clone, Copy)]
 struct RoundFigures {
     per_second: f64,

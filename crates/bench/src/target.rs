@@ -256,7 +256,6 @@ pub(crate) fn is_request_path(text: &str) -> bool {
     text.starts_with('/') && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
-/// The rule of [`is_request_path`].
 pub(crate) const PATH_RULE: &str =
     "a path begins with a slash and has no blanks; what is not ASCII is written as %XX";
 

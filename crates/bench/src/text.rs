@@ -192,7 +192,6 @@ fn labelled_line(label: &str, value: &str) -> String {
     format!("{label:<23} {value}\n")
 }
 
-/// All figures of a load.
 fn load_text(figures: &Figures) -> String {
     let mut text = String::from("\n");
     text += &labelled_line("Concurrency Level", &figures.connections.to_string());

@@ -17,7 +17,6 @@ use std::cmp::Ordering;
 
 pub(crate) use hash::hash_key;
 
-/// The balancing policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BalancePolicy {
     /// The fewest active requests for its share; then a server with an idle connection on this

@@ -14,7 +14,6 @@ use penstock_exchange::{Fault, FaultKind, IncomingBody};
 /// Maximum bytes of a body sent at once.
 pub(crate) const MAX_PIECE_BYTES: usize = 128 * 1024;
 
-/// The body of one request.
 pub(crate) enum BodySource {
     Empty,
     /// The whole body; `sent` bytes were read.
@@ -22,7 +21,6 @@ pub(crate) enum BodySource {
         bytes: Vec<u8>,
         sent: usize,
     },
-    /// The whole body, in a file.
     File(FileBodySource),
     /// The body as the client sends it.
     Stream {
@@ -33,7 +31,6 @@ pub(crate) enum BodySource {
     Consumed,
 }
 
-/// A body in a file.
 pub(crate) struct FileBodySource {
     file: Arc<SpoolFile>,
     len: u64,
@@ -66,7 +63,6 @@ impl BodySource {
         }
     }
 
-    /// The framing of the body.
     pub(crate) fn framing(&self) -> SourceFraming {
         match self {
             Self::Empty | Self::Consumed => SourceFraming::None,

@@ -55,7 +55,6 @@ pub(crate) struct Lease {
 pub(crate) enum LeaseOutcome {
     /// A slot, with an idle connection if one looks alive.
     Leased(Lease, Option<UpstreamConnection>),
-    /// The request waits in the queue.
     Queued(Box<QueueWait>),
 }
 
@@ -291,7 +290,6 @@ impl Lease {
         self.name_hash
     }
 
-    /// The upstream.
     pub(crate) fn upstream(&self) -> &Arc<SharedUpstream> {
         &self.upstream
     }

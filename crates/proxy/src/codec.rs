@@ -27,12 +27,10 @@ pub(crate) enum Codec {
     Gateway(Box<gateway::GatewayDecoder>),
 }
 
-/// An event of a response.
 #[derive(Debug)]
 pub(crate) enum ResponseEvent<'a> {
     /// An interim response to forward to the client.
     Interim(Status, FieldBlock),
-    /// The final head.
     Head(UpstreamResponseHead),
     /// The server switched protocols; the bytes that follow are not HTTP.
     SwitchedProtocols(UpstreamResponseHead),
@@ -53,7 +51,6 @@ pub(crate) enum ResponseEvent<'a> {
 /// The result of one decoding step.
 #[derive(Debug)]
 pub(crate) struct DecodedEvent<'a> {
-    /// Bytes consumed.
     pub(crate) consumed: usize,
     /// `None` when more bytes are needed.
     pub(crate) event: Option<ResponseEvent<'a>>,

@@ -45,7 +45,6 @@ pub(crate) struct BackendServer {
     pub(crate) load: ServerLoad,
 }
 
-/// A resolved server address.
 #[derive(Debug, Clone)]
 pub(crate) enum ResolvedAddress {
     Tcp(SocketAddr),
@@ -88,7 +87,6 @@ impl ResolvedAddress {
 #[derive(Debug)]
 pub(crate) struct UpstreamConnection(Box<ConnectionParts>);
 
-/// The parts of a connection.
 #[derive(Debug)]
 pub(crate) struct ConnectionParts {
     pub(crate) stream: Stream,
@@ -247,7 +245,6 @@ impl UpstreamConnection {
         })))
     }
 
-    /// The server.
     pub(crate) fn server(&self) -> &Arc<BackendServer> {
         self.count_guard.server()
     }

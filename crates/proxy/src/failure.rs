@@ -12,7 +12,6 @@ use std::borrow::Cow;
 
 use penstock_exchange::{Fault, FaultKind};
 
-/// The failure of one attempt.
 #[derive(Debug)]
 pub(crate) struct AttemptFailure {
     pub(crate) kind: FaultKind,

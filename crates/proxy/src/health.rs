@@ -35,7 +35,6 @@ struct HealthRules {
     slow_start: Duration,
 }
 
-/// The health of one server.
 #[derive(Debug, Clone)]
 pub(crate) struct ServerHealth {
     rules: HealthRules,

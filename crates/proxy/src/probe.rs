@@ -61,7 +61,6 @@ pub(crate) async fn run_probes(shared: Weak<SharedUpstream>, key: ServerId) {
     }
 }
 
-/// The server to probe.
 struct ProbeTarget {
     server: Arc<BackendServer>,
     config: Arc<config::Upstream>,

@@ -67,9 +67,7 @@ pub(crate) struct ProxiedRequest {
     step: RequestStep,
 }
 
-/// The current step.
 enum RequestStep {
-    /// Reading the request body.
     ReadBody(BoxedFuture<Result<BodySource, Fault>>),
     ClaimSlot,
     WaitInQueue(Box<QueueWait>),

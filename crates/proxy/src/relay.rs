@@ -85,7 +85,6 @@ pub(crate) fn drain_body(mut rest: RemainingResponse) {
     });
 }
 
-/// The result of one relay step.
 enum RelayStep {
     Ended(ResponseEnd),
     /// The spool is full: the relay waits for the client.

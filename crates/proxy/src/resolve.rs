@@ -157,7 +157,6 @@ pub(crate) async fn follow_dns_name(
     }
 }
 
-/// One query.
 struct DnsQuery {
     address: config::ServerAddr,
     defaults: ServerDefaults,

@@ -47,7 +47,6 @@ pub(crate) struct ResponseHeadBuilder {
     has_bad_length: bool,
 }
 
-/// The handling of a field.
 enum FieldAction {
     Pass,
     Drop,

@@ -204,7 +204,6 @@ impl Upstream {
     }
 }
 
-/// A change in progress.
 struct PendingChange<'a> {
     server_pool: &'a mut ServerPool,
     now: Instant,

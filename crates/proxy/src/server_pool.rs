@@ -27,7 +27,6 @@ use crate::resolve::DnsNames;
 use crate::retry_budget::RetryBudget;
 use crate::saturation::Saturation;
 
-/// All servers of an upstream.
 #[derive(Debug)]
 pub(crate) struct ServerPool {
     config: Arc<config::Upstream>,
@@ -48,7 +47,6 @@ pub(crate) struct ServerPool {
     pub(crate) dns_names: DnsNames,
 }
 
-/// One server.
 #[derive(Debug)]
 pub(crate) struct ServerEntry {
     pub(crate) id: ServerId,
@@ -160,19 +158,16 @@ pub(crate) enum ReusePolicy {
     KeepAliveServer,
 }
 
-/// A slot at a server.
 #[derive(Debug)]
 pub(crate) struct ClaimedSlot {
     pub(crate) slot: SlotId,
     pub(crate) server_id: ServerId,
     pub(crate) server: Arc<BackendServer>,
-    /// An idle connection.
     pub(crate) idle_connection: Option<UpstreamConnection>,
     /// The number of the server in a sticky cookie.
     pub(crate) name_hash: u64,
 }
 
-/// The result of a claim.
 #[derive(Debug)]
 pub(crate) enum ClaimOutcome {
     Slot(ClaimedSlot),
@@ -202,7 +197,6 @@ pub(crate) enum AttemptOutcome {
     Neutral,
 }
 
-/// The report of a finished attempt.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AttemptReport {
     pub(crate) outcome: AttemptOutcome,
@@ -475,7 +469,6 @@ impl ServerPool {
         self.latencies.queue_time.record_local(waited);
     }
 
-    /// Adds a server.
     pub(crate) fn add(
         &mut self,
         now: Instant,

@@ -57,7 +57,6 @@ pub(crate) struct UpstreamExchange {
     waits_for_client: bool,
 }
 
-/// The state of sending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SendState {
     /// The body may have more.
@@ -77,11 +76,9 @@ pub(crate) struct ResponseProgress {
     pub(crate) head: Option<UpstreamResponseHead>,
     /// The head switched protocols.
     pub(crate) is_upgraded: bool,
-    /// The response is complete.
     pub(crate) end: Option<ResponseEnd>,
 }
 
-/// The end of a response.
 #[derive(Debug)]
 pub(crate) struct ResponseEnd {
     pub(crate) is_reusable: bool,

@@ -14,7 +14,6 @@ use crate::report::RoundSpread;
 use crate::text::table::{ColumnKind, Table};
 use crate::text::units;
 
-/// The bars to draw.
 #[derive(Debug)]
 pub(super) struct BarChart {
     pub(super) name: String,
@@ -27,7 +26,6 @@ pub(super) struct BarChart {
     pub(super) bars: Vec<Bar>,
 }
 
-/// One bar.
 #[derive(Debug)]
 pub(super) struct Bar {
     pub(super) name: String,

@@ -29,7 +29,6 @@ pub(super) struct LineChart {
     pub(super) series: Vec<Series>,
 }
 
-/// The horizontal axis.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum HorizontalAxis {
     /// Connections.
@@ -65,7 +64,6 @@ impl HorizontalAxis {
     }
 }
 
-/// The vertical axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum VerticalAxis {
     /// From zero.
@@ -76,7 +74,6 @@ pub(super) enum VerticalAxis {
     AutoLog,
 }
 
-/// One curve.
 #[derive(Debug)]
 pub(super) struct Series {
     pub(super) name: String,
@@ -87,7 +84,6 @@ pub(super) struct Series {
     pub(super) style: LineStyle,
 }
 
-/// The style of a curve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LineStyle {
     /// Straight lines with points.

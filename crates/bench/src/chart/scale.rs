@@ -9,7 +9,6 @@ use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint, Ranged};
 
 use crate::text::units;
 
-/// An axis.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Scale {
     is_log: bool,
@@ -17,7 +16,6 @@ pub(super) struct Scale {
     pub(super) low: f64,
     /// The last position.
     high: f64,
-    /// The positions of the ticks.
     ticks: Vec<f64>,
 }
 
@@ -79,7 +77,6 @@ impl Scale {
         }
     }
 
-    /// The label at a position.
     pub(super) fn label(&self, place: f64) -> String {
         let value = match self.is_log {
             true => 10f64.powf(place),

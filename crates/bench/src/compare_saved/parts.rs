@@ -10,7 +10,6 @@ use crate::report::{
 use crate::summary::{counted_rounds, points_of_full_round};
 use crate::text::units::{pluralize, to_f64, to_mebibytes};
 
-/// One part of a report.
 #[derive(Debug)]
 pub(super) struct ReportPart {
     /// The name for matching.

@@ -20,7 +20,6 @@ Noise: where both reports have rounds, a change counts when the ranges over the 
 it is above 1 %; without rounds above 5 % for requests/s and CPU, 10 % for percentiles, memory and errors.
 ";
 
-/// A figure of one report.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct RoundedFigure {
     pub(super) spread: RoundSpread,
@@ -37,7 +36,6 @@ pub(super) const FIGURES: [FigureRule; 6] = [
     FigureRule::new("errors", false, 10.0),
 ];
 
-/// The rule for a figure.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FigureRule {
     pub(super) name: &'static str,
@@ -60,7 +58,6 @@ impl FigureRule {
 /// chance.
 const MIN_PERCENT: f64 = 1.0;
 
-/// Judges one figure.
 pub(super) fn judge_change(
     part: &str,
     name: &'static str,

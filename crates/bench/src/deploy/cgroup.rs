@@ -24,7 +24,6 @@ use std::path::{Path, PathBuf};
 
 use super::DeployError;
 
-/// The limits of a group.
 #[derive(Debug)]
 pub(super) struct CgroupLimits<'a> {
     /// Bytes.
@@ -267,7 +266,6 @@ struct CgroupMounts(Vec<CgroupMount>);
 #[derive(Debug, PartialEq, Eq)]
 struct CgroupMount {
     mount_point: PathBuf,
-    /// Our own group.
     own_group: PathBuf,
     /// Controllers of version 1; none for version 2.
     controllers: Vec<String>,

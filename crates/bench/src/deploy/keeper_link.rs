@@ -21,7 +21,6 @@ use super::{DeployError, resource_usage};
 /// More than a keeper needs for its own timeouts.
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A running keeper.
 #[derive(Debug)]
 pub(super) struct KeeperLink {
     child: Child,
@@ -30,12 +29,10 @@ pub(super) struct KeeperLink {
     messages: Receiver<KeeperMessage>,
 }
 
-/// An event of a keeper.
 #[derive(Debug)]
 pub(super) enum KeeperEvent {
     Message(KeeperMessage),
     Nothing,
-    /// The keeper ended.
     Ended,
 }
 

@@ -13,7 +13,6 @@ use super::ExitReason;
 /// left to clean up.
 pub(super) const STOP_LINE: &str = "stop";
 
-/// The work of a keeper.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct KeeperOrder {
     /// Shell commands, all started at once.
@@ -36,7 +35,6 @@ pub(super) struct KeeperOrder {
     pub(super) dirs_if_orphaned: Vec<PathBuf>,
 }
 
-/// The output of commands.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum CommandOutput {
     /// To the keeper's standard error.
@@ -47,7 +45,6 @@ pub(super) enum CommandOutput {
     SeparateFiles(PathBuf, PathBuf),
 }
 
-/// A message of a keeper.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum KeeperMessage {
     /// All commands were started.
@@ -56,7 +53,6 @@ pub(super) enum KeeperMessage {
     Failed(String),
     /// A command ended before it was asked to.
     Exited {
-        /// Its index.
         command: usize,
         how: ExitReason,
         /// Whether any process of the commands is left, such as a daemon.

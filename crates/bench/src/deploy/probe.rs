@@ -32,7 +32,6 @@ const MAX_CHUNK_HEAD_BYTES: usize = 4 << 10;
 /// Between two attempts to connect to a Unix socket with a full backlog.
 const BACKLOG_RETRY_DELAY: Duration = Duration::from_millis(10);
 
-/// A probe.
 #[derive(Debug)]
 pub(super) struct ReadinessProbe<'a> {
     pub(super) address: &'a Address,
@@ -42,7 +41,6 @@ pub(super) struct ReadinessProbe<'a> {
     pub(super) expect: &'a Expect,
 }
 
-/// The result of one attempt.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ReadinessResult {
     /// It responds as expected.
@@ -188,7 +186,6 @@ struct ReceivedResponse {
     end: Option<ResponseEnd>,
 }
 
-/// The end of a response.
 #[derive(Clone, Copy)]
 enum ResponseEnd {
     AtOffset(usize),

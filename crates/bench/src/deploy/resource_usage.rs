@@ -181,7 +181,6 @@ pub(super) fn cpu_time_below(keeper: u32) -> CpuTime {
     CpuTime::now(alive + ticks_to_seconds(reaped))
 }
 
-/// Memory of the descendants of a keeper.
 pub(super) fn memory_usage_below(keeper: u32) -> MemoryUsage {
     MemoryUsage::of(ProcessTable::read().descendants(keeper))
 }

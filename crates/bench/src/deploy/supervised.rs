@@ -156,7 +156,6 @@ impl SupervisedCommands {
         }
     }
 
-    /// Current memory.
     pub(super) fn memory_usage(&self) -> MemoryUsage {
         resource_usage::memory_usage_below(self.link.pid())
     }

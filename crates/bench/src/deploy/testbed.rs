@@ -142,7 +142,6 @@ impl Testbed {
         RunningDeployment::start(self, deployment, conditions)
     }
 
-    /// The program to run as keeper.
     pub(super) fn keeper_program(&self) -> &Path {
         &self.values.penstock
     }
@@ -152,7 +151,6 @@ impl Testbed {
         self.temp_dir.path()
     }
 
-    /// A name for a new file.
     pub(super) fn new_file(&self, kind: &str) -> PathBuf {
         let number = self.next_log.fetch_add(1, Ordering::Relaxed);
         self.temp_dir.path().join(format!("{kind}-{number}"))

@@ -87,7 +87,6 @@ pub(super) fn serve_coordinator(input: &impl AsFd, output: impl Write) -> io::Re
     agent.run(input, &mut lines, &mut output)
 }
 
-/// A running agent.
 struct AgentProcess {
     order: AgentOrder,
     streams: Vec<HeldStream>,

@@ -14,7 +14,6 @@ use std::time::{Duration, Instant};
 
 use super::agent_protocol::{AgentMessage, AgentOrder, AgentRequest, MAX_LINE_BYTES};
 
-/// A running agent.
 #[derive(Debug)]
 pub(super) struct AgentLink {
     child: Child,
@@ -22,7 +21,6 @@ pub(super) struct AgentLink {
     input: Option<ChildStdin>,
 }
 
-/// An event of an agent.
 #[derive(Debug)]
 pub(super) enum AgentEvent {
     Message(AgentMessage),

@@ -64,7 +64,6 @@ pub(super) struct SourceRange {
     pub(super) last_port: u16,
 }
 
-/// A request to a running agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum AgentRequest {
@@ -81,7 +80,6 @@ pub(super) enum AgentRequest {
     },
 }
 
-/// A message of an agent.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum AgentMessage {

@@ -29,7 +29,6 @@ pub(super) struct AgentTotals {
     messages: MessageReceipts,
 }
 
-/// The state of one agent.
 #[derive(Debug)]
 struct AgentState {
     tick: AgentTick,
@@ -130,12 +129,10 @@ impl AgentTotals {
         self.agents.iter().all(|agent| agent.is_done)
     }
 
-    /// Memory of all agents.
     pub(super) fn memory(&self) -> u64 {
         self.agents.iter().map(|agent| agent.tick.memory).sum()
     }
 
-    /// CPU seconds of all agents.
     pub(super) fn cpu_seconds(&self) -> f64 {
         let agents = self.agents.iter();
         agents.map(|agent| agent.tick.cpu_seconds).sum()

@@ -7,7 +7,6 @@
 
 use memchr::memmem::Finder;
 
-/// One message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct NumberedMessage {
     /// From 1.

@@ -98,7 +98,6 @@ pub enum HoldError {
 }
 
 impl HoldPlan {
-    /// The order for one agent.
     pub(super) fn agent_order(&self, agent: usize, share: u32, run: u32) -> AgentOrder {
         let all = self.total_streams();
         let part = f64::from(share) / to_f64(all.max(1));
@@ -130,7 +129,6 @@ impl HoldPlan {
         }
     }
 
-    /// Streams of all agents.
     pub(super) fn total_streams(&self) -> u64 {
         self.shares.iter().map(|share| u64::from(*share)).sum()
     }

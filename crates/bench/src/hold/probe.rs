@@ -37,7 +37,6 @@ pub struct ProbeSpec {
     pub timeout: Duration,
 }
 
-/// A running probe.
 #[derive(Debug)]
 pub(super) struct HoldProbe {
     shared: Arc<ProbeState>,
@@ -75,7 +74,6 @@ struct ProbeCounters {
 }
 
 impl HoldProbe {
-    /// Starts the probe.
     pub(super) fn start(asking: &ProbeSpec) -> Result<Self, CreationError> {
         let shared = Arc::new(ProbeState {
             spec: asking.clone(),

@@ -41,7 +41,6 @@ pub struct PublishSpec {
     pub timeout: Duration,
 }
 
-/// A running publisher.
 #[derive(Debug)]
 pub(super) struct Publisher {
     shared: Arc<PublisherState>,

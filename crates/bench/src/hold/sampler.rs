@@ -24,7 +24,6 @@ pub(super) struct Sampler {
     cpu_before: f64,
 }
 
-/// One reading.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct ResourceSample {
     /// `None` if the server is unknown or gone.

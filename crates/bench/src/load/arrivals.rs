@@ -31,7 +31,6 @@ pub(super) struct Arrival {
 pub(super) struct ArrivalSchedule {
     base: Instant,
     interval_ns: f64,
-    /// The number of the next arrival.
     next_number: u64,
     /// The number of arrivals just before it that found no connection and are not recorded yet.
     unassigned: u64,

@@ -18,7 +18,6 @@ use super::response_reader::{FeedResult, RequestContext, ResponseFailure, Respon
 use super::shared_run::{LoadState, NextAction, RequestResult, RequestTurn, SharedRun};
 use super::{Address, ArrivalModel};
 
-/// One connection of a load.
 #[derive(Debug)]
 pub(super) struct LoadConnection {
     run: Arc<SharedRun>,
@@ -40,7 +39,6 @@ struct OpenStream {
     has_served: bool,
 }
 
-/// A request in progress.
 struct RequestExchange<'a> {
     address: usize,
     unsent: &'a [u8],

@@ -28,7 +28,6 @@ use super::shared_run::{LoopLoad, LoopPhase, LoopProgress, LoopState, SharedRun}
 use super::{ArrivalModel, Load, LoadPlan, LoadProgress, Observer, WindowEnd};
 use crate::report::{Figures, GeneratorLoad};
 
-/// Executes a plan.
 pub(super) fn execute(plan: &LoadPlan, observer: &mut dyn Observer) -> io::Result<Vec<Figures>> {
     check_plan(plan)?;
     allow_descriptors(plan)?;

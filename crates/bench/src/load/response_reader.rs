@@ -30,12 +30,10 @@ pub(crate) enum ResponseFailure {
     ExcessBytes,
 }
 
-/// The result of feeding bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FeedResult {
     /// More bytes are needed.
     More,
-    /// The response is complete.
     Complete,
 }
 
@@ -48,13 +46,11 @@ pub(crate) struct RequestContext {
     pub(crate) is_reused_connection: bool,
 }
 
-/// One response as it arrives.
 #[derive(Debug)]
 pub(crate) struct ResponseReader {
     request: RequestContext,
     scanner: ResponseScanner,
     stage: ReaderStage,
-    /// A partial head.
     partial: Vec<u8>,
     /// The last head and its meaning: a server's heads change once a second, if at all, and
     /// comparing costs a twentieth of parsing.

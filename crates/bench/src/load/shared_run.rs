@@ -66,7 +66,6 @@ pub(super) struct LoopProgress {
 #[derive(Debug, Default)]
 pub(super) struct LoopState {
     pub(super) phase: LoopPhase,
-    /// One per load of the plan.
     pub(super) loads: Vec<LoopLoad>,
     /// Closed-loop connections that rest until the window begins.
     pub(super) resting: Vec<Waker>,
@@ -74,7 +73,6 @@ pub(super) struct LoopState {
     pub(super) last_ended: Option<Instant>,
 }
 
-/// The phase of an execution.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum LoopPhase {
     /// Before the window.
@@ -82,13 +80,11 @@ pub(super) enum LoopPhase {
     WarmUp,
     /// Before a limited window: active requests finish, and closed loops rest.
     Settling,
-    /// In the window.
     Measured,
     /// After the window: no request begins any more.
     Ended,
 }
 
-/// One load on one loop.
 #[derive(Debug)]
 pub(super) struct LoopLoad {
     pub(super) recorder: Recorder,
@@ -109,7 +105,6 @@ pub(super) enum NextAction {
     End,
 }
 
-/// A request that begins.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RequestTurn {
     /// The connection's number among the load's on this loop.
@@ -120,7 +115,6 @@ pub(super) struct RequestTurn {
     pub(super) is_counted: bool,
 }
 
-/// The result of a request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RequestResult {
     pub(super) turn: RequestTurn,
@@ -324,7 +318,6 @@ impl SharedRun {
         }
     }
 
-    /// Records a result.
     pub(super) fn record_result(&self, load: usize, ended: &RequestResult) {
         if !ended.turn.is_counted {
             return;

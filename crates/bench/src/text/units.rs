@@ -42,12 +42,10 @@ pub(crate) fn format_tick(value: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// A size in mebibytes.
 pub(crate) fn to_mebibytes(bytes: u64) -> f64 {
     to_f64(bytes) / f64::from(1 << 20)
 }
 
-/// A size with its unit.
 pub(crate) fn format_size(bytes: u64) -> String {
     let mib = to_mebibytes(bytes);
     match bytes {

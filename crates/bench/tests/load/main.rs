@@ -59,7 +59,6 @@ fn plan(load: Load, until: WindowEnd) -> LoadPlan {
     }
 }
 
-/// Receives progress.
 struct ProgressObserver<F>(F);
 
 impl<F: FnMut(LoadProgress)> Observer for ProgressObserver<F> {
@@ -68,7 +67,6 @@ impl<F: FnMut(LoadProgress)> Observer for ProgressObserver<F> {
     }
 }
 
-/// Executes a plan of one load.
 fn run(plan: &LoadPlan) -> Figures {
     let mut all = execute(plan, &mut NoObserver).unwrap();
     assert_eq!(all.len(), 1);

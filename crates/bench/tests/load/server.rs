@@ -31,7 +31,6 @@ pub(crate) struct Shared {
     has_ended: AtomicBool,
 }
 
-/// One accepted connection.
 pub(crate) struct Connection {
     socket: Socket,
     pending: Vec<u8>,

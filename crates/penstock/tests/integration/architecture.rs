@@ -6,7 +6,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// Generated directories.
 const GENERATED_DIRS: [&str; 7] = [
     "target",
     "artifacts",

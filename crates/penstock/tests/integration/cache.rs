@@ -29,7 +29,6 @@ use crate::support::{eventually, head_of};
 /// A cache on a disk, in the directory of the site.
 const ON_DISK: &str = "path = \"stored\"\nmax_size = \"64MiB\"";
 
-/// A cache in memory.
 const IN_MEMORY: &str = "max_size = \"16MiB\"";
 
 /// A configuration: an origin behind the cache `store`.
@@ -65,7 +64,6 @@ impl CacheSetup {
         self
     }
 
-    /// With further tables.
     fn tables(mut self, text: &str) -> Self {
         self.tables = text.to_owned();
         self
@@ -122,7 +120,6 @@ fn counting(fields: &'static str) -> Origin {
     })
 }
 
-/// Request counts by name.
 #[derive(Default)]
 struct RequestCounts(std::sync::Mutex<std::collections::HashMap<String, usize>>);
 
@@ -148,7 +145,6 @@ fn ask(server: &Server, line: &str, fields: &str) -> Response {
     }
 }
 
-/// Requests a target.
 fn get(server: &Server, target: &str) -> Response {
     ask(server, &format!("GET {target}"), "")
 }
@@ -160,7 +156,6 @@ fn text(server: &Server, target: &str) -> String {
     response.text()
 }
 
-/// The `Cache-Status` of a response.
 fn cache_status(response: &Response) -> &str {
     response.header("cache-status").unwrap_or_default()
 }
@@ -180,7 +175,6 @@ fn status(server: &Server) -> serde_json::Value {
     of_cache(server, "store")
 }
 
-/// The status of one cache.
 fn of_cache(server: &Server, name: &str) -> serde_json::Value {
     let status = server.admin_json();
     let caches = status["caches"].as_array().expect("caches in the status");

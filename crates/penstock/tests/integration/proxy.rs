@@ -120,7 +120,6 @@ fn ask(client: &mut RawClient, target: impl Display) {
     client.send(format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n"));
 }
 
-/// A POST of this body with its length.
 fn post(target: &str, body: &[u8]) -> Vec<u8> {
     let length = body.len();
     let head = format!("POST {target} HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n");

@@ -44,7 +44,6 @@ fn serve() -> Server {
     serve_with("", "")
 }
 
-/// A client that reads a stream.
 struct StreamClient {
     client: RawClient,
     head: String,

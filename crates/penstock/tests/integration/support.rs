@@ -228,7 +228,6 @@ impl Site {
         }
     }
 
-    /// The directory.
     pub(crate) fn dir(&self) -> &Path {
         &self.dir.0
     }
@@ -587,7 +586,6 @@ impl Server {
         get(self.port(), path)
     }
 
-    /// The path of the control socket.
     pub(crate) fn control_path(&self) -> PathBuf {
         let path = |line: &String| line.strip_prefix("control unix:").map(PathBuf::from);
         eventually(PATIENCE, "it says where its control socket is", || {
@@ -612,7 +610,6 @@ impl Server {
         client.response()
     }
 
-    /// `/status.json`.
     pub(crate) fn admin_json(&self) -> serde_json::Value {
         let answer = self.admin("GET", "/status.json");
         assert_eq!(answer.status, 200);

@@ -178,7 +178,6 @@ impl GatewayDecoder {
     }
 }
 
-/// Converts the head for the client.
 fn convert_head(head: &gateway::GatewayHead) -> Result<UpstreamResponseHead, AttemptFailure> {
     let mut builder = ResponseHeadBuilder::new(head.fields.as_bytes().len());
     for (name, value) in head.fields.iter() {

@@ -423,7 +423,6 @@ struct JoinerSession {
     live_guard: Option<LiveSessionGuard>,
 }
 
-/// Counts a live session.
 struct LiveSessionGuard(Arc<JoinerInner>);
 
 impl LiveSessionGuard {
@@ -439,7 +438,6 @@ impl Drop for LiveSessionGuard {
     }
 }
 
-/// An event of a session.
 enum JoinerEvent {
     Line(Result<String, JoinFailure>),
     DesiredChanged,

@@ -464,7 +464,6 @@ struct MemberSession {
     is_moved_sent: bool,
 }
 
-/// An event of a session.
 enum MemberEvent {
     Line(Result<String, JoinFailure>),
     ConnectionsWanted(u32),

@@ -88,7 +88,6 @@ pub(crate) fn first_key(upstream: &Upstream) -> ServerId {
     upstream.shared.server_pool().servers()[0].id
 }
 
-/// Claims a slot.
 pub(crate) fn claim(upstream: &Upstream) -> ClaimedSlot {
     let waiter = || SlotWaiter {
         grant_sender: tokio::sync::oneshot::channel().0,
@@ -106,7 +105,6 @@ pub(crate) fn claim(upstream: &Upstream) -> ClaimedSlot {
     }
 }
 
-/// Releases it.
 pub(crate) fn release(upstream: &Upstream, place: &ClaimedSlot) {
     upstream
         .shared

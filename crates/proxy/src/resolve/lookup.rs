@@ -29,7 +29,6 @@ use super::targets::{
     targets_of_services,
 };
 
-/// The source of answers.
 #[derive(Debug, Clone)]
 pub(crate) enum DnsSource {
     /// The name servers and the hosts file of the system.

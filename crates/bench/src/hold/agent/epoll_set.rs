@@ -18,7 +18,6 @@ pub(super) struct EpollSet {
     events: Vec<Event>,
 }
 
-/// The source of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum EpollEvent {
     Input,
@@ -39,7 +38,6 @@ impl EpollSet {
         Ok(epoll::add(&self.epoll, input, data, EventFlags::IN)?)
     }
 
-    /// Watches a stream.
     pub(super) fn watch_stream(&self, socket: &OwnedFd, slot: usize) -> Result<(), Errno> {
         let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
         epoll::add(&self.epoll, socket, EventData::new_u64(slot as u64), flags)

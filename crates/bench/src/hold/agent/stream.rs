@@ -19,7 +19,6 @@ use penstock_http::{
 use super::tally::{LossCause, StreamCounters};
 use crate::hold::numbered_message::NumberedMessage;
 
-/// One stream.
 #[derive(Debug, Default)]
 pub(super) struct HeldStream {
     /// `None` before it is begun and after it is lost.
@@ -42,7 +41,6 @@ pub(super) struct HeldStream {
 /// The target is 700 bytes of memory per stream, including this entry.
 const _: () = assert!(size_of::<HeldStream>() <= 96);
 
-/// The stage of a stream.
 #[derive(Debug, Default)]
 enum StreamStage {
     #[default]
@@ -61,7 +59,6 @@ struct PartialInput {
     scanner: ResponseScanner,
 }
 
-/// The time of a receipt.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ReceiptTime {
     /// Tenths of a millisecond since the agent's start.
@@ -80,7 +77,6 @@ impl HeldStream {
         }
     }
 
-    /// The request was sent.
     pub(super) fn request_sent(&mut self) {
         self.stage = StreamStage::Head;
     }

@@ -31,7 +31,6 @@ pub(super) enum LossCause {
     NoDescriptor,
 }
 
-/// All counters of an agent.
 #[derive(Debug)]
 pub(super) struct StreamCounters {
     pub(super) counts: StreamCounts,
@@ -115,7 +114,6 @@ impl StreamCounters {
 }
 
 impl LossCause {
-    /// The name in the report.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Refused => "refused",

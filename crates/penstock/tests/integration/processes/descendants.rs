@@ -16,7 +16,6 @@ fn children(watched: &WatchedServer) -> Vec<i32> {
     lines.iter().map(|line| line.parse().unwrap()).collect()
 }
 
-/// The process group of a process.
 fn group(pid: i32) -> Option<i32> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit(") ").next()?.split(' ').nth(2)?.parse().ok()

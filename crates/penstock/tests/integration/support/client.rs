@@ -37,7 +37,6 @@ pub(crate) struct RawClient {
 #[derive(Debug, Clone)]
 pub(crate) struct Response {
     pub(crate) status: u16,
-    /// The status line.
     pub(crate) line: String,
     /// Names as sent, values as Latin-1.
     pub(crate) headers: Vec<(String, String)>,
@@ -65,7 +64,6 @@ impl Response {
         found.map(|(_, value)| value.as_str())
     }
 
-    /// The body as text.
     pub(crate) fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }

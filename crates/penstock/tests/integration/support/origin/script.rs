@@ -9,7 +9,6 @@
 
 use super::ReceivedRequest;
 
-/// One step of an origin.
 #[derive(Clone)]
 pub(crate) enum Step {
     /// Reads the request body to its end.
@@ -24,7 +23,6 @@ pub(crate) enum Step {
     AwaitByte,
     /// Closes the sending side.
     CloseWrite,
-    /// Resets the connection.
     Reset,
     /// Waits at the gate; then, or when the origin stops, resets the connection.
     ResetAt(String),
@@ -55,7 +53,6 @@ impl Script {
         Self::default()
     }
 
-    /// Adds a step.
     pub(crate) fn then(mut self, step: Step) -> Self {
         self.steps.push(step);
         self
