@@ -156,7 +156,7 @@ mod tests {
         );
         assert!(!saturation.is_full(now + 2 * SATURATION_MEMORY, &load));
         load.unanswered.store(0, Ordering::Relaxed);
-        assert!(!saturation.is_full(now, &load), "nobody waits");
+        assert!(!saturation.is_full(now, &load), "no request waits");
     }
 
     #[test]

@@ -166,7 +166,7 @@ fn pipelined_requests_cost_little_memory_and_hold_up_nobody() {
     });
     let grown = most.saturating_sub(before);
     assert!(grown < 2 << 20, "grown by {grown} bytes for 20 MB of heads");
-    assert!(served > 1, "nobody else was served");
+    assert!(served > 1, "no other client was served");
 }
 
 #[test]

@@ -476,7 +476,7 @@ fn after_the_supply_ends_requests_wait_for_existing_connections() {
         let none = place.server.address.connect().await.unwrap_err();
         assert_eq!(none.to_string(), "the server sends no more connections");
         let refused = handshake_manually(address, KEY, JoinPurpose::CarryRequests { member }).await;
-        assert!(refused.is_err(), "nobody is met any more");
+        assert!(refused.is_err(), "no join succeeds any more");
         release(&upstream, &place);
     });
 }

@@ -192,7 +192,7 @@ fn backups_take_requests_only_while_no_other_server_does() {
         ClaimResult::Queued,
         "the other is busy, not down"
     );
-    assert_eq!(play.fail(0), [1], "who waited goes to the backup");
+    assert_eq!(play.fail(0), [1], "the waiting request goes to the backup");
     assert_eq!(play.claim(&[], None), ClaimResult::Slot(1));
 }
 

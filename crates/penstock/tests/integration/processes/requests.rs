@@ -107,7 +107,7 @@ fn a_flood_of_rubbish_on_the_outputs_holds_up_nobody() {
         let old = watched.settled(2);
         assert_eq!(beside_another(&watched, "/flood?20"), Some(200), "{name}");
         watched.wait_log("the flood is over");
-        assert_eq!(watched.settled(2), old, "{name}: nobody was replaced");
+        assert_eq!(watched.settled(2), old, "{name}: no worker was replaced");
         let bad = watched.log().chars().filter(|c| *c == '\x1b').count();
         assert_eq!(bad, 0, "{name}: control characters in the log");
     }
