@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use penstock_exchange::buffering::SpoolFile;
 use penstock_exchange::{
-    AddressPrefix, ClientState, Fault, FaultKind, InternalRedirect, Reply, Response, SendfileGrant,
+    AddressPrefix, ClientState, Fault, FaultKind, Reply, Response, SendfileGrant,
 };
 use penstock_queue::{DispatchedJob, Queue, QueueLimits, QueueOutcome, SlotId, SlotSpec, Ticket};
 use penstock_runtime::clock;
@@ -74,12 +74,7 @@ impl Job {
         self.send_reply(answer.map(Reply::from));
     }
 
-    /// Another handler has the body.
-    pub(crate) fn redirect(&mut self, redirect: Box<InternalRedirect>) {
-        self.send_reply(Ok(Reply::Redirect(redirect)));
-    }
-
-    fn send_reply(&mut self, mut answer: Result<Reply, Fault>) {
+    pub(crate) fn send_reply(&mut self, mut answer: Result<Reply, Fault>) {
         if let (Some(affinity), Ok(Reply::Response(response))) = (&self.affinity, &mut answer) {
             affinity.set_cookie(response);
         }

@@ -10,12 +10,26 @@
 
 mod channel;
 mod hijack;
+mod response;
 mod slot;
 
-use std::time::Duration;
+use std::borrow::Cow;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use penstock_exchange::{Fault, FaultKind, RequestTiming};
+use penstock_queue::{DispatchedJob, SlotId};
+use penstock_runtime::{Stream, clock, loops};
 
 pub(crate) use self::channel::ChannelDriver;
 pub(crate) use self::slot::SlotDriver;
+
+use self::hijack::{HijackGuard, HijackedConnections, serve_hijacked};
+use crate::dispatch::{Job, Mailbox, MailboxDelivery};
+use crate::reply::app_protocol_error;
+use crate::shared::{AppShared, SlotPlace};
 
 /// How long after a worker's end its last bytes may take to arrive.
 const LAST_READ_TIMEOUT: Duration = Duration::from_millis(50);
@@ -31,4 +45,142 @@ pub(crate) enum DriverEnd {
     ProtocolBroken(String),
     /// A request took longer than `response_timeout`.
     TimedOut,
+}
+
+/// The parts that both drivers have: a worker's place in the queue and the state of its socket.
+#[derive(Debug)]
+struct DriverCore {
+    app: Arc<AppShared>,
+    slot: SlotId,
+    /// The worker's place, which responses hold until they have come.
+    place: Arc<SlotPlace>,
+    pid: u32,
+    mailbox: Arc<Mailbox>,
+    /// Received bytes that are not a whole frame yet.
+    received: ReceiveBuffer,
+    /// Connections that the application has hijacked.
+    hijacked_connections: HijackedConnections,
+    is_retiring: bool,
+    /// The time of streams is over: `stream_timeout` has passed since the worker was retired.
+    are_streams_cut: bool,
+    /// When to give up a worker whose process has ended.
+    worker_lost_at: Option<Instant>,
+    is_write_broken: bool,
+}
+
+impl DriverCore {
+    fn new(app: Arc<AppShared>, slot: SlotId, mailbox: Arc<Mailbox>, pid: u32) -> Self {
+        Self {
+            place: SlotPlace::new(&app, slot),
+            app,
+            slot,
+            pid,
+            mailbox,
+            received: ReceiveBuffer::default(),
+            hijacked_connections: HijackedConnections::default(),
+            is_retiring: false,
+            are_streams_cut: false,
+            worker_lost_at: None,
+            is_write_broken: false,
+        }
+    }
+
+    /// Notes that the worker is retired or lost, or its streams are cut.
+    fn note_state(&mut self, delivery: &MailboxDelivery) {
+        self.is_retiring |= delivery.is_retired;
+        self.are_streams_cut |= delivery.are_streams_cut;
+        if delivery.is_worker_lost && self.worker_lost_at.is_none() {
+            self.worker_lost_at = Some(clock::now() + LAST_READ_TIMEOUT);
+        }
+    }
+
+    /// Whether frames may be written: a lost worker gets no more, so that another gets them.
+    fn is_writable(&self) -> bool {
+        !self.is_write_broken && self.worker_lost_at.is_none()
+    }
+
+    /// The timing of a request that the worker has had for `app_time`.
+    fn request_timing(
+        &self,
+        start: Option<&DispatchedJob<Job>>,
+        app_time: Duration,
+    ) -> RequestTiming {
+        RequestTiming {
+            app_time,
+            queue_time: start.map_or(Duration::ZERO, |start| start.waited),
+            queue_position: start.map_or(0, |start| {
+                u32::try_from(start.queue_position).unwrap_or(u32::MAX)
+            }),
+            handler: Some((&self.app.name).into()),
+            worker_pid: self.pid,
+            ..RequestTiming::default()
+        }
+    }
+
+    /// The fault of a request that its worker had when the driver ended.
+    fn end_fault(&self, end: &DriverEnd, timed_out: String) -> Fault {
+        let pid = self.pid;
+        match end {
+            DriverEnd::TimedOut => Fault::new(FaultKind::AppTimeout, timed_out),
+            DriverEnd::ProtocolBroken(why) => {
+                app_protocol_error(format!("worker {pid} broke the protocol: {why}"))
+            }
+            DriverEnd::WorkerDied | DriverEnd::Retired => {
+                let cause = format!("worker {pid} ended with the request inside");
+                Fault::new(FaultKind::WorkerDied, cause)
+            }
+        }
+    }
+
+    /// Serves a connection that the application has hijacked; `socket` is its other end.
+    fn spawn_hijacked(
+        &self,
+        mut job: Job,
+        socket: OwnedFd,
+        guard: HijackGuard,
+        timing: RequestTiming,
+    ) {
+        match Stream::from_received(socket) {
+            Ok(socket) => {
+                let app = Arc::clone(&self.app);
+                loops::spawn_here(serve_hijacked(app, job, socket, guard, timing));
+            }
+            Err(error) => {
+                let fault = app_protocol_error(format!("its hijacked connection: {error}"));
+                job.answer(Err(fault.with_timing(timing)));
+            }
+        }
+    }
+}
+
+/// The start of a frame whose end has not come.
+#[derive(Debug, Default)]
+struct ReceiveBuffer {
+    partial_frame: Vec<u8>,
+    /// The worker closed the socket with bytes unread in it.
+    has_unread_frame: bool,
+}
+
+impl ReceiveBuffer {
+    /// Returns the bytes to decode: those in `buffer`, behind the part of a frame that came before.
+    fn take<'b>(
+        &mut self,
+        read: io::Result<usize>,
+        buffer: &'b [u8],
+    ) -> Result<Cow<'b, [u8]>, DriverEnd> {
+        match read {
+            Ok(0) => Err(DriverEnd::WorkerDied),
+            Err(error) => {
+                // unix(7): closing a socket with unread bytes resets the other end.
+                self.has_unread_frame = error.kind() == io::ErrorKind::ConnectionReset;
+                Err(DriverEnd::WorkerDied)
+            }
+            Ok(count) if self.partial_frame.is_empty() => Ok(Cow::Borrowed(&buffer[..count])),
+            Ok(count) => {
+                let mut whole = std::mem::take(&mut self.partial_frame);
+                whole.extend_from_slice(&buffer[..count]);
+                Ok(Cow::Owned(whole))
+            }
+        }
+    }
 }

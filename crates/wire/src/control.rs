@@ -7,8 +7,9 @@
 //! closes the socket the process ends.
 
 use crate::WireError;
-use crate::frame::{FLAG_END, FrameHeader, FrameKind, HEADER_LEN, PROTOCOL_VERSION};
-use crate::slot::split_text;
+use crate::frame::{
+    FLAG_END, FrameHeader, FrameKind, HEADER_LEN, PROTOCOL_VERSION, encode_header, split_text,
+};
 
 /// The largest READY or BOOT_FAILED payload: a traceback can be long.
 pub const MAX_BOOT_TEXT_BYTES: u32 = 1 << 20;
@@ -58,8 +59,7 @@ pub fn encode_fork(worker: u64) -> [u8; FORK_FRAME_LEN] {
 /// SLOTS: what the descriptors are that travel with the frame, at most [`MAX_SLOTS_PER_FRAME`] of them.
 pub fn encode_slots(kinds: &[SocketKind], is_last: bool) -> Vec<u8> {
     let flags = if is_last { FLAG_END } else { 0 };
-    let count = u32::try_from(kinds.len()).unwrap_or(u32::MAX);
-    let mut out = encode_header(FrameKind::Slots, flags, count).to_vec();
+    let mut out = encode_header(FrameKind::Slots, flags, kinds.len()).to_vec();
     out.extend(kinds.iter().map(|kind| *kind as u8));
     out
 }
@@ -72,16 +72,6 @@ pub fn encode_promote() -> [u8; HEADER_LEN] {
 /// DISMISS: a worker whose slots are closed ends once all its threads have.
 pub fn encode_dismiss() -> [u8; HEADER_LEN] {
     encode_header(FrameKind::Dismiss, 0, 0)
-}
-
-fn encode_header(kind: FrameKind, flags: u8, payload_len: u32) -> [u8; HEADER_LEN] {
-    let header = FrameHeader {
-        kind,
-        flags,
-        string_count: 0,
-        payload_len,
-    };
-    header.encode()
 }
 
 /// The state of one control socket.
@@ -143,14 +133,15 @@ impl ControlDecoder {
                 (ControlEvent::Hello, 4)
             }
             (FrameKind::Ready, Stage::Booting) => {
-                let Some(json) = split_text(header, rest, MAX_BOOT_TEXT_BYTES)? else {
+                let Some(json) = split_text(header.payload_len, rest, MAX_BOOT_TEXT_BYTES)? else {
                     return Ok(None);
                 };
                 self.stage = Stage::Ready;
                 (ControlEvent::Ready { json }, json.len())
             }
             (FrameKind::BootFailed, Stage::Booting) => {
-                let Some(traceback) = split_text(header, rest, MAX_BOOT_TEXT_BYTES)? else {
+                let Some(traceback) = split_text(header.payload_len, rest, MAX_BOOT_TEXT_BYTES)?
+                else {
                     return Ok(None);
                 };
                 self.stage = Stage::Failed;
@@ -178,11 +169,7 @@ fn decode_fork_failed(header: FrameHeader, rest: &[u8]) -> Result<Option<(u64, &
     let Some((worker, rest)) = rest.split_first_chunk::<8>() else {
         return Ok(None);
     };
-    let header = FrameHeader {
-        payload_len: text_len,
-        ..header
-    };
-    let reason = split_text(header, rest, MAX_BOOT_TEXT_BYTES)?;
+    let reason = split_text(text_len, rest, MAX_BOOT_TEXT_BYTES)?;
     Ok(reason.map(|reason| (u64::from_le_bytes(*worker), reason)))
 }
 

@@ -172,10 +172,7 @@ impl FrameHeader {
             payload_len: u32::from_le_bytes([*l0, *l1, *l2, *l3]),
         };
         if header.flags & !header.kind.allowed_flags() != 0 {
-            return Err(WireError::BadFlags {
-                kind: *kind,
-                flags: *flags,
-            });
+            return Err(header.bad_flags());
         }
         if header.payload_len > MAX_PAYLOAD_BYTES {
             return Err(WireError::PayloadTooLong(u64::from(header.payload_len)));
@@ -198,10 +195,64 @@ impl FrameHeader {
         [self.kind as u8, self.flags, c0, c1, l0, l1, l2, l3]
     }
 
+    /// The refusal of these flags.
+    pub(crate) fn bad_flags(self) -> WireError {
+        WireError::BadFlags {
+            kind: self.kind as u8,
+            flags: self.flags,
+        }
+    }
+
     /// Whether `flag` is set.
     pub fn has_flag(self, flag: u8) -> bool {
         self.flags & flag != 0
     }
+}
+
+/// The header of a frame without strings.
+pub(crate) fn encode_header(kind: FrameKind, flags: u8, payload_len: usize) -> [u8; HEADER_LEN] {
+    let header = FrameHeader {
+        kind,
+        flags,
+        string_count: 0,
+        payload_len: narrow(payload_len),
+    };
+    header.encode()
+}
+
+/// Splits `len` bytes of text off `rest`; `None` until they are there.
+pub(crate) fn split_text(len: u32, rest: &[u8], max_len: u32) -> Result<Option<&str>, WireError> {
+    if len > max_len {
+        return Err(WireError::PayloadTooLong(u64::from(len)));
+    }
+    let text = rest.get(..widen(len)).map(std::str::from_utf8);
+    text.transpose().map_err(|_| WireError::NotUtf8)
+}
+
+/// Splits a number off `bytes`; `None` until it is there.
+pub(crate) fn split_u32(bytes: &[u8]) -> Option<(u32, &[u8])> {
+    let (number, rest) = bytes.split_first_chunk::<4>()?;
+    Some((u32::from_le_bytes(*number), rest))
+}
+
+/// Takes what there is of `left` bytes off `input`, and returns how many are left then. `None` while
+/// there is nothing: only a frame without bytes is worth an event by itself.
+pub(crate) fn take_available(input: &[u8], left: u32) -> Option<(&[u8], u32)> {
+    if left > 0 && input.is_empty() {
+        return None;
+    }
+    let bytes = &input[..input.len().min(widen(left))];
+    Some((bytes, left.saturating_sub(narrow(bytes.len()))))
+}
+
+/// A length on the wire has 32 bits, and so has the smallest address space that is supported.
+pub(crate) fn widen(len: u32) -> usize {
+    usize::try_from(len).unwrap_or(usize::MAX)
+}
+
+/// For slices that were cut to a `u32` length before.
+pub(crate) fn narrow(len: usize) -> u32 {
+    u32::try_from(len).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]

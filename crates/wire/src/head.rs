@@ -7,6 +7,70 @@
 //! front end interprets Content-Length and hop-by-hop fields, not this file.
 
 use crate::WireError;
+use crate::frame::{FLAG_END, FLAG_STREAM, FrameHeader, narrow, split_u32, take_available, widen};
+
+/// The largest response head, all strings together.
+pub const MAX_HEAD_BYTES: u32 = 256 << 10;
+
+/// The payload of a HEAD, or of an ANSWER behind its stream.
+#[derive(Debug)]
+pub(crate) struct HeadPayload<'b> {
+    pub(crate) head: Result<ResponseHeadView<'b>, WireError>,
+    pub(crate) app_time_us: u32,
+    pub(crate) body: &'b [u8],
+    /// Bytes of body in the whole frame.
+    pub(crate) body_len: u32,
+    /// Bytes of them that have not come.
+    pub(crate) left: u32,
+    pub(crate) is_streamed: bool,
+    pub(crate) consumed: usize,
+}
+
+/// Splits a head and the body bytes behind it off `rest`; `None` until the head is there.
+/// `max_body` is the bound of a streamed frame's body, and of a whole one's.
+pub(crate) fn split_head(
+    header: FrameHeader,
+    payload_len: u32,
+    rest: &[u8],
+    max_body: [u32; 2],
+) -> Result<Option<HeadPayload<'_>>, WireError> {
+    let is_streamed = header.has_flag(FLAG_STREAM);
+    if is_streamed == header.has_flag(FLAG_END) {
+        return Err(header.bad_flags());
+    }
+    let Some(joined_len) = payload_len.checked_sub(8) else {
+        return Err(WireError::BadPayloadLength);
+    };
+    let Some((app_time_us, rest)) = split_u32(rest) else {
+        return Ok(None);
+    };
+    let Some((head_len, rest)) = split_u32(rest) else {
+        return Ok(None);
+    };
+    let Some(body_len) = joined_len.checked_sub(head_len) else {
+        return Err(WireError::BadPayloadLength);
+    };
+    if head_len > MAX_HEAD_BYTES {
+        return Err(WireError::HeadTooLong);
+    }
+    if body_len > max_body[usize::from(!is_streamed)] {
+        return Err(WireError::PayloadTooLong(u64::from(body_len)));
+    }
+    let Some((head, rest)) = rest.split_at_checked(widen(head_len)) else {
+        return Ok(None);
+    };
+    let (body, left) = take_available(rest, body_len).unwrap_or((&[], body_len));
+    debug_assert_eq!(narrow(body.len()) + left, body_len);
+    Ok(Some(HeadPayload {
+        head: parse_response_head(head, header.string_count),
+        app_time_us,
+        body,
+        body_len,
+        left,
+        is_streamed,
+        consumed: 8 + head.len() + body.len(),
+    }))
+}
 
 /// A checked response head that borrows the receive buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,17 +127,13 @@ impl ExactSizeIterator for HeadFields<'_> {}
 /// # Errors
 /// The first broken rule; nothing of such a head may be sent on.
 pub fn parse_response_head(head: &[u8], count: u16) -> Result<ResponseHeadView<'_>, WireError> {
-    let count = usize::from(count);
-    if count % 2 == 0 || head.iter().filter(|byte| **byte == 0).count() + 1 != count {
-        return Err(WireError::BadStringCount);
-    }
-    let (line, fields) = split_at_nul(head);
+    let (line, fields) = split_strings(head, count)?;
     let parts = ResponseHeadView {
         status: parse_status(line)?,
-        field_count: count / 2,
-        fields,
+        field_count: fields.remaining,
+        fields: fields.rest,
     };
-    check_fields(parts.fields())?;
+    check_fields(fields)?;
     Ok(parts)
 }
 
@@ -101,21 +161,28 @@ impl<'b> AcceptHeadView<'b> {
 /// # Errors
 /// The first broken rule; nothing of such a head may be sent on.
 pub fn parse_accept_head(head: &[u8], count: u16) -> Result<AcceptHeadView<'_>, WireError> {
-    let count = usize::from(count);
-    if count % 2 == 0 || head.iter().filter(|byte| **byte == 0).count() + 1 != count {
-        return Err(WireError::BadStringCount);
-    }
-    let (subprotocol, fields) = split_at_nul(head);
+    let (subprotocol, fields) = split_strings(head, count)?;
     if !subprotocol.iter().all(|byte| is_token_byte(*byte)) {
         return Err(WireError::BadSubprotocol);
     }
     let parts = AcceptHeadView {
         subprotocol: std::str::from_utf8(subprotocol).unwrap_or_default(),
-        field_count: count / 2,
-        fields,
+        field_count: fields.remaining,
+        fields: fields.rest,
     };
-    check_fields(parts.fields())?;
+    check_fields(fields)?;
     Ok(parts)
+}
+
+/// Splits `count` joined strings into the first, and pairs.
+fn split_strings(head: &[u8], count: u16) -> Result<(&[u8], HeadFields<'_>), WireError> {
+    let count = usize::from(count);
+    if count % 2 == 0 || head.iter().filter(|byte| **byte == 0).count() + 1 != count {
+        return Err(WireError::BadStringCount);
+    }
+    let (first, rest) = split_at_nul(head);
+    let remaining = count / 2;
+    Ok((first, HeadFields { rest, remaining }))
 }
 
 fn check_fields(fields: HeadFields<'_>) -> Result<(), WireError> {

@@ -6,8 +6,8 @@
 use crate::WireError;
 use crate::environ::{Dialect, EnvironEncoder};
 use crate::frame::{
-    FLAG_BODY_FILE, FLAG_BODY_STREAM, FLAG_END, FLAG_INPUT_ABORTED, FrameHeader, FrameKind,
-    HEADER_LEN, MAX_PAYLOAD_BYTES,
+    FLAG_BODY_FILE, FLAG_BODY_STREAM, FLAG_END, FLAG_INPUT_ABORTED, FrameKind, HEADER_LEN,
+    MAX_PAYLOAD_BYTES, encode_header, widen,
 };
 
 /// Maximum bytes of a request body in one INPUT. With its header the frame fits into one receive
@@ -37,23 +37,22 @@ pub fn encode_request(
     body: RequestBodySource<'_>,
     environ: impl FnOnce(&mut EnvironEncoder<'_>),
 ) -> Result<(), WireError> {
-    let start = out.len();
-    let result = append_request(out, dialect, body, environ);
-    if result.is_err() {
-        out.truncate(start);
-    }
-    result
+    let frame = RequestFrame {
+        kind: FrameKind::Request,
+        flags: 0,
+        stream_flag: FLAG_BODY_STREAM,
+        id_len: 0,
+    };
+    append_request(out, frame, body, |out| {
+        let mut encoder = EnvironEncoder::new(out, dialect);
+        environ(&mut encoder);
+        encoder.finish()
+    })
 }
 
 /// Appends a CANCEL frame for the request numbered `seq` on its slot, counted from 0.
 pub fn encode_cancel(out: &mut Vec<u8>, seq: u32) {
-    let header = FrameHeader {
-        kind: FrameKind::Cancel,
-        flags: 0,
-        string_count: 0,
-        payload_len: 4,
-    };
-    out.extend_from_slice(&header.encode());
+    out.extend_from_slice(&encode_header(FrameKind::Cancel, 0, 4));
     out.extend_from_slice(&seq.to_le_bytes());
 }
 
@@ -69,58 +68,64 @@ pub fn encode_input_aborted(out: &mut Vec<u8>) {
 
 fn append_input(out: &mut Vec<u8>, bytes: &[u8], flags: u8) {
     debug_assert!(bytes.len() <= MAX_INPUT_BYTES);
-    let header = FrameHeader {
-        kind: FrameKind::Input,
-        flags,
-        string_count: 0,
-        payload_len: u32::try_from(bytes.len()).unwrap_or(u32::MAX),
-    };
-    out.extend_from_slice(&header.encode());
+    out.extend_from_slice(&encode_header(FrameKind::Input, flags, bytes.len()));
     out.extend_from_slice(bytes);
 }
 
 /// Appends a COLLECT frame: no request is in progress, so the worker may collect its garbage.
 pub fn encode_collect_garbage(out: &mut Vec<u8>) {
-    let header = FrameHeader {
-        kind: FrameKind::CollectGarbage,
-        flags: 0,
-        string_count: 0,
-        payload_len: 0,
-    };
-    out.extend_from_slice(&header.encode());
+    out.extend_from_slice(&encode_header(FrameKind::CollectGarbage, 0, 0));
 }
 
-fn append_request(
+/// A frame that brings a request: REQUEST, or OPEN.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RequestFrame {
+    pub(crate) kind: FrameKind,
+    pub(crate) flags: u8,
+    /// The flag of a body that is streamed.
+    pub(crate) stream_flag: u8,
+    /// Bytes between header and `environ_len`.
+    pub(crate) id_len: usize,
+}
+
+/// Appends a request's frame, whose id is left 0; on an error `out` is left as it was.
+pub(crate) fn append_request(
     out: &mut Vec<u8>,
-    dialect: Dialect,
+    frame: RequestFrame,
     body: RequestBodySource<'_>,
-    environ: impl FnOnce(&mut EnvironEncoder<'_>),
+    environ: impl FnOnce(&mut Vec<u8>) -> Result<(), WireError>,
 ) -> Result<(), WireError> {
     let start = out.len();
-    out.extend_from_slice(&[0; ENVIRON_OFFSET]);
-    let mut encoder = EnvironEncoder::new(out, dialect);
-    environ(&mut encoder);
-    encoder.finish()?;
-    let environ_len = out.len() - start - ENVIRON_OFFSET;
-    let (flags, body_len) = match body {
-        RequestBodySource::Inline(bytes) => (0, bytes.len()),
-        RequestBodySource::Streamed(bytes) => (FLAG_BODY_STREAM, bytes.len()),
-        RequestBodySource::AppendedByCaller(len) => (0, usize::try_from(len).unwrap_or(usize::MAX)),
-        RequestBodySource::File => (FLAG_BODY_FILE, 0),
-    };
-    let environ_len = check_payload_len(environ_len)?;
-    let payload_len = check_payload_len((out.len() - start - HEADER_LEN).saturating_add(body_len))?;
-    let header = FrameHeader {
-        kind: FrameKind::Request,
-        flags,
-        string_count: 0,
-        payload_len,
-    };
-    out[start..start + HEADER_LEN].copy_from_slice(&header.encode());
-    out[start + HEADER_LEN..start + ENVIRON_OFFSET].copy_from_slice(&environ_len.to_le_bytes());
-    if let RequestBodySource::Inline(bytes) | RequestBodySource::Streamed(bytes) = body {
-        out.extend_from_slice(bytes);
+    let result = try_append_request(out, frame, body, environ);
+    if result.is_err() {
+        out.truncate(start);
     }
+    result
+}
+
+fn try_append_request(
+    out: &mut Vec<u8>,
+    frame: RequestFrame,
+    body: RequestBodySource<'_>,
+    environ: impl FnOnce(&mut Vec<u8>) -> Result<(), WireError>,
+) -> Result<(), WireError> {
+    let start = out.len();
+    let len_offset = start + HEADER_LEN + frame.id_len;
+    out.resize(len_offset + 4, 0);
+    environ(out)?;
+    let environ_len = check_payload_len(out.len() - len_offset - 4)?;
+    let (flags, bytes, body_len) = match body {
+        RequestBodySource::Inline(bytes) => (0, bytes, bytes.len()),
+        RequestBodySource::Streamed(bytes) => (frame.stream_flag, bytes, bytes.len()),
+        RequestBodySource::AppendedByCaller(len) => (0, &b""[..], widen(len)),
+        RequestBodySource::File => (FLAG_BODY_FILE, &b""[..], 0),
+    };
+    let payload_len = (out.len() - start - HEADER_LEN).saturating_add(body_len);
+    check_payload_len(payload_len)?;
+    let header = encode_header(frame.kind, frame.flags | flags, payload_len);
+    out[start..start + HEADER_LEN].copy_from_slice(&header);
+    out[len_offset..len_offset + 4].copy_from_slice(&environ_len.to_le_bytes());
+    out.extend_from_slice(bytes);
     Ok(())
 }
 
@@ -132,9 +137,6 @@ pub(crate) fn check_payload_len(len: usize) -> Result<u32, WireError> {
         )),
     }
 }
-
-/// Header and `environ_len`.
-const ENVIRON_OFFSET: usize = HEADER_LEN + 4;
 
 #[cfg(test)]
 mod tests {

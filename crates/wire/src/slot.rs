@@ -10,12 +10,11 @@
 
 use crate::WireError;
 use crate::frame::{
-    FLAG_END, FLAG_HAS_FD, FLAG_PROTOCOL_ERROR, FLAG_STREAM, FrameHeader, FrameKind, HEADER_LEN,
+    FLAG_END, FLAG_HAS_FD, FLAG_PROTOCOL_ERROR, FrameHeader, FrameKind, HEADER_LEN, split_text,
+    split_u32, take_available,
 };
-use crate::head::{ResponseHeadView, parse_response_head};
+use crate::head::{ResponseHeadView, split_head};
 
-/// The largest response head, all strings together.
-pub const MAX_HEAD_BYTES: u32 = 256 << 10;
 /// The largest reason in ABORT and FAILED.
 pub const MAX_REASON_BYTES: u32 = 64 << 10;
 
@@ -217,10 +216,7 @@ impl SlotDecoder {
         header: FrameHeader,
     ) -> Result<DecodedSlotEvent<'static>, WireError> {
         if !header.has_flag(FLAG_HAS_FD) {
-            return Err(WireError::BadFlags {
-                kind: FrameKind::Hijack as u8,
-                flags: header.flags,
-            });
+            return Err(header.bad_flags());
         }
         let decoded = decode_empty(header, SlotEvent::Hijack)?;
         self.stage = Stage::Hijacked;
@@ -232,51 +228,28 @@ impl SlotDecoder {
         header: FrameHeader,
         rest: &'b [u8],
     ) -> Result<Option<DecodedSlotEvent<'b>>, WireError> {
-        let is_streamed = header.has_flag(FLAG_STREAM);
-        if is_streamed == header.has_flag(FLAG_END) {
-            return Err(WireError::BadFlags {
-                kind: FrameKind::Head as u8,
-                flags: header.flags,
-            });
-        }
-        let Some(times) = rest.first_chunk::<8>() else {
-            return need_payload(header, 8);
-        };
-        let [t0, t1, t2, t3, h0, h1, h2, h3] = *times;
-        let head_len = u32::from_le_bytes([h0, h1, h2, h3]);
-        let Some(body_len) = header
-            .payload_len
-            .checked_sub(8)
-            .and_then(|n| n.checked_sub(head_len))
-        else {
-            return Err(WireError::BadPayloadLength);
-        };
-        if head_len > MAX_HEAD_BYTES {
-            return Err(WireError::HeadTooLong);
-        }
-        let Some((head, rest)) = rest[8..].split_at_checked(widen(head_len)) else {
-            return Ok(None);
-        };
-        let head = parse_response_head(head, header.string_count);
-        let body = &rest[..rest.len().min(widen(body_len))];
-        let left = body_len.saturating_sub(narrow(body.len()));
-        self.stage = match (left, is_streamed) {
-            (0, true) => Stage::Stream,
-            (0, false) => Stage::Head,
-            _ => Stage::Bytes {
-                left,
-                is_last_frame: !is_streamed,
-            },
-        };
-        let event = SlotEvent::Head {
-            head,
-            app_time_us: u32::from_le_bytes([t0, t1, t2, t3]),
-            body,
-            body_len: (!is_streamed).then_some(body_len),
-            end: left == 0 && !is_streamed,
-        };
-        let consumed = HEADER_LEN + 8 + widen(head_len) + body.len();
-        Ok(Some(DecodedSlotEvent { event, consumed }))
+        let split = split_head(header, header.payload_len, rest, [u32::MAX; 2])?;
+        Ok(split.map(|payload| {
+            let is_last_frame = !payload.is_streamed;
+            self.stage = match payload.left {
+                0 if is_last_frame => Stage::Head,
+                0 => Stage::Stream,
+                left => Stage::Bytes {
+                    left,
+                    is_last_frame,
+                },
+            };
+            DecodedSlotEvent {
+                event: SlotEvent::Head {
+                    head: payload.head,
+                    app_time_us: payload.app_time_us,
+                    body: payload.body,
+                    body_len: is_last_frame.then_some(payload.body_len),
+                    end: payload.left == 0 && is_last_frame,
+                },
+                consumed: HEADER_LEN + payload.consumed,
+            }
+        }))
     }
 
     fn decode_body<'b>(
@@ -285,22 +258,7 @@ impl SlotDecoder {
         rest: &'b [u8],
     ) -> Option<DecodedSlotEvent<'b>> {
         let is_last_frame = header.has_flag(FLAG_END);
-        // An empty frame has no bytes to wait for, one that has is worth an event only with them.
-        if header.payload_len > 0 && rest.is_empty() {
-            return None;
-        }
-        let mut decoded = if header.payload_len == 0 {
-            self.finish_frame(is_last_frame);
-            DecodedSlotEvent {
-                event: SlotEvent::Body {
-                    bytes: &[],
-                    end: is_last_frame,
-                },
-                consumed: 0,
-            }
-        } else {
-            self.read_bytes(rest, header.payload_len, is_last_frame)?
-        };
+        let mut decoded = self.read_bytes(rest, header.payload_len, is_last_frame)?;
         decoded.consumed += HEADER_LEN;
         Some(decoded)
     }
@@ -311,11 +269,7 @@ impl SlotDecoder {
         left: u32,
         is_last_frame: bool,
     ) -> Option<DecodedSlotEvent<'b>> {
-        if input.is_empty() {
-            return None;
-        }
-        let bytes = &input[..input.len().min(widen(left))];
-        let left = left.saturating_sub(narrow(bytes.len()));
+        let (bytes, left) = take_available(input, left)?;
         if left == 0 {
             self.finish_frame(is_last_frame);
         } else {
@@ -367,10 +321,7 @@ fn decode_empty(
 
 fn decode_end_of_hijack(header: FrameHeader) -> Result<DecodedSlotEvent<'static>, WireError> {
     if !header.has_flag(FLAG_END) {
-        return Err(WireError::BadFlags {
-            kind: FrameKind::Body as u8,
-            flags: header.flags,
-        });
+        return Err(header.bad_flags());
     }
     let end = true;
     decode_empty(header, SlotEvent::Body { bytes: &[], end })
@@ -383,10 +334,8 @@ fn decode_extend(
     if header.payload_len != 4 {
         return Err(WireError::BadPayloadLength);
     }
-    Ok(rest.first_chunk::<4>().map(|seconds| DecodedSlotEvent {
-        event: SlotEvent::ExtendDeadline {
-            seconds: u32::from_le_bytes(*seconds),
-        },
+    Ok(split_u32(rest).map(|(seconds, _)| DecodedSlotEvent {
+        event: SlotEvent::ExtendDeadline { seconds },
         consumed: HEADER_LEN + 4,
     }))
 }
@@ -396,10 +345,7 @@ fn decode_file(
     rest: &[u8],
 ) -> Result<Option<DecodedSlotEvent<'_>>, WireError> {
     if !header.has_flag(FLAG_HAS_FD) {
-        return Err(WireError::BadFlags {
-            kind: FrameKind::File as u8,
-            flags: header.flags,
-        });
+        return Err(header.bad_flags());
     }
     if header.payload_len != 16 {
         return Err(WireError::BadPayloadLength);
@@ -423,7 +369,7 @@ fn decode_abort(
     header: FrameHeader,
     rest: &[u8],
 ) -> Result<Option<DecodedSlotEvent<'_>>, WireError> {
-    let reason = split_text(header, rest, MAX_REASON_BYTES)?;
+    let reason = split_text(header.payload_len, rest, MAX_REASON_BYTES)?;
     Ok(reason.map(|reason| DecodedSlotEvent {
         event: SlotEvent::Abort { reason },
         consumed: HEADER_LEN + reason.len(),
@@ -435,7 +381,7 @@ fn decode_failed(
     rest: &[u8],
 ) -> Result<Option<DecodedSlotEvent<'_>>, WireError> {
     let is_protocol = header.has_flag(FLAG_PROTOCOL_ERROR);
-    let reason = split_text(header, rest, MAX_REASON_BYTES)?;
+    let reason = split_text(header.payload_len, rest, MAX_REASON_BYTES)?;
     Ok(reason.map(|reason| DecodedSlotEvent {
         event: SlotEvent::Failed {
             reason,
@@ -445,50 +391,11 @@ fn decode_failed(
     }))
 }
 
-/// The whole payload as text, `None` until it is there.
-pub(crate) fn split_text(
-    header: FrameHeader,
-    rest: &[u8],
-    bytes_max: u32,
-) -> Result<Option<&str>, WireError> {
-    if header.payload_len > bytes_max {
-        return Err(WireError::PayloadTooLong(u64::from(header.payload_len)));
-    }
-    let Some(payload) = rest.get(..widen(header.payload_len)) else {
-        return Ok(None);
-    };
-    std::str::from_utf8(payload)
-        .map(Some)
-        .map_err(|_| WireError::NotUtf8)
-}
-
-/// Waits for more of the payload, or refuses one that can never hold `needed` bytes.
-fn need_payload(
-    header: FrameHeader,
-    needed: u32,
-) -> Result<Option<DecodedSlotEvent<'static>>, WireError> {
-    if header.payload_len < needed {
-        Err(WireError::BadPayloadLength)
-    } else {
-        Ok(None)
-    }
-}
-
 fn read_u64(bytes: &[u8], at: usize) -> Option<u64> {
     bytes
         .get(at..)?
         .first_chunk::<8>()
         .map(|chunk| u64::from_le_bytes(*chunk))
-}
-
-/// Lengths on the wire have 32 bits and so does the smallest address space we run in.
-fn widen(len: u32) -> usize {
-    usize::try_from(len).unwrap_or(usize::MAX)
-}
-
-/// Used on slices that were cut to a `u32` length before.
-fn narrow(len: usize) -> u32 {
-    u32::try_from(len).unwrap_or(u32::MAX)
 }
 
 mod request_name;

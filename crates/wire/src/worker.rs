@@ -4,18 +4,14 @@
 //! `apps`, and for fuzzers. It writes invalid frames too, since refusing them is the decoders'
 //! task.
 
-use crate::frame::{FLAG_HAS_FD, FrameHeader, FrameKind, HEADER_LEN, PROTOCOL_VERSION};
+use crate::frame::{
+    FLAG_HAS_FD, FrameHeader, FrameKind, HEADER_LEN, PROTOCOL_VERSION, encode_header, narrow,
+};
 
 /// The first frame on a control socket.
 pub fn encode_hello(version: u32) -> [u8; HEADER_LEN + 4] {
     let mut out = [0; HEADER_LEN + 4];
-    let header = FrameHeader {
-        kind: FrameKind::Hello,
-        flags: 0,
-        string_count: 0,
-        payload_len: 4,
-    };
-    out[..HEADER_LEN].copy_from_slice(&header.encode());
+    out[..HEADER_LEN].copy_from_slice(&encode_header(FrameKind::Hello, 0, 4));
     out[HEADER_LEN..].copy_from_slice(&version.to_le_bytes());
     out
 }
@@ -33,17 +29,9 @@ pub fn encode_text(out: &mut Vec<u8>, kind: FrameKind, flags: u8, text: &str) {
 /// Appends a HEAD frame; `strings` are the status line, then names and values in turn.
 pub fn encode_head(out: &mut Vec<u8>, flags: u8, app_time_us: u32, strings: &[&[u8]], body: &[u8]) {
     let head = strings.join(&0);
-    let header = FrameHeader {
-        kind: FrameKind::Head,
-        flags,
-        string_count: u16::try_from(strings.len()).unwrap_or(u16::MAX),
-        payload_len: saturate(8 + head.len() + body.len()),
-    };
-    out.extend_from_slice(&header.encode());
-    out.extend_from_slice(&app_time_us.to_le_bytes());
-    out.extend_from_slice(&saturate(head.len()).to_le_bytes());
-    out.extend_from_slice(&head);
-    out.extend_from_slice(body);
+    let start = [app_time_us, narrow(head.len())].map(u32::to_le_bytes);
+    let parts = [&start.concat()[..], &head, body];
+    encode_frame(out, FrameKind::Head, flags, strings.len(), &parts);
 }
 
 /// Appends a BODY frame.
@@ -75,16 +63,23 @@ pub fn encode_hijack(out: &mut Vec<u8>) {
 }
 
 fn encode_bytes(out: &mut Vec<u8>, kind: FrameKind, flags: u8, payload: &[u8]) {
+    encode_frame(out, kind, flags, 0, &[payload]);
+}
+
+/// Appends a frame whose payload is `parts`.
+pub(crate) fn encode_frame(
+    out: &mut Vec<u8>,
+    kind: FrameKind,
+    flags: u8,
+    count: usize,
+    parts: &[&[u8]],
+) {
     let header = FrameHeader {
         kind,
         flags,
-        string_count: 0,
-        payload_len: saturate(payload.len()),
+        string_count: u16::try_from(count).unwrap_or(u16::MAX),
+        payload_len: narrow(parts.iter().map(|part| part.len()).sum()),
     };
     out.extend_from_slice(&header.encode());
-    out.extend_from_slice(payload);
-}
-
-fn saturate(len: usize) -> u32 {
-    u32::try_from(len).unwrap_or(u32::MAX)
+    parts.iter().for_each(|part| out.extend_from_slice(part));
 }

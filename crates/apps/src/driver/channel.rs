@@ -35,10 +35,9 @@ use penstock_wire::{ChannelDecoder, channel};
 use self::send::ChannelOutbox;
 use self::stream_table::{RequestBodyState, StreamEntry, StreamState, StreamTable};
 use self::wake_list::WakeList;
-use super::hijack::HijackedConnections;
-use super::{DriverEnd, LAST_READ_TIMEOUT};
+use super::{DriverCore, DriverEnd};
 use crate::dispatch::{Job, Mailbox};
-use crate::shared::{AppShared, SlotPlace};
+use crate::shared::AppShared;
 
 /// How long a worker may leave what it is sent unread, after one of its requests has timed out, or take
 /// to end what nobody wants any more when it is to go.
@@ -50,22 +49,13 @@ const WINDOW_UPDATE_INTERVAL: Duration = Duration::from_millis(50);
 /// Drives one reactor; see [`ChannelDriver::run`].
 #[derive(Debug)]
 pub(crate) struct ChannelDriver {
-    app: Arc<AppShared>,
-    slot: SlotId,
-    /// What its responses hold while their clients take them.
-    place: Arc<SlotPlace>,
-    pid: u32,
-    mailbox: Arc<Mailbox>,
+    core: DriverCore,
     stream: Arc<Stream>,
     /// Where bodies that are files go; registered with the loop by `run`.
     files_socket: Option<OwnedFd>,
     decoder: ChannelDecoder,
-    /// Received and not decoded yet: part of a frame.
-    partial_frame: Vec<u8>,
     streams: StreamTable,
     outbox: ChannelOutbox,
-    /// Connections that the application has taken over.
-    hijacked_connections: HijackedConnections,
     wake_list: Arc<WakeList>,
     /// Streams that have ended since the queue was last told.
     ended_streams: usize,
@@ -76,22 +66,14 @@ pub(crate) struct ChannelDriver {
     stalled_sockets: Vec<u32>,
     deadline: LazyDeadline,
     read_timeout: Duration,
-    is_retiring: bool,
-    /// Streams have had their time.
-    are_streams_cut: bool,
     /// Too many of its streams are stuck, and the executor knows.
     has_requested_replacement: bool,
     /// When to give up what a worker that goes does not end.
     force_end_at: Option<Instant>,
-    /// When to give up a worker whose process has ended.
-    worker_lost_at: Option<Instant>,
     /// When to look whether the worker still reads: a request has timed out.
     check_reading_at: Option<Instant>,
     /// When its requests' stacks may be asked for again: they are those of all, and cost all of them time.
     next_stacks_at: Option<Instant>,
-    is_write_broken: bool,
-    /// The worker closed the socket with bytes of ours unread in it.
-    has_unread_frame: bool,
 }
 
 impl ChannelDriver {
@@ -105,18 +87,12 @@ impl ChannelDriver {
     ) -> Self {
         let notices = Arc::new(WakeList::default());
         Self {
-            place: SlotPlace::new(&app, slot),
-            app,
-            slot,
-            pid,
-            mailbox,
+            core: DriverCore::new(app, slot, mailbox, pid),
             stream: Arc::new(stream),
             files_socket: Some(files),
             decoder: ChannelDecoder::new(),
-            partial_frame: Vec::new(),
             streams: StreamTable::new(Arc::clone(&notices)),
             outbox: ChannelOutbox::default(),
-            hijacked_connections: HijackedConnections::default(),
             wake_list: notices,
             ended_streams: 0,
             window_owed: Vec::new(),
@@ -124,15 +100,10 @@ impl ChannelDriver {
             stalled_sockets: Vec::new(),
             deadline: LazyDeadline::new(clock::now()),
             read_timeout: READ_TIMEOUT,
-            is_retiring: false,
-            are_streams_cut: false,
             has_requested_replacement: false,
             force_end_at: None,
-            worker_lost_at: None,
             check_reading_at: None,
             next_stacks_at: None,
-            is_write_broken: false,
-            has_unread_frame: false,
         }
     }
 
@@ -152,13 +123,10 @@ impl ChannelDriver {
 
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<DriverEnd> {
         loop {
-            while let Some(delivery) = self.mailbox.poll_delivery(cx) {
+            while let Some(delivery) = self.core.mailbox.poll_delivery(cx) {
+                self.core.note_state(&delivery);
                 if delivery.is_retired {
-                    self.is_retiring = true;
                     self.limit_retirement();
-                }
-                if delivery.is_worker_lost && self.worker_lost_at.is_none() {
-                    self.worker_lost_at = Some(clock::now() + LAST_READ_TIMEOUT);
                 }
                 self.open_streams(delivery.jobs);
                 if delivery.are_streams_cut {
@@ -180,13 +148,14 @@ impl ChannelDriver {
                 Poll::Ready(Err(end)) => return Poll::Ready(end),
                 Poll::Pending => {}
             }
-            let has_hijacks = self.is_retiring && self.hijacked_connections.poll_count(cx) > 0;
+            let has_hijacks =
+                self.core.is_retiring && self.core.hijacked_connections.poll_count(cx) > 0;
             if !has_hijacks {
                 self.limit_retirement();
             }
             if self.streams.is_empty() {
-                match (self.is_retiring, self.worker_lost_at) {
-                    (true, None) if has_hijacks && !self.are_streams_cut => {}
+                match (self.core.is_retiring, self.core.worker_lost_at) {
+                    (true, None) if has_hijacks && !self.core.are_streams_cut => {}
                     (true, _) => return Poll::Ready(DriverEnd::Retired),
                     (false, Some(_)) => return Poll::Ready(DriverEnd::WorkerDied),
                     (false, None) => {}
@@ -209,7 +178,7 @@ impl ChannelDriver {
                 start
                     .job
                     .answer(Err(Fault::new(FaultKind::ClientDisconnected, cause)));
-                self.app.metrics.queue_abandoned.increment();
+                self.core.app.metrics.queue_abandoned.increment();
                 self.ended_streams += 1;
                 continue;
             }
@@ -226,15 +195,19 @@ impl ChannelDriver {
         while self.ended_streams > 0 {
             let mut jobs = std::collections::VecDeque::new();
             let ended = std::mem::take(&mut self.ended_streams);
-            self.app
-                .dispatch
-                .finish_and_take(clock::now(), self.slot, ended, 1, &mut jobs);
+            self.core.app.dispatch.finish_and_take(
+                clock::now(),
+                self.core.slot,
+                ended,
+                1,
+                &mut jobs,
+            );
             self.open_streams(jobs);
         }
     }
 
     fn show_in_progress(&self) {
-        self.mailbox.set_in_progress(self.streams.len());
+        self.core.mailbox.set_in_progress(self.streams.len());
     }
 
     /// A stream's other side has something to say: a client has left, a spool has room, a WebSocket has
@@ -288,7 +261,7 @@ impl ChannelDriver {
             if let Some(StreamState::AwaitingResponse(mut start)) = self.end_stream(id) {
                 let fault = why();
                 if fault.kind == FaultKind::ClientDisconnected {
-                    self.app.metrics.queue_abandoned.increment();
+                    self.core.app.metrics.queue_abandoned.increment();
                 }
                 start.job.answer(Err(fault));
             }
@@ -351,12 +324,12 @@ impl ChannelDriver {
     /// Whether somebody waits for anything of its worker's.
     fn has_waiting_clients(&self) -> bool {
         self.streams.has_waiting_clients()
-            || !self.hijacked_connections.is_empty() && !self.are_streams_cut
+            || !self.core.hijacked_connections.is_empty() && !self.core.are_streams_cut
     }
 
     /// When only what nobody wants keeps a worker from going, it has so long.
     fn limit_retirement(&mut self) {
-        if self.is_retiring && self.force_end_at.is_none() && !self.has_waiting_clients() {
+        if self.core.is_retiring && self.force_end_at.is_none() && !self.has_waiting_clients() {
             self.force_end_at = Some(clock::now() + self.read_timeout);
         }
     }
@@ -364,8 +337,7 @@ impl ChannelDriver {
     /// The time of the streams of a retired worker is over: what has begun to answer, or still
     /// waits for its request's body, is cut.
     fn cut_streams(&mut self) {
-        self.are_streams_cut = true;
-        self.hijacked_connections.cut_all();
+        self.core.hijacked_connections.cut_all();
         for id in self.streams.ids() {
             let entry = self.streams.entry(id);
             let is_stream = |entry: &mut StreamEntry| {
@@ -382,17 +354,17 @@ impl ChannelDriver {
 
     /// Waits for the next thing that has its time; ready without an end when something was done.
     fn poll_deadlines(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), DriverEnd>> {
-        let timeout = self.app.response_timeout;
+        let timeout = self.core.app.response_timeout;
         let oldest = self
             .streams
             .longest_waiting()
             .map(|(_, since)| since + timeout);
         let times = [
             oldest,
-            self.worker_lost_at,
+            self.core.worker_lost_at,
             self.check_reading_at,
             self.window_update_at,
-            self.force_end_at.filter(|_| self.is_retiring),
+            self.force_end_at.filter(|_| self.core.is_retiring),
         ];
         let Some(at) = times.into_iter().flatten().min() else {
             return Poll::Pending;
@@ -401,10 +373,10 @@ impl ChannelDriver {
         std::task::ready!(self.deadline.poll(cx));
         let now = clock::now();
         let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
-        if is_due(self.worker_lost_at) {
+        if is_due(self.core.worker_lost_at) {
             return Poll::Ready(Err(DriverEnd::WorkerDied));
         }
-        if is_due(self.force_end_at) && self.is_retiring && !self.has_waiting_clients() {
+        if is_due(self.force_end_at) && self.core.is_retiring && !self.has_waiting_clients() {
             return Poll::Ready(Err(DriverEnd::Retired));
         }
         if is_due(self.force_end_at) {
@@ -414,7 +386,7 @@ impl ChannelDriver {
             self.check_reading_at = None;
             // A worker that reads what it is sent is slow with some requests, no more.
             if self.stream.unsent_bytes() > 0 || !self.outbox.is_empty() {
-                let (app, pid, time) = (&self.app.name, self.pid, self.read_timeout);
+                let (app, pid, time) = (&self.core.app.name, self.core.pid, self.read_timeout);
                 log::error!(
                     "{app}[{pid}]: has read nothing for {time:?} after a request had timed out"
                 );
@@ -440,27 +412,31 @@ impl ChannelDriver {
     fn record_stuck(&mut self, id: u32) {
         self.streams.mark_stuck(id);
         let stuck = self.streams.stuck_count();
-        if self.is_retiring || self.has_requested_replacement || stuck * 2 < self.capacity() {
+        if self.core.is_retiring || self.has_requested_replacement || stuck * 2 < self.capacity() {
             return;
         }
         self.has_requested_replacement = true;
-        let (app, pid, time) = (&self.app.name, self.pid, self.app.response_timeout);
+        let (app, pid, time) = (
+            &self.core.app.name,
+            self.core.pid,
+            self.core.app.response_timeout,
+        );
         log::error!(
             "{app}[{pid}]: {stuck} requests go on {time:?} after they were given up: it is replaced"
         );
-        self.mailbox.stats.mark_stuck();
-        self.app.dispatch.limit_reached.notify_one();
+        self.core.mailbox.stats.mark_stuck();
+        self.core.app.dispatch.limit_reached.notify_one();
     }
 
     /// How many requests the worker may have at once.
     fn capacity(&self) -> usize {
-        self.app.dispatch.capacity_of(self.slot).max(1)
+        self.core.app.dispatch.capacity_of(self.core.slot).max(1)
     }
 
     /// A request has had its time. Its worker goes on, unless it turns out that it does not read.
     fn time_out_stream(&mut self, id: u32, now: Instant) {
         self.streams.stop_clock(id);
-        let limit = self.app.response_timeout;
+        let limit = self.core.app.response_timeout;
         let Some(entry) = self.streams.entry(id) else {
             return;
         };
@@ -472,7 +448,7 @@ impl ChannelDriver {
             let (code, reason) = socket.pipe.client_close();
             return self.close_socket(id, code, &reason);
         }
-        let timing = entry.timing(&self.app.name, self.pid, now);
+        let timing = (self.core).request_timing(entry.awaiting(), entry.app_time(now));
         let cause = match entry.state {
             StreamState::Hijacked(_) => format!(
                 "the call went on for response_timeout ({limit:?}) behind its connection's end"
@@ -482,7 +458,7 @@ impl ChannelDriver {
             }
             _ => format!("the response did not go on within response_timeout ({limit:?})"),
         };
-        self.app.metrics.timed_out_requests.increment();
+        self.core.app.metrics.timed_out_requests.increment();
         self.fail_stream(id, || {
             Fault::new(FaultKind::AppTimeout, cause).with_timing(timing)
         });
@@ -491,8 +467,8 @@ impl ChannelDriver {
         }
         if self.next_stacks_at.is_none_or(|at| at <= now) {
             self.next_stacks_at = Some(now + STACKS_INTERVAL);
-            self.mailbox.stats.request_stacks();
-            self.app.dispatch.limit_reached.notify_one();
+            self.core.mailbox.stats.request_stacks();
+            self.core.app.dispatch.limit_reached.notify_one();
         }
     }
 }

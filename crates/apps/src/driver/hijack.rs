@@ -19,9 +19,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use penstock_exchange::buffering::{SpoolSpec, SpoolWriter, spool};
+use penstock_exchange::buffering::SpoolWriter;
 use penstock_exchange::{
-    Body, Fault, FaultKind, RequestTiming, Response, Takeover, TakeoverFuture,
+    Body, Fault, FaultKind, Reply, RequestTiming, Response, Takeover, TakeoverFuture,
 };
 use penstock_http::{
     BodyDecoder, BodyFraming, CheckedField, FieldBlock, ParseProgress, ResponseBodyFraming,
@@ -31,6 +31,7 @@ use penstock_runtime::{Stream, buffers, clock, relay};
 use penstock_wire::parse_response_head;
 use tokio::sync::watch;
 
+use super::response::{open_spool, send_reply};
 use crate::dispatch::Job;
 use crate::reply::{self, ReplyHead, app_protocol_error};
 use crate::shared::AppShared;
@@ -221,11 +222,13 @@ pub(crate) async fn serve_hijacked(
     };
     let (head, bytes) = match read {
         Ok(Some(Ok(read))) => read,
-        Ok(Some(Err(fault))) => return answer_fault(&app, &mut job, fault.with_timing(timing)),
+        Ok(Some(Err(fault))) => {
+            return send_reply(&app, &mut job, Err(fault.with_timing(timing)));
+        }
         Ok(None) => {
             let cause = format!("no response on a hijacked connection within {limit:?}");
             let fault = Fault::new(FaultKind::AppTimeout, cause).with_timing(timing);
-            return answer_fault(&app, &mut job, fault);
+            return send_reply(&app, &mut job, Err(fault));
         }
         Err(fault) => return job.answer(Err(fault.with_timing(timing))),
     };
@@ -239,24 +242,14 @@ pub(crate) async fn serve_hijacked(
         };
         return match switching_response(&bytes[..head.len], tunnel, timing) {
             Ok(response) => job.answer(Ok(response)),
-            Err(fault) => answer_fault(&app, &mut job, fault),
+            Err(fault) => send_reply(&app, &mut job, Err(fault)),
         };
     }
     let reply = match response_head(&job, &bytes[..head.len], timing) {
         Ok(reply) => reply,
-        Err(fault) => return answer_fault(&app, &mut job, fault),
+        Err(fault) => return send_reply(&app, &mut job, Err(fault)),
     };
     send_response(&app, &mut job, reply, &head, rest, &socket, &mut hijacked).await;
-}
-
-/// Answers with a fault, and counts it.
-fn answer_fault(app: &AppShared, job: &mut Job, fault: Fault) {
-    match fault.kind {
-        FaultKind::AppProtocolError => app.metrics.failed_requests.increment(),
-        FaultKind::AppTimeout => app.metrics.timed_out_requests.increment(),
-        _ => {}
-    }
-    job.answer(Err(fault));
 }
 
 /// Reads to the end of the final head, or of a 101; gives it and what was read, which begins with it.
@@ -389,25 +382,17 @@ async fn send_response(
     hijacked: &mut HijackGuard,
 ) {
     if let Some(redirect) = reply.redirect.take() {
-        return job.redirect(redirect);
+        return job.send_reply(Ok(Reply::Redirect(redirect)));
     }
-    let declared = reply.declared;
-    let mut response = reply.response;
     if !reply.wants_body {
-        response.body = Body::Omitted(declared);
+        let mut response = reply.response;
+        response.body = Body::Omitted(reply.declared);
         return job.answer(Ok(response));
     }
-    // Whoever writes to a connection means what was written to be on its way.
-    let client = job.client.limit_prefix();
-    let spec = SpoolSpec {
-        client,
-        // It counts as none of the worker's requests, so its end lets no request start.
-        producer: None,
-        is_unbuffered: true,
-        length: declared,
-    };
-    let (mut writer, reader) = spool(app.body_store.load_full(), spec);
-    response.body = Body::Stream(Box::new(reader));
+    // An application that writes to a connection means its bytes to leave at once.
+    reply.is_unbuffered = true;
+    // It holds no slot of the worker, so its end lets no request start.
+    let (mut writer, response) = open_spool(app, job, reply, None, None);
     job.answer(Ok(response));
     let copied = hijacked.unless_cut(copy_body(&mut writer, head.framing, rest, socket));
     let end = match copied.await.flatten() {

@@ -28,10 +28,10 @@ use penstock_wire::{SlotDecoder, encode_collect_garbage};
 
 use crate::dispatch::{Job, Mailbox, MailboxDelivery};
 use crate::reply::ReplyHead;
-use crate::shared::{AppShared, SlotPlace};
+use crate::shared::AppShared;
 
-use super::hijack::{HijackProgress, HijackedConnections};
-use super::{DriverEnd, LAST_READ_TIMEOUT};
+use super::hijack::HijackProgress;
+use super::{DriverCore, DriverEnd};
 
 /// How long a worker may take to end a stream that was cut, before its socket is closed.
 const CUT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -42,16 +42,9 @@ const CANCEL_FRAME_LEN: usize = 12;
 /// Drives one slot; see [`SlotDriver::run`].
 #[derive(Debug)]
 pub(crate) struct SlotDriver {
-    app: Arc<AppShared>,
-    slot: SlotId,
-    /// What its responses hold while their clients take them.
-    place: Arc<SlotPlace>,
-    pid: u32,
-    mailbox: Arc<Mailbox>,
+    core: DriverCore,
     stream: Stream,
     decoder: SlotDecoder,
-    /// Received and not decoded yet: part of a frame.
-    partial_frame: Vec<u8>,
     descriptors: Vec<OwnedFd>,
     /// Requests in the order in which they are answered.
     in_flight: VecDeque<InFlightRequest>,
@@ -66,8 +59,6 @@ pub(crate) struct SlotDriver {
     /// The rest of that body never comes.
     is_body_cut: bool,
     open_response: Option<OpenResponse>,
-    /// Connections that the application has taken over.
-    hijacked_connections: HijackedConnections,
     /// The body in `open` is one that may be silent for as long as it likes.
     is_unbuffered: bool,
     /// A head whose body may be a file: the next frame says so.
@@ -88,18 +79,10 @@ pub(crate) struct SlotDriver {
     deadline: LazyDeadline,
     /// When the first of those behind a response that goes on has waited too long.
     behind_deadline: LazyDeadline,
-    is_retiring: bool,
-    /// Streams have had their time.
-    are_streams_cut: bool,
     /// When to give up the stream that was cut.
     cut_deadline: Option<Instant>,
-    /// When to give up a worker whose process has ended.
-    worker_lost_at: Option<Instant>,
-    is_write_broken: bool,
     /// Nothing was sent behind the last request's frame.
     is_frame_last: bool,
-    /// The worker closed the socket with bytes of ours unread in it.
-    has_unread_frame: bool,
 }
 
 /// A request that the slot has.
@@ -150,14 +133,9 @@ impl SlotDriver {
     ) -> Self {
         let now = clock::now();
         Self {
-            place: SlotPlace::new(&app, slot),
-            app,
-            slot,
-            pid,
-            mailbox,
+            core: DriverCore::new(app, slot, mailbox, pid),
             stream,
             decoder: SlotDecoder::new(),
-            partial_frame: Vec::new(),
             descriptors: Vec::new(),
             in_flight: VecDeque::new(),
             control_frames: Vec::new(),
@@ -166,7 +144,6 @@ impl SlotDriver {
             is_pulling: false,
             is_body_cut: false,
             open_response: None,
-            hijacked_connections: HijackedConnections::default(),
             is_unbuffered: false,
             held_head: None,
             progress_at: now,
@@ -177,13 +154,8 @@ impl SlotDriver {
             cut_place: None,
             deadline: LazyDeadline::new(now),
             behind_deadline: LazyDeadline::new(now),
-            is_retiring: false,
-            are_streams_cut: false,
             cut_deadline: None,
-            worker_lost_at: None,
-            is_write_broken: false,
             is_frame_last: false,
-            has_unread_frame: false,
         }
     }
 
@@ -207,7 +179,7 @@ impl SlotDriver {
 
     fn poll_step(&mut self, cx: &mut Context<'_>) -> Poll<DriverStep> {
         loop {
-            while let Some(delivery) = self.mailbox.poll_delivery(cx) {
+            while let Some(delivery) = self.core.mailbox.poll_delivery(cx) {
                 self.handle_delivery(delivery);
             }
             self.poll_input(cx);
@@ -231,7 +203,7 @@ impl SlotDriver {
                 self.give_back_unsent();
                 self.poll_behind(cx);
             }
-            let (at, end) = match (self.worker_lost_at, self.cut_deadline) {
+            let (at, end) = match (self.core.worker_lost_at, self.cut_deadline) {
                 (Some(at), _) => (at, DriverEnd::WorkerDied),
                 (None, Some(at)) => (at, DriverEnd::Retired),
                 (None, None) => match self.response_deadline(cx) {
@@ -246,12 +218,16 @@ impl SlotDriver {
 
     /// Nothing is in progress: whether that is the end.
     fn poll_idle(&mut self, cx: &mut Context<'_>) -> Poll<DriverEnd> {
-        match (self.is_retiring, self.worker_lost_at, self.gc_deadline) {
-            (true, None, _) if self.hijacked_connections.poll_count(cx) > 0 => {
-                if !self.are_streams_cut {
+        match (
+            self.core.is_retiring,
+            self.core.worker_lost_at,
+            self.gc_deadline,
+        ) {
+            (true, None, _) if self.core.hijacked_connections.poll_count(cx) > 0 => {
+                if !self.core.are_streams_cut {
                     return Poll::Pending;
                 }
-                self.hijacked_connections.cut_all();
+                self.core.hijacked_connections.cut_all();
                 Poll::Ready(DriverEnd::Retired)
             }
             (true, _, _) => Poll::Ready(DriverEnd::Retired),
@@ -259,7 +235,7 @@ impl SlotDriver {
             (false, None, None) => Poll::Pending,
             (false, None, Some(at)) => {
                 self.deadline.set(at);
-                let limit = self.app.response_timeout;
+                let limit = self.core.app.response_timeout;
                 let overdue =
                     || DriverEnd::ProtocolBroken(format!("no COLLECTED within {limit:?}"));
                 self.deadline.poll(cx).map(|()| overdue())
@@ -280,7 +256,7 @@ impl SlotDriver {
             Some(OpenResponse::Spooling(_)) => self.is_unbuffered,
             Some(OpenResponse::Hijacked(stage)) => {
                 // Woken at its end, from when on the call has its time.
-                self.hijacked_connections.poll_count(cx);
+                self.core.hijacked_connections.poll_count(cx);
                 let overdue_since = stage.overdue_since(since);
                 since = overdue_since.unwrap_or(since);
                 overdue_since.is_none()
@@ -290,14 +266,14 @@ impl SlotDriver {
         if is_streaming && self.in_flight.len() == 1 {
             return None;
         }
-        let usual = since + self.app.response_timeout;
+        let usual = since + self.core.app.response_timeout;
         Some(self.deadline_extension.map_or(usual, |at| at.max(usual)))
     }
 
     /// Answers requests that have waited for `queue.timeout` behind a response that goes on. Their
     /// worker has them and may run them yet.
     fn poll_behind(&mut self, cx: &mut Context<'_>) {
-        let limit = self.app.queue_timeout();
+        let limit = self.core.app.queue_timeout();
         for entry in self.in_flight.iter_mut().skip(1) {
             let job = &mut entry.start.job;
             if job.reply_sender.is_none() {
@@ -307,13 +283,13 @@ impl SlotDriver {
             if self.behind_deadline.poll(cx).is_pending() {
                 return;
             }
-            self.app.metrics.queue_timeout.increment();
+            self.core.app.metrics.queue_timeout.increment();
             let cause = format!(
                 "worker {} had a response before it that took longer than queue.timeout ({limit:?})",
-                self.pid
+                self.core.pid
             );
             job.answer(Err(Fault::new(FaultKind::AppTimeout, cause)));
-            self.place.set_behind(None);
+            self.core.place.set_behind(None);
         }
     }
 
@@ -329,16 +305,15 @@ impl SlotDriver {
         };
         let unsent = self.in_flight.split_off(behind + 1).into_iter();
         let jobs = unsent.map(|entry| entry.start).collect();
-        self.app.dispatch.requeue(clock::now(), self.slot, jobs);
-        self.mailbox.set_in_progress(self.in_flight.len());
+        self.core
+            .app
+            .dispatch
+            .requeue(clock::now(), self.core.slot, jobs);
+        self.core.mailbox.set_in_progress(self.in_flight.len());
     }
 
     fn handle_delivery(&mut self, delivery: MailboxDelivery) {
-        self.is_retiring |= delivery.is_retired;
-        self.are_streams_cut |= delivery.are_streams_cut;
-        if delivery.is_worker_lost && self.worker_lost_at.is_none() {
-            self.worker_lost_at = Some(clock::now() + LAST_READ_TIMEOUT);
-        }
+        self.core.note_state(&delivery);
         self.push_jobs(delivery.jobs);
         self.finish_and_take(0);
     }
@@ -357,30 +332,34 @@ impl SlotDriver {
                 is_batched: is_behind,
             });
         }
-        self.mailbox.set_in_progress(self.in_flight.len());
+        self.core.mailbox.set_in_progress(self.in_flight.len());
     }
 
     /// Tells the queue that `ended` requests have ended, and takes the next.
     fn finish_and_take(&mut self, ended: usize) {
-        let may_batch = !self.is_retiring
+        let may_batch = !self.core.is_retiring
             && !self.has_lent_slot
             && self.open_response.is_none()
-            && !self.app.model.streams_bodies()
+            && !self.core.app.model.streams_bodies()
             && !self
                 .in_flight
                 .iter()
                 .any(|entry| entry.start.job.must_be_sent_alone());
         let batch_max = match may_batch {
-            true => self.app.recent_latency.max_batch(),
+            true => self.core.app.recent_latency.max_batch(),
             false => 1,
         };
         if ended == 0 && batch_max == 1 {
             return;
         }
         let mut jobs = VecDeque::new();
-        self.app
-            .dispatch
-            .finish_and_take(clock::now(), self.slot, ended, batch_max, &mut jobs);
+        self.core.app.dispatch.finish_and_take(
+            clock::now(),
+            self.core.slot,
+            ended,
+            batch_max,
+            &mut jobs,
+        );
         self.push_jobs(jobs);
     }
 
@@ -397,20 +376,31 @@ impl SlotDriver {
 
     /// `ended` responses have ended: what their requests had goes back, and the next are taken.
     fn finish_requests(&mut self, ended: usize) {
-        self.mailbox.set_in_progress(self.in_flight.len());
+        self.core.mailbox.set_in_progress(self.in_flight.len());
         // What was handed over behind a request that is bound by I/O has this slot's place first.
         if self.has_lent_slot && self.in_flight.is_empty() {
             self.has_lent_slot = false;
-            self.app.dispatch.park_slot(clock::now(), self.slot);
+            self.core
+                .app
+                .dispatch
+                .park_slot(clock::now(), self.core.slot);
         }
         self.finish_and_take(ended);
-        let is_idle =
-            self.in_flight.is_empty() && !self.is_retiring && self.worker_lost_at.is_none();
-        if is_idle && self.app.gc_when_idle && self.app.dispatch.begin_gc(clock::now(), self.slot) {
+        let is_idle = self.in_flight.is_empty()
+            && !self.core.is_retiring
+            && self.core.worker_lost_at.is_none();
+        if is_idle
+            && self.core.app.gc_when_idle
+            && self
+                .core
+                .app
+                .dispatch
+                .begin_gc(clock::now(), self.core.slot)
+        {
             encode_collect_garbage(&mut self.control_frames);
             self.decoder.record_collect();
-            self.gc_deadline = Some(clock::now() + self.app.response_timeout);
-            self.app.metrics.gc_runs.increment();
+            self.gc_deadline = Some(clock::now() + self.core.app.response_timeout);
+            self.core.app.metrics.gc_runs.increment();
         }
     }
 
@@ -418,7 +408,10 @@ impl SlotDriver {
     fn finish_gc(&mut self) {
         self.gc_deadline = None;
         let mut jobs = VecDeque::new();
-        self.app.dispatch.end_gc(clock::now(), self.slot, &mut jobs);
+        self.core
+            .app
+            .dispatch
+            .end_gc(clock::now(), self.core.slot, &mut jobs);
         self.push_jobs(jobs);
     }
 
@@ -427,17 +420,25 @@ impl SlotDriver {
         if self.has_lent_slot {
             return;
         }
-        self.app.metrics.io_bound_requests.increment();
-        self.has_lent_slot = self.app.dispatch.lend_spare_slot(clock::now(), self.slot);
+        self.core.app.metrics.io_bound_requests.increment();
+        self.has_lent_slot = self
+            .core
+            .app
+            .dispatch
+            .lend_spare_slot(clock::now(), self.core.slot);
         if !self.has_lent_slot {
-            self.app.metrics.io_bound_without_spare_slot.increment();
+            self.core
+                .app
+                .metrics
+                .io_bound_without_spare_slot
+                .increment();
         }
     }
 
     /// Cuts a stream whose time is over, also one that nobody reads; `true` when it did.
     fn cut_stream(&mut self) -> bool {
         let is_uploading = self.is_uploading();
-        if !self.are_streams_cut
+        if !self.core.are_streams_cut
             || self.cut_deadline.is_some()
             || self.open_response.is_none() && !is_uploading
         {
@@ -447,15 +448,15 @@ impl SlotDriver {
             self.cut_overdue_body();
         }
         if !matches!(self.open_response, Some(OpenResponse::Spooling(_))) {
-            self.hijacked_connections.cut_all();
+            self.core.hijacked_connections.cut_all();
             self.cut_deadline = Some(clock::now() + CUT_TIMEOUT);
             return true;
         }
         if let Some(OpenResponse::Spooling(spool)) = self.open_response.take() {
-            let limit = self.app.stream_timeout;
+            let limit = self.core.app.stream_timeout;
             let cause = format!(
                 "worker {} is being replaced and stream_timeout ({limit:?}) is over",
-                self.pid
+                self.core.pid
             );
             spool.finish(Err(Fault::new(FaultKind::AppTimeout, cause)));
         }
@@ -468,7 +469,7 @@ impl SlotDriver {
     async fn settle_spool(&mut self) {
         self.give_back_unsent();
         let behind_since = self.in_flight.get(1).map(|entry| entry.handed_over_at);
-        self.place.set_behind(behind_since);
+        self.core.place.set_behind(behind_since);
         let Some(OpenResponse::Spooling(mut spool)) = self.open_response.take() else {
             return;
         };
@@ -477,7 +478,7 @@ impl SlotDriver {
         let settled = {
             let mut settling = std::pin::pin!(spool.flush());
             std::future::poll_fn(|cx| {
-                while let Some(delivery) = self.mailbox.poll_delivery(cx) {
+                while let Some(delivery) = self.core.mailbox.poll_delivery(cx) {
                     mail.push(delivery);
                 }
                 self.poll_behind(cx);

@@ -4,13 +4,16 @@
 //! A pure machine over the bytes of the socket; see `channel`. Its only state is the frame whose
 //! bytes are being handed out.
 
-use super::{MAX_DATA_BYTES, MAX_RESPONSE_BODY};
+use super::{MAX_DATA_BYTES, MAX_RESPONSE_BODY, WINDOW_BYTES};
 use crate::WireError;
 use crate::frame::{
-    FLAG_END, FLAG_PROTOCOL_ERROR, FLAG_STREAM, FLAG_TEXT, FrameHeader, FrameKind, HEADER_LEN,
+    FLAG_END, FLAG_PROTOCOL_ERROR, FLAG_TEXT, FrameHeader, FrameKind, HEADER_LEN, split_text,
+    split_u32, take_available, widen,
 };
-use crate::head::{AcceptHeadView, ResponseHeadView, parse_accept_head, parse_response_head};
-use crate::slot::{MAX_HEAD_BYTES, MAX_REASON_BYTES};
+use crate::head::{
+    AcceptHeadView, MAX_HEAD_BYTES, ResponseHeadView, parse_accept_head, split_head,
+};
+use crate::slot::MAX_REASON_BYTES;
 
 /// One step of a stream. Slices borrow the receive buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -156,60 +159,29 @@ impl ChannelDecoder {
         id: u32,
         rest: &'b [u8],
     ) -> DecodeResult<'b> {
-        let is_streamed = header.has_flag(FLAG_STREAM);
-        if is_streamed == header.has_flag(FLAG_END) {
-            return Err(WireError::BadFlags {
-                kind: FrameKind::StreamResponse as u8,
-                flags: header.flags,
-            });
-        }
-        let Some((app_time_us, rest)) = split_u32(rest) else {
-            return Ok(None);
-        };
-        let Some((head_len, rest)) = split_u32(rest) else {
-            return Ok(None);
-        };
-        let Some(body_len) = header
-            .payload_len
-            .checked_sub(12 + head_len.min(MAX_HEAD_LEN))
-        else {
-            return Err(WireError::BadPayloadLength);
-        };
-        if head_len > MAX_HEAD_BYTES {
-            return Err(WireError::HeadTooLong);
-        }
-        let body_max = if is_streamed {
-            super::WINDOW_BYTES
-        } else {
-            MAX_RESPONSE_BODY
-        };
-        if body_len > body_max {
-            return Err(WireError::PayloadTooLong(u64::from(body_len)));
-        }
-        let Some((head, rest)) = rest.split_at_checked(widen(head_len)) else {
-            return Ok(None);
-        };
-        let body = &rest[..rest.len().min(widen(body_len))];
-        let left = body_len.saturating_sub(narrow(body.len()));
-        if left > 0 {
-            let is_last_frame = !is_streamed;
-            let what = FrameContent::Body { is_last_frame };
-            self.open_frame = Some(OpenFrame {
-                id,
-                remaining: left,
-                content: what,
-            });
-        }
-        let event = ChannelEvent::Response {
-            id,
-            head: parse_response_head(head, header.string_count),
-            app_time_us,
-            body,
-            body_len: (!is_streamed).then_some(body_len),
-            end: left == 0 && !is_streamed,
-        };
-        let consumed = 8 + widen(head_len) + body.len();
-        Ok(Some(DecodedChannelEvent { event, consumed }))
+        let payload_len = header.payload_len - 4;
+        let split = split_head(header, payload_len, rest, [WINDOW_BYTES, MAX_RESPONSE_BODY])?;
+        Ok(split.map(|payload| {
+            let is_last_frame = !payload.is_streamed;
+            if payload.left > 0 {
+                self.open_frame = Some(OpenFrame {
+                    id,
+                    remaining: payload.left,
+                    content: FrameContent::Body { is_last_frame },
+                });
+            }
+            DecodedChannelEvent {
+                event: ChannelEvent::Response {
+                    id,
+                    head: payload.head,
+                    app_time_us: payload.app_time_us,
+                    body: payload.body,
+                    body_len: is_last_frame.then_some(payload.body_len),
+                    end: payload.left == 0 && is_last_frame,
+                },
+                consumed: payload.consumed,
+            }
+        }))
     }
 
     fn decode_data<'b>(
@@ -219,20 +191,16 @@ impl ChannelDecoder {
         rest: &'b [u8],
     ) -> DecodeResult<'b> {
         let is_last_frame = header.has_flag(FLAG_END);
-        let left = header.payload_len - 4;
-        if left > MAX_DATA_BYTES {
-            return Err(WireError::PayloadTooLong(u64::from(left)));
+        let remaining = header.payload_len - 4;
+        if remaining > MAX_DATA_BYTES {
+            return Err(WireError::PayloadTooLong(u64::from(remaining)));
         }
-        let what = FrameContent::Body { is_last_frame };
-        Ok(self.read_bytes(
-            rest,
-            OpenFrame {
-                id,
-                remaining: left,
-                content: what,
-            },
-            true,
-        ))
+        let frame = OpenFrame {
+            id,
+            remaining,
+            content: FrameContent::Body { is_last_frame },
+        };
+        Ok(self.read_bytes(rest, frame, true))
     }
 
     fn decode_message<'b>(
@@ -243,17 +211,12 @@ impl ChannelDecoder {
     ) -> Option<DecodedChannelEvent<'b>> {
         let len = header.payload_len - 4;
         let is_text = header.has_flag(FLAG_TEXT);
-        let what = FrameContent::Message { is_text, len };
-        let left = len;
-        self.read_bytes(
-            rest,
-            OpenFrame {
-                id,
-                remaining: left,
-                content: what,
-            },
-            true,
-        )
+        let frame = OpenFrame {
+            id,
+            remaining: len,
+            content: FrameContent::Message { is_text, len },
+        };
+        self.read_bytes(rest, frame, true)
     }
 
     /// Hands out what is there. An empty frame has no bytes to wait for; one that has is worth an event
@@ -264,22 +227,13 @@ impl ChannelDecoder {
         open: OpenFrame,
         is_first: bool,
     ) -> Option<DecodedChannelEvent<'b>> {
-        if open.remaining > 0 && input.is_empty() {
-            return None;
-        }
-        let OpenFrame {
-            id,
-            remaining: left,
-            content: what,
-        } = open;
-        let bytes = &input[..input.len().min(widen(left))];
-        let left = left.saturating_sub(narrow(bytes.len()));
+        let (bytes, left) = take_available(input, open.remaining)?;
         self.open_frame = (left > 0).then_some(OpenFrame {
-            id,
             remaining: left,
-            content: what,
+            ..open
         });
-        let event = match what {
+        let id = open.id;
+        let event = match open.content {
             FrameContent::Body { is_last_frame } => ChannelEvent::Data {
                 id,
                 bytes,
@@ -335,7 +289,7 @@ fn decode_accept(header: FrameHeader, id: u32, rest: &[u8]) -> DecodeResult<'_> 
 }
 
 fn decode_reset(header: FrameHeader, id: u32, rest: &[u8]) -> DecodeResult<'_> {
-    let Some(reason) = split_text(header.payload_len - 4, rest)? else {
+    let Some(reason) = split_text(header.payload_len - 4, rest, MAX_REASON_BYTES)? else {
         return Ok(None);
     };
     let event = ChannelEvent::Reset {
@@ -351,7 +305,7 @@ fn decode_close(header: FrameHeader, id: u32, rest: &[u8]) -> DecodeResult<'_> {
     let Some(([low, high], rest)) = rest.split_first_chunk::<2>() else {
         return Ok(None);
     };
-    let Some(reason) = split_text(header.payload_len - 6, rest)? else {
+    let Some(reason) = split_text(header.payload_len - 6, rest, MAX_REASON_BYTES)? else {
         return Ok(None);
     };
     let code = u16::from_le_bytes([*low, *high]);
@@ -379,34 +333,4 @@ fn decode_id_only(
         return Err(WireError::BadPayloadLength);
     }
     Ok(DecodedChannelEvent { event, consumed: 0 })
-}
-
-/// So many bytes as text, `None` until they are there.
-fn split_text(len: u32, rest: &[u8]) -> Result<Option<&str>, WireError> {
-    if len > MAX_REASON_BYTES {
-        return Err(WireError::PayloadTooLong(u64::from(len)));
-    }
-    let Some(bytes) = rest.get(..widen(len)) else {
-        return Ok(None);
-    };
-    let text = std::str::from_utf8(bytes).map_err(|_| WireError::NotUtf8)?;
-    Ok(Some(text))
-}
-
-fn split_u32(bytes: &[u8]) -> Option<(u32, &[u8])> {
-    let (number, rest) = bytes.split_first_chunk::<4>()?;
-    Some((u32::from_le_bytes(*number), rest))
-}
-
-/// Keeps a sum with it from overflowing; what is cut to it is refused anyway.
-const MAX_HEAD_LEN: u32 = u32::MAX - 12;
-
-/// Lengths on the wire have 32 bits and so does the smallest address space we run in.
-fn widen(len: u32) -> usize {
-    usize::try_from(len).unwrap_or(usize::MAX)
-}
-
-/// Used on slices that were cut to a `u32` length before.
-fn narrow(len: usize) -> u32 {
-    u32::try_from(len).unwrap_or(u32::MAX)
 }

@@ -7,10 +7,12 @@ use penstock_http::websocket::truncate_reason;
 
 use crate::WireError;
 use crate::frame::{
-    FLAG_BODY_FILE, FLAG_END, FLAG_OPEN_STREAM, FLAG_TEXT, FLAG_WEBSOCKET, FrameHeader, FrameKind,
-    HEADER_LEN, MAX_PAYLOAD_BYTES,
+    FLAG_END, FLAG_OPEN_STREAM, FLAG_TEXT, FLAG_WEBSOCKET, FrameKind, HEADER_LEN,
+    MAX_PAYLOAD_BYTES, encode_header,
 };
-use crate::request::{MAX_INPUT_BYTES, RequestBodySource, check_payload_len};
+use crate::request::{
+    MAX_INPUT_BYTES, RequestBodySource, RequestFrame, append_request, check_payload_len,
+};
 
 /// Where the id of an OPEN frame lies in it: four bytes.
 pub const OPEN_ID_OFFSET: usize = HEADER_LEN;
@@ -28,44 +30,14 @@ pub fn encode_open(
     body: RequestBodySource<'_>,
     environ: impl FnOnce(&mut Vec<u8>) -> Result<(), WireError>,
 ) -> Result<(), WireError> {
-    let start = out.len();
-    let result = append_open(out, is_websocket, body, environ);
-    if result.is_err() {
-        out.truncate(start);
-    }
-    result
-}
-
-fn append_open(
-    out: &mut Vec<u8>,
-    is_websocket: bool,
-    body: RequestBodySource<'_>,
-    environ: impl FnOnce(&mut Vec<u8>) -> Result<(), WireError>,
-) -> Result<(), WireError> {
-    let start = out.len();
-    out.extend_from_slice(&[0; ENVIRON_OFFSET]);
-    environ(out)?;
-    let environ_len = check_payload_len(out.len() - start - ENVIRON_OFFSET)?;
-    let (kept, body_len) = match body {
-        RequestBodySource::Inline(bytes) => (0, bytes.len()),
-        RequestBodySource::Streamed(bytes) => (FLAG_OPEN_STREAM, bytes.len()),
-        RequestBodySource::AppendedByCaller(len) => (0, usize::try_from(len).unwrap_or(usize::MAX)),
-        RequestBodySource::File => (FLAG_BODY_FILE, 0),
+    let frame = RequestFrame {
+        kind: FrameKind::Open,
+        flags: if is_websocket { FLAG_WEBSOCKET } else { 0 },
+        stream_flag: FLAG_OPEN_STREAM,
+        id_len: 4,
     };
-    let payload_len = check_payload_len((out.len() - start - HEADER_LEN).saturating_add(body_len))?;
-    let flags = kept | if is_websocket { FLAG_WEBSOCKET } else { 0 };
-    let header = encode_header(FrameKind::Open, flags, payload_len);
-    out[start..start + HEADER_LEN].copy_from_slice(&header);
-    out[start + ENVIRON_OFFSET - 4..start + ENVIRON_OFFSET]
-        .copy_from_slice(&environ_len.to_le_bytes());
-    if let RequestBodySource::Inline(bytes) | RequestBodySource::Streamed(bytes) = body {
-        out.extend_from_slice(bytes);
-    }
-    Ok(())
+    append_request(out, frame, body, environ)
 }
-
-/// Header, id and `environ_len`.
-const ENVIRON_OFFSET: usize = HEADER_LEN + 8;
 
 /// GONE: the client of the stream has left, or wants no more.
 pub fn encode_stream_cancel(id: u32) -> [u8; HEADER_LEN + 4] {
@@ -85,7 +57,7 @@ pub fn encode_window(id: u32, bytes: u32) -> [u8; HEADER_LEN + 8] {
 pub fn encode_input(out: &mut Vec<u8>, id: u32, bytes: &[u8], is_last: bool) {
     debug_assert!(bytes.len() <= MAX_INPUT_BYTES);
     let flags = if is_last { FLAG_END } else { 0 };
-    let payload_len = u32::try_from(4 + bytes.len()).unwrap_or(u32::MAX);
+    let payload_len = 4 + bytes.len();
     out.extend_from_slice(&with_stream_id(
         encode_header(FrameKind::StreamInput, flags, payload_len),
         id,
@@ -102,7 +74,8 @@ pub fn encode_message_head(
     is_text: bool,
     len: usize,
 ) -> Result<[u8; MESSAGE_HEAD_LEN], WireError> {
-    let payload_len = check_payload_len(len.saturating_add(4).min(MAX_PAYLOAD_BYTES as usize + 1))?;
+    let payload_len = len.saturating_add(4);
+    check_payload_len(payload_len.min(MAX_PAYLOAD_BYTES as usize + 1))?;
     let flags = if is_text { FLAG_TEXT } else { 0 };
     Ok(with_stream_id(
         encode_header(FrameKind::Message, flags, payload_len),
@@ -113,7 +86,7 @@ pub fn encode_message_head(
 /// Appends CLOSE; of a reason that is too long what fits.
 pub fn encode_close(out: &mut Vec<u8>, id: u32, code: u16, reason: &str) {
     let reason = truncate_reason(reason);
-    let payload_len = u32::try_from(6 + reason.len()).unwrap_or(6);
+    let payload_len = 6 + reason.len();
     out.extend_from_slice(&with_stream_id(
         encode_header(FrameKind::Close, 0, payload_len),
         id,
@@ -127,14 +100,4 @@ fn with_stream_id(header: [u8; HEADER_LEN], id: u32) -> [u8; HEADER_LEN + 4] {
     out[..HEADER_LEN].copy_from_slice(&header);
     out[HEADER_LEN..].copy_from_slice(&id.to_le_bytes());
     out
-}
-
-fn encode_header(kind: FrameKind, flags: u8, payload_len: u32) -> [u8; HEADER_LEN] {
-    let header = FrameHeader {
-        kind,
-        flags,
-        string_count: 0,
-        payload_len,
-    };
-    header.encode()
 }

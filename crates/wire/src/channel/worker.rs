@@ -1,7 +1,8 @@
 //! A reactor's side of a channel in Rust, for whoever plays one: the tests of `wire` and `apps`, and
 //! fuzzers. It writes what it is told, also nonsense.
 
-use crate::frame::{FrameHeader, FrameKind};
+use crate::frame::FrameKind;
+use crate::worker::encode_frame;
 
 /// Appends ANSWER; `strings` are the status line, then names and values in turn.
 pub fn encode_response(
@@ -77,16 +78,4 @@ pub fn encode_pull(out: &mut Vec<u8>, id: u32) {
 /// Appends HIJACK.
 pub fn encode_hijack(out: &mut Vec<u8>, id: u32) {
     encode_frame(out, FrameKind::StreamHijack, 0, 0, &[&id.to_le_bytes()]);
-}
-
-fn encode_frame(out: &mut Vec<u8>, kind: FrameKind, flags: u8, count: usize, parts: &[&[u8]]) {
-    let len: usize = parts.iter().map(|part| part.len()).sum();
-    let header = FrameHeader {
-        kind,
-        flags,
-        string_count: u16::try_from(count).unwrap_or(u16::MAX),
-        payload_len: u32::try_from(len).unwrap_or(u32::MAX),
-    };
-    out.extend_from_slice(&header.encode());
-    parts.iter().for_each(|part| out.extend_from_slice(part));
 }

@@ -1,6 +1,7 @@
 //! Tests of the slot decoder: every event, every cut of the input, every kind of invalid bytes.
 
 use super::*;
+use crate::frame::FLAG_STREAM;
 use crate::frame::MAX_PAYLOAD_BYTES;
 use crate::worker;
 

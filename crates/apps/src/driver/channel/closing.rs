@@ -3,7 +3,6 @@
 //! What must stay true: nobody is left waiting, and a request goes back only if its worker cannot have
 //! begun it.
 
-use penstock_exchange::{Fault, FaultKind};
 use penstock_http::websocket::code;
 use penstock_queue::DispatchedJob;
 use penstock_runtime::clock;
@@ -12,13 +11,14 @@ use super::ChannelDriver;
 use super::stream_table::StreamState;
 use crate::dispatch::Job;
 use crate::driver::DriverEnd;
+use crate::driver::response::count_fault;
 
 impl ChannelDriver {
     /// Leaves nobody waiting.
     pub(super) fn close_all(&mut self, end: &DriverEnd) {
         let (unsent, last) = self.outbox.drain_unsent();
         // A frame at the end of a socket that was not read to its end: nobody has begun it.
-        let unread = last.filter(|_| self.has_unread_frame);
+        let unread = last.filter(|_| self.core.received.has_unread_frame);
         let mut unbegun: Vec<DispatchedJob<Job>> = Vec::new();
         for id in unread.into_iter().chain(unsent) {
             let is_wanted = self
@@ -33,51 +33,34 @@ impl ChannelDriver {
         for id in self.streams.ids() {
             self.fail_remaining(id, end);
         }
-        self.mailbox.set_in_progress(0);
-        self.app
-            .dispatch
-            .remove_slot(clock::now(), self.slot, &self.mailbox, unbegun);
+        self.core.mailbox.set_in_progress(0);
+        self.core.app.dispatch.remove_slot(
+            clock::now(),
+            self.core.slot,
+            &self.core.mailbox,
+            unbegun,
+        );
     }
 
     fn fail_remaining(&mut self, id: u32, end: &DriverEnd) {
         let Some(entry) = self.streams.entry(id) else {
             return;
         };
-        let timing = entry.timing(&self.app.name, self.pid, clock::now());
-        let fault = match end {
-            DriverEnd::TimedOut => {
-                let cause = format!("worker {} takes no requests any more", self.pid);
-                Fault::new(FaultKind::AppTimeout, cause)
-            }
-            DriverEnd::ProtocolBroken(why) => {
-                let cause = format!("worker {} broke the protocol: {why}", self.pid);
-                Fault::new(FaultKind::AppProtocolError, cause)
-            }
-            DriverEnd::WorkerDied | DriverEnd::Retired => {
-                let cause = format!("worker {} ended with the request inside", self.pid);
-                Fault::new(FaultKind::WorkerDied, cause)
-            }
-        };
-        let fault = fault.with_timing(timing);
-        let metrics = &self.app.metrics;
-        let state = self.streams.close(id);
-        if !matches!(
-            state,
-            Some(StreamState::AbandonedUnsent(_) | StreamState::Discarding) | None
-        ) {
-            match fault.kind {
-                FaultKind::AppTimeout => metrics.timed_out_requests.increment(),
-                FaultKind::AppProtocolError => metrics.failed_requests.increment(),
-                _ => metrics.worker_deaths.increment(),
-            }
+        let timing = (self.core).request_timing(entry.awaiting(), entry.app_time(clock::now()));
+        let was_abandoned = entry.is_abandoned();
+        let timed_out = format!("worker {} takes no requests any more", self.core.pid);
+        let fault = self.core.end_fault(end, timed_out).with_timing(timing);
+        if !was_abandoned {
+            count_fault(&self.core.app, fault.kind);
         }
+        let state = self.streams.close(id);
         match state {
             Some(StreamState::AwaitingResponse(mut start)) => start.job.answer(Err(fault)),
             Some(StreamState::Spooling(writer)) => writer.finish(Err(fault)),
             Some(StreamState::Pumping(pump)) => pump.end(Err(fault)),
             Some(StreamState::WebSocket(socket)) => {
                 // Whoever connects anew finds the next worker.
-                let code = match self.is_retiring {
+                let code = match self.core.is_retiring {
                     true => code::SERVICE_RESTART,
                     false => code::INTERNAL_ERROR,
                 };

@@ -5,56 +5,36 @@
 //! than its window allows, ends the worker: nobody can say what else it has wrong.
 
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use penstock_exchange::buffering::{SpoolSpec, spool};
-use penstock_exchange::{Body as ResponseBody, Fault, FaultKind, RequestTiming, Response};
+use penstock_exchange::{Fault, Reply, RequestTiming};
 use penstock_http::websocket::code;
-use penstock_runtime::{Stream, buffers, clock, loops};
+use penstock_runtime::{buffers, clock};
+use penstock_wire::ChannelEvent;
 use penstock_wire::channel::{WINDOW_BYTES, encode_window};
-use penstock_wire::{ChannelEvent, ResponseHeadView, WireError};
 
 use super::pump::BodyPump;
 use super::stream_table::{StreamState, index_of};
 use super::websocket::MessagePiece;
 use super::{ChannelDriver, WINDOW_UPDATE_INTERVAL};
-use crate::driver::{DriverEnd, hijack};
-use crate::reply::{self, ReplyHead};
+use crate::driver::DriverEnd;
+use crate::driver::response::{
+    HeadFrame, ResponseStart, count_fault, open_spool, reset_fault, send_reply,
+};
+use crate::reply::ReplyHead;
 use crate::shared::SlotPlace;
 
 /// So much window is worth a frame of its own at once.
 const MIN_WINDOW_UPDATE: u32 = WINDOW_BYTES / 4;
 
-/// What an ANSWER says of its body.
-#[derive(Debug, Clone, Copy)]
-struct ResponseBodyStart<'b> {
-    body: &'b [u8],
-    /// Of the whole body, when this frame has it.
-    body_len: Option<u32>,
-    end: bool,
-}
-
 impl ChannelDriver {
     /// Reads once and handles what came.
     pub(super) fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), DriverEnd>> {
-        let stream = Arc::clone(&self.stream);
-        buffers::with_receive_buffer(|buffer| match stream.poll_read(cx, buffer) {
-            Poll::Pending => Poll::Pending,
-            Poll::Ready(Ok(0)) => Poll::Ready(Err(DriverEnd::WorkerDied)),
-            Poll::Ready(Err(error)) => {
-                // unix(7): what the other side had not read makes its close a reset.
-                self.has_unread_frame = error.kind() == std::io::ErrorKind::ConnectionReset;
-                Poll::Ready(Err(DriverEnd::WorkerDied))
-            }
-            Poll::Ready(Ok(count)) if self.partial_frame.is_empty() => {
-                Poll::Ready(self.handle_bytes(&buffer[..count]))
-            }
-            Poll::Ready(Ok(count)) => {
-                let mut whole = std::mem::take(&mut self.partial_frame);
-                whole.extend_from_slice(&buffer[..count]);
-                Poll::Ready(self.handle_bytes(&whole))
-            }
+        buffers::with_receive_buffer(|buffer| {
+            let read = ready!(self.stream.poll_read(cx, buffer));
+            let bytes = self.core.received.take(read, buffer);
+            Poll::Ready(bytes.and_then(|bytes| self.handle_bytes(&bytes)))
         })
     }
 
@@ -72,7 +52,7 @@ impl ChannelDriver {
                 Err(error) => return Err(DriverEnd::ProtocolBroken(error.to_string())),
             }
         }
-        self.partial_frame.extend_from_slice(rest);
+        self.core.received.partial_frame.extend_from_slice(rest);
         Ok(())
     }
 
@@ -92,12 +72,13 @@ impl ChannelDriver {
                 end,
                 ..
             } => {
-                let answered = ResponseBodyStart {
+                let frame = HeadFrame {
+                    head,
                     body,
                     body_len,
                     end,
                 };
-                self.handle_response(id, head, app_time_us, answered)
+                self.handle_response(id, &frame, app_time_us)
             }
             ChannelEvent::Data { bytes, end, .. } => self.handle_data(id, bytes, end),
             ChannelEvent::Reset {
@@ -141,80 +122,40 @@ impl ChannelDriver {
         }
     }
 
-    /// A head has come, with some of its body.
+    /// Begins a response.
     fn handle_response(
         &mut self,
         id: u32,
-        head: Result<ResponseHeadView<'_>, WireError>,
+        frame: &HeadFrame<'_>,
         app_time_us: u32,
-        answered: ResponseBodyStart<'_>,
     ) -> Result<(), DriverEnd> {
         let timing = self.response_timing(id, app_time_us);
         let Some(entry) = self.streams.entry(id) else {
             return Ok(());
         };
-        let (is_head, grant) = match &entry.state {
-            StreamState::AwaitingResponse(start) => {
-                (start.job.is_head, start.job.sendfile.as_deref())
-            }
+        let job = match &entry.state {
+            StreamState::AwaitingResponse(start) => &start.job,
             StreamState::AbandonedUnsent(_) | StreamState::Discarding => {
-                if answered.end {
+                if frame.end {
                     self.end_stream(id);
                 }
                 return Ok(());
             }
             _ => return Err(unexpected_frame("a second answer", id)),
         };
-        entry.uses_window = answered.body_len.is_none();
-        let length = answered.body_len.map(u64::from);
-        let head = match head {
-            Ok(parts) => reply::client_head(&parts, is_head, timing, grant),
-            Err(error) => {
-                let cause = format!("response head: {error}");
-                Err(Fault::new(FaultKind::AppProtocolError, cause).with_timing(timing))
+        entry.uses_window = frame.body_len.is_none();
+        match frame.begin(job, timing) {
+            ResponseStart::Complete(reply) => {
+                self.answer_request(id, reply);
+                self.discard_response(id, frame.end);
+                Ok(())
             }
-        };
-        let mut head = match head {
-            Ok(head) => head,
-            Err(fault) => {
-                self.answer_request(id, Err(fault));
-                self.discard_response(id, answered.end);
-                return Ok(());
-            }
-        };
-        if let Some(redirect) = head.redirect.take() {
-            if let Some(StreamState::AwaitingResponse(start)) =
-                self.streams.entry(id).map(|e| &mut e.state)
-            {
-                start.job.redirect(redirect);
-            }
-            self.discard_response(id, answered.end);
-            return Ok(());
+            ResponseStart::Streamed(head, length) => self.begin_body(id, head, length, frame.body),
         }
-        if !head.wants_body {
-            let ReplyHead {
-                mut response,
-                declared,
-                ..
-            } = head;
-            let length = declared.or_else(|| length.filter(|len| *len > 0));
-            response.body = ResponseBody::Omitted(length);
-            self.answer_request(id, Ok(response));
-            self.discard_response(id, answered.end);
-        } else if answered.end && length == Some(answered.body.len() as u64) {
-            self.answer_request(id, reply::with_whole_body(head, answered.body));
-            self.end_stream(id);
-        } else if let Err(fault) = reply::check_declared(&head, length) {
-            self.answer_request(id, Err(fault));
-            self.discard_response(id, answered.end);
-        } else {
-            self.begin_body(id, head, length, answered.body)?;
-        }
-        Ok(())
     }
 
-    /// Answers with a body that goes on. What has come of it is there before the answer is: both leave in
-    /// one piece, whichever loop sends them.
+    /// Begins a streamed body. Its first bytes are in the spool before the head is sent on, so that
+    /// both leave in one piece, whichever loop sends them.
     fn begin_body(
         &mut self,
         id: u32,
@@ -222,37 +163,24 @@ impl ChannelDriver {
         length: Option<u64>,
         first: &[u8],
     ) -> Result<(), DriverEnd> {
-        let ReplyHead {
-            mut response,
-            declared,
-            is_unbuffered,
-            ..
-        } = head;
-        let store = self.app.body_store.load_full();
+        let place = Arc::<SlotPlace>::clone(&self.core.place);
         let Some(entry) = self.streams.entry(id) else {
             return Ok(());
         };
-        let client = match &entry.state {
-            StreamState::AwaitingResponse(start) => start.job.client.limit_prefix(),
-            _ => None,
+        let StreamState::AwaitingResponse(start) = &entry.state else {
+            return Ok(());
         };
-        let spec = SpoolSpec {
-            client,
-            producer: Some(Arc::<SlotPlace>::clone(&self.place)),
-            is_unbuffered,
-            length: declared.or(length),
-        };
-        let (writer, reader) = spool(store, spec);
-        response.body = ResponseBody::Stream(Box::new(reader));
-        entry.is_unbuffered = is_unbuffered;
-        let asked = std::mem::replace(&mut entry.state, StreamState::Spooling(writer));
-        // From the head on an event stream may say nothing for as long as it likes.
+        entry.is_unbuffered = head.is_unbuffered;
+        let (app, job) = (&self.core.app, &start.job);
+        let (writer, response) = open_spool(app, job, head, length, Some(place));
+        let start = std::mem::replace(&mut entry.state, StreamState::Spooling(writer));
+        // From the head on an event stream may be silent for any time.
         self.streams.stop_clock(id);
         self.streams.restart_body_clock(id, clock::now());
-        // The notice of a client that leaves.
+        // The driver is woken when the client leaves.
         self.poll_stream(index_of(id));
         self.handle_data(id, first, false)?;
-        if let StreamState::AwaitingResponse(mut start) = asked {
+        if let StreamState::AwaitingResponse(mut start) = start {
             start.job.answer(Ok(response));
         }
         Ok(())
@@ -266,36 +194,25 @@ impl ChannelDriver {
         let Some(entry) = self.streams.entry(id) else {
             return Ok(());
         };
-        let app_time = clock::now().saturating_duration_since(entry.opened_at);
+        let app_time = entry.app_time(clock::now());
         let timing =
             self.response_timing(id, u32::try_from(app_time.as_micros()).unwrap_or(u32::MAX));
         let waker = self.streams.waker(index_of(id));
         let (Some(entry), Some(waker)) = (self.streams.entry(id), waker) else {
             return Ok(());
         };
-        let mut job = match &mut entry.state {
+        let job = match &mut entry.state {
             StreamState::AwaitingResponse(start) => start.job.split_reply(),
             // Its client has left: so the socket is closed.
             StreamState::AbandonedUnsent(_) | StreamState::Discarding => return Ok(()),
             _ => return Err(unexpected_frame("a hijack behind an answer", id)),
         };
-        let hijacked = self.hijacked_connections.register();
+        let hijacked = self.core.hijacked_connections.register();
         hijacked.progress().set_end_waker(waker);
         entry.state = StreamState::Hijacked(hijacked.progress());
         // From now on the clock is the connection's, until its end.
         self.streams.stop_clock(id);
-        match Stream::from_received(socket) {
-            Ok(socket) => {
-                let app = Arc::clone(&self.app);
-                loops::spawn_here(hijack::serve_hijacked(app, job, socket, hijacked, timing));
-            }
-            Err(error) => {
-                let cause = format!("its hijacked connection: {error}");
-                job.answer(Err(
-                    Fault::new(FaultKind::AppProtocolError, cause).with_timing(timing)
-                ));
-            }
-        }
+        self.core.spawn_hijacked(job, socket, hijacked, timing);
         Ok(())
     }
 
@@ -417,62 +334,40 @@ impl ChannelDriver {
     }
 
     fn handle_reset(&mut self, id: u32, reason: &str, is_protocol: bool) {
-        let kind = match is_protocol {
-            true => FaultKind::AppProtocolError,
-            false => FaultKind::AppRaised,
-        };
         let timing = self.response_timing(id, 0);
-        match self.end_stream(id) {
-            Some(StreamState::AwaitingResponse(mut start)) => {
-                self.app.metrics.failed_requests.increment();
-                let fault = Fault::new(kind, reason.to_owned()).with_timing(timing);
-                start.job.answer(Err(fault));
+        let Some(state) = self.end_stream(id) else {
+            return;
+        };
+        let cause = match state {
+            StreamState::AwaitingResponse(_) => reason.to_owned(),
+            _ => format!("mid-response: {reason}"),
+        };
+        let fault = reset_fault(is_protocol, cause);
+        let kind = fault.kind;
+        match state {
+            StreamState::AwaitingResponse(mut start) => {
+                start.job.answer(Err(fault.with_timing(timing)));
             }
-            Some(StreamState::Spooling(writer)) => {
-                self.app.metrics.failed_requests.increment();
-                let fault = Fault::new(kind, format!("mid-response: {reason}"));
-                writer.finish(Err(fault));
-            }
-            Some(StreamState::Pumping(pump)) => {
-                self.app.metrics.failed_requests.increment();
-                let fault = Fault::new(kind, format!("mid-response: {reason}"));
-                pump.end(Err(fault));
-            }
-            Some(StreamState::WebSocket(socket)) => {
-                self.app.metrics.failed_requests.increment();
-                log::error!(
-                    "{}[{}]: a WebSocket ended: {reason}",
-                    self.app.name,
-                    self.pid
-                );
+            StreamState::Spooling(writer) => writer.finish(Err(fault)),
+            StreamState::Pumping(pump) => pump.end(Err(fault)),
+            StreamState::WebSocket(socket) => {
+                let (app, pid) = (&self.core.app.name, self.core.pid);
+                log::error!("{app}[{pid}]: a WebSocket ended: {reason}");
                 socket.pipe.close_by_worker(code::INTERNAL_ERROR, "");
             }
-            Some(
-                StreamState::Hijacked(_)
-                | StreamState::AbandonedUnsent(_)
-                | StreamState::Discarding,
-            )
-            | None => {}
+            StreamState::Hijacked(_)
+            | StreamState::AbandonedUnsent(_)
+            | StreamState::Discarding => return,
         }
+        count_fault(&self.core.app, kind);
     }
 
-    /// Answers a request that is still asked.
-    pub(super) fn answer_request(&mut self, id: u32, answer: Result<Response, Fault>) {
-        let Some(entry) = self.streams.entry(id) else {
-            return;
-        };
-        let StreamState::AwaitingResponse(start) = &mut entry.state else {
-            return;
-        };
-        if let Err(fault) = &answer
-            && matches!(
-                fault.kind,
-                FaultKind::AppRaised | FaultKind::AppProtocolError
-            )
-        {
-            self.app.metrics.failed_requests.increment();
+    /// Gives a request its reply, if it has none.
+    pub(super) fn answer_request(&mut self, id: u32, reply: Result<Reply, Fault>) {
+        let entry = self.streams.entry(id);
+        if let Some(StreamState::AwaitingResponse(start)) = entry.map(|entry| &mut entry.state) {
+            send_reply(&self.core.app, &mut start.job, reply);
         }
-        start.job.answer(answer);
     }
 
     /// The rest of this response is dropped, and its worker asked not to make it.
@@ -485,15 +380,12 @@ impl ChannelDriver {
     }
 
     pub(super) fn response_timing(&mut self, id: u32, app_time_us: u32) -> RequestTiming {
-        let app = Duration::from_micros(u64::from(app_time_us));
-        let Some(entry) = self.streams.entry(id) else {
-            return RequestTiming::default();
-        };
-        let mut timing = entry.timing(&self.app.name, self.pid, entry.opened_at);
-        timing.app_time = app;
-        if matches!(entry.state, StreamState::AwaitingResponse(_)) {
-            self.app.metrics.app_time.record(app);
-            self.app.metrics.queue_time.record(timing.queue_time);
+        let app_time = Duration::from_micros(u64::from(app_time_us));
+        let start = self.streams.entry(id).and_then(|entry| entry.awaiting());
+        let timing = self.core.request_timing(start, app_time);
+        if start.is_some() {
+            self.core.app.metrics.app_time.record(app_time);
+            self.core.app.metrics.queue_time.record(timing.queue_time);
         }
         timing
     }

@@ -275,15 +275,14 @@ async fn send_body_descriptor(id: u32, files: Arc<Stream>, file: Arc<SpoolFile>)
 impl ChannelDriver {
     /// Writes what may be written.
     pub(super) fn poll_send(&mut self, cx: &mut Context<'_>) -> Result<(), DriverEnd> {
-        // What a dead worker is not sent, another one gets.
-        while !self.is_write_broken && self.worker_lost_at.is_none() && !self.outbox.is_empty() {
+        while self.core.is_writable() && !self.outbox.is_empty() {
             while let Some(OutboxItem::Removed) = self.outbox.items.front() {
                 self.outbox.items.pop_front();
             }
             match self.outbox.poll_send_descriptor(cx, &self.streams) {
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(_)) => {
-                    self.is_write_broken = true;
+                    self.core.is_write_broken = true;
                     break;
                 }
                 Poll::Pending => break,
@@ -297,7 +296,7 @@ impl ChannelDriver {
                 Poll::Pending => break,
                 Poll::Ready(Ok(written)) => self.outbox.mark_written(&mut self.streams, written),
                 // Whatever the worker said before it left is still to be read.
-                Poll::Ready(Err(_)) => self.is_write_broken = true,
+                Poll::Ready(Err(_)) => self.core.is_write_broken = true,
             }
             if self.outbox.has_message_room() {
                 for id in std::mem::take(&mut self.stalled_sockets) {

@@ -10,9 +10,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::task::Waker;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use penstock_exchange::RequestTiming;
 use penstock_exchange::buffering::HeldPlace;
 use penstock_exchange::buffering::SpoolWriter;
 use penstock_queue::DispatchedJob;
@@ -381,26 +380,22 @@ impl StreamEntry {
         )
     }
 
-    /// Where the time of its request went until now.
-    pub(super) fn timing(&self, app: &Arc<str>, pid: u32, now: Instant) -> RequestTiming {
-        let mut timing = RequestTiming {
-            app_time: now.saturating_duration_since(self.opened_at),
-            handler: Some(app.into()),
-            worker_pid: pid,
-            ..RequestTiming::default()
-        };
-        if let StreamState::AwaitingResponse(start) = &self.state {
-            timing.queue_time = start.waited;
-            timing.queue_position = u32::try_from(start.queue_position).unwrap_or(u32::MAX);
+    /// The request, while it has no response.
+    pub(super) fn awaiting(&self) -> Option<&DispatchedJob<Job>> {
+        match &self.state {
+            StreamState::AwaitingResponse(start) => Some(start),
+            _ => None,
         }
-        timing
+    }
+
+    /// How long the worker has had the request.
+    pub(super) fn app_time(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.opened_at)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     fn start() -> DispatchedJob<Job> {

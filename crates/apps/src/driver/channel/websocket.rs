@@ -10,7 +10,7 @@ use penstock_runtime::clock;
 use penstock_wire::channel::{MESSAGE_OVERHEAD, WINDOW_BYTES};
 use penstock_wire::{AcceptHeadView, WireError};
 
-use penstock_exchange::{Fault, FaultKind};
+use penstock_exchange::Reply;
 
 use super::ChannelDriver;
 use super::pipe::{PipeMessage, WebSocketPipe, WorkerBound};
@@ -18,6 +18,7 @@ use super::receive::unexpected_frame;
 use super::session::AcceptedWebSocket;
 use super::stream_table::{StreamState, index_of};
 use crate::driver::DriverEnd;
+use crate::reply::app_protocol_error;
 use crate::websocket_handshake::accept_response;
 
 /// An accepted WebSocket.
@@ -75,20 +76,19 @@ impl ChannelDriver {
         let parts = match head {
             Ok(parts) => parts,
             Err(error) => {
-                let cause = format!("response head: {error}");
-                let fault = Fault::new(FaultKind::AppProtocolError, cause).with_timing(timing);
-                self.answer_request(id, Err(fault));
+                let fault = app_protocol_error(format!("response head: {error}"));
+                self.answer_request(id, Err(fault.with_timing(timing)));
                 self.close_socket(id, code::INTERNAL_ERROR, "");
                 return Ok(());
             }
         };
         let client = start.job.client.limit_prefix();
         let pipe = WebSocketPipe::new(waker);
-        let agreed = AcceptedWebSocket::new(Arc::clone(&pipe), handshake.deflate, &self.app);
+        let agreed = AcceptedWebSocket::new(Arc::clone(&pipe), handshake.deflate, &self.core.app);
         let agreed = agreed.of_client(client);
         let answer = accept_response(&handshake, &parts, Box::new(agreed), timing);
         let is_sent = answer.is_ok();
-        self.answer_request(id, answer);
+        self.answer_request(id, answer.map(Reply::from));
         if !is_sent {
             self.close_socket(id, code::INTERNAL_ERROR, "");
             return Ok(());
@@ -147,10 +147,10 @@ impl ChannelDriver {
             // RFC 6455 §5.6: no client may get it.
             log::error!(
                 "{}[{}]: a WebSocket closed: the application sent text that is not UTF-8",
-                self.app.name,
-                self.pid
+                self.core.app.name,
+                self.core.pid
             );
-            self.app.metrics.failed_requests.increment();
+            self.core.app.metrics.failed_requests.increment();
             socket.pipe.close_by_worker(code::INTERNAL_ERROR, "");
             return self.close_socket(id, code::INVALID_PAYLOAD, "text that is not UTF-8");
         }
@@ -162,9 +162,7 @@ impl ChannelDriver {
             Some(StreamState::WebSocket(socket)) => socket.pipe.close_by_worker(code, reason),
             Some(StreamState::AwaitingResponse(mut start)) => {
                 let cause = "closed a WebSocket that it had not accepted";
-                start
-                    .job
-                    .answer(Err(Fault::new(FaultKind::AppProtocolError, cause)));
+                start.job.answer(Err(app_protocol_error(cause)));
             }
             // What it was told before, or nobody is there any more.
             _ => {}

@@ -3,7 +3,6 @@
 //! What must stay true: nobody is left waiting, and a request goes back only if its worker cannot have
 //! begun it.
 
-use penstock_exchange::{Fault, FaultKind, RequestTiming};
 use penstock_queue::DispatchedJob;
 use penstock_runtime::clock;
 use penstock_wire::{HEADER_LEN, request_name};
@@ -11,6 +10,7 @@ use penstock_wire::{HEADER_LEN, request_name};
 use super::{InFlightRequest, OpenResponse, SlotDriver};
 use crate::dispatch::Job;
 use crate::driver::DriverEnd;
+use crate::driver::response::count_fault;
 use crate::shared::DispatchMode;
 
 /// Where a REQUEST frame's environment begins: behind its header and the environment's length.
@@ -23,7 +23,8 @@ impl SlotDriver {
         let mut line = std::mem::take(&mut self.in_flight).into_iter();
         if let Some(first) = line.next() {
             // A frame alone in a socket that was not read to its end: nobody has begun it.
-            let was_unread = self.has_unread_frame && self.is_frame_last && line.len() == 0;
+            let was_unread =
+                self.core.received.has_unread_frame && self.is_frame_last && line.len() == 0;
             let was_sent = first.is_sent() && !was_unread;
             if was_sent || self.open_response.is_some() || *end == DriverEnd::TimedOut {
                 self.fail_request(first, end);
@@ -39,56 +40,33 @@ impl SlotDriver {
         // Those that waited too long have been answered.
         let unanswered = line.filter(|entry| entry.start.job.reply_sender.is_some());
         unbegun.extend(unanswered.map(|entry| entry.start));
-        self.mailbox.set_in_progress(0);
-        self.mailbox.set_deadline_extension(None);
-        self.app
-            .dispatch
-            .remove_slot(clock::now(), self.slot, &self.mailbox, unbegun);
+        self.core.mailbox.set_in_progress(0);
+        self.core.mailbox.set_deadline_extension(None);
+        self.core.app.dispatch.remove_slot(
+            clock::now(),
+            self.core.slot,
+            &self.core.mailbox,
+            unbegun,
+        );
     }
 
     fn fail_request(&mut self, mut entry: InFlightRequest, end: &DriverEnd) {
-        let app = clock::now().saturating_duration_since(entry.handed_over_at);
-        let timing = RequestTiming {
-            queue_time: entry.start.waited,
-            queue_position: u32::try_from(entry.start.queue_position).unwrap_or(u32::MAX),
-            app_time: app,
-            handler: Some((&self.app.name).into()),
-            worker_pid: self.pid,
-            ..RequestTiming::default()
-        };
         if *end == DriverEnd::Retired && self.open_response.take().is_some() {
-            // Its client has been told.
+            // Its client has its answer.
             return;
         }
-        let (kind, cause) = match end {
-            DriverEnd::TimedOut => {
-                self.app.metrics.timed_out_requests.increment();
-                self.log_stuck_request(&entry);
-                let limit = self.app.response_timeout;
-                (
-                    FaultKind::AppTimeout,
-                    format!("no answer within response_timeout ({limit:?})"),
-                )
-            }
-            DriverEnd::ProtocolBroken(why) => {
-                self.app.metrics.failed_requests.increment();
-                (
-                    FaultKind::AppProtocolError,
-                    format!("worker {} broke the protocol: {why}", self.pid),
-                )
-            }
-            DriverEnd::WorkerDied | DriverEnd::Retired => {
-                self.app.metrics.worker_deaths.increment();
-                (
-                    FaultKind::WorkerDied,
-                    format!("worker {} ended with the request inside", self.pid),
-                )
-            }
-        };
-        let fault = Fault::new(kind, cause).with_timing(timing);
+        let app_time = clock::now().saturating_duration_since(entry.handed_over_at);
+        let timing = self.core.request_timing(Some(&entry.start), app_time);
+        let limit = self.core.app.response_timeout;
+        let timed_out = format!("no answer within response_timeout ({limit:?})");
+        let fault = self.core.end_fault(end, timed_out).with_timing(timing);
+        count_fault(&self.core.app, fault.kind);
+        if *end == DriverEnd::TimedOut {
+            self.log_stuck_request(&entry);
+        }
         match self.open_response.take() {
             Some(OpenResponse::Spooling(spool)) => spool.finish(Err(fault)),
-            // Whoever answers for a hijacked connection hears of its worker's end.
+            // A hijacked connection learns of the end by itself.
             Some(OpenResponse::Discarding | OpenResponse::Hijacked(_)) => {}
             None => entry.start.job.answer(Err(fault)),
         }
@@ -96,10 +74,10 @@ impl SlotDriver {
 
     /// Says in the log which request is stuck; the executor asks the worker for its stacks next.
     fn log_stuck_request(&self, entry: &InFlightRequest) {
-        let DispatchMode::Workers(dialect) = self.app.dispatch_mode else {
+        let DispatchMode::Workers(dialect) = self.core.app.dispatch_mode else {
             return;
         };
-        let (app, pid) = (&self.app.name, self.pid);
+        let (app, pid) = (&self.core.app.name, self.core.pid);
         let frame = &entry.start.job.frame;
         let name = frame
             .get(ENVIRON_OFFSET..)

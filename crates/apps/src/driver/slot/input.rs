@@ -105,10 +105,10 @@ impl SlotDriver {
 
     /// The time of a request whose worker is replaced is over before its body was.
     pub(super) fn cut_overdue_body(&mut self) {
-        let limit = self.app.stream_timeout;
+        let limit = self.core.app.stream_timeout;
         let cause = format!(
             "worker {} is being replaced and stream_timeout ({limit:?}) is over",
-            self.pid
+            self.core.pid
         );
         self.fail_body(Fault::new(FaultKind::AppTimeout, cause));
     }

@@ -4,17 +4,17 @@
 //! protocol ends the driver.
 
 use std::fs::File;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use penstock_exchange::{Fault, FaultKind};
+use penstock_exchange::Reply;
 use penstock_runtime::{buffers, clock};
 use penstock_wire::SlotEvent;
 
 use super::response::file_response;
 use super::{CANCEL_FRAME_LEN, DriverEnd, DriverStep, OpenResponse, SlotDriver};
 use crate::dispatch::MAX_BATCH;
-use crate::reply::{self, app_protocol_error};
+use crate::driver::response::{HeadFrame, count_fault, reset_fault};
 
 impl SlotDriver {
     /// Reads once and handles what came.
@@ -26,23 +26,8 @@ impl SlotDriver {
             let read = self
                 .stream
                 .poll_read_descriptors(cx, buffer, &mut self.descriptors);
-            match read {
-                Poll::Pending => Poll::Pending,
-                Poll::Ready(Ok(0)) => Poll::Ready(Err(DriverEnd::WorkerDied)),
-                Poll::Ready(Err(error)) => {
-                    // unix(7): what the other side had not read makes its close a reset.
-                    self.has_unread_frame = error.kind() == std::io::ErrorKind::ConnectionReset;
-                    Poll::Ready(Err(DriverEnd::WorkerDied))
-                }
-                Poll::Ready(Ok(count)) if self.partial_frame.is_empty() => {
-                    Poll::Ready(self.handle_bytes(&buffer[..count]))
-                }
-                Poll::Ready(Ok(count)) => {
-                    let mut whole = std::mem::take(&mut self.partial_frame);
-                    whole.extend_from_slice(&buffer[..count]);
-                    Poll::Ready(self.handle_bytes(&whole))
-                }
-            }
+            let bytes = self.core.received.take(ready!(read), buffer);
+            Poll::Ready(bytes.and_then(|bytes| self.handle_bytes(&bytes)))
         })
     }
 
@@ -70,7 +55,7 @@ impl SlotDriver {
                 self.cut_place = None;
                 self.end_input();
                 if self.deadline_extension.take().is_some() {
-                    self.mailbox.set_deadline_extension(None);
+                    self.core.mailbox.set_deadline_extension(None);
                 }
                 self.in_flight.pop_front();
                 ended += 1;
@@ -80,17 +65,18 @@ impl SlotDriver {
                 }
             }
         }
-        self.partial_frame.extend_from_slice(rest);
+        self.core.received.partial_frame.extend_from_slice(rest);
         // A file frame comes with its descriptor right behind its head. With neither a descriptor nor
         // the beginning of a frame here it is not one: the client gets the head now.
-        if self.partial_frame.is_empty()
+        if self.core.received.partial_frame.is_empty()
             && self.descriptors.is_empty()
             && let Some(head) = self.held_head.take()
         {
-            self.begin_stream(head, b"");
+            self.begin_stream(head, None, b"");
         }
         let is_hoard = self.descriptors.len() > MAX_BATCH as usize;
-        let is_unclaimed = !self.descriptors.is_empty() && self.partial_frame.is_empty();
+        let is_unclaimed =
+            !self.descriptors.is_empty() && self.core.received.partial_frame.is_empty();
         if is_hoard || is_unclaimed && self.held_head.is_none() {
             return Err(DriverEnd::ProtocolBroken(
                 "a descriptor that no frame claims".into(),
@@ -114,7 +100,9 @@ impl SlotDriver {
             SlotEvent::ExtendDeadline { seconds } => {
                 let until = clock::now() + Duration::from_secs(u64::from(seconds));
                 self.deadline_extension = self.deadline_extension.max(Some(until));
-                self.mailbox.set_deadline_extension(self.deadline_extension);
+                self.core
+                    .mailbox
+                    .set_deadline_extension(self.deadline_extension);
             }
             SlotEvent::GarbageCollected => self.finish_gc(),
             SlotEvent::Head {
@@ -124,21 +112,17 @@ impl SlotDriver {
                 body_len,
                 end,
             } => {
-                let timing = self.response_timing(app_time_us);
-                let job = self.in_flight.front().map(|entry| &entry.start.job);
-                let is_head = job.is_some_and(|job| job.is_head);
-                let grant = job.and_then(|job| job.sendfile.as_deref());
-                let head =
-                    match head {
-                        Ok(parts) => reply::client_head(&parts, is_head, timing, grant),
-                        Err(error) => Err(app_protocol_error(format!("response head: {error}"))
-                            .with_timing(timing)),
-                    };
-                self.begin_response(head, body, body_len, end);
+                let frame = HeadFrame {
+                    head,
+                    body,
+                    body_len,
+                    end,
+                };
+                self.begin_response(&frame, app_time_us);
             }
             SlotEvent::Body { bytes, .. } => {
                 if let Some(head) = self.held_head.take() {
-                    self.begin_stream(head, bytes);
+                    self.begin_stream(head, None, bytes);
                 } else if let Some(OpenResponse::Spooling(spool)) = &mut self.open_response {
                     spool.push(bytes);
                 }
@@ -158,7 +142,8 @@ impl SlotDriver {
                 let file = File::from(self.descriptors.remove(0));
                 match self.held_head.take() {
                     Some(head) if end => {
-                        self.answer_request(file_response(head, file, offset, len, &self.app));
+                        let response = file_response(head, file, offset, len, &self.core.app);
+                        self.answer_request(response.map(Reply::from));
                     }
                     _ if matches!(self.open_response, Some(OpenResponse::Discarding)) => {}
                     _ => {
@@ -178,11 +163,11 @@ impl SlotDriver {
                 self.hand_over_hijacked(socket);
             }
             SlotEvent::Abort { reason } => {
-                let fault = Fault::new(FaultKind::AppRaised, format!("mid-response: {reason}"));
+                let fault = reset_fault(false, format!("mid-response: {reason}"));
                 if let Some(head) = self.held_head.take() {
                     self.answer_request(Err(fault.with_timing(head.response.timing)));
                 } else if let Some(OpenResponse::Spooling(spool)) = self.open_response.take() {
-                    self.app.metrics.failed_requests.increment();
+                    count_fault(&self.core.app, fault.kind);
                     spool.finish(Err(fault));
                 }
             }
@@ -190,13 +175,9 @@ impl SlotDriver {
                 reason,
                 is_protocol,
             } => {
-                let kind = if is_protocol {
-                    FaultKind::AppProtocolError
-                } else {
-                    FaultKind::AppRaised
-                };
                 let timing = self.response_timing(0);
-                self.answer_request(Err(Fault::new(kind, reason.to_owned()).with_timing(timing)));
+                let fault = reset_fault(is_protocol, reason.to_owned());
+                self.answer_request(Err(fault.with_timing(timing)));
             }
         }
         Ok(())

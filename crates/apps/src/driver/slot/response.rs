@@ -7,137 +7,69 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_exchange::buffering::{SpoolSpec, SpoolWriter, spool};
-use penstock_exchange::{Body, Fault, FaultKind, FileBody, RequestTiming, Response};
-use penstock_runtime::{DiskFile, Stream, clock, loops};
+use penstock_exchange::buffering::SpoolWriter;
+use penstock_exchange::{Body, Fault, FileBody, Reply, RequestTiming, Response};
+use penstock_runtime::{DiskFile, clock, loops};
 use penstock_sys::page_cache;
 
 use super::{OpenResponse, SlotDriver};
-use crate::driver::hijack;
+use crate::driver::response::{HeadFrame, ResponseStart, open_spool, send_reply};
 use crate::reply::{self, ReplyHead, app_protocol_error};
 use crate::shared::{AppShared, SlotPlace};
 
 impl SlotDriver {
-    /// A head has come: answers if it is all, holds it back if a file may follow.
-    pub(super) fn begin_response(
-        &mut self,
-        head: Result<ReplyHead, Fault>,
-        body: &[u8],
-        body_len: Option<u32>,
-        end: bool,
-    ) {
-        let mut head = match head {
-            Ok(head) => head,
-            Err(fault) => {
-                self.answer_request(Err(fault));
-                self.discard_response(end);
-                return;
-            }
+    /// Begins the response at the head of the line. Its reply waits for the next frame when that may
+    /// be a file.
+    pub(super) fn begin_response(&mut self, frame: &HeadFrame<'_>, app_time_us: u32) {
+        let timing = self.response_timing(app_time_us);
+        let Some(entry) = self.in_flight.front() else {
+            return;
         };
-        if let Some(redirect) = head.redirect.take() {
-            if let Some(entry) = self.in_flight.front_mut() {
-                entry.start.job.redirect(redirect);
+        match frame.begin(&entry.start.job, timing) {
+            ResponseStart::Complete(reply) => {
+                self.answer_request(reply);
+                self.discard_response(frame.end);
             }
-            self.discard_response(end);
-            return;
-        }
-        if !head.wants_body {
-            let ReplyHead {
-                mut response,
-                declared,
-                ..
-            } = head;
-            let length = declared.or_else(|| body_len.filter(|len| *len > 0).map(u64::from));
-            response.body = Body::Omitted(length);
-            self.answer_request(Ok(response));
-            self.discard_response(end);
-            return;
-        }
-        let whole = body_len.filter(|len| end && *len as usize == body.len());
-        if whole.is_some() {
-            self.answer_request(reply::with_whole_body(head, body));
-        } else if body.is_empty() && body_len.is_none() {
-            self.held_head = Some(head);
-        } else {
-            let length = body_len.map(u64::from);
-            match reply::check_declared(&head, length) {
-                Err(fault) => {
-                    self.answer_request(Err(fault));
-                    self.discard_response(end);
-                }
-                Ok(()) => self.begin_stream_with_length(head, length, body),
+            ResponseStart::Streamed(head, None) if frame.body.is_empty() => {
+                self.held_head = Some(head);
             }
+            ResponseStart::Streamed(head, length) => self.begin_stream(head, length, frame.body),
         }
     }
 
-    pub(super) fn begin_stream(&mut self, head: ReplyHead, first: &[u8]) {
-        self.begin_stream_with_length(head, None, first);
-    }
-
-    /// What has come of the body is there before the answer is: both leave in one piece, whichever
-    /// loop sends them.
-    fn begin_stream_with_length(&mut self, head: ReplyHead, length: Option<u64>, first: &[u8]) {
-        let ReplyHead {
-            mut response,
-            declared,
-            is_unbuffered,
-            ..
-        } = head;
-        let store = self.app.body_store.load_full();
-        let client = self
-            .in_flight
-            .front()
-            .and_then(|entry| entry.start.job.client.limit_prefix());
-        let spec = SpoolSpec {
-            client,
-            producer: Some(Arc::<SlotPlace>::clone(&self.place)),
-            is_unbuffered,
-            length: declared.or(length),
+    /// Sends the head on. The body's first bytes are in the spool before that, so that both leave in
+    /// one piece, whichever loop sends them.
+    pub(super) fn begin_stream(&mut self, head: ReplyHead, length: Option<u64>, first: &[u8]) {
+        let Some(entry) = self.in_flight.front() else {
+            return;
         };
-        let (mut writer, reader) = spool(store, spec);
+        self.is_unbuffered = head.is_unbuffered;
+        let place = Arc::<SlotPlace>::clone(&self.core.place);
+        let (app, job) = (&self.core.app, &entry.start.job);
+        let (mut writer, response) = open_spool(app, job, head, length, Some(place));
         writer.push(first);
-        response.body = Body::Stream(Box::new(reader));
         self.open_response = Some(OpenResponse::Spooling(writer));
-        self.is_unbuffered = is_unbuffered;
-        self.answer_request(Ok(response));
+        self.answer_request(Ok(response.into()));
     }
 
-    pub(super) fn answer_request(&mut self, answer: Result<Response, Fault>) {
-        let Some(entry) = self.in_flight.front_mut() else {
-            return;
-        };
-        if let Err(fault) = &answer
-            && matches!(
-                fault.kind,
-                FaultKind::AppRaised | FaultKind::AppProtocolError
-            )
-        {
-            self.app.metrics.failed_requests.increment();
+    pub(super) fn answer_request(&mut self, reply: Result<Reply, Fault>) {
+        if let Some(entry) = self.in_flight.front_mut() {
+            send_reply(&self.core.app, &mut entry.start.job, reply);
         }
-        entry.start.job.answer(answer);
     }
 
     /// The application answers by itself, on the other end of `socket`.
     pub(super) fn hand_over_hijacked(&mut self, socket: OwnedFd) {
-        let hijacked = self.hijacked_connections.register();
+        let hijacked = self.core.hijacked_connections.register();
         self.open_response = Some(OpenResponse::Hijacked(hijacked.progress()));
         let app_time = clock::now().saturating_duration_since(self.progress_at);
         let timing = self.response_timing(u32::try_from(app_time.as_micros()).unwrap_or(u32::MAX));
         let Some(entry) = self.in_flight.front_mut() else {
             return;
         };
-        let mut job = entry.start.job.split_reply();
-        match Stream::from_received(socket) {
-            Ok(socket) => {
-                let app = Arc::clone(&self.app);
-                loops::spawn_here(hijack::serve_hijacked(app, job, socket, hijacked, timing));
-            }
-            Err(error) => job.answer(Err(app_protocol_error(format!(
-                "its hijacked connection: {error}"
-            ))
-            .with_timing(timing))),
-        }
-        // Nothing of what stands behind it has been sent.
+        let job = entry.start.job.split_reply();
+        self.core.spawn_hijacked(job, socket, hijacked, timing);
+        // Nothing of the requests behind it has been sent.
         self.give_back_unsent();
     }
 
@@ -157,26 +89,19 @@ impl SlotDriver {
     }
 
     pub(super) fn response_timing(&mut self, app_time_us: u32) -> RequestTiming {
-        let app = Duration::from_micros(u64::from(app_time_us));
-        self.app.recent_latency.record(app);
-        let mut timing = RequestTiming {
-            app_time: app,
-            handler: Some((&self.app.name).into()),
-            worker_pid: self.pid,
-            ..RequestTiming::default()
-        };
-        if let Some(entry) = self.in_flight.front() {
-            timing.queue_time = entry.start.waited;
-            if entry.is_batched {
-                let held = self
-                    .progress_at
-                    .saturating_duration_since(entry.handed_over_at);
-                timing.queue_time += held.saturating_sub(app);
-            }
-            timing.queue_position = u32::try_from(entry.start.queue_position).unwrap_or(u32::MAX);
+        let app_time = Duration::from_micros(u64::from(app_time_us));
+        self.core.app.recent_latency.record(app_time);
+        let entry = self.in_flight.front();
+        let start = entry.map(|entry| &entry.start);
+        let mut timing = self.core.request_timing(start, app_time);
+        if let Some(entry) = entry.filter(|entry| entry.is_batched) {
+            let held = self
+                .progress_at
+                .saturating_duration_since(entry.handed_over_at);
+            timing.queue_time += held.saturating_sub(app_time);
         }
-        self.app.metrics.app_time.record(app);
-        self.app.metrics.queue_time.record(timing.queue_time);
+        self.core.app.metrics.app_time.record(app_time);
+        self.core.app.metrics.queue_time.record(timing.queue_time);
         timing
     }
 }

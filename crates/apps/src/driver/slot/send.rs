@@ -20,8 +20,7 @@ impl SlotDriver {
     /// Writes what may be written, frames in order.
     pub(super) fn poll_send(&mut self, cx: &mut Context<'_>) -> Result<(), DriverEnd> {
         self.drop_abandoned();
-        // What a dead worker is not sent, another one gets.
-        while !self.is_write_broken && self.worker_lost_at.is_none() {
+        while self.core.is_writable() {
             let all_sent = self.in_flight.back().is_none_or(InFlightRequest::is_sent);
             if all_sent && self.control_frames.is_empty() && self.input_frames.is_empty() {
                 return Ok(());
@@ -65,7 +64,7 @@ impl SlotDriver {
                 Poll::Pending => return Ok(()),
                 Poll::Ready(Ok(written)) => self.count_written(written, is_mid_frame),
                 // Whatever the worker said before it left is still to be read.
-                Poll::Ready(Err(_)) => self.is_write_broken = true,
+                Poll::Ready(Err(_)) => self.core.is_write_broken = true,
             }
         }
         Ok(())
@@ -85,7 +84,7 @@ impl SlotDriver {
         });
         let dropped = before - self.in_flight.len();
         if dropped > 0 {
-            self.app.metrics.queue_abandoned.add(dropped as u64);
+            self.core.app.metrics.queue_abandoned.add(dropped as u64);
             self.finish_and_take(dropped);
         }
     }

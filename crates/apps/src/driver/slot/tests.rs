@@ -20,6 +20,7 @@ use tokio::sync::oneshot;
 use super::*;
 use crate::dispatch::{SubmitOutcome, WorkerStats};
 use crate::shared::DispatchMode;
+use crate::shared::SlotPlace;
 use crate::testing::{BodyScript, ScriptedBody, ScriptedConnection};
 use crate::upload::{Upload, UploadReader};
 
