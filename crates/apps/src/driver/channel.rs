@@ -1,14 +1,16 @@
-//! The driver of one reactor: one task that owns the channel socket of a worker, which has all of its
-//! requests on it at once.
+//! The driver of one reactor: a task that owns the channel of a worker, which has all of its
+//! requests at once.
 //!
-//! Takes jobs from its mailbox, opens a stream for each, reads what the worker says of all of them and
-//! gives it to whoever waits: `streams` knows the streams, `send` and `receive` are the two directions,
-//! `pump` brings a body past a slow client, `input` a request's body to its worker, `pipe` and
-//! `session` are WebSockets, `close` is the end.
-//! What must stay true: a client that takes nothing stops its own stream and no other; a stream is in
-//! progress until the worker has ended it, or its WebSocket is closed; a request is given back to the
-//! queue only when its worker cannot have begun it; a worker that breaks the protocol or stalls as a
-//! whole is given up, one that is slow with a request is not; what is kept for a stream has a bound.
+//! It takes jobs from its mailbox and opens a stream for each (`stream_table`). `send` and
+//! `receive` are the two directions, `pump` takes a body past a slow client, `input` brings a
+//! request's body to the worker, `pipe` and `session` are WebSockets, `closing` is its end.
+//!
+//! # Invariants
+//! - A client that reads nothing stops its own stream and no other.
+//! - A stream is in progress until the worker has ended it, or its WebSocket is closed.
+//! - A worker that breaks the protocol or stops reading is given up; one that is slow with a
+//!   request is not.
+//! - All that is kept for a stream has a bound.
 
 mod closing;
 mod input;
@@ -39,11 +41,11 @@ use super::{DriverCore, DriverEnd};
 use crate::dispatch::{Job, Mailbox};
 use crate::shared::AppShared;
 
-/// How long a worker may leave what it is sent unread, after one of its requests has timed out, or take
-/// to end what nobody wants any more when it is to go.
+/// How long a worker may leave its channel unread after one of its requests has timed out, or take
+/// to end dropped streams when it is retired.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long windows are gathered that are too small to be worth a frame at once.
+/// How long window is gathered that is too small for a frame of its own.
 const WINDOW_UPDATE_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Drives one reactor; see [`ChannelDriver::run`].
@@ -51,28 +53,28 @@ const WINDOW_UPDATE_INTERVAL: Duration = Duration::from_millis(50);
 pub(crate) struct ChannelDriver {
     core: DriverCore,
     stream: Arc<Stream>,
-    /// Where bodies that are files go; registered with the loop by `run`.
+    /// The socket for bodies that are files; `run` registers it with the loop.
     files_socket: Option<OwnedFd>,
     decoder: ChannelDecoder,
     streams: StreamTable,
     outbox: ChannelOutbox,
     wake_list: Arc<WakeList>,
-    /// Streams that have ended since the queue was last told.
+    /// Streams that have ended and that the queue has not heard of.
     ended_streams: usize,
     /// Streams to which less window is owed than is worth a frame.
     window_owed: Vec<u32>,
     window_update_at: Option<Instant>,
-    /// Streams whose messages wait until the worker has read more.
+    /// WebSockets whose messages wait until the worker has read more.
     stalled_sockets: Vec<u32>,
     deadline: LazyDeadline,
     read_timeout: Duration,
     /// Too many of its streams are stuck, and the executor knows.
     has_requested_replacement: bool,
-    /// When to give up what a worker that goes does not end.
+    /// When to give up a retired worker that does not end its dropped streams.
     force_end_at: Option<Instant>,
-    /// When to look whether the worker still reads: a request has timed out.
+    /// When to check that the worker still reads, after a request has timed out.
     check_reading_at: Option<Instant>,
-    /// When its requests' stacks may be asked for again: they are those of all, and cost all of them time.
+    /// When to ask for stacks again: they are those of all requests, and delay all of them.
     next_stacks_at: Option<Instant>,
 }
 
@@ -107,7 +109,7 @@ impl ChannelDriver {
         }
     }
 
-    /// Serves until the worker is retired or lost; leaves nobody waiting.
+    /// Serves until the worker is retired or lost.
     pub(crate) async fn run(mut self) -> DriverEnd {
         let end = match self.files_socket.take().map(Stream::new) {
             Some(Ok(files)) => {
@@ -132,7 +134,7 @@ impl ChannelDriver {
                 if delivery.are_streams_cut {
                     self.cut_streams();
                 }
-                // What it still has may be wanted by nobody since long.
+                // All that it still has may have been dropped long ago.
                 self.limit_retirement();
             }
             while let Some(index) = self.wake_list.poll_next(cx) {
@@ -184,7 +186,7 @@ impl ChannelDriver {
             }
             let id = self.streams.open_stream(start, now);
             self.outbox.push_request(id);
-            // From now on whoever stops waiting is noticed.
+            // From now on the driver notices when the client leaves.
             self.poll_stream(stream_table::index_of(id));
         }
         self.show_in_progress();
@@ -210,7 +212,7 @@ impl ChannelDriver {
         self.core.mailbox.set_in_progress(self.streams.len());
     }
 
-    /// A stream's other side has something to say: a client has left, a spool has room, a WebSocket has
+    /// Handles a stream's other side: a client has left, a spool has room, a WebSocket has
     /// messages.
     fn poll_stream(&mut self, index: u32) {
         let Some(waker) = self.streams.waker(index) else {
@@ -246,18 +248,18 @@ impl ChannelDriver {
         }
     }
 
-    /// Nobody wants what is still to come on a stream.
+    /// Drops a stream whose client has left.
     fn abandon_stream(&mut self, id: u32) {
         self.fail_stream(id, || {
             Fault::new(FaultKind::ClientDisconnected, "left before the end")
         });
     }
 
-    /// Ends a stream as seen from here: whoever waits for it learns why, and the worker that nobody
-    /// does. The worker then ends it, too.
+    /// Ends a stream on this side: the client gets the fault and the worker a GONE. The worker then
+    /// ends it, too.
     fn fail_stream(&mut self, id: u32, why: impl FnOnce() -> Fault) {
         if self.take_back_unsent(id) {
-            // It was not sent: there is nothing that the worker could end.
+            // It was not sent, so the worker has nothing to end.
             if let Some(StreamState::AwaitingResponse(mut start)) = self.end_stream(id) {
                 let fault = why();
                 if fault.kind == FaultKind::ClientDisconnected {
@@ -277,7 +279,8 @@ impl ChannelDriver {
             StreamState::AwaitingResponse(mut start) => {
                 start.job.answer(Err(why()));
                 if !entry.is_sent {
-                    // Its frame, or its descriptor, was begun: the worker gets the whole of it first.
+                    // Its frame, or its descriptor, was begun: the worker gets the whole of it
+                    // first.
                     entry.state = StreamState::AbandonedUnsent(start);
                 }
             }
@@ -288,19 +291,19 @@ impl ChannelDriver {
                 socket.pipe.close_by_worker(code::SERVICE_RESTART, why);
                 return self.close_socket(id, code::SERVICE_RESTART, why);
             }
-            // What its client gets is the connection's business.
+            // The connection replies to its client.
             StreamState::Hijacked(_)
             | StreamState::AbandonedUnsent(_)
             | StreamState::Discarding => {}
         }
         self.streams.end_input(id);
-        // From now on it is the worker's time to end it.
+        // The worker's time to end it begins.
         self.streams.start_clock(id, clock::now());
         self.outbox.push(&channel::encode_stream_cancel(id));
         self.limit_retirement();
     }
 
-    /// Tells the worker that a WebSocket is over; it answers with a CLOSE of its own.
+    /// Tells the worker that a WebSocket is over; it replies with a CLOSE of its own.
     fn close_socket(&mut self, id: u32, code: u16, reason: &str) {
         let mut frame = Vec::new();
         channel::encode_close(&mut frame, id, code, reason);
@@ -312,7 +315,7 @@ impl ChannelDriver {
         self.limit_retirement();
     }
 
-    /// A stream is over for both sides.
+    /// Closes a stream that both sides have ended.
     fn end_stream(&mut self, id: u32) -> Option<StreamState> {
         let state = self.streams.close(id)?;
         self.ended_streams += 1;
@@ -321,21 +324,21 @@ impl ChannelDriver {
         Some(state)
     }
 
-    /// Whether somebody waits for anything of its worker's.
+    /// Whether a client waits for this worker.
     fn has_waiting_clients(&self) -> bool {
         self.streams.has_waiting_clients()
             || !self.core.hijacked_connections.is_empty() && !self.core.are_streams_cut
     }
 
-    /// When only what nobody wants keeps a worker from going, it has so long.
+    /// Bounds how long dropped streams alone may keep a retired worker.
     fn limit_retirement(&mut self) {
         if self.core.is_retiring && self.force_end_at.is_none() && !self.has_waiting_clients() {
             self.force_end_at = Some(clock::now() + self.read_timeout);
         }
     }
 
-    /// The time of the streams of a retired worker is over: what has begun to answer, or still
-    /// waits for its request's body, is cut.
+    /// Cuts the streams of a retired worker whose time is over: those that have begun to answer, or
+    /// whose request's body still arrives.
     fn cut_streams(&mut self) {
         self.core.hijacked_connections.cut_all();
         for id in self.streams.ids() {
@@ -352,7 +355,7 @@ impl ChannelDriver {
         self.limit_retirement();
     }
 
-    /// Waits for the next thing that has its time; ready without an end when something was done.
+    /// Waits for the next deadline; ready without an end when one was handled.
     fn poll_deadlines(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), DriverEnd>> {
         let timeout = self.core.app.response_timeout;
         let oldest = self
@@ -384,7 +387,7 @@ impl ChannelDriver {
         }
         if is_due(self.check_reading_at) {
             self.check_reading_at = None;
-            // A worker that reads what it is sent is slow with some requests, no more.
+            // A worker that reads is slow with some requests only.
             if self.stream.unsent_bytes() > 0 || !self.outbox.is_empty() {
                 let (app, pid, time) = (&self.core.app.name, self.core.pid, self.read_timeout);
                 log::error!(
@@ -407,8 +410,8 @@ impl ChannelDriver {
         Poll::Ready(Ok(()))
     }
 
-    /// A stream that nobody wants has been with the worker for as long as an answer may take. When half
-    /// of the worker's places are lost to such streams it is to be replaced.
+    /// Counts a dropped stream that its worker does not end within `response_timeout`. When half of
+    /// the worker's places are lost to such streams it is replaced.
     fn record_stuck(&mut self, id: u32) {
         self.streams.mark_stuck(id);
         let stuck = self.streams.stuck_count();
@@ -433,7 +436,7 @@ impl ChannelDriver {
         self.core.app.dispatch.capacity_of(self.core.slot).max(1)
     }
 
-    /// A request has had its time. Its worker goes on, unless it turns out that it does not read.
+    /// Fails a request whose time is over. Its worker continues, unless it turns out not to read.
     fn time_out_stream(&mut self, id: u32, now: Instant) {
         self.streams.stop_clock(id);
         let limit = self.core.app.response_timeout;
@@ -444,7 +447,7 @@ impl ChannelDriver {
             return self.record_stuck(id);
         }
         if let StreamState::WebSocket(socket) = &entry.state {
-            // Its client has gone, and the application does not take what it had said before.
+            // Its client has left, and the application does not read its last messages.
             let (code, reason) = socket.pipe.client_close();
             return self.close_socket(id, code, &reason);
         }
@@ -473,7 +476,7 @@ impl ChannelDriver {
     }
 }
 
-/// The least time between two lists of stacks.
+/// The least time between two dumps of stacks.
 const STACKS_INTERVAL: Duration = Duration::from_secs(60);
 
 #[cfg(test)]

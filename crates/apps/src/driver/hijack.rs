@@ -1,16 +1,19 @@
-//! A connection that an application answers by itself: Rack's `rack.hijack`, the sockets in WSGI's environments.
+//! A connection that an application answers by itself: `rack.hijack`, or the socket in a WSGI
+//! environment.
 //!
-//! The worker keeps one end of a socket pair and sends the other to the slot's driver, which starts
-//! [`serve`]. The application writes a whole HTTP response to its end. Its head is read here like that of
-//! any server: a 101 that was asked for makes a tunnel, anything else a response whose body ends as its
-//! framing says. So status, access log, filters and framing are the front end's as elsewhere.
+//! The worker keeps one end of a socket pair and sends the other to the driver, which starts
+//! [`serve_hijacked`]. The application writes a whole HTTP response to its end. Its head is read
+//! like that of any server: a 101 that the client asked for makes a tunnel, anything else is a
+//! response with a body as its framing says. Status, access log, filters and framing are the front
+//! end's as usual.
 //!
 //! # Invariants
-//! - A hijacked connection holds its worker: a retired slot ends when its connections have, or are cut.
-//! - It does not outlive its worker, whoever else has its socket, and what a dead worker had not
-//!   completed never looks complete.
-//! - What breaks HTTP costs its client a 502 and the worker nothing.
-//! - The client's end and the worker's end go together, whichever is first.
+//! - A hijacked connection holds its worker: a retired slot ends when its connections have ended,
+//!   or are cut.
+//! - It does not outlive its worker, and a response that a dead worker left incomplete never looks
+//!   complete.
+//! - Broken HTTP costs its client a 502 and the worker nothing.
+//! - The client's end and the worker's end close together.
 
 use std::future::poll_fn;
 use std::os::fd::OwnedFd;
@@ -36,21 +39,21 @@ use crate::dispatch::Job;
 use crate::reply::{self, ReplyHead, app_protocol_error};
 use crate::shared::AppShared;
 
-/// Nothing moved for so long, in either direction: as the tunnels of upstreams by default.
+/// How long a connection may be silent in both directions: as the tunnels of upstreams by default.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
 
-/// How long after its worker's end what it wrote may take to be read. A process that the
-/// application forked may have the socket still.
+/// How long after its worker's end its last bytes may take to arrive. A process that the
+/// application forked may still have the socket.
 const HIJACK_LAST_READ_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long after a connection's end that of its worker may be heard of: the sockets of a process
-/// that dies close one after the other.
+/// How long to wait for a worker's end after a connection's: the sockets of a process that dies
+/// close one after the other.
 const DEATH_NOTICE_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// Interim responses before the final one.
 const MAX_INTERIM_RESPONSES: usize = 64;
 
-/// The hijacked connections of one slot, seen by its driver.
+/// The hijacked connections of one driver.
 #[derive(Debug)]
 pub(crate) struct HijackedConnections {
     shared: Arc<HijackedCount>,
@@ -113,7 +116,7 @@ impl HijackedCount {
     }
 }
 
-/// How far one hijacked connection is, seen by its driver.
+/// The progress of one hijacked connection, for its driver.
 #[derive(Debug, Default)]
 pub(crate) struct HijackProgress {
     has_head: AtomicBool,
@@ -123,7 +126,7 @@ pub(crate) struct HijackProgress {
 }
 
 impl HijackProgress {
-    /// Who is to be woken at its end; once.
+    /// Sets the waker for its end; once.
     pub(crate) fn set_end_waker(&self, waker: Waker) {
         let _ = self.end_waker.set(waker);
     }
@@ -132,9 +135,8 @@ impl HijackProgress {
         self.ended_at.get().is_some()
     }
 
-    /// Since when the application's call is to be over, if it is; `begun_at` is when the connection
-    /// was hijacked. While the response's head is awaited [`serve`] has the clock; what follows is
-    /// a stream.
+    /// Since when the application's call should be over, if so; `begun_at` is when the connection
+    /// was hijacked. [`serve_hijacked`] has the deadline of the head; the rest is a stream.
     pub(crate) fn overdue_since(&self, begun_at: Instant) -> Option<Instant> {
         let ended_at = self.ended_at.get()?;
         Some(match self.has_head.load(Ordering::Acquire) {
@@ -144,7 +146,7 @@ impl HijackProgress {
     }
 }
 
-/// One hijacked connection; counted until it is dropped.
+/// One hijacked connection, counted until it is dropped.
 #[derive(Debug)]
 pub(crate) struct HijackGuard {
     shared: Arc<HijackedCount>,
@@ -157,7 +159,7 @@ impl HijackGuard {
         Arc::clone(&self.progress)
     }
 
-    /// The response has begun.
+    /// Notes that the response has begun.
     fn mark_head_received(&self) {
         self.progress.has_head.store(true, Ordering::Release);
     }
@@ -193,7 +195,7 @@ const WORKER_DIED_CAUSE: &str = "its worker ended with a hijacked connection";
 
 impl Drop for HijackGuard {
     fn drop(&mut self) {
-        // The first time stays.
+        // Only the first end counts.
         let _ = self.progress.ended_at.set(clock::now());
         if let Some(waker) = self.progress.end_waker.get() {
             waker.wake_by_ref();
@@ -206,7 +208,7 @@ impl Drop for HijackGuard {
     }
 }
 
-/// Answers `job` with what the application writes to the other end of `socket`.
+/// Replies to `job` with the response that the application writes to the other end of `socket`.
 pub(crate) async fn serve_hijacked(
     app: Arc<AppShared>,
     mut job: Job,
@@ -252,7 +254,8 @@ pub(crate) async fn serve_hijacked(
     send_response(&app, &mut job, reply, &head, rest, &socket, &mut hijacked).await;
 }
 
-/// Reads to the end of the final head, or of a 101; gives it and what was read, which begins with it.
+/// Reads to the end of the final head, or of a 101. Returns it, and the bytes read, which begin
+/// with it.
 async fn read_head(socket: &Stream, job: &mut Job) -> Result<(ResponseHead, Vec<u8>), Fault> {
     let limits = ResponseLimits::default();
     let (mut bytes, mut scanner, mut interim) = (Vec::new(), ResponseScanner::new(), 0);
@@ -304,7 +307,7 @@ async fn read_head(socket: &Stream, job: &mut Job) -> Result<(ResponseHead, Vec<
     }
 }
 
-/// Appends what comes; 0 at the end, however it came.
+/// Appends the next bytes; 0 at any end.
 fn read_into(cx: &mut Context<'_>, socket: &Stream, bytes: &mut Vec<u8>) -> Poll<usize> {
     buffers::with_receive_buffer(|buffer| {
         socket.poll_read(cx, buffer).map(|read| {
@@ -315,11 +318,11 @@ fn read_into(cx: &mut Context<'_>, socket: &Stream, bytes: &mut Vec<u8>) -> Poll
     })
 }
 
-/// The fields of a head that was scanned before.
+/// Calls `take` with each field of a scanned head.
 fn for_each_field(head: &[u8], mut take: impl FnMut(&CheckedField<'_>)) {
     let limits = ResponseLimits::default();
     let mut take = |field: CheckedField<'_>| take(&field);
-    // It was found complete and right a moment ago.
+    // It was complete and valid a moment ago.
     let _ = ResponseScanner::new().scan_with(head, false, &limits, &mut take);
 }
 
@@ -353,7 +356,7 @@ fn switching_response(
     Ok(response)
 }
 
-/// The client's head of a response that is no switch, by the rules of all responses.
+/// The client's head of a response that is no upgrade, by the rules of all responses.
 fn response_head(job: &Job, head: &[u8], timing: RequestTiming) -> Result<ReplyHead, Fault> {
     // Behind "HTTP/1.1 ".
     let mut strings = head.get(9..12).unwrap_or_default().to_vec();
@@ -371,7 +374,7 @@ fn response_head(job: &Job, head: &[u8], timing: RequestTiming) -> Result<ReplyH
     reply::client_head(&parts, job.is_head, timing, job.sendfile.as_deref())
 }
 
-/// Sends a response that is no switch, and its body as it comes.
+/// Sends a response that is no upgrade, with its body as it arrives.
 async fn send_response(
     app: &AppShared,
     job: &mut Job,
@@ -389,7 +392,7 @@ async fn send_response(
         response.body = Body::Omitted(reply.declared);
         return job.answer(Ok(response));
     }
-    // An application that writes to a connection means its bytes to leave at once.
+    // An application that writes to a connection wants its bytes sent at once.
     reply.is_unbuffered = true;
     // It holds no slot of the worker, so its end lets no request start.
     let (mut writer, response) = open_spool(app, job, reply, None, None);
@@ -410,13 +413,13 @@ async fn send_response(
 /// How the copy of a body ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CopyEnd {
-    /// All of it has come, as its framing says, or nobody wants the rest.
+    /// The body is complete by its framing, or its rest is not wanted.
     Complete,
-    /// The other end was closed, which is how this body is to end.
+    /// The other end was closed, which ends a body without framing.
     Closed,
 }
 
-/// Copies a body to its end, or until nobody wants it.
+/// Copies a body until its end, or until its client has left.
 async fn copy_body(
     writer: &mut SpoolWriter,
     framing: ResponseBodyFraming,
@@ -473,11 +476,11 @@ async fn copy_body(
     }
 }
 
-/// An agreed switch of protocols, until edge hands the client over.
+/// An accepted upgrade, until edge hands the client over.
 #[derive(Debug)]
 struct HijackTunnel {
     socket: OwnedFd,
-    /// What the application wrote behind its answer.
+    /// Bytes that the application wrote behind its response head.
     buffered: Vec<u8>,
     guard: HijackGuard,
 }
@@ -490,13 +493,13 @@ impl Takeover for HijackTunnel {
             guard: mut hijacked,
         } = *self;
         Box::pin(async move {
-            // The client's loop is another than the driver's.
+            // The client is on another loop than the driver.
             let Ok(socket) = Stream::new(socket) else {
                 return client.abort();
             };
             let relayed = relay(&client, &socket, early, from_app, IDLE_TIMEOUT);
             if hijacked.unless_cut(relayed).await.is_err() {
-                // Nobody here knows what they speak: the client sees the end.
+                // The protocol is unknown here: the client sees the end.
                 client.shutdown_write();
             }
         })

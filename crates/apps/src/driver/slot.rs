@@ -1,10 +1,13 @@
-//! The driver of one slot: one task that owns one worker thread's socket.
+//! The driver of one slot: a task that owns the socket of one worker thread.
 //!
-//! Takes jobs from its mailbox, writes their frames (`send`), reads the responses (`receive`) and gives
-//! each to whoever waits for it (`answer`); when it ends, `close` leaves nobody waiting. What must stay true: responses belong to requests in order; a request is given
-//! back to the queue only when its worker cannot have begun it; a worker that breaks the protocol,
-//! stalls or dies costs the request at the head of the line and nobody else; nothing is read from
-//! the worker that has no place to go; a slot is the queue's again only when its worker is at rest.
+//! It takes jobs from its mailbox, writes their frames (`send`), reads the responses (`receive`)
+//! and replies to the requests (`response`); `closing` is its end.
+//!
+//! # Invariants
+//! - Responses belong to requests in the order in which these were sent.
+//! - A worker that breaks the protocol, stalls or dies fails the first request only.
+//! - Nothing is read from the worker that cannot be stored.
+//! - The queue gets a slot back only when its worker is at rest.
 
 mod closing;
 mod input;
@@ -36,7 +39,7 @@ use super::{DriverCore, DriverEnd};
 /// How long a worker may take to end a stream that was cut, before its socket is closed.
 const CUT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Length of a whole cancel frame: 8 of header, 4 of number.
+/// Length of a CANCEL frame: 8 bytes of header, 4 of number.
 const CANCEL_FRAME_LEN: usize = 12;
 
 /// Drives one slot; see [`SlotDriver::run`].
@@ -48,40 +51,39 @@ pub(crate) struct SlotDriver {
     descriptors: Vec<OwnedFd>,
     /// Requests in the order in which they are answered.
     in_flight: VecDeque<InFlightRequest>,
-    /// A cancel or collect frame that is to be sent, or its rest.
+    /// A CANCEL or COLLECT frame, or its rest, that is not sent yet.
     control_frames: Vec<u8>,
-    /// Pieces of the body of the request at the head of the line that are to be sent, from
-    /// `input_sent_bytes` on.
+    /// Pieces of the first request's body that are not sent yet, from `input_sent_bytes` on.
     input_frames: Vec<u8>,
     input_sent_bytes: usize,
-    /// The worker waits for such a piece.
+    /// The worker has asked for such a piece.
     is_pulling: bool,
     /// The rest of that body never comes.
     is_body_cut: bool,
     open_response: Option<OpenResponse>,
-    /// The body in `open` is one that may be silent for as long as it likes.
+    /// The body of `open_response` may be silent for any time.
     is_unbuffered: bool,
-    /// A head whose body may be a file: the next frame says so.
+    /// A head whose body may be a file: the next frame decides.
     held_head: Option<ReplyHead>,
-    /// When the worker last got on with the request at the head of the line.
+    /// When the worker last made progress with the first request.
     progress_at: Instant,
-    /// What the request at the head of the line has asked for.
+    /// The deadline that the first request has asked for.
     deadline_extension: Option<Instant>,
-    /// The request at the head of the line is bound by I/O, and a spare slot takes others instead.
+    /// The first request is I/O-bound, and a spare slot takes other requests meanwhile.
     has_lent_slot: bool,
-    /// When a collection that is under way must be over: nobody waits for it, so it may take as long as a
+    /// When a garbage collection must be over. No request waits for it, so it may take as long as a
     /// request may.
     gc_deadline: Option<Instant>,
-    /// Since when the rest of the response at the head of the line is read for nobody.
+    /// Since when the rest of the first response is read and dropped.
     discarding_since: Option<Instant>,
-    /// What that response held when it was cut for its client: free at its end.
+    /// The place of a response that was cut for its client; released at the response's end.
     cut_place: Option<HeldPlace>,
     deadline: LazyDeadline,
-    /// When the first of those behind a response that goes on has waited too long.
+    /// When the first request behind a long response has waited too long.
     behind_deadline: LazyDeadline,
-    /// When to give up the stream that was cut.
+    /// When to give up a stream that was cut.
     cut_deadline: Option<Instant>,
-    /// Nothing was sent behind the last request's frame.
+    /// The last request's frame is the last that was sent.
     is_frame_last: bool,
 }
 
@@ -89,36 +91,36 @@ pub(crate) struct SlotDriver {
 #[derive(Debug)]
 struct InFlightRequest {
     start: DispatchedJob<Job>,
-    /// Bytes of its frame that are with the kernel.
+    /// Bytes of its frame that the kernel has taken.
     sent_bytes: usize,
     handed_over_at: Instant,
-    /// It was handed over behind another one.
+    /// It was handed over behind another request.
     is_batched: bool,
 }
 
 impl InFlightRequest {
-    /// Whether its whole frame is with the kernel.
+    /// Whether the kernel has taken its whole frame.
     fn is_sent(&self) -> bool {
         self.sent_bytes == self.start.job.frame.len()
     }
 }
 
-/// A response in progress after its head.
+/// A response after its head.
 #[derive(Debug)]
 enum OpenResponse {
-    /// Its pieces go to the client through a spool.
+    /// Its bytes go to the client through a spool.
     Spooling(SpoolWriter),
-    /// Nobody wants the rest.
+    /// Its rest is dropped.
     Discarding,
     /// The application answers by itself, and its call is not over.
     Hijacked(Arc<HijackProgress>),
 }
 
-/// What to do next, outside of a poll.
+/// The next step that cannot be taken within a poll.
 enum DriverStep {
     /// The worker asked for the body file.
     SendBodyFile,
-    /// The spool has more than its memory.
+    /// The spool is over its memory.
     SettleSpool,
     End(DriverEnd),
 }
@@ -159,7 +161,7 @@ impl SlotDriver {
         }
     }
 
-    /// Serves until the slot is retired or its worker is lost; leaves nobody waiting.
+    /// Serves until the slot is retired or its worker is lost.
     pub(crate) async fn run(mut self) -> DriverEnd {
         let end = loop {
             let step = std::future::poll_fn(|cx| self.poll_step(cx)).await;
@@ -216,7 +218,7 @@ impl SlotDriver {
         }
     }
 
-    /// Nothing is in progress: whether that is the end.
+    /// Ready with the end if an idle driver is to end.
     fn poll_idle(&mut self, cx: &mut Context<'_>) -> Poll<DriverEnd> {
         match (
             self.core.is_retiring,
@@ -243,19 +245,19 @@ impl SlotDriver {
         }
     }
 
-    /// When the request at the head of the line has had its time; never in a stream of events, unless
-    /// others were handed over behind it.
+    /// When the first request has had its time. An event stream has no deadline, unless requests
+    /// wait behind it.
     fn response_deadline(&self, cx: &mut Context<'_>) -> Option<Instant> {
         if self.is_pulling && self.discarding_since.is_none() {
-            // It waits for its client, who has the limits of bodies.
+            // It waits for its client; the limits of bodies bound that.
             return None;
         }
-        // What nobody wants may not go on for ever because it goes on.
+        // A dropped response must end, even if its bytes keep coming.
         let mut since = self.discarding_since.unwrap_or(self.progress_at);
         let is_streaming = match &self.open_response {
             Some(OpenResponse::Spooling(_)) => self.is_unbuffered,
             Some(OpenResponse::Hijacked(stage)) => {
-                // Woken at its end, from when on the call has its time.
+                // The driver is woken at the connection's end, when the call's time begins.
                 self.core.hijacked_connections.poll_count(cx);
                 let overdue_since = stage.overdue_since(since);
                 since = overdue_since.unwrap_or(since);
@@ -270,8 +272,8 @@ impl SlotDriver {
         Some(self.deadline_extension.map_or(usual, |at| at.max(usual)))
     }
 
-    /// Answers requests that have waited for `queue.timeout` behind a response that goes on. Their
-    /// worker has them and may run them yet.
+    /// Answers requests that have waited for `queue.timeout` behind a long response. Their worker
+    /// has them and may still run them.
     fn poll_behind(&mut self, cx: &mut Context<'_>) {
         let limit = self.core.app.queue_timeout();
         for entry in self.in_flight.iter_mut().skip(1) {
@@ -293,7 +295,7 @@ impl SlotDriver {
         }
     }
 
-    /// What was handed over behind a response that lasts, and not sent yet, goes back to the queue.
+    /// Gives unsent requests behind a long response back to the queue.
     fn give_back_unsent(&mut self) {
         let Some(behind) = self
             .in_flight
@@ -363,7 +365,7 @@ impl SlotDriver {
         self.push_jobs(jobs);
     }
 
-    /// Notices that the client of a streamed response has left; `true` when something is to be sent.
+    /// Notices that the client of a streamed response has left; `true` if a frame is to be sent.
     fn poll_client_disconnected(&mut self, cx: &mut Context<'_>) -> bool {
         match &self.open_response {
             Some(OpenResponse::Spooling(spool)) if spool.poll_reader_gone(cx) => {
@@ -374,10 +376,10 @@ impl SlotDriver {
         }
     }
 
-    /// `ended` responses have ended: what their requests had goes back, and the next are taken.
+    /// Ends `ended` requests, and takes the next.
     fn finish_requests(&mut self, ended: usize) {
         self.core.mailbox.set_in_progress(self.in_flight.len());
-        // What was handed over behind a request that is bound by I/O has this slot's place first.
+        // The requests behind an I/O-bound one come first.
         if self.has_lent_slot && self.in_flight.is_empty() {
             self.has_lent_slot = false;
             self.core
@@ -404,7 +406,7 @@ impl SlotDriver {
         }
     }
 
-    /// The collection is over: the slot takes requests again.
+    /// The slot takes requests again after a garbage collection.
     fn finish_gc(&mut self) {
         self.gc_deadline = None;
         let mut jobs = VecDeque::new();
@@ -415,7 +417,7 @@ impl SlotDriver {
         self.push_jobs(jobs);
     }
 
-    /// Another request may have the place of the one at the head of the line.
+    /// Opens a spare slot while the first request waits for I/O.
     fn lend_spare_slot(&mut self) {
         if self.has_lent_slot {
             return;
@@ -435,7 +437,7 @@ impl SlotDriver {
         }
     }
 
-    /// Cuts a stream whose time is over, also one that nobody reads; `true` when it did.
+    /// Cuts a stream whose time is over, also one that is dropped; `true` if it did.
     fn cut_stream(&mut self) -> bool {
         let is_uploading = self.is_uploading();
         if !self.core.are_streams_cut
@@ -465,7 +467,7 @@ impl SlotDriver {
         true
     }
 
-    /// Brings the spool's overflow to its file. Nothing is read from the worker meanwhile.
+    /// Writes the spool's overflow to its file. Nothing is read from the worker meanwhile.
     async fn settle_spool(&mut self) {
         self.give_back_unsent();
         let behind_since = self.in_flight.get(1).map(|entry| entry.handed_over_at);
@@ -473,7 +475,7 @@ impl SlotDriver {
         let Some(OpenResponse::Spooling(mut spool)) = self.open_response.take() else {
             return;
         };
-        // What comes meanwhile has time, but for the word that this has had its own.
+        // Deliveries wait until then, but for the one that cuts streams.
         let mut mail = Vec::new();
         let settled = {
             let mut settling = std::pin::pin!(spool.flush());
@@ -497,7 +499,7 @@ impl SlotDriver {
                 self.discard_response(false);
             }
         }
-        // The time spent waiting for the client is not the worker's.
+        // The worker is not charged for the client's time.
         self.progress_at = clock::now();
         mail.into_iter()
             .for_each(|delivery| self.handle_delivery(delivery));

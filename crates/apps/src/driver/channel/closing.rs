@@ -1,7 +1,4 @@
-//! The end of a channel's driver: who learns what happened, and what goes back to the queue.
-//!
-//! What must stay true: nobody is left waiting, and a request goes back only if its worker cannot have
-//! begun it.
+//! The end of a channel's driver: replies for the requests it has, or their way back to the queue.
 
 use penstock_http::websocket::code;
 use penstock_queue::DispatchedJob;
@@ -14,10 +11,10 @@ use crate::driver::DriverEnd;
 use crate::driver::response::count_fault;
 
 impl ChannelDriver {
-    /// Leaves nobody waiting.
+    /// Gives unbegun requests back, and fails the others.
     pub(super) fn close_all(&mut self, end: &DriverEnd) {
         let (unsent, last) = self.outbox.drain_unsent();
-        // A frame at the end of a socket that was not read to its end: nobody has begun it.
+        // A frame at the end of a socket that was not read to its end: its worker has not begun it.
         let unread = last.filter(|_| self.core.received.has_unread_frame);
         let mut unbegun: Vec<DispatchedJob<Job>> = Vec::new();
         for id in unread.into_iter().chain(unsent) {
@@ -59,7 +56,7 @@ impl ChannelDriver {
             Some(StreamState::Spooling(writer)) => writer.finish(Err(fault)),
             Some(StreamState::Pumping(pump)) => pump.end(Err(fault)),
             Some(StreamState::WebSocket(socket)) => {
-                // Whoever connects anew finds the next worker.
+                // A client that reconnects finds the next worker.
                 let code = match self.core.is_retiring {
                     true => code::SERVICE_RESTART,
                     false => code::INTERNAL_ERROR,
@@ -68,7 +65,7 @@ impl ChannelDriver {
                     .pipe
                     .close_by_worker(code, "the application's worker ended");
             }
-            // Whoever answers for a hijacked connection hears of its worker's end.
+            // A hijacked connection learns of the end by itself.
             Some(
                 StreamState::Hijacked(_)
                 | StreamState::AbandonedUnsent(_)

@@ -1,12 +1,12 @@
-//! A request's body that comes while its worker has the request: from its client to a reactor.
+//! The body of a reactor's request that arrives while the worker has the request.
 //!
-//! The worker asks for each piece with PULL; what its connection has read, or reads next, is one
-//! INPUT. A body that fails ends the stream as seen from here, and the worker hears that its client
-//! is gone.
+//! The worker asks for each piece with PULL and gets one INPUT. A body that fails ends the stream
+//! on this side, and the worker gets a GONE.
 //!
 //! # Invariants
 //! - Each PULL is answered once, unless the stream ends before.
-//! - A stream whose worker waits for its client has no clock: the limits of bodies bound that wait.
+//! - A stream whose worker waits for its client has no deadline here: the limits of bodies bound
+//!   that wait.
 
 use std::ops::ControlFlow;
 use std::task::{Context, Poll};
@@ -21,7 +21,7 @@ use crate::driver::DriverEnd;
 use crate::upload::UploadPiece;
 
 impl ChannelDriver {
-    /// A worker waits for the next piece.
+    /// Answers PULL, or waits for the piece.
     pub(super) fn handle_pull(&mut self, id: u32) -> Result<(), DriverEnd> {
         let Some(entry) = self.streams.entry(id) else {
             return Ok(());
@@ -41,7 +41,7 @@ impl ChannelDriver {
         Ok(())
     }
 
-    /// Sends what there is of a body that is waited for; breaks when the stream is over.
+    /// Sends the next piece of a body; breaks when the stream is over.
     pub(super) fn poll_upload(&mut self, id: u32, cx: &mut Context<'_>) -> ControlFlow<()> {
         let Some(entry) = self.streams.entry(id) else {
             return ControlFlow::Break(());
@@ -76,8 +76,7 @@ impl ChannelDriver {
         if !is_last {
             entry.input = RequestBodyState::Arriving;
         }
-        // It is the worker's turn again, unless the client does not take what there is of the
-        // answer.
+        // The worker's time runs again, unless its client does not read the response.
         match entry.state {
             StreamState::AwaitingResponse(_) => self.streams.start_clock(id, clock::now()),
             StreamState::Spooling(_) => self.streams.restart_body_clock(id, clock::now()),

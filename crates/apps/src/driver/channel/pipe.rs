@@ -1,9 +1,12 @@
-//! Between the driver of a channel and the session of one WebSocket's client, which may be on another
-//! loop.
+//! The pipe between the driver of a channel and the session of one WebSocket's client, on any loop.
 //!
-//! Each side leaves messages and its end here and wakes the other. What must stay true: the driver holds
-//! back what the windows do not allow, the session stops reading its client while [`WebSocketPipe::is_full`], so
-//! what waits here is bounded each way; no waker runs under the lock; an idle pipe owns no buffer.
+//! Each side puts messages and its close here and wakes the other.
+//!
+//! # Invariants
+//! - The driver respects the windows, and the session stops reading while the pipe is full, so each
+//!   direction is bounded.
+//! - No waker runs under the lock.
+//! - An idle pipe owns no buffer.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,8 +17,8 @@ use penstock_wire::channel::WINDOW_BYTES;
 
 use super::websocket::window_cost;
 
-/// Bytes, and number, of messages from a client that wait before it is no longer read. What one read
-/// brings may come on top.
+/// Bytes, and number, of a client's messages that may wait before it is no longer read. One read
+/// may come on top.
 const MAX_BYTES: usize = 64 * 1024;
 const MAX_MESSAGES: usize = 64;
 
@@ -26,25 +29,25 @@ pub(super) struct PipeMessage {
     pub(super) payload: Vec<u8>,
 }
 
-/// What there is for the worker.
+/// The next item for the worker.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum WorkerBound {
     Message(PipeMessage),
-    /// The client has closed, and nothing is left in front of it.
+    /// The client has closed, and all its messages are taken.
     Close(u16, String),
     Nothing,
 }
 
-/// What there is for the client.
+/// The next item for the client.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ClientBound {
     Message(PipeMessage),
-    /// The application has closed, and nothing is left in front of it.
+    /// The application has closed, and all its messages are taken.
     Close(u16, String),
     Nothing,
 }
 
-/// Both sides' view of one WebSocket.
+/// One WebSocket, shared by both sides.
 #[derive(Debug)]
 pub(super) struct WebSocketPipe {
     /// Held for a move of messages only.
@@ -59,13 +62,13 @@ struct PipeState {
     to_client: VecDeque<PipeMessage>,
     client_closed: Option<(u16, String)>,
     worker_closed: Option<(u16, String)>,
-    /// Window that the client's taking has freed.
+    /// Window that the client has freed.
     freed_window: u32,
     session: Option<Waker>,
 }
 
 impl WebSocketPipe {
-    /// A pipe whose driver is woken by `driver`.
+    /// A pipe that wakes `driver`.
     pub(super) fn new(driver: Waker) -> Arc<Self> {
         Arc::new(Self {
             state: Mutex::default(),
@@ -75,7 +78,7 @@ impl WebSocketPipe {
 
     // The driver's side.
 
-    /// A message for the client.
+    /// Adds a message for the client.
     pub(super) fn send_to_client(&self, message: PipeMessage) {
         let mut state = self.lock();
         if state.client_closed.is_none() {
@@ -84,7 +87,7 @@ impl WebSocketPipe {
         wake_session(state);
     }
 
-    /// The application, or whoever stands for it, closes. Only the first close counts.
+    /// Closes from the application's side. Only the first close counts.
     pub(super) fn close_by_worker(&self, code: u16, reason: &str) {
         let mut state = self.lock();
         if state.worker_closed.is_none() {
@@ -93,7 +96,7 @@ impl WebSocketPipe {
         wake_session(state);
     }
 
-    /// The next thing that the client has for the worker, whose window is `room`.
+    /// The next item for the worker, whose window is `room`.
     pub(super) fn take_for_worker(&self, room: u32) -> WorkerBound {
         let mut state = self.lock();
         let Some(first) = state.to_worker.front() else {
@@ -119,12 +122,12 @@ impl WebSocketPipe {
         WorkerBound::Message(message)
     }
 
-    /// Whether the client has closed, or is gone.
+    /// Whether the client has closed or left.
     pub(super) fn has_client_closed(&self) -> bool {
         self.lock().client_closed.is_some()
     }
 
-    /// How the client has closed.
+    /// The client's close.
     pub(super) fn client_close(&self) -> (u16, String) {
         let closed = self.lock().client_closed.clone();
         closed.unwrap_or((code::ABNORMAL_CLOSURE, String::new()))
@@ -137,7 +140,7 @@ impl WebSocketPipe {
 
     // The session's side.
 
-    /// A message for the worker.
+    /// Adds a message for the worker.
     pub(super) fn send_to_worker(&self, message: PipeMessage) {
         let mut state = self.lock();
         state.to_worker_bytes += message.payload.len();
@@ -146,12 +149,13 @@ impl WebSocketPipe {
         self.driver.wake_by_ref();
     }
 
-    /// The client has closed, or is gone. Only the first counts.
+    /// Closes from the client's side. Only the first close counts.
     pub(super) fn close_by_client(&self, code: u16, reason: &str) {
         self.close_client_with(code, reason, |_| {});
     }
 
-    /// The same, and what the client has said before is not to be waited for: nobody takes it.
+    /// As [`Self::close_by_client`], and drops the client's messages: the worker does not take
+    /// them.
     pub(super) fn abort_by_client(&self, code: u16, reason: &str) {
         self.close_client_with(code, reason, |state| {
             (state.to_worker, state.to_worker_bytes) = (VecDeque::new(), 0);
@@ -169,12 +173,12 @@ impl WebSocketPipe {
         self.driver.wake_by_ref();
     }
 
-    /// Whether as much waits for the worker as may.
+    /// Whether the pipe is full.
     pub(super) fn is_full_now(&self) -> bool {
         self.lock().is_full()
     }
 
-    /// Whether the client is not to be read for now; then the task is woken when it may be.
+    /// Whether the client must not be read now; the task is woken when it may be.
     pub(super) fn poll_is_full(&self, cx: &mut Context<'_>) -> bool {
         let mut state = self.lock();
         let is_full = state.is_full();
@@ -184,8 +188,8 @@ impl WebSocketPipe {
         is_full
     }
 
-    /// The next thing that the worker has for the client; else the task is woken when there is one.
-    /// `credit` is what messages cost that the client has taken since.
+    /// The next item for the client; without one the task is woken when there is one. `credit` is
+    /// the cost of the messages that the client has taken since.
     pub(super) fn take_for_client(&self, cx: &mut Context<'_>, credit: u32) -> ClientBound {
         let mut state = self.lock();
         state.freed_window = state.freed_window.saturating_add(credit).min(WINDOW_BYTES);

@@ -1,10 +1,13 @@
-//! A streamed body that comes faster than its client takes it, beside the driver.
+//! A streamed body that arrives faster than its client takes it, in a task beside the driver.
 //!
-//! A spool that overflows waits for a disk or for its client; the driver of many streams may not. So from
-//! its first overflow on a stream has a task of its own, which has the spool; the driver leaves it pieces
-//! and an end, and hears of what it took. What must stay true: pieces stay in order; what waits here is
-//! at most the stream's window, or one whole body of an answer (`wire`'s bounds); a body that has come
-//! whole is brought to its client also when the driver is gone.
+//! A spool that overflows waits for a disk or for its client; the driver of many streams must not.
+//! From its first overflow on a stream's spool belongs to a task. The driver passes it pieces and
+//! an end, and is told how much it took.
+//!
+//! # Invariants
+//! - Pieces stay in order.
+//! - At most the stream's window waits here, or one whole body (the bounds are `wire`'s).
+//! - A complete body reaches its client even if the driver has ended.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -13,12 +16,12 @@ use penstock_exchange::Fault;
 use penstock_exchange::buffering::{HeldPlace, SpoolPlace, SpoolWriter};
 use penstock_runtime::loops;
 
-/// What the driver and the task of one body share.
+/// The state shared by the driver and the task of one body.
 #[derive(Debug)]
 pub(super) struct BodyPump {
     /// Held for a move of bytes only.
     state: Mutex<PumpState>,
-    /// What the stream has of the worker.
+    /// The place that the stream holds.
     place: SpoolPlace,
     driver: Waker,
 }
@@ -27,29 +30,30 @@ pub(super) struct BodyPump {
 struct PumpState {
     bytes: Vec<u8>,
     end: Option<Result<(), Fault>>,
-    /// Bytes that the spool has taken and the driver has not heard of.
+    /// Bytes that the spool has taken and the driver has not counted.
     taken_bytes: u32,
-    /// The spool has not taken all that it was given.
+    /// The spool has not taken all of its bytes.
     is_busy: bool,
     is_client_disconnected: bool,
-    /// What the response held when it was cut for its client.
+    /// The place of the response, if it was cut for its client.
     cut_place: Option<Box<HeldPlace>>,
     task: Option<Waker>,
 }
 
-/// How a body gets on.
+/// The progress of a body.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PumpProgress {
-    /// Bytes that were taken since the driver last asked.
+    /// Bytes taken since the driver last asked.
     pub(super) taken_bytes: u32,
-    /// All that came has been taken.
+    /// All bytes have been taken.
     pub(super) is_idle: bool,
-    /// Nobody wants the rest.
+    /// The client has left.
     pub(super) is_client_disconnected: bool,
 }
 
 impl BodyPump {
-    /// Takes over a spool that is over its memory by `over` bytes; `driver` is woken when it gets on.
+    /// Starts a task for a spool that is over its memory by `over` bytes; it wakes `driver` on
+    /// progress.
     pub(super) fn start(writer: SpoolWriter, over: u32, driver: Waker) -> Arc<Self> {
         let pump = Arc::new(Self {
             state: Mutex::new(PumpState {
@@ -77,7 +81,7 @@ impl BodyPump {
         wake_task(state);
     }
 
-    /// Nothing more comes: the body is whole, or cut.
+    /// Ends the body: it is complete, or cut.
     pub(super) fn end(&self, end: Result<(), Fault>) {
         let mut state = self.lock();
         if end.is_err() {
@@ -88,7 +92,7 @@ impl BodyPump {
         wake_task(state);
     }
 
-    /// What the task did since this was last asked.
+    /// The progress since the last call.
     pub(super) fn progress(&self) -> PumpProgress {
         let mut state = self.lock();
         PumpProgress {
@@ -98,7 +102,7 @@ impl BodyPump {
         }
     }
 
-    /// What the response held, if it was cut for its client.
+    /// The place of the response, if it was cut for its client.
     pub(super) fn take_cut_place(&self) -> Option<Box<HeldPlace>> {
         self.lock().cut_place.take()
     }

@@ -1,8 +1,9 @@
-//! From the worker to whoever waits: answers, bodies, WebSockets.
+//! What a channel's driver reads: responses, bodies, WebSockets.
 //!
-//! What must stay true: each request gets one answer; a declared length is kept or the client is cut;
-//! what comes for a stream that nobody wants is dropped; a frame for a stream that is not open, or more
-//! than its window allows, ends the worker: nobody can say what else it has wrong.
+//! # Invariants
+//! - Frames for a dropped stream are dropped.
+//! - A frame for a stream that is not open, or above its window, ends the worker: its other frames
+//!   cannot be trusted either.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -25,11 +26,11 @@ use crate::driver::response::{
 use crate::reply::ReplyHead;
 use crate::shared::SlotPlace;
 
-/// So much window is worth a frame of its own at once.
+/// Window that is worth a frame of its own at once.
 const MIN_WINDOW_UPDATE: u32 = WINDOW_BYTES / 4;
 
 impl ChannelDriver {
-    /// Reads once and handles what came.
+    /// Reads once and handles the bytes.
     pub(super) fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), DriverEnd>> {
         buffers::with_receive_buffer(|buffer| {
             let read = ready!(self.stream.poll_read(cx, buffer));
@@ -40,7 +41,7 @@ impl ChannelDriver {
 
     fn handle_bytes(&mut self, bytes: &[u8]) -> Result<(), DriverEnd> {
         let mut rest = bytes;
-        // Whatever it says: it is not stuck.
+        // A worker that sends is not stuck.
         self.check_reading_at = None;
         loop {
             match self.decoder.decode(rest) {
@@ -58,7 +59,7 @@ impl ChannelDriver {
 
     fn handle_event(&mut self, event: ChannelEvent<'_>) -> Result<(), DriverEnd> {
         let id = event.stream_id();
-        // What was not wholly sent it cannot know.
+        // A worker cannot know a stream before its frame is sent.
         if !self.streams.entry(id).is_some_and(|entry| entry.is_sent) {
             let why = format!("a frame for stream {id}, which is not open");
             return Err(DriverEnd::ProtocolBroken(why));
@@ -154,8 +155,8 @@ impl ChannelDriver {
         }
     }
 
-    /// Begins a streamed body. Its first bytes are in the spool before the head is sent on, so that
-    /// both leave in one piece, whichever loop sends them.
+    /// Replies with a streamed body. Its first bytes are in the spool before that, so that head and
+    /// body leave in one write, whichever loop sends them.
     fn begin_body(
         &mut self,
         id: u32,
@@ -186,7 +187,7 @@ impl ChannelDriver {
         Ok(())
     }
 
-    /// The application answers by itself, on a socket that was sent before.
+    /// Hands over a hijacked connection, whose socket was sent before.
     fn handle_hijack(&mut self, id: u32) -> Result<(), DriverEnd> {
         let Some(socket) = self.outbox.take_socket(id) else {
             return Err(unexpected_frame("a hijack without its socket", id));
@@ -203,20 +204,20 @@ impl ChannelDriver {
         };
         let job = match &mut entry.state {
             StreamState::AwaitingResponse(start) => start.job.split_reply(),
-            // Its client has left: so the socket is closed.
+            // Its client has left, so the socket is closed.
             StreamState::AbandonedUnsent(_) | StreamState::Discarding => return Ok(()),
             _ => return Err(unexpected_frame("a hijack behind an answer", id)),
         };
         let hijacked = self.core.hijacked_connections.register();
         hijacked.progress().set_end_waker(waker);
         entry.state = StreamState::Hijacked(hijacked.progress());
-        // From now on the clock is the connection's, until its end.
+        // From now on the deadline is the connection's, until its end.
         self.streams.stop_clock(id);
         self.core.spawn_hijacked(job, socket, hijacked, timing);
         Ok(())
     }
 
-    /// A hijacked connection has ended: from now on the application's call has its time.
+    /// Starts the clock of the application's call when its hijacked connection has ended.
     pub(super) fn check_hijacked(&mut self, id: u32) {
         let Some(entry) = self.streams.entry(id) else {
             return;
@@ -229,7 +230,7 @@ impl ChannelDriver {
         }
     }
 
-    /// A piece of a body.
+    /// Handles a piece of a body.
     fn handle_data(&mut self, id: u32, bytes: &[u8], end: bool) -> Result<(), DriverEnd> {
         let now = clock::now();
         let Some(waker) = self.streams.waker(index_of(id)) else {
@@ -263,7 +264,7 @@ impl ChannelDriver {
                 }
             }
             StreamState::Pumping(pump) => {
-                // Until it is taken the client is to blame for what does not come.
+                // Until the client takes it the worker is not charged for silence.
                 pump.push(bytes);
                 self.streams.stop_clock(id);
             }
@@ -284,7 +285,7 @@ impl ChannelDriver {
         Ok(())
     }
 
-    /// The task beside this one got on with a body.
+    /// Handles the progress of the task that has a body.
     pub(super) fn check_pump(&mut self, id: u32) {
         let Some(entry) = self.streams.entry(id) else {
             return;
@@ -308,7 +309,8 @@ impl ChannelDriver {
         }
     }
 
-    /// Lets the worker send as much as was taken, once that is worth a frame, or has waited long enough.
+    /// Gives the worker the window that is owed, once that is worth a frame or has waited long
+    /// enough.
     pub(super) fn return_window(&mut self, id: u32, is_due: bool) {
         let Some(entry) = self.streams.entry(id) else {
             return;
@@ -324,7 +326,7 @@ impl ChannelDriver {
         } else if matches!(entry.state, StreamState::WebSocket(_))
             && !entry.is_window_update_pending
         {
-            // A long message waits for the whole window, so none of it may be kept back for ever.
+            // A long message needs the whole window, so none of it may be kept back for ever.
             entry.is_window_update_pending = true;
             self.window_owed.push(id);
             if self.window_update_at.is_none() {
@@ -370,7 +372,7 @@ impl ChannelDriver {
         }
     }
 
-    /// The rest of this response is dropped, and its worker asked not to make it.
+    /// Drops the rest of a response, and asks the worker to stop.
     pub(super) fn discard_response(&mut self, id: u32, is_ended: bool) {
         if is_ended {
             self.end_stream(id);

@@ -1,10 +1,12 @@
-//! From the driver to the worker: frames in order, many with one system call.
+//! What a channel's driver writes: frames in order, many with one system call.
 //!
-//! What waits is named by stream where that has it already, so that a request that was not sent can be
-//! dropped or given back. What must stay true: a frame that was begun is finished, also
-//! when nobody wants its request any more, and so is one whose descriptor was; the descriptor of a
-//! body's file is sent before its OPEN, and in the order of the OPENs; messages of WebSockets are taken
-//! from their clients only while little waits here.
+//! A request's frame stays with its stream, so that an unsent request can be dropped or given back.
+//!
+//! # Invariants
+//! - A frame that was begun is finished, even if its request is dropped; so is one whose descriptor
+//!   was sent.
+//! - The descriptor of a body file is sent before its OPEN, and in the order of the OPENs.
+//! - Messages of WebSockets are taken from their clients only while little waits here.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -23,19 +25,20 @@ use super::ChannelDriver;
 use super::stream_table::{StreamState, StreamTable, index_of};
 use crate::driver::DriverEnd;
 
-/// Frames that are written with one call.
+/// Slices that are written with one call.
 const MAX_SLICES: usize = 64;
 
-/// What messages may cost that wait for the worker, of all WebSockets together, before more are taken.
+/// Cost of the messages, of all WebSockets together, that may wait for the worker before no more
+/// are taken.
 const MAX_MESSAGE_BYTES: usize = 1 << 20;
 
-/// What is to be written.
+/// The frames that are to be written.
 #[derive(Debug, Default)]
 pub(super) struct ChannelOutbox {
     items: VecDeque<OutboxItem>,
-    /// Bytes of the first that are with the kernel.
+    /// Bytes of the first frame that the kernel has taken.
     sent_bytes: usize,
-    /// What the messages among them cost.
+    /// Cost of the messages among them.
     message_bytes: usize,
     /// The request whose frame was written last, with nothing behind it.
     last_sent_request: Option<u32>,
@@ -43,10 +46,10 @@ pub(super) struct ChannelOutbox {
     descriptor_transfer: Option<DescriptorTransfer>,
 }
 
-/// The file of a request's body on its way.
+/// The transfer of a body file's descriptor.
 struct DescriptorTransfer {
     id: u32,
-    /// `None` once it is with the kernel.
+    /// `None` once the kernel has taken it.
     work: Option<Pin<Box<dyn Future<Output = io::Result<()>> + Send>>>,
 }
 
@@ -54,31 +57,31 @@ struct DescriptorTransfer {
 enum OutboxItem {
     /// The frame of this stream's request.
     Request(u32),
-    /// A small frame.
+    /// A small frame, kept without an allocation.
     SmallFrame {
         bytes: [u8; MAX_SMALL_FRAME],
         len: usize,
     },
-    /// A frame that is not so small.
+    /// A larger frame.
     Frame(Vec<u8>),
     Message {
         head: [u8; MESSAGE_HEAD_LEN],
         payload: Vec<u8>,
     },
-    /// A request that nobody wants any more.
+    /// A request that was dropped.
     Removed,
 }
 
-/// GONE and WINDOW, the common ones.
+/// Fits GONE and WINDOW, the common ones.
 const MAX_SMALL_FRAME: usize = 16;
 
 impl ChannelOutbox {
-    /// Where files of bodies are sent.
+    /// Sets the socket for body files.
     pub(super) fn set_files_socket(&mut self, files: Stream) {
         self.files_socket = Some(Arc::new(files));
     }
 
-    /// The socket that was sent for this stream, before the frame that says so.
+    /// The socket that was sent for this stream, before the frame that announces it.
     pub(super) fn take_socket(&self, id: u32) -> Option<OwnedFd> {
         let (mut bytes, mut sockets) = ([0; 4], Vec::new());
         let files = self.files_socket.as_ref()?;
@@ -87,12 +90,12 @@ impl ChannelOutbox {
         sockets.pop().filter(|_| is_its_own && sockets.is_empty())
     }
 
-    /// The request of this stream.
+    /// Adds the request of this stream.
     pub(super) fn push_request(&mut self, id: u32) {
         self.items.push_back(OutboxItem::Request(id));
     }
 
-    /// A whole frame.
+    /// Adds a frame.
     pub(super) fn push(&mut self, frame: &[u8]) {
         let mut bytes = [0; MAX_SMALL_FRAME];
         self.items.push_back(match bytes.get_mut(..frame.len()) {
@@ -105,12 +108,12 @@ impl ChannelOutbox {
         });
     }
 
-    /// A whole frame that is not small.
+    /// Adds a frame that is not small.
     pub(super) fn push_frame(&mut self, frame: Vec<u8>) {
         self.items.push_back(OutboxItem::Frame(frame));
     }
 
-    /// A message of a WebSocket; its client's are no longer than a frame may be.
+    /// Adds a message. Those of clients are no longer than a frame may be.
     pub(super) fn push_message(&mut self, id: u32, is_text: bool, payload: Vec<u8>) {
         if let Ok(head) = encode_message_head(id, is_text, payload.len()) {
             self.message_bytes += payload.len() + MESSAGE_OVERHEAD;
@@ -127,8 +130,8 @@ impl ChannelOutbox {
         self.items.is_empty()
     }
 
-    /// The requests that are not wholly sent, oldest first; and the one whose frame was the last that
-    /// was written.
+    /// The requests that are not wholly sent, oldest first, and the request whose frame was written
+    /// last.
     pub(super) fn drain_unsent(&mut self) -> (Vec<u32>, Option<u32>) {
         let is_begun = self.sent_bytes > 0;
         let ids = self.items.drain(..).filter_map(|item| match item {
@@ -138,7 +141,7 @@ impl ChannelOutbox {
         (ids.collect(), self.last_sent_request.filter(|_| !is_begun))
     }
 
-    /// Takes a request back that was not begun to be sent; false when it was.
+    /// Takes back a request whose sending has not begun; false if it has.
     fn remove_unsent(&mut self, id: u32) -> bool {
         if self
             .descriptor_transfer
@@ -159,7 +162,7 @@ impl ChannelOutbox {
         }
     }
 
-    /// Fills `slices` with what may be written now; gives how many there are.
+    /// Fills `slices` with the bytes that may be written now; returns how many slices those are.
     fn gather_slices<'s>(
         &'s self,
         streams: &'s StreamTable,
@@ -201,7 +204,7 @@ impl ChannelOutbox {
         count
     }
 
-    /// Takes what was written off the front.
+    /// Takes written bytes off the front.
     fn mark_written(&mut self, streams: &mut StreamTable, mut written: usize) {
         written += std::mem::take(&mut self.sent_bytes);
         while let Some(item) = self.items.front() {
@@ -232,7 +235,8 @@ impl ChannelOutbox {
         }
     }
 
-    /// Sends the descriptor that the first request needs, if it is its turn; pending while it waits.
+    /// Sends the descriptor of the first request's body file; pending until the kernel has taken
+    /// it.
     ///
     /// # Errors
     /// The socket's.
@@ -273,7 +277,7 @@ async fn send_body_descriptor(id: u32, files: Arc<Stream>, file: Arc<SpoolFile>)
 }
 
 impl ChannelDriver {
-    /// Writes what may be written.
+    /// Writes all that may be written.
     pub(super) fn poll_send(&mut self, cx: &mut Context<'_>) -> Result<(), DriverEnd> {
         while self.core.is_writable() && !self.outbox.is_empty() {
             while let Some(OutboxItem::Removed) = self.outbox.items.front() {
@@ -295,7 +299,7 @@ impl ChannelDriver {
             match self.stream.poll_write(cx, &slices[..count]) {
                 Poll::Pending => break,
                 Poll::Ready(Ok(written)) => self.outbox.mark_written(&mut self.streams, written),
-                // Whatever the worker said before it left is still to be read.
+                // The worker's last bytes are still to be read.
                 Poll::Ready(Err(_)) => self.core.is_write_broken = true,
             }
             if self.outbox.has_message_room() {
@@ -307,7 +311,7 @@ impl ChannelDriver {
         Ok(())
     }
 
-    /// Takes back a request that was not sent; false when it was.
+    /// Takes back an unsent request; false if it was begun.
     pub(super) fn take_back_unsent(&mut self, id: u32) -> bool {
         let is_unsent = self.streams.entry(id).is_some_and(|entry| {
             !entry.is_sent && matches!(entry.state, StreamState::AwaitingResponse(_))

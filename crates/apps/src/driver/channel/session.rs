@@ -1,11 +1,14 @@
-//! One WebSocket's client, from the 101 to the close: RFC 6455 on its connection, messages through the
-//! pipe.
+//! The client of one WebSocket, from the 101 to the close: RFC 6455 on its connection, messages
+//! through the pipe.
 //!
-//! Takes the connection over from edge and stays on its loop. What must stay true: frames are never
-//! mixed; a client that takes nothing, or of which nothing is heard, is dropped in time; whoever closes
-//! first, both sides are told, and the other's close is waited for only so long; a message that does not
-//! come to its end, and an application that takes none, are waited for only so long, too; an idle session
-//! owns no buffer.
+//! It owns the connection after the upgrade and stays on its loop.
+//!
+//! # Invariants
+//! - Frames are never mixed.
+//! - A client that reads nothing, or is silent, is dropped in time.
+//! - Both sides learn of a close, and each wait for the other's close has a deadline. So have
+//!   incomplete messages, and an application that reads none.
+//! - An idle session owns no buffer.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -27,24 +30,24 @@ use crate::shared::AppShared;
 /// Messages up to this size are gathered into one write.
 const MAX_GATHERED_BYTES: usize = 16 * 1024;
 
-/// Bytes of pongs that may wait; RFC 6455 §5.5.3 lets the others go.
+/// Bytes of pongs that may wait; RFC 6455 §5.5.3 allows others to be dropped.
 const MAX_PONG_BYTES: usize = 4096;
 
 /// Reads in a row before other connections get their turn.
 const READS_PER_TURN: usize = 16;
 
-/// How patient a session is.
+/// The time-outs of a session.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SessionTimeouts {
-    /// Of silence before a ping; after another without a sound the client is gone.
+    /// Silence before a ping; after as long again the client is dropped.
     ping: Duration,
-    /// For the client to take some of what waits for it.
+    /// For the client to read some of the waiting bytes.
     send: Duration,
-    /// For the client's close after ours.
+    /// For the client's close after the server's.
     close: Duration,
     /// For the application to make room, while the client is not read.
     backpressure: Duration,
-    /// The same, once the client has closed its connection.
+    /// The same, after the client has closed its connection.
     closed_backpressure: Duration,
 }
 
@@ -56,18 +59,18 @@ static TIMEOUTS: SessionTimeouts = SessionTimeouts {
     closed_backpressure: Duration::from_secs(10),
 };
 
-/// How often a client that is not read is looked at whether it is there.
+/// How often the presence of an unread client is checked.
 const PRESENCE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// An accepted WebSocket until edge hands its connection over.
+/// An accepted WebSocket, until edge hands its connection over.
 #[derive(Debug)]
 pub(super) struct AcceptedWebSocket {
-    /// `None` once it was handed over.
+    /// `None` after that.
     pipe: Option<Arc<WebSocketPipe>>,
     deflate: Option<DeflateParams>,
     timeouts: &'static SessionTimeouts,
     app: Arc<AppShared>,
-    /// What of its client's address counts.
+    /// The prefix of the client's address, for its limits.
     prefix: Option<AddressPrefix>,
 }
 
@@ -86,7 +89,7 @@ impl AcceptedWebSocket {
         }
     }
 
-    /// Counts what it holds for this client, too.
+    /// Counts its bytes for this client, too.
     pub(super) fn of_client(mut self, prefix: Option<AddressPrefix>) -> Self {
         self.prefix = prefix;
         self
@@ -94,7 +97,7 @@ impl AcceptedWebSocket {
 
     #[cfg(test)]
     pub(super) fn with_timeouts(mut self, ping: Duration, close: Duration, room: Duration) -> Self {
-        // A test's few, for as long as it runs.
+        // A few of a test, for as long as it runs.
         self.timeouts = Box::leak(Box::new(SessionTimeouts {
             ping,
             close,
@@ -128,25 +131,25 @@ impl Takeover for AcceptedWebSocket {
 
 impl Drop for AcceptedWebSocket {
     fn drop(&mut self) {
-        // The client left before the head was out.
+        // The client left before the head was sent.
         if let Some(pipe) = self.pipe.take() {
             pipe.close_by_client(code::ABNORMAL_CLOSURE, "");
         }
     }
 }
 
-/// Where a session is.
+/// The stage of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SessionStage {
     Open,
-    /// Our close is on its way, and the client's is waited for until then.
+    /// The server's close is sent; the client has until then for its own.
     Closing(Instant),
-    /// The client broke the protocol: over on this side once all is written (RFC 6455 §7.1.7).
+    /// The client broke the protocol: the server's side ends once all is written (RFC 6455 §7.1.7).
     Failed,
-    /// The end was sent to a client that broke the protocol. What it had on its way is read and
-    /// dropped for a while: a connection that is closed with bytes unread is reset, and our close lost.
+    /// The close was sent to a client that broke the protocol. Its bytes are read and dropped for a
+    /// while: closing a connection with unread bytes would reset it, and lose the close.
     Lingering,
-    /// Both have closed, or there is nothing to wait for: over once all is written.
+    /// Both have closed, or nothing is left to wait for: ends once all is written.
     Closed,
 }
 
@@ -158,46 +161,47 @@ struct WebSocketSession {
     compression: Option<Box<Compression>>,
     stage: SessionStage,
     timeouts: &'static SessionTimeouts,
-    /// Frames, written up to `write_offset`; then a long message, written up to `long_payload_offset`.
+    /// Frames, written up to `write_offset`; then a long message, written up to
+    /// `long_payload_offset`.
     write_buffer: Vec<u8>,
     write_offset: usize,
     long_payload: Vec<u8>,
     long_payload_offset: usize,
-    /// Pongs, and a close behind all that was begun.
+    /// Pongs, and a close, behind all that was begun.
     control_frames: Vec<u8>,
-    /// Of the messages in `out` and `body`.
+    /// Cost of the messages that are being written.
     written_cost: u32,
-    /// Of those that were written, not told to the pipe.
+    /// Cost of the messages that were written, not reported to the pipe yet.
     freed_window: u32,
     app: Arc<AppShared>,
-    /// What of its client's address counts.
+    /// The prefix of the client's address, for its limits.
     prefix: Option<AddressPrefix>,
     message_limits: Arc<MessageLimits>,
-    /// Bytes that it is counted with among all that hold unfinished messages.
+    /// Bytes that are counted for it among all unfinished messages.
     held_bytes: usize,
     /// The message of which a part has come.
     partial_message: Option<PartialMessage>,
     last_heard_at: Instant,
     is_pinged: bool,
-    /// Since when the client is not read, for want of room.
+    /// Since when the client is not read, for lack of room.
     read_paused_at: Option<Instant>,
-    /// When something was last written, while something waits.
+    /// When bytes were last written, while some wait.
     last_write_at: Instant,
-    /// What waits did not fit into the connection: progress is a sign of life then.
+    /// The connection is full: progress then counts as a sign of life.
     is_blocked: bool,
     deadline: LazyDeadline,
 }
 
-/// What a session has besides when compression was agreed.
+/// The state of compression, if that was agreed.
 #[derive(Debug)]
 struct Compression {
     deflate: DeflateParams,
-    /// Read and not decoded: a few bytes may unfold to a long message, so that no more of them are
+    /// Read and not decoded: a few bytes may unfold to a long message, so no more of them are
     /// decoded than the pipe has room for.
     unread: Vec<u8>,
 }
 
-/// What an idle one costs, beside its connection and its timer.
+/// Size of an idle session, without its connection and timer.
 #[cfg(test)]
 pub(super) const IDLE_SESSION_BYTES: usize = size_of::<WebSocketSession>();
 
@@ -277,7 +281,7 @@ impl WebSocketSession {
         }
     }
 
-    /// Reads what there is, while the pipe has room; false when the connection broke or ended.
+    /// Reads while the pipe has room; false when the connection broke or ended.
     fn poll_read(&mut self, cx: &mut Context<'_>) -> bool {
         for _ in 0..READS_PER_TURN {
             if matches!(self.stage, SessionStage::Closed | SessionStage::Failed) {
@@ -289,7 +293,7 @@ impl WebSocketSession {
                 return true;
             }
             if self.read_paused_at.take().is_some() {
-                // What was not read was not heard.
+                // The client may have sent bytes that were not read.
                 self.last_heard_at = clock::now();
                 self.partial_message = None;
                 self.track_partial_message();
@@ -317,13 +321,13 @@ impl WebSocketSession {
         true
     }
 
-    /// What was read before the pipe had room for all that it could unfold to.
+    /// Bytes that were read before the pipe had room for all that they unfold to.
     fn take_unread(&mut self) -> Option<Vec<u8>> {
         let unread = &mut self.compression.as_mut()?.unread;
         (!unread.is_empty()).then(|| std::mem::take(unread))
     }
 
-    /// Takes what the client sent.
+    /// Handles bytes of the client.
     fn receive_bytes(&mut self, mut bytes: &[u8]) {
         self.last_heard_at = clock::now();
         self.is_pinged = false;
@@ -347,7 +351,7 @@ impl WebSocketSession {
         self.track_partial_message();
     }
 
-    /// Counts what is held of a message that has not come whole.
+    /// Counts the bytes of an incomplete message.
     fn track_partial_message(&mut self) {
         let now = clock::now();
         self.partial_message = self.decoder.partial_message_bytes().map(|bytes| {
@@ -377,7 +381,7 @@ impl WebSocketSession {
 
     fn handle_client_event(&mut self, event: WebSocketEvent) {
         match event {
-            // Behind our close nothing counts but theirs.
+            // After the server's close only the client's close counts.
             WebSocketEvent::Message { .. } if self.stage != SessionStage::Open => {}
             WebSocketEvent::Message { is_text, payload } => {
                 self.partial_message = None;
@@ -392,7 +396,7 @@ impl WebSocketSession {
             WebSocketEvent::Close { code, reason } => {
                 self.pipe.close_by_client(code, &reason);
                 if self.stage == SessionStage::Open {
-                    // RFC 6455 §5.5.1: its own code comes back.
+                    // RFC 6455 §5.5.1: the client's own code is returned.
                     encode_close_frame(&mut self.control_frames, code, "");
                 }
                 self.stage = SessionStage::Closed;
@@ -400,18 +404,17 @@ impl WebSocketSession {
         }
     }
 
-    /// Fails the connection: a client whose bytes cannot be followed any more has no close that could
-    /// be waited for.
+    /// Fails the connection. A client whose bytes cannot be followed has no close to wait for.
     fn fail_connection(&mut self, error: WebSocketError) {
         if self.stage == SessionStage::Open {
             self.close_client(error.code(), &error.to_string());
         }
         self.stage = SessionStage::Failed;
-        // Nothing is made of what follows.
+        // Later bytes are dropped.
         self.decoder = MessageDecoder::new(0);
     }
 
-    /// Closes from this side, for something that the client did.
+    /// Closes from the server's side, because of the client.
     fn close_client(&mut self, code: u16, reason: &str) {
         self.pipe.close_by_client(code, reason);
         self.begin_close(code, reason);
@@ -422,7 +425,7 @@ impl WebSocketSession {
         self.stage = SessionStage::Closing(clock::now() + self.timeouts.close);
     }
 
-    /// Writes what there is; false when the connection broke.
+    /// Writes the waiting bytes; false when the connection broke.
     fn poll_write(&mut self, cx: &mut Context<'_>) -> bool {
         for _ in 0..READS_PER_TURN {
             if !self.has_begun_frames() {
@@ -449,7 +452,7 @@ impl WebSocketSession {
         true
     }
 
-    /// Frames that were begun.
+    /// Whether a frame was begun.
     fn has_begun_frames(&self) -> bool {
         !self.write_buffer.is_empty() || !self.long_payload.is_empty()
     }
@@ -458,7 +461,7 @@ impl WebSocketSession {
         self.has_begun_frames() || !self.control_frames.is_empty()
     }
 
-    /// Makes frames of what waits: pongs first, then messages, then the close.
+    /// Encodes waiting frames: pongs first, then messages, then the close.
     fn fill_write_buffer(&mut self, cx: &mut Context<'_>) {
         self.write_buffer = std::mem::take(&mut self.control_frames);
         if self.stage == SessionStage::Open {
@@ -515,7 +518,7 @@ impl WebSocketSession {
         }
     }
 
-    /// Ready with true when something is to be done, with false when the client is given up.
+    /// Ready with true when something is to be done, with false when the client is dropped.
     fn poll_deadlines(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
         let sends = self
             .has_begun_frames()
@@ -573,7 +576,7 @@ impl WebSocketSession {
         Poll::Ready(false)
     }
 
-    /// How long the application may leave the client unread that it has paused at `since`.
+    /// How long the application may leave a client unread that was paused at `since`.
     fn backpressure_deadline(&self, since: Instant) -> Instant {
         since
             + match self.client.is_ended() {
@@ -584,7 +587,7 @@ impl WebSocketSession {
 }
 
 impl Drop for WebSocketSession {
-    /// The server's drain is over, or its loop ends: the client is told, if there is room for a word.
+    /// The drain is over, or the loop ends: the client gets a close if its connection has room.
     fn drop(&mut self) {
         self.app
             .held_message_bytes
@@ -594,7 +597,7 @@ impl Drop for WebSocketSession {
             if !self.has_begun_frames() {
                 let mut frame = Vec::new();
                 encode_close_frame(&mut frame, code::GOING_AWAY, "the server stops");
-                // Nobody waits for it any more.
+                // No reply is awaited.
                 let _ = self.client.try_write(&[IoSlice::new(&frame)]);
             }
         }

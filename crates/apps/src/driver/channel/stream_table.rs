@@ -1,11 +1,13 @@
-//! The streams of one channel: what each is at, how it is named, and which has waited longest.
+//! The streams of one channel: their states, their ids and their deadlines.
 //!
-//! Used by the driver alone. A stream's id is its place and how often the place was taken, so that what
-//! a worker says of a stream that is over is not taken for the next one's. What must stay true: a place
-//! is free only when the worker has ended its stream; a request's frame is kept until it is wholly sent,
-//! whether anybody still wants it or not; streams with a clock are threaded on one list in the order in
-//! which they last got on: as all have the same time-out, the first is the next to time out, and a step
-//! costs the same with thousands.
+//! A stream's id is its index and how often the index was used, so that frames for an ended stream
+//! do not match the next one. Streams with a running clock are on one list in the order in which
+//! their clocks were started: all have the same time-out, so the first is the next to time out, and
+//! a step costs the same with thousands.
+//!
+//! # Invariants
+//! - An index is free only when the worker has ended its stream.
+//! - A request's frame is kept until it is wholly sent, even if the request is dropped.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,13 +26,13 @@ use crate::dispatch::Job;
 use crate::driver::hijack::HijackProgress;
 use crate::upload::UploadReader;
 
-/// Bits of an id that are the stream's place; the others count.
+/// Bits of an id that are the stream's index; the others count its uses.
 const INDEX_BITS: u32 = 20;
 const INDEX_MASK: u32 = (1 << INDEX_BITS) - 1;
-/// No place.
+/// No index.
 const NO_INDEX: u32 = u32::MAX;
 
-/// Where the stream with this id lies.
+/// The index of the stream with this id.
 pub(super) fn index_of(id: u32) -> u32 {
     id & INDEX_MASK
 }
@@ -41,19 +43,19 @@ pub(super) struct StreamTable {
     entries: Vec<StreamEntry>,
     free_indices: Vec<u32>,
     open_count: usize,
-    /// Of them those that their worker does not end although nobody has wanted them for long.
+    /// Dropped streams that their worker has not ended in time.
     stuck_count: usize,
-    /// The ends of the list of those whose clock runs.
+    /// The ends of the list of streams with a running clock.
     first_timed: u32,
     last_timed: u32,
     wake_list: Arc<WakeList>,
-    /// The bodies that still come, by their streams' places: of a few streams as a rule.
+    /// Request bodies that still arrive, by index: a few streams have one.
     uploads: HashMap<u32, UploadReader>,
-    /// What responses that were cut for their clients hold until their ends, by their streams' places.
+    /// Places of responses that were cut for their clients, by index; released at their ends.
     cut_places: HashMap<u32, Box<HeldPlace>>,
 }
 
-/// One place, and the stream that has it.
+/// One index, and the stream that has it.
 #[derive(Debug)]
 pub(super) struct StreamEntry {
     pub(super) id: u32,
@@ -67,15 +69,15 @@ pub(super) struct StreamEntry {
     pub(super) opened_at: Instant,
     /// Bytes that the worker may still send before it gets more window.
     pub(super) receive_window: u32,
-    /// Bytes that have been taken and for which it was given none yet.
+    /// Bytes that were taken and not given back as window yet.
     pub(super) window_owed: u32,
     pub(super) is_window_update_pending: bool,
-    /// Whether the body comes out of the window.
+    /// Whether the body uses the window.
     pub(super) uses_window: bool,
     pub(super) input: RequestBodyState,
-    /// Whether it may say nothing for as long as it likes.
+    /// Whether it may be silent for any time.
     pub(super) is_unbuffered: bool,
-    /// Whether the whole frame of its request is with the kernel.
+    /// Whether the kernel has taken the whole frame of its request.
     pub(super) is_sent: bool,
     is_stuck: bool,
     pub(super) state: StreamState,
@@ -84,30 +86,30 @@ pub(super) struct StreamEntry {
 /// The body of a stream's request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RequestBodyState {
-    /// The worker has all of it, or will get no more.
+    /// The worker has all of it, or gets no more.
     Complete,
-    /// More of it comes.
+    /// More of it arrives.
     Arriving,
-    /// The worker waits for more of it.
+    /// The worker has asked for more.
     Requested,
 }
 
-/// What a stream is at.
+/// The state of a stream.
 #[derive(Debug)]
 pub(super) enum StreamState {
-    /// There is no answer yet.
+    /// No response has begun.
     AwaitingResponse(Box<DispatchedJob<Job>>),
-    /// A body, as fast as it comes.
+    /// A body that its client takes as fast as it comes.
     Spooling(SpoolWriter),
-    /// A body that comes faster than it is taken.
+    /// A body that comes faster than its client takes it.
     Pumping(Arc<BodyPump>),
-    /// A WebSocket that was accepted.
+    /// An accepted WebSocket.
     WebSocket(Box<ChannelWebSocket>),
     /// The application answers by itself, and its call is not over.
     Hijacked(Arc<HijackProgress>),
-    /// Nobody wants an answer any more, but the frame of the request was begun.
+    /// The stream is dropped, but the frame of its request was begun.
     AbandonedUnsent(Box<DispatchedJob<Job>>),
-    /// Nobody wants the rest.
+    /// The rest of the stream is dropped.
     Discarding,
 }
 
@@ -134,19 +136,19 @@ impl StreamTable {
         self.open_count
     }
 
-    /// Whether somebody waits for any of them.
+    /// Whether a client waits for any of them.
     pub(super) fn has_waiting_clients(&self) -> bool {
         self.entries
             .iter()
             .any(|entry| entry.is_open && !entry.is_abandoned())
     }
 
-    /// How many their worker does not end, though it was asked to long ago.
+    /// How many dropped streams their worker has not ended in time.
     pub(super) fn stuck_count(&self) -> usize {
         self.stuck_count
     }
 
-    /// A stream that was given up is not ended by its worker.
+    /// Marks a dropped stream that its worker has not ended in time.
     pub(super) fn mark_stuck(&mut self, id: u32) {
         let Some(entry) = self.entry(id) else {
             return;
@@ -156,13 +158,13 @@ impl StreamTable {
         }
     }
 
-    /// The ids of all that are open.
+    /// The ids of all open streams.
     pub(super) fn ids(&self) -> Vec<u32> {
         let open = self.entries.iter().filter(|entry| entry.is_open);
         open.map(|entry| entry.id).collect()
     }
 
-    /// Gives a job its stream, whose id is written into its frame and whose clock begins to run.
+    /// Opens a stream for a job, writes its id into the job's frame and starts its clock.
     pub(super) fn open_stream(&mut self, mut start: DispatchedJob<Job>, now: Instant) -> u32 {
         let upload = start.job.upload.take();
         let input = match upload {
@@ -188,7 +190,7 @@ impl StreamTable {
                 index
             }
             None => {
-                // More than a million at once is more than any `max_concurrent`.
+                // More than a million at once is above any `max_concurrent`.
                 let index = u32::try_from(self.entries.len()).unwrap_or(NO_INDEX) & INDEX_MASK;
                 self.entries.push(StreamEntry {
                     id: index,
@@ -233,7 +235,7 @@ impl StreamTable {
         (entry.is_open && entry.id == id).then_some(entry)
     }
 
-    /// The request of a stream, as long as there may be something of it to be sent.
+    /// The request of a stream, while its frame may be sent.
     pub(super) fn request(&self, id: u32) -> Option<&Job> {
         let entry = self.entries.get(index_of(id) as usize)?;
         match &entry.state {
@@ -246,7 +248,7 @@ impl StreamTable {
         }
     }
 
-    /// The whole frame of a stream's request is with the kernel.
+    /// Notes that the kernel has taken the whole frame of a stream's request.
     pub(super) fn mark_sent(&mut self, id: u32) {
         if let Some(entry) = self.entry(id) {
             entry.is_sent = true;
@@ -256,12 +258,12 @@ impl StreamTable {
         }
     }
 
-    /// The body of a stream's request, while more of it comes.
+    /// The body of a stream's request, while more of it arrives.
     pub(super) fn upload(&self, id: u32) -> Option<&UploadReader> {
         self.uploads.get(&index_of(id))
     }
 
-    /// The worker has all of the body of a stream's request, or gets no more.
+    /// Notes that the worker has all of the request's body, or gets no more.
     pub(super) fn end_input(&mut self, id: u32) {
         let Some(entry) = self.entry(id) else {
             return;
@@ -273,19 +275,19 @@ impl StreamTable {
         }
     }
 
-    /// The stream that is at this place now.
+    /// The stream that has this index now.
     pub(super) fn entry_at(&mut self, index: u32) -> Option<&mut StreamEntry> {
         let entry = self.entries.get_mut(index as usize)?;
         entry.is_open.then_some(entry)
     }
 
-    /// The waker of the stream that is at this place now.
+    /// The waker of the stream that has this index now.
     pub(super) fn waker(&self, index: u32) -> Option<Waker> {
         let entry = self.entries.get(index as usize)?;
         entry.is_open.then(|| entry.waker.clone())
     }
 
-    /// Ends a stream.
+    /// Closes a stream.
     pub(super) fn close(&mut self, id: u32) -> Option<StreamState> {
         self.stop_clock(id);
         let entry = self.entry(id)?;
@@ -310,12 +312,12 @@ impl StreamTable {
         Some(state)
     }
 
-    /// The response of this stream was cut: what it held is free when the stream ends.
+    /// Keeps the place of a response that was cut, until its stream ends.
     pub(super) fn keep_cut_place(&mut self, id: u32, place: Box<HeldPlace>) {
         self.cut_places.insert(index_of(id), place);
     }
 
-    /// Sets a stream's clock to `now` and lets it run.
+    /// Starts a stream's clock at `now`.
     pub(super) fn start_clock(&mut self, id: u32, now: Instant) {
         self.stop_clock(id);
         let last = self.last_timed;
@@ -349,7 +351,7 @@ impl StreamTable {
         }
     }
 
-    /// A body's clock starts anew, if it has one and does not wait for its client.
+    /// Restarts the clock of a body, if it has one and does not wait for its client.
     pub(super) fn restart_body_clock(&mut self, id: u32, now: Instant) {
         let is_due = |entry: &mut StreamEntry| {
             !entry.is_unbuffered && entry.input != RequestBodyState::Requested
@@ -372,7 +374,7 @@ impl StreamEntry {
         self.is_timed
     }
 
-    /// Whether nobody wants anything of it any more.
+    /// Whether it is dropped.
     pub(super) fn is_abandoned(&self) -> bool {
         matches!(
             self.state,
@@ -447,7 +449,7 @@ mod tests {
 
     #[test]
     fn the_stream_that_has_waited_longest_is_first_whatever_happened() {
-        // Against a list that is sorted each time.
+        // Compared with a list that is sorted each time.
         let mut streams = StreamTable::new(Arc::default());
         let begin = Instant::now();
         let mut model: Vec<(Instant, u32)> = Vec::new();

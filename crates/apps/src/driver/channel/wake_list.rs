@@ -1,17 +1,19 @@
-//! How a driver of many streams hears which of them to look at.
+//! The list of streams that the driver of many streams has to look at.
 //!
-//! A waker for each stream: whoever wakes it (the other side of an answer, a spool, a WebSocket) leaves
-//! the stream's place here, and the driver is polled. What must stay true: a place is here at most once,
-//! no waker runs under the lock, and a waker does not keep the
-//! notices: a driver that has ended leaves nothing behind. A notice of a stream that has ended is harmless: the driver looks
-//! at whatever is at that place now.
+//! Each stream has a waker, which puts the stream's index here and wakes the driver. An index whose
+//! stream has ended meanwhile is harmless: the driver looks at the stream that has it now.
+//!
+//! # Invariants
+//! - An index is here at most once.
+//! - No waker runs under the lock.
+//! - A waker does not keep the list alive after its driver has ended.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Wake, Waker};
 
-/// The places of a driver that are to be looked at.
+/// The indices of a driver's streams that were woken.
 #[derive(Debug, Default)]
 pub(super) struct WakeList {
     state: Mutex<WakeListState>,
@@ -23,7 +25,7 @@ struct WakeListState {
     driver: Option<Waker>,
 }
 
-/// One place; the waker of the streams that have it, one after the other.
+/// The waker of the streams that have one index, one after the other.
 #[derive(Debug)]
 pub(super) struct StreamWaker {
     index: u32,
@@ -41,7 +43,7 @@ impl WakeList {
         }))
     }
 
-    /// The next index to look at; else the task is polled when there is one.
+    /// The next index to look at; without one the task is woken when there is one.
     pub(super) fn poll_next(&self, cx: &mut Context<'_>) -> Option<u32> {
         let mut state = self.lock();
         if let Some(place) = state.woken.pop_front() {
@@ -91,7 +93,7 @@ mod tests {
         let rest = Arc::downgrade(&notices);
         drop(notices);
         assert!(rest.upgrade().is_none());
-        // Who still has the waker wakes nobody.
+        // A waker that is left wakes nothing.
         waker.wake();
     }
 

@@ -1,7 +1,9 @@
-//! A WebSocket as the driver has it: messages between the channel and the pipe to its client's session.
+//! A WebSocket in the driver: messages between the channel and the pipe to its client's session.
 //!
-//! What must stay true: messages stay in order and whole; each way at most a window of them is under way
-//! (one that is longer stands for the whole window); a client's close comes behind its messages.
+//! # Invariants
+//! - Messages stay in order and complete.
+//! - Each way at most a window of them is under way; a longer one counts as the whole window.
+//! - A client's close comes behind its messages.
 
 use std::sync::Arc;
 
@@ -25,11 +27,11 @@ use crate::websocket_handshake::accept_response;
 #[derive(Debug)]
 pub(super) struct ChannelWebSocket {
     pub(super) pipe: Arc<WebSocketPipe>,
-    /// Bytes of messages that the worker still takes.
+    /// Bytes of messages that the worker still accepts.
     window: u32,
-    /// A message from the worker, as far as it has come.
+    /// The part of a worker's message that has come.
     incoming_message: Vec<u8>,
-    /// Its messages wait until the worker has read more, and it is on the driver's list of those.
+    /// Its messages wait until the worker has read more; it is on the driver's list of those.
     is_stalled: bool,
 }
 
@@ -41,14 +43,14 @@ pub(super) struct MessagePiece<'b> {
     pub(super) end: bool,
 }
 
-/// What a message takes of a window: also one without a byte must be kept somewhere.
+/// The window that a message uses: an empty one must be stored, too.
 pub(super) fn window_cost(len: usize) -> u32 {
     let cost = u32::try_from(len.saturating_add(MESSAGE_OVERHEAD)).unwrap_or(u32::MAX);
     cost.min(WINDOW_BYTES)
 }
 
 impl ChannelDriver {
-    /// The application takes a WebSocket: its client gets the 101.
+    /// Accepts a WebSocket: its client gets the 101.
     pub(super) fn handle_accept(
         &mut self,
         id: u32,
@@ -64,7 +66,7 @@ impl ChannelDriver {
         let start = match &mut entry.state {
             StreamState::AwaitingResponse(start) => start,
             StreamState::AbandonedUnsent(_) | StreamState::Discarding => {
-                // The client has left meanwhile: GONE has crossed this.
+                // The client has left: GONE and this frame have crossed.
                 self.close_socket(id, code::ABNORMAL_CLOSURE, "");
                 return Ok(());
             }
@@ -105,10 +107,10 @@ impl ChannelDriver {
         Ok(())
     }
 
-    /// The worker begins a message of `len` bytes.
+    /// Checks a message of `len` bytes that the worker begins.
     ///
     /// # Errors
-    /// When it may not.
+    /// If the stream is in another state, or the window is too small.
     pub(super) fn handle_message_start(&mut self, id: u32, len: u32) -> Result<(), DriverEnd> {
         let Some(entry) = self.streams.entry(id) else {
             return Ok(());
@@ -164,12 +166,12 @@ impl ChannelDriver {
                 let cause = "closed a WebSocket that it had not accepted";
                 start.job.answer(Err(app_protocol_error(cause)));
             }
-            // What it was told before, or nobody is there any more.
+            // The socket is closed.
             _ => {}
         }
     }
 
-    /// The worker takes more messages.
+    /// Adds to the window of messages that the worker accepts.
     pub(super) fn handle_window_update(&mut self, id: u32, bytes: u32) {
         if let Some(entry) = self.streams.entry(id)
             && let StreamState::WebSocket(socket) = &mut entry.state
@@ -179,7 +181,7 @@ impl ChannelDriver {
         }
     }
 
-    /// The worker has read enough for more messages.
+    /// Sends messages that waited until the worker had read more.
     pub(super) fn resume_websocket(&mut self, id: u32) {
         if let Some(entry) = self.streams.entry(id)
             && let StreamState::WebSocket(socket) = &mut entry.state
@@ -189,7 +191,7 @@ impl ChannelDriver {
         }
     }
 
-    /// The client's side of a WebSocket got on.
+    /// Sends the client's messages, and its close.
     pub(super) fn pump_websocket(&mut self, id: u32) {
         let Some(entry) = self.streams.entry(id) else {
             return;
@@ -219,7 +221,7 @@ impl ChannelDriver {
                 WorkerBound::Nothing => break,
             }
         }
-        // What a client had said before it closed its worker has so long to take.
+        // The worker has this long to take the messages before the client's close.
         if socket.pipe.has_client_closed() && (has_sent || !entry.is_timed()) {
             self.streams.start_clock(id, clock::now());
         }

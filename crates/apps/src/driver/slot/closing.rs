@@ -1,7 +1,4 @@
-//! The end of a slot's driver: who learns what happened, and what goes back to the queue.
-//!
-//! What must stay true: nobody is left waiting, and a request goes back only if its worker cannot have
-//! begun it.
+//! The end of a slot's driver: replies for the requests it has, or their way back to the queue.
 
 use penstock_queue::DispatchedJob;
 use penstock_runtime::clock;
@@ -13,16 +10,16 @@ use crate::driver::DriverEnd;
 use crate::driver::response::count_fault;
 use crate::shared::DispatchMode;
 
-/// Where a REQUEST frame's environment begins: behind its header and the environment's length.
+/// Offset of the environment in a REQUEST frame, behind the environment's length.
 const ENVIRON_OFFSET: usize = HEADER_LEN + 4;
 
 impl SlotDriver {
-    /// Leaves nobody waiting: the head of the line learns what happened, the rest goes back.
+    /// Fails the first request if its worker may have begun it, and gives the others back.
     pub(super) fn close_all(&mut self, end: &DriverEnd) {
         let mut unbegun: Vec<DispatchedJob<Job>> = Vec::new();
         let mut line = std::mem::take(&mut self.in_flight).into_iter();
         if let Some(first) = line.next() {
-            // A frame alone in a socket that was not read to its end: nobody has begun it.
+            // A frame alone in a socket that was not read to its end: its worker has not begun it.
             let was_unread =
                 self.core.received.has_unread_frame && self.is_frame_last && line.len() == 0;
             let was_sent = first.is_sent() && !was_unread;
@@ -37,7 +34,7 @@ impl SlotDriver {
             line.by_ref()
                 .for_each(|entry| self.fail_request(entry, end));
         }
-        // Those that waited too long have been answered.
+        // Those that waited too long have their replies.
         let unanswered = line.filter(|entry| entry.start.job.reply_sender.is_some());
         unbegun.extend(unanswered.map(|entry| entry.start));
         self.core.mailbox.set_in_progress(0);
@@ -52,7 +49,7 @@ impl SlotDriver {
 
     fn fail_request(&mut self, mut entry: InFlightRequest, end: &DriverEnd) {
         if *end == DriverEnd::Retired && self.open_response.take().is_some() {
-            // Its client has its answer.
+            // Its client has its reply.
             return;
         }
         let app_time = clock::now().saturating_duration_since(entry.handed_over_at);
@@ -72,7 +69,7 @@ impl SlotDriver {
         }
     }
 
-    /// Says in the log which request is stuck; the executor asks the worker for its stacks next.
+    /// Logs which request is stuck. The executor asks the worker for its stacks next.
     fn log_stuck_request(&self, entry: &InFlightRequest) {
         let DispatchMode::Workers(dialect) = self.core.app.dispatch_mode else {
             return;

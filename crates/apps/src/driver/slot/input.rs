@@ -1,14 +1,13 @@
-//! What a slot's driver sends of a request's body that comes while its thread has the request.
+//! The body of a slot's request that arrives while its thread has the request.
 //!
-//! The worker asks for each piece with PULL and waits; it gets one INPUT, of what its connection
-//! has read or reads next. Nothing else is sent behind such a request but CANCEL, until its
-//! response has ended.
+//! The worker asks for each piece with PULL and gets one INPUT. Until the response has ended, only
+//! INPUT and CANCEL are sent behind such a request.
 //!
 //! # Invariants
-//! - Each PULL is answered, also when the response ends first: a thread of the application's that
-//!   waits for bytes would take the next request's.
-//! - A request whose worker waits for its client has no clock: the limits of bodies bound that
-//!   wait.
+//! - Each PULL is answered, also when the response ends first: a thread of the application that
+//!   waits for bytes would take those of the next request.
+//! - A request whose worker waits for its client has no deadline here: the limits of bodies bound
+//!   that wait.
 
 use std::task::{Context, Poll};
 
@@ -21,13 +20,13 @@ use crate::driver::DriverEnd;
 use crate::upload::UploadPiece;
 
 impl SlotDriver {
-    /// Whether more of the body of the request at the head of the line may come.
+    /// Whether more of the first request's body may come.
     pub(super) fn is_uploading(&self) -> bool {
         let front = self.in_flight.front();
         front.is_some_and(|entry| entry.is_sent() && entry.start.job.upload.is_some())
     }
 
-    /// The worker waits for the next piece.
+    /// Answers PULL, or waits for the piece.
     pub(super) fn handle_pull(&mut self) -> Result<(), DriverEnd> {
         let is_known = self.is_uploading() || self.is_body_cut;
         if !is_known || std::mem::replace(&mut self.is_pulling, true) {
@@ -39,7 +38,7 @@ impl SlotDriver {
         Ok(())
     }
 
-    /// Takes the next piece, if the worker waits for one; and notices a body that fails.
+    /// Takes the next piece if the worker waits for one, and notices a body that fails.
     pub(super) fn poll_input(&mut self, cx: &mut Context<'_>) {
         if !self.is_uploading() {
             return;
@@ -65,8 +64,7 @@ impl SlotDriver {
         }
     }
 
-    /// The rest of the body does not come: its request is over for whoever waits for it, and the
-    /// worker is told when it asks.
+    /// Ends a request whose body fails. The worker learns of it when it asks for more.
     pub(super) fn fail_body(&mut self, fault: Fault) {
         let Some(entry) = self.in_flight.front_mut() else {
             return;
@@ -78,13 +76,13 @@ impl SlotDriver {
                 spool.finish(Err(fault));
                 self.discard_response(false);
             }
-            // An application that answers by itself has its answer, and reads a body that ends.
+            // A hijacked request has its reply, and reads the body's end.
             Some(open @ (OpenResponse::Discarding | OpenResponse::Hijacked(_))) => {
                 self.open_response = Some(open);
             }
             None => {
                 entry.start.job.answer(Err(fault));
-                // What follows such a head is dropped.
+                // The body behind a held head is dropped.
                 self.open_response = self.held_head.take().map(|_| OpenResponse::Discarding);
                 self.progress_at = clock::now();
                 self.discarding_since = Some(self.progress_at);
@@ -95,7 +93,7 @@ impl SlotDriver {
         }
     }
 
-    /// The response at the head of the line has ended: nothing of its body is sent any more.
+    /// Stops sending the body: the first response has ended.
     pub(super) fn end_input(&mut self) {
         if self.is_pulling {
             self.send_cut_frame();
@@ -103,7 +101,7 @@ impl SlotDriver {
         self.is_body_cut = false;
     }
 
-    /// The time of a request whose worker is replaced is over before its body was.
+    /// Ends a body that is still arriving when its worker's time is over.
     pub(super) fn cut_overdue_body(&mut self) {
         let limit = self.core.app.stream_timeout;
         let cause = format!(

@@ -1,7 +1,8 @@
-//! What a slot's driver reads: bytes to events, events to what they mean for the request at hand.
+//! What a slot's driver reads: bytes to events, events to their effect on the first request.
 //!
-//! What must stay true: a descriptor belongs to the file frame that it came with; whatever breaks the
-//! protocol ends the driver.
+//! # Invariants
+//! - A descriptor belongs to the frame that it came with.
+//! - Any breach of the protocol ends the driver.
 
 use std::fs::File;
 use std::task::{Context, Poll, ready};
@@ -17,7 +18,7 @@ use crate::dispatch::MAX_BATCH;
 use crate::driver::response::{HeadFrame, count_fault, reset_fault};
 
 impl SlotDriver {
-    /// Reads once and handles what came.
+    /// Reads once and handles the bytes.
     pub(super) fn poll_receive(
         &mut self,
         cx: &mut Context<'_>,
@@ -66,8 +67,8 @@ impl SlotDriver {
             }
         }
         self.core.received.partial_frame.extend_from_slice(rest);
-        // A file frame comes with its descriptor right behind its head. With neither a descriptor nor
-        // the beginning of a frame here it is not one: the client gets the head now.
+        // A FILE frame and its descriptor come right behind their head. Without a descriptor and
+        // without the start of a frame it is no file, and the client gets the head now.
         if self.core.received.partial_frame.is_empty()
             && self.descriptors.is_empty()
             && let Some(head) = self.held_head.take()

@@ -1,6 +1,4 @@
-//! What a slot's driver makes of a worker's response: a whole answer, a stream, a file, a fault.
-//!
-//! What must stay true: each request gets one answer; a declared length is kept or the client is cut.
+//! The responses of a slot: a whole body, a stream, a file or a fault.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -18,8 +16,7 @@ use crate::reply::{self, ReplyHead, app_protocol_error};
 use crate::shared::{AppShared, SlotPlace};
 
 impl SlotDriver {
-    /// Begins the response at the head of the line. Its reply waits for the next frame when that may
-    /// be a file.
+    /// Begins the first response. Its reply waits for the next frame if that may be a file.
     pub(super) fn begin_response(&mut self, frame: &HeadFrame<'_>, app_time_us: u32) {
         let timing = self.response_timing(app_time_us);
         let Some(entry) = self.in_flight.front() else {
@@ -37,8 +34,8 @@ impl SlotDriver {
         }
     }
 
-    /// Sends the head on. The body's first bytes are in the spool before that, so that both leave in
-    /// one piece, whichever loop sends them.
+    /// Replies with a streamed body. Its first bytes are in the spool before that, so that head and
+    /// body leave in one write, whichever loop sends them.
     pub(super) fn begin_stream(&mut self, head: ReplyHead, length: Option<u64>, first: &[u8]) {
         let Some(entry) = self.in_flight.front() else {
             return;
@@ -58,7 +55,7 @@ impl SlotDriver {
         }
     }
 
-    /// The application answers by itself, on the other end of `socket`.
+    /// Hands over a hijacked connection; `socket` is its other end.
     pub(super) fn hand_over_hijacked(&mut self, socket: OwnedFd) {
         let hijacked = self.core.hijacked_connections.register();
         self.open_response = Some(OpenResponse::Hijacked(hijacked.progress()));
@@ -69,14 +66,14 @@ impl SlotDriver {
         };
         let job = entry.start.job.split_reply();
         self.core.spawn_hijacked(job, socket, hijacked, timing);
-        // Nothing of the requests behind it has been sent.
+        // None of the requests behind it has been sent.
         self.give_back_unsent();
     }
 
     pub(super) fn finish_spool(&mut self, spool: SpoolWriter) {
         if spool.has_overflow() {
-            // What is not in memory yet is brought to the file beside this driver, which is free for
-            // the next request.
+            // A task writes the rest to the spool's file, so that this driver is free for the next
+            // request.
             loops::spawn_here(async move {
                 let mut spool = spool;
                 spool.release_place();
@@ -106,7 +103,7 @@ impl SlotDriver {
     }
 }
 
-/// A response whose body is a part of a file that the application opened.
+/// A response whose body is part of a file that the application opened.
 pub(super) fn file_response(
     head: ReplyHead,
     file: File,
@@ -115,7 +112,7 @@ pub(super) fn file_response(
     app: &AppShared,
 ) -> Result<Response, Fault> {
     let timing = head.response.timing.clone();
-    // Its worker has just opened it: what is known of it in memory is true, wherever it lies.
+    // The worker has just opened the file, so its metadata is in memory whatever the disk.
     let size = match page_cache::regular_file_size(&file) {
         Ok(Some(bytes)) => bytes,
         Ok(None) => {

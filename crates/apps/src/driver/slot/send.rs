@@ -1,9 +1,9 @@
-//! What a slot's driver writes: frames in order, cancels between them, a body's descriptor or
+//! What a slot's driver writes: frames in order, CANCELs between them, a body's descriptor or
 //! pieces.
 //!
-//! What must stay true: nothing is sent behind a request whose body is a file or still comes; a
-//! request whose client
-//! has left before any of it was sent is not sent at all.
+//! # Invariants
+//! - Nothing is sent behind a request whose body is a file, still arrives, or may be an upgrade.
+//! - A request whose client leaves before any of it is sent is not sent at all.
 
 use std::io::IoSlice;
 use std::task::{Context, Poll};
@@ -17,7 +17,7 @@ use crate::dispatch::MAX_BATCH;
 use crate::driver::DriverEnd;
 
 impl SlotDriver {
-    /// Writes what may be written, frames in order.
+    /// Writes all that may be written, frames in order.
     pub(super) fn poll_send(&mut self, cx: &mut Context<'_>) -> Result<(), DriverEnd> {
         self.drop_abandoned();
         while self.core.is_writable() {
@@ -27,12 +27,13 @@ impl SlotDriver {
             }
             let mut slices = [IoSlice::new(&[]); MAX_BATCH as usize + 2];
             let mut count = 0;
-            // Of the request at hand, whose frame was sent before; or of one that has ended.
+            // It belongs to the first request, whose frame was sent before, or to one that has
+            // ended.
             if !self.input_frames.is_empty() {
                 slices[0] = IoSlice::new(&self.input_frames[self.input_sent_bytes..]);
                 count = 1;
             }
-            // Only the first is being answered, and a cancel frame must come before the next request.
+            // Only the first request is being answered, and a CANCEL must precede the next one.
             let is_mid_frame = self
                 .in_flight
                 .iter()
@@ -43,9 +44,9 @@ impl SlotDriver {
             }
             for (place, entry) in self.in_flight.iter().enumerate() {
                 let is_alone = entry.start.job.must_be_sent_alone();
-                // A worker that waits for a descriptor must find nothing else: a request with a body
-                // file is sent when it is the first, and nothing is sent behind it. So is one whose
-                // body still comes, and one whose connection may be taken over: that could last for hours.
+                // A worker that waits for a descriptor must find nothing else, so a request with a
+                // body file is sent first and alone. So is one whose body still arrives, and one
+                // that may be upgraded: that can last for hours.
                 if is_alone && place > 0 {
                     break;
                 }
@@ -63,14 +64,14 @@ impl SlotDriver {
             match self.stream.poll_write(cx, &slices[..count]) {
                 Poll::Pending => return Ok(()),
                 Poll::Ready(Ok(written)) => self.count_written(written, is_mid_frame),
-                // Whatever the worker said before it left is still to be read.
+                // The worker's last bytes are still to be read.
                 Poll::Ready(Err(_)) => self.core.is_write_broken = true,
             }
         }
         Ok(())
     }
 
-    /// Drops requests that were not sent yet and whose clients have left.
+    /// Drops unsent requests whose clients have left.
     fn drop_abandoned(&mut self) {
         let before = self.in_flight.len();
         self.in_flight.retain_mut(|entry| {
@@ -123,14 +124,14 @@ impl SlotDriver {
         }
     }
 
-    /// The rest of this response is read and dropped; the worker is asked to stop making it. It finds
-    /// that behind requests that it has already: none of them has a descriptor (`poll_send`).
+    /// Drops the rest of this response, and asks the worker to stop. The worker finds the CANCEL
+    /// behind requests that it has already; none of them has a descriptor (`poll_send`).
     pub(super) fn discard_response(&mut self, end: bool) {
         if end {
             return;
         }
         self.open_response = Some(OpenResponse::Discarding);
-        // However long it has been silent, it has time to end.
+        // Its time to end begins now, however long it was silent.
         self.progress_at = clock::now();
         self.discarding_since = Some(self.progress_at);
         if self.control_frames.is_empty() {
