@@ -1,11 +1,13 @@
 //! The application's one queue, shared by all loops, and the mailboxes of its slots.
 //!
-//! `handler` submits jobs, slot drivers (`slot`) take them. The decisions are `queue`'s, pure; this
-//! file adds the lock and the wake-ups. What must stay true: a job goes from the line into a mailbox
-//! under the one lock that chose its slot (a mailbox's own lock is inside it, never around it), so it
-//! is always in exactly one place: the line, a mailbox, or a driver; no waker runs and nothing is
-//! awaited under the lock. What the slots of one worker do together (spare slots, collections) is in
-//! `ledger`.
+//! `handler` submits jobs, drivers take them. The decisions are `queue`'s, pure; this file adds the
+//! lock and the wake-ups. The slots of one worker act together in `worker_stats` (spare slots,
+//! garbage collections).
+//!
+//! # Invariants
+//! - A job moves from the queue to a mailbox under the one lock that chose its slot (a mailbox's
+//!   own lock is inside it), so it is always in exactly one place: queue, mailbox or driver.
+//! - No waker runs and nothing is awaited under the lock.
 
 #[cfg(test)]
 mod exact_slots;
@@ -40,36 +42,36 @@ pub(crate) use self::worker_stats::WorkerStats;
 /// One request on its way to a worker.
 #[derive(Debug)]
 pub(crate) struct Job {
-    /// The whole REQUEST frame, or OPEN frame but for its stream.
+    /// The whole REQUEST frame, or the OPEN frame without its stream's id.
     pub(crate) frame: Vec<u8>,
     /// The body, when it is in a file.
     pub(crate) body_file: Option<Arc<SpoolFile>>,
-    /// The rest of the body, when it comes while the request is in progress.
+    /// The rest of the body, if it arrives while the request is in progress.
     pub(crate) upload: Option<UploadReader>,
-    /// Whether the answer's body will not be sent (a HEAD request).
+    /// Whether the response's body is not sent (a HEAD request).
     pub(crate) is_head: bool,
-    /// Takes the answer, once. Closed when nobody waits for it.
+    /// Takes the reply, once. Closed when the client does not wait any more.
     pub(crate) reply_sender: Option<oneshot::Sender<Result<Reply, Fault>>>,
-    /// Says when the client has left.
+    /// Tells when the client has left.
     pub(crate) client: Arc<ClientState>,
-    /// It asks for a WebSocket.
+    /// Set if it asks for a WebSocket.
     pub(crate) websocket: Option<Box<Handshake>>,
-    /// It asks for another protocol, and its worker may take the connection over.
+    /// It asks for another protocol, and its worker may hijack the connection.
     pub(crate) upgrades: bool,
-    /// Leave for its response to name another body.
+    /// Permission for its response to name another body.
     pub(crate) sendfile: Option<Arc<SendfileGrant>>,
-    /// Which process it belongs to, where the application is sticky.
+    /// The process that it belongs to, if the application is sticky.
     pub(crate) affinity: Option<Box<Affinity>>,
 }
 
 impl Job {
-    /// Whether nothing may be sent to its thread behind it: more of its body follows its frame, or it may
+    /// Whether nothing may be sent to its thread behind it: its body follows its frame, or it may
     /// last.
     pub(crate) fn must_be_sent_alone(&self) -> bool {
         self.body_file.is_some() || self.upload.is_some() || self.upgrades
     }
 
-    /// Gives the answer to whoever waits for it.
+    /// Replies with a response, or a fault.
     pub(crate) fn answer(&mut self, answer: Result<Response, Fault>) {
         self.send_reply(answer.map(Reply::from));
     }
@@ -84,7 +86,7 @@ impl Job {
         }
     }
 
-    /// What answers this job, without what was sent to the worker. Its own answer is nobody's then.
+    /// Splits off the part that replies; this job then has no reply.
     pub(crate) fn split_reply(&mut self) -> Self {
         Self {
             frame: Vec::new(),
@@ -100,7 +102,7 @@ impl Job {
         }
     }
 
-    /// Whether nobody waits for the answer any more.
+    /// Whether the client does not wait for the reply any more.
     pub(crate) fn is_abandoned(&self) -> bool {
         self.client.is_disconnected()
             || self
@@ -114,22 +116,22 @@ impl Job {
 #[derive(Debug)]
 pub(crate) struct AppDispatcher {
     state: Mutex<DispatchState>,
-    /// Notified when a worker has served as many requests as its ledger was told to watch for.
+    /// Notified when a worker has served as many requests as its stats watch for.
     pub(crate) limit_reached: Notify,
 }
 
 #[derive(Debug)]
 struct DispatchState {
-    /// No slot will come any more: what has no place is answered.
+    /// No slot will be added: jobs without a place get a fault.
     is_closed: bool,
     queue: Queue<Job>,
-    /// By the slot's index, which the next slot takes over while a driver may still be ending.
+    /// By the slot's index, which the next slot may have while a driver is still ending.
     mailboxes: Vec<Option<(SlotId, Arc<Mailbox>)>>,
-    /// A slot of each worker that takes requests, by what cookies call it.
+    /// A slot of each worker that takes requests, by its token in cookies.
     worker_slots: BTreeMap<WorkerToken, SlotId>,
 }
 
-/// What became of a submitted job.
+/// The outcome of a submitted job.
 #[derive(Debug)]
 pub(crate) enum SubmitOutcome {
     Started,
@@ -168,7 +170,7 @@ impl AppDispatcher {
         let mut inner = self.lock();
         if inner.is_closed {
             drop(inner);
-            // Whoever submits has found the application in order a moment ago.
+            // The application was available a moment ago.
             answer_unavailable(job, "the application stopped");
             return SubmitOutcome::Started;
         }
@@ -193,13 +195,13 @@ impl AppDispatcher {
         }
     }
 
-    /// Takes a waiting job out of the line; `false` when it is not in line any more.
+    /// Takes a waiting job out of the queue; `false` when it is not there any more.
     pub(crate) fn cancel(&self, ticket: Ticket) -> bool {
         self.lock().queue.cancel(ticket).is_some()
     }
 
-    /// Adds a slot of the worker with this ledger; jobs that waited are in its mailbox already. One
-    /// with a capacity of 0 is a spare one.
+    /// Adds a slot of the worker with these stats; jobs that waited are in its mailbox already. A
+    /// slot with a capacity of 0 is a spare one.
     pub(crate) fn add_slot(
         &self,
         now: Instant,
@@ -217,7 +219,7 @@ impl AppDispatcher {
         inner.mailboxes[index] = Some((slot, Arc::clone(&mailbox)));
         inner.worker_slots.entry(ledger.token).or_insert(slot);
         for start in starts {
-            // Nobody waits at a mailbox that is new.
+            // A new mailbox has no waker.
             inner.post_job(start);
         }
         drop(inner);
@@ -230,14 +232,15 @@ impl AppDispatcher {
         mailbox.mark_retired();
     }
 
-    /// Takes a slot out whose worker's process has ended. Its driver may not see an end of its socket: a
-    /// process that the worker left behind can hold the other side open.
+    /// Takes out a slot whose worker's process has ended. Its driver may not see the end of its
+    /// socket: a process that the worker left behind can hold the other side open.
     pub(crate) fn mark_lost(&self, slot: SlotId, mailbox: &Mailbox) {
         self.close_slot(slot, mailbox);
         mailbox.mark_lost();
     }
 
-    /// Gives a slot no new jobs. Whoever waited for its worker, if that has no other, goes anywhere.
+    /// Gives a slot no new jobs. Jobs that waited for its worker go anywhere if it has no other
+    /// slot.
     fn close_slot(&self, slot: SlotId, mailbox: &Mailbox) {
         let mut inner = self.lock();
         inner.queue.retire_slot(slot);
@@ -246,8 +249,8 @@ impl AppDispatcher {
         wakers.into_iter().for_each(wake_driver);
     }
 
-    /// Forgets a slot whose driver ends. `unbegun` are jobs that its worker never saw, oldest first:
-    /// with those still in the mailbox they go back to the front of the line, or to another slot.
+    /// Forgets a slot whose driver ends. `unbegun` are jobs that its worker never saw, oldest
+    /// first: with those in the mailbox they go back to the front of the queue, or to another slot.
     pub(crate) fn remove_slot(
         &self,
         now: Instant,
@@ -262,7 +265,7 @@ impl AppDispatcher {
         {
             *place = None;
         }
-        // Nothing is posted to a slot that the queue does not know, so this is all there will be.
+        // Nothing is posted to a slot that the queue does not know, so these are all.
         unbegun.extend(mailbox.take_jobs());
         if inner.is_closed {
             drop(inner);
@@ -273,7 +276,7 @@ impl AppDispatcher {
         inner.release_gc_claims(now, slot, &mailbox.stats, &mut wakers);
         for start in unbegun {
             let back = inner.queue.requeue(now, start.job, start.enqueued_at);
-            // `requeue` never refuses: what was handed out has its place.
+            // `requeue` never refuses: a dispatched job has its place.
             if let QueueOutcome::Dispatched(start) = back {
                 wakers.push(inner.post_job(start));
             }
@@ -282,8 +285,8 @@ impl AppDispatcher {
         wakers.into_iter().for_each(wake_driver);
     }
 
-    /// A driver's turn: `ended` of its requests have ended; it has `in_progress` left and would take
-    /// up to `batch_max` in all. Gives the jobs it gets.
+    /// Ends `ended` requests of a driver, and adds the next jobs to `into`. With `batch_max` above
+    /// 1 the slot gets up to that many in all.
     pub(crate) fn finish_and_take(
         &self,
         now: Instant,
@@ -302,7 +305,7 @@ impl AppDispatcher {
                 into.push_back(start);
             }
         }
-        // A spare slot is full with nothing: it must not get what a full one may.
+        // A spare slot counts as full: it must not get the jobs of a full one.
         let is_open = |inner: &DispatchState| {
             let view = inner.queue.slot_view(slot);
             view.is_some_and(|view| view.spec.capacity > 0)
@@ -323,13 +326,13 @@ impl AppDispatcher {
         }
     }
 
-    /// Takes back jobs that were handed to a slot and not sent to its worker: something in front of them
-    /// lasts.
+    /// Takes back jobs that were handed to a slot and not sent to its worker, because one before
+    /// them lasts.
     pub(crate) fn requeue(&self, now: Instant, slot: SlotId, jobs: Vec<DispatchedJob<Job>>) {
         let mut inner = self.lock();
         let mut wakers = Vec::new();
         for start in jobs {
-            // The slot has more than it has room for, so it takes nobody else for it.
+            // The slot has more than its capacity, so it gets no other job for it.
             if let Some(next) = inner.queue.finish_request(now, slot) {
                 wakers.push(inner.post_job(next));
             }
@@ -342,7 +345,7 @@ impl AppDispatcher {
         wakers.into_iter().for_each(wake_driver);
     }
 
-    /// Takes the jobs whose time in line is over. Whoever submitted a job has a timer of its own; this
+    /// Takes the jobs whose time in the queue is over. A submitted job has a timer of its own; this
     /// is for those that were given back after their worker died.
     pub(crate) fn expire(&self, now: Instant) -> Vec<(Job, Duration)> {
         let mut inner = self.lock();
@@ -350,7 +353,7 @@ impl AppDispatcher {
         expired.map(|(_, job, waited)| (job, waited)).collect()
     }
 
-    /// Empties the line: the server stops or the application cannot run.
+    /// Empties the queue: the server stops or the application cannot run.
     pub(crate) fn drain_queue(&self) -> Vec<Job> {
         self.lock().queue.clear()
     }
@@ -362,8 +365,7 @@ impl AppDispatcher {
         view.map_or(0, |view| view.spec.capacity as usize)
     }
 
-    /// There will be no slots any more: empties the line, and answers what drivers that are still ending
-    /// give back.
+    /// Empties the queue for good, and fails the jobs that ending drivers give back.
     pub(crate) fn close_queue(&self) -> Vec<Job> {
         let mut inner = self.lock();
         inner.is_closed = true;
@@ -374,7 +376,8 @@ impl AppDispatcher {
         self.lock().usage(now)
     }
 
-    /// The queue's numbers for whoever holds a place of this slot; `None` when nobody would get it.
+    /// The queue's numbers for a response that holds this slot; `None` when no job would get the
+    /// slot.
     pub(crate) fn usage_for(&self, now: Instant, slot: SlotId) -> Option<QueueUsage> {
         let inner = self.lock();
         let view = inner.queue.slot_view(slot)?;
@@ -382,7 +385,7 @@ impl AppDispatcher {
         takes_requests.then(|| inner.usage(now))
     }
 
-    /// The clients of the requests that wait, where they are known.
+    /// The clients of waiting requests, where they are known.
     pub(crate) fn waiting_clients(&self) -> Vec<Option<AddressPrefix>> {
         let inner = self.lock();
         let waiting = inner.queue.waiting();
@@ -410,7 +413,7 @@ impl AppDispatcher {
     }
 }
 
-/// Says that nobody can serve a request.
+/// Replies that no worker can serve a request.
 fn answer_unavailable(mut job: Job, cause: &str) {
     job.answer(Err(Fault::new(FaultKind::Unavailable, cause.to_owned())));
 }
@@ -444,8 +447,8 @@ impl DispatchState {
         }
     }
 
-    /// A slot of the worker with this ledger takes no more: others stand for the worker, if it has some.
-    /// Starts whoever waited for it alone; gives the drivers' wakers.
+    /// Replaces a slot that takes no more by another of its worker, if there is one; otherwise
+    /// starts the jobs that waited for that worker alone. Returns the drivers' wakers.
     fn reassign_worker_slot(
         &mut self,
         now: Instant,
@@ -469,7 +472,7 @@ impl DispatchState {
             .collect()
     }
 
-    /// Notes in a started job which worker has it, for the cookie of its client.
+    /// Notes in a started job which worker has it, for its client's cookie.
     fn record_worker(&self, start: &mut DispatchedJob<Job>) {
         if let Some(affinity) = &mut start.job.affinity {
             affinity.served_by = self
@@ -478,7 +481,7 @@ impl DispatchState {
         }
     }
 
-    /// Leaves a started job with its slot; gives the driver's waker, to be used outside of the lock.
+    /// Posts a started job to its slot; returns the driver's waker, to be used outside of the lock.
     fn post_job(&self, mut start: DispatchedJob<Job>) -> Option<Waker> {
         self.record_worker(&mut start);
         let mailbox = self.mailbox(start.slot_id);

@@ -1,8 +1,10 @@
-//! What the clients of WebSockets may make this process hold: one message, all unfinished messages of an
-//! application together and of one client among them, and for how long one may be on its way.
+//! Limits of the memory and time that the clients of WebSockets may use for incomplete messages: of
+//! one message, of one client, and of all clients of an application.
 //!
-//! `penstock`'s wiring says the limits, `session` keeps them. What must stay true: whatever a session
-//! holds is counted, and is given back when the session ends, however it does.
+//! `penstock`'s wiring sets the limits, WebSocket sessions keep them.
+//!
+//! # Invariants
+//! - All bytes that a session holds are counted, and released when the session ends.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,11 +16,11 @@ use penstock_exchange::AddressPrefix;
 /// Bytes of unfinished messages, of all an application's clients together.
 const MAX_HELD_BYTES: usize = 64 << 20;
 
-/// This part of them is kept for clients that hold no more than `LEAST` part of all: 1 MiB.
+/// The part of them that is kept for clients that hold no more than `LEAST` part of all: 1 MiB.
 const RESERVED: usize = 4;
 const LEAST: usize = 64;
 
-/// Whole messages that may always be on their way at once, however long one may be.
+/// Complete messages that may always arrive at once, however long one may be.
 const MIN_CONCURRENT_MESSAGES: usize = 4;
 
 /// The limits of a client's messages, from `[limits]`.
@@ -26,9 +28,9 @@ const MIN_CONCURRENT_MESSAGES: usize = 4;
 pub struct MessageLimits {
     /// Bytes of one message (`limits.websocket_message_bytes`): 1009 above.
     pub max_message_bytes: usize,
-    /// How long nothing may come of a message that was begun (`limits.body_idle_timeout`): 1008 after.
+    /// How long a begun message may stall (`limits.body_idle_timeout`): 1008 after.
     pub idle_timeout: Duration,
-    /// Bytes a second that a message must bring on the average (`limits.min_body_rate`); 0 is any.
+    /// Average bytes a second of a message, at least (`limits.min_body_rate`); 0 is any.
     pub min_rate: u64,
 }
 
@@ -51,8 +53,8 @@ pub(crate) struct HeldMessageBytes {
 }
 
 impl HeldMessageBytes {
-    /// A session of `client` that held `before` bytes holds `now`; false when all of them hold too
-    /// much, or this client more than it leaves to others. What is reserved is not left to it.
+    /// Notes that a session of `client` held `before` bytes and holds `now`. False when all of them
+    /// hold too much, or this client more than it leaves to others, without the reserve.
     pub(super) fn update(
         &self,
         client: Option<AddressPrefix>,
@@ -78,7 +80,7 @@ impl HeldMessageBytes {
         all <= max && own <= left.max(max / LEAST)
     }
 
-    /// What the client holds then.
+    /// Returns the bytes that the client holds then.
     fn change_client(&self, client: AddressPrefix, before: usize, now: usize) -> usize {
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
         let held = clients.entry(client).or_default();
@@ -113,7 +115,7 @@ impl PartialMessage {
         }
     }
 
-    /// So much of it is here now.
+    /// Notes how much of it is here.
     pub(super) fn record_bytes(&mut self, now: Instant, bytes: usize) {
         if bytes > self.bytes {
             (self.bytes, self.grew_at) = (bytes, now);

@@ -1,10 +1,12 @@
-//! The seam between processes that are servers of their own and the upstream that uses them.
+//! The interface between processes that are servers of their own and the upstream that uses them.
 //!
 //! The `executor` starts the processes of `command` and `fastcgi` applications and tells a
-//! [`ServerSet`] where they listen; `penstock`'s wiring makes one of the application's upstream. What
-//! must stay true: an address is added once its process is ready, taken out before the process is
-//! asked to end or as soon as its end is seen, and never used again while requests to it are in
-//! progress.
+//! [`ServerSet`] their addresses; `penstock`'s wiring makes one of the application's upstream.
+//!
+//! # Invariants
+//! - An address is added once its process is ready, and removed before the process is asked to end
+//!   or as soon as its end is seen.
+//! - It is not used again while requests to it are in progress.
 
 use std::fmt;
 
@@ -20,7 +22,7 @@ pub trait ServerSet: Send + Sync + fmt::Debug {
     fn add(&self, server: UpstreamServer, generation: u64);
 
     /// A process is about to end or has ended: it gets no new requests, those in progress finish.
-    /// An address that is not there is no error.
+    /// An unknown address is no error.
     fn remove(&self, address: &ServerAddr);
 
     /// Requests in progress at an address, also after [`ServerSet::remove`].
@@ -29,8 +31,8 @@ pub trait ServerSet: Send + Sync + fmt::Debug {
     /// Requests in a row at an address that were not answered in time, up to now.
     fn unanswered(&self, address: &ServerAddr) -> usize;
 
-    /// How much there is to do: requests in line and in progress, and how many could be. The number of
-    /// processes follows it.
+    /// Requests in the queue and in progress, and how many could be. The number of processes
+    /// follows it.
     fn usage(&self) -> QueueUsage;
 }
 

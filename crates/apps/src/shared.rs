@@ -1,7 +1,10 @@
-//! What loops, slot drivers and the executor share of one application.
+//! The state of one application that event loops, drivers and the executor share.
 //!
-//! Made once by `App::start`. What must stay true: the state that is shown is written by the executor
-//! alone; no lock here is held across an await.
+//! Made once by `App::start`.
+//!
+//! # Invariants
+//! - The executor alone writes the state that is shown.
+//! - No lock here is held across an await.
 
 mod model;
 mod slot_place;
@@ -29,42 +32,42 @@ use self::model::ModelCell;
 pub(crate) use self::model::{RequestEncoding, WorkerModel};
 pub(crate) use self::slot_place::SlotPlace;
 
-/// What loops, drivers and the executor share.
+/// The state that loops, drivers and the executor share.
 #[derive(Debug)]
 pub(crate) struct AppShared {
     pub(crate) name: Arc<str>,
     pub(crate) dispatch_mode: DispatchMode,
-    /// How its workers are told of requests.
+    /// How its workers get their requests.
     pub(crate) model: ModelCell,
     pub(crate) dispatch: AppDispatcher,
     pub(crate) metrics: Arc<AppMetrics>,
-    /// What bounds its processes, with all that they start.
+    /// Bounds its processes, with all that they start.
     pub(crate) group: Option<Arc<Group>>,
     pub(crate) body_store: ArcSwap<BodyStore>,
-    /// The responses that keep its workers because their clients are slow.
+    /// Responses that hold its workers because their clients are slow.
     held_places: HeldPlaces,
-    /// The limits of its WebSockets' messages, and what their clients hold.
+    /// The limits of its WebSockets' messages, and the bytes that their clients hold.
     pub(crate) message_limits: ArcSwap<MessageLimits>,
     pub(crate) held_message_bytes: HeldMessageBytes,
     /// How long recent requests took.
     pub(crate) recent_latency: RecentLatency,
-    /// Whether messages of WebSockets are compressed where the client offers it.
+    /// Whether messages of WebSockets are compressed if the client offers it.
     pub(crate) websocket_compression: bool,
     /// How a client is kept at one process, if it is.
     pub(crate) stickiness: Option<Stickiness>,
     pub(crate) response_timeout: Duration,
-    /// How long streams may go on in a worker that is being replaced.
+    /// How long streams may continue in a worker that is being replaced.
     pub(crate) stream_timeout: Duration,
     /// Whether garbage is collected between requests.
     pub(crate) gc_when_idle: bool,
     pub(crate) queue_limits: QueueLimits,
-    /// Why no request can be taken now; `None` in good times.
+    /// Why requests are refused now; `None` if they are not.
     pub(crate) refusal: ArcSwapOption<Refusal>,
     /// Written by the executor after each event.
     pub(crate) view: Mutex<AppView>,
-    /// What its processes have written of late.
+    /// The last lines that its processes have written.
     pub(crate) output_log: OutputLog,
-    /// When the loading began of the code that serves.
+    /// When the code that serves began to load.
     code_since: Mutex<SystemTime>,
 }
 
@@ -73,7 +76,7 @@ pub(crate) struct AppShared {
 pub(crate) enum DispatchMode {
     /// From the queue here, over the worker protocol in this language's form.
     Workers(Dialect),
-    /// From an upstream elsewhere, which is told of them.
+    /// From an upstream elsewhere.
     Servers(Arc<dyn ServerSet>),
 }
 
@@ -84,29 +87,29 @@ pub(crate) struct Refusal {
     pub(crate) detail: Option<Arc<str>>,
 }
 
-/// The executor's word on processes, for the status page.
+/// The executor's view of the processes, for the status page.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct AppView {
     pub(crate) state: String,
     pub(crate) boot_report: Option<String>,
     pub(crate) interpreter: String,
     pub(crate) generation: u64,
-    /// How many workers there are to be.
+    /// The target number of workers.
     pub(crate) target_workers: usize,
     /// How many threads of each take requests.
     pub(crate) threads: usize,
-    /// Whether it still comes to what it is to begin with.
+    /// Whether it still grows to its initial size.
     pub(crate) is_catching_up: bool,
     /// Why either changed last.
     pub(crate) last_scaling: Option<String>,
-    /// When and how a process ended last that was not to.
+    /// When and how a process last ended unexpectedly.
     pub(crate) last_failure: Option<String>,
-    /// What was last seen of its group.
+    /// The last reading of its group.
     pub(crate) usage: Option<Usage>,
     pub(crate) is_restarting: bool,
-    /// Why the last restart was given up.
+    /// Why the last restart failed.
     pub(crate) restart_error: Option<String>,
-    /// How workers come to be: `forking`, or `plain` and why.
+    /// How workers are started: `forking`, or `plain` and why.
     pub(crate) start_method: String,
     pub(crate) workers: Vec<WorkerView>,
     pub(crate) templates: Vec<WorkerView>,
@@ -122,19 +125,19 @@ pub(crate) struct WorkerView {
     pub(crate) restarts: u64,
     /// When its process was started.
     pub(crate) started_at: Option<Instant>,
-    /// What it has served, if it is a worker.
+    /// Its counters, if it is a worker.
     pub(crate) stats: Option<Arc<WorkerStats>>,
     /// Proportional memory when it was last measured, in bytes.
     pub(crate) memory: Option<u64>,
     /// Why it is to be replaced.
     pub(crate) replace_reason: Option<String>,
     pub(crate) mailboxes: Vec<Arc<Mailbox>>,
-    /// Where a server of its own listens.
+    /// The address of a process that is a server of its own.
     pub(crate) address: Option<config::ServerAddr>,
 }
 
 impl AppShared {
-    /// What an application with this configuration shares, before anything has happened.
+    /// The state of an application with this configuration at its start.
     pub(crate) fn new(config: &config::App, way: DispatchMode, store: BodyStore) -> Self {
         let queue_limits = QueueLimits {
             max_len: config.max_queued,
@@ -170,7 +173,7 @@ impl AppShared {
         Self { group, ..self }
     }
 
-    /// How many responses wait, or have waited, for their clients.
+    /// Responses that wait, or have waited, for their clients.
     #[cfg(test)]
     pub(crate) fn held_places(&self) -> &HeldPlaces {
         &self.held_places

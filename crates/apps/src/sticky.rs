@@ -1,13 +1,13 @@
 //! Which worker process a request belongs to: `sticky` of an application.
 //!
-//! `handler` makes an [`Affinity`] of a request, `dispatch` chooses the process by it and notes which one
-//! has the request, and the answer takes the cookie along. For applications that remember something in one
-//! process between requests, above all the sessions of Socket.IO while it polls.
+//! `handler` makes an [`Affinity`] of a request, `dispatch` chooses the process by it and notes
+//! which one has the request, and the response takes the cookie along. For applications that keep
+//! state in one process between requests, above all the sessions of Socket.IO while it polls.
 //!
 //! # Invariants
-//! - A token says nothing but which worker it is: it is random, made with the worker and gone with it.
-//! - A token that names no worker that takes requests costs nobody anything: any process serves the request.
-//! - A client gets a cookie only when it is another one than it has sent.
+//! - A token names a worker and tells nothing else: it is random, and ends with its worker.
+//! - A token of no active worker costs nothing: any process serves the request.
+//! - A client gets a cookie only if it differs from the one that it sent.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -22,7 +22,7 @@ use penstock_sys::net::PeerAddress;
 pub(crate) struct WorkerToken(u64);
 
 impl WorkerToken {
-    /// One that nobody can guess.
+    /// A token that cannot be guessed.
     pub(crate) fn generate() -> Self {
         Self(RandomState::new().hash_one(0_u8))
     }
@@ -35,8 +35,8 @@ impl WorkerToken {
         number.map(Self)
     }
 
-    /// How well this worker suits a client with that number: the highest of all is its own, and when a
-    /// worker comes or goes only the clients of that one change (rendezvous hashing).
+    /// The weight of this worker for a client with that number: the highest of all wins, and when a
+    /// worker comes or goes only its own clients change (rendezvous hashing).
     pub(crate) fn rendezvous_weight(self, client: u64) -> u64 {
         // The finaliser of SplitMix64: each bit of either number changes half of the result's.
         let mut mixed = self.0 ^ client;
@@ -69,7 +69,7 @@ impl Stickiness {
         })
     }
 
-    /// What `request` says about its process; `None` when any will do.
+    /// The process that `request` belongs to; `None` when any will do.
     pub(crate) fn affinity(&self, request: &Request) -> Option<Box<Affinity>> {
         Some(Box::new(match self {
             Self::Cookie(name) => Affinity {
@@ -101,13 +101,13 @@ pub(crate) struct Affinity {
     is_secure: bool,
 }
 
-/// Where a request is to go.
+/// Where a request must go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AffinityTarget {
-    /// Its client has been nowhere yet.
+    /// Its client has no process yet.
     Any,
     Worker(WorkerToken),
-    /// Wherever the client with this number belongs.
+    /// The process of the client with this number.
     Client(u64),
 }
 
@@ -122,8 +122,8 @@ impl Affinity {
         }
     }
 
-    /// Gives a client that belongs nowhere, or whose process is not there any more, the cookie of the
-    /// one that has served it.
+    /// Gives a client without a process, or whose process has ended, the cookie of the one that
+    /// served it.
     pub(crate) fn set_cookie(&self, response: &mut Response) {
         let (Some(name), Some(token)) = (&self.cookie, self.served_by) else {
             return;
@@ -229,7 +229,7 @@ mod tests {
         assert_eq!(set(own, "http"), None);
     }
 
-    /// What a trusted proxy says of the client counts, and nothing that anybody else says.
+    /// A trusted proxy's client address counts, and that of no other peer.
     #[test]
     fn clients_behind_one_proxy_are_distinguished() {
         let by_address = Stickiness::ClientAddress;

@@ -1,14 +1,14 @@
-//! A request's body on its way to a worker that has the request already.
+//! A request's body that arrives while a worker has the request.
 //!
-//! Made by `handler` for a body that has not come whole. A task beside the connection reads it, a
-//! slot's or channel's driver (on any loop) takes a piece for each PULL of the worker's. So a
-//! client is read no faster than its application reads, but for one piece ahead.
+//! `handler` makes one for an incomplete body. A task beside the connection reads it, and a driver
+//! (on any loop) takes a piece for each PULL of the worker. So a client is read no faster than its
+//! application reads, but for one piece ahead.
 //!
 //! # Invariants
 //! - At most [`READ_AHEAD_BYTES`] and one read are kept here, however large the body is.
-//! - The client's time is charged to it only while the worker waits for a piece.
-//! - The end of a body and a body that is cut are never taken for one another.
-//! - The connection has its reading side back before anybody can hear of the end.
+//! - The client's time is charged only while the worker waits for a piece.
+//! - The end of a body and a body that is cut are never mistaken for one another.
+//! - The connection has its reading side back before the end is visible.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -17,7 +17,7 @@ use penstock_exchange::{ClientState, Fault, FaultKind, IncomingBody};
 use penstock_runtime::loops;
 use penstock_wire::MAX_INPUT_BYTES;
 
-/// What is read before the worker asks for it: its next piece.
+/// Bytes that are read before the worker asks for them: its next piece.
 const READ_AHEAD_BYTES: usize = MAX_INPUT_BYTES;
 
 /// A body that arrives while its request is in progress.
@@ -30,27 +30,27 @@ pub(crate) struct Upload {
 
 #[derive(Default)]
 struct UploadState {
-    /// The connection's side; out while it is read, gone when there is nothing more to read.
+    /// The connection's side; out while it is read, gone when nothing is left to read.
     body: Option<Box<dyn IncomingBody>>,
     /// Read and not taken yet.
     bytes: Vec<u8>,
     end: Option<Result<(), Fault>>,
     /// The worker waits for a piece.
     is_piece_wanted: bool,
-    /// Nobody takes any more.
+    /// No more pieces are taken.
     is_closed: bool,
-    /// The task that reads.
+    /// The waker of the reading task.
     reader_waker: Option<Waker>,
     driver_waker: Option<Waker>,
-    /// Whoever waits for the answer to the request.
+    /// The waker of the request's handler.
     caller_waker: Option<Waker>,
 }
 
-/// A driver's end; dropped when its worker wants no more.
+/// The driver's side; dropped when its worker wants no more.
 #[derive(Debug)]
 pub(crate) struct UploadReader(Arc<Upload>);
 
-/// What a driver finds.
+/// The next item for a driver.
 #[derive(Debug)]
 pub(crate) enum UploadPiece {
     /// The next bytes; none only at the end.
@@ -59,10 +59,10 @@ pub(crate) enum UploadPiece {
     Failed(Fault),
 }
 
-/// Reads what is there of a body, up to a piece; `true` when that is all of it.
+/// Reads the available part of a body, up to a piece; `true` if the body is complete then.
 ///
 /// # Errors
-/// What the body says.
+/// The body's.
 pub(crate) fn read_available(
     body: &mut dyn IncomingBody,
     cx: &mut Context<'_>,
@@ -97,7 +97,7 @@ impl Upload {
         upload
     }
 
-    /// The end for whoever drives the request's worker.
+    /// The side for the driver of the request's worker.
     pub(crate) fn reader(self: &Arc<Self>) -> UploadReader {
         UploadReader(Arc::clone(self))
     }
@@ -106,7 +106,7 @@ impl Upload {
     pub(crate) fn release(&self) {
         let mut state = self.lock();
         state.is_closed = true;
-        // A worker that goes on to read hears that there is no more.
+        // A worker that still reads learns that there is no more.
         state.end.get_or_insert_with(|| Err(body_cut_fault()));
         let (body, reader, driver) = (
             state.body.take(),
@@ -119,8 +119,8 @@ impl Upload {
         wake_task(driver);
     }
 
-    /// Whether the body has failed; else the task is polled when it does, or has something to say
-    /// to its client.
+    /// Whether the body has failed; otherwise the task is polled when it does, or when the client
+    /// is to be invited to send.
     pub(crate) fn poll_failed(&self, cx: &mut Context<'_>) -> bool {
         let mut state = self.lock();
         if matches!(state.end, Some(Err(_))) {
@@ -130,7 +130,7 @@ impl Upload {
         false
     }
 
-    /// Why the body failed, for the first who asks.
+    /// Why the body failed, for the first caller.
     pub(crate) fn take_failure(&self) -> Option<Fault> {
         let mut state = self.lock();
         match state.end.take() {
@@ -145,7 +145,7 @@ impl Upload {
         }
     }
 
-    /// The task: reads while there is room, or somebody waits.
+    /// The task: reads while there is room, or the worker waits.
     fn poll_read(&self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             let mut state = self.lock();
@@ -181,7 +181,7 @@ impl Upload {
                 Poll::Ready(Ok(_)) => Ok(()),
                 Poll::Ready(Err(fault)) => Err(fault),
             };
-            // Before anybody hears of it: whoever answers then finds the connection in order.
+            // Before the end is visible: the connection is in order when the reply is sent.
             drop(body);
             if matches!(&end, Err(fault) if fault.kind == FaultKind::ClientDisconnected) {
                 self.client.mark_disconnected();
@@ -191,7 +191,7 @@ impl Upload {
         }
     }
 
-    /// Keeps a body of which nothing is there now.
+    /// Keeps a body of which nothing is available now.
     fn store_pending_body(&self, body: Box<dyn IncomingBody>, is_awaited: bool) {
         let mut state = self.lock();
         let body = match state.is_closed {
@@ -201,7 +201,7 @@ impl Upload {
                 None
             }
         };
-        // The client may have to be invited to send, which is its connection's to do.
+        // The client may have to be invited to send, which its connection does.
         let caller = state.caller_waker.take_if(|_| is_awaited);
         drop(state);
         drop(body);
@@ -235,8 +235,8 @@ impl Upload {
 }
 
 impl UploadReader {
-    /// The next piece, when `is_wanted`; a body that fails is told of in any case. Else the task is
-    /// polled when there is something.
+    /// The next piece, if `is_wanted`; a failed body is returned in any case. Otherwise the task is
+    /// polled when there is one.
     pub(crate) fn poll_next(&self, cx: &mut Context<'_>, is_wanted: bool) -> Poll<UploadPiece> {
         if let Some(fault) = self.0.take_failure() {
             return Poll::Ready(UploadPiece::Failed(fault));
@@ -270,12 +270,12 @@ impl Drop for UploadReader {
         state.bytes = Vec::new();
         let reader = state.reader_waker.take();
         drop(state);
-        // The connection's side is dropped where it is at home.
+        // The connection's side is dropped on its loop.
         wake_task(reader);
     }
 }
 
-/// What is found where a failure was already taken.
+/// The fault when the failure was already taken.
 fn body_cut_fault() -> Fault {
     Fault::new(FaultKind::ClientDisconnected, "the request body was cut")
 }

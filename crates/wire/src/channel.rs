@@ -1,10 +1,13 @@
-//! A reactor's channel, the front end's side: frames of many concurrent streams (PROTOCOL.md,
+//! The front end's half of a reactor's channel: frames of many streams at once (PROTOCOL.md,
 //! "Reactors").
 //!
 //! `apps::driver` calls the encoders for each stream, and [`ChannelDecoder::decode`] with the bytes
 //! received and not yet consumed. Events name their stream and borrow the receive buffer; body
-//! bytes are returned as they arrive. The driver checks which streams exist and what each may send:
-//! this file knows frames only. Every error is final: close the socket, replace the worker.
+//! bytes are returned as they arrive. The driver knows which streams are open and what each may
+//! send.
+//!
+//! # Invariants
+//! - Every error is final: the socket is closed and the worker replaced.
 
 mod decode;
 mod encode;

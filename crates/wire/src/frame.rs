@@ -26,7 +26,7 @@ pub const FLAG_INPUT_ABORTED: u8 = 2;
 pub const FLAG_STREAM: u8 = 2;
 /// FILE, HIJACK: one descriptor travels with this frame.
 pub const FLAG_HAS_FD: u8 = 2;
-/// FAILED: the application broke the rules of its interface, as opposed to raising.
+/// FAILED, RESET: the application broke the rules of its interface, as opposed to raising.
 pub const FLAG_PROTOCOL_ERROR: u8 = 1;
 
 /// OPEN: a WebSocket instead of a request.
@@ -36,7 +36,7 @@ pub const FLAG_OPEN_STREAM: u8 = 4;
 /// MESSAGE: text instead of bytes.
 pub const FLAG_TEXT: u8 = 1;
 
-/// The type of a frame.
+/// The kind of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum FrameKind {

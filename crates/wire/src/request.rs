@@ -1,7 +1,8 @@
-//! Frames from the front end to a slot socket: REQUEST, INPUT and CANCEL.
+//! Frames from the front end to a slot socket: REQUEST, INPUT, CANCEL and COLLECT; and the frame of
+//! any request.
 //!
-//! Called once per request by the dispatcher in `apps`, which appends to a reused buffer and may
-//! append several requests before it writes. On an error the buffer is unchanged.
+//! `apps` encodes each request once and may write several behind one another. On an error the
+//! buffer is as it was.
 
 use crate::WireError;
 use crate::environ::{Dialect, EnvironEncoder};

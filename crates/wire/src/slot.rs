@@ -1,12 +1,14 @@
-//! The front end's machine for one slot socket: bytes of a worker in, response events out.
+//! The front end's decoder of one slot socket: a worker's bytes in, response events out.
 //!
-//! Inputs: [`SlotDecoder::record_request`] for every REQUEST written, [`SlotDecoder::record_collect`] for every COLLECT, [`SlotDecoder::decode`] with the bytes
-//! received and not yet consumed. Outputs: events in order, one response after the other, for
-//! requests in the order in which they were sent. Descriptors are not seen here: the driver keeps
-//! those that `recvmsg` delivered in a queue and takes one for every [`SlotEvent::File`] and [`SlotEvent::Hijack`].
+//! The driver calls [`SlotDecoder::record_request`] for every REQUEST that it wrote,
+//! [`SlotDecoder::record_collect`] for every COLLECT, and [`SlotDecoder::decode`] with the bytes
+//! received and not yet consumed. Events come in order, for requests in the order in which they
+//! were sent. Body bytes are returned as they arrive, so the caller needs a buffer no larger than a
+//! response head. Descriptors are the driver's: it keeps received ones in order and takes one for
+//! every [`SlotEvent::File`] and [`SlotEvent::Hijack`].
 //!
-//! Body bytes are handed out as they come, so the caller needs a buffer no larger than a response
-//! head. Every error is final: close the socket, replace the worker.
+//! # Invariants
+//! - Every error is final: the socket is closed and the worker replaced.
 
 use crate::WireError;
 use crate::frame::{
@@ -21,18 +23,18 @@ pub const MAX_REASON_BYTES: u32 = 64 << 10;
 /// One step of a response. Slices borrow the receive buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SlotEvent<'b> {
-    /// The worker wants the descriptor of this request's body file: one message of one byte.
+    /// The worker wants the descriptor of this request's body file: a message of one byte.
     FdRequest,
     /// Status and fields, with as much of the body as has arrived.
     Head {
-        /// The checked head; or what is wrong with it: then the client gets a 502, CANCEL may be sent,
-        /// and everything up to the last event of this response is dropped. The frames are intact,
-        /// so a faulty application costs its client an answer and not the worker its life.
+        /// The checked head, or its error: then the client gets a 502, CANCEL may be sent, and
+        /// everything up to the last event of this response is dropped. The frames are intact, so a
+        /// faulty application costs its client a response and not the worker its life.
         head: Result<ResponseHeadView<'b>, WireError>,
         /// Time that the application took until this frame was sent, in microseconds.
         app_time_us: u32,
         body: &'b [u8],
-        /// Length of the whole body when this frame holds all of it, `None` when it is streamed.
+        /// Length of the whole body if this frame has all of it, `None` if it is streamed.
         body_len: Option<u32>,
         /// Nothing more follows.
         end: bool,
@@ -45,18 +47,18 @@ pub enum SlotEvent<'b> {
         len: Option<u64>,
         end: bool,
     },
-    /// The application answers by itself, on the next received descriptor: a stream socket. What is left
-    /// of this response is its end, which comes when the application's call is over.
+    /// The application answers by itself, on the next received descriptor: a stream socket. The end
+    /// of this response follows when the application's call is over.
     Hijack,
-    /// The response cannot be completed: cut the client. Ends the response.
+    /// The response cannot be completed: the client is cut. Ends the response.
     Abort { reason: &'b str },
-    /// There is no response, and nothing was sent. Ends the response.
+    /// There is no response, and no head was sent. Ends the response.
     Failed { reason: &'b str, is_protocol: bool },
-    /// The request at hand waits for something else than the processor: another may have its place.
+    /// The current request waits for something else than the processor: another may have its place.
     IoBound,
-    /// The request at hand may take so many seconds from now on.
+    /// The current request may take this many seconds from now on.
     ExtendDeadline { seconds: u32 },
-    /// The collection that was asked for is done.
+    /// The requested garbage collection is done.
     GarbageCollected,
     /// The application waits for the next piece of its request's body.
     Pull,
@@ -89,11 +91,11 @@ pub struct DecodedSlotEvent<'b> {
 #[derive(Debug, Default)]
 pub struct SlotDecoder {
     stage: Stage,
-    /// Requests sent and not yet answered to the end.
+    /// Requests sent and not answered completely.
     outstanding: u32,
     /// Number of the request whose response is due.
     seq: u32,
-    /// The newest request has its body in a file that was not asked for yet.
+    /// The newest request has a body file that was not asked for yet.
     awaits_fd_request: bool,
     /// A COLLECT was written and is not answered.
     is_collecting_garbage: bool,
@@ -106,7 +108,7 @@ enum Stage {
     Head,
     /// After a streamed head, between frames.
     Stream,
-    /// After HIJACK: nothing but the end follows.
+    /// After HIJACK: only the end follows.
     Hijacked,
     /// Inside the body bytes of a HEAD or BODY frame.
     Bytes { left: u32, is_last_frame: bool },
@@ -118,8 +120,8 @@ impl SlotDecoder {
         Self::default()
     }
 
-    /// Counts a REQUEST that was written. After one with a body file nothing more may be sent
-    /// until it is answered.
+    /// Counts a REQUEST that was written. After one with a body file nothing more may be sent until
+    /// its response has ended.
     pub fn record_request(&mut self, has_body_file: bool) {
         debug_assert!(!self.awaits_fd_request);
         self.outstanding = self.outstanding.saturating_add(1);
@@ -132,13 +134,13 @@ impl SlotDecoder {
         self.is_collecting_garbage = true;
     }
 
-    /// Requests that are not answered to the end.
+    /// Requests that are not answered completely.
     pub fn outstanding(&self) -> u32 {
         self.outstanding
     }
 
-    /// The number, counted from 0, of the request whose response is in progress or due next: what
-    /// [`crate::encode_cancel`] wants.
+    /// The number, counted from 0, of the request whose response is in progress or due next, for
+    /// [`crate::encode_cancel`].
     pub fn seq(&self) -> u32 {
         self.seq
     }
@@ -185,7 +187,7 @@ impl SlotDecoder {
         Ok(decoded)
     }
 
-    /// The only frame that comes without a request.
+    /// Decodes the only frame that comes without a request.
     fn decode_collected(
         &mut self,
         header: FrameHeader,
@@ -305,7 +307,7 @@ impl SlotDecoder {
     }
 }
 
-/// A frame that is all header.
+/// Decodes a frame without a payload.
 fn decode_empty(
     header: FrameHeader,
     event: SlotEvent<'static>,

@@ -1,7 +1,10 @@
-//! The mailbox of one slot: how its driver hears of new jobs, of its end and of its worker's.
+//! The mailbox of one slot: new jobs for its driver, and news of its end and its worker's.
 //!
-//! Filled by `dispatch` under the queue's lock, emptied by the driver (`slot`, `channel`) on its loop.
-//! What must stay true: what was left is taken exactly once; the lock is never held while a waker runs.
+//! `dispatch` fills it under the queue's lock, the driver empties it on its loop.
+//!
+//! # Invariants
+//! - Each delivery is taken exactly once.
+//! - The lock is never held while a waker runs.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};

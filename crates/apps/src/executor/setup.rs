@@ -11,52 +11,52 @@ use penstock_sys::account::Account;
 use penstock_sys::cgroup::Group;
 use penstock_sys::process::Launcher;
 
-/// What an application needs of the house.
+/// The resources that an application needs.
 #[derive(Debug, Clone)]
 pub struct AppResources {
-    /// Where its slots live.
+    /// The loops of its drivers.
     pub loops: Vec<LoopHandle>,
-    /// Starts its processes; without one this process does.
+    /// Starts its processes; `None` if this process does.
     pub launcher: Option<Arc<Launcher>>,
-    /// Whom the launcher starts them as; none is the server's user.
+    /// The account that the launcher starts them as; `None` is the server's user.
     pub account: Option<Account>,
-    /// What bounds them, with all that they start; none is nothing.
+    /// Bounds them, with all that they start, if set.
     pub group: Option<Arc<Group>>,
-    /// Where bodies wait.
+    /// The store of bodies.
     pub body_store: BodyStore,
-    /// Whether something serves already on this machine that its boot must not slow down: what it follows.
+    /// Whether its boot yields to an application that serves already, which it follows.
     pub yields_cpu_at_boot: bool,
-    /// Whether people work on the applications here (`serve --dev`).
+    /// Whether the server runs for development (`serve --dev`).
     pub is_development: bool,
-    /// How large the application was that this one follows, as far as its bounds allow; without one it begins with
-    /// the least of both.
+    /// The size of the application that it follows, within its own bounds; without one it starts
+    /// with the least of both.
     pub initial_size: Option<AppSize>,
 }
 
-/// What the load has made of an application.
+/// The size of an application.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AppSize {
-    /// How many processes there are to be.
+    /// The target number of processes.
     pub processes: usize,
     /// How many threads of each take requests.
     pub threads: usize,
 }
 
-/// How the first start went, so far.
+/// The result of the first start so far.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BootStatus {
-    /// Nothing can be said yet.
+    /// Not known yet.
     Pending,
     /// All processes have been ready.
     Ready {
-        /// From the start until then.
+        /// The time from the start until then.
         took: Duration,
-        /// What the interpreter says of itself.
+        /// The interpreter's description of itself.
         interpreter: String,
     },
-    /// The code does not boot; it is tried again with growing delays.
+    /// The code does not boot; further attempts follow with growing delays.
     Failed {
-        /// The real traceback.
+        /// The traceback.
         report: String,
     },
 }

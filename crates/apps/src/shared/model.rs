@@ -1,13 +1,12 @@
-//! How requests are told to an application's workers, once that is known.
+//! How an application's workers get their requests, once that is known.
 //!
-//! Known from the start where the configuration says the kind; otherwise the executor settles it when the
-//! first process has loaded the code, and requests wait here until then: a request is encoded in the
-//! workers' form before it joins the queue.
+//! The configuration says the kind, or the executor settles it when the first process has loaded
+//! the code. Until then requests wait here: a request is encoded in the workers' form before it
+//! joins the queue.
 //!
 //! # Invariants
-//!
 //! - No request is encoded before the model is settled, and it is settled once.
-//! - Those that wait are no more than the queue takes, for no longer than one waits there.
+//! - No more requests wait here than the queue takes, and no longer than one waits there.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -41,7 +40,7 @@ pub(crate) enum RequestEncoding {
 }
 
 impl RequestEncoding {
-    /// That of an application; `None` when its workers have a socket for each thread.
+    /// The encoding for an application; `None` when its workers have a socket for each thread.
     fn for_config(config: &config::App) -> Option<Self> {
         match config.kind {
             AppKind::Asgi => Some(Self::Scope),
@@ -51,10 +50,10 @@ impl RequestEncoding {
     }
 }
 
-/// The model of an application, and those who wait for it to be known.
+/// The model of an application, and the requests that wait for it.
 #[derive(Debug)]
 pub(crate) struct ModelCell {
-    /// What the configuration says or guesses.
+    /// The kind that the configuration says or guesses.
     guessed_kind: AppKind,
     /// A code of [`WorkerModel`]; zero before it is settled.
     code: AtomicU8,
@@ -67,7 +66,7 @@ const THREADS: u8 = 1;
 const ENVIRON: u8 = 2;
 const SCOPE: u8 = 3;
 
-/// Beside one of them: workers get a request before its body has come whole.
+/// A bit beside the others: workers get a request before its body is complete.
 const STREAMS_BODIES: u8 = 4;
 
 impl ModelCell {
@@ -84,7 +83,7 @@ impl ModelCell {
         cell
     }
 
-    /// The model; `None` as long as nothing has looked at the application.
+    /// The model; `None` while no process has loaded the code.
     pub(crate) fn get(&self) -> Option<WorkerModel> {
         match self.code.load(Ordering::Acquire) & !STREAMS_BODIES {
             UNSETTLED => None,
@@ -94,7 +93,7 @@ impl ModelCell {
         }
     }
 
-    /// Whether workers get a request before its body has come whole.
+    /// Whether workers get a request before its body is complete.
     pub(crate) fn streams_bodies(&self) -> bool {
         self.code.load(Ordering::Acquire) & STREAMS_BODIES != 0
     }
@@ -103,7 +102,7 @@ impl ModelCell {
         matches!(self.get(), Some(WorkerModel::Reactor(_)))
     }
 
-    /// What the application is, as far as it is known: before it is settled, the guess.
+    /// The kind of the application; the guess before it is settled.
     pub(crate) fn kind(&self) -> AppKind {
         match (self.guessed_kind, self.get()) {
             (AppKind::Wsgi | AppKind::Asgi, Some(WorkerModel::Reactor(RequestEncoding::Scope))) => {
@@ -114,7 +113,7 @@ impl ModelCell {
         }
     }
 
-    /// This is it, now and later.
+    /// Settles the model for good.
     pub(crate) fn settle(&self, config: &config::App) {
         let code = match RequestEncoding::for_config(config) {
             None => THREADS,
@@ -130,7 +129,7 @@ impl ModelCell {
         self.wake_waiters();
     }
 
-    /// Those who wait look again: it is settled, or requests are refused.
+    /// Has waiting requests check again: the model is settled, or requests are refused.
     pub(crate) fn wake_waiters(&self) {
         self.changed.notify_waiters();
     }
@@ -142,11 +141,11 @@ impl ModelCell {
 }
 
 impl AppShared {
-    /// Waits until it is known how requests are told to workers.
+    /// Waits until the model is settled.
     ///
     /// # Errors
-    /// The application does not boot or stops, too many wait already, it took too long, or the client has
-    /// left.
+    /// The application does not boot or stops, too many requests wait already, it took too long, or
+    /// the client has left.
     pub(crate) async fn wait_for_model(&self, client: &ClientState) -> Result<WorkerModel, Fault> {
         if let Some(model) = self.model.get() {
             return Ok(model);
@@ -156,7 +155,7 @@ impl AppShared {
         let mut deadline = LazyDeadline::new(since + self.queue_timeout());
         loop {
             let mut changed = pin!(self.model.changed.notified());
-            // From here on nothing is missed.
+            // From here on no change is missed.
             changed.as_mut().enable();
             if let Some(model) = self.model.get() {
                 return Ok(model);
@@ -165,7 +164,7 @@ impl AppShared {
                 return Err(fault);
             }
             let end = poll_fn(|cx| {
-                // Asked anew when the client leaves, as every request that waits.
+                // The task is polled when the client leaves, as for every request that waits.
                 if client.is_disconnected() {
                     return Poll::Ready(Some(FaultKind::ClientDisconnected));
                 }
@@ -198,7 +197,7 @@ impl AppShared {
     }
 }
 
-/// One of those who wait; given back when it is dropped.
+/// A waiting request, counted until it is dropped.
 struct ModelWaitGuard<'a>(&'a ModelCell);
 
 impl<'a> ModelWaitGuard<'a> {

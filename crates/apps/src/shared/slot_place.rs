@@ -1,10 +1,10 @@
 //! The place of one slot, as the responses that hold it see it.
 //!
-//! Made by the slot's driver, handed to the spools of its responses. They ask here what waits for the
-//! place while their clients keep it.
+//! The slot's driver makes it and hands it to the spools of its responses. They ask here what waits
+//! for the place while their clients hold it.
 //!
 //! # Invariants
-//! - A slot that takes no more requests has nobody waiting for it.
+//! - Nothing waits for a slot that takes no more requests.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -21,7 +21,7 @@ use super::AppShared;
 pub(crate) struct SlotPlace {
     app: Arc<AppShared>,
     slot: SlotId,
-    /// Since when requests wait that were sent to the worker behind the response at hand.
+    /// Since when requests wait that the worker has behind the current response.
     behind_since: Mutex<Option<Instant>>,
 }
 
@@ -34,7 +34,7 @@ impl SlotPlace {
         })
     }
 
-    /// Requests wait behind the response at hand since then, if any do.
+    /// Notes since when requests wait behind the current response, if any do.
     pub(crate) fn set_behind(&self, since: Option<Instant>) {
         let mut behind_since = self
             .behind_since

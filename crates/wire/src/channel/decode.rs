@@ -1,8 +1,8 @@
 //! Frames from a reactor to the front end: ANSWER, DATA, ACCEPT, RESET, MESSAGE, CLOSE, WINDOW,
 //! PULL, HIJACK.
 //!
-//! A pure machine over the bytes of the socket; see `channel`. Its only state is the frame whose
-//! bytes are being handed out.
+//! A pure machine over the bytes of the socket. Its only state is the frame whose bytes are being
+//! returned.
 
 use super::{MAX_DATA_BYTES, MAX_RESPONSE_BODY, WINDOW_BYTES};
 use crate::WireError;
@@ -21,25 +21,25 @@ pub enum ChannelEvent<'b> {
     /// Status and fields, with as much of the body as has arrived.
     Response {
         id: u32,
-        /// The checked head, or what is wrong with it: see [`crate::SlotEvent::Head`].
+        /// The checked head, or its error: see [`crate::SlotEvent::Head`].
         head: Result<ResponseHeadView<'b>, WireError>,
         /// Time that the application took until this frame was sent, in microseconds.
         app_time_us: u32,
         body: &'b [u8],
-        /// Length of the whole body when this frame holds all of it, `None` when it is streamed.
+        /// Length of the whole body if this frame has all of it, `None` if it is streamed.
         body_len: Option<u32>,
         /// Nothing more follows.
         end: bool,
     },
     /// More of a body, of ANSWER or DATA.
     Data { id: u32, bytes: &'b [u8], end: bool },
-    /// The application takes a WebSocket.
+    /// The application accepts a WebSocket.
     Accept {
         id: u32,
-        /// The checked head, or what is wrong with it.
+        /// The checked head, or its error.
         head: Result<AcceptHeadView<'b>, WireError>,
     },
-    /// Nothing, or nothing more, comes: ends the stream.
+    /// The response is not completed, or there is none: ends the stream.
     Reset {
         id: u32,
         reason: &'b str,
@@ -57,7 +57,7 @@ pub enum ChannelEvent<'b> {
     },
     /// The application ends a WebSocket.
     Close { id: u32, code: u16, reason: &'b str },
-    /// So many more bytes of MESSAGE may be sent.
+    /// This many more bytes of MESSAGE may be sent.
     Window { id: u32, bytes: u32 },
     /// The application waits for the next piece of its request's body.
     Pull { id: u32 },
@@ -66,7 +66,7 @@ pub enum ChannelEvent<'b> {
 }
 
 impl ChannelEvent<'_> {
-    /// The stream that it is about.
+    /// The stream of the event.
     pub fn stream_id(&self) -> u32 {
         match self {
             Self::Response { id, .. }
@@ -95,7 +95,7 @@ pub struct ChannelDecoder {
     open_frame: Option<OpenFrame>,
 }
 
-/// A frame whose bytes are handed out as they come.
+/// A frame whose bytes are returned as they arrive.
 #[derive(Debug, Clone, Copy)]
 struct OpenFrame {
     id: u32,
@@ -219,8 +219,8 @@ impl ChannelDecoder {
         self.read_bytes(rest, frame, true)
     }
 
-    /// Hands out what is there. An empty frame has no bytes to wait for; one that has is worth an event
-    /// only with them.
+    /// Returns the available bytes. An empty frame has none to wait for; any other is worth an
+    /// event only with some.
     fn read_bytes<'b>(
         &mut self,
         input: &'b [u8],
@@ -255,10 +255,10 @@ impl ChannelDecoder {
     }
 }
 
-/// Bytes that every frame of this kind has.
+/// The least payload of a frame of this kind.
 ///
 /// # Errors
-/// [`WireError::UnexpectedFrameKind`] for what a reactor does not send here.
+/// [`WireError::UnexpectedFrameKind`] for a frame that a reactor does not send here.
 fn min_payload_len(kind: FrameKind) -> Result<u32, WireError> {
     Ok(match kind {
         FrameKind::StreamResponse => 12,
@@ -324,7 +324,7 @@ fn decode_window(header: FrameHeader, id: u32, rest: &[u8]) -> DecodeResult<'sta
     }))
 }
 
-/// A frame that is an id and no more.
+/// Decodes a frame with an id and nothing else.
 fn decode_id_only(
     header: FrameHeader,
     event: ChannelEvent<'static>,

@@ -1,7 +1,7 @@
 //! Frames from the front end to a reactor: OPEN, GONE, WINDOW, MESSAGE, CLOSE, INPUT.
 //!
-//! The small ones come as arrays, which the driver keeps in its queue without an allocation each. An
-//! OPEN is made by the handler before anybody knows its stream: the driver writes the id into it.
+//! Small ones are arrays, which the driver queues without an allocation each. The handler makes an
+//! OPEN before its stream is known: the driver writes the id into it.
 
 use penstock_http::websocket::truncate_reason;
 
@@ -14,7 +14,7 @@ use crate::request::{
     MAX_INPUT_BYTES, RequestBodySource, RequestFrame, append_request, check_payload_len,
 };
 
-/// Where the id of an OPEN frame lies in it: four bytes.
+/// Offset of the id in an OPEN frame: four bytes.
 pub const OPEN_ID_OFFSET: usize = HEADER_LEN;
 /// Bytes of a MESSAGE in front of the message.
 pub const MESSAGE_HEAD_LEN: usize = HEADER_LEN + 4;
@@ -44,7 +44,7 @@ pub fn encode_stream_cancel(id: u32) -> [u8; HEADER_LEN + 4] {
     with_stream_id(encode_header(FrameKind::StreamCancel, 0, 4), id)
 }
 
-/// WINDOW: so many more bytes may be sent on the stream.
+/// WINDOW: this many more bytes may be sent on the stream.
 pub fn encode_window(id: u32, bytes: u32) -> [u8; HEADER_LEN + 8] {
     let mut out = [0; HEADER_LEN + 8];
     out[..HEADER_LEN + 4]
@@ -83,7 +83,7 @@ pub fn encode_message_head(
     ))
 }
 
-/// Appends CLOSE; of a reason that is too long what fits.
+/// Appends CLOSE; a reason that is too long is truncated.
 pub fn encode_close(out: &mut Vec<u8>, id: u32, code: u16, reason: &str) {
     let reason = truncate_reason(reason);
     let payload_len = 6 + reason.len();

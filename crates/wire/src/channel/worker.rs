@@ -1,5 +1,5 @@
-//! A reactor's side of a channel in Rust, for whoever plays one: the tests of `wire` and `apps`, and
-//! fuzzers. It writes what it is told, also nonsense.
+//! A reactor's side of a channel in Rust, for the tests of `wire` and `apps` and for fuzzers. It
+//! encodes nonsense as well.
 
 use crate::frame::FrameKind;
 use crate::worker::encode_frame;
