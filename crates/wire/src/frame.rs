@@ -150,7 +150,7 @@ impl FrameKind {
 pub struct FrameHeader {
     pub kind: FrameKind,
     pub flags: u8,
-    /// Number of strings in a HEAD, ANSWER or ACCEPT, 0 in every other frame.
+    /// Number of strings in a HEAD, STREAM_RESPONSE or ACCEPT, 0 in every other frame.
     pub string_count: u16,
     /// Payload bytes that follow.
     pub payload_len: u32,

@@ -1,4 +1,4 @@
-//! Frames from the front end to a slot socket: REQUEST, INPUT, CANCEL and COLLECT; and the frame of
+//! Frames from the front end to a slot socket: REQUEST, INPUT, CANCEL and COLLECT_GARBAGE; and the frame of
 //! any request.
 //!
 //! `apps` encodes each request once and may write several behind one another. On an error the
@@ -24,7 +24,7 @@ pub enum RequestBodySource<'a> {
     AppendedByCaller(u32),
     /// The first bytes are in memory; the worker requests the rest in pieces.
     Streamed(&'a [u8]),
-    /// In a temporary file: the worker answers FD_PLEASE and the caller passes the descriptor.
+    /// In a temporary file: the worker answers FD_REQUEST and the caller passes the descriptor.
     File,
 }
 
@@ -73,7 +73,7 @@ fn append_input(out: &mut Vec<u8>, bytes: &[u8], flags: u8) {
     out.extend_from_slice(bytes);
 }
 
-/// Appends a COLLECT frame: no request is in progress, so the worker may collect its garbage.
+/// Appends a COLLECT_GARBAGE frame: no request is in progress, so the worker may collect its garbage.
 pub fn encode_collect_garbage(out: &mut Vec<u8>) {
     out.extend_from_slice(&encode_header(FrameKind::CollectGarbage, 0, 0));
 }

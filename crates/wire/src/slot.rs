@@ -1,7 +1,7 @@
 //! The front end's decoder of one slot socket: a worker's bytes in, response events out.
 //!
 //! The driver calls [`SlotDecoder::record_request`] for every REQUEST that it wrote,
-//! [`SlotDecoder::record_collect`] for every COLLECT, and [`SlotDecoder::decode`] with the bytes
+//! [`SlotDecoder::record_collect`] for every COLLECT_GARBAGE, and [`SlotDecoder::decode`] with the bytes
 //! received and not yet consumed. Events come in order, for requests in the order in which they
 //! were sent. Body bytes are returned as they arrive, so the caller needs a buffer no larger than a
 //! response head. Descriptors are the driver's: it keeps received ones in order and takes one for
@@ -97,7 +97,7 @@ pub struct SlotDecoder {
     seq: u32,
     /// The newest request has a body file that was not asked for yet.
     awaits_fd_request: bool,
-    /// A COLLECT was written and is not answered.
+    /// A COLLECT_GARBAGE was written and is not answered.
     is_collecting_garbage: bool,
 }
 
@@ -128,7 +128,7 @@ impl SlotDecoder {
         self.awaits_fd_request = has_body_file;
     }
 
-    /// Notes a COLLECT that was written; it may be sent only while nothing is outstanding.
+    /// Notes a COLLECT_GARBAGE that was written; it may be sent only while nothing is outstanding.
     pub fn record_collect(&mut self) {
         debug_assert_eq!(self.outstanding, 0);
         self.is_collecting_garbage = true;

@@ -39,7 +39,7 @@ pub fn encode_body(out: &mut Vec<u8>, flags: u8, bytes: &[u8]) {
     encode_bytes(out, FrameKind::Body, flags, bytes);
 }
 
-/// Appends FD_PLEASE.
+/// Appends FD_REQUEST.
 pub fn encode_fd_request(out: &mut Vec<u8>) {
     encode_bytes(out, FrameKind::FdRequest, 0, &[]);
 }

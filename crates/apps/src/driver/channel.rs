@@ -255,7 +255,7 @@ impl ChannelDriver {
         });
     }
 
-    /// Ends a stream on this side: the client gets the fault and the worker a GONE. The worker then
+    /// Ends a stream on this side: the client gets the fault and the worker a STREAM_CANCEL. The worker then
     /// ends it, too.
     fn fail_stream(&mut self, id: u32, why: impl FnOnce() -> Fault) {
         if self.take_back_unsent(id) {

@@ -51,7 +51,7 @@ pub(crate) struct SlotDriver {
     descriptors: Vec<OwnedFd>,
     /// Requests in the order in which they are answered.
     in_flight: VecDeque<InFlightRequest>,
-    /// A CANCEL or COLLECT frame, or its rest, that is not sent yet.
+    /// A CANCEL or COLLECT_GARBAGE frame, or its rest, that is not sent yet.
     control_frames: Vec<u8>,
     /// Pieces of the first request's body that are not sent yet, from `input_sent_bytes` on.
     input_frames: Vec<u8>,
@@ -239,7 +239,7 @@ impl SlotDriver {
                 self.deadline.set(at);
                 let limit = self.core.app.response_timeout;
                 let overdue =
-                    || DriverEnd::ProtocolBroken(format!("no COLLECTED within {limit:?}"));
+                    || DriverEnd::ProtocolBroken(format!("no GARBAGE_COLLECTED within {limit:?}"));
                 self.deadline.poll(cx).map(|()| overdue())
             }
         }

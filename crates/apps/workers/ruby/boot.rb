@@ -1,13 +1,15 @@
 # frozen_string_literal: true
 
-# Starts a process: options, application, and whether it serves or is forked from. `main` is called by the stub
-# that the server puts on the command line, or by `worker.rb`. It says HELLO on the control socket, loads
-# the application, says READY or sends the error, and serves: with a `slot_threads` of threads, with a reactor, or as
-# a `template`.
+# Starts a process: reads its options, loads the application, and serves or forks. `main` is called
+# by the stub that the server puts on the command line, or by `worker.rb`. It sends HELLO on the
+# control socket, loads the application, sends READY or the error, and serves: with `slot_threads`,
+# with a reactor, or as a `template`.
 #
-# What must stay true: when the server goes away, however it goes, this process ends; no child of the
-# application inherits a socket of ours; no library is loaded before Bundler has chosen its version,
-# which is why the control socket is a plain IO and JSON is written by hand.
+# # Invariants
+# - When the server ends, in whatever way, this process ends.
+# - No child of the application inherits a socket of the worker's.
+# - No library is loaded before Bundler has chosen its version. So the control socket is a plain IO,
+#   and JSON is written by hand.
 module PenstockWorker
   module_function
 
@@ -36,7 +38,7 @@ module PenstockWorker
     Sockets.new(slots, spares, channel, files)
   end
 
-  # Serves, or is forked from: a forked worker goes on here, and a worker may become a template.
+  # Serves, or forks workers: a forked worker continues here, and a worker may become a template.
   def serve_or_fork(control, sockets, app, options, streams)
     promoted = false
     loop do
@@ -53,9 +55,9 @@ module PenstockWorker
     end
   end
 
-  # Serves until the server has had enough. True when this process is to be a template now.
+  # Serves until the server closes the sockets. True when this process becomes a template.
   def serve_worker(control, sockets, app, options)
-    # A worker's template has done it.
+    # Its template has warmed up.
     warm_up unless options.template
     if options.reactor
       send_ready(control, options)

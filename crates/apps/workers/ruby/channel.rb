@@ -1,13 +1,14 @@
 # frozen_string_literal: true
 
-# Frames of a reactor's channel socket: the mirror of `crates/wire`'s channel. `fiber_reactor` reads through an `FrameReader`
-# and writes the frames made here. `PROTOCOL.md` ("Reactors") is the contract, `vectors/channel*.txt` its
-# examples.
+# Frames of a reactor's channel socket: the mirror of `crates/wire`'s channel. `fiber_reactor` reads
+# with a `FrameReader` and writes the frames made here. `PROTOCOL.md` ("Reactors") is the contract,
+# `vectors/channel*.txt` its examples.
 #
-# What must stay true: a length is compared with its bound before it is trusted; what the server cannot
-# have meant raises `Wire::Error`, which ends the process.
+# # Invariants
+# - A length is compared with its bound before it is used.
+# - A frame that the server cannot have meant raises `Wire::Error`, which ends the process.
 module PenstockWorker
-  # Numbers of the channel, and forms of its frames.
+  # Numbers of the channel, and its frames.
   module Channel
     OPEN = 64
     STREAM_CANCEL = 65
@@ -22,7 +23,7 @@ module PenstockWorker
     FLAG_BODY_FILE = 1
     FLAG_BODY_STREAM = 4
 
-    # What a stream may send before the other side has given more.
+    # Bytes that a stream may send before it gets more window.
     WINDOW_BYTES = 256 << 10
     MAX_DATA_BYTES = 64 << 10
     # Bytes on their way to the server, of all streams, above which senders wait.
@@ -30,7 +31,8 @@ module PenstockWorker
     # Seconds that a hijack waits for the server to receive others.
     FILES_TIMEOUT = 10.0
 
-    # Allowed flags, least and largest payload, id included, of what the server sends. WebSockets are ASGI's.
+    # Allowed flags, least and largest payload, id included, of the server's frames. WebSockets are
+    # ASGI's.
     FRAME_RULES = {
       OPEN => [FLAG_BODY_FILE | FLAG_BODY_STREAM, 8, Wire::MAX_PAYLOAD_BYTES],
       INPUT => [Wire::FLAG_END, 4, 4 + Wire::MAX_INPUT_BYTES],
@@ -68,23 +70,23 @@ module PenstockWorker
       [HIJACK, 0, 0, 4, id].pack("CCvVV")
     end
 
-    # WINDOW: so many bytes more may be sent.
+    # WINDOW: this many more bytes may be sent.
     def encode_window(id, bytes)
       [WINDOW, 0, 0, 8, id, bytes].pack("CCvVVV")
     end
   end
 
-  # What comes on the channel socket. Environments are those of a slot.
+  # Reads the channel socket. Environments are those of a slot.
   class FrameReader < Slot
-    # `socket` is non-blocking; `base` is what each environment begins as a copy of.
+    # `socket` is non-blocking; each environment begins as a copy of `base`.
     def initialize(socket, base = {})
       super(socket)
       self.base = base
       @pending = String.new
     end
 
-    # All frames that are complete after one receive, as [kind, flags, id, payload]; nil when the server has closed
-    # the channel. Waits for something to come.
+    # All frames that are complete after one receive, as [kind, flags, id, payload]; nil when the
+    # server has closed the channel. Waits for bytes.
     def receive
       until (got = read_available)
         return if got.nil?

@@ -1,12 +1,11 @@
 # frozen_string_literal: true
 
-# Finds the application in a Ruby file that is no rackup file (`app.rb`, `app.rb:Shop`). `boot` calls
-# it.
+# Finds the application in a Ruby file that is no rackup file (`app.rb`, `app.rb:Shop`). `boot`
+# calls it.
 #
 # # Invariants
-#
 # - The file is loaded once.
-# - Nothing is guessed: without a name there is one application in the file, or an error that says
+# - Nothing is guessed: without a name there is one application in the file, or an error that tells
 #   what to do.
 module PenstockWorker
   # Loads Ruby files and picks their application.
@@ -42,7 +41,7 @@ module PenstockWorker
     # procs.
     def candidates(path)
       apps = constants_of(Object, path).select { |_name, app| app.respond_to?(:call) }
-      # What others of them are made from is no application itself.
+      # A superclass of others is no application itself.
       parents = apps.values.grep(Class).map(&:superclass)
       apps.reject { |_name, app| parents.include?(app) }
     end

@@ -1,10 +1,13 @@
 # frozen_string_literal: true
 
-# Serves a Rack application with a fiber for each request, on the `async` of the application: `boot` calls `prepare`
-# after Bundler has chosen its version, and `serve` after READY. One fiber reads the channel and makes a
-# `FiberStream` of each OPEN; a task runs `rack_app`'s own way to answer over it: to `rack_app` it is a slot.
+# Serves a Rack application with a fiber for each request, on the application's `async`: `boot`
+# calls `prepare` after Bundler has chosen its version, and `serve` after READY. One fiber reads the
+# channel and makes a `FiberStream` of each OPEN; a task runs `rack_app`'s own code over it, to
+# which it is a slot.
 #
-# What must stay true: whatever waits here waits in its fiber alone; `async` is loaded by nothing but `prepare`.
+# # Invariants
+# - A wait here stops its fiber alone.
+# - Only `prepare` loads `async`.
 module PenstockWorker
   # See above.
   module Fibers
@@ -41,7 +44,7 @@ module PenstockWorker
       @rack_major = Rack.release.to_i
       @files = UNIXSocket.for_fd(files_fd)
       @socket = UNIXSocket.for_fd(channel_fd)
-      # Two fibers cannot wait for one IO with every version of async: one for what comes, one for what leaves.
+      # Two fibers cannot wait for one IO with every version of async: one reads, one writes.
       @writer = UNIXSocket.for_fd(Wire.duplicate_fd(@socket))
       [@files, @socket].each { |io| io.autoclose = false }
       Forks.close_on_fork(@writer)

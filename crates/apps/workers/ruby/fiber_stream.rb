@@ -2,8 +2,9 @@
 
 # One request of `fiber_reactor`, with the methods of `wire`'s `Slot` by which `rack_app` answers.
 #
-# What must stay true: the stream ends once; a wait for window stops this fiber alone, and ends with
-# `Disconnected` when the client leaves.
+# # Invariants
+# - The stream ends once.
+# - A wait for window stops this fiber alone, and ends with `Disconnected` when the client leaves.
 module PenstockWorker
   # See above.
   class FiberStream
@@ -26,7 +27,7 @@ module PenstockWorker
       @ended
     end
 
-    # So many bytes more may be sent.
+    # This many more bytes may be sent.
     def add_window(bytes)
       @window += bytes
       @change_condition&.signal

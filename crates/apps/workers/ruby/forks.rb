@@ -1,12 +1,13 @@
 # frozen_string_literal: true
 
-# Forks of this process: those that become workers, and those that are the application's own. `template` calls
-# `fork_worker` and, in the new worker, `die_with_server`. `boot` guards our descriptors: a process that the
-# application forks has them closed, and `exit_if_forked_by_app` ends it when it comes back into our code,
-# instead of letting it answer for its parent.
+# Forks of this process: those that become workers, and those of the application. `template` calls
+# `fork_worker` and, in the new worker, `die_with_server`. `boot` guards the worker's descriptors: a
+# process that the application forks has them closed, and `exit_if_forked_by_app` ends it when it
+# returns into the worker's code, so that it cannot answer for its parent.
 #
-# What must stay true: a worker is no child of its template, and dies with its server however that goes; the
-# process in the middle runs nothing of the application's but its hooks at forks.
+# # Invariants
+# - A worker is no child of its template, and ends with its server in whatever way that ends.
+# - The intermediate process runs nothing of the application but its fork hooks.
 module PenstockWorker
   # See above.
   module Forks
@@ -42,15 +43,15 @@ module PenstockWorker
       @guarded.concat(ios)
     end
 
-    # Lets SIGINT pass this process by: a stop is the server's business. By a handler, because a program that the
-    # application starts would inherit a signal that is ignored, and could not be interrupted; a process that it
-    # forks gets Ruby's own handler back.
+    # Has this process ignore SIGINT: stopping is up to the server. By a handler, because a program
+    # that the application starts would inherit an ignored signal, and could not be interrupted; a
+    # process that it forks gets Ruby's own handler back.
     def ignore_interrupts
       trap("INT", IGNORE_SIGNAL)
     end
 
-    # Closes all that is guarded but `kept`: a new worker wants nothing of its template's, and a new template
-    # nothing of what it served.
+    # Closes all guarded descriptors but `kept`: a new worker needs none of its template, and a new
+    # template none that it served on.
     def close_guarded(kept = nil)
       @guarded.each { |io| io.close unless io.equal?(kept) }
       @guarded = kept ? [kept] : []
@@ -74,8 +75,8 @@ module PenstockWorker
       exit!(status)
     end
 
-    # Forks twice: true in the new worker, false here. Yields, here or in the process in the middle, the
-    # error of a kernel that refuses.
+    # Forks twice: true in the new worker, false here. Yields the error of a kernel that refuses,
+    # here or in the intermediate process.
     def fork_worker
       open_streams
       @own_fork = true
@@ -88,7 +89,7 @@ module PenstockWorker
         nil # The application has said that it wants to hear of no child.
       end
       false
-    # Whatever a hook of the application's raises; it is the server's to say so.
+    # Whatever a hook of the application raises is reported to the server.
     rescue StandardError, NotImplementedError => error
       yield error
       false
@@ -129,7 +130,7 @@ module PenstockWorker
       trap("INT", handler) unless handler.equal?(IGNORE_SIGNAL)
     end
 
-    # In the process in the middle, which never returns.
+    # In the intermediate process, which never returns.
     def fork_from_intermediate
       @intermediate_pid = Process.pid
       begin

@@ -1,14 +1,14 @@
 # frozen_string_literal: true
 
-# Garbage collection between requests instead of within them (`--gc-when-idle`). `slot_threads` makes one for the
-# process. The server says COLLECT_GARBAGE when a worker has nothing to do. When it does not for a long time, Ruby
-# collects by itself again until it does: memory has a bound in any case. Since Ruby 3.4 only the full
-# collections wait, the short ones for young objects go on.
+# Garbage collection between requests instead of within them (`--gc-when-idle`). `slot_threads`
+# makes one for the process. The server sends COLLECT_GARBAGE when a worker is idle. If it does not
+# for a long time, Ruby collects by itself again until it does: memory has a bound in any case.
+# Since Ruby 3.4 only full collections wait; the short ones for young objects continue.
 module PenstockWorker
-  # Switches the automatic collection off, and on again when it must be.
+  # Disables automatic collection, and enables it again when it must.
   class IdleGc
     MAX_REQUESTS = 10_000
-    # How often the memory is looked at, in requests.
+    # How often the memory is checked, in requests.
     MEMORY_CHECK_REQUESTS = 16
 
     def initialize

@@ -1,11 +1,11 @@
 # frozen_string_literal: true
 
-# The command line of a process (`PROTOCOL.md`, "Starting a worker"). `boot` parses it first of all; nothing is
-# required for it, since no library may be loaded before Bundler has chosen its version.
+# The command line of a process (`PROTOCOL.md`, "Starting a worker"). `boot` parses it first; it
+# needs no library, since none may be loaded before Bundler has chosen its version.
 module PenstockWorker
   FLAGS = %w[--template --gc-when-idle --may-become-template --ignore-threads].freeze
 
-  # By name; whatever the server did not say has its default.
+  # By name, with defaults.
   Options = Struct.new(
     :control_fd, :slot_fds, :spare_slot_fds, :app, :dir, :entry, :interface, :template, :server_pid, :reactor,
     :channel_fd, :files_fd, :gc_when_idle, :may_become_template, :threads, :stop_timeout, :ignore_threads

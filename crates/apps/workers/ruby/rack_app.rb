@@ -1,12 +1,13 @@
 # frozen_string_literal: true
 
-# Runs a Rack application (SPEC of Rack 2.2 and 3) for the requests of one slot. `boot` calls `serve` in each
-# thread. For each request: env from `wire`, the application's call, then `response` sends one of: a whole
-# response in one frame (arrays, and bodies whose first chunk is all that they declared), a stream of
-# chunks, a file descriptor, or a stream that the body writes itself.
+# Runs a Rack application (SPEC of Rack 2.2 and 3) for the requests of one slot. `boot` calls
+# `serve` in each thread. For each request: env from `wire`, the application's call, then `response`
+# sends one of: a complete response in one frame (arrays, and bodies whose first chunk is all that
+# they declared), a stream of chunks, a file descriptor, or a stream that the body writes itself.
 #
-# What must stay true: `close` of a body is called exactly once whatever happens; after an error the
-# next request finds this thread in order.
+# # Invariants
+# - `close` of a body is called exactly once whatever happens.
+# - After an error the next request finds this thread in order.
 module PenstockWorker
   # The application does something that Rack does not allow.
   class AppProtocolError < StandardError; end

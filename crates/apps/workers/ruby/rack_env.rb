@@ -1,15 +1,15 @@
 # frozen_string_literal: true
 
-# What a Rack environment holds besides what the server sends: Rack's own keys, and the CGI names that the
-# server leaves out when they have their usual value. `boot` makes one table per process; `wire` puts
-# each request's variables into a copy of it.
+# The constant part of a Rack environment: Rack's own keys, and the CGI names that the server leaves
+# out when they have their common value. `boot` makes one table per process; `wire` puts each
+# request's variables into a copy of it.
 #
 # Rack 2 demands keys that Rack 3 has dropped. `rack.hijack` is each request's own, and not in the
 # table.
 module PenstockWorker
   # Tables by Rack version.
   module RackEnv
-    # Left out by the server when it is so (`PROTOCOL.md`).
+    # Left out by the server with these values (`PROTOCOL.md`).
     DEFAULT_VARIABLES = {
       "rack.url_scheme" => "http",
       "SCRIPT_NAME" => "",
@@ -25,9 +25,9 @@ module PenstockWorker
 
     module_function
 
-    # `slot` when it is always the same, as in a thread. The table has room already for what each
-    # request adds to its copy: without that every copy is made anew when it has got 16 entries (2 %
-    # of a small request).
+    # `slot` if it is always the same, as in a thread. The table has room for the variables that
+    # each request adds to its copy: without that every copy is rebuilt when it has got 16 entries
+    # (2 % of a small request).
     def base(rack_major, multithread:, slot: nil)
       CAPACITY_ENTRIES.dup.clear.update(table(rack_major, multithread, slot))
     end

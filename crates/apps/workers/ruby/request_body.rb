@@ -1,14 +1,14 @@
 # frozen_string_literal: true
 
-# `rack.input`: the request body, complete before the application sees it, or as it comes.
+# `rack.input`: the request body, complete before the application sees it, or as it arrives.
 # `rack_app` calls `open` once a request. A body in memory becomes a StringIO of its own; a larger
-# one is an unlinked temporary file
-# that the server passes as a descriptor. Both are binary, end by themselves, and can be rewound, as
-# Rack 2 asks. One that still comes (`request_buffering = false`) is read from the server piece by
-# piece, and a read waits for its client; with Rack 2 what was read is kept in a file, to be
-# rewound.
+# one is an unlinked temporary file that the server passes as a descriptor. Both are binary, end by
+# themselves, and can be rewound, as Rack 2 asks. One that still arrives (`request_buffering =
+# false`) is read from the server piece by piece, and a read waits for its client; with Rack 2 the
+# bytes read are kept in a file, to be rewound.
 #
-# What must stay true: a body that was cut raises, each time it is read, and never looks complete.
+# # Invariants
+# - A body that was cut raises on each read, and never looks complete.
 module PenstockWorker
   # Raised by reads of a body whose rest never comes.
   class RequestBodyCut < IOError
@@ -17,11 +17,11 @@ module PenstockWorker
     end
   end
 
-  # Where request bodies come from.
+  # Opens request bodies.
   module RequestBody
     module_function
 
-    # The stream for a body of which `Slot#receive` did not give all; the caller closes it.
+    # The stream for a body; `Slot#receive` may not have returned all of it. The caller closes it.
     def open(slot, body, rack_major)
       return slot.receive_file.binmode unless body
 
@@ -30,7 +30,7 @@ module PenstockWorker
     end
   end
 
-  # Reads as Rack wants them, over what a class has of its own: `readpartial`.
+  # Reads as Rack wants them, over a class's own `readpartial`.
   module RackInputMethods
     # All that is left; or so many bytes, fewer at the end, and then nil.
     def read(length = nil, buffer = nil)
@@ -86,7 +86,7 @@ module PenstockWorker
     end
   end
 
-  # A body that still comes. `pull` waits for its next piece.
+  # A body that still arrives. `pull` waits for its next piece.
   class StreamedBody
     include RackInputMethods
 

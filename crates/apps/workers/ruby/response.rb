@@ -1,12 +1,14 @@
 # frozen_string_literal: true
 
-# One Rack response: checks what the application returned and chooses how it leaves. `rack_app` calls
+# One Rack response: checks the application's result and chooses how it is sent. `rack_app` calls
 # `send`, `fail` when anything raises, and `close` in any case; `streaming_body` writes through it.
 #
-# What must stay true: nothing is sent twice, nothing after the end; a head that could split a
-# response is refused here, where the application's mistake can still be named.
+# # Invariants
+# - Nothing is sent twice, and nothing after the end.
+# - A head that could split a response is refused here, where the application's mistake can still be
+#   named.
 module PenstockWorker
-  # One response: what the application returned, and how much of it was sent.
+  # One response: the application's result, and how much of it was sent.
   class Response
     attr_reader :status, :headers
 
@@ -18,7 +20,7 @@ module PenstockWorker
       @is_head_sent = @is_finished = false
     end
 
-    # Sends what the application returned.
+    # Sends the application's result.
     def send(status, headers, body)
       @body = body
       @status = status
@@ -41,7 +43,7 @@ module PenstockWorker
       end
     end
 
-    # The application has hijacked the connection: what it returned is nobody's.
+    # The application has hijacked the connection: its result is dropped.
     def finish_hijacked(result)
       @body = result[2] if result.is_a?(Array)
       finish
@@ -63,7 +65,7 @@ module PenstockWorker
       end
     end
 
-    # Closes the body; yields what that raises.
+    # Closes the body; yields the exception of that.
     def close
       @is_finished = true
       return if @body.instance_of?(Array) || @is_body_closed || !@body.respond_to?(:close)
@@ -96,7 +98,7 @@ module PenstockWorker
       @slot.send_end
     end
 
-    # Whether the client has gone; then the response is ended too.
+    # Whether the client has left; then the response is ended too.
     def cancelled?
       return true if @is_finished
       return false unless @slot.cancelled?
@@ -108,7 +110,7 @@ module PenstockWorker
 
     private
 
-    # Makes the head; gives what the header `rack.hijack` holds.
+    # Makes the head; returns the value of the header `rack.hijack`.
     def build_head
       status = Integer(@status, exception: false)
       raise AppProtocolError, "status #{@status.inspect}" unless status&.between?(200, 599) || status == 101
@@ -133,8 +135,7 @@ module PenstockWorker
       raise AppProtocolError, "bad headers: #{error.message}"
     end
 
-    # A body that writes itself takes the connection over behind a 101 (Rack 3), as `rack.hijack`
-    # does.
+    # A body that writes itself hijacks the connection behind a 101 (Rack 3), as `rack.hijack` does.
     def hijack_for_101(hijack)
       hijack ||= @body if @body.respond_to?(:call) && !@body.respond_to?(:each)
       return hijack if hijack
@@ -149,7 +150,7 @@ module PenstockWorker
       lines.each { |line| strings << name << line.to_s }
     end
 
-    # All of the body, if it can be had at once: Rails has bodies whose `to_ary` gives nil.
+    # All of the body, if it can be had at once: Rails has bodies whose `to_ary` returns nil.
     def to_array(body)
       parts = body.to_ary
       # In Rack 3 `to_ary` closes the body itself.
@@ -183,7 +184,7 @@ module PenstockWorker
         next if checked_chunk(chunk).empty?
 
         raise AppProtocolError, "more body than Content-Length" if @is_finished
-        # Whole already, as most responses are. The rest is only run.
+        # Complete already, as most responses are. The rest is only run.
         next send_whole(chunk) if !@is_head_sent && declared == chunk.bytesize && declared <= Wire::MAX_WHOLE_BODY_BYTES
         return nil if @is_head_sent && cancelled?
 
@@ -202,7 +203,8 @@ module PenstockWorker
       nil
     end
 
-    # A partial hijack: the head is ours, and all behind it the application's, for as long as it likes.
+    # A partial hijack: the worker sends the head, and all behind it is the application's, for any
+    # time.
     def send_hijack(hijack)
       return send_call(hijack) unless @slot.respond_to?(:hijack)
 

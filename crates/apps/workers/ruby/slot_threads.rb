@@ -1,12 +1,14 @@
 # frozen_string_literal: true
 
-# The threads of a worker: one for each slot, and the main thread that waits for the end. `boot` makes a `SlotThreads`
-# and calls `run`. With a single slot the main thread serves it itself. The threads of spare slots begin at
-# the first request that says that it is bound by I/O, since no other makes the server use them.
+# The threads of a worker: one for each slot, and the main thread that waits for the end. `boot`
+# makes a `SlotThreads` and calls `run`. With a single slot the main thread serves it itself. The
+# threads of spare slots begin at the first I/O-bound request, since only those make the server use
+# them.
 #
-# What must stay true: when the server goes away, the process ends, however busy it is; when the server closes
-# all slots, it ends in order once the last thread has ended, or may_become_template when it may become a template and has not
-# been dismissed.
+# # Invariants
+# - When the server ends, the process ends, however busy it is.
+# - When the server closes all slots, the process ends in order once the last thread has ended, or
+#   becomes a template if it may and has not been dismissed.
 module PenstockWorker
   # All slots of a worker.
   class SlotThreads
@@ -22,13 +24,14 @@ module PenstockWorker
       @idle_gc = IdleGc.new if gc_when_idle
       @slots = sockets.slots.map { |io| build_slot(io) }
       @spare_slots = sockets.spares.map { |io| build_slot(io) }
-      # Guards `@active_threads` and `@spare_slots`; the condition is told when `@active_threads` changes.
+      # Guards `@active_threads` and `@spare_slots`; the condition is signalled when
+      # `@active_threads` changes.
       @lock = Mutex.new
       @threads_changed = ConditionVariable.new
       @active_threads = @slots.size
     end
 
-    # Serves until every slot is closed. True when this process is to be a template now.
+    # Serves until every slot is closed. True when this process becomes a template.
     def run
       if @slots.size == 1
         serve(@slots[0])
@@ -70,7 +73,7 @@ module PenstockWorker
       false
     end
 
-    # Serves one slot; what the server cannot have meant ends the whole process.
+    # Serves one slot; a frame that the server cannot have meant ends the whole process.
     def serve(slot)
       RackApp.new(slot, @app, @rack_major).serve
       @lock.synchronize do
@@ -84,7 +87,7 @@ module PenstockWorker
       exit!(1)
     end
 
-    # Waits for the last thread, for the server to go away, or for PROMOTE.
+    # Waits for the last thread, for the server's end, or for PROMOTE.
     def wait_for_control
       while @may_become_template || !@active_threads.zero?
         begin
@@ -102,7 +105,7 @@ module PenstockWorker
       false
     end
 
-    # Whether the frame that waits is PROMOTE; else it is DISMISS.
+    # Whether the waiting frame is PROMOTE; otherwise it is DISMISS.
     def receive_promotion
       kind, = Wire.receive_control(@control)
       return true if kind == Wire::PROMOTE && @may_become_template

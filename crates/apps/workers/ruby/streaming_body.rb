@@ -1,12 +1,12 @@
 # frozen_string_literal: true
 
-# The stream that a Rack 3 body with `call` writes to. `response` makes one for such a body and ends it when
-# the call returns, closed or not: then the request is over and the slot goes to the next.
+# The stream that a Rack 3 body with `call` writes to. `response` makes one for such a body and ends
+# it when the call returns, closed or not: then the request is over and the slot turns to the next.
 module PenstockWorker
-  # Raised out of a stream's `write` when the client has gone.
+  # Raised out of a stream's `write` when the client has left.
   class ClientDisconnected < IOError; end
 
-  # What a streaming body is called with (Rack 3): writes are the response, reads the request.
+  # The argument of a streaming body's `call` (Rack 3): writes are the response, reads the request.
   class StreamingBodyIO
     def initialize(response, input)
       @response = response
@@ -36,7 +36,7 @@ module PenstockWorker
       @input.read(...)
     end
 
-    # What has come of the request, at least a byte. Raises EOFError at its end.
+    # The available bytes of the request, at least one. Raises EOFError at its end.
     def readpartial(...)
       raise IOError, "closed for reading" if @closed_read
 

@@ -1,12 +1,13 @@
 # frozen_string_literal: true
 
-# A process from which workers are forked, and the first steps of such a worker. `boot` calls `serve` in a process
-# that has loaded the application: it answers FORK after FORK on the control socket (`PROTOCOL.md`), and
-# returns only in a new worker, with the sockets that this one was given. `Sockets` is what a worker serves on,
-# forked or not.
+# A process from which workers are forked, and the first steps of such a worker. `boot` calls
+# `serve` in a process that has loaded the application: it answers FORK after FORK on the control
+# socket (`PROTOCOL.md`), and returns only in a new worker, with the sockets that this one got.
+# `Sockets` are those that a worker serves on, forked or not.
 #
-# What must stay true: nothing of the template's own is left open in a worker but what the application has
-# opened; the template's standard output and error stay its own.
+# # Invariants
+# - Nothing of the template is left open in a worker but what the application has opened.
+# - The template's standard output and error stay its own.
 module PenstockWorker
   # What the server gives a worker besides its control socket: IO objects that own their descriptors.
   Sockets = Struct.new(:slots, :spares, :channel, :files) do

@@ -1,8 +1,8 @@
 # frozen_string_literal: true
 
-# What every thread is doing, on SIGQUIT: the server sends it before it ends a stuck worker. `boot` installs it,
-# again in every forked worker, whose standard error is another. A library that keeps Ruby's lock keeps
-# the stacks from being written; there is no way around it without a library of ours.
+# The stack of every thread, on SIGQUIT: the server sends it before it ends a stuck worker. `boot`
+# installs it, again in every forked worker, which has another standard error. A library that keeps
+# Ruby's lock delays the stacks; only a native extension could avoid that.
 module PenstockWorker
   # See above.
   module ThreadStacks

@@ -1,21 +1,22 @@
 # frozen_string_literal: true
 
-# The threads of this process, and whether it may be forked beside them. A fork takes the thread that calls it and
-# no other. `boot` asks before a template says READY, and notes at the very start how many threads are the
-# interpreter's own.
+# The threads of this process, and whether it may be forked beside them. A fork takes the thread
+# that calls it and no other. `boot` asks before a template sends READY, and counts the
+# interpreter's own threads at the very start.
 #
-# Threads of Ruby do not prevent a fork: Ruby gives up what the other_threads had locked, every Rails application has
-# some, and libraries start theirs again. They are named in the log, but for those that say of themselves that they
-# are `fork_safe` (a thread variable, as Puma has it). Threads of native libraries do prevent it: nobody gives up
-# their locks.
+# Threads of Ruby do not prevent a fork: Ruby releases the locks of the other threads, every Rails
+# application has some, and libraries start theirs again. The log names them, but for those that
+# declare themselves `fork_safe` (a thread variable, as Puma has it). Threads of native libraries do
+# prevent it: nothing releases their locks.
 #
-# What must stay true: a thread that Ruby does not know is found, also among those that Ruby keeps for later.
+# # Invariants
+# - A thread that Ruby does not know is found, also among those that Ruby keeps for later.
 module PenstockWorker
   # See above.
   module Threads
     SETTLE_TIMEOUT = 0.2
     MAX_NAMES = 8
-    # Most that Ruby is thought to keep for later use.
+    # The most threads that Ruby is expected to keep for later use.
     MAX_CACHED_THREADS = 256
     private_constant :SETTLE_TIMEOUT, :MAX_NAMES, :MAX_CACHED_THREADS
 
@@ -23,14 +24,14 @@ module PenstockWorker
 
     module_function
 
-    # Before anything of the application's runs: what there is now is the interpreter's. From Ruby 3.3 on it has a
-    # timer, which may also come later.
+    # Counts the interpreter's threads, before anything of the application runs. From Ruby 3.3 on it
+    # has a timer, which may also come later.
     def record_interpreter_threads
       timers = (RUBY_VERSION <=> "3.3").negative? ? 0 : 1
       @interpreter_threads = [tasks - Thread.list.size, timers].max
     end
 
-    # Begins a thread of ours: it is through with before a fork, or begun again after it.
+    # Begins a thread of the worker: it is done before a fork, or begun again after it.
     def start(name, &block)
       thread = Thread.new(&block)
       thread.name = name
@@ -38,8 +39,8 @@ module PenstockWorker
       thread
     end
 
-    # Why nothing may be forked from this process now, if so: what the application said, or native threads,
-    # unless it is `anyway`.
+    # Why nothing may be forked from this process now, if so: the application's reason, or native
+    # threads, unless `anyway`.
     def prevents_fork(anyway)
       return PenstockWorker.fork_prevented_reason if PenstockWorker.fork_prevented_reason || anyway
 
@@ -77,8 +78,8 @@ module PenstockWorker
       end
     end
 
-    # How many threads are not Ruby's. Up to Ruby 3.2 one that has ended is kept for a minute, for the next: as many
-    # as a new thread does not add to are such.
+    # How many threads are not Ruby's. Up to Ruby 3.2 an ended thread is kept for a minute, for the
+    # next: those to which a new thread does not add are such.
     def native_threads
       return 0 unless unknown_tasks.positive?
 

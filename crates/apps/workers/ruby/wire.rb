@@ -1,14 +1,16 @@
 # frozen_string_literal: true
 
 # Frames between the server and this worker: the mirror of `crates/wire`. `rack_app` owns one `Slot`
-# per thread and calls `receive`, then exactly one of the ways to answer; `boot` writes control
+# per thread and calls `receive`, then exactly one of the methods that answer; `boot` writes control
 # frames. `PROTOCOL.md` is the contract, `crates/wire/vectors` its examples.
 #
-# What must stay true: responses leave in the order of the requests; a whole response leaves with one
-# system call; nothing here trusts a length before it has compared it with its bound. Nothing is
-# required here: the socket library is loaded by `boot`, after Bundler.
+# # Invariants
+# - Responses leave in the order of the requests.
+# - A complete response leaves with one system call.
+# - A length is compared with its bound before it is used.
+# - Nothing is required here: `boot` loads the socket library, after Bundler.
 module PenstockWorker
-  # Numbers of the protocol, and forms of its frames.
+  # Numbers of the protocol, and its frames.
   module Wire
     PROTOCOL_VERSION = 2
     MAX_PAYLOAD_BYTES = 64 << 20
@@ -61,10 +63,10 @@ module PenstockWorker
     MAX_EXTEND_SECONDS = 86_400
     # Descriptors that travel with one frame.
     MAX_FDS = 64
-    # Room for them. Without this number `recvmsg` asks again until it has as many as were sent, which
+    # Room for them. Without this number `recvmsg` retries until it has as many as were sent, which
     # is never in a process that may open no more.
     CONTROL_BYTES = 512
-    # Descriptors of ours begin here: out of the reach of code that closes "all" small numbers.
+    # The worker's descriptors begin here, out of the reach of code that closes "all" small numbers.
     MIN_FD = 100
     F_DUPFD_CLOEXEC = 1030
     private_constant :F_DUPFD_CLOEXEC
@@ -73,7 +75,7 @@ module PenstockWorker
     class Error < StandardError; end
 
     # The server has closed this slot: the thread must end. No StandardError, so that applications
-    # that rescue those do not go on producing.
+    # that rescue those do not continue to produce.
     class Disconnected < Exception; end # rubocop:disable Lint/InheritException
 
     # The beginning of a request's body, whose rest is to be pulled.
@@ -87,8 +89,8 @@ module PenstockWorker
       [kind, flags, 0, payload.bytesize, payload].pack("CCvVa*")
     end
 
-    # Status, names and values as they travel. Raises ArgumentError when one holds a control
-    # character: one of them is the border between strings.
+    # Status, names and values, joined. Raises ArgumentError when one holds a control character: NUL
+    # is the border between strings.
     def join_head(strings)
       head = strings.join("\0")
       head = head.b unless head.ascii_only?
@@ -118,8 +120,8 @@ module PenstockWorker
       io.fcntl(F_DUPFD_CLOEXEC, MIN_FD)
     end
 
-    # The file that comes with the next byte, or with these bytes and no others. Not by `recv_io`: it drops a message whose descriptor this
-    # process has no room for, and waits for another.
+    # The file that comes with the next byte, or with these bytes and no others. Not by `recv_io`:
+    # it drops a message whose descriptor this process has no room for, and waits for another.
     def receive_file(socket, bytes = nil)
       got_bytes, _, _, *controls = socket.recvmsg(bytes&.bytesize || 1, 0, CONTROL_BYTES, scm_rights: true)
       raise Disconnected if got_bytes.nil? || got_bytes.empty?
@@ -135,8 +137,8 @@ module PenstockWorker
       raise Disconnected
     end
 
-    # The next frame on a control socket as [kind, flags, payload, files]; nil when the server has closed
-    # it or has gone.
+    # The next frame on a control socket as [kind, flags, payload, files]; nil when the server has
+    # closed it or has ended.
     def receive_control(socket)
       head, _, _, *controls = socket.recvmsg(8, 0, CONTROL_BYTES, scm_rights: true)
       files = controls.flat_map { |control| control.unix_rights || [] }
@@ -174,10 +176,11 @@ module PenstockWorker
     include Wire
 
     attr_accessor :seq
-    # Whether the application answers the request at hand by itself.
+    # Whether the application answers the current request by itself.
     attr_reader :hijacked
-    # What each environment begins as a copy of; what is called before the server hears of an I/O-bound
-    # request (false keeps it from that), and when the server asks for a collection of garbage.
+    # Each environment begins as a copy of `base`. `before_io_bound` is called before the server
+    # hears of an I/O-bound request (false prevents that), `collect` when it asks for a garbage
+    # collection.
     attr_writer :base, :before_io_bound, :collect
 
     def initialize(socket)
@@ -187,9 +190,10 @@ module PenstockWorker
       @collect = -> {}
       @lock = Mutex.new
       @has_other_sender = false
-      # Whoever reads the socket for a body that still comes has it.
+      # The thread that reads the socket for a body that still arrives has it.
       @input_lock = Mutex.new
-      # The body of the request at hand still comes; a PULL is not answered; CANCEL came meanwhile.
+      # The body of the current request still arrives; a PULL is not answered; CANCEL came
+      # meanwhile.
       @has_streamed_body = @is_pull_pending = @was_cancelled = false
       @socket.sync = true
       @seq = @ended_seq = @io_bound_seq = @streaming_seq = -1
@@ -202,7 +206,7 @@ module PenstockWorker
     # The next request as [env, body]; body is nil when it is a file to be asked for, a `PartialBody`
     # when the rest is to be pulled. Nil when the server has closed the socket.
     def receive
-      # A thread of the application's may wait for a piece still. It is told that there is none.
+      # A thread of the application may still wait for a piece. It gets none.
       @input_lock.synchronize { nil } if @is_pull_pending
       loop do
         if @limit - @start >= 12
@@ -214,8 +218,8 @@ module PenstockWorker
           elsif kind == INPUT
             next if skip_input(stop)
           else
-            # A cancellation that is read here is for a response that has ended: those that matter
-            # are found by `cancelled?` before the worker comes back here.
+            # A CANCEL that is read here is for an ended response: `cancelled?` finds the others
+            # before the worker comes back here.
             kind == COLLECT_GARBAGE ? answer_gc(flags, count, length) : check_cancel(kind, flags, count, length)
             @start = stop
             next
@@ -256,7 +260,7 @@ module PenstockWorker
       Wire.receive_file(@socket)
     end
 
-    # What pulls the body of the request received last, piece by piece.
+    # A lambda that pulls the body of the request received last, piece by piece.
     def body_puller
       seq = @seq
       -> { pull(seq) }
@@ -275,16 +279,16 @@ module PenstockWorker
       end
     end
 
-    # `penstock.mark_as_io_bound`: the request at hand waits for something else than the processor. True
-    # when the server was told, false when it knew or the response has ended.
+    # `penstock.mark_as_io_bound`: the current request waits for something else than the processor.
+    # True when the server was told, false when it knew or the response has ended.
     def mark_as_io_bound
       return false if @io_bound_seq == @seq || !@before_io_bound.call
 
       send_notice([IO_BOUND, 0, 0, 0].pack("CCvV")) { @io_bound_seq != @seq && (@io_bound_seq = @seq) }
     end
 
-    # `penstock.extend_timeout`: the request at hand may take so many seconds from now on (1 to 86,400). True
-    # when the server was told, false when the response has ended.
+    # `penstock.extend_timeout`: the current request may take so many seconds from now on (1 to
+    # 86,400). True when the server was told, false when the response has ended.
     def extend_timeout(seconds)
       unless seconds.between?(1, MAX_EXTEND_SECONDS)
         raise ArgumentError, "extend_timeout takes 1 to #{MAX_EXTEND_SECONDS} seconds, not #{seconds}"
@@ -337,16 +341,16 @@ module PenstockWorker
       raise Disconnected
     end
 
-    # The thread that says this calls the application, for each request.
+    # Notes that the calling thread calls the application, for each request.
     def bind_thread
       @app_thread = Thread.current
     end
 
-    # `rack.hijack`: the application answers by itself, on the socket that this returns. What is left to send
-    # is the end. Only for the thread that calls the application: one that a request has left behind would
-    # get the connection of another. Raises IOError there, and when the response has begun.
-    # `request` is the number of the request that it belongs to: an environment that an earlier one
-    # has left behind would get the connection of another, too.
+    # `rack.hijack`: the application answers by itself, on the returned socket. Only the end is left
+    # to send. Only for the thread that calls the application: one that an earlier request has left
+    # would get the connection of another. Raises IOError there, and when the response has begun.
+    # `request` is the number of the request that it belongs to: an environment left from an earlier
+    # one would get the connection of another, too.
     def hijack(request = @seq)
       @lock.synchronize do
         unless request == @seq && @app_thread.equal?(Thread.current)
@@ -394,7 +398,8 @@ module PenstockWorker
       @is_pull_pending = send_notice([PULL, 0, 0, 0].pack("CCvV")) { @seq == seq }
     end
 
-    # The piece that has come whole: its bytes, nil for one that is cut, and whether it is the last.
+    # A piece that has come completely: its bytes, nil if the body was cut, and whether it is the
+    # last.
     def next_input
       while @limit - @start >= 8
         kind, flags, count, length = @buffer.byteslice(@start, 8).unpack("CCvV")
@@ -421,7 +426,7 @@ module PenstockWorker
       piece
     end
 
-    # Leaves out a piece that came too late for its request; false while it has not come whole.
+    # Skips a piece that came too late for its request; false while it is incomplete.
     def skip_input(stop)
       raise Error, "unknown frame" if !@is_pull_pending || stop - @start > 8 + MAX_INPUT_BYTES
       return false if stop > @limit
@@ -463,9 +468,10 @@ module PenstockWorker
       [HEAD, FLAG_STREAM, count, length, elapsed(started), head_len, head].pack("CCvVVVa*")
     end
 
-    # Sends a frame about the request at hand, from any thread, unless its response has ended or the block
-    # says no. `@has_other_sender` is set before `@ended_seq` is looked at, and a response sets `@ended_seq` before it looks
-    # at `@has_other_sender`: one of the two sees the other, and the usual response takes no lock.
+    # Sends a frame about the current request, from any thread, unless its response has ended or the
+    # block returns false. `@has_other_sender` is set before `@ended_seq` is read, and a response
+    # sets `@ended_seq` before it reads `@has_other_sender`: one of the two sees the other, and the
+    # usual response takes no lock.
     def send_notice(frame)
       @lock.synchronize do
         @has_other_sender = true
@@ -494,7 +500,7 @@ module PenstockWorker
       @lock.synchronize { send_bytes(prefix, payload) }
     end
 
-    # `write` gathers several strings in one call and goes on until all is written; for one string
+    # `write` gathers several strings in one call and continues until all is written; for one string
     # `send` is cheaper.
     def send_bytes(prefix, payload = nil)
       if payload.nil? || payload.empty?
@@ -525,7 +531,8 @@ module PenstockWorker
       [env, body]
     end
 
-    # Names written out: a literal key costs a third of one that was read. The order is the protocol's.
+    # Names written out: a literal key costs a third of one that was read. The order is the
+    # protocol's.
     def environment(strings)
       env = @base.dup
       method, path, uri, name, port, address, remote_port, host, start = strings
@@ -548,7 +555,7 @@ module PenstockWorker
       raise Wire::Error, "an environment of #{strings.size} strings"
     end
 
-    # Receives at least one byte more, or all that is missing of a request that has begun.
+    # Receives at least one byte more, or all that is missing of a begun request.
     def fill_buffer
       @scanned_to = 0
       @start == @limit ? fill_empty : fill_up
@@ -560,13 +567,13 @@ module PenstockWorker
 
     def fill_empty
       @buffer = String.new(capacity: BUFFER_BYTES + 1) if @limit > BUFFER_BYTES
-      # What is left in the buffer was answered: it must not be read again, whatever happens below.
+      # The rest of the buffer was answered: it must not be read again, whatever happens below.
       @start = @limit = 0
       # Cheaper than readpartial by 3 us: that one asks the kernel whether it may read first.
       @socket.sysread(BUFFER_BYTES, @buffer)
     rescue Errno::EINTR, Errno::EAGAIN
-      # A signal, which may be the end of a child of the application; on a descriptor that somebody has
-      # made non-blocking it is the second.
+      # A signal, perhaps the end of a child of the application; or a descriptor that was made
+      # non-blocking.
       @socket.wait_readable
       retry
     end
@@ -577,7 +584,7 @@ module PenstockWorker
       needed = 8
       if rest.bytesize >= 8
         needed += rest.unpack("CCvV")[3]
-        # What is not known to be a frame is not waited for, nor given room.
+        # An unknown frame is neither waited for nor given room.
         needed = 12 if needed > 12 && rest.bytesize < 12
       end
       @buffer = String.new(capacity: [needed, BUFFER_BYTES].max + 1) << rest
@@ -599,7 +606,7 @@ module PenstockWorker
     end
 
     # A slice that reached the end of the buffer would share its memory, and the next receive would
-    # have to copy all of it: one byte more than was received keeps slices apart from the end.
+    # have to copy all of it: one more byte than was received keeps slices apart from the end.
     def pad_buffer
       @limit = @buffer.bytesize
       @buffer << "\0"

@@ -1,14 +1,15 @@
 # frozen_string_literal: true
 
 # Entry of the Ruby worker by hand: `ruby worker.rb --control-fd 3 --slot-fds 4 --entry config.ru`.
-# In a bundle this file comes last, the others are there already, and the stub calls `main`.
+# In a bundle this file comes last, the others are loaded already, and the stub calls `main`.
 #
-# `boot` loads the application (`entry` finds it where there is no rackup file), `rack_app` runs requests, `response` and `streaming_body` send what comes of
-# them, `rack_env` completes environments, `request_body` makes streams of request bodies, `wire` speaks the
-# frames described in `crates/wire/PROTOCOL.md`. `template` forks workers from a process that has loaded the
-# code (`forks` is how), `slot_threads` keeps a worker's threads, `idle_gc` its garbage, `thread_stacks` shows where it is, `threads` whether it may be forked,
-# `api` is for applications, `fiber_reactor` the reactor. Standard library only, Ruby 2.7 or newer, Rack 2 or
-# 3; nothing of it is installed beside the application.
+# `boot` loads the application (`entry` finds it without a rackup file), `rack_app` runs requests,
+# `response` and `streaming_body` send the responses, `rack_env` completes environments,
+# `request_body` makes streams of request bodies, `wire` has the frames described in
+# `crates/wire/PROTOCOL.md`. `template` forks workers from a process that has loaded the code (by
+# `forks`). `slot_threads` are the threads of a worker, `idle_gc` collects its garbage,
+# `thread_stacks` dumps its stacks, `threads` tells whether it may be forked. `fiber_reactor` is the
+# reactor. Applications call `PenstockWorker.prevent_fork`: see `api`.
 
 unless defined?(PenstockWorker)
   require_relative "api"

@@ -1,4 +1,4 @@
-//! Frames from a reactor to the front end: ANSWER, DATA, ACCEPT, RESET, MESSAGE, CLOSE, WINDOW,
+//! Frames from a reactor to the front end: STREAM_RESPONSE, DATA, ACCEPT, RESET, MESSAGE, CLOSE, WINDOW,
 //! PULL, HIJACK.
 //!
 //! A pure machine over the bytes of the socket. Its only state is the frame whose bytes are being
@@ -31,7 +31,7 @@ pub enum ChannelEvent<'b> {
         /// Nothing more follows.
         end: bool,
     },
-    /// More of a body, of ANSWER or DATA.
+    /// More of a body, of STREAM_RESPONSE or DATA.
     Data { id: u32, bytes: &'b [u8], end: bool },
     /// The application accepts a WebSocket.
     Accept {

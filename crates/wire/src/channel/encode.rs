@@ -1,4 +1,4 @@
-//! Frames from the front end to a reactor: OPEN, GONE, WINDOW, MESSAGE, CLOSE, INPUT.
+//! Frames from the front end to a reactor: OPEN, STREAM_CANCEL, WINDOW, MESSAGE, CLOSE, INPUT.
 //!
 //! Small ones are arrays, which the driver queues without an allocation each. The handler makes an
 //! OPEN before its stream is known: the driver writes the id into it.
@@ -39,7 +39,7 @@ pub fn encode_open(
     append_request(out, frame, body, environ)
 }
 
-/// GONE: the client of the stream has left, or wants no more.
+/// STREAM_CANCEL: the client of the stream has left, or wants no more.
 pub fn encode_stream_cancel(id: u32) -> [u8; HEADER_LEN + 4] {
     with_stream_id(encode_header(FrameKind::StreamCancel, 0, 4), id)
 }

@@ -4,7 +4,7 @@
 use crate::frame::FrameKind;
 use crate::worker::encode_frame;
 
-/// Appends ANSWER; `strings` are the status line, then names and values in turn.
+/// Appends STREAM_RESPONSE; `strings` are the status line, then names and values in turn.
 pub fn encode_response(
     out: &mut Vec<u8>,
     flags: u8,

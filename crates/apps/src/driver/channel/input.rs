@@ -1,7 +1,7 @@
 //! The body of a reactor's request that arrives while the worker has the request.
 //!
 //! The worker asks for each piece with PULL and gets one INPUT. A body that fails ends the stream
-//! on this side, and the worker gets a GONE.
+//! on this side, and the worker gets a STREAM_CANCEL.
 //!
 //! # Invariants
 //! - Each PULL is answered once, unless the stream ends before.
@@ -27,7 +27,7 @@ impl ChannelDriver {
             return Ok(());
         };
         if entry.is_abandoned() {
-            // GONE is on its way.
+            // STREAM_CANCEL is on its way.
             return Ok(());
         }
         if entry.input != RequestBodyState::Arriving {

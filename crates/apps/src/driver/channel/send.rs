@@ -72,7 +72,7 @@ enum OutboxItem {
     Removed,
 }
 
-/// Fits GONE and WINDOW, the common ones.
+/// Fits STREAM_CANCEL and WINDOW, the common ones.
 const MAX_SMALL_FRAME: usize = 16;
 
 impl ChannelOutbox {

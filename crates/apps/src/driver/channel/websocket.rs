@@ -66,7 +66,7 @@ impl ChannelDriver {
         let start = match &mut entry.state {
             StreamState::AwaitingResponse(start) => start,
             StreamState::AbandonedUnsent(_) | StreamState::Discarding => {
-                // The client has left: GONE and this frame have crossed.
+                // The client has left: STREAM_CANCEL and this frame have crossed.
                 self.close_socket(id, code::ABNORMAL_CLOSURE, "");
                 return Ok(());
             }

@@ -499,7 +499,7 @@ fn a_collection_that_takes_longer_than_a_request_may_is_the_workers_end() {
         let Ok(DriverEnd::ProtocolBroken(why)) = end else {
             panic!("{end:?}");
         };
-        assert_eq!(why, "no COLLECTED within 1s");
+        assert_eq!(why, "no GARBAGE_COLLECTED within 1s");
         let mut other = stage.seat(1);
         assert_eq!(other.thread.next().await, FrameKind::Request);
         other.thread.answer(b"served").await;

@@ -1,9 +1,9 @@
-"""What an application may say to its server, beside answering requests.
+"""The functions that an application may call beside answering requests.
 
 `penstock_worker.prevent_fork(reason)` while the code loads, or `environ["penstock.prevent_fork"]`
-in a request: no process is to be forked from this one. `mark_as_io_bound` and `extend_timeout`
-belong to a request, and so to its slot (`wire.Slot`). `template` asks `fork_prevented_reason` before it
-says READY.
+in a request: no process may be forked from this one. `mark_as_io_bound` and `extend_timeout` belong
+to a request, and so to its slot (`wire.Slot`). `template` asks `fork_prevented_reason` before it
+sends READY.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 """Serves an ASGI application: one event loop, all requests of the process at once.
 
-`boot` makes a `AsgiRunner` after the application is loaded (and, of a template, after the fork), calls
-`start` before READY and `serve` after it. The `AsgiReactor` reads the channel, makes a stream object of
-each OPEN (`asgi_http`, `asgi_websocket`), runs it as a task, and sends what all of them have put at
-once, at the end of each turn of the loop.
+`boot` makes an `AsgiRunner` after the application is loaded (in a template, after the fork), calls
+`start` before READY and `serve` after it. The `AsgiReactor` reads the channel, makes a stream
+object of each OPEN (`asgi_http`, `asgi_websocket`), runs it as a task, and sends the frames of all
+of them together at the end of each turn of the loop.
 
-What must stay true: no task of the application is cancelled before the channel has closed; what comes
-for a stream that has ended is ignored, anything else that is unknown ends the process.
+# Invariants
+- No task of the application is cancelled before the channel has closed.
+- Frames for an ended stream are ignored; any other unknown frame ends the process.
 """
 
 from __future__ import annotations

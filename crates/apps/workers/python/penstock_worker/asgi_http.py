@@ -1,14 +1,14 @@
 """One HTTP request of an ASGI application (ASGI 3.0, HTTP spec 2.3).
 
-`asgi.AsgiReactor` makes a `HttpRequest` for each OPEN and runs it as a task; the application gets its
-`receive` and `send`. The head waits for the first body event: a response that is whole then leaves as
-one frame, any other as STREAM_RESPONSE and DATA, as far as the stream's window goes.
+`asgi.AsgiReactor` makes an `HttpRequest` for each OPEN and runs it as a task; the application gets
+its `receive` and `send`. The head waits for the first body event: a complete response leaves as one
+frame, any other as STREAM_RESPONSE and DATA, as far as the stream's window goes. The rest of an
+incomplete request body is asked for with PULL when the application waits for it.
 
-A body that has not come whole with its request is asked for with PULL when the application waits
-for it, and comes in pieces.
-
-What must stay true: nothing is sent after the end; a send that waits stops this stream alone; after
-the client has left, `send` raises OSError and `receive` gives `http.disconnect`.
+# Invariants
+- Nothing is sent after the end.
+- A send that waits stops this stream alone.
+- After the client has left, `send` raises OSError and `receive` returns `http.disconnect`.
 """
 
 from __future__ import annotations

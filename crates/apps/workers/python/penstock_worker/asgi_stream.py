@@ -1,11 +1,13 @@
-"""What an HTTP request and a WebSocket of an ASGI application have in common.
+"""The common part of an HTTP request and a WebSocket of an ASGI application.
 
-`asgi.AsgiReactor` keeps a `AsgiStream` for each id, runs it as one task, and tells it what comes: `add_window`
-(window) and `disconnect` (the client has gone). The two kinds are `asgi_http.HttpRequest` and
-`asgi_websocket.WebSocket`.
+`asgi.AsgiReactor` keeps an `AsgiStream` for each id, runs it as one task, and calls `add_window`
+(more may be sent) and `disconnect` (the client has left). The two kinds are `asgi_http.HttpRequest`
+and `asgi_websocket.WebSocket`.
 
-What must stay true: each stream ends once, with one last frame; whoever waits is woken by every change
-that it could wait for; an error is reported once, and one that is only the client's leaving never.
+# Invariants
+- Each stream ends once, with one last frame.
+- A waiting task is woken by every change that it could wait for.
+- An error is reported once, and one that only follows from the client's leaving never.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
 """One WebSocket of an ASGI application (ASGI 3.0, WebSocket spec 2.5).
 
-`asgi.AsgiReactor` makes a `WebSocket` for each OPEN that is one. RFC 6455 is the server's business: here
-are whole messages, an ACCEPT or a refusal, and a CLOSE in either direction.
+`asgi.AsgiReactor` makes a `WebSocket` for each OPEN of one. RFC 6455 is the server's part: here are
+complete messages, an ACCEPT or a refusal, and a CLOSE in either direction.
 
-What must stay true: the window of a message is given back when the application has received it, all
-of it when none waits, or the client's next long message would never come; messages of one task leave
-in its order, each when the window holds it; after CLOSE of either side nothing is sent.
+# Invariants
+- The window of a message is given back when the application has received it, all of it when none
+  waits, or the client's next long message would never come.
+- Messages of one task leave in its order, each when the window holds it.
+- Nothing is sent after CLOSE of either side.
 """
 
 from __future__ import annotations

@@ -1,12 +1,14 @@
-"""Starts a process: options, application, and whether it serves or is forked from.
+"""Starts a process: reads its options, loads the application, and serves or forks.
 
-`main` is called by the stub that the server puts on the command line, or by `__main__`. It says
-HELLO on the control socket, imports the application, says READY or sends the traceback, and serves:
-with a `slot_threads` of threads, with a reactor, or as a `template`. A forked worker comes back here too,
-and a worker may become a template.
+`main` is called by the stub that the server puts on the command line, or by `__main__`. It sends
+HELLO on the control socket, imports the application, sends READY or the traceback, and serves: with
+`slot_threads`, with a reactor, or as a `template`. A forked worker continues here too, and a worker
+may become a template.
 
-What must stay true: when the server goes away, however it goes, this process ends; no child of the
-application inherits a socket of ours, or the server would wait for an end of file for ever.
+# Invariants
+- When the server ends, in whatever way, this process ends.
+- No child of the application inherits a socket of the worker's, or the server would never see its
+  end of file.
 """
 
 from __future__ import annotations

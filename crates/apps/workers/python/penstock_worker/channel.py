@@ -1,11 +1,14 @@
 """Frames of a reactor's channel socket: the mirror of `crates/wire`'s channel.
 
-`asgi` and `gevent_reactor` read through an `FrameReader`, write the frames made here into an `FrameWriter`, and keep
-one stream object for each id. `PROTOCOL.md` ("Reactors") is the contract, `vectors/channel*.txt` its
-examples. Nothing here waits: the sockets are non-blocking, whoever owns the loop waits for them.
+`asgi` and `gevent_reactor` read with a `FrameReader`, write the frames made here with a
+`FrameWriter`, and keep one stream object for each id. `PROTOCOL.md` ("Reactors") is the contract,
+`vectors/channel*.txt` its examples. Nothing here waits: the sockets are non-blocking, and the loop
+waits for them.
 
-What must stay true: frames leave in the order in which they were put, each whole; a length is
-compared with its bound before it is trusted; positions that `receive` gave are good until the next.
+# Invariants
+- Frames leave in the order in which they were queued, each whole.
+- A length is compared with its bound before it is used.
+- Positions that `receive` returned are valid until its next call.
 """
 
 from __future__ import annotations

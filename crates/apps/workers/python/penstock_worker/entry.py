@@ -4,11 +4,10 @@
 brackets and arguments that Gunicorn takes, or hold the application in an attribute.
 
 # Invariants
-
 - A factory is called only if the entry says so, or if it is neither WSGI nor ASGI and can be called
   without arguments.
-- What is returned can be served as what it is said to be; everything else is one TypeError that
-  says what was found and what to do.
+- The returned object can be served as the returned interface; anything else is one TypeError that
+  names what was found and what to do.
 """
 
 from __future__ import annotations

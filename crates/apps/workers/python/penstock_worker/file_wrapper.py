@@ -1,7 +1,7 @@
-"""`wsgi.file_wrapper`: an application's way to say that its body is a file.
+"""`wsgi.file_wrapper`, by which an application returns a file as its body.
 
-The application gets `FileWrapper` in its environ and returns one; `wsgi` asks `plain_file` whether the
-server can take the descriptor, and reads the wrapper like any other iterable when it cannot.
+The application gets `FileWrapper` in its environ and returns one. `wsgi` asks `plain_file` whether
+the server can take the descriptor, and otherwise reads the wrapper like any other iterable.
 """
 
 from __future__ import annotations

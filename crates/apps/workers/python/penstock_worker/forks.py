@@ -1,11 +1,13 @@
-"""Forks of this process: those that become workers, and those that are the application's own.
+"""Forks of this process: those that become workers, and those of the application.
 
-`template` calls `fork_worker` and, in the new worker, `die_with_server`. `boot` calls `close_on_fork` once: from
-then on a process that the application forks has our sockets closed, and `exit_if_forked_by_app` ends it
-when it comes back into our code, instead of letting it answer for its parent.
+`template` calls `fork_worker` and, in the new worker, `die_with_server`. `boot` calls
+`close_on_fork` once: from then on a process that the application forks has the worker's sockets
+closed, and `exit_if_forked_by_app` ends it when it returns into the worker's code, so that it
+cannot answer for its parent.
 
-What must stay true: a worker is no child of its template, and dies with its server however that
-goes; the process in the middle runs nothing of the application's but its hooks at forks.
+# Invariants
+- A worker is no child of its template, and ends with its server in whatever way that ends.
+- The intermediate process runs nothing of the application but its fork hooks.
 """
 
 from __future__ import annotations

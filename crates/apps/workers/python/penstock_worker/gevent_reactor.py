@@ -1,10 +1,13 @@
-"""Serves a WSGI application with a greenlet for each request, on the gevent of the application.
+"""Serves a WSGI application with a greenlet for each request, on the application's gevent.
 
-`boot` calls `patch_stdlib` before it loads the application and `serve` after READY. The reader greenlet makes
-a `GeventStream` of each OPEN and spawns `wsgi`'s own way to answer over it: to `wsgi` it is a slot.
+`boot` calls `patch_stdlib` before it loads the application and `serve` after READY. The reader
+greenlet makes a `GeventStream` of each OPEN and spawns `wsgi`'s own code over it, to which it is a
+slot.
 
-What must stay true: whatever waits here waits in its greenlet alone; a signal is heard at once, also
-while nothing else happens; gevent is imported by nothing else, and by this only when it is called.
+# Invariants
+- A wait here stops its greenlet alone.
+- A signal is handled at once, also while nothing else happens.
+- No other module imports gevent, and this one only when it is called.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """One request of `gevent_reactor`, with the methods of `wire.Slot` by which `wsgi` answers.
 
-What must stay true: the stream ends once; a wait for window stops this greenlet alone, and ends with
-`Disconnected` when the client leaves.
+# Invariants
+- The stream ends once.
+- A wait for window stops this greenlet alone, and ends with `Disconnected` when the client leaves.
 """
 
 from __future__ import annotations

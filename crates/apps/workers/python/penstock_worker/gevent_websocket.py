@@ -1,13 +1,13 @@
 """`wsgi.websocket`, as gevent-websocket's own server puts it into an environment.
 
-`gevent_reactor` offers it beside the client's connection (`hijack`) where that package is installed. The
-package reads and writes frames; its handshake belongs to the server that it needs, so it is made here.
-Nothing happens until the application reads or writes: then the connection is taken over and the
-handshake answered (RFC 6455 §4.2.2).
+`gevent_reactor` offers it beside the client's connection (`hijack`) if that package is installed.
+The package reads and writes frames; its handshake belongs to the server that it needs, so it is
+made here. Nothing happens until the application reads or writes: then the connection is hijacked
+and the handshake answered (RFC 6455 section 4.2.2).
 
 # Invariants
-- A request that is no complete handshake has no `wsgi.websocket`.
-- A WebSocket that was never used takes nothing over, not even to be closed.
+- A request without a complete handshake has no `wsgi.websocket`.
+- A WebSocket that was never used hijacks nothing, not even to be closed.
 - One that was used is closed, with 1000, when the application returns.
 """
 

@@ -1,11 +1,13 @@
 """The client's connection for a WSGI application that speaks another protocol than HTTP.
 
-`wsgi` puts a `ClientSocket` into the environment of a request that asks for another protocol, by the names
-that servers have for it. Nothing happens until the application uses it: then the server is sent the other
-end, and takes the response from what is written here.
+`wsgi` puts a `ClientSocket` into the environment of a request that asks for another protocol, under
+the names that servers have for it. Nothing happens until the application uses it: then the server
+gets the other end, and reads the response that is written here.
 
-What must stay true: the connection ends with the request's call, as in the servers whose names it has;
-a response that has begun has no such connection; whatever is not used is closed.
+# Invariants
+- The connection ends with the request's call, as in the servers whose names it has.
+- A response that has begun has no such connection.
+- An unused connection is closed.
 """
 
 from __future__ import annotations

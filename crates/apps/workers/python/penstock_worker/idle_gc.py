@@ -1,8 +1,8 @@
 """Garbage collection between requests instead of within them (`--gc-when-idle`).
 
-`slot_threads` makes one `IdleGc` for the process and a `GcCountingSlot` for each slot. The server says
-COLLECT_GARBAGE when a worker has nothing to do. When it does not for a long time, the interpreter collects
-by itself again until it does: memory has a bound in any case.
+`slot_threads` makes one `IdleGc` for the process and a `GcCountingSlot` for each slot. The server
+sends COLLECT_GARBAGE when a worker is idle. If it does not for a long time, the interpreter
+collects by itself again until it does: memory has a bound in any case.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""What an object is called like: WSGI or ASGI.
+"""Whether an object is called as WSGI or as ASGI.
 
-`entry` asks it of what an application's module holds. The object itself decides: its parameters,
+`entry` asks for the objects of an application's module. The object itself decides: its parameters,
 whether it is a coroutine function, and what it wraps. Nothing is called to find out.
 
 # Invariants
-
-- An answer is sure: where an object could be called either way, there is none.
+- An answer is certain: for an object that could be called either way there is none.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
 """ASGI's lifespan (spec 2.0): the application's own startup and shutdown.
 
-`asgi.AsgiRunner` runs `startup` before READY and `shutdown` after the channel has closed. An application
-that does not know lifespans raises or returns at once, and is served without.
+`asgi.AsgiRunner` runs `startup` before READY and `shutdown` after the channel has closed. An
+application that does not know lifespans raises or returns at once, and is served without.
 
-What must stay true: a failed startup is an exception with the application's message; nothing waits
-longer than its deadline; `state` is what every request gets a shallow copy of.
+# Invariants
+- A failed startup is an exception with the application's message.
+- No wait is longer than its deadline.
+- Every request gets a shallow copy of `state`.
 """
 
 from __future__ import annotations

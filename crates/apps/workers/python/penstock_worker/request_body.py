@@ -1,12 +1,12 @@
-"""`wsgi.input`: the request body, complete before the application sees it, or as it comes.
+"""`wsgi.input`: the request body, complete before the application sees it, or as it arrives.
 
 `wsgi` calls `open_input` once a request. A body in memory becomes a `BytesIO` of its own; a larger
-one is an unlinked temporary file that the server passes as a descriptor; one that still comes
+one is an unlinked temporary file that the server passes as a descriptor; one that still arrives
 (`request_buffering = false`) is read from the server piece by piece, and a read waits for its
 client. All end by themselves, so that `read()` is always safe (`wsgi.input_terminated`).
 
-What must stay true: a body that was cut raises OSError, each time it is read, and never looks
-complete.
+# Invariants
+- A body that was cut raises OSError on each read, and never looks complete.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 """The threads of a worker: one for each slot, and the main thread that waits for the end.
 
-`boot` makes a `SlotThreads` and calls `run`. With a single slot the main thread serves it itself. The
-threads of spare slots begin at the first request that says that it is bound by I/O, since no other
-makes the server use them.
+`boot` makes a `SlotThreads` and calls `run`. With a single slot the main thread serves it itself.
+The threads of spare slots begin at the first I/O-bound request, since only those make the server
+use them.
 
-What must stay true: when the server goes away, the process ends, however busy it is; when the
-server closes all slots, it ends in order once the last thread has ended, or may_become_template when it may
-become a template and has not been dismissed.
+# Invariants
+- When the server ends, the process ends, however busy it is.
+- When the server closes all slots, the process ends in order once the last thread has ended, or
+  becomes a template if it may and has not been dismissed.
 """
 
 from __future__ import annotations

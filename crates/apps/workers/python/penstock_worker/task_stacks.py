@@ -1,9 +1,10 @@
-"""SIGQUIT in a process with a reactor: where every task stands, beside the threads of `thread_stacks`.
+"""SIGQUIT in a process with a reactor: the stack of every task, beside those of `thread_stacks`.
 
-`asgi.AsgiRunner` puts `write` among the hooks of `thread_stacks`, which run when the interpreter is alive: also
-while the loop is blocked in a call that signals interrupt.
+`asgi.AsgiRunner` adds `write` to the hooks of `thread_stacks`, which run while the interpreter can:
+also when the loop is blocked in a call that signals interrupt.
 
-What must stay true: writing changes nothing, raises nothing, and has a bound.
+# Invariants
+- Writing changes nothing, raises nothing, and has a bound.
 """
 
 from __future__ import annotations

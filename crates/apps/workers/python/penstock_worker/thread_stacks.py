@@ -1,9 +1,9 @@
-"""What every thread is doing, on SIGQUIT: the server sends it before it ends a stuck worker.
+"""The stack of every thread, on SIGQUIT: the server sends it before it ends a stuck worker.
 
-`boot` installs it, again in every forked worker, whose standard error is another. The C library of
-the interpreter writes the stacks, so that they come even while a library keeps the interpreter's
-lock. Then, if the main thread still runs Python, each of `hooks` is called: a reactor adds one that
-shows its tasks. One that fails says so in the same place.
+`boot` installs it, again in every forked worker, which has another standard error. The
+interpreter's C code writes the stacks, so that they come even while a library keeps the
+interpreter's lock. Then, if the main thread still runs Python, each of `hooks` is called: a reactor
+adds one that writes its tasks. A hook that fails reports that in the same place.
 """
 
 from __future__ import annotations

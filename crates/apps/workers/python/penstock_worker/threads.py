@@ -1,11 +1,12 @@
 """The threads of this process, and whether it may be forked beside them.
 
-A fork takes the thread that calls it and no other: what the left_behind held, locks above all, stays as it
-was. `boot` asks before a template says READY. Threads of Python prevent it. Threads of libraries
-prevent it too, unless they can only be OpenBLAS's (numpy, scipy), which stops its pool before a fork
-and starts it again after.
+A fork takes the thread that calls it and no other: what the other threads held, locks above all,
+stays as it was. `boot` asks before a template sends READY. Threads of Python prevent a fork.
+Threads of libraries prevent it too, unless they can only be OpenBLAS's (numpy, scipy), which stops
+its pool before a fork and starts it again after.
 
-What must stay true: a thread that nothing is known of prevents a fork.
+# Invariants
+- An unknown thread prevents a fork.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Tracebacks for the log: one event each, whatever an exception has to say.
+"""Tracebacks for the log: one event each, whatever an exception's message is.
 
-Used by `wsgi`, `asgi_stream` and `lifespan`. The server takes a line that is not indented behind an
-exception's own for the next event, so lines below the first of a message are indented here.
+Used by `wsgi`, `asgi_stream` and `lifespan`. The server takes a line without indentation after an
+exception's own for the next event, so the lines of a message are indented here from the second on.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
 """Frames between the server and this worker: the mirror of `crates/wire`.
 
-`wsgi` owns one `Slot` per thread and calls `receive`, then exactly one of the ways to answer;
-`boot` speaks on the control socket with `send_control`. `PROTOCOL.md` is the contract,
+`wsgi` owns one `Slot` per thread and calls `receive`, then exactly one of the methods that answer;
+`boot` writes to the control socket with `send_control`. `PROTOCOL.md` is the contract,
 `crates/wire/vectors` its examples.
 
-What must stay true: responses leave in the order of the requests; a whole response leaves with one
-system call; nothing here trusts a length before it has compared it with its bound.
+# Invariants
+- Responses leave in the order of the requests.
+- A complete response leaves with one system call.
+- A length is compared with its bound before it is used.
 """
 
 from __future__ import annotations

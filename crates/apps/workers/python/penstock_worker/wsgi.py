@@ -1,11 +1,13 @@
 """Runs a WSGI application (PEP 3333) for the requests of one slot.
 
 `boot` starts `serve` in each thread. For each request: environ from `wire`, the application's call,
-then one of three ways out: a whole response in one frame (lists, and iterables whose first chunk is
-all that they declared), a stream of chunks, or a file descriptor.
+then one of three: a complete response in one frame (lists, and iterables whose first chunk is all
+that they declared), a stream of chunks, or a file descriptor.
 
-What must stay true: `close` of a result is called exactly once whatever happens; nothing is sent
-before the first chunk exists; after an error the next request finds this thread in order.
+# Invariants
+- `close` of a result is called exactly once whatever happens.
+- Nothing is sent before the first chunk exists.
+- After an error the next request finds this thread in order.
 """
 
 from __future__ import annotations

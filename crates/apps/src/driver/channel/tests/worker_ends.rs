@@ -96,7 +96,7 @@ fn a_worker_that_reads_nothing_any_more_is_given_up() {
         let asked = rig.get("/");
         rig.worker.opened().await;
         assert_eq!(asked.fault().await, FaultKind::AppTimeout);
-        // GONE is never read.
+        // STREAM_CANCEL is never read.
         assert_eq!(within(&mut rig.driver).await.unwrap(), DriverEnd::TimedOut);
     });
 }
