@@ -1,8 +1,8 @@
-//! One running application, as the rest of the server sees it.
+//! One running application, for the rest of the server.
 //!
-//! Made by `penstock`'s wiring at start and at reload; handles requests (`handler`), answers for the
-//! status page, is restarted and drained. What loops share is in [`AppShared`]; processes belong to
-//! the `executor` task alone, which is spoken to by commands.
+//! `penstock`'s wiring makes it at start and at reload. It handles requests (`handler`), gives
+//! snapshots to the status page, is restarted and drained. [`AppShared`] is shared with event
+//! loops; processes belong to the `executor` task alone, which takes commands.
 
 mod snapshot;
 
@@ -28,7 +28,7 @@ use crate::supervisor::SupervisorPolicy;
 /// Commands that may wait for the executor.
 const MAX_COMMANDS: usize = 64;
 
-/// How much longer than its boot time-out a process may live that the executor itself gives up.
+/// How much longer than its boot time-out a process may live that the executor itself ends.
 const BOOT_TIMEOUT_MARGIN: Duration = Duration::from_secs(1);
 
 /// A running application.
@@ -42,16 +42,16 @@ pub struct App {
 
 impl App {
     /// Starts the application on the current loop, which must be on a thread that lives as long as
-    /// the server: its workers die with that thread. Of a `command` or `fastcgi` application the
-    /// processes run and nobody is told: those are for [`App::start_servers`].
+    /// the server: its workers die with that thread. The processes of a `command` or `fastcgi`
+    /// application run unseen by any upstream: for those use [`App::start_servers`].
     #[must_use]
     pub fn start(config: config::App, setup: &AppResources) -> Arc<Self> {
         Self::start_servers(config, setup, Arc::new(NoServers))
     }
 
-    /// As [`App::start`]; `servers` is told where the processes of a `command` or `fastcgi`
-    /// application listen. Requests do not come here then: they go to the upstream that `servers`
-    /// stands for. The other kinds have no use for it.
+    /// As [`App::start`]; `servers` gets the addresses of the processes of a `command` or `fastcgi`
+    /// application. Requests do not come here then: they go to the upstream behind `servers`. The
+    /// other kinds do not use it.
     #[must_use]
     pub fn start_servers(
         config: config::App,
@@ -65,7 +65,7 @@ impl App {
         Self::start_with_policy(policy, config, setup, servers)
     }
 
-    /// How many processes there are, and how patient to be with them.
+    /// The supervisor's bounds and time-outs.
     pub(crate) fn policy(config: &config::App) -> SupervisorPolicy {
         let slack = match config.kind {
             config::AppKind::Wsgi | config::AppKind::Asgi | config::AppKind::Rack
@@ -73,7 +73,7 @@ impl App {
             {
                 Duration::ZERO
             }
-            // The executor gives these, and templates, up in time, with a better report.
+            // The executor ends these, and templates, in time, with a better report.
             _ => BOOT_TIMEOUT_MARGIN,
         };
         SupervisorPolicy {
@@ -124,7 +124,7 @@ impl App {
         &self.shared.name
     }
 
-    /// When the loading began of the code that serves: what was changed later is not in it.
+    /// When the code that serves began to load: later changes are not in it.
     #[must_use]
     pub fn code_since(&self) -> SystemTime {
         *self.shared.code_since()
@@ -136,13 +136,13 @@ impl App {
         &self.config
     }
 
-    /// What it is: where the configuration only guesses, what a process has found it to be.
+    /// Its kind: configured, or found by a process if the configuration only guesses.
     #[must_use]
     pub fn kind(&self) -> config::AppKind {
         self.shared.model.kind()
     }
 
-    /// Whether that will not change any more: the configuration says it, or a process has loaded the code.
+    /// Whether the kind is final: configured, or found by a process.
     #[must_use]
     pub fn is_kind_settled(&self) -> bool {
         self.shared.model.get().is_some()
@@ -151,7 +151,7 @@ impl App {
     /// Waits until the kind is settled, as a request waits in the queue.
     ///
     /// # Errors
-    /// The answer to a request that waits for it in vain.
+    /// The reply for a request that waits for it in vain.
     pub async fn wait_for_kind(&self, client: &ClientState) -> Result<(), Fault> {
         self.shared.wait_for_model(client).await.map(|_| ())
     }
@@ -165,32 +165,32 @@ impl App {
         }
     }
 
-    /// What it counts.
+    /// Its counters.
     #[must_use]
     pub fn metrics(&self) -> &Arc<AppMetrics> {
         &self.shared.metrics
     }
 
-    /// Why no request can be served now: the code does not boot, or the application stops. `None` in
-    /// good times, also while a first boot is under way. For the upstream of a `command` or `fastcgi`
+    /// Why no request can be served now: the code does not boot, or the application stops. `None`
+    /// otherwise, also during a first boot. For the upstream of a `command` or `fastcgi`
     /// application, whose requests would otherwise wait for servers that do not come.
     #[must_use]
     pub fn refusal_fault(&self) -> Option<Fault> {
         self.shared.refusal_fault()
     }
 
-    /// Bodies wait elsewhere or in other bounds, from a reload on.
+    /// Sets the store of bodies, from a reload on.
     pub fn set_body_store(&self, store: BodyStore) {
         self.shared.body_store.store(Arc::new(store));
     }
 
-    /// The limits of messages for WebSockets that are opened from now on.
+    /// Sets the limits of messages for WebSockets that are opened from now on.
     pub fn set_message_limits(&self, limits: MessageLimits) {
         self.shared.message_limits.store(Arc::new(limits));
     }
 
-    /// The last lines that one of its processes has written, or all of them, the oldest first, without
-    /// the first `since` of all there have been.
+    /// The last lines that one of its processes has written, or all of them, oldest first, without
+    /// the first `since` of all lines ever.
     #[must_use]
     pub fn output(&self, pid: Option<u32>, since: u64) -> Vec<String> {
         self.shared.output_log.lines_of(pid, since)
@@ -202,7 +202,7 @@ impl App {
         self.shared.output_log.count()
     }
 
-    /// Waits until the first start has come to something.
+    /// Waits for the result of the first start.
     pub async fn wait_for_boot(&self) -> BootStatus {
         let mut boot = self.boot_status.clone();
         match boot.wait_for(|boot| *boot != BootStatus::Pending).await {
@@ -213,8 +213,8 @@ impl App {
         }
     }
 
-    /// Waits until all processes have been ready; gives how long that took and what the interpreter
-    /// says of itself, `None` when the application was stopped before.
+    /// Waits until all processes have been ready; returns how long that took and the interpreter's
+    /// description of itself, `None` if the application was stopped before.
     pub async fn wait_until_up(&self) -> Option<(Duration, String)> {
         let mut boot = self.boot_status.clone();
         let ready = boot
@@ -227,7 +227,7 @@ impl App {
         }
     }
 
-    /// What the load has made of it.
+    /// Its current target size.
     #[must_use]
     pub fn current_size(&self) -> AppSize {
         let view = self.shared.view();
@@ -237,17 +237,17 @@ impl App {
         }
     }
 
-    /// Whether it is up and still comes to the size that it was given ([`AppResources::initial_size`]). Not any more once one of its
-    /// processes did not boot.
+    /// Whether it is up and still grows to its initial size ([`AppResources::initial_size`]). Not
+    /// any more once one of its processes did not boot.
     #[must_use]
     pub fn is_growing(&self) -> bool {
         self.shared.view().is_catching_up
     }
 
-    /// Rolls to new code; returns when it serves.
+    /// Restarts with new code; returns when it serves.
     ///
     /// # Errors
-    /// Why the new code was given up (its traceback); the old code serves on.
+    /// Why the new code failed (its traceback); the old code continues to serve.
     pub async fn restart(&self) -> Result<(), String> {
         let (done, answer) = oneshot::channel();
         let stopped = || "the application is stopping".to_owned();
@@ -258,7 +258,7 @@ impl App {
         answer.await.unwrap_or_else(|_| Err(stopped()))
     }
 
-    /// Whether requests wait for a process: to end now would leave them to their time-outs.
+    /// Whether requests wait for a process: ending now would leave them to their time-outs.
     #[must_use]
     pub fn has_waiting_requests(&self) -> bool {
         let usage = match &self.shared.dispatch_mode {
@@ -268,14 +268,13 @@ impl App {
         usage.waiting + self.shared.model.waiting_requests() > 0
     }
 
-    /// Finishes what is in progress until `deadline`, then ends all workers; returns when no process
-    /// is left.
+    /// Finishes requests until `deadline`, then ends all workers; returns when no process is left.
     pub async fn drain(&self, deadline: Instant) {
         self.send_drain(Some(deadline)).await;
     }
 
-    /// Finishes all that is in progress, each request and stream in the time that it has anyway, as in a
-    /// worker that is replaced; returns when no process is left.
+    /// Finishes all requests and streams within their own limits, as in a worker that is replaced;
+    /// returns when no process is left.
     pub async fn drain_gracefully(&self) {
         self.send_drain(None).await;
     }
@@ -288,7 +287,7 @@ impl App {
             .await
             .is_ok()
         {
-            // An executor that is gone has nothing left to end.
+            // An executor that has ended has nothing left to end.
             let _ = answer.await;
         }
     }

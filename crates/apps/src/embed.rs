@@ -2,11 +2,12 @@
 //!
 //! An application runs under its own `python3` or `ruby`, with nothing installed beside it. The
 //! executor writes [`bundle`] into a memory file once, hands its descriptor to the new process, and
-//! starts it with [`WorkerLaunch::argv`]: a stub given on the command line loads the modules from there.
+//! starts it with [`WorkerLaunch::argv`]: a stub on the command line loads the modules from there.
 //! No script ever exists on disk, so none can be stale, missing or replaced.
 //!
-//! What must stay true: a bundle is read through the descriptor with `pread`, from offset 0, so that
-//! several workers may share one open file.
+//! # Invariants
+//! - A bundle is read through the descriptor with `pread`, from offset 0, so that several workers
+//!   may share one open file.
 
 use std::ffi::{OsStr, OsString};
 use std::time::Duration;

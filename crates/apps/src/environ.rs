@@ -1,10 +1,13 @@
-//! The CGI environment of one request: which names an application sees, and with what values.
+//! The CGI environment of one request: names and values for the application.
 //!
-//! Called by `handler` for every request; the pairs go straight into the interpreter's own
-//! serialisation (`wire`). Names follow RFC 3875, PEP 3333 and the Rack SPEC. What must stay true,
-//! and is a tested table: one header gives one variable, whatever its case; a name with an
-//! underscore never reaches the application (it could pose as another header); nothing that only a
-//! front end may say is taken from an untrusted client; what a route's own rules say is the front end's.
+//! `handler` calls it for every request; the variables go straight into the interpreter's own
+//! serialisation (`wire`). Names follow RFC 3875, PEP 3333 and the Rack SPEC.
+//!
+//! # Invariants
+//! - One header gives one variable, whatever its case (a tested table).
+//! - A name with an underscore never reaches the application: it could pose as another header.
+//! - Values that only a front end may set are not taken from an untrusted client.
+//! - Values set by a route's own rules are the front end's.
 
 pub(crate) mod asgi;
 

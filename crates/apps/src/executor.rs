@@ -1,15 +1,19 @@
-//! Carries out what the supervisor decides: starts processes, watches them, admits what they offer.
+//! Carries out the supervisor's decisions: starts processes, watches them, admits their slots.
 //!
-//! One task an application, on the control loop. It turns what happens (control messages, exits,
-//! ended drivers, commands, timers) into the supervisor's events and the supervisor's actions into
-//! system calls. A process is one of two things ([`ProcessRole`]): a worker whose slots join the queue
-//! (`workers`), or a server of its own that an upstream is told of (`servers`); how it is started,
-//! when it is ready and what retiring means differ, all else is here. Workers are forked from a
-//! template (`template`), which one of them may follow (`refork`), or started by themselves.
-//! `follow` and `control` are the tasks beside a process. What must stay true: every process that
-//! was started is waited for, and its group killed when it ends, so nothing is left behind; a boot
-//! failure is told before the exit; a start is awaited elsewhere (`launching`), as the kernel may
-//! wait for a disk; the task ends when no process is left.
+//! One task for each application, on the control loop. It turns events (control messages, exits,
+//! ended drivers, commands, timers) into the supervisor's events, and the supervisor's actions into
+//! system calls. A process has one of two roles ([`ProcessRole`]): a worker whose slots join the
+//! queue (`workers`), or a server of its own for an upstream (`servers`). They differ in how they
+//! are started, become ready and retire. Workers are forked from a template (`template`), which a
+//! worker may replace (`refork`), or started by themselves. `process_task` and `control` are the
+//! tasks beside a process.
+//!
+//! # Invariants
+//! - Every started process is waited for, and its group killed when it ends, so nothing is left
+//!   behind.
+//! - A boot failure is reported before the exit.
+//! - A start is awaited elsewhere (`launching`), as the kernel may wait for a disk.
+//! - The task ends when no process is left.
 
 mod access;
 pub(crate) mod boot_check;
@@ -70,23 +74,23 @@ const MAX_INPUTS: usize = 1024;
 /// How often the executor looks for requests that wait too long.
 const ROUND_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What the rest of the server asks of an application.
+/// A command from the rest of the server.
 #[derive(Debug)]
 pub(crate) enum AppCommand {
     Restart(oneshot::Sender<Result<(), String>>),
     Drain {
-        /// When what is left is ended; `None` leaves each request its own deadlines.
+        /// When the rest is ended; `None` leaves each request its own deadlines.
         deadline: Option<Instant>,
         done: oneshot::Sender<()>,
     },
 }
 
-/// A restart under way.
+/// A restart in progress.
 #[derive(Debug)]
 struct RestartInProgress {
     /// When it began.
     started_at: SystemTime,
-    /// Who wait for its end.
+    /// The callers that wait for its end.
     requesters: Vec<oneshot::Sender<Result<(), String>>>,
 }
 
@@ -94,7 +98,7 @@ struct RestartInProgress {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum ProcessKey {
     Worker(WorkerId),
-    /// One that was started as a template.
+    /// A process that was started as a template.
     Template(u64),
 }
 
@@ -106,37 +110,37 @@ enum ExecutorInput {
         key: ProcessKey,
         message: ControlMessage,
     },
-    /// A process was started, or why it could not be.
+    /// A process was started, or the reason why not.
     Launched {
         key: ProcessKey,
         started: Result<UnclaimedProcess, String>,
     },
-    /// Its process has ended; what it said last may still come.
+    /// Its process has ended; its last messages may still come.
     ProcessEnded {
         key: ProcessKey,
     },
     Exited {
         key: ProcessKey,
         exit: Option<ProcessExit>,
-        /// What the application takes, if the process was killed.
-        reading: Option<CgroupReading>,
+        /// The application's usage, if the process was killed.
+        reading: Option<Reading>,
     },
-    /// A forked worker has said HELLO: the kernel knows it by this number.
+    /// A forked worker has sent HELLO: this is its process id.
     ForkReady {
         worker: WorkerId,
         pid: u32,
         line: ControlLine,
     },
-    /// A worker was to be forked and there is none.
+    /// A worker could not be forked.
     ForkFailed {
         worker: WorkerId,
         why: String,
     },
-    /// A template has had its time: to load, or to end.
+    /// A template's time to load, or to end, is over.
     TemplateOverdue {
         key: ProcessKey,
     },
-    /// A worker has had its time to become a template.
+    /// A worker's time to become a template is over.
     PromotionOverdue {
         worker: WorkerId,
     },
@@ -147,19 +151,20 @@ enum ExecutorInput {
     SlotClosed {
         worker: WorkerId,
     },
-    /// A server of its own has finished what it had, or has had its time.
+    /// A server of its own is idle, or its time is over.
     ServerIdle {
         worker: WorkerId,
     },
-    /// A worker with a stuck thread has had its time.
+    /// The time of a worker with a stuck thread is over.
     StuckOverdue {
         worker: WorkerId,
     },
-    /// What processes use of memory.
+    /// The memory of processes.
     MemoryMeasured(MemorySamples),
-    /// And what they have wanted of a processor.
+    /// The processor time of processes.
     CpuMeasured(Option<CpuSample>),
-    /// The date of the file that asks for a restart, if it is there; `None` when nobody could look.
+    /// The date of the file that requests a restart, if it exists; `None` if it could not be
+    /// checked.
     RestartFile(Option<Option<SystemTime>>),
     DrainOverdue,
 }
@@ -168,11 +173,11 @@ enum ExecutorInput {
 enum ControlMessage {
     Ready {
         interpreter: String,
-        /// What it has found its application to be, if that is WSGI or ASGI.
+        /// The kind of its application, if that is WSGI or ASGI.
         kind: Option<config::AppKind>,
         /// Why nothing can be forked from it, if so.
         prevents_fork: Option<String>,
-        /// The threads that what is forked from it will not have, if so.
+        /// The threads that its forks will not have, if any.
         leaves_threads: Option<String>,
     },
     BootFailed {
@@ -204,9 +209,9 @@ pub(crate) struct Executor {
     inputs: mpsc::Sender<ExecutorInput>,
     inbox: Option<mpsc::Receiver<ExecutorInput>>,
     boot_status: watch::Sender<BootStatus>,
-    /// Who asked for a restart that has not begun.
+    /// The callers of restarts that have not begun.
     queued_restarts: Vec<oneshot::Sender<Result<(), String>>>,
-    /// Who asked for the restart that is under way, if one is.
+    /// The callers of the restart in progress, if there is one.
     restart: Option<RestartInProgress>,
     limits: ProcessLimits,
     cpu_usage: CpuUsage,
@@ -215,21 +220,21 @@ pub(crate) struct Executor {
     next_round_at: Instant,
     interpreter: String,
     next_loop: usize,
-    /// Where servers of their own have their sockets, from the first on.
+    /// The directory for sockets of servers of their own, from the first on.
     socket_dir: Option<SocketDir>,
     templates: Templates,
     is_draining: bool,
-    /// The last process that ended unasked or was killed, when and how.
+    /// When and how a process last ended unexpectedly or was killed.
     last_failure: Option<String>,
-    /// Something that this application follows serves until it has booted.
+    /// An application that this one follows serves until this one has booted.
     has_predecessor: bool,
     /// Under `serve --dev`.
     is_development: bool,
-    /// What is being said was said a moment ago.
+    /// The current report repeats the last one.
     is_repeated_report: bool,
     /// Boots that failed since a worker was last ready.
     boot_failures: BootFailures,
-    /// The supervisor has nothing left: only templates are waited for.
+    /// The supervisor has stopped: only templates are left.
     is_supervisor_stopped: bool,
     is_stopped: bool,
 }
@@ -242,20 +247,20 @@ struct ChildProcess {
     group_hold: GroupHold,
     started_at: Instant,
     generation: u64,
-    /// It lets others go first while it boots.
+    /// Its priority is lowered while it boots.
     has_low_priority: bool,
     is_retiring: bool,
     has_reported_boot: bool,
     output_tail: OutputTail,
-    /// Of a worker: closed when this is dropped.
+    /// A worker's control socket, closed when this is dropped.
     control: Option<ControlHandle>,
-    /// What it was forked from.
+    /// The template that it was forked from.
     template_key: Option<ProcessKey>,
     promotion: Promotion,
     role: ProcessRole,
 }
 
-/// What a process is to the rest of the server.
+/// The role of a process for the rest of the server.
 #[derive(Debug)]
 enum ProcessRole {
     Worker(WorkerSlots),
@@ -269,7 +274,7 @@ struct PreparedProcess {
     role: ProcessRole,
     readiness: Readiness,
     control: Option<ControlHandle>,
-    /// Keeps a port from others until the process is there to take it.
+    /// Keeps a port reserved until the process takes it.
     reserved_port: Option<TcpListener>,
 }
 
@@ -349,7 +354,7 @@ async fn run_loop(mut executor: Executor, mut commands: mpsc::Receiver<AppComman
             command = commands.recv(), if !is_forgotten => match command {
                 Some(command) => executor.handle(ExecutorInput::Command(command)),
                 None => {
-                    // Nobody can speak to the application any more: end it.
+                    // All handles of the application are dropped: end it.
                     is_forgotten = true;
                     executor.is_draining = true;
                     executor.handle_event(SupervisorEvent::Drain);
@@ -365,7 +370,7 @@ async fn run_loop(mut executor: Executor, mut commands: mpsc::Receiver<AppComman
     // A process may have been started in the last moment.
     drop(inbox);
     for done in executor.drain_requesters {
-        // Whoever asked may have left.
+        // The caller may have left.
         let _ = done.send(());
     }
 }
@@ -392,7 +397,7 @@ impl Executor {
             ExecutorInput::ProcessEnded {
                 key: ProcessKey::Worker(worker),
             } => self.remove_lost_worker(worker),
-            // It offers nothing.
+            // It has no slots to give up.
             ExecutorInput::ProcessEnded {
                 key: ProcessKey::Template(_),
             } => {}
@@ -417,7 +422,7 @@ impl Executor {
         }
     }
 
-    /// Once a second, when the supervisor asked for it, and when the load is to be said.
+    /// Runs once a second, when the supervisor asked for it, and when the load is to be reported.
     fn run_round(&mut self) {
         let now = clock::now();
         if self.next_round_at <= now {
@@ -435,7 +440,7 @@ impl Executor {
         }
     }
 
-    /// Requests that were given back by a dead worker have nobody else to end their wait.
+    /// Requests that a dead worker gave back have no other timer.
     fn expire_queued(&self, now: Instant) {
         for (mut job, waited) in self.shared.dispatch.expire(now) {
             self.shared.metrics.queue_timeout.increment();
@@ -467,7 +472,7 @@ impl Executor {
         match action {
             SupervisorAction::Spawn { worker, generation } => {
                 events.extend(match self.spawn_worker(worker, generation) {
-                    // `Spawned` or `SpawnFailed` will be said.
+                    // `Spawned` or `SpawnFailed` follows.
                     Ok(()) => None,
                     Err(reason) => {
                         log::error!("{}: cannot start a worker: {reason}", self.shared.name);
@@ -496,7 +501,7 @@ impl Executor {
                 self.stop_when_empty();
             }
             SupervisorAction::RestartDone(result) => {
-                // Those who asked while one was under way wait for the next, which they began.
+                // Callers during a restart wait for the next one, which they began.
                 let asked = match self.restart.take() {
                     Some(rolling) => {
                         if result.is_ok() {
@@ -507,20 +512,20 @@ impl Executor {
                     None => std::mem::take(&mut self.queued_restarts),
                 };
                 for done in asked {
-                    // Whoever asked may have left.
+                    // The caller may have left.
                     let _ = done.send(result.clone());
                 }
             }
         }
     }
 
-    /// Ends the task once no process is left, a template neither. Then the drain is over.
+    /// Ends the task once no process is left, templates included. Then the drain is over.
     fn stop_when_empty(&mut self) {
         if !self.is_supervisor_stopped || self.is_stopped || !self.templates.is_empty() {
             return;
         }
         self.is_stopped = true;
-        // Whoever waits for the end may look whether anything is left.
+        // The caller may check that nothing is left.
         self.socket_dir = None;
         for mut job in self.shared.dispatch.close_queue() {
             let fault = Fault::new(FaultKind::Unavailable, "the application stopped".to_owned());

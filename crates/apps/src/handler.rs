@@ -1,11 +1,11 @@
-//! An application as a handler: body in, environment built, a turn in the queue, the answer.
+//! An application as a handler: from a request to its reply.
 //!
-//! First the whole body is read, so that a worker does not wait for a client; of an application
-//! that takes bodies as they come only what is there already, and the rest is an [`Upload`]. Then
-//! the job joins the application's queue. [`AppCall`] waits for the answer; while the job is still in
-//! line it also has a
-//! deadline (`queue.timeout`) and gives up when the client leaves. Once a slot has it, the response
-//! clock is the slot driver's; the client of a reactor's request may still leave.
+//! The body is read completely first, so that a worker does not wait for a client. If the
+//! application takes bodies as they arrive, only the available part is read, and the rest is an
+//! [`Upload`]. Then the environment is encoded and the job joins the application's queue.
+//! [`AppCall`] waits for the reply; while the job is queued it has a deadline (`queue.timeout`) and
+//! gives up when the client leaves. Once a driver has the job, the deadline is the driver's; the
+//! client of a reactor's request may still leave.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -54,7 +54,7 @@ impl Handler for App {
     }
 }
 
-/// Has a request served whose workers are known.
+/// Serves a request whose workers' model is known.
 fn dispatch_request(shared: &Arc<AppShared>, mut request: Request) -> HandlerProgress {
     if matches!(request.body, RequestBody::Empty) {
         let websocket = match requested_handshake(shared, &request.head) {
@@ -80,7 +80,7 @@ fn dispatch_request(shared: &Arc<AppShared>, mut request: Request) -> HandlerPro
                     .into()
             }
         };
-        // It may have begun to stop while the body came.
+        // The application may have begun to stop meanwhile.
         if let Some(fault) = shared.refusal_fault() {
             return Err(fault);
         }
@@ -108,9 +108,9 @@ pub(crate) fn requested_handshake(
 /// A request's body when the request joins the queue.
 #[derive(Debug)]
 pub(crate) enum RequestContent {
-    /// It has come.
+    /// Complete.
     Whole(CollectedBody),
-    /// The first bytes have, and the rest comes while the request is in progress.
+    /// The first bytes; the rest arrives while the request is in progress.
     Streaming {
         first: Vec<u8>,
         length: Option<u64>,
@@ -127,7 +127,7 @@ impl From<CollectedBody> for RequestContent {
 impl RequestContent {
     fn announced_length(&self, head: &RequestHead) -> AnnouncedLength {
         match self {
-            // Said by the client (RFC 9110 §8.6): there are applications that ask for the field.
+            // The client sent it (RFC 9110 §8.6), and some applications want the field.
             Self::Whole(CollectedBody::Empty) if head.framing() == BodyFraming::Length(0) => {
                 AnnouncedLength::Length(0)
             }
@@ -150,7 +150,7 @@ impl RequestContent {
     }
 }
 
-/// Takes what is there of a body: all of it, as a rule, when it is small.
+/// Takes the available part of a body: all of it, as a rule, if it is small.
 async fn begin_upload(
     mut body: Box<dyn IncomingBody>,
     client: Arc<ClientState>,
@@ -171,7 +171,7 @@ async fn begin_upload(
     })
 }
 
-/// Encodes the request and puts it in line.
+/// Encodes the request and submits it to the queue.
 pub(crate) fn submit(
     shared: &Arc<AppShared>,
     request: &Request,
@@ -264,13 +264,13 @@ pub(crate) fn submit(
     Ok(call)
 }
 
-/// A submitted request. Dropping it takes the job out of the line, if it is still there.
+/// A submitted request. Dropping it takes the job out of the queue, if it is still there.
 #[derive(Debug)]
 pub(crate) struct AppCall {
     shared: Arc<AppShared>,
     answer: oneshot::Receiver<Result<Reply, Fault>>,
     client: Arc<ClientState>,
-    /// The rest of its body, while that is coming.
+    /// The rest of its body, while it arrives.
     upload: Option<Arc<Upload>>,
     queue_wait: Option<QueueWait>,
 }
@@ -293,7 +293,7 @@ impl AppCall {
         }
     }
 
-    /// Gives up waiting, for one of two reasons; `None` when the job has been started meanwhile.
+    /// Stops waiting, for one of three reasons; `None` if the job has been started meanwhile.
     fn poll_give_up(&mut self, cx: &mut Context<'_>) -> Option<Fault> {
         let is_gone = self.client.is_disconnected();
         let waiting = self.queue_wait.as_mut()?;
@@ -339,8 +339,8 @@ impl Future for AppCall {
                 let cause = "the application stopped";
                 Err(Fault::new(FaultKind::Unavailable, cause))
             });
-            // Its request has ended, so nobody reads on: the connection shall know before it
-            // answers.
+            // Its request has ended, so the body is not read on. The connection learns of that
+            // before it answers.
             if !is_streaming_reply(&answer)
                 && let Some(upload) = self.upload.take()
             {
@@ -355,7 +355,8 @@ impl Future for AppCall {
         if let Some(fault) = self.poll_give_up(cx) {
             return Poll::Ready(Err(fault));
         }
-        // A reactor's worker hears of it as soon as nobody waits here; edge asks again when it is so.
+        // A reactor's worker hears of it as soon as this future ends; edge polls it when the client
+        // leaves.
         if self.shared.model.has_reactor() && self.client.is_disconnected() {
             let cause = "left before its answer";
             return Poll::Ready(Err(Fault::new(FaultKind::ClientDisconnected, cause)));
@@ -364,7 +365,7 @@ impl Future for AppCall {
     }
 }
 
-/// Whether the application goes on behind this answer, and may read on.
+/// Whether the application continues behind this reply, and may read on.
 fn is_streaming_reply(answer: &Result<Reply, Fault>) -> bool {
     matches!(answer, Ok(Reply::Response(response))
         if matches!(response.body, Body::Stream(_) | Body::Takeover(_)))

@@ -1,9 +1,9 @@
-//! Which interpreter runs an application: its own.
+//! The interpreter of an application: its own.
 //!
 //! Looked up at every start, so that a virtual environment made later is found. Python: the
 //! configured one, `.venv` or `venv` in the folder, `VIRTUAL_ENV`, `python3`. Ruby: the configured
-//! one, `ruby`. Bundler is the worker script's part. For a `command` or `fastcgi` application it is the
-//! program that its command line begins with.
+//! one, `ruby`. Bundler is the worker script's part. For a `command` or `fastcgi` application it is
+//! the program of its command line.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

@@ -1,8 +1,11 @@
-//! What workers leave behind: processes that left their group, and that nobody waits for.
+//! Orphans of workers: processes that left their group, and that no parent waits for.
 //!
-//! They become children of the server, so that none outlives it. While it runs the executor reaps those
-//! that end ([`reap_orphans`]); at its end the server ends the rest ([`end_orphans`]). What must stay true: a child
-//! that somebody is about to wait for is not taken from him, so what has ended is looked at twice.
+//! They become children of the server, so that none outlives it. While it runs the executor reaps
+//! those that end ([`reap_orphans`]); at its end the server ends the rest ([`end_orphans`]).
+//!
+//! # Invariants
+//! - A child that is about to be waited for elsewhere is not reaped here, so an ended one is looked
+//!   at twice.
 
 use std::time::Duration;
 

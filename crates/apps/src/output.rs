@@ -1,7 +1,9 @@
 //! The last lines that an application's processes have written, for error pages in development.
 //!
-//! Filled by the executor with every line that it also logs, read by [`crate::App::output`]. What must
-//! stay true: it is bounded, whatever a process writes.
+//! The executor adds every line that it also logs; [`crate::App::output`] reads them.
+//!
+//! # Invariants
+//! - It is bounded, whatever a process writes.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};

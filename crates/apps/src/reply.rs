@@ -1,9 +1,9 @@
-//! From the head that a worker sends to the head that a client gets.
+//! From a worker's response head to the client's.
 //!
-//! Called by `slot` and `channel`. Framing and connection fields are the front end's: an application's
-//! `RequestContent-Length` becomes a number that is enforced, `Transfer-Encoding` and its like are dropped
-//! (PEP 3333: applications must not send hop-by-hop fields; old ones do). What it says to the front end
-//! (`X-Accel-*`, `X-Sendfile`) is obeyed where its route grants it, and no client sees it.
+//! The drivers call it. Framing and connection fields are the front end's: an application's
+//! `Content-Length` becomes a number that is enforced, `Transfer-Encoding` and the like are dropped
+//! (PEP 3333: applications must not send hop-by-hop fields; old ones do). Fields for the front end
+//! (`X-Accel-*`, `X-Sendfile`) are obeyed if the route grants that, and no client sees them.
 
 use std::borrow::Cow;
 
@@ -27,24 +27,24 @@ const DROPPED_FIELDS: [&str; 8] = [
     "content-length",
 ];
 
-/// A response whose body is still to be decided.
+/// A response whose body is not decided yet.
 #[derive(Debug)]
 pub(crate) struct ReplyHead {
     pub(crate) response: Response,
-    /// The application's `RequestContent-Length`.
+    /// The application's `Content-Length`.
     pub(crate) declared: Option<u64>,
-    /// Not to be held back: an event stream, or `X-Accel-Buffering: no`.
+    /// Not to be buffered: an event stream, or `X-Accel-Buffering: no`.
     pub(crate) is_unbuffered: bool,
     /// Whether the client gets a body at all.
     pub(crate) wants_body: bool,
-    /// Its body is not this response's.
+    /// The internal redirect that replaces the response.
     pub(crate) redirect: Option<Box<InternalRedirect>>,
 }
 
 /// Makes the client's head.
 ///
 /// # Errors
-/// A `RequestContent-Length` that is not one number, a body elsewhere that may not be followed.
+/// A `Content-Length` that is not one number, or a redirect that may not be followed.
 pub(crate) fn client_head(
     parts: &ResponseHeadView<'_>,
     is_head: bool,
@@ -117,7 +117,7 @@ pub(crate) fn client_head(
     })
 }
 
-/// Takes in a field that speaks to the front end, if this is one.
+/// Reads a field for the front end, if this is one.
 fn read_accel_field(accel: &mut Option<AccelFields>, name: &str, value: &[u8]) {
     let is = |known: &str| name.eq_ignore_ascii_case(known);
     if is("x-accel-redirect") {
@@ -129,7 +129,7 @@ fn read_accel_field(accel: &mut Option<AccelFields>, name: &str, value: &[u8]) {
     }
 }
 
-/// Whether a field of that name goes to the client as the application said it.
+/// Whether a field of that name is sent to the client unchanged.
 pub(crate) fn is_forwarded(name: &str) -> bool {
     if is_accel_field(name.as_bytes()) {
         // For a cache in front of this; edge takes it out.
@@ -152,7 +152,7 @@ pub(crate) fn with_whole_body(head: ReplyHead, body: &[u8]) -> Result<Response, 
     Ok(response)
 }
 
-/// Compares what the application declared with what it is going to send.
+/// Compares the declared length with the body's.
 ///
 /// # Errors
 /// When they differ: the client gets a 502 rather than a cut or an overlong body.

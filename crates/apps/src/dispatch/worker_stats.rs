@@ -1,14 +1,17 @@
-//! What the slots of one worker have in common: how much it has served, its spare slots, its collections.
+//! The shared state of one worker's slots: requests served, spare slots, garbage collections.
 //!
-//! A worker's [`WorkerStats`] is made when it is started, is in the mailbox of each of its slots and is read
-//! by the executor's limits and the status page. Slot drivers call what is here: `lend_spare_slot` when a request
-//! says that it is bound by I/O, `park_slot` when it has ended, `begin_gc` when nothing is left to
-//! do; the executor calls `reserve_slots` where the number of threads follows the load. What must stay true: a worker
-//! has exactly as many slots that take requests as it has threads for them (but for those at work when fewer are
-//! wanted, until they are done), one more for each request that is bound by I/O; a slot that takes nothing is in
-//! one list of those; a collection begins only while the whole
-//! worker is idle and nobody waits, and keeps all its slots from everybody until it is over. The lock
-//! of a ledger is taken inside the queue's.
+//! A worker's [`WorkerStats`] is made when it is started, is in the mailbox of each of its slots
+//! and is read by the executor's limits and the status page. Slot drivers call `lend_spare_slot`
+//! for an I/O-bound request, `park_slot` at its end and `begin_gc` when idle; the executor calls
+//! `reserve_slots` where the number of threads follows the load.
+//!
+//! # Invariants
+//! - A worker has as many slots that take requests as it has threads for them (busy ones above that
+//!   number until they are done), and one more for each I/O-bound request.
+//! - A closed slot is in one list of those.
+//! - A collection begins only while the whole worker is idle and no request waits, and keeps all
+//!   its slots until it is over.
+//! - The lock here is taken inside the queue's.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,31 +24,31 @@ use penstock_queue::{DispatchedJob, SlotId};
 use super::{AppDispatcher, DispatchState, Job, wake_driver};
 use crate::sticky::WorkerToken;
 
-/// Requests between two collections of a worker, at least: a full collection of a large heap costs as
-/// much as some requests.
+/// The least number of requests between two collections of a worker: a full collection of a large
+/// heap costs as much as some requests.
 const MIN_REQUESTS_BETWEEN_GC: u64 = 16;
 
-/// How many times as long as the last collection took there is none after it, so that collections take
-/// a fiftieth of the time at most.
+/// The pause after a collection, in times of its length, so that collections take a fiftieth of the
+/// time at most.
 const GC_PAUSE_FACTOR: u32 = 50;
 
-/// After so many requests without one a collection no longer waits until another slot is free.
+/// After this many requests without one a collection does not wait until another slot is free.
 const GC_OVERDUE_REQUESTS: u64 = 1000;
 
-/// What the slots of one worker have in common.
+/// The shared state of one worker's slots.
 #[derive(Debug)]
 pub(crate) struct WorkerStats {
-    /// What sticky cookies call the worker.
+    /// The worker's token in sticky cookies.
     pub(super) token: WorkerToken,
     /// Requests that have ended.
     served_requests: AtomicU64,
-    /// The number of them at which the executor wants to hear of it.
+    /// The number of them at which the executor is notified.
     notify_at: AtomicU64,
     /// Too many of its requests do not end.
     is_stuck: AtomicBool,
-    /// Where its requests stand is to be in the log.
+    /// The stacks of its requests are to be logged.
     stacks_requested: AtomicBool,
-    /// How many slots are held back at first.
+    /// How many slots are reserved at first.
     initially_reserved: usize,
     slots: Mutex<SlotGroup>,
 }
@@ -53,18 +56,19 @@ pub(crate) struct WorkerStats {
 #[derive(Debug, Default)]
 struct SlotGroup {
     slots: Vec<SlotId>,
-    /// Slots that take nothing, for when a request is bound by I/O.
+    /// Closed slots, for I/O-bound requests.
     spare: Vec<SlotId>,
-    /// Slots that take nothing, for when there is more to do.
+    /// Closed slots, for more load.
     reserved: Vec<SlotId>,
-    /// Whose driver asked for a collection that is not over, and the slots that are kept for it.
+    /// The slot whose driver began a collection that is not over, and the slots that are kept for
+    /// it.
     gc_slot: Option<SlotId>,
     gc_claimed: Vec<SlotId>,
     /// How many requests had been served at the last collection.
     served_at_last_gc: u64,
-    /// When the collection that is under way began.
+    /// When the collection in progress began.
     gc_started_at: Option<Instant>,
-    /// Before then there is no other: the last one's cost is to be a small part of all.
+    /// No collection before: the cost of the last one must stay a small part.
     next_gc_at: Option<Instant>,
 }
 
@@ -83,7 +87,7 @@ impl Default for WorkerStats {
 }
 
 impl WorkerStats {
-    /// One of which so many slots that take nothing are for when there is more to do, not for I/O.
+    /// Stats of a worker that has this many slots for more load, not for I/O.
     pub(crate) fn with_reserved_slots(slots: usize) -> Self {
         Self {
             initially_reserved: slots,
@@ -91,7 +95,7 @@ impl WorkerStats {
         }
     }
 
-    /// Requests that the worker has answered, or given up.
+    /// Requests that the worker has answered, or that were given up.
     pub(crate) fn served_requests(&self) -> u64 {
         self.served_requests.load(Ordering::Relaxed)
     }
@@ -101,32 +105,32 @@ impl WorkerStats {
         self.lock().gc_claimed.len()
     }
 
-    /// Has `AppDispatcher::limit_reached` notified once so many requests have been served.
+    /// Has `AppDispatcher::limit_reached` notified once this many requests have been served.
     pub(crate) fn notify_when_served(&self, served: u64) {
         self.notify_at.store(served, Ordering::Relaxed);
     }
 
-    /// The worker's driver wants it replaced: requests that nobody waits for keep its places.
+    /// Asks for the worker's replacement: dropped requests hold its places.
     pub(crate) fn mark_stuck(&self) {
         self.is_stuck.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it is to be replaced for that.
+    /// Whether its replacement was asked for.
     pub(crate) fn is_stuck(&self) -> bool {
         self.is_stuck.load(Ordering::Relaxed)
     }
 
-    /// Where its requests stand is to be in the log: one of them has had its time.
+    /// Asks for the stacks of its requests in the log: one of them has timed out.
     pub(crate) fn request_stacks(&self) {
         self.stacks_requested.store(true, Ordering::Relaxed);
     }
 
-    /// Whether that was asked since the last call.
+    /// Whether stacks were asked for since the last call.
     pub(crate) fn take_stacks_request(&self) -> bool {
         self.stacks_requested.swap(false, Ordering::Relaxed)
     }
 
-    /// Counts; `true` when the executor wants to hear of it.
+    /// Counts requests; `true` when the executor is to be notified.
     pub(super) fn record_served(&self, ended: usize) -> bool {
         if ended == 0 {
             return false;
@@ -155,8 +159,8 @@ impl WorkerStats {
 }
 
 impl AppDispatcher {
-    /// A request in this slot is bound by I/O: a spare slot of its worker takes requests from now on.
-    /// `false` when there is none left.
+    /// Opens a spare slot of this slot's worker, whose request is I/O-bound; `false` when there is
+    /// none.
     pub(crate) fn lend_spare_slot(&self, now: Instant, slot: SlotId) -> bool {
         let mut inner = self.lock();
         let Some(spare) = inner.mailbox(slot).and_then(|m| m.stats.lock().spare.pop()) else {
@@ -172,8 +176,8 @@ impl AppDispatcher {
         true
     }
 
-    /// The request for which a spare slot was lent is about to end: this slot, which it leaves, becomes
-    /// the spare one. (The other may be at work, this one is not.)
+    /// The request for which a spare slot was lent is about to end: this slot becomes the spare
+    /// one. (The other may be busy, this one is not.)
     pub(crate) fn park_slot(&self, now: Instant, slot: SlotId) {
         let mut inner = self.lock();
         let starts = inner.queue.set_capacity(now, slot, 0);
@@ -183,9 +187,9 @@ impl AppDispatcher {
         }
     }
 
-    /// Has `count` slots of the worker with this ledger take nothing, beside those that are for I/O. Where fewer are
-    /// wanted they take requests at once; where more are, those that are at work take them until a later call. One
-    /// whose thread is gone is as good as held back. Nothing changes during a collection.
+    /// Reserves `count` slots of the worker with these stats, beside those for I/O. With fewer the
+    /// others take requests at once; with more, busy ones take them until a later call. A slot
+    /// whose thread has ended counts as reserved. Nothing changes during a collection.
     pub(crate) fn reserve_slots(&self, now: Instant, ledger: &WorkerStats, count: usize) {
         let mut wakers = Vec::new();
         let mut inner = self.lock();
@@ -220,9 +224,9 @@ impl AppDispatcher {
         wakers.into_iter().for_each(wake_driver);
     }
 
-    /// Keeps all slots of this slot's worker for a collection, if one is due and costs nobody anything:
-    /// nobody waits, the worker has nothing in progress, and others have room. `end_gc` gives
-    /// them back, and so does the end of the driver.
+    /// Keeps all slots of this slot's worker for a collection, if one is due and delays no request:
+    /// none waits, the worker has none in progress, and others have room. `end_gc` gives them back,
+    /// and so does the end of the driver.
     pub(crate) fn begin_gc(&self, now: Instant, slot: SlotId) -> bool {
         let mut inner = self.lock();
         let Some(mailbox) = inner.mailbox(slot).cloned() else {
@@ -246,7 +250,7 @@ impl AppDispatcher {
         if views.iter().any(|view| view.in_progress > 0) {
             return false;
         }
-        // Nothing is in progress in them, so all their places are free ones.
+        // Nothing is in progress in them, so all their places are free.
         let own: usize = views.iter().map(|view| view.spec.capacity as usize).sum();
         let has_peers = queue.capacity() > own;
         if has_peers && queue.free_capacity() <= own && since < GC_OVERDUE_REQUESTS {
@@ -263,7 +267,7 @@ impl AppDispatcher {
         true
     }
 
-    /// The collection is over: the worker's slots take requests again. Gives what this slot takes.
+    /// Ends a collection: the worker's slots take requests again. Adds this slot's jobs to `into`.
     pub(crate) fn end_gc(
         &self,
         now: Instant,
@@ -283,7 +287,7 @@ impl AppDispatcher {
 }
 
 impl DispatchState {
-    /// Gives back what is kept for a collection that this slot's driver asked for.
+    /// Gives back the slots that are kept for a collection of this slot's driver.
     pub(super) fn release_gc_claims(
         &mut self,
         now: Instant,

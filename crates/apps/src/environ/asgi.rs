@@ -1,10 +1,12 @@
 //! The connection scope of one request of an ASGI application (ASGI 3, "HTTP & WebSocket").
 //!
-//! Called by `handler`; the entries go straight into a `marshal` dictionary (`wire`). The names, and whose
-//! word is taken for what, are as in `environ`: what must stay true is that nothing that only a front end
-//! may say comes from an untrusted client, with hyphens or underscores in its name. Fields stay apart and
-//! in order, `host` first; the framing is told anew: `content-length`, or `transfer-encoding` of a body
-//! that is still coming in chunks.
+//! `handler` calls it; the entries go straight into a `marshal` dictionary (`wire`). Fields stay
+//! apart and in order, `host` first; the framing is set anew: `content-length`, or
+//! `transfer-encoding` of a body that still arrives in chunks.
+//!
+//! # Invariants
+//! - Values that only a front end may set are not taken from an untrusted client, with hyphens or
+//!   underscores in their names, as in `environ`.
 
 use std::net::SocketAddr;
 use std::time::Duration;

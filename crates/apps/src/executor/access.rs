@@ -1,13 +1,14 @@
-//! Files and ports that an application's processes may use: `isolation = { ... }`, and what they need
-//! beside it.
+//! The files and ports that an application's processes may use: `isolation = { ... }`, and what
+//! they need beside it.
 //!
 //! For the executor's `workers` and `servers`. The folders of the system are `sys`' part
-//! (`isolation/access.rs`), the port or socket where a program is to listen is `servers`'.
+//! (`isolation/access.rs`); the port or socket where a program listens is `servers`'.
 //!
 //! # Invariants
 //! - Nothing is limited that the configuration does not limit.
-//! - What an application may write to decides nothing about its limits: no link that it can make or replace
-//!   is followed, now or when its paths are opened (`sys`), and no interpreter is taken from there.
+//! - What an application may write to decides nothing about its limits: no link that it can make or
+//!   replace is followed, now or when its paths are opened (`sys`), and no interpreter is taken
+//!   from there.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Component, Path, PathBuf};

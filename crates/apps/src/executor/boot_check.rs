@@ -1,10 +1,10 @@
 //! Loads an application once, in a process that serves nothing and ends at once.
 //!
-//! `penstock check` asks it whether the code boots. It is a template that is asked for no worker: the
-//! code is loaded, and nothing of it is started (no lifespan, no threads of ours).
+//! `penstock check` asks it whether the code boots. The process is a template that forks no worker:
+//! the code is loaded, and nothing of it is started (no lifespan, no threads of the worker's).
 //!
 //! # Invariants
-//! - The process is gone when [`check_boot`] returns, whatever the code does.
+//! - The process has ended when [`check_boot`] returns, whatever the code does.
 //! - It waits no longer than the application's `boot_timeout`.
 
 use penstock_config as config;

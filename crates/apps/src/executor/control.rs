@@ -1,9 +1,13 @@
-//! The control socket of a process: what it says becomes the executor's inputs, what it is told is sent.
+//! The control socket of a process: its messages become the executor's inputs, the executor's
+//! orders are sent.
 //!
-//! One task for each process that speaks the worker protocol ([`serve`]); the executor holds its [`Control`].
-//! A forked worker is first waited for by [`await_hello`], which learns its number. What must stay true: the
-//! socket is closed when the process's `Control` is dropped, which ends the process; nobody waits for
-//! a process that does not read.
+//! One task for each process that speaks the worker protocol ([`serve_control`]); the executor
+//! holds its [`ControlHandle`]. For a forked worker [`await_hello`] runs first, which learns its
+//! process id.
+//!
+//! # Invariants
+//! - The socket is closed when the process's `ControlHandle` is dropped, which ends the process.
+//! - A process that does not read delays nothing else.
 
 use std::future::poll_fn;
 use std::io;
@@ -20,23 +24,22 @@ use tokio::sync::mpsc;
 use super::{ControlMessage, ExecutorInput, ProcessKey};
 use crate::supervisor::WorkerId;
 
-/// Orders that may wait for a process to read them: more than a template is told at once.
+/// Orders that may wait for a process to read them: more than a template gets at once.
 const MAX_ORDERS: usize = 256;
 
-/// How long a template's word of a fork that failed may take to be read here after that fork's socket has
-/// closed.
+/// How long a template's FORK_FAILED may take to be read here after that fork's socket has closed.
 const FORK_FAILURE_WAIT: Duration = Duration::from_millis(500);
 
 /// How long a process may take to read an order.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The executor's hand on a process's control socket. Dropping it closes the socket.
+/// The executor's handle of a process's control socket. Dropping it closes the socket.
 #[derive(Debug)]
 pub(super) struct ControlHandle {
     orders: mpsc::Sender<ControlOrder>,
 }
 
-/// What a process is told.
+/// An order for a process.
 #[derive(Debug)]
 struct ControlOrder {
     bytes: Vec<u8>,
@@ -44,15 +47,15 @@ struct ControlOrder {
     effect: OrderEffect,
 }
 
-/// What an order changes in what may come next.
+/// The effect of an order on later messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum OrderEffect {
     None,
-    /// READY may come again, and what a template says.
+    /// READY may come again, and a template's messages.
     Promoted,
 }
 
-/// A control socket with what has been read from it.
+/// A control socket with the bytes that have been read from it.
 #[derive(Debug)]
 pub(super) struct ControlLine {
     stream: Stream,
@@ -82,13 +85,13 @@ impl ControlHandle {
         Ok((Self { orders }, line))
     }
 
-    /// Has a template fork a worker with these descriptors: control socket, standard output, standard
-    /// error. `false` when it takes no orders.
+    /// Has a template fork a worker with these descriptors: control socket, standard output,
+    /// standard error. `false` when it reads no orders.
     pub(super) fn order_fork(&self, worker: WorkerId, descriptors: [OwnedFd; 3]) -> bool {
         self.send_order(control::encode_fork(worker.0).to_vec(), descriptors.into())
     }
 
-    /// Gives a forked worker its sockets. `false` when it takes no orders.
+    /// Gives a forked worker its sockets. `false` when it reads no orders.
     pub(super) fn send_sockets(&self, sockets: Vec<(SocketKind, OwnedFd)>) -> bool {
         let mut rest = sockets.into_iter().peekable();
         loop {
@@ -102,7 +105,7 @@ impl ControlHandle {
         }
     }
 
-    /// Asks a worker to become a template. `false` when it takes no orders.
+    /// Asks a worker to become a template. `false` when it reads no orders.
     pub(super) fn order_promotion(&self) -> bool {
         let order = ControlOrder {
             bytes: control::encode_promote().to_vec(),
@@ -112,7 +115,7 @@ impl ControlHandle {
         self.orders.try_send(order).is_ok()
     }
 
-    /// Tells a worker to end once all its threads have. `false` when it takes no orders.
+    /// Asks a worker to exit once all its threads have ended. `false` when it reads no orders.
     pub(super) fn order_exit(&self) -> bool {
         self.send_order(control::encode_dismiss().to_vec(), Vec::new())
     }
@@ -127,7 +130,7 @@ impl ControlHandle {
     }
 }
 
-/// Waits until a forked worker has said HELLO, and tells the executor its number or why it has none.
+/// Waits for a forked worker's HELLO, and sends the executor its process id or why it has none.
 pub(super) async fn await_hello(
     mut line: ControlLine,
     worker: WorkerId,
@@ -138,7 +141,7 @@ pub(super) async fn await_hello(
     let input = match hello {
         Some(Ok(pid)) => ExecutorInput::ForkReady { worker, pid, line },
         Some(Err(why)) => {
-            // Its template may be about to say why, on a socket of its own.
+            // Its template may be about to report why, on a socket of its own.
             clock::sleep(FORK_FAILURE_WAIT).await;
             ExecutorInput::ForkFailed { worker, why }
         }
@@ -151,8 +154,8 @@ pub(super) async fn await_hello(
     let _ = inputs.send(input).await;
 }
 
-/// Reads a process's control socket to its end, or to the first thing that it must not say, and sends what
-/// it is told; ends also when its [`Control`] is dropped.
+/// Reads a process's control socket to its end, or to the first message that is not allowed, and
+/// sends orders; ends also when its [`ControlHandle`] is dropped.
 pub(super) async fn serve_control(
     mut line: ControlLine,
     key: ProcessKey,
@@ -185,7 +188,7 @@ pub(super) async fn serve_control(
 }
 
 impl ControlLine {
-    /// Reads up to HELLO; gives the number of the process that sent it.
+    /// Reads up to HELLO; returns the id of the process that sent it.
     async fn read_hello(&mut self) -> Result<u32, String> {
         let mut chunk = vec![0; 256];
         let mut sender = None;
@@ -283,7 +286,7 @@ fn parse_control_event(event: &ControlEvent<'_>) -> Option<ControlMessage> {
     }
 }
 
-/// A pair of control sockets for a worker that is to be forked: on ours the kernel says who speaks.
+/// A pair of control sockets for a worker that is to be forked: ours reports the sender.
 ///
 /// # Errors
 /// `EMFILE` and the like.

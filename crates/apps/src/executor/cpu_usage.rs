@@ -1,8 +1,9 @@
-//! How busy processes are: how much of a processor their threads have wanted of late.
+//! CPU usage of processes: how much of a processor their threads wanted recently.
 //!
-//! A part of the executor, for `supervisor::scaling`: a reactor takes nearly every request at once, so that no line
-//! tells whether it still keeps up; and more threads help only where a process leaves room. Asked in the pool, once a
-//! second and more often while requests wait, and only where numbers follow the load.
+//! A part of the executor, for `supervisor::scaling`: a reactor takes nearly every request at once,
+//! so its queue does not tell whether it keeps up; and more threads help only where a process
+//! leaves room. Measured in the pool, once a second and more often while requests wait, and only
+//! where numbers follow the load.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};

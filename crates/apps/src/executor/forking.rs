@@ -1,9 +1,11 @@
-//! Workers on their way from a template to life.
+//! Workers that are being forked from a template.
 //!
-//! A FORK carries the worker's own control socket and pipes; the kernel says on that socket which process
-//! says HELLO, and then it gets the sockets for its requests. What must stay true: each worker that was
-//! ordered is answered for, with `Spawned` or `SpawnFailed`, in bounded time; none is accepted that is not a
-//! new child of ours.
+//! A FORK carries the worker's own control socket and pipes. On that socket the kernel tells which
+//! process sends HELLO; then it gets the sockets for its requests.
+//!
+//! # Invariants
+//! - Each ordered worker is answered for, with `Spawned` or `SpawnFailed`, in bounded time.
+//! - Only a new child of the server is accepted.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};

@@ -1,13 +1,13 @@
-//! Whether an application is WSGI or ASGI, where its configuration does not say.
+//! Whether an application is WSGI or ASGI, if its configuration does not say.
 //!
-//! The first process that has loaded the code says it with READY: a template before it has forked a
-//! worker, a worker of its own while it has sockets for both. The executor goes on by that, and requests
-//! that wait for it (`app::model`) are told to workers in its form.
+//! The first process that has loaded the code tells with READY: a template before it has forked a
+//! worker, a worker of its own while it has sockets for both. The executor uses that from then on,
+//! and requests that wait for it (`shared::model`) are encoded accordingly.
 //!
 //! # Invariants
-//!
 //! - The kind changes once at most, before any worker has been admitted.
-//! - Code that is of the other kind later does not boot: requests in the queue have the form of the first.
+//! - Code that is of the other kind later does not boot: requests in the queue have the form of the
+//!   first.
 
 use penstock_config::{AppKind, Concurrency};
 

@@ -1,16 +1,15 @@
-//! Processes that are being started: asked for, and not running yet.
+//! Processes that are being started and do not run yet.
 //!
 //! Between `Spawn` and the program there is the launcher, and the kernel, which may wait for a
-//! disk. What a process needs is prepared at once (`workers`, `servers`); its program is looked for
-//! in a pool, as that asks the disk too; the start itself is awaited by a task of its own.
+//! disk. The parts of a process are prepared at once (`workers`, `servers`); its program is looked
+//! up in a pool, as that reads the disk too; a task of its own awaits the start.
 //!
 //! # Invariants
-//!
-//! - No start keeps the executor waiting, nor another start.
-//! - Each is answered for, with a process or why there is none, unless it was given up; then its
-//!   process is ended, also if the application ends before it hears of it.
-//! - One application has one look for its program in progress, so that a disk that is gone takes
-//!   one thread of the pool and not all of them.
+//! - No start delays the executor, or another start.
+//! - Each start has a result, a process or an error, unless it was given up; then its process is
+//!   ended, also if the application ends before it hears of it.
+//! - One application has one look-up of its program in progress, so that a lost disk blocks one
+//!   thread of the pool and not all of them.
 
 use std::net::TcpListener;
 use std::path::Path;

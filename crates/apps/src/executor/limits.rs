@@ -1,12 +1,14 @@
-//! What is watched of each process besides its end: memory, requests, age, requests that are stuck,
-//! streams that outlive their worker; how much there is to do; and the file that asks for a restart.
+//! The limits of processes (memory, requests, age, stuck requests, streams that outlive their
+//! worker), the load, and the file that requests a restart.
 //!
-//! Called by the executor once a second, ten times a second for the load where the number of processes
-//! follows it, and when a worker has served as many requests as it may. Decides nothing itself but
-//! what a limit says: the supervisor hears `ReplacementRequested` or `Exceeded` and puts a successor first. What
-//! must stay true: nothing here waits for a disk or walks a process's memory on a loop; a limit is
-//! told once a worker, except the hard one; two workers that were started together do not reach their
-//! limits together.
+//! The executor calls it once a second, ten times a second for the load where the number of
+//! processes follows it, and when a worker has served as many requests as it may. The supervisor
+//! gets `ReplacementRequested` or `Exceeded` and starts a successor first.
+//!
+//! # Invariants
+//! - Nothing here waits for a disk or walks a process's memory on a loop.
+//! - A limit is reported once a worker, except the hard one.
+//! - Two workers that were started together do not reach their limits together.
 
 pub(super) mod bounds;
 mod process_watch;

@@ -1,9 +1,12 @@
-//! Where a server of its own listens, and how it is told.
+//! The address on which a server of its own listens, and how its command line names it.
 //!
-//! The executor opens a [`Place`] for each process of a `command` or `fastcgi` application. What must
-//! stay true: no two processes of an application have the same place, also not one that is still
-//! ending and its successor; sockets lie in a folder that only this user can enter, and go with their
-//! process; those of a server that was killed go at the next start.
+//! The executor opens a [`ListenAddress`] for each process of a `command` or `fastcgi` application.
+//!
+//! # Invariants
+//! - No two processes of an application have the same address, also not an ending one and its
+//!   successor.
+//! - Sockets lie in a folder that only this user can enter, and are removed with their process;
+//!   those of a killed server at the next start.
 
 use std::ffi::OsString;
 use std::io;

@@ -1,11 +1,14 @@
-//! When a server of its own is ready: once it answers.
+//! The readiness of a server of its own: it is ready once it answers.
 //!
-//! A listening socket does not say much: many servers listen before they load the application, and at
-//! one that was inherited every connection succeeds. So the probe connects, says at once that it has
-//! no more to send, and waits for the server to close in turn, which takes a server that accepts and
-//! reads. FastCGI programs are left alone where that is possible, as some libraries end their program at
-//! a connection without a request. What must stay true: nothing is sent, so no server sees a request; the
-//! caller ends the wait with the process, or when the boot time-out has passed.
+//! A listening socket proves little: many servers listen before they load the application, and on
+//! an inherited one every connection succeeds. So the probe connects, half-closes at once, and
+//! waits for the server to close in turn, which takes a server that accepts and reads. FastCGI
+//! programs are left alone where possible, as some libraries end their program at a connection
+//! without a request.
+//!
+//! # Invariants
+//! - Nothing is sent, so no server sees a request.
+//! - The caller ends the wait with the process, or at the boot time-out.
 
 use std::future::poll_fn;
 use std::io;

@@ -1,8 +1,9 @@
-//! Following a process from its start to its end.
+//! The task beside one process: how it becomes ready, its output line by line, its exit.
 //!
-//! One task for each process: how it becomes ready, its output line by line, its exit. What must stay
-//! true: what it said comes before its exit; its group is killed while its number is certainly its own;
-//! something that it started and that holds its pipes open does not keep its end from being seen.
+//! # Invariants
+//! - Its output comes before its exit.
+//! - Its group is killed while its process id is certainly its own.
+//! - A descendant that holds its pipes open does not hide its end.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;

@@ -1,8 +1,11 @@
-//! One process of an application, from its start to its end.
+//! One process of an application, from its start to its end: the common part of workers and of
+//! servers of their own, however they were started.
 //!
-//! What is the same for workers and for servers of their own, however they were started; `template` has
-//! the start of forked workers. What must stay true: what a process offered is given up before its end is
-//! told; one that never was ready is reported with its own words.
+//! `template` has the start of forked workers.
+//!
+//! # Invariants
+//! - The slots or the address of a process are given up before its end is reported.
+//! - A process that never became ready is reported with its own output.
 
 use penstock_runtime::clock;
 use penstock_sys::cgroup::CgroupReading;

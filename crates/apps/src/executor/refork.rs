@@ -1,11 +1,14 @@
-//! Workers that become templates: what they have loaded and warmed up while they served is then shared by
-//! all that are forked from them.
+//! Workers that become templates: the memory that they loaded and warmed up while serving is then
+//! shared by all that are forked from them.
 //!
-//! Once a worker of the current code has served as many requests as `refork_after` says it is replaced in due
-//! form; retired and idle it is told PROMOTE, and takes the place of the template that there was. The
-//! others of its generation follow one by one, as worn ones. What must stay true: there is never less
-//! than a whole set of workers for it; a worker that cannot be forked from ends as any retired one does, and
-//! its generation stays with the template that it has.
+//! A worker of the current code that has served `refork_after` requests is replaced as usual.
+//! Retired and idle it gets PROMOTE, and takes the place of the template. The others of its
+//! generation are replaced one by one.
+//!
+//! # Invariants
+//! - There is never less than a full set of workers meanwhile.
+//! - A worker that cannot be forked from ends as any retired one, and its generation keeps its
+//!   template.
 
 use std::time::Duration;
 

@@ -1,8 +1,10 @@
-//! What the executor says: log lines, the state for the status page, refusals.
+//! The executor's reports: log lines, the state for the status page, refusals.
 //!
-//! Called after each event of the supervisor. What must stay true: while the code does not boot no
-//! request waits for a worker (it gets the report at once), and a state that is shown is the
-//! supervisor's own.
+//! Called after each event of the supervisor.
+//!
+//! # Invariants
+//! - While the code does not boot no request waits for a worker: it gets the report at once.
+//! - The shown state is the supervisor's own.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};

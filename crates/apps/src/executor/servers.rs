@@ -1,9 +1,12 @@
 //! Processes that are servers of their own: any program that speaks HTTP or FastCGI.
 //!
-//! The executor's hand for `command` and `fastcgi`. A process is told where to listen (`place`), is
-//! ready once it answers there (`probe`), and then belongs to the upstream behind the `ServerSet`.
-//! Retiring it means to take it out of the set and to wait until nothing is in progress, then SIGTERM.
-//! What must stay true: the set never has the address of a process whose end was seen.
+//! The executor's part for `command` and `fastcgi`. A process gets its address (`listen_address`),
+//! is ready once it answers there (`probe`), and then belongs to the upstream behind the
+//! `ServerSet`. To retire it, it is removed from the set; when nothing is in progress, SIGTERM
+//! follows.
+//!
+//! # Invariants
+//! - The set never has the address of a process whose end was seen.
 
 use std::ffi::OsString;
 use std::io;

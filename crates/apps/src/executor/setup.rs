@@ -1,6 +1,6 @@
-//! The resources an application starts with, and how its first start went.
+//! The resources with which an application starts, and the result of its first start.
 //!
-//! Passed in by `penstock`'s wiring when it starts an `App`; the executor reports [`BootStatus`].
+//! `penstock`'s wiring passes them in when it starts an `App`; the executor reports [`BootStatus`].
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,10 +1,13 @@
 //! Templates: processes that load the application once and from which its workers are forked.
 //!
-//! The executor's hand for `preload`. The first `Spawn` of a generation starts its template, those that
-//! come meanwhile wait for it; when it is ready each is a FORK. A forked worker becomes the server's own
-//! child (`forking`). What must stay true: every `Spawn` is answered; a template is there for a
-//! generation that may still be spawned and for no other, and one that fails takes nobody down that
-//! serves already.
+//! The executor's part for `preload`. The first `Spawn` of a generation starts its template, later
+//! ones wait for it; when it is ready each is a FORK. A forked worker becomes the server's own
+//! child (`forking`).
+//!
+//! # Invariants
+//! - Every `Spawn` is answered.
+//! - There is a template only for a generation that may still be spawned, and one that fails takes
+//!   no serving worker down.
 
 mod template_view;
 

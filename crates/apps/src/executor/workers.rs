@@ -1,10 +1,13 @@
 //! Processes that are workers: the bundled scripts under the application's own interpreter.
 //!
-//! The executor's hand for `wsgi`, `asgi` and `rack`. A worker gets a control socket, on which it says
-//! that it is ready or why not, and one socket a thread; once admitted each of these is a slot of the
-//! queue, driven on a loop (`slot`). One with a reactor has a channel for all its requests instead, one
-//! slot with room for many (`channel`). What must stay true: a slot whose worker is gone leaves the queue at
-//! once; a worker that lost a thread or is stuck in a request is replaced.
+//! The executor's part for `wsgi`, `asgi` and `rack`. A worker gets a control socket, on which it
+//! reports that it is ready or why not, and one socket a thread; once admitted each of these is a
+//! slot of the queue, with a driver on a loop. A worker with a reactor has a channel for all its
+//! requests instead, one slot with room for many.
+//!
+//! # Invariants
+//! - A slot whose worker has ended leaves the queue at once.
+//! - A worker that lost a thread or is stuck in a request is replaced.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};

@@ -1,8 +1,10 @@
-//! What each event does to the workers it is about.
+//! The effect of each event on the workers that it is about.
 //!
-//! The first half of the supervisor's machine; `settle` follows after every event and draws the
-//! conclusions. What must stay true: an event about an unknown worker, or one that does not fit the
-//! worker's state, changes nothing.
+//! The first half of the supervisor's machine; `settle` follows after every event.
+//!
+//! # Invariants
+//! - An event about an unknown worker, or one that does not fit the worker's state, changes
+//!   nothing.
 
 use std::time::{Duration, Instant};
 

@@ -1,7 +1,8 @@
-//! What goes into the supervisor and what comes out: its policy, its events, its actions.
+//! The input and output of the supervisor: its policy, its events, its actions.
 //!
-//! The executor turns what processes, sockets and timers do into [`SupervisorEvent`]s and carries out the
-//! [`SupervisorAction`]s. The order of calls is at the head of `supervisor.rs`; nothing here has behaviour.
+//! The executor turns the news of processes, sockets and timers into [`SupervisorEvent`]s and
+//! carries out the [`SupervisorAction`]s. The order of calls is at the head of `supervisor.rs`;
+//! nothing here has behaviour.
 
 use std::time::{Duration, Instant};
 

@@ -1,8 +1,11 @@
 //! How often something happened within the last second.
 //!
-//! Used by the supervisor: for the spawns of workers, and for the steps by which the load makes their
-//! number grow. What must stay true: no second, wherever it begins, has more than the bound that was
-//! asked about; what is kept is bounded by it too.
+//! The supervisor counts spawns of workers with it, and the steps by which the load makes their
+//! number grow.
+//!
+//! # Invariants
+//! - No second, wherever it begins, has more than the given bound.
+//! - The memory is bounded by it too.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

@@ -1,9 +1,9 @@
-//! Seats and back-off: where a worker belongs, and when the next try is allowed.
+//! Replicas and back-off: the place of each worker, and when the next try is allowed.
 //!
-//! Used only by the supervisor. An application has one seat for each process it should have. A seat
-//! remembers how often its workers crashed, so that one that crashes in a loop is slowed down
-//! without slowing the replacement of another. Failed boots are counted for the whole application
-//! instead: code that does not load fails alike in every seat.
+//! An application has one replica for each process that it should have. A replica remembers how
+//! often its workers crashed, so that one that crashes in a loop is slowed down without slowing the
+//! replacement of another. Failed boots are counted for the whole application instead: code that
+//! does not load fails alike in every replica.
 
 use std::time::{Duration, Instant};
 

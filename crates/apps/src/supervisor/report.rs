@@ -1,7 +1,7 @@
-//! What the supervisor says about an application: to the log, the status page and the error page.
+//! The supervisor's reports about an application: for the log, the status page and the error page.
 //!
-//! Values only; whoever shows them chooses the words around them. The supervisor emits a [`Report`]
-//! for each thing worth a log line and answers [`AppState`] when asked.
+//! Values only; the texts are made elsewhere. The supervisor emits a [`SupervisorReport`] for each
+//! thing worth a log line and returns [`AppState`] when asked.
 
 use std::fmt;
 use std::time::Duration;

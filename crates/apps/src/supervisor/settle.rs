@@ -1,8 +1,11 @@
-//! What follows from the state, after every event: who is spawned, replaced, retired or killed.
+//! The consequences of the state, after every event: workers are spawned, replaced, retired or
+//! killed.
 //!
-//! The second half of the supervisor's machine, after `events`. What must stay true: called twice in
-//! a row it does nothing the second time; whatever it leaves undone has an event or the alarm that
-//! brings it back.
+//! The second half of the supervisor's machine, after `events`.
+//!
+//! # Invariants
+//! - Called twice in a row it does nothing the second time.
+//! - All that it leaves undone has an event or a timer that brings it back.
 
 use std::cmp::Reverse;
 use std::time::Instant;

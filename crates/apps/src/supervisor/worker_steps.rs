@@ -1,7 +1,8 @@
-//! Steps that several events share: to spawn, to fail, to send away, to ask.
+//! Steps that several events share: spawning, failing, retiring, asking.
 //!
-//! Called by the supervisor's `events` and `settle`. What must stay true: a worker leaves its seat in
-//! the same step in which it stops being wanted, so a seat never holds one that is on its way out.
+//! # Invariants
+//! - A worker leaves its replica in the same step in which it stops being wanted, so a replica
+//!   never holds an ending one.
 
 use std::time::{Duration, Instant};
 

@@ -1,10 +1,9 @@
-//! Bounds on an application with all that it starts: what ran into them, and who is told.
+//! Bounds on an application with all that it starts: counting and logging what ran into them.
 //!
-//! Read with the memory of processes, and when one was killed. The kernel holds the bounds; here
-//! they are counted and logged.
+//! Read with the memory of processes, and when one was killed. The kernel enforces the bounds.
 //!
 //! # Invariants
-//! - Each kind of bound is told once a minute at most, with all that has happened since.
+//! - Each kind of bound is logged once a minute at most, with all that has happened since.
 
 use std::time::{Duration, Instant};
 
@@ -14,10 +13,10 @@ use penstock_sys::cgroup::{CgroupReading, GroupPlan, Usage};
 use crate::executor::Executor;
 use crate::shared::AppShared;
 
-/// The time in which the same bound is told once at most.
+/// The least time between two log lines about the same bound.
 const PAUSE: Duration = Duration::from_secs(60);
 
-/// How long a reading may take: a pool may wait for a disk, and nobody waits for this one.
+/// How long a reading may take: a pool may wait for a disk.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Reads what the application takes, if it has bounds.
@@ -28,7 +27,7 @@ pub(in crate::executor) async fn read(shared: &AppShared) -> Option<CgroupReadin
     clock::timeout(PATIENCE, read).await?.ok()
 }
 
-/// What was seen of an application's bounds, and what was said about it.
+/// The last reading of an application's bounds, and the log lines about it.
 #[derive(Debug, Default)]
 pub(super) struct BoundsWatch {
     usage: Option<Usage>,
@@ -166,7 +165,7 @@ mod tests {
         );
         assert!(cpu.starts_with("processes waited 30.0s"), "{cpu}");
         assert!(cpu.ends_with("bound of 1.5 (max_cpu)"), "{cpu}");
-        // All of a minute in the next line.
+        // The next line covers the whole minute.
         reading.out_of_memory_kills = 0;
         reading.throttled = Duration::ZERO;
         assert!(note(&reading, 30).is_empty());

@@ -1,7 +1,8 @@
-//! What is known of one process against its limits. Pure.
+//! The state of one process against its limits. Pure.
 //!
-//! Kept by `limits`, one for each process. What must stay true: a limit on memory speaks only after so
-//! many looks in a row; chance makes a limit up to a tenth lower, never higher.
+//! # Invariants
+//! - A limit on memory applies only after so many measurements in a row.
+//! - Chance makes a limit up to a tenth lower, never higher.
 
 use std::time::{Duration, Instant};
 
