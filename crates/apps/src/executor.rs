@@ -123,7 +123,7 @@ enum ExecutorInput {
         key: ProcessKey,
         exit: Option<ProcessExit>,
         /// The application's usage, if the process was killed.
-        reading: Option<Reading>,
+        reading: Option<CgroupReading>,
     },
     /// A forked worker has sent HELLO: this is its process id.
     ForkReady {
