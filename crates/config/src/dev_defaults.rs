@@ -1,4 +1,4 @@
-//! What is different by default in development (`resolve_target --dev`).
+//! What is different by default in development (`serve --dev`).
 //!
 //! Used by `parse` and `resolve` before they read what is said, which always counts. What must stay
 //! true: nothing here changes what a key means, only what leaving it out does.

@@ -258,7 +258,7 @@ const FOREIGN_KEYS: &[ForeignKey] = &[
 /// What a flag of another server is here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FlagTranslation {
-    /// A flag of `penstock resolve_target`.
+    /// A flag of `penstock serve`.
     Flag(&'static str),
     /// A key of the configuration file: its table and its name.
     Key(&'static str, &'static str),

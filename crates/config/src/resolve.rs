@@ -1,6 +1,6 @@
 //! From what the command line says to a [`Config`]: a file, or a folder that is recognised.
 //!
-//! Called by the binary for `resolve_target` and `check`, again on reload. A TARGET is tried as a folder, a
+//! Called by the binary for `serve` and `check`, again on reload. A TARGET is tried as a folder, a
 //! file by its ending, then as `module:callable`; overrides are applied last and checked like the
 //! values of a file. What must stay true: nothing is printed, nothing is run.
 
@@ -98,7 +98,7 @@ pub fn resolve(invocation: &Invocation) -> Result<Config, Report> {
     }
 }
 
-/// What `penstock work` means: an application of a file by its name, or what `resolve_target` would serve.
+/// What `penstock work` means: an application of a file by its name, or what `serve` would serve.
 fn find_work_config(invocation: &Invocation) -> Result<(Config, Option<&str>), Report> {
     let cwd = &invocation.cwd;
     let file = match &invocation.config {

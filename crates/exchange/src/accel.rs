@@ -16,11 +16,11 @@ use crate::response::{RequestTiming, Response};
 /// What a response asks of the front end.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct AccelFields {
-    /// Another route has the body (`X-AccelFields-Redirect`).
+    /// Another route has the body (`X-Accel-Redirect`).
     pub redirect: Option<String>,
     /// A file is the body (`X-Sendfile`).
     pub sendfile: Option<Vec<u8>>,
-    /// Bytes per second at most (`X-AccelFields-Limit-Rate`).
+    /// Bytes per second at most (`X-Accel-Limit-Rate`).
     pub max_rate: Option<u64>,
 }
 
@@ -32,7 +32,7 @@ pub struct SendfileGrant {
     pub dirs: Vec<(PathBuf, Arc<dyn Handler>)>,
 }
 
-/// Whether a field of a response speaks to a front end, and never to a client: `X-AccelFields-*`, `X-Sendfile`
+/// Whether a field of a response speaks to a front end, and never to a client: `X-Accel-*`, `X-Sendfile`
 /// and its kin.
 #[must_use]
 pub fn is_accel_field(name: &[u8]) -> bool {
@@ -47,7 +47,7 @@ pub fn is_accel_field(name: &[u8]) -> bool {
 }
 
 impl AccelFields {
-    /// Takes in `X-AccelFields-Redirect`: applications write the path encoded or raw.
+    /// Takes in `X-Accel-Redirect`: applications write the path encoded or raw.
     pub fn set_redirect(&mut self, value: &[u8]) {
         self.redirect = Some(encode_target(value));
     }
@@ -57,7 +57,7 @@ impl AccelFields {
         self.sendfile = Some(value.to_vec());
     }
 
-    /// Takes in `X-AccelFields-Limit-Rate`: 0, and what is no number, is no limit.
+    /// Takes in `X-Accel-Limit-Rate`: 0, and what is no number, is no limit.
     pub fn set_max_rate(&mut self, value: &[u8]) {
         self.max_rate = parse_length(value).filter(|&rate| rate > 0);
     }

@@ -123,7 +123,7 @@ pub enum Reply {
     Response(Box<Response>),
     /// Not mine: the next handler of the route gets the request, unchanged.
     Pass(Box<Request>),
-    /// Another route of this site has the body (`X-AccelFields-Redirect`).
+    /// Another route of this site has the body (`X-Accel-Redirect`).
     Redirect(Box<InternalRedirect>),
 }
 
@@ -137,7 +137,7 @@ pub struct InternalRedirect {
     pub handler: Option<Arc<dyn Handler>>,
     /// Fields of the first answer that go into the final one, over its own.
     pub fields: FieldBlock,
-    /// Bytes per second that the client is given at most, if limited (`X-AccelFields-Limit-Rate`).
+    /// Bytes per second that the client is given at most, if limited (`X-Accel-Limit-Rate`).
     pub max_rate: Option<u64>,
     /// Where the time went so far.
     pub timing: RequestTiming,

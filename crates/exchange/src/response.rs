@@ -21,9 +21,9 @@ pub struct Response {
     pub timing: RequestTiming,
     /// When it was made, from a handler that has just looked at the clock: edge then need not.
     pub created_at: Option<Instant>,
-    /// Bytes of the body per second that the client is given at most (`X-AccelFields-Limit-Rate`).
+    /// Bytes of the body per second that the client is given at most (`X-Accel-Limit-Rate`).
     pub max_rate: Option<u64>,
-    /// Among its fields is one for the house's own cache (`X-AccelFields-Expires`), which edge takes out. Known to
+    /// Among its fields is one for the house's own cache (`X-Accel-Expires`), which edge takes out. Known to
     /// those who read the fields, so that nobody looks for it in each response.
     pub has_accel_expires: bool,
     /// Among its fields is one for the house's own hub (`Grip-*`). Known to those who read the fields of a back
@@ -31,7 +31,7 @@ pub struct Response {
     pub has_grip: bool,
     /// And another server of the house, in front of this one, is to obey it: the fields go on.
     pub passes_grip: bool,
-    /// An application has asked that it be not held back (`X-AccelFields-Buffering: no`), which was obeyed. Known to those
+    /// An application has asked that it be not held back (`X-Accel-Buffering: no`), which was obeyed. Known to those
     /// who read the fields.
     pub disables_buffering: bool,
 }

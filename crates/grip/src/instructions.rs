@@ -1,10 +1,10 @@
-//! What a back end's answer tells the hub to do: its `GripHandler-*` fields, or its body of
+//! What a back end's answer tells the hub to do: its `Grip-*` fields, or its body of
 //! `application/grip-instruct`.
 //!
 //! Pure: `handler` brings fields and body. [`GripInstructions::of_fields`] reads what fields say and leaves in what
 //! the client is to see. Where they say a hold and [`has_instruction_body`], [`GripInstructions::with_body`] then reads the
-//! body and has the last word: without the field `GripHandler-Hold` the media type says nothing, since whoever can
-//! store a file can choose it. What must stay true: no `GripHandler-*` field is left; a filter that is not known is an error, since a
+//! body and has the last word: without the field `Grip-Hold` the media type says nothing, since whoever can
+//! store a file can choose it. What must stay true: no `Grip-*` field is left; a filter that is not known is an error, since a
 //! message that it would have kept back must not get through.
 
 mod body;

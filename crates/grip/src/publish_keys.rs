@@ -24,7 +24,7 @@ pub struct PublishKeys {
     secret: [u8; 32],
 }
 
-/// The issuer of `GripHandler-Sig` where it is signed with the key of a namespace; no namespace is called so.
+/// The issuer of `Grip-Sig` where it is signed with the key of a namespace; no namespace is called so.
 pub const REQUEST_ISSUER: &str = "penstock:requests";
 
 /// What a key is for, beside the namespace.
@@ -102,7 +102,7 @@ impl PublishKeys {
     }
 }
 
-/// What has to be said besides: until when, and by whom, since `GripHandler-Sig` of requests to the same back end
+/// What has to be said besides: until when, and by whom, since `Grip-Sig` of requests to the same back end
 /// is signed with the same key ([`REQUEST_ISSUER`]) and may be shown to anybody.
 fn check_claims(claims: &Value, namespace: &Namespace) -> Result<Namespace, TokenError> {
     if claims.get("exp").is_none() {

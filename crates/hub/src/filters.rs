@@ -16,7 +16,7 @@ pub(crate) type MetaPairs = [(Box<str>, Box<str>)];
 
 /// Whom a message is for.
 pub(crate) trait FilterSubscriber {
-    /// What was said of it when it was held (`GripHandler-Set-Meta`).
+    /// What was said of it when it was held (`Grip-Set-Meta`).
     fn meta(&self) -> &MetaPairs;
 
     /// The last id of a channel, by its name within the reader's namespace: none if it does not subscribe to it, empty if that has had no message.

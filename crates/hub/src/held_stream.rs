@@ -24,7 +24,7 @@ pub struct HeldStream {
     pub keep_alive: Option<StreamKeepAlive>,
     /// Sent right behind the head.
     pub initial: Bytes,
-    /// What filters know of it (`GripHandler-Set-Meta`).
+    /// What filters know of it (`Grip-Set-Meta`).
     pub meta: Vec<(Box<str>, Box<str>)>,
     /// Told when the stream has ended, whatever the reason.
     pub on_end: Option<EndCallback>,

@@ -46,7 +46,7 @@ pub struct Content {
 pub enum StreamPart {
     /// These bytes.
     Send(Content),
-    /// There is something new at its `GripHandler-Link`'s next: for whoever follows that (`grip`). A stream without
+    /// There is something new at its `Grip-Link`'s next: for whoever follows that (`grip`). A stream without
     /// such a link gets nothing of it.
     Hint,
     /// Something may be missing from here on: a stream of events gets an event `gap` without an id, any other

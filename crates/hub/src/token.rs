@@ -1,6 +1,6 @@
 //! Signed tokens (RFC 7519 in the compact form of RFC 7515): made for back ends, read from clients.
 //!
-//! `grip` puts one into requests (`GripHandler-Sig`) with a [`Signer`], `mercure` reads those of publishers and
+//! `grip` puts one into requests (`Grip-Sig`) with a [`Signer`], `mercure` reads those of publishers and
 //! subscribers with a [`Verifier`]. The cryptography is `ring`'s; here is the small form around it. What
 //! must stay true: the algorithm is the key's and never the token's choice, so neither `none` nor a public
 //! key taken for a secret is ever believed (RFC 8725 §3.1); nothing in a token is looked at before its

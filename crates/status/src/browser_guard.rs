@@ -30,7 +30,7 @@ pub(crate) fn is_host_trusted(head: &RequestHead) -> bool {
 }
 
 /// Whether no other origin started the request: what the browser says of it (`Sec-Fetch-Site`,
-/// `ForeignOrigin`; Fetch standard §3.1) names this very origin, or there is no browser.
+/// `Origin`; Fetch standard §3.1) names this very origin, or there is no browser.
 pub(crate) fn is_same_origin(head: &RequestHead) -> bool {
     let site = |value: &[u8]| matches!(value, b"same-origin" | b"none");
     let origin = |value: &[u8]| {

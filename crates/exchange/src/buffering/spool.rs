@@ -5,7 +5,7 @@
 //! `limits.max_response_spool` and what `limits.temp_bytes` leaves, and only then does the worker wait.
 //! While other requests wait for that worker, the file may grow beyond `max_response_spool`, and a client
 //! that is too slow then loses its response (`contention`).
-//! A response that asks not to be buffered (`X-AccelFields-Buffering: no`, `text/event-stream`) never
+//! A response that asks not to be buffered (`X-Accel-Buffering: no`, `text/event-stream`) never
 //! touches the file.
 //!
 //! # Invariants

@@ -1,4 +1,4 @@
-//! Telling back ends of clients that are gone: `GripHandler-Link: <uri>; rel=gone`.
+//! Telling back ends of clients that are gone: `Grip-Link: <uri>; rel=gone`.
 //!
 //! One POST for each client that asked for it, however it left. A million streams that end at once must not
 //! become a million requests at once: so many go out together, so many more wait, and the rest is counted

@@ -1,4 +1,4 @@
-//! Streams whose back end has more to say at a link: `GripHandler-Link: <uri>; rel=next`.
+//! Streams whose back end has more to say at a link: `Grip-Link: <uri>; rel=next`.
 //!
 //! Such a stream listens at a channel of its own, and a task of its own speaks there: it forwards what is
 //! published to the channels that the back end named, and asks the link when it is told to (a hint), when

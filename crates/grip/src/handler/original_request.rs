@@ -1,7 +1,7 @@
 //! What a request came with, and the requests that are made of it: the one that the back end gets, the same
 //! asked again, and those to the links that an instruction names.
 //!
-//! What must stay true: a `GripHandler-*` field in any of them is the house's own; one that goes to a link carries
+//! What must stay true: a `Grip-*` field in any of them is the house's own; one that goes to a link carries
 //! nothing of the client but its address; all go to the back end that gave the instruction, whatever host a
 //! link names.
 

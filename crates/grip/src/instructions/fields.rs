@@ -1,4 +1,4 @@
-//! Instructions in the `GripHandler-*` fields of an answer.
+//! Instructions in the `Grip-*` fields of an answer.
 
 use std::str;
 use std::time::Duration;
