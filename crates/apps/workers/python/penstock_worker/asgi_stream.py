@@ -13,13 +13,11 @@ and `asgi_websocket.WebSocket`.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import sys
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Awaitable, Callable, Dict, List, Optional, Tuple
 
 from . import channel, forks
-from .tracebacks import format_traceback
+from .tracebacks import format_app_traceback, write_error
 from .wire import FLAG_PROTOCOL_ERROR
 
 if TYPE_CHECKING:
@@ -157,10 +155,7 @@ class AsgiStream:
 
     def log_error(self, text: str) -> None:
         """Writes what is wrong with this stream to standard error, in one piece."""
-        # The application may have closed its standard error, or put anything in its place.
-        with contextlib.suppress(Exception):
-            sys.stderr.write(f"error in {self.describe()}\n{text.rstrip()}\n")
-            sys.stderr.flush()
+        write_error(f"error in {self.describe()}\n{text.rstrip()}\n")
 
     async def _wait_for_wake(self, waiting: List[asyncio.Future[None]]) -> None:
         future = self.reactor.loop.create_future()
@@ -175,10 +170,7 @@ class AsgiStream:
     def _handle_exception(self, error: BaseException) -> None:
         is_silent = self.reactor.is_shutting_down and isinstance(error, asyncio.CancelledError)
         if not is_silent and not (self.is_disconnected and _is_client_disconnect(error)):
-            # The first entry is this file's own call of the application.
-            trace = error.__traceback__
-            inner = trace.tb_next if trace is not None and trace.tb_next is not None else trace
-            self.log_error(format_traceback(error, inner))
+            self.log_error(format_app_traceback(error))
         if self.is_ended:
             return
         if isinstance(error, AppProtocolError) and not self.has_started_response():

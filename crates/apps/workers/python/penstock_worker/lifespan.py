@@ -12,10 +12,9 @@ application that does not know lifespans raises or returns at once, and is serve
 from __future__ import annotations
 
 import asyncio
-import sys
 from typing import Any, Awaitable, Callable, Dict, Optional
 
-from .tracebacks import format_traceback
+from .tracebacks import format_app_traceback, write_error
 
 App = Callable[..., Awaitable[Any]]
 
@@ -55,10 +54,10 @@ class Lifespan:
         try:
             await asyncio.wait_for(self._shutdown_done.wait(), timeout)
         except asyncio.TimeoutError:
-            _write_error(f"the application's shutdown took longer than {timeout:g} seconds\n")
+            write_error(f"the application's shutdown took longer than {timeout:g} seconds\n")
         else:
             if self._message is not None:
-                _write_error(f"the application's shutdown failed: {self._message}\n")
+                write_error(f"the application's shutdown failed: {self._message}\n")
         task.cancel()
         await asyncio.wait([task], timeout=1.0)
 
@@ -73,13 +72,11 @@ class Lifespan:
         except asyncio.CancelledError:
             pass
         except BaseException as error:
-            # Before it asked for the startup it says that it knows no lifespans; a failure that it
-            # has told already is not told twice.
+            # An error before it waits for the startup means that it knows no lifespans. A failure
+            # that it reported itself is not reported twice.
             if self._has_received and self._message is None:
-                trace = error.__traceback__
-                inner = trace.tb_next if trace is not None else None
-                text = format_traceback(error, inner)
-                _write_error(f"error in the application's lifespan\n{text}")
+                text = format_app_traceback(error)
+                write_error(f"error in the application's lifespan\n{text}")
         finally:
             self._startup_done.set()
             self._shutdown_done.set()
@@ -103,11 +100,3 @@ class Lifespan:
             self._shutdown_done.set()
         else:
             raise RuntimeError(f"{kind!r} is out of place in a lifespan")
-
-
-def _write_error(text: str) -> None:
-    try:
-        sys.stderr.write(text)
-        sys.stderr.flush()
-    except Exception:  # The application may have closed its standard error.
-        pass

@@ -10,14 +10,13 @@ also when the loop is blocked in a call that signals interrupt.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-import sys
 import traceback
 from types import FrameType
 from typing import Any, Iterator, List, Tuple
 
 from .asgi_stream import AsgiStream
+from .tracebacks import write_error
 
 MAX_TASKS = 200
 MAX_FRAMES = 50
@@ -25,10 +24,8 @@ MAX_TEXT_CHARS = 1 << 20
 
 
 def write(text: str) -> None:
-    """Writes to standard error, which the application may have closed."""
-    with contextlib.suppress(Exception):
-        sys.stderr.write(text[:MAX_TEXT_CHARS])
-        sys.stderr.flush()
+    """Writes stacks to standard error."""
+    write_error(text[:MAX_TEXT_CHARS])
 
 
 def describe(loop: asyncio.AbstractEventLoop) -> str:

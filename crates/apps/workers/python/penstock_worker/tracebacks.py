@@ -1,14 +1,30 @@
-"""Tracebacks for the log: one event each, whatever an exception's message is.
+"""Errors and tracebacks for the log: one event each, whatever an exception's message is.
 
-Used by `wsgi`, `asgi_stream` and `lifespan`. The server takes a line without indentation after an
+Used by `wsgi`, `asgi_stream`, `lifespan` and `task_stacks`. The server takes a line without indentation after an
 exception's own for the next event, so the lines of a message are indented here from the second on.
 """
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import traceback
 from types import TracebackType
 from typing import Optional
+
+
+def write_error(text: str) -> None:
+    """Writes to standard error in one piece. The application may have closed that, or put anything
+    in its place."""
+    with contextlib.suppress(Exception):
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+
+def format_app_traceback(error: BaseException) -> str:
+    """The traceback without its first entry, the worker's own call of the application."""
+    trace = error.__traceback__
+    return format_traceback(error, trace and (trace.tb_next or trace))
 
 
 def format_traceback(error: BaseException, trace: Optional[TracebackType]) -> str:

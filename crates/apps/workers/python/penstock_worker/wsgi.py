@@ -12,7 +12,6 @@ that they declared), a stream of chunks, or a file descriptor.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
 import sys
@@ -23,7 +22,7 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 from . import api, forks, hijack
 from .file_wrapper import FileWrapper, plain_file
 from .request_body import RequestBodyCut, open_input
-from .tracebacks import format_traceback
+from .tracebacks import format_app_traceback, write_error
 from .wire import (
     ABORT,
     FAILED,
@@ -148,14 +147,7 @@ def _log_exception(error: BaseException, environ: Environ) -> None:
     """Writes one head line and the traceback, in one piece, to standard error."""
     method = environ.get("REQUEST_METHOD", "-")
     path = f"{environ.get('SCRIPT_NAME', '')}{environ.get('PATH_INFO', '')}"
-    # The first entry is this file's own call of the application: of no use to a reader.
-    trace = error.__traceback__
-    inner = trace.tb_next if trace is not None and trace.tb_next is not None else trace
-    text = format_traceback(error, inner)
-    # The application may have closed its standard error, or put anything in its place.
-    with contextlib.suppress(Exception):
-        sys.stderr.write(f"error in {method} {ascii(path)[1:-1]}\n{text}")
-        sys.stderr.flush()
+    write_error(f"error in {method} {ascii(path)[1:-1]}\n{format_app_traceback(error)}")
 
 
 class Response:
