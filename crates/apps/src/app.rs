@@ -92,7 +92,6 @@ impl App {
         }
     }
 
-    /// Starts the application with a policy other than its own.
     pub(crate) fn start_with_policy(
         policy: SupervisorPolicy,
         config: config::App,

@@ -52,9 +52,7 @@ pub(crate) struct Job {
     pub(crate) is_head: bool,
     /// Takes the reply, once. Closed when the client does not wait any more.
     pub(crate) reply_sender: Option<oneshot::Sender<Result<Reply, Fault>>>,
-    /// Tells when the client has left.
     pub(crate) client: Arc<ClientState>,
-    /// Set if it asks for a WebSocket.
     pub(crate) websocket: Option<Box<Handshake>>,
     /// It asks for another protocol, and its worker may hijack the connection.
     pub(crate) upgrades: bool,
@@ -71,7 +69,6 @@ impl Job {
         self.body_file.is_some() || self.upload.is_some() || self.upgrades
     }
 
-    /// Replies with a response, or a fault.
     pub(crate) fn answer(&mut self, answer: Result<Response, Fault>) {
         self.send_reply(answer.map(Reply::from));
     }
@@ -112,7 +109,6 @@ impl Job {
     }
 }
 
-/// The queue and its slots' mailboxes.
 #[derive(Debug)]
 pub(crate) struct AppDispatcher {
     state: Mutex<DispatchState>,
@@ -131,7 +127,6 @@ struct DispatchState {
     worker_slots: BTreeMap<WorkerToken, SlotId>,
 }
 
-/// The outcome of a submitted job.
 #[derive(Debug)]
 pub(crate) enum SubmitOutcome {
     Started,
@@ -413,7 +408,6 @@ impl AppDispatcher {
     }
 }
 
-/// Replies that no worker can serve a request.
 fn answer_unavailable(mut job: Job, cause: &str) {
     job.answer(Err(Fault::new(FaultKind::Unavailable, cause.to_owned())));
 }

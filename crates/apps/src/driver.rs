@@ -34,7 +34,6 @@ use crate::shared::{AppShared, SlotPlace};
 /// How long after a worker's end its last bytes may take to arrive.
 const LAST_READ_TIMEOUT: Duration = Duration::from_millis(50);
 
-/// Why a driver ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum DriverEnd {
     /// It was asked to, and nothing was in progress.
@@ -58,7 +57,6 @@ struct DriverCore {
     mailbox: Arc<Mailbox>,
     /// Received bytes that are not a whole frame yet.
     received: ReceiveBuffer,
-    /// Connections that the application has hijacked.
     hijacked_connections: HijackedConnections,
     is_retiring: bool,
     /// The time of streams is over: `stream_timeout` has passed since the worker was retired.

@@ -74,7 +74,6 @@ const MAX_INPUTS: usize = 1024;
 /// How often the executor looks for requests that wait too long.
 const ROUND_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A command from the rest of the server.
 #[derive(Debug)]
 pub(crate) enum AppCommand {
     Restart(oneshot::Sender<Result<(), String>>),
@@ -85,10 +84,8 @@ pub(crate) enum AppCommand {
     },
 }
 
-/// A restart in progress.
 #[derive(Debug)]
 struct RestartInProgress {
-    /// When it began.
     started_at: SystemTime,
     /// The callers that wait for its end.
     requesters: Vec<oneshot::Sender<Result<(), String>>>,
@@ -102,7 +99,6 @@ enum ProcessKey {
     Template(u64),
 }
 
-/// Everything that can happen.
 #[derive(Debug)]
 enum ExecutorInput {
     Command(AppCommand),
@@ -159,9 +155,7 @@ enum ExecutorInput {
     StuckOverdue {
         worker: WorkerId,
     },
-    /// The memory of processes.
     MemoryMeasured(MemorySamples),
-    /// The processor time of processes.
     CpuMeasured(Option<CpuSample>),
     /// The date of the file that requests a restart, if it exists; `None` if it could not be
     /// checked.
@@ -188,12 +182,10 @@ enum ControlMessage {
         worker: WorkerId,
         reason: String,
     },
-    /// It does not answer.
     NoAnswer,
     ProtocolBroken(String),
 }
 
-/// The state of the task.
 #[derive(Debug)]
 pub(crate) struct Executor {
     shared: Arc<AppShared>,
@@ -228,7 +220,6 @@ pub(crate) struct Executor {
     last_failure: Option<String>,
     /// An application that this one follows serves until this one has booted.
     has_predecessor: bool,
-    /// Under `serve --dev`.
     is_development: bool,
     /// The current report repeats the last one.
     is_repeated_report: bool,
@@ -239,7 +230,6 @@ pub(crate) struct Executor {
     is_stopped: bool,
 }
 
-/// One process.
 #[derive(Debug)]
 struct ChildProcess {
     pid: u32,
@@ -260,14 +250,12 @@ struct ChildProcess {
     role: ProcessRole,
 }
 
-/// The role of a process for the rest of the server.
 #[derive(Debug)]
 enum ProcessRole {
     Worker(WorkerSlots),
     Server(ListedServer),
 }
 
-/// A process that is about to be started.
 #[derive(Debug)]
 struct PreparedProcess {
     launch: process::ProcessSpec,

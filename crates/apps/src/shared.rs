@@ -58,7 +58,6 @@ pub(crate) struct AppShared {
     pub(crate) response_timeout: Duration,
     /// How long streams may continue in a worker that is being replaced.
     pub(crate) stream_timeout: Duration,
-    /// Whether garbage is collected between requests.
     pub(crate) gc_when_idle: bool,
     pub(crate) queue_limits: QueueLimits,
     /// Why requests are refused now; `None` if they are not.
@@ -80,7 +79,6 @@ pub(crate) enum DispatchMode {
     Servers(Arc<dyn ServerSet>),
 }
 
-/// Why requests are refused.
 #[derive(Debug)]
 pub(crate) struct Refusal {
     pub(crate) cause: String,
@@ -94,20 +92,15 @@ pub(crate) struct AppView {
     pub(crate) boot_report: Option<String>,
     pub(crate) interpreter: String,
     pub(crate) generation: u64,
-    /// The target number of workers.
     pub(crate) target_workers: usize,
-    /// How many threads of each take requests.
     pub(crate) threads: usize,
     /// Whether it still grows to its initial size.
     pub(crate) is_catching_up: bool,
-    /// Why either changed last.
     pub(crate) last_scaling: Option<String>,
     /// When and how a process last ended unexpectedly.
     pub(crate) last_failure: Option<String>,
-    /// The last reading of its group.
     pub(crate) usage: Option<Usage>,
     pub(crate) is_restarting: bool,
-    /// Why the last restart failed.
     pub(crate) restart_error: Option<String>,
     /// How workers are started: `forking`, or `plain` and why.
     pub(crate) start_method: String,
@@ -115,7 +108,6 @@ pub(crate) struct AppView {
     pub(crate) templates: Vec<WorkerView>,
 }
 
-/// One worker in [`AppView`].
 #[derive(Debug, Clone)]
 pub(crate) struct WorkerView {
     pub(crate) pid: Option<u32>,
@@ -123,13 +115,10 @@ pub(crate) struct WorkerView {
     pub(crate) state: &'static str,
     pub(crate) state_since: Instant,
     pub(crate) restarts: u64,
-    /// When its process was started.
     pub(crate) started_at: Option<Instant>,
-    /// Its counters, if it is a worker.
     pub(crate) stats: Option<Arc<WorkerStats>>,
     /// Proportional memory when it was last measured, in bytes.
     pub(crate) memory: Option<u64>,
-    /// Why it is to be replaced.
     pub(crate) replace_reason: Option<String>,
     pub(crate) mailboxes: Vec<Arc<Mailbox>>,
     /// The address of a process that is a server of its own.
@@ -168,7 +157,6 @@ impl AppShared {
         }
     }
 
-    /// The same, bounded by a group.
     pub(crate) fn within(self, group: Option<Arc<Group>>) -> Self {
         Self { group, ..self }
     }

@@ -22,7 +22,6 @@ use penstock_sys::net::PeerAddress;
 pub(crate) struct WorkerToken(u64);
 
 impl WorkerToken {
-    /// A token that cannot be guessed.
     pub(crate) fn generate() -> Self {
         Self(RandomState::new().hash_one(0_u8))
     }
@@ -55,7 +54,6 @@ impl fmt::Display for WorkerToken {
 /// How an application keeps a client at one process.
 #[derive(Debug, Clone)]
 pub(crate) enum Stickiness {
-    /// By a cookie of this name.
     Cookie(Arc<str>),
     ClientAddress,
 }
@@ -96,12 +94,10 @@ impl Stickiness {
 pub(crate) struct Affinity {
     pub(crate) target: AffinityTarget,
     pub(crate) served_by: Option<WorkerToken>,
-    /// The name of the cookie that its client gets.
     cookie: Option<Arc<str>>,
     is_secure: bool,
 }
 
-/// Where a request must go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AffinityTarget {
     /// Its client has no process yet.

@@ -35,14 +35,10 @@ struct UploadState {
     /// Read and not taken yet.
     bytes: Vec<u8>,
     end: Option<Result<(), Fault>>,
-    /// The worker waits for a piece.
     is_piece_wanted: bool,
-    /// No more pieces are taken.
     is_closed: bool,
-    /// The waker of the reading task.
     reader_waker: Option<Waker>,
     driver_waker: Option<Waker>,
-    /// The waker of the request's handler.
     caller_waker: Option<Waker>,
 }
 
@@ -50,7 +46,6 @@ struct UploadState {
 #[derive(Debug)]
 pub(crate) struct UploadReader(Arc<Upload>);
 
-/// The next item for a driver.
 #[derive(Debug)]
 pub(crate) enum UploadPiece {
     /// The next bytes; none only at the end.

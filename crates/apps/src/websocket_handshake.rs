@@ -17,9 +17,7 @@ use crate::reply;
 /// The handshake of one request, kept until it is answered.
 #[derive(Debug)]
 pub(crate) struct Handshake {
-    /// The value of `Sec-WebSocket-Accept`.
     accept: String,
-    /// The subprotocols that the client offers.
     offered_subprotocols: Vec<String>,
     /// How messages may be compressed, where client and application want it.
     pub(crate) deflate: Option<DeflateParams>,

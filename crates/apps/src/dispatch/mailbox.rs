@@ -24,7 +24,6 @@ pub(crate) struct Mailbox {
     deadline_extension: Mutex<Option<Instant>>,
     /// Requests that the driver has in progress, for the status page.
     pub(crate) in_progress: AtomicU32,
-    /// What its worker's slots have in common.
     pub(crate) stats: Arc<WorkerStats>,
 }
 
@@ -37,12 +36,10 @@ struct MailboxState {
     waker: Option<Waker>,
 }
 
-/// What a driver finds in its mailbox.
 #[derive(Debug, Default)]
 pub(crate) struct MailboxDelivery {
     pub(crate) jobs: VecDeque<DispatchedJob<Job>>,
     pub(crate) is_retired: bool,
-    /// Its worker's process has ended.
     pub(crate) is_worker_lost: bool,
     /// It was retired `stream_timeout` ago: what has begun to answer is cut now.
     pub(crate) are_streams_cut: bool,
@@ -133,7 +130,6 @@ impl Mailbox {
         extended.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Shows how many requests the driver has.
     pub(crate) fn set_in_progress(&self, count: usize) {
         self.in_progress
             .store(u32::try_from(count).unwrap_or(u32::MAX), Ordering::Relaxed);

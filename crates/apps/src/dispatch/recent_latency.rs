@@ -31,7 +31,6 @@ impl Default for RecentLatency {
 }
 
 impl RecentLatency {
-    /// Takes in how long one request took.
     pub(crate) fn record(&self, took: Duration) {
         let took = u32::try_from(took.as_micros()).unwrap_or(u32::MAX);
         let recent = self.slowest_us.load(Ordering::Relaxed);

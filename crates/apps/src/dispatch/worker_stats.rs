@@ -40,7 +40,6 @@ const GC_OVERDUE_REQUESTS: u64 = 1000;
 pub(crate) struct WorkerStats {
     /// The worker's token in sticky cookies.
     pub(super) token: WorkerToken,
-    /// Requests that have ended.
     served_requests: AtomicU64,
     /// The number of them at which the executor is notified.
     notify_at: AtomicU64,
@@ -48,7 +47,6 @@ pub(crate) struct WorkerStats {
     is_stuck: AtomicBool,
     /// The stacks of its requests are to be logged.
     stacks_requested: AtomicBool,
-    /// How many slots are reserved at first.
     initially_reserved: usize,
     slots: Mutex<SlotGroup>,
 }
@@ -64,9 +62,7 @@ struct SlotGroup {
     /// it.
     gc_slot: Option<SlotId>,
     gc_claimed: Vec<SlotId>,
-    /// How many requests had been served at the last collection.
     served_at_last_gc: u64,
-    /// When the collection in progress began.
     gc_started_at: Option<Instant>,
     /// No collection before: the cost of the last one must stay a small part.
     next_gc_at: Option<Instant>,
@@ -100,7 +96,6 @@ impl WorkerStats {
         self.served_requests.load(Ordering::Relaxed)
     }
 
-    /// Slots that are kept for a collection.
     pub(crate) fn gc_claimed_slots(&self) -> usize {
         self.lock().gc_claimed.len()
     }
@@ -115,7 +110,6 @@ impl WorkerStats {
         self.is_stuck.store(true, Ordering::Relaxed);
     }
 
-    /// Whether its replacement was asked for.
     pub(crate) fn is_stuck(&self) -> bool {
         self.is_stuck.load(Ordering::Relaxed)
     }

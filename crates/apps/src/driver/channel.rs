@@ -48,7 +48,6 @@ const READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long window is gathered that is too small for a frame of its own.
 const WINDOW_UPDATE_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Drives one reactor; see [`ChannelDriver::run`].
 #[derive(Debug)]
 pub(crate) struct ChannelDriver {
     core: DriverCore,
@@ -171,7 +170,6 @@ impl ChannelDriver {
         }
     }
 
-    /// Gives each job its stream.
     fn open_streams(&mut self, jobs: impl IntoIterator<Item = DispatchedJob<Job>>) {
         let now = clock::now();
         for mut start in jobs {
@@ -248,7 +246,6 @@ impl ChannelDriver {
         }
     }
 
-    /// Drops a stream whose client has left.
     fn abandon_stream(&mut self, id: u32) {
         self.fail_stream(id, || {
             Fault::new(FaultKind::ClientDisconnected, "left before the end")

@@ -50,10 +50,8 @@ const HIJACK_LAST_READ_TIMEOUT: Duration = Duration::from_secs(1);
 /// close one after the other.
 const DEATH_NOTICE_TIMEOUT: Duration = Duration::from_millis(50);
 
-/// Interim responses before the final one.
 const MAX_INTERIM_RESPONSES: usize = 64;
 
-/// The hijacked connections of one driver.
 #[derive(Debug)]
 pub(crate) struct HijackedConnections {
     shared: Arc<HijackedCount>,
@@ -87,17 +85,14 @@ impl HijackedConnections {
         self.shared.count.load(Ordering::Acquire)
     }
 
-    /// Whether there are none.
     pub(crate) fn is_empty(&self) -> bool {
         self.shared.count.load(Ordering::Acquire) == 0
     }
 
-    /// Ends all of them.
     pub(crate) fn cut_all(&self) {
         self.cut_sender.send_replace(true);
     }
 
-    /// Counts one more.
     pub(crate) fn register(&self) -> HijackGuard {
         self.shared.count.fetch_add(1, Ordering::AcqRel);
         HijackGuard {
@@ -159,7 +154,6 @@ impl HijackGuard {
         Arc::clone(&self.progress)
     }
 
-    /// Notes that the response has begun.
     fn mark_head_received(&self) {
         self.progress.has_head.store(true, Ordering::Release);
     }
@@ -410,7 +404,6 @@ async fn send_response(
     writer.finish(end.map(|_| None));
 }
 
-/// How the copy of a body ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CopyEnd {
     /// The body is complete by its framing, or its rest is not wanted.

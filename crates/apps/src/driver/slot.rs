@@ -42,7 +42,6 @@ const CUT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Length of a CANCEL frame: 8 bytes of header, 4 of number.
 const CANCEL_FRAME_LEN: usize = 12;
 
-/// Drives one slot; see [`SlotDriver::run`].
 #[derive(Debug)]
 pub(crate) struct SlotDriver {
     core: DriverCore,
@@ -87,7 +86,6 @@ pub(crate) struct SlotDriver {
     is_frame_last: bool,
 }
 
-/// A request that the slot has.
 #[derive(Debug)]
 struct InFlightRequest {
     start: DispatchedJob<Job>,
@@ -105,7 +103,6 @@ impl InFlightRequest {
     }
 }
 
-/// A response after its head.
 #[derive(Debug)]
 enum OpenResponse {
     /// Its bytes go to the client through a spool.

@@ -39,7 +39,6 @@ pub(super) struct ControlHandle {
     orders: mpsc::Sender<ControlOrder>,
 }
 
-/// An order for a process.
 #[derive(Debug)]
 struct ControlOrder {
     bytes: Vec<u8>,
@@ -55,7 +54,6 @@ enum OrderEffect {
     Promoted,
 }
 
-/// A control socket with the bytes that have been read from it.
 #[derive(Debug)]
 pub(super) struct ControlLine {
     stream: Stream,

@@ -48,7 +48,6 @@ const STACKS_TIMEOUT: Duration = Duration::from_millis(500);
 /// The file whose new date asks for a restart, in the application's folder.
 const RESTART_FILE: &str = "tmp/restart.txt";
 
-/// What was measured.
 #[derive(Debug, Default)]
 pub(super) struct MemorySamples {
     /// Each process's memory in bytes; `None` when it could not be measured.
@@ -57,7 +56,6 @@ pub(super) struct MemorySamples {
     reading: Option<CgroupReading>,
 }
 
-/// What is being watched.
 #[derive(Debug)]
 pub(super) struct ProcessLimits {
     processes: HashMap<WorkerId, ProcessWatch>,
@@ -69,7 +67,6 @@ pub(super) struct ProcessLimits {
     bounds: BoundsWatch,
 }
 
-/// The file that asks for a restart.
 #[derive(Debug)]
 struct RestartFile {
     path: PathBuf,
@@ -112,7 +109,6 @@ impl ProcessLimits {
 
 /// Once a second, or sooner.
 impl Executor {
-    /// Looks at everything that has a limit.
     pub(super) fn check_limits(&mut self) {
         let now = clock::now();
         self.check_restart_file();
@@ -278,7 +274,6 @@ impl Executor {
     }
 }
 
-/// Memory.
 impl Executor {
     fn measure_memory(&mut self, now: Instant) {
         let every = match (self.config.max_memory, &self.shared.group) {
@@ -401,7 +396,6 @@ impl Executor {
     }
 }
 
-/// The file that asks for a restart.
 impl Executor {
     fn check_restart_file(&mut self) {
         let file = &mut self.limits.restart_file;

@@ -21,7 +21,6 @@ use tokio::sync::Notify;
 
 use super::AppShared;
 
-/// How workers get their requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WorkerModel {
     /// One a thread, over a socket each.
@@ -30,12 +29,9 @@ pub(crate) enum WorkerModel {
     Reactor(RequestEncoding),
 }
 
-/// How a reactor's requests are encoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RequestEncoding {
-    /// The environment, as for worker threads.
     Environ,
-    /// ASGI's connection scope.
     Scope,
 }
 
@@ -134,7 +130,6 @@ impl ModelCell {
         self.changed.notify_waiters();
     }
 
-    /// Requests that wait for it.
     pub(crate) fn waiting_requests(&self) -> usize {
         self.waiting_requests.load(Ordering::Relaxed)
     }

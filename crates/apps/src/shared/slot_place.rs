@@ -16,7 +16,6 @@ use penstock_runtime::clock;
 
 use super::AppShared;
 
-/// One slot's place.
 #[derive(Debug)]
 pub(crate) struct SlotPlace {
     app: Arc<AppShared>,

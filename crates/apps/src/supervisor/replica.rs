@@ -9,10 +9,8 @@ use std::time::{Duration, Instant};
 
 use super::{SupervisorPolicy, WorkerId};
 
-/// One of the places of an application.
 #[derive(Debug, Default)]
 pub(super) struct Replica {
-    /// The worker that boots or serves here.
     pub(super) worker: Option<WorkerId>,
     /// A worker that boots beside it and takes the seat when it is ready.
     pub(super) successor: Option<WorkerId>,

@@ -48,7 +48,6 @@ pub(super) struct Scaling {
     last_change: Option<String>,
 }
 
-/// The workers that there are.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CurrentScale {
     /// How many there are to be.
@@ -68,16 +67,13 @@ pub(super) struct CurrentScale {
 /// What a change is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ScaledQuantity {
-    /// The workers.
     Processes,
     /// The threads of each that take requests.
     Threads,
 }
 
-/// A change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ScalingStep {
-    /// What changes.
     pub(super) quantity: ScaledQuantity,
     /// How many there are to be.
     pub(super) target: usize,

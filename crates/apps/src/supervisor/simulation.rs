@@ -214,7 +214,6 @@ impl SupervisorSimulation {
         }
     }
 
-    /// Whatever its state is.
     fn wear(&mut self, worker: WorkerId) {
         let (bytes, max) = (3 << 20, 2 << 20);
         let why = match self.rng.below(5) {

@@ -22,14 +22,12 @@ use super::websocket::window_cost;
 const MAX_BYTES: usize = 64 * 1024;
 const MAX_MESSAGES: usize = 64;
 
-/// One message.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct PipeMessage {
     pub(super) is_text: bool,
     pub(super) payload: Vec<u8>,
 }
 
-/// The next item for the worker.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum WorkerBound {
     Message(PipeMessage),
@@ -38,7 +36,6 @@ pub(super) enum WorkerBound {
     Nothing,
 }
 
-/// The next item for the client.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ClientBound {
     Message(PipeMessage),
@@ -47,7 +44,6 @@ pub(super) enum ClientBound {
     Nothing,
 }
 
-/// One WebSocket, shared by both sides.
 #[derive(Debug)]
 pub(super) struct WebSocketPipe {
     /// Held for a move of messages only.
@@ -68,7 +64,6 @@ struct PipeState {
 }
 
 impl WebSocketPipe {
-    /// A pipe that wakes `driver`.
     pub(super) fn new(driver: Waker) -> Arc<Self> {
         Arc::new(Self {
             state: Mutex::default(),
@@ -78,7 +73,6 @@ impl WebSocketPipe {
 
     // The driver's side.
 
-    /// Adds a message for the client.
     pub(super) fn send_to_client(&self, message: PipeMessage) {
         let mut state = self.lock();
         if state.client_closed.is_none() {
@@ -122,12 +116,10 @@ impl WebSocketPipe {
         WorkerBound::Message(message)
     }
 
-    /// Whether the client has closed or left.
     pub(super) fn has_client_closed(&self) -> bool {
         self.lock().client_closed.is_some()
     }
 
-    /// The client's close.
     pub(super) fn client_close(&self) -> (u16, String) {
         let closed = self.lock().client_closed.clone();
         closed.unwrap_or((code::ABNORMAL_CLOSURE, String::new()))
@@ -140,7 +132,6 @@ impl WebSocketPipe {
 
     // The session's side.
 
-    /// Adds a message for the worker.
     pub(super) fn send_to_worker(&self, message: PipeMessage) {
         let mut state = self.lock();
         state.to_worker_bytes += message.payload.len();
@@ -173,7 +164,6 @@ impl WebSocketPipe {
         self.driver.wake_by_ref();
     }
 
-    /// Whether the pipe is full.
     pub(super) fn is_full_now(&self) -> bool {
         self.lock().is_full()
     }

@@ -21,7 +21,6 @@ use penstock_runtime::loops;
 pub(super) struct BodyPump {
     /// Held for a move of bytes only.
     state: Mutex<PumpState>,
-    /// The place that the stream holds.
     place: SpoolPlace,
     driver: Waker,
 }
@@ -40,14 +39,12 @@ struct PumpState {
     task: Option<Waker>,
 }
 
-/// The progress of a body.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PumpProgress {
     /// Bytes taken since the driver last asked.
     pub(super) taken_bytes: u32,
     /// All bytes have been taken.
     pub(super) is_idle: bool,
-    /// The client has left.
     pub(super) is_client_disconnected: bool,
 }
 
@@ -72,7 +69,6 @@ impl BodyPump {
         pump
     }
 
-    /// Adds a piece.
     pub(super) fn push(&self, bytes: &[u8]) {
         let mut state = self.lock();
         if !state.is_client_disconnected {
@@ -92,7 +88,6 @@ impl BodyPump {
         wake_task(state);
     }
 
-    /// The progress since the last call.
     pub(super) fn progress(&self) -> PumpProgress {
         let mut state = self.lock();
         PumpProgress {

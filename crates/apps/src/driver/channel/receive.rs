@@ -30,7 +30,6 @@ use crate::shared::SlotPlace;
 const MIN_WINDOW_UPDATE: u32 = WINDOW_BYTES / 4;
 
 impl ChannelDriver {
-    /// Reads once and handles the bytes.
     pub(super) fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), DriverEnd>> {
         buffers::with_receive_buffer(|buffer| {
             let read = ready!(self.stream.poll_read(cx, buffer));
@@ -123,7 +122,6 @@ impl ChannelDriver {
         }
     }
 
-    /// Begins a response.
     fn handle_response(
         &mut self,
         id: u32,
@@ -230,7 +228,6 @@ impl ChannelDriver {
         }
     }
 
-    /// Handles a piece of a body.
     fn handle_data(&mut self, id: u32, bytes: &[u8], end: bool) -> Result<(), DriverEnd> {
         let now = clock::now();
         let Some(waker) = self.streams.waker(index_of(id)) else {

@@ -32,7 +32,6 @@ const MAX_SLICES: usize = 64;
 /// are taken.
 const MAX_MESSAGE_BYTES: usize = 1 << 20;
 
-/// The frames that are to be written.
 #[derive(Debug, Default)]
 pub(super) struct ChannelOutbox {
     items: VecDeque<OutboxItem>,
@@ -46,7 +45,6 @@ pub(super) struct ChannelOutbox {
     descriptor_transfer: Option<DescriptorTransfer>,
 }
 
-/// The transfer of a body file's descriptor.
 struct DescriptorTransfer {
     id: u32,
     /// `None` once the kernel has taken it.
@@ -55,20 +53,17 @@ struct DescriptorTransfer {
 
 #[derive(Debug)]
 enum OutboxItem {
-    /// The frame of this stream's request.
     Request(u32),
     /// A small frame, kept without an allocation.
     SmallFrame {
         bytes: [u8; MAX_SMALL_FRAME],
         len: usize,
     },
-    /// A larger frame.
     Frame(Vec<u8>),
     Message {
         head: [u8; MESSAGE_HEAD_LEN],
         payload: Vec<u8>,
     },
-    /// A request that was dropped.
     Removed,
 }
 
@@ -76,7 +71,6 @@ enum OutboxItem {
 const MAX_SMALL_FRAME: usize = 16;
 
 impl ChannelOutbox {
-    /// Sets the socket for body files.
     pub(super) fn set_files_socket(&mut self, files: Stream) {
         self.files_socket = Some(Arc::new(files));
     }
@@ -90,12 +84,10 @@ impl ChannelOutbox {
         sockets.pop().filter(|_| is_its_own && sockets.is_empty())
     }
 
-    /// Adds the request of this stream.
     pub(super) fn push_request(&mut self, id: u32) {
         self.items.push_back(OutboxItem::Request(id));
     }
 
-    /// Adds a frame.
     pub(super) fn push(&mut self, frame: &[u8]) {
         let mut bytes = [0; MAX_SMALL_FRAME];
         self.items.push_back(match bytes.get_mut(..frame.len()) {
@@ -121,7 +113,6 @@ impl ChannelOutbox {
         }
     }
 
-    /// Whether messages may be added.
     pub(super) fn has_message_room(&self) -> bool {
         self.message_bytes < MAX_MESSAGE_BYTES
     }
@@ -204,7 +195,6 @@ impl ChannelOutbox {
         count
     }
 
-    /// Takes written bytes off the front.
     fn mark_written(&mut self, streams: &mut StreamTable, mut written: usize) {
         written += std::mem::take(&mut self.sent_bytes);
         while let Some(item) = self.items.front() {
@@ -277,7 +267,6 @@ async fn send_body_descriptor(id: u32, files: Arc<Stream>, file: Arc<SpoolFile>)
 }
 
 impl ChannelDriver {
-    /// Writes all that may be written.
     pub(super) fn poll_send(&mut self, cx: &mut Context<'_>) -> Result<(), DriverEnd> {
         while self.core.is_writable() && !self.outbox.is_empty() {
             while let Some(OutboxItem::Removed) = self.outbox.items.front() {

@@ -33,10 +33,8 @@ const MAX_GATHERED_BYTES: usize = 16 * 1024;
 /// Bytes of pongs that may wait; RFC 6455 §5.5.3 allows others to be dropped.
 const MAX_PONG_BYTES: usize = 4096;
 
-/// Reads in a row before other connections get their turn.
 const READS_PER_TURN: usize = 16;
 
-/// The time-outs of a session.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SessionTimeouts {
     /// Silence before a ping; after as long again the client is dropped.
@@ -138,7 +136,6 @@ impl Drop for AcceptedWebSocket {
     }
 }
 
-/// The stage of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SessionStage {
     Open,
@@ -248,7 +245,6 @@ impl WebSocketSession {
         self.compression = Some(Box::new(Compression { deflate, unread }));
     }
 
-    /// Ready when the connection is over.
     fn poll_done(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             if !self.poll_read(cx) || !self.poll_write(cx) {
@@ -327,7 +323,6 @@ impl WebSocketSession {
         (!unread.is_empty()).then(|| std::mem::take(unread))
     }
 
-    /// Handles bytes of the client.
     fn receive_bytes(&mut self, mut bytes: &[u8]) {
         self.last_heard_at = clock::now();
         self.is_pinged = false;
@@ -351,7 +346,6 @@ impl WebSocketSession {
         self.track_partial_message();
     }
 
-    /// Counts the bytes of an incomplete message.
     fn track_partial_message(&mut self) {
         let now = clock::now();
         self.partial_message = self.decoder.partial_message_bytes().map(|bytes| {
@@ -452,7 +446,6 @@ impl WebSocketSession {
         true
     }
 
-    /// Whether a frame was begun.
     fn has_begun_frames(&self) -> bool {
         !self.write_buffer.is_empty() || !self.long_payload.is_empty()
     }

@@ -29,15 +29,12 @@ use crate::upload::UploadReader;
 /// Bits of an id that are the stream's index; the others count its uses.
 const INDEX_BITS: u32 = 20;
 const INDEX_MASK: u32 = (1 << INDEX_BITS) - 1;
-/// No index.
 const NO_INDEX: u32 = u32::MAX;
 
-/// The index of the stream with this id.
 pub(super) fn index_of(id: u32) -> u32 {
     id & INDEX_MASK
 }
 
-/// All streams of a channel.
 #[derive(Debug)]
 pub(super) struct StreamTable {
     entries: Vec<StreamEntry>,
@@ -83,7 +80,6 @@ pub(super) struct StreamEntry {
     pub(super) state: StreamState,
 }
 
-/// The body of a stream's request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RequestBodyState {
     /// The worker has all of it, or gets no more.
@@ -94,22 +90,18 @@ pub(super) enum RequestBodyState {
     Requested,
 }
 
-/// The state of a stream.
 #[derive(Debug)]
 pub(super) enum StreamState {
-    /// No response has begun.
     AwaitingResponse(Box<DispatchedJob<Job>>),
     /// A body that its client takes as fast as it comes.
     Spooling(SpoolWriter),
     /// A body that comes faster than its client takes it.
     Pumping(Arc<BodyPump>),
-    /// An accepted WebSocket.
     WebSocket(Box<ChannelWebSocket>),
     /// The application answers by itself, and its call is not over.
     Hijacked(Arc<HijackProgress>),
     /// The stream is dropped, but the frame of its request was begun.
     AbandonedUnsent(Box<DispatchedJob<Job>>),
-    /// The rest of the stream is dropped.
     Discarding,
 }
 
@@ -158,7 +150,6 @@ impl StreamTable {
         }
     }
 
-    /// The ids of all open streams.
     pub(super) fn ids(&self) -> Vec<u32> {
         let open = self.entries.iter().filter(|entry| entry.is_open);
         open.map(|entry| entry.id).collect()
@@ -229,7 +220,6 @@ impl StreamTable {
         id
     }
 
-    /// The stream with this id, if it is open.
     pub(super) fn entry(&mut self, id: u32) -> Option<&mut StreamEntry> {
         let entry = self.entries.get_mut(index_of(id) as usize)?;
         (entry.is_open && entry.id == id).then_some(entry)
@@ -287,7 +277,6 @@ impl StreamTable {
         entry.is_open.then(|| entry.waker.clone())
     }
 
-    /// Closes a stream.
     pub(super) fn close(&mut self, id: u32) -> Option<StreamState> {
         self.stop_clock(id);
         let entry = self.entry(id)?;
@@ -334,7 +323,6 @@ impl StreamTable {
         self.last_timed = index;
     }
 
-    /// Stops a stream's clock.
     pub(super) fn stop_clock(&mut self, id: u32) {
         let Some(entry) = self.entry(id).filter(|entry| entry.is_timed) else {
             return;
@@ -369,12 +357,10 @@ impl StreamTable {
 }
 
 impl StreamEntry {
-    /// Whether its clock runs.
     pub(super) fn is_timed(&self) -> bool {
         self.is_timed
     }
 
-    /// Whether it is dropped.
     pub(super) fn is_abandoned(&self) -> bool {
         matches!(
             self.state,

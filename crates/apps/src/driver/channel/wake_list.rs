@@ -34,7 +34,6 @@ pub(super) struct StreamWaker {
 }
 
 impl WakeList {
-    /// The waker for the streams at this index.
     pub(super) fn waker(self: &Arc<Self>, index: u32) -> Waker {
         Waker::from(Arc::new(StreamWaker {
             index,

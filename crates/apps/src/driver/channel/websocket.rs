@@ -23,7 +23,6 @@ use crate::driver::DriverEnd;
 use crate::reply::app_protocol_error;
 use crate::websocket_handshake::accept_response;
 
-/// An accepted WebSocket.
 #[derive(Debug)]
 pub(super) struct ChannelWebSocket {
     pub(super) pipe: Arc<WebSocketPipe>,
@@ -35,7 +34,6 @@ pub(super) struct ChannelWebSocket {
     is_stalled: bool,
 }
 
-/// A piece of a message from the worker.
 #[derive(Debug)]
 pub(super) struct MessagePiece<'b> {
     pub(super) is_text: bool,

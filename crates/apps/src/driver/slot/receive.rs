@@ -18,7 +18,6 @@ use crate::dispatch::MAX_BATCH;
 use crate::driver::response::{HeadFrame, count_fault, reset_fault};
 
 impl SlotDriver {
-    /// Reads once and handles the bytes.
     pub(super) fn poll_receive(
         &mut self,
         cx: &mut Context<'_>,
