@@ -107,20 +107,15 @@ pub enum Problem {
     /// A key that does not exist.
     #[error("unknown key `{key}` {}{}", InSection(section), DidYouMean(suggestion))]
     UnknownKey {
-        /// The key as written.
         key: String,
-        /// Its table; empty at the top.
         section: String,
-        /// The nearest key that exists.
         suggestion: Option<String>,
     },
     /// A value of another type.
     #[error("`{key}` must be {expected}, not {found}")]
     WrongType {
         key: String,
-        /// The expected type, in words.
         expected: String,
-        /// The type found.
         found: &'static str,
     },
     /// A value of the right type with an invalid content.
@@ -130,18 +125,14 @@ pub enum Problem {
     )]
     InvalidValue {
         key: String,
-        /// The value as written.
         value: String,
-        /// The expected content, in words.
         expected: String,
-        /// The nearest allowed word.
         suggestion: Option<String>,
     },
     /// An invalid secret; its value is not in the message.
     #[error("`{key}` (not shown) cannot be used: expected {expected}")]
     InvalidSecret {
         key: &'static str,
-        /// The expected form, in words.
         expected: &'static str,
     },
     /// A Redis address with TLS.
@@ -151,18 +142,14 @@ pub enum Problem {
     #[error("`{key}` cannot be {value}: expected {expected}")]
     OutOfRange {
         key: String,
-        /// The value as written.
         value: String,
-        /// The range, in words.
         expected: String,
     },
     /// The lower of two bounds is above the upper one.
     #[error("`{low}` ({low_value}) is above `{high}` ({high_value})")]
     BoundsReversed {
-        /// The key of the lower bound.
         low: &'static str,
         low_value: u64,
-        /// The key of the upper bound.
         high: &'static str,
         high_value: u64,
     },
@@ -170,30 +157,19 @@ pub enum Problem {
     #[error("`{key}` is missing {}: expected {expected}", InSection(section))]
     MissingKey {
         key: &'static str,
-        /// The table that needs it.
         section: String,
-        /// The expected value.
         expected: String,
     },
     /// A list that is empty.
     #[error("`{key}` needs at least one item: expected {expected}")]
-    EmptyList {
-        key: &'static str,
-        /// An expected item.
-        expected: String,
-    },
+    EmptyList { key: &'static str, expected: String },
     /// A list with the same item twice.
     #[error("`{key}` has `{item}` twice")]
-    DuplicateItem {
-        key: &'static str,
-        /// The item as written the second time.
-        item: String,
-    },
+    DuplicateItem { key: &'static str, item: String },
     /// A key that is only for other settings.
     #[error("`{key}` is only for {what}")]
     NotApplicable {
         key: &'static str,
-        /// The settings that it is for, in words.
         what: &'static str,
     },
     /// A back end with the namespace of the routes with `hub`.
@@ -212,7 +188,6 @@ pub enum Problem {
     #[error("`{key}` and `{other}` say the same: keep one")]
     ConflictingKeys {
         key: &'static str,
-        /// The other.
         other: &'static str,
     },
     /// Several threads in a process with a reactor.
@@ -229,19 +204,12 @@ pub enum Problem {
     #[error("`{key}` has no place {}: {reason}", InSection(section))]
     KeyBelongsElsewhere {
         key: &'static str,
-        /// The table in which it was found.
         section: String,
-        /// The reason, and the setting that replaces it.
         reason: &'static str,
     },
     /// A server that is listed twice.
     #[error("server {address} is already listed{}", OnLine(*line))]
-    DuplicateServer {
-        /// Its address.
-        address: ServerAddr,
-        /// The line of the first entry.
-        line: usize,
-    },
+    DuplicateServer { address: ServerAddr, line: usize },
     /// An upstream with backup servers only.
     #[error("every server is `backup`: at least one must not be")]
     OnlyBackups,
@@ -266,11 +234,8 @@ pub enum Problem {
     /// Two listeners that cannot both be bound.
     #[error("{addr} is already taken by {other}{}", OnLine(*line))]
     AddressTaken {
-        /// The later one.
         addr: ListenAddr,
-        /// The earlier one.
         other: ListenAddr,
-        /// The earlier one's line; 0 when it is not in the file.
         line: usize,
     },
     /// A Unix socket without a file.
@@ -283,12 +248,7 @@ pub enum Problem {
         "{}: {bytes} bytes, and the path of a Unix socket has at most {MAX_UNIX_PATH_BYTES}: choose a shorter one",
         path.display()
     )]
-    SocketPathTooLong {
-        /// The absolute path.
-        path: PathBuf,
-        /// Its length in bytes.
-        bytes: usize,
-    },
+    SocketPathTooLong { path: PathBuf, bytes: usize },
     /// Permissions of an address without a file.
     #[error(
         "`{0}` sets who may open the file of a Unix socket, and this address is a TCP port: \
@@ -306,11 +266,8 @@ pub enum Problem {
     /// A reference to an application, upstream or pool that does not exist.
     #[error("there is no {what} `{name}`{}", DidYouMean(suggestion))]
     UnknownName {
-        /// `app`, `upstream` or `blocking pool`.
         what: &'static str,
-        /// The name as written.
         name: String,
-        /// The nearest name that exists.
         suggestion: Option<String>,
     },
     /// A route without a handler.
@@ -321,69 +278,38 @@ pub enum Problem {
     EmptySite,
     /// Two routes of one site with the same path.
     #[error("route {path} can never match: the site has the same path{}", OnLine(*line))]
-    DuplicateRoute {
-        /// The path of both.
-        path: PathPattern,
-        /// The earlier one's line.
-        line: usize,
-    },
+    DuplicateRoute { path: PathPattern, line: usize },
     /// A route after a wider one that answers everything.
     #[error("route {path} can never match: {wider}{} answers first; put this one before it", OnLine(*line))]
     UnreachableRoute {
-        /// The later path.
         path: PathPattern,
-        /// The earlier, wider path.
         wider: PathPattern,
-        /// The earlier one's line.
         line: usize,
     },
     /// A host that is named twice.
     #[error("host {host} is already taken by the site{}", OnLine(*line))]
-    DuplicateHost {
-        host: HostPattern,
-        /// The line of the first entry.
-        line: usize,
-    },
+    DuplicateHost { host: HostPattern, line: usize },
     /// Two sites without hosts.
     #[error("only one site can answer for any host: the one{} does; give this one `hosts`", OnLine(*line))]
-    DuplicateDefaultSite {
-        /// The earlier site's line.
-        line: usize,
-    },
+    DuplicateDefaultSite { line: usize },
     /// A directory or file that does not exist or is not accessible.
     #[error("`{key}`: {} {}", path.display(), IoReason(*reason))]
     PathNotFound {
-        /// The key that names it.
         key: &'static str,
-        /// The absolute path.
         path: PathBuf,
-        /// The system's error.
         reason: io::ErrorKind,
     },
     /// A file instead of a directory.
     #[error("`{key}`: {} is not a folder", path.display())]
-    NotADirectory {
-        /// The key that names it.
-        key: &'static str,
-        /// The absolute path.
-        path: PathBuf,
-    },
+    NotADirectory { key: &'static str, path: PathBuf },
     /// Not a regular file.
     #[error("`{key}`: {} is not a regular file", path.display())]
-    NotARegularFile {
-        /// The key that names it.
-        key: &'static str,
-        /// The absolute path.
-        path: PathBuf,
-    },
+    NotARegularFile { key: &'static str, path: PathBuf },
     /// A file that is too large to be kept in memory.
     #[error("`{key}`: {} is larger than {}", path.display(), crate::units::format_size(*max))]
     FileTooLarge {
-        /// The key that names it.
         key: &'static str,
-        /// The absolute path.
         path: PathBuf,
-        /// Maximum size in bytes.
         max: u64,
     },
     /// Two caches with the same directory, or one inside the other's.
@@ -392,13 +318,9 @@ pub enum Problem {
         path.display(), other_path.display(), OnLine(*line)
     )]
     OverlappingCacheDirs {
-        /// The later one's absolute directory.
         path: PathBuf,
-        /// The earlier one's name.
         other: String,
-        /// The earlier one's absolute directory.
         other_path: PathBuf,
-        /// The earlier one's line.
         line: usize,
     },
     /// A cache's directory inside the directory of a route's files.
@@ -406,26 +328,16 @@ pub enum Problem {
         "`root`: {}, the folder of cache `{cache}`, is inside: what it holds would be served as files",
         path.display()
     )]
-    CacheInsideFilesRoot {
-        cache: String,
-        /// Its absolute directory.
-        path: PathBuf,
-    },
+    CacheInsideFilesRoot { cache: String, path: PathBuf },
     /// An application's module or rackup file does not exist.
     #[error("entry `{entry}` was not found: looked for {}", PathList(looked_for))]
     EntryNotFound {
-        /// The entry as written.
         entry: String,
-        /// The absolute paths that were tried.
         looked_for: Vec<PathBuf>,
     },
     /// An application without kind or entry, and its directory does not tell.
     #[error("app `{app}`: no application was recognised in {}: set `entry`, such as entry = \"module:callable\"", dir.display())]
-    AppNotDetected {
-        app: String,
-        /// Its directory.
-        dir: PathBuf,
-    },
+    AppNotDetected { app: String, dir: PathBuf },
     /// A file on the command line that cannot be imported.
     #[error("`{0}` is not the name of a Python module, so the file cannot be imported: rename it")]
     InvalidModuleName(String),
@@ -443,12 +355,7 @@ pub enum Problem {
     KindWithConfigFile,
     /// Several applications or upstreams, and no site that routes to them.
     #[error("{} {} ({}) and no [[sites]]: say which one answers which path", names.len(), BackendNoun { apps: *apps, all: names.len() }, names.join(", "))]
-    MissingSites {
-        /// All names, the applications first.
-        names: Vec<String>,
-        /// The number of applications among them.
-        apps: usize,
-    },
+    MissingSites { names: Vec<String>, apps: usize },
     /// A joinable upstream without `server.join`.
     #[error("upstream `{0}` is `joinable`, and nobody can join: `join` is missing in [server]")]
     MissingJoinListener(String),
@@ -487,9 +394,7 @@ pub enum Problem {
     /// A directory in which nothing was recognised.
     #[error("nothing to serve was recognised here; looked for {}; {advice}", looked_for.join(", "))]
     NothingDetected {
-        /// The names, in the order of the search.
         looked_for: Vec<&'static str>,
-        /// The commands that would work.
         advice: String,
     },
     /// The TARGET of `--files` is no directory.

@@ -9,250 +9,113 @@
 
 use FlagTranslation::{Flag, Key, NotNeeded, Verb};
 
-/// A key of another server.
-#[derive(Debug)]
-struct ForeignKey {
-    /// The table of the file that it is written in; of an option that stands elsewhere too.
-    section: &'static str,
-    /// What users of other servers type.
-    foreign: &'static str,
-    /// What it is called here: a key of the same table, or one with its table in front.
-    native: &'static str,
-}
-
-const fn foreign_word(section: &'static str, word: &'static str, key: &'static str) -> ForeignKey {
-    ForeignKey {
-        section,
-        foreign: word,
-        native: key,
-    }
-}
-
-/// Of nginx, HAProxy, Caddy, Puma, Unicorn, Gunicorn, Uvicorn and uWSGI.
+/// Keys of nginx, HAProxy, Caddy, Puma, Unicorn, Gunicorn, Uvicorn and uWSGI: by the table of the
+/// file that they are written in, each key of Penstock with the words that mean it. A key of another
+/// table has that table in front.
 #[rustfmt::skip]
-const FOREIGN_KEYS: &[ForeignKey] = &[
-    foreign_word("server", "bind", "listen"),
-    foreign_word("server", "address", "listen"),
-    foreign_word("server", "http", "listen"),
-    foreign_word("server", "http_socket", "listen"),
-    foreign_word("server", "socket", "listen"),
-    foreign_word("server", "port", "listen"),
-    foreign_word("server", "host", "listen"),
-    foreign_word("server", "workers", "threads"),
-    foreign_word("server", "worker_processes", "threads"),
-    foreign_word("server", "nbthread", "threads"),
-    foreign_word("server", "stats", "admin"),
-    foreign_word("server", "uid", "user"),
-    foreign_word("server", "gid", "group"),
-    foreign_word("server", "chdir", "dir"),
-    foreign_word("server", "directory", "dir"),
-    foreign_word("server", "working_directory", "dir"),
-    foreign_word("server", "worker_rlimit_nofile", "max_open_files"),
-    foreign_word("server", "error_log", "log"),
-    foreign_word("server", "errorlog", "log"),
-    foreign_word("server", "log_file", "log"),
-    foreign_word("server", "accesslog", "access_log"),
-    foreign_word("server", "graceful_timeout", "shutdown_timeout"),
-    foreign_word("server", "timeout_graceful_shutdown", "shutdown_timeout"),
-    foreign_word("server", "worker_shutdown_timeout", "shutdown_timeout"),
-    foreign_word("server", "forwarded_allow_ips", "trusted_proxies"),
-    foreign_word("server", "set_real_ip_from", "trusted_proxies"),
-    foreign_word("server", "maxconn", "limits.connections"),
-    foreign_word("server", "worker_connections", "limits.connections"),
-    foreign_word("server", "keepalive_timeout", "limits.idle_timeout"),
-    foreign_word("server", "client_max_body_size", "limits.body_bytes"),
-    foreign_word("server", "processes", "apps.NAME.processes"),
-    foreign_word("server", "timeout", "apps.NAME.response_timeout"),
-    foreign_word("server", "keepalive", "limits.idle_timeout"),
-    foreign_word("server", "keep_alive", "limits.idle_timeout"),
-    foreign_word("server", "max_body_size", "limits.body_bytes"),
-    foreign_word("server", "client_timeout", "limits.header_timeout"),
-    foreign_word("server", "proxy_headers", "trusted_proxies"),
-    foreign_word("server", "real_ip_header", "client_address"),
-    foreign_word("server", "access_log_format", "access_log"),
-    foreign_word("server", "accesslog_format", "access_log"),
-    foreign_word("server", "root", "sites.routes.files"),
-    foreign_word("server", "health", "probes"),
-    foreign_word("server", "metrics", "probes"),
-
-    foreign_word("limits", "maxconn", "connections"),
-    foreign_word("limits", "worker_connections", "connections"),
-    foreign_word("limits", "limit_concurrency", "connections"),
-    foreign_word("limits", "client_max_body_size", "body_bytes"),
-    foreign_word("limits", "request_body", "body_bytes"),
-    foreign_word("limits", "max_size", "body_bytes"),
-    foreign_word("limits", "client_header_timeout", "header_timeout"),
-    foreign_word("limits", "read_header", "header_timeout"),
-    foreign_word("limits", "client_body_timeout", "body_idle_timeout"),
-    foreign_word("limits", "send_timeout", "body_idle_timeout"),
-    foreign_word("limits", "keepalive_timeout", "idle_timeout"),
-    foreign_word("limits", "keepalive", "idle_timeout"),
-    foreign_word("limits", "timeout_keep_alive", "idle_timeout"),
-    foreign_word("limits", "persistent_timeout", "idle_timeout"),
-    foreign_word("limits", "first_data_timeout", "header_timeout"),
-    foreign_word("limits", "large_client_header_buffers", "header_bytes"),
-    foreign_word("limits", "limit_request_line", "target_bytes"),
-    foreign_word("limits", "limit_request_fields", "headers"),
-    foreign_word("limits", "limit_request_field_size", "header_bytes"),
-    foreign_word("limits", "client_body_buffer_size", "body_memory"),
-    foreign_word("limits", "client_body_temp_path", "temp_dir"),
-    foreign_word("limits", "ws_max_size", "websocket_message_bytes"),
-    foreign_word("limits", "max_connections", "connections"),
-    foreign_word("limits", "max_body", "body_bytes"),
-    foreign_word("limits", "max_body_size", "body_bytes"),
-    foreign_word("limits", "body_limit", "body_bytes"),
-    foreign_word("limits", "max_header_size", "header_bytes"),
-    foreign_word("limits", "header_limit", "header_bytes"),
-    foreign_word("limits", "keep_alive", "idle_timeout"),
-
-    foreign_word("apps.NAME", "workers", "processes"),
-    foreign_word("apps.NAME", "worker_processes", "processes"),
-    foreign_word("apps.NAME", "numprocs", "processes"),
-    foreign_word("apps.NAME", "passenger_max_pool_size", "processes"),
-    foreign_word("apps.NAME", "worker_class", "kind"),
-    foreign_word("apps.NAME", "type", "kind"),
-    foreign_word("apps.NAME", "interface", "kind"),
-    foreign_word("apps.NAME", "timeout", "response_timeout"),
-    foreign_word("apps.NAME", "harakiri", "response_timeout"),
-    foreign_word("apps.NAME", "worker_timeout", "response_timeout"),
-    foreign_word("apps.NAME", "worker_boot_timeout", "boot_timeout"),
-    foreign_word("apps.NAME", "graceful_timeout", "stop_timeout"),
-    foreign_word("apps.NAME", "worker_shutdown_timeout", "stop_timeout"),
-    foreign_word("apps.NAME", "limit_max_requests", "max_requests"),
-    foreign_word("apps.NAME", "reload_on_rss", "max_memory"),
-    foreign_word("apps.NAME", "tasks_max", "max_tasks"),
-    foreign_word("apps.NAME", "max_processes", "max_tasks"),
-    foreign_word("apps.NAME", "pids_limit", "max_tasks"),
-    foreign_word("apps.NAME", "total_memory_max", "max_total_memory"),
-    foreign_word("apps.NAME", "memory_limit", "max_total_memory"),
-    foreign_word("apps.NAME", "cpu_max", "max_cpu"),
-    foreign_word("apps.NAME", "cpu_quota", "max_cpu"),
-    foreign_word("apps.NAME", "cpus", "max_cpu"),
-    foreign_word("apps.NAME", "max_worker_lifetime", "max_age"),
-    foreign_word("apps.NAME", "preload_app", "preload"),
-    foreign_word("apps.NAME", "chdir", "dir"),
-    foreign_word("apps.NAME", "directory", "dir"),
-    foreign_word("apps.NAME", "working_directory", "dir"),
-    foreign_word("apps.NAME", "root", "dir"),
-    foreign_word("apps.NAME", "module", "entry"),
-    foreign_word("apps.NAME", "wsgi_file", "entry"),
-    foreign_word("apps.NAME", "wsgi_app", "entry"),
-    foreign_word("apps.NAME", "app", "entry"),
-    foreign_word("apps.NAME", "callable", "entry"),
-    foreign_word("apps.NAME", "rackup", "entry"),
-    foreign_word("apps.NAME", "python", "interpreter"),
-    foreign_word("apps.NAME", "ruby", "interpreter"),
-    foreign_word("apps.NAME", "virtualenv", "interpreter"),
-    foreign_word("apps.NAME", "home", "interpreter"),
-    foreign_word("apps.NAME", "raw_env", "env"),
-    foreign_word("apps.NAME", "environment", "env"),
-    foreign_word("apps.NAME", "backlog", "queue"),
-    foreign_word("apps.NAME", "worker_connections", "max_concurrent"),
-    foreign_word("apps.NAME", "gevent", "async"),
-    foreign_word("apps.NAME", "cmd", "command"),
-    foreign_word("apps.NAME", "exec", "command"),
-    foreign_word("apps.NAME", "bind", "server.listen"),
-    foreign_word("apps.NAME", "listen", "server.listen"),
-    foreign_word("apps.NAME", "instances", "processes"),
-    foreign_word("apps.NAME", "num_workers", "processes"),
-    foreign_word("apps.NAME", "worker_count", "processes"),
-    foreign_word("apps.NAME", "max_workers", "processes"),
-    foreign_word("apps.NAME", "min_workers", "processes"),
-    foreign_word("apps.NAME", "concurrency", "threads"),
-    foreign_word("apps.NAME", "path", "dir"),
-    foreign_word("apps.NAME", "cwd", "dir"),
-    foreign_word("apps.NAME", "port", "server.listen"),
-    foreign_word("apps.NAME", "host", "server.listen"),
-    foreign_word("apps.NAME", "startup_timeout", "boot_timeout"),
-    foreign_word("apps.NAME", "venv", "interpreter"),
-    foreign_word("apps.NAME", "environ", "env"),
-    foreign_word("apps.NAME", "asgi", "kind"),
-    foreign_word("apps.NAME", "wsgi", "kind"),
-    foreign_word("apps.NAME", "reload_mercy", "stop_timeout"),
-
-    foreign_word("upstreams.NAME", "server", "servers"),
-    foreign_word("upstreams.NAME", "to", "servers"),
-    foreign_word("upstreams.NAME", "upstreams", "servers"),
-    foreign_word("upstreams.NAME", "proxy_pass", "servers"),
-    foreign_word("upstreams.NAME", "lb_policy", "balance"),
-    foreign_word("upstreams.NAME", "algorithm", "balance"),
-    foreign_word("upstreams.NAME", "maxconn", "max_active"),
-    foreign_word("upstreams.NAME", "max_conns", "max_active"),
-    foreign_word("upstreams.NAME", "timeout", "response_timeout"),
-    foreign_word("upstreams.NAME", "proxy_read_timeout", "response_timeout"),
-    foreign_word("upstreams.NAME", "timeout_server", "response_timeout"),
-    foreign_word("upstreams.NAME", "proxy_connect_timeout", "connect_timeout"),
-    foreign_word("upstreams.NAME", "timeout_connect", "connect_timeout"),
-    foreign_word("upstreams.NAME", "timeout_tunnel", "tunnel_timeout"),
-    foreign_word("upstreams.NAME", "keepalive", "connections"),
-    foreign_word("upstreams.NAME", "retries", "retry"),
-    foreign_word("upstreams.NAME", "proxy_next_upstream", "retry"),
-    foreign_word("upstreams.NAME", "check", "health"),
-    foreign_word("upstreams.NAME", "health_check", "health"),
-    foreign_word("upstreams.NAME", "max_fails", "eject"),
-    foreign_word("upstreams.NAME", "cookie", "sticky"),
-    foreign_word("upstreams.NAME", "fastcgi_param", "params"),
-    foreign_word("upstreams.NAME", "fastcgi_index", "index"),
-    foreign_word("upstreams.NAME", "resolver", "resolve_interval"),
-    foreign_word("upstreams.NAME", "url", "servers"),
-    foreign_word("upstreams.NAME", "address", "servers"),
-    foreign_word("upstreams.NAME", "hosts", "servers"),
-    foreign_word("upstreams.NAME", "backends", "servers"),
-    foreign_word("upstreams.NAME", "weight", "servers"),
-    foreign_word("upstreams.NAME", "read_timeout", "response_timeout"),
-    foreign_word("upstreams.NAME", "fail_timeout", "eject"),
-    foreign_word("upstreams.NAME", "healthcheck", "health"),
-    foreign_word("upstreams.NAME", "keepalive_timeout", "connections"),
-    foreign_word("upstreams.NAME", "host_header", "host"),
-
-    foreign_word("sites", "server_name", "hosts"),
-    foreign_word("sites", "host", "hosts"),
-    foreign_word("sites", "domains", "hosts"),
-    foreign_word("sites", "location", "routes"),
-    foreign_word("sites", "error_page", "error_pages"),
-    foreign_word("sites", "listen", "server.listen"),
-    foreign_word("sites", "root", "sites.routes.files"),
-    foreign_word("sites", "domain", "hosts"),
-    foreign_word("sites", "names", "hosts"),
-    foreign_word("sites", "hostname", "hosts"),
-
-    foreign_word("sites.routes", "location", "path"),
-    foreign_word("sites.routes", "proxy_pass", "upstream"),
-    foreign_word("sites.routes", "reverse_proxy", "upstream"),
-    foreign_word("sites.routes", "fastcgi_pass", "upstream"),
-    foreign_word("sites.routes", "uwsgi_pass", "upstream"),
-    foreign_word("sites.routes", "backend", "upstream"),
-    foreign_word("sites.routes", "use_backend", "upstream"),
-    foreign_word("sites.routes", "root", "files"),
-    foreign_word("sites.routes", "alias", "files"),
-    foreign_word("sites.routes", "file_server", "files"),
-    foreign_word("sites.routes", "static", "files"),
-    foreign_word("sites.routes", "try_files", "files"),
-    foreign_word("sites.routes", "proxy_cache", "cache"),
-    foreign_word("sites.routes", "add_header", "response_headers"),
-    foreign_word("sites.routes", "header", "response_headers"),
-    foreign_word("sites.routes", "headers", "response_headers"),
-    foreign_word("sites.routes", "proxy_set_header", "request_headers"),
-    foreign_word("sites.routes", "strip_prefix", "rewrite"),
-    foreign_word("sites.routes", "proxy_buffering", "response_buffering"),
-    foreign_word("sites.routes", "proxy_request_buffering", "request_buffering"),
-    foreign_word("sites.routes", "uri", "path"),
-    foreign_word("sites.routes", "url", "path"),
-    foreign_word("sites.routes", "prefix", "path"),
-    foreign_word("sites.routes", "pass", "upstream"),
-    foreign_word("sites.routes", "proxy", "upstream"),
-    foreign_word("sites.routes", "upstreams", "upstream"),
-    foreign_word("sites.routes", "handler", "upstream"),
-    foreign_word("sites.routes", "dir", "files"),
-    foreign_word("sites.routes", "index", "files"),
-    foreign_word("sites.routes", "autoindex", "files"),
-    foreign_word("sites.routes", "php", "upstream"),
-    foreign_word("sites.routes", "client_max_body_size", "max_body_size"),
-    foreign_word("sites.routes", "body_bytes", "max_body_size"),
-    foreign_word("sites.routes", "request_body", "max_body_size"),
-
-    foreign_word("sites.routes.files", "deny", "hide"),
-    foreign_word("sites.routes.files", "exclude", "hide"),
+const FOREIGN_KEYS: &[(&str, &[(&str, &str)])] = &[
+    ("server", &[
+        ("listen", "bind address http http_socket socket port host"),
+        ("threads", "workers worker_processes nbthread"),
+        ("admin", "stats"),
+        ("user", "uid"),
+        ("group", "gid"),
+        ("dir", "chdir directory working_directory"),
+        ("max_open_files", "worker_rlimit_nofile"),
+        ("log", "error_log errorlog log_file"),
+        ("access_log", "accesslog access_log_format accesslog_format"),
+        ("shutdown_timeout", "graceful_timeout timeout_graceful_shutdown worker_shutdown_timeout"),
+        ("trusted_proxies", "forwarded_allow_ips set_real_ip_from proxy_headers"),
+        ("limits.connections", "maxconn worker_connections"),
+        ("limits.idle_timeout", "keepalive_timeout keepalive keep_alive"),
+        ("limits.body_bytes", "client_max_body_size max_body_size"),
+        ("apps.NAME.processes", "processes"),
+        ("apps.NAME.response_timeout", "timeout"),
+        ("limits.header_timeout", "client_timeout"),
+        ("client_address", "real_ip_header"),
+        ("sites.routes.files", "root"),
+        ("probes", "health metrics"),
+    ]),
+    ("limits", &[
+        ("connections", "maxconn worker_connections limit_concurrency max_connections"),
+        ("body_bytes", "client_max_body_size request_body max_size max_body max_body_size body_limit"),
+        ("header_timeout", "client_header_timeout read_header first_data_timeout"),
+        ("body_idle_timeout", "client_body_timeout send_timeout"),
+        ("idle_timeout", "keepalive_timeout keepalive timeout_keep_alive persistent_timeout keep_alive"),
+        ("header_bytes", "large_client_header_buffers limit_request_field_size max_header_size header_limit"),
+        ("target_bytes", "limit_request_line"),
+        ("headers", "limit_request_fields"),
+        ("body_memory", "client_body_buffer_size"),
+        ("temp_dir", "client_body_temp_path"),
+        ("websocket_message_bytes", "ws_max_size"),
+    ]),
+    ("apps.NAME", &[
+        ("processes", "workers worker_processes numprocs passenger_max_pool_size instances num_workers \
+            worker_count max_workers min_workers"),
+        ("kind", "worker_class type interface asgi wsgi"),
+        ("response_timeout", "timeout harakiri worker_timeout"),
+        ("boot_timeout", "worker_boot_timeout startup_timeout"),
+        ("stop_timeout", "graceful_timeout worker_shutdown_timeout reload_mercy"),
+        ("max_requests", "limit_max_requests"),
+        ("max_memory", "reload_on_rss"),
+        ("max_tasks", "tasks_max max_processes pids_limit"),
+        ("max_total_memory", "total_memory_max memory_limit"),
+        ("max_cpu", "cpu_max cpu_quota cpus"),
+        ("max_age", "max_worker_lifetime"),
+        ("preload", "preload_app"),
+        ("dir", "chdir directory working_directory root path cwd"),
+        ("entry", "module wsgi_file wsgi_app app callable rackup"),
+        ("interpreter", "python ruby virtualenv home venv"),
+        ("env", "raw_env environment environ"),
+        ("queue", "backlog maxqueue"),
+        ("max_concurrent", "worker_connections"),
+        ("async", "gevent"),
+        ("command", "cmd exec"),
+        ("server.listen", "bind listen port host"),
+        ("threads", "concurrency"),
+    ]),
+    ("upstreams.NAME", &[
+        ("servers", "server to upstreams proxy_pass url address hosts backends weight"),
+        ("balance", "lb_policy algorithm"),
+        ("max_active", "maxconn max_conns"),
+        ("response_timeout", "timeout proxy_read_timeout timeout_server read_timeout"),
+        ("connect_timeout", "proxy_connect_timeout timeout_connect"),
+        ("tunnel_timeout", "timeout_tunnel"),
+        ("connections", "keepalive keepalive_timeout"),
+        ("retry", "retries proxy_next_upstream"),
+        ("health", "check health_check healthcheck"),
+        ("eject", "max_fails fail_timeout"),
+        ("sticky", "cookie"),
+        ("params", "fastcgi_param"),
+        ("index", "fastcgi_index"),
+        ("resolve_interval", "resolver"),
+        ("host", "host_header"),
+        ("key", "hash"),
+        ("queue", "maxqueue"),
+    ]),
+    ("sites", &[
+        ("hosts", "server_name host domains domain names hostname"),
+        ("routes", "location"),
+        ("error_pages", "error_page"),
+        ("server.listen", "listen"),
+        ("sites.routes.files", "root"),
+    ]),
+    ("sites.routes", &[
+        ("path", "location uri url prefix"),
+        ("upstream", "proxy_pass reverse_proxy fastcgi_pass uwsgi_pass backend use_backend pass proxy \
+            upstreams handler php"),
+        ("files", "root alias file_server static try_files dir index autoindex"),
+        ("cache", "proxy_cache"),
+        ("response_headers", "add_header header headers"),
+        ("request_headers", "proxy_set_header"),
+        ("rewrite", "strip_prefix"),
+        ("response_buffering", "proxy_buffering"),
+        ("request_buffering", "proxy_request_buffering"),
+        ("max_body_size", "client_max_body_size body_bytes request_body"),
+    ]),
+    ("sites.routes.files", &[
+        ("hide", "deny exclude"),
+    ]),
 ];
 
 /// What a flag of another server is here.
@@ -272,89 +135,50 @@ pub enum FlagTranslation {
 /// rackup, nginx), and what Penstock has for them. Of two meanings of a letter the more frequent
 /// one counts.
 #[rustfmt::skip]
-const FOREIGN_FLAGS: &[(&str, FlagTranslation)] = &[
-    ("--bind", Flag("--listen")),
-    ("-b", Flag("--listen")),
-    ("--host", Flag("--listen")),
-    ("--port", Flag("--listen")),
-    ("-p", Flag("--listen")),
-    ("-o", Flag("--listen")),
-    ("--uds", Flag("--listen")),
-    ("--http", Flag("--listen")),
-    ("--http-socket", Flag("--listen")),
-    ("--socket", Flag("--listen")),
-    ("--workers", Flag("--processes")),
-    ("-w", Flag("--processes")),
-    ("--reload", Flag("--dev")),
-    ("--debug", Flag("--dev")),
-    ("--daemon", Flag("--daemonize")),
-    ("-D", Flag("--daemonize")),
-    ("-d", Flag("--daemonize")),
-    ("--log-file", Flag("--log")),
-    ("--error-logfile", Flag("--log")),
-    ("--log-level", Flag("--verbose")),
-    ("--interface", Flag("--kind")),
-    ("--worker-class", Flag("--kind")),
-    ("-k", Flag("--kind")),
-    ("-t", Flag("--threads")),
-    ("-C", Flag("--config")),
-    ("--access-logfile", Key("server", "access_log")),
-    ("--access-log", Key("server", "access_log")),
-    ("--user", Key("server", "user")),
-    ("-u", Key("server", "user")),
-    ("--uid", Key("server", "user")),
-    ("--group", Key("server", "group")),
-    ("-g", Key("server", "group")),
-    ("--gid", Key("server", "group")),
-    ("-m", Key("server", "umask")),
-    ("--umask", Key("server", "umask")),
-    ("--forwarded-allow-ips", Key("server", "trusted_proxies")),
-    ("--proxy-headers", Key("server", "trusted_proxies")),
-    ("--limit-concurrency", Key("limits", "connections")),
-    ("--worker-connections", Key("limits", "connections")),
-    ("--keep-alive", Key("limits", "idle_timeout")),
-    ("--timeout-keep-alive", Key("limits", "idle_timeout")),
-    ("--persistent-timeout", Key("limits", "idle_timeout")),
-    ("--timeout", Key("apps.NAME", "response_timeout")),
-    ("--harakiri", Key("apps.NAME", "response_timeout")),
-    ("--graceful-timeout", Key("apps.NAME", "stop_timeout")),
-    ("--timeout-graceful-shutdown", Key("apps.NAME", "stop_timeout")),
-    ("--max-requests", Key("apps.NAME", "max_requests")),
-    ("--limit-max-requests", Key("apps.NAME", "max_requests")),
-    ("--reload-on-rss", Key("apps.NAME", "max_memory")),
-    ("--preload", Key("apps.NAME", "preload")),
-    ("--preload-app", Key("apps.NAME", "preload")),
-    ("--chdir", Key("apps.NAME", "dir")),
-    ("--app-dir", Key("apps.NAME", "dir")),
-    ("--dir", Key("apps.NAME", "dir")),
-    ("--wsgi-file", Key("apps.NAME", "entry")),
-    ("--module", Key("apps.NAME", "entry")),
-    ("--virtualenv", Key("apps.NAME", "interpreter")),
-    ("-H", Key("apps.NAME", "interpreter")),
-    ("--env", Key("apps.NAME", "env")),
-    ("-e", Key("apps.NAME", "env")),
-    ("--environment", Key("apps.NAME", "env")),
-    ("--backlog", Key("apps.NAME", "queue")),
-    ("--root-path", Key("sites.routes", "rewrite")),
-    ("--pid", Verb("status")),
-    ("--pidfile", Verb("status")),
-    ("-s", Verb("stop")),
-    ("-T", Verb("check")),
-    ("--check-config", Verb("check")),
-    ("--factory", NotNeeded("a factory is recognised")),
-    ("--master", NotNeeded("there is always one")),
-    ("--loop", NotNeeded("an application has the event loop of its interpreter, or sets its own")),
-    ("--ws", NotNeeded("WebSockets are always served")),
-    ("--lifespan", NotNeeded("a lifespan is run where the application has one")),
+const FOREIGN_FLAGS: &[(FlagTranslation, &str)] = &[
+    (Flag("--listen"), "--bind -b --host --port -p -o --uds --http --http-socket --socket"),
+    (Flag("--processes"), "--workers -w"),
+    (Flag("--dev"), "--reload --debug"),
+    (Flag("--daemonize"), "--daemon -D -d"),
+    (Flag("--log"), "--log-file --error-logfile"),
+    (Flag("--verbose"), "--log-level"),
+    (Flag("--kind"), "--interface --worker-class -k"),
+    (Flag("--threads"), "-t"),
+    (Flag("--config"), "-C"),
+    (Key("server", "access_log"), "--access-logfile --access-log"),
+    (Key("server", "user"), "--user -u --uid"),
+    (Key("server", "group"), "--group -g --gid"),
+    (Key("server", "umask"), "-m --umask"),
+    (Key("server", "trusted_proxies"), "--forwarded-allow-ips --proxy-headers"),
+    (Key("limits", "connections"), "--limit-concurrency --worker-connections"),
+    (Key("limits", "idle_timeout"), "--keep-alive --timeout-keep-alive --persistent-timeout"),
+    (Key("apps.NAME", "response_timeout"), "--timeout --harakiri"),
+    (Key("apps.NAME", "stop_timeout"), "--graceful-timeout --timeout-graceful-shutdown"),
+    (Key("apps.NAME", "max_requests"), "--max-requests --limit-max-requests"),
+    (Key("apps.NAME", "max_memory"), "--reload-on-rss"),
+    (Key("apps.NAME", "preload"), "--preload --preload-app"),
+    (Key("apps.NAME", "dir"), "--chdir --app-dir --dir"),
+    (Key("apps.NAME", "entry"), "--wsgi-file --module"),
+    (Key("apps.NAME", "interpreter"), "--virtualenv -H"),
+    (Key("apps.NAME", "env"), "--env -e --environment"),
+    (Key("apps.NAME", "queue"), "--backlog"),
+    (Key("sites.routes", "rewrite"), "--root-path"),
+    (Verb("status"), "--pid --pidfile"),
+    (Verb("stop"), "-s"),
+    (Verb("check"), "-T --check-config"),
+    (NotNeeded("a factory is recognised"), "--factory"),
+    (NotNeeded("there is always one"), "--master"),
+    (NotNeeded("an application has the event loop of its interpreter, or sets its own"), "--loop"),
+    (NotNeeded("WebSockets are always served"), "--ws"),
+    (NotNeeded("a lifespan is run where the application has one"), "--lifespan"),
 ];
 
 /// What the flag of another server is here, `None` for one that nobody has.
 #[must_use]
 pub fn translate_flag(flag: &str) -> Option<FlagTranslation> {
     let mut flags = FOREIGN_FLAGS.iter();
-    flags
-        .find(|(foreign, _)| *foreign == flag)
-        .map(|(_, own)| *own)
+    let found = flags.find(|(_, foreign)| foreign.split(' ').any(|word| word == flag))?;
+    Some(found.0)
 }
 
 /// Verbs of other servers, and those of Penstock.
@@ -384,12 +208,19 @@ pub(crate) fn translate_verb(verb: &str) -> Option<&'static str> {
         .map(|(_, own)| *own)
 }
 
-/// What another server's word is called in a table of the file.
+/// The key that is meant by a word of another server in a table of the file.
 pub(crate) fn translate_key(section: &str, text: &str) -> Option<&'static str> {
     let text = text.to_ascii_lowercase().replace('-', "_");
-    let mut words = FOREIGN_KEYS.iter();
-    let found = words.find(|known| known.section == section && known.foreign == text);
-    found.map(|known| known.native)
+    let found = foreign_keys().find(|(table, word, _)| *table == section && *word == text)?;
+    Some(found.2)
+}
+
+/// Every table, foreign word and key of Penstock.
+fn foreign_keys() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
+    FOREIGN_KEYS.iter().flat_map(|(table, keys)| {
+        keys.iter()
+            .flat_map(move |(key, words)| words.split(' ').map(move |word| (*table, word, *key)))
+    })
 }
 
 /// An address without what only a URL has: `http://127.0.0.1:3000/` is `127.0.0.1:3000` here.
@@ -411,20 +242,17 @@ pub(crate) fn address_of_url(text: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::options;
 
     #[test]
     fn every_suggestion_exists_and_no_foreign_word_does() {
-        for ForeignKey {
-            section,
-            foreign: word,
-            native: key,
-        } in FOREIGN_KEYS
-        {
-            assert_eq!(
-                options::find_option(section, word).map(|option| option.key),
-                None
+        for (section, word, key) in foreign_keys() {
+            assert!(
+                options::find_option(section, word).is_none(),
+                "{section}.{word}"
             );
             let (table, key) = key.rsplit_once('.').unwrap_or((section, key));
             assert!(
@@ -436,17 +264,14 @@ mod tests {
 
     #[test]
     fn every_flag_is_translated_once_into_what_exists() {
-        for (at, (flag, own)) in FOREIGN_FLAGS.iter().enumerate() {
-            assert!(
-                !FOREIGN_FLAGS[at + 1..]
-                    .iter()
-                    .any(|(other, _)| other == flag)
-            );
+        let mut seen = BTreeSet::new();
+        for (own, flags) in FOREIGN_FLAGS {
+            for flag in flags.split(' ') {
+                assert!(seen.insert(flag), "{flag}");
+                assert_eq!(translate_flag(flag), Some(*own));
+            }
             if let Key(table, key) = own {
-                assert!(
-                    options::find_option(table, key).is_some(),
-                    "{table}.{key} for {flag}"
-                );
+                assert!(options::find_option(table, key).is_some(), "{table}.{key}");
             }
         }
         assert_eq!(translate_flag("-w"), Some(Flag("--processes")));
@@ -455,21 +280,9 @@ mod tests {
 
     #[test]
     fn a_word_is_translated_once_and_in_its_table_only() {
-        for (
-            at,
-            ForeignKey {
-                section,
-                foreign: word,
-                ..
-            },
-        ) in FOREIGN_KEYS.iter().enumerate()
-        {
-            let others = &FOREIGN_KEYS[at + 1..];
-            assert!(
-                !others
-                    .iter()
-                    .any(|it| it.section == *section && it.foreign == *word)
-            );
+        let mut seen = BTreeSet::new();
+        for (section, word, _) in foreign_keys() {
+            assert!(seen.insert((section, word)), "{section}.{word}");
         }
         assert_eq!(translate_key("apps.NAME", "workers"), Some("processes"));
         assert_eq!(translate_key("apps.NAME", "Worker-Class"), Some("kind"));
