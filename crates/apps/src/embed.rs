@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use penstock_wire::Dialect;
 
-/// Everything that a process is told on its command line.
+/// All of a process's command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkerLaunch<'a> {
     pub dialect: Dialect,
@@ -32,7 +32,7 @@ pub struct WorkerLaunch<'a> {
     pub reactor: Option<&'a str>,
     /// Threads of it, or of each worker that is forked from it.
     pub threads: usize,
-    /// Whether garbage is collected when it is told to, not within requests.
+    /// Whether garbage is collected on request, not within requests.
     pub gc_when_idle: bool,
     /// How long it may take to end.
     pub stop_timeout: Duration,

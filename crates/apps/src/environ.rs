@@ -21,7 +21,7 @@ use penstock_http::Version;
 use penstock_sys::net::PeerAddress;
 use penstock_wire::{Dialect, EnvironEncoder};
 
-/// What an application is told of the length of a request's body.
+/// The length of a request's body, as announced to the application.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AnnouncedLength {
     /// There is no body, and no word of one.

@@ -153,7 +153,7 @@ mod tests {
         let message = limits.max_message_bytes;
         let taken = (0..100).take_while(|_| held.update(client(1), (0, message), &limits));
         assert_eq!(taken.count(), 24);
-        // Another finds half of the rest, and what is refused counts until its session is over.
+        // Another finds half of the rest, and refused bytes count until their session is over.
         assert!(!held.update(client(1), (0, message), &limits));
         held.update(client(1), (2 * message, 0), &limits);
         let taken = (0..100).take_while(|_| held.update(client(2), (0, message), &limits));

@@ -16,7 +16,7 @@ use tokio::signal::unix::{SignalKind, signal};
 /// Between the two looks at a child that has ended.
 const REAP_DELAY: Duration = Duration::from_secs(1);
 
-/// Reaps children that nobody waits for, as they end; never returns. Cancel safe.
+/// Reaps children without a waiting parent, as they end; never returns. Cancel safe.
 pub(crate) async fn reap_orphans() {
     let Ok(mut ended) = signal(SignalKind::child()) else {
         // They stay in the table of processes until the server ends.
@@ -59,7 +59,7 @@ fn reap_ended(seen: &[u32]) -> Vec<u32> {
 }
 
 /// Ends all processes that workers have left behind, for the end of a server; those in `except` stay.
-/// Blocks for up to 2 s. Children that somebody still waits for are ended too.
+/// Blocks for up to 2 s. Children that are still waited for are ended too.
 pub fn end_orphans(except: &[u32]) {
     for orphan in process::end_orphans(except) {
         let (pid, name) = (orphan.pid, orphan.name);

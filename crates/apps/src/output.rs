@@ -55,7 +55,7 @@ impl OutputLog {
         self.lines().total
     }
 
-    /// What is known of one process, or of all of them, without the first `since` lines of all.
+    /// The lines of one process, or of all of them, without the first `since` lines of all.
     pub(crate) fn lines_of(&self, pid: Option<u32>, since: u64) -> Vec<String> {
         let lines = self.lines();
         let own = lines.recent.iter();

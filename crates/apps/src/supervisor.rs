@@ -13,7 +13,7 @@
 //! `max_surge` boot or serve at once, those that only finish what they have not counted; their number
 //! grows with the load by `spawn_rate` a second at most, and stays between its bounds; whatever is
 //! killed or crashes is replaced; an event about an unknown worker changes nothing; a restart is
-//! answered exactly once; `Stopped` is said when no process is left. The limits of memory, age,
+//! answered exactly once; `Stopped` comes when no process is left. The limits of memory, age,
 //! requests and time are watched by the executor, which says `ReplacementRequested`, `Exceeded` or
 //! `ResponseTimedOut`.
 

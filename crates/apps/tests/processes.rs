@@ -1,4 +1,4 @@
-//! What is left of an application in the process that ran it: children and descriptors.
+//! Leaks of an application in the process that ran it: children and descriptors.
 //!
 //! Alone in its process, and one test at a time, as both count all that there is. Real interpreters run a
 //! small application. What must stay true: restarts leave no descriptor open, and nothing that a worker

@@ -1,5 +1,5 @@
-//! The front end's machine for a control socket: a process says who it is, then that it is ready or why
-//! it could not start; a template is told what to fork, a forked worker what its sockets are.
+//! The front end's machine for a control socket: a process identifies itself, then reports that it is
+//! ready or why not; a template gets orders to fork, a forked worker its sockets.
 //!
 //! Inputs: bytes received and not yet consumed. Outputs: HELLO, then READY or BOOT_FAILED; of a
 //! template FORK_FAILED after that, of a worker that is promoted another READY. The supervisor's

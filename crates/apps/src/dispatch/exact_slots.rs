@@ -84,7 +84,7 @@ const SCENES: [Scenario; 6] = [
     },
 ];
 
-/// What is known of one request when all is over.
+/// The trace of one request.
 #[derive(Debug, Clone, Copy, Default)]
 struct RequestTrace {
     arrived_at: Duration,
@@ -232,7 +232,7 @@ impl Simulation {
         }
     }
 
-    /// Takes what is in the mailboxes, as drivers do.
+    /// Takes the jobs in the mailboxes, as drivers do.
     fn deliver(&mut self) {
         let mut cx = Context::from_waker(Waker::noop());
         for slot in 0..self.slots.len() {

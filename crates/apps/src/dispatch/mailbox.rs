@@ -97,7 +97,7 @@ impl Mailbox {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes what is there; else arranges for the driver to be polled when something is.
+    /// Takes the delivery; without one the driver is polled when there is one.
     pub(crate) fn poll_delivery(&self, cx: &mut Context<'_>) -> Option<MailboxDelivery> {
         let mut mail = self.lock();
         if !mail.jobs.is_empty() || mail.is_retired || mail.is_worker_lost || mail.are_streams_cut {

@@ -1,4 +1,4 @@
-//! The queue and its mailboxes: who gets a job, who gets it back, and what a worker's slots share.
+//! The queue and its mailboxes: jobs, jobs given back, and the shared state of a worker's slots.
 
 use std::task::Context;
 
@@ -345,10 +345,10 @@ fn a_job_waits_for_the_process_that_it_belongs_to_while_that_is_there() {
     begun.sort();
     assert_eq!(begun, [b"a", b"b"]);
     assert_eq!(dispatch.usage(now).waiting, 2, "beside a free process");
-    // Who belongs nowhere, or to a worker that is not there, does not wait.
+    // A request of no worker, or of one that has ended, does not wait.
     let _ = dispatch.submit(now, job_for("any", Some(WorkerToken::generate())), 0);
     assert_eq!(taken(&three_mail), [b"any"]);
-    // Either thread takes the next, and the job knows who has it.
+    // Either thread takes the next, and the job names it.
     let mut got = VecDeque::new();
     dispatch.finish_and_take(now, two, 1, 1, &mut got);
     let start = got.pop_front().expect("the oldest");
@@ -360,7 +360,7 @@ fn a_job_waits_for_the_process_that_it_belongs_to_while_that_is_there() {
     let _ = dispatch.submit(now, job_for("e", token), 0);
     dispatch.finish_and_take(now, three, 1, 1, &mut got);
     assert!(got.is_empty(), "both wait for their own");
-    // The process is replaced: they go anywhere, and whoever comes later does not wait.
+    // The process is replaced: they go anywhere, and later ones do not wait.
     dispatch.retire_slot(two, &two_mail);
     assert_eq!(taken(&three_mail), [b"d"]);
     dispatch.finish_and_take(now, three, 1, 1, &mut got);

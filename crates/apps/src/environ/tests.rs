@@ -242,7 +242,7 @@ fn a_proxy_is_believed_on_this_machine_only() {
         check(name, &head, local(), &[(&key, Some(passed))]);
         check(name, &head, PeerAddress::Unix, &[(&key, Some(passed))]);
     }
-    // A proxy that nobody has listed may pass on what its client made up: an address or a scheme that
+    // A proxy that is not trusted may pass on its client's inventions: an address or a scheme that
     // is not what counts reaches no application.
     for (name, sent) in [
         ("client-ip", "203.0.113.9"),

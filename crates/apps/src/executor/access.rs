@@ -40,7 +40,7 @@ pub(super) fn of(config: &config::App) -> AccessRules {
         connect_ports: limits.connect_ports.clone(),
         bind_ports: limits.bind_ports.clone(),
     };
-    // What is missing was warned of at the start.
+    // Missing paths were warned of at the start.
     access.available()
 }
 
@@ -107,7 +107,7 @@ pub(super) fn temporary_folder(config: &config::App) -> Option<(OsString, OsStri
 struct Way {
     /// Every name on it, links too, in its real folder; and whether it is one of the file itself.
     names: Vec<(PathBuf, bool)>,
-    /// Where it ends. What is not there, or closed to the server, is taken as it is written.
+    /// Where it ends. A missing path, or one closed to the server, is taken as written.
     real: PathBuf,
 }
 

@@ -17,7 +17,7 @@ use crate::supervisor::{WorkerId, WorkerState};
 /// For how long each process's threads had wanted a processor by then.
 pub(super) type CpuSample = (Instant, Vec<(WorkerId, Duration)>);
 
-/// What is known of it.
+/// The measurements.
 #[derive(Debug, Default)]
 pub(super) struct CpuUsage {
     is_measuring: bool,
@@ -63,7 +63,7 @@ impl Executor {
         });
     }
 
-    /// `None` when nobody could look: what was known stays.
+    /// `None` if there was no reading: the last one stays.
     pub(super) fn handle_cpu_measured(&mut self, wanted: Option<CpuSample>) {
         self.cpu_usage.is_measuring = false;
         let Some((at, all)) = wanted else {

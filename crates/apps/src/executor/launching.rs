@@ -53,7 +53,7 @@ pub(super) struct Launching {
 #[derive(Debug)]
 pub(super) struct UnclaimedProcess(Option<SpawnedProcess>);
 
-/// What a process is to be, with what is kept for it.
+/// The role of a process, with the resources that are kept for it.
 #[derive(Debug)]
 pub(super) enum Purpose {
     Worker {
@@ -81,7 +81,7 @@ impl UnclaimedProcess {
         Self(Some(started))
     }
 
-    /// Takes the process, for one who follows it to its end.
+    /// Takes the process, to follow it to its end.
     fn take(mut self) -> Option<SpawnedProcess> {
         self.0.take()
     }
@@ -90,7 +90,7 @@ impl UnclaimedProcess {
 impl Drop for UnclaimedProcess {
     fn drop(&mut self) {
         if let Some(started) = &self.0 {
-            // What is gone needs no signal.
+            // An ended process needs no signal.
             let _ = started.handle().kill();
         }
     }
@@ -243,7 +243,7 @@ async fn find_program(
 ) -> Result<ProgramFiles, String> {
     let dir = config.dir.clone();
     let look = async {
-        // Kept until the look ends, also if nobody waits any more.
+        // Kept until the look-up ends, also if its caller has left.
         let mut known = looking.lock_owned().await;
         if let Some((of, found)) = &*known
             && *of == generation

@@ -61,7 +61,7 @@ pub(super) struct ProcessLimits {
     processes: HashMap<WorkerId, ProcessWatch>,
     next_measure_at: Instant,
     is_measuring: bool,
-    /// When the load is said next; `None` where nobody decides by it.
+    /// When the load is reported next; `None` where it decides nothing.
     next_load_at: Option<Instant>,
     restart_file: RestartFile,
     bounds: BoundsWatch,
@@ -263,7 +263,7 @@ impl Executor {
         if watch.streams_deadline.is_none_or(|until| now < until) {
             return;
         }
-        // It stays told: whoever begins a stream after this is cut by what it was told before.
+        // It stays set: a stream that begins after this is cut at once.
         watch.streams_deadline = None;
         if let ProcessRole::Worker(slots) = &child.role {
             slots
@@ -415,7 +415,7 @@ impl Executor {
         });
     }
 
-    /// The file's date, if it is there; `None` when nobody could look.
+    /// The file's date, if it is there; `None` if it could not be checked.
     pub(super) fn handle_restart_file(&mut self, looked: Option<Option<SystemTime>>) {
         let file = &mut self.limits.restart_file;
         file.is_checking = false;

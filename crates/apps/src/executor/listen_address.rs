@@ -30,7 +30,7 @@ const FASTCGI_FD: RawFd = 0;
 const SHELL: &str = "/bin/sh";
 
 /// Programs that look for inherited sockets by `LISTEN_FDS` want their own process id beside it, which
-/// nobody else knows before they run. Where there is no shell they have to be told by `{fd}`.
+/// unknown to others before they run. Without a shell the command line needs `{fd}`.
 const EXPORT_LISTEN_PID: &str = r#"LISTEN_PID=$$; export LISTEN_PID; exec "$@""#;
 
 /// Ports that are tried until one is not taken by another process of the application, and folders

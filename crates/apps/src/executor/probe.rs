@@ -35,7 +35,7 @@ pub(super) enum ReadinessSign {
     AcceptsConnections,
     /// It closes such a connection: the socket is inherited, so that it can be connected to says nothing.
     ClosesConnections,
-    /// Its socket is there, and it lives for [`MIN_ALIVE_TIME`]: nobody connects.
+    /// Its socket is there, and it lives for [`MIN_ALIVE_TIME`]: nothing connects.
     StaysAlive,
 }
 

@@ -52,7 +52,7 @@ impl GroupHold {
         (Self(held), GroupRelease(group))
     }
 
-    /// What is in the group may outlive the process, or not any more.
+    /// Lets the group outlive the process, or not any more.
     pub(super) fn set_held(&self, is_held: bool) {
         self.0.send_replace(is_held);
     }
@@ -63,7 +63,7 @@ impl GroupHold {
 }
 
 impl GroupRelease {
-    /// Waits until what is left in the group of a process that has ended may be ended too.
+    /// Waits until the rest of an ended process's group may be ended too.
     async fn wait_until_released(&mut self, pid: u32) {
         let is_held = *self.0.borrow();
         let is_of = |orphan: &process::Orphan| orphan.group == pid && !orphan.has_ended;
@@ -73,7 +73,7 @@ impl GroupRelease {
                 .iter()
                 .any(is_of)
         {
-            // Nobody holds it back whose hand on it is gone.
+            // A dropped hold holds nothing back.
             let _ = self.0.wait_for(|is_held| !is_held).await;
         }
     }

@@ -131,7 +131,7 @@ impl Executor {
     fn reject_worker(&mut self, worker: WorkerId, report: String) {
         if let Some(child) = self.children.get_mut(&worker) {
             child.has_reported_boot = true;
-            // What is gone already needs no signal.
+            // An ended process needs no signal.
             let _ = child.process.kill();
         }
         self.handle_event(SupervisorEvent::BootFailed { worker, report });
@@ -199,7 +199,7 @@ impl Executor {
         let Some(child) = self.children.get_mut(&worker) else {
             return;
         };
-        // A reactor ends with its channel, whatever else is said.
+        // A reactor ends with its channel in any case.
         if self.config.has_reactor() {
             return;
         }

@@ -138,7 +138,7 @@ impl Executor {
                     files.write.push(access::resolve_folder(folder));
                 }
             }
-            // No place where a program of ours is told to listen.
+            // No address that a program can be given to listen on.
             ServerAddr::Name { .. } | ServerAddr::Srv(_) | ServerAddr::Joined(_) => {}
         }
         access

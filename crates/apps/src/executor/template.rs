@@ -28,14 +28,14 @@ use super::{ChildProcess, ControlMessage, Executor, ExecutorInput, ProcessKey};
 use crate::shared::DispatchMode;
 use crate::supervisor::{SupervisorEvent, WorkerId};
 
-/// How long a template that is told to end may take: it has nothing to do at its end.
+/// How long a template may take to end: it has nothing to do then.
 const END_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Most workers that a template is told to fork before it has forked one of them. It forks one after the
+/// The most workers that a template is ordered to fork ahead. It forks one after the
 /// other, and what it has been told cannot be taken back.
 const MAX_ORDERED_FORKS: usize = 16;
 
-/// All templates of an application, and what is under way from them.
+/// All templates of an application, and the forks in progress.
 #[derive(Debug, Default)]
 pub(super) struct Templates {
     processes: HashMap<ProcessKey, Template>,
@@ -377,7 +377,7 @@ impl Executor {
         match template.state {
             TemplateState::Ready => {}
             TemplateState::Ending => {
-                // What is gone needs no signal.
+                // An ended process needs no signal.
                 let _ = process.kill_process();
             }
             TemplateState::Starting => {
@@ -494,8 +494,8 @@ impl Executor {
         children.any(|g| g == generation) || forking.any(|g| g == generation)
     }
 
-    /// Ends the templates of which nothing will be forked any more, and what they have started once nobody
-    /// is left whom it serves.
+    /// Ends the templates of which nothing will be forked any more, and what they have started once no
+    /// worker is left that they serve.
     pub(super) fn end_unused_templates(&mut self) {
         let (current, fallback) = self.supervisor.generations();
         let is_draining = self.is_draining;

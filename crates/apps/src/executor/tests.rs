@@ -47,7 +47,7 @@ while True:
     client.close()
 "#;
 
-/// An upstream that keeps what it is told.
+/// An upstream that keeps its addresses.
 #[derive(Debug)]
 struct FakeServerSet {
     listed: watch::Sender<Vec<(ServerAddr, u64)>>,

@@ -292,7 +292,7 @@ impl WorkerCommand<'_> {
     }
 }
 
-/// Who a process is that runs as a user of its own.
+/// The variables of a process that runs as a user of its own.
 pub(super) fn account_variables(
     account: Option<&Account>,
 ) -> impl Iterator<Item = (OsString, OsString)> {
@@ -378,7 +378,7 @@ impl Executor {
         dispatch.reserve_slots(clock::now(), &slots.stats, idle_threads);
     }
 
-    /// Has as many threads of each worker take requests as the supervisor says. What is still at work stays as it is
+    /// Has as many threads of each worker take requests as the supervisor says. Busy threads stay as they are
     /// until the next call.
     pub(super) fn apply_thread_count(&self) {
         if !self.config.has_spare_threads() {
@@ -414,7 +414,7 @@ impl Executor {
         slots.is_closed()
     }
 
-    /// Ends the drivers of a process that is gone, whoever else still holds its sockets.
+    /// Ends the drivers of an ended process, even if other processes hold its sockets.
     pub(super) fn lose_slots(&mut self, worker: WorkerId) {
         let slots = worker_slots(&mut self.children, worker).map(|slots| &slots.driven_slots);
         for (slot, mailbox) in slots.into_iter().flatten() {

@@ -15,7 +15,7 @@ pub struct SupervisorPolicy {
     pub min_processes: usize,
     /// Workers that there may be, at least `processes_min`; what lies between follows the load.
     pub max_processes: usize,
-    /// Workers that there are to be as soon as the least of them serve; what is not between the bounds is brought
+    /// Workers that there are to be as soon as the least of them serve; a number outside the bounds is brought
     /// between them.
     pub initial_processes: usize,
     /// Threads of each worker that take requests for ever.
@@ -136,7 +136,7 @@ pub enum SupervisorEvent {
     Load(AppLoad),
     /// Roll to new code.
     Restart,
-    /// Stop all, finishing what is in progress.
+    /// Stop all, finishing requests in progress.
     Drain,
     /// The drain's own deadline has passed: terminate those that still work.
     DrainOverdue,

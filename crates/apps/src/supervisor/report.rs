@@ -42,7 +42,7 @@ pub enum SupervisorReport {
     BootFailed {
         /// Which one.
         worker: WorkerId,
-        /// The traceback, or what is known instead.
+        /// The traceback, or another reason.
         report: String,
         /// When the next one is tried; `None` for a new version that is given up.
         next_try: Option<Duration>,
@@ -153,7 +153,7 @@ pub enum ExitSummary {
     Signal(i32),
     /// By the kernel: all processes of the application together had met their bound on memory.
     OutOfMemory,
-    /// Nobody could tell.
+    /// Unknown.
     Unknown,
 }
 
@@ -168,10 +168,10 @@ pub enum AppState {
     Degraded,
     /// None is, and the last try failed.
     Failing {
-        /// The traceback, or what is known instead.
+        /// The traceback, or another reason.
         report: String,
     },
-    /// Finishing what is in progress.
+    /// Finishing requests in progress.
     Draining,
     /// No process is left, or none was ever started.
     Stopped,

@@ -10,7 +10,7 @@
 //! Where the number of threads of each may change as well, what waits gets more of them (twice as many at most, and
 //! then it is seen what they do) as long as the workers leave the processors room: it waits for something else, and
 //! a thread costs next to nothing. It gets a worker where they do not, or where each has all threads that it may
-//! have; and where there may be no more workers, in the end a thread at a time all the same: what is short must not
+//! have; and where there may be no more workers, in the end a thread at a time all the same: short requests must not
 //! wait for ever behind what computes for long. When less is needed, workers go first.
 //!
 //! What must stay true, and is simulated: the number stays between its bounds; it grows by no more
@@ -41,7 +41,7 @@ pub(super) struct Scaling {
     workers_grew_at: Option<Instant>,
     /// When there were more threads last.
     threads_grew_at: Option<Instant>,
-    /// Since when somebody waits with every slot busy.
+    /// Since when requests wait with every slot busy.
     all_busy_since: Option<Instant>,
     /// Since when it is not known how busy the workers are meanwhile.
     cpu_unknown_since: Option<Instant>,
@@ -170,7 +170,7 @@ impl Scaling {
             format!("{line} {millis} ms with {slots} busy")
         };
         if fleet.threads < policy.max_threads && load.cpu_percent.is_some() {
-            // What they do since somebody waits, and since there are as many as now.
+            // Their usage since requests wait, and since there are as many as now.
             let since = self.threads_grew_at.max(Some(full_since));
             let is_known = load.cpu_known_since >= since;
             if is_known {
@@ -392,7 +392,7 @@ struct PeakWindow {
 impl PeakWindow {
     fn record(&mut self, now: Instant, needed: usize, length: Duration) {
         let seen = self.observed;
-        // Nobody looked for a while: what was needed then is not known.
+        // There was no reading for a while: the need then is unknown.
         let seen =
             seen.filter(|(_, last)| now.saturating_duration_since(*last) < MAX_OBSERVATION_GAP);
         if seen.is_none() {
@@ -434,7 +434,7 @@ const BUSY_DURATION: Duration = Duration::from_secs(5);
 /// the same number, so that no load makes them go up and down.
 const MAX_CALM_PERCENT: usize = 50;
 
-/// How long nothing is done about a line because nobody could see how busy the workers are.
+/// How long nothing is done about a queue because the usage of the workers is unknown.
 const MAX_CPU_UNKNOWN: Duration = Duration::from_secs(3);
 
 /// For how long the line is watched to see where it goes.
@@ -452,5 +452,5 @@ const DRAIN_TIME_FOR_THREADS: Duration = Duration::from_millis(500);
 /// Into how many pieces a window is divided: it forgets by pieces.
 const PIECES: u32 = 16;
 
-/// How long the load may go unseen. It is told ten times a second.
+/// How long there may be no load report. There are ten a second.
 const MAX_OBSERVATION_GAP: Duration = Duration::from_secs(5);

@@ -17,7 +17,7 @@ use super::{
 };
 
 impl Supervisor {
-    /// Brings the workers in line with the state, and answers what is to be done.
+    /// Brings the workers in line with the state, and returns the actions.
     pub(super) fn settle(&mut self, now: Instant) -> Vec<SupervisorAction> {
         self.enforce_deadlines(now);
         if self.phase == SupervisorPhase::Running {
@@ -177,7 +177,7 @@ impl Supervisor {
             return place.map(Replacement::Beside);
         }
         let room_beside = surge.saturating_sub(challengers);
-        // What is taken out before need not run beside.
+        // A worker that is taken out first need not run beside.
         let removable = self.max_removable();
         let room_for_stale = room_beside.saturating_sub(removable);
         let absent = self.replicas.len() - self.ready_replicas();

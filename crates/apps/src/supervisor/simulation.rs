@@ -21,7 +21,7 @@ struct SupervisorSimulation {
     plans: BTreeMap<(Instant, u64), SupervisorEvent>,
     plan_last: u64,
     alarm: Option<Instant>,
-    /// Processes asked for whose end has not been told yet.
+    /// Processes that were ordered and whose end was not reported.
     processes: BTreeMap<WorkerId, SimulatedProcess>,
     worker_last: u64,
     /// Threads of each worker that take requests.
@@ -308,7 +308,7 @@ impl SupervisorSimulation {
         self.check_invariants();
     }
 
-    /// The process that this event ends was taken off the books before it is told.
+    /// The process that this event ends was taken off the books before that is reported.
     fn count_gone(&self, event: &SupervisorEvent) -> usize {
         let is_ready = |id| self.supervisor.state_of(id) == Some(WorkerState::Ready);
         match event {

@@ -28,7 +28,7 @@ module PenstockWorker
                        "or not in this application's Gemfile", cause: nil
     end
 
-    # Serves until the server closes the channel, then waits for what is in progress, for at most `stop_timeout`
+    # Serves until the server closes the channel, then waits for requests in progress, for at most `stop_timeout`
     # seconds. Raises Wire::Error.
     def serve(channel_fd, files_fd, app, options)
       prepare
@@ -55,7 +55,7 @@ module PenstockWorker
       @is_gathering = @is_blocked = @closed = @shutting_down = @waiting_for_files = false
     end
 
-    # No more is to be sent: the server has closed the channel. And: what is still in progress is stopped.
+    # The server has closed the channel. And: requests in progress are being stopped.
     attr_reader :closed, :shutting_down
     # The one that serves.
     attr_reader :thread
@@ -134,7 +134,7 @@ module PenstockWorker
 
     def read_frames(task)
       while (frames = @frame_reader.receive)
-        # What is answered at once leaves at once.
+        # Immediate answers leave at once.
         @is_gathering = true
         frames.each { |kind, flags, id, payload| handle_frame(task, kind, flags, id, payload) }
         @is_gathering = false

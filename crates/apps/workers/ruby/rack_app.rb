@@ -52,7 +52,7 @@ module PenstockWorker
         Forks.exit_if_forked_by_app
         raise
       rescue RequestBodyCut => error
-        # Nobody waits for an answer, and there is nothing to mend.
+        # No answer is awaited, and there is nothing to mend.
         Forks.exit_if_forked_by_app(error)
         response.fail(error)
       # SystemExit too: it ends the request, the server ends processes.

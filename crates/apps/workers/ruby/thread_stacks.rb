@@ -15,7 +15,7 @@ module PenstockWorker
 
     module_function
 
-    # Writes the stacks to what is standard error now, on every SIGQUIT from now on. Through a descriptor of
+    # Writes the stacks to the present standard error, on every SIGQUIT from now on. Through a descriptor of
     # our own (the application may close its standard error), and without IO#write, whose lock may not be
     # taken by a signal's handler.
     def install

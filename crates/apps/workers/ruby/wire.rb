@@ -103,7 +103,7 @@ module PenstockWorker
     end
 
     # The same file at a number of `MIN_FD` or more; no program inherits it. Its owner is the IO that is
-    # returned, whoever else uses the number.
+    # returned, even if others use the number.
     def adopt_fd(io)
       io = IO.for_fd(io) if io.is_a?(Integer)
       moved = IO.for_fd(duplicate_fd(io))

@@ -2,7 +2,7 @@
 //!
 //! A spool that overflows waits for a disk or for its client; the driver of many streams must not.
 //! From its first overflow on a stream's spool belongs to a task. The driver passes it pieces and
-//! an end, and is told how much it took.
+//! an end, and learns how much it took.
 //!
 //! # Invariants
 //! - Pieces stay in order.

@@ -286,7 +286,7 @@ fn a_request_that_waits_for_io_gives_its_place_to_a_spare_slot() {
         assert_eq!(stage.app.dispatch.usage(clock::now()).waiting, 1);
         plain.thread.read_frame(FrameKind::IoBound).await;
         assert_eq!(spare.thread.next().await, FrameKind::Request);
-        // Nobody is left to take the place of this one.
+        // No slot is left to take the place of this one.
         spare.thread.read_frame(FrameKind::IoBound).await;
         spare.thread.answer(b"second").await;
         assert_eq!(answered(second).await, Ok(b"second".to_vec()));
@@ -493,7 +493,7 @@ fn a_collection_that_takes_longer_than_a_request_may_is_the_workers_end() {
             assert_eq!(answered(answer).await, Ok(Vec::new()));
         }
         assert_eq!(seat.thread.next().await, FrameKind::CollectGarbage);
-        // Nobody is harmed: the request that waits is for another worker.
+        // No harm: the request that waits is for another worker.
         let waiting = stage.request();
         let end = within(seat.end).await;
         let Ok(DriverEnd::ProtocolBroken(why)) = end else {
@@ -507,7 +507,7 @@ fn a_collection_that_takes_longer_than_a_request_may_is_the_workers_end() {
     });
 }
 
-/// Has a worker send more of a stream that nobody reads, again and again, until its driver ends.
+/// Has a worker send more of a dropped stream, again and again, until its driver ends.
 async fn babble(mut seat: DrivenSlot) -> DriverEnd {
     assert_eq!(seat.thread.next().await, FrameKind::Cancel);
     let mut pace = clock::PollInterval::new(Duration::from_millis(20));
@@ -798,7 +798,7 @@ fn a_hijacked_connection_of_a_retired_worker_is_cut_when_its_time_is_over() {
 #[test]
 fn a_call_has_its_time_until_the_head_and_once_its_connection_has_ended() {
     on_a_loop(async {
-        // Nothing is written, and the call hangs: its client is told, then the worker is given up.
+        // Nothing is written, and the call hangs: its client gets a fault, then the worker is given up.
         let silent = taken(true, Some(Duration::from_millis(50))).await;
         assert_eq!(answered(silent.answer).await, Err(FaultKind::AppTimeout));
         assert_eq!(within(silent.seat.end).await, Ok(DriverEnd::TimedOut));
@@ -1042,7 +1042,7 @@ fn requests_behind_a_response_that_lasts_are_answered_in_time() {
             assert_eq!(answered(answer).await, Err(FaultKind::AppTimeout));
         }
         assert_eq!(stage.app.metrics.queue_timeout.value(), 2);
-        // The response goes on, and their worker answers nobody.
+        // The response goes on, and their worker answers none of them.
         seat.thread
             .write(|out| encode_body(out, FLAG_END, b"two"))
             .await;

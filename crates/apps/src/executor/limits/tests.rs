@@ -324,7 +324,7 @@ fn a_stuck_threads_neighbour_finishes_before_its_worker_is_killed() {
         let before = rig.pid().await;
         let stuck = spawn(ask(Arc::clone(&rig.app), "/rest".into()));
         let mut pace = clock::PollInterval::new(Duration::from_millis(10));
-        // The other thread is at work until the stuck request is told, and then still finishes.
+        // The other thread is at work until the stuck request is reported, and then still finishes.
         while rig.app.metrics().timed_out_requests.value() == 0 {
             pace.tick().await;
             assert_eq!(number(rig.ask("/work").await.unwrap()), before);
@@ -488,7 +488,7 @@ fn the_number_of_workers_follows_the_load() {
         let now = rig.app.snapshot();
         assert!(now.last_scaling.is_some(), "it is said why");
         assert!(rig.app.metrics().scale_events[0].value() >= 1);
-        // Nobody asks for anything.
+        // There is no load.
         watch(&rig, |now| {
             (now.processes.target, now.processes.ready) == (1, 1)
         })
@@ -536,7 +536,7 @@ fn the_number_of_threads_follows_the_load() {
         let now = rig.app.snapshot();
         let why = now.last_scaling.expect("it is said why");
         assert!(why.starts_with("threads from "), "{why}");
-        // Nobody asks for anything.
+        // There is no load.
         watch(&rig, |now| (now.threads, now.queue_usage.slots) == (1, 1)).await;
         assert_eq!(rig.pid().await, pid);
         rig.end().await;
@@ -559,7 +559,7 @@ fn a_reactor_full_of_requests_that_never_end_is_replaced() {
             let fault = within(hangs).await.unwrap().expect_err("no answer");
             assert_eq!(fault.kind, FaultKind::AppTimeout);
         }
-        // All its places are taken by what nobody waits for.
+        // All its places are taken by dropped requests.
         assert_ne!(rig.pid().await, first);
         rig.end().await;
     });

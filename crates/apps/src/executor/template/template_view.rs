@@ -1,4 +1,4 @@
-//! What is shown of templates: on the status page, and of how workers are spawned.
+//! The view of templates on the status page, and of how workers are started.
 //!
 //! Called when the state is published. What must stay true: a template whose process has ended is not shown, also
 //! while what it has started is kept.
@@ -32,7 +32,7 @@ impl Template {
     }
 }
 
-/// What is shown of them.
+/// The view of the templates.
 impl Executor {
     /// How workers are spawned now, in a word or two.
     pub(in crate::executor) fn spawn_method(&self) -> String {

@@ -1,4 +1,4 @@
-//! How workers and templates end, and what is not ended with them, with real interpreters.
+//! How workers and templates end, and what survives them, with real interpreters.
 
 use penstock_config::{Concurrency, MemoryLimit};
 
@@ -7,7 +7,7 @@ use super::*;
 use crate::shared::DispatchMode;
 use penstock_sys::isolation::AccessRules;
 
-/// Writes what is done at its end to the file `ends`; a body's `close` and the end take their time.
+/// Writes its last steps to the file `ends`; a body's `close` and the end take their time.
 const SLOW_END: &str = r#"
 import atexit, os, time
 def note(what):

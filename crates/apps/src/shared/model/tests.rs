@@ -1,4 +1,4 @@
-//! Who waits for the model to be known, and until when.
+//! Requests that wait for the model, and for how long.
 
 use std::sync::Arc;
 

@@ -416,7 +416,7 @@ fn what_waits_for_something_else_than_the_processor_gets_threads() {
     world.advance(30, |_| vec![Duration::from_millis(100); 3]);
     let context = format!("{:?} {:?}", world.thread_changes, world.changes);
     assert!((2..=4).contains(&world.target()), "{context}");
-    // Nothing to do: processes go first, then threads, to what is needed.
+    // Nothing to do: processes go first, then threads, down to the need.
     let (threads, changes) = (world.thread_changes.len(), world.changes.len());
     world.advance(600, |_| Vec::new());
     let context = format!("{:?} {:?}", world.thread_changes, world.changes);

@@ -1,4 +1,4 @@
-//! The number of workers: who comes and who goes with the load. How the load is judged is tested at
+//! The number of workers: it follows the load. How the load is judged is tested at
 //! `scaling`.
 
 use super::*;

@@ -96,7 +96,7 @@ def fork_worker(failed: Callable[[OSError], None]) -> bool:
     in the middle, when the kernel refuses."""
     global _is_own_fork
     for stream in (sys.stdout, sys.stderr):
-        # What is buffered now would be written twice.
+        # Buffered text would be written twice.
         with contextlib.suppress(Exception):
             stream.flush()
     _is_own_fork = True

@@ -71,7 +71,7 @@ def client_socket(base: Any) -> Any:
                 super().close()
 
         def __repr__(self) -> str:
-            # A socket's own asks for `fileno`; whoever prints an environment takes nothing over.
+            # A socket's own asks for `fileno`; printing an environment must hijack nothing.
             state = "not used" if self._theirs is not None else "used or closed"
             return f"<penstock_worker.ClientSocket, {state}>"
 

@@ -77,7 +77,7 @@ def _native_threads(count: int) -> List[str]:
             with contextlib.suppress(OSError):
                 if int(task) != os.getpid():
                     names.append(_read_text(f"/proc/self/task/{task}/comm").strip())
-    # Those that run Python have the process's own name, as a rule: the left_behind come first.
+    # Those that run Python have the process's own name, as a rule: the others come first.
     own = _read_text("/proc/self/comm").strip()
     names.sort(key=lambda name: name == own)
     return names[: max(len(names) - count, 0)]

@@ -138,7 +138,7 @@ class Slot:
         self._scanned_to = 0
         self._lock = threading.Lock()
         self._has_other_sender = False
-        # Whoever reads the socket for a body that still comes has it.
+        # The thread that reads the socket for a body that still arrives has it.
         self._input_lock = threading.Lock()
         # The body of the request at hand still comes; a PULL is not answered; CANCEL came
         # meanwhile.
@@ -151,7 +151,7 @@ class Slot:
         """The next request as (environ, body); body is None when it is a file to be asked for, a
         `PartialBody` when the rest is to be pulled. None when the server has closed the socket."""
         if self._is_pull_pending:
-            # A thread of the application's waits for a piece still. It is told that there is none.
+            # A thread of the application still waits for a piece. It gets none.
             with self._input_lock:
                 pass
         while True:

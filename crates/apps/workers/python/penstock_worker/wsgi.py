@@ -122,7 +122,7 @@ def run_request(app: Callable[..., Any], environ: Environ, response: Response) -
         # A thread of the application's was quicker than this response.
         response.end_hijack()
     except RequestBodyCut as error:
-        # Nobody waits for an answer, and there is nothing to mend.
+        # No answer is awaited, and there is nothing to mend.
         forks.exit_if_forked_by_app()
         response.fail(error)
     # SystemExit and KeyboardInterrupt too: they end the request, the server ends processes.

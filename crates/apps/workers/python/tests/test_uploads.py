@@ -105,7 +105,7 @@ async def early(receive, send):
     await send({"type": "http.response.body", "body": b"early"})
 
 async def two(receive, send):
-    # Whoever comes first gets the piece, the other the next.
+    # The first thread gets the piece, the other the next.
     tasks = [asyncio.ensure_future(receive()) for _ in range(2)]
     done = await asyncio.gather(*tasks)
     await start(send)
@@ -202,7 +202,7 @@ class Threads(unittest.TestCase):
         self.slot.send(slot_input(flags=wire.FLAG_INPUT_ABORTED))
         self.assertEqual(self.slot.reply().frames, [wire.FAILED])
         self.assertEqual(self.worker.log(), before)
-        # Also for who asks again, and the server is not.
+        # Also for a second read, and the server is not asked.
         self.slot.send(streamed(b"one", PATH_INFO="/caught"))
         self.expect_pull()
         self.slot.send(slot_input(flags=wire.FLAG_INPUT_ABORTED))
@@ -371,7 +371,7 @@ class Greenlets(unittest.TestCase):
             end = time.monotonic() + DEADLINE
             while pulled != {1: 1, 2: 1} and time.monotonic() < end:
                 read()
-            # One that waits stops nobody else.
+            # One that waits stops no other.
             worker.send(stream_input(1, b"two", wire.FLAG_END))
             while not answers[1].is_ended:
                 read()

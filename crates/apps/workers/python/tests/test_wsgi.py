@@ -45,7 +45,7 @@ def talk(environ, start):
     socket = environ["werkzeug.socket"]
     assert environ["gunicorn.socket"] is socket
     socket.sendall(b"hello " + socket.recv(100))
-    # What is returned is nobody's.
+    # The result is dropped.
     start("200 OK", OK)
     return [b"nobody's"]
 

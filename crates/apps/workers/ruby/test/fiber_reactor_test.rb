@@ -344,7 +344,7 @@ module PenstockWorker
     end
   end
 
-  # The end of what never ends, and what is missing.
+  # The end of endless responses, and missing ones.
   class FibersEndTest < Minitest::Test
     def test_what_never_ends_is_stopped
       NeedsAsync.check(self)

@@ -119,7 +119,7 @@ fn a_client_is_read_again_when_the_worker_has_taken_enough() {
             client
         });
         settle().await;
-        // What is read and not taken is bounded.
+        // Bytes that are read and not taken are bounded.
         assert!(!sending.is_finished());
         for n in 0..total {
             let message = loop {
@@ -225,7 +225,7 @@ fn unfinished_messages_have_a_common_bound() {
         let mut refused = 0;
         for (_, client, _) in &mut sessions {
             let message = frame(0x02, &vec![0; message_bytes]);
-            // Held of all of them: up to four such messages. (A buffer may be twice what is in it.)
+            // Held of all of them: up to four such messages. (A buffer may be twice its content.)
             let before = app.held_message_bytes.bytes();
             let sent = within(client.stream.write_all(&message)).await;
             while sent.is_ok() && app.held_message_bytes.bytes() < before + message_bytes {
@@ -288,7 +288,7 @@ fn what_a_client_compresses_unfolds_only_as_far_as_there_is_room() {
             (100, 1),
             "one is more than the pipe has room for"
         );
-        // The other way, what is long enough is compressed and the rest is not.
+        // The other way, long messages are compressed and the rest is not.
         for payload in [message.clone(), b"short".to_vec()] {
             let is_text = true;
             pipe.send_to_client(PipeMessage { is_text, payload });

@@ -154,7 +154,7 @@ fn the_handshake_is_answered_and_messages_go_both_ways() {
         );
         assert_eq!(field("upgrade").as_deref(), Some(&b"websocket"[..]));
         assert_eq!(field("x-a").as_deref(), Some(&b"b"[..]));
-        // So that edge looks for what is not for the client.
+        // So that edge looks for fields that are not for the client.
         assert!(response.has_grip);
         // What came behind the request is the first message.
         let (mut client, session) = take(response, &frame(0x81, "früh".as_bytes()));
@@ -313,7 +313,7 @@ fn what_breaks_the_rules_closes_at_once_with_its_code_on_both_sides() {
     let cases: [(u16, Vec<u8>); 7] = [
         (1002, frame(0xc1, b"x")),
         (1007, frame(0x81, b"\xff")),
-        // Closes that are none: half a code, codes that nobody may send, a reason that is no text.
+        // Closes that are none: half a code, codes that must not be sent, a reason that is no text.
         (1002, frame(0x88, b"\x03")),
         (1002, frame(0x88, &close_of_client(1005, ""))),
         (1002, frame(0x88, &close_of_client(0, "x"))),

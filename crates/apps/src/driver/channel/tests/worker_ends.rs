@@ -297,7 +297,7 @@ fn answering_a_partly_sent_request_ends_the_worker() {
             within(rig.driver).await.unwrap(),
             DriverEnd::ProtocolBroken(_)
         ));
-        // Nobody can have begun it.
+        // No worker can have begun it.
         assert_eq!(rig.shared.dispatch.usage(clock::now()).waiting, 1);
         drop(half);
     });
