@@ -31,14 +31,12 @@ const TELLTALES: [&str; 9] = [
 /// Parts of the tree whose prose is still above the bound.
 const RIDDLES: &[&str] = &[
     "benches",
-    "crates/apps",
     "crates/config",
     "crates/edge",
     "crates/exchange",
     "crates/hub",
     "crates/penstock",
     "crates/status",
-    "crates/wire",
     "docs",
     "examples",
     "root",
