@@ -1,8 +1,10 @@
 //! Where back ends listen, and which networks are trusted: text to address and back.
 //!
 //! Read by `upstream` and `server`, and by the admin interface, which adds servers at run time.
-//! What must stay true: what is shown reads back as the same address, and a host that is meant to be
-//! an address is never taken for a name.
+//!
+//! # Invariants
+//! - The displayed form reads back as the same address, and a host that is meant to be an address
+//!   is never taken for a name.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -108,7 +110,7 @@ pub(crate) fn is_network_or_unix(text: &str) -> bool {
     })
 }
 
-/// A name in lower case. One whose last label is a number is an address gone wrong.
+/// A name in lower case. A name that ends in a number is a mistyped address.
 fn parse_dns_name(text: &str) -> Option<String> {
     let bare = text.strip_suffix('.').unwrap_or(text);
     let last = bare.rsplit('.').next().unwrap_or_default();

@@ -1,8 +1,11 @@
 //! One `[apps.NAME]` table.
 //!
-//! Called by `parse` for each. Kind and entry may be left out: then the folder tells, by the same
-//! rules as when there is no file at all (`detect`). What must stay true: an `App` that comes out has
-//! a folder that exists, and an entry whose file does or a command that is told where to listen.
+//! Called by `parse` for each. Kind and entry may be left out: then the directory tells, by the
+//! same rules as when there is no file at all (`detect`).
+//!
+//! # Invariants
+//! - An `App` that comes out has a directory that exists, and an entry whose file does or a
+//!   command that is told where to listen.
 
 use std::path::{Path, PathBuf};
 
@@ -38,7 +41,7 @@ pub(crate) fn read(name: &Located<String>, table: &Section<'_>) -> Option<App> {
             let entry = String::new();
             DetectedApp { kind, entry }
         }
-        // It lacks its kind, not an application in its folder.
+        // It lacks its kind, not an application in its directory.
         KindSetting::Absent if table.has("command") => return None,
         _ => determine_code(table, &app, &said, dir_usable)?,
     };
@@ -61,7 +64,7 @@ struct CodeSettings<'a> {
 }
 
 enum KindSetting {
-    /// Left out: the entry or the folder tells.
+    /// Left out: the entry or the directory tells.
     Absent,
     /// Said, and not to be used: already reported.
     Invalid,
@@ -162,7 +165,7 @@ fn check_placeholders(table: &Section<'_>, words: &Located<Vec<String>>, protoco
     }
 }
 
-/// Kind and entry from what is said, or else from the folder.
+/// Kind and entry from the keys, or else from the directory.
 fn determine_code(
     table: &Section<'_>,
     app: &App,
@@ -211,7 +214,7 @@ fn detect_code(table: &Section<'_>, app: &App, kind: Option<AppKind>) -> Option<
     found
 }
 
-/// Everything but folder, kind and entry.
+/// Everything but directory, kind and entry.
 fn read_common_keys(table: &Section<'_>, app: &mut App) {
     let interpreter = table.parse_text("interpreter", |text| parse_interpreter(table, text));
     app.interpreter = interpreter.map(|interpreter| interpreter.value);

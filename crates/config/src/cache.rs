@@ -1,8 +1,11 @@
 //! The `[caches.NAME]` tables, and the checks between them.
 //!
-//! Called by `parse` after the pools, whose names they say; what a route says of its caches is in
-//! `cache/route.rs`. What must stay true: two caches never share a folder, not even the one inside the
-//! other, by whatever links it is reached. The folder itself is made by the one who starts the cache.
+//! Called by `parse` after the pools, because caches name them; the `cache` of a route is in
+//! `cache/route.rs`.
+//!
+//! # Invariants
+//! - Two caches never share a directory, not even the one inside the other, by whatever links it
+//!   is reached. The cache makes its directory when it starts.
 
 mod route;
 
@@ -26,7 +29,8 @@ pub(crate) fn read(
 ) -> BTreeMap<String, Cache> {
     let mut folders: Vec<ClaimedDir> = Vec::new();
     let mut caches = BTreeMap::new();
-    // Named tables come in the order of their names; the later one of a pair is told in that of the file.
+    // Named tables come in the order of their names; the error of a pair is reported at the later
+    // one in the file.
     let mut tables = top.named_tables("caches");
     tables.sort_by_key(|(name, _)| name.offset);
     for (name, table) in tables {
@@ -53,7 +57,7 @@ fn read_one(
 ) -> Cache {
     let mut cache = Cache::new(name, path);
     cache.read_keys(table);
-    // What is not said gives way to what is.
+    // Defaults give way to values that are set.
     cache.max_memory = cache.max_memory.min(cache.max_size);
     cache.max_object_size = cache.max_object_size.min(cache.max_size);
     table.read("max_memory", &mut cache.max_memory);
@@ -70,7 +74,7 @@ fn read_one(
     cache
 }
 
-/// A cache's folder.
+/// A cache's directory.
 struct ClaimedDir {
     cache_name: String,
     path: Located<PathBuf>,
@@ -78,7 +82,7 @@ struct ClaimedDir {
     canonical_path: PathBuf,
 }
 
-/// Reports a path that is no folder and cannot become one, and one that an earlier cache has.
+/// Reports a path that is no directory and cannot become one, and one that an earlier cache has.
 fn check_cache_dir(
     table: &Section<'_>,
     cache: &str,

@@ -1,8 +1,11 @@
 //! A command line to words, and the places in them that say where a process listens.
 //!
 //! Used by `app` for `command`. The words are given to the program as they are: no shell runs, so
-//! nothing is expanded. What must stay true: a quote that is not closed is no command, and a word
-//! that was quoted is a word even when it is empty.
+//! nothing is expanded.
+//!
+//! # Invariants
+//! - A quote that is not closed is no command, and a word that was quoted is a word even when it
+//!   is empty.
 
 /// What stands for the place where a process listens.
 pub(crate) const PLACEHOLDERS: [&str; 3] = ["{port}", "{socket}", "{fd}"];

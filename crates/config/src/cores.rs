@@ -101,7 +101,7 @@ impl<'a> CgroupMount<'a> {
         })
     }
 
-    /// The folders of `group` and of those above it, below the mount point `top`.
+    /// The directories of `group` and of those above it, below the mount point `top`.
     fn group_dirs(&self, top: &Path, group: &str) -> impl Iterator<Item = PathBuf> {
         // A container may see its group mounted at the top, under the name that it has outside.
         let group = Path::new(group);

@@ -1,12 +1,13 @@
-//! The macros by which a table of the file is declared: its keys, their types, ranges, defaults and
-//! descriptions, each once.
+//! The macros by which a table of the file is declared: its keys, their types, ranges, defaults
+//! and descriptions, each once.
 //!
-//! [`section!`] makes a type of `model` whose fields are keys; `keys!` declares a table whose keys
-//! fill fields elsewhere. The reference, the example, the JSON Schema and the readers follow.
+//! [`section!`] makes a type of `model` with keys as fields; `keys!` declares a table that fills
+//! fields elsewhere. The reference, the example, the JSON Schema and the readers follow.
 //!
 //! # Invariants
 //! - The doc comment of a field is the description of its key.
-//! - The default of a field is the default of its key, unless the declaration describes it in words.
+//! - The default of a field is the default of its key, unless the declaration describes it in
+//!   words.
 //! - A word of a `choice!` is written once, beside its variant.
 
 /// Declares a type and the table of the file that its fields are the keys of.
@@ -173,7 +174,7 @@ macro_rules! section {
     };
 }
 
-/// Declares a table whose keys fill fields of a type that is read by hand.
+/// Declares a table that fills fields of a type that is read by hand.
 ///
 /// An item is `"key": Kind, default;`, with `example "TOML"` and `only "a place"` behind it.
 macro_rules! keys {
@@ -207,7 +208,7 @@ macro_rules! keys {
     };
 }
 
-/// Declares an enumeration whose variants are words of the file.
+/// Declares an enumeration of words of the file.
 macro_rules! choice {
     (
         $(#[$attribute:meta])+

@@ -1,8 +1,10 @@
 //! The option table in words: the reference page and the answer to `config explain`.
 //!
-//! Called by the binary's `config` verb; `docs/configuration.md` is the reference, and a test fails
-//! when it is stale (`PENSTOCK_BLESS=1` writes it anew). What must stay true: everything printed
-//! comes from the table, so that it cannot differ from what the parser does.
+//! Called by the binary's `config` verb; `docs/configuration.md` is the reference, and a test
+//! fails when it is stale (`PENSTOCK_BLESS=1` writes it anew).
+//!
+//! # Invariants
+//! - Everything printed comes from the table, so that it cannot differ from what the parser does.
 
 use std::fmt::Write as _;
 

@@ -1,8 +1,12 @@
-//! What a folder without a configuration is: a Rack, Django, WSGI or ASGI application, or files.
+//! What a directory without a configuration is: a Rack, Django, WSGI or ASGI application, or
+//! files.
 //!
-//! Used by `resolve` for a bare folder and by `app` for a table that leaves `kind` or `entry` out.
-//! Modules are searched as text, never run. What must stay true: the same folder always gives the
-//! same answer, and a module that shows what it speaks is never taken for something else.
+//! Used by `resolve` for a bare directory and by `app` for a table that leaves `kind` or `entry`
+//! out. Modules are searched as text, never run.
+//!
+//! # Invariants
+//! - The same directory always gives the same answer, and a module that shows what it speaks is
+//!   never taken for something else.
 
 mod advice;
 mod hints;
@@ -19,7 +23,7 @@ use crate::model::AppKind;
 pub(crate) struct DetectedApp {
     /// How it is spoken to.
     pub(crate) kind: AppKind,
-    /// Its entry, relative to the folder.
+    /// Its entry, relative to the directory.
     pub(crate) entry: String,
 }
 
@@ -36,14 +40,14 @@ pub(crate) const DETECTION_CANDIDATES: [&str; 7] = [
     "index.html",
 ];
 
-/// The application of a folder that has a usual name, whatever its kind.
+/// The application of a directory that has a usual name, whatever its kind.
 pub(crate) fn detect_app(dir: &Path) -> Option<DetectedApp> {
     detect_rackup_file(dir)
         .or_else(|| detect_python_app(dir, None))
         .or_else(|| ruby::detect_common_file(dir))
 }
 
-/// The application of a folder that is of this kind, if one is said.
+/// The application of a directory, of this kind if one is given.
 pub(crate) fn detect_app_of_kind(dir: &Path, said: Option<AppKind>) -> Option<DetectedApp> {
     match said {
         None => detect_app(dir),
@@ -55,20 +59,20 @@ pub(crate) fn detect_app_of_kind(dir: &Path, said: Option<AppKind>) -> Option<De
     }
 }
 
-/// The Rack application of a folder: its rackup file, else Ruby code of a framework.
+/// The Rack application of a directory: its rackup file, else Ruby code of a framework.
 pub(crate) fn detect_rack_app(dir: &Path) -> Option<DetectedApp> {
     detect_rackup_file(dir)
         .or_else(|| ruby::detect_common_file(dir))
         .or_else(|| ruby::detect_only_file(dir))
 }
 
-/// The only Ruby file of the folder, whatever its name, whose text shows an application. It may be
-/// a tool beside files that are to be served.
+/// The only Ruby file of the directory, whatever its name, if its text shows an application. It
+/// may be a tool beside files that are to be served.
 pub(crate) fn detect_only_ruby_file(dir: &Path) -> Option<DetectedApp> {
     ruby::detect_only_file(dir)
 }
 
-/// The rackup file of a folder.
+/// The rackup file of a directory.
 fn detect_rackup_file(dir: &Path) -> Option<DetectedApp> {
     let found = DetectedApp {
         kind: AppKind::Rack,
@@ -77,8 +81,7 @@ fn detect_rackup_file(dir: &Path) -> Option<DetectedApp> {
     dir.join("config.ru").is_file().then_some(found)
 }
 
-/// The WSGI or ASGI application of a folder; with a kind that is said, none that shows to be of the
-/// other.
+/// The WSGI or ASGI application of a directory; with a given kind, none that looks like the other.
 pub(crate) fn detect_python_app(dir: &Path, said: Option<AppKind>) -> Option<DetectedApp> {
     detect_from_tool_files(dir, said)
         .or_else(|| detect_django(dir, said))
@@ -109,7 +112,7 @@ fn detect_from_tool_files(dir: &Path, said: Option<AppKind>) -> Option<DetectedA
     })
 }
 
-/// The first module that has a callable of a usual name; with a kind that is said, rather one that shows
+/// The first module that has a callable of a usual name; with a given kind, rather one that shows
 /// to be of it.
 fn detect_common_callable(dir: &Path, said: Option<AppKind>) -> Option<DetectedApp> {
     let candidates = || {
@@ -140,8 +143,8 @@ fn detect_app_construction(dir: &Path, said: Option<AppKind>) -> Option<Detected
     })
 }
 
-/// The only module of the folder, whatever its name, whose text shows that it makes an application. Looked
-/// for last: it may be a tool beside files that are to be served.
+/// The only module of the directory, whatever its name, if its text shows that it makes an
+/// application. Looked for last: it may be a tool beside files that are to be served.
 pub(crate) fn detect_only_module(dir: &Path, said: Option<AppKind>) -> Option<DetectedApp> {
     if said == Some(AppKind::Rack) {
         return None;
@@ -196,7 +199,7 @@ fn candidate_modules(dir: &Path) -> impl Iterator<Item = (String, PathBuf)> {
     usual.chain(in_packages)
 }
 
-/// Where modules are imported from: the folder itself, and its `src`.
+/// Where modules are imported from: the directory itself, and its `src`.
 fn import_roots(dir: &Path) -> impl Iterator<Item = PathBuf> {
     [dir.to_owned(), dir.join("src")].into_iter()
 }
@@ -232,7 +235,7 @@ const PACKAGE_MODULES: [&str; 6] = ["wsgi", "asgi", "app", "main", "application"
 const NON_APPLICATION_PACKAGES: [&str; 6] =
     ["test", "tests", "docs", "migrations", "scripts", "examples"];
 
-/// Packages that are looked into in one folder.
+/// Packages that are looked into in one directory.
 const MAX_PACKAGES: usize = 64;
 
 fn module_file(dir: &Path, module: &str) -> Option<PathBuf> {
@@ -241,13 +244,14 @@ fn module_file(dir: &Path, module: &str) -> Option<PathBuf> {
     places.into_iter().find(|place| place.is_file())
 }
 
-/// Django's `application`: of its `wsgi.py`, or of its `asgi.py` if that kind is said or the only one.
+/// Django's `application`: of its `wsgi.py`, or of its `asgi.py` if that kind is given or the only
+/// one.
 fn detect_django(dir: &Path, said: Option<AppKind>) -> Option<DetectedApp> {
     let manage = disk::read_source_or_empty(&dir.join("manage.py"));
     if !manage.to_ascii_lowercase().contains("django") {
         return None;
     }
-    // Who has WebSockets there wants what brings them.
+    // WebSockets need ASGI.
     let is_asgi = django_module(dir, &manage, "asgi").is_some_and(|module| {
         let file = module_file(dir, &module);
         let text = file.map(|file| disk::read_source_or_empty(&file));
@@ -268,8 +272,8 @@ fn detect_django(dir: &Path, said: Option<AppKind>) -> Option<DetectedApp> {
     })
 }
 
-/// The module of this name with Django's `application`: beside the settings that manage.py names, else in
-/// the first folder that has one.
+/// The module of this name with Django's `application`: beside the settings that manage.py names,
+/// else in the first directory that has one.
 fn django_module(dir: &Path, manage: &str, name: &str) -> Option<String> {
     let file = format!("{name}.py");
     let has_it = |module: &String| {
@@ -304,7 +308,7 @@ struct Callable {
 }
 
 impl Callable {
-    /// Of a kind that nothing shows, the one that is said, else WSGI.
+    /// The given kind where the text shows none, else WSGI.
     fn in_module(&self, module: &str, said: Option<AppKind>) -> DetectedApp {
         DetectedApp {
             kind: self.kind.or(said).unwrap_or(AppKind::Wsgi),
@@ -358,7 +362,7 @@ pub(crate) fn kind_of_callable(text: &str, module: &str, name: &str) -> Option<A
     }
     let mut kinds = code_lines(text).filter_map(kind_of_line);
     let first = kinds.next()?;
-    // Of a module that makes both, nobody knows which one this is.
+    // A module that makes both does not show which one this is.
     kinds.all(|kind| kind == first).then_some(first)
 }
 

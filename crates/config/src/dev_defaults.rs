@@ -1,7 +1,9 @@
-//! What is different by default in development (`serve --dev`).
+//! The defaults that differ in development (`serve --dev`).
 //!
-//! Used by `parse` and `resolve` before they read what is said, which always counts. What must stay
-//! true: nothing here changes what a key means, only what leaving it out does.
+//! Used by `parse` and `resolve` before they read the keys, which always win.
+//!
+//! # Invariants
+//! - Nothing here changes what a key means, only what leaving it out does.
 
 use std::time::Duration;
 
@@ -9,15 +11,15 @@ use toml::de::DeTable;
 
 use crate::model::{AccessLog, App, Hub, LogFormat, LogTarget, Processes, Server};
 
-/// One process is what a debugger and a person who reads its output can follow; nobody waits for
-/// old code to finish.
+/// One process is what a debugger and a person who reads its output can follow; no request waits
+/// for old code to finish.
 pub(crate) fn apply_to_app(app: &mut App) {
     app.processes = Processes::exactly(1);
     app.stop_timeout = STOP_TIMEOUT;
     app.stream_timeout = STOP_TIMEOUT;
 }
 
-/// Who looks at streams in development has few clients that come back.
+/// In development few clients reconnect.
 pub(crate) fn apply_to_hub(hub: &mut Hub) {
     hub.drain_timeout = STOP_TIMEOUT;
 }

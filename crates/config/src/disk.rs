@@ -1,9 +1,12 @@
-//! The few looks at the disk that checking needs: a file's bytes, whether a folder or file is there and
-//! where it really is.
+//! The few looks at the disk that checking needs: a file's bytes, whether a directory or file is
+//! there and where it really is.
 //!
-//! Used by the readers of tables, `entry` and `detect`; the only place of the crate that reads. Callers run it off
-//! the event loops. What must stay true: nothing but a regular file is opened where a folder is
-//! searched, so that a pipe of a telling name cannot hold up a start.
+//! Used by the readers of tables, `entry` and `detect`; the only place of the crate that reads.
+//! Callers run it off the event loops.
+//!
+//! # Invariants
+//! - Nothing but a regular file is opened where a directory is searched, so that a pipe of a
+//!   telling name cannot hold up a start.
 
 use std::io;
 use std::path::{Component, Path, PathBuf};
@@ -29,7 +32,7 @@ pub(crate) fn read_source_or_empty(path: &Path) -> String {
         .unwrap_or_default()
 }
 
-/// Whether the folder that `key` names can be used.
+/// Whether the directory that `key` names can be used.
 pub(crate) fn check_directory(key: &'static str, path: &Path) -> Result<(), Problem> {
     match std::fs::metadata(path) {
         Ok(found) if found.is_dir() => Ok(()),
@@ -49,13 +52,13 @@ pub(crate) fn check_directory(key: &'static str, path: &Path) -> Result<(), Prob
     }
 }
 
-/// Whether the folder that `key` names is there, or can be made with those above it.
+/// Whether the directory that `key` names is there, or can be made with those above it.
 pub(crate) fn check_creatable_directory(key: &'static str, path: &Path) -> Result<(), Problem> {
     for ancestor in path.ancestors() {
         // A link that leads nowhere is in the way, too.
         match std::fs::metadata(ancestor) {
             Err(error) if error.kind() == io::ErrorKind::NotFound && !ancestor.is_symlink() => {}
-            // What is above it tells why.
+            // The directory above it shows the cause.
             Err(error) if error.kind() == io::ErrorKind::NotADirectory => {}
             _ => return check_directory(key, ancestor),
         }
@@ -108,7 +111,7 @@ pub(crate) fn check_error_page(key: &'static str, path: &Path) -> Result<(), Pro
     std::fs::File::open(path).map(drop).map_err(failed)
 }
 
-/// The names of everything inside a folder but folders; empty when it cannot be read.
+/// The names of everything inside a directory but directories; empty when it cannot be read.
 pub(crate) fn list_files(path: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
     let files = entries.filter(|entry| !entry.path().is_dir());
@@ -117,7 +120,7 @@ pub(crate) fn list_files(path: &Path) -> Vec<String> {
         .collect()
 }
 
-/// The names of the folders inside a folder, sorted; empty when it cannot be read.
+/// The names of the directories inside a directory, sorted; empty when it cannot be read.
 pub(crate) fn list_directories(path: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
     let folders = entries.filter(|entry| entry.path().is_dir());

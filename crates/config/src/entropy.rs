@@ -1,10 +1,11 @@
-//! Whether a secret can be guessed: a low estimate of what somebody would have to try.
+//! Whether a secret can be guessed: a low estimate of the guesses that it takes.
 //!
-//! Asked for keys and tokens that are all that stands before a listener; `join` and the admin token.
+//! Asked for keys and tokens that are all that stands before a listener; `join` and the admin
+//! token.
 //!
 //! # Invariants
-//! - The estimate is low: a text counts only for what does not follow from what stands before it, and
-//!   words count for little. A text from a generator of random bytes with a fourth more than
+//! - The estimate is low: a text counts only for what does not follow from what stands before it,
+//!   and words count for little. A text from a generator of random bytes with a fourth more than
 //!   [`MIN_BITS`] passes all the same.
 
 /// What a secret that guards a listener must have (as much as a key of AES-128).
@@ -16,7 +17,8 @@ const BITS_PER_WORD_LETTER: f64 = 2.2;
 /// Letters in a row of which one is asked whether they are a word.
 const MIN_WORD_LETTERS: usize = 4;
 
-/// Whether a text has so many different characters in so irregular an order that nobody can guess it.
+/// Whether a text has so many different characters in so irregular an order that it cannot be
+/// guessed.
 #[must_use]
 pub fn is_hard_to_guess(text: &str) -> bool {
     estimate_bits(text) >= MIN_BITS

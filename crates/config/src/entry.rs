@@ -1,8 +1,10 @@
 //! What an application's `entry` says, and whether its file is there.
 //!
-//! Used by `app` for entries of a file and by `resolve` for those of the command line. What must stay
-//! true: the check looks only at files and folders; whether the callable exists is found out by the
-//! interpreter, at boot.
+//! Used by `app` for entries of a file and by `resolve` for those of the command line.
+//!
+//! # Invariants
+//! - The check looks only at files and directories.
+//! - Whether the callable exists is found out by the interpreter, at boot.
 
 use std::path::{Path, PathBuf};
 
@@ -82,7 +84,8 @@ pub(crate) fn split_ruby(entry: &str) -> Option<(&str, &str)> {
     (is_file(file, ".rb") && constant.split("::").all(is_constant)).then_some((file, constant))
 }
 
-/// Whether it is `module:callable`, or a module alone whose callable the interpreter finds.
+/// Whether it is `module:callable`, or a module alone, in which the interpreter finds the
+/// callable.
 pub(crate) fn is_python_entry(entry: &str) -> bool {
     split_python(entry).is_some() || is_dotted_name(entry) && !entry.ends_with(".py")
 }
@@ -107,8 +110,8 @@ fn is_identifier(text: &str) -> bool {
         && text.chars().all(|c| c.is_alphanumeric() || c == '_')
 }
 
-/// Where Python would find the module: a file or a package in the folder, in `PYTHONPATH` as the
-/// application's own `env` sets it, or in a virtual environment.
+/// Where Python would find the module: a file or a package in the directory, in `PYTHONPATH` as
+/// the application's own `env` sets it, or in a virtual environment.
 fn module_paths(app: &App, module: &str) -> Vec<PathBuf> {
     let relative: PathBuf = module.split('.').collect();
     let mut roots = vec![app.dir.clone(), app.dir.join("src")];
@@ -146,7 +149,7 @@ fn has_editable_packages(app: &App) -> bool {
 /// Lies in most environments and links to nothing.
 const SETUPTOOLS_PTH: &str = "distutils-precedence.pth";
 
-/// Every folder in which the application's Python may have packages.
+/// Every directory in which the application's Python may have packages.
 fn package_dirs(app: &App) -> Vec<PathBuf> {
     let mut folders = virtual_env_package_dirs(app);
     folders.extend(package_dirs_below(Path::new("/usr/local/lib")));

@@ -1,13 +1,16 @@
 //! A whole example file, made from the option table.
 //!
-//! Called by the binary's `config example`. What must stay true, and is tested: it parses in a
-//! folder that has the application and the files it names, and it mentions every option.
+//! Called by the binary's `config example`.
+//!
+//! # Invariants
+//! - It parses in a directory that has the application and the files it names, and it mentions
+//!   every option.
 
 use std::fmt::Write as _;
 
 use crate::options::{self, OptionDefault, OptionKind, OptionRow, SECTIONS};
 
-/// A commented example of a whole file: what is a default stands behind `#`.
+/// A commented example of a whole file: defaults are behind `#`.
 pub fn example() -> String {
     let mut file = INTRODUCTION.to_owned();
     for section in SECTIONS
@@ -81,7 +84,7 @@ fn inline_section(option: &OptionRow) -> Option<&'static str> {
     }
 }
 
-/// Keys with their defaults, and with what is in them where that is a table again.
+/// Keys with their defaults, and with the keys of inner tables.
 fn keys_with_defaults(section: &str) -> String {
     let keys = options::options_in(section).map(|inner| {
         let default = inner.default_toml().map(|value| format!(" = {value}"));

@@ -1,7 +1,10 @@
-//! The `files` table of a route: a folder and how what is in it is served.
+//! The `files` table of a route: a directory and how its files are served.
 //!
-//! Called by `route`. What must stay true: the folder is there and no cache keeps its objects below
-//! it, and every value that a response may carry is a valid field.
+//! Called by `route`.
+//!
+//! # Invariants
+//! - The directory is there and no cache keeps its objects below it, and every value that a
+//!   response may carry is a valid field.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -129,8 +132,8 @@ fn is_media_type(text: &str) -> bool {
         && is_field_value(text)
 }
 
-/// Reports a cache whose folder is below the root: its objects, and what other clients got, would be
-/// files like any other.
+/// Reports a cache whose directory is below the root: its objects, responses to other clients,
+/// would be files like any other.
 fn check_no_cache_below(table: &Section<'_>, root: &Located<PathBuf>, known: &RouteContext<'_>) {
     let real = disk::canonicalize_existing(&root.value);
     let caches = known.caches.values();

@@ -1,8 +1,11 @@
-//! Where in a text something stands, and the list of what is wrong there.
+//! Positions in a text, and the list of problems found there.
 //!
-//! One `Findings` lives for the reading of one file; every reading function adds to it and goes on,
-//! so that one run reports everything. What must stay true: offsets are bytes of the same text, and
-//! a line or column that is shown counts characters from 1.
+//! One `Findings` lives for the reading of one file; every reading function adds to it and goes
+//! on, so that one run reports everything.
+//!
+//! # Invariants
+//! - Offsets are bytes of the same text, and a line or column that is shown counts characters from
+//!   1.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -102,7 +105,7 @@ impl<'a> Findings<'a> {
         make_absolute(&self.base_dir, Path::new(path))
     }
 
-    /// The absolute folder that relative paths start from.
+    /// The absolute directory that relative paths start from.
     pub(crate) fn base(&self) -> &Path {
         &self.base_dir
     }

@@ -1,6 +1,6 @@
-//! Words of other servers for what is called something else here.
+//! Words of other servers that have another name here.
 //!
-//! Used by `section` for a key that does not exist, before the nearest word is looked for: whoever types
+//! Used by `section` for a key that does not exist, before the nearest word is looked for:
 //! `workers` means `processes`, which is not near; by the command line for flags, and by `resolve`
 //! for verbs. Data only.
 //!
@@ -173,7 +173,7 @@ const FOREIGN_FLAGS: &[(FlagTranslation, &str)] = &[
     (NotNeeded("a lifespan is run where the application has one"), "--lifespan"),
 ];
 
-/// What the flag of another server is here, `None` for one that nobody has.
+/// What the flag of another server is here, `None` for an unknown one.
 #[must_use]
 pub fn translate_flag(flag: &str) -> Option<FlagTranslation> {
     let mut flags = FOREIGN_FLAGS.iter();

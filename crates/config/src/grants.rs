@@ -45,8 +45,8 @@ pub(crate) fn read_grip(
     Some(grip)
 }
 
-/// Reports a back end whose name cannot be its namespace, because others have that: the routes with
-/// `hub`, or an application of the name of an upstream.
+/// Reports a back end that cannot have its name as namespace, because others have that: the routes
+/// with `hub`, or an application of the name of an upstream.
 pub(crate) fn check_namespace(table: &Section<'_>, name: &str, apps: &BTreeMap<String, App>) {
     let at = table.key_offset(&["grip"]);
     if name == HUB_NAMESPACE {
@@ -63,7 +63,7 @@ pub(crate) fn read_namespace(table: &Section<'_>) -> Option<String> {
     Some(namespace.value)
 }
 
-/// Reads `sendfile`: a flag, or a list of folders; none where it is not said.
+/// Reads `sendfile`: a flag, or a list of directories; none where it is not said.
 pub(crate) fn read_sendfile(table: &Section<'_>) -> Option<Sendfile> {
     if !table.is_list("sendfile") {
         let is_followed = table.get("sendfile")?;
@@ -82,7 +82,7 @@ pub(crate) fn read_sendfile(table: &Section<'_>) -> Option<Sendfile> {
     })
 }
 
-/// Reads `sendfile` of a back end, and `sendfile_root`, which names one folder of it.
+/// Reads `sendfile` of a back end, and `sendfile_root`, which names one directory of it.
 pub(crate) fn read_sendfile_and_root(table: &Section<'_>) -> Sendfile {
     let mut sendfile = read_sendfile(table).unwrap_or_default();
     if let Some(root) = read_sendfile_root(table) {

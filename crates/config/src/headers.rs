@@ -1,8 +1,11 @@
 //! What a route may do to fields of a header: `request_headers` and `response_headers`.
 //!
-//! Called by `route`. What must stay true: every name is a token and every value a field value (RFC
-//! 9110 §5.1 and §5.5), and no rule touches a field that frames the message or belongs to the
-//! connection: those are written by the one who sends the message.
+//! Called by `route`.
+//!
+//! # Invariants
+//! - Every name is a token and every value a field value (RFC 9110 §5.1 and §5.5), and no rule
+//!   touches a field that frames the message or belongs to the connection: the sender of the
+//!   message writes those.
 
 use std::collections::BTreeMap;
 

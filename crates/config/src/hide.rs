@@ -1,12 +1,14 @@
-//! Which names below a folder of files are never sent: the patterns of `hide`, and the built-in list.
+//! Which names below a directory of files are never sent: the patterns of `hide`, and the built-in
+//! list.
 //!
-//! Read by `server` and `files`; the `files` crate compiles the patterns. The list is argued class by
-//! class in `docs/files.md`.
+//! Read by `server` and `files`; the `files` crate compiles the patterns. The list is argued class
+//! by class in `docs/files.md`.
 //!
 //! # Invariants
-//! - A pattern that could never match, or an exception before there is anything to except, is refused.
-//! - The built-in list names files by their last segment, and folders by a final slash: a folder called
-//!   `example.pl` is a folder.
+//! - A pattern that could never match, or an exception before there is anything to except, is
+//!   refused.
+//! - The built-in list names files by their last segment, and directories by a final slash: a
+//!   directory called `example.pl` is a directory.
 
 use std::fmt;
 
@@ -66,7 +68,7 @@ pub(crate) fn read(table: &Section<'_>) -> Option<Vec<HidePattern>> {
     Some(items.into_iter().map(|item| item.value).collect())
 }
 
-/// An exception from nothing hides nothing: whoever writes it means the built-in list.
+/// An exception from nothing hides nothing: it is meant for the built-in list.
 fn check_exceptions(table: &Section<'_>, items: &[Located<HidePattern>]) {
     if let Some(first) = items.first()
         && let HidePattern::Except(pattern) = &first.value
@@ -76,8 +78,8 @@ fn check_exceptions(table: &Section<'_>, items: &[Located<HidePattern>]) {
     }
 }
 
-/// Whether some name could match: a name (`*.psd`), a folder (`drafts/`), or with a slash in front a path
-/// below the root (`/internal/*`).
+/// Whether some name could match: a name (`*.psd`), a directory (`drafts/`), or with a slash in
+/// front a path below the root (`/internal/*`).
 fn is_hide_pattern(text: &str) -> bool {
     let path = text.strip_prefix('/');
     let inner = path.unwrap_or(text);
@@ -97,8 +99,8 @@ const EXCEPTION_EXPECTED: &str =
 /// What `"default"` stands for, in small letters: it matches whatever the case.
 #[rustfmt::skip]
 pub const DEFAULT_HIDE_PATTERNS: &[&str] = &[
-    // Version control and the folders of tools. Names with a dot in front are never served by that name;
-    // they stand here for links to them.
+    // Version control and the directories of tools. Names with a dot in front are never served by
+    // that name; they stand here for links to them.
     ".git", ".git/", ".hg/", ".svn/", ".bzr/", "_darcs/", "cvs/", "__pycache__/", "web-inf/",
     ".ssh/", ".gnupg/", ".aws/", ".kube/", ".docker/",
     // Names with a dot in front, in the short form of FAT and NTFS: `GIT~1` is `.git`.

@@ -1,8 +1,10 @@
-//! The `[hub]` table: bounds on held streams and on what is published to them.
+//! The `[hub]` table: bounds on held streams and on published messages.
 //!
-//! Called by `parse` after `[limits]`, because a held stream is a connection too; what a route says of
-//! streams is in `hub/route.rs` and `hub/mercure.rs`. What must stay true: a bound on one is never above
-//! the bound on all of its kind, and no message shows a key.
+//! Called by `parse` after `[limits]`, because a held stream is a connection too; what a route
+//! says of streams is in `hub/route.rs` and `hub/mercure.rs`.
+//!
+//! # Invariants
+//! - A bound on one is never above the bound on all of its kind, and no message shows a key.
 
 mod mercure;
 mod route;
@@ -49,7 +51,7 @@ fn check_max_streams(table: &Section<'_>, hub: &Hub, limits: &Limits) {
 }
 
 fn read_backlogs(table: &Section<'_>, hub: &mut Hub) {
-    // What is not said gives way to what is.
+    // Defaults give way to values that are set.
     hub.max_backlog = hub.max_backlog.min(hub.max_backlog_total);
     table.read("max_backlog", &mut hub.max_backlog);
     table.check_order(

@@ -1,7 +1,10 @@
 //! The `join` of `[server]`: where programs dial in that serve an application elsewhere.
 //!
-//! Called by `parse` once the other listeners are known. What must stay true: it listens where nothing else of the server
-//! does, its key is long enough to prove anything (RFC 2104 §3) and cannot be guessed, and no message shows it.
+//! Called by `parse` once the other listeners are known.
+//!
+//! # Invariants
+//! - It listens where nothing else of the server does, its key is long enough to prove anything
+//!   (RFC 2104 §3) and cannot be guessed, and no message shows it.
 
 use crate::entropy::is_hard_to_guess;
 use crate::error::Problem;
@@ -51,7 +54,7 @@ pub(crate) fn is_join_key(text: &str) -> bool {
     text.len() >= MIN_KEY_BYTES && !text.contains(char::is_control) && is_hard_to_guess(text)
 }
 
-/// Reports where it listens if something else does, and upstreams that nobody can join.
+/// Reports where it listens if something else does, and upstreams that cannot be joined.
 pub(crate) fn check<'u>(
     top: &Section<'_>,
     join: Option<&Located<JoinEndpoint>>,

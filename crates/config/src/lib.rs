@@ -1,11 +1,14 @@
 //! Configuration: text in, checked values out.
 //!
-//! The only crate that knows TOML, the environment's defaults (cores, temporary folder) and how a
-//! folder without a configuration file is recognised. The binary calls [`resolve`] once at start and
-//! [`load`] on reload and `check`; everything else in the house sees only the values of [`Config`].
-//! What must stay true: nothing is accepted by halves. Either every key was known, of the right
-//! type, in range and consistent with the others, or a [`Report`] names all that is wrong, each with
-//! its line and column. Not here: whether an interpreter exists or a port is free.
+//! The only crate that knows TOML, the environment's defaults (cores, temporary directory) and how
+//! a directory without a configuration file is recognised. The binary calls [`resolve`] once at
+//! start and [`load`] on reload and `check`; everything else in the house sees only the values of
+//! [`Config`].
+//!
+//! # Invariants
+//! - Nothing is accepted by halves. Either every key was known, of the right type, in range and
+//!   consistent with the others, or a [`Report`] names all that is wrong, each with its line and
+//!   column. Not here: whether an interpreter exists or a port is free.
 
 #[macro_use]
 mod declare;
@@ -80,5 +83,5 @@ pub use units::format_size;
 pub use values::{HostPattern, InvalidListenAddr, ListenAddr, PathPattern, TryPattern};
 pub use work::WorkOptions;
 
-/// The name of the file that is looked for in a folder.
+/// The name of the file that is looked for in a directory.
 pub const FILE_NAME: &str = "penstock.toml";

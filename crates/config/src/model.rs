@@ -1,11 +1,14 @@
 //! The checked values: what the rest of the house sees of a configuration.
 //!
-//! Made by `parse` (from a file) and `resolve` (from a folder or the command line); read by the
-//! wiring of the rooms. What must stay true: every path is absolute, every name that is referred to
-//! exists, every number is in its range, and `Default` of a type is what an empty table gives.
-//! Everything compares, because a reload restarts only the applications that differ. Back ends are in
-//! `model/upstream.rs`, folders of files in `model/files.rs`, caches in `model/cache.rs`, applications in
-//! `model/app.rs`, held streams in `model/hub.rs`.
+//! Made by `parse` (from a file) and `resolve` (from a directory or the command line); read by the
+//! wiring of the rooms.
+//!
+//! # Invariants
+//! - Every path is absolute, every name that is referred to exists, every number is in its range,
+//!   and `Default` of a type is what an empty table gives. Everything compares, because a reload
+//!   restarts only the applications that differ. Back ends are in `model/upstream.rs`, directories
+//!   of files in `model/files.rs`, caches in `model/cache.rs`, applications in `model/app.rs`,
+//!   held streams in `model/hub.rs`.
 
 mod app;
 mod cache;
@@ -47,7 +50,7 @@ use crate::values::{HostPattern, ListenAddr, PathPattern};
 pub struct Config {
     /// The file it was read from, none when it was detected.
     pub path: Option<PathBuf>,
-    /// The absolute folder against which relative paths were resolved.
+    /// The absolute directory against which relative paths were resolved.
     pub base_dir: PathBuf,
     /// Listeners, loops, admin, access log.
     pub server: Server,
@@ -59,7 +62,7 @@ pub struct Config {
     pub apps: BTreeMap<String, App>,
     /// Bounds on held streams.
     pub hub: Hub,
-    /// Caches by name; their folders do not overlap.
+    /// Caches by name; their directories do not overlap.
     pub caches: BTreeMap<String, Cache>,
     /// Back ends by name.
     pub upstreams: BTreeMap<String, Upstream>,
@@ -76,7 +79,7 @@ pub struct Config {
 pub struct JoinEndpoint {
     /// The address that it listens at.
     pub listen: ListenAddr,
-    /// What they and this server know, and nobody else.
+    /// The secret shared by them and this server.
     pub key: Secret,
 }
 
@@ -141,13 +144,13 @@ section! {
         reuse_port: bool = false, Bool;
         /// Number of event loops.
         threads: usize = usable_cpus(), Number(1, 1024), default "number of cores", example "2";
-        /// Address of the status page, metrics and the admin API, or "off". Over TCP it shows
-        /// the server to whoever reaches it, and takes changes only with `server.admin_token`;
-        /// a Unix socket is for its owner and root, and takes both.
+        /// Address of the status page, metrics and the admin API, or "off". Over TCP it shows the
+        /// server to every client that reaches it, and accepts changes only with
+        /// `server.admin_token`; a Unix socket is for its owner and root, and allows both.
         admin: Option<ListenAddr> = Some(ListenAddr::loopback(8090)), Text(ADDRESS_OR_OFF),
             shows r#""127.0.0.1:8090""#, by hand;
-        /// Unix socket that `penstock reload`, `stop`, `upgrade` and the other commands use;
-        /// only root and whoever starts the server may connect, and no process that the server
+        /// Unix socket that `penstock reload`, `stop`, `upgrade` and the other commands use; only
+        /// root and the user that starts the server may connect, and no process that the server
         /// has started. "off" leaves signals. See admin.md.
         control_socket: ControlSocket = ControlSocket::Auto, Text(SOCKET_OR_OFF),
             default "a socket named after the first listener, in `/run/penstock` (root), \
@@ -185,14 +188,14 @@ section! {
         /// of applications that are JSON objects stay as they are.
         log_format: ServerLogFormat = ServerLogFormat::default(), Choice(ServerLogFormat::WORDS),
             example r#""json""#;
-        /// Parameters of queries whose values stand as `***` in both logs, whatever their case
-        /// and separators; `*` in front matches the ends of names. `"default"` stands for
-        /// tokens, passwords, API keys, signatures of signed URLs and the like. Passwords in
-        /// URLs are always masked.
+        /// Parameters of queries that are shown as `***` in both logs, whatever their case and
+        /// separators; `*` in front matches the ends of names. `"default"` stands for tokens,
+        /// passwords, API keys, signatures of signed URLs and the like. Passwords in URLs are
+        /// always masked.
         log_mask: Vec<String> = vec!["default".to_owned()], Texts(crate::server::MASK_EXPECTED),
             example r#"["default", "voucher", "*_pin"]"#, by items(crate::server::is_masked_name);
-        /// Whom the server becomes once its sockets are open and before any application runs;
-        /// needs to be started as root.
+        /// The user that the server becomes once its sockets are open and before any application
+        /// runs; needs to be started as root.
         user: Option<String> = None, Text("a user's name or number, or `user:group`"),
             default "whoever starts it", example r#""www-data""#, by hand;
         /// The group beside `user`.
@@ -207,9 +210,9 @@ section! {
         /// Working directory of the server; every path of the configuration stays as it is.
         dir: Option<PathBuf> = None, Path, default "where it is started", example r#""/""#,
             by hand;
-        /// Proxies whose `Forwarded`, `X-Forwarded-*` and `X-Real-IP` are trusted: client,
-        /// scheme, host, port and prefix that they say are the request's. Left out, this
-        /// machine is trusted for client and scheme alone.
+        /// Proxies that are trusted with `Forwarded`, `X-Forwarded-*` and `X-Real-IP`: client,
+        /// scheme, host, port and prefix in them are the request's. By default, this machine is
+        /// trusted for client and scheme alone.
         trusted_proxies: Option<Vec<String>> = None, Texts(NETWORK),
             default "this machine: loopback and Unix sockets", example r#"["10.0.0.0/8", "unix"]"#,
             by items(crate::address::is_network_or_unix);
@@ -219,7 +222,7 @@ section! {
             Text("the name of a field such as \"X-Real-IP\""),
             default "`X-Forwarded-For`, else `X-Real-IP`; `Forwarded` if there is none of the \
                 `X-` fields", example r#""CF-Connecting-IP""#, by check(crate::headers::is_token);
-        /// Names that are not found below any folder of files: what `hide` of a route means
+        /// Names that are not found below any directory of files: what `hide` of a route means
         /// where it is left out, and what `X-Sendfile` may not name.
         hide: Vec<HidePattern> = HidePattern::defaults(), Texts(HIDE), shows r#"["default"]"#,
             example r#"["default", "*.psd"]"#, by hand;
@@ -228,17 +231,16 @@ section! {
         join: Option<JoinEndpoint> = None, Table("server.join"), default "nowhere",
             example "{ listen = \"10.0.0.1:7000\", key = \
                 \"J8nC2vQm0dT5yWkX1bLrZ7fHsE4uPaG9oIeRjNqMtVw=\" }", by hand;
-        /// The Redis or Valkey that several servers share: what is published on one reaches the
+        /// The Redis or Valkey that several servers share: a message published on one reaches the
         /// streams of all, but for Mercure hubs, which stay each server's own. In a name or
         /// password what a URL cannot have stands as `%` and two digits.
         redis: Option<Secret> = None, Text(crate::server::REDIS_EXPECTED),
             default "none: this server is alone", example r#""redis://127.0.0.1:6379""#, by hand;
     }
     plain {
-        /// Who may connect to the Unix sockets of `listen`, where something is said about it,
-        /// by path.
+        /// Permissions of the Unix sockets of `listen` that set some, by path.
         socket_permissions: BTreeMap<PathBuf, SocketPermissions> = BTreeMap::new();
-        /// Those of `listen` whose connections begin with a PROXY protocol header.
+        /// Addresses of `listen` with a PROXY protocol header on each connection.
         proxy_protocol: Vec<ListenAddr> = Vec::new();
     }
 }
@@ -246,7 +248,8 @@ section! {
 /// Where the Unix socket is by which the command line changes things.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ControlSocket {
-    /// In a folder of whoever starts the server, by a name that follows from the first listener.
+    /// In a directory of the user that starts the server, by a name that follows from the first
+    /// listener.
     Auto,
     /// At this absolute path.
     Path(PathBuf),
@@ -254,14 +257,14 @@ pub enum ControlSocket {
     Off,
 }
 
-/// Who may connect to a Unix socket: its file's permissions and owner.
+/// The permissions and the owner of a Unix socket's file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SocketPermissions {
     /// The permissions; none is everybody's.
     pub mode: Option<u32>,
-    /// The owner, a name or a number; none is whoever serves.
+    /// The owner, a name or a number; `None` is the server's user.
     pub user: Option<String>,
-    /// The group, a name or a number; none is that of whoever serves.
+    /// The group, a name or a number; `None` is the server's group.
     pub group: Option<String>,
 }
 
@@ -373,22 +376,22 @@ section! {
         /// How much of an answer may wait in that file before the worker has to wait for the
         /// client. More, within `temp_bytes`, while other requests wait for a worker.
         "response_spool" => max_response_spool: u64 = 64 << 20, Size(1);
-        /// Least rate at which a client takes a response that has filled its file and so holds
-        /// a worker, or a place at an upstream, while other requests wait for one. After
-        /// `body_rate_grace` below it the response is cut. More is required the longer a
-        /// request waits, up to eight times as much, and sixteen times as much of a client
-        /// whose responses hold more than half of the places. 0B/s cuts none.
+        /// Least rate at which a client takes a response that has filled its file and so holds a
+        /// worker, or a place at an upstream, while other requests wait for one. After
+        /// `body_rate_grace` below it the response is cut. More is required the longer a request
+        /// waits, up to eight times as much, and sixteen times as much of a client with responses
+        /// in more than half of the places. 0B/s cuts none.
         min_busy_rate: u64 = 64 << 10, Rate;
-        /// What all temporary files may take together. Then workers wait for their clients, and
-        /// a request body that has no room is answered 503. The responses of one client get a
-        /// sixteenth of what is left, so that others find room.
+        /// What all temporary files may take together. Then workers wait for their clients, and a
+        /// request body that has no room is answered 503. The responses of one client get a
+        /// sixteenth of the rest, so that others find room.
         "temp_bytes" => max_temp_size: Option<u64> = None, Size(1),
             default "a tenth of the disk of `temp_dir`, 16GiB at most; of a `temp_dir` in \
                 memory (tmpfs) 128MiB, an eighth at most", example r#""4GiB""#;
         /// Longest message of a WebSocket's client, 32MiB at most; above it the connection is
         /// closed with 1009.
         "websocket_message_bytes" => max_websocket_message_size: usize = 1 << 20, Size(1);
-        /// Folder of the temporary files.
+        /// Directory of the temporary files.
         temp_dir: PathBuf = std::env::temp_dir(), Path, default "the system's temporary folder",
             example r#""/tmp""#, by hand;
     }
@@ -411,7 +414,7 @@ section! {
 
 section! {
     /// One site. Without any, the only application or upstream answers every host and path, an
-    /// application after the files of `public/` in its folder if there is one.
+    /// application after the files of `public/` in its directory if there is one.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Site(routes: Vec<Route>)
     in "sites", "[[sites]]", "[[sites]]" {
@@ -448,7 +451,7 @@ section! {
         /// Upstream that answers what no file did.
         upstream: Option<String> = None, Text(UPSTREAM), default "no upstream",
             example r#""legacy""#, only "a route without `app`", by hand;
-        /// Holds a stream of Server-Sent Events for whoever comes; a text alone is `channel`.
+        /// Holds a stream of Server-Sent Events for each client; a text alone is `channel`.
         hub: Option<RouteHub> = None, TextOrTable(CHANNEL_EXPECTED, "sites.routes.hub"),
             default "no streams", example r#""news.{path.1}""#,
             only "a route without `app`, `upstream` and `files`", by hand;
@@ -511,7 +514,7 @@ section! {
 }
 
 section! {
-    /// What is done to the request's header, in this order: `remove`, `set`, `add`. In values
+    /// Changes of the request's header, in this order: `remove`, `set`, `add`. In values
     /// `{client}`, `{host}`, `{scheme}` and `{path}` stand for the request's. Fields of framing
     /// and of the connection are not a route's to change.
     #[derive(Debug, Clone, PartialEq, Eq)]
@@ -560,13 +563,13 @@ keys! {
 }
 
 keys! {
-    /// An address with what is special about its connections.
+    /// An address with settings of its own.
     SERVER_LISTEN in "server.listen", "listen = [{ ... }] in [server]", "" {
         /// Address that clients connect to.
         "address": Text(ADDRESS), Required, example r#""127.0.0.1:8080""#;
-        /// Permissions of a Unix socket's file: whoever may write it may connect.
+        /// Permissions of a Unix socket's file: users that may write it may connect.
         "mode": Text("three or four octal digits"), Toml(r#""0666""#), example r#""0660""#;
-        /// Whose the file of a Unix socket is; another user than the server's needs a start as
+        /// The owner of a Unix socket's file; another user than the server's needs a start as
         /// root.
         "owner": Text("`user`, `user:group` or `:group`, by name or number"),
             Described("`server.user`, or whoever starts it"), example r#"":www-data""#;
@@ -578,8 +581,8 @@ keys! {
 keys! {
     /// The secret by which changes are made over TCP; see admin.md.
     ADMIN_TOKEN in "server.admin_token", "admin_token = { ... } in [server]", "" {
-        /// File with the token, for example from `openssl rand -base64 32`; only its owner and
-        /// its group may read it, and root or whoever starts the server owns it.
+        /// File with the token, for example from `openssl rand -base64 32`; only its owner and its
+        /// group may read it, and its owner is root or the user that starts the server.
         "file": Path, Required, example r#""/etc/penstock/token""#;
     }
 }
@@ -590,8 +593,8 @@ keys! {
         /// Address that it listens at: one that only those machines reach, since nothing there
         /// is encrypted.
         "listen": Text(ADDRESS), Required, example r#""10.0.0.1:7000""#;
-        /// What whoever dials in must know as well, by which each side proves to the other who
-        /// it is.
+        /// The secret that a program must know to dial in; by it each side proves its identity to
+        /// the other.
         "key": Text(crate::join::JOIN_KEY_EXPECTED), Required,
             example r#""J8nC2vQm0dT5yWkX1bLrZ7fHsE4uPaG9oIeRjNqMtVw=""#;
     }

@@ -57,7 +57,7 @@ pub(crate) enum OptionKind {
     FlagOrWord(&'static str),
     /// `true`, `false`, or a table.
     FlagOrTable(&'static str),
-    /// `true`, `false`, or a list of paths, relative to the file's folder.
+    /// `true`, `false`, or a list of paths, relative to the file's directory.
     FlagOrPaths,
     /// `true`, `false`, a list of such texts, or a table.
     FlagListOrTable(&'static str, &'static str),
@@ -65,7 +65,7 @@ pub(crate) enum OptionKind {
     Fraction,
     /// A number within bounds, which may have digits after the point.
     Decimal(f64, f64),
-    /// A path, relative to the file's folder.
+    /// A path, relative to the file's directory.
     Path,
     /// A number within bounds.
     Number(u64, u64),
@@ -95,7 +95,7 @@ pub(crate) enum OptionKind {
     Tables(&'static str),
 }
 
-/// The value of an option whose key is absent.
+/// The value of an option that is not set.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum OptionDefault {
     /// The default of the field, as TOML.
@@ -119,7 +119,7 @@ pub(crate) struct SectionDoc {
     pub(crate) example: &'static str,
     /// One sentence or two.
     pub(crate) description: &'static str,
-    /// The table whose keys it has; `None` when it has options of its own.
+    /// The table that it shares keys with; `None` when it has options of its own.
     pub(crate) shared_keys: Option<SharedKeys>,
     /// Its options, in the order in which they are printed.
     pub(crate) options: &'static [OptionRow],
@@ -256,7 +256,7 @@ pub(crate) fn options_in(section: &str) -> impl Iterator<Item = &'static OptionR
     options.filter(move |option| !except.iter().any(|(key, _)| *key == option.key))
 }
 
-/// The table whose keys a section has, when they are another's.
+/// The table that a section shares keys with.
 pub(crate) fn shared_keys_of(section: &str) -> Option<SharedKeys> {
     find_section(section)?.shared_keys
 }

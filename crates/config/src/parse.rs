@@ -1,8 +1,10 @@
 //! Text to [`Config`]: the order in which the tables are read, and the checks between them.
 //!
-//! Called for every start, `check` and reload. Each table has its reader (`server`, `app`, `site`);
-//! this file opens the text, hands the tables out and builds the whole. What must stay true: reading
-//! goes on after a mistake, and a `Config` comes out only when there was none.
+//! Called for every start, `check` and reload. Each table has its reader (`server`, `app`,
+//! `site`); this file opens the text, hands the tables out and builds the whole.
+//!
+//! # Invariants
+//! - Reading goes on after a mistake, and a `Config` comes out only when there was none.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,7 +20,8 @@ use crate::{app, cache, dev_defaults, disk, hub, join, server, site, tcp, upstre
 
 /// Reads, parses and checks a file.
 ///
-/// *Blocking*: reads the file and looks at the folders and files it names; not for an event loop.
+/// *Blocking*: reads the file and looks at the directories and files it names; not for an event
+/// loop.
 pub fn load(path: &Path) -> Result<Config, Report> {
     load_with_mode(path, false)
 }
@@ -31,9 +34,9 @@ pub(crate) fn load_with_mode(path: &Path, development: bool) -> Result<Config, R
     parse_with_mode(&text, path, development)
 }
 
-/// Parses and checks a text; messages name `origin`, relative paths resolve against its folder.
+/// Parses and checks a text; messages name `origin`, relative paths resolve against its directory.
 ///
-/// *Blocking*: looks at the folders and files that the text names.
+/// *Blocking*: looks at the directories and files that the text names.
 pub fn parse(text: &str, origin: &Path) -> Result<Config, Report> {
     parse_with_mode(text, origin, false)
 }
@@ -56,7 +59,7 @@ fn parse_with_mode(text: &str, origin: &Path, development: bool) -> Result<Confi
     found.finish(config)
 }
 
-/// The absolute folder of a file.
+/// The absolute directory of a file.
 pub(crate) fn parent_dir(file: &Path) -> PathBuf {
     let file = make_absolute(Path::new(""), file);
     file.parent().map_or_else(|| file.clone(), Path::to_owned)
@@ -215,7 +218,7 @@ fn default_sites(
     Vec::new()
 }
 
-/// Reports a folder that is not there.
+/// Reports a directory that is not there.
 pub(crate) fn report_unusable_dir(
     section: &Section<'_>,
     key: &'static str,

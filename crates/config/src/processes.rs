@@ -1,9 +1,12 @@
 //! How the processes of an application live: their number, what each does at once, when they are
 //! replaced.
 //!
-//! Called by `app`: [`read`] before the kind is known, [`read_kind_dependent`] with it, [`refuse_script_keys`] for
-//! kinds whose code is not Penstock's to load. What must stay true: a key that would do nothing beside
-//! what else the table says is an error, not ignored; each bound fits the others.
+//! Called by `app`: [`read`] before the kind is known, [`read_kind_dependent`] with it,
+//! [`refuse_script_keys`] for kinds that Penstock does not load.
+//!
+//! # Invariants
+//! - A key without effect beside the others is an error, not ignored.
+//! - Each bound fits the others.
 
 use std::collections::BTreeMap;
 
@@ -57,7 +60,7 @@ fn values<T>(list: Vec<Located<T>>) -> Vec<T> {
     list.into_iter().map(|item| item.value).collect()
 }
 
-/// What depends on the kind of an application whose code Penstock loads.
+/// What depends on the kind of an application that Penstock loads.
 pub(crate) fn read_kind_dependent(table: &Section<'_>, app: &mut App) {
     let is_sure = read_concurrency(table, app);
     if !is_sure {

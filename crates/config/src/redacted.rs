@@ -14,7 +14,7 @@ use std::ops::Deref;
 pub struct Secret(String);
 
 impl Secret {
-    /// The text itself, for whoever needs it.
+    /// The text itself.
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.0

@@ -1,8 +1,11 @@
-//! From what the command line says to a [`Config`]: a file, or a folder that is recognised.
+//! From what the command line says to a [`Config`]: a file, or a directory that is recognised.
 //!
-//! Called by the binary for `serve` and `check`, again on reload. A TARGET is tried as a folder, a
-//! file by its ending, then as `module:callable`; overrides are applied last and checked like the
-//! values of a file. What must stay true: nothing is printed, nothing is run.
+//! Called by the binary for `serve` and `check`, again on reload. A TARGET is tried as a
+//! directory, a file by its ending, then as `module:callable`; overrides are applied last and
+//! checked like the values of a file.
+//!
+//! # Invariants
+//! - Nothing is printed, nothing is run.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -22,7 +25,7 @@ use crate::{FILE_NAME, dev_defaults, entry, parse, section, server, site};
 /// What the command line says about the configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Invocation {
-    /// Folder, `module:callable`, `.ru` or `.py` file, or `FILE.toml`; none looks in `cwd`.
+    /// Directory, `module:callable`, `.ru` or `.py` file, or `FILE.toml`; none looks in `cwd`.
     pub target: Option<String>,
     /// The file of `-c`.
     pub config: Option<PathBuf>,
@@ -36,16 +39,17 @@ pub struct Invocation {
     pub threads: Option<usize>,
     /// Whether every application is obeyed in what it says by GRIP (`--grip`).
     pub grip: bool,
-    /// What the application of a folder or module is, when its code is not to be looked at for that.
+    /// What the application of a directory or module is, when its code is not to be looked at for
+    /// that.
     pub kind: Option<AppKind>,
-    /// Whether the target is a folder whose files are served, and nothing else of it.
+    /// Whether only the files of the target are served.
     pub files_only: bool,
     /// The file of the server's own log in place of the configuration's.
     pub log: Option<PathBuf>,
     /// Whether the defaults are those of development: one process, a readable log of requests on
     /// standard output, short drains.
     pub development: bool,
-    /// The absolute folder that relative paths of the command line start from.
+    /// The absolute directory that relative paths of the command line start from.
     pub cwd: PathBuf,
     /// Of `penstock work`: the target may be an application's name, and nothing but that one is served.
     pub work: Option<WorkOptions>,
@@ -74,7 +78,7 @@ impl std::str::FromStr for AdminOverride {
 
 /// Finds the configuration that an invocation means and applies its overrides.
 ///
-/// *Blocking*: reads files and looks at folders; not for an event loop.
+/// *Blocking*: reads files and looks at directories; not for an event loop.
 pub fn resolve(invocation: &Invocation) -> Result<Config, Report> {
     let cwd = &invocation.cwd;
     let (mut config, app) = match &invocation.work {
@@ -83,7 +87,7 @@ pub fn resolve(invocation: &Invocation) -> Result<Config, Report> {
     }
     .map_err(|report| shorten_paths(report, cwd))?;
     if invocation.development && config.path.is_none() {
-        // Nothing is said in a file: every value is a default.
+        // There is no file: every value is a default.
         dev_defaults::apply_to_server(&mut config.server, None);
         dev_defaults::apply_to_hub(&mut config.hub);
         config
@@ -185,7 +189,7 @@ fn split_file(target: &str) -> Option<(&str, &str)> {
     Some((&target[..file], callable))
 }
 
-/// Whether a module of that name lies in the folder or its `src`.
+/// Whether a module of that name lies in the directory or its `src`.
 fn module_exists(name: &str, dir: &Path) -> bool {
     let relative: PathBuf = name.split('.').collect();
     let is_there = |root: PathBuf| {
@@ -211,7 +215,7 @@ fn config_for_entry(
     config_for_app(target, DetectedApp { kind, entry }, dir, said)
 }
 
-/// The folder's own file, else what the folder is.
+/// The directory's own file, else what the directory is.
 fn config_for_dir(dir: &Path, invocation: &Invocation) -> Result<Config, Report> {
     let file = dir.join(FILE_NAME);
     if file.is_file() {
@@ -259,7 +263,7 @@ fn config_for_files(dir: &Path, root: PathBuf) -> Config {
     config
 }
 
-/// What `--files` means: this very folder, whatever else it is.
+/// What `--files` means: this very directory, whatever else it is.
 fn config_for_files_flag(target: Option<&str>, cwd: &Path) -> Result<Config, Report> {
     let target = target.unwrap_or(".");
     let dir = match target {
@@ -363,7 +367,7 @@ fn empty_config(dir: &Path) -> Config {
     }
 }
 
-/// The folder's name, with what a name cannot hold replaced.
+/// The directory's name, with what a name cannot hold replaced.
 fn app_name_of_dir(dir: &Path) -> String {
     let name = dir
         .file_name()

@@ -1,7 +1,10 @@
 //! The `[[sites.routes]]` tables of one site and the checks between them.
 //!
-//! Called by `site`. What must stay true: every route of a site can match some path, has something
-//! to do and one who does it, and names only what exists.
+//! Called by `site`.
+//!
+//! # Invariants
+//! - Every route of a site can match some path, has something to do and a handler, and names only
+//!   what exists.
 
 use std::collections::BTreeMap;
 
@@ -85,7 +88,7 @@ fn read_grants(table: &Section<'_>, known: &RouteContext<'_>, route: &mut Route)
     grants::check_namespace(table, name, namesakes);
 }
 
-/// Reports a route that nobody answers, and what stands beside another that answers.
+/// Reports a route without a handler, and handlers that exclude each other.
 fn check_handlers(table: &Section<'_>, path: &PathPattern) {
     let has_any = |keys: &[&str]| keys.iter().any(|key| table.has(key));
     if !has_any(&["files", "app", "upstream", "hub", "mercure"]) {
@@ -110,7 +113,7 @@ fn read_name(table: &Section<'_>, key: &'static str, known: &[String]) -> Option
     Some(name.value.to_owned())
 }
 
-/// Everything but the path and who answers.
+/// Everything but the path and the handlers.
 fn read_common_keys(table: &Section<'_>, known: &RouteContext<'_>, route: &mut Route) {
     route.read_keys(table);
     route.request_headers = headers::read(table, "request_headers");

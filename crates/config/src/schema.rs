@@ -1,8 +1,10 @@
 //! The JSON Schema of the file, for editors.
 //!
-//! Called by the binary's `config schema`; made from the option table. What must stay true: it
-//! accepts whatever the parser accepts; where the parser knows more (names, paths, grammars) the
-//! schema says only the type.
+//! Called by the binary's `config schema`; made from the option table.
+//!
+//! # Invariants
+//! - It accepts whatever the parser accepts.
+//! - Where the parser knows more (names, paths, grammars) the schema says only the type.
 
 use serde_json::{Map, Value, json};
 

@@ -1,9 +1,11 @@
 //! One table of a file: typed, ranged values out of it, with every mistake noted and passed over.
 //!
-//! Opened by `parse` and the readers of each table. Opening reports the keys that nobody knows; each
-//! getter leaves its target alone when the key is absent or wrong, so that defaults live in `model`
-//! only and reading goes on to the next mistake. What must stay true: a getter asks for a key that
-//! the option table has, under a kind that fits it.
+//! Opened by `parse` and the readers of each table. Opening reports unknown keys; each getter
+//! leaves its target alone when the key is absent or wrong, so that defaults live in `model` only
+//! and reading goes on to the next mistake.
+//!
+//! # Invariants
+//! - A getter asks for a key that the option table has, under a kind that fits it.
 
 mod lists;
 mod value;
@@ -393,7 +395,7 @@ fn type_with_article(value: &DeValue<'_>) -> &'static str {
     }
 }
 
-/// Keys whose value is an address, which others write as a URL.
+/// Keys of addresses, which other servers write as URLs.
 const ADDRESS_KEYS: [&str; 4] = ["listen", "address", "admin", "servers"];
 
 const VARIABLE_EXPECTED: &str = "a variable without `=` in its name and without zero bytes";

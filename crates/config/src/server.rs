@@ -1,8 +1,10 @@
-//! The `[server]` table: listeners, loops, admin, logs, whom the process runs as.
+//! The `[server]` table: listeners, loops, admin, logs, the account of the process.
 //!
 //! Called by `parse`; the clash checks also by `resolve`, because the command line replaces
-//! addresses. What must stay true: no two addresses of one server overlap, admin's and the streams'
-//! included.
+//! addresses.
+//!
+//! # Invariants
+//! - No two addresses of one server overlap, admin's and the streams' included.
 
 mod redis;
 
@@ -316,7 +318,7 @@ fn read_address(
     }
 }
 
-/// Who may connect to a Unix socket, as a table says it.
+/// The permissions of a Unix socket, from its table.
 fn read_socket_file(table: &Section<'_>, addr: Option<&ListenAddr>) -> Option<SocketPermissions> {
     let mode = table.parse_text("mode", parse_mode).map(|mode| mode.value);
     let owner = table.parse_text("owner", |text| {
@@ -338,7 +340,7 @@ fn read_socket_file(table: &Section<'_>, addr: Option<&ListenAddr>) -> Option<So
     Some(SocketPermissions { mode, user, group })
 }
 
-/// The addresses, and what is said of them, into `server`.
+/// The addresses and their settings, into `server`.
 fn read_listen(table: &Section<'_>, server: &mut Server) -> Option<Vec<Located<ListenAddr>>> {
     let items = table.texts_or_tables("listen")?;
     let mut listen = Vec::with_capacity(items.len());

@@ -1,7 +1,9 @@
 //! The `[[sites]]` tables and the checks between sites.
 //!
-//! Called by `parse` after applications, upstreams, caches and pools, whose names routes refer to. What
-//! must stay true: a host belongs to one site, and at most one site answers for any host.
+//! Called by `parse` after applications, upstreams, caches and pools, because routes name them.
+//!
+//! # Invariants
+//! - A host belongs to one site, and at most one site answers for any host.
 
 use std::collections::BTreeMap;
 

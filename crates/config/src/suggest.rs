@@ -1,8 +1,10 @@
 //! The word that was probably meant.
 //!
-//! Used wherever a key, a choice or a name is unknown. What must stay true: a suggestion is near
-//! enough that a reader sees why it was made, and a long stranger's word costs no more than a short
-//! one.
+//! Used wherever a key, a choice or a name is unknown.
+//!
+//! # Invariants
+//! - A suggestion is near enough that a reader sees why it was made, and a long stranger's word
+//!   costs no more than a short one.
 
 /// The nearest of `words` to `word`, none when all are too far.
 pub(crate) fn nearest<'a>(word: &str, words: impl IntoIterator<Item = &'a str>) -> Option<String> {

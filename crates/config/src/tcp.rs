@@ -1,8 +1,11 @@
 //! The `[[tcp]]` tables: TCP listeners in front of upstreams.
 //!
-//! Called by `parse` after upstreams, whose names they refer to. What must stay true: no stream
-//! listens where another one, the server or its admin interface does; `parse` has the last word about
-//! the server, because a file with nothing but streams has no listener of its own.
+//! Called by `parse` after upstreams, because listeners name them.
+//!
+//! # Invariants
+//! - No stream listens where another one, the server or its admin interface does.
+//! - `parse` has the last word about the server, because a file with nothing but streams has no
+//!   listener of its own.
 
 use std::collections::BTreeMap;
 

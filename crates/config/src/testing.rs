@@ -1,17 +1,19 @@
-//! A temporary folder for the tests of this crate, and what texts give in it.
+//! A temporary directory for the tests of this crate, and what texts give in it.
 //!
-//! Reading a configuration looks at the folders it names, so tests need real ones. What must stay
-//! true: every folder is a test's own and goes away with it.
+//! Reading a configuration looks at the directories it names, so tests need real ones.
+//!
+//! # Invariants
+//! - Every directory is a test's own and goes away with it.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A folder that is removed when dropped.
+/// A directory that is removed when dropped.
 #[derive(Debug)]
 pub(crate) struct TestDir(PathBuf);
 
 impl TestDir {
-    /// A folder with these files; a name that ends in `/` is an empty folder.
+    /// A directory with these files; a name that ends in `/` is an empty directory.
     pub(crate) fn with_files(files: &[(&str, &str)]) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let unique = format!(
@@ -27,7 +29,7 @@ impl TestDir {
         folder
     }
 
-    /// A folder of a small site: a module `app`, a rackup file, `public/`.
+    /// A directory of a small site: a module `app`, a rackup file, `public/`.
     pub(crate) fn site() -> Self {
         Self::with_files(&[
             ("app.py", "application = 1\n"),
@@ -46,7 +48,7 @@ impl TestDir {
         self.0.join(name)
     }
 
-    /// Adds a file, or a folder when the name ends in `/`.
+    /// Adds a file, or a directory when the name ends in `/`.
     pub(crate) fn add(&self, name: &str, text: &str) {
         let path = self.0.join(name);
         if name.ends_with('/') {
@@ -56,7 +58,7 @@ impl TestDir {
         write(&path, text);
     }
 
-    /// A report with the folder left out of its paths, one error a line.
+    /// A report with the directory left out of its paths, one error a line.
     pub(crate) fn report_lines(&self, report: &crate::Report) -> Vec<String> {
         let path = self.0.display().to_string();
         let shown = report
@@ -73,7 +75,7 @@ impl Drop for TestDir {
     }
 }
 
-/// What a text gives in a folder.
+/// What a text gives in a directory.
 pub(crate) fn check(folder: &TestDir, text: &str) -> Result<crate::Config, crate::Report> {
     crate::parse(text, &folder.join("penstock.toml"))
 }

@@ -1,7 +1,10 @@
 //! Sizes, durations and rates: text to numbers.
 //!
-//! Used by `section` for values of a file. What must stay true: a number without a unit is bytes for
-//! sizes and refused for durations, and nothing overflows: what does not fit is no value at all.
+//! Used by `section` for values of a file.
+//!
+//! # Invariants
+//! - A number without a unit is bytes for sizes and refused for durations, and nothing overflows:
+//!   what does not fit is no value at all.
 
 use std::time::Duration;
 

@@ -1,8 +1,11 @@
 //! One `[upstreams.NAME]` table, and the `upstream` table of an application.
 //!
-//! Called by `parse` for each of the first, and by `app`. The second has the same keys but for those
-//! that the application itself says. What must stay true: an `Upstream` of a file has a server that is
-//! not a backup, or some may join; bounds that are in order, and nothing that its protocol or its balance ignores.
+//! Called by `parse` for each of the first, and by `app`. The second has the same keys but for
+//! those that the application itself says.
+//!
+//! # Invariants
+//! - An `Upstream` of a file has a server that is not a backup, or some may join.
+//! - Bounds that are in order, and nothing that its protocol or its balance ignores.
 
 mod servers;
 
@@ -165,7 +168,7 @@ pub(crate) fn parse_status_range(text: &str) -> Option<(u16, u16)> {
     (low <= high).then_some((low, high))
 }
 
-/// What is not said gives way to what is: only bounds that were written can be out of order.
+/// Defaults give way to values that are set: only bounds in the file can be out of order.
 fn read_connections(table: &Section<'_>, upstream: &Upstream) -> ConnectionLimits {
     let mut bounds = ConnectionLimits::default();
     let of_servers = upstream
@@ -199,8 +202,9 @@ fn read_connections(table: &Section<'_>, upstream: &Upstream) -> ConnectionLimit
     bounds
 }
 
-/// Whether connections are kept when nothing is said. A FastCGI process serves one connection at a time and
-/// waits on a kept one: no more may be kept than there are processes, which only `max_active` says.
+/// Whether idle connections are kept by default. A FastCGI process serves one connection at a time
+/// and waits on a kept one: no more may be kept than there are processes, which only `max_active`
+/// says.
 fn keeps_idle_by_default(upstream: &Upstream) -> bool {
     let is_bounded = |server: &UpstreamServer| server.max_active.is_some();
     let servers = &upstream.servers;

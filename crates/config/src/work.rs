@@ -1,7 +1,11 @@
-//! The configuration of `penstock work`: of all that a file says, one application, for a front end elsewhere.
+//! The configuration of `penstock work`: of all that a file says, one application, for a front end
+//! elsewhere.
 //!
-//! Called by `resolve`. What must stay true: nothing listens that the command line does not ask for, and what the front end
-//! has judged already (how long a connection may wait, how large a body may be) is not judged again here.
+//! Called by `resolve`.
+//!
+//! # Invariants
+//! - Nothing listens that the command line does not ask for, and what the front end has judged
+//!   already (how long a connection may wait, how large a body may be) is not judged again here.
 
 use std::path::Path;
 use std::time::Duration;
@@ -113,7 +117,7 @@ pub(crate) fn keep_only_app(
     Ok(config)
 }
 
-/// `HOST:PORT`, or `unix:` and a path, seen from `cwd`: the server may work in another folder.
+/// `HOST:PORT`, or `unix:` and a path, seen from `cwd`: the server may work in another directory.
 fn parse_join_address(text: &str, cwd: &Path) -> Option<String> {
     if let Some(path) = text.strip_prefix("unix:") {
         let is_path = !path.is_empty() && !path.contains('\0');

@@ -1,4 +1,4 @@
-//! Applications of the kinds command and fastcgi: what their tables give, and what is wrong with them.
+//! Applications of the kinds command and fastcgi: what their tables give, and their errors.
 
 use std::time::Duration;
 

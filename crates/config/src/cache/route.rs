@@ -1,8 +1,10 @@
 //! The `cache` of a route: the names of its caches, or a table with its rules.
 //!
-//! Called by `crate::route` once it is known who answers. What must stay true: a route has a cache only
-//! in front of an application or upstream, its stores exist and stand once, and every name in its
-//! rules could be that of a field, a cookie or a parameter.
+//! Called by `crate::route` after the handler of the route is known.
+//!
+//! # Invariants
+//! - A route has a cache only in front of an application or upstream, its stores exist and stand
+//!   once, and every name in its rules could be that of a field, a cookie or a parameter.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -65,7 +67,7 @@ fn read_ttl_by_status(table: &Section<'_>) -> BTreeMap<u16, Duration> {
     times
 }
 
-/// The statuses of responses that a cache may store, if somebody says for how long: the rule is in `http`
+/// The statuses of responses that a cache may store, given a lifetime: the rule is in `http`
 /// (`may_store_status`), and `cache` tests that they are the same.
 #[rustfmt::skip]
 pub const STORABLE_STATUSES: [u16; 44] = [
@@ -120,7 +122,7 @@ fn read_query(table: &Section<'_>) -> QueryKey {
     }
 }
 
-/// Names whose case tells nothing.
+/// Names without regard to case.
 fn read_names_ignoring_case(
     table: &Section<'_>,
     key: &'static str,
@@ -129,7 +131,7 @@ fn read_names_ignoring_case(
     read_unique_names(table, key, is_it, str::eq_ignore_ascii_case).unwrap_or_default()
 }
 
-/// Names whose case counts.
+/// Names with regard to case.
 fn read_names(table: &Section<'_>, key: &'static str, is_it: fn(&str) -> bool) -> Vec<String> {
     read_unique_names(table, key, is_it, |a, b| a == b).unwrap_or_default()
 }

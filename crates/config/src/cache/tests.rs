@@ -1,4 +1,4 @@
-//! What `[caches.NAME]` and the `cache` of a route give, and what is wrong with them, row by row.
+//! What `[caches.NAME]` and the `cache` of a route give, and their errors, row by row.
 
 use std::time::Duration;
 
@@ -153,7 +153,7 @@ fn no_two_caches_share_a_folder() {
     let folder = TestDir::site();
     std::os::unix::fs::symlink(folder.join("public"), folder.join("link")).unwrap();
     std::os::unix::fs::symlink("/nothing/there", folder.join("broken")).unwrap();
-    // The later one in the file is told, whatever its name.
+    // The error is reported at the later one in the file, whatever its name.
     let two = |first: &str, second: &str| {
         format!("[apps.a]\n[caches.z]\npath = \"{first}\"\n[caches.c]\npath = \"{second}\"\n")
     };

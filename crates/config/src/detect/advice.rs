@@ -1,4 +1,5 @@
-//! What to do about a folder that was not recognised: the command or the lines that would serve it.
+//! What to do about a directory that was not recognised: the command or the lines that would serve
+//! it.
 //!
 //! Used by `resolve` for its refusal. Looks at names only; nothing is read or run.
 
@@ -69,7 +70,7 @@ enum Remedy {
     NameEntry(&'static str),
 }
 
-/// Folders into which sites are built.
+/// Directories into which sites are built.
 const BUILD_DIRS: [&str; 10] = [
     "dist", "build", "out", "_site", "site", "www", "html", "htdocs", "web", "docs",
 ];

@@ -1,4 +1,4 @@
-//! Finds Ruby code of a web framework in a folder without a rackup file.
+//! Finds Ruby code of a web framework in a directory without a rackup file.
 //!
 //! Used by `detect`. The worker loads the file and asks its objects which of them is the
 //! application.
@@ -17,7 +17,7 @@ use crate::model::AppKind;
 /// The usual names of an application's file, the first before the others.
 const COMMON_FILES: [&str; 5] = ["app.rb", "main.rb", "server.rb", "application.rb", "web.rb"];
 
-/// Classes whose subclasses are Rack applications.
+/// Base classes of Rack applications.
 const APPLICATION_BASES: [&str; 4] = [
     "Sinatra::Base",
     "Sinatra::Application",

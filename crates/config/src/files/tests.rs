@@ -1,4 +1,4 @@
-//! What the `files` of a route give, and what is wrong with them, row by row.
+//! What the `files` of a route give, and their errors, row by row.
 
 use super::*;
 use crate::model::Symlinks;

@@ -1,7 +1,11 @@
-//! The `mercure` of a route: whose tokens may publish and subscribe there, and from where.
+//! The `mercure` of a route: the keys of tokens that may publish and subscribe there, and the
+//! origins.
 //!
-//! Called by `crate::route`. What must stay true: a key fits its algorithm (no secret that is shorter than
-//! the algorithm asks for, no public key as a secret), and no message shows one.
+//! Called by `crate::route`.
+//!
+//! # Invariants
+//! - A key fits its algorithm (no secret that is shorter than the algorithm asks for, no public
+//!   key as a secret), and no message shows one.
 
 use crate::address::is_host;
 use crate::findings::Located;
@@ -74,8 +78,8 @@ fn check_key(
     })
 }
 
-/// Whether a text is a secret of as many bytes as its hash has at least (RFC 7518 §3.2). A PEM key is
-/// none: who knows a public key could sign with it.
+/// Whether a text is a secret of as many bytes as its hash has at least (RFC 7518 §3.2). A PEM key
+/// is none: a public key is known, so anything could be signed with it.
 fn is_secret(text: &str, least: usize) -> bool {
     text.len() >= least && !text.contains(PEM_BEGIN)
 }

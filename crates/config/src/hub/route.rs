@@ -1,7 +1,10 @@
 //! The `hub` of a route: a channel's name, or a table with its channels.
 //!
-//! Called by `crate::route`. What must stay true: a route has at least one channel and no more than a
-//! stream may have, each once, and what stands in braces in their names is known.
+//! Called by `crate::route`.
+//!
+//! # Invariants
+//! - A route has at least one channel and no more than a stream may have, each once, and what
+//!   stands in braces in their names is known.
 
 use crate::channel::ChannelPattern;
 use crate::error::Problem;

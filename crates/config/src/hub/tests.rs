@@ -1,5 +1,5 @@
-//! What `[hub]` and the `hub` of a route give, and what is wrong with them, row by row; the rows of
-//! `mercure` are in `mercure/tests.rs`.
+//! What `[hub]` and the `hub` of a route give, and their errors, row by row; the rows of `mercure`
+//! are in `mercure/tests.rs`.
 
 use std::time::Duration;
 

@@ -1,8 +1,11 @@
 //! An application: `[apps.NAME]`.
 //!
-//! Filled by `app`, read by the rooms `apps` (how its processes live) and `proxy` (of kinds that are
-//! servers of their own). What must stay true: `Default` and [`App::new`] are what an empty table
-//! gives; every bound is at least what its comment says.
+//! Filled by `app`, read by the rooms `apps` (how its processes live) and `proxy` (of kinds that
+//! are servers of their own).
+//!
+//! # Invariants
+//! - `Default` and [`App::new`] are what an empty table gives.
+//! - Every bound is at least what its comment says.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -20,7 +23,7 @@ section! {
     #[derive(Debug, Clone, PartialEq)]
     pub struct App(name: &str, dir: PathBuf, kind: AppKind, entry: &str)
     in "apps.NAME", "[apps.NAME]", "[apps.hello]" {
-        /// Folder the workers run in.
+        /// Directory the workers run in.
         dir: PathBuf = dir, Path, default "the folder of the file", example r#"".""#, by hand;
         /// The interface of the application; left out, the loaded object says whether it is
         /// wsgi or asgi. `command` and `fastcgi` are programs that serve HTTP or FastCGI.
@@ -102,9 +105,9 @@ section! {
         /// otherwise.
         grip: Option<Grip> = None, FlagOrTable("apps.NAME.grip"), shows "false", example "true",
             by hand;
-        /// Whether responses may name another body: a route of the site (`X-Accel-Redirect`),
-        /// or a file by absolute path below one of these folders (`X-Sendfile`); and bound its
-        /// rate (`X-Accel-Limit-Rate`). A route may say otherwise.
+        /// Whether responses may name another body: a route of the site (`X-Accel-Redirect`), or a
+        /// file by absolute path below one of these directories (`X-Sendfile`); and bound its rate
+        /// (`X-Accel-Limit-Rate`). A route may say otherwise.
         sendfile: Sendfile = Sendfile::default(), FlagOrPaths, shows "false",
             example r#"["private"]"#, by hand;
         /// Whether the code is loaded once, in a template process from which the workers are
@@ -147,7 +150,7 @@ section! {
         /// Whether garbage is collected between requests, when the queue is empty, not within
         /// them.
         gc_when_idle: bool = false, Bool, only ONLY_THREADED;
-        /// Whom its processes run as; needs to be started as root.
+        /// The user that its processes run as; needs to be started as root.
         user: Option<String> = None, Text("a user's name or number, or `user:group`"),
             default "`server.user`, or whoever starts the server", example r#""shop""#, by hand;
         /// The group beside `user`.
@@ -166,14 +169,14 @@ section! {
         /// The queue of requests for a free worker.
         "queue": Table("apps.NAME.queue"), Described("every default"),
             example r#"{ max = 1000, timeout = "30s" }"#;
-        /// One folder more of `sendfile`.
+        /// One directory more of `sendfile`.
         "sendfile_root": Path, Described("none"), example r#""public""#, only ONLY_SCRIPT_KINDS;
     }
     plain {
         /// Its name, unique.
         name: String = name.to_owned();
-        /// Whether `kind` is what the text of the code looks like, WSGI or ASGI, and nobody
-        /// said so: what a process finds the loaded application to be then goes before.
+        /// Whether `kind`, WSGI or ASGI, was guessed from the text of the code: what a process
+        /// finds the loaded application to be then goes before.
         kind_is_guess: bool = false;
         /// Threads of each that always take requests: `threads`, or fewer where the load
         /// decides.
@@ -277,7 +280,7 @@ pub enum Concurrency {
 }
 
 impl Concurrency {
-    /// What a kind has when nothing is said.
+    /// The default of a kind.
     pub fn default_for(kind: AppKind) -> Self {
         match kind {
             AppKind::Asgi => Self::Tasks,
@@ -365,11 +368,11 @@ section! {
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Access
     in "apps.NAME.isolation", "isolation = { ... } in [apps.NAME]", "" {
-        /// Files and folders that its processes may read, relative to the file's folder, beside
-        /// `dir`, the interpreter and the folders of the system (isolation.md).
+        /// Files and directories that its processes may read, relative to the file's directory,
+        /// beside `dir`, the interpreter and the directories of the system (isolation.md).
         read_paths: Option<Vec<PathBuf>> = None, Texts(FILE_PATH),
             default "any; with `write_paths`, none", example r#"["/srv/shared"]"#, by hand;
-        /// Files and folders that they may write to, and read; temporary files go to the first
+        /// Files and directories that they may write to, and read; temporary files go to the first
         /// unless `env` has a `TMPDIR`.
         write_paths: Option<Vec<PathBuf>> = None, Texts(FILE_PATH),
             default "any; with `read_paths`, none", example r#"["uploads"]"#, by hand;
@@ -420,7 +423,7 @@ keys! {
 }
 
 keys! {
-    /// Bounds on the memory of a worker, of which one at least is said: `soft` <= `hard`.
+    /// Bounds on the memory of a worker, at least one of them: `soft` <= `hard`.
     APP_MAX_MEMORY in "apps.NAME.max_memory", "max_memory = { ... } in [apps.NAME]", "" {
         /// Bytes at which a worker is replaced after the requests that it has.
         "soft": Size(1 << 20), Described("four fifths of `hard`"), example r#""400MiB""#;

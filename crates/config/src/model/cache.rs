@@ -13,8 +13,8 @@ section! {
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Cache(name: &str, path: Option<PathBuf>)
     in "caches.NAME", "[caches.NAME]", "# [caches.disk1]" {
-        /// Folder of its objects and of its temporary files, made at start if it is not there;
-        /// no other cache may have it, or a folder inside it. Without one the cache is in
+        /// Directory of its objects and of its temporary files, made at start if it is not there;
+        /// no other cache may have it, or a directory inside it. Without one the cache is in
         /// memory alone.
         path: Option<PathBuf> = path.clone(), Path, default "memory alone",
             example r#""cache/disk1""#, by hand;
@@ -100,8 +100,8 @@ section! {
 }
 
 section! {
-    /// What is in the key of an object beside scheme and path. What is left out must not change
-    /// the response: whoever asks with another value gets the same object.
+    /// The parts of an object's key beside scheme and path. Anything left out must not change the
+    /// response: a request with another value gets the same object.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct CacheKey
     in "sites.routes.cache.key", "key = { ... } in cache of [[sites.routes]]", "" {
@@ -113,10 +113,10 @@ section! {
         query: QueryKey = QueryKey::All,
             FlagListOrTable(PARAMETER_EXPECTED, "sites.routes.cache.key.query"), shows "true",
             example r#"["page", "lang"]"#, by hand;
-        /// Request fields whose values are in the key.
+        /// Request fields that are in the key with their values.
         headers: Vec<String> = Vec::new(), Texts(FIELD_EXPECTED), example r#"["X-Tenant"]"#,
             by hand;
-        /// Cookies whose values are in the key.
+        /// Cookies that are in the key with their values.
         cookies: Vec<String> = Vec::new(), Texts(COOKIE_EXPECTED), default "not set",
             example r#"["lang"]"#, by hand;
     }

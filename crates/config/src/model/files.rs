@@ -1,4 +1,4 @@
-//! Static files: what a route says about a folder.
+//! Static files: what a route says about a directory.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -9,11 +9,11 @@ use crate::options::expected::*;
 use crate::values::TryPattern;
 
 section! {
-    /// A folder of static files.
+    /// A directory of static files.
     #[derive(Debug, Clone, PartialEq, Eq, Hash)]
     pub struct Files(root: PathBuf)
     in "sites.routes.files", "files = { ... } in [[sites.routes]]", "" {
-        /// Folder of the files; nothing outside it is served.
+        /// Directory of the files; nothing outside it is served.
         root: PathBuf = root, Path, default required, example r#""public""#, by hand;
         /// Places to look in, in order; one without `{path}` is the same file for every path.
         "try" => try_: Vec<TryPattern> = TryPattern::defaults(), Texts(TRY),
@@ -22,9 +22,9 @@ section! {
         /// Pool that reads the files.
         blocking: String = "default".to_owned(), Text("the name of a [blocking.NAME] table"),
             by hand;
-        /// Whether a folder without an index page is answered with a list of what is in it.
+        /// Whether a directory without an index page is answered with a list of its files.
         listing: bool = false, Bool;
-        /// Codings whose ready-made files (`app.js.zst`, `.br`, `.gz`) are looked for beside a
+        /// Codings with ready-made files (`app.js.zst`, `.br`, `.gz`) that are looked for beside a
         /// file, the preferred one first.
         precompressed: Vec<Coding> = vec![Coding::Zstd, Coding::Brotli, Coding::Gzip],
             FlagOrChoices(Coding::WORDS), shows "true", example r#"["br", "gzip"]"#, by hand;
@@ -48,7 +48,7 @@ section! {
         symlinks: Symlinks = Symlinks::default(), Choice(Symlinks::WORDS),
             example r#""none""#;
         /// Names that are not found, whatever their case and whatever link leads to them: names
-        /// (`*.psd`), folders (`drafts/`), paths below the root (`/internal/*`), exceptions
+        /// (`*.psd`), directories (`drafts/`), paths below the root (`/internal/*`), exceptions
         /// (`!*.py`). The last that matches counts. `"default"` stands for sources, databases,
         /// keys, backups, logs and what holds passwords; names that begin with a dot are never
         /// found.

@@ -8,8 +8,8 @@ use crate::options::expected::*;
 use crate::redacted::Secret;
 
 section! {
-    /// Bounds on streams and long polls that are held open, and on what is published to them.
-    /// An application or upstream with `grip` holds a connection by answering with GRIP fields.
+    /// Bounds on streams and long polls that are held open, and on published messages. An
+    /// application or upstream with `grip` holds a connection by answering with GRIP fields.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Hub
     in "hub", "[hub]", "[hub]" {
@@ -21,7 +21,7 @@ section! {
             example "50000";
         /// Streams and long polls of one client, which is an IPv4 address or a /64 of IPv6; one
         /// more is answered 503. Behind a trusted proxy the client is the one that the proxy
-        /// names; where it names none, nobody is counted.
+        /// names; where it names none, the stream is not counted.
         max_streams_per_client: Option<usize> = None, Number(1, 10_000_000),
             default "an eighth of `max_streams`, and 100 at least", example "1000";
         /// Channels that have subscribers or a history; what would need one more is refused, a
@@ -45,7 +45,7 @@ section! {
         /// Time between two heart-beats of a stream to which nothing else is sent, where
         /// neither its route nor its application says another.
         heartbeat_interval: Duration = Duration::from_secs(15), Time(1000);
-        /// What is kept of each channel; a number alone is `max_messages`.
+        /// The messages kept of each channel; a number alone is `max_messages`.
         history: HubHistory = HubHistory::default(),
             NumberOrTable(0, MAX_HISTORY_MESSAGES, "hub.history"), default "every default",
             example r#"{ max_messages = 100, max_age = "5m" }"#, by hand;
@@ -57,7 +57,7 @@ section! {
         /// through this server: a secret (HS256), or a private key for RS256 or ES256.
         grip_key: Option<Secret> = None, Text(crate::hub::GRIP_KEY_EXPECTED),
             default "none: nothing is signed", example r#""base64:c2VjcmV0""#, by hand;
-        /// Who signs them (`iss`).
+        /// The issuer of these tokens (`iss`).
         grip_issuer: String = "penstock".to_owned(), Text("a text without control characters"),
             only "a hub with a `grip_key`", by check(crate::hub::is_issuer);
     }
@@ -110,8 +110,8 @@ section! {
         /// the application's.
         namespace: String = HUB_NAMESPACE.to_owned(), Text(crate::grants::NAMESPACE_EXPECTED),
             example r#""chat""#, by check(crate::section::is_name);
-        /// Whether a POST to the route publishes its body to the channels, from anybody who may
-        /// reach it.
+        /// Whether a POST to the route publishes its body to the channels, from every client that
+        /// reaches it.
         publish: bool = false, Bool;
     }
     also {
@@ -133,7 +133,7 @@ section! {
         /// common with it unless it names the same one. "hub" is that of the routes with `hub`.
         namespace: String = name.to_owned(), Text(crate::grants::NAMESPACE_EXPECTED),
             default "the application's or upstream's name", example r#""chat""#, by hand;
-        /// Origins whose pages may open WebSockets that come as requests, beside the site's
+        /// Origins with pages that may open WebSockets that come as requests, beside the site's
         /// own; "*" is any.
         origins: Vec<String> = Vec::new(), Texts(ORIGIN_EXPECTED),
             example r#"["https://app.example"]"#, by hand;
@@ -143,14 +143,15 @@ section! {
 /// Whether responses may name another body, and where files are that may be one: `sendfile`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sendfile {
-    /// Whether `X-Accel-Redirect` and `X-Accel-Limit-Rate` are obeyed, and `X-Sendfile` below the folders.
+    /// Whether `X-Accel-Redirect` and `X-Accel-Limit-Rate` are obeyed, and `X-Sendfile` below the
+    /// directories.
     pub is_enabled: bool,
-    /// Absolute folders.
+    /// Absolute directories.
     pub dirs: Vec<std::path::PathBuf>,
 }
 
 section! {
-    /// A Mercure hub: who may publish and subscribe says a JSON Web Token (RFC 7519) of theirs.
+    /// A Mercure hub: clients publish and subscribe as their JSON Web Token (RFC 7519) allows.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct RouteMercure
     in "sites.routes.mercure", "mercure = { ... } in [[sites.routes]]", "" {
@@ -163,9 +164,9 @@ section! {
         subscriber_key: Option<MercureKey> = None,
             TextOrTable(crate::hub::SECRET, "sites.routes.mercure.subscriber_key"),
             default "`publisher_key`", example r#""!ChangeThisMercureHubJWTSecretKey!""#, by hand;
-        /// Whether who has no token may subscribe, to what is not private.
+        /// Whether clients without a token may subscribe to public updates.
         anonymous: bool = false, Bool;
-        /// Origins whose pages may subscribe and publish from other sites (CORS), with the
+        /// Origins with pages that may subscribe and publish from other sites (CORS), with the
         /// cookie of their token; "*" is any, without a cookie.
         origins: Vec<String> = Vec::new(), Texts(ORIGIN_EXPECTED),
             example r#"["https://app.example"]"#, by hand;

@@ -1,8 +1,10 @@
 //! The checked values of back ends: `[upstreams.NAME]` and the TCP listeners before them.
 //!
-//! Made by `upstream`, `app` and `stream`, read by `proxy` and by `apps`, whose processes may be the
-//! servers of one. What must stay true: bounds are in order, and an upstream of a file has a server that
-//! is not a backup.
+//! Made by `upstream`, `app` and `stream`, read by `proxy` and by `apps`: processes of an
+//! application may be the servers of one.
+//!
+//! # Invariants
+//! - Bounds are in order, and an upstream of a file has a server that is not a backup.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -16,8 +18,7 @@ use crate::redacted::Secret;
 use crate::values::ListenAddr;
 
 section! {
-    /// A TCP listener whose connections are relayed to an upstream, with its slots and its
-    /// queue.
+    /// A TCP listener that relays its connections to an upstream, with its slots and its queue.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct TcpFrontend(listen: ListenAddr, upstream: String)
     in "tcp", "[[tcp]]", "# [[tcp]]" {
@@ -37,7 +38,7 @@ section! {
     #[derive(Debug, Clone, PartialEq)]
     pub struct Upstream(name: &str, protocol: Protocol, servers: Vec<UpstreamServer>)
     in "upstreams.NAME", "[upstreams.NAME]", "# [upstreams.legacy]" {
-        /// What is spoken to the servers.
+        /// The protocol of the servers.
         protocol: Protocol = protocol, Choice(Protocol::WORDS), shows r#""http""#,
             by hand;
         /// Where the servers listen. A name stands for each of its addresses, `srv:` and a name
@@ -117,12 +118,12 @@ section! {
         /// A table is `true`. A route may say otherwise.
         grip: Option<Grip> = None, FlagOrTable("upstreams.NAME.grip"), shows "false",
             example "true", by hand;
-        /// Whether responses may name another body: a route of the site (`X-Accel-Redirect`),
-        /// or a file by absolute path below one of these folders (`X-Sendfile`); and bound its
-        /// rate (`X-Accel-Limit-Rate`). A route may say otherwise.
+        /// Whether responses may name another body: a route of the site (`X-Accel-Redirect`), or a
+        /// file by absolute path below one of these directories (`X-Sendfile`); and bound its rate
+        /// (`X-Accel-Limit-Rate`). A route may say otherwise.
         sendfile: Sendfile = Sendfile::default(), FlagOrPaths, shows "false",
             example r#"["private"]"#, by hand;
-        /// Folder of the scripts as the servers see it (`DOCUMENT_ROOT`).
+        /// Directory of the scripts as the servers see it (`DOCUMENT_ROOT`).
         root: Option<PathBuf> = None, Path, default "none", example r#""/srv/www""#,
             only ONLY_GATEWAYS;
         /// Script, relative to `root`, for every path that is no script of its own.
@@ -145,7 +146,7 @@ section! {
         /// The queue of requests for a server.
         "queue": Table("upstreams.NAME.queue"), Described("every default"),
             example r#"{ max = 1000, timeout = "30s" }"#;
-        /// One folder more of `sendfile`.
+        /// One directory more of `sendfile`.
         "sendfile_root": Path, Described("none"), example r#""public""#;
     }
     plain {
@@ -159,7 +160,7 @@ section! {
 }
 
 choice! {
-    /// What is spoken to back ends.
+    /// The protocol of an upstream's servers.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     pub enum Protocol {
         /// HTTP/1.1 with connections that are kept.
@@ -176,7 +177,7 @@ choice! {
 }
 
 section! {
-    /// One server with what is special about it.
+    /// One server with settings of its own.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct UpstreamServer(address: ServerAddr)
     in "upstreams.NAME.servers", "servers = [{ ... }] in [upstreams.NAME]", "" {
@@ -246,7 +247,7 @@ pub enum Balance {
     Hash(HashKey),
 }
 
-/// What is hashed.
+/// The part of a request that is hashed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HashKey {
     /// The path, without the query.

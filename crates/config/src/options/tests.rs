@@ -90,7 +90,7 @@ fn every_option_stands_once_in_a_section_that_is_described() {
     }
 }
 
-/// Whether an option may stand in the tables of the example, whose application is a WSGI one.
+/// Whether an option may stand in the tables of the example, which has a WSGI application.
 fn is_set_in_sample(option: &OptionRow) -> bool {
     ["", expected::ONLY_SCRIPT_KINDS, expected::ONLY_THREADED].contains(&option.only_for)
 }

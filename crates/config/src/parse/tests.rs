@@ -1,6 +1,6 @@
 //! What a text gives: values, or every error with its place.
 //!
-//! Tables of texts against the lines of the report; the folder of the test is left out of them.
+//! Tables of texts against the lines of the report; the directory of the test is left out of them.
 
 use std::time::Duration;
 
@@ -57,7 +57,7 @@ fn leaves_public_out_when_the_folder_has_none() {
     assert_eq!(config.sites[0].routes[0].files, None);
 }
 
-/// The text of the design, without what is not built.
+/// The text of the design, without the parts that are not built.
 const WHOLE: &str = r#"
 [server]
 listen = ["127.0.0.1:8080", "unix:/run/penstock/http.sock"]

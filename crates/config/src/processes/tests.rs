@@ -1,4 +1,4 @@
-//! Keys about processes: what they give, and what is wrong with them.
+//! Keys about processes: what they give, and their errors.
 
 use std::time::Duration;
 

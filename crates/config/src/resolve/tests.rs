@@ -1,4 +1,4 @@
-//! What a folder or a word on the command line is taken for.
+//! What a directory or a word on the command line is taken for.
 
 use std::time::Duration;
 

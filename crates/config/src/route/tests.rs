@@ -1,4 +1,4 @@
-//! What a route changes of requests and responses, and who may be asked for what.
+//! What a route changes of requests and responses, and which names it may refer to.
 
 use super::*;
 use crate::model::{HeaderRules, Rewrite};

@@ -1,7 +1,9 @@
 //! Lists out of a table, and values of more than one form: a text or a list, a text or a table.
 //!
-//! Getters of `Section` like those in its own file. What must stay true: an item that is wrong is
-//! reported at its own place and left out, and the others are read on.
+//! Getters of `Section` like those in its own file.
+//!
+//! # Invariants
+//! - An item that is wrong is reported at its own place and left out, and the others are read on.
 
 use toml::Spanned;
 use toml::de::{DeArray, DeValue};

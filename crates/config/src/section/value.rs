@@ -29,12 +29,12 @@ pub(crate) trait OptionValue: Sized {
     fn to_toml(&self, kind: &OptionKind) -> String;
 }
 
-/// A type whose fields are the keys of a table: made by `section!`.
+/// A type with the keys of a table as fields: made by `section!`.
 pub(crate) trait Keys {
     /// The table in the documentation.
     const DOC: SectionDoc;
 
-    /// Reads the keys that are not read by hand; what is absent or wrong keeps its value.
+    /// Reads the keys that are not read by hand; a field without a valid key keeps its value.
     fn read_keys(&mut self, table: &Section<'_>);
 }
 

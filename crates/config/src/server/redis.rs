@@ -1,7 +1,10 @@
 //! The `redis` of `[server]`: where the Redis or Valkey is that several servers share.
 //!
-//! Called by `server`. What must stay true: what is accepted has a host or a socket and nothing that a
-//! client of Redis would read otherwise, and no message shows a password.
+//! Called by `server`.
+//!
+//! # Invariants
+//! - An accepted address has a host or a socket and nothing that a client of Redis would read
+//!   otherwise, and no message shows a password.
 
 use std::path::Path;
 

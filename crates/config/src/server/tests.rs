@@ -1,4 +1,4 @@
-//! Listeners with a PROXY protocol header, who is trusted, what the process itself is.
+//! Listeners with a PROXY protocol header, trusted proxies, the process itself.
 
 use crate::testing::{TestDir, check, check_error_table, parse_valid};
 use crate::{ControlSocket, ListenAddr, LogTarget, SocketPermissions};

@@ -1,7 +1,10 @@
-//! The `servers` of an upstream: texts, or tables with what is special about one.
+//! The `servers` of an upstream: texts, or tables with settings of one server.
 //!
-//! Called by `upstream`. What must stay true: no address stands twice, and not every server is a
-//! backup. Whether a name resolves is found out when it is used.
+//! Called by `upstream`.
+//!
+//! # Invariants
+//! - No address stands twice, and not every server is a backup. Whether a name resolves is found
+//!   out when it is used.
 
 use crate::address;
 use crate::error::Problem;

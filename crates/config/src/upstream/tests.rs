@@ -1,4 +1,4 @@
-//! What `[upstreams.NAME]` gives, and what is wrong with it, row by row.
+//! What `[upstreams.NAME]` gives, and its errors, row by row.
 
 use std::time::Duration;
 

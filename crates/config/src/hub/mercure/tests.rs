@@ -1,5 +1,7 @@
-//! What the `mercure` of a route gives, and what is wrong with it, row by row. What must stay true: no
-//! line of a report has a key in it.
+//! What the `mercure` of a route gives, and its errors, row by row.
+//!
+//! # Invariants
+//! - No line of a report has a key in it.
 
 use std::time::Duration;
 
