@@ -1,9 +1,9 @@
 """A headless Chromium, driven over the WebDriver protocol (W3C) by the standard library alone.
 
-Only what the drivers use: go to an address, find by CSS selector, type, click, read, run a script.
-Elements are found with patience: a page that is still on its way is waited for until a deadline.
-The browser keeps all it stores in a new folder, asks the network for nothing of its own, and goes
-with its driver.
+It has only what the tests use: go to an address, find by CSS selector, type, click, read, run a
+script. Looking for an element waits for a page that is still loading, until a deadline. The browser
+stores everything in a new directory, makes no network requests of its own, and ends with its
+driver.
 """
 
 import json
@@ -34,7 +34,7 @@ FLAGS = [
 
 
 class WebDriverError(Exception):
-    """The driver's own word for what went wrong, and its message."""
+    """WebDriver's error code and its message."""
 
     def __init__(self, kind, message):
         super().__init__(f"{kind}: {message}")
@@ -42,7 +42,7 @@ class WebDriverError(Exception):
 
 
 class Element:
-    """Something on the page, as long as that page is shown."""
+    """An element of the page, valid as long as that page is shown."""
 
     def __init__(self, browser, key):
         self._browser = browser
@@ -52,7 +52,7 @@ class Element:
         self._browser.call("POST", f"{self._path}/click", {})
 
     def type(self, text):
-        """Keys for a field; for a file field the path of the file to send."""
+        """Types into a field; for a file field, `text` is the path of the file to send."""
         self._browser.call("POST", f"{self._path}/value", {"text": str(text)})
 
     @property
@@ -60,7 +60,7 @@ class Element:
         return self._browser.call("GET", f"{self._path}/text")
 
     def style(self, name):
-        """The computed value of a CSS property."""
+        """Returns the computed value of a CSS property."""
         return self._browser.call("GET", f"{self._path}/css/{name}")
 
 
@@ -71,7 +71,7 @@ class Browser:
         self._folder = tempfile.TemporaryDirectory(
             prefix="penstock-browser-", ignore_cleanup_errors=True
         )
-        # The browser's helpers ask the session bus; there is none for them.
+        # Chromium's helpers look for a session bus; there is none.
         environment = {"HOME": self._folder.name, "DBUS_SESSION_BUS_ADDRESS": "disabled:"}
         self._driver = Child(["chromedriver", "--port=0"], environment)
         try:
@@ -94,7 +94,7 @@ class Browser:
 
     def _end(self):
         self._driver.kill()
-        # The browser is in a group of its own, known by its folder, which is ours alone.
+        # The browser has its own process group; its private directory identifies it.
         for command in Path("/proc").glob("[0-9]*/cmdline"):
             try:
                 if self._folder.name.encode() in command.read_bytes():
@@ -104,7 +104,7 @@ class Browser:
         self._folder.cleanup()
 
     def call(self, method, path, body=None):
-        """One WebDriver command; its value, or a WebDriverError."""
+        """Sends one WebDriver command; returns its value or raises WebDriverError."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self._base + path, data, method=method)
         try:
@@ -118,7 +118,7 @@ class Browser:
         self.call("POST", "/url", {"url": url})
 
     def find(self, selector):
-        """The first element that fits, waited for."""
+        """Waits for the first element that matches and returns it."""
         return until(
             f"`{selector}` on the page", lambda: self.find_all(selector), PATIENCE_SECONDS
         )[0]
@@ -128,13 +128,13 @@ class Browser:
         return [Element(self, one[ELEMENT]) for one in found]
 
     def wait_text(self, selector, text):
-        """Waits until some element that fits `selector` shows `text`."""
+        """Waits until an element that matches `selector` shows `text`."""
 
         def look():
             try:
                 return any(text in element.text for element in self.find_all(selector))
             except WebDriverError as error:
-                # The page changed under the question; ask the new one.
+                # The page changed meanwhile; ask the new one.
                 if error.kind == "stale element reference":
                     return False
                 raise
@@ -142,7 +142,7 @@ class Browser:
         until(f"`{text}` in `{selector}`", look, PATIENCE_SECONDS)
 
     def run(self, script, *arguments):
-        """The value of a script's `return`; a promise is waited for."""
+        """Runs a script and returns its `return` value; a promise is awaited."""
         return self.call("POST", "/execute/sync", {"script": script, "args": list(arguments)})
 
     @property

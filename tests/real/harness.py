@@ -1,10 +1,10 @@
-"""What every driver here shares: the real server as a child process, and one HTTP request.
+"""What all these tests share: the real server as a child process, and one HTTP request.
 
-A driver starts `penstock serve` on free ports, reads the printed lines until the server says that
-it is ready, speaks to it as a client would and ends it with SIGTERM, upon which it must exit with 0
-and leave no process behind. Whatever happens, the whole process group is killed in the end, also when
-a signal ends the driver.
-Nothing sleeps for a guessed time: `until` asks again in short steps until a deadline.
+A test starts `penstock serve` on free ports, reads the printed lines until the server reports that
+it is ready, talks to it as a client would and ends it with SIGTERM. The server must then exit with
+0 and leave no process behind. The whole process group is killed in the end in any case, also when a
+signal ends the test. Nothing sleeps for a guessed time: `until` polls in short steps until a
+deadline.
 """
 
 import atexit
@@ -30,7 +30,7 @@ STOP_SECONDS = 20
 
 
 def until(what, condition, seconds):
-    """The first true answer of `condition`; an AssertionError naming `what` after `seconds`."""
+    """Returns the first true result of `condition`; fails with `what` after `seconds`."""
     deadline = time.monotonic() + seconds
     while True:
         answer = condition()
@@ -42,7 +42,7 @@ def until(what, condition, seconds):
 
 
 def group_members(group):
-    """The processes of a group that still run (a zombie that nobody has collected yet does not)."""
+    """Returns the running processes of a group (a zombie does not count)."""
     members = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -55,7 +55,7 @@ def group_members(group):
 
 
 def interrupt(_number, _frame):
-    """What ends a driver from outside is no failure of a test, after which the next would follow."""
+    """Ends the run: an interruption is not a failed test after which the next one starts."""
     raise KeyboardInterrupt
 
 
@@ -63,7 +63,7 @@ signal.signal(signal.SIGTERM, interrupt)
 
 
 class Child:
-    """A child process in a group of its own, whose output is read line by line as it comes."""
+    """A child process in its own group, whose output is read line by line."""
 
     def __init__(self, command, env=None, cwd=None):
         self.lines = []
@@ -92,10 +92,10 @@ class Child:
             self.lines.append(line.rstrip("\n"))
 
     def wait_for(self, pattern, seconds):
-        """The match of the first line that fits `pattern`; an error when the process ends early."""
+        """Returns the match of the first line like `pattern`; fails if the process ends early."""
 
         def look():
-            # Asked before the lines are read: what a process wrote before its end is not missed.
+            # Checked before the lines are read, so that the last lines are not missed.
             ended = self._process.poll() is not None
             if ended:
                 self._reader.join(1)
@@ -108,7 +108,7 @@ class Child:
         return until(f"a line like `{pattern}`", look, seconds)
 
     def terminate(self, seconds):
-        """SIGTERM, then the exit code. An AssertionError when it, or a child of its, stays."""
+        """Sends SIGTERM and returns the exit code; fails if the process or a child of it stays."""
         self._process.send_signal(signal.SIGTERM)
         try:
             code = self._process.wait(seconds)
@@ -118,7 +118,7 @@ class Child:
         return code
 
     def kill(self):
-        """Ends what is left of the group; harmless when nothing is."""
+        """Kills the rest of the group; harmless when there is none."""
         atexit.unregister(self.kill)
         try:
             os.killpg(self._process.pid, signal.SIGKILL)
@@ -131,7 +131,7 @@ class Child:
 
 
 class Response:
-    """A whole answer: `status`, `headers` (names in any case), `body`, and the body as `text`."""
+    """A whole response: `status`, `headers` (names in any case), `body`, and the body as `text`."""
 
     def __init__(self, response):
         self.status = response.status
@@ -144,7 +144,7 @@ class Response:
 
 
 class ControlConnection(http.client.HTTPConnection):
-    """A connection to a server's control socket, where it is changed."""
+    """An HTTP connection to a server's control socket."""
 
     def __init__(self, path):
         super().__init__("localhost", timeout=20)
@@ -157,7 +157,7 @@ class ControlConnection(http.client.HTTPConnection):
 
 
 class Server:
-    """`penstock serve`, from its ready line to its clean end; a context manager."""
+    """`penstock serve`, from its ready line to its clean exit; a context manager."""
 
     def __init__(self, *target, env=None, cwd=None, app=True, seconds=READY_SECONDS):
         self.command = [BIN, "serve", *target, "-l", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
@@ -198,7 +198,7 @@ class Server:
         return f"http://127.0.0.1:{self.port}"
 
     def change(self, path, body=""):
-        """Asks for a change over the control socket: the status and the text of the answer."""
+        """Requests a change over the control socket; returns the status and the text."""
         control = self._child.wait_for(r"^control unix:(.+)$", self.seconds)[1]
         connection = ControlConnection(control)
         try:
@@ -210,23 +210,23 @@ class Server:
 
     @property
     def lines(self):
-        """What it has printed and logged so far."""
+        """Returns the lines printed and logged so far."""
         return list(self._child.lines)
 
     def memory(self):
-        """Bytes of the server's own process by kind: all that is resident, and what is of no file."""
+        """Returns the server process' own memory by kind in bytes: resident, and anonymous."""
         rollup = Path(f"/proc/{self._child.pid}/smaps_rollup").read_text()
         lines = (line.split() for line in rollup.splitlines()[1:])
         sizes = {line[0].rstrip(":"): int(line[1]) * 1024 for line in lines}
         return {kind: sizes[kind] for kind in ("Rss", "Anonymous")}
 
     def memory_peak(self):
-        """The most that has been resident of it at any time, in bytes."""
+        """Returns the server process' peak resident memory in bytes."""
         status = Path(f"/proc/{self._child.pid}/status").read_text()
         return int(re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)[1]) * 1024
 
     def request(self, method, target, body=None, headers=None):
-        """One exchange on a connection that is kept between requests."""
+        """Makes one request on a keep-alive connection."""
         self._connection.request(method, target, body, headers or {})
         return Response(self._connection.getresponse())
 
@@ -234,7 +234,7 @@ class Server:
         return self.request("GET", target, headers=headers)
 
     def close_connection(self):
-        """The next exchange has a connection of its own: this one is in doubt."""
+        """Closes the connection, so that the next request opens a new one."""
         self._connection.close()
 
     def print_output(self):
@@ -243,7 +243,7 @@ class Server:
 
 
 class RealCase(unittest.TestCase):
-    """A test beside real programs; when one fails, the server's output is shown with it."""
+    """A test with real programs; a failure shows the server's output."""
 
     server = None
 
@@ -255,5 +255,5 @@ class RealCase(unittest.TestCase):
 
     @classmethod
     def folder(cls):
-        """A new folder that goes when the tests of the class are through."""
+        """Returns a new directory that is removed after the tests of the class."""
         return Path(cls.enterClassContext(tempfile.TemporaryDirectory(prefix="penstock-real-")))

@@ -1,7 +1,8 @@
-"""Who listens to streams, and a way to a server that can be cut.
+"""Listeners to event streams, and a relay to a server that can be cut.
 
-`Events` hears a stream of events as a public library reads it; what it heard is looked at with `until`.
-`Relay` is a port that is known before the server's is, passes bytes on, and loses connections when told to.
+`Events` reads a stream of events with a public library; tests check what it received with `until`.
+`Relay` is a port that is known before the server's is, passes bytes on, and drops connections on
+request.
 """
 
 import contextlib
@@ -17,7 +18,7 @@ PATIENCE = 15
 
 
 class Front(Server):
-    """The real server, whose admin interface is asked too."""
+    """The real server, with requests to its admin interface."""
 
     def __enter__(self):
         super().__enter__()
@@ -39,7 +40,7 @@ class Front(Server):
 
 
 class Events:
-    """A listener of its own thread; a context manager."""
+    """A listener with its own thread; a context manager."""
 
     def __init__(self, url, **fields):
         self.url, self.fields = url, fields
@@ -47,7 +48,7 @@ class Events:
         self.failure = None
 
     def __enter__(self):
-        # A server that says nothing for so long, not even a heart-beat, would fail the test.
+        # A server that sends nothing for so long, not even a heartbeat, fails the test.
         self._answer = requests.get(self.url, headers=self.fields, stream=True, timeout=60)
         self.status, self.headers = self._answer.status_code, self._answer.headers
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -62,7 +63,7 @@ class Events:
             self.failure = error
 
     def wait_for(self, data):
-        """The first event with this data."""
+        """Waits for the first event with this data."""
 
         def look():
             return [event for event in self.heard if event.data == data]
@@ -87,7 +88,7 @@ class Events:
 
 
 class Relay:
-    """Passes on what comes, both ways, to the port `target`, while that is set; a context manager."""
+    """Passes bytes both ways to the port `target` while that is set; a context manager."""
 
     def __enter__(self):
         self.target = None
@@ -132,7 +133,7 @@ class Relay:
                 server.settimeout(None)
                 with self._lock:
                     self._open |= {client, server}
-                # It may have been cut in between.
+                # The relay may have been cut meanwhile.
                 if self.target == target:
                     back = threading.Thread(target=self._pump, args=(server, client), daemon=True)
                     back.start()

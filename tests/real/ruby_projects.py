@@ -1,7 +1,7 @@
-"""Rails with Action Cable, and Redmine: makes their projects and uses them once they serve.
+"""Rails with Action Cable, and Redmine: makes the projects and tests them once they serve.
 
-Used by `test_applications`. Their gems are Debian's packages; the commands are those of their own
-guides.
+`test_applications` uses it. The gems are Debian's packages; the commands are those of the projects'
+own guides.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ OPTIONS = "git bundle javascript spring listen bootsnap test system-test".split(
 
 
 def run(folder, *command, **env):
-    """Runs a command of the project to its end; its output is shown when it fails."""
+    """Runs a command of the project to its end; shows its output when it fails."""
     assignments = [f"{name}={value}" for name, value in env.items()]
     line = ["env", "RAILS_ENV=production", *assignments, *map(str, command)]
     done = subprocess.run(
@@ -43,12 +43,12 @@ def is_used(line):
 
 @contextlib.contextmanager
 def rails(folder, environment):
-    """`rails new`, with our page and channel over it; its variables. Redis, as its cable.yml says."""
+    """Makes a project by `rails new` and adds a page and a channel; returns its variables."""
     ours = folder.parent / "ours"
     folder.rename(ours)
     run(folder.parent, "rails", "new", folder.name, *(f"--skip-{option}" for option in OPTIONS))
     shutil.copytree(ours, folder, dirs_exist_ok=True)
-    # Of its gems those that are used, and the one that its cable.yml asks for.
+    # The gems that are used, and Redis, which its cable.yml requires.
     gemfile = folder / "Gemfile"
     lines = gemfile.read_text().splitlines()
     kept = [line for line in lines if not line.lstrip().startswith("gem ") or is_used(line)]
@@ -59,10 +59,10 @@ def rails(folder, environment):
 
 
 def use_rails(case, server):
-    """Says a word in the browser: the browser and clients of every process hear it."""
+    """Sends a message in the browser: the browser and clients of every process receive it."""
 
     async def listen(session):
-        """Clients in every process; what they are to hear is said by `hear`."""
+        """Connects clients to every process; `hear` checks what they receive."""
         cables, processes = [], set()
         while len(processes) < PROCESSES:
             case.assertLess(len(cables), CLIENTS_MAX, processes)
@@ -112,9 +112,9 @@ production:
 
 @contextlib.contextmanager
 def redmine(folder, environment):
-    """Redmine as its guide installs it, with SQLite; Debian's instances are folders of their own."""
+    """Installs Redmine as its guide does, with SQLite; Debian has a directory an instance."""
     shutil.copytree(REDMINE, folder, symlinks=True, dirs_exist_ok=True)
-    # Debian's links are relative to the place they come from.
+    # Debian's links are relative to their original directory.
     for link in folder.joinpath("public").rglob("*"):
         if link.is_symlink():
             target = (REDMINE / link.relative_to(folder)).resolve()
@@ -151,7 +151,7 @@ def use_redmine(case, server):
             return answer
 
         answer = send("/login", "/login", username="admin", password="admin")
-        # The password that it comes with must be changed first.
+        # The initial password must be changed first.
         case.assertTrue(answer.url.endswith("/my/password"), answer.url)
         words = {
             "password": "admin",

@@ -1,4 +1,4 @@
-"""What the tests of applications in `sockets` share: a configuration, and clients of Socket.IO."""
+"""Shared by the tests of applications in `sockets`: a configuration and Socket.IO clients."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ app = "it"
 
 
 def settings(case, kind, entry, more, interpreter=sys.executable):
-    """A configuration for an application in `sockets`; Python's are run by `interpreter`."""
+    """Returns a configuration for an application in `sockets`; `interpreter` runs Python ones."""
     path = case.folder() / "penstock.toml"
     if kind != "rack":
         more = f"interpreter = {json.dumps(str(interpreter))}\n{more}"
@@ -36,12 +36,12 @@ def settings(case, kind, entry, more, interpreter=sys.executable):
 
 
 def together(work):
-    """The outcome of `work`, in bounded time."""
+    """Returns the result of `work`, in bounded time."""
     return asyncio.run(asyncio.wait_for(work, PATIENCE))
 
 
 def talk_socketio(url, transports):
-    """The process of each of many clients that was heard and answered, five times."""
+    """Connects many clients, five calls each, and returns the process that answered each."""
 
     async def talk():
         return await asyncio.gather(*(_client(url, transports, at) for at in range(CLIENTS)))
@@ -50,7 +50,7 @@ def talk_socketio(url, transports):
 
 
 async def _client(url, transports, number):
-    # Else it would take no cookies from an address.
+    # Without this it would take no cookies from an address.
     jar = aiohttp.CookieJar(unsafe=True)
     async with aiohttp.ClientSession(cookie_jar=jar) as session:
         client = socketio.AsyncClient(reconnection=False, http_session=session)
@@ -62,14 +62,14 @@ async def _client(url, transports, number):
 
 
 async def _process_of(client, transports, number):
-    """The process that has answered all of its calls."""
+    """Returns the process that has answered all calls of one client."""
     processes = set()
     for at in range(5):
         answer = await client.call("say", f"{number}.{at}", timeout=20)
         if answer["text"] != f"{number}.{at}":
             raise AssertionError(f"client {number} was answered {answer}")
         processes.add(answer["process"])
-    # The upgrade follows the first answers.
+    # The upgrade follows the first responses.
     while client.transport() != transports[-1]:
         await asyncio.sleep(0.01)
     if len(processes) != 1:
@@ -78,7 +78,7 @@ async def _process_of(client, transports, number):
 
 
 class SocketIoChecks:
-    """Each client is served, by each transport, where there are two processes."""
+    """Tests that two processes serve each client by each transport."""
 
     def check_every_transport(self, server):
         for transports in (["websocket"], ["polling", "websocket"], ["polling"]):

@@ -1,9 +1,9 @@
-"""First try: each of these is served by `penstock serve`, or `penstock serve module:name`, and no more.
+"""Serves each of these applications by `penstock serve` or `penstock serve module:name` alone.
 
-Not part of `make test`: `make test-applications` installs them (`scripts/setup applications`), those of
-Python each in a virtual environment of its own. The programs are as their frameworks' own first pages show
-them; those of Django and Rails are made by their commands. Of each the first page is asked for, the files
-that it refers to, and where it has a live connection, that is opened and answers.
+Not part of `make test`: `make test-applications` installs them (`scripts/setup applications`),
+Python ones each in its own virtual environment. The programs are those of their frameworks' own
+first pages; Django's and Rails' are made by their commands. Each test requests the first page and
+the files that it refers to, and opens a live connection where there is one.
 
 `APPLICATIONS` is the table that docs/applications.md shows.
 """
@@ -26,12 +26,12 @@ from websockets import TEXT, WebSocket
 
 HERE = Path(__file__).parent / "applications"
 SECONDS = 60
-# What lies beside an application and is none of its files.
+# Files beside an application that are not part of it.
 OTHERS = shutil.ignore_patterns(".venv", ".gems", "requirements.txt")
 
 
 class Live(NamedTuple):
-    """A WebSocket: what is sent on it, and what the first message must begin with."""
+    """A WebSocket: the message to send, and the beginning of the first message received."""
 
     path: str
     sent: bytes | None
@@ -39,12 +39,12 @@ class Live(NamedTuple):
 
 
 ECHO = Live("/echo", b"hello", b"hello")
-# Engine.IO opens by itself, with the id of its session.
+# Engine.IO sends first, with the id of its session.
 SOCKET_IO = b'0{"sid":'
 
 
 class Application(NamedTuple):
-    """One row: where it is, what is said to `serve`, what is found, and what its page shows."""
+    """One row: directory, arguments of `serve`, expected detection, and text on the page."""
 
     folder: str
     target: str | None
@@ -171,7 +171,7 @@ application = ProtocolTypeRouter(
 
 
 def assets(page, base):
-    """The files of this server that a page refers to."""
+    """Returns the files of this server that a page refers to."""
     links = re.findall(r'(?:src|href)="([^"#]+\.(?:js|css|png|svg|ico|woff2?)[^"]*)"', page)
     resolved = (urljoin(base, unescape(link)) for link in links)
     targets = [urlsplit(url) for url in resolved]
@@ -196,7 +196,7 @@ class Applications(RealCase):
                 self.server = None
 
     def prepare(self, app, folder, stack):
-        """Makes the project, if a command does; the variables of its environment."""
+        """Makes the project if a command does so; returns the variables of its environment."""
         home = HERE / (app.environment or app.folder)
         if app.kind == "rack":
             gems = home / ".gems"
@@ -209,7 +209,7 @@ class Applications(RealCase):
         environment = home / ".venv"
         self.assertTrue((environment / ".stamp").exists(), "scripts/setup applications")
         self.make_project(app, environment, folder)
-        # Whatever is said of an environment outside of this test is another one.
+        # Variables set outside this test belong to another environment.
         return {"VIRTUAL_ENV": str(environment), "PYTHONDONTWRITEBYTECODE": "1"}
 
     def look_at(self, app, server):
@@ -244,7 +244,7 @@ class Applications(RealCase):
         socket.writer.close()
 
     def make_project(self, app, environment, folder):
-        """A new project of Django's or Wagtail's own, for those that are made by a command."""
+        """Makes a new project by Django's or Wagtail's own command."""
         if app.folder not in ("django", "channels", "wagtail"):
             return
         command = "wagtail" if app.folder == "wagtail" else "django-admin"
@@ -289,6 +289,6 @@ for _name in APPLICATIONS:
     setattr(Applications, f"test_{_words}", _test_of(_name))
 
 
-# With `make test` it has nothing to run on.
+# The environments are installed by `make test-applications` alone.
 if not os.environ.get("PENSTOCK_APPLICATIONS"):
     Applications = unittest.skip("make test-applications")(Applications)

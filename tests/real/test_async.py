@@ -1,8 +1,8 @@
 """One worker with a reactor holds thousands of WebSockets and streaming responses at once.
 
-`examples/asgi-hello` runs in one process. Every client of a WebSocket sends a message and gets it back,
-three times; every stream is read line by line to its end; meanwhile plain requests are answered.
-`PENSTOCK_STREAMS` is how many of each (500). What the worker's memory grew by is printed.
+`examples/asgi-hello` runs in one process. Every WebSocket client sends a message and gets it back,
+three times; every stream is read line by line to its end; plain requests are answered meanwhile.
+`PENSTOCK_STREAMS` is the number of each (500). The growth of the worker's memory is printed.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from websockets import TEXT, WebSocket
 STREAMS = int(os.environ.get("PENSTOCK_STREAMS", "500"))
 LINES = 5
 ECHOES = 3
-# So many connect at the same moment.
+# Clients that connect at the same moment.
 AT_ONCE = 200
 PATIENCE = 120
 

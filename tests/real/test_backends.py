@@ -1,9 +1,9 @@
 """One table of requests for every back end, each through the real server and by its own protocol.
 
-A named extra (`make test-backends`): discovery leaves these out, since they need programs that nothing
-else here does; named, they all run, and what is missing fails. What must stay true: a back end gets
-the request as the client meant it, and the client the answer as the back end meant it, whatever is
-spoken between.
+A named extra (`make test-backends`): discovery leaves these tests out, since they need programs
+that nothing else here does; when named they all run, and a missing program fails. Invariant:
+whatever the protocol, a back end gets the request as the client sent it, and the client the
+response as the back end sent it.
 """
 
 import hashlib
@@ -18,14 +18,14 @@ from backends.in_python import Gunicorn, Uwsgi, UwsgiHttp, UwsgiScgi
 from backends.in_ruby import Puma, RubyFastCgi, Thin, Unicorn, Webrick
 from harness import RealCase, Server, until
 
-# Around the sizes of a packet (AJP), a record (FastCGI), a buffer, and past what stays in memory.
+# Around the sizes of a packet (AJP), a record (FastCGI), a buffer, and above the memory bound.
 SIZES = (0, 1, 8184, 8186, 65535, 65536, 65537, 3 << 20)
 
 PIECE = b"0123456789abcdef" * 4096
 
 
 def load_tests(loader, tests, pattern):
-    """All of them when the module is named, none when it is found among others."""
+    """Loads all tests when the module is named, none in discovery."""
     return tests if pattern is None else unittest.TestSuite()
 
 
@@ -38,7 +38,7 @@ def expected(method, path, body):
 
 
 class Front(Server):
-    """The real server before a back end."""
+    """The real server in front of a back end."""
 
     def __init__(self, backend, route=""):
         config = backend.folder / "penstock.toml"
@@ -53,7 +53,7 @@ class Front(Server):
 
 
 class Table:
-    """The requests; a class below for each back end."""
+    """The requests; below is a class for each back end."""
 
     backend_class = None
 
@@ -122,7 +122,7 @@ class Table:
                 head = self.server.request("HEAD", target)
                 self.assertEqual(head.body, b"")
                 self.assertEqual(head.status, 404 if "404" in target else 200)
-                # Left-over bytes would be read as the next answer.
+                # Left-over bytes would be read as the next response.
                 self.assertEqual(self.server.get("/echo").text, expected("GET", "/echo", b""))
 
     def test_statuses_come_back(self):
@@ -194,7 +194,7 @@ class TestUwsgi(Table, RealCase):
     backend_class = Uwsgi
 
     def test_a_large_header_arrives(self):
-        # Near the limit of a whole head (32 kB), far above what uWSGI takes unless told to.
+        # Near the limit of a whole head (32 kB), far above uWSGI's default.
         fields = {f"X-Large-{number}": "v" * 7_000 for number in range(4)}
         self.assertEqual(self.server.get("/echo", fields).status, 200)
 
@@ -288,7 +288,7 @@ class TestPhp(Table, RealCase):
 
 
 class Errors(RealCase):
-    """What a client gets when the program behind is gone, for a protocol of each kind."""
+    """What a client gets when the back end is gone, for one protocol of each kind."""
 
     def test_a_back_end_that_is_gone_is_502(self):
         for kind in (Gunicorn, Uwsgi, UwsgiScgi, PhpFpm):

@@ -1,7 +1,7 @@
 """Back ends that hold connections: a WebSocket echo behind a route, Redis behind TCP mode.
 
-A named extra like `test_backends`. The WebSocket client is written out here (RFC 6455), so that every
-frame on the wire is known.
+A named extra like `test_backends`. The WebSocket client is written out here (RFC 6455), so that
+every frame on the wire is known.
 """
 
 import base64
@@ -20,7 +20,7 @@ TEXT, BINARY, CLOSE, PING, PONG = 1, 2, 8, 9, 10
 
 
 def load_tests(loader, tests, pattern):
-    """All of them when the module is named, none when it is found among others."""
+    """Loads all tests when the module is named, none in discovery."""
     return tests if pattern is None else unittest.TestSuite()
 
 

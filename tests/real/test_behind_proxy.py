@@ -1,8 +1,8 @@
-"""Frameworks behind nginx, which ends TLS: by X-Forwarded-* and by Forwarded, with no setting of theirs.
+"""Frameworks behind nginx, which ends TLS: by X-Forwarded-* and by Forwarded, without settings.
 
-A framework that does not know that its client uses https redirects it for ever, refuses its forms and
-makes links to http. The client is at 127.0.0.9, so that it is told apart from nginx. It also sends what
-a proxy could say: nginx passes it on where it does not set the field itself.
+A framework that does not know that its client uses https redirects it for ever, refuses its forms
+and makes links to http. The client is at 127.0.0.9, so that it differs from nginx. It also sends a
+proxy's fields itself: nginx passes on those that it does not set.
 """
 
 import http.client
@@ -126,7 +126,7 @@ ROWS = (
 
 
 def free_port():
-    """nginx cannot be asked which port it got: one that was free a moment ago."""
+    """Returns a port that was free a moment ago; nginx cannot report the port it got."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return listener.getsockname()[1]
 
@@ -146,7 +146,7 @@ class BehindProxy(RealCase):
         manage("migrate", "--verbosity", "0")
         manage("createsuperuser", "--noinput", "--username", "ada", "--email", "ada@example.com",
                "--verbosity", "0")  # fmt: skip
-        # Rails writes into its folder.
+        # Rails writes into its directory.
         rails = shutil.copytree(PROXIED / "rails", home / "rails")
         words = {
             "django": DJANGO,
@@ -199,7 +199,7 @@ class BehindProxy(RealCase):
 
     @classmethod
     def ask(cls, name, family, target, method="GET", body=None, headers=None):
-        """One exchange over TLS with `name`.test, by the proxy that tells of it by `family`."""
+        """Makes one request over TLS to `name`.test, by the proxy that sends `family` fields."""
         trusting = ssl._create_unverified_context()
         connection = http.client.HTTPSConnection(
             "127.0.0.1", cls.ports[family], timeout=30, context=trusting, source_address=(CLIENT, 0)
@@ -212,7 +212,7 @@ class BehindProxy(RealCase):
             connection.close()
 
     def each(self, check):
-        """`check` with both proxies, and what a client makes up in the fields that they do not set."""
+        """Runs `check` for both proxies, with and without fields that the client forges."""
         for family, spoofed in ROWS:
             with self.subTest(family=family, spoofed=spoofed):
                 check(family, spoofed)

@@ -1,8 +1,8 @@
 """Reports of `penstock bench` as a reader sees them: the page in a browser, and the saved JSON.
 
-The reports are the fixtures of the crate, so that nothing has to be measured. A page must show its
-charts without an error and without asking anyone for anything, tell the value under the pointer and
-under the arrow keys, and hold what is saved to the committed schema.
+The reports are the crate's fixtures, so nothing is measured. A page must show its charts without an
+error and without network requests, show the value under the pointer and under the arrow keys, and
+saved reports must fit the committed schema.
 """
 
 import base64
@@ -21,7 +21,7 @@ FIXTURES = ROOT / "crates" / "bench" / "tests" / "fixtures"
 SCHEMA = ROOT / "docs" / "bench-report.schema.json"
 KINDS = ["run", "mix", "sweep", "compare", "hold"]
 
-# Before anything of the page runs: whatever goes wrong on it is written down.
+# Runs before anything of the page, and records every error on it.
 WATCH = """
 window.wrongs = [];
 addEventListener("error", (event) => wrongs.push(event.message), true);
@@ -32,7 +32,7 @@ for (const level of ["warn", "error"]) console[level] = (...words) => wrongs.pus
 
 
 def bench(*arguments):
-    """What `penstock bench` prints; it must succeed."""
+    """Runs `penstock bench`, which must succeed, and returns its output."""
     command = [BIN, "bench", *arguments]
     done = subprocess.run(command, capture_output=True, timeout=60, text=True)
     if done.returncode != 0:
@@ -45,7 +45,7 @@ def fixture(kind):
 
 
 def colours(png):
-    """How many colours a PNG has (8 bits a channel, not interlaced)."""
+    """Returns the number of colours in a PNG (8 bits a channel, not interlaced)."""
     assert png.startswith(b"\x89PNG\r\n\x1a\n"), "a PNG"
     place, packed = 8, b""
     while place < len(png):
@@ -105,7 +105,7 @@ class Pages(RealCase):
         self.assertEqual(self.browser.run(asked), [])
 
     def charts(self):
-        """Name, width and height of each chart as it is shown."""
+        """Returns name, width and height of each chart as shown."""
         script = """
             return [...document.querySelectorAll("figure")].map((figure) => {
               const box = figure.querySelector("svg").getBoundingClientRect();
@@ -118,7 +118,7 @@ class Pages(RealCase):
         return [name for name, _, _ in found]
 
     def tip(self, chart):
-        """The words that are shown beside a value of a chart; waited for."""
+        """Waits for the text beside a value of a chart and returns it."""
         script = f"""
             const tip = document.querySelector("#{chart} .tip");
             const box = tip.getBoundingClientRect(), around = tip.parentNode.getBoundingClientRect();
@@ -127,7 +127,7 @@ class Pages(RealCase):
         return until(f"a value on {chart}", lambda: self.browser.run(script), 5)
 
     def hover(self, chart):
-        """Moves the pointer to the middle of a chart; gives the words that appear."""
+        """Moves the pointer to the middle of a chart and returns the text that appears."""
         svg = self.browser.run(
             f"const svg = document.querySelector('#{chart} svg');"
             "svg.scrollIntoView({ block: 'center' }); return svg;"

@@ -1,18 +1,19 @@
-"""Disks under the cache fail one after another, and no client sees it; `kill -9` tears nothing.
+"""Disks under the cache fail one after another without harm to clients; `kill -9` tears nothing.
 
-Three cache folders, each a file system of its own in a file (ext4 on a loop device), stand before an
-origin that makes each body from its URL. Under constant clients that check every byte, one of them is
-unmounted under the server's feet, made read-only, filled, frozen (`fsfreeze`: whatever writes, waits), given
-errors (its device loses its end, so that reads and writes fail with EIO) and forbidden to write
-(`chattr +i`).
-What must stay true: every answer is whole and right, the other two go on answering from what they have,
-the status names the one that is out, and it comes back when it is mended.
+Three cache directories, each a file system of its own in a file (ext4 on a loop device), stand
+before an origin that makes each body from its URL. Constant clients check every byte. Meanwhile one
+disk is unmounted under the running server, made read-only, filled, frozen (`fsfreeze`: writers
+block), given errors (its device is cut short, so that reads and writes fail with EIO) or made
+unwritable (`chattr +i`).
 
-Then a server with a cache on a disk is killed while it writes, again and again: after each start every body
-is right to the byte, and some of them are those from before.
+Invariants: every response is whole and right; the other two disks go on serving what they have; the
+status names the one that is out; and it comes back once it is repaired.
 
-Mounting needs root and a free loop device; without, the first half is skipped. `PENSTOCK_KILLS` is how often
-it is killed (10), `PENSTOCK_SEED` repeats a run.
+Then a server with a cache on a disk is killed while it writes, again and again: after each start
+every body is right to the byte, and some are those stored before.
+
+Mounting needs root and a free loop device; without them the first half is skipped. `PENSTOCK_KILLS`
+is the number of kills (10); `PENSTOCK_SEED` repeats a run.
 """
 
 import collections
@@ -36,27 +37,27 @@ from harness import READY_SECONDS, RealCase, Server, until
 KILLS = int(os.environ.get("PENSTOCK_KILLS", "10"))
 SEED = int(os.environ.get("PENSTOCK_SEED") or random.SystemRandom().randrange(1 << 32))
 
-# What a client waits for an answer: a whole body from a busy machine.
+# Seconds that a client waits for a response: a whole body from a busy machine.
 PATIENCE = 60
-# How long a disk may take to be found out, or to be taken back: the growing pauses between probes.
+# Seconds until a broken or repaired disk is noticed: the pauses between probes grow.
 NOTICE = 60
 CLIENTS = 8
 URLS = 400
 DISKS = ("one", "two", "three")
 DISK_BYTES = 64 << 20
-# Of a device that loses its end: what describes the files is in front and stays.
+# The length left of a device that is cut short: the file system's metadata in front stays.
 DISK_LEFT_BYTES = 8 << 20
 
 SIZES = (1_000, 1_000, 4_000, 4_000, 30_000, 30_000, 200_000, 200_000, 1_000_000, 5_000_000)
 
 
 def length_of(target):
-    """How long the body of a URL is; most are small."""
+    """Returns the length of a URL's body; most are small."""
     return SIZES[hashlib.sha256(target.encode()).digest()[0] % len(SIZES)]
 
 
 def body_of(target):
-    """The body that belongs to a URL, and to no other: a keyed stream of bytes."""
+    """Returns the body of a URL, which no other URL has: a keyed stream of bytes."""
     return hashlib.shake_128(target.encode()).digest(length_of(target))
 
 
@@ -76,7 +77,7 @@ BODIES = Bodies()
 
 
 class Origin(socketserver.ThreadingMixIn, http.server.HTTPServer):
-    """Answers every URL with its body, and counts how often it is asked."""
+    """Answers every URL with its body, and counts the requests."""
 
     daemon_threads = True
     request_queue_size = 256
@@ -88,7 +89,7 @@ class Origin(socketserver.ThreadingMixIn, http.server.HTTPServer):
         self._thread.start()
 
     def handle_error(self, request, client_address):
-        """A server that was killed takes no answers; that is no news."""
+        """Ignores the errors of a killed server's connections."""
 
     def close(self):
         self.shutdown()
@@ -106,7 +107,7 @@ class Answering(http.server.BaseHTTPRequestHandler):
         self.send_header("Cache-Control", "max-age=86400")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        # In pieces: a body grows while it is read, and a death may come between any two.
+        # In pieces: a body grows while it is read, and a kill may come between any two.
         for at in range(0, len(body), 65_536):
             self.wfile.write(body[at : at + 65_536])
 
@@ -115,7 +116,7 @@ class Answering(http.server.BaseHTTPRequestHandler):
 
 
 class Front(Server):
-    """The real server, whose admin interface is asked too, and which may be killed."""
+    """The real server, with requests to its admin interface; it may be killed."""
 
     def __init__(self, config):
         super().__init__(config, app=False)
@@ -137,19 +138,19 @@ class Front(Server):
             return json.loads(self._admin.getresponse().read())
 
     def caches(self):
-        """What the status says of each cache, by its name."""
+        """Returns the status of each cache by its name."""
         return {cache["name"]: cache for cache in self.status()["caches"]}
 
     def kill(self):
-        """SIGKILL: no word of farewell, nothing finished."""
+        """Sends SIGKILL: nothing is finished."""
         self._child.kill()
         self._connection.close()
         self._admin.close()
 
 
 def fetch(connection, target):
-    """One GET: status, whether the cache had it, whether the body is right."""
-    # The port is another one after each start, and would be in the key.
+    """Makes one GET; returns the status, whether it was a hit, and whether the body is right."""
+    # The port changes with each start, and would be in the key.
     connection.request("GET", target, headers={"Host": "caches.example"})
     response = connection.getresponse()
     body = response.read()
@@ -158,7 +159,7 @@ def fetch(connection, target):
 
 
 class Client(threading.Thread):
-    """Asks for URLs at random on one connection until it is told to stop; notes what was wrong."""
+    """Requests random URLs on one connection until it is stopped; records wrong responses."""
 
     def __init__(self, number, port, targets, stop):
         super().__init__(daemon=True)
@@ -187,7 +188,7 @@ class Client(threading.Thread):
 
 
 class Load:
-    """Constant clients; a context manager that gives back what they saw."""
+    """Constant clients; a context manager that returns their results."""
 
     def __init__(self, port, targets):
         self._stop = threading.Event()
@@ -217,7 +218,7 @@ class Load:
 
 
 def run(*command):
-    """A command that must succeed."""
+    """Runs a command that must succeed."""
     done = subprocess.run(
         [str(part) for part in command], capture_output=True, text=True, timeout=60, check=False
     )
@@ -227,14 +228,14 @@ def run(*command):
 
 
 class Disk:
-    """A file system of its own in a file: made, mounted, hurt in several ways, and mended."""
+    """A file system of its own in a file: made, mounted, broken in several ways, and repaired."""
 
     def __init__(self, folder, name):
         self.image = folder / f"{name}.img"
         self.mount = folder / name
         self.cache = self.mount / "cache"
         self.device = None
-        # All that there ever were.
+        # All devices that it ever had.
         self.devices = []
 
     def make(self):
@@ -251,30 +252,30 @@ class Disk:
         self.cache.mkdir(exist_ok=True)
 
     def unmount(self):
-        """The way of a person who pulls a disk: open files stay open, no name leads to them."""
+        """Detaches the disk as when it is pulled: open files stay open, no path leads to them."""
         run("umount", "-l", self.mount)
 
     def read_only(self):
-        """What the kernel does about a file system in which it finds an error."""
+        """Remounts read-only, as the kernel does after a file system error."""
         run("mount", "-o", "remount,errors=remount-ro", self.mount)
         device = Path(self.device).name
         Path(f"/sys/fs/ext4/{device}/trigger_fs_error").write_text("on purpose")
 
     def repair(self):
-        """What its operator does then."""
+        """Repairs the file system, as its operator would."""
         self.unmount()
-        # The last open file keeps the old file system, and it the device.
+        # The last open file keeps the old file system, and that keeps the device.
         until("it is nobody's", lambda: not fails(self.check), NOTICE)
         self.attach()
 
     def check(self):
         done = subprocess.run(["fsck.ext4", "-fy", self.device], capture_output=True, timeout=60)
-        # 1 is that errors were found and corrected.
+        # 1 means that errors were found and corrected.
         if done.returncode > 1:
             raise OSError(done.stderr)
 
     def fill(self):
-        """Takes all that is left."""
+        """Takes all free space."""
         with open(self.mount / "filler", "wb", buffering=0) as filler:
             for size in (1 << 20, 1 << 12):
                 with contextlib.suppress(OSError):
@@ -291,28 +292,28 @@ class Disk:
         run("fsfreeze", "--unfreeze", self.mount)
 
     def lose_end(self):
-        """The device is shorter than the file system believes: what lies behind its end is EIO."""
-        # Only what is written can be forgotten, and so has to be read again.
+        """Makes the device shorter than its file system: I/O behind its end gives EIO."""
+        # Only written pages can be dropped, and so have to be read again.
         run("sync", "--file-system", self.mount)
         os.truncate(self.image, DISK_LEFT_BYTES)
         run("losetup", "--set-capacity", self.device)
         Path("/proc/sys/vm/drop_caches").write_text("3\n")
 
     def replace(self):
-        """A new disk in the place of the broken one."""
+        """Puts a new disk in place of the broken one."""
         self.unmount()
         self.image.unlink()
         self.make()
 
     def forbid(self):
-        """Permissions do not bind root, but this does: nothing may be made, changed or removed."""
+        """Makes the directory immutable: root ignores permissions, but not this."""
         run("chattr", "-R", "+i", self.cache)
 
     def allow(self):
         run("chattr", "-R", "-i", self.cache)
 
     def close(self):
-        """Leaves nothing mounted and no device, whatever was done before."""
+        """Leaves nothing mounted and no device, in any state."""
         commands = [("fsfreeze", "--unfreeze", self.mount), ("umount", "-l", self.mount)]
         commands += [("losetup", "--detach", device) for device in self.devices]
         for command in commands:
@@ -350,7 +351,7 @@ stall_timeout = "2s"
 
 
 def config(folder, port, caches, size):
-    """A configuration file with these caches, by name and folder."""
+    """Writes a configuration file with these caches, by name and directory."""
     tables = [CACHE.format(name=name, path=path, size=size) for name, path in caches.items()]
     file = folder / "penstock.toml"
     names = json.dumps(list(caches))
@@ -382,7 +383,7 @@ class FailingDisks(RealCase):
         file = config(folder, cls.origin.server_address[1], caches, "40MiB")
         cls.server = cls.enterClassContext(Front(file))
         cls.targets = [f"/{number}" for number in range(URLS)]
-        # What is large fills these disks alone.
+        # Large bodies fill these disks on their own.
         cls.targets = [target for target in cls.targets if length_of(target) <= 200_000]
 
     def setUp(self):
@@ -396,12 +397,12 @@ class FailingDisks(RealCase):
         )
 
     def hurt(self, name, hurt, mend, *, must_be_out=True, cuts_max=0):
-        """Hurts a disk under load, waits until it is out, mends it, waits until it is back in."""
+        """Breaks a disk under load, waits until it is out, repairs it, waits until it is back."""
         disk = self.disks[name]
         others = [other for other in DISKS if other != name]
         print(f"caches: {self._testMethodName}:", end=" ", flush=True)
         load = Load(self.server.port, self.targets)
-        # What clients saw is the first thing to be told, whatever else went wrong.
+        # Clients' results are reported first, even after another failure.
         self.addCleanup(self.assert_none, load, cuts_max)
         with load:
             until("hits", lambda: load.counts["hits"] > 200, PATIENCE)
@@ -467,8 +468,8 @@ class FailingDisks(RealCase):
 
     def test_one_gives_errors(self):
         errors = self.server.caches()["two"]["counters"]["errors"]
-        # Of a body that is being sent the rest is lost; nobody gets a part for the whole, and nobody an error
-        # who asks later.
+        # A body that is being sent is cut; no partial body passes as whole, and later requests
+        # succeed.
         self.hurt("two", Disk.lose_end, Disk.replace, must_be_out=False, cuts_max=CLIENTS)
         self.assertGreater(self.server.caches()["two"]["counters"]["errors"], errors)
 
@@ -476,8 +477,7 @@ class FailingDisks(RealCase):
         self.hurt("three", Disk.forbid, Disk.allow)
 
     def force_writes(self):
-        """Asks for what nobody has asked for yet, so that every disk has something to write. A disk that is
-        found out meanwhile has cost no answer."""
+        """Requests new URLs, so that every disk has to write; no failing disk costs a response."""
         connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=PATIENCE)
         for number in range(120):
             target = f"/new/{self._testMethodName}/{number}"
@@ -527,8 +527,8 @@ class SuddenDeath(RealCase):
         self.assertGreater(counts["later hits"], 0, "nothing outlived a death")
 
     def look_again(self, front, known, chance):
-        """What was asked for in earlier lives: some while the folders are still read in, and others, which
-        nobody has asked for in this life, after it."""
+        """Requests URLs of earlier lives: some while the directories are still read in, others
+        after."""
         counts = collections.Counter()
         sample = chance.sample(known, min(len(known), 80))
         for is_read_in in (False, True):
@@ -551,7 +551,7 @@ class SuddenDeath(RealCase):
         return counts
 
     def write_until_killed(self, front, life, chance):
-        """Clients ask for new bodies; somewhere in the midst of it the server dies."""
+        """Clients request new bodies until the server is killed at a random moment."""
         targets = [f"/{life}/{number}" for number in range(120)]
         wanted = collections.deque(targets)
         begun, whole = [], []

@@ -1,13 +1,15 @@
-"""Back ends die, freeze, restart and drain at random under load, and nobody but their own notices.
+"""Back ends die, freeze, restart and drain at random under load; only their own requests suffer.
 
-Five counting servers (`backends/counter.py`) stand behind the real server; clients send `GET`, `PUT` and
-`POST` with ids that are used once, while an agent of chaos kills, stops, restarts, drains and deploys
-them by a seed, and always leaves two of the five alone. What must stay true, by the servers' own files:
-no idempotent request fails; a `POST` that was answered is done exactly once, one that failed at most
-once; and a `POST` fails only for the reason that its server was killed or stopped with it in hand.
+Five counting servers (`backends/counter.py`) stand behind the real server. Clients send `GET`,
+`PUT` and `POST` with ids that are used once, while an agent of chaos kills, stops, restarts, drains
+and deploys the servers by a seed, and always leaves two of the five alone.
 
-`PENSTOCK_CHAOS_SECONDS` is for how long (15), `PENSTOCK_SEED` repeats a run. What was done and what came
-of it is printed.
+Invariants, by the servers' own files: no idempotent request fails; a `POST` with a response is done
+exactly once, one that failed at most once; and a `POST` fails only because its server was killed or
+stopped while it had the request.
+
+`PENSTOCK_CHAOS_SECONDS` is the length of a run (15); `PENSTOCK_SEED` repeats one. Actions and
+results are printed.
 """
 
 import collections
@@ -33,11 +35,11 @@ CLIENTS = 16
 SERVERS = 5
 LEFT_ALONE = 2
 ACTIVE_MAX = 4
-# How long a server stays hurt: from sooner than anybody notices to well past every clock.
+# Seconds that a server stays hurt: from unnoticeable to well past every timeout.
 HURT_SECONDS = (0.1, 3)
-# So many more answers for each client, when all is mended.
+# Further responses for each client once all servers are repaired.
 CALM_ANSWERS = 50
-# What a client waits for an answer at most: all tries, a full queue and a busy machine.
+# Seconds that a client waits for a response: all tries, a full queue and a busy machine.
 PATIENCE = 60
 
 CONFIG = """
@@ -57,7 +59,7 @@ eject = {{ max_failures = 3, duration = "1s" }}
 
 
 class Front(Server):
-    """The real server, whose admin interface is asked too."""
+    """The real server, with requests to its admin interface."""
 
     def __enter__(self):
         super().__enter__()
@@ -70,13 +72,13 @@ class Front(Server):
         super().__exit__(kind, error, trace)
 
     def upstream(self):
-        """What the status says of the upstream."""
+        """Returns the status of the upstream."""
         self._admin.request("GET", "/status.json")
         (upstream,) = json.loads(self._admin.getresponse().read())["upstreams"]
         return upstream
 
     def server(self, address):
-        """What it says of one server."""
+        """Returns the status of one server."""
         return next(it for it in self.upstream()["servers"] if it["name"] == address)
 
     def manage(self, action, address):
@@ -86,7 +88,7 @@ class Front(Server):
             raise AssertionError(f"{action} {address}: {status} {text}")
 
     def causes(self):
-        """Why requests failed, by their ids, as the log has it."""
+        """Returns the causes of failed requests by their ids, as logged."""
         found = (re.search(r"\?(\S+): (.*)$", line) for line in list(self._child.lines))
         return {match[1]: match[2] for match in found if match}
 
@@ -99,12 +101,12 @@ class Life(Child):
 
 
 class Counter:
-    """One server of the upstream through all its lives, and what was done to it."""
+    """One server of the upstream through all its lives, and the harm done to it."""
 
     def __init__(self, number, folder):
         self.name = f"s{number}"
         self.file = folder / f"{self.name}.txt"
-        # An address of its own: while it is dead, no client's port is taken for it.
+        # An address of its own: while the server is dead, its port cannot become a client's port.
         self.address = f"127.0.9.{number}:0"
         self.state = "well"
         self.hurt_until = 0
@@ -140,23 +142,23 @@ class Counter:
             self.harms.append((kind, begun, time.monotonic()))
 
     def was(self, harm, begun, ended):
-        """Whether this was done to it at any moment between."""
+        """Returns whether this harm was done to it at any moment between `begun` and `ended`."""
         return any(kind == harm and a <= ended and begun <= b for kind, a, b in self.harms)
 
     def done(self):
-        """The lines of its file: method and id."""
+        """Returns the lines of its file: method and id."""
         return [tuple(line.split(" ")) for line in self.file.read_text().splitlines()]
 
 
 class Chaos:
-    """Does one thing after another to servers, but to no more than may be hurt at once."""
+    """Harms servers one after another, and never more at once than may be hurt."""
 
     def __init__(self, counters, front):
         self.counters = counters
         self.front = front
         self.random = random.Random(SEED)
         self.done = collections.Counter()
-        # What is yet to be done before anything is done again: in a short run, too, all of it happens.
+        # The actions still to do before any repeats: a short run, too, has all of them.
         self.deck = []
 
     def run(self, seconds):
@@ -168,7 +170,7 @@ class Chaos:
 
     def step(self):
         states = {it["name"]: it["state"] for it in self.front.upstream()["servers"]}
-        # One that came back is left alone only when it also gets requests again.
+        # A server that came back counts as left alone once it gets requests again.
         alone = [it for it in self.counters if it.state == "well" and states[it.address] == "up"]
         now = time.monotonic()
         due = [it for it in self.counters if it.state != "well" and it.hurt_until < now]
@@ -215,7 +217,7 @@ class Chaos:
         counter.state = "drained"
 
     def deploy(self, counter):
-        """The careful way, which costs nobody a request: its harm is none."""
+        """Deploys after a drain, which may cost no request."""
         self.front.manage("drain", counter.address)
         until(
             f"{counter.address} has nothing in progress",
@@ -227,7 +229,7 @@ class Chaos:
         self.front.manage("enable", counter.address)
 
     def end(self):
-        """Mends everything; all must be back in use soon."""
+        """Repairs everything; all servers must be back in use soon."""
         for counter in self.counters:
             while counter.state != "well":
                 self.mend(counter)
@@ -242,7 +244,7 @@ Answer = collections.namedtuple("Answer", "method id status text begun ended")
 
 
 class Client(threading.Thread):
-    """One connection's worth of requests until it is told to stop."""
+    """Sends requests on one connection until it is stopped."""
 
     def __init__(self, number, port, stop):
         super().__init__(daemon=True)
@@ -272,7 +274,7 @@ class Client(threading.Thread):
 
 
 class UnderChaos(RealCase):
-    """One run of it; what is asked of it are the tests."""
+    """One run, whose results the tests check."""
 
     @classmethod
     def setUpClass(cls):
@@ -329,7 +331,7 @@ class UnderChaos(RealCase):
         )
         for (method, status), count in sorted(statuses.items()):
             print(f"chaos: {method} {status}: {count}")
-        # The address in front aside.
+        # Without the address in front.
         causes = (cls.causes.get(it.id, "not in the log").partition(": ")[2] for it in failed)
         for cause, count in collections.Counter(causes).most_common():
             print(f"chaos: {count} x {cause}")
@@ -341,7 +343,7 @@ class UnderChaos(RealCase):
         )
 
     def assert_none(self, wrong):
-        """Nothing is `wrong`; what is, is shown with all that is known of it."""
+        """Fails if anything is `wrong`, and shows all that is known of it."""
         shown = [f"{it}\n  {self.causes.get(it.id)}\n  {self.log.get(it.id)}" for it in wrong[:10]]
         self.assertEqual(len(wrong), 0, f"PENSTOCK_SEED={SEED}\n" + "\n".join(shown))
 
@@ -386,7 +388,8 @@ class UnderChaos(RealCase):
         )
 
     def test_a_failing_server_costs_few_posts(self):
-        """Those in its places; of one that is stopped, also those that came before it was put aside."""
+        """Bounds failed POSTs: by a server's capacity, twice that while a stopped one is still in
+        use."""
         for harm, status, most in (("killed", 502, ACTIVE_MAX), ("frozen", 504, 2 * ACTIVE_MAX)):
             times = sum(kind == harm for it in self.counters for kind, _, _ in it.harms)
             failed = [it for it in self.of("POST") if it.status == status]
@@ -401,7 +404,7 @@ class UnderChaos(RealCase):
         return self.done[answer.method, answer.id]
 
     def is_explained(self, answer):
-        """A 502 from a server that was killed meanwhile, or a 504 from one that was stopped."""
+        """Returns whether a 502 fits a kill meanwhile, or a 504 a stop."""
         harm = {502: "killed", 504: "frozen"}.get(answer.status)
         address = self.log.get(answer.id, {}).get("server")
         return harm is not None and any(

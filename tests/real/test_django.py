@@ -1,8 +1,8 @@
 """A Django project in a browser: the admin, a file upload, static files.
 
-Its forms only work when scheme, host and cookies reach the application unharmed (CSRF protection),
-and the admin only looks right when the style sheets do, which the server sends itself. The project
-is the example; its database, its uploads and its collected static files are in a temporary folder.
+Its forms only work if scheme, host and cookies reach the application unchanged (CSRF protection),
+and the admin only looks right with its style sheets, which the server sends itself. The project is
+the example; its database, uploads and collected static files are in a temporary directory.
 """
 
 import json
@@ -77,7 +77,7 @@ class Django(RealCase):
         self.assertEqual(answer.status, 403)
 
     def test_a_document_is_uploaded_in_the_admin(self):
-        # More than a server keeps in memory, so that the upload goes by way of its temporary file.
+        # More than a server keeps in memory, so that the upload uses a temporary file.
         content = bytes(range(256)) * 4096
         upload = self.home / "sluice plan.bin"
         upload.write_bytes(content)
@@ -118,7 +118,7 @@ class Django(RealCase):
 
 LINK = "return document.querySelector('.field-download a').getAttribute('href')"
 
-# Length and a sum that notices bytes out of place, taken in the page with its own cookies.
+# Length and a checksum that notices misplaced bytes, computed in the page with its cookies.
 FETCH = """
 return fetch(arguments[0]).then(answer => answer.arrayBuffer()).then(buffer => {
   let sum = 0;

@@ -1,4 +1,4 @@
-"""Rails and FastAPI as their users would run them: forms with tokens, sessions, streams, WebSockets."""
+"""Rails and FastAPI as in production: forms with tokens, sessions, streams, WebSockets."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ JSON = {"Content-Type": "application/json"}
 
 
 class Rails(RealCase):
-    """Several processes, forked from one that loaded the code: they share the secret of the sessions."""
+    """Several processes, forked from one that loaded the code: they share the sessions' secret."""
 
     @classmethod
     def setUpClass(cls):

@@ -1,8 +1,8 @@
-"""Clients that close their sending side, and leave later: what they hold is freed all the same.
+"""Clients that close their sending side and leave later: their resources are freed all the same.
 
-Of a body without chunks nothing can be sent ahead that would tell, so TCP's own probes must. A
-client's system answers those for a minute after a close; here it is told to forget the connection
-after a second.
+With a body without chunks the server can send nothing that would show the close, so TCP's own
+probes must. A client's system answers those for a minute after a close; here it is set to forget
+the connection after a second.
 """
 
 import json
@@ -12,8 +12,8 @@ from urllib.request import urlopen
 
 from harness import RealCase, Server, until
 
-# The first probe goes out after five seconds, and a second after the close the client's system
-# refuses it.
+# The first probe is sent after five seconds; a second after the close the client's system refuses
+# it.
 PATIENCE = 30
 
 APP = """\
@@ -84,7 +84,7 @@ class HalfClosed(RealCase):
         cls.server = cls.enterClassContext(Server(path))
 
     def begin(self, target, version, fields="", status=200):
-        """A client that has the beginning of a body, and has closed its sending side."""
+        """Returns a client that has the beginning of a body and has closed its sending side."""
         client = socket.create_connection(("127.0.0.1", self.server.port), timeout=PATIENCE)
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_LINGER2, 1)
         client.sendall(f"GET {target} HTTP/{version}\r\nHost: a\r\n{fields}\r\n".encode())

@@ -1,4 +1,5 @@
-"""Applications that take their client's connection over: Action Cable, flask-sock, Flask-SocketIO, Rack."""
+"""Applications that take over their client's connection: Action Cable, flask-sock, Flask-SocketIO,
+Rack."""
 
 import asyncio
 import http.client
@@ -37,7 +38,7 @@ class EchoClients(SocketIoChecks):
                 await websocket.send_str(text)
                 self.assertEqual(await websocket.receive_str(), text)
             if number % 2:
-                # The application ends.
+                # The application ends the connection.
                 await websocket.send_str("end")
                 message = await websocket.receive()
                 self.assertEqual(message.type, aiohttp.WSMsgType.CLOSE)
@@ -59,7 +60,7 @@ class Flask(EchoClients, Case):
 
             def is_clean():
                 after = self.state()
-                # A few are the application's own, made at its first request.
+                # The application opens a few of its own at its first request.
                 return after["descriptors"] <= before["descriptors"] + 3
 
             until("the descriptors are closed", is_clean, 20)
@@ -96,7 +97,7 @@ class GeventWebSocket(EchoClients, Case):
         path = self.settings("wsgi_gevent_websocket:application", "processes = 1\n")
         with Server(path) as self.server:
             together(self.clients())
-            # One that is not used takes nothing over.
+            # An unused WebSocket takes nothing over.
             together(self.look("WebSocket"))
             self.assertEqual(self.server.get("/").text, "NoneType")
 
@@ -130,7 +131,7 @@ class Cable(Case):
             together(self.clients())
 
     async def clients(self):
-        # Many more than there are threads: what was taken over needs none.
+        # Many more than there are threads: a connection that was taken over needs none.
         async with aiohttp.ClientSession() as session:
             cables = [await self.subscribe(session) for _ in range(CLIENTS)]
             before = {await self.say(cable, "one") for cable in cables}
@@ -143,7 +144,7 @@ class Cable(Case):
             while not await is_new():
                 await fresh.close()
                 fresh = await self.subscribe(session)
-            # Those who were there go on where they were.
+            # Earlier connections stay with their process.
             after = {await self.say(cable, "two") for cable in cables}
             self.assertEqual(before, after)
             for cable in [*cables, fresh]:
@@ -167,7 +168,7 @@ class Cable(Case):
         return message["process"]
 
     async def next(self, cable):
-        """The next message that is no ping."""
+        """Returns the next message that is no ping."""
         while True:
             message = await cable.receive_json(timeout=20)
             if message.get("type") != "ping":
@@ -225,7 +226,7 @@ class Rack(Case):
     def upgraded(self, path):
         client = socket.create_connection(("127.0.0.1", self.server.port), timeout=20)
         request, accept = handshake(path, "a")
-        # What comes behind the request is the new protocol's.
+        # Bytes after the request belong to the new protocol.
         client.sendall(request + b"first")
         head = b""
         while not head.endswith(b"\r\n\r\n"):
@@ -238,7 +239,7 @@ class Rack(Case):
 
 
 class Faye(Case):
-    """faye-websocket, whose sockets a thread of EventMachine has."""
+    """faye-websocket, whose sockets belong to a thread of EventMachine."""
 
     def test_it_talks_from_threads_and_fibers(self):
         for more in ("threads = 2", "async = true"):
@@ -262,7 +263,7 @@ class RackOnFibers(Rack):
 
 
 class Mishaps(Case):
-    """What hangs or dies with a connection that it has taken over."""
+    """Applications that hang or die with a connection that they have taken over."""
 
     def setUp(self):
         more = 'processes = 1\nthreads = 2\nresponse_timeout = "1s"\n'

@@ -1,4 +1,4 @@
-"""PHP sites by the recipes of docs/php.md: their pages, with every asset, and nothing that is not to be had."""
+"""PHP sites by the recipes of docs/php.md: pages with every asset, no access to private files."""
 
 import concurrent.futures
 import html
@@ -34,7 +34,7 @@ SECONDS = 60
 
 
 def recipe(name):
-    """The configuration that stands below the heading."""
+    """Returns the configuration below the heading."""
     text = (ROOT / "docs" / "php.md").read_text()
     section = text.split(f"\n## {name}\n")[1].split("\n## ")[0]
     lines = section[section.index("    [upstreams.php]") :].splitlines()
@@ -54,7 +54,7 @@ class PhpFpm(Backend):
 
 
 class Site:
-    """What all recipes owe."""
+    """The checks that all recipes must pass."""
 
     name = ""
     package = ""
@@ -67,7 +67,7 @@ class Site:
 
     @classmethod
     def make(cls, folder):
-        """Installs the site into the folder, if it is not served from where Debian has it."""
+        """Installs the site into the directory, unless it is served from Debian's."""
 
     @classmethod
     def setUpClass(cls):
@@ -84,7 +84,7 @@ class Site:
         cls.server = cls.enterClassContext(Server("-c", config, app=False))
 
     def follow(self, target):
-        """The answer behind redirects, and where it was found."""
+        """Follows redirects; returns the response and its URL."""
         for _ in range(5):
             answer = self.server.get(target)
             if answer.status not in (301, 302, 303, 307, 308):
@@ -101,8 +101,8 @@ class Site:
         self.check_assets(found, answer)
 
     def check_assets(self, found, answer, least=4):
-        """Every script, style and image of this page arrives."""
-        # What scripts hold are templates, whose addresses are not yet any.
+        """Checks that every script, style and image of this page arrives."""
+        # Scripts hold templates, whose addresses are not complete.
         text = re.sub(r"(<script\b[^>]*>).*?</script>", r"\1", answer.text, flags=re.DOTALL)
         tags = re.findall(r"<(?:script|link|img)\b[^>]*?\b(?:src|href)=[\"']([^\"']+)", text)
         assets = {urljoin(self.server.url + found, html.unescape(tag)) for tag in tags}
@@ -168,7 +168,7 @@ class TestWordPress(Site, RealCase):
 
     @classmethod
     def make(cls, folder):
-        # Debian's package is spread over folders by links; WordPress itself is one folder.
+        # Debian's package is spread over directories by links; WordPress itself is one directory.
         site = folder / "site"
         shutil.copytree("/usr/share/wordpress", site)
         database = cls.enterClassContext(MariaDb(folder))
@@ -234,7 +234,7 @@ class TestWordPress(Site, RealCase):
         for target in ("/hello-world/", "/sample-page/", "/hello-world/feed/"):
             with self.subTest(target):
                 self.assertEqual(self.server.get(target).status, 200)
-        # It has tried at its installation whether they work.
+        # WordPress checked at its installation whether they work.
         self.assertRegex(self.first_link, r"^/[\d/]+/hello-world/$")
         self.assertIn("Hello world!", self.first_page)
         moved = self.server.get("/hello-world")
@@ -248,7 +248,7 @@ class TestWordPress(Site, RealCase):
     def test_the_admin_pages_arrive_with_every_asset(self):
         moved = self.server.get("/wp-admin")
         self.assertEqual((moved.status, moved.headers["Location"][-10:]), (301, "/wp-admin/"))
-        # Who is not logged in is led to the form.
+        # A visitor without a login is redirected to the form.
         login = self.server.get("/wp-admin/")
         self.assertEqual(login.status, 302)
         self.assertIn("/wp-login.php?redirect_to=", login.headers["Location"])
@@ -273,7 +273,7 @@ class TestWordPress(Site, RealCase):
         self.assertTrue(told["success"], told)
         url = urlsplit(told["data"]["url"])
         self.assertEqual(self.server.get(url.path).body, image)
-        # One that got there all the same.
+        # A PHP file that reached the uploads all the same.
         evil = self.site / "wp-content" / "uploads" / "evil.php"
         evil.write_text("<?php echo 6 * 7;")
         for target in ("/wp-content/uploads/evil.php", "/wp-content/uploads/evil.php/x"):
@@ -343,7 +343,7 @@ $wgEnableUploads = true;
             settings.write(cls.SETTINGS)
 
     def call(self, session, **fields):
-        """One call of the interface, by POST; `file` is sent as one."""
+        """Makes one API call by POST; `file` is sent as a file."""
         files = {"file": fields.pop("file")} if "file" in fields else None
         fields["format"] = "json"
         address = f"{self.server.url}/w/api.php"
@@ -354,7 +354,7 @@ $wgEnableUploads = true;
         return told
 
     def log_in(self, session):
-        """The token of a session that may edit."""
+        """Returns the token of a session that may edit."""
         asked = self.call(session, action="query", meta="tokens", type="login")
         token = asked["query"]["tokens"]["logintoken"]
         words = {"lgname": "Keeper", "lgpassword": self.PASSWORD, "lgtoken": token}
@@ -387,7 +387,7 @@ $wgEnableUploads = true;
                     self.assertEqual(answer.status, 200)
                     self.assertIn(f"The text of <i>{title}</i>.", answer.text)
         self.assertEqual(self.server.get("/wiki/No_such_page").status, 404)
-        # The short address is the one that is told.
+        # The short address is the public one.
         moved = self.server.get("/")
         self.assertEqual(moved.status, 301)
         self.assertEqual(moved.headers["Location"], f"{self.server.url}/wiki/Main_Page")

@@ -1,7 +1,7 @@
-"""Radicale, a calendar server, spoken to with the requests of a CalDAV client.
+"""Radicale, a calendar server, with the requests of a CalDAV client.
 
-It uses what ordinary sites do not: methods with names of their own, XML bodies, 207 answers,
-preconditions that the application decides, and a login by the Authorization field.
+It uses what ordinary sites do not: unusual methods, XML bodies, 207 responses, preconditions that
+the application checks, and a login by the Authorization field.
 """
 
 import base64

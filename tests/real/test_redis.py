@@ -1,7 +1,8 @@
-"""Two servers that are one hub by a Redis, which is paused, killed, and comes back without its data or with older.
+"""Two servers form one hub through Redis, which is paused, killed, and restarted with old or no
+data.
 
-Both publish numbers all the while. Every listener of either gets each number once, and those of one server in
-their order; where one is missing, an event `gap` came after it was published.
+Both publish numbers all the while. Every listener of either gets each number once, and those of one
+server in their order; where one is missing, an event `gap` follows its publication.
 """
 
 import contextlib
@@ -73,7 +74,7 @@ class Redis:
         self._process.send_signal(signal.SIGCONT)
 
     def say(self, words):
-        """The answer to one command; nothing while it does not listen."""
+        """Returns the answer to one command; None while it does not listen."""
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as client:
             client.settimeout(PATIENCE)
             client.connect(str(self.address))
@@ -83,7 +84,7 @@ class Redis:
 
 
 class Publisher:
-    """Publishes `NAME-0`, `NAME-1`, ... on one server, on a thread of its own; a context manager."""
+    """Publishes `NAME-0`, `NAME-1`, ... on one server, on its own thread; a context manager."""
 
     def __init__(self, name, server):
         self.name, self.server = name, server
@@ -143,7 +144,7 @@ class OneHub(RealCase):
             server.wait_held(LISTENERS)
 
     def wait_shared(self):
-        """Both deliver in one order again."""
+        """Waits until both deliver in one order again."""
 
         def nodes():
             return [server.status()["hub"]["cluster"] for server in self.servers]
@@ -154,7 +155,7 @@ class OneHub(RealCase):
         until("both servers have Redis", look, PATIENCE)
 
     def publish_over(self, *troubles):
-        """Numbers are published before, while and after each of the `troubles`."""
+        """Publishes numbers before, during and after each of the `troubles`."""
         with contextlib.ExitStack() as stack:
             publishers = [
                 stack.enter_context(Publisher(name, server))
@@ -170,7 +171,7 @@ class OneHub(RealCase):
         return publishers
 
     def check(self, publishers):
-        """What everybody heard when the last numbers are there."""
+        """Checks what all listeners received, once the last numbers are there."""
         for listener in self.listeners:
             for publisher in publishers:
                 listener.wait_for(f"{publisher.name}-{publisher.sent - 1}")
@@ -218,7 +219,7 @@ class OneHub(RealCase):
             pauses, forgets, is_emptied, comes_back_with_older_data, pauses, forgets
         )
         self.check(publishers)
-        # None of these was long enough for anything to be lost.
+        # None of these was long enough to lose anything.
         gaps = [
             event for listener in self.listeners for event in listener.heard if event.event == "gap"
         ]

@@ -1,10 +1,12 @@
 """Restarts of the application, reloads of the configuration and upgrades of the binary, under load.
 
-64 connections ask without a pause (`penstock bench run`), while one replacement follows the other. No request
-may fail and no connection be reset. `PENSTOCK_RESTARTS`, `PENSTOCK_RELOADS` and `PENSTOCK_UPGRADES` are how many
-(5, 5, 2), `PENSTOCK_PAUSE` the seconds between two of them (0). How long requests took, beside times without
-replacements before and after (`PENSTOCK_CALM` seconds each, 3; what is undisturbed is the mean of the two), is
-printed: timings are for reading, not for passing.
+64 connections send requests without a pause (`penstock bench run`), while one replacement follows
+the other. No request may fail and no connection be reset. `PENSTOCK_RESTARTS`, `PENSTOCK_RELOADS`
+and `PENSTOCK_UPGRADES` are the numbers of replacements (5, 5, 2), `PENSTOCK_PAUSE` the seconds
+between two of them (0).
+
+Request times are printed and never fail a test. They stand beside calm times before and after
+(`PENSTOCK_CALM` seconds each, 3), of which the mean is shown.
 """
 
 import http.client
@@ -21,7 +23,7 @@ UPGRADES = int(os.environ.get("PENSTOCK_UPGRADES", "2"))
 PAUSE = float(os.environ.get("PENSTOCK_PAUSE", "0"))
 CONNECTIONS = 64
 CALM_SECONDS = float(os.environ.get("PENSTOCK_CALM", "3"))
-# What one replacement may take.
+# Seconds that one replacement may take.
 PATIENCE = 60
 
 CONFIG = """\
@@ -78,7 +80,7 @@ class Replaced(RealCase):
                 "reloaded": self.load("reloaded", self.reload_all),
                 "upgraded": self.load("upgraded", self.upgrade_all),
             }
-            # Where load and server share processors, each process that takes over is another neighbour.
+            # Where load and server share processors, each successor process is another neighbour.
             again = self.load("calm again", lambda: time.sleep(CALM_SECONDS))
             undisturbed = (calm + again) / 2
             for name, p99 in disturbed.items():
@@ -95,7 +97,7 @@ class Replaced(RealCase):
         )
 
     def load(self, name, while_it_runs):
-        """A load of 64 connections while `while_it_runs` runs; gives the 99th percentile, milliseconds."""
+        """Runs 64 connections during `while_it_runs`; returns the 99th percentile in ms."""
         command = [BIN, "bench", "run", "-c", CONNECTIONS, "-d", "3600s", "--json", "-", self.url]
         load = subprocess.Popen(
             [str(word) for word in command],
@@ -113,7 +115,7 @@ class Replaced(RealCase):
         self.assertGreater(figures["requests"], 100, err)
         self.assertEqual(figures["statuses"]["success"], figures["requests"], out)
         self.assertEqual(set(figures["errors"].values()), {0}, out)
-        # Closed before an answer, and sent again: allowed, but a server that drains can do better.
+        # Closed before a response, and sent again: allowed, but a server that drains can do better.
         self.assertEqual(figures["retried"], 0, out)
         took = {name: figures["total"][name] / 1000 for name in ("p99", "max")}
         print(f"{self.kind}, {name}: {figures['requests']} requests, {took} ms", flush=True)
@@ -125,7 +127,7 @@ class Replaced(RealCase):
 
     def reload_all(self):
         for _ in range(RELOADS):
-            # Other settings of the application: it is started anew, and the old one drained.
+            # Changed settings of the application: it is restarted, and the old one drained.
             self.turn += 1
             self.write()
             self.ask("reload")

@@ -1,8 +1,9 @@
 """Workers follow a load that doubles and halves, and do not flap.
 
-Requests of 50 ms come at 40 and at 80 a second in turn (open loop, `penstock bench run --rate`): two and four
-workers' worth of work. `PENSTOCK_SCALING` is how many seconds that goes on (24); a time between two changes of the
-load is at least 12 s. What the number of workers was is printed second by second.
+Requests of 50 ms come at 40 and at 80 a second in turn (open loop, `penstock bench run --rate`):
+work for two and for four workers. `PENSTOCK_SCALING` is the length of the run in seconds (24); a
+phase between two changes of the load is at least 12 s. The number of workers is printed second by
+second.
 """
 
 import http.client
@@ -18,11 +19,11 @@ from harness import BIN, READY_SECONDS, STOP_SECONDS, Child, RealCase
 SECONDS = int(os.environ.get("PENSTOCK_SCALING", "24"))
 PHASE = max(12, min(60, SECONDS // 2))
 RATES = (40, 80)
-# What each rate keeps busy, of workers that take 50 ms for a request.
+# Workers that each rate keeps busy, at 50 ms a request.
 BUSY = {rate: rate // 20 for rate in RATES}
 MOST = 8
-# A phase's beginning, in which the number may follow the load: room for the growth, and for one less every
-# `idle_timeout` of two seconds.
+# The beginning of a phase, in which the number may follow the load: time to grow, and to shrink by
+# one every `idle_timeout` of two seconds.
 FOLLOW = 8
 
 APP = """\
@@ -78,7 +79,8 @@ class Scaled(RealCase):
         self.assertEqual(child.terminate(STOP_SECONDS), 0)
 
     def judge(self, rate, counts):
-        """The number followed, and then stood: by one more or less, at most once in ten seconds."""
+        """Checks that the number followed and then held: one more or less at most every ten
+        seconds."""
         settled = [workers for at, workers in counts if at >= FOLLOW]
         self.assertTrue(settled)
         self.assertGreaterEqual(min(settled), BUSY[rate], counts)
@@ -87,7 +89,7 @@ class Scaled(RealCase):
         self.assertLessEqual(changes, 1 + (PHASE - FOLLOW) // 10, counts)
 
     def phase(self, rate):
-        """The number of workers while requests come at `rate`: pairs of seconds since the beginning, and it."""
+        """Runs the load at `rate`; returns pairs of seconds since the start and workers."""
         command = [
             BIN,
             "bench",

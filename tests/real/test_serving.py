@@ -1,13 +1,12 @@
-"""What serving applications promises, seen from outside: correct, bounded, fair, and told in time.
+"""The promises of serving applications, tested from outside: correct, bounded, fair and reported.
 
-Applications behind the interfaces' own validators (`wsgiref.validate`, `Rack::Lint`) take and send bodies
-that the server must not keep in its memory. Slow clients stand beside a quick one. Workers are killed under
-load, one after another. More requests come at once than may wait. Thousands of connections are idle. Clients
-that stall or dribble are ended, each at its moment.
+Applications behind their interfaces' own validators (`wsgiref.validate`, `Rack::Lint`) receive and
+send bodies that the server must not keep in memory. Slow clients stand beside a quick one. Workers
+are killed under load, one after another. More requests come at once than may wait. Thousands of
+connections are idle. Clients that stall or dribble are closed, each by its limit.
 
-What is asserted is what was answered, and bounds; what was measured is printed. `PENSTOCK_SERVING_FULL=1`
-takes the full sizes, and the limits on slow clients as they are without a configuration: some four minutes.
-Needs ruby with Rack.
+The tests assert responses and bounds, and print measurements. `PENSTOCK_SERVING_FULL=1` takes the
+full sizes, and the default limits on slow clients: some four minutes. Needs ruby with Rack.
 """
 
 import asyncio
@@ -34,14 +33,15 @@ from listening import Front
 
 FULL = os.environ.get("PENSTOCK_SERVING_FULL") == "1"
 
-# Of a large body, either way.
+# A large body, either way.
 BODY_BYTES = (1 << 30) if FULL else (32 << 20)
 SERVER_BYTES_MAX = 64 << 20
 
 SLOW_CLIENTS = 200 if FULL else 60
-# For how long the quick client is watched, alone and beside them: with all sizes past the limits on slow ones.
+# Seconds that the quick client is watched, alone and beside slow ones: in full, past the limits on
+# slow clients.
 QUIET_SECONDS, SLOW_SECONDS = (10, 20) if FULL else (2, 4)
-# What a slow reader asks for: more than the kernel takes for it.
+# The size for a slow reader: more than the kernel buffers.
 SLOW_BYTES = 4 << 20
 
 KILLS = 20 if FULL else 5
@@ -51,15 +51,15 @@ AT_ONCE = 1000
 WORKERS = 4
 QUEUE_MAX = 100
 WORK_SECONDS = 0.05
-# What no clock but the whole one counts: the server's own work, and its turn at a busy processor.
-# In CI others may want that processor.
+# The total includes time that no other clock counts: the server's own work, and its wait for a busy
+# processor, which others share in CI.
 TIMES_APART_MAX = 0.05 if FULL else 0.25
 
 IDLE = 15_000 if FULL else 2_000
 IDLE_BYTES_MAX = 1536
-# Open before the first look, and not counted: code that runs for the first time costs memory once.
+# Opened before the first look and not counted: code that runs for the first time costs memory once.
 IDLE_WARM_UP = 100
-# So many connections come from one address.
+# Connections from one address.
 IDLE_EACH = 5_000
 
 # header_timeout, body_rate_grace, body_idle_timeout and idle_timeout, in seconds.
@@ -92,7 +92,8 @@ def application(environ, start_response):
     return [body]
 """
 
-# Both say how long a request's body was, and its digest; `/stream?n` is n pieces, as `pieces` makes them.
+# Both return the length and digest of a request's body; `/stream?n` is n pieces, as `pieces` makes
+# them.
 VALIDATED = """\
 import hashlib
 from wsgiref.validate import validator
@@ -155,14 +156,14 @@ def milliseconds(*seconds):
 
 
 def pieces(size):
-    """A body of so many bytes, none of which is in the wrong place unnoticed."""
+    """Returns a body of this size in which every misplaced byte shows."""
     return (b"%015d\n" % number * 4096 for number in range(size >> 16))
 
 
 class ServingCase(RealCase):
     @classmethod
     def serve(cls, code=APP, file="app.py", processes=1, app="", limits=""):
-        """The application on the real server; its access log is `cls.log`."""
+        """Serves the application on the real server; its access log is `cls.log`."""
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         cls.addClassCleanup(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
@@ -188,13 +189,13 @@ class ServingCase(RealCase):
         until(f"{count} connections", look, PATIENCE)
 
     def app(self):
-        """What the status says of the application."""
+        """Returns the status of the application."""
         (app,) = self.server.status()["apps"]
         return app
 
 
 class Validated:
-    """What any application and its validator may rely on."""
+    """The rules that any application and its validator may rely on."""
 
     LENGTH = {"Content-Length": BODY_BYTES}
 
@@ -219,11 +220,11 @@ class Validated:
         say(f"{self.NAME}: the server's peak is {peak / (1 << 20):.1f} MiB")
         self.assertLess(peak, SERVER_BYTES_MAX)
         self.assertEqual(self.server.lines[self.started :], [])
-        # It would have been noticed.
+        # The validator notices errors.
         self.assertEqual(self.server.get("/wrong").status, 500)
 
     def small_bodies(self):
-        # What is iterated over goes out in chunks.
+        # An iterated body is sent in chunks.
         rows = [
             ("a GET", "GET", None, b""),
             ("a POST", "POST", b"gauge=1.25", b"gauge=1.25"),
@@ -277,7 +278,7 @@ class ValidatedRack(Validated, ServingCase):
 
 
 class SlowClient:
-    """Sends, or takes, one byte each `step`; when it is ended it comes again."""
+    """Sends or reads one byte each `step`, and connects again when it is closed."""
 
     BEGINNINGS = {
         "head": "GET / HTTP/1.1\r\nHost: a\r\nX-Slow: ",
@@ -287,14 +288,14 @@ class SlowClient:
 
     def __init__(self, kind, port):
         self.kind, self.port = kind, port
-        # The first bytes of what it was told in the end, each time.
+        # The first bytes of each final response.
         self.ends = []
         self.open()
 
     def open(self):
         self.socket = socket.socket()
         if self.kind == "reader":
-            # Before it connects: the least window.
+            # Set before it connects, for the smallest window.
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         self.socket.settimeout(PATIENCE)
         self.socket.connect(("127.0.0.1", self.port))
@@ -315,7 +316,7 @@ class SlowClient:
         self.open()
 
     def is_ended(self):
-        """Known at once, however much there is left to read."""
+        """Returns whether the server has closed, even with bytes left to read."""
         poll = select.poll()
         poll.register(self.socket, select.POLLRDHUP)
         return bool(poll.poll(0))
@@ -323,7 +324,7 @@ class SlowClient:
 
 @contextlib.contextmanager
 def slow_clients(count, port):
-    """So many of all kinds, each with a step a second."""
+    """Runs `count` clients of all kinds, each with a step a second."""
     kinds = itertools.islice(itertools.cycle(SlowClient.BEGINNINGS), count)
     clients = [SlowClient(kind, port) for kind in kinds]
     end = threading.Event()
@@ -364,12 +365,12 @@ class BesideSlowClients(ServingCase):
         self.assertLessEqual({how for kind, how in ends if kind != "reader"}, {"HTTP/1.1 408"})
 
     def slow_are_there(self):
-        # The large answers have been taken off the workers' hands.
+        # The workers are done with the large responses.
         is_quiet = self.app()["queue"]["active"] == 0
         return is_quiet and self.server.status()["connections"]["used"] >= SLOW_CLIENTS
 
     def quick_client(self, seconds):
-        """Asks a hundred times a second: how long each answer took."""
+        """Sends a request a hundred times a second; returns the times of the responses."""
         times, pace, deadline = [], threading.Event(), time.monotonic() + seconds
         while time.monotonic() < deadline:
             began = time.monotonic()
@@ -380,7 +381,7 @@ class BesideSlowClients(ServingCase):
 
 
 class BusyClient(threading.Thread):
-    """Asks again and again on one connection; notes what is not 200."""
+    """Sends requests on one connection without a pause; records all but 200."""
 
     def __init__(self, connection, target, end):
         super().__init__(daemon=True)
@@ -434,7 +435,7 @@ class KilledWorkers(ServingCase):
         )
 
     def kill(self, number):
-        """Kills a worker: after how many seconds all are there, and how many requests it cost."""
+        """Kills a worker; returns the seconds until all are there, and the requests it cost."""
         known = len(self.failures())
         pid = self.ready()[number % WORKERS]
         began = time.monotonic()
@@ -447,14 +448,14 @@ class KilledWorkers(ServingCase):
         return took, cost
 
     def ready(self):
-        """The workers that serve, by their process ids."""
+        """Returns the process ids of the serving workers."""
         return [it["pid"] for it in self.app()["workers"] if it["state"] == "ready"]
 
     def failures(self):
         return [it for client in self.clients for it in client.failures]
 
     def wait_more_answers(self):
-        """Every client has asked anew and been answered."""
+        """Waits until every client has had a response to a new request."""
         enough = [client.answers + 2 for client in self.clients]
 
         def look():
@@ -479,14 +480,14 @@ class Overload(ServingCase):
             f" {milliseconds(statistics.median(refused), max(refused))}"
         )
         self.assertLess(max(refused), max(accepted))
-        # Beside those that there is room for: as many as are answered before the last has come.
+        # Besides those that fit: as many as are answered before the last request has come.
         answered = WORKERS * int(max(refused) / WORK_SECONDS + 1)
         self.assertGreaterEqual(len(accepted), WORKERS + QUEUE_MAX)
         self.assertLessEqual(len(accepted), WORKERS + QUEUE_MAX + answered)
         self.check_times(len(accepted))
 
     def ask_all(self):
-        """Status, `Retry-After` and seconds of each answer."""
+        """Returns status, `Retry-After` and seconds of each response."""
         request = f"GET /pause?{WORK_SECONDS} HTTP/1.1\r\nHost: a\r\n\r\n".encode()
         answers = []
         with contextlib.ExitStack() as stack:
@@ -494,7 +495,7 @@ class Overload(ServingCase):
             for _ in range(AT_ONCE):
                 client = stack.enter_context(self.connect_plainly())
                 waiting.register(client, selectors.EVENT_READ)
-            # Those who come later would be behind what is answered.
+            # Connections opened later would come after the first responses.
             self.wait_used(AT_ONCE)
             began = time.monotonic()
             for key in [*waiting.get_map().values()]:
@@ -509,7 +510,7 @@ class Overload(ServingCase):
         return answers
 
     def check_times(self, accepted):
-        """Of each that was accepted: what it waited and what the application took is all it took."""
+        """Checks that queue and application time of each accepted request add up to its total."""
         until("the log is written", lambda: self.log.read_text().count("\n") == AT_ONCE, PATIENCE)
         lines = [json.loads(line) for line in self.log.read_text().splitlines()]
         lines = [line for line in lines if line["status"] == 200]
@@ -545,7 +546,7 @@ class IdleConnections(ServingCase):
         self.assertLessEqual(max(each.values()), IDLE_BYTES_MAX)
 
     def open(self, stack, count):
-        """So many connections, each kept after a request."""
+        """Opens connections, each kept after a request."""
         for number in range(count):
             source = f"127.0.10.{1 + number // IDLE_EACH}", 0
             client = stack.enter_context(self.connect_plainly(source))
@@ -557,13 +558,13 @@ class IdleConnections(ServingCase):
 
 
 class TimeOuts(ServingCase):
-    """Each kind of slow client is ended by the limit that is for it, however it dribbles."""
+    """The limit for each kind of slow client closes it, however it dribbles."""
 
     POST = "POST / HTTP/1.1\r\nHost: a\r\n"
     BODY = f"{POST}Content-Length: 200000\r\n\r\n"
     CHUNKED = f"{POST}Transfer-Encoding: chunked\r\n\r\n"
     HEADER, GRACE, STALL, IDLE = range(4)
-    # What is sent at once, what is dribbled then, which of the limits ends it.
+    # The bytes sent at once, those dribbled then, and the limit that closes the connection.
     ROWS = {
         "a head that stalls": ("GET / HTTP/1.1\r\nHo", "", HEADER),
         "a head that dribbles": ("GET / HTTP/1.1\r\nHost: a\r\nX: ", "a", HEADER),
@@ -590,14 +591,14 @@ class TimeOuts(ServingCase):
         for name, (answer, took) in ends.items():
             begun, _, limit = self.ROWS[name]
             with self.subTest(name):
-                # Who has begun no request gets no response.
+                # A client that has begun no request gets no response.
                 self.assertEqual(answer, "HTTP/1.1 408" if begun else "")
                 self.assertGreater(took, LIMITS[limit] - EARLY_MAX)
                 self.assertLess(took, LIMITS[limit] + LATE_MAX)
         by_moment = sorted(ends, key=lambda name: ends[name][1])
         order = [LIMITS[self.ROWS[name][-1]] for name in by_moment]
         self.assertEqual(order, sorted(order), by_moment)
-        # The kept connection's, and nothing of the others.
+        # Only the kept connection's request is counted.
         self.assertEqual(self.app()["counters"]["requests"], 1)
 
     async def watch_all(self):
@@ -605,7 +606,8 @@ class TimeOuts(ServingCase):
         return dict(zip(self.ROWS, ends, strict=True))
 
     async def watch(self, name):
-        """How its answer begins, if there is one, and after how many seconds the end came."""
+        """Returns the beginning of the response, if any, and the seconds until the connection
+        closed."""
         begun, dribbled, _ = self.ROWS[name]
         reader, writer = await asyncio.open_connection("127.0.0.1", self.server.port)
         if name == "a kept connection":

@@ -1,4 +1,4 @@
-"""Socket.IO over two processes, by each of its transports, and compression with a foreign client."""
+"""Socket.IO over two processes by each of its transports; compression with a foreign client."""
 
 import aiohttp
 
@@ -36,7 +36,7 @@ class Compression(RealCase):
             session.ws_connect(url, compress=window, max_msg_size=0) as socket,
         ):
             self.assertEqual(bool(socket.compress), window > 0)
-            # Below and above what is compressed, and what does not get shorter.
+            # Below and above the size that is compressed, and a message that does not shrink.
             noise = bytes(at * at * 31 % 251 for at in range(3000))
             for text in ("", "short", "words " * 100, "words " * 2000, "ü" * 90_000):
                 await socket.send_str(text)
@@ -48,7 +48,7 @@ class Compression(RealCase):
             fields = (await socket.receive_str()).split()
             for name in ("connection", "upgrade", "sec-websocket-key", "sec-websocket-version"):
                 self.assertIn(name, fields)
-            # One byte more than a message may have, however short it is on its way.
+            # One byte above the limit of a message, however short it is compressed.
             await socket.send_bytes(b"\0" * ((1 << 20) + 1))
             message = await socket.receive()
             self.assertEqual((message.type, message.data), (aiohttp.WSMsgType.CLOSE, 1009))

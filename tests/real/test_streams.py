@@ -1,8 +1,9 @@
-"""Held streams with the libraries and programs that others have: GRIP, WebSocket-over-HTTP, Mercure.
+"""Held streams with public libraries and programs: GRIP, WebSocket-over-HTTP, Mercure.
 
-Django with django-grip as it is, plain WSGI with gripcontrol, Sinatra with Net::HTTP; Mercure's clients for
-Python, and Chromium with `EventSource`. Everybody publishes and listens through the real server. The
-applications are in `streams/`, each with one process and one thread: a held client must not cost it.
+Unmodified django-grip, plain WSGI with gripcontrol, Sinatra with Net::HTTP; Mercure's clients for
+Python, and Chromium with `EventSource`. All publish and listen through the real server. The
+applications are in `streams/`, each with one process and one thread: a held client must not occupy
+it.
 """
 
 import asyncio
@@ -64,10 +65,10 @@ def app_config(kind, entry, key="", verify_key=""):
 
 
 class Rooms(RealCase):
-    """What applications of all kinds do alike."""
+    """The tests that applications of all kinds share."""
 
     def serve(self, *app, **more):
-        """A server whose application publishes by the `GRIP_URL` that it is given."""
+        """Starts a server whose application publishes by the `GRIP_URL` that it is given."""
         settings = self.folder() / "penstock.toml"
         settings.write_text(app_config(*app, **more))
         self.server = self.enterContext(Front(settings))
@@ -90,7 +91,7 @@ class Rooms(RealCase):
             self.assertFalse([name for name in listener.headers if name.lower().startswith("grip")])
             listener.wait_for("welcome")
         self.server.wait_held(21)
-        # Its only thread is free, to publish for instance.
+        # Its only thread is free, for example to publish.
         self.say("news", "first")
         self.say("other", "elsewhere")
         self.say("news", "last")
@@ -102,7 +103,7 @@ class Rooms(RealCase):
         return listeners
 
     def check_polls(self):
-        """Some wait, then all get the same message; who waits in vain gets what the application said."""
+        """All waiting clients get the same message."""
         answers = []
 
         def poll():
@@ -134,17 +135,17 @@ class Rooms(RealCase):
         self.assertEqual(self.server.status()["hub"]["connections"]["used"], 3)
         bob.send(BINARY, b"\x01\x02\xff\r\n")
         self.assertEqual(await bob.receive(), (BINARY, b"\n\r\xff\x02\x01"))
-        # What is published reaches all, whoever they are.
+        # A published message reaches all.
         await asyncio.to_thread(self.publish_to_sockets, "lobby", "to all of you")
         for socket in (ada, bob, eve):
             self.assertEqual(await socket.receive(), (TEXT, b"to all of you"))
-        # The client ends it, and the application's answer is what comes back.
+        # The client closes, and the application's close code comes back.
         self.assertEqual(await ada.close(), 1000)
-        # The application ends it.
+        # The application closes.
         bob.send(TEXT, b"leave")
         self.assertEqual(await bob.receive(), (CLOSE, (4001).to_bytes(2, "big")))
         bob.writer.close()
-        # Who is left is still there.
+        # The other client is still connected.
         eve.send(TEXT, b"alone")
         self.assertEqual(await eve.receive(), (TEXT, reply.format("alone", count=1).encode()))
         self.assertEqual(await eve.close(), 1000)
@@ -168,7 +169,7 @@ class Django(Rooms):
 
     def test_views_hold_long_polls(self):
         self.check_polls()
-        # The shortest time that there is.
+        # The shortest possible timeout.
         self.assertEqual(self.server.get("/next/quiet?timeout=5").text, "nothing new\n")
 
     def test_requests_are_signed(self):
@@ -205,7 +206,7 @@ class Unsigned(Rooms):
 
 
 class Plain(Rooms):
-    """WSGI and gripcontrol, unmodified; it publishes through the library from outside."""
+    """Unmodified WSGI and gripcontrol; it publishes through the library from outside."""
 
     def setUp(self):
         self.serve("wsgi", "plain:application")
@@ -311,13 +312,13 @@ class Mercure(RealCase):
         with self.assertRaises(MercurePublishError) as refused:
             wrong.publish(book(1), "forged")
         self.assertEqual(refused.exception.status_code, 401)
-        # For some topics only.
+        # May publish to some topics only.
         one = self.publisher(self.server.url, [book(1)])
         one.publish(book(1), "allowed")
         with self.assertRaises(MercurePublishError) as refused:
             one.publish(book(2), "not allowed")
         self.assertEqual(refused.exception.status_code, 403)
-        # The end of the server is the end of its streams, and a proper one.
+        # The server's end ends its streams properly.
         self.server.__exit__(None, None, None)
         self.server = self.enterContext(self.start())
         consumer.join(PATIENCE)
@@ -342,12 +343,12 @@ class Mercure(RealCase):
             browser.call("POST", "/cookie", {"cookie": cookie})
             browser.go(relay.url)
             browser.wait_text("#state", "listening")
-            # It asks again soon after this.
+            # It connects again soon after this.
             publisher.publish(book(1), "mine alone", private=True, retry=100)
             publisher.publish("https://example.com/shelves/1", "not mine", private=True)
             browser.wait_text("li", "message: mine alone")
 
-            # Its connection is cut, and two updates are published before the way is free again.
+            # Its connection is cut, and two updates are published before the relay is open again.
             relay.cut()
             browser.wait_text("#state", "connecting")
             self.server.wait_held(0)
@@ -356,7 +357,7 @@ class Mercure(RealCase):
             relay.target = self.server.port
             browser.wait_text("li", "message: missed too")
 
-            # Another server knows nothing of it, and it comes back to that one all the same.
+            # Another server has no history of it; the client connects there all the same.
             relay.cut()
             self.server.__exit__(None, None, None)
             self.server = self.enterContext(self.start())

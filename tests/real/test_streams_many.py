@@ -1,8 +1,9 @@
-"""Many streams at once: the status page beside them, restarts and reloads under them, and `examples/million`.
+"""Many streams at once: the status page beside them, restarts and reloads under them, and
+`examples/million`.
 
-`penstock bench hold` opens and hears them; it says for each whether it was lost, and misses no message
-silently. `PENSTOCK_STATUS_CLIENTS` is how many clients the status page is shown beside (300),
-`PENSTOCK_HELD` how many streams are held while everything else is exchanged (1000).
+`penstock bench hold` opens and reads them; it reports each lost stream and each missed message.
+`PENSTOCK_STATUS_CLIENTS` is the number of clients beside the status page (300), `PENSTOCK_HELD` the
+number of streams held while everything else is exchanged (1000).
 """
 
 import contextlib
@@ -21,9 +22,9 @@ from listening import PATIENCE, Front
 
 CLIENTS = int(os.environ.get("PENSTOCK_STATUS_CLIENTS", "300"))
 HELD = int(os.environ.get("PENSTOCK_HELD", "1000"))
-# Opened a second.
+# Streams opened a second.
 RATE = 2000
-# Until all are open, at a pace that even a busy machine has.
+# Seconds until all are open, at a pace that even a busy machine reaches.
 OPEN_SECONDS = PATIENCE + max(CLIENTS, HELD) / 500
 PUBLISHED_PER_SECOND = 20
 
@@ -54,7 +55,7 @@ env = {{ BEAT = "{beat}" }}
 app = "million"
 """
 
-# Before anything of the page runs: whatever goes wrong on it is written down.
+# Runs before anything of the page, and records every error on it.
 WATCH = """
 window.wrongs = [];
 addEventListener("error", (event) => wrongs.push(event.message ?? String(event.target?.src)), true);
@@ -63,7 +64,7 @@ document.addEventListener("securitypolicyviolation", (event) => wrongs.push(even
 for (const level of ["warn", "error"]) console[level] = (...words) => wrongs.push(words.join(" "));
 """
 
-# What the page shows: of each figure of a card its name, value and note; of a chart its points.
+# The page's figures: name, value and note of each; and the points of each chart.
 SHOWN = """
 const shown = {};
 for (const box of document.querySelectorAll(`${arguments[0]} > div`)) {
@@ -77,7 +78,7 @@ return shown;
 
 
 class Hold(Child):
-    """`penstock bench hold`, until it is told that this was enough."""
+    """`penstock bench hold`, until it is stopped."""
 
     def __init__(self, url, streams, folder, *more):
         self.report_file = folder / "hold.json"
@@ -85,7 +86,7 @@ class Hold(Child):
         super().__init__([*command, "--json", self.report_file, *more])
 
     def report(self):
-        """Ends it; what it says. The first signal ends the holding, not the program."""
+        """Ends it and returns its report. The first signal ends the holding, not the program."""
         self._process.send_signal(signal.SIGINT)
         self._process.wait(PATIENCE)
         return json.loads(self.report_file.read_text())
@@ -153,7 +154,7 @@ class StatusPage(Many):
                 Channels=lambda it: it["value"].startswith("1 of "),
             )
             self.assertIn(f"{number} streams", hub["Connections"]["note"])
-            # Of a few streams the figure would say nothing.
+            # With few streams the figure means nothing.
             each = hub["Memory per stream"]["value"].strip()
             if CLIENTS >= 1000:
                 self.assertLessEqual(int(re.fullmatch(r"(\d+) B", each)[1]), 600)
@@ -162,9 +163,17 @@ class StatusPage(Many):
             before = shows("#charts", Connections=lambda it: f"{number} of the hub" in it["note"])
             for name, chart in before.items():
                 self.assertNotIn("NaN", str(chart), name)
-            names = ["Connections", "Accepted / s", "Requests / s", "Response time", "Memory", "Load"]
+            names = [
+                "Connections",
+                "Accepted / s",
+                "Requests / s",
+                "Response time",
+                "Memory",
+                "Load",
+            ]
             self.assertEqual(sorted(before), sorted(names))
-            # It lives: each second has its point on each chart, and what is published is seen.
+            # The page is live: each second has its point on each chart, and published messages
+            # show.
             said = subprocess.run(
                 [BIN, "publish", "everybody", "hello", "--admin", self.server.admin_address],
                 capture_output=True,
@@ -188,7 +197,8 @@ class Exchanged(Many):
     def test_streams_stay_while_workers_and_configuration_are_exchanged(self):
         self.configure(HELD)
         self.server = self.enterContext(Front(self.settings))
-        # Every stream hears numbered messages all the time: one that is missed or repeated is counted.
+        # Every stream receives numbered messages all the time: missed and repeated ones are
+        # counted.
         publish = ["--publish", f"{self.server.admin}/publish/", "--channel", "everybody"]
         publish += ["--publish-header", f"Authorization: Bearer {self.token}"]
         publish += ["--publish-rate", max(1, min(PUBLISHED_PER_SECOND, 200_000 // HELD))]
@@ -200,11 +210,13 @@ class Exchanged(Many):
         self.verb("restart", "million")
         until("another worker", lambda: self.about()["pid"] != worker, PATIENCE)
         worker = self.about()["pid"]
-        # Other bounds, another heart-beat, other workers.
-        self.configure(HELD, beat=3, hub='heartbeat_interval = "7s"\nhistory = 7\nmax_backlog = "64KiB"')
+        # Other bounds, another heartbeat, other workers.
+        self.configure(
+            HELD, beat=3, hub='heartbeat_interval = "7s"\nhistory = 7\nmax_backlog = "64KiB"'
+        )
         self.verb("reload")
         until("the other worker", lambda: self.about()["pid"] != worker, PATIENCE)
-        # Half of a configuration changes nothing.
+        # A partial configuration changes nothing.
         self.settings.write_text(self.settings.read_text() + "\n[hub.nonsense]\n")
         self.verb("reload", code=1)
         worker = self.about()["pid"]

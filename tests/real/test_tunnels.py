@@ -1,11 +1,11 @@
-"""What an open WebSocket connection costs the server: its own memory, divided by how many there are.
+"""The server's own memory for each open WebSocket connection.
 
-Thousands of connections are opened through the real server to a plain echo (`backends/
-websocket_plain.py`), one message goes each way on each, and what the server's memory grew by is
-divided by their number. A process may open so many files, and the server needs two for a connection:
-above `FRONT_MAX` connections there are several servers, each with its share.
+Thousands of connections are opened through the real server to a plain echo
+(`backends/websocket_plain.py`), with one message each way on each; the growth of the server's
+memory is divided by their number. The server needs two files for a connection and a process may
+open only so many: above `FRONT_MAX` connections there are several servers, each with its share.
 
-`PENSTOCK_TUNNELS` is how many connections (2000). What was measured is printed.
+`PENSTOCK_TUNNELS` is the number of connections (2000). The measurements are printed.
 """
 
 import base64
@@ -27,11 +27,11 @@ BYTES_MAX = 3000
 
 ECHO = Path(__file__).resolve().parent / "backends" / "websocket_plain.py"
 ECHOES = 2
-# With two files for each, half of the usual 20,000 less what a server needs for itself.
+# With two files for each: half of the usual 20,000, less the server's own files.
 FRONT_MAX = 9000
-# Open before the first look, and not counted: code that runs for the first time costs memory once.
+# Opened before the first look and not counted: code that runs for the first time costs memory once.
 WARM_UP = 50
-# Opened so often again, which may cost so much more for each: the allocator's gaps, but no leak.
+# Repetitions, each of which may cost a little more: the allocator's gaps, but no leak.
 ROUNDS = 4
 GAPS_MAX = 600
 PATIENCE = 60
@@ -47,7 +47,7 @@ connections = {{ max = {tunnels} }}
 
 
 class Front(Server):
-    """The real server, and what its status page says of it."""
+    """The real server, and its status page."""
 
     def __enter__(self):
         super().__enter__()
@@ -60,14 +60,14 @@ class Front(Server):
         super().__exit__(kind, error, trace)
 
     def active(self):
-        """Tunnels there are."""
+        """Returns the number of open tunnels."""
         self._admin.request("GET", "/status.json")
         (upstream,) = json.loads(self._admin.getresponse().read())["upstreams"]
         return sum(it["active"] for it in upstream["servers"])
 
 
 class Tunnel:
-    """One WebSocket connection of a client, on as little as it takes."""
+    """One WebSocket connection of a client, as small as possible."""
 
     def __init__(self, port):
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
@@ -112,7 +112,7 @@ class Tunnels(RealCase):
         cls.addClassCleanup(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
         addresses = []
         for number in range(1, ECHOES + 1):
-            # Each with an address, and so with client ports, of its own.
+            # Each with its own address, and so its own client ports.
             echo = Child([sys.executable, ECHO, f"127.0.8.{number}:0"])
             cls.addClassCleanup(echo.kill)
             addresses.append(echo.wait_for(r"^echo on (\S+)", READY_SECONDS)[1])
@@ -128,7 +128,7 @@ class Tunnels(RealCase):
         self.addCleanup(self.close)
 
     def open(self, count):
-        """Opens so many more, in turn at each server, with one message each way on all."""
+        """Opens `count` more, in turn at each server, with one message each way on all."""
         for number in range(count):
             self.tunnels.append(Tunnel(self.fronts[number % len(self.fronts)].port))
         for number, tunnel in enumerate(self.tunnels):
@@ -147,7 +147,7 @@ class Tunnels(RealCase):
         return sum(front.active() for front in self.fronts)
 
     def memory(self):
-        """Of all servers together."""
+        """Returns the memory of all servers together."""
         each = [front.memory() for front in self.fronts]
         return {kind: sum(it[kind] for it in each) for kind in each[0]}
 
@@ -172,7 +172,7 @@ class Tunnels(RealCase):
             )
         self.assertLessEqual(each["Anonymous"], BYTES_MAX)
         self.assertLessEqual(each["Rss"], BYTES_MAX)
-        # As many later take the place of the first.
+        # Later connections take the place of the first.
         self.assertLess((again["Anonymous"] - during["Anonymous"]) / TUNNELS, GAPS_MAX)
 
 

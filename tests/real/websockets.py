@@ -1,4 +1,4 @@
-"""Just enough of RFC 6455 to be a client: a handshake, whole messages, the closing handshake."""
+"""A minimal RFC 6455 client: a handshake, whole messages, the closing handshake."""
 
 import base64
 import hashlib
@@ -10,7 +10,7 @@ TEXT, BINARY, CLOSE, PING, PONG = 1, 2, 8, 9, 10
 
 
 def handshake(path, host):
-    """The request, and the `Sec-WebSocket-Accept` that its answer must have."""
+    """Returns the request, and the `Sec-WebSocket-Accept` that its response must have."""
     key = base64.b64encode(os.urandom(16))
     lines = [
         f"GET {path} HTTP/1.1",
@@ -25,7 +25,7 @@ def handshake(path, host):
 
 
 def frame(kind, payload):
-    """One masked frame with a whole message."""
+    """Returns one masked frame with a whole message."""
     mask, size = os.urandom(4), len(payload)
     if size < 126:
         head = struct.pack("!BB", 0x80 | kind, 0x80 | size)
@@ -43,7 +43,7 @@ class WebSocket:
 
     @classmethod
     async def open(cls, streams, path, host):
-        """Shakes hands on a new connection; an AssertionError when the server does not agree."""
+        """Opens a WebSocket on a new connection; fails if the server does not agree."""
         request, accept = handshake(path, host)
         websocket = cls(*streams)
         websocket.writer.write(request)
@@ -56,7 +56,7 @@ class WebSocket:
         self.writer.write(frame(kind, payload))
 
     async def receive(self):
-        """The next message as (kind, payload); pings are answered."""
+        """Returns the next message as (kind, payload); pings are answered."""
         while True:
             first, second = await self.reader.readexactly(2)
             size = second & 0x7F
@@ -70,7 +70,7 @@ class WebSocket:
             self.send(PONG, payload)
 
     async def close(self):
-        """Says goodbye and waits for the answer; the code that came back."""
+        """Sends a close frame, waits for the answer and returns its code."""
         self.send(CLOSE, struct.pack("!H", 1000))
         kind, payload = await self.receive()
         if kind != CLOSE:

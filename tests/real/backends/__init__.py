@@ -1,9 +1,9 @@
-"""Real back ends, started by hand: each a program, its configuration in a folder, and where it listens.
+"""Real back ends, started by hand: each is a program with its configuration in a directory.
 
-`test_backends` puts each behind the real server. A back end is a context manager made for a folder;
-inside, `servers` are its addresses and `protocol` what it speaks, as a configuration has them. All
-serve the same application (`app.py`, `app.ru`, `index.php`, `App.java`), so one table of requests is
-for all. A program that is not there is an error with the name of Debian's package, never a skip.
+`test_backends` puts each behind the real server. A back end is a context manager made for a
+directory; inside it, `servers` holds its addresses and `protocol` its protocol, as a configuration
+has them. All serve the same application (`app.py`, `app.ru`, `index.php`, `App.java`), so one table
+of requests tests them all. A missing program is an error that names Debian's package, never a skip.
 """
 
 import json
@@ -20,7 +20,7 @@ READY_SECONDS = 60
 
 
 def need(package, *paths):
-    """The path of a program: a name that is looked up, or places where it may lie (`*` allowed)."""
+    """Returns the path of a program, given by name or by possible paths (`*` allowed)."""
     for path in map(str, paths):
         found = [path] if "/" in path else [shutil.which(path)]
         if "*" in path:
@@ -32,7 +32,7 @@ def need(package, *paths):
 
 
 def need_ruby(package, *libraries):
-    """The path of Ruby, which has these libraries."""
+    """Returns the path of a Ruby that has these libraries."""
     ruby = need("ruby", "ruby")
     requires = [f"-r{library}" for library in libraries]
     found = subprocess.run([ruby, *requires, "-e", ""], capture_output=True, timeout=READY_SECONDS)
@@ -42,7 +42,7 @@ def need_ruby(package, *libraries):
 
 
 class Backend:
-    """What all share: the started processes and their end."""
+    """The processes of a back end, which end with the context."""
 
     protocol = "http"
     #: Lines for its table besides protocol and servers.
@@ -75,14 +75,15 @@ class Backend:
         raise NotImplementedError
 
     def run(self, *command, ready, env=None):
-        """Starts a process in the folder; the match of its first line like `ready`, if any is."""
+        """Starts a process in the directory and waits for a line that matches `ready`, if given."""
         env = {"FOLDER": str(self.folder)} | (env or {})
         child = Child(command, env=env, cwd=self.folder)
         self._children.append(child)
         return child.wait_for(ready, READY_SECONDS) if ready else None
 
     def run_until_it_listens(self, *command):
-        """Starts a process that says nothing of itself, until its first socket takes connections."""
+        """Starts a process that prints nothing, and waits until its first socket accepts
+        connections."""
         self.run(*command, ready="")
 
         def connects():
@@ -96,13 +97,13 @@ class Backend:
         until(f"{self.servers[0]} takes connections", connects, READY_SECONDS)
 
     def socket(self, name="app"):
-        """A Unix socket in the folder, among `servers` from now on."""
+        """Adds a Unix socket in the directory to `servers`."""
         path = self.folder / f"{name}.sock"
         self.servers.append(f"unix:{path}")
         return path
 
     def config(self, route=""):
-        """A whole configuration with this back end behind every path."""
+        """Returns a whole configuration with this back end behind every path."""
         return (
             "[server]\nthreads = 2\n\n"
             f"[upstreams.b]\nprotocol = {json.dumps(self.protocol)}\n"

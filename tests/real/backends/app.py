@@ -1,4 +1,4 @@
-"""The application of the table, for Python servers (WSGI)."""
+"""The application of the table of requests, for Python servers (WSGI)."""
 
 import hashlib
 import os

@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# The application of the table, for Ruby servers (Rack 2).
+# The application of the table of requests, for Ruby servers (Rack 2).
 
 require "digest"
 
@@ -47,7 +47,7 @@ end
 
 def fields(env)
   names = %w[HTTP_HOST HTTP_X_FORWARDED_FOR HTTP_X_ODD QUERY_STRING HTTP_COOKIE]
-  # Some servers hand the path over as it was sent, some decoded.
+  # Some servers pass the path as it was sent, some decode it.
   path = env["PATH_INFO"].b.gsub(/%\h\h/) { |code| code[1..].hex.chr }
   [*names.map { |name| "#{name}=#{env[name]}".b }, "PATH=".b + path].join("\n")
 end

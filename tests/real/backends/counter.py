@@ -1,10 +1,9 @@
-"""An HTTP server that counts what was done: `counter.py NAME ADDRESS FILE`, all on the standard library.
+"""An HTTP server that counts its requests: `counter.py NAME ADDRESS FILE`, standard library only.
 
-A `POST` or `PUT` whose body is an id appends a line with method and id to the file, in one write and
-before it is answered, as an order would be taken; `GET /health` is answered at once. The answer names
-the server and the id from the request's query, so that an answer that was meant for another shows.
-Work takes a random time before the line and after it: who ends or stops the process at random hits
-requests on either side.
+A `POST` or `PUT` with an id as its body appends a line with method and id to the file, in one write
+and before the response. `GET /health` is answered at once. The response names the server and the id
+from the request's query, so that a response meant for another request shows. Work takes a random
+time before the line and after it, so that a kill or a stop at random hits requests on either side.
 """
 
 import asyncio
@@ -16,7 +15,7 @@ WORK_SECONDS = 0.015
 
 
 async def serve(reader, writer, name, file):
-    """The requests of one connection, one after the other."""
+    """Answers the requests of one connection, one after the other."""
     try:
         while head := await read_head(reader):
             (method, target), length = head
@@ -24,7 +23,7 @@ async def serve(reader, writer, name, file):
             if target != "/health":
                 await asyncio.sleep(random.uniform(0, WORK_SECONDS))
                 if method in ("POST", "PUT"):
-                    # With O_APPEND one write is one place in the file, whoever else writes.
+                    # With O_APPEND one write is one place in the file, even with other writers.
                     os.write(file, method.encode() + b" " + body + b"\n")
                     await asyncio.sleep(random.uniform(0, WORK_SECONDS))
             answer = f"{name} {method} {target.partition('?')[2]}".encode()
@@ -32,14 +31,14 @@ async def serve(reader, writer, name, file):
             writer.write(f"HTTP/1.1 200 OK\r\n{fields}\r\n\r\n".encode() + answer)
             await writer.drain()
     except (OSError, asyncio.IncompleteReadError):
-        # The other side is gone; what was appended stays.
+        # The client has closed; the appended line stays.
         pass
     finally:
         writer.close()
 
 
 async def read_head(reader):
-    """Method and target of the next request, and the length of its body; none at the end."""
+    """Reads the next request's method, target and body length; None at the end."""
     try:
         head = await reader.readuntil(b"\r\n\r\n")
     except asyncio.IncompleteReadError:

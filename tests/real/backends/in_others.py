@@ -1,4 +1,4 @@
-"""Back ends in other languages: php-fpm (FastCGI), Tomcat (AJP), and Redis, which is no web server."""
+"""Back ends in other languages: php-fpm (FastCGI), Tomcat (AJP), and Redis for TCP mode."""
 
 import json
 import os
@@ -26,7 +26,7 @@ php_admin_value[sys_temp_dir] = {folder}
 
 
 class PhpFpm(Backend):
-    """php-fpm with a site of one front controller, as WordPress is."""
+    """php-fpm with a site that has one front controller, like WordPress."""
 
     protocol = "fastcgi"
 
@@ -45,7 +45,7 @@ class PhpFpm(Backend):
 
 
 class Tomcat(Backend):
-    """Tomcat's AJP connector, which wants a secret."""
+    """Tomcat's AJP connector, which requires a secret."""
 
     protocol = "ajp"
     secret = "an agreed secret"

@@ -41,7 +41,7 @@ class UwsgiScgi(Uwsgi):
 
 
 class UwsgiHttp(Uwsgi):
-    """uWSGI by HTTP, which closes after each answer."""
+    """uWSGI by HTTP, which closes after each response."""
 
     protocol = "http"
     option = "--http-socket"

@@ -15,7 +15,7 @@ class Puma(Backend):
 
 
 class Thin(Backend):
-    """Thin, which does one request at a time and sends a body when it has all of it."""
+    """Thin, which serves one request at a time and sends a body once it is complete."""
 
     settings = "max_active = 1"
     streams = False
@@ -28,7 +28,8 @@ class Thin(Backend):
 
 
 class Unicorn(Backend):
-    """Unicorn with two workers, which closes after each answer and needs a proxy for slow clients."""
+    """Unicorn with two workers, which closes after each response and needs a proxy for slow
+    clients."""
 
     settings = "max_active = 2"
 
@@ -43,7 +44,7 @@ class Unicorn(Backend):
 
 
 class Webrick(Backend):
-    """WEBrick, over TCP on a port of its own choice; Rack hands it whole bodies."""
+    """WEBrick, over TCP on a port of its own choice; Rack passes it whole bodies."""
 
     streams = False
     methods = ("GET", "POST", "PUT", "DELETE", "OPTIONS", "PATCH")
@@ -64,7 +65,7 @@ class Webrick(Backend):
 
 
 class RubyFastCgi(Backend):
-    """Ten processes with the fcgi library, each on a Unix socket of its own, one request at a time.
+    """Ten processes with the fcgi library, each on its own Unix socket, one request at a time.
 
     Rack's handler gives the whole body to the library, which sends it at the end.
     """

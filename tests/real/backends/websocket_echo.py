@@ -1,4 +1,4 @@
-"""A WebSocket server on a free port that sends every message back; other requests are refused."""
+"""A WebSocket server on a free port that echoes every message; other requests are refused."""
 
 import asyncio
 

@@ -1,8 +1,8 @@
-"""A WebSocket echo for very many connections: `websocket_plain.py ADDRESS`, on the standard library.
+"""A WebSocket echo for many connections: `websocket_plain.py ADDRESS`, standard library only.
 
-The handshake and the short frames are written out here (RFC 6455), so that a connection costs this
-process next to nothing and needs no package. Every message of up to 125 bytes comes back; anything
-else ends the connection.
+The handshake and the short frames are written out here (RFC 6455), so that a connection costs next
+to nothing and needs no package. Every message of up to 125 bytes comes back; anything else ends the
+connection.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ class Echo(asyncio.Protocol):
             self.switch(head.decode("latin-1"))
         while self.is_switched and len(self.received) >= 6:
             first, size = self.received[0], self.received[1] & 127
-            # Whole, masked, short: all that the drivers send.
+            # Whole, masked and short: the tests send nothing else.
             if not first & 0x80 or not self.received[1] & 0x80 or size > 125:
                 self.transport.abort()
                 return
@@ -42,7 +42,7 @@ class Echo(asyncio.Protocol):
             self.transport.write(bytes([first, size]) + payload)
 
     def switch(self, head):
-        """Agrees to the upgrade (RFC 6455, section 4.2.2)."""
+        """Accepts the upgrade (RFC 6455, section 4.2.2)."""
         fields = dict(line.split(": ", 1) for line in head.split("\r\n")[1:])
         key = next(fields[name] for name in fields if name.lower() == "sec-websocket-key")
         accept = base64.b64encode(hashlib.sha1((key + MAGIC).encode()).digest()).decode()

@@ -1,4 +1,4 @@
-"""An ASGI application that sends back what a WebSocket gets, and says who has asked for what."""
+"""An ASGI application that echoes WebSocket messages and lists header names on request."""
 
 
 async def application(scope, receive, send):

@@ -1,4 +1,4 @@
-# An echo by faye-websocket, whose connections a thread of EventMachine has.
+# An echo by faye-websocket, whose connections belong to a thread of EventMachine.
 
 require "faye/websocket"
 

@@ -1,4 +1,4 @@
-# What Rack applications do with a connection that they have taken over.
+# The ways in which Rack applications use a connection that they have taken over.
 
 require "digest"
 
@@ -12,7 +12,7 @@ def switch(env)
     "Sec-WebSocket-Accept: #{accept(env)}\r\n\r\n"
 end
 
-# Bytes back as they come, on a thread of its own: frames of clients are masked, so this is no WebSocket.
+# Echoes bytes on its own thread: clients' frames are masked, so this is no WebSocket.
 def echo(io)
   Thread.new do
     loop { io.write(io.readpartial(65_536)) }
@@ -34,7 +34,7 @@ full = lambda do |env|
   [-1, {}, []]
 end
 
-# A response of its own, of which no part is the server's, in the old way of streaming.
+# Writes the whole response itself, in the old way of streaming.
 raw = lambda do |env|
   io = env["rack.hijack"].call
   Thread.new do
@@ -45,8 +45,8 @@ raw = lambda do |env|
   [-1, {}, []]
 end
 
-# A switch whose head is the server's, with a body as Rack 3 has it if `is_body`. The stream is
-# echoed where the call is, thread or fiber.
+# Switches protocols with a head sent by the server, and with a body as in Rack 3 if `is_body`. The
+# stream is echoed where the call is, on a thread or a fiber.
 switch_partial = lambda do |env, is_body|
   stream = lambda do |io|
     loop { io.write(io.readpartial(65_536)) }
@@ -70,7 +70,7 @@ partial = lambda do |_env|
   [200, { "content-type" => "text/plain", "rack.hijack" => stream }, []]
 end
 
-# Dies within a response of unknown length, `heir` being a child that has the socket still.
+# Dies within a response of unknown length; with `heir` a child still has the socket.
 dies = lambda do |env, heir: false|
   io = env["rack.hijack"].call
   io.write("HTTP/1.1 200 OK\r\n\r\nhalf of it")

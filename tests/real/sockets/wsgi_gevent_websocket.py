@@ -11,7 +11,7 @@ def application(environ, start_response):
     assert isinstance(websocket, WebSocket)
     while (message := websocket.receive()) is not None:
         if message == "end":
-            # The server closes what the application has not.
+            # The server closes the WebSocket if the application does not.
             break
         websocket.send(message)
     return []

@@ -1,4 +1,4 @@
-"""Flask-SocketIO with a thread for each client, or a greenlet by gevent's own ways."""
+"""Flask-SocketIO with a thread for each client, or with a greenlet under gevent."""
 
 import os
 

@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# Sinatra holds a stream, a long poll and WebSockets by what it answers, and publishes by Net::HTTP.
+# Sinatra holds a stream, a long poll and WebSockets by its responses, and publishes by Net::HTTP.
 
 require "base64"
 require "json"
@@ -40,7 +40,7 @@ class Rooms < Sinatra::Base
     answer.body
   end
 
-  # Says that it may publish: a token that the key of GRIP_URL signs.
+  # Returns the token for publishing, signed with the key of GRIP_URL.
   def token
     said = URI.decode_www_form(GRIP.query).to_h
     coded = ->(bytes) { Base64.urlsafe_encode64(bytes, padding: false) }
@@ -50,7 +50,7 @@ class Rooms < Sinatra::Base
     "#{text}.#{coded.(OpenSSL::HMAC.digest("SHA256", key, text))}"
   end
 
-  # A WebSocket's events: it repeats words, and leaves when it is told to.
+  # Handles a WebSocket's events: it echoes messages, and leaves on request.
   post "/chat/:room" do
     halt 400 unless request.media_type == EVENTS
     body = request.body.read.b

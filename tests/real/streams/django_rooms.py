@@ -1,7 +1,7 @@
-"""A Django site in one file whose views hold their clients, by the library django-grip as it is.
+"""A Django site in one file whose views hold their clients, by the unmodified library django-grip.
 
-`GRIP_URL` is where it publishes and by which key, `VERIFY_KEY` what it checks `Grip-Sig` with if that is
-another one. A view that holds answers only to what came through a proxy that signs (`GRIP_PROXY_REQUIRED`).
+`GRIP_URL` is the address and key for publishing, `VERIFY_KEY` the key that checks `Grip-Sig` if it
+is another one. A view that holds requires a proxy that signs (`GRIP_PROXY_REQUIRED`).
 """
 
 import json
@@ -24,7 +24,7 @@ settings.configure(
 )
 application = get_wsgi_application()
 
-# Only now: they read the settings.
+# Imported late: these read the settings.
 from django_grip import publish, set_hold_longpoll, set_hold_stream, websocket_only  # noqa: E402
 from gripcontrol import HttpResponseFormat, HttpStreamFormat, WebSocketMessageFormat  # noqa: E402
 
@@ -62,7 +62,7 @@ def about(request):
 
 @websocket_only
 def chat(request, room):
-    """Repeats what it is told, with how much that was, and counts over requests by its metadata."""
+    """Echoes messages with their length, and counts across requests by its metadata."""
     socket = request.wscontext
     if socket.is_opening():
         socket.accept()

@@ -1,4 +1,4 @@
-"""WebSockets by WSGI and nothing else: events of WebSocket-over-HTTP, read and written by gripcontrol."""
+"""WebSockets by plain WSGI: WebSocket-over-HTTP events, read and written by gripcontrol."""
 
 import os
 
@@ -21,7 +21,7 @@ def application(environ, start_response):
         return [b"only by WebSocket\n"]
     room = environ["PATH_INFO"].rpartition("/")[2]
     body = environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"]))
-    # The library keeps events as bytes or text, as they came.
+    # The library keeps events as bytes or text, as they were sent.
     out = [answer for event in decode_websocket_events(body) for answer in answers(event, room)]
     fields = [("Content-Type", KIND), ("Sec-WebSocket-Extensions", "grip")]
     start_response("200 OK", fields)

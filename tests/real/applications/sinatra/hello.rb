@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# Classic Sinatra, as `ruby hello.rb` runs it: no config.ru, a view, a file of public/.
+# Classic Sinatra, run as `ruby hello.rb`: no config.ru, one view, one file in public/.
 require "sinatra"
 
 get "/" do

@@ -2,14 +2,14 @@
 
 require "sinatra/base"
 
-# A modular Sinatra application, which a subclass completes.
+# The base of a modular Sinatra application; a subclass completes it.
 class Base < Sinatra::Base
   helpers do
     def greeting = "Hello from modular Sinatra"
   end
 end
 
-# What is served.
+# The application that is served.
 class Shop < Base
   get("/") { greeting }
 

@@ -7,7 +7,7 @@ app = FastAPI()
 
 @app.get("/items/")
 def items(request: Request):
-    """Asked for without its final slash, it is redirected to."""
+    """Answers at a path with a final slash; a request without it is redirected."""
     return {
         "url": str(request.url),
         "link": str(request.url_for("items")),

@@ -2,7 +2,7 @@
 
 require "action_controller/railtie"
 
-# An application that answers https alone, and whose forms have tokens.
+# An application that requires https and whose forms have tokens.
 class Shop < Rails::Application
   config.root = __dir__
   config.eager_load = false
@@ -18,10 +18,10 @@ class Shop < Rails::Application
   end
 end
 
-# Controllers made before have none of the routes' helpers.
+# Controllers defined before this have none of the routes' helpers.
 Shop.initialize!
 
-# Shows a form with its token, and what Rails concludes of the request.
+# Shows a form with its token, and how Rails sees the request.
 class OrdersController < ActionController::Base
   protect_from_forgery with: :exception
 

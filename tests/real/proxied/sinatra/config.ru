@@ -3,7 +3,7 @@
 require "json"
 require "sinatra/base"
 
-# Tells what Rack concludes of the request.
+# Shows how Rack sees the request.
 class Links < Sinatra::Base
   set :environment, :production
   set :host_authorization, {}

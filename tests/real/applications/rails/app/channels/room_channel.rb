@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# A room: what one says, all hear.
+# A room: every message goes to all subscribers.
 class RoomChannel < ApplicationCable::Channel
   def subscribed
     stream_from "room"

@@ -1,4 +1,4 @@
-// Joins the room, says what is typed and lists what is heard.
+// Joins the room, sends what the user types and lists the messages it receives.
 document.addEventListener("DOMContentLoaded", () => {
   const find = (id) => document.getElementById(id);
   const show = (state) => (find("state").textContent = state);
