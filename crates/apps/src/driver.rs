@@ -1,7 +1,7 @@
 //! The drivers of workers: each owns one socket of a worker process and the requests on it.
 //!
-//! A driver takes jobs from its mailbox (`dispatch`), sends their frames, and gives each response to
-//! the request that waits for it. [`SlotDriver`] drives one thread, which answers in order;
+//! A driver takes jobs from its mailbox (`dispatch`), sends their frames, and gives each response
+//! to the request that waits for it. [`SlotDriver`] drives one thread, which answers in order;
 //! [`ChannelDriver`] drives a reactor, which has all of its requests in progress at once.
 //!
 //! # Invariants

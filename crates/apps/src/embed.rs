@@ -58,8 +58,8 @@ pub enum LaunchSockets<'a> {
         channel: i32,
         files: i32,
     },
-    /// A template gets no requests; its workers are to become children of this process, and are forked
-    /// whatever threads there are, or only where that is safe.
+    /// A template gets no requests; its workers are to become children of this process, and are
+    /// forked whatever threads there are, or only where that is safe.
     Template {
         server_pid: u32,
         ignores_threads: bool,

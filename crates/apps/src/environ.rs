@@ -41,8 +41,9 @@ impl AnnouncedLength {
     }
 }
 
-/// Adds all pairs for `request` with such a body; `arrived` is the wall-clock time of its arrival. With
-/// `may_hijack` the worker may take the connection over: then a request for another protocol says which.
+/// Adds all pairs for `request` with such a body; `arrived` is the wall-clock time of its arrival.
+/// With `may_hijack` the worker may take the connection over: then a request for another protocol
+/// says which.
 pub(crate) fn encode_environ(
     encoder: &mut EnvironEncoder<'_>,
     request: &Request,

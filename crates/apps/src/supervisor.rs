@@ -1,21 +1,25 @@
-//! The supervisor of one application: which worker processes there are and what becomes of them.
+//! The supervisor of one application: which worker processes there are and what happens to them.
 //!
-//! A pure machine. Input is [`Supervisor::handle`] with one [`SupervisorEvent`]; output is a list of
-//! [`SupervisorAction`]s, to be carried out in order by the executor, which owns processes, sockets, timers
-//! and the queue. Every `Spawn` must be answered by `Spawned` or `SpawnFailed`, soon after `Abandon`,
-//! every end of a process by `Exited` (after `BootFailed`, if the process left a traceback), every
-//! `Retire` by `Idle` once nothing is in progress. `WakeAt` replaces the timer set before; `Tick`
-//! answers it. Each event has its effect (`events`), then what follows is settled (`settle`).
+//! A pure machine. Input is [`Supervisor::handle`] with one [`SupervisorEvent`]; output is a list
+//! of [`SupervisorAction`]s, to be carried out in order by the executor, which owns processes,
+//! sockets, timers and the queue. Every `Spawn` must be answered by `Spawned` or `SpawnFailed`,
+//! soon after `Abandon`; every end of a process by `Exited` (after `BootFailed`, if the process
+//! left a traceback); every `Retire` by `Idle` once nothing is in progress. `WakeAt` replaces the
+//! timer set before; `Tick` answers it. Each event has its effect (`events`), then its consequences
+//! follow (`settle`). The executor watches the limits of memory, age, requests and time, and sends
+//! `ReplacementRequested`, `LimitExceeded` or `ResponseTimedOut`.
 //!
-//! What must stay true, and is simulated: no event makes the machine take a healthy worker out
-//! before its successor is ready, but for a restart that may (`max_unavailable`, and only for code
-//! that has shown that it boots) and for a load that has become less; at most `processes_max` +
-//! `max_surge` boot or serve at once, those that only finish what they have not counted; their number
-//! grows with the load by `spawn_rate` a second at most, and stays between its bounds; whatever is
-//! killed or crashes is replaced; an event about an unknown worker changes nothing; a restart is
-//! answered exactly once; `Stopped` comes when no process is left. The limits of memory, age,
-//! requests and time are watched by the executor, which says `ReplacementRequested`, `Exceeded` or
-//! `ResponseTimedOut`.
+//! # Invariants
+//! - No event takes a healthy worker out before its successor is ready, but for a restart that may
+//!   (`max_unavailable`, and only for code that has booted) and for a load that has become less.
+//! - At most `max_processes` + `max_surge` boot or serve at once, not counting those that only
+//!   finish their requests.
+//! - Their number grows with the load by `max_spawn_rate` a second at most, and stays between its
+//!   bounds.
+//! - A killed or crashed worker is replaced.
+//! - An event about an unknown worker changes nothing.
+//! - A restart is answered exactly once.
+//! - `Stopped` comes when no process is left.
 
 mod events;
 mod message;
@@ -196,14 +200,14 @@ impl Supervisor {
         served.max(self.policy.min_processes)
     }
 
-    /// Whether the code does not even boot: then requests need not wait for a worker. One that boots
-    /// and crashes is back within half a second.
+    /// Whether the code does not even boot: then requests need not wait for a worker. One that
+    /// boots and crashes is back within half a second.
     pub fn is_boot_failing(&self) -> bool {
         self.boot_backoff.is_active()
     }
 
-    /// Whether it still comes to the number that it is to begin with: not any more once a worker did not boot, since
-    /// those that serve are enough to go on with.
+    /// Whether it still comes to the number that it is to begin with: not any more once a worker
+    /// did not boot, since those that serve are enough to go on with.
     pub fn is_catching_up(&self) -> bool {
         self.is_catching_up
     }

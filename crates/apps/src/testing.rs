@@ -17,7 +17,8 @@ use penstock_http::{HeadLimits, ParseProgress, parse_head};
 use penstock_runtime::clock;
 use penstock_sys::net::PeerAddress;
 
-/// A request with this head and no body; `listens` is the address that it came to, none is a Unix socket.
+/// A request with this head and no body; `listens` is the address that it came to, none is a Unix
+/// socket.
 pub(crate) fn request(head: &str, peer: PeerAddress, listens: Option<&str>) -> Request {
     let limits = HeadLimits {
         max_target_bytes: 8192,

@@ -66,8 +66,8 @@ fn version_required() -> Response {
 /// The 101; `session` then owns the connection.
 ///
 /// # Errors
-/// When the application's fields cannot be sent, or it chose a subprotocol that was not offered: the
-/// client would have to fail such a connection (RFC 6455 §4.1).
+/// When the application's fields cannot be sent, or it chose a subprotocol that was not offered:
+/// the client would have to fail such a connection (RFC 6455 §4.1).
 pub(crate) fn accept_response(
     handshake: &Handshake,
     parts: &AcceptHeadView<'_>,

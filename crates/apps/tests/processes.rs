@@ -1,8 +1,8 @@
 //! Leaks of an application in the process that ran it: children and descriptors.
 //!
-//! Alone in its process, and one test at a time, as both count all that there is. Real interpreters run a
-//! small application. What must stay true: restarts leave no descriptor open, and nothing that a worker
-//! started outlives the server.
+//! Alone in its process, and one test at a time, as both count all that there is. Real interpreters
+//! run a small application. What must stay true: restarts leave no descriptor open, and nothing
+//! that a worker started outlives the server.
 
 #![allow(
     clippy::unwrap_used,

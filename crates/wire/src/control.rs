@@ -1,10 +1,10 @@
-//! The front end's machine for a control socket: a process identifies itself, then reports that it is
-//! ready or why not; a template gets orders to fork, a forked worker its sockets.
+//! The front end's machine for a control socket: a process identifies itself, then reports that it
+//! is ready or why not; a template gets orders to fork, a forked worker its sockets.
 //!
 //! Inputs: bytes received and not yet consumed. Outputs: HELLO, then READY or BOOT_FAILED; of a
 //! template FORK_FAILED after that, of a worker that is promoted another READY. The supervisor's
-//! executor in `apps` drives one for each process, and writes what the functions here encode; when it
-//! closes the socket the process ends.
+//! executor in `apps` drives one for each process, and writes what the functions here encode; when
+//! it closes the socket the process ends.
 
 use crate::WireError;
 use crate::frame::{
@@ -47,8 +47,8 @@ pub enum SocketKind {
     Files = b'f',
 }
 
-/// FORK: the template is to fork this worker. Its control socket, standard output and standard error
-/// travel with the first byte.
+/// FORK: the template is to fork this worker. Its control socket, standard output and standard
+/// error travel with the first byte.
 pub fn encode_fork(worker: u64) -> [u8; FORK_FRAME_LEN] {
     let mut out = [0; FORK_FRAME_LEN];
     out[..HEADER_LEN].copy_from_slice(&encode_header(FrameKind::Fork, 0, 8));
@@ -56,7 +56,8 @@ pub fn encode_fork(worker: u64) -> [u8; FORK_FRAME_LEN] {
     out
 }
 
-/// SLOTS: what the descriptors are that travel with the frame, at most [`MAX_SLOTS_PER_FRAME`] of them.
+/// SLOTS: what the descriptors are that travel with the frame, at most [`MAX_SLOTS_PER_FRAME`] of
+/// them.
 pub fn encode_slots(kinds: &[SocketKind], is_last: bool) -> Vec<u8> {
     let flags = if is_last { FLAG_END } else { 0 };
     let mut out = encode_header(FrameKind::Slots, flags, kinds.len()).to_vec();

@@ -235,8 +235,8 @@ pub(crate) fn split_u32(bytes: &[u8]) -> Option<(u32, &[u8])> {
     Some((u32::from_le_bytes(*number), rest))
 }
 
-/// Takes what there is of `left` bytes off `input`, and returns how many are left then. `None` while
-/// there is nothing: only a frame without bytes is worth an event by itself.
+/// Takes what there is of `left` bytes off `input`, and returns how many are left then. `None`
+/// while there is nothing: only a frame without bytes is worth an event by itself.
 pub(crate) fn take_available(input: &[u8], left: u32) -> Option<(&[u8], u32)> {
     if left > 0 && input.is_empty() {
         return None;

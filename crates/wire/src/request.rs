@@ -1,5 +1,5 @@
-//! Frames from the front end to a slot socket: REQUEST, INPUT, CANCEL and COLLECT_GARBAGE; and the frame of
-//! any request.
+//! Frames from the front end to a slot socket: REQUEST, INPUT, CANCEL and COLLECT_GARBAGE; and the
+//! frame of any request.
 //!
 //! `apps` encodes each request once and may write several behind one another. On an error the
 //! buffer is as it was.
@@ -73,7 +73,8 @@ fn append_input(out: &mut Vec<u8>, bytes: &[u8], flags: u8) {
     out.extend_from_slice(bytes);
 }
 
-/// Appends a COLLECT_GARBAGE frame: no request is in progress, so the worker may collect its garbage.
+/// Appends a COLLECT_GARBAGE frame: no request is in progress, so the worker may collect its
+/// garbage.
 pub fn encode_collect_garbage(out: &mut Vec<u8>) {
     out.extend_from_slice(&encode_header(FrameKind::CollectGarbage, 0, 0));
 }

@@ -1,11 +1,11 @@
 //! The front end's decoder of one slot socket: a worker's bytes in, response events out.
 //!
 //! The driver calls [`SlotDecoder::record_request`] for every REQUEST that it wrote,
-//! [`SlotDecoder::record_collect`] for every COLLECT_GARBAGE, and [`SlotDecoder::decode`] with the bytes
-//! received and not yet consumed. Events come in order, for requests in the order in which they
-//! were sent. Body bytes are returned as they arrive, so the caller needs a buffer no larger than a
-//! response head. Descriptors are the driver's: it keeps received ones in order and takes one for
-//! every [`SlotEvent::File`] and [`SlotEvent::Hijack`].
+//! [`SlotDecoder::record_collect`] for every COLLECT_GARBAGE, and [`SlotDecoder::decode`] with the
+//! bytes received and not yet consumed. Events come in order, for requests in the order in which
+//! they were sent. Body bytes are returned as they arrive, so the caller needs a buffer no larger
+//! than a response head. Descriptors are the driver's: it keeps received ones in order and takes
+//! one for every [`SlotEvent::File`] and [`SlotEvent::Hijack`].
 //!
 //! # Invariants
 //! - Every error is final: the socket is closed and the worker replaced.

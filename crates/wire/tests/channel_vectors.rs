@@ -1,5 +1,5 @@
-//! Replays `vectors/channel*.txt`, the examples of a reactor's channel that the Python and Ruby tests
-//! replay too. The form is that of `vectors.rs`.
+//! Replays `vectors/channel*.txt`, the examples of a reactor's channel that the Python and Ruby
+//! tests replay too. The form is that of `vectors.rs`.
 
 #![allow(
     clippy::unwrap_used,

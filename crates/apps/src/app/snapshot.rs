@@ -1,7 +1,7 @@
 //! An application at one moment, for the status page, the admin interface and readiness.
 //!
-//! Taken by `penstock`'s wiring about once a second; what the executor last published, with the numbers
-//! that others count read as they are now.
+//! Taken by `penstock`'s wiring about once a second; what the executor last published, with the
+//! numbers that others count read as they are now.
 
 use std::time::Duration;
 

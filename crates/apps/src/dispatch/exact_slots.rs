@@ -1,9 +1,9 @@
 //! Exact slots, proved from a trace: no request waits while a slot that may take it is at rest.
 //!
-//! The queue and its mailboxes are real, time is not: drivers are played here by the rules of `slot`
-//! (batches for quick applications, spare slots for requests that are bound by I/O). Everything that
-//! happens is written down, and the trace is judged afterwards. `PENSTOCK_SEED=n` replays one seed,
-//! `PENSTOCK_SEEDS=n` runs so many.
+//! The queue and its mailboxes are real, time is not: drivers are played here by the rules of
+//! `slot` (batches for quick applications, spare slots for requests that are bound by I/O).
+//! Everything that happens is written down, and the trace is judged afterwards. `PENSTOCK_SEED=n`
+//! replays one seed, `PENSTOCK_SEEDS=n` runs so many.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

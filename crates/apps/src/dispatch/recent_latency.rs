@@ -1,8 +1,9 @@
-//! How long an application's requests take of late, and so whether they may be handed over in batches.
+//! How long an application's requests take of late, and so whether they may be handed over in
+//! batches.
 //!
-//! Noted by slot drivers for each response, shared by all of them, as the next slow request may come to
-//! any. What must stay true: one slow request ends batches for a long while; an application that has not
-//! shown that it is quick gets none.
+//! Noted by slot drivers for each response, shared by all of them, as the next slow request may
+//! come to any. What must stay true: one slow request ends batches for a long while; an application
+//! that has not shown that it is quick gets none.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -11,8 +12,8 @@ use std::time::Duration;
 /// answered: then the hand-over costs more than the wait behind another request.
 pub(super) const QUICK_REQUEST: Duration = Duration::from_micros(200);
 
-/// Most requests that a quick slot has at once. Those behind the first wait for it should it turn out
-/// to be slow, and cannot be taken back: so they are few.
+/// Most requests that a quick slot has at once. Those behind the first wait for it should it turn
+/// out to be slow, and cannot be taken back: so they are few.
 pub(crate) const MAX_BATCH: u32 = 4;
 
 /// The slowest of recent requests, fading by a sixty-fourth with each.

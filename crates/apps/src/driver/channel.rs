@@ -252,8 +252,8 @@ impl ChannelDriver {
         });
     }
 
-    /// Ends a stream on this side: the client gets the fault and the worker a STREAM_CANCEL. The worker then
-    /// ends it, too.
+    /// Ends a stream on this side: the client gets the fault and the worker a STREAM_CANCEL. The
+    /// worker then ends it, too.
     fn fail_stream(&mut self, id: u32, why: impl FnOnce() -> Fault) {
         if self.take_back_unsent(id) {
             // It was not sent, so the worker has nothing to end.

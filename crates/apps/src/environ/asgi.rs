@@ -95,8 +95,8 @@ pub(crate) fn encode_scope(
                     FieldClass::Underscored => !request.trusted_headers.covers_cgi_variable(name),
                     class => class.is_passed_to_app() && request.passes_forwarding_field(name),
                 };
-            // Libraries that serve ASGI and WSGI alike (engineio, for one) tell a WebSocket from a polling
-            // request by `Upgrade` alone.
+            // Libraries that serve ASGI and WSGI alike (engineio, for one) tell a WebSocket from a
+            // polling request by `Upgrade` alone.
             let is_handshake = is_websocket && super::is_upgrade_field(name);
             if is_passed || is_handshake || request.trusted_headers.covers(name) {
                 headers.add(name.as_bytes(), value);

@@ -24,8 +24,8 @@ const LINKS_MAX: usize = 40;
 /// The folders of version managers whose `shims` lead to their interpreters.
 const SHIM_FOLDERS: &[&str] = &[".pyenv", ".rbenv", ".asdf"];
 
-/// The program of an application and the files that its configuration leaves open, as they are on the
-/// disk.
+/// The program of an application and the files that its configuration leaves open, as they are on
+/// the disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ProgramFiles {
     pub(super) program: PathBuf,
@@ -148,9 +148,9 @@ impl Way {
     }
 }
 
-/// Where an interpreter and its library are: of each name of it, the folder above `bin` that has a `lib`
-/// too, or that of a version manager; or the file alone if that folder is the root or a home, or has one
-/// or a place in it that the application may write to.
+/// Where an interpreter and its library are: of each name of it, the folder above `bin` that has a
+/// `lib` too, or that of a version manager; or the file alone if that folder is the root or a home,
+/// or has one or a place in it that the application may write to.
 fn program_folders(
     program: &Way,
     write: &[PathBuf],

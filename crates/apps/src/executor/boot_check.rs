@@ -24,8 +24,8 @@ use crate::embed::LaunchSockets;
 /// Messages of one process that serves nothing: READY or the traceback.
 const MAX_MESSAGES: usize = 8;
 
-/// Loads the code of an application of kind `wsgi`, `asgi` or `rack`; as another user by a launcher that
-/// may.
+/// Loads the code of an application of kind `wsgi`, `asgi` or `rack`; as another user by a launcher
+/// that may.
 ///
 /// # Errors
 /// The traceback, or a sentence and the last lines that the process wrote.

@@ -92,8 +92,8 @@ impl Executor {
         }
     }
 
-    /// Per cent of a processor that the processes want together, 100 at most for each; `None` where that says
-    /// nothing.
+    /// Per cent of a processor that the processes want together, 100 at most for each; `None` where
+    /// that says nothing.
     pub(super) fn busy_percent(&self) -> Option<usize> {
         if !self.needs_cpu_usage() {
             return None;
@@ -106,7 +106,8 @@ impl Executor {
         })
     }
 
-    /// Since when at least half of them have been watched for that; `None` while they have not been.
+    /// Since when at least half of them have been watched for that; `None` while they have not
+    /// been.
     pub(super) fn cpu_known_since(&self) -> Option<Instant> {
         let (_, known, all) = self.cpu_totals();
         let from = |(id, _)| self.worker_cpu(id).map(|(_, from)| from);

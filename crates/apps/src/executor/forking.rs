@@ -24,11 +24,12 @@ use crate::supervisor::{SupervisorEvent, WorkerId};
 /// How long a forked worker may take to say HELLO.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What each worker that is forked before it adds to that: more than a fork of a large process takes.
+/// What each worker that is forked before it adds to that: more than a fork of a large process
+/// takes.
 const FORK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Tries to fork that may fail in a row while nothing serves, before the code is loaded anew: with the
-/// supervisor's back-off more than a second of them.
+/// Tries to fork that may fail in a row while nothing serves, before the code is loaded anew: with
+/// the supervisor's back-off more than a second of them.
 const MAX_FORK_FAILURES: u32 = 5;
 
 /// A worker that is being forked.
@@ -130,8 +131,8 @@ impl Executor {
         self.fork_waiting_workers(template);
     }
 
-    /// A template says that it could not fork a worker: that is this worker's failure, which is tried again
-    /// in due time, and no other's.
+    /// A template says that it could not fork a worker: that is this worker's failure, which is
+    /// tried again in due time, and no other's.
     pub(super) fn handle_fork_failed(&mut self, key: ProcessKey, worker: WorkerId, why: &str) {
         match self
             .templates

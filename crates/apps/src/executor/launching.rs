@@ -34,8 +34,8 @@ use crate::supervisor::{SupervisorEvent, WorkerId};
 /// How long the look for a program may take, before the start itself.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Held by the look for the program of an application; what it found for this generation, if its files are
-/// limited.
+/// Held by the look for the program of an application; what it found for this generation, if its
+/// files are limited.
 pub(super) type Looking = Arc<Mutex<Option<(u64, ProgramFiles)>>>;
 
 /// A process that is being started. Dropped, the start is given up.
@@ -233,8 +233,9 @@ impl Executor {
     }
 }
 
-/// Looks for the program of an application, whose disk may not answer, and for its files: once for each
-/// generation if they are limited, so that what the application does in between changes nothing.
+/// Looks for the program of an application, whose disk may not answer, and for its files: once for
+/// each generation if they are limited, so that what the application does in between changes
+/// nothing.
 async fn find_program(
     config: config::App,
     generation: u64,

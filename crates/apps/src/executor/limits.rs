@@ -37,8 +37,8 @@ use crate::supervisor::{
 /// How often the supervisor hears how much there is to do, where it decides by it.
 const LOAD_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How often memory is measured when it has a limit, and when it is only shown: the kernel walks the
-/// process's whole address space for it.
+/// How often memory is measured when it has a limit, and when it is only shown: the kernel walks
+/// the process's whole address space for it.
 const MEASURE_INTERVAL: Duration = Duration::from_secs(2);
 const MEASURE_INTERVAL_UNLIMITED: Duration = Duration::from_secs(10);
 
@@ -349,8 +349,9 @@ impl Executor {
 
 /// A request that does not end.
 impl Executor {
-    /// A slot's request has had `response_timeout`: the worker is asked for its threads' stacks, then
-    /// killed if that was its only slot, else replaced and killed once its other requests have ended.
+    /// A slot's request has had `response_timeout`: the worker is asked for its threads' stacks,
+    /// then killed if that was its only slot, else replaced and killed once its other requests have
+    /// ended.
     pub(super) fn handle_stuck(&mut self, worker: WorkerId, is_last: bool) {
         let Some(child) = self.children.get(&worker) else {
             return;
@@ -360,15 +361,16 @@ impl Executor {
         if is_last {
             return self.schedule_stuck_kill(worker);
         }
-        // Its other threads go on until a new worker has taken their place, and then finish what they
-        // have: but not for ever, as the stuck one may be burning a core.
+        // Its other threads go on until a new worker has taken their place, and then finish what
+        // they have: but not for ever, as the stuck one may be burning a core.
         let until = clock::now() + self.config.boot_timeout + self.config.response_timeout;
         self.schedule_input(until, ExecutorInput::StuckOverdue { worker });
         let why = ReplaceReason::Stuck;
         self.handle_event(SupervisorEvent::ReplacementRequested { worker, why });
     }
 
-    /// A worker with a stuck thread has had its time, unless a request in another one has asked for more.
+    /// A worker with a stuck thread has had its time, unless a request in another one has asked for
+    /// more.
     pub(super) fn handle_stuck_overdue(&mut self, worker: WorkerId) {
         let Some(child) = self.children.get(&worker) else {
             return;

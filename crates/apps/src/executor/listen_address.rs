@@ -24,13 +24,14 @@ const MAX_SOCKET_PATH: usize = 107;
 /// The number of an inherited socket (`SD_LISTEN_FDS_START`, sd_listen_fds(3)).
 const LISTEN_FD: RawFd = 3;
 
-/// The number of a FastCGI application's socket (`FCGI_LISTENSOCK_FILENO`, FastCGI 1.0, section 2.2).
+/// The number of a FastCGI application's socket (`FCGI_LISTENSOCK_FILENO`, FastCGI 1.0, section
+/// 2.2).
 const FASTCGI_FD: RawFd = 0;
 
 const SHELL: &str = "/bin/sh";
 
-/// Programs that look for inherited sockets by `LISTEN_FDS` want their own process id beside it, which
-/// unknown to others before they run. Without a shell the command line needs `{fd}`.
+/// Programs that look for inherited sockets by `LISTEN_FDS` want their own process id beside it,
+/// which unknown to others before they run. Without a shell the command line needs `{fd}`.
 const EXPORT_LISTEN_PID: &str = r#"LISTEN_PID=$$; export LISTEN_PID; exec "$@""#;
 
 /// Ports that are tried until one is not taken by another process of the application, and folders

@@ -24,8 +24,8 @@ const PROBE_INTERVAL: Duration = Duration::from_millis(20);
 /// believed to be ready all the same: not every one reads before it has a thread to spare.
 pub(super) const OPEN_CONNECTION_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long a FastCGI program has to live to be taken for ready: one that cannot load its code, or not use
-/// its socket, mostly ends sooner.
+/// How long a FastCGI program has to live to be taken for ready: one that cannot load its code, or
+/// not use its socket, mostly ends sooner.
 const MIN_ALIVE_TIME: Duration = Duration::from_millis(500);
 
 /// What shows that a process is ready.
@@ -33,7 +33,8 @@ const MIN_ALIVE_TIME: Duration = Duration::from_millis(500);
 pub(super) enum ReadinessSign {
     /// It closes a connection that says nothing, or leaves it open for [`PATIENCE`].
     AcceptsConnections,
-    /// It closes such a connection: the socket is inherited, so that it can be connected to says nothing.
+    /// It closes such a connection: the socket is inherited, so that it can be connected to says
+    /// nothing.
     ClosesConnections,
     /// Its socket is there, and it lives for [`MIN_ALIVE_TIME`]: nothing connects.
     StaysAlive,

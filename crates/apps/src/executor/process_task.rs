@@ -128,8 +128,8 @@ impl Executor {
             };
             follow_process(key, &started, readiness, output, &inputs).await;
             group.wait_until_released(pid).await;
-            // Whatever it started in its group ends with it, or after it; before it is reaped its number
-            // is certainly still its own.
+            // Whatever it started in its group ends with it, or after it; before it is reaped its
+            // number is certainly still its own.
             let _ = started.handle().kill_group();
             let exit = started.try_exit().ok().flatten();
             let reading = match exit {

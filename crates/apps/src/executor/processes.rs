@@ -19,8 +19,8 @@ use crate::shared::DispatchMode;
 use crate::supervisor::{ExitSummary, StopSignal, SupervisorEvent, WorkerId};
 
 impl Executor {
-    /// Lets a process of a generation go last while it boots, if what it is to replace serves meanwhile;
-    /// says whether it does.
+    /// Lets a process of a generation go last while it boots, if what it is to replace serves
+    /// meanwhile; says whether it does.
     pub(super) fn lower_priority(&self, generation: u64, started: &SpawnedProcess) -> bool {
         let is_older = |child: &ChildProcess| child.generation < generation && !child.is_retiring;
         let is_coming =
@@ -183,8 +183,8 @@ impl Executor {
         };
         let is_closed = matches!(&child.role, ProcessRole::Worker(slots) if slots.is_closed());
         if signal == StopSignal::Terminate && child.is_retiring && is_closed {
-            // Its sockets are closed: it ends by itself once its threads have, with what it wants to do
-            // at its end, and has until it is killed for that.
+            // Its sockets are closed: it ends by itself once its threads have, with what it wants
+            // to do at its end, and has until it is killed for that.
             return self.order_worker_exit(worker);
         }
         // A process that is gone already needs no signal.

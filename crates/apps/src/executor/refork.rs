@@ -81,8 +81,8 @@ impl Executor {
         }
     }
 
-    /// A worker has nothing in progress any more; `true` when it was told to become a template, and is not
-    /// to end now.
+    /// A worker has nothing in progress any more; `true` when it was told to become a template, and
+    /// is not to end now.
     pub(super) fn request_promotion(&mut self, worker: WorkerId) -> bool {
         let (current, _) = self.supervisor.generations();
         let is_draining = self.is_draining;

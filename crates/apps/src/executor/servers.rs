@@ -221,7 +221,8 @@ impl Executor {
         }
     }
 
-    /// Gives a process no more requests; `true` when none is in progress, else `Input::Idle` follows.
+    /// Gives a process no more requests; `true` when none is in progress, else `Input::Idle`
+    /// follows.
     pub(super) fn retire_server(&mut self, worker: WorkerId) -> bool {
         self.remove_from_server_set(worker);
         let role = self.children.get(&worker).map(|child| &child.role);
@@ -244,8 +245,8 @@ impl Executor {
         false
     }
 
-    /// Whether a process does not come to an end with as many requests as it takes at once: it is not asked what
-    /// it does, only what comes of it.
+    /// Whether a process does not come to an end with as many requests as it takes at once: it is
+    /// not asked what it does, only what comes of it.
     pub(super) fn is_server_stuck(&self, listed: &ListedServer) -> bool {
         let set = self.server_set().filter(|_| listed.is_in_set);
         set.is_some_and(|set| set.unanswered(&listed.address) >= self.config.threads.max(1))

@@ -67,7 +67,8 @@ struct Template {
     memory_bytes: Option<u64>,
     /// How many workers were templates of this generation before they were.
     renewals: usize,
-    /// Tries to fork, of one worker or of many at once, that failed since the last one that did not.
+    /// Tries to fork, of one worker or of many at once, that failed since the last one that did
+    /// not.
     failed_forks: u32,
 }
 
@@ -80,8 +81,8 @@ enum TemplateState {
 }
 
 impl Templates {
-    /// Notes a fork that this template could not make; how many tries in a row have come to nothing. Those
-    /// that were asked for together are one.
+    /// Notes a fork that this template could not make; how many tries in a row have come to
+    /// nothing. Those that were asked for together are one.
     pub(super) fn record_fork_failure(&mut self, key: ProcessKey) -> u32 {
         let is_more = self
             .pending_forks
@@ -163,7 +164,8 @@ impl Templates {
 
 /// Spawning.
 impl Executor {
-    /// Spawns a worker in the way that its generation allows: `Spawned` or `SpawnFailed` will be said.
+    /// Spawns a worker in the way that its generation allows: `Spawned` or `SpawnFailed` will be
+    /// said.
     pub(super) fn spawn_worker(&mut self, worker: WorkerId, generation: u64) -> Result<(), String> {
         let is_plain = match self.shared.dispatch_mode {
             DispatchMode::Workers(_) => {
@@ -494,8 +496,8 @@ impl Executor {
         children.any(|g| g == generation) || forking.any(|g| g == generation)
     }
 
-    /// Ends the templates of which nothing will be forked any more, and what they have started once no
-    /// worker is left that they serve.
+    /// Ends the templates of which nothing will be forked any more, and what they have started once
+    /// no worker is left that they serve.
     pub(super) fn end_unused_templates(&mut self) {
         let (current, fallback) = self.supervisor.generations();
         let is_draining = self.is_draining;

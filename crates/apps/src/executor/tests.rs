@@ -1,8 +1,8 @@
 //! Real processes of `command` and `fastcgi` applications, started and ended by the executor.
 //!
-//! Small Python programs stand for servers of any kind; [`Servers`] stands for the upstream and keeps
-//! what it is told. Each test drives one [`App`] on a loop of its own and drains it at the end, which
-//! also proves that no process is left.
+//! Small Python programs stand for servers of any kind; [`Servers`] stands for the upstream and
+//! keeps what it is told. Each test drives one [`App`] on a loop of its own and drains it at the
+//! end, which also proves that no process is left.
 
 #![allow(clippy::disallowed_methods, reason = "tests may wait for a disk")]
 

@@ -43,8 +43,8 @@ const SLOT_CLOSED_TIMEOUT: Duration = Duration::from_secs(1);
 pub(super) struct WorkerSlots {
     /// Our ends of their sockets, until it is admitted.
     sockets: Vec<OwnedFd>,
-    /// Of a reactor: its channel, and where it gets bodies that are files. A worker that has to find out
-    /// whether it is one has these beside the others, until it is admitted.
+    /// Of a reactor: its channel, and where it gets bodies that are files. A worker that has to
+    /// find out whether it is one has these beside the others, until it is admitted.
     reactor_sockets: Option<(OwnedFd, OwnedFd)>,
     /// Our ends of its spare slots' sockets (`io_threads`), until it is admitted.
     spare_sockets: Vec<OwnedFd>,
@@ -205,8 +205,8 @@ pub(super) struct WorkerCommand<'a> {
 }
 
 impl WorkerCommand<'_> {
-    /// The command line without its program, and all that is inherited but the sockets for requests;
-    /// `control` is the process's end of its control socket.
+    /// The command line without its program, and all that is inherited but the sockets for
+    /// requests; `control` is the process's end of its control socket.
     ///
     /// # Errors
     /// A sentence: descriptors ran out.
@@ -275,8 +275,8 @@ impl WorkerCommand<'_> {
         house.chain(own).collect()
     }
 
-    /// What Ruby code asks where it is (`RACK_ENV`): as it was told by any of the usual names, else in
-    /// production, or in development.
+    /// What Ruby code asks where it is (`RACK_ENV`): as it was told by any of the usual names, else
+    /// in production, or in development.
     fn rack_env(&self) -> OsString {
         let said = ["RACK_ENV", "RAILS_ENV", "APP_ENV"]
             .into_iter()
@@ -378,8 +378,8 @@ impl Executor {
         dispatch.reserve_slots(clock::now(), &slots.stats, idle_threads);
     }
 
-    /// Has as many threads of each worker take requests as the supervisor says. Busy threads stay as they are
-    /// until the next call.
+    /// Has as many threads of each worker take requests as the supervisor says. Busy threads stay
+    /// as they are until the next call.
     pub(super) fn apply_thread_count(&self) {
         if !self.config.has_spare_threads() {
             return;

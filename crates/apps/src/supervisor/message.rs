@@ -15,8 +15,8 @@ pub struct SupervisorPolicy {
     pub min_processes: usize,
     /// Workers that there may be, at least `processes_min`; what lies between follows the load.
     pub max_processes: usize,
-    /// Workers that there are to be as soon as the least of them serve; a number outside the bounds is brought
-    /// between them.
+    /// Workers that there are to be as soon as the least of them serve; a number outside the bounds
+    /// is brought between them.
     pub initial_processes: usize,
     /// Threads of each worker that take requests for ever.
     pub min_threads: usize,
@@ -29,8 +29,8 @@ pub struct SupervisorPolicy {
     /// Workers that a restart may take out before their successors are ready, once the new code has
     /// shown that it boots. One always stays.
     pub max_unavailable: usize,
-    /// Workers a second by which the load may make their number grow; 0 counts as 1. No more than 20
-    /// times as many are spawned within a second for any reason.
+    /// Workers a second by which the load may make their number grow; 0 counts as 1. No more than
+    /// 20 times as many are spawned within a second for any reason.
     pub spawn_rate: u32,
     /// There is to be one more when a request has waited this long for a slot.
     pub scale_up_after: Duration,
@@ -89,11 +89,12 @@ pub struct AppLoad {
     pub in_progress: usize,
     /// Slots of the workers that are admitted and not retired.
     pub slots: usize,
-    /// Per cent of a processor that the workers want together, at most 100 for each: of those that take nearly
-    /// every request at once, and of those with a number of threads that follows the load. `None` where slots tell
-    /// how much there is to do.
+    /// Per cent of a processor that the workers want together, at most 100 for each: of those that
+    /// take nearly every request at once, and of those with a number of threads that follows the
+    /// load. `None` where slots tell how much there is to do.
     pub cpu_percent: Option<usize>,
-    /// Since when at the latest most of them have been watched for it; `None` while they have not been.
+    /// Since when at the latest most of them have been watched for it; `None` while they have not
+    /// been.
     pub cpu_known_since: Option<Instant>,
 }
 
@@ -132,7 +133,8 @@ pub enum SupervisorEvent {
         worker: WorkerId,
         reason: KillReason,
     },
-    /// How much there is to do: said about ten times a second when the number of workers may change.
+    /// How much there is to do: said about ten times a second when the number of workers may
+    /// change.
     Load(AppLoad),
     /// Roll to new code.
     Restart,
@@ -153,8 +155,8 @@ pub enum SupervisorAction {
     Admit { worker: WorkerId },
     /// Take its slots out of the queue; say `Idle` when nothing is in progress.
     Retire { worker: WorkerId },
-    /// It was to be spawned, nothing has been heard of it, and it is not wanted any more: say `Spawned`
-    /// (it gets its signal then) or `SpawnFailed` soon.
+    /// It was to be spawned, nothing has been heard of it, and it is not wanted any more: say
+    /// `Spawned` (it gets its signal then) or `SpawnFailed` soon.
     Abandon { worker: WorkerId },
     /// Send a signal; the process exists as far as the events told.
     Signal {

@@ -1,21 +1,25 @@
 //! How many workers the load asks for.
 //!
-//! Used by the supervisor, which gives each [`Load`] and what it knows of its workers, and gets a
-//! [`Step`] when their number should change. One more (several when many wait) when the first in line
-//! has waited for `up_after` with every slot busy, unless those that boot already will take the line,
-//! or it will be gone before more would help; one less when for `idle_ttl` one less would have done
-//! with a quarter to spare. Where slots say little ([`Load::busy_percent`]), also one more when all workers are
-//! busy for [`BUSY_DURATION`], and none less unless the others would be half idle.
+//! The supervisor passes in each [`AppLoad`] and its view of the workers, and gets a
+//! [`ScalingStep`] when their number should change. One more (several when many requests wait) when
+//! the first in the queue has waited for `up_after` with every slot busy, unless booting workers
+//! will take the queue, or it will be gone before more would help. One less when for `idle_timeout`
+//! one less would have done with a quarter to spare. Where slots tell little
+//! ([`AppLoad::cpu_percent`]), also one more when all workers are busy for [`BUSY_DURATION`], and
+//! none less unless the others would be half idle.
 //!
-//! Where the number of threads of each may change as well, what waits gets more of them (twice as many at most, and
-//! then it is seen what they do) as long as the workers leave the processors room: it waits for something else, and
-//! a thread costs next to nothing. It gets a worker where they do not, or where each has all threads that it may
-//! have; and where there may be no more workers, in the end a thread at a time all the same: short requests must not
-//! wait for ever behind what computes for long. When less is needed, workers go first.
+//! If the number of threads of each may change as well, waiting requests get more threads (twice as
+//! many at most, and then the effect is measured) as long as the workers leave the processors room:
+//! then requests wait for something else, and a thread costs next to nothing. They get a worker
+//! where the processors are busy, or where each worker has all its threads. Where there may be no
+//! more workers, in the end they get a thread at a time all the same: short requests must not wait
+//! for ever behind long computations. When less is needed, workers go first.
 //!
-//! What must stay true, and is simulated: the number stays between its bounds; it grows by no more
-//! than `spawn_rate` a second, and never do more boot than serve; it does not shrink for `idle_ttl`
-//! after a change, so a load that comes and goes within that time makes it grow once and stay.
+//! # Invariants
+//! - The number stays between its bounds.
+//! - It grows by no more than `max_spawn_rate` a second, and never do more boot than serve.
+//! - It does not shrink for `idle_timeout` after a change, so a load that comes and goes within
+//!   that time makes it grow once and stay.
 
 #[cfg(test)]
 mod tests;
@@ -208,7 +212,8 @@ impl Scaling {
             .div_ceil(each)
             // One for each time that the line fills all slots: a short one is mostly chance.
             .min(load.queued.div_ceil(load.slots))
-            // The line grows while workers boot: if they boot slowly, more than serve would be too many.
+            // The line grows while workers boot: if they boot slowly, more than serve would be too
+            // many.
             .min(fleet.ready.saturating_sub(coming))
             .min(policy.max_processes.saturating_sub(fleet.target))
             .min(self.growth_rate.remaining(now, rate));
@@ -312,8 +317,8 @@ fn describe_unneeded(peak: usize, load: &AppLoad, policy: &SupervisorPolicy) -> 
     format!("at most {peak} of {places} slots were needed for {time:?}")
 }
 
-/// How many threads more each worker should have for a line that they would help. Where the workers want all of their
-/// processors already that is none, or one as the last resort.
+/// How many threads more each worker should have for a line that they would help. Where the workers
+/// want all of their processors already that is none, or one as the last resort.
 fn more_threads(
     load: &AppLoad,
     fleet: CurrentScale,
@@ -430,8 +435,8 @@ const BUSY_PERCENT: usize = 85;
 /// For how long all must be so busy.
 const BUSY_DURATION: Duration = Duration::from_secs(5);
 
-/// How busy each may be at most when there is one less. What makes a number of workers grow is more than that for
-/// the same number, so that no load makes them go up and down.
+/// How busy each may be at most when there is one less. What makes a number of workers grow is more
+/// than that for the same number, so that no load makes them go up and down.
 const MAX_CALM_PERCENT: usize = 50;
 
 /// How long nothing is done about a queue because the usage of the workers is unknown.

@@ -78,8 +78,8 @@ impl Supervisor {
         self.replicas.resize_with(self.target, Replica::default);
     }
 
-    /// The seat to give up when there is one too many: one that does not serve, or whose worker is to
-    /// be replaced anyway, else the newest.
+    /// The seat to give up when there is one too many: one that does not serve, or whose worker is
+    /// to be replaced anyway, else the newest.
     fn surplus_replica(&self) -> Option<usize> {
         let cost = |place: &usize| {
             let seat = &self.replicas[*place];

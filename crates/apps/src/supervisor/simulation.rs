@@ -1,9 +1,10 @@
 //! The supervisor beside a model of an operating system in a bad mood.
 //!
-//! Processes fail to spawn, fail to boot, hang, crash, wear out, ignore signals, are heard of late or
-//! only when they are asked about, under a load that comes and goes, in an order given by a seed; then
-//! everything behaves, and the supervisor must get back to full strength and drain. A failure prints
-//! its seed: `PENSTOCK_SEED=n` replays that one, `PENSTOCK_SEEDS=n` runs so many instead of 300.
+//! Processes fail to spawn, fail to boot, hang, crash, wear out, ignore signals, are heard of late
+//! or only when they are asked about, under a load that comes and goes, in an order given by a
+//! seed; then everything behaves, and the supervisor must get back to full strength and drain. A
+//! failure prints its seed: `PENSTOCK_SEED=n` replays that one, `PENSTOCK_SEEDS=n` runs so many
+//! instead of 300.
 
 mod dice;
 mod invariants;

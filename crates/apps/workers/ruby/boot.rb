@@ -148,16 +148,17 @@ module PenstockWorker
     raise LoadError, "rack is not installed for #{RbConfig.ruby}, or not in this application's Gemfile", cause: nil
   end
 
-  # All that is loaded now lives for ever: let the collector settle before the first request. Rack 2's
-  # Lint parses URIs without loading the library for it; every other server has it loaded.
+  # All that is loaded now lives for ever: let the collector settle before the first request. Rack
+  # 2's Lint parses URIs without loading the library for it; every other server has it loaded.
   def warm_up
     require "uri"
     Process.respond_to?(:warmup) ? Process.warmup : GC.start
   end
 
-  # So does what workers are going to share. Before `Process.warmup`: three collections make every object
-  # old, so that none writes its age into the shared pages later, and compaction gathers the holes, so that
-  # new objects do not go into pages that could be shared (Sinatra: 5 % less memory for each worker).
+  # So does what workers are going to share. Before `Process.warmup`: three collections make every
+  # object old, so that none writes its age into the shared pages later, and compaction gathers the
+  # holes, so that new objects do not go into pages that could be shared (Sinatra: 5 % less memory
+  # for each worker).
   def compact_heap
     warm_up
     return if Process.respond_to?(:warmup)

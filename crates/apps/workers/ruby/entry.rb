@@ -37,8 +37,8 @@ module PenstockWorker
       app if own && app.routes.any? { |_method, routes| !routes.empty? }
     end
 
-    # The constants of the file that can be called, by name: classes of Sinatra, Roda and others, and
-    # procs.
+    # The constants of the file that can be called, by name: classes of Sinatra, Roda and others,
+    # and procs.
     def candidates(path)
       apps = constants_of(Object, path).select { |_name, app| app.respond_to?(:call) }
       # A superclass of others is no application itself.

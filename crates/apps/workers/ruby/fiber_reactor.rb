@@ -28,8 +28,8 @@ module PenstockWorker
                        "or not in this application's Gemfile", cause: nil
     end
 
-    # Serves until the server closes the channel, then waits for requests in progress, for at most `stop_timeout`
-    # seconds. Raises Wire::Error.
+    # Serves until the server closes the channel, then waits for requests in progress, for at most
+    # `stop_timeout` seconds. Raises Wire::Error.
     def serve(channel_fd, files_fd, app, options)
       prepare
       timeout = options.stop_timeout

@@ -37,7 +37,8 @@ module PenstockWorker
 
     module_function
 
-    # Closes these (IO objects that own their descriptors) in every process that the application forks.
+    # Closes these (IO objects that own their descriptors) in every process that the application
+    # forks.
     def close_on_fork(*ios)
       Process.singleton_class.prepend(ForkHook) if HAS_HOOK
       @guarded.concat(ios)
@@ -97,8 +98,8 @@ module PenstockWorker
       @own_fork = false
     end
 
-    # Waits until `server` is the parent of this new worker, and sees to it that the worker ends when that
-    # does. A worker whose server has gone ends here.
+    # Waits until `server` is the parent of this new worker, and sees to it that the worker ends
+    # when that does. A worker whose server has gone ends here.
     def die_with_server(server)
       deadline = Process.clock_gettime(Process::CLOCK_MONOTONIC) + PARENT_TIMEOUT
       while Process.ppid == @intermediate_pid && Process.clock_gettime(Process::CLOCK_MONOTONIC) < deadline

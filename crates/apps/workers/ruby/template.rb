@@ -9,7 +9,8 @@
 # - Nothing of the template is left open in a worker but what the application has opened.
 # - The template's standard output and error stay its own.
 module PenstockWorker
-  # What the server gives a worker besides its control socket: IO objects that own their descriptors.
+  # What the server gives a worker besides its control socket: IO objects that own their
+  # descriptors.
   Sockets = Struct.new(:slots, :spares, :channel, :files) do
     def all
       [*slots, *spares, channel, files].compact
@@ -20,8 +21,8 @@ module PenstockWorker
   module Template
     module_function
 
-    # Forks workers as the server wishes. Returns in each of them, with its control and its sockets; here it
-    # never does: it ends the process when the server closes `control`.
+    # Forks workers as the server wishes. Returns in each of them, with its control and its sockets;
+    # here it never does: it ends the process when the server closes `control`.
     def serve(control, server, streams)
       socket = UNIXSocket.for_fd(control.fileno)
       socket.autoclose = false
@@ -41,8 +42,8 @@ module PenstockWorker
       end
     end
 
-    # What descriptors 1 and 2 are now: an application that gives them another meaning while it loads keeps it
-    # in its workers.
+    # What descriptors 1 and 2 are now: an application that gives them another meaning while it
+    # loads keeps it in its workers.
     def standard_streams
       [file_identity(1), file_identity(2)]
     end
@@ -50,7 +51,8 @@ module PenstockWorker
     def begin_worker(files, server, streams)
       Forks.close_guarded
       Process.setpgid(0, 0)
-      # All out of the way first: they may have come as 1 or 2 where the application has closed those.
+      # All out of the way first: they may have come as 1 or 2 where the application has closed
+      # those.
       control, *moved = files.map { |file| Wire.adopt_fd(file) }
       moved.each_with_index do |io, at|
         use_stream(io, at + 1) if file_identity(at + 1) == streams[at]

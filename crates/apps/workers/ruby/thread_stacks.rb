@@ -9,15 +9,16 @@ module PenstockWorker
     @hooks = []
 
     class << self
-      # Called after the threads have been shown; each returns text. A reactor adds one that shows its tasks.
+      # Called after the threads have been shown; each returns text. A reactor adds one that shows
+      # its tasks.
       attr_reader :hooks
     end
 
     module_function
 
-    # Writes the stacks to the present standard error, on every SIGQUIT from now on. Through a descriptor of
-    # our own (the application may close its standard error), and without IO#write, whose lock may not be
-    # taken by a signal's handler.
+    # Writes the stacks to the present standard error, on every SIGQUIT from now on. Through a
+    # descriptor of our own (the application may close its standard error), and without IO#write,
+    # whose lock may not be taken by a signal's handler.
     def install
       before = @io
       @io = IO.for_fd(Wire.duplicate_fd(IO.for_fd(2, autoclose: false)))

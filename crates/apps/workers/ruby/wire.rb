@@ -102,8 +102,8 @@ module PenstockWorker
       join_head(strings.map(&:b))
     end
 
-    # The same file at a number of `MIN_FD` or more; no program inherits it. Its owner is the IO that is
-    # returned, even if others use the number.
+    # The same file at a number of `MIN_FD` or more; no program inherits it. Its owner is the IO
+    # that is returned, even if others use the number.
     def adopt_fd(io)
       io = IO.for_fd(io) if io.is_a?(Integer)
       moved = IO.for_fd(duplicate_fd(io))
@@ -203,8 +203,8 @@ module PenstockWorker
       @start = @limit = @scanned_to = 0
     end
 
-    # The next request as [env, body]; body is nil when it is a file to be asked for, a `PartialBody`
-    # when the rest is to be pulled. Nil when the server has closed the socket.
+    # The next request as [env, body]; body is nil when it is a file to be asked for, a
+    # `PartialBody` when the rest is to be pulled. Nil when the server has closed the socket.
     def receive
       # A thread of the application may still wait for a piece. It gets none.
       @input_lock.synchronize { nil } if @is_pull_pending
@@ -297,7 +297,8 @@ module PenstockWorker
       send_notice([EXTEND_DEADLINE, 0, 0, 4, seconds.ceil].pack("CCvVV"))
     end
 
-    # Sends a response whose body is complete. Packed with its head: raw bytes whatever their encodings.
+    # Sends a response whose body is complete. Packed with its head: raw bytes whatever their
+    # encodings.
     def send_whole(count, head, started, body)
       size = body.bytesize
       head_len = head.bytesize

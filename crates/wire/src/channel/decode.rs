@@ -1,5 +1,5 @@
-//! Frames from a reactor to the front end: STREAM_RESPONSE, DATA, ACCEPT, RESET, MESSAGE, CLOSE, WINDOW,
-//! PULL, HIJACK.
+//! Frames from a reactor to the front end: STREAM_RESPONSE, DATA, ACCEPT, RESET, MESSAGE, CLOSE,
+//! WINDOW, PULL, HIJACK.
 //!
 //! A pure machine over the bytes of the socket. Its only state is the frame whose bytes are being
 //! returned.

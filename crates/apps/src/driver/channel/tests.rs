@@ -1,7 +1,7 @@
 //! The driver against a worker that is played here, over a real socket pair.
 //!
-//! [`Rig`] has both ends: requests go in as `handler` makes them, [`Worker`] reads frames and writes what
-//! a test wants. Everything is awaited with a deadline.
+//! [`Rig`] has both ends: requests go in as `handler` makes them, [`Worker`] reads frames and
+//! writes what a test wants. Everything is awaited with a deadline.
 
 #![allow(clippy::disallowed_methods, reason = "tests may wait for a disk")]
 

@@ -1,4 +1,5 @@
-//! One slot and a worker that is played here: what a driver does with words beside the usual answer.
+//! One slot and a worker that is played here: what a driver does with words beside the usual
+//! answer.
 
 use penstock_runtime::loops;
 use std::collections::BTreeMap;
@@ -798,7 +799,8 @@ fn a_hijacked_connection_of_a_retired_worker_is_cut_when_its_time_is_over() {
 #[test]
 fn a_call_has_its_time_until_the_head_and_once_its_connection_has_ended() {
     on_a_loop(async {
-        // Nothing is written, and the call hangs: its client gets a fault, then the worker is given up.
+        // Nothing is written, and the call hangs: its client gets a fault, then the worker is given
+        // up.
         let silent = taken(true, Some(Duration::from_millis(50))).await;
         assert_eq!(answered(silent.answer).await, Err(FaultKind::AppTimeout));
         assert_eq!(within(silent.seat.end).await, Ok(DriverEnd::TimedOut));

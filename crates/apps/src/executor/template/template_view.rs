@@ -1,7 +1,7 @@
 //! The view of templates on the status page, and of how workers are started.
 //!
-//! Called when the state is published. What must stay true: a template whose process has ended is not shown, also
-//! while what it has started is kept.
+//! Called when the state is published. What must stay true: a template whose process has ended is
+//! not shown, also while what it has started is kept.
 
 use penstock_config::Preload;
 use penstock_sys::process::ProcessHandle;

@@ -1,7 +1,8 @@
 //! Workers that are forked from templates, and templates that fail, with real interpreters.
 //!
-//! Each application notes in the file `imports` that it was loaded, and answers which process serves and
-//! by which load. What must stay true in all of them: nothing is left when the application has ended.
+//! Each application notes in the file `imports` that it was loaded, and answers which process
+//! serves and by which load. What must stay true in all of them: nothing is left when the
+//! application has ended.
 
 use std::collections::HashSet;
 use std::path::Path;

@@ -1,8 +1,8 @@
 //! The supervisor under load: a line, slots that take from it, workers that need time to boot.
 //!
-//! [`World`] is a queue in steps of 10 ms. Ten minutes of each kind of load pass in it; what counts is
-//! how often the number of workers changes, and for how long anybody waits. At the end, the rules one
-//! by one.
+//! [`World`] is a queue in steps of 10 ms. Ten minutes of each kind of load pass in it; what counts
+//! is how often the number of workers changes, and for how long anybody waits. At the end, the
+//! rules one by one.
 
 use std::collections::BTreeMap;
 
@@ -59,8 +59,8 @@ impl ScalingSimulation {
         )
     }
 
-    /// One to `processes_max` workers of one to `threads_max` threads, of which each request wants so much of a
-    /// processor.
+    /// One to `processes_max` workers of one to `threads_max` threads, of which each request wants
+    /// so much of a processor.
     fn of_threads(processes_max: usize, threads_max: usize, busy_each: usize) -> Self {
         let mut world = Self::of(
             200,

@@ -1,4 +1,5 @@
-//! Restarts of several at once, worn workers, kills from outside, and processes that are heard of late.
+//! Restarts of several at once, worn workers, kills from outside, and processes that are heard of
+//! late.
 
 use super::*;
 

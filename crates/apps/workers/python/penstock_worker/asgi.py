@@ -28,8 +28,8 @@ from .wire import FLAG_BODY_FILE, WireError
 
 App = Callable[..., Awaitable[Any]]
 
-# From 2.4 on Starlette does not listen for the client's leaving and waits for `send` to fail: a stream that has
-# nothing to say would go on for as long as it is silent. `send` fails all the same.
+# From 2.4 on Starlette does not listen for the client's leaving and waits for `send` to fail: a
+# stream that has nothing to say would go on for as long as it is silent. `send` fails all the same.
 HTTP_SPEC_VERSION = "2.3"
 # But such a listener would take the pieces of a body that still arrives from its reader while the
 # response is sent.

@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
-# Plays the server for the tests of the reactor: one channel, many streams at once. Frames are sorted by stream
-# with `read_until`.
+# Plays the server for the tests of the reactor: one channel, many streams at once. Frames are
+# sorted by stream with `read_until`.
 
 require_relative "harness"
 

@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
-# The reactor: real worker processes, the server played over their channel. Without the gem async only its absence
-# is tested, as it is an application's own.
+# The reactor: real worker processes, the server played over their channel. Without the gem async
+# only its absence is tested, as it is an application's own.
 
 require "minitest/autorun"
 require_relative "channel_harness"

@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
-# Plays the server for the tests: starts real worker processes over socket pairs and reads frames. Waiting
-# is always a read with a deadline, never a sleep.
+# Plays the server for the tests: starts real worker processes over socket pairs and reads frames.
+# Waiting is always a read with a deadline, never a sleep.
 
 require "fiddle"
 require "io/nonblock"

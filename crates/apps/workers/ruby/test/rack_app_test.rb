@@ -1,7 +1,8 @@
 # frozen_string_literal: true
 
-# Drives a real worker through the rules of Rack that it keeps or enforces, twice: with the installed Rack,
-# and with Rack 3, which is a stand-in unless RACK3_HOME names a folder with the real one.
+# Drives a real worker through the rules of Rack that it keeps or enforces, twice: with the
+# installed Rack, and with Rack 3, which is a stand-in unless RACK3_HOME names a folder with the
+# real one.
 
 require "minitest/autorun"
 require_relative "harness"

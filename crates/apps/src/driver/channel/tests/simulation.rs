@@ -1,6 +1,7 @@
-//! Many streams at once with everything that may happen to them, by seed: each gets its own bytes and one
-//! end, the worker gets each body whole and for its own request, and nothing is left. Bodies are longer
-//! than the socket takes at once, or still come; clients leave at every moment, the worker pauses. `PENSTOCK_SEED=n` replays one, `PENSTOCK_SEEDS=n` runs so many.
+//! Many streams at once with everything that may happen to them, by seed: each gets its own bytes
+//! and one end, the worker gets each body whole and for its own request, and nothing is left.
+//! Bodies are longer than the socket takes at once, or still come; clients leave at every moment,
+//! the worker pauses. `PENSTOCK_SEED=n` replays one, `PENSTOCK_SEEDS=n` runs so many.
 
 use penstock_runtime::loops;
 use std::collections::HashMap;

@@ -506,7 +506,8 @@ fn messages_without_a_byte_cost_something_both_ways() {
         for _ in 0..2 {
             assert_eq!(rig.worker.expect(FrameKind::Message, id).await, b"");
         }
-        // The worker that does not count them is ended. (Some may have reached the client meanwhile.)
+        // The worker that does not count them is ended. (Some may have reached the client
+        // meanwhile.)
         let mut out = Vec::new();
         for _ in 0..50 * fit {
             worker::encode_message(&mut out, 0, id, b"");

@@ -1,8 +1,8 @@
 # frozen_string_literal: true
 
 # A stand-in for Rack 3: the few names that the worker and the test application use, with Rack 3's
-# behaviour where it differs from Rack 2. `parse_file` returns the application alone, and `to_ary` of a
-# body closes it. A real Rack 3 takes its place when RACK3_HOME names one.
+# behaviour where it differs from Rack 2. `parse_file` returns the application alone, and `to_ary`
+# of a body closes it. A real Rack 3 takes its place when RACK3_HOME names one.
 module Rack
   def self.release
     "3.0.0-stand-in"
