@@ -16,7 +16,6 @@ use crate::shared::WorkerView;
 /// An application at one moment.
 #[derive(Debug, Clone)]
 pub struct AppSnapshot {
-    /// Its name.
     pub name: String,
     /// `wsgi`, `rack`, `command` or `fastcgi`.
     pub kind: &'static str,
@@ -50,11 +49,8 @@ pub struct AppSnapshot {
     pub usage: Option<Usage>,
     /// What it may take.
     pub bounds: Option<GroupPlan>,
-    /// Its queue.
     pub queue_usage: QueueUsage,
-    /// The queue's bound.
     pub max_queued: usize,
-    /// Its workers.
     pub workers: Vec<WorkerSnapshot>,
     /// What they are forked from.
     pub templates: Vec<WorkerSnapshot>,
@@ -76,9 +72,7 @@ pub struct ProcessesSnapshot {
 /// A worker at one moment.
 #[derive(Debug, Clone)]
 pub struct WorkerSnapshot {
-    /// Its process id.
     pub pid: Option<u32>,
-    /// The code it runs.
     pub generation: u64,
     /// booting, ready, retiring, stopping.
     pub state: &'static str,
@@ -86,11 +80,9 @@ pub struct WorkerSnapshot {
     pub time_in_state: Duration,
     /// How many had its seat before.
     pub restarts: u64,
-    /// Requests it has in progress.
     pub in_progress: u32,
     /// Where it listens, if it is a server of its own (`command`, `fastcgi`).
     pub address: Option<String>,
-    /// Its resident memory.
     pub resident_bytes: Option<u64>,
     /// Its proportional memory, as it was last measured: what it shares counts in parts.
     pub proportional_bytes: Option<u64>,

@@ -13,95 +13,57 @@ use super::WorkerId;
 pub enum SupervisorReport {
     /// A worker answers requests now.
     WorkerReady {
-        /// Which one.
         worker: WorkerId,
-        /// Its process, when known.
         pid: Option<u32>,
-        /// How long it took to boot.
         boot: Duration,
     },
     /// All processes are ready for the first time.
     Up {
-        /// How many.
         processes: usize,
         /// Since the start.
         took: Duration,
     },
     /// A worker that had been ready exited without being asked.
     Crashed {
-        /// Which one.
         worker: WorkerId,
-        /// Its process, when known.
         pid: Option<u32>,
-        /// How it ended.
         status: ExitSummary,
         /// When it is replaced; zero is at once.
         next_try: Duration,
     },
     /// A worker did not become ready.
     BootFailed {
-        /// Which one.
         worker: WorkerId,
-        /// The traceback, or another reason.
         report: String,
         /// When the next one is tried; `None` for a new version that is given up.
         next_try: Option<Duration>,
     },
     /// A worker was killed.
     Killed {
-        /// Which one.
         worker: WorkerId,
-        /// Its process, when known.
         pid: Option<u32>,
-        /// What for.
         reason: KillReason,
     },
     /// A restart has begun to bring in this generation.
-    RestartBegan {
-        /// The new one.
-        generation: u64,
-    },
+    RestartBegan { generation: u64 },
     /// Every process runs the new generation.
     Restarted {
-        /// The new one.
         generation: u64,
         /// Since the restart began.
         took: Duration,
     },
     /// The number of workers that there should be has changed with the load.
-    Scaled {
-        /// How many there were to be.
-        from: usize,
-        /// How many there are to be now.
-        to: usize,
-        /// What was seen, in words.
-        why: String,
-    },
+    Scaled { from: usize, to: usize, why: String },
     /// The number of threads of each worker that take requests has changed with the load.
-    ThreadsScaled {
-        /// How many took them.
-        from: usize,
-        /// How many do now.
-        to: usize,
-        /// What was seen, in words.
-        why: String,
-    },
+    ThreadsScaled { from: usize, to: usize, why: String },
     /// A worn worker is retired: its successor is ready, or one less is wanted.
     Replaced {
-        /// Which one.
         worker: WorkerId,
-        /// Its process, when known.
         pid: Option<u32>,
-        /// What it was worn by.
         why: ReplaceReason,
     },
     /// The new version was given up and the old one serves on.
-    RestartReverted {
-        /// The old one.
-        generation: u64,
-        /// Why the new one was given up.
-        report: String,
-    },
+    RestartReverted { generation: u64, report: String },
 }
 
 /// Why a worker was killed.
@@ -116,24 +78,14 @@ pub enum KillReason {
     /// It was asked to terminate and did not.
     StopTimedOut,
     /// It used more memory than it may.
-    MemoryExceeded {
-        /// What it used, in bytes.
-        bytes: u64,
-        /// What it may use, in bytes.
-        max: u64,
-    },
+    MemoryExceeded { bytes: u64, max: u64 },
 }
 
 /// Why a worker is to be replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplaceReason {
     /// It uses more memory than it should.
-    Memory {
-        /// What it uses, in bytes.
-        bytes: u64,
-        /// What it should not exceed, in bytes.
-        max: u64,
-    },
+    Memory { bytes: u64, max: u64 },
     /// It has served so many requests.
     Requests(u64),
     /// It is that old.
@@ -153,7 +105,6 @@ pub enum ExitSummary {
     Signal(i32),
     /// By the kernel: all processes of the application together had met their bound on memory.
     OutOfMemory,
-    /// Unknown.
     Unknown,
 }
 
@@ -167,10 +118,7 @@ pub enum AppState {
     /// Some are.
     Degraded,
     /// None is, and the last try failed.
-    Failing {
-        /// The traceback, or another reason.
-        report: String,
-    },
+    Failing { report: String },
     /// Finishing requests in progress.
     Draining,
     /// No process is left, or none was ever started.
