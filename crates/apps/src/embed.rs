@@ -48,9 +48,14 @@ pub struct WorkerLaunch<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LaunchSockets<'a> {
     /// A worker with threads: one for each, and one for each that is spare.
-    Slots { slots: &'a [i32], spare: &'a [i32] },
-    /// A worker with a reactor.
-    Reactor { channel: i32, files: i32 },
+    Slots {
+        slots: &'a [i32],
+        spare: &'a [i32],
+    },
+    Reactor {
+        channel: i32,
+        files: i32,
+    },
     /// A worker that finds out which of both it is, and closes the sockets of the other.
     Either {
         slots: &'a [i32],

@@ -108,7 +108,6 @@ pub(crate) fn requested_handshake(
 /// A request's body when the request joins the queue.
 #[derive(Debug)]
 pub(crate) enum RequestContent {
-    /// Complete.
     Whole(CollectedBody),
     /// The first bytes; the rest arrives while the request is in progress.
     Streaming {

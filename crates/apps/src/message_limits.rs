@@ -80,7 +80,6 @@ impl HeldMessageBytes {
         all <= max && own <= left.max(max / LEAST)
     }
 
-    /// Returns the bytes that the client holds then.
     fn change_client(&self, client: AddressPrefix, before: usize, now: usize) -> usize {
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
         let held = clients.entry(client).or_default();
@@ -98,7 +97,6 @@ impl HeldMessageBytes {
     }
 }
 
-/// A message of which a part has come.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PartialMessage {
     started_at: Instant,
@@ -115,7 +113,6 @@ impl PartialMessage {
         }
     }
 
-    /// Notes how much of it is here.
     pub(super) fn record_bytes(&mut self, now: Instant, bytes: usize) {
         if bytes > self.bytes {
             (self.bytes, self.grew_at) = (bytes, now);

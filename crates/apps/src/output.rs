@@ -38,7 +38,6 @@ struct OutputLine {
 }
 
 impl OutputLog {
-    /// Keeps a line.
     pub(crate) fn push(&self, pid: u32, line: &str) {
         let mut lines = self.lines();
         if lines.recent.len() == MAX_LINES {
@@ -50,7 +49,6 @@ impl OutputLog {
         lines.recent.push_back(OutputLine { number, pid, text });
     }
 
-    /// How many lines there have been.
     pub(crate) fn count(&self) -> u64 {
         self.lines().total
     }

@@ -14,7 +14,6 @@ use crate::dispatch::Job;
 use crate::reply::{self, ReplyHead, app_protocol_error};
 use crate::shared::AppShared;
 
-/// A frame that begins a response.
 #[derive(Debug)]
 pub(super) struct HeadFrame<'b> {
     pub(super) head: Result<ResponseHeadView<'b>, WireError>,
@@ -39,7 +38,6 @@ pub(super) enum ResponseStart {
 }
 
 impl HeadFrame<'_> {
-    /// Begins the reply of `job`.
     pub(super) fn begin(&self, job: &Job, timing: RequestTiming) -> ResponseStart {
         self.try_begin(job, timing)
             .unwrap_or_else(|fault| ResponseStart::Complete(Err(fault)))

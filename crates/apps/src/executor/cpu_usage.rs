@@ -17,11 +17,9 @@ use crate::supervisor::{WorkerId, WorkerState};
 /// For how long each process's threads had wanted a processor by then.
 pub(super) type CpuSample = (Instant, Vec<(WorkerId, Duration)>);
 
-/// The measurements.
 #[derive(Debug, Default)]
 pub(super) struct CpuUsage {
     is_measuring: bool,
-    /// When it was asked last.
     measured_at: Option<Instant>,
     last_samples: HashMap<WorkerId, WorkerCpu>,
 }

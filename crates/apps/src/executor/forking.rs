@@ -32,7 +32,6 @@ const FORK_TIMEOUT: Duration = Duration::from_secs(1);
 /// the supervisor's back-off more than a second of them.
 const MAX_FORK_FAILURES: u32 = 5;
 
-/// A worker that is being forked.
 #[derive(Debug)]
 pub(super) struct PendingFork {
     pub(super) template: ProcessKey,
@@ -45,7 +44,6 @@ pub(super) struct PendingFork {
     stderr: OwnedFd,
 }
 
-/// Ordering one.
 impl Executor {
     /// Orders a worker from a template that is ready.
     pub(super) fn order_fork(&mut self, key: ProcessKey, worker: WorkerId) -> Result<(), String> {
@@ -84,9 +82,7 @@ impl Executor {
     }
 }
 
-/// What becomes of a fork.
 impl Executor {
-    /// A forked worker has said HELLO.
     pub(super) fn handle_fork_ready(&mut self, worker: WorkerId, pid: u32, line: ControlLine) {
         let Some(forking) = self.templates.pending_forks.remove(&worker) else {
             return;

@@ -43,7 +43,6 @@ pub(super) type Looking = Arc<Mutex<Option<(u64, ProgramFiles)>>>;
 pub(super) struct Launching {
     generation: u64,
     began: Instant,
-    /// There until the process is.
     purpose: Option<Purpose>,
     task: TaskHandle<()>,
 }
@@ -168,7 +167,6 @@ impl Executor {
         self.launching.insert(key, launching);
     }
 
-    /// A process was started, or could not be.
     pub(super) fn handle_launched(
         &mut self,
         key: ProcessKey,

@@ -107,7 +107,6 @@ impl ProcessLimits {
     }
 }
 
-/// Once a second, or sooner.
 impl Executor {
     pub(super) fn check_limits(&mut self) {
         let now = clock::now();
@@ -225,7 +224,6 @@ impl Executor {
         }
     }
 
-    /// Asks for a worker's replacement, once.
     fn request_replacement(&mut self, worker: WorkerId, why: ReplaceReason) {
         let is_ready = self.state_of(worker) == Some(WorkerState::Ready);
         if let Some(watch) = self.limits.processes.get_mut(&worker)
@@ -242,7 +240,6 @@ impl Executor {
     }
 }
 
-/// Streams of workers that are being replaced.
 impl Executor {
     /// A worker is retired: from now on its streams have `stream_timeout`.
     pub(super) fn set_stream_deadline(&mut self, worker: WorkerId) {
@@ -347,7 +344,6 @@ impl Executor {
     }
 }
 
-/// A request that does not end.
 impl Executor {
     /// A slot's request has had `response_timeout`: the worker is asked for its threads' stacks,
     /// then killed if that was its only slot, else replaced and killed once its other requests have

@@ -246,7 +246,6 @@ impl SocketDir {
     }
 }
 
-/// How the names of such folders begin.
 const DIR_PREFIX: &str = "penstock.";
 
 /// Removes the folders for sockets in `parent` whose servers were killed; how many. Blocks.

@@ -45,7 +45,6 @@ pub(super) enum ReadinessSign {
 pub(super) struct ReadinessProbe {
     pub(super) address: ServerAddr,
     pub(super) sign: ReadinessSign,
-    /// When to give the process up.
     pub(super) deadline: Instant,
     /// What runs, in a word, for messages.
     pub(super) program: String,

@@ -28,12 +28,9 @@ const TAIL_LINES: usize = 40;
 /// its pipes open for ever.
 const LAST_OUTPUT_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// How a process becomes ready.
 #[derive(Debug)]
 pub(super) enum Readiness {
-    /// It says so here.
     Control(ControlLine),
-    /// It answers.
     Probe(ReadinessProbe),
 }
 
@@ -46,7 +43,6 @@ pub(super) struct GroupRelease(watch::Receiver<bool>);
 pub(super) struct GroupHold(watch::Sender<bool>);
 
 impl GroupHold {
-    /// Not held yet.
     pub(super) fn new() -> (Self, GroupRelease) {
         let (held, group) = watch::channel(false);
         (Self(held), GroupRelease(group))
@@ -79,7 +75,6 @@ impl GroupRelease {
     }
 }
 
-/// The last lines that a process wrote.
 #[derive(Debug, Clone, Default)]
 pub(super) struct OutputTail(Arc<Mutex<VecDeque<String>>>);
 
@@ -90,7 +85,6 @@ const KILLED: i32 = 9;
 const MAX_LINE_BYTES: usize = 16 * 1024;
 
 impl OutputTail {
-    /// One a line.
     pub(super) fn text(&self) -> String {
         let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         lines.make_contiguous().join("\n")
@@ -145,7 +139,6 @@ impl Executor {
     }
 }
 
-/// Where the output of a process goes.
 #[derive(Clone, Copy)]
 struct ProcessOutput<'a> {
     pid: u32,

@@ -50,7 +50,6 @@ impl Executor {
         }
     }
 
-    /// Gives up what a process offered that is gone.
     pub(super) fn remove_lost_worker(&mut self, worker: WorkerId) {
         match self.shared.dispatch_mode {
             DispatchMode::Workers(_) => self.lose_slots(worker),
@@ -58,7 +57,6 @@ impl Executor {
         }
     }
 
-    /// A process that retires has nothing in progress.
     pub(super) fn handle_idle(&mut self, worker: WorkerId) {
         if !self.request_promotion(worker) {
             self.handle_event(SupervisorEvent::Idle { worker });

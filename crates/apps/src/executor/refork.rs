@@ -20,14 +20,12 @@ use crate::supervisor::{ExitSummary, ReplaceReason, SupervisorEvent, WorkerId, W
 /// How long a worker may take to become a template: it collects its garbage once.
 const PROMOTION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Whether a worker is to become a template.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Promotion {
     /// No, or not any more.
     None,
     /// Once it is retired and idle.
     Planned,
-    /// It was told.
     Requested,
     /// It was told, and is not wanted as one any more.
     Cancelled,

@@ -47,7 +47,6 @@ impl ListedServer {
     }
 }
 
-/// Starting one.
 impl Executor {
     pub(super) fn prepare_server(&mut self, worker: WorkerId) -> Result<PreparedProcess, String> {
         let blank = ListenPlaceholder::find_in(&self.config)?;
@@ -184,7 +183,6 @@ fn readiness_sign(kind: AppKind, blank: ListenPlaceholder) -> ReadinessSign {
     }
 }
 
-/// Its place in the set.
 impl Executor {
     fn server_set(&self) -> Option<&Arc<dyn ServerSet>> {
         match &self.shared.dispatch_mode {
@@ -193,7 +191,6 @@ impl Executor {
         }
     }
 
-    /// Adds a process that is ready to the set.
     pub(super) fn add_to_server_set(&mut self, worker: WorkerId) {
         let DispatchMode::Servers(set) = &self.shared.dispatch_mode else {
             return;

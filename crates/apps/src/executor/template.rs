@@ -47,7 +47,6 @@ pub(super) struct Templates {
     pub(super) not_reforked: Vec<u64>,
 }
 
-/// A process from which workers are forked.
 #[derive(Debug)]
 struct Template {
     /// None while it is being started.
@@ -74,7 +73,6 @@ struct Template {
 
 #[derive(Debug)]
 enum TemplateState {
-    /// It loads the application.
     Starting,
     Ready,
     Ending,
@@ -97,7 +95,6 @@ impl Templates {
         template.failed_forks
     }
 
-    /// It has forked a worker.
     pub(super) fn record_fork(&mut self, key: ProcessKey) {
         if let Some(template) = self.processes.get_mut(&key) {
             template.failed_forks = 0;
@@ -128,13 +125,11 @@ impl Templates {
         control.is_some_and(|control| control.order_fork(worker, with))
     }
 
-    /// The process ids of all of them.
     pub(super) fn pids(&self) -> impl Iterator<Item = (ProcessKey, u32)> {
         let all = self.processes.iter();
         all.filter_map(|(key, template)| Some((*key, template.process.as_ref()?.pid())))
     }
 
-    /// Takes in what a template uses of memory.
     pub(super) fn set_memory(&mut self, key: ProcessKey, bytes: Option<u64>) {
         if let Some(template) = self.processes.get_mut(&key) {
             template.memory_bytes = bytes.or(template.memory_bytes);
@@ -162,7 +157,6 @@ impl Templates {
     }
 }
 
-/// Spawning.
 impl Executor {
     /// Spawns a worker in the way that its generation allows: `Spawned` or `SpawnFailed` will be
     /// said.
@@ -227,7 +221,6 @@ impl Executor {
         Ok(())
     }
 
-    /// Its process runs.
     pub(super) fn handle_template_started(
         &mut self,
         key: ProcessKey,
@@ -264,7 +257,6 @@ impl Executor {
     }
 }
 
-/// What templates say and do.
 impl Executor {
     pub(super) fn handle_template_message(&mut self, key: ProcessKey, message: ControlMessage) {
         let name = &self.shared.name;
@@ -367,7 +359,6 @@ impl Executor {
         }
     }
 
-    /// It has had its time.
     pub(super) fn handle_template_overdue(&mut self, key: ProcessKey) {
         let Some(template) = self.templates.processes.get(&key) else {
             return;

@@ -48,7 +48,6 @@ pub(super) struct WorkerSlots {
     reactor_sockets: Option<(OwnedFd, OwnedFd)>,
     /// Our ends of its spare slots' sockets (`io_threads`), until it is admitted.
     spare_sockets: Vec<OwnedFd>,
-    /// What all of them have in common.
     stats: Arc<WorkerStats>,
     driven_slots: Vec<(SlotId, Arc<Mailbox>)>,
     active_drivers: usize,
@@ -82,9 +81,7 @@ pub(super) struct WorkerSockets {
     pub(super) sockets: Vec<(SocketKind, OwnedFd)>,
 }
 
-/// Starting a worker.
 impl Executor {
-    /// Makes the sockets of a worker.
     pub(super) fn create_worker_sockets(&self) -> Result<WorkerSockets, String> {
         let mut sockets = Vec::new();
         let mut pair = |kind: SocketKind| -> Result<OwnedFd, String> {
@@ -309,7 +306,6 @@ fn reactor_name(config: &config::App) -> Option<&'static str> {
     }
 }
 
-/// Its slots.
 impl Executor {
     pub(super) fn admit_slots(&mut self, worker: WorkerId) {
         let idle_threads = self.idle_threads();

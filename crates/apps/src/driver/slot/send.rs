@@ -17,7 +17,6 @@ use crate::dispatch::MAX_BATCH;
 use crate::driver::DriverEnd;
 
 impl SlotDriver {
-    /// Writes all that may be written, frames in order.
     pub(super) fn poll_send(&mut self, cx: &mut Context<'_>) -> Result<(), DriverEnd> {
         self.drop_abandoned();
         while self.core.is_writable() {

@@ -11,7 +11,6 @@ use penstock_config::MemoryLimit;
 /// Parts of a tenth that chance may take away.
 const JITTER_PARTS: u32 = 1000;
 
-/// One process.
 #[derive(Debug)]
 pub(super) struct ProcessWatch {
     /// What chance takes away from its limits, in parts of a tenth.
@@ -19,7 +18,6 @@ pub(super) struct ProcessWatch {
     /// Looks in a row that found it above the soft limit, and above the hard one.
     above_soft: u32,
     above_hard: u32,
-    /// Its replacement has been asked for.
     pub(super) is_replacement_requested: bool,
     /// Proportional memory when it was last measured, in bytes.
     pub(super) memory_bytes: Option<u64>,
@@ -31,9 +29,7 @@ pub(super) struct ProcessWatch {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum MemoryVerdict {
     WithinLimits,
-    /// It is to be replaced.
     SoftExceeded,
-    /// It is to be killed.
     HardExceeded,
 }
 
@@ -61,7 +57,6 @@ impl ProcessWatch {
         max - max / 10 * self.jitter / JITTER_PARTS
     }
 
-    /// Takes in one measurement.
     pub(super) fn record_memory(&mut self, bytes: u64, limit: MemoryLimit) -> MemoryVerdict {
         let count = |run: u32, is_above: bool| if is_above { run.saturating_add(1) } else { 0 };
         self.above_soft = count(self.above_soft, bytes >= limit.soft);

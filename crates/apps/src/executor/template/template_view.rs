@@ -32,7 +32,6 @@ impl Template {
     }
 }
 
-/// The view of the templates.
 impl Executor {
     /// How workers are spawned now, in a word or two.
     pub(in crate::executor) fn spawn_method(&self) -> String {
@@ -50,7 +49,6 @@ impl Executor {
         }
     }
 
-    /// The templates there are.
     pub(in crate::executor) fn template_views(&self) -> Vec<WorkerView> {
         let all = self.templates.processes.values();
         // One that is held has ended, or is about to: only what it has started is there.
