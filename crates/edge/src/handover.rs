@@ -1,19 +1,20 @@
-//! Connections that count as the edge's but are no longer HTTP, or never were, or only wait for more of a
-//! response.
+//! Connections that count as open at the edge but are no longer HTTP, never were, or are held.
 //!
-//! `connection` ends here when a handler switched protocols or holds the response, `accept` begins here for a
-//! TCP listener. What stays of a tunnel is a small task: the count, the drain's guard and the new owner's
-//! future; of a held connection, its place in the count. What must stay true: such a connection counts as open
-//! until it ends; the drain waits for a tunnel as for any other connection, and not for one that is held: who
-//! holds it ends it, on a clock of its own.
+//! A connection comes here when a handler switched protocols or holds the response, or from a TCP
+//! listener. A tunnel keeps a small task: the count, the drain's guard and the new owner's future. A
+//! held connection keeps its count.
+//!
+//! # Invariants
+//! - Such a connection counts as open until it ends.
+//! - The drain waits for a tunnel, and not for a held connection: its holder ends that.
 
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use penstock_exchange::{
-    AddressPrefix, HeldConnectionCounter, HeldConnectionGuard, HeldFraming, Hold, ListenerInfo,
-    Takeover, TakeoverFuture,
+    AddressPrefix, HeldConnection, HeldConnectionCounter, HeldConnectionGuard, HeldFraming, Hold,
+    ListenerInfo, Takeover, TakeoverFuture,
 };
 use penstock_runtime::{Stream, clock, loops};
 use penstock_sys::net::PeerAddress;
@@ -21,7 +22,7 @@ use penstock_sys::net::PeerAddress;
 use crate::connection_limits::ClientConnections;
 use crate::{Edge, access_log};
 
-/// The edge, with one connection counted in it; the drop is the connection's end.
+/// The edge, with one connection counted in it until this is dropped.
 #[derive(Debug)]
 pub(crate) struct ConnectionGuard {
     edge: Arc<Edge>,
@@ -40,11 +41,10 @@ impl ConnectionGuard {
         }
     }
 
-    /// Counts it for its client, unless that one has too many already. A trusted proxy has any
-    /// number.
+    /// Counts the connection for its client. A trusted proxy may have any number.
     ///
     /// # Errors
-    /// The bound that is reached.
+    /// The client's bound, if it is reached.
     pub(crate) fn count_client(&mut self, client: PeerAddress) -> Result<(), usize> {
         let is_many =
             client == PeerAddress::Unix || self.edge.settings().trusted_proxies.covers(client);
@@ -61,7 +61,7 @@ impl ConnectionGuard {
         Ok(())
     }
 
-    /// Notes that the connection is closed, since its client has `max` of them.
+    /// Counts and logs a connection that is closed since its client has `max` of them.
     pub(crate) fn log_client_limit(
         &self,
         listener: &ListenerInfo,
@@ -92,7 +92,7 @@ impl ConnectionGuard {
         again
     }
 
-    /// Counts the same connection as one that is held; [`Edge::left`] is its end.
+    /// Counts the same connection as held, until the guard is dropped.
     fn held_guard(&self) -> HeldConnectionGuard {
         self.open_connections.fetch_add(1, Ordering::Relaxed);
         let metrics = self.metrics();
@@ -138,29 +138,44 @@ impl HeldConnectionCounter for Edge {
     }
 }
 
-/// Who gets a connection once the head of its last response is out.
+/// The next owner of a connection, once the head of its last response is out.
 #[derive(Debug)]
 pub(crate) enum UpgradeTarget {
-    /// The other protocol's.
+    /// Another protocol.
     Takeover(Box<dyn Takeover>),
-    /// Whoever has the body of the response, which has no end yet.
+    /// The holder of a response that has no end yet.
     Hold(Box<dyn Hold>, HeldFraming),
 }
 
 impl UpgradeTarget {
-    /// Leaves `stream` to it, with what was read behind the request. The connection that `edge` counts ends
-    /// before the loop's next turn, and then nobody else has the stream.
+    /// Hands `stream` over; `early` was read from it already. The task that calls this ends in the
+    /// same poll.
     pub(crate) fn hand_over(self, edge: &ConnectionGuard, stream: Arc<Stream>, early: Vec<u8>) {
         match self {
             Self::Takeover(takeover) => {
                 spawn_takeover(edge.duplicate(), takeover.take_over(stream, early));
             }
-            Self::Hold(hold, framing) => hold.hold(stream, early, framing, edge.held_guard()),
+            Self::Hold(hold, framing) => {
+                let (guard, early_bytes) = (edge.held_guard(), early.len());
+                // Runs when the task of the connection has ended, and with it its use of the socket.
+                loops::spawn_here(async move {
+                    match Arc::try_unwrap(stream) {
+                        Ok(stream) => {
+                            let client = HeldConnection::from(stream.into_socket());
+                            hold.hold(client, early_bytes, framing, guard);
+                        }
+                        Err(stream) => {
+                            log::error!("edge: held response cut: its connection is still in use");
+                            stream.abort();
+                        }
+                    }
+                });
+            }
         }
     }
 }
 
-/// Lets `serving` go on by itself. A task of its own: that of an HTTP connection is larger.
+/// Runs `serving` in a task of its own, which is smaller than that of an HTTP connection.
 pub(crate) fn spawn_takeover(edge: ConnectionGuard, serving: TakeoverFuture) {
     let guard = edge.drain.guard();
     loops::spawn_here(async move {

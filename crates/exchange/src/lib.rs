@@ -38,7 +38,7 @@ pub use mount::Mount;
 pub use request::{ListenerInfo, Request, RequestPath};
 pub use response::{HandlerName, RequestTiming, Response};
 pub use takeover::{
-    HeldConnectionCounter, HeldConnectionGuard, HeldFraming, Hold, Takeover, TakeoverFuture,
-    TunnelHandler,
+    HeldConnection, HeldConnectionCounter, HeldConnectionGuard, HeldFraming, Hold, Takeover,
+    TakeoverFuture, TunnelHandler,
 };
 pub use trusted_proxies::{IpNetwork, TrustedProxies};

@@ -1,18 +1,25 @@
-//! Connections that edge hands over: an upgrade agreed by both sides, a response without an end, or a TCP
-//! listener.
+//! Client connections that leave edge: for another protocol, for a response without an end, or from a
+//! TCP listener.
 //!
-//! A handler that switches protocols answers with [`crate::Body::Takeover`], one whose response is held with
-//! [`crate::Body::Hold`]: edge sends the head, then hands the client's socket over with whatever it had read
-//! already, and frees its own state. A TCP listener does the same from the first byte, through a
-//! [`TunnelHandler`]. What must stay true: the new owner reads what edge had read before it reads the socket.
+//! A handler that switches protocols responds with [`crate::Body::Takeover`], one that holds its
+//! response with [`crate::Body::Hold`]. Edge sends the head, hands over the connection with the bytes
+//! that it has read behind the request, and frees its own state. A TCP listener hands over from the
+//! first byte, to a [`TunnelHandler`].
+//!
+//! # Invariants
+//! - The new owner reads the bytes that edge had read before it reads the connection.
 
 use std::fmt;
 use std::future::Future;
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, OwnedFd};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
-use penstock_runtime::Stream;
-use penstock_sys::net::PeerAddress;
+use penstock_runtime::pollset::{Interest, Pollset};
+use penstock_runtime::{ByteStream, Stream, probe_peer};
+use penstock_sys::net::{self, PeerAddress};
 
 use crate::ListenerInfo;
 
@@ -21,24 +28,115 @@ pub type TakeoverFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Takes over one client connection.
 pub trait Takeover: Send + fmt::Debug {
-    /// Takes `client`; `early` are bytes that were read from it already.
-    fn take_over(self: Box<Self>, client: Arc<Stream>, early: Vec<u8>) -> TakeoverFuture;
+    /// Serves `client`; `early` are bytes that were read from it already.
+    fn take_over(self: Box<Self>, client: Arc<dyn ByteStream>, early: Vec<u8>) -> TakeoverFuture;
 }
 
 /// Keeps one client connection behind the head of a response that has no end yet, without a task.
 ///
-/// A handler answers with [`crate::Body::Hold`]: edge sends the head, framed as for a body of unknown
-/// length and with `Connection: close`, then hands the socket over and frees its own state.
+/// Edge frames the response as one with a body of unknown length, and with `Connection: close`.
 pub trait Hold: Send + fmt::Debug {
-    /// Keeps `client`, on the loop that this runs on. Its other holder, the connection, lets go of it
-    /// before the loop's next turn. `early` are bytes that were read from it already. Must not wait.
+    /// Keeps `client`, on the event loop that this runs on, where `early_bytes` were read from it
+    /// and dropped. Must not wait.
     fn hold(
         self: Box<Self>,
-        client: Arc<Stream>,
-        early: Vec<u8>,
+        client: HeldConnection,
+        early_bytes: usize,
         framing: HeldFraming,
-        place: HeldConnectionGuard,
+        guard: HeldConnectionGuard,
     );
+}
+
+/// A client connection whose response is held: written without waiting, watched by a [`Pollset`].
+#[derive(Debug)]
+pub struct HeldConnection(OwnedFd);
+
+impl From<OwnedFd> for HeldConnection {
+    /// A non-blocking stream socket that is registered with no event loop.
+    fn from(socket: OwnedFd) -> Self {
+        Self(socket)
+    }
+}
+
+impl HeldConnection {
+    /// Writes a prefix of `slices`. Less than all of it means that the connection is full, and room
+    /// raises an event.
+    ///
+    /// # Errors
+    /// `WouldBlock`, or the connection's error.
+    pub fn try_write(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        retry_interrupted(|| match slices {
+            [one] => net::send(self.0.as_fd(), one),
+            many => net::send_vectored(self.0.as_fd(), many),
+        })
+    }
+
+    /// Reads into `buffer`; 0 is the end.
+    ///
+    /// # Errors
+    /// `WouldBlock`, or the connection's error.
+    pub fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        retry_interrupted(|| net::receive(self.0.as_fd(), buffer))
+    }
+
+    /// Lets the kernel find out whether a client that closed its sending side has left.
+    pub fn probe_peer(&self) {
+        probe_peer(self.0.as_fd());
+    }
+
+    /// Bounds the time in which the client acknowledges what is sent. With `is_silent` nothing may
+    /// be sent for long, and the kernel probes the client after that time.
+    pub fn set_dead_peer_timeout(&self, timeout: Duration, is_silent: bool) {
+        // Unix sockets have neither, and need none: their peers are processes of this machine.
+        let _ = net::set_user_timeout(self.0.as_fd(), timeout);
+        if is_silent {
+            let _ = net::enable_keepalive_after(self.0.as_fd(), timeout);
+        }
+    }
+
+    /// Closes the sending side.
+    pub fn shutdown_write(&self) {
+        // A client that is gone already does not miss it.
+        let _ = net::shutdown(self.0.as_fd(), net::Shutdown::Write);
+    }
+
+    /// Adds it to `pollset` under `token`.
+    ///
+    /// # Errors
+    /// As [`Pollset::add`].
+    pub fn add_to(&self, pollset: &Pollset, token: u64, interest: Interest) -> io::Result<()> {
+        pollset.add(self.0.as_fd(), token, interest)
+    }
+
+    /// Changes the events that `pollset` reports.
+    ///
+    /// # Errors
+    /// As [`Pollset::modify`].
+    pub fn modify_in(&self, pollset: &Pollset, token: u64, interest: Interest) -> io::Result<()> {
+        pollset.modify(self.0.as_fd(), token, interest)
+    }
+
+    /// Removes it from `pollset`.
+    pub fn remove_from(&self, pollset: &Pollset) {
+        // An error means that it was never in the set.
+        let _ = pollset.remove(self.0.as_fd());
+    }
+
+    /// Gives the socket back.
+    #[must_use]
+    pub fn into_socket(self) -> OwnedFd {
+        self.0
+    }
+}
+
+/// Repeats a call that a signal interrupted.
+fn retry_interrupted(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            done => return done,
+        }
+    }
 }
 
 /// How a held body is framed (RFC 9112 §6.3).
@@ -46,26 +144,26 @@ pub trait Hold: Send + fmt::Debug {
 pub enum HeldFraming {
     /// In chunks; the last one ends it.
     Chunked,
-    /// Its end is the connection's.
+    /// The end of the connection ends it.
     UntilClose,
 }
 
-/// The place of a held connection at the front end: counted as open until it is dropped, on the loop that
-/// it was made on. The front end's drain does not wait for it: who holds a connection ends it.
+/// Counts a held connection as open at the front end until it is dropped, on the event loop that it
+/// was made on. The front end's drain does not wait for it: the holder ends the connection.
 #[derive(Debug)]
 pub struct HeldConnectionGuard(Arc<dyn HeldConnectionCounter>);
 
-/// A front end that counts what was handed over.
+/// A front end that counts the connections that it handed over.
 pub trait HeldConnectionCounter: Send + Sync + fmt::Debug {
-    /// One that was handed over has ended.
+    /// A held connection has ended.
     fn release_held(&self);
 }
 
 impl HeldConnectionGuard {
-    /// A place that `front` has counted already.
+    /// The guard of a connection that `counter` has counted already.
     #[must_use]
-    pub fn new(front: Arc<dyn HeldConnectionCounter>) -> Self {
-        Self(front)
+    pub fn new(counter: Arc<dyn HeldConnectionCounter>) -> Self {
+        Self(counter)
     }
 }
 
@@ -75,10 +173,10 @@ impl Drop for HeldConnectionGuard {
     }
 }
 
-/// Serves connections that are nothing but bytes: a TCP listener's.
+/// Serves the connections of a TCP listener, which are bytes of any protocol.
 pub trait TunnelHandler: Send + Sync + fmt::Debug {
-    /// Serves `client`, which is `peer`, on the loop that this runs on; `early` are bytes that were
-    /// read from it already.
+    /// Serves `client`, which is `peer`, on the event loop that this runs on; `early` are bytes that
+    /// were read from it already.
     fn serve(
         &self,
         client: Arc<Stream>,

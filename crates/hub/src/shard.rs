@@ -57,12 +57,8 @@ pub(crate) struct Shard {
     /// The tick of this turn.
     now_tick: u32,
     commands: VecDeque<ShardCommand>,
-    /// Streams whose sockets may still be with their connections.
+    /// Streams that are not accepted yet.
     arrivals: VecDeque<Box<ArrivedStream>>,
-    /// Those that were not let go of for long: tried again with the next tick.
-    late_arrivals: VecDeque<Box<ArrivedStream>>,
-    /// When that was last.
-    late_retried_at: u32,
     streams: Slab<LiveStream>,
     /// How many streams there were.
     generation: u32,
@@ -198,8 +194,6 @@ impl Shard {
             now_tick: 0,
             commands: VecDeque::new(),
             arrivals: VecDeque::new(),
-            late_arrivals: VecDeque::new(),
-            late_retried_at: 0,
             streams: Slab::new(),
             generation: 0,
             channels: Slab::new(),
@@ -238,7 +232,6 @@ impl Shard {
         self.settings = self.shared.settings.load_full();
         self.handle_events(events, WRITES_PER_TURN);
         self.handle_commands();
-        self.retry_late();
         self.accept_arrivals(ARRIVALS_PER_TURN);
         self.deliver(WRITES_PER_TURN);
         self.answer_long_polls(WRITES_PER_TURN);
@@ -268,12 +261,10 @@ impl Shard {
     fn next_due(&self) -> Option<u32> {
         let watched = self.stall_checks.peek().map(|Reverse((due, _))| *due);
         let lifetime = self.lifetimes.peek().map(|Reverse((due, _))| *due);
-        let late = (!self.late_arrivals.is_empty()).then_some(self.late_retried_at + 1);
         let dues = [
             self.heartbeats.next_due(),
             watched,
             lifetime,
-            late,
             self.next_drain_due(),
         ];
         dues.into_iter().flatten().min()

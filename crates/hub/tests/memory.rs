@@ -17,7 +17,7 @@ use penstock_exchange::{
 };
 use penstock_http::{HeadLimits, ParseProgress, parse_head};
 use penstock_hub::{Hub, HubRouteHandler, Settings};
-use penstock_runtime::{LoopHandle, Loops, Stream};
+use penstock_runtime::{LoopHandle, Loops};
 use penstock_sys::net::{self, PeerAddress};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
@@ -121,8 +121,7 @@ fn hold(
         let place = HeldConnectionGuard::new(front.clone());
         let on = &loops.handles()[number % loops.handles().len()];
         on.spawn(async move {
-            let client = Arc::new(Stream::new(ours).expect("it is watched"));
-            body.hold(client, Vec::new(), HeldFraming::Chunked, place);
+            body.hold(ours.into(), 0, HeldFraming::Chunked, place);
         });
     }
     drop(busy);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use penstock_config as config;
 use penstock_exchange::{FaultKind, ListenerInfo, Takeover, TakeoverFuture, TunnelHandler};
-use penstock_runtime::{Stream, clock, relay};
+use penstock_runtime::{ByteStream, Stream, clock, relay};
 use penstock_sys::net::PeerAddress;
 
 use crate::balance::hash_key;
@@ -45,7 +45,7 @@ impl UpgradeTunnel {
 }
 
 impl Takeover for UpgradeTunnel {
-    fn take_over(self: Box<Self>, client: Arc<Stream>, early: Vec<u8>) -> TakeoverFuture {
+    fn take_over(self: Box<Self>, client: Arc<dyn ByteStream>, early: Vec<u8>) -> TakeoverFuture {
         let Self {
             lease,
             connection,
@@ -53,7 +53,7 @@ impl Takeover for UpgradeTunnel {
         } = *self;
         let idle = lease.upstream().config.tunnel_timeout;
         Box::pin(async move {
-            relay(&client, &connection.stream, early, from_server, idle).await;
+            relay(&*client, &connection.stream, early, from_server, idle).await;
             drop(connection);
             lease.finish(None, AttemptOutcome::Success);
         })
@@ -97,7 +97,7 @@ impl TunnelHandler for TcpProxy {
                 }
             };
             let idle = shared.config.tunnel_timeout;
-            relay(&client, &connection.stream, early, Vec::new(), idle).await;
+            relay(&*client, &connection.stream, early, Vec::new(), idle).await;
             drop(connection);
             lease.finish(None, AttemptOutcome::Success);
         })

@@ -43,5 +43,5 @@ pub use pollset::Pollset;
 pub use precise_timer::PreciseTimer;
 pub use registered_fd::RegisteredFd;
 pub use relay::relay;
-pub use stream::{Stream, probe_peer};
+pub use stream::{ByteStream, Stream, probe_peer, write_all};
 pub use tokio_thread::TokioThread;

@@ -13,13 +13,13 @@ use std::io::IoSlice;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use crate::{LazyDeadline, Stream, buffers, clock};
+use crate::{ByteStream, LazyDeadline, buffers, clock};
 
 /// Copies until both sides have ended, one breaks, or nothing moved for `idle`. Bytes that were
 /// read before are sent first: `to_server` and `to_client`.
 pub async fn relay(
-    client: &Stream,
-    server: &Stream,
+    client: &dyn ByteStream,
+    server: &dyn ByteStream,
     to_server: Vec<u8>,
     to_client: Vec<u8>,
     idle: Duration,
@@ -92,7 +92,12 @@ impl RelayDirection {
     }
 
     /// Copies available bytes; `None` when a side broke, else whether anything moved.
-    fn poll_copy(&mut self, cx: &mut Context<'_>, from: &Stream, to: &Stream) -> Option<bool> {
+    fn poll_copy(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: &dyn ByteStream,
+        to: &dyn ByteStream,
+    ) -> Option<bool> {
         let mut moved = false;
         for _ in 0..MAX_PIECES_PER_TURN {
             match self.poll_piece(cx, from, to) {
@@ -110,8 +115,8 @@ impl RelayDirection {
     fn poll_piece(
         &mut self,
         cx: &mut Context<'_>,
-        from: &Stream,
-        to: &Stream,
+        from: &dyn ByteStream,
+        to: &dyn ByteStream,
     ) -> Poll<Option<bool>> {
         if self.is_finished {
             return Poll::Ready(Some(false));

@@ -40,6 +40,48 @@ pub fn probe_peer(socket: BorrowedFd<'_>) {
     let _ = net::enable_keepalive(socket, PROBE_IDLE, PROBE_INTERVAL, MAX_PROBES);
 }
 
+/// Bytes from and to a peer: a socket, or a layer over one. The methods are those of [`Stream`].
+pub trait ByteStream: Send + Sync + std::fmt::Debug {
+    /// As [`Stream::poll_read`].
+    fn poll_read(&self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>>;
+
+    /// As [`Stream::poll_write`].
+    fn poll_write(&self, cx: &mut Context<'_>, buffers: &[IoSlice<'_>]) -> Poll<io::Result<usize>>;
+
+    /// As [`Stream::try_write`].
+    ///
+    /// # Errors
+    /// `WouldBlock`, or the connection's error.
+    fn try_write(&self, buffers: &[IoSlice<'_>]) -> io::Result<usize>;
+
+    /// As [`Stream::poll_broken`].
+    fn poll_broken(&self, cx: &mut Context<'_>) -> Poll<()>;
+
+    /// As [`Stream::is_ended`].
+    fn is_ended(&self) -> bool;
+
+    /// As [`Stream::probe_peer`].
+    fn probe_peer(&self);
+
+    /// As [`Stream::shutdown_write`].
+    fn shutdown_write(&self);
+
+    /// As [`Stream::abort`].
+    fn abort(&self);
+}
+
+/// Writes all of `bytes` at the peer's pace. Cancel safety: none, a part may be out.
+///
+/// # Errors
+/// The connection's error.
+pub async fn write_all<S: ByteStream + ?Sized>(stream: &S, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let written = poll_fn(|cx| stream.poll_write(cx, &[IoSlice::new(bytes)])).await?;
+        bytes = &bytes[written..];
+    }
+    Ok(())
+}
+
 /// A non-blocking stream socket registered with the loop that created it.
 #[derive(Debug)]
 pub struct Stream {
@@ -276,12 +318,8 @@ impl Stream {
     ///
     /// # Errors
     /// The connection's error.
-    pub async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
-        while !bytes.is_empty() {
-            let written = poll_fn(|cx| self.poll_write(cx, &[IoSlice::new(bytes)])).await?;
-            bytes = &bytes[written..];
-        }
-        Ok(())
+    pub async fn write_all(&self, bytes: &[u8]) -> io::Result<()> {
+        write_all(self, bytes).await
     }
 
     /// Sends `bytes` (few: they must fit at once) with a descriptor attached.
@@ -424,6 +462,40 @@ impl Stream {
 
 /// Delay between two attempts at a Unix listener whose queue is full: the resolution of a timer.
 const FULL_QUEUE_RETRY_DELAY: Duration = Duration::from_millis(1);
+
+impl ByteStream for Stream {
+    fn poll_read(&self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+        self.poll_read(cx, buffer)
+    }
+
+    fn poll_write(&self, cx: &mut Context<'_>, buffers: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        self.poll_write(cx, buffers)
+    }
+
+    fn try_write(&self, buffers: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.try_write(buffers)
+    }
+
+    fn poll_broken(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.poll_broken(cx)
+    }
+
+    fn is_ended(&self) -> bool {
+        self.is_ended()
+    }
+
+    fn probe_peer(&self) {
+        self.probe_peer();
+    }
+
+    fn shutdown_write(&self) {
+        self.shutdown_write();
+    }
+
+    fn abort(&self) {
+        self.abort();
+    }
+}
 
 #[cfg(test)]
 mod tests {

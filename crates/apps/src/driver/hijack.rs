@@ -30,7 +30,7 @@ use penstock_http::{
     BodyDecoder, BodyFraming, CheckedField, FieldBlock, ParseProgress, ResponseBodyFraming,
     ResponseHead, ResponseLimits, ResponseScanner, Status,
 };
-use penstock_runtime::{Stream, buffers, clock, relay};
+use penstock_runtime::{ByteStream, Stream, buffers, clock, relay};
 use penstock_wire::parse_response_head;
 use tokio::sync::watch;
 
@@ -479,7 +479,7 @@ struct HijackTunnel {
 }
 
 impl Takeover for HijackTunnel {
-    fn take_over(self: Box<Self>, client: Arc<Stream>, early: Vec<u8>) -> TakeoverFuture {
+    fn take_over(self: Box<Self>, client: Arc<dyn ByteStream>, early: Vec<u8>) -> TakeoverFuture {
         let Self {
             socket,
             buffered: from_app,
@@ -490,7 +490,7 @@ impl Takeover for HijackTunnel {
             let Ok(socket) = Stream::new(socket) else {
                 return client.abort();
             };
-            let relayed = relay(&client, &socket, early, from_app, IDLE_TIMEOUT);
+            let relayed = relay(&*client, &socket, early, from_app, IDLE_TIMEOUT);
             if hijacked.unless_cut(relayed).await.is_err() {
                 // The protocol is unknown here: the client sees the end.
                 client.shutdown_write();

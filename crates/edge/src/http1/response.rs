@@ -232,7 +232,7 @@ impl Connection {
         // The head is all there is of this response: it stands for the body in the log.
         let sent = SentBytes { head: 0, ..sent };
         self.finish_response(request, summary, sent, Ok(()));
-        // This task ends. Only the count stays, and goes with the socket.
+        // This task ends now. Only the count stays, and goes with the socket.
         let (stream, early) = (Arc::clone(&self.stream), self.received.take_unread());
         if self.is_half_closed {
             stream.resume_end_reporting();

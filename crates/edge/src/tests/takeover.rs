@@ -5,7 +5,7 @@ use std::io::IoSlice;
 use std::sync::OnceLock;
 
 use penstock_exchange::{Body, Takeover, TakeoverFuture, TunnelHandler};
-use penstock_runtime::Stream;
+use penstock_runtime::{ByteStream, Stream, write_all};
 use penstock_sys::net::PeerAddress;
 
 use super::*;
@@ -15,12 +15,12 @@ use crate::accept_tunnel;
 #[derive(Debug, Clone, Copy)]
 struct Echo;
 
-async fn echo(stream: Arc<Stream>, early: Vec<u8>) {
+async fn echo(stream: Arc<dyn ByteStream>, early: Vec<u8>) {
     let early = String::from_utf8(early).unwrap();
     let mut back = format!("[{early}]").into_bytes();
     let mut buffer = [0; 1024];
     loop {
-        let _ = stream.write_all(&back).await;
+        let _ = write_all(&*stream, &back).await;
         match poll_fn(|cx| stream.poll_read(cx, &mut buffer)).await {
             Ok(0) | Err(_) => return,
             Ok(count) => back = buffer[..count].to_vec(),
@@ -29,7 +29,7 @@ async fn echo(stream: Arc<Stream>, early: Vec<u8>) {
 }
 
 impl Takeover for Echo {
-    fn take_over(self: Box<Self>, client: Arc<Stream>, early: Vec<u8>) -> TakeoverFuture {
+    fn take_over(self: Box<Self>, client: Arc<dyn ByteStream>, early: Vec<u8>) -> TakeoverFuture {
         Box::pin(echo(client, early))
     }
 }

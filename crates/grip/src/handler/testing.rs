@@ -227,9 +227,8 @@ impl GripHarness {
         };
         let (ours, theirs) = penstock_sys::net::worker_socket_pair().unwrap();
         self.spawn(async move {
-            let client = Arc::new(Stream::new(ours).unwrap());
             let place = HeldConnectionGuard::new(Arc::new(NoopConnectionCounter));
-            hold.hold(client, Vec::new(), HeldFraming::UntilClose, place);
+            hold.hold(ours.into(), 0, HeldFraming::UntilClose, place);
         });
         Client::new(theirs)
     }

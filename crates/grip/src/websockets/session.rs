@@ -19,7 +19,7 @@ use penstock_http::websocket::{
 use penstock_hub::{
     ListenerEvent, MessageListener, Publication, SlowPolicy, StreamPart, WebSocketPart,
 };
-use penstock_runtime::{Stream, buffers, clock};
+use penstock_runtime::{ByteStream, buffers, clock, write_all};
 
 use super::control_message::KeepAliveEvent;
 use super::events_client::{BackendReply, EventsClient, EventsResponse, MetaMap};
@@ -73,7 +73,7 @@ impl std::fmt::Debug for AcceptedWebSocket {
 }
 
 impl Takeover for AcceptedWebSocket {
-    fn take_over(self: Box<Self>, client: Arc<Stream>, early: Vec<u8>) -> TakeoverFuture {
+    fn take_over(self: Box<Self>, client: Arc<dyn ByteStream>, early: Vec<u8>) -> TakeoverFuture {
         Box::pin(self.0.run(client, early))
     }
 }
@@ -128,17 +128,17 @@ enum SessionInput {
 }
 
 impl WebSocketSession {
-    async fn run(mut self: Box<Self>, client: Arc<Stream>, early: Vec<u8>) {
+    async fn run(mut self: Box<Self>, client: Arc<dyn ByteStream>, early: Vec<u8>) {
         let mut asking = None;
         let end = match self.start(&early).await {
-            Ok(()) => self.serve(&client, &mut asking).await,
+            Ok(()) => self.serve(&*client, &mut asking).await,
             Err(end) => end,
         };
         let is_known = matches!(end, SessionEnd::Close(..));
         if let SessionEnd::Close(with, reason) | SessionEnd::CloseAndNotify(with, reason) = end {
             encode_close_frame(&mut self.write_buffer, with, &reason);
-            if self.flush(&client).await.is_ok() && self.client_close_code.is_none() {
-                self.await_close(&client).await;
+            if self.flush(&*client).await.is_ok() && self.client_close_code.is_none() {
+                self.await_close(&*client).await;
             }
         }
         drop(client);
@@ -169,7 +169,11 @@ impl WebSocketSession {
     }
 
     /// Until its end.
-    async fn serve(&mut self, client: &Stream, asking: &mut Option<EventsRequest>) -> SessionEnd {
+    async fn serve(
+        &mut self,
+        client: &dyn ByteStream,
+        asking: &mut Option<EventsRequest>,
+    ) -> SessionEnd {
         loop {
             if let Err(end) = self.flush(client).await {
                 return end;
@@ -206,7 +210,7 @@ impl WebSocketSession {
 
     async fn next_input(
         &self,
-        client: &Stream,
+        client: &dyn ByteStream,
         asking: &mut Option<EventsRequest>,
     ) -> SessionInput {
         let is_free = asking.is_none();
@@ -394,13 +398,13 @@ impl WebSocketSession {
     }
 
     /// Writes what there is to write. A client that does not take it is gone.
-    async fn flush(&mut self, client: &Stream) -> Result<(), SessionEnd> {
+    async fn flush(&mut self, client: &dyn ByteStream) -> Result<(), SessionEnd> {
         if self.write_buffer.is_empty() {
             return Ok(());
         }
         let out = mem::take(&mut self.write_buffer);
         let now = clock::now();
-        let written = clock::timeout_at(now + self.write_timeout, client.write_all(&out)).await;
+        let written = clock::timeout_at(now + self.write_timeout, write_all(client, &out)).await;
         if let Some((at, beat)) = &mut self.keep_alive {
             *at = now + beat.interval;
         }
@@ -412,7 +416,7 @@ impl WebSocketSession {
 
     /// Waits for the client's own close, so that nothing that is on its way resets the connection before our
     /// close has arrived (RFC 6455 §7.1.1).
-    async fn await_close(&mut self, client: &Stream) {
+    async fn await_close(&mut self, client: &dyn ByteStream) {
         client.shutdown_write();
         let ended = async {
             while read_client(client).await > 0 {
@@ -424,7 +428,7 @@ impl WebSocketSession {
 }
 
 /// Reads into the loop's own buffer; 0 at the end of the connection, however it came.
-async fn read_client(client: &Stream) -> usize {
+async fn read_client(client: &dyn ByteStream) -> usize {
     std::future::poll_fn(|cx| {
         buffers::with_receive_buffer(|buffer| client.poll_read(cx, buffer))
             .map(|read| read.unwrap_or(0))

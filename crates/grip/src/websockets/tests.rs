@@ -5,7 +5,7 @@ use std::sync::Arc;
 use penstock_exchange::{Body, FaultKind, Reply, Request, Takeover, TakeoverFuture};
 use penstock_http::Status;
 use penstock_hub::{Content, Publication, WebSocketPart};
-use penstock_runtime::Stream;
+use penstock_runtime::ByteStream;
 
 use crate::handler::testing::*;
 
@@ -464,7 +464,7 @@ fn a_back_end_that_may_take_the_connection_over_is_asked_by_the_clients_own_requ
 struct TakenConnection;
 
 impl Takeover for TakenConnection {
-    fn take_over(self: Box<Self>, _client: Arc<Stream>, _early: Vec<u8>) -> TakeoverFuture {
+    fn take_over(self: Box<Self>, _client: Arc<dyn ByteStream>, _early: Vec<u8>) -> TakeoverFuture {
         Box::pin(std::future::ready(()))
     }
 }

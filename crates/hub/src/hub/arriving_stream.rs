@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use penstock_exchange::{HeldConnectionGuard, HeldFraming, Hold};
-use penstock_runtime::{Stream, clock, loops};
+use penstock_exchange::{HeldConnection, HeldConnectionGuard, HeldFraming, Hold};
+use penstock_runtime::{clock, loops};
 
 use super::HubShared;
 use crate::channel::{Channel, StreamFormat};
@@ -92,17 +92,19 @@ impl ArrivingStream {
 impl Hold for ArrivingStream {
     fn hold(
         self: Box<Self>,
-        client: Arc<Stream>,
-        early: Vec<u8>,
+        client: HeldConnection,
+        early_bytes: usize,
         framing: HeldFraming,
-        place: HeldConnectionGuard,
+        guard: HeldConnectionGuard,
     ) {
-        let Self {
-            shared,
-            request: wanted,
-        } = *self;
-        let shape = StreamFormat::new(wanted.form, framing);
-        let arrival = ArrivedStream::new(client, early.len(), shape, place, wanted);
+        let Self { shared, request } = *self;
+        let arrival = ArrivedStream {
+            client,
+            early_bytes,
+            format: StreamFormat::new(request.form, framing),
+            connection_guard: guard,
+            request,
+        };
         let shard = &shared.shards[loops::current_index() % shared.shards.len()];
         if let Some(waker) = shard.push(ShardCommand::AddStream(Box::new(arrival))) {
             waker.wake();

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use penstock_exchange::{Body, HeldConnectionCounter, HeldConnectionGuard, HeldFraming};
 use penstock_http::{BodyDecoder, BodyFraming};
-use penstock_runtime::{LoopHandle, Loops, Stream, clock, loops};
+use penstock_runtime::{LoopHandle, Loops, clock, loops};
 use penstock_sys::net;
 
 use super::*;
@@ -87,7 +87,7 @@ impl HubHarness {
         client
     }
 
-    /// Hands a stream over on a loop, as edge does: the connection lets go of the socket after that.
+    /// Hands a stream over on a loop, as edge does.
     fn hand_over(
         &self,
         stream: HeldStream,
@@ -130,11 +130,7 @@ impl HubHarness {
         self.front.0.fetch_add(1, Ordering::SeqCst);
         let place = HeldConnectionGuard::new(self.front.clone());
         self.handles()[on].spawn(async move {
-            let client = Arc::new(Stream::new(ours).unwrap());
-            hold.hold(client.clone(), early.to_vec(), framing, place);
-            // The connection's task may have it for a moment more.
-            loops::yield_now().await;
-            drop(client);
+            hold.hold(ours.into(), early.len(), framing, place);
         });
     }
 

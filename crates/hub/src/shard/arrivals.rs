@@ -1,12 +1,10 @@
-//! Streams that come to their shard.
+//! Streams that arrive at their shard, which watches their sockets in one set.
 //!
-//! Edge's connection still has the socket when it hands it over, and lets go of it before the loop's next
-//! turn; then the socket leaves its registration with the loop and becomes a descriptor among many. What must stay
-//! true: subscribing and reading the history happen under the channel's lock, so that what came before is
-//! in the one and what comes after finds the subscriber; the stream gets what it begins with before any
-//! message.
+//! # Invariants
+//! - A stream subscribes and reads the history under the channel's lock: earlier messages are in the
+//!   history, later ones find the subscriber.
+//! - A stream gets its initial data before any message.
 
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -14,7 +12,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use penstock_runtime::clock;
 use penstock_runtime::pollset::Interest;
-use penstock_sys::net;
 
 use super::backlog::{Backlog, BacklogPiece, PieceKind};
 use super::closing::CloseReason;
@@ -28,12 +25,6 @@ use crate::channel::{ChannelShard, ChannelState, DeliveryKind, Message, StreamFo
 use crate::counters;
 use crate::hub::{PendingSubscription, StreamRequest};
 use crate::{StreamForm, StreamKeepAlive};
-
-/// Turns in which the connection's task still has the socket before the shard waits for a tick instead.
-const IMMEDIATE_ATTEMPTS: u32 = 64;
-
-/// Ticks after which it is given up.
-const MAX_ATTEMPTS: u32 = IMMEDIATE_ATTEMPTS + 20;
 
 /// The message that a client had last, which comes back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -58,77 +49,43 @@ struct SubscribeResult {
 }
 
 impl Shard {
-    /// Takes in the streams whose sockets are free, at most `budget`.
+    /// Accepts arrived streams, at most `budget`.
     pub(super) fn accept_arrivals(&mut self, budget: usize) {
         let sent_before = self.sent_bytes;
         for used in 1..=budget.min(self.arrivals.len()) {
-            // What they begin with counts by its bytes.
+            // Initial data counts by its bytes.
             if used + (self.sent_bytes - sent_before) / BYTES_PER_WRITE > budget {
                 return;
             }
-            let Some(mut arrival) = self.arrivals.pop_front() else {
+            let Some(arrival) = self.arrivals.pop_front() else {
                 return;
             };
-            match Arc::try_unwrap(arrival.client) {
-                Ok(client) => {
-                    let ArrivedStream {
-                        buffered_bytes: early_bytes,
-                        format: shape,
-                        connection_guard: place,
-                        request: wanted,
-                        ..
-                    } = *arrival;
-                    let held = LiveStream {
-                        socket: client.into_socket(),
-                        generation: self.next_generation(),
-                        _connection_guard: place,
-                        first_link: ChannelLink::NONE,
-                        ring_position: RingPosition::NONE,
-                        last_sent_tick: self.now_tick,
-                        input_bytes: u32::try_from(early_bytes).unwrap_or(u32::MAX),
-                        format: shape,
-                        gap_notice: NO_GAP_NOTICE,
-                        flags: StreamFlags::default(),
-                        backlog: None,
-                        extras: None,
-                        client_permit: None,
-                    };
-                    self.set_dead_peer_detection(&held, &wanted);
-                    self.add_stream(held, *wanted);
-                }
-                Err(shared) => {
-                    arrival.client = shared;
-                    arrival.attempts += 1;
-                    if arrival.attempts > MAX_ATTEMPTS {
-                        log::error!("hub: a stream's socket was not let go of by its connection");
-                        arrival.client.abort();
-                    } else if arrival.attempts > IMMEDIATE_ATTEMPTS {
-                        self.late_arrivals.push_back(arrival);
-                    } else {
-                        self.arrivals.push_back(arrival);
-                    }
-                }
-            }
-        }
-    }
-
-    /// A client that vanished without a word is noticed: by what is sent to it, or if nothing is, by probes.
-    fn set_dead_peer_detection(&self, held: &LiveStream, wanted: &StreamRequest) {
-        let after = self.settings.send_timeout;
-        let socket = held.socket.as_fd();
-        // Unix sockets know of neither, and need none: their peers are processes of this machine.
-        let _ = net::set_user_timeout(socket, after);
-        let beat = wanted.keep_alive.as_ref();
-        if beat.is_none_or(|beat| beat.bytes.is_empty()) {
-            let _ = net::enable_keepalive_after(socket, after);
-        }
-    }
-
-    /// Tries those again, once a tick, whose sockets were elsewhere for long.
-    pub(super) fn retry_late(&mut self) {
-        if self.late_retried_at < self.now_tick {
-            self.late_retried_at = self.now_tick;
-            self.arrivals.extend(self.late_arrivals.drain(..));
+            let ArrivedStream {
+                client,
+                early_bytes,
+                format,
+                connection_guard,
+                request,
+            } = *arrival;
+            let keep_alive = request.keep_alive.as_ref();
+            let is_silent = keep_alive.is_none_or(|beat| beat.bytes.is_empty());
+            client.set_dead_peer_timeout(self.settings.send_timeout, is_silent);
+            let held = LiveStream {
+                connection: client,
+                generation: self.next_generation(),
+                _connection_guard: connection_guard,
+                first_link: ChannelLink::NONE,
+                ring_position: RingPosition::NONE,
+                last_sent_tick: self.now_tick,
+                input_bytes: u32::try_from(early_bytes).unwrap_or(u32::MAX),
+                format,
+                gap_notice: NO_GAP_NOTICE,
+                flags: StreamFlags::default(),
+                backlog: None,
+                extras: None,
+                client_permit: None,
+            };
+            self.add_stream(held, *request);
         }
     }
 
@@ -360,7 +317,7 @@ impl Shard {
             return;
         }
         let whole = backlog.bytes();
-        let sent = send_backlog(held.socket.as_fd(), &mut backlog, now);
+        let sent = send_backlog(&held.connection, &mut backlog, now);
         self.sent_bytes += whole - backlog.bytes();
         // Where too much waits for all together already, what was missed is missing for good.
         if backlog.bytes() > room.total {
@@ -372,9 +329,8 @@ impl Shard {
         } else {
             Interest::Read
         };
-        let added = self
-            .pollset
-            .add(held.socket.as_fd(), held.token(stream), interest);
+        let token = held.token(stream);
+        let added = held.connection.add_to(&self.pollset, token, interest);
         if waits {
             counters::adjust(&self.shared.metrics.backlog_bytes, 0, backlog.bytes());
             held.backlog = Some(Box::new(backlog));

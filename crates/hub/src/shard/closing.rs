@@ -5,14 +5,12 @@
 //! whoever ends leaves all places that name it, and everybody who counts hears of it once.
 
 use std::cmp::Reverse;
-use std::io;
-use std::os::fd::AsFd;
+use std::io::{self, IoSlice};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use penstock_runtime::buffers;
 use penstock_runtime::pollset::Event;
-use penstock_runtime::{buffers, probe_peer};
-use penstock_sys::net;
 
 use super::heartbeats::{MovedStream, RingPosition};
 use super::live_stream::{ChannelLink, StreamFlags, slot_of_token};
@@ -105,11 +103,11 @@ impl Shard {
             return;
         }
         held.flags.set(StreamFlags::PROBED);
-        probe_peer(held.socket.as_fd());
+        held.connection.probe_peer();
         if held.backlog.is_some() || !held.format.is_chunked() {
             return;
         }
-        match net::send(held.socket.as_fd(), b"0") {
+        match held.connection.try_write(&[IoSlice::new(b"0")]) {
             Err(e) if e.kind() != io::ErrorKind::WouldBlock => {
                 self.close_stream(stream, CloseReason::ClientDisconnected);
             }
@@ -124,7 +122,7 @@ impl Shard {
         };
         let is_gone = buffers::with_receive_buffer(|buffer| {
             loop {
-                match net::receive(held.socket.as_fd(), buffer) {
+                match held.connection.try_read(buffer) {
                     // It may only have closed its sending side.
                     Ok(0) => return false,
                     Ok(count) => {
@@ -134,7 +132,6 @@ impl Shard {
                             return true;
                         }
                     }
-                    Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                     Err(e) => return e.kind() != io::ErrorKind::WouldBlock,
                 }
             }
@@ -169,9 +166,8 @@ impl Shard {
             return;
         };
         // Unread bytes would make the close a reset, which could cost the client the end.
-        let _ = buffers::with_receive_buffer(|buffer| net::receive(held.socket.as_fd(), buffer));
-        // A client that is gone already has no use for it.
-        let _ = net::shutdown(held.socket.as_fd(), net::Shutdown::Write);
+        let _ = buffers::with_receive_buffer(|buffer| held.connection.try_read(buffer));
+        held.connection.shutdown_write();
         self.close_stream(stream, CloseReason::Finished);
     }
 
@@ -181,8 +177,7 @@ impl Shard {
         let Some(mut held) = self.streams.remove(stream) else {
             return;
         };
-        // An error means that it never was in the set.
-        let _ = self.pollset.remove(held.socket.as_fd());
+        held.connection.remove_from(&self.pollset);
         if let Some(backlog) = held.backlog.take() {
             counters::adjust(&self.shared.metrics.backlog_bytes, backlog.bytes(), 0);
         }

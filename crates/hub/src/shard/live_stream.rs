@@ -4,11 +4,10 @@
 //! their size is asserted. What must stay true: a stream's places (in its channels' lists, in its ring of
 //! heart-beats) name it as it names them.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use penstock_exchange::{ClientPermit, HeldConnectionGuard};
+use penstock_exchange::{ClientPermit, HeldConnection, HeldConnectionGuard};
 
 use super::backlog::Backlog;
 use super::delivery::ShardChannel;
@@ -23,7 +22,7 @@ use crate::namespace::channel_name;
 /// A held stream.
 #[derive(Debug)]
 pub(super) struct LiveStream {
-    pub(super) socket: OwnedFd,
+    pub(super) connection: HeldConnection,
     /// Which of the streams that this slot has had.
     pub(super) generation: u32,
     /// Its drop tells the front end.

@@ -9,8 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use penstock_exchange::HeldConnectionGuard;
-use penstock_runtime::Stream;
+use penstock_exchange::{HeldConnection, HeldConnectionGuard};
 
 use crate::channel::{Channel, Message, StreamFormat};
 use crate::hub::{PollWaiter, StreamRequest};
@@ -30,14 +29,12 @@ pub(crate) enum ShardCommand {
 
 /// A stream that comes to its shard.
 pub(crate) struct ArrivedStream {
-    pub(crate) client: Arc<Stream>,
+    pub(crate) client: HeldConnection,
     /// Bytes of its client that were read behind the request.
-    pub(crate) buffered_bytes: usize,
+    pub(crate) early_bytes: usize,
     pub(crate) format: StreamFormat,
     pub(crate) connection_guard: HeldConnectionGuard,
     pub(crate) request: Box<StreamRequest>,
-    /// How often the connection's task still had the socket.
-    pub(crate) attempts: u32,
 }
 
 /// A message for the subscribers of the channel that the shard keeps at `slot`, if it still does.
@@ -67,25 +64,6 @@ pub(crate) struct ShardInbox {
 struct ShardInboxState {
     commands: VecDeque<ShardCommand>,
     waker: Option<Waker>,
-}
-
-impl ArrivedStream {
-    pub(crate) fn new(
-        client: Arc<Stream>,
-        early_bytes: usize,
-        shape: StreamFormat,
-        place: HeldConnectionGuard,
-        wanted: Box<StreamRequest>,
-    ) -> Self {
-        Self {
-            client,
-            buffered_bytes: early_bytes,
-            format: shape,
-            connection_guard: place,
-            request: wanted,
-            attempts: 0,
-        }
-    }
 }
 
 impl ShardInbox {

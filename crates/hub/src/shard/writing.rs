@@ -6,13 +6,12 @@
 //! later.
 
 use std::io::{self, IoSlice};
-use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
+use penstock_exchange::HeldConnection;
 use penstock_http::{LAST_CHUNK, sse};
 use penstock_runtime::pollset::Interest;
-use penstock_sys::net;
 
 use super::backlog::{Backlog, BacklogPiece, BacklogRoom, MAX_SLICES, PieceKind};
 use super::closing::CloseReason;
@@ -137,7 +136,7 @@ impl Shard {
             return;
         };
         let before = backlog.bytes();
-        let sent = send_backlog(held.socket.as_fd(), backlog, self.now_tick);
+        let sent = send_backlog(&held.connection, backlog, self.now_tick);
         let after = backlog.bytes();
         self.sent_bytes += before - after;
         counters::adjust(&self.shared.metrics.backlog_bytes, before, after);
@@ -170,7 +169,7 @@ impl Shard {
             Interest::Read
         };
         let token = held.token(stream);
-        if let Err(e) = self.pollset.modify(held.socket.as_fd(), token, interest) {
+        if let Err(e) = held.connection.modify_in(&self.pollset, token, interest) {
             log::error!("hub: the kernel does not watch a stream's socket: {e}");
             self.close_stream(stream, CloseReason::ConnectionError);
         }
@@ -322,7 +321,7 @@ impl Shard {
 
 /// Sends what waits, as far as the socket takes it; how many messages that completes.
 pub(super) fn send_backlog(
-    socket: BorrowedFd<'_>,
+    connection: &HeldConnection,
     backlog: &mut Backlog,
     now: u32,
 ) -> io::Result<u64> {
@@ -331,7 +330,7 @@ pub(super) fn send_backlog(
         let mut slices = [IoSlice::new(&[]); MAX_SLICES];
         let count = backlog.slices(&mut slices);
         let wanted: usize = slices[..count].iter().map(|slice| slice.len()).sum();
-        match net::send_vectored(socket, &slices[..count]) {
+        match connection.try_write(&slices[..count]) {
             Ok(written) => {
                 completed += u64::from(backlog.mark_written(written, now));
                 // Less than all of it: the socket is full, and room raises an event.
@@ -340,7 +339,6 @@ pub(super) fn send_backlog(
                 }
             }
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             Err(e) => return Err(e),
         }
     }
@@ -349,11 +347,8 @@ pub(super) fn send_backlog(
 
 /// As much of `bytes` as the socket takes now.
 fn send_some(held: &LiveStream, bytes: &[u8]) -> io::Result<usize> {
-    loop {
-        match net::send(held.socket.as_fd(), bytes) {
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(0),
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            done => return done,
-        }
+    match held.connection.try_write(&[IoSlice::new(bytes)]) {
+        Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(0),
+        done => done,
     }
 }

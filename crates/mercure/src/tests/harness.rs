@@ -13,7 +13,7 @@ use penstock_exchange::{
     Reply, Request, Response,
 };
 use penstock_hub::{Hub, Settings};
-use penstock_runtime::{Loops, Stream};
+use penstock_runtime::Loops;
 use penstock_sys::net::worker_socket_pair;
 use tokio::sync::oneshot;
 
@@ -226,9 +226,8 @@ pub(super) fn hold(mut response: Response) -> (Response, Client) {
         panic!("no stream, but {}: {body:?}", response.status.code());
     };
     let (ours, theirs) = worker_socket_pair().unwrap();
-    let stream = Arc::new(Stream::new(ours).unwrap());
     let place = HeldConnectionGuard::new(Arc::new(NoopConnectionCounter));
-    hold.hold(stream, Vec::new(), HeldFraming::UntilClose, place);
+    hold.hold(ours.into(), 0, HeldFraming::UntilClose, place);
     let socket = UnixStream::from(theirs);
     socket.set_nonblocking(false).unwrap();
     let read = Vec::new();

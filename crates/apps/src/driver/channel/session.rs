@@ -20,7 +20,7 @@ use penstock_http::websocket::{
     DeflateParams, MessageDecoder, Opcode, WebSocketError, WebSocketEvent, code, compress,
     compressed_frame_head, encode_close_frame, encode_control_frame, message_frame_head,
 };
-use penstock_runtime::{LazyDeadline, Stream, buffers, clock};
+use penstock_runtime::{ByteStream, LazyDeadline, buffers, clock};
 
 use super::pipe::{ClientBound, PipeMessage, WebSocketPipe};
 use super::websocket::window_cost;
@@ -108,7 +108,11 @@ impl AcceptedWebSocket {
 }
 
 impl Takeover for AcceptedWebSocket {
-    fn take_over(mut self: Box<Self>, client: Arc<Stream>, early: Vec<u8>) -> TakeoverFuture {
+    fn take_over(
+        mut self: Box<Self>,
+        client: Arc<dyn ByteStream>,
+        early: Vec<u8>,
+    ) -> TakeoverFuture {
         let patience = self.timeouts;
         let session = self.pipe.take().map(|pipe| {
             let mut session = WebSocketSession::new(client, pipe, &self.app, patience);
@@ -152,7 +156,7 @@ enum SessionStage {
 
 #[derive(Debug)]
 struct WebSocketSession {
-    client: Arc<Stream>,
+    client: Arc<dyn ByteStream>,
     pipe: Arc<WebSocketPipe>,
     decoder: MessageDecoder,
     compression: Option<Box<Compression>>,
@@ -204,7 +208,7 @@ pub(super) const IDLE_SESSION_BYTES: usize = size_of::<WebSocketSession>();
 
 impl WebSocketSession {
     fn new(
-        client: Arc<Stream>,
+        client: Arc<dyn ByteStream>,
         pipe: Arc<WebSocketPipe>,
         app: &Arc<AppShared>,
         patience: &'static SessionTimeouts,

@@ -34,10 +34,10 @@ fn the_kernel_looks_after_clients_that_vanish() {
                 keep_alive,
                 ..stream("a")
             };
-            drop(alone.add_stream_on(ours.into(), asked));
+            // The same socket once more, as options are read from it.
+            let socket = &ours.try_clone().unwrap();
+            alone.add_stream_on(ours.into(), asked);
             alone.turns().await;
-            let slot = u32::try_from(clients.len() - 1).unwrap();
-            let socket = &alone.shard.streams.get(slot).unwrap().socket;
             assert_eq!(sockopt::tcp_user_timeout(socket).unwrap(), 40_000);
             assert_eq!(sockopt::socket_keepalive(socket).unwrap(), is_asked);
             if is_asked {
@@ -68,9 +68,8 @@ fn break_a_shard() {
     };
     let (ours, theirs) = net::worker_socket_pair().unwrap();
     loops.handles()[0].spawn(async move {
-        let client = Arc::new(Stream::new(ours).unwrap());
-        let place = HeldConnectionGuard::new(Arc::new(PanickingCounter));
-        hold.hold(client, Vec::new(), HeldFraming::UntilClose, place);
+        let guard = HeldConnectionGuard::new(Arc::new(PanickingCounter));
+        hold.hold(ours.into(), 0, HeldFraming::UntilClose, guard);
     });
     drop(theirs);
     let deadline = Instant::now() + Duration::from_secs(10);

@@ -27,7 +27,7 @@ fn a_notice_waits_for_its_stream_and_no_heart_beat_takes_its_place() {
             max_backlog_total: 100,
             ..Settings::default()
         });
-        drop(alone.add_stream_as(HeldStream {
+        alone.add_stream_as(HeldStream {
             gap_notice: Some(Bytes::from_static(b"(gap)\n")),
             keep_alive: Some(StreamKeepAlive {
                 bytes: Bytes::from_static(b"beat\n"),
@@ -35,7 +35,7 @@ fn a_notice_waits_for_its_stream_and_no_heart_beat_takes_its_place() {
                 is_unconditional: true,
             }),
             ..stream("a")
-        }));
+        });
         alone.turns().await;
         let sent = fill(&mut alone, "a").await;
         alone.publish("a", "lost too\n");
@@ -70,7 +70,7 @@ fn a_heartbeat_without_room_ends_no_stream() {
             slow_policy: crate::SlowPolicy::Disconnect,
             ..Settings::default()
         });
-        drop(alone.add_stream("a"));
+        alone.add_stream("a");
         alone.turns().await;
         let stream = alone.shard.streams.next_from(0).unwrap();
         let beat = Bytes::from_static(b":::\n");
@@ -97,9 +97,9 @@ fn streams_that_take_nothing_leave_room_for_one_that_is_slow_for_a_moment() {
             ..Settings::default()
         });
         for _ in 0..40 {
-            drop(alone.add_stream("stuck"));
+            alone.add_stream("stuck");
         }
-        drop(alone.add_stream("a"));
+        alone.add_stream("a");
         alone.turns().await;
         let text = "x".repeat(10_000);
         for _ in 0..100 {
@@ -142,10 +142,10 @@ fn gap_notices_are_shared_and_reused_when_unused() {
         for round in 0..3 {
             for number in 0..2 * MAX_SHARED_GAP_NOTICES {
                 let notice = format!("(gap {round} {number})");
-                drop(alone.add_stream_as(with(notice.clone())));
-                drop(alone.add_stream_as(with(notice)));
+                alone.add_stream_as(with(notice.clone()));
+                alone.add_stream_as(with(notice));
             }
-            drop(alone.add_stream_as(with("x".repeat(1_000))));
+            alone.add_stream_as(with("x".repeat(1_000)));
             alone.turns().await;
             assert_eq!(alone.shard.gap_notices.len(), MAX_SHARED_GAP_NOTICES);
             let (mut own, mut notices) = (0, Vec::new());
@@ -241,7 +241,7 @@ fn an_event_stream_learns_after_which_message_the_gap_is() {
                 "event: gap\ndata: {}\n\n",
             ),
         ] {
-            drop(alone.add_stream_as(asked));
+            alone.add_stream_as(asked);
             alone.turns().await;
             let got = alone.received(alone.clients.len() - 1);
             let (notice, rest) = got.split_at(expected.len());

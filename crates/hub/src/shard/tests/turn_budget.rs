@@ -14,7 +14,7 @@ fn large_messages_take_more_of_a_turn() {
     on_a_loop(async {
         let mut alone = ShardHarness::new();
         for _ in 0..120 {
-            drop(alone.add_stream("a"));
+            alone.add_stream("a");
         }
         alone.turns().await;
         alone.publish("a", &"x".repeat(LARGE));
@@ -50,10 +50,10 @@ fn so_do_streams_that_begin_with_much() {
             alone.shard.shared.deliver(publication).unwrap();
         }
         for _ in 0..ARRIVALS_PER_TURN {
-            drop(alone.add_stream_as(HeldStream {
+            alone.add_stream_as(HeldStream {
                 resume_after: Some("m1".into()),
                 ..stream("a")
-            }));
+            });
         }
         assert!(alone.turn(), "a turn does not do all of it");
         let landed = alone.shard.streams.len();
@@ -69,7 +69,7 @@ fn a_large_backlog_counts_against_the_turn_too() {
     on_a_loop(async {
         let mut alone = ShardHarness::new();
         for _ in 0..100 {
-            drop(alone.add_stream("a"));
+            alone.add_stream("a");
         }
         alone.turns().await;
         for _ in 0..8 {
