@@ -27,7 +27,6 @@ use penstock_sys::net::PeerAddress;
 
 use self::dispatch::{HandlerOutcome, OwnedRoute, ResponseResult, RouteMatch, RunningHandler};
 use self::internal_redirect::RedirectChain;
-use self::request::EffectiveRequest;
 use crate::accept::ConnectionSource;
 use crate::filters::Filters;
 use crate::router::Route;
@@ -59,11 +58,11 @@ pub(crate) struct Exchange {
     pub(crate) head: Arc<RequestHead>,
     /// What trusted proxies say about the client.
     forwarded: Option<Arc<ForwardedInfo>>,
+    /// The same as the handlers got it last: the route's rules may change it.
+    handler_forwarded: Option<Arc<ForwardedInfo>>,
     arrived: Instant,
     /// Those of the client's route.
     filters: Option<Arc<Filters>>,
-    /// The request that the handlers got last, where it differs from the client's.
-    effective_request: Option<Box<EffectiveRequest>>,
     redirects: Option<Box<RedirectChain>>,
 }
 
@@ -151,10 +150,10 @@ impl<'s> ReceivedRequest<'s> {
         let exchange = Exchange {
             settings: Arc::clone(self.settings),
             head: Arc::new(self.head),
+            handler_forwarded: self.forwarded.clone(),
             forwarded: self.forwarded,
             arrived: self.arrived,
             filters: None,
-            effective_request: None,
             redirects: None,
         };
         (exchange, self.route.into_owned())

@@ -6,7 +6,6 @@
 mod accept_fairness;
 mod error_pages;
 mod files;
-mod grip;
 mod held_connections;
 mod interim;
 mod proxy_protocol;

@@ -1,13 +1,16 @@
-//! Which fields of a message are the house's hub's: those whose names begin with `Grip-`.
+//! GRIP fields: those whose names begin with `Grip-`.
 //!
-//! A back end holds a connection by answering with such fields, and with a body of instructions beside them;
-//! the hub tells it by others that it may. `apps` and `proxy` mark a response that has any
-//! ([`crate::Response::has_grip`]), the hub's own handler in front of them obeys, `edge` takes out what
-//! nobody took. What must stay true: no client says one ([`crate::field_policy::classify_field`]), none sees one.
+//! A back end holds a connection by a response with such fields, and with a body of instructions
+//! beside them. By others the hub tells it that it may. `apps` and `proxy` mark a response that has
+//! any ([`crate::Response::has_grip`]), the hub's handler around them applies them, and `edge` removes
+//! those that are left.
+//!
+//! # Invariants
+//! - No client can send one ([`crate::field_policy::classify_field`]), and none sees one.
 
 use penstock_http::FieldBlock;
 
-/// What the names begin with.
+/// The beginning of their names.
 const GRIP_PREFIX: &[u8] = b"grip-";
 
 /// The type of a body of instructions.
@@ -20,7 +23,7 @@ pub fn is_grip_field(name: &[u8]) -> bool {
     start.is_some_and(|start| start.eq_ignore_ascii_case(GRIP_PREFIX))
 }
 
-/// Whether a body of that `Content-Type` is one of instructions.
+/// Whether a body of that `Content-Type` has GRIP instructions.
 #[must_use]
 pub fn is_grip_instruct_type(content_type: &[u8]) -> bool {
     let Some((start, rest)) = content_type.split_at_checked(INSTRUCT_TYPE.len()) else {
@@ -30,14 +33,14 @@ pub fn is_grip_instruct_type(content_type: &[u8]) -> bool {
         && matches!(rest.first(), None | Some(b';' | b' ' | b'\t'))
 }
 
-/// Takes out all fields of the hub's.
+/// Removes all GRIP fields.
 pub fn remove_grip_fields(fields: &mut FieldBlock) {
     let next = |fields: &FieldBlock| {
         let mut names = fields.iter().map(|(name, _)| name);
         let found = names.find(|name| is_grip_field(name.as_bytes()));
         found.map(str::to_owned)
     };
-    // Each turn takes out all of one name, of which a head has few.
+    // Each pass removes all fields of one name, and a head has few names.
     while let Some(name) = next(fields) {
         fields.remove(&name);
     }

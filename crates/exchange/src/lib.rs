@@ -31,8 +31,8 @@ pub use client_state::ClientState;
 pub use fault::{Fault, FaultKind, FaultSide};
 pub use forwarded::{AddressSource, ForwardedInfo, InvalidForwardedField};
 pub use handler::{
-    GripResponse, Handler, HandlerFuture, HandlerProgress, InlineBody, InlineResponse,
-    InternalRedirect, Reply, RequestView,
+    Handler, HandlerFuture, HandlerProgress, InlineBody, InlineResponse, InternalRedirect, Reply,
+    RequestView,
 };
 pub use mount::Mount;
 pub use request::{ListenerInfo, Request, RequestPath};

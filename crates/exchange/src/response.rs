@@ -1,4 +1,4 @@
-//! One response on its way to the client, and how long each part of it took.
+//! One response on its way to the client, and the time that each part of it took.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -7,8 +7,8 @@ use penstock_http::{FieldBlock, Status};
 
 use crate::Body;
 
-/// One response. Framing fields (`Content-Length`, `Transfer-Encoding`, `Connection`) are edge's:
-/// makers leave them out.
+/// One response. Framing fields (`Content-Length`, `Transfer-Encoding`, `Connection`) are added by
+/// edge; handlers leave them out.
 #[derive(Debug)]
 pub struct Response {
     /// Its status.
@@ -19,50 +19,49 @@ pub struct Response {
     pub body: Body,
     /// Where the time went.
     pub timing: RequestTiming,
-    /// When it was made, from a handler that has just looked at the clock: edge then need not.
+    /// When it was made, from a handler that has just read the clock: edge then need not.
     pub created_at: Option<Instant>,
-    /// Bytes of the body per second that the client is given at most (`X-Accel-Limit-Rate`).
+    /// Maximum bytes of the body per second (`X-Accel-Limit-Rate`).
     pub max_rate: Option<u64>,
-    /// Among its fields is one for the house's own cache (`X-Accel-Expires`), which edge takes out. Known to
-    /// those who read the fields, so that nobody looks for it in each response.
+    /// Has a field for the cache (`X-Accel-Expires`), which edge removes. Set by the reader of the
+    /// fields, so that no later stage searches each response.
     pub has_accel_expires: bool,
-    /// Among its fields is one for the house's own hub (`Grip-*`). Known to those who read the fields of a back
-    /// end; obeyed where its route has a handler for that, and taken out by edge in any case.
+    /// Has fields for the hub (`Grip-*`), set as above. Applied where the route has `grip`, and
+    /// removed by edge in any case.
     pub has_grip: bool,
-    /// And another server of the house, in front of this one, is to obey it: the fields go on.
+    /// Another Penstock in front of this one applies the GRIP fields: edge sends them.
     pub passes_grip: bool,
-    /// An application has asked that it be not held back (`X-Accel-Buffering: no`), which was obeyed. Known to those
-    /// who read the fields.
+    /// The application asked not to buffer the response (`X-Accel-Buffering: no`), which was done.
     pub disables_buffering: bool,
 }
 
-/// Where a request's time went, for the access log and the metrics. Zero where it does not apply.
+/// The time spent on a request, for the access log and the metrics. Zero where it does not apply.
 #[derive(Debug, Clone, Default)]
 pub struct RequestTiming {
     /// Waited for a slot.
     pub queue_time: Duration,
-    /// Place in line on arrival; 0 when it did not wait.
+    /// Position in the queue on arrival; 0 when it did not wait.
     pub queue_position: u32,
     /// From being handed to a worker to the head of its response.
     pub app_time: Duration,
-    /// Who answered: an application's name, `files`, `status`.
+    /// The handler that responded: an application's name, `files`, `status`.
     pub handler: Option<HandlerName>,
     /// The worker's process id, or 0.
     pub worker_pid: u32,
-    /// Connecting to the back end that answered; zero on a connection that was there.
+    /// Connecting to the back end that responded; zero on a reused connection.
     pub connect_time: Duration,
-    /// The back end that answered or was tried last, as configured.
+    /// The back end that responded or was tried last, as configured.
     pub server: Option<Arc<str>>,
     /// How many back ends had the request before the last: 0 without a retry.
     pub retries: u8,
 }
 
-/// The name of a handler. Rooms of the house have fixed ones, which cost nothing to pass on.
+/// The name of a handler. Components have fixed ones, which cost nothing to copy.
 #[derive(Debug, Clone)]
 pub enum HandlerName {
-    /// A room's.
+    /// A component.
     Component(&'static str),
-    /// An application's.
+    /// An application.
     App(Arc<str>),
 }
 
@@ -105,7 +104,7 @@ impl Response {
     #[must_use]
     pub fn text(status: Status, content_type: &'static str, body: impl Into<bytes::Bytes>) -> Self {
         let mut response = Self::new(status, Body::Bytes(body.into()));
-        // A literal is always a valid value.
+        // A literal is a valid value.
         let _ = response
             .fields
             .push("Content-Type", content_type.as_bytes());

@@ -1,13 +1,14 @@
-//! The handler in front of an application or upstream, which obeys what its answers say to the hub.
+//! The handler around an application or upstream that applies the GRIP instructions of its responses.
 //!
-//! `penstock`'s wiring puts a [`GripHandler`] right around each back end; edge or a cache asks it. It signs the
-//! request ([`penstock_hub::token::Signer`]), asks the back end, and looks at one flag of the answer; without a
-//! signer `edge` looks at it ([`Handler::begin`]), and ordinary requests leave no trace here. An answer that
-//! speaks to the hub becomes a `session`: `session` decides, `origin` asks the back end again, `whole` reads
-//! bodies, `notices` tells of clients that are gone, `follower` asks for what follows.
+//! `penstock`'s wiring puts a [`GripHandler`] around each back end whose route has `grip`, inside a
+//! cache: a cache meets the response, not the instructions. The handler signs the request
+//! ([`penstock_hub::token::Signer`]), runs the back end and checks one flag of the response. A response with
+//! instructions becomes a `session`, which holds the client, or asks the back end again.
 //!
-//! What must stay true: an ordinary answer is passed on as it came, body unread; a request that another
-//! handler gets (`Pass`) is the one that came; whoever is held has no part of the back end any more.
+//! # Invariants
+//! - A response without instructions is passed on as it came, body unread.
+//! - The next handler (`Pass`) gets the request that came.
+//! - A held client uses no part of the back end.
 
 pub(super) mod body_reader;
 mod gone_notices;
@@ -23,8 +24,8 @@ use original_request::OriginalRequest;
 use penstock_exchange::field_policy::TrustedHeaders;
 use penstock_exchange::grip::remove_grip_fields;
 use penstock_exchange::{
-    Body, Fault, FaultKind, GripResponse, Handler, HandlerFuture, HandlerProgress, InlineResponse,
-    Reply, Request, RequestView, Response,
+    Body, Fault, FaultKind, Handler, HandlerFuture, HandlerProgress, InlineResponse, Reply,
+    Request, RequestView, Response,
 };
 use penstock_hub::token::Signer;
 use penstock_hub::{AllowedOrigins, Hub, Namespace, Subscription};
@@ -165,23 +166,6 @@ impl Handler for GripHandler {
                 }))
             }
         }
-    }
-
-    fn handle_deferring_grip(&self, request: Request) -> HandlerProgress {
-        let shared = &self.shared;
-        // Who signs changes the request, and an upgrade may end here.
-        let may_end_here =
-            shared.websocket_support != WebSocketSupport::Native && request.head.is_upgrade();
-        if shared.signer.is_some() || may_end_here {
-            return self.handle(request);
-        }
-        shared.backend.handle(request)
-    }
-
-    fn apply_grip(&self, spoken: GripResponse) -> HandlerProgress {
-        let (origin, response) = OriginalRequest::from_grip_response(spoken);
-        let session = GripSession::new(Arc::clone(&self.shared), origin);
-        HandlerProgress::Pending(Box::pin(session.run(response)))
     }
 
     fn try_inline(&self, asked: &RequestView<'_>, take: &mut dyn FnMut(InlineResponse<'_>)) {

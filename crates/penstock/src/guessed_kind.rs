@@ -8,9 +8,7 @@ use std::sync::Arc;
 
 use penstock_apps::App;
 use penstock_config::AppKind;
-use penstock_exchange::{
-    GripResponse, Handler, HandlerProgress, InlineResponse, Request, RequestView,
-};
+use penstock_exchange::{Handler, HandlerProgress, InlineResponse, Request, RequestView};
 
 /// Chooses between two handlers by the kind that the application turns out to have.
 #[derive(Debug)]
@@ -60,17 +58,6 @@ impl Handler for GuessedKindHandler {
             true => self.handle_when_known(request),
             false => self.current_handler().handle(request),
         }
-    }
-
-    fn handle_deferring_grip(&self, request: Request) -> HandlerProgress {
-        match self.must_wait(&request) {
-            true => self.handle_when_known(request),
-            false => self.current_handler().handle_deferring_grip(request),
-        }
-    }
-
-    fn apply_grip(&self, spoken: GripResponse) -> HandlerProgress {
-        self.current_handler().apply_grip(spoken)
     }
 
     fn try_inline(&self, asked: &RequestView<'_>, take: &mut dyn FnMut(InlineResponse<'_>)) {

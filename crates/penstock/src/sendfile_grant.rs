@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use penstock_config::{Files as FilesConfig, HidePattern, Sendfile, TryPattern};
 use penstock_exchange::{
-    GripResponse, Handler, HandlerProgress, InlineResponse, Request, RequestView, SendfileGrant,
+    Handler, HandlerProgress, InlineResponse, Request, RequestView, SendfileGrant,
 };
 use penstock_files::{Files, FilesSetup};
 
@@ -61,24 +61,10 @@ struct SendfileHandler {
     grant: Arc<SendfileGrant>,
 }
 
-impl SendfileHandler {
-    fn with_grant(&self, mut request: Request) -> Request {
-        request.sendfile_grant = Some(Arc::clone(&self.grant));
-        request
-    }
-}
-
 impl Handler for SendfileHandler {
-    fn handle(&self, request: Request) -> HandlerProgress {
-        self.inner.handle(self.with_grant(request))
-    }
-
-    fn handle_deferring_grip(&self, request: Request) -> HandlerProgress {
-        self.inner.handle_deferring_grip(self.with_grant(request))
-    }
-
-    fn apply_grip(&self, spoken: GripResponse) -> HandlerProgress {
-        self.inner.apply_grip(spoken)
+    fn handle(&self, mut request: Request) -> HandlerProgress {
+        request.sendfile_grant = Some(Arc::clone(&self.grant));
+        self.inner.handle(request)
     }
 
     fn try_inline(&self, asked: &RequestView<'_>, take: &mut dyn FnMut(InlineResponse<'_>)) {

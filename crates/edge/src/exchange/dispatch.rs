@@ -10,8 +10,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use penstock_exchange::{
-    Fault, FaultKind, ForwardedInfo, GripResponse, Handler, HandlerFuture, HandlerProgress,
-    InternalRedirect, Mount, Reply, Request, RequestPath, Response,
+    Fault, FaultKind, ForwardedInfo, HandlerFuture, HandlerProgress, InternalRedirect, Mount,
+    Reply, Request, RequestPath, Response,
 };
 use penstock_http::{Method, RequestHead, encode_path};
 
@@ -47,8 +47,6 @@ pub(crate) struct RunningHandler {
 /// How far the handlers of a route got.
 pub(crate) enum HandlerOutcome {
     Finished(ResponseResult),
-    /// A response with GRIP instructions, and the handler that applies them.
-    Grip(Box<Response>, Arc<dyn Handler>),
     Running(RunningHandler),
     Redirect(Box<InternalRedirect>),
 }
@@ -84,20 +82,10 @@ impl RunningHandler {
     pub(crate) fn outcome_of(&mut self, reply: Result<Reply, Fault>) -> HandlerOutcome {
         // The handler's future holds its resources until its reply and no longer.
         self.future = Box::pin(std::future::pending());
-        match reply {
-            Ok(Reply::Pass(request)) => {
-                let handlers = std::mem::take(&mut self.handlers);
-                run_handlers(handlers, self.next_handler, *request)
-            }
-            Ok(Reply::Response(response)) => HandlerOutcome::from_response(response, || {
-                // None behind a handler that applies instructions: its response is final.
-                self.handlers
-                    .get(self.next_handler.checked_sub(1)?)
-                    .cloned()
-            }),
-            Ok(Reply::Redirect(redirect)) => HandlerOutcome::Redirect(redirect),
-            Err(fault) => HandlerOutcome::Finished(Err(fault)),
-        }
+        split_reply(reply).unwrap_or_else(|request| {
+            let handlers = std::mem::take(&mut self.handlers);
+            run_handlers(handlers, self.next_handler, *request)
+        })
     }
 }
 
@@ -174,61 +162,35 @@ pub(crate) fn run_handlers(
     mut request: Request,
 ) -> HandlerOutcome {
     for at in next..handlers.len() {
-        match handlers[at].handle_deferring_grip(request) {
-            HandlerProgress::Pending(work) => {
+        match handlers[at].handle(request) {
+            HandlerProgress::Pending(future) => {
                 return HandlerOutcome::Running(RunningHandler {
-                    future: work,
+                    future,
                     handlers,
                     next_handler: at + 1,
                 });
             }
-            HandlerProgress::Ready(Ok(Reply::Pass(passed))) => request = *passed,
-            HandlerProgress::Ready(Ok(Reply::Response(response))) => {
-                return HandlerOutcome::from_response(response, || Some(Arc::clone(&handlers[at])));
-            }
-            HandlerProgress::Ready(Ok(Reply::Redirect(redirect))) => {
-                return HandlerOutcome::Redirect(redirect);
-            }
-            HandlerProgress::Ready(Err(fault)) => return HandlerOutcome::Finished(Err(fault)),
+            HandlerProgress::Ready(reply) => match split_reply(reply) {
+                Ok(outcome) => return outcome,
+                Err(passed) => request = *passed,
+            },
         }
     }
     let fault = Fault::new(FaultKind::NotFound, "no handler of the route has it");
     HandlerOutcome::Finished(Err(fault))
 }
 
-/// Applies the GRIP instructions of a handler's own response.
-pub(crate) fn apply_grip(handler: &dyn Handler, response: GripResponse) -> HandlerOutcome {
-    match handler.apply_grip(response) {
-        HandlerProgress::Pending(work) => HandlerOutcome::Running(RunningHandler {
-            future: work,
-            handlers: Handlers::default(),
-            next_handler: 0,
-        }),
-        HandlerProgress::Ready(Ok(Reply::Response(response))) => {
-            HandlerOutcome::Finished(Ok(response))
-        }
-        HandlerProgress::Ready(Ok(Reply::Redirect(redirect))) => HandlerOutcome::Redirect(redirect),
-        HandlerProgress::Ready(Ok(Reply::Pass(request))) => {
-            run_handlers(Handlers::default(), 0, *request)
-        }
-        HandlerProgress::Ready(Err(fault)) => HandlerOutcome::Finished(Err(fault)),
-    }
-}
-
-impl HandlerOutcome {
-    /// A response; `handler`, which made it, applies its GRIP instructions.
-    fn from_response(
-        response: Box<Response>,
-        handler: impl FnOnce() -> Option<Arc<dyn Handler>>,
-    ) -> Self {
-        if response.has_grip
-            && !response.passes_grip
-            && let Some(handler) = handler()
-        {
-            return Self::Grip(response, handler);
-        }
-        Self::Finished(Ok(response))
-    }
+/// The outcome of a reply.
+///
+/// # Errors
+/// The request, if the handler passed it on.
+fn split_reply(reply: Result<Reply, Fault>) -> Result<HandlerOutcome, Box<Request>> {
+    Ok(match reply {
+        Ok(Reply::Response(response)) => HandlerOutcome::Finished(Ok(response)),
+        Ok(Reply::Redirect(redirect)) => HandlerOutcome::Redirect(redirect),
+        Ok(Reply::Pass(request)) => return Err(request),
+        Err(fault) => HandlerOutcome::Finished(Err(fault)),
+    })
 }
 
 /// The response to requests about the connection or the server as a whole.

@@ -6,15 +6,15 @@ use std::sync::Arc;
 use penstock_exchange::field_policy::TrustedHeaders;
 use penstock_exchange::request::RequestOrigin;
 use penstock_exchange::{
-    Fault, FaultKind, ForwardedInfo, GripResponse, InternalRedirect, InvalidForwardedField, Mount,
-    Request, RequestBody, RequestPath, Response, TrustedProxies,
+    Fault, FaultKind, ForwardedInfo, InternalRedirect, InvalidForwardedField, Mount, Request,
+    RequestBody, RequestPath, TrustedProxies,
 };
 use penstock_http::RequestHead;
 use penstock_runtime::clock;
 use penstock_runtime::log_throttle::suppressed_suffix;
 
 use super::dispatch::{self, HandlerOutcome, run_handlers};
-use super::{Exchange, HandlerState, Ingress, has_request_body, internal_redirect};
+use super::{Exchange, HandlerState, Ingress, internal_redirect};
 use crate::filters::{FilteredRequest, Filters, Placeholders};
 use crate::router::{Handlers, LookupOrigin};
 use crate::{Settings, access_log};
@@ -94,13 +94,10 @@ impl Exchange {
             Ok(request) => request,
             Err(fault) => return HandlerOutcome::Finished(Err(fault)),
         };
-        if !Arc::ptr_eq(&request.head, &self.head) {
-            self.effective_request = Some(Box::new(request.to_effective()));
-        }
         run_handlers(handlers, 0, self.build_request(ingress, request, body))
     }
 
-    /// Follows internal redirects and instructions until a handler responds or has to be awaited.
+    /// Follows internal redirects until a handler responds or has to be awaited.
     pub(super) fn follow_redirects(
         &mut self,
         ingress: Ingress<'_>,
@@ -110,9 +107,6 @@ impl Exchange {
             outcome = match outcome {
                 HandlerOutcome::Finished(response) => return HandlerState::Finished(response),
                 HandlerOutcome::Running(handler) => return HandlerState::Running(handler),
-                HandlerOutcome::Grip(response, handler) => {
-                    dispatch::apply_grip(&*handler, self.grip_response(ingress, response))
-                }
                 HandlerOutcome::Redirect(redirect) => self
                     .run_redirect_target(ingress, *redirect)
                     .unwrap_or_else(|fault| HandlerOutcome::Finished(Err(fault))),
@@ -135,7 +129,6 @@ impl Exchange {
         let path = internal_redirect::redirect_path(&head)?;
         let mut request = HandlerRequest::unambiguous(head, path, self.forwarded.clone())?;
         if let Some(handler) = handler {
-            self.effective_request = Some(Box::new(request.to_effective()));
             let request = self.build_request(ingress, request, RequestBody::Empty);
             return Ok(run_handlers([handler].into(), 0, request));
         }
@@ -150,13 +143,12 @@ impl Exchange {
                 chain.filters = Some((Arc::clone(filters), target));
             }
         }
-        self.effective_request = Some(Box::new(request.to_effective()));
         let request = self.build_request(ingress, request, RequestBody::Empty);
         Ok(run_handlers(Arc::clone(&route.handlers), 0, request))
     }
 
     fn build_request(
-        &self,
+        &mut self,
         ingress: Ingress<'_>,
         request: HandlerRequest,
         body: RequestBody,
@@ -168,6 +160,7 @@ impl Exchange {
             mount,
             forwarded,
         } = request;
+        self.handler_forwarded.clone_from(&forwarded);
         let origin = self.request_origin(ingress, &mount, forwarded);
         let mut request = Request::new(head, path, body, origin);
         request.trusted_headers = trusted_headers;
@@ -197,38 +190,6 @@ impl Exchange {
                 None => mount.clone(),
             },
             forwarded,
-        }
-    }
-
-    /// A response with GRIP instructions, with the request that the handlers got last.
-    fn grip_response(&self, ingress: Ingress<'_>, response: Box<Response>) -> GripResponse {
-        let root = Mount::default();
-        let (head, trusted_headers, mount, forwarded) = match &self.effective_request {
-            Some(changed) => {
-                let EffectiveRequest {
-                    head,
-                    trusted_headers,
-                    mount,
-                    forwarded,
-                } = &**changed;
-                (Arc::clone(head), trusted_headers.clone(), mount, forwarded)
-            }
-            None => {
-                let (head, forwarded) = (&self.head, &self.forwarded);
-                (
-                    Arc::clone(head),
-                    TrustedHeaders::default(),
-                    &root,
-                    forwarded,
-                )
-            }
-        };
-        GripResponse {
-            had_body: self.redirects.is_none() && has_request_body(&self.head),
-            head,
-            trusted_headers,
-            origin: self.request_origin(ingress, mount, forwarded.clone()),
-            response,
         }
     }
 
@@ -274,13 +235,12 @@ impl Exchange {
     /// The values of placeholders in a response's filters: prefix and host are those that its
     /// handlers got.
     pub(super) fn response_placeholders(&self, ingress: Ingress<'_>) -> Placeholders<'_> {
-        let mut values = self.request_placeholders(ingress);
-        if let Some(changed) = &self.effective_request {
-            let forwarded = changed.forwarded.as_deref();
-            values.outer_mount = forwarded.map(|forwarded| &forwarded.mount);
-            values.forwarded_host = forwarded.and_then(|forwarded| forwarded.host.as_deref());
+        let forwarded = self.handler_forwarded.as_deref();
+        Placeholders {
+            outer_mount: forwarded.map(|it| &it.mount),
+            forwarded_host: forwarded.and_then(|it| it.host.as_deref()),
+            ..self.request_placeholders(ingress)
         }
-        values
     }
 
     /// The values of placeholders in a request's filters.
@@ -308,24 +268,7 @@ struct HandlerRequest {
     forwarded: Option<Arc<ForwardedInfo>>,
 }
 
-/// The request that handlers got in place of the client's.
-pub(super) struct EffectiveRequest {
-    head: Arc<RequestHead>,
-    trusted_headers: TrustedHeaders,
-    mount: Mount,
-    forwarded: Option<Arc<ForwardedInfo>>,
-}
-
 impl HandlerRequest {
-    fn to_effective(&self) -> EffectiveRequest {
-        EffectiveRequest {
-            head: Arc::clone(&self.head),
-            trusted_headers: self.trusted_headers.clone(),
-            mount: self.mount.clone(),
-            forwarded: self.forwarded.clone(),
-        }
-    }
-
     /// The request before any rule: the head as it came, unless its target has two readings. Then
     /// the target is rewritten, so that no back end chooses between them.
     ///

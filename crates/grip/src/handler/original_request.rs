@@ -13,8 +13,8 @@ use penstock_exchange::field_policy::{FieldClass, TrustedHeaders, classify_field
 use penstock_exchange::grip::is_grip_field;
 use penstock_exchange::request::{RequestOrigin, RequestPath};
 use penstock_exchange::{
-    ClientState, Fault, FaultKind, ForwardedInfo, GripResponse, IncomingBody, ListenerInfo, Mount,
-    Request, RequestBody, Response, TrustedProxies,
+    ClientState, Fault, FaultKind, ForwardedInfo, IncomingBody, ListenerInfo, Mount, Request,
+    RequestBody, TrustedProxies,
 };
 use penstock_http::{HeadWriter, Method, RequestHead};
 use penstock_hub::{AllowedOrigins, channel_name, is_same_host};
@@ -65,30 +65,6 @@ impl OriginalRequest {
             is_repeatable: matches!(method, Method::Get | Method::Head)
                 && matches!(request.body, RequestBody::Empty),
         }
-    }
-
-    /// The same of a request that is over.
-    pub(crate) fn from_grip_response(spoken: GripResponse) -> (Self, Response) {
-        let GripResponse {
-            head,
-            trusted_headers: vouched,
-            had_body,
-            origin: arrival,
-            response,
-        } = spoken;
-        let only_reads = matches!(head.method(), Method::Get | Method::Head);
-        let origin = Self {
-            head,
-            peer: arrival.peer,
-            listener: arrival.listener,
-            client: arrival.client_state,
-            trust: arrival.trusted_proxies,
-            forwarded: arrival.forwarded,
-            mount: arrival.mount,
-            trusted_headers: vouched,
-            is_repeatable: only_reads && !had_body,
-        };
-        (origin, *response)
     }
 
     /// Whether a page of another origin than the host's own and `origins` has sent it. Who names no

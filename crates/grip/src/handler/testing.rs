@@ -14,9 +14,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use penstock_exchange::request::{RequestOrigin, RequestPath};
 use penstock_exchange::{
-    Body, BodyStream, Fault, GripResponse, Handler, HandlerProgress, HeldConnectionCounter,
-    HeldConnectionGuard, HeldFraming, ListenerInfo, Mount, Reply, Request, RequestBody, Response,
-    grip,
+    Body, BodyStream, Fault, Handler, HandlerProgress, HeldConnectionCounter, HeldConnectionGuard,
+    HeldFraming, ListenerInfo, Mount, Reply, Request, RequestBody, Response, grip,
 };
 use penstock_http::{HeadLimits, ParseProgress, RequestHead, Status, parse_head};
 use penstock_hub::token::Signer;
@@ -191,21 +190,11 @@ impl GripHarness {
     ) -> Receiver<BackendReply> {
         let (sender, receiver) = sync_channel(1);
         self.spawn(async move {
-            let answered = as_edge_does(&*handler, request).await;
+            let answered = done(handler.handle(request)).await;
             // A test that has failed does not wait for it.
             let _ = sender.send(answered);
         });
         receiver
-    }
-
-    /// What a request comes to for a handler in front, which has no part in obeying.
-    pub(crate) fn handled(&self, request: Request) -> Response {
-        let (sender, receiver) = sync_channel(1);
-        let handling = self.grip.handle(request);
-        self.spawn(async move {
-            let _ = sender.send(done(handling).await);
-        });
-        response(ended(&receiver))
     }
 
     pub(crate) fn request(&self, request: Request) -> BackendReply {
@@ -336,34 +325,6 @@ impl Client {
             found.extend_from_slice(&piece[..size]);
         }
         found
-    }
-}
-
-/// Asks a handler, and has it obey its answer.
-async fn as_edge_does(handler: &dyn Handler, request: Request) -> BackendReply {
-    let (head, vouched) = (Arc::clone(&request.head), request.trusted_headers.clone());
-    let had_body = !matches!(request.body, RequestBody::Empty);
-    let arrival = RequestOrigin {
-        peer: request.peer,
-        listener: Arc::clone(&request.listener),
-        client_state: Arc::clone(&request.client_state),
-        arrived: request.arrived,
-        trusted_proxies: Arc::clone(&request.trusted_proxies),
-        forwarded: request.forwarded.clone(),
-        mount: request.mount.clone(),
-    };
-    match done(handler.handle_deferring_grip(request)).await {
-        Ok(Reply::Response(response)) if response.has_grip && !response.passes_grip => {
-            let spoken = GripResponse {
-                head,
-                trusted_headers: vouched,
-                had_body,
-                origin: arrival,
-                response,
-            };
-            done(handler.apply_grip(spoken)).await
-        }
-        answered => answered,
     }
 }
 

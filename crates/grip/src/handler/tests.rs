@@ -63,21 +63,6 @@ fn names(fields: &FieldBlock) -> Vec<&str> {
 }
 
 #[test]
-fn a_handler_in_front_has_no_part_in_obeying() {
-    // At once, and later.
-    for target in ["/", "/a"] {
-        let world = GripHarness::new([says(&STREAM, "first\n"), says(&["A: 1"], "page")]);
-        let response = world.handled(get(target));
-        assert!(!response.has_grip && names(&response.fields) == ["Content-Type"]);
-        let mut client = world.hold(response);
-        client.expect("first\n");
-        world.hub.publish(text("a", "second\n")).unwrap();
-        client.expect("second\n");
-        assert_eq!(bytes(world.handled(get(target)).body), "page");
-    }
-}
-
-#[test]
 fn responses_without_grip_pass_unchanged() {
     let page = answer(201, &["A: 1", "Content-Type: text/plain"], "page");
     let fields = page.fields.clone();
