@@ -1,10 +1,10 @@
-//! Accepting connections on one loop's listener.
+//! Accepting connections on one event loop's listener.
 //!
-//! One task per listener and loop. When connections or descriptors run short it closes the ones that
-//! have waited longest for a request. If none waits, it waits instead of spinning; the kernel's backlog
-//! holds the newcomers meanwhile. It takes a few at a time, so that a rush of them keeps nobody waiting
-//! who is in. When the drain begins it still takes whoever already waits in the backlog, so that no
-//! connection is reset, then closes.
+//! One task per listener and loop. When connections or descriptors run short, it closes the
+//! connections that have been idle longest. If none is idle, it waits instead of spinning, and the
+//! kernel's backlog holds new connections. It accepts a few at a time, so that a burst does not
+//! delay established connections. When the drain begins it still accepts the connections in the
+//! backlog, so that none is reset, then closes.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -22,21 +22,20 @@ use crate::handover::ConnectionGuard;
 use crate::http1::Connection;
 use crate::{Edge, access_log, handover, proxy_protocol};
 
-/// How long to wait for a descriptor or a connection slot to come free.
+/// Wait for a descriptor or a connection slot to come free.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(20);
 
-/// How long to wait for a connection that was told to close: its loop does so in its next turn.
+/// Wait for a connection that was told to close: its loop closes it in its next turn.
 const EVICTION_DELAY: Duration = Duration::from_millis(1);
 
-/// So many may be told to close and still be open. More newcomers are not let in: if a loop does
-/// not get to it, that many descriptors too many are open at most.
+/// Connections that may be told to close and still be open. Then no new one is accepted: if a loop
+/// does not close them, at most that many descriptors too many are open.
 const MAX_CLOSING: usize = 16;
 
-/// Newcomers taken in a row before those who are in get their turn: in a rush of new connections, what
-/// is ready on others must not wait until all of them are in.
+/// Connections accepted in a row before established ones get their turn.
 const ACCEPT_BATCH: u32 = 16;
 
-/// How long the same warning is not repeated.
+/// Interval of the same warning.
 const WARNING_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Accepts on `socket` until `stop` (this listener's own drain) or the whole edge drains.
@@ -52,8 +51,8 @@ pub async fn accept(
     accept_with_service(edge, socket, info, stop, ListenerService::Http).await
 }
 
-/// Accepts on `socket` as [`accept`] does; `handler` gets each connection from its first byte on. Such
-/// connections count as open, for `limits.connections` and for the drain.
+/// Accepts on `socket` as [`accept`] does; `handler` serves each connection from its first byte on.
+/// Such connections count as open, for `limits.connections` and for the drain.
 ///
 /// # Errors
 /// As [`accept`].
@@ -67,8 +66,9 @@ pub async fn accept_tunnel(
     accept_with_service(edge, socket, info, stop, ListenerService::Tunnel(handler)).await
 }
 
-/// Serves a connection that was not accepted but dialled, as one of `peer`'s, on the loop that this runs on; `early` was
-/// read from it already. It counts as open, for `limits.connections` and for the drain.
+/// Serves a connection that was dialled, not accepted, as one of `peer`, on the loop that this runs
+/// on; `early` was read from it already. It counts as open, for `limits.connections` and for the
+/// drain.
 pub fn serve_dialled(
     edge: &Arc<Edge>,
     stream: Arc<Stream>,
@@ -119,7 +119,7 @@ async fn accept_with_service(
                 door.ensure_capacity(&socket, &stop).await;
                 door.admit(socket, peer);
             }
-            // Nothing is taken from the backlog then.
+            // The connection stays in the backlog then.
             Some(Err(error))
                 if descriptors::is_exhausted(&error)
                     && door.evict_oldest("no descriptor is left") =>
@@ -140,31 +140,31 @@ async fn accept_with_service(
     Ok(())
 }
 
-/// Whom a connection is from.
+/// The client of a connection.
 #[derive(Debug)]
 pub(crate) enum ConnectionSource {
     /// The other end of the connection.
     Peer(PeerAddress),
-    /// Somebody for whom a balancer has connected. Boxed: idle connections are counted in bytes,
-    /// and few are such.
+    /// A client behind a balancer. Boxed: few connections have one, and idle ones are counted in
+    /// bytes.
     Proxied(Box<ProxiedClient>),
 }
 
-/// A client by a PROXY protocol header.
+/// A client named by a PROXY protocol header.
 #[derive(Debug)]
 pub(crate) struct ProxiedClient {
     balancer: PeerAddress,
-    /// None that the balancer has not named.
+    /// `None` if the balancer has not named it.
     client: Option<PeerAddress>,
 }
 
 impl ConnectionSource {
-    /// A client that a balancer has connected for, if it names one.
+    /// A client behind a balancer, if that names one.
     pub(crate) fn proxied(balancer: PeerAddress, client: Option<PeerAddress>) -> Self {
         Self::Proxied(Box::new(ProxiedClient { balancer, client }))
     }
 
-    /// The client, or who stands for it.
+    /// The client's address, or the balancer's.
     pub(crate) fn client_address(&self) -> PeerAddress {
         match self {
             Self::Peer(peer) => *peer,
@@ -172,7 +172,7 @@ impl ConnectionSource {
         }
     }
 
-    /// Whether that address is the client's own. If not, nobody answers for what it says of itself.
+    /// Whether that address is the client's own. If not, its forwarding headers are not trusted.
     pub(crate) fn has_client_address(&self) -> bool {
         match self {
             Self::Peer(_) => true,
@@ -188,23 +188,23 @@ impl ConnectionSource {
         }
     }
 
-    /// Whether it may speak for clients of its own.
+    /// Whether its forwarding headers are trusted.
     pub(crate) fn is_trusted_proxy(&self, trust: &TrustedProxies) -> bool {
         self.has_client_address() && trust.covers(self.client_address())
     }
 }
 
-/// What a listener's connections are served by.
+/// The server of a listener's connections.
 #[derive(Debug, Clone)]
 pub(crate) enum ListenerService {
-    /// This crate.
+    /// This crate's HTTP.
     Http,
-    /// Whoever gets the bytes as they are.
+    /// A handler of the bytes as they are.
     Tunnel(Arc<dyn TunnelHandler>),
 }
 
 impl ListenerService {
-    /// Begins to serve a connection; `early` was read from it already.
+    /// Starts to serve a connection; `early` was read from it already.
     pub(crate) fn start(
         &self,
         edge: ConnectionGuard,
@@ -227,7 +227,7 @@ impl ListenerService {
     }
 }
 
-/// One listener on one loop, with what becomes of those who come in.
+/// One listener on one loop.
 #[derive(Debug)]
 struct Acceptor {
     edge: Arc<Edge>,
@@ -237,8 +237,7 @@ struct Acceptor {
 }
 
 impl Acceptor {
-    /// Waits until there is room for a connection that was accepted. The longest idle one is closed
-    /// for it.
+    /// Waits until there is capacity for an accepted connection, closing idle ones for it.
     async fn ensure_capacity(&mut self, socket: &OwnedFd, stop: &Drain) {
         let mut number = Some(socket.as_raw_fd());
         while let Some(shortage) = self.shortage(number) {
@@ -257,7 +256,8 @@ impl Acceptor {
         }
     }
 
-    /// What is short, if anything is; `number` is that of a new descriptor, none if there was none.
+    /// The shortage, if there is one; `number` is that of a new descriptor, `None` if there was
+    /// none.
     fn shortage(&self, number: Option<RawFd>) -> Option<CapacityShortage> {
         let leaving = self.edge.idle_connections.closing();
         let open = self.edge.open_connections().saturating_sub(leaving);
@@ -281,7 +281,7 @@ impl Acceptor {
         }
     }
 
-    /// Closes the connection that has been idle for longest, for `cause`; `false` if there is none.
+    /// Closes the connection that has been idle longest, for `cause`; `false` if none is idle.
     fn evict_oldest(&self, cause: &str) -> bool {
         let now = clock::now();
         let is_closing = self.edge.idle_connections.close_oldest(now);
@@ -329,7 +329,7 @@ impl Acceptor {
     }
 }
 
-/// Keeps a condition that lasts from filling the log.
+/// Keeps a lasting condition from filling the log.
 #[derive(Debug, Default)]
 struct WarningThrottle {
     last_warning: Option<Instant>,

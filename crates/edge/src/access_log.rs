@@ -1,9 +1,11 @@
-//! One line per request: the combined format with where the time went appended, JSON, or a short one
-//! for a person.
+//! One line per request: the combined format with timings appended, JSON, or a short format for a
+//! terminal.
 //!
-//! Called by `connection` when a response is out; the line goes to a bounded queue in front of a
-//! writer thread (`runtime::logger`), never to a disk from a loop. Nothing a client sends can forge
-//! a line: control and non-ASCII bytes, quotes and backslashes are escaped.
+//! Written when a response is out. The line goes to a bounded queue before a writer thread
+//! (`runtime::logger`), never from an event loop to a disk.
+//!
+//! # Invariants
+//! - A client cannot forge a line: control and non-ASCII bytes, quotes and backslashes are escaped.
 
 mod dev_format;
 
@@ -21,26 +23,26 @@ use crate::accept::ConnectionSource;
 /// Where and how requests are logged.
 #[derive(Debug, Clone)]
 pub struct AccessLog {
-    /// Takes the lines.
+    /// The queue of lines.
     pub writer: LineWriter,
-    /// Their form.
+    /// The format of lines.
     pub format: LogFormat,
-    /// Whether lines for a person have colours.
+    /// Whether `dev` lines have colours.
     pub colours: bool,
-    /// Parameters of queries whose values are masked.
+    /// Masks the values of query parameters.
     pub mask: LogMask,
 }
 
-/// What is known of one exchange at its end.
+/// An exchange at its end.
 #[derive(Debug)]
 pub(crate) struct AccessRecord<'a> {
     pub(crate) head: &'a RequestHead,
-    /// Who sent the request, as far as trusted proxies tell.
+    /// The client, as far as trusted proxies name it.
     pub(crate) client: PeerAddress,
-    /// Who connected.
+    /// The other end of the connection.
     pub(crate) peer: PeerAddress,
     pub(crate) status: u16,
-    /// Of the body, as the combined format has it.
+    /// Those of the body, as in the combined format.
     pub(crate) bytes: u64,
     pub(crate) timing: &'a RequestTiming,
     pub(crate) total_time: Duration,
@@ -58,7 +60,8 @@ impl AccessLog {
 }
 
 impl AccessLog {
-    /// A line for a head that was refused or did not arrive whole, with the beginning of its first line.
+    /// Writes a line for a head that was refused or did not arrive whole, with the beginning of its
+    /// first line.
     pub(crate) fn write_refused(&self, sender: &ConnectionSource, status: u16, line: &[u8]) {
         let from = sender.client_address();
         let now = clock::wall();
@@ -145,8 +148,7 @@ fn format_combined(record: &AccessRecord<'_>, now: u64, mask: &LogMask) -> Strin
     line
 }
 
-/// Seconds with six decimals. Numbers with a fraction cost several times as much to write as two whole
-/// ones.
+/// Seconds with six decimals. Writing a fraction costs several times as much as two whole numbers.
 struct SecondsDisplay(Duration);
 
 impl std::fmt::Display for SecondsDisplay {
@@ -184,7 +186,8 @@ fn format_json(record: &AccessRecord<'_>, now: Duration, mask: &LogMask) -> Stri
     escape_controls(value.to_string()) + "\n"
 }
 
-/// JSON lets DEL and the controls above it stand as they are (RFC 8259 §7); a terminal obeys them.
+/// Escapes DEL and the controls above it: JSON allows them as they are (RFC 8259 §7), and a
+/// terminal interprets them.
 fn escape_controls(json: String) -> String {
     if !json.contains(char::is_control) {
         return json;
@@ -192,7 +195,7 @@ fn escape_controls(json: String) -> String {
     let mut out = String::with_capacity(json.len() + 16);
     for c in json.chars() {
         if c.is_control() {
-            // They stand inside strings only. Writing to a String cannot fail.
+            // They occur inside strings only. Writing to a String cannot fail.
             let _ = write!(out, "\\u{:04x}", u32::from(c));
         } else {
             out.push(c);
@@ -208,7 +211,7 @@ fn version_text(head: &RequestHead) -> &'static str {
     }
 }
 
-/// A peer as logs have it: its address without the port.
+/// A peer's address without the port.
 pub(crate) fn peer_text(peer: PeerAddress) -> String {
     match peer {
         PeerAddress::Tcp(address) => address.ip().to_string(),

@@ -1,15 +1,14 @@
-//! How many connections there may be: by the configuration, by the descriptors of the process, and
-//! for each client.
+//! Bounds on connections: by the configuration, by the descriptors of the process, and for each
+//! client.
 //!
-//! `accept` asks before it serves a connection. Pure, but for the table of clients, which has its
-//! own locks.
+//! `accept` checks them before it serves a connection. Pure, but for the table of clients, which
+//! has its own locks.
 //!
 //! # Invariants
-//!
 //! - A part of the descriptors is never used for connections from clients: the admin interface,
 //!   servers, workers and files need them.
 //! - A client is an IPv4 address or an IPv6 network of 64 bits (RFC 6177: the least that a site
-//!   gets). Proxies that are trusted, and Unix sockets, speak for many clients and are not counted.
+//!   gets). Trusted proxies and Unix sockets stand for many clients and are not counted.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -20,39 +19,40 @@ use penstock_exchange::{AddressPrefix, HeldConnectionCounter};
 
 use crate::Edge;
 
-/// Descriptors that a server has open without a client: loops, listeners, logs, pipes.
+/// Descriptors that are open without a client: event loops, listeners, logs, pipes.
 const BASE_DESCRIPTORS: u64 = 64;
 
-/// One in so many is kept back besides, for connections to servers, workers and files.
+/// The share that is reserved besides, for connections to servers, workers and files.
 const RESERVED_SHARE: u64 = 8;
 
-/// More are not kept back, however many the process may have.
+/// The maximum reserve, however many descriptors there are.
 const MAX_RESERVED: u64 = 4096;
 
-/// No client's bound is smaller unless it is configured so: browsers open six connections, and a
-/// few hundred people may share an address.
+/// The least default bound of a client: browsers open six connections, and a few hundred people may
+/// share an address.
 const MIN_PER_CLIENT: usize = 64;
 
-/// How many descriptors the process may have, and how many of them connections from clients get.
+/// The descriptors of the process, and the part of them for connections from clients.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DescriptorBudget {
     limit: Option<u64>,
 }
 
 impl DescriptorBudget {
-    /// The budget of a process that may have `limit` descriptors; without one all may be connections.
+    /// The budget of a process that may have `limit` descriptors; without one all may be
+    /// connections.
     #[must_use]
     pub fn new(limit: Option<u64>) -> Self {
         Self { limit }
     }
 
-    /// How many there may be; `None` is no limit.
+    /// The limit of the process; `None` is no limit.
     #[must_use]
     pub fn limit(&self) -> Option<u64> {
         self.limit
     }
 
-    /// How many are kept back.
+    /// The reserved descriptors.
     #[must_use]
     pub fn reserved(&self) -> u64 {
         let limit = self.limit.unwrap_or(0);
@@ -60,22 +60,22 @@ impl DescriptorBudget {
         wanted.min(limit - limit / 4)
     }
 
-    /// How many connections from clients there may be; `None` is no bound.
+    /// The bound on connections from clients; `None` is no bound.
     #[must_use]
     pub fn max_connections(&self) -> Option<usize> {
         let left = self.limit?.saturating_sub(self.reserved()).max(1);
         Some(usize::try_from(left).unwrap_or(usize::MAX))
     }
 
-    /// Whether so many are open that connections have to give way. Half of what is kept back may be
-    /// used by others before that.
+    /// Whether connections must give way with `open` descriptors. Others may use half of the
+    /// reserve before that.
     pub(crate) fn is_scarce(&self, open: u64) -> bool {
         let is_beyond = |limit: u64| open >= limit - self.reserved() / 2;
         self.limit.is_some_and(is_beyond)
     }
 }
 
-/// Why there is no room for a connection.
+/// The reason why a connection is not accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CapacityShortage {
     /// The bound on connections is reached.
@@ -84,8 +84,8 @@ pub(crate) enum CapacityShortage {
     Descriptors,
 }
 
-/// The bound for each client where none is configured: half of all. One client never takes every
-/// place, while a crowd behind one address has many.
+/// The default bound for each client: half of all. One client never takes every slot, while a crowd
+/// behind one address has many.
 pub(crate) fn default_max_per_client(connections: usize) -> usize {
     (connections / 2).max(MIN_PER_CLIENT)
 }
@@ -93,13 +93,13 @@ pub(crate) fn default_max_per_client(connections: usize) -> usize {
 /// The connections of each client.
 #[derive(Debug, Default)]
 pub(crate) struct ClientCounts {
-    /// Keyed hashes: clients choose their addresses.
+    /// Keyed hashes, as clients choose their addresses.
     hasher: RandomState,
     /// Each held for one look-up.
     shards: [Mutex<HashMap<AddressPrefix, Arc<ClientConnections>>>; 16],
 }
 
-/// A client with its connections; one for all of them, so that a held stream costs no more.
+/// The connections of a client; shared by them, so that a held stream costs no more.
 #[derive(Debug)]
 pub(crate) struct ClientConnections {
     edge: Arc<Edge>,
@@ -109,8 +109,7 @@ pub(crate) struct ClientConnections {
 }
 
 impl ClientCounts {
-    /// Counts one more connection of a client of `edge`, whose counts these are, unless it has `max`
-    /// already.
+    /// Counts one more connection of a client of `edge`, unless it has `max` already.
     pub(crate) fn admit(
         &self,
         edge: &Arc<Edge>,
@@ -151,7 +150,7 @@ impl ClientConnections {
         self.count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// One of them has ended.
+    /// Removes a connection that has ended.
     pub(crate) fn remove_connection(&self) {
         let mut clients = self.edge.client_counts.shard(self.address);
         if self.count.fetch_sub(1, Ordering::Relaxed) == 1 {
@@ -160,7 +159,7 @@ impl ClientConnections {
     }
 }
 
-/// A held connection of it.
+/// Releases a held connection.
 impl HeldConnectionCounter for ClientConnections {
     fn release_held(&self) {
         self.edge.release_held();

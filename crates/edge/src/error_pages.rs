@@ -1,8 +1,12 @@
 //! A site's own error pages, in memory.
 //!
-//! Loaded by the wiring at start and at a reload, off the loops; `faults` sends them in place of its
-//! own page. What must stay true: nothing is read while requests are answered, a page is no larger
-//! than its bound, and status and fields stay those of the fault.
+//! The wiring loads them at start and at a reload, off the event loops; `faults` sends them in
+//! place of the built-in page.
+//!
+//! # Invariants
+//! - No file is read while requests are answered.
+//! - A page is no larger than its bound.
+//! - Status and fields stay those of the fault.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -53,7 +57,7 @@ impl ErrorPages {
 
 impl ErrorPage {
     fn load(path: &Path) -> io::Result<Self> {
-        // A pipe would be waited for as soon as it is opened.
+        // Opening a pipe would wait for its writer.
         if !std::fs::metadata(path)?.is_file() {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
@@ -78,7 +82,7 @@ impl ErrorPage {
     }
 }
 
-/// By the suffix; a page without one that is known is HTML.
+/// The type by the suffix; HTML if that is unknown.
 fn content_type(path: &Path) -> String {
     let extension = path.extension().and_then(|extension| extension.to_str());
     let known = extension.and_then(|extension| mime_guess::from_ext(extension).first_raw());

@@ -43,7 +43,7 @@ pub(crate) struct Ingress<'c> {
     pub(crate) client_state: &'c Arc<ClientState>,
 }
 
-/// A request whose route is known, before anything of it is allocated.
+/// A request with its route, before anything of it is allocated.
 pub(crate) struct ReceivedRequest<'s> {
     settings: &'s Arc<Settings>,
     head: RequestHead,

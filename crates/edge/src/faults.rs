@@ -1,9 +1,10 @@
 //! The one place where a fault becomes a status, a page and a log line.
 //!
-//! Clients are told the kind of failure in one sentence, or by the page that their site has for it; the
-//! cause goes to the log, where each of the house's own is told some times a second (`repeats`). In development
-//! the page (`faults/page.rs`) shows cause, traceback and request too. Failures of clients are not errors in the log. What
-//! applications and back ends answer with is no fault and never comes here.
+//! The client gets the kind of failure in one sentence, or its site's page for it. The cause goes
+//! to the log, where each of the server's own faults is throttled. In development the page
+//! (`faults/builtin_page.rs`) shows cause, traceback and request too. Failures of clients are not
+//! errors in the log. Error responses of applications and back ends are not faults and never come
+//! here.
 
 mod builtin_page;
 
@@ -25,7 +26,7 @@ pub(crate) const MAX_LOGGED_LINE_BYTES: usize = 200;
 /// Seconds after which a client may try again when the server was too busy.
 const RETRY_AFTER: &str = "1";
 
-/// Answers with a fault; without `asked` the request did not come to be one.
+/// The response to a fault; without `asked` there was no valid request.
 pub(crate) fn respond(
     fault: Fault,
     asked: Option<(&RequestHead, &Settings)>,
@@ -52,7 +53,7 @@ pub(crate) fn respond(
     response
 }
 
-/// The page that the request's site has for a status. In development the house's says more.
+/// The page of the request's site for a status. In development the built-in page says more.
 fn site_error_page(status: Status, head: &RequestHead, settings: &Settings) -> Option<Response> {
     if settings.is_development {
         return None;
@@ -61,7 +62,7 @@ fn site_error_page(status: Status, head: &RequestHead, settings: &Settings) -> O
     pages.response(status)
 }
 
-/// The house's own page.
+/// The built-in page.
 fn builtin_error_page(
     status: Status,
     fault: &Fault,
@@ -85,13 +86,13 @@ fn builtin_error_page(
     }
 }
 
-/// Answers a head that was refused by the parser.
+/// The response to a head that the parser refused.
 pub(crate) fn respond_malformed(status: Status, explanation: &str) -> Response {
     let text = format!("{} {}\n{explanation}\n", status.code(), status.reason());
     Response::text(status, "text/plain; charset=utf-8", text)
 }
 
-/// Answers `OPTIONS *` (RFC 9110 §9.3.7): the server as a whole is here.
+/// The response to `OPTIONS *` (RFC 9110 §9.3.7), which is about the server as a whole.
 pub(crate) fn respond_options() -> Response {
     let mut response = Response::new(Status::NO_CONTENT, Body::Empty);
     let _ = response
@@ -100,8 +101,8 @@ pub(crate) fn respond_options() -> Response {
     response
 }
 
-/// Logs a request that was refused before a handler saw it: client, reason, and what could be read of its
-/// first line. A few lines a second for each reason, whoever sends them.
+/// Logs a request that was refused before a handler got it: client, reason, and its first line as
+/// far as it was read. A few lines a second for each reason.
 pub(crate) fn log_refused_head(
     client: PeerAddress,
     status: Status,
@@ -122,7 +123,7 @@ pub(crate) fn log_refused_head(
     }
 }
 
-/// Logs a request whose head could be read and that was refused for its form, not for what it asks for.
+/// Logs a request whose head could be read and that was refused for its form.
 pub(crate) fn log_refused_request(
     client: PeerAddress,
     fault: &Fault,
@@ -142,7 +143,7 @@ pub(crate) fn log_refused_request(
     }
 }
 
-/// Leads a client to another path of the same host; one that sends a body is to send it there.
+/// Redirects to another path of the same host, keeping the method of a request with a body.
 pub(crate) fn redirect_to_directory(method: Method, location: &[u8]) -> Response {
     let status = match method {
         Method::Get | Method::Head => Status::MOVED_PERMANENTLY,
@@ -156,7 +157,7 @@ pub(crate) fn redirect_to_directory(method: Method, location: &[u8]) -> Response
 
 fn log_fault(fault: &Fault, asked: Option<(&RequestHead, &Settings)>, repeats: &LogThrottle) {
     let method = asked.map_or("-", |(head, _)| head.method_str());
-    // The log masks its lines as texts, in which a quote ends a value.
+    // The log masks lines as text, in which a quote ends a value.
     let target = asked.map_or(Cow::Borrowed("-"), |(head, settings)| {
         settings.log_mask.apply_url_str(head.target())
     });

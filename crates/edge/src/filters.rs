@@ -1,11 +1,15 @@
-//! What a route changes of requests before its handlers see them, and of responses before the client
-//! does: paths and header fields. Where a prefix was stripped for a server that may know nothing of it,
-//! `paths` puts it back in front of what the server says.
+//! The changes that a route makes to requests before its handlers get them, and to responses before
+//! the client does: paths and header fields.
 //!
-//! Compiled once by `penstock`'s wiring, asked by `connection` for each request of a route that has
-//! any; other routes pay nothing. What must stay true: no rule touches framing or the connection; a
-//! changed request is parsed again by the same strict parser; what is logged is what the client sent;
-//! what a rule vouches for, no client that may not say it has said.
+//! Compiled once by `penstock`'s wiring, applied to each request of a route that has any; other
+//! routes pay nothing. Where a prefix was stripped for a server that may not know it,
+//! `response_paths` puts it back into the server's responses.
+//!
+//! # Invariants
+//! - No rule changes framing or the connection.
+//! - A changed request is parsed again by the same strict parser.
+//! - The log has what the client sent.
+//! - A field that a rule makes trusted never has a value from a client that may not set it.
 
 mod response_paths;
 
@@ -24,7 +28,7 @@ use thiserror::Error;
 use self::response_paths::ResponsePathRewriter;
 use crate::access_log;
 
-/// Why a route's rules cannot be used.
+/// The reason why a route's rules cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum FilterError {
     /// A name that is no token or a value with control bytes (RFC 9110 §5).
@@ -35,7 +39,7 @@ pub enum FilterError {
     ProtectedField(String),
 }
 
-/// That paths in a route's responses are put back under a prefix that is stripped.
+/// Puts the stripped prefix back into the paths of a route's responses.
 #[derive(Debug, Clone)]
 pub struct ResponsePathRewrite {
     /// The names of Penstock's own cookies, which are for all paths.
@@ -46,14 +50,14 @@ pub struct ResponsePathRewrite {
 #[derive(Debug)]
 pub struct Filters {
     path_rewrite: PathRewrite,
-    /// Of a route whose servers do not know what is stripped.
+    /// Set for a route whose servers do not know the stripped prefix.
     response_path_rewriter: Option<ResponsePathRewriter>,
     request_rules: CompiledHeaderRules,
     response_rules: CompiledHeaderRules,
     trusted_headers: TrustedHeaders,
 }
 
-/// What the placeholders of a value stand for: always of the request as the client sent it.
+/// The values of placeholders, always of the request as the client sent it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Placeholders<'a> {
     pub(crate) head: &'a RequestHead,
@@ -61,19 +65,19 @@ pub(crate) struct Placeholders<'a> {
     /// The authority that the client asked for.
     pub(crate) host: &'a str,
     pub(crate) scheme: &'static str,
-    /// What proxies in front have stripped from the path.
+    /// The prefix that proxies in front have stripped from the path.
     pub(crate) outer_mount: Option<&'a Mount>,
-    /// The authority that the handlers were told, where the route's rules say another.
+    /// The forwarded authority that the handlers got, which the route's rules may change.
     pub(crate) forwarded_host: Option<&'a str>,
 }
 
-/// A request's head as a route's rules make it.
+/// A request's head, as a route's rules make it.
 #[derive(Debug)]
 pub(crate) struct FilteredRequest {
     pub(crate) head: RequestHead,
-    /// The fields that the rules said.
+    /// The fields that the rules set.
     pub(crate) trusted_headers: TrustedHeaders,
-    /// What was stripped from the path, if the path is else as it was.
+    /// The prefix stripped from the path, if the path is unchanged otherwise.
     pub(crate) mount: Mount,
 }
 
@@ -83,7 +87,7 @@ struct PathRewrite {
     strip: Option<String>,
     /// Percent-encoded where it must be.
     add: String,
-    /// What handlers are told of it.
+    /// The stripped prefix, as handlers get it.
     mount: Mount,
 }
 
@@ -149,8 +153,7 @@ impl Filters {
         })))
     }
 
-    /// Whether the rules change what is known of the client's request: fields by which proxies tell
-    /// of it.
+    /// Whether the rules change forwarding fields.
     pub(crate) fn changes_forwarded(&self, trust: &TrustedProxies) -> bool {
         let client_field = trust.client_field();
         self.request_rules.field_names().any(|name| {
@@ -159,8 +162,8 @@ impl Filters {
         })
     }
 
-    /// The prefix that proxies have stripped, `told` by them, as the rules have it; for who answers
-    /// before they are applied.
+    /// The prefix `told` by proxies, as the rules change it; for responses made before they are
+    /// applied.
     pub(crate) fn outer_mount<'m>(&self, told: &'m Mount) -> Cow<'m, Mount> {
         const PREFIX: &str = "x-forwarded-prefix";
         if !self
@@ -174,14 +177,14 @@ impl Filters {
         let set = set.find(|(name, _)| name.eq_ignore_ascii_case(PREFIX));
         let mount = match set.map(|(_, value)| &value.0[..]) {
             Some([HeaderTemplatePart::Text(text)]) => Mount::parse(text),
-            // Removed, added to, or made of the request: nothing is known for sure.
+            // Removed, added to, or made of the request: unknown here.
             _ => None,
         };
         Cow::Owned(mount.unwrap_or_default())
     }
 
-    /// The head that the handlers get; `None` when it is `head` itself. `trust` is there if its
-    /// sender may speak for clients of its own.
+    /// The head that the handlers get; `None` when it is `head` itself. `trust` is set if the
+    /// sender's forwarding headers are trusted.
     ///
     /// # Errors
     /// When the changed head breaks a rule: the configuration's fault, not the client's.
@@ -198,8 +201,8 @@ impl Filters {
             return Ok(None);
         }
         let mut writer = HeadWriter::new(head, head.method_str(), &target);
-        // RFC 9112 §3.2.2: the authority of an absolute-form target stands in for `Host`, so once the
-        // target is in origin form it has to be written there.
+        // RFC 9112 §3.2.2: the authority of an absolute-form target stands in for `Host`, so once
+        // the target is in origin form it has to be written there.
         let is_absolute = head.target() != head.target_path_query();
         if is_absolute && !rules.removes_field("host") {
             writer.field("Host", head.host().as_bytes());
@@ -237,7 +240,7 @@ impl Filters {
         values: &Placeholders<'_>,
         target: &str,
     ) {
-        // A path that was not changed on its way in is not on its way back.
+        // A path that was not changed in the request is not in the response.
         if let Some(paths) = &self.response_path_rewriter
             && matches!(self.path_rewrite.apply(target), Cow::Owned(_))
         {
@@ -258,7 +261,7 @@ impl Filters {
     }
 }
 
-/// Whether a client may say a field that a rule adds to: what it says there would be vouched for too.
+/// Whether a client may set a field that a rule adds to: its value would be trusted too.
 fn may_client_set(name: &str, trust: Option<&TrustedProxies>) -> bool {
     let is_accepted = |trust: &TrustedProxies| {
         trust.accepts_forwarded_host() || !ForwardedInfo::needs_listed_proxy(name)
@@ -299,17 +302,17 @@ impl CompiledHeaderRules {
         self.remove.is_empty() && self.set.is_empty() && self.add.is_empty()
     }
 
-    /// The names of all fields that are changed.
+    /// The names of all changed fields.
     fn field_names(&self) -> impl Iterator<Item = &str> {
         let said = self.set.iter().chain(&self.add).map(|(name, _)| name);
         self.remove.iter().chain(said).map(String::as_str)
     }
 
-    /// Whether a field of the request itself goes.
+    /// Whether a field of the request is removed.
     fn removes_field(&self, name: &str) -> bool {
         let set = self.set.iter().map(|(name, _)| name);
         let mut dropped = self.remove.iter().chain(set);
-        // A framework behind could take a name with an underscore for the one that a rule is about.
+        // A framework could read a name with an underscore as the one that a rule is about.
         let has_underscore = name.contains('_');
         dropped.any(|other| {
             other.eq_ignore_ascii_case(name) || has_underscore && is_same_cgi_variable(other, name)
@@ -380,7 +383,7 @@ impl Template {
         Self(parts)
     }
 
-    /// The value; `text` is room for one that is put together.
+    /// The value; `text` is a buffer for one with placeholders.
     fn render<'a>(&'a self, values: &Placeholders<'_>, text: &'a mut Vec<u8>) -> &'a [u8] {
         if let [HeaderTemplatePart::Text(text)] = &self.0[..] {
             return text.as_bytes();
@@ -412,8 +415,7 @@ const PLACEHOLDERS: [(&str, HeaderTemplatePart); 4] = [
     ("{path}", HeaderTemplatePart::Path),
 ];
 
-/// Fields that say where a message ends or what becomes of the connection: they are edge's, and for
-/// requests the parser's.
+/// Fields about framing or the connection: they are edge's, and for requests the parser's.
 const PROTECTED_FIELDS: [&str; 9] = [
     "connection",
     "content-length",

@@ -1,8 +1,8 @@
 //! Connections that count as open at the edge but are no longer HTTP, never were, or are held.
 //!
 //! A connection comes here when a handler switched protocols or holds the response, or from a TCP
-//! listener. A tunnel keeps a small task: the count, the drain's guard and the new owner's future. A
-//! held connection keeps its count.
+//! listener. A tunnel keeps a small task: the count, the drain's guard and the new owner's future.
+//! A held connection keeps its count.
 //!
 //! # Invariants
 //! - Such a connection counts as open until it ends.
@@ -157,7 +157,8 @@ impl UpgradeTarget {
             }
             Self::Hold(hold, framing) => {
                 let (guard, early_bytes) = (edge.held_guard(), early.len());
-                // Runs when the task of the connection has ended, and with it its use of the socket.
+                // Runs when the task of the connection has ended, and with it its use of the
+                // socket.
                 loops::spawn_here(async move {
                     match Arc::try_unwrap(stream) {
                         Ok(stream) => {

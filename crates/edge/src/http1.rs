@@ -1,8 +1,8 @@
 //! One HTTP/1 connection: wait for a head, start its exchange, send the response, again.
 //!
 //! An idle connection is small and owns no buffer. Heads are read into the event loop's shared
-//! buffer and, usually, parsed, answered and dropped in one poll. State of longer work (bodies, slow
-//! sends, lingering) is boxed when it begins.
+//! buffer and, usually, parsed, answered and dropped in one poll. State of longer work (bodies,
+//! slow sends, lingering) is boxed when it begins.
 //!
 //! # Invariants
 //! - Pipelined bytes are kept for the next request.

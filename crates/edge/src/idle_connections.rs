@@ -1,15 +1,14 @@
-//! Connections that wait for a request, in the order in which they began to.
+//! Connections that wait for a request, longest first.
 //!
-//! `connection` enters its own when there is nothing to do, and takes it out when there is.
-//! `accept` closes the one that has waited longest, on whichever loop, when connections or
-//! descriptors run short.
+//! A connection enters when it becomes idle, and leaves with its next request. `accept` closes the
+//! one that has been idle longest, on whichever loop, when connections or descriptors run short.
 //!
 //! # Invariants
-//!
-//! - A connection with a request in progress is never closed: it is in no list, or finds the request
-//!   before it finds that it is to close.
-//! - To find the oldest one is a look at each loop's number, however many connections there are.
-//! - A connection that is busy all the time takes its lock once a tick, not once a request.
+//! - A connection with a request in progress is never closed: it is in no list, or finds the
+//!   request before it finds that it is to close.
+//! - Finding the oldest connection reads one number for each loop, however many connections there
+//!   are.
+//! - A busy connection takes its loop's lock once a tick, not once a request.
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -21,13 +20,13 @@ use penstock_runtime::loops;
 /// No node.
 const NO_NODE: u32 = u32::MAX;
 
-/// Nobody waits.
+/// No connection is idle.
 const NO_IDLE_TICK: u32 = u32::MAX;
 
 /// Nodes that an empty list keeps.
 const MAX_KEPT_NODES: usize = 1024;
 
-/// All waiting connections of a front end.
+/// All idle connections of a front end.
 #[derive(Debug)]
 pub(crate) struct IdleConnections {
     /// Ticks are counted from here.
@@ -37,31 +36,31 @@ pub(crate) struct IdleConnections {
     closing: AtomicUsize,
 }
 
-/// Those of one loop.
+/// The idle connections of one loop.
 #[derive(Debug)]
 #[repr(align(64))]
 struct LoopShard {
-    /// Held for a few instructions: by its own loop, and by another one that looks for room.
+    /// Held for a few instructions: by its own loop, or by one that needs a slot.
     list: Mutex<IdleList<Waker>>,
-    /// Since when its oldest one waits.
+    /// The tick of its oldest connection.
     oldest_tick: AtomicU32,
-    /// As [`IdleConnections::leaving`], of this loop.
+    /// As [`IdleConnections::closing`], of this loop.
     closing: AtomicUsize,
 }
 
-/// The place of one connection among those that wait.
+/// The entry of one connection.
 #[derive(Debug)]
 pub(crate) struct IdleEntry {
     node: u32,
-    /// The tick of its last activity: it waits since then.
+    /// The tick of its last activity.
     idle_since: u32,
     shard: u16,
-    /// The list does not have that tick yet.
+    /// The list does not have `idle_since` yet.
     needs_update: bool,
 }
 
 impl IdleEntry {
-    /// The place of a connection that has just come.
+    /// The entry of a new connection.
     pub(crate) fn new(waiting: &IdleConnections, now: Instant) -> Self {
         Self {
             node: NO_NODE,
@@ -71,7 +70,7 @@ impl IdleEntry {
         }
     }
 
-    /// Notes that something has happened that makes it wait anew.
+    /// Restarts the idle time.
     pub(crate) fn restart(&mut self, waiting: &IdleConnections, now: Instant) {
         let since = waiting.tick(now);
         self.needs_update |= since != self.idle_since;
@@ -101,8 +100,8 @@ impl IdleConnections {
         ticks.min(NO_IDLE_TICK - 1)
     }
 
-    /// A connection has nothing to do; `waker` is its task's. Says whether it is to close, which it
-    /// need not if something has happened since it waits.
+    /// Enters an idle connection; `waker` is its task's. Returns whether it is to close, which
+    /// activity since it became idle prevents.
     pub(crate) fn mark_idle(&self, place: &mut IdleEntry, waker: &Waker) -> bool {
         if !std::mem::take(&mut place.needs_update) {
             return self.is_closing(place);
@@ -123,7 +122,7 @@ impl IdleConnections {
         false
     }
 
-    /// A connection has a request, or is no more.
+    /// Removes a connection that has a request, or ends.
     pub(crate) fn remove(&self, place: &mut IdleEntry) {
         place.needs_update = true;
         let slot = std::mem::replace(&mut place.node, NO_NODE);
@@ -137,13 +136,13 @@ impl IdleConnections {
             self.cancel_closing(shard);
         }
         shard.publish(&list);
-        // Never dropped under the lock: it may be all that is left of a task.
+        // Not dropped under the lock: it may be the last reference to a task.
         drop(list);
         drop(waker);
     }
 
-    /// Tells the connection to close that has waited longest, on all loops. One that came in this
-    /// very tick is left alone: its request may be on its way. `false` if there is none.
+    /// Tells the connection that has been idle longest, on all loops, to close. One that became
+    /// idle in this tick is left alone: its request may be on its way. `false` if there is none.
     pub(crate) fn close_oldest(&self, now: Instant) -> bool {
         let now = self.tick(now);
         loop {
@@ -158,7 +157,7 @@ impl IdleConnections {
             let mut list = shard.lock();
             let waker = list.close_oldest(now);
             shard.publish(&list);
-            // If none, another loop was faster, and what is published is new.
+            // Otherwise another loop was faster, and has published a newer tick.
             if let Some(waker) = waker {
                 shard.closing.fetch_add(1, Ordering::Relaxed);
                 self.closing.fetch_add(1, Ordering::Relaxed);
@@ -169,7 +168,7 @@ impl IdleConnections {
         }
     }
 
-    /// How many were told to close and are still open.
+    /// Connections that were told to close and are still open.
     pub(crate) fn closing(&self) -> usize {
         self.closing.load(Ordering::Relaxed)
     }
@@ -196,7 +195,7 @@ impl LoopShard {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets the other loops know, while the lock is held.
+    /// Publishes the oldest tick to other loops, while the lock is held.
     fn publish(&self, list: &IdleList<Waker>) {
         let oldest = list.oldest().unwrap_or(NO_IDLE_TICK);
         self.oldest_tick.store(oldest, Ordering::Relaxed);
@@ -221,7 +220,7 @@ struct IdleNode<T> {
     previous: u32,
     next: u32,
     idle_since: u32,
-    /// Told to close, and not among those that wait.
+    /// Told to close, and no longer in the list.
     is_closing: bool,
 }
 
@@ -238,7 +237,7 @@ impl<T> Default for IdleList<T> {
 }
 
 impl<T: Clone> IdleList<T> {
-    /// Enters one that waits since now; gives its node.
+    /// Adds an owner that is idle since now; returns its node.
     fn insert(&mut self, since: u32, owner: T) -> u32 {
         let node = IdleNode {
             owner: Some(owner),
@@ -264,7 +263,7 @@ impl<T: Clone> IdleList<T> {
         slot
     }
 
-    /// One waits anew; says whether it was leaving.
+    /// Moves a node to the end; returns whether it was closing.
     fn renew(&mut self, slot: u32, since: u32) -> bool {
         let node = self.node(slot);
         node.idle_since = since;
@@ -276,7 +275,7 @@ impl<T: Clone> IdleList<T> {
         was_leaving
     }
 
-    /// Takes one out; gives its owner, and whether it was leaving.
+    /// Removes a node; returns its owner, and whether it was closing.
     fn remove(&mut self, slot: u32) -> (Option<T>, bool) {
         let was_leaving = self.node(slot).is_closing;
         if !was_leaving {
@@ -294,7 +293,8 @@ impl<T: Clone> IdleList<T> {
         (owner, was_leaving)
     }
 
-    /// The owner of the one that has waited longest, and since before `now`; it is leaving then.
+    /// Marks the node that has been idle longest, and since before `now`, as closing; returns its
+    /// owner.
     fn close_oldest(&mut self, now: u32) -> Option<T> {
         self.oldest().filter(|oldest| *oldest < now)?;
         let slot = self.first;

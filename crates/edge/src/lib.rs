@@ -1,12 +1,13 @@
 //! Everything that speaks to clients: listeners, connections, routing, errors, the access log.
 //!
-//! [`accept()`] accepts a connection. `http1` waits for a head without a buffer of its own, and sends
-//! the response. Between the two `exchange` does what is the same for every protocol: it finds the
-//! route by `router`, applies `filters`, runs the handlers and writes the record to `access_log`.
+//! [`accept()`] accepts a connection. `http1` waits for a head without a buffer of its own, and
+//! sends the response. Between the two `exchange` does the work that every protocol shares: it
+//! finds the route by `router`, applies `filters`, runs the handlers and writes the record to
+//! `access_log`.
 //!
 //! # Invariants
-//! - No request that could be read in two ways is passed on: `http` parses strictly, and edge closes
-//!   the connection on any refusal.
+//! - No request that could be read in two ways is passed on: `http` parses strictly, and edge
+//!   closes the connection on any refusal.
 //! - Every wait has a deadline of `limits`.
 //! - No connection holds up its event loop.
 
@@ -44,18 +45,18 @@ pub use error_pages::ErrorPages;
 pub use filters::{FilterError, Filters, ResponsePathRewrite};
 pub use router::{Handlers, Route, RouteTable, Site};
 
-/// What all connections of one front end share.
+/// The state that all connections of one front end share.
 #[derive(Debug)]
 pub struct Edge {
     settings: Arc<ArcSwap<Settings>>,
-    /// Each loop's own reference to them, not counted by each request.
+    /// Each loop's own reference to the settings, so that requests need not count references.
     settings_caches: PerLoop<Option<SettingsCache>>,
-    /// What it counts, a set for each loop.
+    /// Metrics, a set for each loop.
     metrics_by_loop: Box<[EdgeMetrics]>,
     /// Tells listeners and connections to finish; not those that are held.
     pub drain: Drain,
     open_connections: AtomicUsize,
-    /// Those of them that may be closed to make room.
+    /// Open connections that may be closed to make room.
     idle_connections: IdleConnections,
     client_counts: ClientCounts,
     descriptor_budget: DescriptorBudget,
@@ -63,11 +64,11 @@ pub struct Edge {
     eviction_log: OncePerSecond,
     /// Connections refused, for the log.
     refusal_log: OncePerSecond,
-    /// What the log was told of failures of late.
+    /// Throttles repeated log lines about failures.
     log_throttle: LogThrottle,
 }
 
-/// What a reload replaces, whole.
+/// The settings, which a reload replaces as a whole.
 #[derive(Debug)]
 pub struct Settings {
     /// Bounds on clients.
@@ -76,11 +77,11 @@ pub struct Settings {
     pub routes: RouteTable,
     /// Where requests are logged.
     pub access_log: Option<AccessLog>,
-    /// What the log of the server and the pages of development mask of a request.
+    /// Masks of the server's log and of development pages.
     pub log_mask: LogMask,
-    /// Whose word about their own clients is taken.
+    /// Proxies whose `Forwarded` and `X-Forwarded-*` headers are trusted.
     pub trusted_proxies: Arc<TrustedProxies>,
-    /// Whether error pages show causes and tracebacks; those of sites are not sent then.
+    /// Whether error pages show causes and tracebacks, in place of the sites' pages.
     pub is_development: bool,
 }
 
@@ -114,7 +115,7 @@ impl Edge {
         }
     }
 
-    /// Leaves a part of the process's descriptors to others.
+    /// Reserves a part of the process's descriptors for others.
     #[must_use]
     pub fn with_descriptor_budget(self, descriptors: DescriptorBudget) -> Self {
         Self {
@@ -123,8 +124,8 @@ impl Edge {
         }
     }
 
-    /// Replaces the settings; requests in progress keep theirs. `loops` are those that serve: each is
-    /// told to give up its reference to the old ones, which may be all that keeps an application.
+    /// Replaces the settings; requests in progress keep theirs. Each of `loops` drops its reference
+    /// to the old ones, which may be the last that keeps an application.
     pub fn replace_settings(self: &Arc<Self>, settings: Settings, loops: &[LoopHandle]) {
         self.settings.store(Arc::new(settings));
         for handle in loops {
@@ -139,18 +140,19 @@ impl Edge {
         self.settings.load_full()
     }
 
-    /// The loop's own reference to the settings, which costs nothing to take: give it back.
+    /// Takes the loop's own reference to the settings, without counting; return it by
+    /// [`Edge::release_settings`].
     fn acquire_settings(&self) -> SettingsCache {
         let known = self.settings_caches.with(Option::take);
         known.unwrap_or_else(|| SettingsCache(Cache::new(Arc::clone(&self.settings))))
     }
 
-    /// Gives back what [`Edge::acquire_settings`] gave.
+    /// Returns the reference of [`Edge::acquire_settings`].
     fn release_settings(&self, settings: SettingsCache) {
         self.settings_caches.with(|place| *place = Some(settings));
     }
 
-    /// What a request's head is held to.
+    /// The limits of a request's head.
     fn head_limits(&self) -> HeadLimits {
         let mut settings = self.acquire_settings();
         let limits = settings.load().head_limits();
@@ -158,13 +160,13 @@ impl Edge {
         limits
     }
 
-    /// What all loops counted.
+    /// The sum of all loops' metrics.
     #[must_use]
     pub fn total_metrics(&self) -> EdgeMetrics {
         EdgeMetrics::total(&self.metrics_by_loop)
     }
 
-    /// The set of the loop that this runs on.
+    /// The metrics of the current loop.
     fn metrics(&self) -> &EdgeMetrics {
         let own = self.metrics_by_loop.get(loops::current_index());
         own.unwrap_or(&self.metrics_by_loop[0])
@@ -176,13 +178,13 @@ impl Edge {
         self.open_connections.load(Ordering::Relaxed)
     }
 
-    /// How many there may be: `limits.connections`, or fewer where descriptors are.
+    /// The maximum of open connections: `limits.connections`, or fewer where descriptors are.
     #[must_use]
     pub fn max_connections(&self) -> usize {
         self.max_connections_for(&self.settings().limits)
     }
 
-    /// Why there may not be more, in words.
+    /// The cause of that maximum, for messages.
     #[must_use]
     pub fn connection_limit_reason(&self) -> String {
         let configured = self.settings().limits.max_connections;
@@ -203,7 +205,7 @@ impl Edge {
             .map_or(max, |it| it.min(max))
     }
 
-    /// How many of them one client may have; `None` is no bound.
+    /// The maximum of one client; `None` is no bound.
     #[must_use]
     pub fn max_connections_per_client(&self) -> Option<usize> {
         let settings = self.settings();
@@ -216,8 +218,8 @@ impl Edge {
         }
     }
 
-    /// Of these, those that were handed over to be held ([`penstock_exchange::Hold`]). [`Edge::drain`] does not
-    /// wait for them.
+    /// Open connections that are held ([`penstock_exchange::Hold`]). [`Edge::drain`] does not wait
+    /// for them.
     #[must_use]
     pub fn held_connections(&self) -> usize {
         let held = self

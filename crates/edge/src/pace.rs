@@ -1,10 +1,10 @@
-//! Whether a peer is too slow: pure arithmetic on times and byte counts.
+//! Whether a peer is too slow, and how fast a throttled body goes: pure arithmetic on times and
+//! byte counts.
 //!
-//! Two rules of `limits`: nothing at all for `body_idle_timeout`, or less than `min_body_rate` on average
-//! once `body_rate_grace` has passed. The average is exact, but for two seconds' worth of bytes that may
-//! be on their way: a peer that sends at just that rate sends them in pieces, not evenly. Only time spent waiting *for the peer* counts: the time an
-//! application takes to produce its next piece is not charged to its reader. And the other way: how
-//! fast a client is given what an application wants to be slow.
+//! Two limits: no byte for `body_idle_timeout`, or less than the minimum rate on average after its
+//! grace period. The average allows two seconds' worth of bytes on their way, as a peer that sends
+//! at just that rate sends in pieces. Only time spent waiting for the peer counts: the time that an
+//! application takes for its next piece does not.
 
 use std::time::{Duration, Instant};
 
@@ -33,7 +33,7 @@ impl TransferTimeout {
         }
     }
 
-    /// A wait for the peer begins (or goes on).
+    /// Starts or continues a wait for the peer.
     pub(crate) fn start_wait(&mut self, now: Instant) {
         self.waiting_since.get_or_insert(now);
     }
@@ -42,7 +42,7 @@ impl TransferTimeout {
         self.waiting_since.is_some()
     }
 
-    /// The peer sent or took `bytes`.
+    /// Counts bytes that the peer sent or acknowledged.
     pub(crate) fn record_progress(&mut self, now: Instant, bytes: u64) {
         self.bytes += bytes;
         if let Some(since) = self.waiting_since.take() {
@@ -50,12 +50,13 @@ impl TransferTimeout {
         }
     }
 
-    /// It is not the peer that is waited for now.
+    /// Stops a wait for the peer.
     pub(crate) fn stop_wait(&mut self, now: Instant) {
         self.record_progress(now, 0);
     }
 
-    /// When the current wait is over the limit; call after [`TransferTimeout::wait`].
+    /// The time at which the current wait is over the limit; call after
+    /// [`TransferTimeout::start_wait`].
     pub(crate) fn deadline(&self, now: Instant) -> Instant {
         let since = self.waiting_since.unwrap_or(now);
         let stalled = since + self.idle_timeout;
@@ -74,8 +75,8 @@ impl TransferTimeout {
     }
 }
 
-/// How much later than evenly sent a byte may come: many senders write once a second, by timers that are
-/// late by a little.
+/// Time by which a byte may come later than evenly sent: many senders write once a second, by
+/// timers that are late by a little.
 const IN_FLIGHT_ALLOWANCE: Duration = Duration::from_secs(2);
 
 /// The time that `bytes` take at `rate` bytes a second, which is not 0; to the nanosecond.
@@ -86,8 +87,8 @@ fn duration_at_rate(bytes: u64, rate: u64) -> Duration {
     Duration::from_secs(bytes / rate) + Duration::from_nanos(nanos)
 }
 
-/// Holds a body back to so many bytes a second (`X-Accel-Limit-Rate`). What a slow client did not use
-/// of its time is not saved up: a burst is at most [`BURST_DURATION`] worth of bytes.
+/// Bounds the rate of a body (`X-Accel-Limit-Rate`). Time that a slow client did not use is not
+/// saved up: a burst is at most [`BURST_DURATION`] worth of bytes.
 #[derive(Debug)]
 pub(crate) struct Throttle {
     max_rate: u64,
@@ -96,11 +97,11 @@ pub(crate) struct Throttle {
     credited_until: Instant,
 }
 
-/// Time whose bytes go in one piece: few wake-ups, and still even to the eye.
+/// Time whose bytes go in one piece: few wake-ups, and still smooth to a viewer.
 const BURST_DURATION: Duration = Duration::from_millis(100);
 
 impl Throttle {
-    /// Bounds to `rate_max` bytes a second; zero is no bound, and then there is nothing to do.
+    /// A bound of `rate_max` bytes a second; `None` for zero, which is no bound.
     pub(crate) fn new(rate_max: u64, now: Instant) -> Option<Self> {
         let mut throttle = Self {
             max_rate: rate_max,
@@ -111,14 +112,14 @@ impl Throttle {
         (rate_max > 0).then_some(throttle)
     }
 
-    /// How many of `wanted` bytes may go now; 0 is none before [`Throttle::ready_at`].
+    /// The number of `wanted` bytes that may go now; 0 before [`Throttle::ready_at`].
     pub(crate) fn available_bytes(&mut self, now: Instant, wanted: usize) -> usize {
         let since = now.saturating_duration_since(self.credited_until);
         let earned = u128::from(self.max_rate) * since.as_nanos() / 1_000_000_000;
         if earned > 0 {
             let earned = u64::try_from(earned).unwrap_or(u64::MAX);
             self.credit = self.credit.saturating_add(earned).min(self.burst_bytes());
-            // The part of a byte that has been earned besides is not lost.
+            // The fraction of a byte that has been earned is kept.
             self.credited_until = match self.credit == self.burst_bytes() {
                 true => now,
                 false => self.credited_until + duration_at_rate(earned, self.max_rate),
@@ -132,13 +133,13 @@ impl Throttle {
         }
     }
 
-    /// `bytes` went.
+    /// Counts bytes that went.
     pub(crate) fn spend(&mut self, bytes: usize) {
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
         self.credit = self.credit.saturating_sub(bytes);
     }
 
-    /// When `wanted` bytes, or a burst of them, may go.
+    /// The time at which `wanted` bytes, or a burst of them, may go.
     pub(crate) fn ready_at(&self, wanted: usize) -> Instant {
         let wanted = u64::try_from(wanted).unwrap_or(u64::MAX);
         let missing = wanted.min(self.burst_bytes()).saturating_sub(self.credit);

@@ -1,9 +1,12 @@
-//! Connections that begin with a PROXY protocol header, which says whom they are from.
+//! Connections that begin with a PROXY protocol header, which names their client.
 //!
-//! `accept` sends those of listeners with `proxy_protocol` here, once it knows that the peer may speak
-//! for others; with the header read they go on as any connection, under the address in it. What must
-//! stay true: the header is whole and well formed within `limits.header_timeout`, or the connection
-//! ends without a byte of an answer; what follows the header belongs to the connection.
+//! `accept` sends connections of listeners with `proxy_protocol` here, once the peer is known as
+//! trusted. Behind the header they continue as any connection, with the address in it.
+//!
+//! # Invariants
+//! - The header is whole and well formed within `limits.header_timeout`, or the connection ends
+//!   without a response.
+//! - Bytes behind the header belong to the connection.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -17,7 +20,7 @@ use penstock_wire::proxy_protocol::{ProxyHeader, ProxyProtocolError, parse_heade
 use crate::accept::{ConnectionSource, ListenerService};
 use crate::handover::ConnectionGuard;
 
-/// Reads the header, then lets the connection be served.
+/// Reads the header, then starts to serve the connection.
 pub(crate) async fn read_header_and_serve(
     mut edge: ConnectionGuard,
     stream: Arc<Stream>,
@@ -69,7 +72,7 @@ pub(crate) async fn read_header_and_serve(
     }
 }
 
-/// Why a connection ends before it has begun.
+/// The reason why a connection ends before it has begun.
 enum HeaderError {
     /// The peer closed, or the server drains.
     Closed,
@@ -77,7 +80,7 @@ enum HeaderError {
     Malformed(ProxyProtocolError),
 }
 
-/// Reads until the header is whole; gives it with its length in `received`.
+/// Reads until the header is whole; returns it with its length in `received`.
 fn poll_header(
     cx: &mut Context<'_>,
     stream: &Stream,
@@ -104,8 +107,8 @@ fn poll_header(
     }
 }
 
-/// Whom the connection is from. A balancer that speaks for itself is meant itself; the client that it
-/// does not name has its address and not its standing.
+/// The client of the connection. A balancer's own connection (a health check) has the balancer as
+/// its client; a client that the balancer does not name has its address, but not its trust.
 fn connection_source(header: ProxyHeader, balancer: PeerAddress) -> ConnectionSource {
     match header {
         ProxyHeader::Tcp { source, .. } => {

@@ -1,7 +1,7 @@
-//! From host and path to the handlers that answer: an immutable table, replaced whole by a reload.
+//! From host and path to the handlers of a request: an immutable table, replaced whole by a reload.
 //!
-//! Built by `penstock`'s wiring, asked once per request. Hosts compare without case and port; routes
-//! are tried in the order of the configuration, first match wins.
+//! Built by `penstock`'s wiring, searched once per request. Hosts compare without case and port;
+//! routes match in the order of the configuration, first match wins.
 
 mod path_index;
 
@@ -15,7 +15,7 @@ use crate::error_pages::ErrorPages;
 use crate::filters::Filters;
 use path_index::PathIndex;
 
-/// The handlers of a route, shared with the requests that are being answered.
+/// The handlers of a route, shared with requests in progress.
 pub type Handlers = Arc<[Arc<dyn Handler>]>;
 
 /// All sites.
@@ -32,39 +32,39 @@ pub struct RouteTable {
 pub struct Site {
     routes: Vec<Route>,
     path_index: PathIndex,
-    /// Whether any of them leads to the path with its slash.
+    /// Whether any of them redirects to the path with its slash.
     has_folder_redirects: bool,
     error_pages: ErrorPages,
 }
 
-/// One route: the handlers for the paths it matches, asked in order until one answers.
+/// One route: the handlers for the paths it matches, run in order until one responds.
 #[derive(Debug)]
 pub struct Route {
     /// The paths.
     pub path: PathPattern,
-    /// Whether only internal redirects come here: for a client's own request it is not there.
+    /// Whether the route is for internal redirects only, and hidden from clients.
     pub is_internal: bool,
-    /// Whether the path without its final slash leads to the one with it: `/shop` to `/shop/` of a
-    /// route `/shop/*`.
+    /// Whether the path without its final slash redirects to the one with it: `/shop` to `/shop/`
+    /// of a route `/shop/*`.
     pub redirects_directories: bool,
     /// Longest request body in bytes; `None` for `limits.body_bytes`.
     pub max_body: Option<u64>,
-    /// What is changed of requests and responses; `None` when nothing is.
+    /// Changes to requests and responses; `None` when there are none.
     pub filters: Option<Arc<Filters>>,
     /// The handlers.
     pub handlers: Handlers,
 }
 
-/// Who asks for a path.
+/// The origin of a look-up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LookupOrigin {
-    /// A client: internal routes are not there.
+    /// A client: internal routes are hidden.
     Client,
     /// An internal redirect.
     InternalRedirect,
 }
 
-/// What the table says of a request.
+/// The result of a look-up.
 #[derive(Debug)]
 pub(crate) enum RouteLookup<'a> {
     Route(&'a Route),
@@ -73,7 +73,7 @@ pub(crate) enum RouteLookup<'a> {
 }
 
 impl RouteTable {
-    /// Adds a site; no hosts means any host that no other site names.
+    /// Adds a site; without hosts it is for any host that no other site names.
     pub fn add_site(&mut self, hosts: &[HostPattern], site: Site) {
         let site = Arc::new(site);
         if hosts.is_empty() {
@@ -110,12 +110,12 @@ impl RouteTable {
         }
     }
 
-    /// Whether it matters which host is asked for.
+    /// Whether the host makes a difference.
     pub(crate) fn depends_on_host(&self) -> bool {
         !self.exact_hosts.is_empty() || !self.wildcard_hosts.is_empty()
     }
 
-    /// The error pages of the site that answers for a host.
+    /// The error pages of the site for a host.
     pub(crate) fn error_pages(&self, authority: &str) -> Option<&ErrorPages> {
         let site = self.find_site(strip_port(authority))?;
         Some(&site.error_pages)
@@ -145,7 +145,7 @@ impl RouteTable {
 }
 
 impl Site {
-    /// A site with these routes, the first of which that matches a path answers.
+    /// A site with these routes; the first that matches a path is used.
     pub fn new(routes: Vec<Route>, error_pages: ErrorPages) -> Self {
         Self {
             path_index: PathIndex::new(routes.iter().map(|route| &route.path)),
@@ -159,7 +159,7 @@ impl Site {
         let is_open =
             |at: usize| !self.routes[at].is_internal || whose == LookupOrigin::InternalRedirect;
         let matching = self.path_index.first_match(path, is_open);
-        // Only a client can be sent to the path with its slash.
+        // Only a client can be redirected to the path with its slash.
         let folder = match whose {
             LookupOrigin::Client if self.has_folder_redirects => {
                 self.path_index.first_directory_match(path, |at| {
@@ -170,7 +170,7 @@ impl Site {
         };
         let found = match (matching, folder) {
             (Some(matching), Some(folder)) if folder < matching => {
-                // A route for that very path says more.
+                // A route for exactly that path is more specific.
                 self.path_index.first_exact(path, is_open).unwrap_or(folder)
             }
             (matching, folder) => matching.or(folder)?,
@@ -180,7 +180,7 @@ impl Site {
 }
 
 impl Route {
-    /// Whether a path is this route's but for the final slash, and leads there.
+    /// Whether a path is this route's but for the final slash, and redirects there.
     pub(crate) fn is_directory_redirect(&self, path: &[u8]) -> bool {
         let PathPattern::Prefix(prefix) = &self.path else {
             return false;

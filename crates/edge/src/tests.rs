@@ -1,7 +1,8 @@
-//! The edge over real loopback sockets, with handlers made for one promise each: bytes in, bytes out.
+//! The edge over real loopback sockets, with handlers made for one promise each: bytes in, bytes
+//! out.
 //!
-//! [`TestEdge`] serves routes on one loop at a port of the system's choice; [`Client`] is a plain socket
-//! whose reads have a deadline, so that a test that hangs fails instead.
+//! [`TestEdge`] serves routes on one loop at a port of the system's choice; [`Client`] is a plain
+//! socket with a deadline on reads, so that a test that hangs fails instead.
 
 mod accept_fairness;
 mod error_pages;

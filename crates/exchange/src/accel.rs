@@ -1,7 +1,8 @@
-//! What a response asks of the front end, and no client sees: another body from inside, or a rate.
+//! Instructions of a response to the front end, which no client sees: another body from inside, or
+//! a rate.
 //!
-//! `proxy` and `apps` take the fields out of the heads that they read, and answer with the
-//! [`InternalRedirect`] that they come to. Pure.
+//! `proxy` and `apps` remove the fields from the heads that they read, and return the
+//! [`InternalRedirect`] that results. Pure.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
@@ -13,27 +14,26 @@ use crate::body::Body;
 use crate::handler::{Handler, InternalRedirect};
 use crate::response::{RequestTiming, Response};
 
-/// What a response asks of the front end.
+/// Instructions of a response to the front end.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct AccelFields {
     /// Another route has the body (`X-Accel-Redirect`).
     pub redirect: Option<String>,
     /// A file is the body (`X-Sendfile`).
     pub sendfile: Option<Vec<u8>>,
-    /// Bytes per second at most (`X-Accel-Limit-Rate`).
+    /// Maximum bytes per second (`X-Accel-Limit-Rate`).
     pub max_rate: Option<u64>,
 }
 
-/// Leave for a response to name another body. Without one it has none but its own.
+/// Permission for a response to name another body.
 #[derive(Debug, Default)]
 pub struct SendfileGrant {
-    /// The folders of the files that `X-Sendfile` may name, each with what answers with one of them by
-    /// its path below.
+    /// The folders of the files that `X-Sendfile` may name, each with the handler of its files.
     pub dirs: Vec<(PathBuf, Arc<dyn Handler>)>,
 }
 
-/// Whether a field of a response speaks to a front end, and never to a client: `X-Accel-*`, `X-Sendfile`
-/// and its kin.
+/// Whether a field of a response is for a front end, and never for a client: `X-Accel-*`,
+/// `X-Sendfile` and similar.
 #[must_use]
 pub fn is_accel_field(name: &[u8]) -> bool {
     let begins = |start: &[u8]| {
@@ -47,26 +47,27 @@ pub fn is_accel_field(name: &[u8]) -> bool {
 }
 
 impl AccelFields {
-    /// Takes in `X-Accel-Redirect`: applications write the path encoded or raw.
+    /// Reads `X-Accel-Redirect`: applications write the path encoded or raw.
     pub fn set_redirect(&mut self, value: &[u8]) {
         self.redirect = Some(encode_target(value));
     }
 
-    /// Takes in `X-Sendfile`.
+    /// Reads `X-Sendfile`.
     pub fn set_sendfile(&mut self, value: &[u8]) {
         self.sendfile = Some(value.to_vec());
     }
 
-    /// Takes in `X-Accel-Limit-Rate`: 0, and what is no number, is no limit.
+    /// Reads `X-Accel-Limit-Rate`: 0, and a value that is not a number, is no limit.
     pub fn set_max_rate(&mut self, value: &[u8]) {
         self.max_rate = parse_length(value).filter(|&rate| rate > 0);
     }
 
-    /// Where the body is, if that is elsewhere. Nothing is obeyed without a `grant`, and `X-Sendfile` is
-    /// ignored where that names no folder; of `fields`, those of the first answer, some survive.
+    /// The redirect to the body, if that is elsewhere. `None` without a `grant`; `X-Sendfile` is
+    /// ignored where the grant has no folder. Some of `fields`, those of the first response, are
+    /// kept.
     ///
     /// # Errors
-    /// Why it may not be followed: a path that is none, or not one below a folder.
+    /// The reason why it may not be followed: no path, or not one below a folder.
     pub fn internal_redirect(
         &self,
         grant: Option<&SendfileGrant>,
@@ -105,22 +106,22 @@ impl AccelFields {
 }
 
 impl InternalRedirect {
-    /// The answer that it came from, for another front end to follow; of a redirect to files of this machine
-    /// ([`InternalRedirect::handler`]) that one could not.
+    /// The response that it came from, for another front end to follow. That one could not follow a
+    /// redirect to files of this machine ([`InternalRedirect::handler`]).
     #[must_use]
     pub fn into_response(self) -> Response {
         let mut response = Response::new(Status::OK, Body::Empty);
         response.fields = self.fields;
         response.max_rate = self.max_rate;
         response.timing = self.timing;
-        // It was a field's value before.
+        // A field's value before.
         let _ = (response.fields).push("X-Accel-Redirect", self.target.as_bytes());
         response
     }
 }
 
 impl Response {
-    /// Leaves what it says to a front end to another one, in front of this server: the fields go on.
+    /// Leaves the instructions to another Penstock in front of this server: the fields are sent.
     pub fn pass_accel_fields(&mut self) {
         self.passes_grip = self.has_grip;
         self.has_accel_expires = false;
@@ -136,7 +137,7 @@ impl Response {
     }
 }
 
-/// Fields of the first answer that go into the one that an internal redirect leads to.
+/// Fields of the first response that are kept over an internal redirect.
 const KEPT_FIELDS: [&str; 7] = [
     "content-type",
     "content-disposition",
@@ -162,8 +163,8 @@ fn kept_fields(fields: &FieldBlock) -> FieldBlock {
     kept
 }
 
-/// The target, percent-encoded, under which the files below `root` know the absolute `path`; `None`
-/// when it is not below, or could leave.
+/// The percent-encoded target of the absolute `path` below `root`; `None` when it is not below, or
+/// could leave.
 fn target_below(root: &Path, path: &[u8]) -> Option<String> {
     let path = Path::new(std::ffi::OsStr::from_bytes(path));
     let below = path.strip_prefix(root).ok()?;
@@ -229,7 +230,7 @@ mod tests {
         assert!(response.passes_grip && !response.has_accel_expires && response.max_rate.is_none());
     }
 
-    /// Never asked.
+    /// A handler that is never called.
     #[derive(Debug)]
     struct UncalledHandler(&'static str);
 

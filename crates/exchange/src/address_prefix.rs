@@ -1,11 +1,11 @@
-//! The part of a client's address by which bounds per client count: the whole of an IPv4 address,
+//! The part of a client's address that limits per client count by: the whole of an IPv4 address,
 //! the first 64 bits of an IPv6 one, since a single customer has at least as many addresses.
 //!
-//! `edge` knows the address, rooms count by it: [`bodies::TempSpace`](crate::buffering::TempSpace)
-//! bytes, [`ClientPermits`] whatever there is one of.
+//! `edge` knows the address; components count by the prefix:
+//! [`TempSpace`](crate::buffering::TempSpace) bytes, [`ClientPermits`] anything else.
 //!
 //! # Invariants
-//! - Tables are keyed with a secret of this process: nobody can choose addresses that collide.
+//! - Tables are keyed with a secret of this process: clients cannot choose addresses that collide.
 //! - A table has an entry only for a client that holds something now.
 
 use std::collections::HashMap;
@@ -16,14 +16,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use penstock_sys::net::PeerAddress;
 
-/// What of a client's address is counted by.
+/// The counted part of a client's address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct AddressPrefix(u64);
 
-/// Whatever comes by a Unix socket: a prefix that the internet does not have.
+/// Clients on Unix sockets: a prefix that the internet does not have.
 const UNIX: AddressPrefix = AddressPrefix(u64::MAX);
 
-/// An IPv4 address stands behind this, a prefix that the internet does not have either.
+/// The high half of IPv4 addresses: a prefix that the internet does not have either.
 const IPV4: u64 = 1 << 32;
 
 impl AddressPrefix {
@@ -60,7 +60,7 @@ impl fmt::Display for AddressPrefix {
     }
 }
 
-/// How many of something each client has.
+/// The number of permits of each client.
 #[derive(Debug, Default)]
 pub struct ClientPermits {
     /// Held for a look-up only.
@@ -68,21 +68,21 @@ pub struct ClientPermits {
     refused_total: AtomicU64,
 }
 
-/// What one client has.
+/// The permits of one client.
 #[derive(Debug)]
 struct ClientCount {
     permits: Arc<ClientPermits>,
     client: AddressPrefix,
-    /// Changed under the lock of all.
+    /// Changed under the table's lock.
     permit_count: AtomicUsize,
 }
 
-/// One of them; its drop gives it back. As small as can be: held streams have one each.
+/// A permit, released when dropped. As small as can be: each held stream has one.
 #[derive(Debug)]
 pub struct ClientPermit(Arc<ClientCount>);
 
 impl ClientPermits {
-    /// One more for a client that has less than `max`.
+    /// A permit for a client with fewer than `max`.
     #[must_use]
     pub fn claim(self: &Arc<Self>, client: AddressPrefix, max: usize) -> Option<ClientPermit> {
         let mut counts = self.lock();
@@ -102,7 +102,7 @@ impl ClientPermits {
         Some(ClientPermit(Arc::clone(count)))
     }
 
-    /// How many the client has that has most.
+    /// The number of the client with the most.
     #[must_use]
     pub fn max_count(&self) -> usize {
         let counts = self.lock();
@@ -112,13 +112,13 @@ impl ClientPermits {
             .unwrap_or(0)
     }
 
-    /// How many clients have some.
+    /// The number of clients with permits.
     #[must_use]
     pub fn client_count(&self) -> usize {
         self.lock().len()
     }
 
-    /// How often there was none.
+    /// The number of refusals.
     #[must_use]
     pub fn refused_total(&self) -> u64 {
         self.refused_total.load(Ordering::Relaxed)

@@ -1,8 +1,7 @@
-//! Bodies: what a handler reads from a client and what edge sends to one.
+//! Bodies: of requests, which handlers read, and of responses, which edge sends.
 //!
-//! A request body is pulled by its handler (edge answers `100 Continue` at the first pull); a
-//! response body is an enum, so that edge can send each kind in the cheapest way without knowing who
-//! made it.
+//! A request body is pulled by its handler (edge sends `100 Continue` at the first pull). A
+//! response body is an enum, so that edge sends each kind in the cheapest way.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,13 +15,13 @@ use crate::{Fault, Hold, Takeover};
 
 /// The body of a request.
 pub enum RequestBody {
-    /// There is none.
+    /// No body.
     Empty,
-    /// It is still to be read.
+    /// A body to be read.
     Incoming(Box<dyn IncomingBody>),
 }
 
-/// A request body on its way in. Dropping it gives the connection back what was not read.
+/// A request body on its way in. Dropping it returns the unread rest to the connection.
 pub trait IncomingBody: Send {
     /// Appends some more of the body to `into`: at most what one read brings. Ready with `false`
     /// when the body is complete.
@@ -31,8 +30,8 @@ pub trait IncomingBody: Send {
     /// Too large, stalled, too slow, malformed, or the client left: the exchange ends with it.
     fn poll_fill(&mut self, cx: &mut Context<'_>, into: &mut Vec<u8>) -> Poll<Result<bool, Fault>>;
 
-    /// As [`IncomingBody::poll_fill`], for bytes that nobody waits for yet: the client is not
-    /// invited to send (`100 Continue`), and the time until it does is not charged to it.
+    /// As [`IncomingBody::poll_fill`], for bytes that are not needed yet: the client gets no `100
+    /// Continue`, and the wait does not count against it.
     ///
     /// # Errors
     /// Too large, malformed, or the client left.
@@ -44,7 +43,7 @@ pub trait IncomingBody: Send {
         self.poll_fill(cx, into)
     }
 
-    /// Whether the end has been read: nothing more comes. `false` also while that is not known.
+    /// Whether the end has been read. `false` also while that is not known.
     fn is_at_end(&self) -> bool {
         false
     }
@@ -72,11 +71,11 @@ pub enum Body {
     File(FileBody),
     /// Made piece by piece while it is sent.
     Stream(Box<dyn BodyStream>),
-    /// The answer to a HEAD request: not sent, with the length that GET would have, if known.
+    /// The response to a HEAD request: not sent, with the length that GET would have, if known.
     Omitted(Option<u64>),
-    /// The protocol is switched: the head (status 101) is sent, then the socket is handed over.
+    /// The protocol is switched: the head (status 101) is sent, then the connection is handed over.
     Takeover(Box<dyn Takeover>),
-    /// It has no end yet: the head is sent, then the socket is handed over for what is still to come.
+    /// No end yet: the head is sent, then the connection is handed over for the rest.
     Hold(Box<dyn Hold>),
 }
 
@@ -96,15 +95,15 @@ pub trait BodyStream: Send {
     /// The next piece (never empty); `None` at the end.
     ///
     /// # Errors
-    /// The body cannot be completed: edge cuts the connection, so that the client never takes a part
-    /// for the whole.
+    /// The body cannot be completed: edge cuts the connection, so that the client never takes a
+    /// part for the whole.
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Fault>>>;
 
-    /// The length declared by its maker. Edge enforces it.
+    /// The declared length. Edge enforces it.
     fn length(&self) -> Option<u64>;
 
-    /// The trailer fields, once [`BodyStream::poll_chunk`] has given its end. Edge sends them where the
-    /// body is chunked (RFC 9110 §6.5).
+    /// The trailer fields, once [`BodyStream::poll_chunk`] has given its end. Edge sends them where
+    /// the body is chunked (RFC 9110 §6.5).
     fn take_trailers(&mut self) -> Option<FieldBlock> {
         None
     }

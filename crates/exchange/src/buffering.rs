@@ -1,9 +1,9 @@
-//! Bodies that wait: whole requests before a worker or back end hears of them, responses that are
-//! produced faster than their client takes them.
+//! Buffered bodies: requests read whole before a worker or back end gets them, responses produced
+//! faster than their client takes them.
 //!
-//! `apps` and `proxy` both use this, so that neither a worker nor a back end ever waits for a client:
+//! `apps` and `proxy` use this, so that neither a worker nor a back end waits for a client:
 //! `collect` reads a request to its end, [`spool`] stands between a producer and a client. Small
-//! bodies stay in memory, large ones go to a [`SpoolFile`]; [`BodyStore`] has the bounds, and
+//! bodies stay in memory, large ones go to a [`SpoolFile`]; [`BodyStore`] has the limits, and
 //! [`TempSpace`] the one on all files together.
 
 mod collect;
@@ -24,23 +24,24 @@ pub use spool::{SpoolPlace, SpoolReader, SpoolSpec, SpoolWriter, spool};
 pub use spool_file::SpoolFile;
 pub use temp_space::{TempGrant, TempPurpose, TempSpace, TempSpaceSnapshot};
 
-/// Where bodies wait, and how much of them.
+/// The place and limits of buffered bodies.
 #[derive(Debug, Clone)]
 pub struct BodyStore {
-    /// Bytes of a request body kept in memory; a longer one goes to a file (`limits.max_body_memory`).
+    /// Bytes of a request body kept in memory; a longer one goes to a file
+    /// (`limits.max_body_memory`).
     pub max_body_memory: usize,
     /// Bytes of a response kept in memory for a slow client (`limits.max_response_memory`).
     pub max_response_memory: usize,
     /// Bytes of a response kept in a file before its producer waits (`limits.max_response_spool`).
     pub max_response_spool: u64,
-    /// Bytes a second that a client takes at least of a response that holds a place for which
-    /// requests wait (`limits.min_busy_rate`); 0 is any.
+    /// Minimum bytes a second of a client whose response holds a place that requests wait for
+    /// (`limits.min_busy_rate`); 0 is any.
     pub min_busy_rate: u64,
     /// How long a client may be slower (`limits.body_rate_grace`).
     pub rate_grace: Duration,
     /// The folder of the nameless files.
     pub temp_dir: PathBuf,
-    /// What they may take together (`limits.temp_bytes`).
+    /// Their total space (`limits.temp_bytes`).
     pub temp_space: Arc<TempSpace>,
     /// Does their reading and writing.
     pub pool: Pool,

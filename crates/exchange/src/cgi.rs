@@ -1,9 +1,11 @@
-//! What the environments of all applications have in common: how a field becomes a variable (RFC 3875
-//! §4.1.18), which host and port a request names, and numbers as text.
+//! Parts that the environments of all applications share: the variable of a field (RFC 3875
+//! §4.1.18), the host and port of a request, and numbers as text.
 //!
-//! Called for every request by `apps` (WSGI, Rack) and by `proxy` (FastCGI, SCGI, uwsgi); each of the two
-//! has its own table of the other variables. Nothing is allocated but for a repeated field. What must
-//! stay true: one field gives one variable, whatever its case, and no two fields give the same one.
+//! Called for every request by `apps` (WSGI, Rack) and `proxy` (FastCGI, SCGI, uwsgi); each has its
+//! own table of the other variables. Only a repeated field is allocated.
+//!
+//! # Invariants
+//! - One field gives one variable, in any case, and no two fields give the same one.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -12,7 +14,7 @@ use penstock_http::RequestHead;
 
 use crate::{ForwardedInfo, ListenerInfo};
 
-/// Longest name of a variable; a field whose name is longer is dropped, as no application reads it.
+/// Longest name of a variable; a field with a longer name is dropped, as no application reads it.
 const MAX_NAME_BYTES: usize = 256;
 
 /// Gives every field of `head` that `is_passed` to `pair`, as a variable; repeated ones as one.
@@ -58,17 +60,17 @@ pub fn for_each_variable(
     }
 }
 
-/// Gives one field to `pair` as a variable; not one that no variable is named after.
+/// Gives one field to `pair` as a variable, if its name can be one.
 pub fn with_variable(name: &str, value: &[u8], mut pair: impl FnMut(&[u8], &[u8])) {
     if let Some(variable) = write_variable_name(name, &mut [0; MAX_NAME_BYTES]) {
         pair(variable, value);
     }
 }
 
-/// `Content-Type` is `CONTENT_TYPE`, everything else `HTTP_` and the name in upper case.
+/// `Content-Type` becomes `CONTENT_TYPE`, other names `HTTP_` and the name in upper case.
 ///
-/// `None` for a name with other bytes than letters, digits and hyphens: PHP takes `X.Real.IP` for
-/// `X-Real-IP`, as any program may take an underscore for a hyphen.
+/// `None` for a name with other bytes than letters, digits and hyphens: PHP reads `X.Real.IP` as
+/// `X-Real-IP`, as any program may read an underscore as a hyphen.
 fn write_variable_name<'r>(name: &str, room: &'r mut [u8; MAX_NAME_BYTES]) -> Option<&'r [u8]> {
     if name.eq_ignore_ascii_case("content-type") {
         return Some(b"CONTENT_TYPE");
@@ -88,9 +90,9 @@ fn write_variable_name<'r>(name: &str, room: &'r mut [u8; MAX_NAME_BYTES]) -> Op
 
 const VARIABLE_PREFIX: &[u8] = b"HTTP_";
 
-/// `SERVER_NAME` and `SERVER_PORT`: the host that was asked for, else `localhost`, and the port that a
-/// trusted proxy says, else the one that was named, else the listener's, else that of the scheme. Behind
-/// a proxy that says scheme or host, the listener's port is none of the client's. An IPv6 address keeps
+/// `SERVER_NAME` and `SERVER_PORT`: the requested host, else `localhost`; the port that a trusted
+/// proxy gives, else the requested one, else the listener's, else that of the scheme. Behind a
+/// proxy that gives scheme or host, the listener's port is not the client's. An IPv6 address keeps
 /// its brackets (RFC 3875 §4.1.14).
 pub fn server_name_and_port<'r>(
     host: &'r str,
@@ -132,7 +134,7 @@ const DIGIT_PAIRS: &[u8; 200] = &{
 
 const DIGITS: &[u8; 10] = b"0123456789";
 
-/// Room for the text of one number or address, so that none is allocated.
+/// A buffer for the text of one number or address.
 #[derive(Debug)]
 pub struct TextBuffer([u8; 64]);
 
@@ -143,7 +145,7 @@ impl Default for TextBuffer {
 }
 
 impl TextBuffer {
-    /// Room for one text.
+    /// An empty buffer.
     #[must_use]
     pub fn new() -> Self {
         Self([0; 64])
@@ -158,7 +160,8 @@ impl TextBuffer {
     /// An address without a port; one of IPv6 without brackets.
     pub fn format_address(&mut self, address: IpAddr) -> &[u8] {
         match address {
-            // The common case, without the formatting machinery, which costs more than all the rest.
+            // The common case, without the formatting machinery, which costs more than all the
+            // rest.
             IpAddr::V4(v4) => {
                 let mut end = 0;
                 for octet in v4.octets() {
@@ -187,7 +190,7 @@ impl TextBuffer {
     fn push_number(&mut self, at: usize, mut number: u64, digits_min: usize) -> usize {
         let mut digits = [b'0'; 20];
         let mut first = digits.len();
-        // Two at a time: there is one for each request.
+        // Two digits at a time: this runs for each request.
         while number >= 10 {
             let pair = 2 * (number % 100) as usize;
             first -= 2;

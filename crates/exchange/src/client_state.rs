@@ -1,9 +1,9 @@
-//! What a connection and the request it is working on tell one another.
+//! State that a connection shares with the request it is working on.
 //!
-//! One per connection. `edge` watches the socket while a handler works and marks the client gone;
-//! a handler that only waits (in a queue) asks and gives up. The other way, a handler leaves interim
-//! responses (1xx) here, which edge sends ahead of the final one. Edge polls the handler's future in
-//! its own task and looks here right after, so no waker is needed.
+//! `edge` watches the socket while a handler works and marks the client as disconnected; a handler
+//! that only waits (in a queue) checks that and gives up. A handler leaves interim responses (1xx)
+//! here, which edge sends ahead of the final one. Edge polls the handler's future in its own task
+//! and looks here right after, so no waker is needed.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -13,14 +13,14 @@ use penstock_http::{FieldBlock, Status};
 
 use crate::AddressPrefix;
 
-/// Bytes of interim responses that may wait for one client; more are left out.
+/// Bytes of interim responses that may wait for one client; more are dropped.
 const MAX_INTERIM_BYTES: usize = 64 * 1024;
 
 /// Shared by a connection and the request it is working on.
 #[derive(Debug, Default)]
 pub struct ClientState {
     is_disconnected: AtomicBool,
-    /// Of the client of the present request: behind a proxy each may have another.
+    /// Of the current request's client: behind a proxy each request may have another.
     address_prefix: AtomicU64,
     is_unnamed_proxy: AtomicBool,
     has_interim: AtomicBool,
@@ -34,15 +34,15 @@ impl ClientState {
         self.is_disconnected.store(true, Ordering::Relaxed);
     }
 
-    /// Notes whose request it is now. A proxy that names no client has many of them.
+    /// Sets the client of the current request. A proxy that names no client stands for many.
     pub(crate) fn set_address_prefix(&self, prefix: AddressPrefix, is_proxy: bool) {
         self.address_prefix
             .store(prefix.to_bits(), Ordering::Relaxed);
         self.is_unnamed_proxy.store(is_proxy, Ordering::Relaxed);
     }
 
-    /// By what bounds for each client count the present request; none for the requests of a trusted
-    /// proxy that does not say whose they are, which are of many clients.
+    /// The prefix that limits per client count the current request by. `None` for requests of a
+    /// trusted proxy that names no client: they are of many clients.
     #[must_use]
     pub fn limit_prefix(&self) -> Option<AddressPrefix> {
         (!self.is_unnamed_proxy.load(Ordering::Relaxed)).then(|| self.address_prefix())
@@ -52,14 +52,14 @@ impl ClientState {
         AddressPrefix::from_bits(self.address_prefix.load(Ordering::Relaxed))
     }
 
-    /// Whether the client left. One that only closed its sending side has not: it waits for its answer.
+    /// Whether the client left. One that only closed its sending side has not.
     #[must_use]
     pub fn is_disconnected(&self) -> bool {
         self.is_disconnected.load(Ordering::Relaxed)
     }
 
-    /// Awaits `work`, unless the client leaves meanwhile. For what edge polls: it does so once more when the
-    /// client is gone.
+    /// Awaits `work`, unless the client leaves. For futures that edge polls: it polls once more
+    /// when the client has left.
     pub async fn run_while_connected<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         let mut work = std::pin::pin!(work);
         std::future::poll_fn(|cx| match work.as_mut().poll(cx) {
@@ -70,8 +70,8 @@ impl ClientState {
         .await
     }
 
-    /// Leaves an interim response (103, or another 1xx that is passed on) to be sent to an HTTP/1.1
-    /// client; `false` when too many wait already.
+    /// Queues an interim response (103, or another 1xx that is passed on) for an HTTP/1.1 client;
+    /// `false` when too many wait already.
     pub fn push_interim(&self, status: Status, fields: &FieldBlock) -> bool {
         let mut interim = self.interim.lock().unwrap_or_else(PoisonError::into_inner);
         if interim.len() + fields.as_bytes().len() > MAX_INTERIM_BYTES {
@@ -88,7 +88,7 @@ impl ClientState {
         true
     }
 
-    /// Takes the interim responses that are to be sent now; empty nearly always, and then free.
+    /// Takes the interim responses to be sent now; usually none, which is free.
     #[must_use]
     pub fn take_interim(&self) -> Vec<u8> {
         if !self.has_interim.load(Ordering::Relaxed) {

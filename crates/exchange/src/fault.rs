@@ -1,7 +1,7 @@
-//! What went wrong with one exchange: one type between all rooms.
+//! The failure of one exchange: one type between all components.
 //!
-//! Rooms make faults, edge turns each into a status, a page, a log line and a metric in one place.
-//! The kind decides all of that; the cause is for the log (and, in development, for the page).
+//! Components make faults; edge turns each into a status, a page, a log line and a metric in one
+//! place. The kind decides all of that; the cause is for the log and for development pages.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -10,20 +10,20 @@ use penstock_http::Status;
 
 use crate::RequestTiming;
 
-/// One exchange's failure.
+/// The failure of one exchange.
 #[derive(Debug)]
 pub struct Fault {
-    /// What kind it is: decides status and log level.
+    /// The kind, which decides status and log level.
     pub kind: FaultKind,
     /// The facts, for the log.
     pub cause: Cow<'static, str>,
     /// A long text for a development error page: an application's traceback.
     pub detail: Option<Arc<str>>,
-    /// Where the time went until then; apart, so that results stay small.
+    /// The time spent until then; boxed, so that results stay small.
     pub timing: Box<RequestTiming>,
 }
 
-/// Who is to blame.
+/// The side that caused the failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FaultSide {
     /// The client: never an error in the log.
@@ -45,15 +45,16 @@ pub enum FaultKind {
     HeadTooLarge,
     /// The request body is larger than `limits.body_bytes`: 413.
     BodyTooLarge,
-    /// The request did not arrive in time (`header_timeout`, `body_idle_timeout`, `min_body_rate`): 408.
+    /// The request did not arrive in time (`header_timeout`, `body_idle_timeout`, `min_body_rate`):
+    /// 408.
     ClientTooSlow,
-    /// The client left before the answer.
+    /// The client left before the response.
     ClientDisconnected,
-    /// Nothing here by that name: 404.
+    /// No such resource: 404.
     NotFound,
-    /// There, but not to be given out: 403.
+    /// There, but not served: 403.
     Forbidden,
-    /// No site answers for that host: 421.
+    /// No site has that host: 421.
     UnknownHost,
     /// The method is not for this resource: 405.
     MethodNotAllowed,
@@ -87,7 +88,7 @@ pub enum FaultKind {
     Internal,
 }
 
-/// Not registered; what nginx writes to its log for the same event. Never sent.
+/// Not registered; nginx logs it for the same event. Never sent.
 const CLIENT_CLOSED_REQUEST: Status = match Status::new(499) {
     Some(status) => status,
     None => Status::BAD_REQUEST,
@@ -121,7 +122,7 @@ impl FaultKind {
         }
     }
 
-    /// Who is to blame.
+    /// The side that caused it.
     #[must_use]
     pub fn side(self) -> FaultSide {
         match self {
@@ -165,7 +166,7 @@ impl FaultKind {
         )
     }
 
-    /// What a client is told, in one sentence.
+    /// The explanation for a client, in one sentence.
     #[must_use]
     pub fn explanation(self) -> &'static str {
         match self {

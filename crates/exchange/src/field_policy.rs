@@ -1,16 +1,18 @@
-//! What becomes of a field of a client's request on its way to an application or a server behind.
+//! The policy for fields of a client's request on their way to an application or a server behind.
 //!
-//! One list for everybody who hands a request on. `cgi` and through it `apps` and `proxy`'s gateway
-//! protocols name what passes as variables; `proxy` writes it into a new head for HTTP servers. What must
-//! stay true: no field of the hop, none that frames a message and none that only a front end may say gets
-//! through, whatever its case; a name with an underscore is no variable of anybody, since it could pose as
-//! another, and goes on only where names are seen as they are ([`FieldClass::Underscored`]).
+//! One list for all components that pass a request on: `cgi`, and through it `apps` and the gateway
+//! protocols of `proxy`, make variables of the passed fields; `proxy` writes them into a new head
+//! for HTTP servers.
 //!
-//! The differences in one place: `Via` goes to an application as it came, and to an HTTP server with this
-//! hop behind it. What a proxy says of its client is written anew for both, from what counts of it
-//! (`forwarded/outgoing`). `proxy` also drops what `Connection` names.
+//! `Via` goes to an application as it came, and to an HTTP server with this hop added. Forwarding
+//! fields are written anew for both, from the parts that count (`forwarded/outgoing`). `proxy` also
+//! drops fields named by `Connection`. Fields that a route's own rules or the hub set are not the
+//! client's: [`TrustedHeaders`] names them, and they are passed.
 //!
-//! What a route's own rules or the hub say is not the client's: [`TrustedHeaders`] names those fields, and they go on.
+//! # Invariants
+//! - No field of the hop, of the framing, or reserved for a front end gets through, in any case.
+//! - A name with an underscore never becomes a variable, since it could pose as another. It is
+//!   passed only where names are seen as they are ([`FieldClass::Underscored`]).
 
 use std::sync::Arc;
 
@@ -19,29 +21,29 @@ use penstock_http::{FieldBlock, RequestHead, token_eq_ignore_case};
 use crate::accel::is_accel_field;
 use crate::grip::is_grip_field;
 
-/// What is done with a field.
+/// The treatment of a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FieldClass {
-    /// It goes on as it is.
+    /// Passed as it is.
     EndToEnd,
-    /// It is of this hop or of the framing, or is dealt with here (RFC 9110 §7.6.1).
+    /// Of this hop or of the framing, or handled here (RFC 9110 §7.6.1).
     HopByHop,
-    /// Only the front end may say it.
+    /// Reserved for the front end.
     Internal,
-    /// A proxy's word about its client: of worth only from one that is trusted.
+    /// Forwarding information, trusted only from a trusted proxy.
     Forwarding,
     /// The proxies on the way (RFC 9110 §7.6.3).
     Via,
-    /// It has an underscore in its name and goes on to whoever sees names as they are. Whoever makes
-    /// variables of names must not get it: there it would be read as its twin with hyphens. Its twin is
-    /// [`FieldClass::EndToEnd`], so that a server behind which makes variables all the same is told nothing that a
-    /// client may not say.
+    /// Has an underscore in its name, and is passed only where names are seen as they are: in a
+    /// variable it would be read as its twin with hyphens. The twin is [`FieldClass::EndToEnd`], so
+    /// that a server behind that makes variables all the same learns nothing that a client may not
+    /// say.
     Underscored,
 }
 
 impl FieldClass {
-    /// Whether the field goes to an application as it came; [`crate::Request::passes_forwarding_field`] has a
-    /// say, too.
+    /// Whether the field goes to an application as it came;
+    /// [`crate::Request::passes_forwarding_field`] decides too.
     #[must_use]
     pub fn is_passed_to_app(self) -> bool {
         match self {
@@ -51,7 +53,7 @@ impl FieldClass {
     }
 }
 
-/// Whether a response field of that name is for the front end or the hub, and never for a client.
+/// Whether a response field is for the front end or the hub, and never for a client.
 #[must_use]
 pub fn is_internal(name: &[u8]) -> bool {
     is_accel_field(name) || is_grip_field(name)
@@ -64,13 +66,14 @@ pub fn remove_internal(fields: &mut FieldBlock) {
         let found = names.find(|name| is_internal(name.as_bytes()));
         found.map(str::to_owned)
     };
-    // Each turn removes every field of one name, of which a head has few.
+    // Each pass removes all fields of one name, and a head has few names.
     while let Some(name) = next(fields) {
         fields.remove(&name);
     }
 }
 
-/// Whether two names make the same variable: they differ in case, and in underscores for hyphens, alone.
+/// Whether two names make the same variable: they differ only in case, and in underscores for
+/// hyphens.
 #[must_use]
 pub fn is_same_cgi_variable(one: impl AsRef<[u8]>, other: impl AsRef<[u8]>) -> bool {
     let (one, other) = (one.as_ref(), other.as_ref());
@@ -85,15 +88,15 @@ pub fn is_same_cgi_variable(one: impl AsRef<[u8]>, other: impl AsRef<[u8]>) -> b
             .all(|(&one, &other)| letter(one) == letter(other))
 }
 
-/// The fields that a route's own rules, or a room of the house, gave to a request.
+/// The fields that a route's own rules, or a component, set in a request.
 ///
-/// Made by `edge` and `hub`, which have left out what the client itself said by these names and may not say.
+/// Made by `edge` and `hub`, which have removed fields of these names that a client may not send.
 /// Nearly always empty, and then free.
 #[derive(Debug, Clone, Default)]
 pub struct TrustedHeaders(Option<Arc<[String]>>);
 
 impl TrustedHeaders {
-    /// Vouches for these names; those of the hop are left out, as no rule may say them.
+    /// Trusts these names, without those of the hop, which no rule may set.
     #[must_use]
     pub fn new(names: impl IntoIterator<Item = String>) -> Self {
         let names = names.into_iter();
@@ -103,17 +106,17 @@ impl TrustedHeaders {
         Self((!names.is_empty()).then_some(names))
     }
 
-    /// Vouches for these names besides: what a room of the house adds to a request on its way. Whoever does
-    /// leaves out what the client said by them.
+    /// Trusts these names besides: fields that a component adds to a request. The component removes
+    /// the client's fields of these names.
     #[must_use]
     pub fn with(&self, names: impl IntoIterator<Item = String>) -> Self {
         let known = self.0.iter().flat_map(|names| names.iter().cloned());
         Self::new(known.chain(names))
     }
 
-    /// Vouches besides for what a front end of the house, which alone can have sent this head, may say and no client: it
-    /// has left out what clients said by these names. `Proxy` is nobody's to say. Costs nothing where it vouches for
-    /// all of them already.
+    /// Trusts besides the fields reserved for a front end, which alone can have sent this head: it
+    /// has removed the client's. Never `Proxy`. Costs nothing where all of them are trusted
+    /// already.
     #[must_use]
     pub fn with_front_end_headers(&self, head: &RequestHead) -> Self {
         let is_of_front = |name: &&str| {
@@ -129,20 +132,20 @@ impl TrustedHeaders {
         }
     }
 
-    /// Whether it vouches for nothing.
+    /// Whether no field is trusted.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_none()
     }
 
-    /// Whether it vouches for a field that another reader could take for one of that name.
+    /// Whether a trusted field could be read as one of that name.
     #[must_use]
     pub fn covers_cgi_variable(&self, name: impl AsRef<[u8]>) -> bool {
         let mut names = self.0.iter().flat_map(|names| names.iter());
         names.any(|vouched| is_same_cgi_variable(vouched, name.as_ref()))
     }
 
-    /// Whether a field of that name goes on as it is, whatever would become of a client's.
+    /// Whether a field of that name is passed as it is, whatever its class.
     #[must_use]
     pub fn covers(&self, name: impl AsRef<[u8]>) -> bool {
         let mut names = self.0.iter().flat_map(|names| names.iter());
@@ -150,9 +153,9 @@ impl TrustedHeaders {
     }
 }
 
-/// What is done with a field of that name, which is a token.
+/// The treatment of a field of that name, which is a token.
 ///
-/// The length and a letter decide nearly always, before any name is compared.
+/// Length and first letter decide nearly always, before any name is compared.
 #[must_use]
 pub fn classify_field(name: impl AsRef<[u8]>) -> FieldClass {
     let bytes = name.as_ref();
@@ -176,7 +179,7 @@ pub fn classify_field(name: impl AsRef<[u8]>) -> FieldClass {
         {
             FieldClass::Forwarding
         }
-        // What the hub says about a WebSocket to a back end that gets it as requests.
+        // The hub's to a back end that gets a WebSocket as requests.
         (13, b'c') if token_eq_ignore_case(bytes, b"connection-id") => FieldClass::Internal,
         (5.., b'm') if token_eq_ignore_case(&bytes[..5], b"meta-") => FieldClass::Internal,
         (10, b'c' | b'k')
@@ -194,14 +197,14 @@ pub fn classify_field(name: impl AsRef<[u8]>) -> FieldClass {
         (16, b'p') if token_eq_ignore_case(bytes, b"proxy-connection") => FieldClass::HopByHop,
         (17, b't') if token_eq_ignore_case(bytes, b"transfer-encoding") => FieldClass::HopByHop,
         (_, b'x') => classify_x_field(bytes),
-        // What the hub says to a back end.
+        // The hub's to a back end.
         (_, b'g') if is_grip_field(bytes) => FieldClass::Internal,
         _ if bytes.contains(&b'_') => classify_underscored(bytes),
         _ => FieldClass::EndToEnd,
     }
 }
 
-/// The same for names with an underscore: what its twin with hyphens may not do, it may not do either.
+/// The treatment of a name with an underscore: reserved if its twin with hyphens is.
 fn classify_underscored(name: &[u8]) -> FieldClass {
     let mut room = [0; MAX_NAME_BYTES];
     let Some(twin) = room.get_mut(..name.len()) else {
@@ -221,10 +224,10 @@ fn classify_underscored(name: &[u8]) -> FieldClass {
     }
 }
 
-/// The longest name that the parser takes.
+/// The longest name that the parser accepts.
 const MAX_NAME_BYTES: usize = 256;
 
-/// The same for names that begin with an X.
+/// The treatment of names that begin with an X.
 fn classify_x_field(name: &[u8]) -> FieldClass {
     let is_in = |list: &[&str]| {
         let mut known = list.iter();
@@ -241,11 +244,12 @@ fn classify_x_field(name: &[u8]) -> FieldClass {
     }
 }
 
-/// Whether a field is what proxies say of their clients' requests, by whatever name: those that are
-/// [`FieldClass::Forwarding`], every other `X-Forwarded-*`, and what some call the client's scheme and target.
+/// Whether a field is about the client's request at a proxy, by any name:
+/// [`FieldClass::Forwarding`], every other `X-Forwarded-*`, and other names of the client's scheme
+/// and target.
 ///
-/// An application may make links and redirects of any of them, so that they do not go on from who
-/// is not trusted ([`crate::Request::passes_forwarding_field`]).
+/// An application may make links and redirects of any of them, so they are not passed from
+/// untrusted peers ([`crate::Request::passes_forwarding_field`]).
 #[must_use]
 pub fn is_forwarding_field(name: impl AsRef<[u8]>) -> bool {
     const FORWARDED: &[u8] = b"x-forwarded-";
@@ -267,8 +271,8 @@ pub fn is_forwarding_field(name: impl AsRef<[u8]>) -> bool {
     }
 }
 
-/// Whether a field of that name says who the client is, in a way that is not read here, but by
-/// some applications.
+/// Whether a field of that name gives the client's address in a way that some applications read,
+/// but Penstock does not.
 #[must_use]
 pub fn is_client_address_field(name: impl AsRef<[u8]>) -> bool {
     const NAMES: [&str; 3] = ["client-ip", "x-client-ip", "x-cluster-client-ip"];

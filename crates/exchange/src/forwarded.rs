@@ -1,20 +1,20 @@
-//! What trusted proxies say of a client's request: its address, scheme, host, port and path prefix.
+//! Information of trusted proxies about a client's request: address, scheme, host, port and path
+//! prefix.
 //!
 //! `edge` reads it once a request, only if the head has such a field and the peer is trusted, and
-//! again where a route's rules change such fields. Everybody else asks [`crate::Request`], so that
-//! no two components read these fields in two ways. What of the fields goes on is `outgoing`'s.
+//! again where a route's rules change such fields. Other components use [`crate::Request`], so that
+//! no two of them read these fields in two ways. `outgoing` decides which fields are passed on.
 //!
 //! # Invariants
-//!
 //! - Of a list of addresses the rightmost that is not itself a trusted proxy counts: those left of
 //!   it are whatever the client wrote. They are not read, so nothing in them can hide what stands
 //!   right.
 //! - Only one family of fields is read: a proxy that sets `X-Forwarded-*` may pass on a `Forwarded`
 //!   that its client made up, and the other way round. Which fields are read depends on what was
-//!   sent, never on what a rule has taken away or set.
+//!   sent, never on what a rule has removed or set.
 //! - Host, port and prefix count only if the operator has listed the proxy
 //!   ([`TrustedProxies::accepts_forwarded_host`]).
-//! - A field that is broken counts as not sent, and is named for the log.
+//! - A broken field counts as not sent, and is named for the log.
 
 pub mod outgoing;
 mod rfc7239;
@@ -27,7 +27,7 @@ use penstock_sys::net::PeerAddress;
 use crate::field_policy::TrustedHeaders;
 use crate::{Mount, TrustedProxies};
 
-/// What trusted proxies say of a request.
+/// Information of trusted proxies about a request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ForwardedInfo {
     /// The client's address; its port is 0 where it is not known.
@@ -38,7 +38,7 @@ pub struct ForwardedInfo {
     pub host: Option<Box<str>>,
     /// The port that the client connected to, if a proxy tells it apart from the host.
     pub port: Option<u16>,
-    /// What proxies have stripped from the path.
+    /// The prefix that proxies have stripped from the path.
     pub mount: Mount,
     /// The field that the client's address was looked for in.
     pub source: AddressSource,
@@ -67,7 +67,7 @@ pub struct InvalidForwardedField {
     pub cause: &'static str,
 }
 
-/// What a field that names no address says of the client.
+/// The meaning of a field that names no address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ForwardedNode {
     Address(SocketAddr),
@@ -99,7 +99,8 @@ struct ListAlignment {
     address_count: usize,
 }
 
-/// The fields that [`ForwardedInfo::read`] looks at, but for the one that `server.client_address` names.
+/// The fields that [`ForwardedInfo::read`] looks at, but for the one that `server.client_address`
+/// names.
 const X_FIELDS: [&str; 7] = [
     "x-forwarded-for",
     X_FORWARDED_HOST,
@@ -168,11 +169,11 @@ impl ForwardedInfo {
         )
     }
 
-    /// The same once a route's rules have made `head` and vouch for some of its fields: those count
-    /// whoever the peer is, over all others, which count if it is trusted.
+    /// The same once a route's rules have made `head` and set some of its fields: those count for
+    /// any peer, over all others, which count if the peer is trusted.
     ///
-    /// `sent` is what the peer sent: which of its fields are read does not depend on the rules, or
-    /// they would make one count that it only passed on.
+    /// `sent` is the peer's head: which of its fields are read does not depend on the rules, or
+    /// they would make one count that the peer only passed on.
     #[must_use]
     pub fn read_with_trusted_headers(
         head: &RequestHead,
@@ -391,12 +392,12 @@ impl<'h> FieldReader<'h> {
         }
     }
 
-    /// The value of a field that is a list with an element for each proxy, or one for all: that of the
-    /// proxy whose client was found.
+    /// The value of a field that is a list with an element for each proxy, or one for all: that of
+    /// the proxy that named the client.
     ///
     /// A proxy adds at the right end or replaces the list, so that of as many elements as there are
-    /// proxies behind the client none is the client's own. If these agree, it does not matter which
-    /// is whose. If they do not, it is known only where each address has its element.
+    /// proxies behind the client none is the client's own. If these agree, any of them will do. If
+    /// they do not, the element is known only where each address has one.
     fn client_value(&mut self, name: &str, alignment: ListAlignment) -> Option<&'h [u8]> {
         let lines = self.field_values(name);
         let all: Vec<&[u8]> = lines.iter().flat_map(|line| list_elements(line)).collect();

@@ -1,9 +1,9 @@
-//! GRIP fields: those whose names begin with `Grip-`.
+//! GRIP fields, which have names that begin with `Grip-`.
 //!
 //! A back end holds a connection by a response with such fields, and with a body of instructions
 //! beside them. By others the hub tells it that it may. `apps` and `proxy` mark a response that has
-//! any ([`crate::Response::has_grip`]), the hub's handler around them applies them, and `edge` removes
-//! those that are left.
+//! any ([`crate::Response::has_grip`]), the hub's handler around them applies them, and `edge`
+//! removes those that are left.
 //!
 //! # Invariants
 //! - No client can send one ([`crate::field_policy::classify_field`]), and none sees one.

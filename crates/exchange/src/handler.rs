@@ -1,9 +1,9 @@
 //! The interface between components: a handler turns a request into a response or passes it on.
 //!
-//! `penstock`'s wiring lists the handlers of each route; edge runs them in that order. A handler that
-//! responds at once returns [`HandlerProgress::Ready`], which boxes no future. One that has the
-//! response in memory lends it ([`Handler::try_inline`]) before a [`Request`] is made, which costs no
-//! allocation and no reference count.
+//! `penstock`'s wiring lists the handlers of each route; edge runs them in that order. A handler
+//! that responds at once returns [`HandlerProgress::Ready`], which boxes no future. One that has
+//! the response in memory lends it ([`Handler::try_inline`]) before a [`Request`] is made, which
+//! costs no allocation and no reference count.
 
 use std::fmt;
 use std::future::Future;
@@ -20,9 +20,9 @@ pub trait Handler: Send + Sync + fmt::Debug {
     /// Starts to handle `request`. The future may be dropped at any await when the client leaves.
     fn handle(&self, request: Request) -> HandlerProgress;
 
-    /// Lends `take` the response to a request without a body, if it is in memory. Otherwise `take` is
-    /// not called, and [`Handler::handle`] is. `take` copies (of a body by reference, the reference)
-    /// and does not wait.
+    /// Lends `take` the response to a request without a body, if it is in memory. Otherwise `take`
+    /// is not called, and [`Handler::handle`] is. `take` copies (of a body by reference, the
+    /// reference) and does not wait.
     fn try_inline(&self, asked: &RequestView<'_>, take: &mut dyn FnMut(InlineResponse<'_>)) {
         let _ = (asked, take);
     }

@@ -1,9 +1,11 @@
-//! Request, Response, Body, Handler, Fault, Timing, metrics: the one interface between rooms.
+//! Request, Response, Body, Handler, Fault, metrics: the interface between components.
 //!
 //! `edge` makes a [`Request`] from a connection and sends the [`Response`]; `files`, `apps` and
-//! `status` are [`Handler`]s in between. Rooms never import one another: what two of them share is
-//! here. What must stay true: a handler knows nothing of connections, and edge nothing of who made a
-//! body.
+//! `status` are [`Handler`]s in between. Components never import one another: what two of them
+//! share is here.
+//!
+//! # Invariants
+//! - A handler does not depend on connections, nor edge on the maker of a body.
 
 pub mod accel;
 pub mod address_prefix;

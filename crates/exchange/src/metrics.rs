@@ -52,8 +52,8 @@ impl Gauge {
     }
 }
 
-/// A number that only one thread changes: a locked instruction costs as much as a small function, and
-/// a loop that has its own counters needs none.
+/// A number that only one thread changes: a locked instruction costs as much as a small function,
+/// and an event loop with its own counters needs none.
 #[derive(Debug, Default)]
 pub struct LocalCounter(AtomicU64);
 
@@ -238,7 +238,7 @@ impl HistogramValues {
     }
 }
 
-/// What edge counts: one set a loop, changed by that loop only.
+/// Metrics of edge: one set a loop, changed by that loop only.
 #[derive(Debug, Default)]
 pub struct EdgeMetrics {
     /// Connections accepted.
@@ -255,7 +255,7 @@ pub struct EdgeMetrics {
     pub responses: [LocalCounter; 5],
     /// Requests refused while their head or framing was parsed.
     pub malformed_requests: LocalCounter,
-    /// Clients that left before their answer.
+    /// Clients that left before their response.
     pub client_disconnects: LocalCounter,
     /// Connections cut because the client was too slow.
     pub slow_clients: LocalCounter,
@@ -315,7 +315,7 @@ impl EdgeMetrics {
     }
 }
 
-/// What one application counts.
+/// Metrics of one application.
 #[derive(Debug, Default)]
 pub struct AppMetrics {
     /// Requests that reached the application's queue.
@@ -358,16 +358,17 @@ pub struct AppMetrics {
     pub refused_calls: Counter,
     /// Processes and threads that could not be started for `max_tasks`.
     pub tasks_refused: Counter,
-    /// Processes that the kernel killed for want of memory, for `max_total_memory` or the machine's.
+    /// Processes that the kernel killed for want of memory, for `max_total_memory` or the
+    /// machine's.
     pub out_of_memory_kills: Counter,
     /// Microseconds that its processes have waited for `max_cpu`.
     pub throttled_micros: Counter,
 }
 
-/// What a worker is replaced for, as a word in metrics and in `/status.json`.
+/// The reasons for replacing a worker, as words in metrics and in `/status.json`.
 pub const RECYCLE_REASONS: [&str; 5] = ["memory", "requests", "age", "stuck", "refork"];
 
-/// What a worker is killed for, likewise.
+/// The reasons for killing a worker, likewise.
 pub const KILL_REASONS: [&str; 5] = [
     "boot_timeout",
     "response_timeout",

@@ -1,8 +1,8 @@
 //! The path prefix that an application is mounted under.
 //!
-//! Made by `edge` of what a route strips and what a trusted proxy in front has stripped before; told
-//! to applications (`SCRIPT_NAME`, `root_path`) and to servers behind (`X-Forwarded-Prefix`), and put
-//! back in front of paths that clients are sent to.
+//! Made by `edge` of the prefix that a route strips and of the one that a trusted proxy in front
+//! has stripped before; passed to applications (`SCRIPT_NAME`, `root_path`) and servers
+//! (`X-Forwarded-Prefix`), and put back in front of paths that clients are sent to.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -24,10 +24,11 @@ impl Mount {
         Self((!prefix.is_empty()).then(|| prefix.into()))
     }
 
-    /// The mount that a proxy names in `X-Forwarded-Prefix`; `None` for what is no such path.
+    /// The mount that a proxy names in `X-Forwarded-Prefix`; `None` if the value is no such path.
     #[must_use]
     pub fn parse(told: &str) -> Option<Self> {
-        // A semicolon would end the path of a cookie; the others are no bytes of a path (RFC 3986 3.3).
+        // A semicolon would end the path of a cookie; the others are no bytes of a path (RFC 3986
+        // 3.3).
         let is_odd = |c: char| c.is_control() || "?#,;\\<>\"".contains(c);
         if told.contains(is_odd) {
             return None;
@@ -72,8 +73,8 @@ impl Mount {
         }
     }
 
-    /// What follows the prefix in `target`, an encoded path that may have a query; `None` for a target
-    /// that is not below it.
+    /// The rest of `target`, an encoded path that may have a query, behind the prefix; `None` for a
+    /// target that is not below it.
     #[must_use]
     pub fn strip_from<'t>(&self, target: &'t str) -> Option<&'t str> {
         let rest = target.strip_prefix(&*self.encoded())?;

@@ -1,9 +1,14 @@
-//! The body of an answer with several parts of one content (`multipart/byteranges`, RFC 9110 §14.6).
+//! The body of a response with several parts of one content (`multipart/byteranges`, RFC 9110
+//! §14.6).
 //!
-//! `http` frames the parts (`MultipartRanges`); here they get their bytes. Those of content in memory are put
-//! together at once, those of a file are read while they are sent, through its pool. What must stay true: the length that
-//! was announced is what is sent, or the connection is cut; nothing is given out before the first content is there, so
-//! that a pool without room can still be told by a status; a slow client holds one small piece.
+//! `http` frames the parts (`MultipartRanges`); here they get their bytes. Parts of content in
+//! memory are joined at once, those of a file are read through its pool while they are sent.
+//!
+//! # Invariants
+//! - Exactly the announced length is sent, or the connection is cut.
+//! - Nothing is sent before the first content is read, so that a full pool can still become an
+//!   error status.
+//! - A slow client holds one small piece.
 
 use std::collections::VecDeque;
 use std::collections::hash_map::RandomState;
@@ -19,7 +24,7 @@ use penstock_runtime::disk::{ReadError, SMALL_READ_BYTES};
 
 use crate::{Body, BodyStream, Fault, FaultKind, FileBody};
 
-/// What the parts are of.
+/// The source of the parts.
 #[derive(Debug, Clone)]
 pub enum MultipartSource {
     /// Content in memory.
@@ -28,7 +33,7 @@ pub enum MultipartSource {
     File(FileBody),
 }
 
-/// The framed parts of `whole`, whose spans lie within it.
+/// The framed parts of `whole`; their spans lie within it.
 #[must_use]
 pub fn multipart_body(whole: MultipartSource, framed: MultipartRanges) -> Body {
     let length = framed.length();
@@ -57,7 +62,7 @@ pub fn multipart_body(whole: MultipartSource, framed: MultipartRanges) -> Body {
     }
 }
 
-/// A number that nobody can guess, for the text between parts: its halves are hashes under random keys.
+/// An unguessable number for the text between parts: its halves are hashes under random keys.
 #[must_use]
 pub fn random_boundary() -> u128 {
     let half = || u128::from(RandomState::new().hash_one(0_u8));
@@ -77,13 +82,13 @@ type PartReadFuture = Pin<Box<dyn Future<Output = Result<Bytes, ReadError>> + Se
 struct MultipartFileStream {
     file: FileBody,
     length: u64,
-    /// What is still to be sent.
+    /// The pieces still to be sent.
     pieces: VecDeque<MultipartPiece>,
-    /// The first text, until the content behind it is there.
+    /// The first text, until the content behind it is read.
     first_text: Option<Bytes>,
-    /// What goes out next.
+    /// The next piece to send.
     next_piece: Option<Bytes>,
-    /// The first content was there.
+    /// The first content was read.
     has_read_content: bool,
     pending_read: Option<PartReadFuture>,
 }
@@ -135,7 +140,7 @@ impl BodyStream for MultipartFileStream {
 }
 
 impl MultipartFileStream {
-    /// Counts what was read of the part in front.
+    /// Counts bytes read of the part in front.
     fn advance(&mut self, bytes: Bytes) -> Result<Bytes, Fault> {
         let count = bytes.len() as u64;
         match self.pieces.front_mut() {

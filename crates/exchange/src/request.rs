@@ -1,7 +1,6 @@
 //! One request on its way to a handler.
 //!
-//! Made by `edge` once the head is parsed and its path normalised; moved from handler to handler
-//! (fall-through gives it back unchanged).
+//! Made by `edge` once the head is parsed and its path normalised; moved from handler to handler.
 
 use std::borrow::Cow;
 use std::net::SocketAddr;
@@ -18,7 +17,7 @@ use crate::{
     AddressPrefix, ClientState, ForwardedInfo, Mount, RequestBody, SendfileGrant, TrustedProxies,
 };
 
-/// What a listener tells handlers about itself.
+/// A listener, as handlers know it.
 #[derive(Debug, Clone)]
 pub struct ListenerInfo {
     /// `http` (or `https`, once there is TLS).
@@ -38,23 +37,23 @@ pub struct Request {
     pub head: Arc<RequestHead>,
     /// The body, unread.
     pub body: RequestBody,
-    /// Who sent it.
+    /// The other end of the connection.
     pub peer: PeerAddress,
-    /// Where it came in.
+    /// The listener that it came by.
     pub listener: Arc<ListenerInfo>,
     /// Whether the client is still there.
     pub client_state: Arc<ClientState>,
     /// When its head was complete.
     pub arrived: Instant,
-    /// Whose word about their own clients is taken.
+    /// Proxies whose forwarding headers are trusted.
     pub trusted_proxies: Arc<TrustedProxies>,
-    /// What trusted proxies say of it; `None` for nearly all.
+    /// What trusted proxies say about the client; `None` for nearly all.
     pub forwarded: Option<Arc<ForwardedInfo>>,
-    /// What was stripped from the front of its path.
+    /// The prefix stripped from its path.
     pub mount: Mount,
-    /// The fields of its head that the route's own rules said, not the client.
+    /// Fields of its head that the route's own rules set.
     pub trusted_headers: TrustedHeaders,
-    /// Leave for its response to name another body, where its route gives that.
+    /// Permission for its response to name another body, where its route gives that.
     pub sendfile_grant: Option<Arc<SendfileGrant>>,
     path: RequestPath,
 }
@@ -68,18 +67,18 @@ pub struct RequestPath {
 
 #[derive(Debug)]
 enum RequestPathText {
-    /// The first so many bytes of the target's origin form are the path already.
+    /// The path is this many first bytes of the target's origin form.
     Unchanged(usize),
     Decoded(Vec<u8>),
 }
 
 impl RequestPath {
-    /// The path that `head` asks for; a copy only where it is not written as it is meant.
+    /// The path of `head`; a copy only where the target is not in normal form.
     ///
     /// # Errors
-    /// When the target's path is not a path (bad percent-encoding, above the root, control bytes).
+    /// When the target's path is invalid (bad percent-encoding, above the root, control bytes).
     pub fn from_head(head: &RequestHead) -> Result<Self, UriError> {
-        // `OPTIONS *` and CONNECT have no path; edge answers both itself.
+        // `OPTIONS *` and CONNECT have no path; edge responds to both itself.
         let target = head.target_path_query();
         if matches!(target, "*" | "") {
             return Ok(Self {
@@ -97,14 +96,14 @@ impl RequestPath {
         })
     }
 
-    /// Whether a program behind could read the target as another path than this one. It then gets the
+    /// Whether a back end could read the target as another path than this one. It then gets the
     /// head of [`RequestPath::unambiguous_head`].
     #[must_use]
     pub fn is_ambiguous(&self) -> bool {
         self.is_ambiguous
     }
 
-    /// The head that asks for this very path, in a target that has one reading.
+    /// The head for this path, with a target that has one reading.
     ///
     /// # Errors
     /// When it makes no valid head.
@@ -117,7 +116,7 @@ impl RequestPath {
         HeadWriter::with_target(head, &target).finish()
     }
 
-    /// The path of `name` in the folder that this is the path of, with its slash.
+    /// The path of `name` in the folder of this path, which ends with a slash.
     #[must_use]
     pub fn join(&self, head: &RequestHead, name: &str) -> Self {
         Self {
@@ -126,8 +125,8 @@ impl RequestPath {
         }
     }
 
-    /// Its bytes; `head` is the one that it was made of. Starts with `/`, but for `OPTIONS *`, where
-    /// it is `*`.
+    /// Its bytes; `head` is the one that it was made of. Starts with `/`, but for `OPTIONS *`,
+    /// where it is `*`.
     #[must_use]
     pub fn bytes<'a>(&'a self, head: &'a RequestHead) -> &'a [u8] {
         match &self.text {
@@ -137,22 +136,22 @@ impl RequestPath {
     }
 }
 
-/// The parts of a request that `edge` knows besides its head and body.
+/// The origin of a request: all but its head and body.
 #[derive(Debug)]
 pub struct RequestOrigin {
-    /// Who sent it.
+    /// The other end of the connection.
     pub peer: PeerAddress,
-    /// Where it came in.
+    /// The listener that it came by.
     pub listener: Arc<ListenerInfo>,
     /// Whether the client is still there.
     pub client_state: Arc<ClientState>,
     /// When its head was complete.
     pub arrived: Instant,
-    /// Whose word about their own clients is taken.
+    /// Proxies whose forwarding headers are trusted.
     pub trusted_proxies: Arc<TrustedProxies>,
-    /// What trusted proxies say of it.
+    /// What trusted proxies say about the client.
     pub forwarded: Option<Arc<ForwardedInfo>>,
-    /// What was stripped from the front of its path.
+    /// The prefix stripped from its path.
     pub mount: Mount,
 }
 
@@ -166,7 +165,7 @@ impl Request {
         }
     }
 
-    /// A request from its head and the path in it.
+    /// A request of `head` and the path in it.
     #[must_use]
     pub fn new(
         head: Arc<RequestHead>,
@@ -208,26 +207,26 @@ impl Request {
         self.path.bytes(&self.head)
     }
 
-    /// Has what follows read it as a request for `name` in the folder that its path names.
+    /// Changes the path to `name` in the folder of the path.
     pub fn descend_into(&mut self, name: &str) {
         self.path = self.path.join(&self.head, name);
     }
 
-    /// The scheme that the client used: what a trusted proxy says, else the listener's.
+    /// The scheme that the client used: that of a trusted proxy, else the listener's.
     #[must_use]
     pub fn scheme(&self) -> &'static str {
         let forwarded = self.forwarded.as_ref().and_then(|it| it.scheme);
         forwarded.unwrap_or(self.listener.scheme)
     }
 
-    /// The client's address: what a trusted proxy says, else the peer's. A port of 0 is not known.
+    /// The client's address: that of a trusted proxy, else the peer's. A port of 0 is unknown.
     #[must_use]
     pub fn client_address(&self) -> PeerAddress {
         let forwarded = self.forwarded.as_ref().and_then(|it| it.client);
         forwarded.unwrap_or(self.peer)
     }
 
-    /// The authority that the client asked for: what a trusted proxy says, else the head's.
+    /// The authority that the client asked for: that of a trusted proxy, else the head's.
     #[must_use]
     pub fn host(&self) -> &str {
         let forwarded = self.forwarded.as_ref();
@@ -235,7 +234,7 @@ impl Request {
         host.unwrap_or_else(|| self.head.host())
     }
 
-    /// Whether its peer may speak for a client of its own.
+    /// Whether its peer is a trusted proxy.
     #[must_use]
     pub fn is_from_trusted_proxy(&self) -> bool {
         self.trusted_proxies.covers(self.peer)

@@ -1,10 +1,10 @@
-//! Client connections that leave edge: for another protocol, for a response without an end, or from a
-//! TCP listener.
+//! Client connections that leave edge: for another protocol, for a response without an end, or from
+//! a TCP listener.
 //!
 //! A handler that switches protocols responds with [`crate::Body::Takeover`], one that holds its
-//! response with [`crate::Body::Hold`]. Edge sends the head, hands over the connection with the bytes
-//! that it has read behind the request, and frees its own state. A TCP listener hands over from the
-//! first byte, to a [`TunnelHandler`].
+//! response with [`crate::Body::Hold`]. Edge sends the head, hands over the connection with the
+//! bytes that it has read behind the request, and frees its own state. A TCP listener hands over
+//! from the first byte, to a [`TunnelHandler`].
 //!
 //! # Invariants
 //! - The new owner reads the bytes that edge had read before it reads the connection.
@@ -47,7 +47,7 @@ pub trait Hold: Send + fmt::Debug {
     );
 }
 
-/// A client connection whose response is held: written without waiting, watched by a [`Pollset`].
+/// A client connection with a held response: written without waiting, watched by a [`Pollset`].
 #[derive(Debug)]
 pub struct HeldConnection(OwnedFd);
 
@@ -175,8 +175,8 @@ impl Drop for HeldConnectionGuard {
 
 /// Serves the connections of a TCP listener, which are bytes of any protocol.
 pub trait TunnelHandler: Send + Sync + fmt::Debug {
-    /// Serves `client`, which is `peer`, on the event loop that this runs on; `early` are bytes that
-    /// were read from it already.
+    /// Serves `client`, which is `peer`, on the event loop that this runs on; `early` are bytes
+    /// that were read from it already.
     fn serve(
         &self,
         client: Arc<Stream>,

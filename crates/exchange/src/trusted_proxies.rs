@@ -1,14 +1,13 @@
-//! Whose word about their own clients is taken: the proxies in front of us.
+//! Proxies whose forwarding headers are trusted.
 //!
-//! `server.trusted_proxies` made into a list that `edge` puts into each request. `edge` asks it before
-//! it reads what a proxy says of its client (`forwarded`), `apps` and `proxy` before they pass such
-//! fields on. Loopback and Unix peers are trusted unless the list is given.
+//! `server.trusted_proxies` as a list that `edge` puts into each request. `edge` checks it before
+//! it reads the headers of a proxy (`forwarded`), `apps` and `proxy` before they pass such fields
+//! on. Loopback and Unix peers are trusted unless the list is given.
 //!
 //! # Invariants
-//!
-//! - With an untrusted peer nothing of these fields is believed.
-//! - Host, port and prefix are believed only of proxies that the operator has listed. A proxy that
-//!   is trusted by default may know nothing of these fields and pass on what its client made up.
+//! - Nothing of these fields counts from an untrusted peer.
+//! - Host, port and prefix count only from proxies that the operator has listed. A proxy that is
+//!   trusted by default may pass on such fields as its client made them up.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
@@ -77,7 +76,7 @@ impl std::fmt::Display for IpNetwork {
     }
 }
 
-/// The proxies that are believed.
+/// The trusted proxies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TrustedProxies {
     networks: Vec<IpNetwork>,
@@ -119,7 +118,7 @@ impl TrustedProxies {
         }
     }
 
-    /// The same, with the one field that names the client; `None` is the usual ones.
+    /// The same, with the one field that names the client; `None` for the usual ones.
     #[must_use]
     pub fn with_client_field(self, name: Option<&str>) -> Self {
         Self {
@@ -134,13 +133,13 @@ impl TrustedProxies {
         self.client_field.as_deref()
     }
 
-    /// Whether proxies may say host, port and prefix, besides address and scheme.
+    /// Whether host, port and prefix of proxies count, besides address and scheme.
     #[must_use]
     pub fn accepts_forwarded_host(&self) -> bool {
         self.is_configured
     }
 
-    /// Trusts nobody.
+    /// Trusts no peer.
     #[must_use]
     pub const fn none() -> Self {
         Self {
@@ -151,7 +150,7 @@ impl TrustedProxies {
         }
     }
 
-    /// Whether a peer may speak for clients of its own.
+    /// Whether a peer is trusted.
     #[must_use]
     pub fn covers(&self, peer: PeerAddress) -> bool {
         match peer {

@@ -1,7 +1,8 @@
-//! A line of the access log for a person at a terminal: the format `dev`.
+//! A line of the access log for a terminal: the format `dev`.
 //!
-//! A part of `access_log`. What must stay true: nothing a client sends reaches the terminal unescaped,
-//! and without `colours` a line has no control character but its end.
+//! # Invariants
+//! - No byte from a client reaches the terminal unescaped. Without `colours` a line has no control
+//!   character but its end.
 
 use std::fmt;
 use std::time::Duration;
@@ -30,7 +31,7 @@ pub(super) fn format_line(record: &AccessRecord<'_>, colours: bool, mask: &LogMa
     line
 }
 
-/// For a head that was refused or did not arrive.
+/// A line for a head that was refused or did not arrive.
 pub(super) fn format_refused(
     from: penstock_sys::net::PeerAddress,
     status: u16,
@@ -63,14 +64,14 @@ impl fmt::Display for StatusDisplay {
     }
 }
 
-/// Bytes, in the largest unit of which they are one.
+/// Bytes, in the largest unit that gives at least one.
 struct SizeDisplay(u64);
 
 impl fmt::Display for SizeDisplay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let units = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
         match units.iter().find(|(unit, _)| self.0 >= *unit) {
-            // Tenths are all that is shown: what a float loses is not among them.
+            // Tenths are shown: the loss of a float is smaller.
             #[expect(clippy::cast_precision_loss, reason = "shown with one decimal")]
             Some((unit, name)) => write!(f, "{:.1} {name}", self.0 as f64 / *unit as f64),
             None => write!(f, "{} B", self.0),
@@ -78,7 +79,7 @@ impl fmt::Display for SizeDisplay {
     }
 }
 
-/// Milliseconds, or seconds where there are some.
+/// Milliseconds, or seconds from one second on.
 struct DurationDisplay(Duration);
 
 impl fmt::Display for DurationDisplay {

@@ -1,4 +1,5 @@
-//! From what the handlers came to, to the response that the client gets, and to the exchange's record.
+//! From what the handlers came to, to the response that the client gets, and to the exchange's
+//! record.
 //!
 //! # Invariants
 //! - A response that cannot be sent as it is becomes an error that can.

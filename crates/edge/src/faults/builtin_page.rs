@@ -1,25 +1,27 @@
-//! The house's own error page: a sentence for everybody, and everything there is to know for a
-//! developer.
+//! The built-in error page: a sentence for users, and all details for a developer.
 //!
-//! Made by `faults`. In development it shows the cause, what the fault's detail has to say (sections,
-//! each below a line `== title ==`) and the request. What must stay true: in production the page has
-//! the status and one fixed sentence, nothing that came from the request, the application or the
-//! machine; whatever is shown in HTML is escaped.
+//! In development it shows the cause, the fault's detail (sections, each below a line `== title
+//! ==`) and the request.
+//!
+//! # Invariants
+//! - In production the page has the status and one fixed sentence, and nothing from the request,
+//!   the application or the machine.
+//! - Everything shown in HTML is escaped.
 
 use std::fmt::Write as _;
 
 use penstock_exchange::{Fault, FaultSide};
 use penstock_http::{LogMask, RequestHead, Status};
 
-/// What a page is made of.
+/// The content of a page.
 pub(super) struct BuiltinPage<'a> {
     pub(super) status: Status,
     pub(super) fault: &'a Fault,
-    /// The request, in development: nothing but status and sentence is told without it.
+    /// The request, in development; without it the page has only status and sentence.
     pub(super) debug_request: Option<(&'a RequestHead, &'a LogMask)>,
 }
 
-/// A part of what is shown in development.
+/// A section that is shown in development.
 struct PageSection<'a> {
     title: &'a str,
     text: String,
@@ -84,7 +86,8 @@ impl BuiltinPage<'_> {
     }
 }
 
-/// A text in parts: each begins with a line `== title ==`; what stands before the first has no title.
+/// The sections of a text: each begins with a line `== title ==`; text before the first has no
+/// title.
 fn parse_sections(detail: &str) -> Vec<PageSection<'_>> {
     let mut parts = vec![PageSection {
         title: "",
@@ -113,7 +116,7 @@ fn parse_sections(detail: &str) -> Vec<PageSection<'_>> {
     parts
 }
 
-/// The head as it was sent, but for what would let its reader act as the client.
+/// The head as it was sent, without credentials by which its reader could act as the client.
 fn request_text(head: &RequestHead, mask: &LogMask) -> String {
     let target = mask.apply_url_str(head.target());
     let mut text = format!("{} {target}\n", head.method_str());

@@ -1,12 +1,11 @@
-//! Paths in responses of servers that do not know what was stripped from the path of their request:
+//! Paths in responses of servers that do not know the prefix stripped from their requests:
 //! `Location`, `Content-Location`, `Refresh` and the paths of cookies.
 //!
-//! A part of `filters`. nginx does the same by `proxy_redirect` and `proxy_cookie_path`, Apache by
-//! `ProxyPassReverse`. Pure.
+//! nginx does the same by `proxy_redirect` and `proxy_cookie_path`, Apache by `ProxyPassReverse`.
+//! Pure.
 //!
 //! # Invariants
-//!
-//! - A path that is below the prefix already stays: the server was told of it (`X-Forwarded-Prefix`).
+//! - A path below the prefix already stays: the server knows it (`X-Forwarded-Prefix`).
 //! - An address of another host stays. The server's own is a path by now
 //!   (`proxy/src/own_address.rs`).
 //! - Cookies by which Penstock itself keeps clients at a server stay: they are for every route.
@@ -20,12 +19,12 @@ use penstock_http::{FieldBlock, refresh_target};
 
 use super::Placeholders;
 
-/// What of a server's paths becomes what of a client's.
+/// Maps a server's paths to the client's.
 #[derive(Debug)]
 pub(super) struct ResponsePathRewriter {
-    /// What the route strips.
+    /// The prefix that the route strips.
     stripped_prefix: Mount,
-    /// What it puts in front instead.
+    /// The prefix that it adds instead.
     added_prefix: Mount,
     /// The names of Penstock's own cookies.
     own_cookies: Arc<[String]>,
@@ -43,7 +42,7 @@ impl ResponsePathRewriter {
         })
     }
 
-    /// Changes the fields of a response to a request whose path was changed.
+    /// Changes the fields of a response to a request with a changed path.
     pub(super) fn rewrite_paths(&self, fields: &mut FieldBlock, values: &Placeholders<'_>) {
         for name in ["Location", "Content-Location"] {
             let Some(value) = fields
@@ -53,7 +52,7 @@ impl ResponsePathRewriter {
                 continue;
             };
             if let Some(reference) = self.rewrite_reference(value, values) {
-                // It was a valid value, and what was put in front is an encoded path.
+                // A valid value with an encoded path in front.
                 let _ = fields.set(name, reference.as_bytes());
             }
         }
@@ -72,7 +71,7 @@ impl ResponsePathRewriter {
         self.rewrite_cookie_paths(fields, values);
     }
 
-    /// A reference as the client is to get it; `None` for one that stays.
+    /// A reference for the client; `None` for one that stays.
     fn rewrite_reference(&self, reference: &str, values: &Placeholders<'_>) -> Option<String> {
         let (before, rest) = split_authority(reference);
         let Some(authority) = before.authority else {
@@ -94,13 +93,13 @@ impl ResponsePathRewriter {
         Some(format!("{}{}", before.text, path?))
     }
 
-    /// A path, with what follows it, as the client is to get it.
+    /// A path for the client, with its query and fragment.
     fn rewrite_path(&self, reference: &str, values: &Placeholders<'_>) -> Option<String> {
         if !reference.starts_with('/') {
             return None;
         }
         let outer = values.outer_mount.map_or(Cow::Borrowed(""), Mount::encoded);
-        // Told by a server that knows where it is mounted.
+        // The server knows its mount.
         let full = match values.outer_mount {
             Some(outer) => self.stripped_prefix.nested_in(outer),
             None => self.stripped_prefix.clone(),
@@ -111,7 +110,7 @@ impl ResponsePathRewriter {
         if !self.stripped_prefix.is_root() && self.stripped_prefix.strip_from(reference).is_some() {
             return (!outer.is_empty()).then(|| format!("{outer}{reference}"));
         }
-        // What is not below the added prefix is not on this route.
+        // A path that is not below the added prefix is not on this route.
         let rest = self.added_prefix.strip_from(reference)?;
         let slash = if rest.starts_with('/') { "" } else { "/" };
         let front = full.encoded();
@@ -140,13 +139,13 @@ impl ResponsePathRewriter {
             .collect();
         fields.remove(NAME);
         for cookie in cookies {
-            // It was a valid value, and what was put in front is an encoded path.
+            // A valid value with an encoded path in front.
             let _ = fields.push(NAME, &cookie);
         }
     }
 
-    /// A cookie with its path put right; `None` for one that stays. Browsers refuse a cookie named
-    /// `__Host-` whose path is not `/`. One of Penstock's own that had the path of a route would be
+    /// A cookie with its path rewritten; `None` for one that stays. Browsers refuse a cookie named
+    /// `__Host-` whose path is not `/`. One of Penstock's own with the path of a route would be
     /// sent beside that of another route.
     fn rewrite_cookie(&self, value: &[u8], values: &Placeholders<'_>) -> Option<Vec<u8>> {
         const HOST_PREFIX: &[u8] = b"__host-";
@@ -182,20 +181,20 @@ impl ResponsePathRewriter {
     }
 }
 
-/// A path without the slashes in front. Two of them would name a host, and browsers read a backslash as a
-/// slash and leave tabs out (WHATWG URL, 4.4).
+/// A path without the slashes in front. Two of them would name a host, and browsers read a
+/// backslash as a slash and leave tabs out (WHATWG URL, 4.4).
 fn trim_leading_slashes(path: &str) -> &str {
     path.trim_start_matches(['/', '\\', '\t'])
 }
 
-/// What stands before the path of a reference.
+/// The part of a reference before its path.
 struct ReferenceOrigin<'t> {
-    /// Scheme and authority, as they are written.
+    /// Scheme and authority, as written.
     text: &'t str,
     authority: Option<&'t str>,
 }
 
-/// A reference in what names a host and what follows (RFC 3986 §4.2).
+/// Splits a reference behind its authority (RFC 3986 §4.2).
 fn split_authority(reference: &str) -> (ReferenceOrigin<'_>, &str) {
     let starts = |start: &str| {
         let found = reference.get(..start.len());
@@ -237,7 +236,7 @@ mod tests {
         ResponsePathRewriter::new(stripped, added, ["srv".to_owned()].into())
     }
 
-    /// What becomes of a field of a server's response.
+    /// The rewritten field of a server's response.
     fn rewritten(
         paths: &ResponsePathRewriter,
         mount: Option<&str>,

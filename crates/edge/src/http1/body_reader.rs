@@ -1,9 +1,11 @@
-//! A request body on its way in: read from the connection's socket, decoded, bounded, timed.
+//! A request body: read from the connection's socket, decoded, bounded, timed.
 //!
-//! The connection lends its reading side to the request ([`Incoming`]) and finds it again when the
-//! handler is done with it ([`ReaderSlot`]), read to the end or not. `100 Continue` goes out at the first
-//! pull, so a request that is refused unread never invites its body. What must stay true: bytes
-//! behind the body stay in `pending` for the next request.
+//! The connection lends its reading side to the request ([`ConnectionBody`]) and gets it back
+//! ([`ReaderSlot`]) when the handler drops the body, read to the end or not. `100 Continue` is sent
+//! at the first read, so a request that is refused unread does not invite its body.
+//!
+//! # Invariants
+//! - Bytes behind the body stay in `pending` for the next request.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
@@ -18,8 +20,7 @@ use crate::pace::TransferTimeout;
 /// The reading side of a connection while a body is outstanding.
 #[derive(Debug)]
 pub(crate) struct BodyReader {
-    /// The connection's own: whoever still has a part of the body unread keeps nobody from handing the socket
-    /// over, or from closing it.
+    /// Weak, so that an unread body does not keep the socket from being handed over or closed.
     stream: Weak<Stream>,
     decoder: BodyDecoder,
     /// Received and not yet decoded, or behind the body.
@@ -29,14 +30,14 @@ pub(crate) struct BodyReader {
     max_received: u64,
     /// Whether that is the route's own bound.
     is_route_limit: bool,
-    /// Whom to ask for `100 Continue`, while the client waits for it.
+    /// Sends `100 Continue`, while the client waits for it.
     continue_client: Option<Arc<ClientState>>,
     has_failed: bool,
     timeout: TransferTimeout,
     timer: LazyDeadline,
 }
 
-/// What a reader is told besides the head.
+/// The options of a reader.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BodyReaderOptions<'a> {
     pub(crate) client_state: &'a Arc<ClientState>,
@@ -45,27 +46,27 @@ pub(crate) struct BodyReaderOptions<'a> {
     pub(crate) max_body: Option<u64>,
 }
 
-/// Whether the time until the client sends more is charged to it.
+/// Whether the wait for the client counts against its timeout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum WaitMode {
     Timed,
     Untimed,
 }
 
-/// Where the reader is put back.
+/// The place where the reader is put back.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ReaderSlot(Arc<Mutex<ReaderSlotState>>);
 
-/// The place of one reader; locked for a move only.
+/// Locked for a move only.
 #[derive(Debug, Default)]
 struct ReaderSlotState {
     reader: Option<Box<BodyReader>>,
-    /// Who waits for it.
+    /// The task that waits for the reader.
     waker: Option<Waker>,
 }
 
 impl ReaderSlot {
-    /// Takes the reader back, if the handler is done with it.
+    /// Takes the reader, if the handler is done with it.
     pub(crate) fn take(&self) -> Option<Box<BodyReader>> {
         self.lock().reader.take()
     }
@@ -107,7 +108,7 @@ pub(crate) struct ConnectionBody {
 }
 
 impl BodyReader {
-    /// A reader for the body that `head` announces, starting with what came behind the head.
+    /// A reader for the body that `head` announces; `pending` was received behind the head.
     pub(crate) fn new(
         stream: Weak<Stream>,
         head: &RequestHead,
@@ -143,7 +144,7 @@ impl BodyReader {
         !self.has_failed && self.decoder.is_done()
     }
 
-    /// Reads over what is left of the body as far as it is here already.
+    /// Discards the rest of the body that is received already.
     pub(crate) fn discard_buffered(&mut self) {
         if self
             .declared_length
@@ -171,7 +172,7 @@ impl BodyReader {
             return Poll::Ready(Err(self.body_too_large()));
         }
         if !self.pending.is_empty() {
-            // A body that has begun to arrive needs no invitation.
+            // A body that has begun to arrive needs no `100 Continue`.
             self.continue_client = None;
             let before = into.len();
             let pending = std::mem::take(&mut self.pending);
@@ -188,8 +189,8 @@ impl BodyReader {
         if wait == WaitMode::Timed
             && let Some(client) = self.continue_client.take()
         {
-            // With the other interim responses, so that they never mix. A client that does not get
-            // it sends its body after a while anyway (RFC 9110 §10.1.1).
+            // Queued with the other interim responses, so that they never mix. A client that does
+            // not get it sends its body after a while anyway (RFC 9110 §10.1.1).
             client.push_interim(Status::CONTINUE, &FieldBlock::new());
         }
         self.poll_receive(cx, into, wait)
@@ -222,7 +223,7 @@ impl BodyReader {
                         "the client closed within its request body",
                     )));
                 }
-                // It sends without having been invited.
+                // The client did not wait for `100 Continue`.
                 self.continue_client = None;
                 self.timeout
                     .record_progress(clock::now(), (into.len() - before) as u64);
@@ -252,7 +253,7 @@ impl BodyReader {
         }
     }
 
-    /// Decodes `input` into `into`; what is behind the body goes to `pending`.
+    /// Decodes `input` into `into`; bytes behind the body go to `pending`.
     fn decode(&mut self, input: &[u8], into: &mut Vec<u8>) -> Result<(), Fault> {
         let mut rest = input;
         while !rest.is_empty() && !self.decoder.is_done() {

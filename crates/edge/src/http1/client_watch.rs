@@ -1,10 +1,12 @@
-//! Who leaves, or closes its sending side, while a response is sent whose next piece is not there yet.
+//! Notices a client that leaves, or closes its sending side, while the next piece of a response is
+//! awaited.
 //!
-//! Made by `connection` for each response that is not out at once, asked by `send` whenever it waits for
-//! the body. The client that closes or breaks its side is noticed behind whatever it still sent: pipelined
-//! requests are kept, what nobody can make sense of is thrown away. What must stay true: a socket wakes one
-//! reader only, so nothing is read here while somebody else reads the request's body; that one hears of a
-//! client that leaves.
+//! Made for each response that is not out at once, and polled whenever `send` waits for the body.
+//! Bytes that the client still sends are read first: pipelined requests are kept, others discarded.
+//!
+//! # Invariants
+//! - A socket wakes one reader only: nothing is read here while the request's body has the reader,
+//!   which notices a client that leaves itself.
 
 use std::task::{Context, Poll};
 
@@ -13,30 +15,30 @@ use penstock_runtime::{Stream, buffers};
 use super::body_reader::ReaderSlot;
 use super::receive_buffer::ReceiveBuffer;
 
-/// Bytes of pipelined requests kept while one is in progress; beyond it the socket holds them.
+/// Bytes of pipelined requests kept during a request; beyond it they stay in the socket.
 pub(crate) const MAX_PIPELINED_BYTES: usize = 64 * 1024;
 
 /// The client's side of a connection.
 #[derive(Debug)]
 pub(crate) struct ClientWatch<'c> {
-    /// The client closed its sending side: the connection's own note of it.
+    /// The client closed its sending side: a field of the connection.
     is_half_closed: &'c mut bool,
-    /// Where the reading side comes back to, while somebody else has it.
+    /// The place where the reading side comes back, while it is lent.
     reader_slot: Option<ReaderSlot>,
     pipelined: PipelinedBytes<'c>,
 }
 
-/// What becomes of the bytes behind the request.
+/// The use of bytes behind the request.
 #[derive(Debug)]
 pub(crate) enum PipelinedBytes<'c> {
     /// They are requests, up to [`MAX_PIPELINED_BYTES`].
     Keep(&'c mut ReceiveBuffer),
-    /// They belong to a body that was not read to its end: nobody knows what follows it.
+    /// They follow a body that was not read to its end: their meaning is unknown.
     Discard,
 }
 
 impl<'c> ClientWatch<'c> {
-    /// Watches once `reader`, if somebody has it, is back.
+    /// Watches once the reader, if it is lent, is back.
     pub(crate) fn new(
         reader: Option<ReaderSlot>,
         behind: PipelinedBytes<'c>,

@@ -4,8 +4,9 @@
 //! more is noticed; interim responses go out.
 //!
 //! A client that closed its sending side and one that left look alike: either sends a FIN and no
-//! more. They differ in how they reply to bytes, so the connection sends the bytes that any response
-//! begins with, one at a time. A client that left replies with a reset, which ends its request.
+//! more. They differ in how they reply to bytes, so the connection sends the bytes that any
+//! response begins with, one at a time. A client that left replies with a reset, which ends its
+//! request.
 //!
 //! # Invariants
 //! - Bytes behind a request are kept for the next request, or for another protocol.
@@ -186,8 +187,8 @@ impl Connection {
         self.has_unscanned = !self.received.is_empty();
     }
 
-    /// Makes the request's body, which borrows the reading side of the connection. `max_body` is the
-    /// route's own bound.
+    /// Makes the request's body, which borrows the reading side of the connection. `max_body` is
+    /// the route's own bound.
     pub(super) fn lend_body_reader(
         &mut self,
         exchange: &Exchange,
@@ -212,8 +213,8 @@ impl Connection {
         RequestBody::Incoming(Box::new(body))
     }
 
-    /// Takes the reading side back, unless it is still out. `false` when the body was not read to its
-    /// end, and from then on.
+    /// Takes the reading side back, unless it is still out. `false` when the body was not read to
+    /// its end, and from then on.
     pub(super) fn reclaim_body_reader(&mut self, wire: &mut WireState) -> bool {
         if let Some(slot) = &wire.reader_slot {
             let reader = slot.take();

@@ -1,4 +1,4 @@
-//! Reading a request's head, and refusing what is none or comes too late.
+//! Reading a request's head, and refusing one that is malformed or late.
 //!
 //! # Invariants
 //! - The time of a head runs from its first byte; the first head's from the accept.

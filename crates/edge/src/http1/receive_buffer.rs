@@ -1,8 +1,8 @@
-//! Bytes that came and were not used yet: a part of a head, or pipelined requests.
+//! Received bytes that are not used yet: a part of a head, or pipelined requests.
 //!
-//! Owned by `connection`, lent to `incoming` while a body is read. Using a prefix costs nothing (an
-//! offset moves), so a thousand requests in one piece are not copied a thousand times; what is used
-//! up gives its memory back at once, so an idle connection has none.
+//! Owned by the connection, lent while a body is read. Using a prefix only moves an offset, so a
+//! thousand requests in one piece are not copied a thousand times. An empty buffer frees its
+//! memory, so an idle connection has none.
 
 /// A queue of bytes: appended at the end, used from the start.
 #[derive(Debug, Default)]
@@ -26,7 +26,7 @@ impl ReceiveBuffer {
         self.bytes.len() - self.start
     }
 
-    /// What is not used yet.
+    /// The unused bytes.
     pub(crate) fn unread(&self) -> &[u8] {
         &self.bytes[self.start..]
     }
@@ -35,7 +35,7 @@ impl ReceiveBuffer {
         if more.is_empty() {
             return;
         }
-        // Moving the rest to the front is paid for by the bytes that were used before it.
+        // At least as many bytes were used as are moved: amortised constant cost.
         if self.start > self.bytes.len() / 2 {
             self.bytes.drain(..self.start);
             self.start = 0;
@@ -51,7 +51,7 @@ impl ReceiveBuffer {
         }
     }
 
-    /// Takes all that is not used.
+    /// Takes the unused bytes.
     pub(crate) fn take_unread(&mut self) -> Vec<u8> {
         let mut all = std::mem::take(self);
         all.bytes.drain(..all.start);

@@ -105,7 +105,7 @@ impl Connection {
         }
     }
 
-    /// Records an exchange whose client did not wait for the response.
+    /// Records an exchange that the client ended before the response.
     fn record_disconnect(&mut self, exchange: &Exchange, fault: &Fault) -> ConnectionAction {
         self.edge.metrics().client_disconnects.increment();
         self.record_exchange(exchange.meta(), fault.kind.status(), &fault.timing, 0);

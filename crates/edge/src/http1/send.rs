@@ -1,12 +1,14 @@
-//! Sending one response: the whole of it in one call where it fits, else piece by piece with a pace.
+//! Sending one response: in one call where it fits, else piece by piece at the client's pace.
 //!
-//! [`try_send`] is the common way: head and body leave in one system call (a file in memory, in two)
-//! and nothing is allocated. What the socket did not take, files on a disk and streams go through [`send_remaining`], a future that is boxed
-//! so that idle connections do not carry its size. What must stay true: a body that cannot be
-//! completed ends in a cut connection, never in a clean end; declared lengths are exact; a client is
-//! judged by what it took, not by what the kernel's buffer swallowed or by when that has room again.
+//! Usually [`try_send`] writes head and body in one system call (a file in memory, in two) and
+//! allocates nothing. The rest, files on a disk and streams go through [`send_remaining`], a future
+//! that is boxed so that idle connections do not carry its size. `writer` keeps the client's pace;
+//! `file` and `stream` send these kinds of bodies.
 //!
-//! Writing at the client's pace is in `sender`; files and made bodies, in `file` and `stream`.
+//! # Invariants
+//! - A body that cannot be completed ends in a cut connection, never in a clean end.
+//! - Declared lengths are exact.
+//! - A client is judged by the bytes that it acknowledged, not by those in the kernel's buffer.
 
 mod file;
 mod stream;
@@ -31,7 +33,7 @@ const MAX_COPY_BYTES: usize = 8 * 1024;
 /// How far [`try_send`] got.
 #[derive(Debug)]
 pub(crate) enum SendProgress {
-    /// Everything is with the kernel.
+    /// All bytes are with the kernel.
     Done(SentBytes),
     /// The rest, for [`send_remaining`].
     Partial(UnsentResponse),
@@ -47,27 +49,26 @@ pub(crate) struct SentBytes {
 }
 
 impl SentBytes {
-    /// Of the body, framing included.
+    /// Those of the body, framing included.
     pub(crate) fn body(self) -> u64 {
         self.total.saturating_sub(self.head)
     }
 }
 
-/// One response, ready to be sent. Of one whose connection is handed over that is its head.
+/// One response, ready to be sent; only its head, if the connection is handed over behind it.
 #[derive(Debug)]
 pub(crate) struct OutgoingResponse<'a> {
-    /// So many bytes of what follows are out already.
+    /// Bytes of the head, or of the interim responses before it, that are out already.
     pub(crate) status_bytes_sent: usize,
     /// Interim responses that are not out yet.
     pub(crate) unsent_interim: &'a [u8],
-    /// The head.
     pub(crate) head: ResponseHeadParts<'a>,
     pub(crate) body: Body,
     /// Bytes of the body per second, if bounded.
     pub(crate) max_rate: Option<u64>,
 }
 
-/// What is still to be sent.
+/// The rest of a response.
 #[derive(Debug)]
 pub(crate) struct UnsentResponse {
     head: Vec<u8>,
@@ -151,12 +152,12 @@ pub(crate) fn try_send(
     })
 }
 
-/// A response that stands in a buffer, but for a body by reference.
+/// A response in a buffer, but for a body by reference.
 #[derive(Debug)]
 pub(crate) struct BufferedResponse {
     /// The head's length.
     pub(crate) head_len: usize,
-    /// What follows what is in the buffer.
+    /// The body behind the buffer's bytes.
     pub(crate) file: Option<FileBody>,
     pub(crate) framing: ResponseFraming,
 }
@@ -198,7 +199,7 @@ pub(crate) fn try_send_buffered(
     })
 }
 
-/// How many bytes a first write took.
+/// The bytes that a first write took.
 fn written_bytes(written: io::Result<usize>) -> Result<usize, SendError> {
     match written {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
@@ -206,8 +207,8 @@ fn written_bytes(written: io::Result<usize>) -> Result<usize, SendError> {
     }
 }
 
-/// Sends the rest; gives the number of bytes sent in all. Ends when the client leaves while its body is
-/// not there yet. Cancel safety: none.
+/// Sends the rest, and returns the number of bytes sent in all. Ends when the client leaves while
+/// the body is awaited. Cancel safety: none.
 pub(crate) async fn send_remaining(
     stream: Arc<Stream>,
     rest: UnsentResponse,

@@ -1,9 +1,9 @@
-//! The routes of a site by their paths: which of them match a path, without asking each.
+//! The routes of a site by their paths, so that a look-up does not try each.
 //!
-//! Built with a site, asked once per request. Pure.
+//! Built with a site, searched once per request. Pure.
 //!
 //! # Invariants
-//! - What is found is what a scan of the routes in their order would find.
+//! - The result is that of a scan of the routes in their order.
 //! - A search costs the logarithm of the number of routes, and the number of prefixes of one path
 //!   that have a route.
 
@@ -16,7 +16,7 @@ use penstock_config::PathPattern;
 pub(super) struct PathIndex {
     /// Sorted by path.
     exact_paths: Vec<IndexedPath>,
-    /// Sorted by prefix, so that what a prefix covers follows it.
+    /// Sorted by prefix: the paths below a prefix follow it.
     prefixes: Vec<IndexedPath>,
 }
 
@@ -90,7 +90,7 @@ impl PathIndex {
     fn longest_prefix(&self, path: &[u8]) -> Option<usize> {
         let after = self.prefixes.partition_point(|entry| *entry.path <= *path);
         let mut at = after.checked_sub(1);
-        // What sorts right before a path shares its longest prefix, or is within that.
+        // The entry before a path shares its longest prefix, or is within that.
         while let Some(entry) = at.map(|at| &self.prefixes[at]) {
             if path.starts_with(&entry.path) {
                 break;
@@ -126,7 +126,7 @@ fn earlier_route(one: Option<usize>, other: Option<usize>) -> Option<usize> {
     }
 }
 
-/// A path beside `folder` and a final slash.
+/// Compares a path with `folder` and a final slash.
 fn compare_with_slash(path: &[u8], folder: &[u8]) -> Ordering {
     match path.split_at_checked(folder.len()) {
         Some((start, rest)) => start.cmp(folder).then_with(|| rest.cmp(b"/")),
@@ -138,7 +138,7 @@ fn compare_with_slash(path: &[u8], folder: &[u8]) -> Ordering {
 mod tests {
     use super::*;
 
-    /// What a scan finds.
+    /// The result of a scan.
     fn scan(routes: &[PathPattern], path: &str, open: impl Fn(usize) -> bool) -> Option<usize> {
         (0..routes.len()).find(|at| open(*at) && routes[*at].matches(path))
     }

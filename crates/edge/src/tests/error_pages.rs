@@ -1,4 +1,4 @@
-//! Errors of the house with the page of the request's site.
+//! Error responses with the page of the request's site.
 
 use std::path::PathBuf;
 
@@ -41,7 +41,7 @@ fn failing(kind: FaultKind) -> Arc<dyn Handler> {
     handler_fn(move |_| HandlerProgress::Ready(Err(Fault::new(kind, "because"))))
 }
 
-/// A house for the host `h` only, with these pages.
+/// An edge for the host `h` only, with these pages.
 fn test_edge(error_pages: ErrorPages, development: bool) -> TestEdge {
     let answer = || ready(Response::text(Status::NOT_FOUND, "text/plain", "the app's"));
     let routes = vec![
@@ -119,7 +119,7 @@ fn other_answers_are_sent_as_they_are() {
     let (head, body) = client.response();
     assert!(head.starts_with("HTTP/1.1 421 "), "{head}");
     assert!(body.contains("421 "), "{body}");
-    // Nor is it known whose a broken request is.
+    // A broken request has no site.
     client.send("GET /gone HTTP/1.1\r\nHost: h\r\nHost: h\r\n\r\n");
     let (head, body) = client.response();
     assert!(head.starts_with("HTTP/1.1 400 "), "{head}");

@@ -144,7 +144,7 @@ fn a_disconnect_ends_a_disk_wait_and_a_half_close_does_not() {
     client.get("/0-100000");
     wait_until("it waits for the disk", || pool.snapshot().queued == 1);
     drop(client);
-    // The thread is held for longer than anybody here waits.
+    // The thread is held for longer than any wait of this test.
     house.wait_for_connections(0);
     release.send(()).unwrap();
     wait_until("the thread is free", || pool.snapshot().active == 0);
@@ -184,7 +184,7 @@ fn a_truncated_file_aborts_the_response() {
         let end = client.0.read_to_end(&mut body);
         assert!(end.is_err(), "{target}: a clean end after {}", body.len());
     }
-    // Nothing of the body is out: the client is told.
+    // No byte of the body is out: the client gets an error.
     let mut client = house.connect();
     let head = client.get("/600000-1000").head();
     assert!(head.starts_with("HTTP/1.1 500 "), "{head}");
@@ -244,7 +244,7 @@ fn a_slow_client_does_not_hold_what_was_read_while_memory_is_scarce() {
     pool.close();
 }
 
-/// Has the whole file at hand.
+/// Has the whole file in memory.
 #[derive(Debug)]
 struct InlineFile(FileBody);
 

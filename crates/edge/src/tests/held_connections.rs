@@ -1,4 +1,4 @@
-//! Responses that are held: the head is edge's, then the socket goes to whoever has what is still to come.
+//! Held responses: edge sends the head, then hands the connection to the holder.
 
 use std::future::poll_fn;
 use std::sync::mpsc;
@@ -15,7 +15,7 @@ use super::interim::Gate;
 use super::*;
 use crate::Filters;
 
-/// What was handed over, with the bare socket in the test's own hands.
+/// A connection that was handed over, with its bare socket.
 #[derive(Debug)]
 struct HandedOver {
     socket: TcpStream,
@@ -24,7 +24,7 @@ struct HandedOver {
     guard: HeldConnectionGuard,
 }
 
-/// Gives the test what it gets; if it is dropped, the test hears that nothing will come.
+/// Passes each connection to the test; the channel closes when it is dropped.
 #[derive(Debug)]
 struct TestHolder(mpsc::SyncSender<HandedOver>);
 
@@ -55,7 +55,7 @@ fn held_response(held: &mpsc::SyncSender<HandedOver>) -> Response {
     response
 }
 
-/// A house where `/` is held, and what is.
+/// An edge where `/` is held, and the connections handed over.
 fn test_edge() -> (TestEdge, mpsc::Receiver<HandedOver>) {
     let (keeper, held) = mpsc::sync_channel(MAX_HELD);
     let house = TestEdge::new(vec![
@@ -143,7 +143,7 @@ fn a_bodiless_response_is_not_held_and_the_connection_stays() {
     assert!(client.get("/next").response().1.starts_with("GET /next\n"));
     assert_eq!(house.edge.total_metrics().held_total.value(), 0);
     drop(house);
-    // Every one was dropped, and none came.
+    // All were dropped, and none was handed over.
     assert!(
         held.recv_timeout(TEST_TIMEOUT)
             .is_err_and(|e| e == mpsc::RecvTimeoutError::Disconnected)

@@ -1,4 +1,4 @@
-//! Interim responses: ahead of the final one, whole, and for those who know them.
+//! Interim responses: ahead of the final one, whole, and only to clients of HTTP/1.1.
 
 use std::pin::Pin;
 use std::sync::Mutex;
@@ -9,7 +9,7 @@ use penstock_exchange::RequestBody;
 
 use super::*;
 
-/// Something that a handler waits for.
+/// A gate that a handler waits for.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Gate(Arc<Mutex<(bool, Option<Waker>)>>);
 
@@ -68,7 +68,7 @@ fn an_interim_response_does_not_wait_for_the_final_one() {
     opened.open();
     client.expect("HTTP/1.1 103 Early Hints\r\nLink: </2>\r\n\r\n");
     assert_eq!(client.response().1, "done");
-    // Of an old client's response nothing is in front.
+    // HTTP/1.0 has none.
     client.send("GET / HTTP/1.0\r\n\r\n");
     let rest = String::from_utf8(client.rest()).unwrap();
     assert!(
@@ -97,7 +97,7 @@ fn an_interim_response_of_a_handler_that_answers_at_once_comes_first() {
     }
 }
 
-/// Leaves interim responses as fast as it is polled, with nobody reading.
+/// Leaves interim responses as fast as it is polled, while the client reads nothing.
 struct InterimFlood {
     request: Request,
     polls: usize,

@@ -1,4 +1,4 @@
-//! Listeners whose connections begin with a PROXY protocol header.
+//! Listeners of connections that begin with a PROXY protocol header.
 
 use penstock_wire::proxy_protocol::encode_v2;
 

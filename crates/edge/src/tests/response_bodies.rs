@@ -77,7 +77,7 @@ fn trailers_follow_the_last_chunk_without_those_that_are_not_the_clients() {
     }
 }
 
-/// A body that fails at once, and has much to say of it.
+/// A body that fails at once, with a long cause.
 struct FailingStream;
 
 const DETAIL_BYTES: usize = 32 << 20;

@@ -44,7 +44,7 @@ fn redirect(target: &str, lines: &[(&str, &str)]) -> HandlerProgress {
     }))))
 }
 
-/// Has its answer at hand, and the same when it is asked in the long way.
+/// Has its response in memory, and gives the same by `handle`.
 #[derive(Debug)]
 struct InlineHandler;
 

@@ -89,7 +89,7 @@ fn a_switch_has_no_internal_fields() {
                 ("X-Lighttpd-Send-File", "/etc/passwd"),
                 ("Grip-Channel", "a"),
             ]));
-            // Whether or not whoever made it noticed.
+            // Whether or not the maker of the response noticed.
             response.has_grip = is_for_front;
             response.passes_grip = is_for_front;
             ready(response)

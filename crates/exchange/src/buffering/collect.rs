@@ -1,7 +1,8 @@
-//! Reading a request's whole body before a worker or back end hears of it: to memory, then to a nameless file.
+//! Reading a request's whole body before a worker or back end gets it: to memory, then to a
+//! nameless file.
 //!
-//! First step of an application's or upstream's handler. A slow sender costs a connection, never a worker; a body of any size
-//! costs at most `limits.max_body_memory` and one write buffer.
+//! The first step of an application's or upstream's handler. A slow sender costs a connection,
+//! never a worker; a body of any size costs at most `limits.max_body_memory` and one write buffer.
 
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ const WRITE_BATCH_BYTES: usize = 256 * 1024;
 /// A body that has arrived.
 #[derive(Debug)]
 pub enum CollectedBody {
-    /// There is none.
+    /// No body.
     Empty,
     /// All of it in memory.
     Memory(Vec<u8>),
@@ -107,7 +108,7 @@ async fn collect_to_file(
     Ok(CollectedBody::File { file, len })
 }
 
-/// As [`check_stored`], for a request body: that a disk is full is no fault of ours either.
+/// As [`check_stored`], for a request body: a full disk is not an internal failure.
 fn check_body_stored<T>(
     done: Result<std::io::Result<T>, penstock_runtime::blocking::PoolError>,
     store: &BodyStore,
@@ -136,7 +137,7 @@ pub(super) fn is_disk_full_error(error: &std::io::Error) -> bool {
     matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
 }
 
-/// A body that cannot be stored is the house's failure, named in the log.
+/// A body that cannot be stored is an internal failure, named in the log.
 pub(super) fn check_stored<T>(
     done: Result<std::io::Result<T>, penstock_runtime::blocking::PoolError>,
 ) -> Result<T, Fault> {

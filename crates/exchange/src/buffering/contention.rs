@@ -3,16 +3,16 @@
 //! A [`Producer`] is a worker of an application or a server of an upstream. A spool that is full,
 //! and so makes its producer wait, enters the producer's [`HeldPlaces`]. While requests wait for a
 //! place there, the spool may use more of `limits.temp_bytes`. Where that has no room, and the
-//! client takes less than `limits.min_busy_rate`, the response is cut and its place goes to the next
-//! request. The client is remembered: its next responses are judged after a second, and while it
-//! holds places and other clients wait, its own waiting requests are refused.
+//! client takes less than `limits.min_busy_rate`, the response is cut and its place goes to the
+//! next request. The client is remembered: its next responses are judged after a second, and while
+//! it holds places and other clients wait, its own waiting requests are refused.
 //!
 //! # Invariants
 //! - Without requests that wait, a response is never cut here.
 //! - Only time spent waiting for the client counts, so a slow producer harms no client.
 //! - No more responses are cut than requests wait; those of the client that holds the most go
 //!   first. A response that was cut counts until its place is free.
-//! - What is remembered of clients is bounded, and forgotten after a minute.
+//! - The memory of slow clients is bounded, and forgotten after a minute.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -26,8 +26,8 @@ use crate::AddressPrefix;
 /// How often a spool that waits for its client asks what others need.
 pub(super) const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A request that has waited this long for a place is worth the end of a slow response. Less is a
-/// queue that moves by itself.
+/// Wait of a request that justifies cutting a slow response. A queue with shorter waits moves by
+/// itself.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Choices have this long between them, and a client is watched for this long at least.
@@ -53,12 +53,12 @@ const SLOW_MEMORY: Duration = Duration::from_secs(60);
 /// How many such clients are remembered for one producer.
 const MAX_SLOW_CLIENTS: usize = 1024;
 
-/// What produces a response, and has a place that the response holds.
+/// The producer of a response, which has a place that the response holds.
 pub trait Producer: fmt::Debug + Send + Sync {
     /// The responses that hold places of the same application or upstream.
     fn held_places(&self) -> &HeldPlaces;
 
-    /// What waits for the place of the response. Nothing, if nobody would get that place.
+    /// The demand for the place of the response; none if no waiting request would get it.
     fn demand(&self, now: Instant) -> Demand;
 
     /// The clients of the requests that wait, where they are known.
@@ -67,11 +67,11 @@ pub trait Producer: fmt::Debug + Send + Sync {
     /// Answers the waiting requests of these clients with 503 for this cause.
     fn refuse_waiting(&self, clients: &[AddressPrefix], cause: &str);
 
-    /// What the log calls it: `application shop`.
+    /// Its name in the log: `application shop`.
     fn label(&self) -> String;
 }
 
-/// What waits for a producer at one moment.
+/// The demand for a producer's places at one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Demand {
     /// Requests that wait.
@@ -152,10 +152,10 @@ pub struct HeldPlace {
     id: u64,
 }
 
-/// What a response that waits for its client has to do.
+/// The verdict on a response that waits for its client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Nobody needs its place.
+    /// No request needs its place.
     Wait,
     /// Its spool may grow beyond `limits.max_response_spool`, so that the place is free sooner.
     Grow,
@@ -368,8 +368,8 @@ impl Ledger {
             && self.chosen_at.is_none_or(is_due)
     }
 
-    /// Chooses which responses give up their places: at most one for each request that waits, of
-    /// which `waiting` are the clients. Gives the clients whose own waiting requests are refused.
+    /// Chooses the responses that give up their places: at most one for each request that waits
+    /// (`waiting` are their clients). Returns the clients to refuse waiting requests of.
     fn choose(
         &mut self,
         now: Instant,
@@ -432,8 +432,8 @@ impl Ledger {
         self.refused_clients(now, waiting, share)
     }
 
-    /// The slow clients whose waiting requests are refused: they hold places, all such clients
-    /// together at least `share`, and requests of others wait too.
+    /// The slow clients to refuse waiting requests of: they hold places, all such clients together
+    /// at least `share`, and requests of others wait too.
     fn refused_clients(
         &self,
         now: Instant,
@@ -457,7 +457,7 @@ impl Ledger {
     }
 }
 
-/// How many of the waiting requests count: a few of each client, and all whose client is unknown.
+/// The number of waiting requests that count: a few of each client, and all of unknown clients.
 fn count_waiters(waiting: &[Option<AddressPrefix>]) -> usize {
     let mut counts: HashMap<AddressPrefix, usize> = HashMap::new();
     let counted = waiting.iter().filter(|client| {
@@ -496,7 +496,7 @@ mod tests {
         vec![None; count]
     }
 
-    /// A ledger of responses whose clients took so many bytes a second over a whole window, and
+    /// A ledger of responses to clients that took so many bytes a second over a whole window, and
     /// when that was.
     fn ledger(responses: &[(Option<AddressPrefix>, u64)]) -> (Ledger, Instant) {
         let (mut ledger, start) = (Ledger::default(), Instant::now());
@@ -535,7 +535,7 @@ mod tests {
         check(&slow, just_come, &[]);
         let (ledger, now) = ledger(&slow);
         assert!(!ledger.is_due(now, demand(2, 2), 0));
-        // Nor where nobody would get the places.
+        // Nor where no request would get the places.
         check(&slow, demand(2, 0), &[]);
     }
 
@@ -562,7 +562,7 @@ mod tests {
             demand(9, 4),
             &[2, 3],
         );
-        // What is within its share goes by the usual bound.
+        // Its share goes by the usual bound.
         check(&[of(MIN), of(MIN)], demand(9, 4), &[]);
         check(&[of(MIN)], demand(9, 1), &[]);
         check(&[of(MIN - 1)], demand(9, 1), &[1]);
@@ -570,7 +570,7 @@ mod tests {
         let all = [(client(2), 0), of(MIN), of(MIN), of(MIN)];
         check(&all, demand(1, 4), &[2]);
         check(&all, demand(2, 4), &[1, 2]);
-        // Responses whose clients are not known may be of many.
+        // Responses to unknown clients may be of many.
         check(&[(None, MIN); 4], demand(9, 4), &[]);
     }
 
@@ -649,7 +649,7 @@ mod tests {
         let refused = ledger.choose(now, demand(4, 4), &others, MIN);
         assert_eq!(refused, [client(1).unwrap()]);
         assert_eq!(chosen(&ledger), [1, 2]);
-        // Nobody else waits, or it holds less.
+        // No other client waits, or it holds less.
         let own = [client(1), client(1)];
         assert_eq!(ledger.choose(now, demand(2, 4), &own, MIN), []);
         ledger.places.remove(&1);

@@ -1,12 +1,12 @@
-//! Between a worker or back end that produces a response and a client that takes it at its own pace.
+//! Between a worker or back end that produces a response and a client that takes it at its own
+//! pace.
 //!
-//! The slot driver pushes, edge pulls. The worker is relieved as fast as it produces: pieces wait in
-//! memory up to `limits.max_response_memory`, beyond that in a nameless file up to
-//! `limits.max_response_spool` and what `limits.temp_bytes` leaves, and only then does the worker wait.
-//! While other requests wait for that worker, the file may grow beyond `max_response_spool`, and a client
-//! that is too slow then loses its response (`contention`).
-//! A response that asks not to be buffered (`X-Accel-Buffering: no`, `text/event-stream`) never
-//! touches the file.
+//! The driver pushes, edge pulls. Pieces wait in memory up to `limits.max_response_memory`, beyond
+//! that in a nameless file up to `limits.max_response_spool` and the free part of
+//! `limits.temp_bytes`, and only then does the worker wait. While other requests wait for that
+//! worker, the file may grow beyond `max_response_spool`, and a client that is too slow then loses
+//! its response (`contention`). A response that must not be buffered (`X-Accel-Buffering: no`,
+//! `text/event-stream`) never uses the file.
 //!
 //! # Invariants
 //! - Bytes come out in the order they went in, and an end that is a failure is seen as one.
@@ -58,7 +58,7 @@ pub struct SpoolWriter {
     contest: Option<Box<Contest>>,
 }
 
-/// The place of its producer that a response holds.
+/// The producer's place that a response holds.
 #[derive(Debug)]
 pub struct SpoolPlace(Arc<SpoolShared>);
 
@@ -73,7 +73,7 @@ impl SpoolPlace {
 #[derive(Debug)]
 struct Contest {
     place: HeldPlace,
-    /// When to ask what others need.
+    /// When to check what others need.
     check: LazyDeadline,
     /// The client is waited for since then.
     since: Option<Instant>,
@@ -94,15 +94,15 @@ type SpoolReadFuture =
 
 #[derive(Debug, Default)]
 struct SpoolShared {
-    /// What its file counts by; here, so that the writer is small.
+    /// The client that its file counts for; here, so that the writer is small.
     client: Option<AddressPrefix>,
-    /// What waits while the writer does, if that has a bound.
+    /// The producer that waits with the writer, if its places are bounded.
     producer: Option<Arc<dyn Producer>>,
-    /// It is done: what is left keeps no place.
+    /// The producer is done: the rest keeps no place.
     is_released: AtomicBool,
     /// Never to a file.
     is_unbuffered: bool,
-    /// Both sides' view; held for a move of pieces only.
+    /// The state of both sides; held for a move of pieces only.
     state: Mutex<SpoolState>,
 }
 
@@ -111,9 +111,9 @@ struct SpoolState {
     memory: VecDeque<Vec<u8>>,
     memory_bytes: usize,
     file: Option<Arc<SpoolFile>>,
-    /// What the file may take, if there is one or one is about to be made.
+    /// The grant of the file, if there is one or one is about to be made.
     grant: Option<Arc<TempGrant>>,
-    /// Of all that overflowed since the file was last empty: how much was read, how much written.
+    /// Positions in the bytes that overflowed since the file was last empty: read, and written.
     read_position: u64,
     write_position: u64,
     /// Where in the file the blocks are, from the one with `read_position` on.
@@ -122,19 +122,19 @@ struct SpoolState {
     free_blocks: Vec<u64>,
     /// Blocks of the file in all.
     block_count: u64,
-    /// Blocks are reserved for a write at `write_position`, or it is under way: positions must not start anew
-    /// meanwhile.
+    /// Blocks are reserved for a write at `write_position`, or it is under way: positions must not
+    /// start anew meanwhile.
     is_writing: bool,
-    /// There was no room the last time; the log was told, if it had to be.
+    /// There was no room at the last try; it is logged, if it had to be.
     has_no_space: bool,
     /// The disk was full; until the client has taken something it is not tried again.
     is_disk_full: bool,
-    /// Others wait for the producer: `limits.max_response_spool` does not hold.
+    /// Others wait for the producer: `limits.max_response_spool` does not apply.
     is_growing: bool,
     /// Bytes that the client has taken.
     taken: u64,
     end: Option<Result<(), Fault>>,
-    /// Fields behind the body; there before its end is told.
+    /// Fields behind the body, set before its end.
     trailers: Option<FieldBlock>,
     is_reader_gone: bool,
     reader_waker: Option<Waker>,
@@ -144,12 +144,12 @@ struct SpoolState {
     disconnect_waker: Option<Waker>,
 }
 
-/// What a spool is for.
+/// The options of a spool.
 #[derive(Debug, Default)]
 pub struct SpoolSpec {
-    /// Who takes it, for what is counted per client.
+    /// The client, for limits per client.
     pub client: Option<AddressPrefix>,
-    /// What has a place that the response holds while it waits for the client.
+    /// The producer that waits while the response holds its place.
     pub producer: Option<Arc<dyn Producer>>,
     /// It never uses a file.
     pub is_unbuffered: bool,
@@ -200,14 +200,14 @@ impl SpoolState {
         self.write_position - self.read_position
     }
 
-    /// How many blocks hold what is not read yet, once it is written up to `end`: the first and the last may
-    /// be used in part.
+    /// The number of blocks of unread bytes, once they are written up to `end`: the first and the
+    /// last may be used in part.
     fn block_span(&self, end: u64) -> u64 {
         end.div_ceil(BLOCK_BYTES) - self.read_position / BLOCK_BYTES
     }
 
-    /// Has blocks for what is written up to `end`, of the file's or new ones; `false` when there is
-    /// no room for so many.
+    /// Reserves blocks for bytes up to `end`, of the file's or new ones; `false` when there is no
+    /// room for so many.
     fn reserve(&mut self, end: u64, grant: impl FnOnce() -> Arc<TempGrant>) -> bool {
         let wanted = self.block_span(end);
         let missing = wanted.saturating_sub(self.blocks.len() as u64);
@@ -324,8 +324,7 @@ impl SpoolWriter {
         }
     }
 
-    /// Whether the client is gone and nobody will take what is pushed; else the task is polled when
-    /// that happens.
+    /// Whether the client is gone and takes no more; else the task is polled when that happens.
     pub fn poll_reader_gone(&self, cx: &mut Context<'_>) -> bool {
         let mut state = self.shared.lock();
         let is_known = state
@@ -338,7 +337,7 @@ impl SpoolWriter {
         state.is_reader_gone
     }
 
-    /// Its producer is done with it: what is left waits for the client and keeps no place.
+    /// Releases the place: the producer is done, and the rest waits for the client without it.
     pub fn release_place(&mut self) {
         self.place().release();
         self.contest = None;
@@ -350,7 +349,7 @@ impl SpoolWriter {
         self.contest.take().map(|contest| contest.place)
     }
 
-    /// What releases the place from elsewhere, while this waits.
+    /// A handle that releases the place from elsewhere.
     #[must_use]
     pub fn place(&self) -> SpoolPlace {
         SpoolPlace(Arc::clone(&self.shared))
@@ -361,7 +360,7 @@ impl SpoolWriter {
         !self.overflow.is_empty()
     }
 
-    /// Brings what did not fit into memory to the file, or waits until the client took enough.
+    /// Writes the overflow to the file, or waits until the client took enough.
     ///
     /// # Errors
     /// When the file cannot be used, or others need the place of a client that is too slow: the
@@ -381,7 +380,7 @@ impl SpoolWriter {
         Ok(())
     }
 
-    /// Room, or the end of a response for whose place others wait.
+    /// Ready with room, or with the end of a response in a place that others need.
     fn poll_settle(&mut self, cx: &mut Context<'_>) -> Poll<Result<SpoolSpace, Fault>> {
         loop {
             if let Poll::Ready(room) = self.poll_space(cx) {
@@ -394,8 +393,8 @@ impl SpoolWriter {
         }
     }
 
-    /// Looks now and then, while the client is waited for, at what else waits; ready when there may be
-    /// room now.
+    /// Checks what others need, now and then, while the client is waited for; ready when there may
+    /// be room now.
     fn poll_contest(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Fault>> {
         let shared = &*self.shared;
         let Some(producer) = &shared.producer else {
@@ -619,7 +618,7 @@ impl BodyStream for SpoolReader {
                 && let Some(file) = state.file.clone()
             {
                 let Some((at, there)) = state.file_offset(state.read_position) else {
-                    // Not so: what is in the file has its blocks.
+                    // Unreachable: bytes in the file have blocks.
                     let cause = "a response's temporary file lost a block";
                     return Poll::Ready(Some(Err(Fault::new(FaultKind::Internal, cause))));
                 };
@@ -657,7 +656,7 @@ impl std::fmt::Debug for SpoolReader {
 }
 
 impl SpoolReader {
-    /// Reads what is in the page cache at once, else leaves work for the pool.
+    /// Reads from the page cache at once, else leaves a job for the pool.
     fn read_file(&mut self, from: Arc<SpoolFile>, at: u64, left: u64) -> Option<Vec<u8>> {
         let want = usize::try_from(left).unwrap_or(READ_BYTES).min(READ_BYTES);
         let mut bytes = vec![0; want];

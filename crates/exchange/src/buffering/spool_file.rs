@@ -1,8 +1,8 @@
-//! A temporary file without a name, closed off the loops.
+//! A temporary file without a name, closed off the event loops.
 //!
-//! Used for request bodies (`collect`) and responses (`spool`) that are too big for memory. Closing the
-//! last descriptor of a large nameless file frees its blocks, which takes tens of milliseconds a
-//! gigabyte: that must not happen on a loop, so the drop is a job of the pool.
+//! Used for request bodies (`collect`) and responses (`spool`) that are too big for memory. Closing
+//! the last descriptor of a large nameless file frees its blocks, which takes tens of milliseconds
+//! a gigabyte, so the drop is a job of the pool.
 
 use std::fs::File;
 use std::io;
@@ -52,10 +52,10 @@ impl SpoolFile {
         self.get()?.read_exact_at(bytes, at)
     }
 
-    /// Reads at `at` what is in memory already.
+    /// Reads bytes at `at` that are in memory already.
     ///
     /// # Errors
-    /// When nothing is, or the kernel cannot tell.
+    /// When none are, or the kernel cannot tell.
     pub fn read_at_if_cached(&self, bytes: &mut [u8], at: u64) -> io::Result<usize> {
         file::read_at_if_cached(self.get()?, bytes, at)
     }

@@ -1,14 +1,14 @@
-//! How much temporary files may take together, and who has how much of it.
+//! The space of all temporary files together, and its shares.
 //!
-//! A [`TempSpace`] per server, in each [`BodyStore`](super::BodyStore). Whoever writes to a temporary
-//! file grows its [`TempGrant`] before; a file gives its grant back once it is closed.
+//! A [`TempSpace`] per server, in each [`BodyStore`](super::BodyStore). The writer of a temporary
+//! file grows its [`TempGrant`] first; a file releases its grant once it is closed.
 //!
 //! # Invariants
-//! - All grants together never exceed the bound, whichever loop or pool they come from.
-//! - Responses of one client never have more than a [`RESPONSE_SHARE`]th of what is left, so that
+//! - All grants together never exceed the bound, from whichever loop or pool they come.
+//! - Responses of one client never have more than a [`RESPONSE_SHARE`]th of the free space, so that
 //!   others always find room; bodies of one client never more than it leaves to others.
 //! - A trusted proxy that names no client is many clients: each file of it has such a share.
-//! - Nothing is granted that is not about to be written: a declared length reserves nothing.
+//! - Space is granted only right before it is written: a declared length reserves nothing.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -19,14 +19,14 @@ use penstock_runtime::{OncePerSecond, clock};
 
 use crate::AddressPrefix;
 
-/// What the responses of one client may take of the space that is left. Their bytes cost the client
-/// a request each, so it gets less than for bodies, which it has to send.
+/// The share of free space for the responses of one client. Their bytes cost the client a request
+/// each, so it gets less than for bodies, which it has to send.
 const RESPONSE_SHARE: u64 = 16;
 
-/// A client has this much for its responses while there is room, however little is left.
+/// The minimum for a client's responses while there is room.
 pub(super) const MIN_RESPONSE_BYTES: u64 = 128 << 10;
 
-/// What a temporary file is for.
+/// The purpose of a temporary file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TempPurpose {
     /// A response that its client has not taken yet.
@@ -39,7 +39,7 @@ pub enum TempPurpose {
 #[derive(Debug)]
 pub struct TempSpace {
     max: AtomicU64,
-    /// That of the ledger, to be looked at without its lock.
+    /// The sum of the table, read without its lock.
     used: AtomicU64,
     waited_total: AtomicU64,
     refused_total: AtomicU64,
@@ -55,14 +55,14 @@ struct UsageTable {
     clients: HashMap<AddressPrefix, ClientUsage>,
 }
 
-/// What one client has.
+/// The space of one client.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct ClientUsage {
     responses: u64,
     bodies: u64,
 }
 
-/// What one file may take; its drop gives it back.
+/// The space of one file, released when dropped.
 #[derive(Debug)]
 pub struct TempGrant {
     space: Arc<TempSpace>,
@@ -99,7 +99,7 @@ impl Default for TempSpace {
 }
 
 impl TempSpace {
-    /// Sets the bound. What is above it already stays.
+    /// Sets the bound. Grants above it stay.
     pub fn set_max(&self, bytes: u64) {
         self.max.store(bytes, Ordering::Relaxed);
     }
@@ -121,7 +121,7 @@ impl TempSpace {
         })
     }
 
-    /// What is used.
+    /// The granted bytes.
     #[must_use]
     pub fn snapshot(&self) -> TempSpaceSnapshot {
         TempSpaceSnapshot {
@@ -132,7 +132,7 @@ impl TempSpace {
         }
     }
 
-    /// Notes that a response waits for its client, for want of room; the log has it once a second.
+    /// Counts a response that waits for its client for want of space, and logs it once a second.
     pub(super) fn record_wait(&self, cause: impl FnOnce() -> String) {
         self.waited_total.fetch_add(1, Ordering::Relaxed);
         if let Some(count) = self.wait_log.count_event(clock::now()) {
@@ -145,7 +145,7 @@ impl TempSpace {
         self.refused_total.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Why there is no room.
+    /// The cause of a refusal.
     pub(super) fn refusal_cause(&self) -> String {
         let TempSpaceSnapshot { max, used, .. } = self.snapshot();
         format!("limits.temp_bytes has no room ({used} of {max} bytes are in use)")
@@ -183,7 +183,7 @@ impl UsageTable {
         is_granted
     }
 
-    /// Notes `bytes` more for a client, unless it would have more than `share`.
+    /// Counts `bytes` more for a client, unless it would have more than `share`.
     fn grow_client(
         &mut self,
         client: AddressPrefix,
@@ -294,7 +294,7 @@ mod tests {
             .map(|_| space.grant(client(1), TempPurpose::Response))
             .collect();
         let all: u64 = grants.iter().map(|grant| fill(grant)).sum();
-        // A sixteenth of what is left then.
+        // A sixteenth of the free space then.
         assert!(all <= max / 17 && all > max / 20, "{all}");
         let body = space.grant(client(1), TempPurpose::Body);
         let taken = fill(&body);

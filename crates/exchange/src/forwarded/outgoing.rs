@@ -1,16 +1,15 @@
-//! What of the fields that proxies send about their clients goes on to applications and servers.
+//! The forwarding fields of proxies that are passed on to applications and servers.
 //!
-//! A part of `forwarded`, asked by `apps` and `proxy` when they write what they hand on. Frameworks
-//! read these fields by themselves, so they must find in them what was concluded here.
+//! Used by `apps` and `proxy` when they write a request. Frameworks read these fields by
+//! themselves, so they must find in them what was concluded here.
 //!
 //! # Invariants
-//!
-//! - A field goes on only with the meaning that it has here: lists of schemes, hosts and ports as
+//! - A field is passed only with the meaning that it has here: lists of schemes, hosts and ports as
 //!   the one element that counts, addresses as they came only if the client's address was read from
 //!   them.
-//! - What does not count, because it is broken, of the other family, not accepted or of a stranger,
-//!   does not go on.
-//! - What a route's own rules say goes on as it is, and not from here.
+//! - A field that does not count is not passed: a broken one, one of the other family, or one of an
+//!   untrusted peer.
+//! - Fields that a route's own rules set are passed as they are, and not from here.
 
 use std::borrow::Cow;
 
@@ -35,12 +34,12 @@ impl Request {
         "Forwarded",
     ];
 
-    /// What goes on of a field of a proxy about this request; none if it sent none, or if
+    /// The value to pass on of a proxy's field about this request; `None` if it sent none, or if
     /// nothing of it counts.
     #[must_use]
     pub fn forwarded_field(&self, name: &str) -> Option<Cow<'_, [u8]>> {
         let forwarded = self.forwarded.as_deref()?;
-        // A rule may speak of it while the peer is a stranger.
+        // A rule may set it while the peer is untrusted.
         if self.trusted_headers.covers(name) || !self.is_from_trusted_proxy() {
             return None;
         }
@@ -89,7 +88,7 @@ impl Request {
         }
     }
 
-    /// Writes an element of `Forwarded` with what is known of the client.
+    /// Writes an element of `Forwarded` about the client.
     pub fn push_client_element(&self, forwarded: &ForwardedInfo, out: &mut Vec<u8>) {
         out.extend_from_slice(b"for=");
         push_node(out, forwarded.client.unwrap_or(PeerAddress::Unix));
@@ -98,12 +97,12 @@ impl Request {
         push_host(out, self.host());
     }
 
-    /// Whether a field that is no [`Request::FORWARDED_FIELDS`], and could go on as it came, does.
+    /// Whether a field outside [`Request::FORWARDED_FIELDS`], which could be passed as it came, is.
     ///
-    /// One that proxies use for their client's request does from trusted peers alone: an address if
-    /// it is the one that counts, a scheme likewise, all others only from proxies that are listed
-    /// ([`crate::TrustedProxies::accepts_forwarded_host`]). A proxy that nobody has listed may pass on what its client
-    /// made up.
+    /// Forwarding fields are passed from trusted peers alone: an address if it is the one that
+    /// counts, a scheme likewise, all others only from proxies that are listed
+    /// ([`crate::TrustedProxies::accepts_forwarded_host`]). A proxy that is not listed may pass on
+    /// values that its client made up.
     #[must_use]
     pub fn passes_forwarding_field(&self, name: impl AsRef<[u8]>) -> bool {
         let name = name.as_ref();
@@ -150,7 +149,7 @@ const SCHEME_FIELDS: [&str; 7] = [
     "x-url-scheme",
 ];
 
-/// What such a field means.
+/// The scheme that such a field means.
 fn scheme_of_field(value: &[u8]) -> &'static str {
     let is_off = ["off", "http", "ws", "0", "no", ""]
         .iter()

@@ -12,7 +12,7 @@
 //! - A `for`, `proto` or `host` that comes twice in one element and whatever else is not of the
 //!   grammar ends the reading; what stands right of it counts.
 
-/// What one proxy says.
+/// The element of one proxy.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct ForwardedElement {
     /// `for`: the client's node.
@@ -73,7 +73,7 @@ impl Iterator for ReverseElements<'_> {
             }
             let element = self.take_last();
             if element.is_err() {
-                // Nothing left of it can be told apart.
+                // Elements left of it cannot be told apart.
                 self.unread_lines.clear();
             }
             return Some(element);
@@ -125,11 +125,11 @@ impl ForwardedElement {
     }
 }
 
-/// A token, or a quoted string without its quotes and backslashes. Proxies also write addresses with
-/// colons and brackets without quotes: these are taken too.
+/// A token, or a quoted string without its quotes and backslashes. Proxies also write addresses
+/// with colons and brackets without quotes: these are taken too.
 fn parse_value(bytes: &[u8]) -> Result<(Vec<u8>, &[u8]), ()> {
     let Some(mut rest) = bytes.strip_prefix(b"\"") else {
-        // A backslash has no meaning here, and could hide a quote from who reads it otherwise.
+        // A backslash has no meaning here, and could hide a quote from another reader.
         let is_end = |&byte: &u8| matches!(byte, b',' | b';' | b' ' | b'\t' | b'"' | b'=' | b'\\');
         let end = bytes.iter().position(is_end).unwrap_or(bytes.len());
         let (value, after) = bytes.split_at(end);

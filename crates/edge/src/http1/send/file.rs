@@ -1,9 +1,13 @@
-//! Sending a part of a file: from memory what is there, from a pool's reading what is not.
+//! Sending a part of a file: from memory if it is there, otherwise read in a pool.
 //!
-//! A part of `send`. Decided piece by piece, right before each (a chunk, or four for one who takes as many at once):
-//! pages come and go while a client takes its time. What must stay true: nothing here waits for a disk on the loop; one connection sends at
-//! most some chunks before the others have their turn; what was read from the disk goes out from the buffer
-//! it was read into, as the pages may be gone already; a file that becomes shorter ends in a cut.
+//! Decided right before each run of chunks, as pages come and go while a client reads slowly.
+//!
+//! # Invariants
+//! - Nothing here waits for a disk on the event loop.
+//! - A connection sends at most [`YIELD_BYTES`] before the others have their turn.
+//! - Bytes read from the disk are sent from the buffer that they were read into: the pages may be
+//!   gone already.
+//! - A file that becomes shorter ends in a cut.
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;
@@ -18,22 +22,23 @@ use penstock_runtime::{DiskFile, Stream, loops};
 use super::writer::ResponseWriter;
 use super::{SendError, SendProgress, SentBytes, UnsentResponse, written_bytes};
 
-/// Files and parts up to this size are copied behind their head, for one send: sending them from the
-/// page cache costs more by itself than the copy.
+/// Files and parts up to this size are copied behind their head, for one send: sending them from
+/// the page cache costs more than the copy.
 const MAX_COPIED_FILE_BYTES: u64 = 16 * 1024;
 
-/// What one connection sends before the others have their turn, if the socket takes it: about a millisecond.
-/// As much as Linux lets a socket's buffer grow to (`tcp_wmem`), so that over a network the socket says when.
-/// Where the reader is as quick as we are, on the same machine, shorter turns wake it more often, which costs
+/// Bytes that one connection sends before the others have their turn: about a millisecond, and as
+/// much as Linux lets a socket's buffer grow to (`tcp_wmem`), so that over a network the socket
+/// ends the turn. A reader on the same machine is woken more often by shorter turns, which costs
 /// more than the sending.
 const YIELD_BYTES: u64 = 8 * CHUNK_BYTES;
 
-/// What is looked at and sent at most at a time: fewer calls for the same. For who makes us wait it is no more than was
-/// taken between the last waits, since what is found out about the rest would be old by then.
+/// Bytes looked up and sent at a time. For a client that makes us wait, no more than it took
+/// between the last two waits: knowledge of the rest would be old by then.
 const MAX_RUN_BYTES: u64 = 4 * CHUNK_BYTES;
 
-/// Sends what of the head in `out` and of the file goes at once, if the file's first piece is in memory:
-/// nothing otherwise, so that a file that cannot be read can still be answered by an error.
+/// Sends as much of the head in `out` and of the file as the socket takes, if the file's first
+/// piece is in memory. Otherwise sends nothing, so that a file that cannot be read becomes an error
+/// response.
 pub(super) fn try_send_file(
     stream: &Stream,
     out: &mut Vec<u8>,
@@ -73,7 +78,7 @@ pub(super) fn try_send_file(
         return Ok(SendProgress::Partial(rest(left, Body::File(body), sent)));
     }
     let piece = usize::try_from(resident).unwrap_or(usize::MAX);
-    // What stopped it is met again by the one who goes on, and told there.
+    // An error is met again by `send_remaining`, which handles it.
     let count = stream.try_send_file(&body.file, body.start, piece);
     let count = count.unwrap_or(0) as u64;
     sent.total += count;
@@ -85,13 +90,13 @@ pub(super) fn try_send_file(
     })
 }
 
-/// How a piece went out, and how many bytes of it.
+/// How a piece was sent, and how many bytes of it.
 enum PieceProgress {
     /// All of it.
     Sent(u64),
-    /// As far as the socket took it, and we have waited for more room.
+    /// As far as the socket took it, before a wait for more room.
     Blocked(u64),
-    /// As [`PieceProgress::Blocked`], without the rest of the piece in memory meanwhile.
+    /// As [`PieceProgress::Blocked`], with the rest of the piece freed during the wait.
     Released(u64),
 }
 
@@ -106,7 +111,7 @@ impl ResponseWriter<'_> {
         let (mut at, end) = (body.start, body.start + body.len);
         let mut has_let_go = false;
         let mut turn_ends = at + YIELD_BYTES;
-        // Sent since the last wait, and between it and the one before.
+        // Bytes sent since the last wait, and between it and the one before.
         let (mut burst, mut room) = (0, 0_u64);
         while at < end {
             let most = match burst {
@@ -121,7 +126,7 @@ impl ResponseWriter<'_> {
             let resident = file.resident_run_bytes(at, allowed as u64);
             let progress = match resident {
                 0 => {
-                    // For one who takes it slowly no more than that is held.
+                    // A slow client holds no more memory than that.
                     let is_small = self.is_throttled() || has_let_go && file.is_memory_scarce();
                     let len = if is_small {
                         SMALL_READ_BYTES.min(wanted)
@@ -163,7 +168,7 @@ impl ResponseWriter<'_> {
         }
     }
 
-    /// Sends `len` bytes that are in memory, until the socket makes us wait.
+    /// Sends `len` bytes that are in memory, until the socket is full.
     async fn send_resident(
         &mut self,
         head: &mut Bytes,
@@ -204,8 +209,8 @@ impl ResponseWriter<'_> {
         })
     }
 
-    /// Sends the head so that the kernel joins it with what follows at once; `false` when that had to
-    /// wait.
+    /// Sends the head so that the kernel joins it with the bytes that follow at once; `false` when
+    /// that had to wait.
     async fn send_head(&mut self, head: &mut Bytes) -> Result<bool, SendError> {
         if head.is_empty() {
             return Ok(true);
@@ -216,7 +221,7 @@ impl ResponseWriter<'_> {
         if head.is_empty() {
             return Ok(true);
         }
-        // A socket that is full already has enough to send together.
+        // A full socket has enough to send together.
         self.write(&mut [IoSlice::new(head)]).await?;
         head.clear();
         Ok(false)
@@ -244,8 +249,8 @@ impl ResponseWriter<'_> {
         }
     }
 
-    /// Sends what was read; lets go of what is left of it when the client makes us wait while memory is
-    /// scarce, but for a small rest.
+    /// Sends bytes that were read. While memory is scarce, frees the rest when the client makes us
+    /// wait, but for a small rest.
     async fn send_piece(
         &mut self,
         head: &mut Bytes,
@@ -261,7 +266,7 @@ impl ResponseWriter<'_> {
         }
         let (mut piece, mut is_by_itself) = (piece, len <= SMALL_READ_BYTES);
         while !piece.is_empty() {
-            // A small rest costs no more by itself than to be read again.
+            // Keeping a small rest is no worse than reading it again.
             let is_small = piece.len() as u64 <= SMALL_READ_BYTES;
             let keeps = !head.is_empty() || is_small && is_by_itself;
             let mut waits = false;
@@ -320,7 +325,7 @@ fn file_truncated(file: &DiskFile, end: u64) -> SendError {
     SendError::Body(Fault::new(FaultKind::Internal, cause))
 }
 
-/// Whose failure it was that stopped a sending from memory: what sockets say, or else the disk.
+/// The cause of a failed send from memory: the socket, or else the disk.
 fn classify_send_error(file: &DiskFile, error: &io::Error) -> SendError {
     use io::ErrorKind as Kind;
     match error.kind() {

@@ -1,7 +1,8 @@
 //! Sending a body that is made while it is sent.
 //!
-//! A part of `send`. What must stay true: a declared length is kept to the byte or the response is cut;
-//! a client that leaves while nothing is there to be sent is noticed.
+//! # Invariants
+//! - A declared length is kept to the byte, or the response is cut.
+//! - A client that leaves while the next piece is awaited is noticed.
 
 use std::borrow::Cow;
 use std::io::IoSlice;
@@ -74,8 +75,8 @@ impl ResponseWriter<'_> {
             .await
     }
 
-    /// Waits for the next piece, and meanwhile notices a client that leaves. One that only closed its
-    /// sending side gets all of it.
+    /// Waits for the next piece, and notices a client that leaves meanwhile. One that only closed
+    /// its sending side gets all of the body.
     async fn next_piece(
         &mut self,
         body: &mut dyn BodyStream,
@@ -96,7 +97,7 @@ impl ResponseWriter<'_> {
     }
 }
 
-/// What ends a chunked body, with the trailer fields that may be sent (RFC 9112 §7.1.2).
+/// The end of a chunked body, with the trailer fields that may be sent (RFC 9112 §7.1.2).
 fn encode_last_chunk(trailers: Option<&FieldBlock>) -> Cow<'static, [u8]> {
     let Some(trailers) = trailers.filter(|fields| !fields.is_empty()) else {
         return Cow::Borrowed(h1::LAST_CHUNK);

@@ -1,7 +1,8 @@
-//! Writing at a client's pace: what its socket takes, what a rate allows, and when it is too slow.
+//! Writing at a client's pace: as fast as its socket and a rate allow, until it is too slow.
 //!
-//! A part of `send`, used for each kind of body. What must stay true: a client is judged by what it took,
-//! and only by the time in which it was waited for.
+//! # Invariants
+//! - A client is judged by the bytes that it acknowledged, and only by the time spent waiting for
+//!   it.
 
 use std::io::IoSlice;
 use std::pin::pin;
@@ -26,30 +27,29 @@ pub(super) struct ResponseWriter<'c> {
     timer: LazyDeadline,
     throttle: Option<Throttle>,
     pub(super) sent: SentBytes,
-    /// Bytes that the client had taken when last looked.
+    /// Bytes that the client had acknowledged at `acknowledged_at`.
     acknowledged: u64,
-    /// When that was.
     acknowledged_at: Option<Instant>,
-    /// When a client that closed its sending side is probed next, and how often it was.
+    /// When a client that closed its sending side is probed next.
     next_probe_at: Option<Instant>,
     probe_count: u32,
 }
 
-/// How long after its end a client is sent the first probe; the next ones, after twice the time before.
+/// Time from a client's end to the first probe; each next one waits twice as long.
 const FIRST_PROBE_DELAY: Duration = Duration::from_millis(250);
 
-/// Zeros before a chunk's size at most: many readers take no more than 16 digits.
+/// Maximum zeros before a chunk's size: many readers accept no more than 16 digits.
 const MAX_PROBES: u32 = 8;
 
-/// Before a client's buffer is asked again, but for a verdict: what is taken meanwhile tells little.
+/// Interval between two looks at the acknowledged bytes, but for a verdict.
 const ACKNOWLEDGED_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What may be sent to a client ahead of the next piece, to learn whether it has left.
+/// Bytes that may be sent ahead of the next piece, to find out whether the client has left.
 #[derive(Debug)]
 pub(super) enum ProbeBytes<'a> {
-    /// Between two chunks a zero, with which the size of the next one may begin (RFC 9112 §7.1).
+    /// Zeros between two chunks: the size of the next one may begin with them (RFC 9112 §7.1).
     Zeros,
-    /// The head, whose body is not there yet.
+    /// The head of a body that is not there yet.
     Head(&'a mut Bytes),
     Nothing,
 }
@@ -109,7 +109,7 @@ impl ResponseWriter<'_> {
         Ok(())
     }
 
-    /// Writes what the socket takes.
+    /// Writes as much as the socket takes.
     async fn write_some(&mut self, slices: &[IoSlice<'_>]) -> Result<usize, SendError> {
         std::future::poll_fn(|cx| match self.stream.poll_write(cx, slices) {
             Poll::Ready(done) => Poll::Ready(done.map_err(|_| SendError::ClientDisconnected)),
@@ -118,7 +118,8 @@ impl ResponseWriter<'_> {
         .await
     }
 
-    /// Writes of the first slice what the socket takes and the rate allows. The head is not held back.
+    /// Writes as much of the first slice as the socket takes and the rate allows. The head is not
+    /// held back.
     async fn write_throttled(&mut self, slices: &[IoSlice<'_>]) -> Result<usize, SendError> {
         let first = slices.iter().find(|slice| !slice.is_empty());
         let Some(first) = first else { return Ok(0) };
@@ -133,7 +134,8 @@ impl ResponseWriter<'_> {
         Ok(written)
     }
 
-    /// How many of `wanted` bytes of the body may go now, more than none; waits for the rate where it must.
+    /// The number of `wanted` bytes of the body that may go now, at least one; waits for the rate
+    /// if it must.
     pub(super) async fn allowance(&mut self, wanted: usize) -> usize {
         loop {
             let Some(throttle) = &mut self.throttle else {
@@ -149,7 +151,7 @@ impl ResponseWriter<'_> {
         }
     }
 
-    /// So many bytes of the body went by an allowance.
+    /// Counts bytes of the body against the rate.
     pub(super) fn consume_allowance(&mut self, bytes: usize) {
         if let Some(throttle) = &mut self.throttle {
             throttle.spend(bytes);
@@ -160,7 +162,7 @@ impl ResponseWriter<'_> {
         self.throttle.is_some()
     }
 
-    /// Waits for something that is not the client, who is not judged by it.
+    /// Waits for something other than the client, which does not count against it.
     async fn sleep_until(&mut self, until: Instant, now: Instant) {
         self.stop_wait(now);
         self.timer.set(until);
@@ -172,8 +174,8 @@ impl ResponseWriter<'_> {
         self.timeout.stop_wait(now);
     }
 
-    /// Waits for `work`, which is not the client's and has a deadline of its own, unless the client leaves.
-    /// `head` is what goes before it, if that is not out yet.
+    /// Waits for `work`, which has a deadline of its own, unless the client leaves. `head` goes
+    /// before it, if it is not out yet.
     pub(super) async fn wait_while_connected<F: Future>(
         &mut self,
         work: F,
@@ -192,9 +194,9 @@ impl ResponseWriter<'_> {
         .await
     }
 
-    /// Ready when the client has left, to be asked while nothing is there to be sent. One that
-    /// closed its sending side looks the same until it is sent something: `ahead`, a byte at a
-    /// time. Where there is nothing to send, the kernel's own probes tell, though later.
+    /// Ready when the client has left; polled while there is nothing to send. A client that closed
+    /// its sending side looks the same until it is sent something: `ahead`, a byte at a time. With
+    /// nothing to send, the kernel's own probes tell, though later.
     pub(super) fn poll_disconnected(
         &mut self,
         cx: &mut Context<'_>,
@@ -236,7 +238,7 @@ impl ResponseWriter<'_> {
         Poll::Pending
     }
 
-    /// So many bytes are with the kernel: the client, if it was waited for, has made room for them.
+    /// Counts bytes that are with the kernel: a client that was waited for has made room for them.
     pub(super) fn count_sent(&mut self, bytes: usize) {
         self.sent.total += bytes as u64;
         if self.timeout.is_waiting() {
@@ -244,9 +246,9 @@ impl ResponseWriter<'_> {
         }
     }
 
-    /// Ready when the client has taken too little for too long. The kernel reports room only after
-    /// much of its buffer has drained, which takes a slow client longer than the stall limit: so
-    /// before a verdict the buffer itself is asked.
+    /// Ready when the client has acknowledged too little for too long. The kernel reports room only
+    /// after much of its buffer has drained, which takes a slow client longer than the idle
+    /// timeout, so the buffer itself is checked before a verdict.
     pub(super) fn poll_too_slow(&mut self, cx: &mut Context<'_>) -> Poll<SendError> {
         loop {
             let now = clock::now();
@@ -268,7 +270,7 @@ impl ResponseWriter<'_> {
         }
     }
 
-    /// Asks how much the client has taken, unless that was asked a moment ago.
+    /// Reads how much the client has acknowledged, unless that was read a moment ago.
     fn refresh_acknowledged_if_due(&mut self, now: Instant) {
         let is_due = (self.acknowledged_at)
             .is_none_or(|at| now.saturating_duration_since(at) >= ACKNOWLEDGED_INTERVAL);

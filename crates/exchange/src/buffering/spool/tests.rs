@@ -22,7 +22,7 @@ fn store(memory: usize, file: u64) -> Arc<BodyStore> {
     })
 }
 
-/// A spool whose producer has no bound.
+/// A spool of a producer without a bound.
 fn spool(
     store: Arc<BodyStore>,
     client: Option<AddressPrefix>,
@@ -298,7 +298,7 @@ fn space_of_a_disconnected_client_is_released() {
     });
 }
 
-/// A producer for whose places a request waits.
+/// A producer with a request that waits for a place.
 #[derive(Debug, Default)]
 struct Busy(HeldPlaces);
 
@@ -394,7 +394,7 @@ fn a_response_that_its_producer_is_done_with_holds_no_place() {
         writer.release_place();
         assert!(is_waiting(&mut writer).await);
         assert_eq!(busy.0.len(), 0);
-        // The same when it is said while the writer waits.
+        // The same when it happens while the writer waits.
         let (busy, mut writer, _reader) = contested(1, 0);
         assert!(is_waiting(&mut writer).await);
         writer.place().release();
