@@ -95,8 +95,9 @@ fn ends_a_kept_connection_that_stays_idle() {
 #[test]
 fn ends_a_head_that_stalls() {
     let server = server();
-    let mut client = server.connect();
+    // The time of the first head counts from the accept.
     let began = Instant::now();
+    let mut client = server.connect();
     client.send("GET / HTTP/1.1\r\nHo");
     ends(&mut client, began, 400, Some(408));
 }
@@ -104,8 +105,9 @@ fn ends_a_head_that_stalls() {
 #[test]
 fn ends_a_head_that_dribbles() {
     let server = server();
-    let mut client = server.connect();
+    // The time of the first head counts from the accept.
     let began = Instant::now();
+    let mut client = server.connect();
     client.send("GET / HTTP/1.1\r\nHost: a\r\nX: ");
     dribble(&mut client, b"a");
     ends(&mut client, began, 400, Some(408));
