@@ -1,6 +1,6 @@
-# The project's commands, the same on a laptop and in CI. Every step says what it does in one line.
-# `make run` takes a new clone to a served page, `make test` runs everything that must hold before a
-# change lands. Steps are scripts or one cargo command: nothing is hidden in this file.
+# The project's commands, the same on a laptop and in CI. `make run` takes a new clone to a served
+# page; `make test` runs every check that must pass before a change lands. Each step is a script or
+# one cargo command and says in one line what it does.
 
 BIN := $(or $(CARGO_TARGET_DIR),target)
 FUZZ_SECONDS ?= 60
@@ -40,7 +40,7 @@ test-rust:
 	@echo "== Rust tests"
 	@cargo test --workspace
 
-# What may be in the binary: deny.toml.
+# The rules for dependencies are in deny.toml.
 deny:
 	@echo "== dependencies"
 	@scripts/setup test
@@ -61,18 +61,18 @@ test-real: build
 	@echo "== real programs"
 	@scripts/test-real
 
-# Apart from the others: it needs root, and takes as long as they do.
+# Separate: it needs root, and takes as long as all other tests.
 test-hardened:
 	@echo "== integration tests under the unit of docs/running.md"
 	@scripts/test-hardened
 
-# Apart from the others: it installs php-fpm, Tomcat, uWSGI, Puma and more, which nothing else needs.
+# Separate: it installs php-fpm, Tomcat, uWSGI, Puma and more, which nothing else needs.
 test-backends: build
 	@scripts/setup backends
 	@echo "== real back ends"
 	@scripts/test-real test_backends test_backends_tunnels test_php_sites
 
-# Apart from the others, too: thirty frameworks; those of Python each in its own virtual environment.
+# Separate: thirty frameworks, Python ones each in its own virtual environment.
 test-applications: build
 	@scripts/setup applications
 	@echo "== applications at their first try"

@@ -1,4 +1,4 @@
-"""The smallest useful ASGI application, for measurements: text, a slow answer, a stream, a WebSocket echo."""
+"""The smallest useful ASGI application: text, a slow response, a stream, a WebSocket echo."""
 
 import asyncio
 from urllib.parse import parse_qs
@@ -8,7 +8,8 @@ TEXT = [(b"content-type", b"text/plain")]
 
 
 async def application(scope, receive, send):
-    """GET / says hello, /slow?ms=N after N ms, /stream?n=N&ms=M a line every M ms; a WebSocket is echoed."""
+    """GET / says hello, /slow?ms=N after N ms, /stream?n=N&ms=M a line every M ms; a WebSocket is
+    echoed."""
     if scope["type"] == "websocket":
         await echo(receive, send)
     elif scope["type"] == "http":

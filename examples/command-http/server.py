@@ -1,7 +1,7 @@
-"""A web server that knows nothing of Penstock: Python's own, and a page that says who answered.
+"""A plain Python web server, with a page that names the process that answered.
 
-Penstock starts it as `python3 server.py PORT`, as often as `penstock.toml` says, and gives each
-process its own port. It could as well be `thin -p PORT start` or any other program.
+Penstock starts it as `python3 server.py PORT`, in as many processes as `penstock.toml` says, each
+with its own port. Any other program works as well, for example `thin -p PORT start`.
 """
 
 import os
@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class Page(BaseHTTPRequestHandler):
-    # With 1.0, the default, each request would cost a connection.
+    # With HTTP/1.0, the default, each request would cost a connection.
     protocol_version = "HTTP/1.1"
     # The head and the body are two writes.
     disable_nagle_algorithm = True
@@ -28,7 +28,7 @@ class Page(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def log_message(self, *_):
-        """Penstock keeps the access log."""
+        """Logs nothing: Penstock keeps the access log."""
 
 
 if __name__ == "__main__":

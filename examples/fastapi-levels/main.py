@@ -1,7 +1,7 @@
 """Water levels with FastAPI: readings by JSON, live by Server-Sent Events and by WebSocket.
 
-Readings are in the memory of one process, so this example runs in one: see penstock.toml. Whoever
-listens gets every new reading; one who does not keep up loses the oldest.
+Readings are in the memory of one process, so this example runs in one: see penstock.toml. Every
+listener gets every new reading; one that does not keep up loses the oldest.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ BEHIND_MAX = 16
 
 
 class Reading(BaseModel):
-    """What a gauge says."""
+    """One reading of a gauge."""
 
     gauge: str = Field(min_length=1, max_length=40)
     metres: float = Field(ge=-10, le=100)
@@ -65,7 +65,7 @@ async def live():
 
 @app.websocket("/socket")
 async def socket(websocket: WebSocket):
-    """Takes readings as JSON and sends everybody's."""
+    """Receives readings as JSON and sends all readings."""
     await websocket.accept()
     with listening() as queue:
         telling = asyncio.create_task(tell(websocket, queue))

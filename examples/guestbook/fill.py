@@ -1,7 +1,7 @@
-"""Fills the guestbook with sample entries: `python fill.py [COUNT]`, 50 when no count is given.
+"""Fills the guestbook with sample entries: `python fill.py [COUNT]`, 50 by default.
 
-Run by hand before a look at the page or a measurement; it needs no Flask and may run while the
-application does. The same count always writes the same texts, so that measurements compare.
+Run it by hand before you look at the page or measure it. It needs no Flask and may run beside the
+application. The same count always writes the same texts, so that measurements compare.
 """
 
 import sys

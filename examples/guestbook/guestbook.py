@@ -1,9 +1,9 @@
-"""A guestbook: read what others wrote, write a line yourself.
+"""A guestbook: visitors read entries and write their own.
 
 Penstock finds `application` here. Style sheet, icon and robots.txt are in public/ and never reach
-this code: the server answers for files that exist and asks the application for the rest.
-A form with mistakes comes back with the errors and the typed text (400); a good one leads to the
-list by a redirect (303), so that reloading the page does not write the entry again.
+this code: the server sends files that exist and passes other requests to the application. A form
+with mistakes comes back with the errors and the typed text (400). A valid one redirects to the list
+(303), so that reloading the page does not write the entry again.
 """
 
 from datetime import datetime
@@ -28,7 +28,7 @@ store.prepare()
 @application.get("/")
 def entries():
     before = request.args.get("before")
-    # More than 18 digits is past what SQLite counts to.
+    # More than 18 digits exceed SQLite's integers.
     if before is not None and not (before.isascii() and before.isdigit() and len(before) <= 18):
         abort(404)
     return show(before=before and int(before))

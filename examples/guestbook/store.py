@@ -1,10 +1,9 @@
-"""The guestbook's entries in one SQLite file.
+"""The guestbook's entries in one SQLite file, for `guestbook.py` and `fill.py`.
 
-`guestbook.py` (the pages) and `fill.py` (sample entries) call it; it knows nothing of either.
-Several processes and threads use the file at once: write-ahead logging lets readers go on while one
-writes, and a writer waits for another up to `BUSY_SECONDS` instead of failing.
-No connection may be open when a process forks, so each thread opens its own when first used and
-`prepare` closes the one it needs.
+Several processes and threads use the file at once: write-ahead logging lets readers continue while
+one writes, and a writer waits for another up to `BUSY_SECONDS` instead of failing. No connection
+may be open when a process forks, so each thread opens its own on first use and `prepare` closes the
+one it needs.
 """
 
 import fcntl
@@ -30,13 +29,13 @@ _own = threading.local()
 
 
 def path():
-    """Where the entries are: GUESTBOOK_DB, or data/guestbook.db beside this file."""
+    """Returns the path of the database: GUESTBOOK_DB, or data/guestbook.db beside this file."""
     chosen = os.environ.get("GUESTBOOK_DB")
     return Path(chosen) if chosen else Path(__file__).parent / "data" / "guestbook.db"
 
 
 def prepare():
-    """Creates the file and its table where they are missing; safe when several processes do it.
+    """Creates the file and its table if missing; safe when several processes do it.
 
     The change to write-ahead logging does not wait for other processes as statements do, so they
     take turns by a lock of their own.
@@ -55,7 +54,8 @@ def add(name, message):
 
 
 def page(before=None):
-    """At most `PAGE` entries, newest first, older than entry `before`; and whether more follow."""
+    """Returns at most `PAGE` entries older than entry `before`, newest first; and whether more
+    follow."""
     rows = (
         _connection()
         .execute(
@@ -76,7 +76,7 @@ def _connection():
 
 
 def _open():
-    # Every statement is a transaction of its own: nothing here needs two.
+    # Every statement is its own transaction: nothing here needs two.
     connection = sqlite3.connect(path(), timeout=BUSY_SECONDS, isolation_level=None)
     connection.execute("PRAGMA synchronous = NORMAL")
     return connection

@@ -1,7 +1,8 @@
-"""A page that keeps every visitor connected: the index is a stream, and says how many there are.
+"""A page that keeps every visitor connected: the index is a stream that shows their number.
 
-WSGI, nothing to install. The index answers once, with fields of GRIP; Penstock holds the connection from then on,
-and this process is free. Whoever publishes to the channel `everybody` reaches them all.
+Plain WSGI, without packages. The index responds once, with GRIP's fields; Penstock holds the
+connection from then on, and this process is free. A message published to the channel `everybody`
+reaches all visitors.
 """
 
 import json

@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# A page that keeps every visitor connected: the index is a stream. Rack, nothing to install; as `app.py`.
+# A page that keeps every visitor connected: the index is a stream. Plain Rack, like `app.py`.
 
 require "json"
 

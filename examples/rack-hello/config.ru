@@ -2,8 +2,8 @@
 
 # The smallest Rack application: one line of text, no framework.
 #
-# What is left when the application costs next to nothing is the server, so the benchmarks run it.
-# The answer must stay the same as that of examples/wsgi-hello: the two are compared.
+# The benchmarks run it, since an application that costs next to nothing shows the cost of the
+# server. The response must stay the same as that of examples/wsgi-hello: the two are compared.
 
 BODY = "Hello, world!\n"
 

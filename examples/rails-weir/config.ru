@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# What Penstock (or any Rack server) loads.
+# The Rack application for Penstock or any other Rack server.
 
 require_relative "config/environment"
 

@@ -2,9 +2,9 @@
 
 # A unit converter: one value by a form, many by a pasted list.
 #
-# config.ru runs it; the arithmetic is in units.rb. It stores nothing, so that any
-# number of processes and threads may serve it. The files in public/ never reach this code: the server
-# answers for files that exist and asks the application for the rest.
+# config.ru runs it; the arithmetic is in units.rb. It stores nothing, so any number of processes
+# and threads may serve it. The files in public/ never reach this code: the server sends files that
+# exist and passes other requests to the application.
 
 require "sinatra/base"
 require_relative "units"
@@ -39,7 +39,7 @@ class Converter < Sinatra::Base
   end
 
   helpers do
-    # Parameters as clean text, whatever was sent under these names.
+    # Returns the parameters of these names as clean text, in whatever form they were sent.
     def texts(*names)
       params.values_at(*names).map { |value| value.to_s.scrub.strip }
     end

@@ -1,12 +1,12 @@
 # frozen_string_literal: true
 
-# What Penstock (or any Rack server) loads. The application itself is in app.rb.
+# The Rack application for Penstock or any other Rack server. The code is in app.rb.
 
 require_relative "app"
 require "rack/mock"
 
-# Sinatra builds its chain of middleware and compiles the views at the first request. What is there
-# before workers are forked they share, so that request is made here.
+# Sinatra builds its middleware and compiles the views at the first request. Making that request
+# here, before workers are forked, lets them share that memory.
 Rack::MockRequest.new(Converter).get("/")
 
 run Converter

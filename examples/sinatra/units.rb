@@ -1,9 +1,9 @@
 # frozen_string_literal: true
 
-# Units and how they turn into one another: pure arithmetic, no web.
+# Units and their conversions: pure arithmetic, no web.
 #
-# Every unit of a kind is given by its size in a common one (and, for temperatures, by an offset), so
-# n units need n rows and not n * n formulas. app.rb asks only for names and conversions.
+# Every unit of a kind has its size in a common one (and, for temperatures, an offset), so n units
+# need n rows and not n * n formulas. app.rb uses only names and conversions.
 module Units
   Unit = Struct.new(:key, :name, :kind, :size, :offset)
 
@@ -23,12 +23,13 @@ module Units
     Unit.new("K", "kelvins", :temperature, 1r, 0)
   ].to_h { |unit| [unit.key, unit] }.freeze
 
-  # Twelve digits either side of the point: no more is meant, and no number takes long to turn.
+  # Twelve digits either side of the point are enough, and keep conversions fast.
   NUMBER = /\A[+-]?\d{1,12}(?:[.,]\d{1,12})?\z/
 
   class Mistake < StandardError; end
 
-  # The number in `text`, measured in `from`, as a decimal number of `to`. A Mistake says what is wrong.
+  # Converts the number in `text` from the unit `from` to a decimal number of `to`. Raises Mistake
+  # with the reason.
   def self.convert(text, from, to)
     source, target = [from, to].map do |key|
       ALL.fetch(key) { raise Mistake, "There is no unit “#{key}”." }

@@ -1,8 +1,8 @@
 """The smallest WSGI application: one line of text, no framework.
 
-What is left when the application costs next to nothing is the server, so the benchmarks run it,
-and the documents use it to show `penstock serve app:application`.
-The answer must stay the same as that of examples/rack-hello: the two are compared.
+The benchmarks run it, since an application that costs next to nothing shows the cost of the server.
+The documents use it to show `penstock serve app:application`. The response must stay the same as
+that of examples/rack-hello: the two are compared.
 """
 
 BODY = b"Hello, world!\n"

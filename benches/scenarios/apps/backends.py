@@ -1,12 +1,12 @@
-"""Single-threaded back ends, each on a Unix socket of its own.
+"""Single-threaded back ends, each on its own Unix socket.
 
     backends.py FOLDER COUNT (compute | sleep) MILLISECONDS
 
-FOLDER/1.sock to FOLDER/COUNT.sock, a process for each. Connections stay open, any number of them;
-while one request is answered all others wait. `compute` is a fixed piece of work, of about so many
-milliseconds; `sleep` is a wait, as for a database.
+The sockets are FOLDER/1.sock to FOLDER/COUNT.sock, with a process for each. Any number of
+connections stay open; while one request is answered all others wait. `compute` is a fixed piece of
+work of about that many milliseconds; `sleep` is a wait, as for a database.
 
-Every socket listens before any process answers: who finds one finds all.
+Every socket listens before any process answers: once one socket is there, all are.
 """
 
 import os
@@ -44,7 +44,7 @@ def serve(listener, work):
 
 
 def answer(stream, received, work):
-    """Reads what there is and answers each whole request; whether there may be more of them."""
+    """Reads what has arrived and answers each whole request; returns False at the end."""
     try:
         got = stream.recv(65536)
         received += got

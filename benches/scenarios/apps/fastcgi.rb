@@ -2,14 +2,15 @@
 
 # Rack's FastCGI handler with a Rack application: `ruby fastcgi.rb PORT|SOCKET CONFIG.RU`.
 #
-# rackup would do, were it not for Debian 12's ruby-fcgi: its C half needs a function that Ruby 3.1 no
-# longer has, so its Ruby half is used, and that one ends when Lighttpd closes a TCP connection before
-# the last record is written (on a Unix socket the same is EPIPE, which it knows). Here it goes on.
+# It replaces rackup because of Debian 12's ruby-fcgi: its C half needs a function that Ruby 3.1 no
+# longer has, so its Ruby half is used. That half exits when Lighttpd closes a TCP connection before
+# the last record is written (on a Unix socket the same is EPIPE, which it handles). Here it
+# continues.
 
 require "rack"
 require "rack/handler/fastcgi"
 
-# A front end that has all it needs is not an error.
+# A front end that closes once it has the whole response is not an error.
 module LeavesEarly
   def session(&)
     super

@@ -1,7 +1,7 @@
 """Prints the guestbook's first page, for the deployments of guestbook.toml that serve it as a file.
 
-Run with the guestbook's folder as the only argument, by the interpreter that has Flask, and with
-GUESTBOOK_DB set as for the other deployments: the bytes are then the same for all of them.
+Run with the guestbook's directory as the only argument, by the interpreter that has Flask, and with
+GUESTBOOK_DB set as for the other deployments: all then send the same bytes.
 """
 
 import sys

@@ -2,8 +2,8 @@
 
 # WEBrick with a Rack application: `ruby webrick.rb PORT CONFIG.RU`, in the foreground.
 #
-# rackup would do, were it not for what cannot be said on its command line: no access log, and as many
-# clients at once as the load has connections (the default is 100, the others would wait unanswered).
+# It replaces rackup, whose command line can neither turn the access log off nor raise the number of
+# clients to that of the load's connections (the default is 100; the others would wait unanswered).
 
 require "rack"
 require "webrick"

@@ -1,1 +1,1 @@
-"""The project: settings, addresses and the WSGI entry. The pages are in the package `documents`."""
+"""The project: settings, URLs and the WSGI entry. The pages are in the package `documents`."""

@@ -59,8 +59,8 @@ TEMPLATES = [
     },
 ]
 
-# Several processes share the file: readers go on beside a writer, and a writer waits for its turn
-# from the start of its transaction instead of failing in the middle.
+# Several processes share the file: readers continue beside a writer, and a writer waits for its
+# turn from the start of its transaction instead of failing in the middle.
 DATABASES = {
     "default": {
         "ENGINE": "django.db.backends.sqlite3",
@@ -83,7 +83,7 @@ LOGIN_URL = "admin:login"
 USE_TZ = True
 TIME_ZONE = "UTC"
 
-# The server sends public/static/ itself. Uploads have no address: a page hands them out.
+# The server sends public/static/ itself. Uploads have no URL of their own: a view sends them.
 STATIC_URL = "/static/"
 STATIC_ROOT = Path(os.environ.get("DJANGO_STATIC") or BASE_DIR / "public" / "static").resolve()
 MEDIA_ROOT = DATA / "uploads"

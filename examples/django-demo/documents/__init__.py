@@ -1,1 +1,1 @@
-"""Documents: a title and an uploaded file, kept in the admin, handed out to who is logged in."""
+"""Documents: a title and an uploaded file, managed in the admin, for users who are logged in."""

@@ -1,4 +1,4 @@
-"""The model's face in the admin."""
+"""The documents in the admin."""
 
 from django.contrib import admin
 from django.utils.html import format_html

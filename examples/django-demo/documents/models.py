@@ -1,10 +1,10 @@
-"""What is stored."""
+"""The database model."""
 
 from django.db import models
 
 
 class Document(models.Model):
-    """A file that somebody uploaded, under a title."""
+    """An uploaded file with a title."""
 
     title = models.CharField(max_length=200)
     file = models.FileField(upload_to="documents/%Y/")

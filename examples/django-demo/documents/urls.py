@@ -1,4 +1,4 @@
-"""Addresses of the public side."""
+"""The public URLs."""
 
 from django.urls import path
 

@@ -1,4 +1,4 @@
-"""The pages outside the admin: a list for everybody, the files for who is logged in."""
+"""The pages outside the admin: a list for all visitors, the files for logged-in users."""
 
 from django.contrib.auth.decorators import login_required
 from django.http import FileResponse
@@ -14,5 +14,5 @@ def index(request):
 @login_required
 def download(request, pk):
     document = get_object_or_404(Document, pk=pk)
-    # As an attachment: a file from a stranger must not run as a page of this site.
+    # As an attachment: an uploaded file must not run as a page of this site.
     return FileResponse(document.file.open("rb"), as_attachment=True)

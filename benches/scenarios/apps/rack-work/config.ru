@@ -1,8 +1,8 @@
 # frozen_string_literal: true
 
-# A Rack application that works: a page with the first hundred of some thousand rows, sorted anew and
-# rendered by ERB for each request; 2 to 5 ms during which the process can do nothing else (it holds
-# the interpreter's lock and waits for nothing).
+# A Rack application that works: a page with the first hundred of some thousand rows, sorted anew
+# and rendered by ERB for each request. That takes 2 to 5 ms, during which the process can do
+# nothing else: it holds the interpreter's lock and never waits.
 #
 # rack.toml deploys it in every way that it compares. It stands for an action of Rails: the
 # differences between those ways only show when a request costs more than its transport.

@@ -1,6 +1,6 @@
-"""Waits `?ms=N` in a C library, as most drivers of databases do: the interpreter is free, this thread is not.
+"""Waits `?ms=N` in a C library, as most database drivers do: only this thread is blocked.
 
-`time.sleep` would not do: gevent replaces it, and then compares servers that wait with one that does not.
+gevent replaces `time.sleep`, and would then wait without blocking the thread.
 """
 
 import ctypes

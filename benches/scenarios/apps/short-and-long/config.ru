@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# Waits `?ms=N` in the kernel, as a query to a database would.
+# Waits `?ms=N` in the kernel, like a database query.
 
 run(lambda do |env|
   sleep(env["QUERY_STRING"].delete_prefix("ms=").to_f / 1000)

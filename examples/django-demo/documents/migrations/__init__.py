@@ -1,1 +1,1 @@
-"""Steps that bring the database to the shape of models.py, made by `manage.py makemigrations`."""
+"""Migrations of the database to models.py, made by `manage.py makemigrations`."""

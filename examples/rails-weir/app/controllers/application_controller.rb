@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# Forms carry a token that only this site can know.
+# Forms carry a token against cross-site requests.
 class ApplicationController < ActionController::Base
   protect_from_forgery with: :exception
 end

@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
-# The flow over a sharp-crested rectangular weir, by the Francis formula: Q = 1.84 (b - 0.2 h) h^1.5, in
-# metres and cubic metres a second. The last results are kept in the visitor's session.
+# The flow over a sharp-crested rectangular weir, by the Francis formula: Q = 1.84 (b - 0.2 h)
+# h^1.5, in metres and cubic metres a second. The visitor's session keeps the last results.
 class FlowsController < ApplicationController
   KEPT = 5
 
