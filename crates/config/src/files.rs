@@ -25,9 +25,6 @@ use crate::values::TryPattern;
 pub(crate) fn read(route: &Section<'_>, known: &RouteContext<'_>) -> Option<Files> {
     let table = route.table("files")?;
     let root = table.path("root");
-    if !table.has("root") {
-        table.report_missing("root");
-    }
     let usable = root
         .as_ref()
         .filter(|root| report_unusable_dir(&table, "root", root));

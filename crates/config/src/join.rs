@@ -26,11 +26,6 @@ pub(crate) fn read(server: &Section<'_>) -> Option<Located<JoinEndpoint>> {
         server::parse_listen_addr(table.findings, text)
     });
     let key = read_key(&table, "key");
-    for key in ["listen", "key"] {
-        if !table.has(key) {
-            table.report_missing(key);
-        }
-    }
     let (listen, key) = (listen?, key?);
     let join = JoinEndpoint {
         listen: listen.value,

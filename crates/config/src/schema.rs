@@ -28,8 +28,7 @@ fn object_schema(section: &str) -> Value {
     let mut required = Vec::new();
     for option in options::options_in(section) {
         properties.insert(option.key.to_owned(), property_schema(option));
-        // `path` may be left out beside `format = "off"`.
-        if matches!(option.default, OptionDefault::Required) && section != "server.access_log" {
+        if matches!(option.default, OptionDefault::Required) {
             required.push(json!(option.key));
         }
     }

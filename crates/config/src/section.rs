@@ -19,7 +19,7 @@ use toml::de::{DeTable, DeValue};
 use crate::error::Problem;
 use crate::findings::{Findings, Located};
 use crate::foreign_words::{address_of_url, translate_key};
-use crate::options::{self, OptionKind, OptionRow};
+use crate::options::{self, OptionDefault, OptionKind, OptionRow};
 use crate::suggest::nearest;
 
 pub(crate) use lists::{FlagOrWord, TextOrList, TextOrTable};
@@ -55,6 +55,14 @@ impl<'a> Section<'a> {
         };
         for key in section.subtable.keys() {
             section.check_key_is_known(key);
+        }
+        for option in options::options_in(name) {
+            // The reader of a list of tables reports its absence in words of its own.
+            let is_list = matches!(option.kind, OptionKind::Tables(_));
+            let is_required = matches!(option.default, OptionDefault::Required) && !is_list;
+            if is_required && !section.has(option.key) {
+                section.report_missing(option.key);
+            }
         }
         section
     }

@@ -83,9 +83,6 @@ pub(crate) fn read(top: &Section<'_>) -> ServerSection {
     }
     if let Some(token) = table.table("admin_token") {
         server.admin_token = token.path("file").map(|file| file.value);
-        if !token.has("file") {
-            token.report_missing("file");
-        }
     }
     server.access_log = read_access_log(&table);
     server.redis = redis::read(&table).map(Secret::from);
@@ -350,9 +347,6 @@ fn read_listen(table: &Section<'_>, server: &mut Server) -> Option<Vec<Located<L
             TextOrTable::Table(inner) => {
                 let text = inner.text("address");
                 let addr = text.and_then(|text| read_address(&inner, "address", &text));
-                if !inner.has("address") {
-                    inner.report_missing("address");
-                }
                 let mut is_behind = false;
                 inner.read("proxy_protocol", &mut is_behind);
                 let file = read_socket_file(&inner, addr.as_ref().map(|addr| &addr.value));

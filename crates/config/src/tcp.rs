@@ -75,11 +75,6 @@ fn read_one(table: &Section<'_>, upstreams: &[String]) -> Option<Located<TcpFron
         server::parse_listen_addr(table.findings, text)
     });
     let upstream = table.text("upstream");
-    for key in ["listen", "upstream"] {
-        if !table.has(key) {
-            table.report_missing(key);
-        }
-    }
     if let Some(upstream) = &upstream {
         check_name_exists(
             table,

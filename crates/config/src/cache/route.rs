@@ -25,9 +25,6 @@ pub(crate) fn read(route: &Section<'_>, known: &BTreeMap<String, Cache>) -> Opti
         return read_store_names(route, "cache", known).map(RouteCache::new);
     }
     let table = route.table("cache")?;
-    if !table.has("stores") {
-        table.report_missing("stores");
-    }
     let stores = read_store_names(&table, "stores", known);
     let mut cache = RouteCache::new(stores.unwrap_or_default());
     cache.read_keys(&table);
@@ -106,9 +103,6 @@ fn read_query(table: &Section<'_>) -> QueryKey {
         let Some(query) = table.table("query") else {
             return QueryKey::All;
         };
-        if !query.has("without") {
-            query.report_missing("without");
-        }
         query.check_not_empty("without");
         return QueryKey::AllExcept(read_names(&query, "without", is_parameter_pattern));
     }

@@ -36,9 +36,6 @@ fn read_key(mercure: &Section<'_>, key: &'static str) -> Option<MercureKey> {
     let table = mercure.table(key)?;
     let algorithm = table.get("algorithm");
     let text = table.text("key");
-    if !table.has("key") {
-        table.report_missing("key");
-    }
     if algorithm.is_none() && table.has("algorithm") {
         // Reported; which key it takes is not known.
         return None;

@@ -210,7 +210,8 @@ keys! {
     /// Where requests are logged and what a line looks like.
     ACCESS_LOG in "server.access_log", "access_log = { ... } in [server]", "" {
         /// File that lines are appended to.
-        "path": Text("a path, \"stdout\" or \"stderr\""), Required, example r#""logs/access.log""#;
+        "path": Text("a path, \"stdout\" or \"stderr\""),
+            Described("required, unless `format` is \"off\""), example r#""logs/access.log""#;
         /// The form of a line: dev is for a person at a terminal, off writes none.
         "format": Choice(AccessLogFormat::WORDS), Toml(r#""combined""#);
     }

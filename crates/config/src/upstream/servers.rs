@@ -54,9 +54,6 @@ fn read_one(table: &Section<'_>, item: &TextOrTable<'_>) -> Option<Located<Upstr
     let address = inner.parse_text("address", |text| {
         address::parse_server_addr(text, found.base())
     });
-    if !inner.has("address") {
-        inner.report_missing("address");
-    }
     // The address is replaced below; a wrong one was reported.
     let mut server = UpstreamServer::new(ServerAddr::Joined(0));
     server.read_keys(inner);
