@@ -1,7 +1,7 @@
 """Plays the server for the tests of reactors: one channel, many streams at once.
 
-`ReactorWorker` starts a real process as `harness.Worker` does; `open_frame` and its like write what
-the server writes. Frames are read in order, or sorted by stream with `read_until`.
+`ReactorWorker` starts a real process as `harness.Worker` does; `open_frame` and its like encode the
+server's frames. Frames are read in order, or sorted by stream with `read_until`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SCOPE = {
 
 
 def encode_value(value: Any) -> bytes:
-    """A value of a scope as the server writes it."""
+    """Encodes a value of a scope as the server does."""
     if isinstance(value, str):
         return encode_text(value)
     if isinstance(value, bytes):
@@ -58,7 +58,7 @@ def encode_value(value: Any) -> bytes:
 def open_frame(
     stream: int, body: bytes = b"", flags: int = 0, environ: Optional[bytes] = None, **changed: Any
 ) -> bytes:
-    """An OPEN; keyword arguments change the scope."""
+    """Returns an OPEN frame; keyword arguments change the scope."""
     encoded = encode_value({**SCOPE, **changed}) if environ is None else environ
     payload = struct.pack("<II", stream, len(encoded)) + encoded + body
     return struct.pack("<BBHI", channel.OPEN, flags, 0, len(payload)) + payload
@@ -82,7 +82,7 @@ def gone(stream: int) -> bytes:
 
 
 class Part(NamedTuple):
-    """A frame of the worker's."""
+    """A frame from the worker."""
 
     kind: int
     flags: int
@@ -92,7 +92,7 @@ class Part(NamedTuple):
 
 
 class Answer:
-    """What has come of one stream."""
+    """The frames received for one stream."""
 
     def __init__(self) -> None:
         self.parts: List[Part] = []
@@ -210,7 +210,7 @@ class ReactorWorker:
         return self
 
     def wait(self) -> int:
-        """The exit code, once the process has ended."""
+        """Waits for the end of the process and returns its exit code."""
         try:
             return self.process.wait(DEADLINE)
         except subprocess.TimeoutExpired:
@@ -236,7 +236,7 @@ class ReactorWorker:
         return Part(kind, flags, count, struct.unpack_from("<I", payload)[0], payload[4:])
 
     def read(self) -> Part:
-        """One frame, also put where it belongs."""
+        """Reads one frame and adds it to its stream."""
         part = self.part()
         if part.kind == channel.WINDOW:
             size = struct.unpack("<I", part.payload)[0]
@@ -261,7 +261,7 @@ class ReactorWorker:
         return self.answers[stream]
 
     def wait_log(self, text: str) -> None:
-        """Waits until the worker has written this, with nothing sent to it meanwhile."""
+        """Waits until the worker has logged this text, without sending anything."""
         deadline = time.monotonic() + DEADLINE
         while text not in self.log():
             if time.monotonic() > deadline:
@@ -270,6 +270,6 @@ class ReactorWorker:
                 raise EOFError(f"exit code {self.process.wait(0.002)}: {self.log()}")
 
     def log(self) -> str:
-        """What the worker wrote to standard error so far."""
+        """Returns what the worker has written to standard error."""
         size = os.fstat(self.stderr.fileno()).st_size
         return os.pread(self.stderr.fileno(), size, 0).decode()

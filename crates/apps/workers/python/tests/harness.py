@@ -67,7 +67,7 @@ def encode_text(text: str) -> bytes:
 
 
 def encode_environ(environ: Dict[str, Any]) -> bytes:
-    """The dictionary as `environ.rs` writes it for Python."""
+    """Encodes the dictionary as `environ.rs` does for Python."""
     out = [b"{"]
     for key, value in environ.items():
         out.append(encode_text(key))
@@ -81,7 +81,7 @@ def encode_environ(environ: Dict[str, Any]) -> bytes:
 
 
 def request(body: bytes = b"", has_file: bool = False, **environ: Any) -> bytes:
-    """A REQUEST frame; keyword arguments change the environ, None removes a key."""
+    """Returns a REQUEST frame; keyword arguments change the environ, None removes a key."""
     merged = {**ENVIRON, **environ}
     if body:
         merged.setdefault("CONTENT_LENGTH", str(len(body)))
@@ -104,7 +104,7 @@ class Frame(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """A whole response; `frames` are the kinds that it took."""
+    """A whole response; `frames` are the kinds of its frames."""
 
     status: Optional[str]
     headers: List[Tuple[str, str]]
@@ -164,7 +164,8 @@ class Peer:
         return Frame(kind, flags, count, payload, fds)
 
     def is_closed(self) -> bool:
-        """Waits until the worker closes this socket; False when it says something instead."""
+        """Waits until the worker closes this socket; returns False if it sends something instead.
+        """
         return not self.data and not self._receive()
 
     def reply(self) -> Reply:
@@ -259,16 +260,16 @@ class Worker:
         return self.slots[slot].reply()
 
     def log(self) -> str:
-        """What the worker wrote to standard error so far."""
+        """Returns what the worker has written to standard error."""
         size = os.fstat(self.stderr.fileno()).st_size
         return os.pread(self.stderr.fileno(), size, 0).decode()
 
 
 class Template(Worker):
-    """A real template process; `fork` makes workers of it."""
+    """A real template process; `fork` makes workers from it."""
 
     def __init__(self, source: str, options: Sequence[str] = (), **rest: Any) -> None:
-        # Its workers become children of this process, as they do of the server.
+        # Its workers become children of this process, as they become the server's.
         assert ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
         options = ["--template", "--server-pid", str(os.getpid()), *options]
         super().__init__(source, slots=0, options=options, **rest)
@@ -285,7 +286,7 @@ class Template(Worker):
 
 
 class Forked:
-    """The server's side of a worker that a template is asked for, as far as its HELLO."""
+    """The server's side of a worker forked from a template, up to its HELLO."""
 
     def __init__(self, template: Peer, slots: int, spares: int) -> None:
         self.template = template
@@ -307,7 +308,7 @@ class Forked:
         return self
 
     def ready(self, at_once: int = 64) -> Forked:
-        """Gives it its sockets, so many with a frame, and waits for its READY."""
+        """Sends its sockets, `at_once` with a frame, and waits for its READY."""
         hello = self.control.frame()
         assert (hello.kind, hello.payload) == (wire.HELLO, struct.pack("<I", wire.PROTOCOL_VERSION)), hello
         fds = [sock.fileno() for sock in self.theirs]
@@ -332,7 +333,7 @@ class Forked:
         return os.pread(self.stderr.fileno(), size, 0).decode()
 
     def wait(self) -> int:
-        """The exit code, or the negative number of the signal, once it has ended."""
+        """Waits for the end; returns the exit code, or the negative number of the signal."""
         if self.status is None:
             with alarm(DEADLINE):
                 self.status = os.waitpid(self.pid, 0)[1]
@@ -359,7 +360,7 @@ class Forked:
 
 @contextlib.contextmanager
 def alarm(seconds: float) -> Any:
-    """Raises TimeoutError out of what blocks longer."""
+    """Raises TimeoutError in code that blocks longer."""
 
     def ring(_number: int, _frame: Any) -> None:
         raise TimeoutError

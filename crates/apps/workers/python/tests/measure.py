@@ -1,4 +1,4 @@
-"""Measures the worker's own cost: CPU time of one process for one request, alone and in batches.
+"""Measures the worker's own cost: CPU time of one process per request, alone and in batches.
 
 Run by hand: `python3 tests/measure.py [BATCH] [REQUESTS]`. Prints microseconds of user plus system
 time of the worker for each request of a hello application, socket calls included.

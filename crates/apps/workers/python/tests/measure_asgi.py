@@ -1,7 +1,7 @@
-"""Measures an ASGI worker's own cost: CPU time of one process for one request, alone and in batches.
+"""Measures an ASGI worker's own cost: CPU time of one process per request, alone and in batches.
 
-Run by hand: `python3 tests/measure_asgi.py [BATCH] [REQUESTS]`, with an interpreter that has uvloop or
-not. Prints microseconds of user plus system time of the worker for each request of a hello
+Run by hand: `python3 tests/measure_asgi.py [BATCH] [REQUESTS]`, with an interpreter with or without
+uvloop. Prints microseconds of user plus system time of the worker for each request of a hello
 application, socket calls included.
 """
 

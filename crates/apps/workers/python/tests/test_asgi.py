@@ -1,4 +1,4 @@
-"""HTTP requests of ASGI applications: real worker processes, the server played over their channel."""
+"""HTTP requests to ASGI applications: real worker processes; the test plays the server."""
 
 import json
 import os
@@ -7,7 +7,7 @@ import unittest
 
 from channel_harness import ReactorWorker, channel, gone, open_frame, wire
 
-# Each test asks for a path; the application is the function of that name.
+# Each test requests a path; the function of that name is the application.
 APP = """
 import asyncio, contextvars, os, signal, sys
 
@@ -224,7 +224,7 @@ class Http(unittest.TestCase):
         return self.worker.ask(open_frame(self.stream, body, flags, path="/" + path, **scope))
 
     def wait_for_log(self, text):
-        """Reads answers until the log has the text: every answer comes after what it logs."""
+        """Reads responses until the log has the text: every response comes after what it logs."""
         for _ in range(1000):
             if text in self.worker.log():
                 return
@@ -423,7 +423,7 @@ class Http(unittest.TestCase):
         self.wait_for_log("stack of every task (pid ")
         self.assertIn("GET /left\n", worker.log())
         self.assertIn(", in left\n", worker.log())
-        # The loop itself is busy.
+        # The event loop itself is busy.
         worker.send(open_frame(9, path="/spin"))
         while "spinning" not in worker.log():
             pass

@@ -1,4 +1,4 @@
-"""WebSockets of ASGI applications: real worker processes, the server played over their channel."""
+"""WebSockets of ASGI applications: real worker processes; the test plays the server."""
 
 import unittest
 
@@ -133,7 +133,7 @@ class WebSockets(unittest.TestCase):
     stream = 10
 
     def open(self, path, **scope):
-        """Opens a WebSocket; what has come of it."""
+        """Opens a WebSocket; returns the frames received for it."""
         type(self).stream += 1
         self.worker.send(open_websocket(self.stream, path="/" + path, **scope))
         return self.worker.answer(self.stream)
@@ -183,7 +183,7 @@ class WebSockets(unittest.TestCase):
         self.worker.read_until(
             lambda: len(answer.messages) == len(sizes) and given.get(self.stream) == costs
         )
-        # A message longer than the window counts as the whole of it, in both directions.
+        # A message longer than the window uses the whole of it, in both directions.
         self.worker.send(channel.encode_window(self.stream, costs))
         self.message(b"y" * 400_000)
         whole = costs + channel.WINDOW_BYTES
@@ -244,7 +244,7 @@ class WebSockets(unittest.TestCase):
         self.assertEqual(answer.close, (4001, "enough"))
         self.wait_for_log("after close: {'type': 'websocket.disconnect', 'code': 4001")
         self.wait_for_log("refused: 'websocket.send' after the end")
-        # Crossed with the worker's.
+        # Crosses the worker's close.
         self.worker.send(channel.encode_close(self.stream, 1000, ""))
         self.worker.ask(open_frame(1, path="/"))
 

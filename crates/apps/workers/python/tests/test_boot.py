@@ -1,4 +1,4 @@
-"""Starts real workers: how they load applications, say so, and end."""
+"""Starts real workers: how they load applications, report that, and end."""
 
 import json
 import os

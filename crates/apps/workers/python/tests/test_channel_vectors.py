@@ -1,4 +1,5 @@
-"""Replays the channel's examples in `crates/wire/vectors`, and what `channel.FrameReader` and `FrameWriter` owe."""
+"""Replays the channel's vectors in `crates/wire/vectors`, and tests `FrameReader` and
+`FrameWriter`."""
 
 import json
 import marshal
@@ -19,7 +20,7 @@ def latin(text):
 
 
 def scope_of(block):
-    """A scope of the vectors, whose bytes stand there as text."""
+    """Returns a scope of the vectors, whose bytes are written as text there."""
     scope = json.loads(block["scope"])
     for name in ("raw_path", "query_string"):
         if name in scope:
@@ -33,7 +34,7 @@ def scope_of(block):
 
 
 def written(send):
-    """The frames of one `send` of the vectors."""
+    """Returns the frames of one `send` of the vectors."""
     kind, stream, *rest = send
     if kind in ("answer", "stream", "cut"):
         head = channel.join_fields([latin(text) for text in rest[0]])

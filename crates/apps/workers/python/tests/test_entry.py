@@ -1,4 +1,4 @@
-"""Starts real workers and templates: which object an entry leads to, and what that is served as."""
+"""Starts real workers and templates: how an entry is found, and by which interface it is served."""
 
 import json
 import socket
@@ -152,7 +152,7 @@ class Entry(unittest.TestCase):
 
 
 class Guess(unittest.TestCase):
-    """`--interface-is-guess`: the object decides, and READY says how."""
+    """`--interface-is-guess`: the object decides, and READY reports the interface."""
 
     def test_a_template_says_what_it_has_loaded(self):
         for source, guess, found in (
@@ -184,7 +184,7 @@ class Guess(unittest.TestCase):
 
 
 class BothSockets:
-    """The server's side of a worker that was not told for sure what it serves."""
+    """The server's side of a worker whose interface was only guessed."""
 
     def __init__(self, source, guess):
         self.folder = tempfile.TemporaryDirectory(prefix="penstock-test-")
@@ -210,7 +210,7 @@ class BothSockets:
         return self
 
     def answer(self):
-        """The payload of the first frame on the channel."""
+        """Returns the payload of the first frame on the channel."""
         return self.channel.frame().payload
 
     def __exit__(self, *_):

@@ -1,4 +1,4 @@
-"""WSGI on gevent_reactor: skipped where gevent is missing, as it is an application's own."""
+"""WSGI on gevent_reactor; skipped without gevent, which an application brings itself."""
 
 import importlib.util
 import os
@@ -345,7 +345,7 @@ class End(unittest.TestCase):
 
 class Missing(unittest.TestCase):
     def test_a_missing_gevent_is_named(self):
-        # Outside of a virtualenv, if the tests run in one.
+        # The interpreter outside of a virtualenv, if the tests run in one.
         python = os.path.realpath(sys.executable)
         if (
             subprocess.run([python, "-c", "import gevent"], stderr=subprocess.DEVNULL).returncode

@@ -67,7 +67,7 @@ class Streams(unittest.TestCase):
         self.client.sendall(b"ab")
         self.assertEqual(self.stream.read(2), b"ab")
         self.stream.write(b"\x81\x01x")
-        # The answer of RFC 6455's own example (section 1.3).
+        # The response of RFC 6455's own example (section 1.3).
         expected = (
             b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
             b"Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n"

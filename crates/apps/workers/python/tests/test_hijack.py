@@ -1,5 +1,4 @@
-"""A connection that is taken over while its response is sent: the server can read what comes,
-whichever is first."""
+"""A connection that is taken over while its response is sent works in either order."""
 
 import copy
 import gc
@@ -20,7 +19,7 @@ END = (wire.BODY, wire.FLAG_END)
 
 
 class HeldBack:
-    """A socket on which a descriptor is sent only once `condition` is true."""
+    """A socket that sends a descriptor only once `condition` is true."""
 
     def __init__(self, sock, condition):
         self.sock = sock
@@ -46,7 +45,7 @@ class Races(unittest.TestCase):
         self.slot.receive()
 
     def connection(self):
-        """A connection for the request at hand."""
+        """Returns a connection for the current request."""
         connection = hijack.offer(self.slot, {})
         self.addCleanup(connection.finish)
         return connection
@@ -55,7 +54,7 @@ class Races(unittest.TestCase):
         return [tuple(self.peer.frame())[:2] for _ in range(count)]
 
     def race(self, respond, has_begun):
-        """Another thread takes the connection over, and is overtaken by a response that begins."""
+        """Another thread begins to take the connection over, and a response overtakes it."""
         self.slot._sock = HeldBack(self.sock, has_begun)
         connection = self.connection()
         taker = threading.Thread(target=connection.sendall, args=(b"x",))

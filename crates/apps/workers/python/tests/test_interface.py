@@ -1,4 +1,4 @@
-"""What objects are taken for: WSGI, ASGI, or neither."""
+"""Detection of an object's interface: WSGI, ASGI, or neither."""
 
 import functools
 import unittest
@@ -35,7 +35,7 @@ class Asgi:
 
 
 class Delegates:
-    """As ASGI middleware that is no coroutine function itself."""
+    """Like ASGI middleware that is no coroutine function itself."""
 
     def __init__(self, app):
         self.app = app

@@ -1,4 +1,4 @@
-"""ASGI's lifespan, and what an application must be to be served as ASGI."""
+"""ASGI's lifespan, and the shapes of an application that ASGI requires."""
 
 import unittest
 
@@ -86,7 +86,7 @@ async def application(scope, receive, send):
 
 class Lifespan(unittest.TestCase):
     def run_through(self, source, **options):
-        """The state that a request saw, and the log, of a whole life."""
+        """Returns the state that a request saw, and the log, of a whole life."""
         with ReactorWorker(HEAD + source, **options) as worker:
             answer = worker.ready().ask(open_frame(1))
             worker.channel.sock.close()

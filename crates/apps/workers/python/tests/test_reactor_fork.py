@@ -1,4 +1,4 @@
-"""Workers with a reactor that are forked from a template: the loop, and the startup, are each worker's own."""
+"""Reactor workers forked from a template: each has its own event loop and its own startup."""
 
 import importlib.util
 import unittest

@@ -1,4 +1,4 @@
-"""Starts real workers with applications that misbehave: each costs its own request at most."""
+"""Starts real workers with applications that misbehave: each costs only its own request."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ FINE = """
 
 
 def application(body, head="import os, sys"):
-    """An application that does `body` when asked for `/bad`, and answers."""
+    """Returns an application that runs `body` for `/bad`, and answers other paths."""
     lines = "".join(f"        {line}\n" for line in body.splitlines())
     return f"""
 {head}
@@ -177,14 +177,14 @@ def application(environ, start_response):
 def has_no_sockets(pid):
     try:
         links = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
-    # One that was closed while it was looked at.
+    # The descriptor was closed meanwhile.
     except FileNotFoundError:
         return False
     return not [link for link in links if link.startswith("socket:")]
 
 
 def all_have_ended(tasks):
-    """Whether every child of a process is a zombie or gone."""
+    """Returns whether every child of a process is a zombie or gone."""
     for children in tasks.glob("*/children"):
         for pid in children.read_text().split():
             stat = Path(f"/proc/{pid}/stat").read_text()
@@ -217,7 +217,7 @@ def application(environ, start_response):
         for slots in (1, 2):
             with self.subTest(slots), Worker(self.BUSY, slots=slots) as worker:
                 worker.ready()
-                # All threads have begun when all have answered.
+                # All threads have begun once all have answered.
                 for slot in range(slots):
                     self.assertEqual(worker.ask(request(), slot=slot).body, b"fine")
                 self.quit_and_look(worker, worker.process.pid, "in stuck_in_here")

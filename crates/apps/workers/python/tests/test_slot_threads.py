@@ -1,4 +1,4 @@
-"""Starts real workers: what a request may say to the server, spare slots, and garbage when idle."""
+"""Starts real workers: what a request may ask of the server, spare slots, and idle collections."""
 
 import os
 import socket

@@ -98,7 +98,7 @@ def application(environ, start_response):
             with template.fork() as first, template.fork() as second:
                 first.ready()
                 second.ready()
-                # A worker may be ready before the template has closed what it gave it.
+                # A worker may be ready before the template has closed the worker's descriptors.
                 given = partial(count_descriptors, template.process.pid)
                 wait_for(lambda: given() == own, "the template keeps what is its workers'")
                 control = descriptors(template.process.pid)
@@ -145,7 +145,7 @@ def application(environ, start_response):
                 self.assertEqual(other.ready().ask(request()).status, "200 OK")
 
     def test_a_worker_whose_server_is_not_its_parent_ends(self):
-        # The number of this process's parent: never that of the worker's.
+        # The number of this process's parent, which is never the worker's.
         options = ["--server-pid", str(os.getppid())]
         with Template(HELLO, options=options) as template:
             before = children()
@@ -262,7 +262,7 @@ os.cpu_count = lambda: 3
 
 class Promote(unittest.TestCase):
     def check(self, worker, pid):
-        """Makes a template of a worker, which is then asked for two workers."""
+        """Makes a worker a template, then forks two workers from it."""
         for slot in [*worker.slots, *worker.spares]:
             slot.sock.close()
         promote(worker)

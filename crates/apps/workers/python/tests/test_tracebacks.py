@@ -1,4 +1,4 @@
-"""Lines of an exception's message stay with it."""
+"""The lines of an exception's message stay with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Request bodies that come while the application has the request: WSGI, on gevent_reactor too, and ASGI."""
+"""Request bodies that arrive while the application runs: WSGI, on gevent_reactor too, and ASGI."""
 
 import importlib.util
 import io
@@ -115,7 +115,7 @@ async def two(receive, send):
 
 
 def streamed(body=b"", **environ):
-    """A REQUEST whose body begins with this."""
+    """Returns a REQUEST whose body begins with this."""
     frame = bytearray(request(body, CONTENT_LENGTH=None, **environ))
     frame[1] = wire.FLAG_BODY_STREAM
     return bytes(frame)
@@ -130,7 +130,7 @@ def stream_input(stream, data=b"", flags=0):
 
 
 class Reads(unittest.TestCase):
-    """What the input makes of pieces."""
+    """The reads of the input, by pieces."""
 
     def body(self, first, *pieces):
         pieces = iter([*pieces, None])
@@ -225,7 +225,7 @@ class Threads(unittest.TestCase):
         self.slot.send(streamed(PATH_INFO="/leave"))
         kinds = sorted(self.slot.frame().kind for _ in range(3))
         self.assertEqual(kinds, [wire.HEAD, wire.BODY, wire.PULL])
-        # As the server does when the response has ended: it answers, then sends the next request.
+        # Like the server after a response: it answers the pull, then sends the next request.
         self.slot.send(slot_input(flags=wire.FLAG_INPUT_ABORTED) + request(PATH_INFO="/early"))
         self.assertEqual(self.slot.reply().body, b"early")
 
@@ -319,7 +319,7 @@ class Tasks(unittest.TestCase):
         self.worker.send(gone(self.stream))
         self.worker.read_until(lambda: answer.is_ended)
         self.assertEqual(answer.reason, "cancelled")
-        # A piece that has crossed it is left out.
+        # A piece that crossed the end of the stream is ignored.
         self.worker.send(stream_input(self.stream, b"two"))
         self.assertEqual(self.begin_and_end().body, b"early")
 
@@ -371,7 +371,7 @@ class Greenlets(unittest.TestCase):
             end = time.monotonic() + DEADLINE
             while pulled != {1: 1, 2: 1} and time.monotonic() < end:
                 read()
-            # One that waits stops no other.
+            # A stream that waits stops no other.
             worker.send(stream_input(1, b"two", wire.FLAG_END))
             while not answers[1].is_ended:
                 read()

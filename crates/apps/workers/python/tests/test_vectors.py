@@ -1,4 +1,4 @@
-"""Replays the examples in `crates/wire/vectors`, which the Rust and Ruby tests replay too."""
+"""Replays the vectors in `crates/wire/vectors`, which the Rust and Ruby tests replay too."""
 
 import json
 import marshal
@@ -14,7 +14,7 @@ from harness import VECTORS, Peer, encode_environ, send_with_fds, wire
 
 
 def blocks(name):
-    """The blocks of a vector file: `key: value` lines, parted by empty lines."""
+    """Returns the blocks of a vector file: `key: value` lines, separated by empty lines."""
     text = (VECTORS / f"{name}.txt").read_text()
     for part in text.split("\n\n"):
         lines = [line for line in part.splitlines() if line and not line.startswith("#")]
@@ -24,7 +24,7 @@ def blocks(name):
 
 class Vectors(unittest.TestCase):
     def slot(self):
-        """A slot and the server's end of its socket."""
+        """Returns a slot and the server's end of its socket."""
         ours, theirs = socket.socketpair()
         self.addCleanup(ours.close)
         self.addCleanup(theirs.close)
@@ -102,7 +102,7 @@ class Vectors(unittest.TestCase):
         for block in blocks("words_of_worker"):
             with self.subTest(block["name"]):
                 peer, slot = self.slot()
-                # The first request is at hand.
+                # The first request has been received.
                 slot._seq = 0
                 if block["say"] == "io_bound":
                     self.assertTrue(slot.mark_as_io_bound())
@@ -205,13 +205,13 @@ class Vectors(unittest.TestCase):
 
 
 def send(slot, what, *rest):
-    """Does what a `send` line of the vectors says."""
+    """Does what a `send` line of the vectors names."""
     started = time.perf_counter_ns()
     if what == "fd_please":
         slot._send(wire._pack_frame(wire.FD_REQUEST, 0, 0, 0))
         return
     if what == "hijack":
-        # The first request is at hand.
+        # The first request has been received.
         slot._seq = 0
         ours, theirs = socket.socketpair()
         with ours, theirs:

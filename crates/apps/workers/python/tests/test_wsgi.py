@@ -318,7 +318,7 @@ class Wsgi(unittest.TestCase):
                     frame = peer.frame()
                     self.assertEqual((frame.kind, frame.flags), (wire.BODY, wire.FLAG_END))
                     self.assertEqual(frame.payload, b"")
-                    # It ends with the call.
+                    # The connection ends with the call.
                     self.assertEqual(theirs.recv(100), b"")
         late = self.ask("talk_late", HTTP_UPGRADE="chat")
         self.assertIn(b"its response has begun", late.body)

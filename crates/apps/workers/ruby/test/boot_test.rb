@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# Starts real workers: how they load applications, say so, and end.
+# Starts real workers: how they load applications, report that, and end.
 
 require "minitest/autorun"
 require_relative "harness"

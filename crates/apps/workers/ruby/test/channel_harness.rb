@@ -1,14 +1,14 @@
 # frozen_string_literal: true
 
-# Plays the server for the tests of the reactor: one channel, many streams at once. Frames are
-# sorted by stream with `read_until`.
+# Plays the server for the tests of the reactor: one channel, many streams at once. `read_until`
+# sorts frames by stream.
 
 require_relative "harness"
 
 module Harness
   Channel = PenstockWorker::Channel
 
-  # An OPEN of a Rack request.
+  # Returns an OPEN of a Rack request.
   def self.open_stream(id, path = "/", body: "", file: false, **environ)
     environ = ENVIRON.merge("PATH_INFO" => path, **environ)
     environ["CONTENT_LENGTH"] = body.bytesize.to_s unless body.empty?
@@ -17,13 +17,13 @@ module Harness
     Wire.frame(Channel::OPEN, file ? 1 : 0, payload)
   end
 
-  # One with as little as a request may have, to get many into one read.
+  # Returns a minimal OPEN, of which many fit into one read.
   def self.open_small_stream(id, path)
     encoded = ["GET", path, *Array.new(7, "")].join("\0")
     Wire.frame(Channel::OPEN, 0, [id, encoded.bytesize].pack("VV") + encoded)
   end
 
-  # What has come of one stream.
+  # The frames received for one stream.
   class Answer
     attr_reader :strings, :body, :kinds, :reason, :flags
 
@@ -98,7 +98,7 @@ module Harness
       @channel.socket.write(*frames)
     end
 
-    # The body file of a stream.
+    # Passes a stream's body file.
     def send_file(id, content)
       Tempfile.create("penstock-body") do |file|
         file.write(content)
@@ -108,7 +108,7 @@ module Harness
       end
     end
 
-    # Takes one frame; its stream and kind.
+    # Reads one frame; returns its stream and kind.
     def read
       kind, flags, count, length = @channel.take(8).unpack("CCvV")
       payload = @channel.take(length)
@@ -141,7 +141,7 @@ module Harness
     end
   end
 
-  # The server's side of a worker with a channel that a template is asked for.
+  # The server's side of a worker with a channel, forked from a template.
   class ForkedReactor < Forked
     def initialize(template)
       super(template, slots: 2)

@@ -1,13 +1,13 @@
 # frozen_string_literal: true
 
-# The reactor: real worker processes, the server played over their channel. Without the gem async
-# only its absence is tested, as it is an application's own.
+# The reactor: real worker processes; the test plays the server. Without the gem async, which an
+# application brings itself, only its absence is tested.
 
 require "minitest/autorun"
 require_relative "channel_harness"
 
 module PenstockWorker
-  # Tests of what runs on the gem.
+  # Tests that need the gem.
   module NeedsAsync
     def self.check(test)
       installed = Fiber.respond_to?(:set_scheduler) && Gem::Specification.find_all_by_name("async").any?
@@ -15,7 +15,7 @@ module PenstockWorker
     end
   end
 
-  # The channel's examples in `crates/wire/vectors`, and what an `FrameReader` owes.
+  # The channel's vectors in `crates/wire/vectors`, and the rules of `FrameReader`.
   class ChannelVectorsTest < Minitest::Test
     def pair
       ours, theirs = UNIXSocket.pair

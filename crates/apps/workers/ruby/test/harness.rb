@@ -41,7 +41,7 @@ module Harness
 
   module_function
 
-  # The blocks of a vector file: `key: value` lines, parted by empty lines.
+  # Returns the blocks of a vector file: `key: value` lines, separated by empty lines.
   def blocks(name)
     File.read("#{VECTORS}/#{name}.txt").split("\n\n").filter_map do |part|
       lines = part.lines(chomp: true).reject { |line| line.empty? || line.start_with?("#") }
@@ -49,7 +49,7 @@ module Harness
     end
   end
 
-  # A REQUEST frame; `environ` changes the defaults. Binary text, as the server encodes it.
+  # Returns a REQUEST frame; `environ` changes the defaults. Binary text, as the server encodes it.
   def request(environ = {}, body: "", file: false)
     environ = ENVIRON.merge(environ)
     environ["CONTENT_LENGTH"] ||= body.bytesize.to_s unless body.empty?
@@ -62,7 +62,7 @@ module Harness
     Wire.frame(Wire::CANCEL, 0, [seq].pack("V"))
   end
 
-  # Ours and theirs, which blocks, as what the server gives does.
+  # Returns the test's end and the worker's end, which blocks like the server's sockets.
   def pair
     UNIXSocket.pair.each { |socket| socket.nonblock = false }
   end
@@ -146,14 +146,14 @@ module Harness
     end
   end
 
-  # What the server does with a process that has slots, however it was started.
+  # The server's side of a process with slots, however it was started.
   module Running
     def ask(data, slot: 0)
       @slots[slot].send(data)
       @slots[slot].reply
     end
 
-    # The exit status, once the process has ended.
+    # Waits for the end of the process and returns its exit status.
     def wait
       @status ||= Timeout.timeout(DEADLINE) { Process.wait2(@pid)[1] }
     rescue Timeout::Error
@@ -211,14 +211,14 @@ module Harness
     end
   end
 
-  # A real template process; `fork` makes workers of it.
+  # A real template process; `fork` makes workers from it.
   class Template < Worker
     PR_SET_CHILD_SUBREAPER = 36
 
     def initialize(source, options: [], **rest)
       types = [Fiddle::TYPE_INT, *[Fiddle::TYPE_LONG] * 4]
       prctl = Fiddle::Function.new(Fiddle.dlopen(nil)["prctl"], types, Fiddle::TYPE_INT)
-      # Its workers become children of this process, as they do of the server.
+      # Its workers become children of this process, as they become the server's.
       raise "no subreaper" unless prctl.call(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0).zero?
 
       super(source, slots: 0, options: ["--template", "--server-pid", Process.pid.to_s, *options], **rest)
@@ -229,7 +229,7 @@ module Harness
     end
   end
 
-  # The server's side of a worker that a template is asked for.
+  # The server's side of a worker forked from a template.
   class Forked
     include Running
 
@@ -249,7 +249,7 @@ module Harness
       theirs.close
     end
 
-    # Gives it its sockets, so many with a frame, and waits for its READY.
+    # Sends its sockets, `at_once` with a frame, and waits for its READY.
     def ready(at_once: 64)
       hello = @control.frame
       raise hello.inspect unless hello.kind == Wire::HELLO && hello.payload == [Wire::PROTOCOL_VERSION].pack("V")

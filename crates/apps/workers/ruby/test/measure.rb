@@ -1,8 +1,8 @@
 # frozen_string_literal: true
 
-# Measures the worker's own cost: CPU time of one process for one request, alone and in batches. Run
-# by hand: `ruby test/measure.rb [BATCH] [REQUESTS]`. Prints microseconds of user plus system time
-# of the worker for each request of a hello application, socket calls included.
+# Measures the worker's own cost: CPU time of one process per request, alone and in batches. Run by
+# hand: `ruby test/measure.rb [BATCH] [REQUESTS]`. Prints microseconds of user plus system time of
+# the worker for each request of a hello application, socket calls included.
 
 require_relative "harness"
 

@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
 # Drives a real worker through the rules of Rack that it keeps or enforces, twice: with the
-# installed Rack, and with Rack 3, which is a stand-in unless RACK3_HOME names a folder with the
+# installed Rack, and with Rack 3, which is a stand-in unless RACK3_HOME names a directory with the
 # real one.
 
 require "minitest/autorun"
@@ -39,7 +39,7 @@ module RackAppTests
       end
     end
 
-    # As Rails has it.
+    # Like the bodies of Rails.
     class NoArray < Closing
       def to_ary
         nil

@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# Starts real workers with applications that misbehave: each costs its own request at most.
+# Starts real workers with applications that misbehave: each costs only its own request.
 
 require "minitest/autorun"
 require_relative "harness"
@@ -17,7 +17,7 @@ class RobustTest < Minitest::Test
     run ->(env) { stuck_in_here if env["PATH_INFO"] == "/bad"; [200, {}, ["fine"]] }
   RUBY
 
-  # An application that does `body` when asked for `/bad`, and answers.
+  # Returns an application that runs `body` for `/bad`, and answers other paths.
   def app(body, head = "")
     "#{head}\nrun lambda { |env|\nif env['PATH_INFO'] == '/bad'\n#{body}\nend\n[200, {}, ['fine']]\n}\n"
   end
@@ -177,7 +177,7 @@ class RobustTest < Minitest::Test
   def test_stacks_of_all_threads_are_shown_and_the_process_goes_on
     [1, 2].each do |slots|
       start(BUSY, slots: slots) do |worker|
-        # All threads have begun when all have answered.
+        # All threads have begun once all have answered.
         slots.times { |slot| fine(worker, slot: slot) }
         quit_and_look(worker, "in `stuck_in_here'")
         assert_equal slots == 1 ? 1 : 3, worker.log.scan(/^#<Thread/).size
@@ -217,7 +217,7 @@ class RobustTest < Minitest::Test
     end
   end
 
-  # Whether every child of a process is a zombie or gone.
+  # Returns whether every child of a process is a zombie or gone.
   def ended?(pid)
     children = Dir["/proc/#{pid}/task/*/children"].flat_map { |path| File.read(path).split }
     children.all? { |child| File.read("/proc/#{child}/stat").rpartition(")")[2].split[0] == "Z" }

@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# Starts real workers: what a request may say to the server, spare slots, and garbage when idle.
+# Starts real workers: what a request may ask of the server, spare slots, and idle collections.
 
 require "minitest/autorun"
 require_relative "harness"
@@ -79,7 +79,7 @@ class CrewTest < Minitest::Test
       slot.send(get(path))
       frames = []
       frames << slot.frame until frames.last&.kind == Wire::HEAD
-      # The head is binary (a time may look like text): the body stands behind it.
+      # The head is binary (a time may look like text): the body follows it.
       head = frames.pop.payload
       [frames, head.byteslice(8 + head.unpack("VV")[1]..)]
     end
@@ -162,7 +162,7 @@ class CrewTest < Minitest::Test
     assert_equal [Wire::GARBAGE_COLLECTED, 0, 0, ""], worker.slots[0].frame.to_a.take(4)
   end
 
-  # How many full collections there were, and whether they are off.
+  # Makes garbage; returns the number of full collections, and whether they are off.
   def litter(worker, **more)
     count, off = worker.ask(Harness.request({ "HTTP_X_LITTER" => "1", **more.transform_keys(&:to_s) })).body.split
     [count.to_i, off == "true"]
@@ -205,7 +205,7 @@ class CrewTest < Minitest::Test
     end
   end
 
-  # In this process, since so many requests double the memory of one that never collects.
+  # In this process, since that many requests double the memory of one that never collects.
   def test_without_it_ruby_collects_again_after_many_requests
     collector = PenstockWorker::IdleGc.new
     collector.define_singleton_method(:resident_pages) { 0 }

@@ -34,7 +34,7 @@ class TemplateTest < Minitest::Test
     worker&.stop
   end
 
-  # What a worker of HELLO says: loaded, pid, parent, group, a random number.
+  # Returns what a worker of HELLO reports: loaded, pid, parent, group, a random number.
   def facts(worker, slot: 0)
     JSON.parse(worker.ask(Harness.request, slot: slot).body)
   end
@@ -163,7 +163,7 @@ class TemplateTest < Minitest::Test
   end
 
   def test_a_worker_whose_server_is_not_its_parent_ends
-    # The number of this process's parent: never that of the worker's.
+    # The number of this process's parent, which is never the worker's.
     template(HELLO, options: ["--server-pid", Process.ppid.to_s]) do |template|
       before = children
       forked(template) do |worker|
@@ -176,7 +176,8 @@ class TemplateTest < Minitest::Test
 
   def test_a_fork_that_fails_is_told
     skip "Process._fork came with Ruby 3.1" unless Process.respond_to?(:_fork)
-    # Too many processes (EAGAIN) Ruby tries again for ever: then the server's patience ends it.
+    # Ruby retries for ever when there are too many processes (EAGAIN): the server's timeout ends
+    # it.
     source = <<~'RUBY'
       Process.singleton_class.prepend(Module.new { def _fork = raise(Errno::ENOMEM) })
     RUBY
@@ -262,7 +263,7 @@ class TemplateTest < Minitest::Test
     end
   end
 
-  # Makes a template of a worker, which is then asked for two workers.
+  # Makes a worker a template, then forks two workers from it.
   def promote(worker, loaded_by)
     (worker.slots + worker.spares).each { |slot| slot.socket.close }
     worker.control.socket.write(Wire.frame(Wire::PROMOTE, 0, ""))

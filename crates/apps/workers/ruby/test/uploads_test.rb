@@ -1,16 +1,16 @@
 # frozen_string_literal: true
 
-# Request bodies that come while the application has the request: in threads, with Rack 2 and a
-# stand-in for Rack 3, and on fibers.
+# Request bodies that arrive while the application runs: in threads, with Rack 2 and a stand-in for
+# Rack 3, and on fibers.
 
 require "minitest/autorun"
 require_relative "channel_harness"
 
 module PenstockWorker
-  # What the input makes of pieces.
+  # The reads of the input, by pieces.
   class BodyReadsTest < Minitest::Test
     def body(first, *pieces)
-      # As the worker makes them: strings of its own.
+      # As the worker makes them: new strings.
       pull = -> { (piece = pieces.shift) && [piece[0].dup, piece[1]] }
       StreamedBody.new(pull, first)
     end

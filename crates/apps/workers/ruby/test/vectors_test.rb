@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# Replays the examples in `crates/wire/vectors`, which the Rust and Python tests replay too.
+# Replays the vectors in `crates/wire/vectors`, which the Rust and Python tests replay too.
 
 require "minitest/autorun"
 require_relative "harness"
@@ -16,7 +16,7 @@ class VectorsTest < Minitest::Test
     @open.each { |socket| socket.close unless socket.closed? }
   end
 
-  # The server's end of a socket, and a slot at the other.
+  # Returns the server's end of a socket, and a slot at the other.
   def slot
     ours, theirs = UNIXSocket.pair
     @open << ours << theirs
@@ -111,7 +111,7 @@ class VectorsTest < Minitest::Test
   def test_words_beside_responses_are_written
     Harness.blocks("words_of_worker").each do |block|
       peer, slot = self.slot
-      # The first request is at hand.
+      # The first request has been received.
       slot.seq = 0
       case block["say"]
       when "io_bound" then assert slot.mark_as_io_bound, block["name"]
@@ -161,11 +161,11 @@ class VectorsTest < Minitest::Test
     end
   end
 
-  # Does what a `send` line of the vectors says.
+  # Does what a `send` line of the vectors names.
   def send_as_told(slot, what, *rest)
     return slot.send(:send_bytes, Wire.frame(Wire::FD_REQUEST, 0, "")) if what == "fd_please"
     if what == "hijack"
-      # The first request is at hand.
+      # The first request has been received.
       slot.seq = 0
       slot.bind_thread
       slot.instance_variable_set(:@env, {})

@@ -2,7 +2,7 @@
 
 # A stand-in for Rack 3: the few names that the worker and the test application use, with Rack 3's
 # behaviour where it differs from Rack 2. `parse_file` returns the application alone, and `to_ary`
-# of a body closes it. A real Rack 3 takes its place when RACK3_HOME names one.
+# of a body closes it. With RACK3_HOME a real Rack 3 replaces it.
 module Rack
   def self.release
     "3.0.0-stand-in"
@@ -25,7 +25,7 @@ module Rack
     end
   end
 
-  # Raises at a second close, to catch a server that closes what `to_ary` has closed.
+  # Raises at a second close, to catch a server that closes a body after `to_ary` has.
   class BodyProxy
     def initialize(body, &block)
       @body = body
