@@ -28,7 +28,7 @@ pub struct AccelFields {
 /// Permission for a response to name another body.
 #[derive(Debug, Default)]
 pub struct SendfileGrant {
-    /// The folders of the files that `X-Sendfile` may name, each with the handler of its files.
+    /// The directories of the files that `X-Sendfile` may name, each with the handler of its files.
     pub dirs: Vec<(PathBuf, Arc<dyn Handler>)>,
 }
 
@@ -62,12 +62,12 @@ impl AccelFields {
         self.max_rate = parse_length(value).filter(|&rate| rate > 0);
     }
 
-    /// The redirect to the body, if that is elsewhere. `None` without a `grant`; `X-Sendfile` is
-    /// ignored where the grant has no folder. Some of `fields`, those of the first response, are
-    /// kept.
+    /// Returns the redirect to the body, if that is elsewhere. `None` without a `grant`;
+    /// `X-Sendfile` is ignored where the grant has no directory. Keeps some of `fields`, those of
+    /// the first response.
     ///
     /// # Errors
-    /// The reason why it may not be followed: no path, or not one below a folder.
+    /// The reason why it may not be followed: no path, or not one below a directory.
     pub fn internal_redirect(
         &self,
         grant: Option<&SendfileGrant>,

@@ -39,7 +39,7 @@ pub struct BodyStore {
     pub min_busy_rate: u64,
     /// How long a client may be slower (`limits.body_rate_grace`).
     pub rate_grace: Duration,
-    /// The folder of the nameless files.
+    /// The directory of the unnamed files.
     pub temp_dir: PathBuf,
     /// Their total space (`limits.temp_bytes`).
     pub temp_space: Arc<TempSpace>,

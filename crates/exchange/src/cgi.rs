@@ -17,7 +17,7 @@ use crate::{ForwardedInfo, ListenerInfo};
 /// Longest name of a variable; a field with a longer name is dropped, as no application reads it.
 const MAX_NAME_BYTES: usize = 256;
 
-/// Gives every field of `head` that `is_passed` to `pair`, as a variable; repeated ones as one.
+/// Passes every field of `head` that `is_passed` to `pair`, as a variable; repeated ones as one.
 pub fn for_each_variable(
     head: &RequestHead,
     is_passed: impl Fn(&str) -> bool,
@@ -60,7 +60,7 @@ pub fn for_each_variable(
     }
 }
 
-/// Gives one field to `pair` as a variable, if its name can be one.
+/// Passes one field to `pair` as a variable, if its name can be one.
 pub fn with_variable(name: &str, value: &[u8], mut pair: impl FnMut(&[u8], &[u8])) {
     if let Some(variable) = write_variable_name(name, &mut [0; MAX_NAME_BYTES]) {
         pair(variable, value);
@@ -186,7 +186,7 @@ impl TextBuffer {
         &self.0[..end]
     }
 
-    /// Writes a number from `at` on, with at least so many digits; gives where it ends.
+    /// Writes a number at `at`, with at least this many digits; returns its end.
     fn push_number(&mut self, at: usize, mut number: u64, digits_min: usize) -> usize {
         let mut digits = [b'0'; 20];
         let mut first = digits.len();

@@ -60,9 +60,9 @@ pub enum FaultKind {
     MethodNotAllowed,
     /// A method that the server does not implement: 501.
     NotImplemented,
-    /// The application's queue is at `queue_time.max`: 503.
+    /// The application's queue is at `queue.max`: 503.
     QueueFull,
-    /// No slot within `queue_time.timeout`: 503.
+    /// No slot within `queue.timeout`: 503.
     QueueTimeout,
     /// No worker is up: the application does not boot, or stops: 503.
     Unavailable,
@@ -80,7 +80,7 @@ pub enum FaultKind {
     BackendDisconnected,
     /// The back end broke the rules of its protocol: 502.
     BackendProtocolError,
-    /// The back end did not answer, or not go on, in time: 504.
+    /// The back end did not respond, or stalled: 504.
     BackendTimeout,
     /// A bounded resource of the server is used up: 503.
     Overloaded,

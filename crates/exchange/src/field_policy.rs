@@ -36,8 +36,7 @@ pub enum FieldClass {
     Via,
     /// Has an underscore in its name, and is passed only where names are seen as they are: in a
     /// variable it would be read as its twin with hyphens. The twin is [`FieldClass::EndToEnd`], so
-    /// that a server behind that makes variables all the same learns nothing that a client may not
-    /// say.
+    /// that even a server that makes variables gets nothing that a client may not send.
     Underscored,
 }
 
@@ -213,7 +212,7 @@ fn classify_underscored(name: &[u8]) -> FieldClass {
     for (to, from) in twin.iter_mut().zip(name) {
         *to = if *from == b'_' { b'-' } else { *from };
     }
-    // Some make one variable of both: then it would be the type of the body.
+    // Some servers make one variable of both: then it would be the type of the body.
     let is_type = token_eq_ignore_case(twin, b"content-type");
     let is_plain = classify_field(&*twin) == FieldClass::EndToEnd
         && !is_type
@@ -305,7 +304,7 @@ const FORWARDING_X_FIELDS: [&str; 7] = [
     "x-forwarded-ssl",
 ];
 
-/// Frameworks take the target of a request from two of them.
+/// Frameworks read the target of a request from two of them.
 const INTERNAL_X_FIELDS: [&str; 9] = [
     "x-accel-buffering",
     "x-accel-limit-rate",

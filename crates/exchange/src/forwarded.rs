@@ -36,7 +36,7 @@ pub struct ForwardedInfo {
     pub scheme: Option<&'static str>,
     /// The authority that the client asked for.
     pub host: Option<Box<str>>,
-    /// The port that the client connected to, if a proxy tells it apart from the host.
+    /// The port that the client connected to, if a proxy gives it apart from the host.
     pub port: Option<u16>,
     /// The prefix that proxies have stripped from the path.
     pub mount: Mount,
@@ -44,15 +44,15 @@ pub struct ForwardedInfo {
     pub source: AddressSource,
 }
 
-/// The field that tells the client's address.
+/// The field that gives the client's address.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum AddressSource {
-    /// None of a list that goes on as it came.
+    /// No list that could be passed on.
     #[default]
     Other,
-    /// `X-Forwarded-For`, and it could be read.
+    /// `X-Forwarded-For`, if it could be read.
     XForwardedFor,
-    /// `Forwarded`, and it could be read.
+    /// `Forwarded`, if it could be read.
     Forwarded,
 }
 
@@ -61,9 +61,9 @@ pub enum AddressSource {
 pub struct InvalidForwardedField {
     /// Its name.
     pub name: String,
-    /// What it says, as far as a log line has room.
+    /// Its value, as far as a log line has room.
     pub value: String,
-    /// Why it does not count.
+    /// The reason why it does not count.
     pub cause: &'static str,
 }
 
@@ -71,11 +71,11 @@ pub struct InvalidForwardedField {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ForwardedNode {
     Address(SocketAddr),
-    /// A proxy that does not tell (RFC 7239 §6.2, §6.3).
+    /// A proxy that hides the address (RFC 7239 §6.2, §6.3).
     Hidden,
 }
 
-/// The client in a list of addresses, and how many elements stand right of it.
+/// The client in a list of addresses, and the number of elements right of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct ClientNode {
     node: ForwardedNode,
@@ -86,21 +86,20 @@ struct ClientNode {
 #[derive(Debug, Default)]
 struct AddressSearch {
     client: Option<ClientNode>,
-    /// An element that cannot be read stood where one had to be.
+    /// An element that had to be read is invalid.
     has_invalid_element: bool,
 }
 
-/// How the elements of a list belong to those of the addresses.
+/// Relates the elements of a list to those of the addresses.
 #[derive(Debug, Clone, Copy, Default)]
 struct ListAlignment {
-    /// So many elements stand right of the client's.
+    /// The number of elements right of the client's.
     hops: usize,
-    /// So many addresses there are.
+    /// The number of addresses.
     address_count: usize,
 }
 
-/// The fields that [`ForwardedInfo::read`] looks at, but for the one that `server.client_address`
-/// names.
+/// The fields that [`ForwardedInfo::read`] reads, besides that of `server.client_address`.
 const X_FIELDS: [&str; 7] = [
     "x-forwarded-for",
     X_FORWARDED_HOST,
@@ -114,15 +113,15 @@ const X_FORWARDED_HOST: &str = "x-forwarded-host";
 const X_FORWARDED_PORT: &str = "x-forwarded-port";
 const X_FORWARDED_PREFIX: &str = "x-forwarded-prefix";
 const FORWARDED: &str = "forwarded";
-/// How much of a broken field a log line shows.
+/// Bytes of a broken field in a log line.
 const MAX_LOGGED_BYTES: usize = 80;
 const UNREADABLE: &str = "it cannot be read";
 const NOT_ACCEPTED: &str = "it counts only from proxies that server.trusted_proxies lists";
 
 impl ForwardedInfo {
-    /// Whether a head has any field that [`ForwardedInfo::read`] would look at.
+    /// Whether a head has any field that [`ForwardedInfo::read`] would read.
     ///
-    /// Asked for every request: a length and a letter decide nearly always.
+    /// Called for every request: length and first letter decide nearly always.
     #[must_use]
     pub fn has_forwarding_fields(head: &RequestHead, trust: &TrustedProxies) -> bool {
         let client_field = trust.client_field();
@@ -146,7 +145,7 @@ impl ForwardedInfo {
         }
     }
 
-    /// Whether a field of that name counts only from proxies that are listed
+    /// Whether a field of that name counts only from listed proxies
     /// ([`TrustedProxies::accepts_forwarded_host`]).
     #[must_use]
     pub fn needs_listed_proxy(name: &str) -> bool {
@@ -246,7 +245,7 @@ struct FieldReader<'h> {
     head: &'h RequestHead,
     trust: &'h TrustedProxies,
     accepts_hosts: bool,
-    /// Whether there was such a field when it was chosen which ones are read.
+    /// Whether the peer sent this field, before any rule.
     is_sent: &'h dyn Fn(&str) -> bool,
     may_read: &'h dyn Fn(&str) -> bool,
     info: ForwardedInfo,
@@ -254,7 +253,7 @@ struct FieldReader<'h> {
 }
 
 impl<'h> FieldReader<'h> {
-    /// The values of a field; none of one that is not read.
+    /// The values of a field; none if it is not read.
     fn field_values(&self, name: &str) -> Vec<&'h [u8]> {
         if !(self.may_read)(name) {
             return Vec::new();
@@ -295,7 +294,7 @@ impl<'h> FieldReader<'h> {
         if let Some(port) = self.client_value(X_FORWARDED_PORT, alignment) {
             match parse_port(port) {
                 Some(port) if self.accepts_hosts => self.info.port = Some(port),
-                // Nearly always: what the scheme says already.
+                // Nearly always the scheme's own port.
                 Some(80 | 443) => {}
                 Some(_) => self.reject_field(X_FORWARDED_PORT, Some(port), NOT_ACCEPTED),
                 None => self.reject_field(X_FORWARDED_PORT, Some(port), UNREADABLE),
@@ -305,7 +304,7 @@ impl<'h> FieldReader<'h> {
 
     fn read_scheme(&mut self, alignment: ListAlignment) -> Option<&'static str> {
         for name in ["x-forwarded-proto", "x-forwarded-scheme", "x-forwarded-ssl"] {
-            // A rule took it away or says another: the next ones are not read for that.
+            // A rule removed or changed it: the next ones are not read in its place.
             if (self.is_sent)(name) && self.field_values(name).is_empty() {
                 return None;
             }
@@ -350,7 +349,7 @@ impl<'h> FieldReader<'h> {
         } else {
             self.info.source = AddressSource::Forwarded;
         }
-        // The element that was read last is the client's.
+        // The last element read is the client's.
         let (Some(client), Some(element)) = (client, found) else {
             return;
         };
@@ -386,7 +385,7 @@ impl<'h> FieldReader<'h> {
             Some(mount) if self.accepts_hosts => self.info.mount = mount,
             Some(mount) if mount.is_root() => {}
             Some(_) => self.reject_field(X_FORWARDED_PREFIX, Some(value), NOT_ACCEPTED),
-            // nginx sends a field without a value on as none; others may not.
+            // nginx does not pass on a field without a value; other proxies may.
             None if value.is_empty() && values.len() == 1 => {}
             None => self.reject_field(X_FORWARDED_PREFIX, Some(value), UNREADABLE),
         }

@@ -103,7 +103,7 @@ pub enum Reply {
 pub struct InternalRedirect {
     /// Path and query; starts with `/`.
     pub target: String,
-    /// The handler that serves it in place of a route: files below a folder of `X-Sendfile`.
+    /// The handler that serves it in place of a route: files below a directory of `X-Sendfile`.
     pub handler: Option<Arc<dyn Handler>>,
     /// Fields of the first response that replace those of the final one.
     pub fields: FieldBlock,

@@ -18,17 +18,17 @@ pub use metric_table::{Metric, MetricValue};
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// One more.
+    /// Adds one.
     pub fn increment(&self) {
         self.add(1);
     }
 
-    /// So many more.
+    /// Adds `count`.
     pub fn add(&self, count: u64) {
         self.0.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// The number so far.
+    /// Returns the number so far.
     #[must_use]
     pub fn value(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
@@ -40,12 +40,12 @@ impl Counter {
 pub struct Gauge(AtomicI64);
 
 impl Gauge {
-    /// Adds (or, negative, takes away).
+    /// Adds `by`, which may be negative.
     pub fn add(&self, by: i64) {
         self.0.fetch_add(by, Ordering::Relaxed);
     }
 
-    /// The number now.
+    /// Returns the number now.
     #[must_use]
     pub fn value(&self) -> i64 {
         self.0.load(Ordering::Relaxed)
@@ -58,18 +58,18 @@ impl Gauge {
 pub struct LocalCounter(AtomicU64);
 
 impl LocalCounter {
-    /// One more.
+    /// Adds one.
     pub fn increment(&self) {
         self.add(1);
     }
 
-    /// So many more.
+    /// Adds `count`.
     pub fn add(&self, count: u64) {
         let sum = self.0.load(Ordering::Relaxed).wrapping_add(count);
         self.0.store(sum, Ordering::Relaxed);
     }
 
-    /// The number so far, from any thread.
+    /// Returns the number so far, from any thread.
     #[must_use]
     pub fn value(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
@@ -81,13 +81,13 @@ impl LocalCounter {
 pub struct LocalGauge(AtomicI64);
 
 impl LocalGauge {
-    /// Adds (or, negative, takes away).
+    /// Adds `by`, which may be negative.
     pub fn add(&self, by: i64) {
         let sum = self.0.load(Ordering::Relaxed).wrapping_add(by);
         self.0.store(sum, Ordering::Relaxed);
     }
 
-    /// The number now, from any thread.
+    /// Returns the number now, from any thread.
     #[must_use]
     pub fn value(&self) -> i64 {
         self.0.load(Ordering::Relaxed)
@@ -103,7 +103,7 @@ pub const BUCKETS_US: [u64; 18] = [
 /// A histogram of durations with fixed buckets.
 #[derive(Debug, Default)]
 pub struct Histogram {
-    /// One more than the bounds: the last counts what is beyond them.
+    /// One more than the bounds: the last counts longer durations.
     counts: [AtomicU64; BUCKETS_US.len() + 1],
     sum_us: AtomicU64,
 }
@@ -238,7 +238,7 @@ impl HistogramValues {
     }
 }
 
-/// Metrics of edge: one set a loop, changed by that loop only.
+/// Metrics of edge: one set for each event loop, changed by that loop only.
 #[derive(Debug, Default)]
 pub struct EdgeMetrics {
     /// Connections accepted.
@@ -322,7 +322,7 @@ pub struct AppMetrics {
     pub requests: Counter,
     /// Refused: the queue was full.
     pub queue_full: Counter,
-    /// Refused: waited longer than `queue_time.timeout`.
+    /// Refused: waited longer than `queue.timeout`.
     pub queue_timeout: Counter,
     /// Clients that left while they waited.
     pub queue_abandoned: Counter,
@@ -332,36 +332,35 @@ pub struct AppMetrics {
     pub worker_deaths: Counter,
     /// Requests cut by `response_timeout`.
     pub timed_out_requests: Counter,
-    /// Waiting for a slot.
+    /// The wait for a slot.
     pub queue_time: Histogram,
     /// From a worker getting the request to the head of its response.
     pub app_time: Histogram,
     /// Workers started.
     pub started_workers: Counter,
-    /// Workers that ended unasked.
+    /// Workers that ended on their own.
     pub crashed_workers: Counter,
     /// Workers that did not become ready.
     pub failed_boots: Counter,
-    /// Workers replaced in due form, by [`RECYCLE_REASONS`].
+    /// Workers replaced gracefully, by [`RECYCLE_REASONS`].
     pub recycled_workers: [Counter; RECYCLE_REASONS.len()],
     /// Workers killed, by [`KILL_REASONS`].
     pub killed_workers: [Counter; KILL_REASONS.len()],
-    /// Times that the number of processes was raised, and lowered, with the load.
+    /// Increases, and decreases, of the number of processes with the load.
     pub scale_events: [Counter; 2],
-    /// Requests that said that they are bound by I/O.
+    /// Requests that declared that they are bound by I/O.
     pub io_bound_requests: Counter,
     /// Those of them for which their worker had no spare slot left.
     pub io_bound_without_spare_slot: Counter,
     /// Collections of garbage between requests.
     pub gc_runs: Counter,
-    /// System calls that its sandbox refused and that were reported.
+    /// Reported system calls that the sandbox refused.
     pub refused_calls: Counter,
-    /// Processes and threads that could not be started for `max_tasks`.
+    /// Processes and threads refused by `max_tasks`.
     pub tasks_refused: Counter,
-    /// Processes that the kernel killed for want of memory, for `max_total_memory` or the
-    /// machine's.
+    /// Processes that the kernel killed for lack of memory, by `max_total_memory` or the machine's.
     pub out_of_memory_kills: Counter,
-    /// Microseconds that its processes have waited for `max_cpu`.
+    /// Microseconds that its processes were throttled by `max_cpu`.
     pub throttled_micros: Counter,
 }
 

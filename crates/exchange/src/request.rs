@@ -47,7 +47,7 @@ pub struct Request {
     pub arrived: Instant,
     /// Proxies whose forwarding headers are trusted.
     pub trusted_proxies: Arc<TrustedProxies>,
-    /// What trusted proxies say about the client; `None` for nearly all.
+    /// The information of trusted proxies about the client; `None` for nearly all.
     pub forwarded: Option<Arc<ForwardedInfo>>,
     /// The prefix stripped from its path.
     pub mount: Mount,
@@ -116,7 +116,7 @@ impl RequestPath {
         HeadWriter::with_target(head, &target).finish()
     }
 
-    /// The path of `name` in the folder of this path, which ends with a slash.
+    /// The path of `name` in the directory of this path, which ends with a slash.
     #[must_use]
     pub fn join(&self, head: &RequestHead, name: &str) -> Self {
         Self {
@@ -149,7 +149,7 @@ pub struct RequestOrigin {
     pub arrived: Instant,
     /// Proxies whose forwarding headers are trusted.
     pub trusted_proxies: Arc<TrustedProxies>,
-    /// What trusted proxies say about the client.
+    /// The information of trusted proxies about the client.
     pub forwarded: Option<Arc<ForwardedInfo>>,
     /// The prefix stripped from its path.
     pub mount: Mount,
@@ -207,7 +207,7 @@ impl Request {
         self.path.bytes(&self.head)
     }
 
-    /// Changes the path to `name` in the folder of the path.
+    /// Changes the path to `name` in the directory of the path.
     pub fn descend_into(&mut self, name: &str) {
         self.path = self.path.join(&self.head, name);
     }

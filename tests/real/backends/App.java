@@ -1,5 +1,5 @@
-// The application of the table in a Tomcat that speaks AJP and nothing else. Arguments: the folder and
-// the secret. It prints the port that it was given; `java App.java` compiles and runs it.
+// The application of the table of requests in a Tomcat that serves AJP only. Arguments: the directory
+// and the secret. It prints its port; `java App.java` compiles and runs it.
 
 import jakarta.servlet.http.HttpServlet;
 import jakarta.servlet.http.HttpServletRequest;

@@ -1,6 +1,6 @@
 <?php
-// The application of the table as PHP sites have it: one front controller for every path, and a form
-// that takes a file.
+// The application of the table of requests in PHP: one front controller for every path, and a form
+// that uploads a file.
 
 $method = $_SERVER['REQUEST_METHOD'];
 $path = rawurldecode(parse_url($_SERVER['REQUEST_URI'], PHP_URL_PATH));

@@ -1,5 +1,5 @@
-//! Reading a request's whole body before a worker or back end gets it: to memory, then to a
-//! nameless file.
+//! Reading a request's whole body before a worker or back end gets it: to memory, then to an
+//! unnamed file.
 //!
 //! The first step of an application's or upstream's handler. A slow sender costs a connection,
 //! never a worker; a body of any size costs at most `limits.max_body_memory` and one write buffer.
@@ -42,7 +42,7 @@ impl CollectedBody {
 /// Reads `body` to its end.
 ///
 /// # Errors
-/// What the body says (too large, too slow, malformed, gone), or that it cannot be stored.
+/// A fault of the body (too large, too slow, malformed, gone), or that it cannot be stored.
 pub async fn collect_body(
     body: RequestBody,
     client: Option<AddressPrefix>,

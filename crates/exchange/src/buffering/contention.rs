@@ -23,28 +23,28 @@ use penstock_runtime::OncePerSecond;
 
 use crate::AddressPrefix;
 
-/// How often a spool that waits for its client asks what others need.
+/// Interval at which a spool that waits for its client checks the demand.
 pub(super) const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Wait of a request that justifies cutting a slow response. A queue with shorter waits moves by
 /// itself.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Choices have this long between them, and a client is watched for this long at least.
+/// Minimum time between two choices, and before a client is judged.
 const CHOICE_INTERVAL: Duration = Duration::from_millis(250);
 
 /// A response that was not judged for this long does not wait for its client now.
 const LAST_SEEN: Duration = Duration::from_secs(3);
 
-/// How much faster than `limits.min_busy_rate` a client has to be that holds more than half of the
-/// places: 1 MiB/s by default, so that holding them costs what they are worth.
+/// Factor on `limits.min_busy_rate` for a client that holds more than half of the places: 1 MiB/s
+/// by default, so that holding them has a price.
 const EXCESS_FACTOR: u64 = 16;
 
-/// The rate that is required rises with each second that the oldest request has waited, up to this
-/// many times `limits.min_busy_rate`.
+/// The required rate rises with each second that the oldest request has waited, up to this many
+/// times `limits.min_busy_rate`.
 const WAIT_FACTOR: u64 = 8;
 
-/// Responses are cut for no more than so many waiting requests of one client.
+/// Waiting requests of one client that count towards cutting responses.
 const MAX_WAITERS_PER_CLIENT: usize = 4;
 
 /// How long a client that lost a response is remembered.
@@ -91,12 +91,12 @@ impl Demand {
     }
 }
 
-/// The bound that responses are held against.
+/// The required rate of clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct BusyRate {
     /// Bytes a second (`limits.min_busy_rate`); 0 never ends a response.
     pub(super) min: u64,
-    /// How much waiting for a client tells its rate (`limits.body_rate_grace`).
+    /// Time of waiting for a client after which its rate is known (`limits.body_rate_grace`).
     pub(super) window: Duration,
 }
 
@@ -113,7 +113,7 @@ struct Ledger {
     places: BTreeMap<u64, Held>,
     next_id: u64,
     chosen_at: Option<Instant>,
-    /// Clients that lost a response of late, and until when that is remembered.
+    /// Clients that lost a response recently, and until when they are remembered.
     slow_clients: HashMap<AddressPrefix, Instant>,
 }
 
@@ -121,17 +121,17 @@ struct Ledger {
 #[derive(Debug)]
 struct Held {
     client: Option<AddressPrefix>,
-    /// When it was last found waiting.
+    /// The last time that it was found waiting.
     seen_at: Instant,
-    /// Waiting for the client in this window, what the client has taken, and had when it began.
+    /// In this window: the wait for the client, the bytes that it has taken, and those before it.
     waited: Duration,
     taken: u64,
     taken_before: u64,
-    /// Bytes a second in the last window that was whole.
+    /// Bytes a second in the last complete window.
     last_rate: Option<u64>,
-    /// Its client lost a response before: no whole window is needed.
+    /// Its client lost a response before: a second is enough to judge it.
     is_of_slow_client: bool,
-    /// Requests would get its place.
+    /// A waiting request would get its place.
     is_wanted: bool,
     state: HeldState,
 }
@@ -145,7 +145,7 @@ enum HeldState {
     Cut,
 }
 
-/// The entry of one response; its drop takes it out.
+/// The entry of one response, removed when dropped.
 #[derive(Debug)]
 pub struct HeldPlace {
     producer: Arc<dyn Producer>,
@@ -164,7 +164,7 @@ pub(super) enum Verdict {
 }
 
 impl HeldPlace {
-    /// Enters a response that begins to wait and of which its client has taken `taken` bytes.
+    /// Enters a response that begins to wait; its client has taken `taken` bytes.
     pub(super) fn enter(
         producer: &Arc<dyn Producer>,
         now: Instant,
@@ -178,7 +178,7 @@ impl HeldPlace {
         }
     }
 
-    /// Notes `waited` more for the client, which has taken `taken` bytes in all, and decides.
+    /// Adds `waited` to the wait for the client, which has taken `taken` bytes in all, and decides.
     pub(super) fn judge(
         &self,
         now: Instant,
@@ -195,7 +195,7 @@ impl HeldPlace {
             ledger.is_due(now, demand, bound.min)
         };
         if is_due {
-            // Asked for outside of the ledger's lock: it takes the lock of the queue.
+            // Called outside of the ledger's lock: it takes the lock of the queue.
             let waiting = self.producer.waiting_clients();
             let refused = places.lock().choose(now, demand, &waiting, bound.min);
             if !refused.is_empty() {
@@ -239,13 +239,13 @@ impl Drop for HeldPlace {
 }
 
 impl HeldPlaces {
-    /// How many responses there are that wait, or have waited, for their clients.
+    /// Returns the number of responses that wait, or have waited, for their clients.
     #[must_use]
     pub fn len(&self) -> usize {
         self.lock().places.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -257,8 +257,8 @@ impl HeldPlaces {
 }
 
 impl Held {
-    /// Bytes a second, once that can be told: those of the last window or, where they are more, of
-    /// the one that has begun.
+    /// Returns bytes a second once known: the rate of the last window or, if higher, of the current
+    /// one.
     fn rate(&self) -> Option<u64> {
         let running = (self.waited >= CHECK_INTERVAL)
             .then(|| per_second(self.taken - self.taken_before, self.waited));
@@ -279,7 +279,7 @@ fn per_second(bytes: u64, time: Duration) -> u64 {
     u64::try_from(rate).unwrap_or(u64::MAX)
 }
 
-/// The rate that a client needs while a request has waited for so long.
+/// Returns the rate that a client needs after a request has waited this long.
 fn required_rate(min_rate: u64, waited: Duration) -> u64 {
     min_rate.saturating_mul(waited.as_secs().clamp(1, WAIT_FACTOR))
 }
@@ -331,7 +331,7 @@ impl Ledger {
         }
     }
 
-    /// Whether requests would get this place. If not, a choice of before holds no more.
+    /// Sets whether a waiting request would get this place. If not, an earlier choice is void.
     fn set_wanted(&mut self, id: u64, is_wanted: bool) {
         if let Some(held) = self.places.get_mut(&id) {
             held.is_wanted = is_wanted;
@@ -341,7 +341,7 @@ impl Ledger {
         }
     }
 
-    /// Chooses this response for the requests behind it, if there are such and its client is slow.
+    /// Chooses this response for the requests behind it, if there are any and its client is slow.
     fn choose_alone(&mut self, id: u64, now: Instant, demand: Demand, min_rate: u64) {
         let Some(behind) = demand.behind.filter(|behind| *behind >= PATIENCE) else {
             return;
@@ -402,7 +402,7 @@ impl Ledger {
         candidates.sort_by_key(|(rate, _)| *rate);
         let mut victims = Vec::new();
         for (rate, held) in candidates {
-            // What its client holds beyond its share, this one included.
+            // The places of its client beyond its share, including this one.
             let count = held.client.and_then(|client| counts.get_mut(&client));
             let excess = count
                 .as_ref()
@@ -491,13 +491,12 @@ mod tests {
         }
     }
 
-    /// Waiting requests of clients that are not known.
+    /// Waiting requests of unknown clients.
     fn unknown(count: usize) -> Vec<Option<AddressPrefix>> {
         vec![None; count]
     }
 
-    /// A ledger of responses to clients that took so many bytes a second over a whole window, and
-    /// when that was.
+    /// Returns a ledger of responses to clients with these rates over a whole window, and its time.
     fn ledger(responses: &[(Option<AddressPrefix>, u64)]) -> (Ledger, Instant) {
         let (mut ledger, start) = (Ledger::default(), Instant::now());
         let now = start + WINDOW;
@@ -535,7 +534,7 @@ mod tests {
         check(&slow, just_come, &[]);
         let (ledger, now) = ledger(&slow);
         assert!(!ledger.is_due(now, demand(2, 2), 0));
-        // Nor where no request would get the places.
+        // Nor where no waiting request would get the places.
         check(&slow, demand(2, 0), &[]);
     }
 
@@ -562,15 +561,15 @@ mod tests {
             demand(9, 4),
             &[2, 3],
         );
-        // Its share goes by the usual bound.
+        // Within its share the usual bound applies.
         check(&[of(MIN), of(MIN)], demand(9, 4), &[]);
         check(&[of(MIN)], demand(9, 1), &[]);
         check(&[of(MIN - 1)], demand(9, 1), &[1]);
-        // It gives up places before others do, slow as they may be.
+        // It gives up places before other clients do, however slow they are.
         let all = [(client(2), 0), of(MIN), of(MIN), of(MIN)];
         check(&all, demand(1, 4), &[2]);
         check(&all, demand(2, 4), &[1, 2]);
-        // Responses to unknown clients may be of many.
+        // Responses to unknown clients may belong to many.
         check(&[(None, MIN); 4], demand(9, 4), &[]);
     }
 
@@ -586,7 +585,7 @@ mod tests {
         ledger.places.remove(&1);
         ledger.choose(later + CHECK_INTERVAL, demand(1, 3), &unknown(1), MIN);
         assert_eq!(chosen(&ledger), [2]);
-        // One that does not come to be cut is kept, and another is chosen.
+        // A chosen response that is not judged is kept, and another is chosen.
         ledger.places.get_mut(&3).unwrap().seen_at = now + 2 * LAST_SEEN;
         ledger.choose(now + 2 * LAST_SEEN, demand(1, 3), &unknown(1), MIN);
         assert_eq!(chosen(&ledger), [3]);
@@ -727,7 +726,7 @@ mod tests {
             WINDOW,
         );
         assert_eq!(ledger.places[&id].rate(), Some(200 * KIB));
-        // A rate of long ago tells nothing: it is not waiting now.
+        // An old rate does not count: the response is not waiting now.
         ledger.places.get_mut(&id).unwrap().last_rate = Some(0);
         ledger.choose(now + LAST_SEEN, demand(1, 1), &unknown(1), MIN);
         assert_eq!(chosen(&ledger), [] as [u64; 0]);

@@ -1,16 +1,16 @@
-//! Between a worker or back end that produces a response and a client that takes it at its own
-//! pace.
+//! The buffer between a worker or back end that produces a response and a client that takes it at
+//! its own pace.
 //!
 //! The driver pushes, edge pulls. Pieces wait in memory up to `limits.max_response_memory`, beyond
-//! that in a nameless file up to `limits.max_response_spool` and the free part of
+//! that in an unnamed file up to `limits.max_response_spool` and the free part of
 //! `limits.temp_bytes`, and only then does the worker wait. While other requests wait for that
 //! worker, the file may grow beyond `max_response_spool`, and a client that is too slow then loses
 //! its response (`contention`). A response that must not be buffered (`X-Accel-Buffering: no`,
 //! `text/event-stream`) never uses the file.
 //!
 //! # Invariants
-//! - Bytes come out in the order they went in, and an end that is a failure is seen as one.
-//! - The file is never longer than its grant: blocks that the client has taken are written again.
+//! - Bytes come out in the order they went in, and a failed end is seen as one.
+//! - The file is never longer than its grant: blocks that the client has taken are reused.
 //! - A file without room, by a bound or by the disk, makes the worker wait and fails nothing. It
 //!   tries again when its own client has taken something.
 
@@ -35,10 +35,10 @@ use crate::{AddressPrefix, BodyStream, Fault, FaultKind};
 /// Bytes read from the file at a time.
 const READ_BYTES: usize = 128 * 1024;
 
-/// The file is granted, written and used again by blocks of this size, each of which is read whole.
+/// The file is granted, written and reused in blocks of this size, each of which is read whole.
 const BLOCK_BYTES: u64 = READ_BYTES as u64;
 
-/// Any client may have a block.
+/// Every client may have a block.
 const _: () = assert!(BLOCK_BYTES <= MIN_RESPONSE_BYTES);
 
 /// A file that was read to its end is kept for the next overflow if it is this small.
@@ -54,7 +54,7 @@ pub struct SpoolWriter {
     store: Arc<BodyStore>,
     /// Pushed and neither in memory nor in the file yet.
     overflow: Vec<u8>,
-    /// Once it has waited for its client. Boxed: most never do.
+    /// Set once it has waited for its client. Boxed: most never do.
     contest: Option<Box<Contest>>,
 }
 
@@ -73,11 +73,11 @@ impl SpoolPlace {
 #[derive(Debug)]
 struct Contest {
     place: HeldPlace,
-    /// When to check what others need.
+    /// The next check of the demand.
     check: LazyDeadline,
-    /// The client is waited for since then.
+    /// The start of the wait for the client.
     since: Option<Instant>,
-    /// How long it was waited for since the last check.
+    /// The wait since the last check.
     waited: Duration,
 }
 
@@ -116,18 +116,18 @@ struct SpoolState {
     /// Positions in the bytes that overflowed since the file was last empty: read, and written.
     read_position: u64,
     write_position: u64,
-    /// Where in the file the blocks are, from the one with `read_position` on.
+    /// Positions of the blocks in the file, from the one with `read_position` on.
     blocks: VecDeque<u64>,
-    /// Blocks of the file that may be written again.
+    /// Blocks of the file that may be reused.
     free_blocks: Vec<u64>,
-    /// Blocks of the file in all.
+    /// The number of blocks in the file.
     block_count: u64,
     /// Blocks are reserved for a write at `write_position`, or it is under way: positions must not
-    /// start anew meanwhile.
+    /// restart meanwhile.
     is_writing: bool,
-    /// There was no room at the last try; it is logged, if it had to be.
+    /// The last try found no room.
     has_no_space: bool,
-    /// The disk was full; until the client has taken something it is not tried again.
+    /// The disk was full; it is not tried again until the client has taken something.
     is_disk_full: bool,
     /// Others wait for the producer: `limits.max_response_spool` does not apply.
     is_growing: bool,
@@ -157,7 +157,7 @@ pub struct SpoolSpec {
     pub length: Option<u64>,
 }
 
-/// A pair of ends.
+/// Returns the two ends of a spool.
 #[must_use]
 pub fn spool(store: Arc<BodyStore>, spec: SpoolSpec) -> (SpoolWriter, SpoolReader) {
     let SpoolSpec {
@@ -227,7 +227,7 @@ impl SpoolState {
         true
     }
 
-    /// Where in the file the byte at `at` is, and how many follow it there.
+    /// Returns the position in the file of the byte at `at`, and how many follow it there.
     fn file_offset(&self, at: u64) -> Option<(u64, u64)> {
         let index = at / BLOCK_BYTES - self.read_position / BLOCK_BYTES;
         let block = self.blocks.get(usize::try_from(index).ok()?)?;
@@ -235,7 +235,7 @@ impl SpoolState {
         Some((block * BLOCK_BYTES + within, BLOCK_BYTES - within))
     }
 
-    /// Where in the file `len` bytes at `write_position` go: positions and lengths.
+    /// Returns the positions and lengths in the file of `len` bytes at `write_position`.
     fn file_ranges(&self, len: usize) -> Vec<(u64, usize)> {
         let (mut at, end) = (self.write_position, self.write_position + len as u64);
         let mut parts = Vec::new();
@@ -249,7 +249,7 @@ impl SpoolState {
         parts
     }
 
-    /// The client took so many bytes of the file.
+    /// Counts bytes of the file that the client took.
     fn advance(&mut self, bytes: u64) {
         let before = self.read_position / BLOCK_BYTES;
         self.read_position += bytes;
@@ -261,7 +261,7 @@ impl SpoolState {
         }
     }
 
-    /// The file was read to its end: the next overflow begins it anew, or another one.
+    /// The file was read to its end: the next overflow starts it again, or another one.
     fn reset_file(&mut self) {
         self.read_position = 0;
         self.write_position = 0;
@@ -271,7 +271,7 @@ impl SpoolState {
         }
     }
 
-    /// The client gets no more.
+    /// Ends the response for the client with a fault.
     fn cut(&mut self, fault: Fault) {
         self.memory.clear();
         self.memory_bytes = 0;
@@ -343,8 +343,8 @@ impl SpoolWriter {
         self.contest = None;
     }
 
-    /// Takes the place that it holds out of it. Keep that of a response that was cut until its
-    /// producer has stopped: it counts as one that is about to be free.
+    /// Takes out the place. Keep that of a response that was cut until its producer has stopped: it
+    /// counts as one that is about to be free.
     pub fn take_held_place(&mut self) -> Option<HeldPlace> {
         self.contest.take().map(|contest| contest.place)
     }
@@ -393,8 +393,7 @@ impl SpoolWriter {
         }
     }
 
-    /// Checks what others need, now and then, while the client is waited for; ready when there may
-    /// be room now.
+    /// Checks the demand at intervals while the client is waited for; ready when there may be room.
     fn poll_contest(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Fault>> {
         let shared = &*self.shared;
         let Some(producer) = &shared.producer else {
@@ -461,7 +460,8 @@ impl SpoolWriter {
             };
             if state.reserve(state.write_position + bytes, grant) {
                 state.has_no_space = false;
-                // From here on the blocks are the write's, however far the client reads meanwhile.
+                // From here on the blocks belong to the write, however far the client reads
+                // meanwhile.
                 state.is_writing = true;
                 return Poll::Ready(SpoolSpace::File);
             }
@@ -529,7 +529,7 @@ impl SpoolWriter {
         }
     }
 
-    /// Ends the response: whole, with what fields there are behind its body, or cut.
+    /// Ends the response: whole, with the fields behind its body if any, or cut.
     pub fn finish(self, end: Result<Option<FieldBlock>, Fault>) {
         let end = end.map(|trailers| self.shared.lock().trailers = trailers);
         self.set_end(end);
@@ -548,7 +548,7 @@ impl SpoolWriter {
 
 impl Drop for SpoolWriter {
     fn drop(&mut self) {
-        // A producer that ends without a word must not look like the end of the body.
+        // A producer that stops without an end must not look like the end of the body.
         self.set_end(Err(Fault::new(
             FaultKind::WorkerDied,
             "the response ended before its end",
@@ -567,14 +567,14 @@ impl Contest {
         }
     }
 
-    /// The client is not waited for now.
+    /// Stops waiting for the client.
     fn pause(&mut self) {
         if let Some(since) = self.since.take() {
             self.waited += clock::now().saturating_duration_since(since);
         }
     }
 
-    /// The client, which is waited for, has taken `taken` bytes in all.
+    /// Judges the client, which is waited for and has taken `taken` bytes in all.
     fn judge(&mut self, taken: u64, bound: BusyRate) -> Verdict {
         let now = clock::now();
         if let Some(since) = self.since.replace(now) {

@@ -1,8 +1,8 @@
-//! A temporary file without a name, closed off the event loops.
+//! An unnamed temporary file, closed off the event loops.
 //!
 //! Used for request bodies (`collect`) and responses (`spool`) that are too big for memory. Closing
-//! the last descriptor of a large nameless file frees its blocks, which takes tens of milliseconds
-//! a gigabyte, so the drop is a job of the pool.
+//! the last descriptor of a large unnamed file frees its blocks, which takes tens of milliseconds a
+//! gigabyte, so the drop is a job of the pool.
 
 use std::fs::File;
 use std::io;
@@ -22,15 +22,15 @@ pub struct SpoolFile {
     /// `None` only while it is dropped.
     file: Option<File>,
     pool: Pool,
-    /// What it may take; given back once the file is closed.
+    /// The granted space, released once the file is closed.
     grant: Arc<TempGrant>,
 }
 
 impl SpoolFile {
-    /// Makes one in `dir`, for as many bytes as `grant` has. Blocks: for a pool.
+    /// Creates one in `dir`, for as many bytes as `grant` has. Blocks: for a pool.
     ///
     /// # Errors
-    /// When the folder takes no file.
+    /// When the directory takes no file.
     pub fn create(dir: &Path, pool: Pool, grant: Arc<TempGrant>) -> io::Result<Self> {
         let file = Some(file::unnamed_temp_file(dir)?);
         Ok(Self { file, pool, grant })

@@ -99,7 +99,7 @@ impl Default for TempSpace {
 }
 
 impl TempSpace {
-    /// Sets the bound. Grants above it stay.
+    /// Sets the bound. Earlier grants above it stay.
     pub fn set_max(&self, bytes: u64) {
         self.max.store(bytes, Ordering::Relaxed);
     }
@@ -170,7 +170,7 @@ impl UsageTable {
         }
         let share = match grant.purpose {
             TempPurpose::Response => (left / RESPONSE_SHARE).max(MIN_RESPONSE_BYTES),
-            // Half of all for one that is alone, at once or bit by bit.
+            // Half of everything for a single client, at once or bit by bit.
             TempPurpose::Body => left - bytes,
         };
         let is_granted = match grant.client {
@@ -218,7 +218,7 @@ impl UsageTable {
 }
 
 impl TempGrant {
-    /// Adds `bytes`, all or none; whether it did.
+    /// Adds `bytes`, all or none; returns whether it did.
     #[must_use]
     pub fn try_grow(&self, bytes: u64) -> bool {
         let space = &self.space;
@@ -262,7 +262,7 @@ mod tests {
         space
     }
 
-    /// Grows by 128 KiB until it gets no more; gives how much that was.
+    /// Grows by 128 KiB until refused; returns the bytes granted.
     fn fill(grant: &TempGrant) -> u64 {
         (0..).take_while(|_| grant.try_grow(128 * KIB)).count() as u64 * 128 * KIB
     }
@@ -299,7 +299,7 @@ mod tests {
         let body = space.grant(client(1), TempPurpose::Body);
         let taken = fill(&body);
         assert!(taken <= max / 2 && taken > max / 5 * 2, "{taken}");
-        // The next ones still find some.
+        // The next clients still find some.
         let other = space.grant(client(2), TempPurpose::Body);
         assert!(fill(&other) > max / 8);
         assert!(fill(&space.grant(client(3), TempPurpose::Response)) > 2 << 20);
@@ -331,7 +331,7 @@ mod tests {
         assert!(second > max / 8, "{second}");
         let named = space.grant(client(1), TempPurpose::Response);
         assert!(fill(&named) > 2 << 20);
-        // The bound on all holds for them together.
+        // The bound on everything holds for them together.
         let many: Vec<_> = (0..2000)
             .map(|_| space.grant(None, TempPurpose::Response))
             .collect();
@@ -348,10 +348,10 @@ mod tests {
         let space = space(1000);
         let body = space.grant(client(1), TempPurpose::Body);
         assert!(!body.try_grow(1001));
-        // Not all that is left at once either.
+        // Not all free space at once either.
         assert!(!body.try_grow(501));
         assert!(body.try_grow(500));
-        // It may have as much as is left besides.
+        // It may have all the free space besides.
         assert!(!body.try_grow(1));
         assert_eq!(space.snapshot().used, 500);
         drop(body);

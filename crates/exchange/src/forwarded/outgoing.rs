@@ -138,7 +138,7 @@ impl Request {
     }
 }
 
-/// The ways to say a scheme that are not read here, but by some frameworks and servers behind.
+/// Fields for the scheme that Penstock does not read, but some frameworks and servers do.
 const SCHEME_FIELDS: [&str; 7] = [
     "front-end-https",
     "x-arr-ssl",
@@ -160,8 +160,8 @@ fn scheme_of_field(value: &[u8]) -> &'static str {
     }
 }
 
-/// Writes a node of `Forwarded` (RFC 7239 §6): an IPv6 address in brackets and quoted, what has no
-/// address is `unknown`.
+/// Writes a node of `Forwarded` (RFC 7239 §6): an IPv6 address in brackets and quoted, `unknown`
+/// without an address.
 pub fn push_node(out: &mut Vec<u8>, peer: PeerAddress) {
     let PeerAddress::Tcp(address) = peer else {
         out.extend_from_slice(b"unknown");
@@ -177,7 +177,7 @@ pub fn push_node(out: &mut Vec<u8>, peer: PeerAddress) {
     out.extend_from_slice(after);
 }
 
-/// Writes the `host` parameter of `Forwarded`; none of a host that does not fit into quotes.
+/// Writes the `host` parameter of `Forwarded`; nothing for a host that does not fit into quotes.
 pub fn push_host(out: &mut Vec<u8>, host: &str) {
     if !host.is_empty() && !host.contains(['"', '\\']) {
         out.extend_from_slice(b";host=\"");

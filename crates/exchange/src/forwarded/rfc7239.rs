@@ -1,16 +1,15 @@
-//! The grammar of `Forwarded` (RFC 7239 §4): elements, each with what one proxy says of its client.
+//! The grammar of `Forwarded` (RFC 7239 §4): elements, each with one proxy's parameters.
 //!
 //! A part of `forwarded`. Pure. Read from the right, since each proxy adds its element at the end
-//! of whatever its client has sent.
+//! of the list that it received.
 //!
 //! # Invariants
-//!
-//! - An element is the shortest text behind a comma, or the whole line, that follows the grammar. A
-//!   quote that a client leaves open so does not swallow what stands right of it. What a proxy
-//!   wrote is never cut at a comma inside its own quotes: behind such a comma the quotes do not
+//! - An element is the shortest text behind a comma, or the whole line, that follows the grammar.
+//!   So a quote that a client leaves open does not swallow the elements to its right. A proxy's
+//!   element is never cut at a comma inside its own quotes: behind such a comma the quotes do not
 //!   pair.
-//! - A `for`, `proto` or `host` that comes twice in one element and whatever else is not of the
-//!   grammar ends the reading; what stands right of it counts.
+//! - A `for`, `proto` or `host` that comes twice in one element, and any other text outside the
+//!   grammar, ends the reading; the elements to its right count.
 
 /// The element of one proxy.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -32,7 +31,7 @@ pub(super) struct ReverseElements<'h> {
 }
 
 impl<'h> ReverseElements<'h> {
-    /// Reads `lines`, which stand in the order of the head.
+    /// Reads `lines`, in the order of the head.
     pub(super) fn new(lines: impl Iterator<Item = &'h [u8]>) -> Self {
         Self {
             unread_lines: lines.collect(),
@@ -81,7 +80,7 @@ impl Iterator for ReverseElements<'_> {
     }
 }
 
-/// Exactly one element.
+/// Parses exactly one element.
 fn parse_element(bytes: &[u8]) -> Result<ForwardedElement, ()> {
     let mut element = ForwardedElement::default();
     let mut rest = bytes;
@@ -109,7 +108,7 @@ fn parse_element(bytes: &[u8]) -> Result<ForwardedElement, ()> {
 }
 
 impl ForwardedElement {
-    /// Takes in a parameter; others than these three are passed over, however many there are.
+    /// Sets a parameter; parameters besides these three are ignored, in any number.
     fn set(&mut self, name: &[u8], value: Vec<u8>) -> Result<(), ()> {
         let is = |own: &[u8]| name.eq_ignore_ascii_case(own);
         let place = match () {
@@ -125,8 +124,8 @@ impl ForwardedElement {
     }
 }
 
-/// A token, or a quoted string without its quotes and backslashes. Proxies also write addresses
-/// with colons and brackets without quotes: these are taken too.
+/// Parses a token, or a quoted string without its quotes and backslashes. Proxies also write
+/// addresses with colons and brackets without quotes: these are accepted too.
 fn parse_value(bytes: &[u8]) -> Result<(Vec<u8>, &[u8]), ()> {
     let Some(mut rest) = bytes.strip_prefix(b"\"") else {
         // A backslash has no meaning here, and could hide a quote from another reader.
@@ -155,7 +154,7 @@ fn parse_value(bytes: &[u8]) -> Result<(Vec<u8>, &[u8]), ()> {
     }
 }
 
-/// Letters, digits and hyphens: all parameters there are have such names.
+/// Letters, digits and hyphens: all registered parameters have such names.
 fn split_token(bytes: &[u8]) -> (&[u8], &[u8]) {
     let is_end = |byte: &u8| !(byte.is_ascii_alphanumeric() || *byte == b'-');
     bytes.split_at(bytes.iter().position(is_end).unwrap_or(bytes.len()))

@@ -1,4 +1,4 @@
-//! What comes of fields that a trusted proxy sends, by tables.
+//! The results of a trusted proxy's fields, by tables.
 
 use penstock_http::{HeadLimits, ParseProgress, parse_head};
 
@@ -12,7 +12,7 @@ fn head(lines: &str) -> RequestHead {
     }
 }
 
-/// What a proxy says that is trusted by default.
+/// Reads the fields of a proxy that is trusted by default.
 fn read_unlisted(lines: &str) -> (ForwardedInfo, Vec<String>) {
     let (info, broken) = ForwardedInfo::read(&head(lines), &TrustedProxies::default());
     let name = |field: InvalidForwardedField| format!("{}: {}", field.name, field.cause);
@@ -186,7 +186,7 @@ fn client_bytes_cannot_hide_what_a_proxy_adds() {
 
 #[test]
 fn quoted_values_are_not_split() {
-    // A proxy copies what its client says into quotes, as it may.
+    // A proxy may copy its client's text into quotes.
     for element in [
         "host=\"a, for=198.51.100.1\";for=203.0.113.9",
         "for=203.0.113.9;by=\"_a, for=198.51.100.1;proto=http\"",
@@ -199,8 +199,7 @@ fn quoted_values_are_not_split() {
     }
 }
 
-/// Whatever a client sends, and whatever of it a proxy copies into quotes: the proxy's element is
-/// read.
+/// The proxy's element is read, whatever a client sends and a proxy copies into quotes.
 #[test]
 fn client_text_never_changes_what_a_proxy_adds() {
     const PIECES: [&str; 14] = [
@@ -330,7 +329,7 @@ fn fields_of_rules_override_those_of_the_peer() {
     }
 }
 
-/// A proxy passes on what it does not set. A rule must not make it count.
+/// A proxy passes on fields that it does not set. A rule must not make them count.
 #[test]
 fn rules_do_not_change_which_fields_are_read() {
     let proto = "X-Forwarded-Proto: https\r\n";
@@ -365,7 +364,7 @@ fn rules_do_not_change_which_fields_are_read() {
             None,
             None,
         ),
-        // What the proxy says in the family that is read still counts beside a rule's word.
+        // The proxy's fields of the family that is read still count beside a rule's.
         (
             made_up.to_owned(),
             "",
@@ -465,7 +464,7 @@ fn scheme_host_and_port_are_those_of_the_client_that_was_picked() {
             None,
             None,
         ),
-        // A list of another length: what the last proxy said counts, never what stands left of it.
+        // A list of another length: the last proxy's element counts, never one left of it.
         (
             "X-Forwarded-Proto: https, http\r\n",
             Some("http"),

@@ -136,7 +136,7 @@ impl From<&Histogram> for MetricValue<'_> {
     }
 }
 
-/// A number as a sample, which the format has as floating point.
+/// Returns a number as a sample, which is a float in this format.
 #[expect(clippy::cast_precision_loss, reason = "exact up to 2^53")]
 pub(super) fn to_f64(value: u64) -> f64 {
     value as f64

@@ -20,7 +20,7 @@ fn framed() -> MultipartRanges {
     MultipartRanges::new(7, Some(b"text/plain"), &SPANS, 10)
 }
 
-/// The bytes that a body is made of, or why it was cut.
+/// Returns the bytes of a body, or the kind of fault that cut it.
 fn read(body: Body) -> Result<Vec<u8>, FaultKind> {
     loops::block_on(async {
         let mut bytes = Vec::new();
@@ -47,7 +47,7 @@ fn read_bytes(body: Body) -> Vec<u8> {
     }
 }
 
-/// A file with that content behind three bytes that are not its own.
+/// Returns a file with that content behind three other bytes.
 fn file(content: &[u8]) -> FileBody {
     let mut file = penstock_sys::file::unnamed_temp_file(&std::env::temp_dir()).unwrap();
     file.write_all(b"xxx").unwrap();

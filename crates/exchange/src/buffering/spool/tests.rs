@@ -205,7 +205,7 @@ fn byte(at: usize) -> u8 {
     u8::try_from(at % 251).unwrap()
 }
 
-/// Produces so many bytes, in pieces of growing size.
+/// Produces this many bytes, in pieces of growing size.
 async fn produce(mut writer: SpoolWriter, bytes: usize) {
     let mut at = 0;
     let sizes = (1..).map(|number| number * 977 % 200_000 + 1);
@@ -367,7 +367,7 @@ fn a_response_for_whose_place_others_wait_is_cut_if_its_client_is_slow() {
         );
         assert_eq!(busy.0.len(), 1);
         writer.finish(Err(fault));
-        // What was spooled goes with it: its client would keep it for long.
+        // The spooled bytes are dropped: its client would keep them for long.
         let end = next(&mut reader).await.unwrap().unwrap_err();
         assert_eq!(end.kind, FaultKind::ClientTooSlow);
         assert_eq!(busy.0.len(), 0);
