@@ -52,7 +52,7 @@ use crate::redacted::Secret;
 /// A whole configuration, checked.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// The file it was read from, none when it was detected.
+    /// The file it was read from; `None` when it was detected.
     pub path: Option<PathBuf>,
     /// The absolute directory against which relative paths were resolved.
     pub base_dir: PathBuf,
@@ -70,16 +70,16 @@ pub struct Config {
     pub caches: BTreeMap<String, Cache>,
     /// Back ends by name.
     pub upstreams: BTreeMap<String, Upstream>,
-    /// Sites in the order of the file; at least one, unless there are streams.
+    /// Sites in the order of the file; at least one, unless there are TCP listeners.
     pub sites: Vec<Site>,
     /// TCP listeners in the order of the file.
     pub tcp: Vec<TcpFrontend>,
-    /// The front end that this one serves its only application for; none is a server of its own.
+    /// The front end that this one serves its only application for; `None` for a server of its own.
     pub join_target: Option<JoinTarget>,
 }
 
 impl Config {
-    /// What the back end of a route may say by GRIP there; none is nothing.
+    /// The GRIP settings of a route's back end; `None` if GRIP is off there.
     pub fn effective_grip(&self, route: &Route) -> Option<Grip> {
         let (name, said) = match (&route.app, &route.upstream) {
             (Some(name), _) => (name, self.apps.get(name)?.grip.as_ref()),
@@ -90,7 +90,7 @@ impl Config {
         is_obeyed.then(|| said.cloned().unwrap_or_else(|| Grip::new(name)))
     }
 
-    /// Whether the responses of a route's back end may name another body.
+    /// Returns the permission of a route's responses to name another body, if they have it.
     pub fn effective_sendfile<'a>(&'a self, route: &'a Route) -> Option<&'a Sendfile> {
         let of_back_end = || match (&route.app, &route.upstream) {
             (Some(name), _) => Some(&self.apps.get(name)?.sendfile),
@@ -112,16 +112,16 @@ impl Config {
     }
 }
 
-/// What `penstock work` dials.
+/// The front end that `penstock work` joins.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JoinTarget {
     /// The front end's address: `HOST:PORT` or `unix:PATH`.
     pub address: String,
-    /// The upstream there that it becomes a server of.
+    /// The upstream there to which it adds a server.
     pub upstream: String,
-    /// What both know.
+    /// The shared key.
     pub key: Secret,
-    /// The file that it was read from; none is the configuration's own.
+    /// The file that the key was read from; `None` for a key in the configuration.
     pub key_file: Option<PathBuf>,
 }
 

@@ -1,10 +1,10 @@
 //! An application: `[apps.NAME]`.
 //!
-//! Filled by `app`, read by the rooms `apps` (how its processes live) and `proxy` (of kinds that
-//! are servers of their own).
+//! Filled by `app`, read by the crates `apps` (how its processes live) and `proxy` (kinds that are
+//! servers of their own).
 //!
 //! # Invariants
-//! - `Default` and [`App::new`] are what an empty table gives.
+//! - `Default` and [`App::new`] are the values of an empty table.
 //! - Every bound is at least what its comment says.
 
 use std::path::PathBuf;
@@ -191,14 +191,14 @@ section! {
 }
 
 impl App {
-    /// Whether its processes serve by a reactor: one channel for all requests instead of one socket a
-    /// thread.
+    /// Whether its processes serve by a reactor: one channel for all requests instead of one socket
+    /// a thread.
     pub fn has_reactor(&self) -> bool {
         self.kind == AppKind::Asgi || self.concurrency != Concurrency::Threads
     }
 
-    /// Whether a worker gets a request before its body has come whole. One that waits for its
-    /// client costs a reactor little, but a thread all of its time.
+    /// Whether a worker gets a request before its body is complete. A request that waits for its
+    /// client costs a reactor little, but occupies a thread.
     pub fn streams_bodies(&self) -> bool {
         let streams_by_itself = self.kind == AppKind::Asgi
             || self.kind == AppKind::Rack && self.concurrency == Concurrency::Tasks;
@@ -216,9 +216,9 @@ impl App {
         self.min_threads < self.threads
     }
 
-    /// Most processes and threads at once of all that it starts. With a user of its own there is always
-    /// a bound: what it needs itself, twice over for a successor beside it, libraries that start a
-    /// few threads for each processor included, and 1024 more.
+    /// The maximum of processes and threads at once that it starts. With a user of its own there is
+    /// always a bound: its own need (libraries that start a few threads for each processor
+    /// included), twice over for a successor beside it, and 1024 more.
     pub fn task_bound(&self) -> Option<u64> {
         let of_process = self.threads + self.io_threads + 4 * usable_cpus();
         let needed = self.processes.max.saturating_mul(2 * of_process);
@@ -229,8 +229,8 @@ impl App {
             .or_else(|| self.user.is_some().then_some(ample))
     }
 
-    /// Tells its upstream, if it has one, what the application says: queue, time-out, and threads as
-    /// the bound of each process.
+    /// Copies the application's queue, time-out, and threads (as the bound of each process) to its
+    /// upstream, if it has one.
     pub(crate) fn apply_to_upstream(&mut self) {
         let Some(upstream) = &mut self.upstream else {
             return;
@@ -245,7 +245,7 @@ impl App {
 }
 
 choice! {
-    /// How an application is spoken to.
+    /// The interface of an application.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     pub enum AppKind {
         /// Python, PEP 3333.
@@ -290,7 +290,7 @@ impl Concurrency {
 }
 
 choice! {
-    /// How a client is kept at one worker process: `sticky`.
+    /// The way to keep a client at one worker process: `sticky`.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Sticky {
         /// By a cookie of the application's (`"cookie"`).
@@ -303,19 +303,19 @@ choice! {
 /// Whether workers are forked from a template: `preload`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Preload {
-    /// Unless the threads that the code has started while it was loaded make it doubtful (`"auto"`).
+    /// Unless threads that the code has started while it was loaded make it unsafe (`"auto"`).
     #[default]
     Auto,
-    /// Whatever threads there are (`true`); only the application itself can prevent it.
+    /// With any threads (`true`); only the application itself can prevent it.
     Always,
-    /// Each worker loads the code for itself (`false`).
+    /// Each worker loads the code itself (`false`).
     Never,
 }
 
 /// Bounds on the number of worker processes: `1 <= min <= max`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Processes {
-    /// Kept for ever.
+    /// Always kept.
     pub min: usize,
     /// Never exceeded.
     pub max: usize,
@@ -354,11 +354,11 @@ section! {
 /// Bounds on the memory of a worker (its proportional set size): `soft <= hard`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryLimit {
-    /// Bytes at which it is replaced after the requests that it has.
+    /// Bytes at which it is replaced after its current requests.
     pub soft: u64,
     /// Bytes at which it is killed.
     pub hard: u64,
-    /// How many looks in a row, a few seconds apart, must find it above; at least one.
+    /// Checks in a row, a few seconds apart, that must find it above; at least one.
     pub samples: u32,
 }
 

@@ -1,4 +1,4 @@
-//! Caches: the `[caches.NAME]` tables and what a route says about its use of them.
+//! Caches: the `[caches.NAME]` tables and a route's use of them.
 
 use crate::options::OptionDefault::Required;
 use crate::options::OptionKind::*;
@@ -122,7 +122,7 @@ section! {
     }
 }
 
-/// What of a query is in a cache key. Names that end in `*` stand for all that begin so.
+/// The part of a query in a cache key. Names that end in `*` stand for all that begin so.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum QueryKey {
     /// All of it, as sent: `query = true`.

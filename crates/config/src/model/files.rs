@@ -1,4 +1,4 @@
-//! Static files: what a route says about a directory.
+//! Static files: a route's settings for a directory.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

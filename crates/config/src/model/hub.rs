@@ -1,4 +1,4 @@
-//! Held streams: the `[hub]` table and what a route says of them.
+//! Held streams: the `[hub]` table and a route's settings for them.
 
 use std::time::Duration;
 
@@ -64,7 +64,7 @@ section! {
 }
 
 choice! {
-    /// What becomes of a subscriber for which too much waits.
+    /// The policy for a subscriber with too large a backlog.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
     pub enum SlowPolicy {
         /// It loses the messages that have waited longest.
@@ -140,10 +140,11 @@ section! {
     }
 }
 
-/// Whether responses may name another body, and where files are that may be one: `sendfile`.
+/// Whether responses may name another body, and the directories of files that may be one:
+/// `sendfile`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sendfile {
-    /// Whether `X-Accel-Redirect` and `X-Accel-Limit-Rate` are obeyed, and `X-Sendfile` below the
+    /// Whether `X-Accel-Redirect` and `X-Accel-Limit-Rate` are followed, and `X-Sendfile` below the
     /// directories.
     pub is_enabled: bool,
     /// Absolute directories.

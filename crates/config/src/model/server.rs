@@ -127,22 +127,21 @@ section! {
     }
 }
 
-/// Where the Unix socket is by which the command line changes things.
+/// The Unix socket by which the command line controls the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ControlSocket {
-    /// In a directory of the user that starts the server, by a name that follows from the first
-    /// listener.
+    /// In a directory of the user that starts the server; its name follows from the first listener.
     Auto,
     /// At this absolute path.
     Path(PathBuf),
-    /// Nowhere.
+    /// No socket.
     Off,
 }
 
 /// The permissions and the owner of a Unix socket's file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SocketPermissions {
-    /// The permissions; none is everybody's.
+    /// The permissions; `None` lets everyone connect.
     pub mode: Option<u32>,
     /// The owner, a name or a number; `None` is the server's user.
     pub user: Option<String>,
@@ -175,12 +174,12 @@ keys! {
     }
 }
 
-/// Where programs dial in that serve an application elsewhere: `[server] join`.
+/// The listener for programs that serve an application elsewhere: `[server] join`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JoinEndpoint {
-    /// The address that it listens at.
+    /// The address that it listens on.
     pub listen: ListenAddr,
-    /// The secret shared by them and this server.
+    /// The secret shared by those programs and this server.
     pub key: Secret,
 }
 
@@ -200,9 +199,9 @@ keys! {
 /// Where and how requests are logged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AccessLog {
-    /// Where the lines go.
+    /// The place of the lines.
     pub path: LogTarget,
-    /// What a line looks like.
+    /// The form of a line.
     pub format: LogFormat,
 }
 
