@@ -1,8 +1,9 @@
-//! When Redis is tried again, and what is logged of it.
+//! When Redis is tried again, and which of its failures are logged. Used by `bus_driver`.
 //!
-//! Used by `driver`. What must stay true: after each failure it takes longer, up to [`MAX_DELAY`], with
-//! jitter, so that many servers do not come back at once; one outage is one line in the log, and another
-//! for another cause, at most every [`LOG_INTERVAL`].
+//! # Invariants
+//! - The delay grows with each failure up to [`MAX_DELAY`], with jitter, so that many servers do
+//!   not reconnect at once.
+//! - An outage is one log line, and one more for each new cause, at most every [`LOG_INTERVAL`].
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
@@ -13,7 +14,7 @@ use penstock_runtime::clock;
 const MIN_DELAY: Duration = Duration::from_millis(50);
 const MAX_DELAY: Duration = Duration::from_secs(5);
 
-/// A connection that works for so long is told of; one that fails at its first use comes and goes.
+/// A connection is logged as restored once it has worked for so long.
 const STABLE_AFTER: Duration = Duration::from_secs(1);
 
 /// One that works for so long starts anew with the shortest wait.

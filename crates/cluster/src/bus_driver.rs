@@ -1,9 +1,13 @@
-//! The task that drives one node: it feeds [`BusMachine`] and does what comes out.
+//! The task that drives this server's bus: it feeds [`BusMachine`] and carries out its effects.
 //!
-//! One task on the control loop, the only owner of the machine and of the connections. Publishers and
-//! subscribers reach it through [`super::inbox`]; what is for this node's subscribers goes to [`Local`].
-//! What must stay true: nothing here waits for Redis without a deadline; of each kind of question one is
-//! under way at a time; what the machine wants done at the hub is done in its order.
+//! It runs on the control loop and alone owns the machine and the connections. Publishers and
+//! subscribers reach it through [`BusInbox`]; messages for this server's subscribers go to a
+//! [`LocalHub`].
+//!
+//! # Invariants
+//! - Each wait for Redis has a deadline.
+//! - At most one request of each kind is in progress.
+//! - Effects on the hub are applied in the order of the machine.
 
 use std::collections::{HashMap, HashSet};
 use std::future::{Future, poll_fn};
@@ -26,30 +30,30 @@ use crate::outbox::OutgoingEntry;
 use crate::redis_link::{RedisLink, RedisLinkError, RedisTarget, StreamRetention};
 use crate::totals::{self, ClusterTotals};
 
-/// This node's hub, as the bus sees it. Nothing of it waits.
+/// The hub of this server, as the bus sees it. No method waits.
 pub(super) trait LocalHub: Send + Sync + 'static {
-    /// To the subscribers, and into the history. False when there was no room for it.
+    /// Delivers to the subscribers and into the history. Returns false if there was no room.
     fn deliver_locally(&self, publication: Publication) -> bool;
-    /// This is the channel's history from now on, each with its age; none of it goes to subscribers.
+    /// Replaces the history of the channel, each message with its age; subscribers get none of it.
     fn replace_history(&self, channel: &ChannelName, history: Vec<(Publication, Duration)>);
-    /// Whether anybody subscribes to it, or is about to.
+    /// Whether the channel has a subscriber, or one is about to come.
     fn is_in_use(&self, channel: &str) -> bool;
-    /// How much Redis is to keep.
+    /// How much Redis keeps of a stream.
     fn retention(&self) -> StreamRetention;
-    /// What this node has and has done, by name.
+    /// The counters of this server, by name.
     fn counters(&self) -> Vec<(String, u64)>;
 }
 
 /// Messages from Redis that are taken in before anything else gets its turn.
 const PUSH_BATCH: usize = 256;
 
-/// Between two questions whether Redis is there, and two looks at what is idle.
+/// Between two pings, and between two searches for idle channels.
 const TICK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long the end waits for what is not with the others yet.
+/// How long a stop waits for publications that Redis does not have yet.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Channels that missed a message and are told one by one; with more, all are.
+/// Channels with missed messages that get a gap of their own; with more, all channels get one.
 const MAX_MISSED_CHANNELS: usize = 1000;
 
 /// The code of a WebSocket's close.
@@ -89,11 +93,11 @@ pub(super) struct BusDriver<L> {
     link: Option<RedisLink>,
     pending: PendingRequests,
     backoff: ReconnectBackoff,
-    /// Who waits for channels to be live.
+    /// Waiters for channels to be live.
     readiness_waiters: HashMap<ChannelName, Vec<Arc<ReadinessWaiter>>>,
     /// Channels that missed a message, since there was no room for it here.
     missed_channels: HashSet<ChannelName>,
-    /// More than are told apart: all of them may have.
+    /// More than [`MAX_MISSED_CHANNELS`] missed a message: each channel may have.
     has_all_missed: bool,
     /// When this task meant to run again at the latest.
     wake_at: Instant,
@@ -103,7 +107,7 @@ pub(super) struct BusDriver<L> {
     stop_request: Option<(Instant, oneshot::Sender<()>)>,
 }
 
-/// Somebody who waits for several channels; told when the last of them lets go of it.
+/// Waits for several channels; notified when the last of them drops it.
 #[derive(Debug)]
 struct ReadinessWaiter {
     _ready_sender: oneshot::Sender<()>,
@@ -133,7 +137,7 @@ impl<L: LocalHub> BusDriver<L> {
         }
     }
 
-    /// Runs until it is told to stop.
+    /// Runs until a stop is requested.
     pub(super) async fn run(mut self) {
         while !self.is_done() {
             let now = clock::now();
@@ -287,7 +291,7 @@ impl<L: LocalHub> BusDriver<L> {
     fn deliver(&mut self, publication: Publication) {
         let channel = publication.channel.clone();
         if !self.local.deliver_locally(publication) {
-            // Nobody goes on from what came before it.
+            // No client resumes from a message before it.
             self.local.replace_history(&channel, Vec::new());
             self.record_missed(channel);
         }
@@ -311,7 +315,7 @@ impl<L: LocalHub> BusDriver<L> {
         }
     }
 
-    /// Tells those that could not be told yet.
+    /// Announces gaps for which there was no room before.
     fn announce_missed(&mut self) {
         let mut missed = std::mem::take(&mut self.missed_channels);
         if std::mem::take(&mut self.has_all_missed) {
@@ -321,14 +325,14 @@ impl<L: LocalHub> BusDriver<L> {
             }
         }
         for channel in missed {
-            // Who comes later has missed nothing of it.
+            // Later subscribers have missed nothing of it.
             if self.local.is_in_use(&channel) {
                 self.announce_gap(channel);
             }
         }
     }
 
-    /// Asks Redis what is to be asked next.
+    /// Sends the next requests to Redis.
     fn send_due_requests(&mut self, now: Instant) {
         let Some(link) = &self.link else {
             if self.pending.connect.is_none() && self.backoff.is_due(now) {

@@ -1,9 +1,12 @@
-//! Between the threads that publish and subscribe and the one task that drives the bus.
+//! The queue between the threads that publish and subscribe and the task that drives the bus.
 //!
-//! Publishers and the hub put [`Order`]s in, in the order in which they come; `driver` takes them, and leaves
-//! what may be asked at any time: which channels are live, the node's state, the totals. What must stay
-//! true: nobody waits here but for a short lock; publications that wait are bounded, and whoever publishes one
-//! that finds no room is told so: delivered here alone it would be in front of those that wait.
+//! Publishers and the hub push [`BusCommand`]s in order. `bus_driver` takes them, and leaves the
+//! state that any thread may read: live channels, status and totals.
+//!
+//! # Invariants
+//! - A caller waits for a short lock at most.
+//! - Waiting publications are bounded. One that finds no room is refused: delivered here alone it
+//!   would overtake those that wait.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -46,7 +49,7 @@ pub(super) enum BusCommand {
 pub struct BusStatus {
     /// Whether there is a connection.
     pub is_connected: bool,
-    /// Whether what is published here is delivered here without waiting for Redis.
+    /// Whether publications of this server are delivered here without waiting for Redis.
     pub is_standalone: bool,
     /// Messages that Redis does not have yet.
     pub unsent_messages: usize,
@@ -71,7 +74,7 @@ struct BusInboxState {
     publication_count: usize,
     /// Bytes of these.
     publication_bytes: usize,
-    /// Channels that are live, and when somebody last came to each.
+    /// Live channels, and when each last got a subscriber.
     live_channels: HashMap<ChannelName, Instant>,
     is_connected: bool,
     /// Nothing more is published.
@@ -92,7 +95,7 @@ impl BusInbox {
     /// A publication for all nodes.
     ///
     /// # Errors
-    /// There is no room for it, or no more can be published: nobody gets it.
+    /// There is no room for it, or the bus has ended: no subscriber gets it.
     pub(super) fn publish(&self, publication: &Publication) -> Result<(), HubError> {
         let bytes = publication_size(publication);
         let mut state = self.lock();
@@ -191,7 +194,8 @@ impl BusInbox {
         self.lock().live_channels.clear();
     }
 
-    /// Whether somebody came to the channel a moment ago, whose subscription may not be there yet.
+    /// Whether a subscriber came to the channel a moment ago, whose subscription may not be there
+    /// yet.
     pub(super) fn was_requested_recently(&self, channel: &str, now: Instant) -> bool {
         let state = self.lock();
         let last = state.live_channels.get(channel);
@@ -208,7 +212,7 @@ impl BusInbox {
         self.lock().totals = totals;
     }
 
-    /// Nobody takes orders any more: who waits for one is told.
+    /// Ends the inbox: no more commands are taken, and waiters are notified.
     pub(super) fn close(&self) {
         let mut state = self.lock();
         state.is_closed = true;

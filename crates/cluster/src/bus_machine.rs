@@ -1,13 +1,16 @@
-//! One node among several: what it does about each thing that can happen. Pure.
+//! The state machine of one server among several: how it reacts to each event. Pure.
 //!
-//! Inputs: publications and subscribers of this node, connections to Redis that come and go, what Redis
-//! answers and publishes, time. Outputs: [`BusEffect`]s for this node's hub in their order, and what is to be
-//! asked of Redis next. Driven by `driver`, simulated with seeds. Two modes. *Shared*: a publication goes
-//! to Redis and comes back from there, to this node like to all others, so that all have one order.
-//! *Alone*, when Redis does not answer: this node's subscribers get it at once, and the others once Redis has it.
+//! Inputs: publications and subscribers of this server, connections to Redis that come and go,
+//! replies and pushes of Redis, time. Outputs: [`BusEffect`]s for this server's hub in order, and
+//! the next request to Redis. Driven by `bus_driver`, simulated with seeds. There are two modes.
+//! *Shared*: a publication goes to Redis and comes back from there, to this server as to all
+//! others, so that all have one order. *Alone*, while Redis does not answer: this server's
+//! subscribers get it at once, the others once Redis has it.
 //!
-//! What must stay true: a subscriber gets each message at most once; what one node publishes to one channel
-//! arrives everywhere in that order; what may be missing is announced.
+//! # Invariants
+//! - A subscriber gets each message at most once.
+//! - The publications of one server to one channel arrive everywhere in their order.
+//! - A message that may be missing is announced as a gap.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -32,7 +35,7 @@ const MAX_FOLLOWED: usize = 200_000;
 /// How much shorter than what other nodes keep an absence must be, for their clocks and connections.
 const ABSENCE_MARGIN: Duration = Duration::from_secs(5);
 
-/// Who delivers what is published here.
+/// Which side delivers publications of this server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BusMode {
     /// This node, at once.
@@ -89,7 +92,7 @@ impl BusMachine {
         self.max_followed = max.min(MAX_FOLLOWED);
     }
 
-    /// Whether an answer is waited for that decides who delivers.
+    /// Whether a reply is awaited that decides the mode.
     pub(super) fn is_awaiting_reply(&self) -> bool {
         self.batch_sent_at.is_some() && self.mode == BusMode::Clustered
     }
@@ -165,7 +168,7 @@ impl BusMachine {
         self.outbox.submit(now, publication, LocalDelivery::Early);
     }
 
-    /// A subscriber is about to come. True when what is published to its channel comes already.
+    /// A subscriber is about to come. True when the channel is live already.
     pub(super) fn prepare(&mut self, now: Instant, channel: &ChannelName) -> bool {
         let is_new = self.followed.get(channel).is_none();
         if is_new && self.followed.len() >= self.max_followed {
@@ -290,7 +293,7 @@ impl BusMachine {
         }
     }
 
-    /// Time has passed. `in_use` tells of channels that somebody uses.
+    /// Time has passed. `in_use` tells which channels have subscribers.
     pub(super) fn tick(&mut self, now: Instant, in_use: impl Fn(&str) -> bool) {
         if let Some(sent_at) = self.batch_sent_at
             && now.saturating_duration_since(sent_at) >= REPLY_TIMEOUT
@@ -324,7 +327,7 @@ impl BusMachine {
         self.effects = self.take_effects();
         let mut cut = HashSet::new();
         for awaited in self.outbox.take_awaited() {
-            // Without subscribers nobody misses it, and its history is in Redis.
+            // Without subscribers no client misses it, and its history is in Redis.
             let Some(follow) = self.followed.get_mut(&awaited.publication.channel) else {
                 continue;
             };
@@ -373,7 +376,7 @@ mod tests {
         }
         assert_eq!(machine.followed().len(), 10);
         let mut last: Vec<BusEffect> = machine.take_effects();
-        // What is not followed has no history that could have a hole.
+        // A channel that is not followed has no history that could have a gap.
         let end = last.pop();
         assert!(
             matches!(&end, Some(BusEffect::Restore(channel, history)) if **channel == *"c99" && history.is_empty()),

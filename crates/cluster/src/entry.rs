@@ -1,9 +1,12 @@
-//! What travels between nodes: one entry of a channel's stream in Redis, and where it stands.
+//! The entries that travel between servers: one entry of a channel's stream in Redis, and its
+//! position.
 //!
-//! Redis gives each entry its position, and with it the order that all nodes deliver in; whoever published
-//! it gave it its origin, by which a node knows what it had already. Made by `link` from what Redis says,
-//! by `outbox` from what is published here. What must stay true: of one node's entries of one channel a
-//! later one has the greater number.
+//! Redis gives each entry its position, and so the order in which all servers deliver. The
+//! publishing server gives it its origin, by which a server recognises entries that it has
+//! already. Made by `redis_link` from replies, by `outbox` from publications of this server.
+//!
+//! # Invariants
+//! - Of the entries of one server in one channel, a later one has the greater number.
 
 use std::fmt;
 use std::str::FromStr;
@@ -54,7 +57,7 @@ pub(super) struct StreamPosition {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct NodeId(pub(super) u64);
 
-/// Who published something, and as its how many-th.
+/// The publishing server, and its number for the entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct EntryOrigin {
     pub(super) node: NodeId,

@@ -1,10 +1,14 @@
-//! One channel that this node follows: what came of it, and whether it is whole. Pure.
+//! One channel that this server follows: what has arrived, and whether it is complete. Pure.
 //!
-//! A channel is subscribed to in Redis, then read once (its history), and from then on is live: each entry
-//! that comes names the one before it. After a lost connection, or where an entry does not fit, what is
-//! missing is read from the channel's stream. Driven by [`super::follows`]. What must stay true: an entry is
-//! delivered once, in the order of the stream; where the stream does not reach back to what came last, that
-//! is announced before anything else is delivered.
+//! A channel is subscribed to in Redis, then read once (its history), and from then on is live:
+//! each entry that arrives names the one before it. After a lost connection, or where an entry
+//! does not fit, the missing part is read from the channel's stream. Driven by
+//! `followed_channels`.
+//!
+//! # Invariants
+//! - An entry is delivered once, in the order of the stream.
+//! - Where the stream no longer reaches back to the last entry, a gap is announced before any
+//!   later entry is delivered.
 
 use std::time::{Duration, Instant};
 
@@ -50,7 +54,7 @@ pub(super) struct FollowedChannel {
     early_at_last_read: u64,
     /// Without a subscriber since; none is with one.
     pub(super) idle_since: Option<Instant>,
-    /// Whether it is in the line of those that are idle.
+    /// Whether it is in the queue of idle channels.
     pub(super) is_in_idle_list: bool,
 }
 
@@ -63,7 +67,7 @@ pub(super) enum FollowState {
     Subscribing,
     /// Its stream is being read, or about to be.
     Reading,
-    /// What is published comes.
+    /// Publications arrive.
     Live,
 }
 
@@ -80,7 +84,7 @@ enum ContinuityCheck {
     NoCheck,
 }
 
-/// What is known of the streams behind a new connection.
+/// Whether a new connection reaches the same streams as before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DatasetContinuity {
     /// They are those of the last one.
@@ -93,7 +97,7 @@ pub(super) enum DatasetContinuity {
     Lost,
 }
 
-/// What is to be read of a channel's stream.
+/// A read of a channel's stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct StreamRead {
     pub(super) channel: ChannelName,
@@ -265,7 +269,7 @@ impl FollowedChannel {
         false
     }
 
-    /// The history: for clients that come back, not for those that are here.
+    /// The history: for clients that resume, not for present subscribers.
     fn load_history(
         &mut self,
         terms: &FollowInputs,
@@ -489,7 +493,7 @@ impl FollowedChannel {
     }
 }
 
-/// What follows does not continue what came before, and all are told.
+/// A gap is announced: the next entries do not continue the last ones.
 fn announce_break(channel: &ChannelName, effects: &mut Vec<BusEffect>) {
     effects.push(BusEffect::Restore(channel.clone(), Vec::new()));
     effects.push(BusEffect::AnnounceGap(channel.clone()));

@@ -1,9 +1,13 @@
-//! All channels that this node follows: which are subscribed to, read and let go of next. Pure.
+//! All channels that this server follows: which one is subscribed to, read or dropped next. Pure.
 //!
-//! Inputs: who subscribes here, what Redis answers and publishes, connections that come and go. Outputs:
-//! [`BusEffect`]s for this node's hub, and the next subscriptions, readings and unsubscriptions, each bounded.
-//! Driven by [`super::machine`]. What must stay true: a channel with a subscriber is followed; the channel
-//! of everybody's gaps is read before any other; what waits for readings is bounded.
+//! Inputs: local subscribers, replies and pushes of Redis, connections that come and go. Outputs:
+//! [`BusEffect`]s for this server's hub, and the next subscriptions, reads and unsubscriptions,
+//! each bounded. Driven by `bus_machine`.
+//!
+//! # Invariants
+//! - A channel with a subscriber is followed.
+//! - The channel that announces gaps in all channels is read before any other.
+//! - The queue of reads is bounded.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -43,7 +47,7 @@ pub(super) enum BusEffect {
     HistoriesBroken(StreamPosition),
     /// This node's own message of that number is delivered.
     Delivered(u64),
-    /// What is published to the channel comes from now on.
+    /// Publications to the channel arrive from now on.
     ChannelLive(ChannelName),
     /// It comes no longer.
     ChannelNotLive(ChannelName),
@@ -169,7 +173,7 @@ impl FollowedChannels {
         }
     }
 
-    /// Lets go of channels that nobody has used for a while; `in_use` tells of those that somebody does.
+    /// Drops channels that were idle for a while; `in_use` tells which ones have subscribers.
     pub(super) fn drop_idle(
         &mut self,
         now: Instant,
@@ -195,7 +199,7 @@ impl FollowedChannels {
                 Some(since) if is_due(since) => {
                     self.unfollow(&channel);
                     effects.push(BusEffect::ChannelNotLive(channel.clone()));
-                    // It would have holes when somebody asks for it again.
+                    // It would have gaps when it is read again.
                     effects.push(BusEffect::Restore(channel, Vec::new()));
                 }
                 Some(since) => {

@@ -1,14 +1,17 @@
-//! What of each node a channel's subscribers have had: the last number of each. Pure.
+//! The last number of each publishing server that a channel's subscribers have had. Pure.
 //!
-//! Used by `follow`. A node's numbers of one channel only rise (`outbox`, `script`), so what is not above
-//! the last one was there before. What must stay true: at most [`MAX_NODES`] nodes are remembered.
+//! Used by `followed_channel`. The numbers of one server in one channel only rise (`outbox`,
+//! `scripts`), so a number that is not above the last one is a repetition.
+//!
+//! # Invariants
+//! - At most [`MAX_NODES`] servers are remembered.
 
 use crate::entry::{EntryOrigin, NodeId};
 
-/// Nodes that publish to one channel and are told apart; the one that was silent longest is forgotten.
+/// Servers that are remembered for one channel; the one that was silent longest is forgotten.
 const MAX_NODES: usize = 64;
 
-/// The last number of each node, those that spoke last at the end.
+/// The last number of each server, the most recent at the end.
 #[derive(Debug, Default)]
 pub(super) struct LastSeen(Vec<EntryOrigin>);
 

@@ -1,10 +1,14 @@
-//! What this node publishes, from its publication until it is safe with the others. Pure.
+//! The publications of this server, from their arrival until the others have them for good. Pure.
 //!
-//! Each publication gets the next number; batches go to Redis in the order of the numbers, one at a time,
-//! and Redis takes none of them twice (`script`). What Redis has taken is kept for [`RESEND_WINDOW`] and
-//! published again to a Redis that has lost its data; what had to be dropped unpublished becomes a gap that
-//! the others are told of. What must stay true: the numbers of what is kept follow one another; nothing is
-//! dropped that was neither published nor is known to be lost; what is kept is bounded.
+//! Each publication gets the next number. Batches go to Redis in the order of the numbers, one at
+//! a time, and Redis takes none twice (`scripts`). A publication that Redis has taken is kept for
+//! [`RESEND_WINDOW`] and published again to a Redis that has lost its data. One that had to be
+//! dropped becomes a gap for the others.
+//!
+//! # Invariants
+//! - The numbers of kept publications are contiguous.
+//! - A publication is dropped only when it was published, or is recorded as lost.
+//! - The number of kept publications is bounded.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -27,7 +31,7 @@ pub(super) const RESEND_WINDOW: Duration = Duration::from_secs(30);
 const MAX_BATCH_MESSAGES: usize = 256;
 const MAX_BATCH_BYTES: usize = 1 << 20;
 
-/// Channels whose losses are told one by one; with more, all channels have a gap.
+/// Channels with losses that get a gap of their own; with more, all channels get one.
 const MAX_LOST_CHANNELS: usize = 1000;
 
 /// What waits for Redis, and what it has.
@@ -44,12 +48,13 @@ pub(super) struct Outbox {
     bytes: usize,
     /// Those of what waits.
     unsent_bytes: usize,
-    /// How many messages of a channel wait whose subscribers here were none, so that nobody looks for them in vain.
+    /// Waiting messages of each channel that had no subscribers here, so that no search is in vain.
     unsent_without_subscribers: HashMap<ChannelName, usize>,
     /// The last number that each channel lost, until the others know.
     lost_by_channel: HashMap<ChannelName, u64>,
     lost_in_all_channels: Option<u64>,
-    /// When something was dropped, or told as lost, that Redis might lose again: the latest.
+    /// The latest time at which a message was dropped, or a loss announced, that Redis may lose
+    /// again.
     last_unkept_at: Option<Instant>,
     max_messages: usize,
     dropped_messages: u64,
@@ -424,7 +429,7 @@ impl Outbox {
         }
     }
 
-    /// The gaps that the others are to be told of, in the order of their numbers.
+    /// The gaps to announce to the others, in the order of their numbers.
     fn gap_entries(&self) -> Vec<OutgoingEntry> {
         let mut losses: BTreeMap<u64, OutgoingEntry> = BTreeMap::new();
         for (channel, &number) in &self.lost_by_channel {

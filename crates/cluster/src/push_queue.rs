@@ -1,7 +1,11 @@
-//! What Redis publishes to this node, between the connection that brings it and the task that takes it.
+//! The messages that Redis pushes to this server, between its connection and the task that takes
+//! them.
 //!
-//! Filled by the Redis client's task, emptied by `driver`. What must stay true: bounded; once it was full
-//! nothing more gets in, and whoever takes from it learns of that, since something is missing from there on.
+//! Filled by the task of the Redis client, emptied by `bus_driver`.
+//!
+//! # Invariants
+//! - The queue is bounded. Once it was full nothing more gets in, and its reader learns of that,
+//!   since messages are missing from there on.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,8 +1,12 @@
-//! The connections to Redis, and every question that is asked over them.
+//! The connections to Redis, and every request that is sent over them.
 //!
-//! Two connections: one for commands, one that hears what is published (RESP3, so Redis 6 or later, or
-//! Valkey). Made and asked by `driver`. What must stay true: every question has a deadline; an answer that
-//! is not understood is an error that says so, never a panic; no password gets into an error or a log.
+//! There are two: one for commands, one for pushed messages (RESP3: Redis 6 or later, or Valkey).
+//! Used by `bus_driver`.
+//!
+//! # Invariants
+//! - Every request has a deadline.
+//! - A reply that is not understood is an error with the reason, never a panic.
+//! - No password gets into an error or the log.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -172,7 +176,7 @@ impl RedisTarget {
         };
         let run = redis_run_id(&mut commands).await?;
         if let Some(run) = &run {
-            // Said by nobody in particular, so that whoever comes first can say it.
+            // Names no server, so that the first one to come can write it.
             let origin = EntryOrigin {
                 node: NodeId(RandomState::new().hash_one(run)),
                 number: 1,

@@ -1,8 +1,12 @@
-//! What Redis says, understood: entries that are published, and those that are read of streams.
+//! Decodes replies of Redis: pushed entries, and pages that are read of streams. Used by
+//! `redis_link`.
 //!
-//! Used by `link`. Anybody who may write to this Redis can put anything there: what no server of ours wrote
-//! is left out, what another version of ours wrote is a gap to its subscribers; either is logged once.
-//! What must stay true: no bytes of any kind panic, or keep a node from what comes after them.
+//! Every client of this Redis can write anything there. An entry that no server of ours wrote is
+//! left out; one of another version of ours is a gap for its subscribers. Each kind is logged
+//! once.
+//!
+//! # Invariants
+//! - No bytes panic, or keep this server from the entries that follow them.
 
 use std::str;
 use std::sync::Arc;
@@ -24,7 +28,7 @@ pub(super) const DELIVERED_IN_ORDER: &str = "shared";
 /// An entry of a stream as Redis has it: its position, then names and values in turn.
 pub(super) type RawEntry = (String, Vec<Vec<u8>>);
 
-/// Understands what comes over one connection.
+/// Decodes the replies of one connection.
 #[derive(Debug, Clone)]
 pub(super) struct ReplyDecoder {
     keys: RedisKeys,

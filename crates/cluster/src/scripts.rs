@@ -1,10 +1,12 @@
-//! What runs inside Redis, and the names of what is kept there.
+//! The scripts that run inside Redis, and the names of its keys. Used by `redis_link`.
 //!
-//! A publication is one step there: it gets its place in its channel's stream and goes to all nodes, or
-//! neither. The names of the streams are made inside of the scripts, so that one call can have many
-//! channels: this is for one Redis (or one with its replicas), not for a Redis Cluster. Used by `link`. What
-//! must stay true: a node's numbers are taken in their order and none of them twice; everything here
-//! expires by itself.
+//! A publication is one step there: it gets its place in its channel's stream and goes to all
+//! servers, or neither. The names of streams are made inside the scripts, so that one call can
+//! have many channels: this is for one Redis (or one with replicas), not for a Redis Cluster.
+//!
+//! # Invariants
+//! - The numbers of a server are taken in order, and none twice.
+//! - Every key expires by itself.
 
 use crate::entry::{ChannelName, NodeId};
 
@@ -82,7 +84,7 @@ end
 return answer
 ";
 
-/// The names in one database: what is published is not kept apart by databases, so they are in all names.
+/// The names in one database: pushes are not separated by database, so its number is in all names.
 #[derive(Debug, Clone)]
 pub(super) struct RedisKeys {
     /// Of the form `penstock:0:`.

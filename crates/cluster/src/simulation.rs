@@ -1,8 +1,9 @@
-//! Several nodes and a Redis in one thread, with faults drawn from a seed: `PENSTOCK_SEED` replays one,
-//! `PENSTOCK_SEEDS` says how many are run.
+//! Several servers and a Redis in one thread, with faults drawn from a seed: `PENSTOCK_SEED`
+//! replays one, `PENSTOCK_SEEDS` sets their number.
 //!
-//! What is delivered at each node is written down and checked when everything is well again: each message at
-//! most once, each node's in their order, none missing without a gap that was announced after it.
+//! The deliveries of each server are recorded and checked at the end, without faults: each message
+//! at most once, those of one publisher in order, and none missing without a gap announced after
+//! it.
 
 mod checks;
 mod redis;
@@ -68,7 +69,7 @@ struct SimulatedNode {
     is_publishing: bool,
     is_reading: bool,
     is_listening: bool,
-    /// Who will subscribe when the channel is live, at the latest then.
+    /// Clients that subscribe when the channel is live, at the latest then.
     expected: HashMap<ChannelName, Instant>,
     channels: BTreeMap<ChannelName, ObservedChannel>,
 }
@@ -309,7 +310,7 @@ impl ClusterSimulation {
     }
 
     fn advance(&mut self, time: Duration) {
-        // Nobody waits longer for an answer: it is there by then, or the connection is given up.
+        // No reply takes longer: it is there by then, or the connection is given up.
         if time >= Duration::from_secs(2) {
             if self.redis.is_up && !self.redis.is_paused {
                 (0..40).for_each(|_| self.round());
@@ -361,7 +362,7 @@ impl ClusterSimulation {
         }
     }
 
-    /// What a node's hub is told, and who subscribes then.
+    /// Applies the effects to the hub of a server, and adds the subscribers that waited for them.
     fn settle(&mut self, number: usize) {
         let node = &mut self.nodes[number];
         let mut live = HashSet::new();
@@ -417,7 +418,7 @@ impl ClusterSimulation {
         }
     }
 
-    /// Everybody does what there is to do.
+    /// All servers do their pending work.
     fn round(&mut self) {
         self.step += 1;
         (0..self.nodes.len()).for_each(|number| self.pump(number));

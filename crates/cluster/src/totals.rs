@@ -1,7 +1,11 @@
-//! The numbers of all nodes together.
+//! The counters of all servers together.
 //!
-//! Each node says its own every [`REPORT_INTERVAL`] and gets the sums (`script`), which the status page shows. What
-//! must stay true: they are of a known age; of a node that is gone nothing is counted after ten seconds.
+//! Each server reports its own every [`REPORT_INTERVAL`] and gets the sums (`scripts`) for the
+//! status page.
+//!
+//! # Invariants
+//! - The age of the sums is known.
+//! - Counters of a server that is gone are left out after ten seconds.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -22,7 +26,7 @@ pub struct ClusterTotals {
 }
 
 impl ClusterTotals {
-    /// The sum of that name; 0 where nobody counts it.
+    /// The sum of that name; 0 where no server counts it.
     #[must_use]
     pub fn sum(&self, name: &str) -> u64 {
         self.sums.get(name).copied().unwrap_or(0)

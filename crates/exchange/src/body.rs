@@ -52,6 +52,28 @@ pub trait IncomingBody: Send {
     fn length(&self) -> Option<u64>;
 }
 
+impl RequestBody {
+    /// Reads all of a body that has at most `max_bytes`; `None` for a larger one, of which no more
+    /// is read than shows that.
+    ///
+    /// # Errors
+    /// As [`IncomingBody::poll_fill`].
+    pub async fn read_within(self, max_bytes: usize) -> Result<Option<Vec<u8>>, Fault> {
+        let mut bytes = Vec::new();
+        let Self::Incoming(mut body) = self else {
+            return Ok(Some(bytes));
+        };
+        let declared = body.length();
+        let mut is_too_large = declared.is_some_and(|length| length > max_bytes as u64);
+        let mut is_more = true;
+        while is_more && !is_too_large {
+            is_more = std::future::poll_fn(|cx| body.poll_fill(cx, &mut bytes)).await?;
+            is_too_large = bytes.len() > max_bytes;
+        }
+        Ok((!is_too_large).then_some(bytes))
+    }
+}
+
 impl fmt::Debug for RequestBody {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,17 +1,17 @@
-//! Which pages may do something with what a browser sends along by itself, such as cookies.
+//! The origins whose pages may use what a browser sends by itself, such as cookies.
 //!
 //! Used by `grip` for WebSockets and by `mercure` for cookies.
 
-/// Origins whose pages may, beside those of the host that is asked.
+/// The allowed origins, besides those of the requested host.
 #[derive(Debug, Clone, Default)]
 pub struct AllowedOrigins {
     listed: Box<[String]>,
-    /// Any.
+    /// Whether any origin is allowed.
     pub allows_any: bool,
 }
 
 impl AllowedOrigins {
-    /// Of a list in which `*` stands for any.
+    /// Reads a list in which `*` stands for any origin.
     #[must_use]
     pub fn new(origins: &[String]) -> Self {
         let (any, named): (Vec<_>, Vec<_>) =
@@ -22,13 +22,13 @@ impl AllowedOrigins {
         }
     }
 
-    /// Whether some are named.
+    /// Whether the list names origins.
     #[must_use]
     pub fn has_listed(&self) -> bool {
         !self.listed.is_empty()
     }
 
-    /// Whether this one is named.
+    /// Whether the list names this origin.
     #[must_use]
     pub fn is_listed(&self, origin: &[u8]) -> bool {
         let mut named = self.listed.iter();
@@ -36,7 +36,7 @@ impl AllowedOrigins {
     }
 }
 
-/// Whether `origin` is of the host that was asked. The scheme does not count: TLS may have ended in front.
+/// Whether `origin` is the requested host. The scheme does not count: TLS may have ended in front.
 #[must_use]
 pub fn is_same_host(origin: &[u8], host: &str) -> bool {
     let parts = [("http://", ":80"), ("https://", ":443")]

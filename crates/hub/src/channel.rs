@@ -1,11 +1,14 @@
-//! A channel: its place for order, history and subscribers, shared by all threads.
+//! A channel: its order, history and subscribers, shared by all threads.
 //!
-//! `hub` publishes into it, shards subscribe streams to it, long polls wait at it; `registry` finds it by
-//! its name. One short lock guards all of it, so that everybody sees one order: a message gets its number,
-//! goes into the history and to the shards that have subscribers under the lock, and a subscriber learns
-//! under the same lock what came before it. What must stay true: the lock is never held across an await,
-//! nor while a client is written to, a callback runs or the registry's lock is taken (which comes first);
-//! a channel that the registry let go of is dead, and whoever meets it asks the registry again.
+//! `hub` publishes into it, shards subscribe streams to it, long polls wait at it; `registry`
+//! finds it by its name. One short lock guards all of it, so that there is one order: a message
+//! gets its number and goes into the history and to the shards with subscribers under the lock,
+//! and a subscriber learns under the same lock which messages came before it.
+//!
+//! # Invariants
+//! - The lock is never held across an await, nor while a client is written to, a callback runs or
+//!   the registry's lock is taken (which comes first).
+//! - A channel that the registry has removed is dead: its caller asks the registry again.
 
 mod message;
 #[cfg(test)]
@@ -27,9 +30,9 @@ use crate::shares::Share;
 #[derive(Debug)]
 pub(crate) struct Channel {
     name: Arc<str>,
-    /// What its namespace has.
+    /// The share of its namespace.
     share: Arc<Share>,
-    /// Bytes of its messages that shards have not got to, or whose turn has not come.
+    /// Bytes of its messages that shards have not delivered yet, or that are parked.
     pub(crate) pending_bytes: AtomicUsize,
     /// Guards everything about it. See the head of this file.
     state: Mutex<ChannelState>,
@@ -40,9 +43,9 @@ pub(crate) struct Channel {
 pub(crate) struct ChannelState {
     /// The shards that have subscribers.
     pub(crate) shards: Vec<ChannelShard>,
-    /// Long polls that wait, by the order of their coming; none mostly.
+    /// Long polls that wait, in order of arrival; none mostly.
     pub(crate) long_polls: BTreeMap<u64, Arc<PollWaiter>>,
-    /// Tasks that listen, by the order of their coming; none mostly.
+    /// Tasks that listen, in order of arrival; none mostly.
     pub(crate) listeners: BTreeMap<u64, Arc<MessageFeed>>,
     pub(crate) history: ChannelHistory,
     /// The number of the last message that came with a restored history, or by which the history was cut:
@@ -51,7 +54,7 @@ pub(crate) struct ChannelState {
     /// What was published while streams are on their way, and is not in the history that was put in the
     /// place of theirs; none mostly.
     pub(crate) arrival_history: Option<Box<ChannelHistory>>,
-    /// Messages whose turn has not come; none mostly.
+    /// Messages that wait for the one before them; none mostly.
     pub(crate) parked: Option<Box<ParkedMessages>>,
     /// The same as the channel's, for code that has the state alone.
     pub(crate) share: Arc<Share>,
@@ -61,13 +64,13 @@ pub(crate) struct ChannelState {
     pub(crate) last_sequence: u64,
     /// Its id.
     pub(crate) last_id: Option<Arc<str>>,
-    /// Streams on their way to a shard: what is published meanwhile is kept for them.
+    /// Streams on their way to a shard: messages published meanwhile are kept for them.
     pub(crate) arriving_streams: u32,
-    /// The registry let go of it.
+    /// The registry has removed it.
     pub(crate) is_removed: bool,
     /// Its place among its namespace's channels that have a history.
     pub(crate) history_place: Option<u64>,
-    /// It is of the house's own, so nobody comes back for its history.
+    /// The server made it for itself, so no client resumes its history.
     pub(crate) is_internal: bool,
 }
 
@@ -124,7 +127,7 @@ impl Channel {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Its state, unless the registry has let go of it.
+    /// Its state, unless the registry has removed it.
     pub(crate) fn lock_alive(&self) -> Option<MutexGuard<'_, ChannelState>> {
         let state = self.lock();
         (!state.is_removed).then_some(state)
@@ -137,7 +140,7 @@ impl Channel {
     }
 }
 
-/// Whether a channel is of the house's own: clients' names begin with no control character.
+/// Whether the server made a channel for itself: clients' names begin with no control character.
 pub(crate) fn is_internal(name: &str) -> bool {
     name.chars().next().is_some_and(char::is_control)
 }
@@ -162,7 +165,7 @@ impl ChannelState {
         streams + polls + self.listeners.len() as u64
     }
 
-    /// Whether anybody subscribes.
+    /// Whether there are subscribers.
     pub(crate) fn has_subscribers(&self) -> bool {
         !self.shards.is_empty() || !self.long_polls.is_empty() || !self.listeners.is_empty()
     }

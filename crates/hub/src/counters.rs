@@ -1,8 +1,11 @@
-//! What the hub counts, as atomics that everybody may read.
+//! The hub's counters, as atomics that any thread may read.
 //!
-//! Shards count for themselves and add at the end of each turn, so that loops do not meet at a number for
-//! each write. What must stay true: a seat is taken before anything is held and given back when it is
-//! gone, whatever became of it.
+//! A shard counts for itself and adds its counts at the end of each turn, so that event loops do
+//! not contend for a counter with each write.
+//!
+//! # Invariants
+//! - A permit is acquired before anything is held, and released when that is gone, for whatever
+//!   reason.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -22,7 +25,7 @@ pub(crate) struct HubMetrics {
     held: AtomicUsize,
     /// Of each client.
     pub(crate) client_permits: Arc<ClientPermits>,
-    /// What the log was told of streams that were sent away.
+    /// Limits log lines about refused streams.
     pub(crate) log_throttle: LogThrottle,
     /// How often there was none of all.
     pub(crate) refused_streams: AtomicU64,
@@ -38,7 +41,7 @@ pub(crate) struct HubMetrics {
     pub(crate) backlog_bytes: AtomicUsize,
     /// Bytes of histories.
     pub(crate) history_bytes: AtomicUsize,
-    /// Bytes of messages that shards have not got to, or whose turn has not come.
+    /// Bytes of messages that shards have not delivered yet, or that are parked.
     pub(crate) pending_bytes: AtomicUsize,
     /// Bytes of all shards for their streams.
     pub(crate) shard_bytes: AtomicUsize,
@@ -140,7 +143,8 @@ impl StreamPermit {
         Ok(seat)
     }
 
-    /// Leaves it taken: [`StreamPermit::release`] is now somebody's to call, and its client's part to drop.
+    /// Leaves it acquired: the caller calls [`StreamPermit::release`] later, and drops the client's
+    /// part.
     pub(crate) fn into_client_permit(mut self) -> Option<ClientPermit> {
         self.shared = None;
         self.client_permit.take()

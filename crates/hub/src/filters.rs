@@ -1,8 +1,10 @@
-//! GRIP's filters: which messages a subscriber gets, and what of their content is its own.
+//! GRIP's filters: which messages a subscriber gets, and how their content is changed for it.
 //!
-//! Pure. Used by shards for streams and by `hub` for long polls, but only where a subscription or a
-//! message names filters: everything else never comes here. What must stay true: a message whose content
-//! cannot be made for a subscriber is not sent to it.
+//! Pure. Used by shards for streams and by `hub` for long polls, only where a subscription or a
+//! message names filters.
+//!
+//! # Invariants
+//! - A message whose content cannot be rendered for a subscriber is not sent to it.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -14,9 +16,9 @@ use crate::{Content, MessageFilter};
 /// Pairs of a name and a value.
 pub(crate) type MetaPairs = [(Box<str>, Box<str>)];
 
-/// Whom a message is for.
+/// The subscriber that a message is for.
 pub(crate) trait FilterSubscriber {
-    /// What was said of it when it was held (`Grip-Set-Meta`).
+    /// Its metadata (`Grip-Set-Meta`).
     fn meta(&self) -> &MetaPairs;
 
     /// The last id of a channel, by its name within the reader's namespace: none if it does not subscribe to it, empty if that has had no message.

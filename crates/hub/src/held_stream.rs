@@ -1,6 +1,6 @@
-//! What is to be held: a stream or a long poll, with its channels and its heart-beat.
+//! The description of a stream or long poll to hold, with its channels and its heartbeat.
 //!
-//! Made by handlers (`grip`, `route`, `mercure`), taken by [`crate::Hub`].
+//! Made by handlers (`hub_route`, `grip`, `mercure`), taken by [`crate::Hub`].
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,39 +11,40 @@ use penstock_exchange::AddressPrefix;
 
 use crate::LongPollResponse;
 
-/// A stream that is to be held once its head is sent.
+/// A stream to hold once its head is sent.
 #[derive(Debug, Default)]
 pub struct HeldStream {
     /// Whose it is, for the bound on each client; none is not counted.
     pub client: Option<AddressPrefix>,
     /// At least one; at most `hub.max_channels_per_stream`.
     pub subscriptions: Vec<Subscription>,
-    /// What its client takes.
+    /// The form of its messages.
     pub form: StreamForm,
-    /// What keeps its connection alive; none is nothing.
+    /// Its heartbeat; `None` sends none.
     pub keep_alive: Option<StreamKeepAlive>,
     /// Sent right behind the head.
     pub initial: Bytes,
-    /// What filters know of it (`Grip-Set-Meta`).
+    /// Metadata for filters (`Grip-Set-Meta`).
     pub meta: Vec<(Box<str>, Box<str>)>,
-    /// Told when the stream has ended, whatever the reason.
+    /// Called when the stream has ended, for whatever reason.
     pub on_end: Option<EndCallback>,
     /// The history that a client that comes back asks for: what was published after this id, in the
-    /// channels' order. What is not known any more is announced ([`HeldStream::gap_notice`]).
+    /// channels' order. Messages that are no longer known are announced
+    /// ([`HeldStream::gap_notice`]).
     pub resume_after: Option<Arc<str>>,
     /// Sent where messages are missing: some after [`HeldStream::resume_after`] or [`Subscription::prev_id`] that
     /// are kept no more, or some that its client was too slow for. None is nothing. Best one text for all
     /// streams, which costs none of them memory; a stream of events that begins behind a message which it
     /// named gets an event `gap` with that id as its data in its place.
     pub gap_notice: Option<Bytes>,
-    /// It ends by itself after so long; none is never.
+    /// It ends by itself after so long; `None` never.
     pub max_lifetime: Option<Duration>,
 }
 
 /// Called once, on some loop, when a stream has ended. It must not wait.
 pub struct EndCallback(pub Box<dyn FnOnce() + Send>);
 
-/// What the client of a stream takes.
+/// The form of messages that the client of a stream expects.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum StreamForm {
     /// Server-sent events.
@@ -58,9 +59,9 @@ pub enum StreamForm {
 pub struct Subscription {
     /// The channel's name.
     pub channel: Arc<str>,
-    /// The last message that whoever asked for this knew of.
+    /// The last message that the subscriber knew of.
     pub prev_id: Option<Arc<str>>,
-    /// What each message must pass.
+    /// The filters that each message must pass.
     pub filters: Vec<MessageFilter>,
 }
 
@@ -79,7 +80,7 @@ pub enum MessageFilter {
     VarSubst,
 }
 
-/// What is sent while nothing else is.
+/// The heartbeat: bytes that are sent while nothing else is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StreamKeepAlive {
     /// The bytes; shared by all streams that have the same.
@@ -99,7 +100,7 @@ pub struct LongPoll {
     pub subscriptions: Vec<Subscription>,
     /// How long.
     pub timeout: Duration,
-    /// What filters know of it.
+    /// Metadata for filters.
     pub meta: Vec<(Box<str>, Box<str>)>,
 }
 
@@ -108,7 +109,7 @@ pub struct LongPoll {
 pub enum PollOutcome {
     /// A message came.
     Message(Arc<LongPollResponse>),
-    /// None came in time: the back end's own response is sent.
+    /// No message came in time: the back end's own response is sent.
     TimedOut,
     /// The back end is to be asked again: a hint came, or a channel's last id is another than `prev_id`
     /// said. With the channels' last ids that are known.

@@ -1,8 +1,11 @@
-//! What a channel keeps for clients that come back: its last messages, bounded by count, age and bytes.
+//! The last messages of a channel, for clients that resume; bounded by count, age and bytes.
 //!
-//! Pure: `now` is an argument, and whoever calls counts the bytes of all histories together. Lives under
-//! its channel's lock. What must stay true: messages are in their order, without holes between the oldest
-//! kept and the newest; `gone` names the newest that is kept no more, so that a gap can be announced.
+//! Pure: `now` is an argument, and the caller counts the bytes of all histories together. Lives
+//! under the lock of its channel.
+//!
+//! # Invariants
+//! - Messages are in order, without gaps between the oldest and the newest.
+//! - `gone` names the newest message that was dropped, so that a gap can be announced.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -73,7 +76,7 @@ impl ChannelHistory {
         oldest.cost
     }
 
-    /// An empty one of a channel of which nobody knows what there was up to this order.
+    /// An empty history of a channel whose messages up to this number are unknown.
     pub(crate) fn starting_after(gone: u64) -> Self {
         Self {
             dropped_up_to: gone,

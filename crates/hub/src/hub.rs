@@ -1,4 +1,4 @@
-//! The hub as everybody else sees it: hold, wait, publish, count, drain.
+//! The hub's interface: hold, wait, publish, count, drain.
 
 mod arriving_stream;
 mod bus;
@@ -31,16 +31,17 @@ pub(crate) use shared::HubShared;
 use crate::shard::{Shard, ShardCommand, TickClock};
 use crate::{HeldStream, LongPoll, PollOutcome, Publication, Settings};
 
-/// Some time, so that those who come back do not take more than streams would.
+/// Long enough that returning clients do not cost more than streams would.
 const RECONNECT_EVENT: Bytes = Bytes::from_static(b"retry: 15000\n\n");
 
-/// All that is held in this process. Cheap to clone; clones are the same hub.
+/// All held streams of this process. Cheap to clone; clones are the same hub.
 #[derive(Debug, Clone)]
 pub struct Hub {
     shared: Arc<HubShared>,
 }
 
-/// Why something was not held or not published. The texts are for the log and for answers.
+/// Why a stream was not held or a message not published. The texts are for the log and for
+/// responses.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HubError {
     /// `hub.max_streams` are held.
@@ -52,7 +53,7 @@ pub enum HubError {
     /// `hub.max_channels` are there.
     #[error("hub.max_channels ({0}) channels are in use")]
     TooManyChannels(usize),
-    /// Three quarters of them are there: messages that nobody hears of leave the rest to streams.
+    /// Three quarters of them exist: channels without subscribers leave the rest to streams.
     #[error("{0} channels are in use: the rest of hub.max_channels is for those who listen")]
     TooManyUnheardChannels(usize),
     /// One namespace has its share of these.
@@ -82,20 +83,20 @@ pub enum HubError {
     Draining,
 }
 
-/// What the hub has and has done. Plain numbers, read at any time.
+/// The hub's counters.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HubCounters {
     /// Streams held now.
     pub streams: u64,
     /// Long polls that wait now.
     pub long_polls: u64,
-    /// All that `max_streams` bounds: these, WebSockets that hear of messages, and what is on its way.
+    /// All that `max_streams` bounds: these, WebSockets that listen, and streams on their way.
     pub held: u64,
-    /// How many of these the client has that has most.
+    /// The most streams that one client has.
     pub max_streams_of_one_client: u64,
-    /// How often one more was refused because of `max_streams`.
+    /// Streams refused because of `max_streams`.
     pub refused_streams: u64,
-    /// How often because of `max_streams_per_client`.
+    /// Streams refused because of `max_streams_per_client`.
     pub refused_client_streams: u64,
     /// Channels with subscribers or a history.
     pub channels: u64,
@@ -111,13 +112,13 @@ pub struct HubCounters {
     pub delivered: u64,
     /// Messages that slow subscribers lost.
     pub dropped: u64,
-    /// Heart-beats written.
+    /// Heartbeats written.
     pub heartbeats: u64,
     /// Bytes that wait for slow subscribers.
     pub backlog_bytes: u64,
     /// Bytes of all histories.
     pub history_bytes: u64,
-    /// Bytes of the house's own that held streams cost, but for their backlogs.
+    /// Bytes of memory for held streams, without their backlogs.
     pub stream_bytes: u64,
 }
 
@@ -130,7 +131,7 @@ impl Hub {
         Self::start_with_ticks(settings, loops, TickClock::real_time())
     }
 
-    /// As [`Hub::start`], in a time that passes as `pace` says.
+    /// As [`Hub::start`], with ticks of another length.
     pub(crate) fn start_with_ticks(
         settings: Settings,
         loops: &[LoopHandle],
@@ -151,17 +152,17 @@ impl Hub {
         Ok(Self { shared })
     }
 
-    /// Puts other bounds in place.
+    /// Replaces the bounds.
     pub fn configure(&self, settings: Settings) {
         self.shared.settings.store(Arc::new(settings));
     }
 
-    /// Shares what all namespaces have in common among so many of them.
+    /// Divides shared bounds among so many namespaces.
     pub fn share_among(&self, namespaces: usize) {
         self.shared.registry.shares.set_namespaces(namespaces);
     }
 
-    /// The bounds as they are.
+    /// The present bounds.
     #[must_use]
     pub fn settings(&self) -> Arc<Settings> {
         self.shared.settings.load_full()
@@ -169,8 +170,8 @@ impl Hub {
 
     /// The body of a response that becomes a held stream on the loop that its client is on. The place
     /// among `max_streams` is taken now, and given back if the body is dropped before its head was sent.
-    /// What is published to its channels from now on is for it. Who is to be told of its end
-    /// ([`HeldStream::on_end`]) is told also when it is refused or never held.
+    /// It gets messages published to its channels from now on. [`HeldStream::on_end`] is called also
+    /// when it is refused or never held.
     ///
     /// # Errors
     /// Which bound is met.
@@ -179,7 +180,7 @@ impl Hub {
         Ok(Body::Hold(Box::new(holding)))
     }
 
-    /// Waits for a message of these channels. Dropping the future is leaving.
+    /// Waits for a message of these channels. Dropping the future ends the wait.
     ///
     /// # Errors
     /// Which bound is met.
@@ -193,9 +194,9 @@ impl Hub {
         )?))
     }
 
-    /// What a browser's `EventSource` gets for which there is no room: the time after which it comes
-    /// back. An error would end it for good (HTML, Server-sent events). `None` for other clients, and
-    /// where another answer is due. The log is told.
+    /// The body for a browser's `EventSource` for which there is no room: the time after which it
+    /// reconnects. An error would end it for good (HTML, Server-sent events). `None` for other
+    /// clients and other errors. Logs a warning.
     #[must_use]
     pub fn reconnect_body(&self, head: &RequestHead, refused: &HubError) -> Option<Bytes> {
         let is_full = matches!(
@@ -217,7 +218,7 @@ impl Hub {
         Some(RECONNECT_EVENT)
     }
 
-    /// Lets a task hear of messages. It takes a place among `max_streams`, and no channel yet.
+    /// Lets a task receive messages. It counts towards `max_streams`, and has no channel yet.
     ///
     /// # Errors
     /// Which bound is met.
@@ -225,11 +226,11 @@ impl Hub {
         MessageListener::new(&self.shared, client)
     }
 
-    /// Publishes: to this node's subscribers, or to those of all nodes if there is a bus. From any thread;
-    /// never waits. Order: what one thread publishes to one channel arrives in that order.
+    /// Publishes to the subscribers of this server, or of all servers if there is a bus. Never waits.
+    /// Messages that one thread publishes to one channel arrive in that order.
     ///
     /// # Errors
-    /// Which bound is met; nobody gets any of it.
+    /// Which bound is met; no subscriber gets it.
     pub fn publish(&self, publication: Publication) -> Result<(), HubError> {
         self.shared.check_limits(&publication)?;
         if let Some(bus) = self.shared.bus_notifier.bus()
@@ -240,7 +241,7 @@ impl Hub {
         self.shared.deliver(publication)
     }
 
-    /// Publishes to this node's subscribers what has come by the bus.
+    /// Publishes a message from the bus to the subscribers of this server.
     ///
     /// # Errors
     /// As [`Hub::publish`].
@@ -249,29 +250,29 @@ impl Hub {
         self.shared.deliver(publication)
     }
 
-    /// What to wait for before subscribers of these channels are taken in ([`Hub::stream_body`], [`Hub::long_poll`]), so
-    /// that they find the history that all nodes share, and miss nothing of other nodes. None, nearly always,
-    /// when there is nothing to wait for.
+    /// A future to await before subscribers of these channels are added ([`Hub::stream_body`],
+    /// [`Hub::long_poll`]), so that they find the history that all servers share, and miss nothing of
+    /// other servers. `None`, nearly always, when there is nothing to wait for.
     #[must_use]
     pub fn prepare_channels(&self, channels: &[Arc<str>]) -> Option<ChannelsPrepared> {
         self.shared.bus_notifier.bus()?.prepare_channels(channels)
     }
 
-    /// Puts another history in the place of a channel's, from the oldest to the newest: for who comes back,
-    /// not for who is here. Whoever comes back with an id that is not in it has a gap.
+    /// Replaces the history of a channel, from the oldest to the newest: for clients that resume, not
+    /// for present subscribers. A client that resumes after an id that is not in it has a gap.
     pub fn replace_history(&self, channel: &Arc<str>, history: Vec<Publication>) {
         let history = history.into_iter();
         let history = history.map(|publication| (publication, Duration::ZERO));
         self.replace_aged_history(channel, history.collect());
     }
 
-    /// As [`Hub::replace_history`], with how long ago each was published: so long less it is kept.
+    /// As [`Hub::replace_history`], with the age of each message.
     pub fn replace_aged_history(&self, channel: &Arc<str>, history: Vec<(Publication, Duration)>) {
         self.shared.replace_history(channel, history);
     }
 
-    /// Joins this hub to others, or with none separates it from them. The bus hears at once of all channels
-    /// that have subscribers.
+    /// Joins this hub to others by a bus, or separates it with `None`. The bus is told at once of all
+    /// channels that have subscribers.
     pub fn set_bus(&self, bus: Option<Arc<dyn Bus>>) {
         self.shared.set_bus(bus);
     }
@@ -283,7 +284,7 @@ impl Hub {
         channel.map_or(0, |channel| channel.lock().subscriber_count())
     }
 
-    /// Whether anybody subscribes to a channel on this node, or is on the way to it.
+    /// Whether a channel has a subscriber on this server, or one on its way.
     #[must_use]
     pub fn is_in_use(&self, channel: &str) -> bool {
         let channel = self.shared.registry.find(channel);
@@ -314,7 +315,7 @@ impl Hub {
         (!state.history.has_gap(from)).then(|| after.collect())
     }
 
-    /// What it has and has done.
+    /// The counters, read one by one.
     #[must_use]
     pub fn counters(&self) -> HubCounters {
         let tally = &self.shared.metrics;

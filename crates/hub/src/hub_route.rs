@@ -1,12 +1,15 @@
 //! A route that holds streams itself, without an application: `hub = { channel = "{path.1}" }`.
 //!
-//! `penstock`'s wiring makes a [`Streams`] for each such route. GET answers with a stream of server-sent
-//! events of the channels that the request names; POST, where the route allows it, publishes its body as
-//! an event's data. What must stay true: a request cannot name a channel that the route's pattern does
-//! not, nor one with a control character; a body is read no further than a message may be long.
+//! `penstock`'s wiring makes a [`HubRouteHandler`] for each such route. GET responds with a stream
+//! of server-sent events of the channels that the request names; POST, where the route allows it,
+//! publishes its body as the data of an event.
+//!
+//! # Invariants
+//! - A request names no channel that the route's pattern does not, and none with a control
+//!   character.
+//! - A body is read no further than the maximum size of a message.
 
 use std::borrow::Cow;
-use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +17,7 @@ use bytes::Bytes;
 use penstock_config::{ChannelPart, ChannelPattern, MAX_CHANNEL_BYTES, RouteHub};
 use penstock_exchange::{
     AddressPrefix, Body, Fault, FaultKind, Handler, HandlerName, HandlerProgress, Reply, Request,
-    RequestBody, Response,
+    Response,
 };
 use penstock_http::{Method, RequestHead, Status};
 
@@ -119,7 +122,9 @@ impl HubRouteHandler {
         };
         let hub = self.hub.clone();
         HandlerProgress::Pending(Box::pin(async move {
-            let data = read_message(request.body, hub.settings().max_message_size).await?;
+            let max_bytes = hub.settings().max_message_size;
+            let data = request.body.read_within(max_bytes).await?;
+            let data = data.ok_or_else(|| hub_fault(HubError::MessageTooLarge(max_bytes)))?;
             let data = String::from_utf8(data)
                 .map_err(|_| Fault::new(FaultKind::BadRequest, "the message is not UTF-8"))?;
             for channel in names {
@@ -198,7 +203,7 @@ fn expand_pattern(
     }
 }
 
-/// The first parameter of a query whose name is meant, decoded as forms are.
+/// The first parameter of a query with a matching name, decoded as forms are.
 fn query_parameter<'a>(
     query: Option<&'a str>,
     is_meant: impl Fn(&str) -> bool,
@@ -246,7 +251,8 @@ fn hold_stream(
     };
     match hub.stream_body(stream) {
         Ok(body) => Ok(event_stream_response(body)),
-        // A browser comes back to whoever serves then after a stream that ends, not after an error.
+        // A browser reconnects after a stream that ends, to the server of that moment, but not after an
+        // error.
         Err(HubError::Draining) => Ok(event_stream_response(Body::Empty)),
         Err(error) => match hub.reconnect_body(head, &error) {
             Some(bytes) => Ok(event_stream_response(Body::Bytes(bytes))),
@@ -275,27 +281,6 @@ fn plain_text(status: Status, text: &'static str) -> Response {
 fn tag_handler(mut response: Response) -> Reply {
     response.timing.handler = Some(HandlerName::Component("hub"));
     response.into()
-}
-
-/// Reads a body of at most so many bytes.
-async fn read_message(body: RequestBody, bytes_max: usize) -> Result<Vec<u8>, Fault> {
-    let mut data = Vec::new();
-    let RequestBody::Incoming(mut body) = body else {
-        return Ok(data);
-    };
-    // One that says its length is not read in vain.
-    let mut is_too_large = body
-        .length()
-        .is_some_and(|length| length > bytes_max as u64);
-    let mut is_more = true;
-    while is_more && !is_too_large {
-        is_more = poll_fn(|cx| body.poll_fill(cx, &mut data)).await?;
-        is_too_large = data.len() > bytes_max;
-    }
-    match is_too_large {
-        true => Err(hub_fault(HubError::MessageTooLarge(bytes_max))),
-        false => Ok(data),
-    }
 }
 
 impl From<ChannelNameError> for Fault {

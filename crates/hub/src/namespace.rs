@@ -1,7 +1,6 @@
-//! Namespaces: whose channels are meant by a name.
+//! Namespaces: they make the key of a channel from the name that a back end or a request uses.
 //!
-//! `grip` and `route` make the key of a channel from the name that a back end or a request says, and
-//! the key is all that the rest of the hub knows. So no back end can name a channel of another one.
+//! The rest of the hub knows keys only, so no back end can name a channel of another one.
 //!
 //! # Invariants
 //! - Two pairs of namespace and name never have the same key, whatever is in the name.
@@ -42,7 +41,7 @@ impl Namespace {
     #[must_use]
     pub fn channel_key(&self, channel: &str) -> Arc<str> {
         match self.is_hub {
-            // Nothing but a publisher can say such a name here, and nobody listens to it.
+            // Only a publisher can use such a name here, and it has no subscribers.
             true if channel.contains(SEPARATOR) => format!("{SEPARATOR}{channel}").into(),
             true => channel.into(),
             false => format!("{}{SEPARATOR}{channel}", self.name).into(),
@@ -76,7 +75,7 @@ pub struct Namespaces(Arc<[Namespace]>);
 /// Why it is not clear which channel is meant.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NamespaceError {
-    /// There are several, and none is said.
+    /// There are several, and the publisher names none.
     #[error("`namespace` must be said, since there are several: {0}")]
     Ambiguous(String),
     /// Nothing has one of that name.
@@ -125,7 +124,7 @@ impl Namespaces {
                 let (name, known) = (name.to_owned(), known());
                 NamespaceError::Unknown { name, known }
             }),
-            // Nobody listens.
+            // There are no subscribers.
             (None, []) => Ok(Namespace::default()),
             (None, [only]) => Ok(only.clone()),
             (None, _) => Err(NamespaceError::Ambiguous(known())),

@@ -1,8 +1,11 @@
-//! The order that publishers ask for: messages that wait for the one before them, and ids seen already.
+//! The order that publishers ask for: messages that wait for the one before them, and recent ids.
 //!
-//! Pure: `now` is an argument. [`ParkedMessages`] lives under its channel's lock, [`Seen`] under a lock of the
-//! registry's. What must stay true: both are bounded; what waited too long is sent all the same, in the
-//! order in which it came.
+//! Pure: `now` is an argument. [`ParkedMessages`] lives under the lock of its channel,
+//! [`RecentIds`] under a lock of the registry.
+//!
+//! # Invariants
+//! - Both are bounded.
+//! - A message that waited too long is sent all the same, in the order of arrival.
 
 use std::collections::{HashSet, VecDeque};
 use std::time::{Duration, Instant};

@@ -1,48 +1,65 @@
-//! What is published: one message, in the forms that its different subscribers take.
+//! A published message, in the forms that its different subscribers take.
 //!
-//! Made by `grip`, `route`, `mercure` and `bus`; taken by [`crate::Hub::publish`]. A message without the
-//! form that a subscriber takes is none of its business.
+//! Made by `grip`, `mercure`, `cluster` and routes with `hub`; taken by [`crate::Hub::publish`]. A
+//! subscriber whose form is missing gets nothing of the message. `cluster` sends publications to other
+//! servers in the form that serde gives them.
+
+mod serial;
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use penstock_http::{FieldBlock, Status};
+use serde::{Deserialize, Serialize};
 
 /// One message for one channel.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Publication {
-    /// The channel's name.
+    /// The key of the channel; serde leaves it out.
+    #[serde(skip)]
     pub channel: Arc<str>,
     /// What the publisher calls it; none gets a number of the hub's.
+    #[serde(skip_serializing_if = "Option::is_none", with = "serial::id")]
     pub id: Option<Arc<str>>,
     /// The message that came before it, for who must not get them in another order.
+    #[serde(skip_serializing_if = "Option::is_none", with = "serial::id")]
     pub prev_id: Option<Arc<str>>,
     /// Not to be held back until `prev_id` has come (`no-seq`).
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub allows_any_order: bool,
     /// For held streams, as bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub stream: Option<StreamPart>,
     /// For long polls.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub response: Option<ResponsePart>,
     /// For WebSockets.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub websocket: Option<WebSocketPart>,
     /// A server-sent event, encoded once by the hub with the message's id. Streams take it where `stream`
     /// is none: those of events as an event, others as its data and a line feed.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub event: Option<EventPart>,
     /// What filters look at.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub meta: Vec<(Box<str>, Box<str>)>,
 }
 
 /// Bytes, and the filters by name that may change them for each subscriber (`content-filters`).
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Content {
     /// What is sent.
+    #[serde(with = "serial::binary")]
     pub bytes: Bytes,
     /// Names of filters, in order; nearly always none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub filters: Vec<Box<str>>,
 }
 
 /// What a held stream gets.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum StreamPart {
     /// These bytes.
     Send(Content),
@@ -57,7 +74,8 @@ pub enum StreamPart {
 }
 
 /// What a long poll gets.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum ResponsePart {
     /// This response.
     Send(Box<LongPollResponse>),
@@ -68,45 +86,65 @@ pub enum ResponsePart {
 }
 
 /// A response for long polls.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct LongPollResponse {
     /// Its status.
+    #[serde(with = "serial::status")]
     pub status: Status,
     /// Its fields, without those of framing.
+    #[serde(with = "serial::fields")]
     pub fields: FieldBlock,
     /// Its body; with `is_patch` a JSON Patch (RFC 6902) of the body that the back end gave.
     pub body: Content,
     /// Whether `body` is a patch.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_patch: bool,
 }
 
 /// What a WebSocket gets.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum WebSocketPart {
     /// A text message; valid UTF-8.
-    Text(Content),
+    Text(#[serde(deserialize_with = "serial::text_content")] Content),
     /// A binary message.
     Binary(Content),
     /// A ping of at most 125 bytes.
-    Ping(Bytes),
+    Ping(
+        #[serde(
+            serialize_with = "serial::binary::serialize",
+            deserialize_with = "serial::control_payload"
+        )]
+        Bytes,
+    ),
     /// A pong of at most 125 bytes.
-    Pong(Bytes),
+    Pong(
+        #[serde(
+            serialize_with = "serial::binary::serialize",
+            deserialize_with = "serial::control_payload"
+        )]
+        Bytes,
+    ),
     /// A close.
     Close {
         /// RFC 6455 §7.4.
+        #[serde(deserialize_with = "serial::close_code")]
         code: u16,
         /// At most 123 bytes.
+        #[serde(deserialize_with = "serial::close_reason")]
         reason: Box<str>,
     },
 }
 
 /// A server-sent event without its id (WHATWG HTML, "Server-sent events").
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct EventPart {
     /// Its type; none is `message`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub event: Option<Box<str>>,
     /// Its data.
     pub data: Box<str>,
     /// Milliseconds until a client whose connection broke comes back.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub retry: Option<u64>,
 }

@@ -1,9 +1,12 @@
 //! All channels by name, and the ids that were published lately.
 //!
-//! `hub` opens channels here to publish and to subscribe. In 64 parts, so that threads seldom meet at a
-//! lock and no part is ever large enough for its growth to be felt. What must stay true: a channel is here
-//! as long as it has subscribers, a history or something parked, and no longer; there are at most
-//! `channels_max`; a part's lock comes before a channel's.
+//! `hub` opens channels here to publish and to subscribe. There are 64 parts, so that threads
+//! seldom meet at a lock, and the growth of a part takes no noticeable time.
+//!
+//! # Invariants
+//! - A channel is here as long as it has subscribers, a history or parked messages, and no longer.
+//! - There are at most `max_channels`.
+//! - The lock of a part comes before the lock of a channel.
 
 use std::borrow::Borrow;
 use std::collections::HashSet;

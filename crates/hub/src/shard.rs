@@ -1,13 +1,16 @@
-//! A shard: the owner of all streams held on one loop.
+//! A shard: the owner of all streams held on one event loop.
 //!
-//! One task. Everything that others want of it comes through its inbox; everything that sockets tell comes
-//! through its pollset; time comes by one timer, which is not set while nothing is held. It works in turns:
-//! of each kind of work a quantum, then whatever else is ready on the loop has its turn, so that ordinary
-//! requests go on while a million subscribers are written to.
+//! One task. Commands come through its inbox, events of sockets through its pollset, time by one
+//! timer that is not set while nothing is held. It works in turns: a quantum of each kind of work,
+//! then other tasks of the loop run, so that ordinary requests continue while a million
+//! subscribers are written to.
 //!
-//! The rules of the shard: its streams and lists belong to it alone, without a lock; it holds a channel's
-//! lock only to subscribe, to leave and to read the history, never while it writes; no write waits; what
-//! names a stream names its generation too, or is taken back when the stream goes.
+//! # Invariants
+//! - Its streams and lists belong to it alone, without a lock.
+//! - It holds the lock of a channel only to subscribe, to unsubscribe and to read the history,
+//!   never while it writes.
+//! - No write waits.
+//! - A reference to a stream names its generation too, or is removed when the stream ends.
 
 mod arrivals;
 mod backlog;
@@ -64,7 +67,7 @@ pub(crate) struct Shard {
     generation: u32,
     /// The channels that they subscribe to.
     channels: Slab<ShardChannel>,
-    /// Channels with something to deliver, in their line.
+    /// The queue of channels with something to deliver.
     ready_channels: VecDeque<u32>,
     poll_answers: VecDeque<LongPollAnswers>,
     heartbeats: Heartbeats,
@@ -85,7 +88,7 @@ pub(crate) struct Shard {
 }
 
 /// What was written and is not in the hub's numbers yet: they are added to at the end of a turn, and
-/// before anybody sees a stream's end.
+/// before the end of a stream can be observed.
 #[derive(Debug, Default)]
 struct TurnCounts {
     delivered: u64,

@@ -1,15 +1,15 @@
-//! What each namespace has of what all of them share: channels that nobody hears, histories, and
+//! The share of each namespace in what all share: channels without subscribers, histories, and
 //! messages on their way.
 //!
-//! `registry` gives each channel the [`Share`] of its namespace, `hub/publish` looks at it before a
+//! `registry` gives each channel the [`Share`] of its namespace; `hub/publish` checks it before a
 //! publication takes more.
 //!
 //! # Invariants
-//! - Where there are several namespaces, none gets more than what is left free then: half of all
-//!   when no other has anything. Of channels and histories a quarter, divided equally, is for each
-//!   in any case: where that is not free, the namespace with most gives way.
-//! - A share counts what its channels have, no more and no less; the sum of all is the tally's.
-//! - A queue has each channel once, and none that the registry let go of.
+//! - Where there are several namespaces, none gets more than is left free then: half of all when
+//!   no other has anything. Of channels and histories a quarter, divided equally, is for each in
+//!   any case: where that is not free, the namespace with most gives way.
+//! - A share counts exactly what its channels have; the sum of all shares is the hub's counter.
+//! - A queue has each channel once, and none that the registry has removed.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

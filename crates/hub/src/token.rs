@@ -1,10 +1,15 @@
-//! Signed tokens (RFC 7519 in the compact form of RFC 7515): made for back ends, read from clients.
+//! Signed tokens (RFC 7519 in the compact form of RFC 7515): signed for back ends, verified from
+//! clients.
 //!
-//! `grip` puts one into requests (`Grip-Sig`) with a [`Signer`], `mercure` reads those of publishers and
-//! subscribers with a [`Verifier`]. The cryptography is `ring`'s; here is the small form around it. What
-//! must stay true: the algorithm is the key's and never the token's choice, so neither `none` nor a public
-//! key taken for a secret is ever believed (RFC 8725 §3.1); nothing in a token is looked at before its
-//! signature is right, but for the name of its algorithm; all that is not understood is refused.
+//! `grip` puts one into requests (`Grip-Sig`) with a [`Signer`]; `mercure` reads those of
+//! publishers and subscribers with a [`Verifier`]. The cryptography is `ring`'s.
+//!
+//! # Invariants
+//! - The algorithm is the key's and never the token's choice, so neither `none` nor a public key
+//!   used as a secret is accepted (RFC 8725 §3.1).
+//! - Nothing in a token is read before its signature is verified, except the name of its
+//!   algorithm.
+//! - A token that is not understood is refused.
 
 mod keys;
 
@@ -42,10 +47,10 @@ pub enum KeyError {
     /// Nothing by that name, or `none`.
     #[error("`{0}` is no algorithm of tokens: HS256, HS384, HS512, RS256 or ES256 is")]
     Algorithm(String),
-    /// Nobody would have to know it.
+    /// Anyone could sign with it.
     #[error("the key is empty")]
     Empty,
-    /// What everybody may know must not be a secret.
+    /// A public key is no secret.
     #[error("{0} needs a secret, and the key is in PEM form")]
     PemAsSecret(&'static str),
     /// Not base64 behind `base64:`, or in PEM.
@@ -67,7 +72,7 @@ pub enum KeyError {
     CannotSign,
 }
 
-/// Why a token is not believed. The texts are for the log; clients get less.
+/// Why a token is refused. The texts are for the log; clients get less.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum TokenError {
     /// More than [`MAX_TOKEN_BYTES`].
@@ -88,7 +93,7 @@ pub enum TokenError {
     /// Its issuer (`iss`) is another one.
     #[error("the token's issuer (iss) is not `{0}`")]
     WrongIssuer(String),
-    /// Not signed by who has the key.
+    /// Not signed with the key.
     #[error("the token's signature is wrong")]
     BadSignature,
     /// `exp` is over.
@@ -99,7 +104,7 @@ pub enum TokenError {
     NotYetValid,
 }
 
-/// Signs tokens that say who sends a request, each for an hour.
+/// Signs tokens that name the sender of a request, each valid for an hour.
 pub struct Signer {
     key: SigningKey,
     /// What others sign with the same secret.
@@ -131,7 +136,7 @@ const TOKEN_LIFETIME: Duration = Duration::from_secs(3600);
 /// A token is used for so long. Its receiver's clock may be wrong by the rest of the hour.
 const RENEW_AFTER: Duration = Duration::from_secs(1200);
 
-/// By how much the clock of who made a token may be wrong (RFC 7519 §4.1.4).
+/// By how much the issuer's clock may be wrong (RFC 7519 §4.1.4).
 const LEEWAY: Duration = Duration::from_secs(10);
 
 impl Algorithm {
@@ -182,7 +187,7 @@ impl Signer {
             issuer: issuer.into(),
             cached_token: Mutex::new(None),
         };
-        // What cannot sign is told at start, not in the middle of requests.
+        // A key that cannot sign is an error at start, not during requests.
         signer.make_token(Duration::ZERO)?;
         Ok(signer)
     }
@@ -217,8 +222,8 @@ impl Signer {
         }
     }
 
-    /// Whether a token is of a server that signs with the same secret, and in time. With a private key nobody
-    /// else does.
+    /// Whether a valid token was signed with the same secret, by this server or another. Never with a
+    /// private key.
     #[must_use]
     pub fn is_signed_with_same_secret(&self, token: &[u8]) -> bool {
         let verifier = self.shared_secret_verifier.as_ref();
@@ -237,8 +242,8 @@ impl Signer {
 }
 
 impl Verifier {
-    /// Believes what who has `key` signed with `algorithm`: a secret for the three of HMAC, else a public key
-    /// in PEM form.
+    /// Accepts tokens that are signed with `algorithm` and `key`: a secret for HMAC, else a public key in
+    /// PEM form.
     ///
     /// # Errors
     /// When the algorithm is unknown or the key is not for it.
@@ -248,7 +253,7 @@ impl Verifier {
         Ok(Self { key, algorithm })
     }
 
-    /// Believes what who has this secret signed with HS256.
+    /// Accepts tokens that are signed with this secret and HS256.
     #[must_use]
     pub fn from_secret(secret: &[u8]) -> Self {
         Self {
@@ -257,18 +262,18 @@ impl Verifier {
         }
     }
 
-    /// The claims of a token that is right and in time now.
+    /// The claims of a token that is valid now.
     ///
     /// # Errors
-    /// Why it is not believed.
+    /// Why it is refused.
     pub fn verify(&self, token: &str) -> Result<Value, TokenError> {
         self.verify_at(token, clock::wall())
     }
 
-    /// The same at `now`, since the epoch.
+    /// As [`Verifier::verify`] at `now`, since the epoch.
     ///
     /// # Errors
-    /// Why it is not believed.
+    /// Why it is refused.
     pub fn verify_at(&self, token: &str, now: Duration) -> Result<Value, TokenError> {
         if token.len() > MAX_TOKEN_BYTES {
             return Err(TokenError::TooLong);

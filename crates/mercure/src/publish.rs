@@ -4,10 +4,9 @@
 //! is read; a body is read no further than a form of an allowed size can be; an update is published to all
 //! its topics or to none.
 
-use std::future::poll_fn;
 use std::sync::Arc;
 
-use penstock_exchange::{Fault, FaultKind, Request, RequestBody, Response};
+use penstock_exchange::{Fault, FaultKind, Request, Response};
 use penstock_http::{RequestHead, Status};
 
 use crate::access::AccessDenied;
@@ -44,7 +43,11 @@ pub(super) async fn handle_publish(
     request: Request,
 ) -> Result<Response, Fault> {
     let message_bytes = shared.broker.hub().settings().max_message_size;
-    let Some(form) = read_form(request.body, max_form_bytes(message_bytes)).await? else {
+    let Some(form) = request
+        .body
+        .read_within(max_form_bytes(message_bytes))
+        .await?
+    else {
         return Ok(draft_error_response(&UpdateDraftError::TooLarge(
             message_bytes,
         )));
@@ -92,25 +95,4 @@ fn is_form(head: &RequestHead) -> bool {
     let media = head.field("content-type").unwrap_or_default();
     let media = media.split(|byte| *byte == b';').next().unwrap_or_default();
     media.trim_ascii().eq_ignore_ascii_case(FORM_MEDIA_TYPE)
-}
-
-/// The body; `None` when it is longer than that.
-async fn read_form(body: RequestBody, bytes_max: usize) -> Result<Option<Vec<u8>>, Fault> {
-    let RequestBody::Incoming(mut body) = body else {
-        return Ok(Some(Vec::new()));
-    };
-    // One that says its length is not read in vain.
-    if body
-        .length()
-        .is_some_and(|length| length > bytes_max as u64)
-    {
-        return Ok(None);
-    }
-    let mut form = Vec::new();
-    while poll_fn(|cx| body.poll_fill(cx, &mut form)).await? {
-        if form.len() > bytes_max {
-            return Ok(None);
-        }
-    }
-    Ok((form.len() <= bytes_max).then_some(form))
 }

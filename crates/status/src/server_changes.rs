@@ -140,24 +140,8 @@ pub(crate) async fn read_body_within(
     body: RequestBody,
     bytes_max: usize,
 ) -> Result<Result<Vec<u8>, ServerChangeParseError>, Fault> {
-    let mut text = Vec::new();
-    let RequestBody::Incoming(mut body) = body else {
-        return Ok(Ok(text));
-    };
-    // One that says its length is not read in vain.
-    let mut is_too_large = body
-        .length()
-        .is_some_and(|length| length > bytes_max as u64);
-    let mut is_more = true;
-    while is_more && !is_too_large {
-        is_more = std::future::poll_fn(|cx| body.poll_fill(cx, &mut text)).await?;
-        is_too_large = text.len() > bytes_max;
-    }
-    Ok(if is_too_large {
-        Err(ServerChangeParseError::TooLarge(bytes_max))
-    } else {
-        Ok(text)
-    })
+    let text = body.read_within(bytes_max).await?;
+    Ok(text.ok_or(ServerChangeParseError::TooLarge(bytes_max)))
 }
 
 /// The change that the text means.

@@ -1,5 +1,11 @@
 //! Publications there and back, and what else may stand in Redis.
 
+use std::sync::Arc;
+
+use bytes::Bytes;
+use penstock_http::{FieldBlock, Status};
+use penstock_hub::{Content, EventPart, LongPollResponse, ResponsePart, StreamPart, WebSocketPart};
+
 use super::*;
 
 fn channel() -> ChannelName {

@@ -1,4 +1,4 @@
-//! What must be true of each node when everything is well again.
+//! The checks of each server at the end of a simulation, when there are no more faults.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! A Redis as the simulation has it: streams, subscriptions, and connections that bring things late or never.
+//! The simulated Redis: streams, subscriptions, and connections that deliver late or never.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;

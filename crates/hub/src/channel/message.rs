@@ -1,8 +1,11 @@
-//! One message in its place: its number, its id, and the bytes that streams get of it.
+//! A message in its channel: its number, its id, and the bytes that streams get of it.
 //!
-//! Made under its channel's lock, then shared by the history, by every shard and by what waits for slow
-//! subscribers. What must stay true: each form is encoded at most once, and none is empty, since an empty
-//! chunk would end a chunked body (RFC 9112 §7.1).
+//! Made under the lock of its channel, then shared by the history, by every shard and by the
+//! backlogs of slow subscribers.
+//!
+//! # Invariants
+//! - Each form is encoded at most once.
+//! - No form is empty: an empty chunk would end a chunked body (RFC 9112 §7.1).
 
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;

@@ -1,9 +1,12 @@
-//! A stream between its handler's answer and its shard.
+//! A stream between its handler's response and its shard.
 //!
-//! [`crate::Hub::body`] makes a [`ArrivingStream`], edge hands the socket to it, and it goes to the shard of that
-//! loop as an [`Arrival`]. What must stay true: from the moment of the answer on no message of its channels
-//! is missed: where the channels stood then is remembered, and what comes until the shard has the stream
-//! is kept for it (`expected`). A client that publishes as soon as it has the head hears of it.
+//! [`crate::Hub::stream_body`] makes an [`ArrivingStream`], edge hands the socket to it, and it
+//! goes to the shard of that event loop.
+//!
+//! # Invariants
+//! - From the response on no message of its channels is missed: the positions of the channels are
+//!   recorded, and messages that arrive before the shard has the stream are kept for it. A client
+//!   that publishes as soon as it has the head gets its own message.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -28,7 +31,7 @@ pub(crate) struct ArrivingStream {
     request: Box<StreamRequest>,
 }
 
-/// What is to be held; see [`HeldStream`].
+/// The stream to hold; see [`HeldStream`].
 pub(crate) struct StreamRequest {
     pub(crate) subscriptions: Vec<PendingSubscription>,
     pub(crate) form: StreamForm,
@@ -52,7 +55,7 @@ pub(crate) struct PendingSubscription {
     pub(crate) last_sequence: u64,
 }
 
-/// Calls whom a stream's end is told to, when it is dropped.
+/// Calls [`HeldStream::on_end`] when it is dropped.
 pub(crate) struct EndNotifier(Option<EndCallback>);
 
 impl ArrivingStream {
@@ -82,7 +85,7 @@ impl ArrivingStream {
         })
     }
 
-    /// What is to be held, for a shard without a loop.
+    /// The stream to hold, for a shard without a loop.
     #[cfg(test)]
     pub(crate) fn into_request(self) -> Box<StreamRequest> {
         self.request
@@ -163,7 +166,7 @@ impl Drop for PendingSubscription {
 }
 
 impl EndNotifier {
-    /// Nobody is told.
+    /// Drops it without a call.
     pub(crate) fn is_none(&self) -> bool {
         self.0.is_none()
     }

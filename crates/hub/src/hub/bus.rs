@@ -1,9 +1,12 @@
-//! The seam to other nodes: what the hub tells a bus, and in which order.
+//! The interface to other servers: the calls that the hub makes to a bus, and their order.
 //!
-//! `bus` (Redis) implements [`Bus`]; a hub without one is alone. What must stay true: a bus is never called
-//! with a lock held, and hears of each channel's comings and goings in the order in which they were: they
-//! are noted under the channel's lock, and whoever noted something calls the bus for all that is noted,
-//! one thread at a time.
+//! `cluster` (Redis) implements [`Bus`]; a hub without one is alone.
+//!
+//! # Invariants
+//! - A bus is never called with a lock held.
+//! - A bus is told of the first subscriber and the last one of each channel in order: changes are
+//!   recorded under the lock of the channel, and one thread at a time passes on all that are
+//!   recorded.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -14,19 +17,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use crate::{HubError, Publication};
 
-/// What joins the hubs of several nodes. Its methods must not wait.
+/// Joins the hubs of several servers. Its methods must not wait.
 pub trait Bus: Send + Sync + fmt::Debug {
-    /// Takes a publication of this node. True: the bus delivers it everywhere, here as well
-    /// ([`crate::Hub::publish_locally`]); false: this node delivers it at once, and alone.
+    /// Takes a publication of this server. True: the bus delivers it everywhere, here as well
+    /// ([`crate::Hub::publish_locally`]). False: this server alone delivers it, at once.
     ///
     /// # Errors
-    /// There is no room for it, or the bus has ended: nobody gets it.
+    /// There is no room for it, or the bus has ended: no subscriber gets it.
     fn publish(&self, publication: &Publication) -> Result<bool, HubError>;
 
-    /// This node has its first subscriber of a channel.
+    /// This server has its first subscriber of a channel.
     fn on_subscribed(&self, channel: &Arc<str>);
 
-    /// This node's last subscriber of a channel has left.
+    /// The last subscriber of a channel on this server has left.
     fn on_unsubscribed(&self, channel: &Arc<str>);
 
     /// Subscribers of these channels are about to come. None when what is published to them on other nodes
@@ -37,16 +40,16 @@ pub trait Bus: Send + Sync + fmt::Debug {
     }
 }
 
-/// Done when what is published on other nodes comes, or was waited for long enough.
+/// Done when publications of other servers arrive, or after a bounded wait.
 pub type ChannelsPrepared = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// What is to be told to the bus.
+/// The calls to make to the bus.
 #[derive(Debug, Default)]
 pub(crate) struct BusNotifier {
-    /// Whether there is a bus: without one nothing is noted.
+    /// Whether there is a bus: without one nothing is recorded.
     has_bus: AtomicBool,
     bus: RwLock<Option<Arc<dyn Bus>>>,
-    /// Guards the notes, and who tells them. Never held while the bus is called.
+    /// Guards the recorded changes, and which thread passes them on. Never held during a call.
     state: Mutex<BusNotifierState>,
 }
 
@@ -63,7 +66,7 @@ pub(crate) enum PresenceChange {
     Unsubscribed(Arc<str>),
 }
 
-/// Lets another tell, if the bus panics.
+/// Lets another thread continue if the bus panics.
 struct NotifyGuard<'a> {
     notes: &'a BusNotifier,
     is_done: bool,
@@ -93,14 +96,15 @@ impl BusNotifier {
         bus.clone()
     }
 
-    /// Notes a change, under the lock of the channel that it is of. [`BusNotifier::tell`] follows, without it.
+    /// Records a change, under the lock of its channel. [`BusNotifier::notify`] follows, without
+    /// it.
     pub(crate) fn record(&self, note: PresenceChange) {
         if self.has_bus.load(Ordering::Acquire) {
             self.lock().pending.push_back(note);
         }
     }
 
-    /// Tells the bus all that is noted, unless another thread does so already.
+    /// Passes all recorded changes to the bus, unless another thread does so already.
     pub(crate) fn notify(&self) {
         let Some(bus) = self.bus() else {
             return;

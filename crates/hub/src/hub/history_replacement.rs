@@ -1,10 +1,14 @@
-//! Another history in the place of a channel's: what the nodes of a bus share.
+//! Replaces the history of a channel by the one that the servers of a bus share.
 //!
-//! Called by `bus` through [`crate::Hub::restore`]: when it begins to follow a channel, and where a history
-//! would have a hole. What must stay true: none of it goes to subscribers, also to those on their way, who
-//! get what was published here since their answers; what was kept before, and ids that are not in the new
-//! one, are a gap to whoever comes back with them; its numbers say how its messages follow each other, not
-//! how they follow those of other channels.
+//! Called by `cluster` through [`crate::Hub::replace_aged_history`] when it begins to follow a
+//! channel, and where a history would have a gap.
+//!
+//! # Invariants
+//! - No subscriber gets any of it, nor do streams on their way, which get the messages published
+//!   here since their response.
+//! - Messages that were kept before, and ids that are not in the new history, are a gap for a
+//!   client that resumes after them.
+//! - Its numbers order its own messages, not those of other channels.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -26,7 +30,7 @@ impl HubShared {
             let channel = if is_needed {
                 match self.registry.find_or_create(name, settings.max_channels) {
                     Ok(channel) => Some(channel),
-                    // Who comes for it is refused for the same reason.
+                    // A client that resumes is refused for the same reason.
                     Err(refused) => return log::debug!("hub: a history is not kept: {refused}"),
                 }
             } else {
@@ -55,7 +59,8 @@ impl HubShared {
         let bounds = Self::history_bounds(&settings.history, state);
         self.keep_for_arriving(state);
         let dropped = state.history.bytes();
-        // A number of no message: whoever knows of one up to here has a gap, also if it was the last.
+        // A number of no message: a client that knows one up to here has a gap, even if it was the
+        // last.
         let cut = self.next_sequence();
         state.history = ChannelHistory::starting_after(cut);
         state.restored_up_to = cut;

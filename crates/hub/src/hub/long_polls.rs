@@ -1,8 +1,11 @@
 //! Long polls: requests that wait for one message of their channels.
 //!
-//! [`crate::Hub::wait`] makes one, [`super::publish`] answers it. A long poll is a task of its own anyway
-//! (its request's), so it waits at its channels itself and needs no shard. What must stay true: it is
-//! answered at most once; its future's drop takes it out of all its channels.
+//! [`crate::Hub::long_poll`] makes one, [`super::publish`] answers it. A long poll has its
+//! request's task, so it waits at its channels itself and needs no shard.
+//!
+//! # Invariants
+//! - It is answered at most once.
+//! - Dropping its future removes it from all its channels.
 
 use std::future::Future;
 use std::hash::{BuildHasher, RandomState};
@@ -24,14 +27,14 @@ use crate::{HubError, LongPoll, LongPollResponse, MessageFilter, PollOutcome, Re
 /// One long poll, as its channels know it.
 #[derive(Debug)]
 pub(crate) struct PollWaiter {
-    /// Taken by whoever answers.
+    /// Taken by the thread that answers.
     sender: Mutex<Option<oneshot::Sender<PollAnswer>>>,
     /// Its channels, with what each message must pass.
     channels: Vec<(Arc<Channel>, Box<[MessageFilter]>)>,
     meta: Vec<(Box<str>, Box<str>)>,
 }
 
-/// What a long poll is told.
+/// The answer to a long poll.
 #[derive(Debug)]
 enum PollAnswer {
     Message(Arc<LongPollResponse>),
@@ -160,7 +163,7 @@ impl Drop for RegisteredPoll {
 }
 
 impl PollWaiter {
-    /// Answers with a message of this channel, if that is for it and nobody was faster. Not under the
+    /// Answers with a message of this channel, if it passes and none was faster. Not under the
     /// channel's lock.
     pub(crate) fn try_answer(&self, channel: &Channel, message: &Message) -> bool {
         let Some(part) = &message.publication.response else {
@@ -197,7 +200,7 @@ impl PollWaiter {
         self.resolve(answer)
     }
 
-    /// Whether it was the first and somebody still waits.
+    /// Whether it was the first, and the poll still waits.
     fn resolve(&self, answer: PollAnswer) -> bool {
         let sender = self
             .sender

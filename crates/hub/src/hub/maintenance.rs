@@ -1,9 +1,10 @@
-//! What time alone brings: histories that grow old, and parked messages that have waited long enough.
+//! Work that only the passing of time causes: histories that expire, and parked messages that have
+//! waited long enough.
 //!
-//! One task on the hub's first loop. It sleeps while there is neither; else it looks once a second at a
-//! part of the channels that have a history, so that it has seen all within [`ROUND_SECONDS`]. Those who publish
-//! and those who come back see to the ages of their own channels themselves: this one only gives memory
-//! back.
+//! One task on the hub's first event loop. It sleeps while there is neither; else it looks once a
+//! second at a part of the channels with a history, so that it has seen all within
+//! [`ROUND_SECONDS`]. Publishers and resuming clients check the ages of their own channels
+//! themselves: this task only frees memory.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -34,7 +35,7 @@ pub(super) async fn run_maintenance(shared: Arc<HubShared>) {
     }
 }
 
-/// When there is something to do; none is not before somebody says so.
+/// When there is work; `None` until a notification.
 fn next_due(shared: &HubShared) -> Option<Instant> {
     let soon = clock::now() + Duration::from_secs(1);
     let parked = shared.parked_channels().front().map(|(until, _)| *until);

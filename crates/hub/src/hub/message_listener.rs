@@ -1,9 +1,13 @@
-//! Tasks that hear of channels' messages: WebSockets, and streams whose back end has more to say.
+//! Tasks that receive the messages of channels: WebSockets, and streams that follow a link.
 //!
-//! [`crate::Hub::listen`] makes a [`MessageListener`]. Its owner is a task of its own anyway, so it needs no shard:
-//! channels put their messages into its feed under their locks, and it takes them out when it gets to it.
-//! What must stay true: a feed is bounded, and who falls behind loses the oldest and is told; each channel's
-//! messages stay in order; dropping it takes it out of all channels.
+//! [`crate::Hub::listen`] makes a [`MessageListener`]. Its owner is a task of its own, so it needs
+//! no shard: channels put their messages into its feed under their locks, and the task takes them
+//! out.
+//!
+//! # Invariants
+//! - A feed is bounded. A listener that falls behind loses the oldest messages and is notified.
+//! - The messages of a channel stay in order.
+//! - Dropping a listener removes it from all channels.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};

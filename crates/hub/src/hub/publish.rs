@@ -1,9 +1,11 @@
 //! A publication on its way to its subscribers.
 //!
-//! Called by whoever publishes, on any thread; everything that takes long is left to the shards.
-//! What must stay true: under the channel's lock a message gets its number, its place in the
-//! history and in every shard's inbox, so that all see one order; wakers, long polls and bounds are
-//! seen to when the lock is free again.
+//! Called on the publisher's thread; everything that takes long is left to the shards.
+//!
+//! # Invariants
+//! - Under the channel's lock a message gets its number and its place in the history and in the
+//!   inbox of every shard, so that all see one order.
+//! - Wakers, long polls and bounds are handled after the lock is released.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,7 +21,7 @@ use crate::shard::{LongPollAnswers, ShardCommand, ShardDelivery};
 use crate::shares::{Share, take_largest};
 use crate::{HubError, Publication, Settings};
 
-/// What is left to do when a channel's lock is free again.
+/// Work that is left for after the lock of the channel.
 #[derive(Debug)]
 struct DeferredActions<'a> {
     channel: &'a Arc<Channel>,
@@ -79,7 +81,7 @@ impl HubShared {
                 Some(self.open_unheard(&publication.channel, settings.max_channels)?)
             };
             let Some(channel) = channel else {
-                // Nobody is there, and nothing is kept.
+                // There are no subscribers, and nothing is kept.
                 self.metrics.published.fetch_add(1, Ordering::Relaxed);
                 return Ok(());
             };
@@ -143,7 +145,7 @@ impl HubShared {
         loop {
             let unheard = shares.unheard();
             let heard = self.registry.len().saturating_sub(unheard);
-            // Those who listen may have more than their quarter.
+            // Channels with subscribers may have more than their quarter.
             let room = max.min(channels_max.saturating_sub(heard));
             let own = share.unheard.len();
             // With the one that is to come.

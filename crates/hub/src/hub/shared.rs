@@ -1,8 +1,10 @@
-//! What all threads share of a hub.
+//! The state of a hub that all threads share.
 //!
-//! Handlers reach it through [`crate::Hub`], shards through the `Arc` that they were started with. What
-//! must stay true: each lock in here is short and guards one list; the lists of channels have every
-//! channel as often as something is parked in it (`parked`).
+//! Handlers reach it through [`crate::Hub`], shards through the `Arc` that they were started with.
+//!
+//! # Invariants
+//! - Each lock is short and guards one list.
+//! - `parked_channels` has a channel once for each message that is parked in it.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -30,14 +32,14 @@ pub(crate) struct HubShared {
     pub(crate) bus_notifier: BusNotifier,
     /// The ways to the shards, by their numbers.
     pub(crate) shards: Vec<ShardInbox>,
-    /// Told when nothing is held any more.
+    /// Notified when nothing is held any more.
     pub(crate) all_ended: Notify,
-    /// Told when the drain begins.
+    /// Notified when the drain begins.
     pub(crate) drain_started: Notify,
-    /// Told when the keeper has something to do.
+    /// Notified when the maintenance task has work.
     pub(crate) maintenance_due: Notify,
     is_draining: AtomicBool,
-    /// Over how long the drain ends what is held, in milliseconds.
+    /// The time over which the drain ends streams, in milliseconds.
     drain_duration_ms: AtomicU64,
     /// The number of the last message.
     last_sequence: AtomicU64,
@@ -103,7 +105,7 @@ impl HubShared {
         self.bus_notifier.set_bus(bus);
         for channel in self.registry.all_by_partition().flatten() {
             let state = channel.lock();
-            // One that comes at this moment is told of twice, which says the same.
+            // A subscriber that comes at this moment is reported twice, which does no harm.
             if state.has_subscribers() {
                 self.bus_notifier
                     .record(PresenceChange::Subscribed(channel.name().clone()));
@@ -112,7 +114,7 @@ impl HubShared {
         self.bus_notifier.notify();
     }
 
-    /// Waits until the drain begins; over how long it ends what is held.
+    /// Waits until the drain begins; returns the time over which it ends streams.
     pub(crate) async fn wait_for_drain(&self) -> Duration {
         loop {
             let begun = self.drain_started.notified();

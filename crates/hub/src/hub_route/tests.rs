@@ -5,7 +5,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use penstock_exchange::request::{RequestOrigin, RequestPath};
-use penstock_exchange::{IncomingBody, ListenerInfo, Mount};
+use penstock_exchange::{IncomingBody, ListenerInfo, Mount, RequestBody};
 use penstock_http::{HeadLimits, ParseProgress, parse_head};
 use penstock_sys::net::PeerAddress;
 

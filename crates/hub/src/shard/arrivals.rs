@@ -437,7 +437,7 @@ fn resume_sequence(
 ) -> u64 {
     let from = match (came_back, &expected.prev_id) {
         (Some(base), _) if base.is_comparable_in(state) => Some(base.sequence),
-        // Nobody knows which of the channel's messages came before it.
+        // It is unknown which of the channel's messages came before it.
         (Some(_), _) => {
             found.has_gap = true;
             Some(0)
@@ -445,7 +445,7 @@ fn resume_sequence(
         (None, Some(id)) => match (state.sequence_of(id), &state.last_id) {
             (Some(order), _) => Some(order),
             (None, None) => None,
-            // The channel has gone on from a message that nobody knows any more.
+            // The channel has continued after a message that is no longer known.
             (None, Some(_)) => {
                 found.has_gap = true;
                 Some(0)
@@ -457,7 +457,7 @@ fn resume_sequence(
     if let Some(before) = &state.arrival_history {
         found.has_gap |= is_new && before.has_gap(expected.last_sequence);
         for message in before.after(expected.last_sequence) {
-            // Who comes back finds it in the history, if it is there as well.
+            // A client that resumes finds it in the history, if it is there as well.
             if is_new || state.history.find_sequence(&message.id).is_none() {
                 found.add_message(slot, message, expected.last_sequence);
             }

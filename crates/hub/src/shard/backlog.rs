@@ -1,8 +1,12 @@
-//! What waits for a stream whose socket is full.
+//! The bytes that wait for a stream whose socket is full.
 //!
-//! Pure. Made when a write is not taken whole, gone when it is: a stream that keeps up has none. What must
-//! stay true: bytes come out in the order in which they went in; a piece of which a part is out is never
-//! dropped, so framing stays right; what waits is bounded, or the stream is ended.
+//! Pure. Made when a write is not accepted whole, dropped when all is written: a stream that keeps
+//! up has none.
+//!
+//! # Invariants
+//! - Bytes leave in the order in which they were added.
+//! - A piece that is partly written is never dropped, so framing stays correct.
+//! - A backlog is bounded, or the stream is ended.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;

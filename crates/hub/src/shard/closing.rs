@@ -1,8 +1,11 @@
-//! How streams end: by their clients, by being too slow, by a message, by their lifetime, by the drain.
+//! How streams end: by their clients, by being too slow, by a message, by their lifetime, by the
+//! drain.
 //!
-//! An end that the house decides is a proper one: the last chunk goes behind what waits, and the socket is
-//! closed when that is written, or when the client takes none of it for too long. What must stay true:
-//! whoever ends leaves all places that name it, and everybody who counts hears of it once.
+//! When the server ends a stream, the last chunk follows the backlog, and the socket is closed
+//! when that is written, or when the client accepts none of it for too long.
+//!
+//! # Invariants
+//! - A stream that ends is removed from every list that names it, and is counted once.
 
 use std::cmp::Reverse;
 use std::io::{self, IoSlice};
@@ -115,7 +118,7 @@ impl Shard {
         }
     }
 
-    /// Reads and drops what a client sends behind its request; nobody asked for it.
+    /// Reads and drops bytes that a client sends behind its request.
     fn discard_input(&mut self, stream: u32) {
         let Some(held) = self.streams.get_mut(stream) else {
             return;
@@ -160,7 +163,7 @@ impl Shard {
 
     /// Closes a stream of which everything is written.
     pub(super) fn finish_stream(&mut self, stream: u32) {
-        // Who sees the end may ask for the numbers.
+        // A client that sees the end may read the counters.
         self.flush_counts();
         let Some(held) = self.streams.get(stream) else {
             return;
@@ -191,7 +194,7 @@ impl Shard {
         if why == CloseReason::Slow {
             tally.closed_slow.fetch_add(1, Ordering::Relaxed);
         }
-        // Closes the socket, gives the place back and tells who wants to know.
+        // Closes the socket, releases the permit and calls `on_end`.
         drop(held);
         StreamPermit::release(&self.shared);
     }

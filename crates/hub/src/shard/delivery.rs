@@ -1,11 +1,15 @@
-//! Messages on their way to a shard's subscribers.
+//! The delivery of messages to the subscribers of a shard.
 //!
-//! Each channel with something to deliver has its turn, a few writes long; messages that came meanwhile go
-//! out together, in one write for each subscriber. A delivery goes through the list of subscribers from
-//! its end. What must stay true: whoever leaves in between gives its place to the last of the list, which
-//! either had its turn or comes to a place whose turn is still to come, so nobody is passed over; each
-//! subscriber knows the number of its next message, so nobody gets one twice, nor one that came before it;
-//! a stream of several channels gets what waits for it in the others first, where that is older.
+//! Each channel with pending messages has its turn, a few writes long; messages that arrived
+//! meanwhile go out together, in one write for each subscriber. A delivery goes through the list
+//! of subscribers from its end.
+//!
+//! # Invariants
+//! - A subscriber that leaves in between gives its place to the last of the list, which either had
+//!   its turn or moves to a place whose turn is still to come: none is skipped.
+//! - A subscriber knows the number of its next message, so it gets none twice, and none from
+//!   before it subscribed.
+//! - A stream of several channels first gets older messages that wait for it in the others.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -27,7 +31,7 @@ pub(super) struct ShardChannel {
     /// Their slots.
     pub(super) subscribers: Vec<u32>,
     work: Option<Box<ChannelWork>>,
-    /// It stands in the line of those that have something to deliver.
+    /// It is in the queue of channels with something to deliver.
     is_in_ready_queue: bool,
     /// The last subscriber has left; the channel does not know of it any more.
     is_abandoned: bool,
@@ -241,7 +245,7 @@ impl Shard {
         local.is_abandoned = true;
         self.list_bytes -= local.subscribers.capacity() * size_of::<u32>();
         local.subscribers = Vec::new();
-        // One in line goes when its turn comes: until then nobody else may have the slot.
+        // A queued channel goes when its turn comes: until then the slot is not reused.
         if !local.is_in_ready_queue
             && let Some(local) = self.channels.remove(slot)
         {

@@ -1,11 +1,15 @@
-//! Heart-beats: rings of streams by when their next one is due.
+//! Heartbeats: rings of streams by when their next one is due.
 //!
-//! Pure: time is a number of ticks. Each distinct keep-alive has a ring of slots that are visited one
-//! after the other, once in its interval; a new stream comes into a slot at random, so beats are spread
-//! from the start. A stream that was sent something lately moves to a slot further on, again at random,
-//! never so far that it would hear nothing for longer than the interval. What must stay true: every stream
-//! of a ring is visited within the ring's interval; visits are bounded pieces of work; a visit goes
-//! through a slot from its end, so that whoever leaves meanwhile makes nobody be passed over.
+//! Pure: time is a number of ticks. Each distinct keep-alive has a ring of slots that are visited
+//! one after the other, once in its interval. A new stream gets a slot at random, so heartbeats
+//! are spread from the start. A stream that was sent something lately moves to a later slot, again
+//! at random, never so far that it would be silent for longer than the interval.
+//!
+//! # Invariants
+//! - Every stream of a ring is visited within the ring's interval.
+//! - A visit is a bounded piece of work.
+//! - A visit goes through a slot from its end, so that a stream that leaves meanwhile causes none
+//!   to be skipped.
 
 use bytes::Bytes;
 
@@ -141,7 +145,7 @@ impl Heartbeats {
         (nearest.map_or(0, |(number, _)| number), false)
     }
 
-    /// Takes a stream out; who moved into its place.
+    /// Removes a stream; returns the stream that moved into its place.
     pub(super) fn remove(&mut self, at: RingPosition) -> Option<MovedStream> {
         let number = usize::from(at.ring);
         let ring = self.rings.get_mut(number)?.as_mut()?;
@@ -165,7 +169,7 @@ impl Heartbeats {
     }
 
     /// A visited stream that was sent something `idle` ticks ago: whether it is due. If not, it moves to a
-    /// slot further on, and those that moved are told.
+    /// slot further on, and reports the streams that moved.
     pub(super) fn is_due(
         &mut self,
         visit: HeartbeatVisit,

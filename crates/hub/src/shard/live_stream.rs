@@ -1,8 +1,11 @@
 //! A held stream: the socket and a few words.
 //!
-//! There are a million of these, so what few of them need is behind a pointer ([`StreamExtras`], the backlog), and
-//! their size is asserted. What must stay true: a stream's places (in its channels' lists, in its ring of
-//! heart-beats) name it as it names them.
+//! There are up to a million of these, so rare state is behind a pointer ([`StreamExtras`], the
+//! backlog), and their size is asserted.
+//!
+//! # Invariants
+//! - The entries of a stream in the lists of its channels and in its ring of heartbeats name it as
+//!   it names them.
 
 use std::sync::Arc;
 
@@ -35,7 +38,7 @@ pub(super) struct LiveStream {
     /// Bytes of its client that were read and dropped.
     pub(super) input_bytes: u32,
     pub(super) format: StreamFormat,
-    /// Which notice of the shard's stands for what is missing.
+    /// The index of its gap notice in the shard.
     pub(super) gap_notice: u8,
     pub(super) flags: StreamFlags,
     pub(super) backlog: Option<Box<Backlog>>,
@@ -51,14 +54,14 @@ pub(super) fn slot_of_token(token: u64) -> u32 {
     u32::try_from(token & u64::from(u32::MAX)).unwrap_or(u32::MAX)
 }
 
-/// What is so of a stream; a byte.
+/// Flags of a stream, in a byte.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct StreamFlags(u8);
 
 impl StreamFlags {
     /// Its end is written or waits to be.
     pub(super) const ENDING: u8 = 1;
-    /// It stands in the line of those that are looked at for taking nothing.
+    /// It is in the queue of streams that are checked for a stalled client.
     pub(super) const STALL_CHECKED: u8 = 2;
     /// Its client closed its sending side, and was sent something to learn whether it has left.
     pub(super) const PROBED: u8 = 4;

@@ -1,8 +1,10 @@
-//! The way to a shard from any thread.
+//! The inbox of a shard, for commands from any thread.
 //!
-//! What must stay true: its lock is held for a push or a swap only; it comes last of all locks, so that a
-//! publisher may push under its channel's. What is in it is bounded by those who push: publications by
-//! `pending_bytes`, arrivals by the connections that there may be.
+//! # Invariants
+//! - Its lock is held for a push or a swap only. It comes last of all locks, so that a publisher
+//!   may push under the lock of a channel.
+//! - Its content is bounded by the senders: publications by `pending_bytes`, arrivals by the
+//!   number of connections.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -56,7 +58,7 @@ pub(crate) struct LongPollAnswers {
 /// Commands that a shard has not taken yet.
 #[derive(Debug, Default)]
 pub(crate) struct ShardInbox {
-    /// Guards the commands and who is woken for the first of them.
+    /// Guards the commands and the waker for the first of them.
     state: Mutex<ShardInboxState>,
 }
 
@@ -67,7 +69,7 @@ struct ShardInboxState {
 }
 
 impl ShardInbox {
-    /// Adds a command; whom to wake, once no lock is held.
+    /// Adds a command; returns the waker to call once no lock is held.
     #[must_use]
     pub(crate) fn push(&self, command: ShardCommand) -> Option<Waker> {
         let mut state = self.lock();

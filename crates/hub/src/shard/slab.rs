@@ -1,8 +1,10 @@
 //! Values at numbered slots, in chunks: it grows without moving anything and gives memory back.
 //!
-//! A shard's streams and channels live in two of these. A list that doubled would copy a hundred megabytes
-//! in the middle of a turn, and hold twice as much as it needs for good. What must stay true: a slot stays
-//! what it is until its value is taken out.
+//! A shard's streams and channels live in two of these. A list that doubled would copy a hundred
+//! megabytes in the middle of a turn, and keep twice the memory that it needs.
+//!
+//! # Invariants
+//! - A slot keeps its value until that is removed.
 
 /// Slots of a chunk: numbers within one fit a byte.
 const CHUNK_SLOTS: usize = 256;

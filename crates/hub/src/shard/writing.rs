@@ -1,9 +1,10 @@
-//! What is written to a stream, and what waits where the socket takes no more.
+//! Writes to a stream, and its backlog where the socket accepts no more.
 //!
-//! What must stay true: one write is one `send`, without waiting; a stream whose socket is full gets a
-//! backlog within its own bound and that of all, and loses whole messages or its connection by
-//! `hub.slow_policy`; whoever lost something is told with its notice, if it has one, before anything that comes
-//! later.
+//! # Invariants
+//! - A write is one `send`, without waiting.
+//! - A stream whose socket is full gets a backlog within its own bound and the bound of all, and
+//!   loses whole messages or its connection by `hub.slow_policy`.
+//! - A stream that lost messages gets its gap notice, if it has one, before anything later.
 
 use std::io::{self, IoSlice};
 use std::sync::atomic::Ordering;
@@ -69,7 +70,7 @@ impl Shard {
     /// The first piece that waits; `written` bytes of it are out.
     fn start_backlog(&mut self, stream: u32, mut piece: BacklogPiece, written: usize) {
         let mut backlog = Box::new(Backlog::new(self.now_tick));
-        // What has begun is finished, and what ends a body is a few bytes.
+        // A begun piece is finished, and the end of a body is a few bytes.
         let must = written > 0 || piece.kind != PieceKind::Message;
         if !must && piece.bytes.len() > self.backlog_room().total {
             if piece.messages == 0 {
@@ -191,7 +192,7 @@ impl Shard {
         }
     }
 
-    /// Visits streams whose heart-beat may be due, about `budget` of them.
+    /// Visits streams whose heartbeat may be due, about `budget` of them.
     pub(super) fn send_heartbeats(&mut self, budget: usize) {
         for _ in 0..budget {
             let Some(visit) = self.heartbeats.next_visit(self.now_tick) else {
@@ -208,7 +209,7 @@ impl Shard {
                 Some(own) => own.is_unconditional,
                 None => self.heartbeats.is_unconditional(visit.position),
             };
-            // Who has not taken what waits for it needs no beat behind that.
+            // A stream with a backlog needs no heartbeat behind it.
             if held.backlog.is_some() {
                 continue;
             }

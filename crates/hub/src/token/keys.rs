@@ -1,8 +1,10 @@
-//! Keys of tokens: read from a configuration, used to sign and to verify.
+//! Keys of tokens: read from a configuration, used to sign and to verify. Part of `token`.
 //!
-//! Part of `token`. Secrets are bytes; public keys come in PEM form as `SubjectPublicKeyInfo`
-//! (RFC 5280 §4.1) or, for RSA, as PKCS#1; private ones as PKCS#8. What must stay true: a key is of one
-//! algorithm; what is no key of that kind is refused when it is read.
+//! Secrets are bytes; public keys are PEM with a `SubjectPublicKeyInfo` (RFC 5280 §4.1) or, for
+//! RSA, PKCS#1; private keys are PKCS#8.
+//!
+//! # Invariants
+//! - A key has one algorithm; a key of another kind is refused when it is read.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
@@ -17,14 +19,14 @@ use serde_json::Value;
 
 use super::{Algorithm, KeyError};
 
-/// What signs.
+/// A key that signs.
 pub(super) enum SigningKey {
     Secret(hmac::Key),
     Rsa(Box<RsaKeyPair>),
     Ecdsa(Box<EcdsaKeyPair>),
 }
 
-/// What tells whether something was signed.
+/// A key that verifies signatures.
 pub(super) enum VerifyingKey {
     Secret(hmac::Key),
     Public(UnparsedPublicKey<Vec<u8>>),
@@ -172,7 +174,7 @@ fn is_pem(text: &str) -> bool {
     text.trim_start().starts_with("-----BEGIN ")
 }
 
-/// What is between that first line and the next one of dashes.
+/// Decodes the lines between `begin` and the end marker.
 fn decode_pem(text: &str, begin: &str) -> Option<Result<Vec<u8>, KeyError>> {
     let inside = text.trim_start().strip_prefix(begin)?;
     let inside = inside.split_once("-----END ")?.0;
@@ -208,7 +210,7 @@ fn public_key_of_info<'d>(der: &'d [u8], kind: &[u8]) -> Option<&'d [u8]> {
     bits.strip_prefix(&[0])
 }
 
-/// The inside of the element at the start, and what is behind it (DER: X.690 §8.1, §10.1).
+/// The content of the first element, and the bytes behind it (DER: X.690 §8.1, §10.1).
 fn der_element(der: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
     let rest = der.strip_prefix(&[tag])?;
     let (&first, rest) = rest.split_first()?;
