@@ -297,7 +297,8 @@ impl<L: LocalHub> BusDriver<L> {
         }
     }
 
-    /// Tells a channel's subscribers that they may have missed something, now or when there is room.
+    /// Tells a channel's subscribers that they may have missed something, now or when there is
+    /// room.
     fn announce_gap(&mut self, channel: ChannelName) {
         if self.local.deliver_locally(gap_publication(&channel)) {
             self.missed_channels.remove(&channel);
@@ -498,8 +499,9 @@ async fn next_reply(questions: &mut PendingRequests) -> Result<RedisReply, Redis
     .await
 }
 
-/// What subscribers are told when they may have missed something: streams of events get one of type `gap`, long
-/// polls ask the back end again, streams of bytes and WebSockets end, so that their clients come back.
+/// What subscribers are told when they may have missed something: streams of events get one of type
+/// `gap`, long polls ask the back end again, streams of bytes and WebSockets end, so that their
+/// clients come back.
 fn gap_publication(channel: &ChannelName) -> Publication {
     Publication {
         channel: channel.clone(),

@@ -32,7 +32,7 @@ const EXPECTED_TTL: Duration = Duration::from_secs(10);
 /// What a thread wants of the bus.
 #[derive(Debug)]
 pub(super) enum BusCommand {
-    /// To all nodes.
+    /// To all servers.
     Publish(Box<Publication>),
     /// The first subscriber.
     Subscribed(ChannelName),
@@ -53,8 +53,8 @@ pub struct BusStatus {
     pub is_standalone: bool,
     /// Messages that Redis does not have yet.
     pub unsent_messages: usize,
-    /// Messages that were dropped before Redis had them, since the start; the others' subscribers were told of
-    /// gaps.
+    /// Messages that were dropped before Redis had them, since the start; the others' subscribers
+    /// were told of gaps.
     pub dropped_messages: u64,
     /// Channels that this server follows.
     pub followed_channels: usize,
@@ -92,7 +92,7 @@ impl BusInbox {
         }
     }
 
-    /// A publication for all nodes.
+    /// A publication for all servers.
     ///
     /// # Errors
     /// There is no room for it, or the bus has ended: no subscriber gets it.
@@ -194,7 +194,7 @@ impl BusInbox {
         self.lock().live_channels.clear();
     }
 
-    /// Whether a subscriber came to the channel a moment ago, whose subscription may not be there
+    /// Whether a subscriber came to the channel a moment ago: its subscription may not be there
     /// yet.
     pub(super) fn was_requested_recently(&self, channel: &str, now: Instant) -> bool {
         let state = self.lock();

@@ -28,23 +28,24 @@ pub(super) const REPLY_TIMEOUT: Duration = Duration::from_millis(200);
 /// With no more messages than that waiting, it keeps up again.
 const CATCH_UP_THRESHOLD: usize = 256;
 
-/// Channels that are followed ahead of their subscribers, unless the hub may have fewer; those that have some are
-/// bounded by the hub.
+/// Channels that are followed ahead of their subscribers, unless the hub may have fewer; those that
+/// have some are bounded by the hub.
 const MAX_FOLLOWED: usize = 200_000;
 
-/// How much shorter than what other nodes keep an absence must be, for their clocks and connections.
+/// How much shorter than what other servers keep an absence must be, for their clocks and
+/// connections.
 const ABSENCE_MARGIN: Duration = Duration::from_secs(5);
 
 /// Which side delivers publications of this server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BusMode {
-    /// This node, at once.
+    /// This server, at once.
     Standalone,
-    /// Redis, to all nodes in one order.
+    /// Redis, to all servers in one order.
     Clustered,
 }
 
-/// One node.
+/// One server.
 #[derive(Debug)]
 pub(super) struct BusMachine {
     node_id: NodeId,
@@ -134,7 +135,7 @@ impl BusMachine {
         for_the_hub
     }
 
-    /// Something is published on this node.
+    /// Something is published on this server.
     pub(super) fn publish(&mut self, now: Instant, mut publication: Publication) {
         if self.mode == BusMode::Clustered && self.outbox.is_full_for(&publication) {
             self.enter_standalone(now);
@@ -195,7 +196,8 @@ impl BusMachine {
         self.followed.on_unsubscribed(now, channel);
     }
 
-    /// There is a connection, to `data`; Redis keeps a channel's stream for `kept` after its last entry.
+    /// There is a connection, to `data`; Redis keeps a channel's stream for `kept` after its last
+    /// entry.
     pub(super) fn on_connected(&mut self, now: Instant, data: &RedisDataset, kept: Duration) {
         let before = self.last_dataset.replace(data.clone());
         let is_same = before.as_ref().is_none_or(|b| b.id == data.id);
@@ -263,7 +265,7 @@ impl BusMachine {
         self.followed.next_unsubscriptions()
     }
 
-    /// Redis has subscribed this node to these channels.
+    /// Redis has subscribed this server to these channels.
     pub(super) fn confirm_subscribed(&mut self, channels: &[ChannelName]) {
         for channel in channels {
             self.followed.confirm_subscribed(channel);
@@ -317,7 +319,7 @@ impl BusMachine {
         }
     }
 
-    /// This node's subscribers get what Redis was to bring them.
+    /// This server's subscribers get what Redis was to bring them.
     fn enter_standalone(&mut self, now: Instant) {
         if self.mode == BusMode::Standalone {
             return;

@@ -1,7 +1,7 @@
 //! An entry as it travels between servers: JSON with its version in front.
 //!
-//! JSON, so that Redis can be read with `redis-cli`, and a later version may add fields that this one
-//! ignores; a change that this one must not ignore gets another version. Used by `redis_link`.
+//! JSON, so that Redis can be read with `redis-cli`, and a later version may add fields that this
+//! one ignores; a change that this one must not ignore gets another version. Used by `redis_link`.
 //!
 //! # Invariants
 //! - Every publication comes back as it was sent.

@@ -46,14 +46,16 @@ impl RedisClock {
     }
 }
 
-/// Where an entry stands in its channel's stream: milliseconds of Redis' clock and a count within them.
+/// Where an entry stands in its channel's stream: milliseconds of Redis' clock and a count within
+/// them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct StreamPosition {
     ms: u64,
     sequence: u64,
 }
 
-/// One run of one server: drawn at its start, so that nothing of an earlier run is taken for its own.
+/// One run of one server: drawn at its start, so that nothing of an earlier run is taken for its
+/// own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct NodeId(pub(super) u64);
 
@@ -64,7 +66,7 @@ pub(super) struct EntryOrigin {
     pub(super) number: u64,
 }
 
-/// What a node says to the others.
+/// What a server says to the others.
 #[derive(Debug, Clone)]
 pub(super) enum EntryContent {
     /// A message for a channel's subscribers.
@@ -75,7 +77,8 @@ pub(super) enum EntryContent {
     HistoryCut,
     /// Messages are lost, of any channel.
     GapInAllChannels,
-    /// Redis itself may have lost messages, of any channel: no client goes on from before without a gap.
+    /// Redis itself may have lost messages, of any channel: no client goes on from before without a
+    /// gap.
     AllHistoriesCut,
 }
 
@@ -87,8 +90,9 @@ pub(super) struct StreamEntry {
     /// The position of the entry before it; [`StreamPosition::START`] where Redis knew of none.
     pub(super) previous: StreamPosition,
     pub(super) origin: EntryOrigin,
-    /// Whether subscribers somewhere had it before it came to this place in the stream, so that their order
-    /// may be another: no client can go on from it, or from what came before it, without a gap.
+    /// Whether subscribers somewhere had it before it came to this place in the stream, so that
+    /// their order may be another: no client can go on from it, or from what came before it,
+    /// without a gap.
     pub(super) is_early: bool,
     pub(super) content: EntryContent,
 }
@@ -143,7 +147,7 @@ impl fmt::Display for EntryOrigin {
     }
 }
 
-/// It is not a node and a number with a colon between them.
+/// It is not a server and a number with a colon between them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct InvalidOrigin;
 

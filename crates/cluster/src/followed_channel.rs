@@ -49,7 +49,8 @@ pub(super) struct FollowedChannel {
     pending_read: Option<(u64, Instant)>,
     /// When the history was asked for that was read.
     loaded_at: Option<Instant>,
-    /// How many messages were delivered here that Redis had not taken; and how many at the last reading.
+    /// How many messages were delivered here that Redis had not taken; and how many at the last
+    /// reading.
     early_deliveries: u64,
     early_at_last_read: u64,
     /// Without a subscriber since; none is with one.
@@ -89,9 +90,10 @@ enum ContinuityCheck {
 pub(super) enum DatasetContinuity {
     /// They are those of the last one.
     Same,
-    /// They are those of the last one or an older state of them, into which the nodes put again what may be lost.
+    /// They are those of the last one or an older state of them, into which the servers put again
+    /// what may be lost.
     Older,
-    /// They are others, into which the nodes put again what the last ones may have lost.
+    /// They are others, into which the servers put again what the last ones may have lost.
     Other,
     /// They are others, and what was in the last ones is gone.
     Lost,
@@ -201,7 +203,8 @@ impl FollowedChannel {
         }
     }
 
-    /// A message of this node, delivered here before Redis has it. False when it was there already.
+    /// A message of this server, delivered here before Redis has it. False when it was there
+    /// already.
     pub(super) fn record_early_delivery(&mut self, me: NodeId, number: u64) -> bool {
         let origin = super::entry::EntryOrigin { node: me, number };
         let is_new = self.last_seen.record_if_new(origin);
@@ -209,8 +212,8 @@ impl FollowedChannel {
         is_new
     }
 
-    /// Whether a message that Redis took at `taken_at` came before this channel's history was read: then it is in
-    /// there, or older than it.
+    /// Whether a message that Redis took at `taken_at` came before this channel's history was read:
+    /// then it is in there, or older than it.
     pub(super) fn was_loaded_after(&self, taken_at: Option<Instant>) -> bool {
         let both = taken_at.zip(self.loaded_at);
         both.is_some_and(|(taken, loaded)| taken < loaded)
@@ -292,7 +295,7 @@ impl FollowedChannel {
                 effects.push(BusEffect::Delivered(entry.origin.number));
             }
             match entry.content {
-                // Everything up to here was torn when some node lost messages.
+                // Everything up to here was torn when some server lost messages.
                 EntryContent::Message(_) if entry.position <= terms.broken_up_to => history.clear(),
                 EntryContent::Message(_) if entry.is_early => history.clear(),
                 EntryContent::Message(publication) if is_new => {
@@ -360,8 +363,8 @@ impl FollowedChannel {
         false
     }
 
-    /// Whether an older state of the stream, of which `first` is the first entry, misses nothing that had not come
-    /// and is not published again.
+    /// Whether an older state of the stream, of which `first` is the first entry, misses nothing
+    /// that had not come and is not published again.
     fn reaches_back(&self, terms: &FollowInputs, first: Option<&StreamEntry>) -> bool {
         match first {
             Some(first) if first.previous != StreamPosition::START => {
@@ -378,7 +381,8 @@ impl FollowedChannel {
         self.last_seen.last_number_of(entry.origin.node) >= Some(entry.origin.number)
     }
 
-    /// Whether a stream that begins with `first`, of those from `last` on, misses nothing behind `last`.
+    /// Whether a stream that begins with `first`, of those from `last` on, misses nothing behind
+    /// `last`.
     fn is_continuous(
         &self,
         terms: &FollowInputs,
@@ -388,8 +392,8 @@ impl FollowedChannel {
         match first {
             Some(first) if first.position == last => true,
             Some(first) if first.previous != StreamPosition::START => first.previous == last,
-            // The stream is gone, or was and is a new one. It goes with its age, counted from its last entry;
-            // one that came meanwhile would have kept it.
+            // The stream is gone, or was and is a new one. It goes with its age, counted from its
+            // last entry; one that came meanwhile would have kept it.
             _ => {
                 self.may_have_expired(terms)
                     && terms.elapsed_since(terms.complete_at) < terms.stream_ttl

@@ -32,7 +32,7 @@ const MAX_CONCURRENT_READS: usize = 64;
 /// Entries of all channels that wait for readings.
 const MAX_TOTAL_HELD: usize = 20_000;
 
-/// What this node's hub is to do, in this order.
+/// What this server's hub is to do, in this order.
 #[derive(Debug)]
 pub(super) enum BusEffect {
     /// To the subscribers, and into the history.
@@ -41,11 +41,12 @@ pub(super) enum BusEffect {
     Restore(ChannelName, Vec<(Publication, Duration)>),
     /// The channel's subscribers may have missed something.
     AnnounceGap(ChannelName),
-    /// All histories are cut, and all subscribers may have missed something where that is announced.
+    /// All histories are cut, and all subscribers may have missed something where that is
+    /// announced.
     CutAllHistories { announced: bool },
     /// All histories up to there miss something.
     HistoriesBroken(StreamPosition),
-    /// This node's own message of that number is delivered.
+    /// This server's own message of that number is delivered.
     Delivered(u64),
     /// Publications to the channel arrive from now on.
     ChannelLive(ChannelName),
@@ -283,7 +284,7 @@ impl FollowedChannels {
         next
     }
 
-    /// Redis has subscribed this node to the channel.
+    /// Redis has subscribed this server to the channel.
     pub(super) fn confirm_subscribed(&mut self, channel: &ChannelName) {
         if let Some(follow) = self.channels.get_mut(channel)
             && follow.state == FollowState::Subscribing
@@ -293,7 +294,8 @@ impl FollowedChannels {
         }
     }
 
-    /// What to read next. Histories only with `may_load`: when Redis has all that was delivered here.
+    /// What to read next. Histories only with `may_load`: when Redis has all that was delivered
+    /// here.
     pub(super) fn next_reads(&mut self, now: Instant, may_load: bool) -> Vec<StreamRead> {
         let knows_torn = self
             .channels

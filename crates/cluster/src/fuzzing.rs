@@ -2,8 +2,8 @@
 //! reached here with any bytes.
 //!
 //! # Invariants
-//! - No bytes panic, and what is read is no larger than what was sent.
-//! - What is read is within the bounds that the hub relies on.
+//! - No bytes panic, and no more is kept than was sent.
+//! - Accepted input is within the bounds that the hub relies on.
 
 use penstock_hub::fuzzing::check_publication;
 

@@ -1,19 +1,20 @@
-//! What several front ends share through a Redis or Valkey (`server.redis`): the messages of the hub.
+//! What several front ends share through a Redis or Valkey (`server.redis`): the messages of the
+//! hub.
 //!
-//! A publication goes to Redis, which gives it its place in the stream of its channel and publishes it
-//! to all servers that follow the channel, this one included: so all deliver in one order. While Redis
-//! does not answer, each server delivers its own publications at once and keeps them for the others.
-//! Missed entries are read from the streams; entries that the streams no longer have are announced as
-//! an event `gap`.
+//! A publication goes to Redis, which gives it its place in the stream of its channel and publishes
+//! it to all servers that follow the channel, this one included: so all deliver in one order. While
+//! Redis does not answer, each server delivers its own publications at once and keeps them for the
+//! others. Missed entries are read from the streams; entries that the streams no longer have are
+//! announced as an event `gap`.
 //!
-//! [`RedisBus`] implements [`Bus`](penstock_hub::Bus). Behind it, `bus_driver` is the only task that
-//! speaks to Redis (`redis_link`, `scripts`). It owns `bus_machine`, which decides everything and is
-//! simulated with seeds: `outbox` has the publications of this server, `followed_channels` and
-//! `followed_channel` the entries that arrive.
+//! [`RedisBus`] implements [`Bus`](penstock_hub::Bus). Behind it, `bus_driver` is the only task
+//! that speaks to Redis (`redis_link`, `scripts`). It owns `bus_machine`, which decides everything
+//! and is simulated with seeds: `outbox` has the publications of this server, `followed_channels`
+//! and `followed_channel` the entries that arrive.
 //!
 //! # Invariants
 //! - Only that task waits for Redis, and each of its waits has a deadline.
-//! - What is kept for a Redis that does not answer is bounded.
+//! - The messages that are kept for a Redis that does not answer are bounded.
 
 mod backoff;
 mod bus_driver;

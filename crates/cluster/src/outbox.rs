@@ -24,7 +24,8 @@ const MAX_MESSAGES: usize = 20_000;
 /// Bytes of these.
 const MAX_BYTES: usize = 64 << 20;
 
-/// How long a message is kept that Redis has taken: longer than a Redis that is restarted is usually away.
+/// How long a message is kept that Redis has taken: longer than a Redis that is restarted is
+/// usually away.
 pub(super) const RESEND_WINDOW: Duration = Duration::from_secs(30);
 
 /// Messages and bytes of one batch: one answer of Redis is waited for at a time.
@@ -37,8 +38,8 @@ const MAX_LOST_CHANNELS: usize = 1000;
 /// What waits for Redis, and what it has.
 #[derive(Debug)]
 pub(super) struct Outbox {
-    /// Contiguous numbers from `first` on: first those that Redis has taken, then those on their way, then
-    /// those that wait.
+    /// Contiguous numbers from `first` on: first those that Redis has taken, then those on their
+    /// way, then those that wait.
     entries: VecDeque<OutboxEntry>,
     first_number: u64,
     /// All numbers below it are with Redis, or lost.
@@ -72,7 +73,7 @@ struct OutboxEntry {
     is_resent: bool,
 }
 
-/// How a message comes to this node's subscribers.
+/// How a message comes to this server's subscribers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LocalDelivery {
     /// They had it before Redis.
@@ -93,7 +94,7 @@ pub(super) struct OutgoingEntry {
     pub(super) content: EntryContent,
 }
 
-/// A publication of this node that its own subscribers do not have yet.
+/// A publication of this server that its own subscribers do not have yet.
 #[derive(Debug)]
 pub(super) struct AwaitedMessage {
     pub(super) number: u64,
@@ -121,7 +122,7 @@ impl Outbox {
     pub(super) fn with_max_messages(messages_max: usize) -> Self {
         Self {
             entries: VecDeque::new(),
-            // Not 1, so that there is a number in front of the first for what is lost.
+            // Not 1, so that there is a number in front of the first for lost messages.
             first_number: 2,
             accepted_up_to: 2,
             is_sending: false,
@@ -156,7 +157,8 @@ impl Outbox {
         self.dropped_messages
     }
 
-    /// Whether `publication` would push one out that waits for Redis, or that subscribers here wait for.
+    /// Whether `publication` would push one out that waits for Redis, or that subscribers here wait
+    /// for.
     pub(super) fn is_full_for(&self, publication: &Publication) -> bool {
         let bytes = publication_size(publication);
         if self.unsent_messages() >= self.max_messages || self.unsent_bytes + bytes > MAX_BYTES {
@@ -287,8 +289,8 @@ impl Outbox {
         }
     }
 
-    /// A connection is there again, to the same data or to other: what was on its way is sent again, to other
-    /// data also what the earlier had taken lately.
+    /// A connection is there again, to the same data or to other: what was on its way is sent
+    /// again, to other data also what the earlier had taken lately.
     pub(super) fn on_connected(&mut self, now: Instant, is_same_data: bool) {
         self.is_sending = false;
         if is_same_data {
@@ -313,8 +315,8 @@ impl Outbox {
         }
     }
 
-    /// Lets go of what is old enough. Only while there is a connection: what Redis took before it went is what it
-    /// may have lost. `is_awaited` tells of a channel whose subscribers here wait for what Redis took then.
+    /// Drops old messages. Only while there is a connection: without one, Redis
+    /// may have lost what it took. `is_awaited`: subscribers of the channel here wait for that.
     pub(super) fn drop_expired(
         &mut self,
         now: Instant,
@@ -361,7 +363,7 @@ impl Outbox {
         }
     }
 
-    /// All that this node's subscribers wait for, in order; from now on they have it ahead.
+    /// All that this server's subscribers wait for, in order; from now on they have it ahead.
     pub(super) fn take_awaited(&mut self) -> Vec<AwaitedMessage> {
         let (first, taken_to, is_sending) =
             (self.first_number, self.accepted_up_to, self.is_sending);
@@ -458,7 +460,8 @@ impl Outbox {
     }
 }
 
-/// The channel that all nodes follow, whatever they hold: no subscriber's, since theirs have names.
+/// The channel that all servers follow, whatever they hold: no subscriber's, since theirs have
+/// names.
 pub(super) fn broadcast_channel() -> ChannelName {
     Arc::from("")
 }

@@ -1,4 +1,4 @@
-//! The hub's side of the link to Redis: what is published and subscribed here goes to its task.
+//! The hub's side of the link to Redis: publications and subscriptions go to its task.
 //!
 //! # Invariants
 //! - No caller waits for Redis.
@@ -19,7 +19,8 @@ use crate::followed_channel::PREPARE_TIMEOUT;
 use crate::redis_link::{RedisTarget, StreamRetention};
 use crate::totals::ClusterTotals;
 
-/// What Redis keeps of a channel at least, so that a short absence is repaired: entries, and for how long.
+/// What Redis keeps of a channel at least, so that a short absence is repaired: entries, and for
+/// how long.
 const MIN_STREAM_ENTRIES: usize = 100;
 const MIN_STREAM_AGE: Duration = Duration::from_secs(60);
 
@@ -38,8 +39,8 @@ pub struct RedisUrlError(String);
 pub type CounterSource = Box<dyn Fn() -> Vec<(String, u64)> + Send + Sync>;
 
 impl RedisBus {
-    /// Joins `hub` to the others at `url`, on the current loop, within a tokio runtime for its sockets; `numbers` are counted beside the hub's own.
-    /// Redis need not be there yet.
+    /// Joins `hub` to the others at `url`, on the current loop, within a tokio runtime for its
+    /// sockets; `numbers` are counted beside the hub's own. Redis need not be there yet.
     ///
     /// # Errors
     /// When `url` is not understood.
@@ -79,7 +80,8 @@ impl RedisBus {
     }
 
     /// Ends it: from now on nothing more can be published to the channels of all servers
-    /// ([`HubError::Draining`]), and what waits for Redis is sent if that takes no longer than two seconds.
+    /// ([`HubError::Draining`]), and what waits for Redis is sent if that takes no longer than two
+    /// seconds.
     pub async fn stop(&self) {
         let (told, tells) = oneshot::channel();
         self.inbox.request_stop(told);
@@ -88,8 +90,8 @@ impl RedisBus {
     }
 }
 
-/// Whether a channel is one of all nodes: those whose names begin with a control character are made by this
-/// server for itself.
+/// Whether a channel is shared by all servers: names that begin with a control character are made
+/// by this server for itself.
 fn is_cluster_channel(channel: &str) -> bool {
     channel
         .chars()
@@ -142,7 +144,7 @@ impl fmt::Debug for RedisBus {
     }
 }
 
-/// This node's hub.
+/// This server's hub.
 struct HubWithCounters {
     hub: Hub,
     extra_counters: CounterSource,

@@ -35,7 +35,7 @@ use crate::totals::ClusterTotals;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long a node counts as there after it was heard of.
+/// How long a server counts as there after it was heard of.
 const NODE_TTL: Duration = Duration::from_secs(10);
 
 /// Why the connection to Redis is of no use. The texts are for the log.
@@ -85,7 +85,7 @@ pub(super) struct RedisLink {
     pubsub: MultiplexedConnection,
     publish_script: Arc<str>,
     report_script: Arc<str>,
-    /// What is there.
+    /// The dataset that it serves.
     pub(super) dataset: RedisDataset,
     pub(super) pushes: Arc<PushQueue>,
     /// Understands what it says.
@@ -284,7 +284,8 @@ impl RedisLink {
         Ok(self.pubsub.unsubscribe(topics).await?)
     }
 
-    /// Asks whether it is there. All that was published to this node before the question comes before the answer.
+    /// Asks whether it is there. All that was published to this server before the question comes
+    /// before the answer.
     pub(super) async fn ping(mut self, now: Instant) -> Result<Instant, RedisLinkError> {
         let () = redis::cmd("PING").query_async(&mut self.pubsub).await?;
         Ok(now)
@@ -307,7 +308,8 @@ impl RedisLink {
                 }
                 None => {
                     let range = pipe.cmd("XREVRANGE").arg(stream).arg("+").arg("-");
-                    // More than clients may come back for: it also tells which nodes had published what.
+                    // More than clients may come back for: it also tells which servers had
+                    // published what.
                     range.arg("COUNT").arg(keeping.max_entries.max(1));
                 }
             }
@@ -322,7 +324,7 @@ impl RedisLink {
             .collect())
     }
 
-    /// Says that this node is there and with which numbers; the sums over all nodes.
+    /// Says that this server is there and with which numbers; the sums over all servers.
     pub(super) async fn report_counters(
         mut self,
         numbers: Vec<(String, u64)>,
@@ -349,7 +351,7 @@ impl RedisLink {
         ClusterTotals::parse(nodes, sums).ok_or(RedisLinkError::UnexpectedReply)
     }
 
-    /// Takes this node out of the sums.
+    /// Takes this server out of the sums.
     pub(super) async fn remove_node(mut self) -> Result<(), RedisLinkError> {
         let mut pipe = redis::pipe();
         let zrem = Cmd::zrem(self.keys.node_set(), self.node_id.to_string());

@@ -21,7 +21,7 @@ use crate::scripts::RedisKeys;
 /// Entries that are read of a stream at a time.
 pub(super) const PAGE_ENTRIES: usize = 100;
 
-/// The way of a message to its own node's subscribers: before Redis had it, or with all others.
+/// The way of a message to its own server's subscribers: before Redis had it, or with all others.
 pub(super) const DELIVERED_EARLY: &str = "ahead";
 pub(super) const DELIVERED_IN_ORDER: &str = "shared";
 
@@ -51,7 +51,7 @@ impl ReplyDecoder {
         }
     }
 
-    /// What was published; none of what is not ours.
+    /// A published entry; `None` for one that is not ours.
     ///
     /// # Errors
     /// Redis has other data now.

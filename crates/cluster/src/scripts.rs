@@ -10,9 +10,9 @@
 
 use crate::entry::{ChannelName, NodeId};
 
-/// Takes a batch. Keys: the node's last number, the mark of the data. Arguments: node, mark, the stream's
-/// length and age in milliseconds, the prefix; then number, channel, way and message of each. The answer: 1, or
-/// 0 when the data is not the one that was meant.
+/// Takes a batch. Keys: the server's last number, the mark of the data. Arguments: server, mark,
+/// the stream's length and age in milliseconds, the prefix; then number, channel, way and message
+/// of each. The answer: 1, or 0 when the data is not the one that was meant.
 ///
 /// `sent` lives for an hour: what an earlier connection left in Redis' socket is long done by then.
 pub(super) const PUBLISH_SCRIPT: &str = r"
@@ -38,9 +38,10 @@ end
 return 1
 ";
 
-/// Notes which run of Redis this is. A run that is not the noted one may have begun with older data: its nodes
-/// then learn, once, that histories begin anew. Keys: the noted run. Arguments: the run, the prefix, the
-/// origin and the message of the word, its age in milliseconds, the mark of the data.
+/// Notes which run of Redis this is. A run that is not the noted one may have begun with older
+/// data: its servers then learn, once, that histories begin anew. Keys: the noted run. Arguments:
+/// the run, the prefix, the origin and the message of the word, its age in milliseconds, the mark
+/// of the data.
 pub(super) const RECORD_RUN_SCRIPT: &str = r"
 if redis.call('GET', KEYS[1]) == ARGV[1] then return 0 end
 redis.call('SET', KEYS[1], ARGV[1])
@@ -55,9 +56,10 @@ redis.call('PUBLISH', ARGV[2] .. 'topic:', head .. '\n' .. ARGV[4])
 return 1
 ";
 
-/// Notes a node's numbers and answers with the mark of the data, how many nodes there are, and the sums of
-/// all their numbers, as names and values in turn. Keys: the nodes, the mark of the data. Arguments: the
-/// node, how many milliseconds it counts as there, the prefix; then names and values.
+/// Notes a server's numbers and answers with the mark of the data, how many servers there are, and
+/// the sums of all their numbers, as names and values in turn. Keys: the servers, the mark of the
+/// data. Arguments: the server, how many milliseconds it counts as there, the prefix; then names
+/// and values.
 pub(super) const REPORT_SCRIPT: &str = r"
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
@@ -108,17 +110,17 @@ impl RedisKeys {
         format!("{}run", self.prefix)
     }
 
-    /// The last number of a node.
+    /// The last number of a server.
     pub(super) fn last_number(&self, node: NodeId) -> String {
         format!("{}sent:{node}", self.prefix)
     }
 
-    /// The nodes that are there.
+    /// The servers that are there.
     pub(super) fn node_set(&self) -> String {
         format!("{}nodes", self.prefix)
     }
 
-    /// The numbers of a node.
+    /// The numbers of a server.
     pub(super) fn node_counters(&self, node: NodeId) -> String {
         format!("{}node:{node}", self.prefix)
     }

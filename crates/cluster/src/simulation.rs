@@ -74,7 +74,7 @@ struct SimulatedNode {
     channels: BTreeMap<ChannelName, ObservedChannel>,
 }
 
-/// What a channel's subscribers at a node got.
+/// What a channel's subscribers at a server got.
 #[derive(Debug, Default)]
 struct ObservedChannel {
     since: Option<u64>,
@@ -180,7 +180,7 @@ impl ClusterSimulation {
         }
     }
 
-    /// Something arrives at a node.
+    /// Something arrives at a server.
     fn deliver_to_node(&mut self) {
         if self.connections.is_empty() {
             return;
@@ -230,7 +230,7 @@ impl ClusterSimulation {
         self.settle(number);
     }
 
-    /// A node asks what it has to ask.
+    /// A server asks what it has to ask.
     fn pump(&mut self, number: usize) {
         let node = &mut self.nodes[number];
         let Some(link) = node.link else {
@@ -287,7 +287,7 @@ impl ClusterSimulation {
         if let Some(link) = node.link.take() {
             let connection = &mut self.connections[link];
             connection.is_ghost = true;
-            // What is on its way may arrive, or a part of it.
+            // Commands on their way may arrive, or a part of them.
             let left = self.rng.below(connection.commands.len() + 1);
             connection.commands.truncate(left);
             node.machine.on_disconnected(self.now);
@@ -436,7 +436,7 @@ impl ClusterSimulation {
 fn run(seed: u64, faults: Faults) {
     let mut world = ClusterSimulation::new(seed, faults);
     if faults == Faults::None {
-        // From the start on, as without connections each node has an order of its own.
+        // From the start on, as without connections each server has an order of its own.
         for number in 0..world.nodes.len() {
             world.connect(number);
         }

@@ -13,13 +13,13 @@ use std::time::{Duration, Instant};
 /// How often.
 pub(super) const REPORT_INTERVAL: Duration = Duration::from_secs(2);
 
-/// What all nodes have and have done, as they said lately.
+/// What all servers have and have done, as they said lately.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ClusterTotals {
     /// How many servers there are; 0 while Redis does not answer.
     pub nodes: u64,
-    /// The sums of what the nodes count, by name: `streams`, `polls`, `opened`, `closed`, `published`,
-    /// `delivered`, `dropped`, and what else they were given to count.
+    /// The sums of what the servers count, by name: `streams`, `polls`, `opened`, `closed`,
+    /// `published`, `delivered`, `dropped`, and what else they were given to count.
     pub sums: BTreeMap<String, u64>,
     /// When Redis said so.
     pub read_at: Option<Instant>,
@@ -32,7 +32,7 @@ impl ClusterTotals {
         self.sums.get(name).copied().unwrap_or(0)
     }
 
-    /// What the script answers: how many nodes, then names and sums in turn.
+    /// What the script answers: how many servers, then names and sums in turn.
     pub(super) fn parse(nodes: &str, sums: &[String]) -> Option<Self> {
         let pairs = sums.chunks_exact(2);
         Some(Self {

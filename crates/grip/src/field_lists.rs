@@ -1,7 +1,8 @@
-//! Fields of GRIP as lists of values with parameters: `a; prev-id=1; filter=x, b`.
+//! GRIP's fields as lists of values with parameters: `a; prev-id=1; filter=x, b`. Used by
+//! `instructions`.
 //!
-//! Used by `instruct`. Commas and semicolons inside of quotes or of a link's `<` and `>` are text
-//! (RFC 9110 §5.6.1, §5.6.6, RFC 8288 §3). Quotes are taken off, with `\` for the next character.
+//! Commas and semicolons inside quotes, or inside a link's `<` and `>`, are text (RFC 9110 §5.6.1,
+//! §5.6.6, RFC 8288 §3). Quotes are removed, with `\` for the next character.
 
 use std::borrow::Cow;
 use std::str;
@@ -85,8 +86,8 @@ pub(super) fn unquote(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// The parts between the separators that are neither in quotes nor in a link. A quote that is not closed
-/// reaches to the end.
+/// The parts between the separators that are neither in quotes nor in a link. A quote that is not
+/// closed reaches to the end.
 pub(super) fn split_unquoted(text: &str, separator: char) -> impl Iterator<Item = &str> {
     let mut rest = Some(text);
     std::iter::from_fn(move || {

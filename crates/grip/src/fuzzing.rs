@@ -1,9 +1,9 @@
-//! The readers of responses, events and publications, for `fuzz/fuzz_targets`: they are private to this crate, and each is
-//! reached here with any bytes.
+//! The readers of responses, events and publications, for `fuzz/fuzz_targets`: they are private to
+//! this crate, and each is reached here with any bytes.
 //!
 //! # Invariants
-//! - No bytes panic, and what is read is no larger than what was sent.
-//! - What is read is within the bounds that the hub relies on.
+//! - No bytes panic, and no more is kept than was sent.
+//! - Accepted input is within the bounds that the hub relies on.
 
 use penstock_exchange::grip::is_grip_field;
 use penstock_http::{FieldBlock, Status};

@@ -61,9 +61,9 @@ pub struct GripOptions {
     pub hub: Hub,
     /// The back end.
     pub backend: Arc<dyn Handler>,
-    /// Whose channels the back end names.
+    /// The namespace of the back end's channels.
     pub namespace: Namespace,
-    /// Origins whose pages may open WebSockets that come as requests, beside the host's own; `*` is any.
+    /// Origins that may open WebSockets over HTTP, beside the host's own; `*` is any.
     pub allowed_origins: Vec<String>,
     /// Tells the back end what the hub can do, and that the request came through it.
     pub signer: Option<Arc<Signer>>,
@@ -78,8 +78,9 @@ pub struct GripOptions {
 pub enum WebSocketSupport {
     /// It speaks the protocol, or relays it.
     Native,
-    /// It may take the connection over (`rack.hijack`): it gets the client's own request first. Else
-    /// clients' WebSockets end here, and it gets what happens on them as requests (WebSocket-over-HTTP).
+    /// It may take the connection over (`rack.hijack`): it gets the client's own request first.
+    /// Else clients' WebSockets end here, and it gets what happens on them as requests
+    /// (WebSocket-over-HTTP).
     MayHijack,
     /// It knows only requests.
     RequestsOnly,
@@ -174,8 +175,8 @@ impl Handler for GripHandler {
 }
 
 impl GripShared {
-    /// Waits, where there are other nodes, until the hub has what they know of the channels that somebody is
-    /// about to subscribe to.
+    /// Waits, where there are other servers, until the hub has what they know of the channels that
+    /// a client is about to subscribe to.
     pub(super) async fn prepare_channels(&self, subscriptions: &[Subscription]) {
         let names = subscriptions.iter().map(|each| Arc::clone(&each.channel));
         if let Some(prepared) = self.hub.prepare_channels(&names.collect::<Vec<_>>()) {
@@ -199,7 +200,7 @@ impl GripShared {
         self.namespace.channel_key(channel)
     }
 
-    /// Whether another server of the house stands in front of this one and holds its clients itself: a
+    /// Whether another Penstock is in front of this one and holds its clients itself: a
     /// trusted peer, with a token that is signed with the same secret.
     fn is_from_trusted_front(&self, request: &Request) -> bool {
         let Some(signer) = &self.front_signer else {
@@ -212,8 +213,9 @@ impl GripShared {
     }
 }
 
-/// The answer to the client's own request where it takes the connection over, else what `asking` makes of the
-/// WebSocket; and where that is nothing either, the answer to the client's own request after all.
+/// The answer to the client's own request where it takes the connection over, else what `asking`
+/// makes of the WebSocket; and where that is nothing either, the answer to the client's own request
+/// after all.
 async fn hijack_or_websocket(
     first: HandlerProgress,
     asking: HandlerFuture,
@@ -288,7 +290,7 @@ fn classify_reply(answered: Result<Reply, Fault>, origin: &OriginalRequest) -> G
     }
 }
 
-/// A name that nobody can guess: the keys of tables' hashes come from the kernel.
+/// A name that cannot be guessed: the keys of hash tables come from the kernel.
 pub(super) fn random_name() -> String {
     let half = |salt: u8| RandomState::new().hash_one(salt);
     format!("{:016x}{:016x}", half(0), half(1))

@@ -1,11 +1,15 @@
-//! What a back end's answer tells the hub to do: its `Grip-*` fields, or its body of
+//! The instructions of a response: its `Grip-*` fields, or its body of
 //! `application/grip-instruct`.
 //!
-//! Pure: `handler` brings fields and body. [`GripInstructions::of_fields`] reads what fields say and leaves in what
-//! the client is to see. Where they say a hold and [`has_instruction_body`], [`GripInstructions::with_body`] then reads the
-//! body and has the last word: without the field `Grip-Hold` the media type says nothing, since whoever can
-//! store a file can choose it. What must stay true: no `Grip-*` field is left; a filter that is not known is an error, since a
-//! message that it would have kept back must not get through.
+//! Pure. [`GripInstructions::from_fields`] reads the fields and keeps those for the client. If
+//! they have a hold and [`has_instruction_body`], [`GripInstructions::with_body`] then reads the
+//! body, which overrides them. Without the field `Grip-Hold` the media type means nothing: a
+//! client that can store a file can choose its type.
+//!
+//! # Invariants
+//! - No `Grip-*` field is left.
+//! - An unknown filter is an error, since a message that it would have kept back must not get
+//!   through.
 
 mod body;
 mod fields;
@@ -20,7 +24,7 @@ use thiserror::Error;
 
 use super::json::JsonShapeError;
 
-/// What is to be done with an answer.
+/// The instructions of a response.
 #[derive(Debug)]
 pub(super) struct GripInstructions {
     /// How the client is held; none is answered at once.
@@ -60,7 +64,7 @@ pub(super) enum HoldMode {
 pub(super) struct GripLinks {
     /// What follows what was sent.
     pub(super) next: Option<NextLink>,
-    /// Told when the client is gone.
+    /// Notified when the client is gone.
     pub(super) gone: Option<Box<str>>,
 }
 
@@ -100,7 +104,7 @@ pub(super) enum InstructionError {
     InvalidShape(#[from] JsonShapeError),
 }
 
-/// A long poll waits for so long, if nobody says.
+/// A long poll waits for so long by default.
 const LONG_POLL_TIMEOUT: Duration = Duration::from_secs(55);
 /// And at least for so long.
 const MIN_LONG_POLL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -108,7 +112,7 @@ const MIN_LONG_POLL_TIMEOUT: Duration = Duration::from_secs(5);
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(55);
 /// And at most that often.
 const MIN_KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(1);
-/// What follows is asked for after so long, if nobody says.
+/// The next link is requested after so long by default.
 const NEXT_LINK_TIMEOUT: Duration = Duration::from_secs(120);
 /// Nothing takes longer.
 const MAX_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
@@ -117,7 +121,7 @@ impl GripInstructions {
     /// What an answer's status and fields say.
     ///
     /// # Errors
-    /// What is not understood.
+    /// When an instruction is not understood.
     pub(super) fn from_fields(
         status: Status,
         block: &FieldBlock,
@@ -128,7 +132,7 @@ impl GripInstructions {
     /// The same, with a body of instructions.
     ///
     /// # Errors
-    /// What is not understood.
+    /// When an instruction is not understood.
     pub(super) fn with_body(self, answered: Status, text: &[u8]) -> Result<Self, InstructionError> {
         body::parse_body(self, answered, text)
     }
@@ -159,7 +163,7 @@ impl HoldInstruction {
     }
 }
 
-/// A heart-beat; nothing to say is none.
+/// A heartbeat; nothing to say is none.
 fn build_keep_alive(
     bytes: Bytes,
     seconds: Option<u64>,

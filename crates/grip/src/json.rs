@@ -1,7 +1,7 @@
-//! Reading JSON whose parts have places and kinds: what `instruct` and `publish` share.
+//! Reads JSON with errors that name the place: shared by `instructions` and `publish_format`.
 //!
-//! Each function takes one key of an object; a [`Misfit`] says what was expected where, and whoever passes it
-//! on puts its own place in front.
+//! Each function takes one key of an object. A [`JsonShapeError`] has the place and the expected
+//! kind; each caller that passes it on puts its own place in front.
 
 use std::fmt;
 
@@ -31,7 +31,7 @@ impl JsonShapeError {
 
     /// The same, seen from the object that has it as `key`.
     pub(super) fn within_key(mut self, key: &str) -> Self {
-        // What is in a list names its index first.
+        // An item of a list names its index first.
         if !self.path.is_empty() && !self.path.starts_with('[') {
             self.path.insert(0, '.');
         }
@@ -138,7 +138,7 @@ pub(super) fn texts(object: &Object, key: &str) -> Result<Vec<Box<str>>, JsonSha
 /// Names with values.
 pub(super) type Pairs = Vec<(Box<str>, Box<str>)>;
 
-/// An object whose values are texts.
+/// An object with texts as values.
 pub(super) fn pairs(from: &Object, key: &str) -> Result<Pairs, JsonShapeError> {
     let Some(pairs) = object(from, key)? else {
         return Ok(Vec::new());

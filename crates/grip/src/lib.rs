@@ -1,8 +1,10 @@
-//! GRIP: applications and upstreams hold their clients' connections by the fields of their responses.
+//! GRIP: applications and upstreams hold their clients' connections by the fields of their
+//! responses.
 //!
 //! [`GripHandler`] wraps the handler of an application or upstream. A response with `Grip-Hold`
-//! becomes a held stream or a long poll of the [`Hub`](penstock_hub::Hub), and its worker is free at
-//! once. [`parse_publications`] reads what applications publish, and [`PublishKeys`] are their keys.
+//! becomes a held stream or a long poll of the [`Hub`](penstock_hub::Hub), and its worker is free
+//! at once. [`parse_publications`] reads what applications publish, and [`PublishKeys`] are their
+//! keys.
 //!
 //! # Invariants
 //! - A response without instructions passes unchanged.

@@ -1,9 +1,11 @@
-//! What is published over HTTP: `{"items": [...]}` made into publications.
+//! The publish API: `{"items": [...]}` becomes publications.
 //!
-//! Pure: the admin listener and `penstock publish` bring the body, bounded before. Each item has a channel
-//! and at least one format: `http-stream`, `http-response`, `ws-message`, or the house's own `event`, in
-//! `parse_formats` or beside the channel. What must stay true: one item that does not fit publishes none of them,
-//! and the text of the error says which item and which key.
+//! Pure: the admin listener and `penstock publish` bring the body, bounded before. Each item has a
+//! channel and at least one format: `http-stream`, `http-response`, `ws-message`, or Penstock's
+//! own `event`, in `formats` or beside the channel.
+//!
+//! # Invariants
+//! - If one item is invalid, none is published, and the error names the item and the key.
 
 use bytes::Bytes;
 use json_patch::{Patch, PatchOperation};
@@ -31,7 +33,7 @@ pub enum PublishError {
     /// Something else than expected.
     #[error(transparent)]
     InvalidShape(#[from] JsonShapeError),
-    /// It is not clear whose channel is meant.
+    /// The namespace of the channel is ambiguous.
     #[error("items[{index}]: {error}")]
     Namespace {
         /// Which item.
@@ -47,14 +49,14 @@ const MAX_ITEMS: usize = 10_000;
 /// Content filters of one message: more than there are kinds of them.
 const MAX_CONTENT_FILTERS: usize = 10;
 
-/// Each copy of a patch may double the document that it is for, and that for each who waits.
+/// Each copy of a patch may double the document that it changes, for each waiting client.
 const MAX_PATCH_COPIES: usize = 4;
 
 /// What a control frame of a WebSocket carries at most (RFC 6455 §5.5).
 const MAX_CONTROL_BYTES: usize = 125;
 
-/// The publications in the body of a request to publish, in its order. `resolve` finds the namespace of
-/// each from the name that the item says, if it says one.
+/// The publications in the body of a request to publish, in its order. `resolve` finds the
+/// namespace of each from the name that the item says, if it says one.
 ///
 /// # Errors
 /// What does not fit, with its place; nothing is to be published then.
@@ -147,7 +149,7 @@ const HTTP_RESPONSE: &str = "http-response";
 const WS_MESSAGE: &str = "ws-message";
 const SSE_EVENT: &str = "event";
 
-/// What is to be done with those who listen.
+/// The action of an item on its subscribers.
 enum PublishAction {
     Send,
     /// There is something new to be fetched.
@@ -186,7 +188,7 @@ fn parse_response(object: &Object) -> Result<ResponsePart, JsonShapeError> {
         PublishAction::Close => Ok(ResponsePart::Close),
         PublishAction::Send => {
             let status = parse_status(object)?.unwrap_or(Status::OK);
-            // The house has its own; it only has to be a text.
+            // Penstock has its own; this only has to be a text.
             json::text(object, "reason")?;
             let (bytes, is_patch) = match json::bytes(object, "body")? {
                 Some(bytes) => (bytes, false),
@@ -316,9 +318,9 @@ pub(super) fn parse_status(object: &Object) -> Result<Option<Status>, JsonShapeE
     Ok(Some(status))
 }
 
-/// The fields of a response to be sent, as a list of pairs or as an object. Fields of
-/// the hop, of GRIP and for the front end (`X-Accel-*`, `X-Sendfile`) are left out: a publisher may not
-/// set them.
+/// The fields of a response to be sent, as a list of pairs or as an object. Fields of the hop, of
+/// GRIP and for the front end (`X-Accel-*`, `X-Sendfile`) are left out: a publisher may not set
+/// them.
 pub(super) fn parse_headers(object: &Object) -> Result<FieldBlock, JsonShapeError> {
     const KEY: &str = "headers";
     let mut fields = FieldBlock::new();

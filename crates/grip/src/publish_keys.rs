@@ -1,11 +1,12 @@
-//! Keys by which back ends publish: one for each namespace, and good for nothing else.
+//! The keys with which back ends publish: one for each namespace, valid for that alone.
 //!
-//! `penstock` gives the key of its namespace to every worker of an application with `grip` (`GRIP_URL`);
-//! the admin interface asks here whose token a publisher has.
+//! `penstock` gives the key of its namespace to every worker of an application with `grip`
+//! (`GRIP_URL`); the admin interface verifies the tokens of publishers here.
 //!
 //! # Invariants
-//! - A key is made of the server's own secret, which nobody else learns: who has one key cannot make another.
-//! - A token without an end (`exp`) or its issuer is not believed, nor one of another algorithm than HS256.
+//! - A key is derived from the server's secret, which never leaves it: one key does not help to
+//!   make another.
+//! - A token without an end (`exp`) or its issuer is refused, and so is any algorithm but HS256.
 
 use std::fmt;
 use std::time::Duration;
@@ -24,7 +25,8 @@ pub struct PublishKeys {
     secret: [u8; 32],
 }
 
-/// The issuer of `Grip-Sig` where it is signed with the key of a namespace; no namespace is called so.
+/// The issuer of `Grip-Sig` where it is signed with the key of a namespace; no namespace is called
+/// so.
 pub const REQUEST_ISSUER: &str = "penstock:requests";
 
 /// What a key is for, beside the namespace.
@@ -48,19 +50,20 @@ impl PublishKeys {
         Ok(Self { secret })
     }
 
-    /// For the server that takes this one's place, whose workers publish with the same keys.
+    /// The secret, for the server that replaces this one: its workers publish with the same keys.
     #[must_use]
     pub fn secret(&self) -> &[u8; 32] {
         &self.secret
     }
 
-    /// The key of a namespace, as GRIP's libraries and [`penstock_hub::token::Signer::new`] read it.
+    /// The key of a namespace, as GRIP's libraries and [`penstock_hub::token::Signer::new`] read
+    /// it.
     #[must_use]
     pub fn publish_key(&self, namespace: &Namespace) -> String {
         format!("base64:{}", STANDARD.encode(self.key_bytes(namespace)))
     }
 
-    /// The namespace in which who has this token may publish.
+    /// The namespace that a valid token allows to publish in.
     ///
     /// # Errors
     /// Why it is not believed.
@@ -102,8 +105,8 @@ impl PublishKeys {
     }
 }
 
-/// What has to be said besides: until when, and by whom, since `Grip-Sig` of requests to the same back end
-/// is signed with the same key ([`REQUEST_ISSUER`]) and may be shown to anybody.
+/// Claims that a token must have: an end, and an issuer, since `Grip-Sig` of requests to the same
+/// back end is signed with the same key ([`REQUEST_ISSUER`]) and is no secret.
 fn check_claims(claims: &Value, namespace: &Namespace) -> Result<Namespace, TokenError> {
     if claims.get("exp").is_none() {
         return Err(TokenError::NoExpiry);

@@ -1,13 +1,15 @@
-//! WebSockets for applications that only know requests: WebSocket-over-HTTP.
+//! WebSocket over HTTP: WebSockets for applications that only handle requests.
 //!
-//! A client's WebSocket ends here. What it sends goes to the back end as a POST of events, what that answers
-//! goes to the client, and what it subscribes to (`control`) comes from the hub; no worker is held
-//! meanwhile. [`asked`] asks the back end whether it takes the WebSocket, `session` has it until its end
-//! (`apply_events` does what the back end says), `dialog` asks, `events` and `control` are pure.
+//! A client's WebSocket ends here. Its messages go to the back end as a POST of events, the
+//! response goes to the client, and messages of its channels (`control_message`) come from the
+//! hub; no worker is held meanwhile. `handshake` opens the WebSocket, `session` drives it to its
+//! end, `apply_events` applies the back end's events, `events_client` sends its requests;
+//! `websocket_events` and `control_message` are pure.
 //!
-//! What must stay true: one request of a WebSocket is under way at a time, and its events are in order; what
-//! a client sends while the back end works is bounded, and then not read; a back end that fails ends the
-//! WebSocket with a code that says so.
+//! # Invariants
+//! - A WebSocket has one request in progress at a time, and its events stay in order.
+//! - Messages of the client that arrive meanwhile are bounded, then not read.
+//! - A back end that fails closes the WebSocket with a code for that.
 
 mod apply_events;
 mod control_message;

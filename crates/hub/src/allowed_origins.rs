@@ -1,4 +1,4 @@
-//! The origins whose pages may use what a browser sends by itself, such as cookies.
+//! The origins with access to what a browser sends by itself, such as cookies.
 //!
 //! Used by `grip` for WebSockets and by `mercure` for cookies.
 

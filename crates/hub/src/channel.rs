@@ -48,11 +48,12 @@ pub(crate) struct ChannelState {
     /// Tasks that listen, in order of arrival; none mostly.
     pub(crate) listeners: BTreeMap<u64, Arc<MessageFeed>>,
     pub(crate) history: ChannelHistory,
-    /// The number of the last message that came with a restored history, or by which the history was cut:
-    /// up to here numbers say nothing of the order in which messages of other channels were published.
+    /// The number of the last message that came with a restored history, or by which the history
+    /// was cut: up to here numbers say nothing of the order in which messages of other channels
+    /// were published.
     pub(crate) restored_up_to: u64,
-    /// What was published while streams are on their way, and is not in the history that was put in the
-    /// place of theirs; none mostly.
+    /// What was published while streams are on their way, and is not in the history that was put in
+    /// the place of theirs; none mostly.
     pub(crate) arrival_history: Option<Box<ChannelHistory>>,
     /// Messages that wait for the one before them; none mostly.
     pub(crate) parked: Option<Box<ParkedMessages>>,
@@ -179,8 +180,8 @@ impl ChannelState {
     }
 
     /// Gives the channel that this is the state of the places that are due to it in the queues of
-    /// its namespace: after each change of its history, of who hears it and of who is on the way to
-    /// it.
+    /// its namespace: after each change of its history, its subscribers and the streams on the way
+    /// to it.
     pub(crate) fn update_places(&mut self, channel: &Arc<Channel>) {
         let has_history = !self.is_removed && !self.history.is_empty();
         let place = match (has_history, self.history_place) {

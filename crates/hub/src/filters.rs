@@ -4,7 +4,7 @@
 //! message names filters.
 //!
 //! # Invariants
-//! - A message whose content cannot be rendered for a subscriber is not sent to it.
+//! - A message that cannot be rendered for a subscriber is not sent to it.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -21,7 +21,8 @@ pub(crate) trait FilterSubscriber {
     /// Its metadata (`Grip-Set-Meta`).
     fn meta(&self) -> &MetaPairs;
 
-    /// The last id of a channel, by its name within the reader's namespace: none if it does not subscribe to it, empty if that has had no message.
+    /// The last id of a channel, by its name within the reader's namespace: none if it does not
+    /// subscribe to it, empty if that has had no message.
     fn last_id(&self, channel: &str) -> Option<Arc<str>>;
 }
 

@@ -14,7 +14,7 @@ use crate::LongPollResponse;
 /// A stream to hold once its head is sent.
 #[derive(Debug, Default)]
 pub struct HeldStream {
-    /// Whose it is, for the bound on each client; none is not counted.
+    /// Its client, for the bound on each client; `None` is not counted.
     pub client: Option<AddressPrefix>,
     /// At least one; at most `hub.max_channels_per_stream`.
     pub subscriptions: Vec<Subscription>,
@@ -32,10 +32,11 @@ pub struct HeldStream {
     /// channels' order. Messages that are no longer known are announced
     /// ([`HeldStream::gap_notice`]).
     pub resume_after: Option<Arc<str>>,
-    /// Sent where messages are missing: some after [`HeldStream::resume_after`] or [`Subscription::prev_id`] that
-    /// are kept no more, or some that its client was too slow for. None is nothing. Best one text for all
-    /// streams, which costs none of them memory; a stream of events that begins behind a message which it
-    /// named gets an event `gap` with that id as its data in its place.
+    /// Sent where messages are missing: some after [`HeldStream::resume_after`] or
+    /// [`Subscription::prev_id`] that are kept no more, or some that its client was too slow for.
+    /// None is nothing. Best one text for all streams, which costs none of them memory; a stream of
+    /// events that begins behind a message which it named gets an event `gap` with that id as its
+    /// data in its place.
     pub gap_notice: Option<Bytes>,
     /// It ends by itself after so long; `None` never.
     pub max_lifetime: Option<Duration>,
@@ -94,7 +95,7 @@ pub struct StreamKeepAlive {
 /// A response that waits for its message.
 #[derive(Debug, Default)]
 pub struct LongPoll {
-    /// Whose it is, for the bound on each client; none is not counted.
+    /// Its client, for the bound on each client; `None` is not counted.
     pub client: Option<AddressPrefix>,
     /// At least one.
     pub subscriptions: Vec<Subscription>,
@@ -111,8 +112,8 @@ pub enum PollOutcome {
     Message(Arc<LongPollResponse>),
     /// No message came in time: the back end's own response is sent.
     TimedOut,
-    /// The back end is to be asked again: a hint came, or a channel's last id is another than `prev_id`
-    /// said. With the channels' last ids that are known.
+    /// The back end is to be asked again: a hint came, or a channel's last id is another than
+    /// `prev_id` said. With the channels' last ids that are known.
     RepeatRequest(Vec<(Arc<str>, Arc<str>)>),
     /// The connection is to be closed.
     Close,

@@ -30,8 +30,8 @@ pub(crate) struct HistoryBounds {
 }
 
 impl ChannelHistory {
-    /// Adds the newest message, then lets go of what the bounds do not allow. The change of bytes: added,
-    /// let go.
+    /// Adds the newest message, then lets go of what the bounds do not allow. The change of bytes:
+    /// added, let go.
     pub(crate) fn push(
         &mut self,
         message: Arc<Message>,
@@ -76,7 +76,7 @@ impl ChannelHistory {
         oldest.cost
     }
 
-    /// An empty history of a channel whose messages up to this number are unknown.
+    /// An empty history of a channel; its messages up to this number are unknown.
     pub(crate) fn starting_after(gone: u64) -> Self {
         Self {
             dropped_up_to: gone,

@@ -67,8 +67,8 @@ pub enum HubError {
     /// More than `hub.max_message_size`.
     #[error("a message may have hub.max_message_size ({0}) bytes")]
     MessageTooLarge(usize),
-    /// Published faster than it can be delivered: `hub.max_backlog_total` wait for their turn, or a quarter of
-    /// that in this channel.
+    /// Published faster than it can be delivered: `hub.max_backlog_total` wait for their turn, or a
+    /// quarter of that in this channel.
     #[error(
         "more than {0} bytes of messages wait to be delivered (hub.max_backlog_total, or a quarter of it in one channel)"
     )]
@@ -168,10 +168,10 @@ impl Hub {
         self.shared.settings.load_full()
     }
 
-    /// The body of a response that becomes a held stream on the loop that its client is on. The place
-    /// among `max_streams` is taken now, and given back if the body is dropped before its head was sent.
-    /// It gets messages published to its channels from now on. [`HeldStream::on_end`] is called also
-    /// when it is refused or never held.
+    /// The body of a response that becomes a held stream on the loop that its client is on. The
+    /// place among `max_streams` is taken now, and given back if the body is dropped before its
+    /// head was sent. It gets messages published to its channels from now on.
+    /// [`HeldStream::on_end`] is called also when it is refused or never held.
     ///
     /// # Errors
     /// Which bound is met.
@@ -226,8 +226,8 @@ impl Hub {
         MessageListener::new(&self.shared, client)
     }
 
-    /// Publishes to the subscribers of this server, or of all servers if there is a bus. Never waits.
-    /// Messages that one thread publishes to one channel arrive in that order.
+    /// Publishes to the subscribers of this server, or of all servers if there is a bus. Never
+    /// waits. Messages that one thread publishes to one channel arrive in that order.
     ///
     /// # Errors
     /// Which bound is met; no subscriber gets it.
@@ -251,15 +251,15 @@ impl Hub {
     }
 
     /// A future to await before subscribers of these channels are added ([`Hub::stream_body`],
-    /// [`Hub::long_poll`]), so that they find the history that all servers share, and miss nothing of
-    /// other servers. `None`, nearly always, when there is nothing to wait for.
+    /// [`Hub::long_poll`]), so that they find the history that all servers share, and miss nothing
+    /// of other servers. `None`, nearly always, when there is nothing to wait for.
     #[must_use]
     pub fn prepare_channels(&self, channels: &[Arc<str>]) -> Option<ChannelsPrepared> {
         self.shared.bus_notifier.bus()?.prepare_channels(channels)
     }
 
-    /// Replaces the history of a channel, from the oldest to the newest: for clients that resume, not
-    /// for present subscribers. A client that resumes after an id that is not in it has a gap.
+    /// Replaces the history of a channel, from the oldest to the newest: for clients that resume,
+    /// not for present subscribers. A client that resumes after an id that is not in it has a gap.
     pub fn replace_history(&self, channel: &Arc<str>, history: Vec<Publication>) {
         let history = history.into_iter();
         let history = history.map(|publication| (publication, Duration::ZERO));
@@ -271,13 +271,13 @@ impl Hub {
         self.shared.replace_history(channel, history);
     }
 
-    /// Joins this hub to others by a bus, or separates it with `None`. The bus is told at once of all
-    /// channels that have subscribers.
+    /// Joins this hub to others by a bus, or separates it with `None`. The bus learns at once of
+    /// all channels that have subscribers.
     pub fn set_bus(&self, bus: Option<Arc<dyn Bus>>) {
         self.shared.set_bus(bus);
     }
 
-    /// How many streams and polls subscribe to a channel on this node.
+    /// How many streams and polls subscribe to a channel on this server.
     #[must_use]
     pub fn subscriber_count(&self, channel: &str) -> u64 {
         let channel = self.shared.registry.find(channel);
@@ -302,8 +302,8 @@ impl Hub {
         state.last_id.clone()
     }
 
-    /// What was published to a channel after the message with this id; none if some of that is not known
-    /// any more.
+    /// What was published to a channel after the message with this id; none if some of that is not
+    /// known any more.
     #[must_use]
     pub fn history_after(&self, channel: &str, id: &str) -> Option<Vec<Publication>> {
         let channel = self.shared.registry.find(channel)?;
@@ -344,8 +344,8 @@ impl Hub {
         }
     }
 
-    /// Ends all held streams, spread over `over`, each with a proper end, and refuses new ones. Done when
-    /// none is left. Cancel safety: what has begun goes on.
+    /// Ends all held streams, spread over `over`, each with a proper end, and refuses new ones.
+    /// Done when none is left. Cancel safety: what has begun goes on.
     pub async fn drain(&self, over: Duration) {
         if !self.shared.begin_drain(over) {
             for shard in &self.shared.shards {

@@ -50,7 +50,7 @@ enum ChannelNameError {
 /// An event without a meaning, which only keeps connections open.
 const HEARTBEAT_COMMENT: Bytes = Bytes::from_static(b":\n\n");
 
-/// What a stream of events is told where messages are missing, and no id says after which: one text for all
+/// The event for a stream where messages are missing, and no id says after which: one text for all
 /// streams, so that none has its own. Not empty, since some clients leave out events without data.
 pub const GAP_EVENT: Bytes = Bytes::from_static(b"event: gap\ndata: {}\n\n");
 
@@ -251,8 +251,8 @@ fn hold_stream(
     };
     match hub.stream_body(stream) {
         Ok(body) => Ok(event_stream_response(body)),
-        // A browser reconnects after a stream that ends, to the server of that moment, but not after an
-        // error.
+        // A browser reconnects after a stream that ends, to the server of that moment, but not
+        // after an error.
         Err(HubError::Draining) => Ok(event_stream_response(Body::Empty)),
         Err(error) => match hub.reconnect_body(head, &error) {
             Some(bytes) => Ok(event_stream_response(Body::Bytes(bytes))),

@@ -1,15 +1,16 @@
 //! The hub: connections that are held open, and the messages that are published to them.
 //!
-//! A stream: a handler responds with [`Hub::stream_body`]; edge sends the head and hands the socket over
-//! ([`penstock_exchange::Hold`]); the shard of that event loop keeps it as a descriptor and a few words,
-//! writes heartbeats and messages to it, and closes it. A message: a publisher (an application through
-//! `grip`, a client of `mercure`, `penstock publish`, another server through a [`Bus`]) makes a
-//! [`Publication`]; [`Hub::publish`] gives it its place in the order and history of its channel and
-//! hands it to the shards that have subscribers.
+//! A stream: a handler responds with [`Hub::stream_body`]; edge sends the head and hands the socket
+//! over ([`penstock_exchange::Hold`]); the shard of that event loop keeps it as a descriptor and a
+//! few words, writes heartbeats and messages to it, and closes it. A message: a publisher (an
+//! application through `grip`, a client of `mercure`, `penstock publish`, another server through a
+//! [`Bus`]) makes a [`Publication`]; [`Hub::publish`] gives it its place in the order and history
+//! of its channel and hands it to the shards that have subscribers.
 //!
 //! # Invariants
 //! - An idle held stream uses no task, timer or buffer.
-//! - A subscriber gets the messages of a channel in order, each at most once, or is notified of a gap.
+//! - A subscriber gets the messages of a channel in order, each at most once, or is notified of a
+//!   gap.
 //! - A slow subscriber delays no other; its backlog is bounded, and so are all backlogs together.
 //! - Nothing here waits for a client, a publisher or another server.
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::Publication;
 
-/// Messages of one channel whose `prev_id` has not come yet.
+/// Messages of one channel that wait for their `prev_id`.
 #[derive(Debug, Default)]
 pub(crate) struct ParkedMessages {
     messages: VecDeque<(Instant, Publication)>,
@@ -62,8 +62,8 @@ pub(crate) struct RecentIds {
     by_age: VecDeque<(Instant, u128)>,
 }
 
-/// The most that are remembered by one [`Seen`]; the oldest are forgotten first. A registry has 64 of
-/// them, which is a million ids in some 60 MB at worst.
+/// The most that are remembered by one [`Seen`]; the oldest are forgotten first. A registry has 64
+/// of them, which is a million ids in some 60 MB at worst.
 const MAX_RECENT_IDS: usize = 16_384;
 
 /// How long an id is remembered.

@@ -1,7 +1,7 @@
 //! A published message, in the forms that its different subscribers take.
 //!
 //! Made by `grip`, `mercure`, `cluster` and routes with `hub`; taken by [`crate::Hub::publish`]. A
-//! subscriber whose form is missing gets nothing of the message. `cluster` sends publications to other
+//! subscriber gets nothing of a message without its form. `cluster` sends publications to other
 //! servers in the form that serde gives them.
 
 mod serial;
@@ -22,7 +22,7 @@ pub struct Publication {
     /// What the publisher calls it; none gets a number of the hub's.
     #[serde(skip_serializing_if = "Option::is_none", with = "serial::id")]
     pub id: Option<Arc<str>>,
-    /// The message that came before it, for who must not get them in another order.
+    /// The id of the message before it, for subscribers that need both in order.
     #[serde(skip_serializing_if = "Option::is_none", with = "serial::id")]
     pub prev_id: Option<Arc<str>>,
     /// Not to be held back until `prev_id` has come (`no-seq`).
@@ -37,8 +37,8 @@ pub struct Publication {
     /// For WebSockets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub websocket: Option<WebSocketPart>,
-    /// A server-sent event, encoded once by the hub with the message's id. Streams take it where `stream`
-    /// is none: those of events as an event, others as its data and a line feed.
+    /// A server-sent event, encoded once by the hub with the message's id. Streams take it where
+    /// `stream` is none: those of events as an event, others as its data and a line feed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub event: Option<EventPart>,
     /// What filters look at.
@@ -49,7 +49,7 @@ pub struct Publication {
 /// Bytes, and the filters by name that may change them for each subscriber (`content-filters`).
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Content {
-    /// What is sent.
+    /// The bytes.
     #[serde(with = "serial::binary")]
     pub bytes: Bytes,
     /// Names of filters, in order; nearly always none.
@@ -63,11 +63,11 @@ pub struct Content {
 pub enum StreamPart {
     /// These bytes.
     Send(Content),
-    /// There is something new at its `Grip-Link`'s next: for whoever follows that (`grip`). A stream without
+    /// There is something new at its `Grip-Link`'s next, which `grip` follows. A stream without
     /// such a link gets nothing of it.
     Hint,
-    /// Something may be missing from here on: a stream of events gets an event `gap` without an id, any other
-    /// ends, so that its client comes back.
+    /// Something may be missing from here on: a stream of events gets an event `gap` without an id,
+    /// any other ends, so that its client comes back.
     Gap,
     /// Its end.
     Close,
@@ -144,7 +144,7 @@ pub struct EventPart {
     pub event: Option<Box<str>>,
     /// Its data.
     pub data: Box<str>,
-    /// Milliseconds until a client whose connection broke comes back.
+    /// Milliseconds until a client reconnects.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry: Option<u64>,
 }

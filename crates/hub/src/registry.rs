@@ -36,8 +36,8 @@ const PARTITIONS: usize = 64;
 struct RegistryPartition {
     channels: HashSet<NamedChannel>,
     recent_ids: RecentIds,
-    /// The number of the last message of all channels that were let go of: of a channel that comes anew,
-    /// nobody knows what there was until then.
+    /// The number of the last message of all channels that were let go of: of a channel that comes
+    /// anew, it is unknown what there was until then.
     removed_up_to: u64,
 }
 

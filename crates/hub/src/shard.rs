@@ -87,8 +87,8 @@ pub(crate) struct Shard {
     turn_counts: TurnCounts,
 }
 
-/// What was written and is not in the hub's numbers yet: they are added to at the end of a turn, and
-/// before the end of a stream can be observed.
+/// What was written and is not in the hub's numbers yet: they are added to at the end of a turn,
+/// and before the end of a stream can be observed.
 #[derive(Debug, Default)]
 struct TurnCounts {
     delivered: u64,
@@ -151,7 +151,7 @@ impl TickClock {
     }
 }
 
-/// A loop whose shard has panicked would hold its streams for ever and say nothing: the process ends, and
+/// A loop with a panicked shard would hold its streams for ever in silence: the process ends, and
 /// is started anew.
 struct AbortOnPanic;
 
@@ -285,8 +285,8 @@ impl Shard {
                 Some(ShardCommand::Drain(over)) => self.begin_drain(over),
             }
         }
-        // One burst must not keep its memory for ever. The inbox has the other list of the two, which comes here
-        // at the next turn.
+        // One burst must not keep its memory for ever. The inbox has the other list of the two,
+        // which comes here at the next turn.
         if self.commands.is_empty() {
             self.commands.shrink_to(COMMANDS_PER_TURN);
         }

@@ -30,12 +30,12 @@ pub(crate) struct Shares {
 /// What one namespace has.
 #[derive(Debug, Default)]
 pub(crate) struct Share {
-    /// Channels that are there for their history alone, from the one whose last message is the
-    /// oldest.
+    /// Channels that are there for their history alone, from the one with the last message that is
+    /// the oldest.
     pub(crate) unheard: ChannelQueue,
     /// Bytes of its histories.
     pub(crate) history_bytes: AtomicUsize,
-    /// Bytes of its messages that shards have not got to, or whose turn has not come.
+    /// Bytes of its messages that shards have not delivered yet, or that are parked.
     pub(crate) pending_bytes: AtomicUsize,
     /// Its channels that have a history, in the order in which the keeper looks at them and in
     /// which they lose messages when there is no room for more.
@@ -92,7 +92,7 @@ impl Shares {
     }
 
     /// Whether a namespace that has `own` may have no more: `used` of `max` are in use, and what it
-    /// has is more than what is left, and more than what each namespace has in any case.
+    /// has is more than is left, and more than each namespace may have in any case.
     pub(crate) fn is_used_up(&self, own: usize, used: usize, max: usize) -> bool {
         let namespaces = self.namespaces.load(Ordering::Relaxed);
         // One channel at least.

@@ -170,8 +170,8 @@ impl FromStr for Algorithm {
 }
 
 impl Signer {
-    /// Signs for `issuer` with `key`: a secret (HS256), `base64:` and a secret that is not text, or a private
-    /// key in PEM form (PKCS#8; RS256 or ES256, whichever it is for).
+    /// Signs for `issuer` with `key`: a secret (HS256), `base64:` and a secret that is not text, or
+    /// a private key in PEM form (PKCS#8; RS256 or ES256, whichever it is for).
     ///
     /// # Errors
     /// When the key is none of these.
@@ -222,8 +222,8 @@ impl Signer {
         }
     }
 
-    /// Whether a valid token was signed with the same secret, by this server or another. Never with a
-    /// private key.
+    /// Whether a valid token was signed with the same secret, by this server or another. Never with
+    /// a private key.
     #[must_use]
     pub fn is_signed_with_same_secret(&self, token: &[u8]) -> bool {
         let verifier = self.shared_secret_verifier.as_ref();
@@ -242,8 +242,8 @@ impl Signer {
 }
 
 impl Verifier {
-    /// Accepts tokens that are signed with `algorithm` and `key`: a secret for HMAC, else a public key in
-    /// PEM form.
+    /// Accepts tokens that are signed with `algorithm` and `key`: a secret for HMAC, else a public
+    /// key in PEM form.
     ///
     /// # Errors
     /// When the algorithm is unknown or the key is not for it.
@@ -302,7 +302,8 @@ impl Verifier {
     }
 }
 
-/// Whether it is neither too late nor too early for a token. One that does not say is always in time.
+/// Whether it is neither too late nor too early for a token. One that does not say is always in
+/// time.
 fn check_times(claims: &Value, now: Duration) -> Result<(), TokenError> {
     let time = |name: &str| match claims.get(name) {
         None => Ok(None),

@@ -1,7 +1,8 @@
 //! What a held stream costs in user memory: every byte that the process allocates is counted.
 //!
-//! Alone in its process, with an allocator that counts: streams are held, and the growth is divided by
-//! their number. The goal is 600 bytes; what is asserted is that and the hub's own account of it.
+//! Alone in its process, with an allocator that counts: streams are held, and the growth is divided
+//! by their number. The goal is 600 bytes; what is asserted is that and the hub's own account of
+//! it.
 
 use std::alloc::System;
 use std::os::fd::OwnedFd;
@@ -94,8 +95,8 @@ fn keep_busy(on: &LoopHandle) -> SyncSender<()> {
     busy
 }
 
-/// Holds the streams that these requests ask for; the clients' ends. Loops that are kept busy are free again
-/// when all are sent.
+/// Holds the streams that these requests ask for; the clients' ends. Loops that are kept busy are
+/// free again when all are sent.
 fn hold(
     hub: &Hub,
     loops: &Loops,
@@ -141,8 +142,9 @@ fn a_held_stream_costs_less_than_600_bytes() {
     setrlimit(Resource::Nofile, all).unwrap();
     let loops = Loops::start(2).unwrap();
     let hub = Hub::start(Settings::default(), loops.handles()).unwrap();
-    // The loops' own tables stay as large as they ever were. They are that after the first streams have come and
-    // gone, which all wait at once, as they would on a machine that has no time for the loops.
+    // The loops' own tables stay as large as they ever were. They are that after the first streams
+    // have come and gone, which all wait at once, as they would on a machine that has no time for
+    // the loops.
     let request = |channel: String, fields: String| {
         format!("GET /{channel} HTTP/1.1\r\nHost: a\r\n{fields}\r\n")
     };

@@ -1,8 +1,13 @@
-//! Who may do what: tokens, where they are looked for, what their claims allow, and which pages may ask.
+//! Authorisation: where tokens are looked for, what their claims allow, and which origins may send
+//! them.
 //!
-//! `subscribe`, `publish` and `subscriptions` ask here first. What must stay true: a token that is there and
-//! wrong is refused, even where none is needed; a cookie, which browsers send along whoever asks, publishes
-//! only for pages of the hub's own host and of origins that are named; no token gets into a log.
+//! `subscribe`, `publish` and `subscriptions` check here first.
+//!
+//! # Invariants
+//! - A token that is present and invalid is refused, even where none is needed.
+//! - A cookie, which browsers send along for any page, publishes only for pages of the hub's own
+//!   host and of listed origins.
+//! - No token gets into a log.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -155,7 +160,8 @@ impl AccessRules {
             fields.push_static("Vary", "Origin");
         }
         if self.allowed_origins.is_listed(origin) {
-            // It is one of the configuration's, which hold no control byte, in another case at most.
+            // It is one of the configuration's, which hold no control byte, in another case at
+            // most.
             let _ = fields.push("Access-Control-Allow-Origin", origin);
             fields.push_static("Access-Control-Allow-Credentials", "true");
         } else if self.allowed_origins.allows_any {
@@ -182,8 +188,8 @@ impl MercureClaims {
     }
 }
 
-/// Whether the page that sent a request may use a cookie's token to change something. The page is told
-/// by `Origin`, in older browsers by `Referer`.
+/// Whether the page that sent a request may use a cookie's token to change something. The page
+/// learns by `Origin`, in older browsers by `Referer`.
 fn is_cookie_allowed(origins: &AllowedOrigins, head: &RequestHead) -> bool {
     let origin = head.field("origin");
     let Some(origin) = origin.or_else(|| head.field("referer").and_then(origin_of)) else {
@@ -201,7 +207,7 @@ fn origin_of(url: &[u8]) -> Option<&[u8]> {
     Some(&url[..end.map_or(url.len(), |end| authority + end)])
 }
 
-/// RFC 6750 §2.1. Another scheme is for somebody else.
+/// RFC 6750 §2.1. Another scheme is not for this hub.
 fn bearer_token(value: &[u8]) -> Option<Cow<'_, str>> {
     let space = value.iter().position(|byte| *byte == b' ');
     let (scheme, token) = value.split_at(space.unwrap_or(value.len()));

@@ -1,10 +1,14 @@
-//! Audiences: the subscribers of a Mercure route who want and may see the same.
+//! Audiences: the subscribers of a Mercure route with the same topics and the same rights.
 //!
-//! A subscriber is in exactly one audience, and an audience is one channel of the hub: so an update reaches
-//! a subscriber once, whichever of its topics selected it, and all that a subscriber gets comes in one
-//! order. `board` asks here which audiences an update concerns. Pure: no hub, no clock. What must stay
-//! true: exact topics are found by one look each, whoever subscribes to others; of templates only those
-//! whose first text a topic begins with are tried; an audience is there as long as it has a member.
+//! A subscriber is in exactly one audience, and an audience is one channel of the hub: so an
+//! update reaches a subscriber once, whichever of its topics selected it, and all its updates come
+//! in one order. `broker` looks up here which audiences an update concerns. Pure: no hub, no
+//! clock.
+//!
+//! # Invariants
+//! - An exact topic takes one look-up, however many other topics there are; of templates only
+//!   those with a literal prefix of the topic are tried.
+//! - An audience exists as long as it has a member.
 
 mod selector_index;
 
@@ -38,8 +42,8 @@ pub(super) struct Audiences {
     index: SelectorIndex,
     /// Variables in the templates of the audiences that each client has made.
     variables_by_client: HashMap<AddressPrefix, usize>,
-    /// Numbers are never used twice: what is still on its way to an audience that is gone must not reach
-    /// another.
+    /// Numbers are never used twice: updates on their way to an audience that is gone must not
+    /// reach another.
     next_number: u64,
 }
 
@@ -55,27 +59,28 @@ pub(super) struct Audience {
     /// Updates before this position have been published to it, or came before its first member.
     pub delivered_up_to: u64,
     members: usize,
-    /// Who made it has so many variables in it.
+    /// The variables of its templates, for its client's bound.
     charged_variables: Option<(AddressPrefix, usize)>,
 }
 
 impl AudienceKey {
-    /// Whether who wishes that gets `update`. One topic may be wanted and another one allow it.
+    /// Whether a subscriber with these selectors gets `update`. One topic may be subscribed and
+    /// another one allowed.
     pub(super) fn receives(&self, update: &Update) -> bool {
         self.topics.matches_any(&update.topics) && self.may_see(update)
     }
 
-    /// Whether who wishes that may know of `update`.
+    /// Whether a subscriber with these rights may see `update`.
     pub(super) fn may_see(&self, update: &Update) -> bool {
         !update.is_private || self.grants.matches_any(&update.topics)
     }
 }
 
 impl Audiences {
-    /// One more member for the audience of that wish, which is made if there is none: then its channel is
-    /// `channel` of its number, and `covered` is the position that it begins at. `None` when the
-    /// different templates in use would have more variables than [`index::MAX_VARIABLES`], or those of
-    /// this client more than its share.
+    /// One more member for the audience of that wish, which is made if there is none: then its
+    /// channel is `channel` of its number, and `covered` is the position that it begins at. `None`
+    /// when the different templates in use would have more variables than [`index::MAX_VARIABLES`],
+    /// or those of this client more than its share.
     pub(super) fn join(
         &mut self,
         (wish, client): (AudienceKey, Option<AddressPrefix>),
@@ -154,7 +159,8 @@ impl Audiences {
         self.by_number.get_mut(&number)
     }
 
-    /// The audiences that subscribe to one of `topics`, each once. Whether they may see it is not asked.
+    /// The audiences that subscribe to one of `topics`, each once. Whether they may see it is not
+    /// asked.
     pub(super) fn subscribed_to(&self, topics: &[Box<str>]) -> Vec<u64> {
         self.index.audiences_for(topics)
     }

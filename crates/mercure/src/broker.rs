@@ -1,11 +1,14 @@
-//! The board of a Mercure route: its audiences and history behind one lock, and the way to the hub.
+//! The broker of a Mercure route: its audiences and history behind one lock, and the way to the
+//! hub.
 //!
-//! `publish` puts updates on it, `subscribe` joins an audience. Updates are handed to the channels of the
-//! audiences that take them; when these are many, in portions, so that the loop does other things in
-//! between. Handlers of the same route before and after a reload have the same board.
+//! `publish` gives it updates, `subscribe` joins an audience. Updates go to the channels of the
+//! audiences that take them; many audiences are served in portions, so that the event loop does
+//! other work in between. The handlers of a route before and after a reload have the same broker.
 //!
-//! What must stay true: the hub is called under the board's lock, and what the hub calls never waits for
-//! it, so that there is one order of locks; what is decided is `order`'s.
+//! # Invariants
+//! - The hub is called under the broker's lock, and no callback of the hub waits for that lock, so
+//!   there is one order of locks.
+//! - `update_order` makes all decisions.
 
 mod subscription_index;
 mod update_order;
@@ -36,12 +39,12 @@ const BACKPRESSURE_DELAY: Duration = Duration::from_millis(5);
 #[derive(Debug)]
 pub(super) struct Broker {
     hub: Hub,
-    /// What its channels' names begin with: nobody else can name them.
+    /// The prefix of its channels' names, which no client can name.
     channel_prefix: Box<str>,
     /// Held while the hub is called, never across a wait.
     state: Mutex<BrokerState>,
-    /// Audiences that lost a member while the board may have been locked. Held for a push or a take, with
-    /// nothing else locked behind it.
+    /// Audiences that lost a member while the board may have been locked. Held for a push or a
+    /// take, with nothing else locked behind it.
     departed: Mutex<Vec<u64>>,
 }
 
@@ -56,7 +59,7 @@ struct BrokerState {
 /// What a subscriber comes with.
 #[derive(Debug)]
 pub(super) struct JoinRequest<'a> {
-    /// Whose it is, for the bound on each client's templates; none is not counted.
+    /// Its client, for the bound on each client's templates; `None` is not counted.
     pub client: Option<AddressPrefix>,
     /// What it subscribes to and may see.
     pub key: AudienceKey,
@@ -77,8 +80,8 @@ pub(super) struct JoinedStream {
     pub replay: Vec<u8>,
     /// The channel that its updates come on.
     pub channel: Arc<str>,
-    /// Its place in its audience; `None` if more history is left than it may be sent at a time: it comes
-    /// back for the rest, and for what is published from now on.
+    /// Its place in its audience; `None` if more history is left than it may be sent at a time: it
+    /// comes back for the rest, and for later updates.
     pub membership: Option<Membership>,
 }
 
@@ -123,9 +126,9 @@ impl Broker {
         Ok(id)
     }
 
-    /// Takes a subscriber in and hands its start to `hold`, which asks the hub for its stream. That is done
-    /// under the board's lock, so that nothing is published between the end of its history and the beginning
-    /// of its stream; `hold` must not call the board.
+    /// Takes a subscriber in and hands its start to `hold`, which asks the hub for its stream. That
+    /// is done under the board's lock, so that nothing is published between the end of its history
+    /// and the beginning of its stream; `hold` must not call the board.
     ///
     /// # Errors
     /// When its templates are too many.
@@ -179,7 +182,7 @@ impl Broker {
         self.lock().update_order.audiences()
     }
 
-    /// Looks at who subscribes.
+    /// Reads the subscriptions.
     pub(super) fn with_subscriptions<T>(&self, look: impl FnOnce(&SubscriptionIndex) -> T) -> T {
         look(&self.lock().subscriptions)
     }
@@ -226,7 +229,7 @@ impl Broker {
         });
     }
 
-    /// The state, with those gone who left.
+    /// The state, without subscribers that have left.
     fn lock(&self) -> MutexGuard<'_, BrokerState> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         self.remove_departed(&mut state);
@@ -263,8 +266,8 @@ impl BrokerState {
     }
 }
 
-/// Publishes an update to an audience's channel, on this node alone: no other has such a channel. `false` if
-/// the hub takes nothing at the moment.
+/// Publishes an update to an audience's channel, on this server alone: no other has such a channel.
+/// `false` if the hub takes nothing at the moment.
 fn deliver_update(hub: &Hub, audience: &Audience, update: &Update) -> bool {
     let published = hub.publish_locally(Publication {
         channel: Arc::clone(&audience.channel),
@@ -275,7 +278,7 @@ fn deliver_update(hub: &Hub, audience: &Audience, update: &Update) -> bool {
         ..Publication::default()
     });
     match published {
-        // Without a place for the channel there is nobody on it.
+        // A channel without room has no subscribers.
         Ok(()) | Err(HubError::Draining | HubError::TooManyChannels(_)) => true,
         Err(HubError::MessageTooLarge(bytes)) => {
             let id = &update.id;
@@ -300,7 +303,7 @@ impl Drop for Membership {
         let Some(subscriber) = self.subscriber.take() else {
             return;
         };
-        // Outside of any loop the server has stopped, and nobody is left to be told.
+        // Outside any event loop the server has stopped, and there are no subscribers left.
         let Some(here) = LoopHandle::current() else {
             return;
         };

@@ -1,9 +1,9 @@
-//! The readers of updates and queries, for `fuzz/fuzz_targets`: they are private to this crate, and each is
-//! reached here with any bytes.
+//! The readers of updates and queries, for `fuzz/fuzz_targets`: they are private to this crate, and
+//! each is reached here with any bytes.
 //!
 //! # Invariants
-//! - No bytes panic, and what is read is no larger than what was sent.
-//! - What is read is within the bounds that the hub relies on.
+//! - No bytes panic, and no more is kept than was sent.
+//! - Accepted input is within the bounds that the hub relies on.
 
 use crate::query::MercureQuery;
 use crate::selector::{MAX_TOPIC_BYTES, TopicSelector};

@@ -54,8 +54,8 @@ impl MercureHubs {
         }
     }
 
-    /// The handler of the route that is called `route`, which goes on where the last one of that name
-    /// stands, as long as that is in use.
+    /// The handler of the route that is called `route`, which goes on where the last one of that
+    /// name stands, as long as that is in use.
     ///
     /// # Errors
     /// Which key cannot be used, and why.
@@ -87,8 +87,8 @@ impl MercureHandler {
         Ok(Self::with_broker(Broker::new(hub), access, settings))
     }
 
-    /// The same for a route of such paths: `subscriptions` in what comes before its own part is a name of
-    /// somebody else's.
+    /// The handler for a route with such paths: `subscriptions` in the fixed part of the path is
+    /// not the subscriptions API.
     #[must_use]
     pub fn with_path(self, path: &PathPattern) -> Self {
         let (PathPattern::Exact(base) | PathPattern::Prefix(base)) = path;

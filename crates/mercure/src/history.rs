@@ -1,8 +1,11 @@
 //! The history of a Mercure route: its last updates, all topics in one order.
 //!
-//! `board` appends what is published and reads what a subscriber that comes back has missed. Pure: the time
-//! is an argument. What must stay true: the nearest of the bounds of `hub.history` counts (messages, age,
-//! bytes); positions grow by one from update to update, so that what follows one is found without a search.
+//! `broker` appends updates and reads what a resuming subscriber has missed. Pure: the time is an
+//! argument.
+//!
+//! # Invariants
+//! - The tightest bound of `hub.history` applies (messages, age, bytes).
+//! - Positions grow by one from update to update, so that a successor is found without a search.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -18,7 +21,7 @@ pub(super) struct UpdateHistory {
     updates: VecDeque<HistoryEntry>,
     /// The position of the first of `kept`, or of the next update when there is none.
     first_position: u64,
-    /// Where each id is; the last of those who share one.
+    /// The position of each id; the last one where several share it.
     by_id: HashMap<Arc<str>, u64>,
     bytes: usize,
     /// The id of the last update that was published.
@@ -42,7 +45,7 @@ impl UpdateHistory {
         self.last_id.as_ref()
     }
 
-    /// Bytes of what is kept.
+    /// Bytes of all updates.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
         self.bytes
@@ -62,7 +65,7 @@ impl UpdateHistory {
         position
     }
 
-    /// Forgets what is beyond the bounds.
+    /// Removes updates beyond the bounds.
     pub(super) fn drop_expired(&mut self, now: Instant, bounds: &Bounds) {
         while let Some(oldest) = self.updates.front() {
             let age = now.saturating_duration_since(oldest.published_at);

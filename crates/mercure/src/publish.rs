@@ -1,8 +1,9 @@
 //! Publishing: a POST of a form becomes an update.
 //!
-//! `MercureHandler` hands such requests here. What must stay true: who may not publish is refused before its body
-//! is read; a body is read no further than a form of an allowed size can be; an update is published to all
-//! its topics or to none.
+//! # Invariants
+//! - A publisher without rights is refused before its body is read.
+//! - A body is read no further than a form of the allowed size can be.
+//! - An update is published to all its topics or to none.
 
 use std::sync::Arc;
 
@@ -36,7 +37,7 @@ pub(super) fn authorize(
     Ok(grants)
 }
 
-/// Answers a publisher who may publish to topics that `grants` select.
+/// Handles the request of a publisher that may publish to topics that `grants` select.
 pub(super) async fn handle_publish(
     shared: Arc<MercureShared>,
     grants: SelectorSet,
@@ -83,7 +84,7 @@ fn draft_error_response(error: &UpdateDraftError) -> Response {
     responses::text_line(status, error.to_string())
 }
 
-/// Who has no selector may publish what everybody may see; others, what all is selected.
+/// Without selectors a token allows public updates; else all topics must be selected.
 fn is_publish_allowed(grants: &SelectorSet, draft: &UpdateDraft) -> bool {
     match grants.is_empty() {
         true => !draft.is_private,

@@ -1,7 +1,8 @@
-//! The query of a request to a Mercure hub.
+//! The query of a request to a Mercure hub, read by `subscribe` and `publish`.
 //!
-//! Read once by `subscribe` and `publish`. What must stay true: names that are not known mean nothing; a
-//! value that is there twice counts as it came first, but for topics, which all count.
+//! # Invariants
+//! - Unknown names are ignored. Of a repeated name the first value counts, except for topics,
+//!   which all count.
 
 use std::borrow::Cow;
 

@@ -1,7 +1,9 @@
-//! Short answers of a Mercure hub, and which refusal is which.
+//! Short responses of a Mercure hub, and the response to each refusal.
 //!
-//! `subscribe`, `publish` and `subscriptions` make theirs here. What must stay true: a client learns that
-//! its token is not believed, not why; the log has the reason and not the token.
+//! Used by `subscribe`, `publish` and `subscriptions`.
+//!
+//! # Invariants
+//! - A client learns that its token is refused, not why; the log has the reason and not the token.
 
 use std::borrow::Cow;
 
@@ -24,7 +26,7 @@ pub(super) fn plain_text(status: Status, text: impl Into<Bytes>) -> Response {
     Response::text(status, "text/plain; charset=utf-8", text)
 }
 
-/// The answer to who may not do what it asks for (RFC 6750 §3).
+/// The response to a request without the right to it (RFC 6750 §3).
 pub(super) fn denied_response(denied: &AccessDenied, head: &RequestHead) -> Response {
     log::info!(
         "mercure: {} of {} is refused: {denied}",

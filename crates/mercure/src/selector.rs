@@ -1,8 +1,10 @@
-//! Topic selectors: what subscribers ask for, and what tokens allow.
+//! Topic selectors: the topics of subscribers, and the topics that tokens allow.
 //!
-//! A selector is `*`, an exact string, or a URI template; a template also selects the topic that is spelled
-//! as it is. `subscribe` and `access` make sets of them from requests and claims. What must stay true: two
-//! sets that select the same by the same words are equal, so that their subscribers share an audience.
+//! A selector is `*`, an exact string, or a URI template; a template also selects the topic that
+//! is spelled as it is. `subscribe` and `access` make sets of them from requests and claims.
+//!
+//! # Invariants
+//! - Two sets with the same selectors are equal, so that their subscribers share an audience.
 
 use std::sync::Arc;
 

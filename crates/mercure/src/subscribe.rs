@@ -1,9 +1,10 @@
 //! Subscribing: a GET becomes a held stream of events.
 //!
-//! `MercureHandler` hands such requests here. What must stay true: who subscribes to what it may not see gets
-//! nothing of it, now or from history; a stream does not outlive the token that opened it; history that is
-//! more than a slow client may be behind comes in parts, each an ordinary answer, and nothing of it is left
-//! out.
+//! # Invariants
+//! - A subscriber gets nothing of topics that it may not see, now or from history.
+//! - A stream does not outlive the token that opened it.
+//! - History that exceeds the bound of a backlog comes in parts, each an ordinary response, and
+//!   none of it is left out.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +22,7 @@ use crate::query::MercureQuery;
 use crate::responses::{self, hub_fault};
 use crate::selector::{SelectorSet, TopicSelector};
 
-/// A comment, which means nothing to who reads events.
+/// A comment, which readers of events ignore.
 const SSE_COMMENT: &[u8] = b":\n\n";
 
 /// The shortest life of a stream: its token may have ended just now.
@@ -76,7 +77,7 @@ pub(super) fn handle_subscribe(
     }
 }
 
-/// What a subscriber asks for, or what is wrong with it.
+/// The topics of a subscriber, or the error in them.
 fn parse_selectors(
     shared: &MercureShared,
     query: &MercureQuery<'_>,
@@ -134,7 +135,7 @@ fn start_response(
     Ok(response)
 }
 
-/// A response of events that nobody on the way keeps or holds back.
+/// A response of events that no proxy stores or buffers.
 fn event_stream_response(body: Body) -> Response {
     let mut response = Response::new(Status::OK, body);
     let fields = &mut response.fields;

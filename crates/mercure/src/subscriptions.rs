@@ -1,8 +1,11 @@
-//! Who subscribes: documents for those whose token allows it.
+//! The subscriptions API: documents about subscribers, for clients with a token that allows it.
 //!
-//! `MercureHandler` hands requests for what is below `/subscriptions` here, where `mercure.subscriptions` is set:
-//! all subscriptions, those to a topic, or one. What must stay true: a token names the address that it
-//! opens; an answer has a bound, and is refused rather than cut.
+//! Handles requests below `/subscriptions` where `mercure.subscriptions` is set: all
+//! subscriptions, those to a topic, or one.
+//!
+//! # Invariants
+//! - A token names the address that it opens.
+//! - A response has a bound, and is refused rather than cut.
 
 use penstock_exchange::{Body, Fault, FaultKind, Request, Response};
 use penstock_http::{Method, Status};
@@ -19,7 +22,7 @@ use crate::update::EARLIEST_ID;
 /// Subscriptions in one document.
 const MAX_DOCUMENTS: usize = 10_000;
 
-/// What is asked for.
+/// The requested document.
 #[derive(Debug, PartialEq, Eq)]
 enum SubscriptionsPath {
     All,
@@ -27,8 +30,8 @@ enum SubscriptionsPath {
     Subscription(String, String),
 }
 
-/// What follows the hub's own path in the path of a request for subscriptions. The paths of its route begin
-/// with `base`, and the hub's is that or longer.
+/// What follows the hub's own path in the path of a request for subscriptions. The paths of its
+/// route begin with `base`, and the hub's is that or longer.
 pub(super) fn path_below_subscriptions<'a>(path_query: &'a str, base: &str) -> Option<&'a str> {
     let (path, _) = path_query.split_once('?').unwrap_or((path_query, ""));
     // One that the route has rewritten, or that is spelled otherwise, is looked at whole.
@@ -37,7 +40,7 @@ pub(super) fn path_below_subscriptions<'a>(path_query: &'a str, base: &str) -> O
     (rest.is_empty() || rest.starts_with('/')).then_some(rest)
 }
 
-/// Answers who asks for what is `below` the address of all.
+/// Handles a request for the path `below` the address of all subscriptions.
 pub(super) fn handle_subscriptions(
     shared: &MercureShared,
     request: &Request,
@@ -107,7 +110,7 @@ fn subscriptions_document(
 }
 
 impl SubscriptionsPath {
-    /// `/TOPIC/SUBSCRIBER`, each percent-encoded; `None` for what is neither.
+    /// `/TOPIC/SUBSCRIBER`, each percent-encoded; `None` for any other path.
     fn parse(below: &str) -> Option<Self> {
         let mut segments = below.split('/').skip(1);
         let mut next = || match segments.next() {

@@ -1,16 +1,17 @@
 //! URI templates (RFC 6570) as patterns: whether a topic could be an expansion of one.
 //!
-//! `selector` compiles a template once for all subscribers who name it; a topic is matched against it when
-//! an update is published or a claim is checked. What must stay true: no template and no topic makes a
-//! match cost more than (parts + variables) x length of the topic, since a match keeps the set of places
-//! that it may have come to instead of trying one after the other; a text that is no template is a plain
-//! string, never an error.
+//! `selector` compiles a template once for all subscribers that name it; a topic is matched
+//! against it when an update is published or a claim is checked. All four levels of the RFC are
+//! known. A value may be anything that an expansion could give: a list's commas count as part of
+//! it, and a variable may be undefined.
 //!
-//! All four levels of the RFC are known. A value may be anything that an expansion could give: a list's
-//! commas count as part of it, and a variable may be undefined.
+//! # Invariants
+//! - No match costs more than (parts + variables) x length of the topic, since it keeps the set of
+//!   possible positions instead of trying one after the other.
+//! - A text that is no template is a plain string, never an error.
 
-/// Variables of one template, in all its expressions: more than any real one has, and a bound on what a match
-/// costs.
+/// Variables of one template, in all its expressions: more than any real one has, and a bound on
+/// what a match costs.
 pub(super) const MAX_VARIABLES: usize = 32;
 
 /// A compiled template.
@@ -162,8 +163,8 @@ impl Expression {
         })
     }
 
-    /// Where an expansion of this that begins in `places` may end. Variables keep their order and each may
-    /// be undefined (RFC 6570 §3.2.1).
+    /// Where an expansion of this that begins in `places` may end. Variables keep their order and
+    /// each may be undefined (RFC 6570 §3.2.1).
     fn match_end(&self, places: &MatchPositions, topic: &[u8]) -> MatchPositions {
         let operator = self.operator;
         let begun = places.after_text(operator.first, topic);
@@ -216,7 +217,8 @@ impl Variable {
 }
 
 impl Operator {
-    /// The operator of an expression and what follows it; `None` for those that the RFC keeps for later.
+    /// The operator of an expression and what follows it; `None` for those that the RFC keeps for
+    /// later.
     fn split_operator(inside: &str) -> Option<(Self, &str)> {
         let of = |first, separator, naming| Self {
             first,
@@ -288,7 +290,8 @@ impl MatchPositions {
         places
     }
 
-    /// Behind any number of characters of a class, percent-encoded ones among them, up to a maximum.
+    /// Behind any number of characters of a class, percent-encoded ones among them, up to a
+    /// maximum.
     fn after_run(&self, class: impl Fn(u8) -> bool, max: Option<u32>, topic: &[u8]) -> Self {
         let mut places = Self::empty(topic.len());
         // How many more characters may follow at each place, at best; none is a place not come to.
@@ -342,7 +345,8 @@ fn is_name(name: &str) -> bool {
     !is_after_dot
 }
 
-/// Whether a byte that is written with this digit first is none of a character's first (RFC 3629 §3).
+/// Whether a byte that is written with this digit first is none of a character's first (RFC 3629
+/// §3).
 fn is_continuation(high: u8) -> bool {
     matches!(high, b'8' | b'9' | b'A' | b'B' | b'a' | b'b')
 }

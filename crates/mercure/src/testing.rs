@@ -1,4 +1,4 @@
-//! What tests of this folder share: tokens, requests, settings.
+//! Tokens, requests and settings that the tests of this crate share.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 pub(super) const KEY: &str = "a key of publishers, which is long enough";
 pub(super) const SUBSCRIBERS_KEY: &str = "a key of subscribers, which is long enough";
 
-/// A route that takes tokens of both keys and lets everybody subscribe.
+/// A route that takes tokens of both keys and lets any client subscribe.
 pub(super) fn settings() -> RouteMercure {
     let key = |key: &str| {
         Some(MercureKey {

@@ -1,8 +1,12 @@
-//! One update: what a publisher sends, and the event that subscribers get of it.
+//! An update: a publisher's form, and the event that subscribers get of it.
 //!
-//! `publish` reads a form into a [`UpdateDraft`]; `board` gives it an id and its place in the order of all. What
-//! must stay true: the event is encoded once, for whoever gets it now or later; neither an id nor a type
-//! can end its line and begin another; what breaks a bound is refused whole, with what is wrong.
+//! `publish` reads a form into an [`UpdateDraft`]; `broker` gives it an id and its place in the
+//! order of all.
+//!
+//! # Invariants
+//! - The event is encoded once, for all present and later subscribers.
+//! - Neither an id nor a type can end its line and begin another.
+//! - An update that exceeds a bound is refused whole, with the reason.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -30,7 +34,7 @@ pub(super) struct Update {
     pub id: Arc<str>,
     /// The first is the canonical one.
     pub topics: Box<[Box<str>]>,
-    /// Only for who is allowed to see one of its topics.
+    /// Only for subscribers that may see one of its topics.
     pub is_private: bool,
     /// It as an event, with its blank line.
     pub event: Bytes,
@@ -71,15 +75,15 @@ pub(super) enum UpdateDraftError {
 /// Bytes of topics and all else besides the data, in a form.
 const FORM_OVERHEAD_BYTES: usize = 64 << 10;
 
-/// Bytes of a form whose data may have so many: percent-encoding makes three of one.
+/// The size of a form with data of so many bytes: percent-encoding makes three of one.
 pub(super) fn max_form_bytes(message_bytes: usize) -> usize {
     let data = message_bytes.saturating_mul(3);
     data.saturating_add(FORM_OVERHEAD_BYTES)
 }
 
 impl UpdateDraft {
-    /// Reads a form (WHATWG URL, "application/x-www-form-urlencoded parsing"). Fields that are not known
-    /// mean nothing.
+    /// Reads a form (WHATWG URL, "application/x-www-form-urlencoded parsing"). Fields that are not
+    /// known mean nothing.
     ///
     /// # Errors
     /// The first thing that is wrong.

@@ -1,4 +1,4 @@
-//! What a node's hub has no room for.
+//! What a server's hub has no room for.
 
 use penstock_runtime::loops;
 use std::sync::Mutex;

@@ -1,4 +1,4 @@
-//! One channel: what is a gap and what is not.
+//! One channel: which entries are a gap, and which are not.
 
 use super::*;
 use crate::entry::{EntryOrigin, RedisClock};
@@ -297,7 +297,8 @@ fn an_older_stream_is_read_from_its_start_and_its_rest_comes_later() {
     let whole = [1, 2, 3, 4].map(|number| entry(number, number - 1));
     rig.reconnect(DatasetContinuity::Older, &whole);
     assert_eq!(rig.take_effects(), ["deliver 4", "ready"]);
-    // And one that has forgotten the last two: nothing is missing, and who comes back finds no history.
+    // And one that has forgotten the last two: nothing is missing, and a resuming client finds no
+    // history.
     rig.reconnect(DatasetContinuity::Older, &whole[..2]);
     let told = rig.take_effects();
     assert!(!told.contains(&"gap".to_owned()), "{told:?}");

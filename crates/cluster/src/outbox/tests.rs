@@ -157,7 +157,8 @@ fn awaited_messages_are_delivered_once() {
             .map(|each| each.publication.id.unwrap().to_string())
             .collect()
     };
-    // What came from Redis before it said that it took it is awaited again at worst for another channel.
+    // What came from Redis before it said that it took it is awaited again at worst for another
+    // channel.
     assert_eq!(ids(&mut outbox), ["1", "2"]);
     assert!(ids(&mut outbox).is_empty());
     let batch = outbox.next_batch().unwrap();

@@ -1,4 +1,5 @@
-//! Several hubs and a real Redis: one process, one runtime, what each node's subscriber hears written down.
+//! Several hubs and a real Redis: one process, one runtime, what each server's subscriber hears
+//! written down.
 
 mod server;
 
@@ -23,7 +24,7 @@ fn run(test: impl Future<Output = ()>) {
     loops::block_on(test).unwrap();
 }
 
-/// One node with a subscriber of one channel.
+/// One server with a subscriber of one channel.
 struct TestNode {
     hub: Hub,
     bus: Arc<RedisBus>,
@@ -235,7 +236,7 @@ fn a_redis_that_pauses_delays_no_one_and_nothing_comes_twice() {
         for node in [&a, &b] {
             node.until_heard("5").await;
             assert_eq!(node.heard(), ["1", "2", "3", "4", "5"]);
-            // The order may have been another elsewhere: who comes back is told of a gap.
+            // The order may have been another elsewhere: a resuming client gets a gap.
             assert!(node.hub.history_after(CHANNEL, &before).is_none());
         }
         a.stop().await;
@@ -278,7 +279,8 @@ fn a_redis_that_restarts_empty_under_load_loses_nothing() {
             }
             publish(10);
             a.publish(&format!("end {round}"));
-            // All of a round, 81, are fewer than a listener may fall behind; those of two rounds are not.
+            // All of a round, 81, are fewer than a listener may fall behind; those of two rounds
+            // are not.
             for node in [&a, &b] {
                 let all = 81 * (round + 1);
                 node.until("all are heard", |node| node.heard().len() >= all)
@@ -358,7 +360,8 @@ fn nobody_goes_on_from_older_data() {
         a.stop().await;
         redis.kill();
         redis.run().await;
-        // It has the first message, under the mark that it had, and nobody is left who has the second.
+        // It has the first message, under the mark that it had, and no server has the second any
+        // more.
         let b = TestNode::start(&redis.url()).await;
         assert!(b.hub.history_after(CHANNEL, &first).is_none());
         b.publish("3");
@@ -448,7 +451,7 @@ fn without_redis_a_node_serves_its_own_and_announces_gaps_later() {
         redis.run().await;
         let b = TestNode::start(&redis.url()).await;
         b.publish("2");
-        // It depends on who is back first; a's subscriber does not miss it without a word.
+        // It depends on which server is back first; a's subscriber does not miss it without a gap.
         let is_told = |text: &String| text == "2" || text == "gap";
         a.until("2 is heard or a gap", |node| {
             node.heard().iter().any(is_told)

@@ -6,7 +6,7 @@ use super::{ClusterSimulation, Faults, ObservedChannel, PublishedMessage, Receiv
 use crate::entry::ChannelName;
 
 impl ClusterSimulation {
-    /// Of every node and channel.
+    /// Of every server and channel.
     pub(super) fn check(&self, faults: Faults) {
         for (number, node) in self.nodes.iter().enumerate() {
             for (channel, seen) in &node.channels {
@@ -25,7 +25,7 @@ impl ClusterSimulation {
         }
     }
 
-    /// Each at most once, and each node's in their order.
+    /// Each at most once, and each server's in their order.
     fn check_order(&self, seen: &ObservedChannel, place: &str) {
         let mut last = HashMap::new();
         for (_, got) in &seen.log {

@@ -31,7 +31,7 @@ pub(super) struct FakeRedis {
     snapshot: Option<Snapshot>,
 }
 
-/// What is on its disk.
+/// Its data on disk.
 #[derive(Debug, Clone)]
 struct Snapshot {
     mark: Arc<str>,
@@ -47,7 +47,7 @@ struct Stream {
     until: Option<Instant>,
 }
 
-/// What a node asks over its connection for commands.
+/// What a server asks over its connection for commands.
 #[derive(Debug)]
 pub(super) enum FakeCommand {
     Publish(Vec<OutgoingEntry>, Arc<str>),
@@ -62,7 +62,7 @@ pub(super) enum FakeReply {
     DatasetChanged,
 }
 
-/// What a node asks over the connection that it hears with.
+/// What a server asks over the connection that it hears with.
 #[derive(Debug)]
 pub(super) enum PubSubCommand {
     Subscribe(Vec<ChannelName>),
@@ -79,7 +79,7 @@ pub(super) enum PubSubReply {
     Entry(Box<StreamEntry>),
 }
 
-/// One node's connections; dropped by the node, their commands may still be carried out.
+/// One server's connections; dropped by the server, their commands may still be carried out.
 #[derive(Debug)]
 pub(super) struct FakeConnection {
     pub(super) node: usize,
@@ -135,7 +135,7 @@ impl FakeRedis {
         });
     }
 
-    /// Another process begins, with all data or with what is on the disk.
+    /// Another process begins, with all data or with the data on disk.
     pub(super) fn restart(&mut self, begins_with_snapshot: bool) {
         self.run += 1;
         if let Some(snapshot) = self.snapshot.clone().filter(|_| begins_with_snapshot) {
@@ -146,7 +146,7 @@ impl FakeRedis {
         }
     }
 
-    /// A node connects: what it is told, and what the first one of a run leaves for all.
+    /// A server connects, and the first one of a run leaves its mark for all.
     pub(super) fn record_node(&mut self, now: Instant, all: &mut [FakeConnection]) -> RedisDataset {
         if self.known_run != self.run {
             self.known_run = self.run;

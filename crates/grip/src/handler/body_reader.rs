@@ -1,6 +1,8 @@
-//! A response's body as a whole: instructions, what a stream begins with, what a long poll ends with.
+//! Reads a whole response body: instructions, the initial bytes of a stream, the fallback of a
+//! long poll.
 //!
-//! Bounded in bytes and in time; what is longer is the back end's fault and said so.
+//! A body is bounded in bytes and in time; exceeding either is a fault of the back end that names
+//! the limit.
 
 use std::time::Duration;
 
@@ -8,10 +10,10 @@ use bytes::Bytes;
 use penstock_exchange::{Body, BodyStream, Fault, FaultKind};
 use penstock_runtime::clock;
 
-/// A back end that gives a body that is so small piece by piece is not waited for any longer.
+/// The longest wait for a body; the bodies that are read here are small.
 const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What is read, as its errors call it, and the most bytes of it.
+/// The name of a body in errors, and its bound.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BodyLimit {
     pub(crate) body_name: &'static str,
@@ -20,7 +22,7 @@ pub(crate) struct BodyLimit {
     pub(crate) limit_name: &'static str,
 }
 
-/// All of a body.
+/// Reads all of a body.
 ///
 /// # Errors
 /// When it is too long, takes too long, breaks off, or is none that can be held in memory.

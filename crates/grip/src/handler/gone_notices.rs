@@ -1,8 +1,8 @@
-//! Telling back ends of clients that are gone: `Grip-Link: <uri>; rel=gone`.
+//! Notifies back ends of clients that are gone: `Grip-Link: <uri>; rel=gone`.
 //!
-//! One POST for each client that asked for it, however it left. A million streams that end at once must not
-//! become a million requests at once: so many go out together, so many more wait, and the rest is counted
-//! and not told.
+//! One POST for each client with such a link, however it left. A million streams that end
+//! at once must not become a million requests at once: so many are sent together, so many more
+//! wait, and the rest is counted and dropped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -122,7 +122,7 @@ async fn post_notice(
     }
 }
 
-/// Reads what nobody wants, so that the connection to the back end is kept.
+/// Reads and drops the response body, so that the connection to the back end is kept.
 async fn discard_body(body: Body) -> Result<(), String> {
     let bound = BodyLimit {
         body_name: "the answer",

@@ -1,11 +1,14 @@
-//! Streams whose back end has more to say at a link: `Grip-Link: <uri>; rel=next`.
+//! Streams that continue at a link of the back end: `Grip-Link: <uri>; rel=next`.
 //!
-//! Such a stream listens at a channel of its own, and a task of its own speaks there: it forwards what is
-//! published to the channels that the back end named, and asks the link when it is told to (a hint), when
-//! something is missing (a message that follows another one than the last), and when nothing came for long.
-//! What must stay true: the stream gets what the link brought and what was published in one order; what is
-//! published while the link is asked waits, bounded, and is left out if the answer has it already; the task
-//! ends with its stream.
+//! Such a stream has a channel of its own, and a task that publishes there: it forwards messages
+//! of the channels that the back end named, and requests the link after a hint, after a gap (a
+//! message that does not follow the last one), and after a long silence.
+//!
+//! # Invariants
+//! - The stream gets the content of the link and published messages in one order.
+//! - Messages that are published while the link is requested wait, bounded, and are left out if
+//!   the response has them already.
+//! - The task ends with its stream.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -90,14 +93,14 @@ impl LinkFollower {
         }
     }
 
-    /// Begins, on this loop; what is given back ends it.
+    /// Starts the task on this event loop; dropping the returned value ends it.
     pub(super) fn spawn(self) -> EndCallback {
         let (ended, has_ended) = oneshot::channel::<()>();
         loops::spawn_here(async move {
             let mut follower = self;
             tokio::select! {
                 biased;
-                // Told, or dropped unheard.
+                // Called, or dropped without a call.
                 _ = has_ended => {}
                 () = follower.run() => {}
             }
@@ -191,7 +194,8 @@ impl LinkFollower {
         !publication.allows_any_order && last.is_some() && prev_id.is_some() && last != prev_id
     }
 
-    /// Leaves out what was published while the link was asked and is in its answer; the first other thing.
+    /// Leaves out what was published while the link was asked and is in its answer; the first other
+    /// thing.
     async fn skip_fetched(&self) -> Option<ListenerEvent> {
         loop {
             let heard = tokio::select! {
@@ -324,7 +328,7 @@ impl LinkFollower {
         }
     }
 
-    /// Speaks to the stream, and to nobody on other nodes.
+    /// Publishes to the stream, on this server only.
     fn publish_to_stream(&self, publication: Publication) {
         let publication = Publication {
             channel: Arc::clone(&self.stream_channel),
@@ -344,8 +348,8 @@ impl LinkFollower {
     }
 }
 
-/// A subscription, and the last message that the stream knows: what came after that the link brings, so it is
-/// not asked of the hub's history.
+/// A subscription, and the last message that the stream knows: what came after that the link
+/// brings, so it is not asked of the hub's history.
 fn take_prev_id(mut subscription: Subscription) -> (Subscription, Option<Arc<str>>) {
     let prev_id = subscription.prev_id.take();
     (subscription, prev_id)

@@ -1,9 +1,10 @@
-//! What a request came with, and the requests that are made of it: the one that the back end gets, the same
-//! asked again, and those to the links that an instruction names.
+//! The original request, and the requests made from it: the one for the back end, the repeated
+//! one, and those to the links of an instruction.
 //!
-//! What must stay true: a `Grip-*` field in any of them is the house's own; one that goes to a link carries
-//! nothing of the client but its address; all go to the back end that gave the instruction, whatever host a
-//! link names.
+//! # Invariants
+//! - A `Grip-*` field in any of them is the server's own.
+//! - A request to a link has nothing of the client but its address.
+//! - All go to the back end that gave the instruction, whatever host a link names.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -81,7 +82,7 @@ impl OriginalRequest {
         }
         let told = self.forwarded.as_ref();
         let host = told.and_then(|told| told.host.as_deref());
-        // Whoever poses as the site where it has no TLS must not get what its TLS keeps.
+        // A page that poses as the site without TLS must not get what its TLS protects.
         let is_weaker =
             told.is_some_and(|told| told.scheme == Some("https")) && origin.starts_with(b"http://");
         is_weaker || !is_same_host(origin, host.unwrap_or_else(|| self.head.host()))
@@ -90,7 +91,7 @@ impl OriginalRequest {
     /// The request as the back end gets it.
     ///
     /// # Errors
-    /// When it makes no valid head: what is added is the house's.
+    /// When it makes no valid head: the added fields are the server's own.
     pub(crate) fn sign_request(
         &self,
         request: Request,
@@ -106,7 +107,7 @@ impl OriginalRequest {
         Ok(request)
     }
 
-    /// The request as it came, for whoever else gets it.
+    /// The original request, for the next handler.
     pub(crate) fn restore_request(&self, mut request: Box<Request>) -> Box<Request> {
         request.head = Arc::clone(&self.head);
         request.trusted_headers = self.trusted_headers.clone();
@@ -147,12 +148,12 @@ impl OriginalRequest {
         let head = writer
             .finish()
             .map_err(|error| invalid_request_fault(&error))?;
-        // The client may be gone; what is asked here has none.
+        // The client may be gone; a request to a link has none.
         self.build_request(head, Arc::default(), shared)
     }
 
-    /// A request with a body of its own in the place of the client's, which asked for a WebSocket: its fields
-    /// but for those of the handshake, and `fields`.
+    /// A request with a body of its own in the place of the client's, which asked for a WebSocket:
+    /// its fields but for those of the handshake, and `fields`.
     ///
     /// # Errors
     /// As [`Origin::signed`].
@@ -189,8 +190,8 @@ impl OriginalRequest {
         Ok(request)
     }
 
-    /// The target of a link as seen from the request (RFC 3986 §5.2); dots are resolved where all paths are.
-    /// An application that knows where it is mounted names its own paths below that.
+    /// The target of a link as seen from the request (RFC 3986 §5.2); dots are resolved where all
+    /// paths are. An application that knows where it is mounted names its own paths below that.
     ///
     /// # Errors
     /// When it is for another host.
@@ -244,7 +245,7 @@ impl OriginalRequest {
         })
     }
 
-    /// The head that came, with what the hub says about it in the place of what anybody else did.
+    /// The original head, with the server's own GRIP fields in place of any others.
     fn signed_head(
         &self,
         shared: &GripShared,
@@ -277,8 +278,8 @@ impl OriginalRequest {
         }
         for (key, id) in last {
             let channel = channel_name(key);
-            // A name or id that cannot stand in a field cannot have come from one: from JSON it can, and then
-            // the back end is asked without.
+            // A name or id that cannot stand in a field cannot have come from one: from JSON it
+            // can, and then the back end is asked without.
             if is_plain_field_value(channel) && is_plain_field_value(id) {
                 writer.field(LAST_HEADER, format!("{channel}; last-id={id}").as_bytes());
             }
@@ -320,7 +321,8 @@ pub(crate) fn with_grip_headers(known: &TrustedHeaders) -> TrustedHeaders {
     known.with([SIGNATURE_HEADER, FEATURE_HEADER, LAST_HEADER].map(str::to_owned))
 }
 
-/// Whether a field of a client is about its WebSocket, or would be one of those that the house says about it.
+/// Whether a field of a client is about its WebSocket, or has a name that the server uses for its
+/// own.
 fn is_websocket_header(name: &str) -> bool {
     let begins = |start: &str| {
         let found = name.get(..start.len());

@@ -1,8 +1,8 @@
-//! One answer that speaks to the hub, until the client has its own.
+//! One response with instructions, until the client has its own.
 //!
-//! Made by `handler`. An answer without a hold is stripped and sent; a stream is given to the hub with its
-//! head; a long poll waits here for what is published, and may ask the back end again, which may say
-//! something else then. When the client leaves, the wait ends and the hub forgets it.
+//! Made by `handler`. A response without a hold is stripped and sent. A stream is given to the hub
+//! with its head. A long poll waits here for a message, and may repeat the request: the
+//! response to that may have other instructions. When the client leaves, the wait ends.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,11 +21,11 @@ use super::original_request::{LastIds, OriginalRequest};
 use super::{GripShared, gone_notices};
 use crate::instructions::{GripInstructions, HoldInstruction, HoldMode, has_instruction_body};
 
-/// Instructions, and what is sent when a long poll comes to nothing.
+/// Instructions, and the response for a long poll that times out.
 const MAX_SMALL_BODY: usize = 100_000;
 
-/// Times that a back end is asked again for one request: one that always names a last id that is not the
-/// last would be asked for ever.
+/// Times that a back end is asked again for one request: one that always names a last id that is
+/// not the last would be asked for ever.
 const MAX_REPEATS: usize = 5;
 
 /// A comment of server-sent events.
@@ -46,12 +46,12 @@ enum SessionStep {
     Repeat {
         last_ids: Box<LastIds>,
         fallback: Response,
-        /// Told if it is not, or has the client leave meanwhile.
+        /// Called if it is not held, or the client leaves meanwhile.
         notice: DropNotice,
     },
 }
 
-/// What is left of an answer when its instruction is read.
+/// The rest of a response when its instructions are read.
 struct ResponseRemainder {
     timing: RequestTiming,
     speaks_to_cache: bool,
@@ -93,7 +93,7 @@ impl GripSession {
                 HandlerProgress::Pending(work) => work.await,
             };
             response = match answered? {
-                // The first time it was the back end's, so now it is nobody else's.
+                // The first time the back end answered, so now no other handler may.
                 Reply::Pass(_) => return Ok(otherwise.into()),
                 answered => {
                     // The client is still there, and the back end has just heard of it.
@@ -150,7 +150,7 @@ impl GripSession {
                 .hold_stream(instruct, hold, body, rest)
                 .await
                 .map(SessionStep::Respond),
-            // Who gets no body cannot be held.
+            // A client that gets no body (HEAD) cannot be held.
             _ => {
                 let mut answer = rest.into_response(instruct, body);
                 answer.max_rate = rate_max;
@@ -180,7 +180,7 @@ impl GripSession {
         let initial = body_reader::read_whole(body, initial).await?;
         let form = stream_form(&instruct.fields);
         let links = std::mem::take(&mut instruct.links);
-        // A link that leads nowhere is told now, while somebody sees it.
+        // A link that cannot be resolved is an error now, while a client sees it.
         for link in [
             links.next.as_ref().map(|next| &next.target),
             links.gone.as_ref(),
@@ -230,8 +230,8 @@ impl GripSession {
         }
     }
 
-    /// The answer to a stream that is not held. A browser's `EventSource` gets the fields of the back
-    /// end, which may let other origins in, and comes back later, as on routes with `hub`.
+    /// The answer to a stream that is not held. A browser's `EventSource` gets the fields of the
+    /// back end, which may let other origins in, and comes back later, as on routes with `hub`.
     fn send_away(
         &self,
         refused: &HubError,
@@ -282,7 +282,7 @@ impl GripSession {
         self.shared.prepare_channels(&poll.subscriptions).await;
         let waiting = self.shared.hub.long_poll(poll);
         let waiting = waiting.map_err(|refused| hub_fault(&refused))?;
-        // Told also when this future is dropped.
+        // Called also when this future is dropped.
         let notice = DropNotice(gone.map(|link| self.gone_notice(link)));
         let outcome = self
             .original_request
@@ -330,7 +330,7 @@ impl GripSession {
 struct DropNotice(Option<penstock_hub::EndCallback>);
 
 impl DropNotice {
-    /// Nobody is told.
+    /// Drops it without a call.
     fn disarm(&mut self) {
         self.0 = None;
     }
@@ -384,7 +384,7 @@ fn stream_form(fields: &FieldBlock) -> StreamForm {
     }
 }
 
-/// The heart-beat of a stream whose back end gave it none: a comment, where there are comments.
+/// The default heartbeat of a stream: a comment, where the format has comments.
 fn default_keep_alive(form: StreamForm, every: Duration) -> Option<StreamKeepAlive> {
     (form == StreamForm::Events).then(|| StreamKeepAlive {
         bytes: Bytes::from_static(SSE_COMMENT),
@@ -393,7 +393,7 @@ fn default_keep_alive(form: StreamForm, every: Duration) -> Option<StreamKeepAli
     })
 }
 
-/// The body that a message brings for one who would have got `own`.
+/// The body of a message for a poll with the body `own` in its own response.
 fn message_body(message: &LongPollResponse, own: &[u8]) -> Result<Bytes, Fault> {
     let bytes = &message.body.bytes;
     if !message.is_patch {
@@ -440,7 +440,7 @@ fn instruction_fault(error: crate::instructions::InstructionError) -> Fault {
 /// The hub does not take any more, or not this.
 fn hub_fault(refused: &HubError) -> Fault {
     let kind = match refused {
-        // The back end asks for more than anybody may.
+        // The back end exceeds a bound that no request can change.
         HubError::TooManyStreamChannels(_) | HubError::MessageTooLarge(_) => {
             FaultKind::BackendProtocolError
         }

@@ -1,4 +1,5 @@
-//! A back end that does as it is told, a hub on a loop of its own, and clients, for the tests of `handler`.
+//! A scripted back end, a hub on an event loop of its own, and clients, for the tests of
+//! `handler`.
 //!
 //! Everything runs on the loop; the test waits for it from its own thread, always with a deadline.
 

@@ -1,4 +1,4 @@
-//! Instructions in the body of an answer: `application/grip-instruct`, which is JSON.
+//! Instructions in the body of a response: `application/grip-instruct`, which is JSON.
 
 use bytes::Bytes;
 use penstock_http::{FieldBlock, Status};
@@ -117,7 +117,7 @@ fn parse_response(
     otherwise: Status,
 ) -> Result<(Status, FieldBlock, Bytes), JsonShapeError> {
     let status = publish_format::parse_status(object)?.unwrap_or(otherwise);
-    // The house has its own; it only has to be a text.
+    // Penstock has its own; this only has to be a text.
     json::text(object, "reason")?;
     let fields = publish_format::parse_headers(object)?;
     let body = json::bytes(object, "body")?.unwrap_or_default();

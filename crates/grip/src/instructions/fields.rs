@@ -1,4 +1,4 @@
-//! Instructions in the `Grip-*` fields of an answer.
+//! Instructions in the `Grip-*` fields of a response.
 
 use std::str;
 use std::time::Duration;
@@ -90,8 +90,8 @@ fn parse_subscription(element: &ListElement<'_>) -> Result<Subscription, Instruc
     })
 }
 
-/// `data; format=raw|cstring|base64; timeout=N; mode=idle|interval`. The data may hold commas, quotes and
-/// semicolons, so the parameters are looked for from the end.
+/// `data; format=raw|cstring|base64; timeout=N; mode=idle|interval`. The data may hold commas,
+/// quotes and semicolons, so the parameters are looked for from the end.
 fn parse_keep_alive(value: &[u8]) -> Result<Option<StreamKeepAlive>, InstructionError> {
     let bad = |expected| InstructionError::InvalidField(KEEP_ALIVE, expected);
     let mut data = str::from_utf8(value).map_err(|_| bad("a text"))?;
@@ -126,7 +126,8 @@ fn parse_keep_alive(value: &[u8]) -> Result<Option<StreamKeepAlive>, Instruction
     Ok(build_keep_alive(bytes, seconds, regardless))
 }
 
-/// The bytes of a `cstring`. A `\` in front of anything else leaves both out, as other readers of GRIP do.
+/// The bytes of a `cstring`. A `\` in front of anything else leaves both out, as other readers of
+/// GRIP do.
 fn unescape_cstring(text: &str) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(text.len());
     let mut bytes = text.bytes();
@@ -150,7 +151,7 @@ fn unescape_cstring(text: &str) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// `code [reason]`. The reason is the house's, as in all answers.
+/// `code [reason]`. Penstock sends its own reason, as in all responses.
 fn parse_status(block: &FieldBlock) -> Result<Option<Status>, InstructionError> {
     let Some(value) = block.get(STATUS) else {
         return Ok(None);
@@ -167,7 +168,7 @@ fn parse_status(block: &FieldBlock) -> Result<Option<Status>, InstructionError> 
         ))
 }
 
-/// What clients see: everything but GRIP's, or only what is named.
+/// The fields for the client: all but GRIP's, or only the exposed ones.
 fn exposed_fields(block: &FieldBlock) -> Result<FieldBlock, InstructionError> {
     let names = list_elements(block, EXPOSE_HEADERS)?;
     let is_named = |name: &str| {

@@ -1,6 +1,7 @@
-//! What a back end says about its WebSocket, done: messages to the client, words to the hub, its end.
+//! Applies the events of a back end to its WebSocket: messages to the client, control messages,
+//! its end.
 //!
-//! Part of `session`, behind each answer.
+//! Part of `session`, after each response.
 
 use penstock_http::websocket::{Opcode, code, encode_control_frame};
 use penstock_hub::Subscription;
@@ -12,8 +13,8 @@ use super::session::{SessionEnd, WebSocketSession};
 use super::websocket_events::SocketEvent;
 
 impl WebSocketSession {
-    /// Does what an answer says. Waits only where there are other nodes, whose messages of its channels are
-    /// to come here first.
+    /// Does what an answer says. Waits only where there are other servers, whose messages of its
+    /// channels are to come here first.
     pub(super) async fn apply_response(
         &mut self,
         answer: EventsResponse,
@@ -103,7 +104,7 @@ impl WebSocketSession {
                 ));
             }
             SocketEvent::Disconnect => {
-                // It is not told: it has ended this.
+                // It is not notified: it has ended this.
                 self.is_detached = true;
                 return Err(SessionEnd::ConnectionLost);
             }

@@ -1,4 +1,4 @@
-//! What a back end says about its WebSocket rather than to its client: text with `c:` in front, in JSON.
+//! Control messages of a back end about its WebSocket: text with `c:` in front, in JSON.
 //!
 //! Pure. Only where the back end has agreed to the `grip` extension.
 
@@ -23,11 +23,11 @@ pub(super) enum ControlMessage {
     SetMeta(Box<str>, Option<Box<str>>),
     /// Sent to the client while nothing else is; none ends that.
     KeepAlive(Option<KeepAliveEvent>),
-    /// Something that this house does not know, by its name.
+    /// A type that this server does not know, by its name.
     Unknown(Box<str>),
 }
 
-/// What is sent to a client so that its connection stays alive.
+/// The heartbeat of a WebSocket.
 #[derive(Debug)]
 pub(super) struct KeepAliveEvent {
     pub(super) event: SocketEvent,

@@ -1,6 +1,6 @@
-//! One WebSocket's requests to its back end, and what it answers.
+//! The requests of one WebSocket to its back end, and their responses.
 //!
-//! Used by `opening` for the first one and by `session` for all others.
+//! Used by `handshake` for the first one and by `session` for all others.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::handler::body_reader::{self, BodyLimit};
 use crate::handler::original_request::OriginalRequest;
 use crate::handler::{GripShared, random_name};
 
-/// Who asks: what all requests of a WebSocket have in common.
+/// The common part of all requests of a WebSocket.
 #[derive(Debug)]
 pub(super) struct EventsClient {
     pub(super) shared: Arc<GripShared>,
@@ -36,7 +36,7 @@ pub(super) struct EventsResponse {
     pub(super) poll_interval: Option<Duration>,
     /// What it said for later; none takes a word back.
     pub(super) set_meta: Vec<(Box<str>, Option<Box<str>>)>,
-    /// What is in front of a message that is for the client, if the `grip` extension is agreed.
+    /// The prefix of a message for the client, if the `grip` extension is agreed.
     pub(super) message_prefix: Option<Box<str>>,
     pub(super) timing: penstock_exchange::RequestTiming,
 }
@@ -73,7 +73,7 @@ impl EventsClient {
     /// Tells events and waits for the answer.
     ///
     /// # Errors
-    /// When the back end fails, or answers with what is no answer.
+    /// When the back end fails, or its response is invalid.
     pub(super) async fn send_events(
         &self,
         meta: &MetaMap,
@@ -167,7 +167,7 @@ async fn read_reply(response: Response) -> Result<BackendReply, Fault> {
     let body = body_reader::read_whole(body, bound).await?;
     let events = decode_events(&body).map_err(|error| bad_events_fault(error.to_string()))?;
     if fields.contains("content-bytes-accepted") {
-        // The rest would have to be told again; no library for back ends asks for that.
+        // The rest would have to be sent again; no library for back ends requests that.
         return Err(bad_events_fault(
             "Content-Bytes-Accepted is not supported".to_owned(),
         ));

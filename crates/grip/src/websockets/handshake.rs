@@ -1,4 +1,4 @@
-//! A WebSocket's opening: the client's handshake, and the back end's word on it.
+//! The opening of a WebSocket: the client's handshake, and the back end's response to it.
 
 use std::sync::Arc;
 

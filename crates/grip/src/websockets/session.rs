@@ -1,7 +1,7 @@
-//! One WebSocket from the 101 to its end: frames on the client's side, events on the back end's, messages
-//! from the hub.
+//! One WebSocket from the 101 to its end: frames with the client, events with the back end,
+//! messages from the hub.
 //!
-//! Takes the connection over from edge and stays on its loop. See the head of `sockets`.
+//! Takes the connection over from edge and stays on its event loop. See the head of `websockets`.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -29,11 +29,13 @@ use super::websocket_events::SocketEvent;
 const MAX_PENDING_BYTES: usize = 256 << 10;
 /// And events of it.
 const MAX_PENDING_EVENTS: usize = 256;
-/// A client of which nothing is heard for so long is asked whether it is there, and after as long gone.
+/// A client of which nothing is heard for so long is asked whether it is there, and after as long
+/// gone.
 const PING_INTERVAL: Duration = Duration::from_secs(30);
 /// For the client's close after ours, and for the back end to hear of an end.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
-/// The close of one that may come back and then gets what it missed (IANA's WebSocket Close Code Registry).
+/// The close of one that may come back and then gets what it missed (IANA's WebSocket Close Code
+/// Registry).
 const TRY_AGAIN_LATER: u16 = 1013;
 
 /// An agreed WebSocket until edge hands its connection over.
@@ -85,7 +87,7 @@ pub(super) struct WebSocketSession {
     pub(super) events_client: Arc<EventsClient>,
     pub(super) listener: MessageListener,
     decoder: MessageDecoder,
-    /// For the client to take what is written to it.
+    /// The deadline for the client to read the bytes written to it.
     write_timeout: Duration,
     /// Events that the back end has not heard of.
     pub(super) pending_events: VecDeque<SocketEvent>,
@@ -111,9 +113,9 @@ pub(super) struct WebSocketSession {
 pub(super) enum SessionEnd {
     /// The client's connection is gone, or of no use.
     ConnectionLost,
-    /// The client is told so; the back end knows, or has failed.
+    /// A close goes to the client; the back end knows, or has failed.
     Close(u16, Box<str>),
-    /// The client is told so, and then the back end.
+    /// A close goes to the client, then to the back end.
     CloseAndNotify(u16, Box<str>),
 }
 
@@ -143,7 +145,7 @@ impl WebSocketSession {
         }
         drop(client);
         if !is_known && !self.is_detached {
-            // What it said before comes first; nobody waits for more than that the back end knows.
+            // Its earlier events go first; the end waits only until the back end knows.
             let mut events: Vec<_> = self.pending_events.drain(..).collect();
             events.push(SocketEvent::Disconnect);
             let told = async {
@@ -228,7 +230,7 @@ impl WebSocketSession {
             heard = self.listener.next_event() => SessionInput::HubEvent(heard),
             () = sleep_until(again) => SessionInput::PollDue,
             () = sleep_until(beat) => SessionInput::KeepAliveDue,
-            // Who is not read cannot be heard.
+            // A close cannot arrive from a client that is not read.
             () = sleep_until(Some(self.last_heard.0 + PING_INTERVAL)), if reads => SessionInput::PingDue,
         }
     }
@@ -317,7 +319,7 @@ impl WebSocketSession {
         }
     }
 
-    /// A WebSocket has no place where a gap could be told: it is closed, or goes on without.
+    /// A WebSocket has no form for a gap: it is closed, or continues without.
     fn handle_gap(&self) -> Result<(), SessionEnd> {
         match self.events_client.shared.hub.settings().slow_policy {
             SlowPolicy::Disconnect => Err(SessionEnd::CloseAndNotify(

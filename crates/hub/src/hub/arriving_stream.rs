@@ -166,7 +166,7 @@ impl Drop for PendingSubscription {
 }
 
 impl EndNotifier {
-    /// Drops it without a call.
+    /// Whether there is nothing to call.
     pub(crate) fn is_none(&self) -> bool {
         self.0.is_none()
     }
@@ -195,8 +195,8 @@ impl fmt::Debug for EndNotifier {
     }
 }
 
-/// The subscriptions, each channel once. Each is compared with at most `channels_max` others, however many
-/// are asked for.
+/// The subscriptions, each channel once. Each is compared with at most `channels_max` others,
+/// however many are asked for.
 pub(crate) fn deduplicate(
     subscriptions: Vec<Subscription>,
     channels_max: usize,

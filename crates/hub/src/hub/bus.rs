@@ -4,7 +4,7 @@
 //!
 //! # Invariants
 //! - A bus is never called with a lock held.
-//! - A bus is told of the first subscriber and the last one of each channel in order: changes are
+//! - A bus learns of the first subscriber and the last one of each channel in order: changes are
 //!   recorded under the lock of the channel, and one thread at a time passes on all that are
 //!   recorded.
 
@@ -32,8 +32,8 @@ pub trait Bus: Send + Sync + fmt::Debug {
     /// The last subscriber of a channel on this server has left.
     fn on_unsubscribed(&self, channel: &Arc<str>);
 
-    /// Subscribers of these channels are about to come. None when what is published to them on other nodes
-    /// comes to this one already; else what to wait for, which takes a bounded time.
+    /// Subscribers of these channels are about to come. None when publications to them on other
+    /// servers comes to this one already; else what to wait for, which takes a bounded time.
     fn prepare_channels(&self, channels: &[Arc<str>]) -> Option<ChannelsPrepared> {
         let _ = channels;
         None

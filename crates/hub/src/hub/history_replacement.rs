@@ -67,7 +67,7 @@ impl HubShared {
         let (mut added, mut freed) = (0, dropped);
         let mut ids = HashSet::new();
         for (mut publication, age) in history {
-            // Two nodes may both have published what one publisher sent twice.
+            // Two servers may both have published what one publisher sent twice.
             if let Some(id) = &publication.id
                 && !ids.insert(id.clone())
             {

@@ -128,8 +128,9 @@ impl MessageListener {
         self.meta = meta;
     }
 
-    /// Hears of one more channel, or of one with other filters. Of a new one it hears first what came after
-    /// the message that `prev_id` names; where that is not known any more, all that is kept.
+    /// Hears of one more channel, or of one with other filters. Of a new one it hears first what
+    /// came after the message that `prev_id` names; where that is not known any more, all that is
+    /// kept.
     ///
     /// # Errors
     /// Which bound is met.

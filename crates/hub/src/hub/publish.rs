@@ -46,7 +46,8 @@ impl<'a> DeferredActions<'a> {
     }
 }
 
-/// One channel may have such a part of what may wait to be delivered, so that others have some as well.
+/// One channel may have such a part of what may wait to be delivered, so that others have some as
+/// well.
 const CHANNEL_SHARE_DIVISOR: usize = 4;
 
 /// How many channels are looked at for one that no message waits in.
@@ -68,7 +69,7 @@ impl HubShared {
         Ok(())
     }
 
-    /// Publishes on this node.
+    /// Publishes on this server.
     pub(crate) fn deliver(&self, publication: Publication) -> Result<(), HubError> {
         let settings = self.settings.load();
         let now = clock::now();
@@ -132,8 +133,8 @@ impl HubShared {
         self.registry.remove_if_idle(channel);
     }
 
-    /// The channel of a publication, which need not have subscribers. Whoever may publish may name
-    /// ever new channels: a quarter of all is for those who listen, and each namespace has a share
+    /// The channel of a publication, which need not have subscribers. A publisher may name
+    /// ever new channels: a quarter of all is for subscribers, and each namespace has a share
     /// of the rest.
     fn open_unheard(&self, name: &Arc<str>, channels_max: usize) -> Result<Arc<Channel>, HubError> {
         if let Some(channel) = self.registry.find(name) {

@@ -74,7 +74,7 @@ impl HubShared {
         self.last_sequence.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// The id of a message whose publisher gave none.
+    /// The id of a message that has none of its publisher.
     pub(crate) fn message_id(&self, order: u64) -> Arc<str> {
         format!("{}-{order}", self.id_prefix).into()
     }
@@ -125,8 +125,8 @@ impl HubShared {
         }
     }
 
-    /// What a channel may keep. A stream on its way is to find what was published meanwhile, also where
-    /// nothing is kept for those who come back.
+    /// What a channel may keep. A stream on its way is to find what was published meanwhile, also
+    /// where nothing is kept for clients that resume.
     pub(crate) fn history_bounds(history: &History, state: &ChannelState) -> HistoryBounds {
         let count = if state.is_internal {
             0
@@ -181,8 +181,8 @@ impl HubShared {
     }
 }
 
-/// What is kept at least for streams on their way, in messages: a head is sent within microseconds, or
-/// its client is slow.
+/// The least number of messages that is kept for streams on their way: a head is sent within
+/// microseconds, or its client is slow.
 const MAX_ARRIVAL_MESSAGES: usize = 256;
 
 /// And for how long.

@@ -1,7 +1,9 @@
-//! The hub over real sockets: streams are socketpairs, loops are real, time passes fifty times as fast.
+//! The hub over real sockets: streams are socketpairs, loops are real, time passes fifty times as
+//! fast.
 //!
-//! [`Rig`] stands for the server: it makes a hub, answers requests with held streams the way edge does,
-//! and counts the places. What a client gets is read from its end of the pair, with a deadline.
+//! [`Rig`] stands for the server: it makes a hub, answers requests with held streams the way edge
+//! does, and counts the places. What a client gets is read from its end of the pair, with a
+//! deadline.
 
 mod bus;
 mod concurrent_clients;

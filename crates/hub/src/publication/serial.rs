@@ -1,7 +1,7 @@
 //! How the parts of a [`Publication`](super::Publication) are read and written by serde.
 //!
-//! Bytes are written as text where they are UTF-8, else as base64, so that JSON of a publication stays
-//! readable.
+//! Bytes are written as text where they are UTF-8, else as base64, so that JSON of a publication
+//! stays readable.
 //!
 //! # Invariants
 //! - A part that is read can be sent: status, fields and WebSocket frames are checked here.
@@ -159,7 +159,7 @@ pub(super) fn close_code<'de, D: Deserializer<'de>>(from: D) -> Result<u16, D::E
     }
 }
 
-/// Reason of a close, whose code takes two of the 125 bytes (RFC 6455 §5.5.1).
+/// Reason of a close; its code takes two of the 125 bytes (RFC 6455 §5.5.1).
 pub(super) fn close_reason<'de, D: Deserializer<'de>>(from: D) -> Result<Box<str>, D::Error> {
     let reason = Box::<str>::deserialize(from)?;
     check_control_size(reason.len(), 123)?;

@@ -160,8 +160,8 @@ impl Shard {
         after: Option<&str>,
     ) -> SubscribeResult {
         let mut found = SubscribeResult::default();
-        // A client that comes back names one message of one of its channels: everything of all of them
-        // that came after it is news.
+        // A client that comes back names one message of one of its channels: everything of all of
+        // them that came after it is news.
         let base = after.map(|id| self.resume_point(expected, id));
         found.has_gap = base == Some(None);
         let came_back = base.map(Option::unwrap_or_default);
@@ -351,8 +351,8 @@ impl Shard {
         }
     }
 
-    /// What a stream begins with: its own, a notice if something behind the message that its client named
-    /// (`known`) is missing, and what it missed.
+    /// What a stream begins with: its own, a notice if something behind the message that its client
+    /// named (`known`) is missing, and what it missed.
     fn initial_backlog(
         &mut self,
         stream: u32,
@@ -427,8 +427,8 @@ impl ResumePoint {
     }
 }
 
-/// Finds what was published since the stream was answered and is in the history no more. From where on
-/// the history is for it.
+/// Finds what was published since the stream was answered and is in the history no more. From where
+/// on the history is for it.
 fn resume_sequence(
     state: &ChannelState,
     (expected, slot): (&PendingSubscription, u32),

@@ -1,4 +1,4 @@
-//! The bytes that wait for a stream whose socket is full.
+//! The bytes that wait for a stream with a full socket.
 //!
 //! Pure. Made when a write is not accepted whole, dropped when all is written: a stream that keeps
 //! up has none.
@@ -96,8 +96,8 @@ impl Backlog {
         }
     }
 
-    /// Adds a piece whatever waits already: what a stream begins and ends with, and the rest of a write
-    /// that was taken in part (`offset` bytes of it are out).
+    /// Adds a piece whatever waits already: what a stream begins and ends with, and the rest of a
+    /// write that was taken in part (`offset` bytes of it are out).
     pub(super) fn push(&mut self, piece: BacklogPiece, offset: usize) {
         debug_assert!(offset == 0 || self.pieces.is_empty());
         self.bytes += piece.cost();
@@ -113,8 +113,8 @@ impl Backlog {
         piece.cost() <= room.total && self.message_bytes + piece.cost() <= room.stream
     }
 
-    /// Adds a piece, dropping the oldest messages of which nothing is out to make room for it; where they
-    /// were, `gap` stands. How many messages were dropped, which may be the new ones.
+    /// Adds a piece, dropping the oldest messages of which nothing is out to make room for it;
+    /// where they were, `gap` stands. How many messages were dropped, which may be the new ones.
     pub(super) fn push_dropping_oldest(
         &mut self,
         piece: BacklogPiece,
@@ -132,13 +132,14 @@ impl Backlog {
                 self.bytes -= lost.cost();
                 self.message_bytes -= lost.cost();
                 dropped += lost.messages;
-                // A heart-beat is no loss.
+                // A heartbeat is no loss.
                 if lost.messages > 0 {
                     place = place.or(Some(oldest));
                 }
             }
         }
-        // The only message that waits may be larger than the bound of its stream, never that of all.
+        // The only message that waits may be larger than the bound of its stream, never that of
+        // all.
         let left = self.room_left(room, before);
         let has_room = self.has_room(&piece, left)
             || self.oldest_message().is_none() && piece.cost() <= left.total;
@@ -156,7 +157,8 @@ impl Backlog {
         dropped
     }
 
-    /// Drops all messages of which nothing is out; where they were, `gap` stands. How many they were.
+    /// Drops all messages of which nothing is out; where they were, `gap` stands. How many they
+    /// were.
     pub(super) fn drop_messages(&mut self, gap: Option<&Bytes>) -> u32 {
         let started = usize::from(self.offset > 0);
         let rest = self.pieces.split_off(started.min(self.pieces.len()));

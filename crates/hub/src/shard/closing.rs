@@ -58,8 +58,8 @@ impl DrainProgress {
 }
 
 impl Shard {
-    /// Sees to what happened to sockets, until about `budget` writes' bytes went out; the rest stays in
-    /// `events`.
+    /// Sees to what happened to sockets, until about `budget` writes' bytes went out; the rest
+    /// stays in `events`.
     pub(super) fn handle_events(&mut self, events: &mut Vec<Event>, budget: usize) {
         let sent_before = self.sent_bytes;
         let mut seen = 0;
@@ -97,7 +97,7 @@ impl Shard {
     /// Sends something to a client that closed its sending side, to learn whether it has left: that
     /// looks the same, and is answered by a reset. Between two chunks a zero may go, with which the
     /// size of the next one begins (RFC 9112 §7.1); what waits tells as much. One that leaves
-    /// later, or whose body has no chunks, is found out by the kernel's own probes.
+    /// later, or that has a body without chunks, is found out by the kernel's own probes.
     fn probe_half_closed(&mut self, stream: u32) {
         let Some(held) = self.streams.get_mut(stream) else {
             return;

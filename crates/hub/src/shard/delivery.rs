@@ -6,7 +6,7 @@
 //!
 //! # Invariants
 //! - A subscriber that leaves in between gives its place to the last of the list, which either had
-//!   its turn or moves to a place whose turn is still to come: none is skipped.
+//!   its turn or moves to a place with its turn still to come: none is skipped.
 //! - A subscriber knows the number of its next message, so it gets none twice, and none from
 //!   before it subscribed.
 //! - A stream of several channels first gets older messages that wait for it in the others.
@@ -57,8 +57,8 @@ struct DeliveryBatch {
     remaining: usize,
 }
 
-/// Messages that were joined are at most this long together, unless there is only one: what a socket that
-/// keeps up takes at once.
+/// Messages that were joined are at most this long together, unless there is only one: what a
+/// socket that keeps up takes at once.
 const MAX_BATCH_BYTES: usize = 32 << 10;
 
 /// Subscribers that a channel serves in its turn.
@@ -107,7 +107,8 @@ impl DeliveryBatch {
         self.messages.iter().map(|message| message.cost).sum()
     }
 
-    /// What a subscriber of this shape gets whose next message is `next`, and how many messages that is.
+    /// The bytes for a subscriber of this format from message `next` on, and how many messages
+    /// these are.
     fn encoded_for(&mut self, shape: StreamFormat, next: u64) -> (Bytes, u32) {
         let first = self.messages.first().map_or(0, |message| message.sequence);
         if next > first {
@@ -306,8 +307,8 @@ impl Shard {
         }
     }
 
-    /// What waits for this stream in its other channels and was published before the message of this order:
-    /// a client that comes back names one message, which stands for all before it.
+    /// What waits for this stream in its other channels and was published before the message of
+    /// this order: a client that comes back names one message, which stands for all before it.
     fn take_older_messages(&mut self, stream: u32, channel: u32, before: u64) -> OlderMessages {
         let mut older = OlderMessages::new();
         // Nothing waits in any other channel.

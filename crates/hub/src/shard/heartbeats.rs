@@ -93,8 +93,8 @@ impl Heartbeats {
         }
     }
 
-    /// Puts a stream in the ring of its keep-alive, whose interval is `ticks`. False: the ring has other
-    /// bytes, since there are too many rings.
+    /// Puts a stream in the ring of its keep-alive with the interval `ticks`. False: the ring has
+    /// other bytes, since there are too many rings.
     pub(super) fn insert(
         &mut self,
         stream: u32,
@@ -160,7 +160,7 @@ impl Heartbeats {
         moved
     }
 
-    /// The next stream whose slot's time has come; none when all are visited.
+    /// The next stream that is due; `None` when all are visited.
     pub(super) fn next_visit(&mut self, now: u32) -> Option<HeartbeatVisit> {
         let rings = self.rings.iter_mut().enumerate();
         rings
@@ -168,8 +168,8 @@ impl Heartbeats {
             .find_map(|(number, ring)| ring.next_visit(number, now))
     }
 
-    /// A visited stream that was sent something `idle` ticks ago: whether it is due. If not, it moves to a
-    /// slot further on, and reports the streams that moved.
+    /// A visited stream that was sent something `idle` ticks ago: whether it is due. If not, it
+    /// moves to a slot further on, and reports the streams that moved.
     pub(super) fn is_due(
         &mut self,
         visit: HeartbeatVisit,
@@ -180,8 +180,8 @@ impl Heartbeats {
         let Some(Some(ring)) = self.rings.get_mut(number) else {
             return Ok(());
         };
-        // From three quarters of the interval on, so that those that were sent something together do not
-        // stay together.
+        // From three quarters of the interval on, so that those that were sent something together
+        // do not stay together.
         let soon = ring.interval_ticks - ring.interval_ticks / 4;
         if idle >= soon || ring.slot_count < 2 {
             return Ok(());
@@ -200,7 +200,7 @@ impl Heartbeats {
         Err([other, Some(own)])
     }
 
-    /// The bytes of a ring's heart-beat, framed.
+    /// The bytes of a ring's heartbeat, framed.
     pub(super) fn heartbeat_bytes(&self, at: RingPosition, shape: StreamFormat) -> Option<&Bytes> {
         let ring = self.rings.get(usize::from(at.ring))?.as_ref()?;
         Some(if shape.is_chunked() {
@@ -210,7 +210,7 @@ impl Heartbeats {
         })
     }
 
-    /// Whether a ring's heart-beats come whatever else was sent.
+    /// Whether a ring's heartbeats come whatever else was sent.
     pub(super) fn is_unconditional(&self, at: RingPosition) -> bool {
         let ring = self.rings.get(usize::from(at.ring));
         matches!(ring, Some(Some(ring)) if ring.keep_alive.is_unconditional)
@@ -297,8 +297,8 @@ impl HeartbeatRing {
 
     fn next_visit(&mut self, number: usize, now: u32) -> Option<HeartbeatVisit> {
         let slots = self.slot_count;
-        // After a pause that was longer than the interval each is visited once, not once for each that
-        // was missed.
+        // After a pause that was longer than the interval each is visited once, not once for each
+        // that was missed.
         let current = now / self.ticks_per_slot;
         if self.left_in_slot.is_none() && current.saturating_sub(self.next_slot) >= slots {
             self.next_slot = current + 1 - slots;

@@ -110,11 +110,11 @@ pub(super) struct StreamExtras {
     pub(super) on_end: EndNotifier,
     /// Its own notice, framed, where the shard has too many.
     pub(super) gap_notice: Option<Bytes>,
-    /// Its own heart-beat, where there are too many rings.
+    /// Its own heartbeat, where there are too many rings.
     pub(super) own_heartbeat: Option<OwnHeartbeat>,
 }
 
-/// A heart-beat of a stream in a ring of others.
+/// A heartbeat of a stream in a ring of others.
 #[derive(Debug)]
 pub(super) struct OwnHeartbeat {
     pub(super) framed: Bytes,
@@ -166,7 +166,8 @@ impl LiveStream {
         first.into_iter().chain(others)
     }
 
-    /// Its place in the channel that the shard keeps at `channel`, with what each message must pass.
+    /// Its place in the channel that the shard keeps at `channel`, with what each message must
+    /// pass.
     pub(super) fn link_mut(
         &mut self,
         channel: u32,

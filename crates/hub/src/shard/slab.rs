@@ -141,7 +141,7 @@ mod tests {
                 .all(|(&slot, n)| slab.get(slot) == Some(&n))
         );
         let full = slab.bytes();
-        // Every second one, then what is left in another order than it came.
+        // Every second one, then the rest in another order than it was added.
         for &slot in slots.iter().step_by(2) {
             assert!(slab.remove(slot).is_some() && slab.remove(slot).is_none());
         }

@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //! - A write is one `send`, without waiting.
-//! - A stream whose socket is full gets a backlog within its own bound and the bound of all, and
+//! - A stream with a full socket gets a backlog within its own bound and the bound of all, and
 //!   loses whole messages or its connection by `hub.slow_policy`.
 //! - A stream that lost messages gets its gap notice, if it has one, before anything later.
 
@@ -34,7 +34,7 @@ pub(super) struct GapNotice {
 /// The event that says so to a client that named the last message it knew.
 const GAP_EVENT_TYPE: &str = "gap";
 
-/// A stream may have so small a part of what is left for all.
+/// The part that a stream may have of the room that is left for all.
 const STREAM_SHARE_DIVISOR: usize = 16;
 
 /// A notice longer than this is a stream's own.
@@ -192,7 +192,7 @@ impl Shard {
         }
     }
 
-    /// Visits streams whose heartbeat may be due, about `budget` of them.
+    /// Visits streams that may be due for a heartbeat, about `budget` of them.
     pub(super) fn send_heartbeats(&mut self, budget: usize) {
         for _ in 0..budget {
             let Some(visit) = self.heartbeats.next_visit(self.now_tick) else {
@@ -239,7 +239,8 @@ impl Shard {
         let all = self.settings.max_backlog_total;
         let waiting = self.shared.metrics.backlog_bytes.load(Ordering::Relaxed);
         let all = all.saturating_sub(waiting);
-        // The less is left, the less may wait for each: streams that take nothing leave some for the others.
+        // The less is left, the less may wait for each: streams that take nothing leave some for
+        // the others.
         let own = self.settings.max_backlog.min(all / STREAM_SHARE_DIVISOR);
         BacklogRoom {
             stream: own,
@@ -247,8 +248,8 @@ impl Shard {
         }
     }
 
-    /// The number of a notice for one more stream that has it; none if streams have too many others, or it
-    /// is long.
+    /// The number of a notice for one more stream that has it; none if streams have too many
+    /// others, or it is long.
     pub(super) fn shared_gap_notice(&mut self, bytes: &Bytes) -> Option<u8> {
         let known = self.gap_notices.iter().position(|gap| gap.bytes == *bytes);
         let found = known.or_else(|| self.add_gap_notice(bytes))?;
@@ -294,8 +295,8 @@ impl Shard {
         }
     }
 
-    /// The notice for a stream that begins behind a message which nobody knows any more: of events, with
-    /// that message's id, which is in no stream's memory.
+    /// The notice for a stream that begins behind a message that is no longer known: of events,
+    /// with that message's id, which is in no stream's memory.
     pub(super) fn resume_gap_notice(&self, held: &LiveStream, id: Option<&str>) -> Option<Bytes> {
         let gap = self.gap_notice_of(held)?;
         let Some(id) = id.filter(|_| held.format.form() == StreamForm::Events) else {

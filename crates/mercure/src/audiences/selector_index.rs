@@ -1,20 +1,23 @@
-//! Which audiences subscribe to a topic.
+//! The index from topics to the audiences that subscribe to them.
 //!
-//! Kept by `audiences` while they come and go. What must stay true: a look costs one search for the exact
-//! topic, one for each length that a template's first text has, and the templates found that way; what an
-//! audience put in is taken out with it.
+//! Maintained by `audiences`.
+//!
+//! # Invariants
+//! - A look-up costs one search for the exact topic, one for each length of a template's literal
+//!   prefix, and the templates found that way.
+//! - The entries of an audience are removed with it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::selector::{SelectorSet, TopicSelector};
 
-/// Variables in the different templates that subscribers of one route use at a time. Each template may have to
-/// be tried for each topic of each update under the board's lock, at a cost that is its variables times the
-/// topic's length, and everybody may bring new ones.
+/// Variables in the different templates that subscribers of one route use at a time. Each template
+/// may have to be tried for each topic of each update under the board's lock, at a cost that is its
+/// variables times the topic's length, and everybody may bring new ones.
 pub(super) const MAX_VARIABLES: usize = 10_000;
 
-/// Selectors and who has them.
+/// Selectors and the audiences that have them.
 #[derive(Debug, Default)]
 pub(super) struct SelectorIndex {
     /// All but `*`: a template selects its own spelling too.
@@ -25,7 +28,7 @@ pub(super) struct SelectorIndex {
     variables: usize,
     /// How many of these texts have each length.
     prefix_lengths: BTreeMap<usize, usize>,
-    /// Who takes all.
+    /// Audiences that take all updates.
     match_all: AudienceSet,
 }
 
@@ -56,7 +59,8 @@ impl SelectorIndex {
         new == 0 || self.variables + new <= MAX_VARIABLES
     }
 
-    /// Puts `number` in for all of these; gives them as they are known here, so that each text is kept once.
+    /// Puts `number` in for all of these; gives them as they are known here, so that each text is
+    /// kept once.
     pub(super) fn insert(&mut self, selectors: &SelectorSet, number: u64) -> SelectorSet {
         let known = selectors.map_each(|selector| self.interned(selector));
         for selector in known.iter() {
@@ -138,7 +142,7 @@ impl SelectorIndex {
         }
     }
 
-    /// Who subscribes to one of `topics`, each once, in the order of numbers.
+    /// The audiences that subscribe to one of `topics`, each once, in the order of numbers.
     pub(super) fn audiences_for(&self, topics: &[Box<str>]) -> Vec<u64> {
         let mut found: Vec<u64> = self.match_all.iter().collect();
         for topic in topics {

@@ -147,7 +147,8 @@ fn one_client_has_a_share_of_the_variables() {
     assert!(join(&mut audiences, 100_003, client(1)).is_none());
 }
 
-/// Subscribers come and go; the index must find what a look at every audience finds, and be empty in the end.
+/// Subscribers come and go; the index must find what a look at every audience finds, and be empty
+/// in the end.
 #[test]
 fn the_index_agrees_with_a_linear_search() {
     const SELECTORS: &[&str] = &[

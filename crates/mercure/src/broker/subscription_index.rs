@@ -1,8 +1,11 @@
-//! Who subscribes to a Mercure route, by name: for those who may ask, and what is announced of it.
+//! The subscriptions of a Mercure route by name: for the subscriptions API, and for the updates
+//! that announce them.
 //!
-//! Kept only where `mercure.subscriptions` is set. `board` puts subscribers in and takes them out;
-//! `subscriptions` shows them. What must stay true: a subscription is found by its topic and its subscriber
-//! without a look at others; what is announced is private, for those whose token names it.
+//! Maintained by `broker` where `mercure.subscriptions` is set; shown by `subscriptions`.
+//!
+//! # Invariants
+//! - A subscription is found by its topic and its subscriber without a search through others.
+//! - The announcements are private, for subscribers with a token that names them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -53,7 +56,7 @@ impl Subscriber {
         }
     }
 
-    /// What others are told when it comes or has gone: an update for each topic.
+    /// The updates that announce its arrival or end, one for each topic.
     pub(crate) fn announcements(&self, is_active: bool) -> impl Iterator<Item = UpdateDraft> {
         self.topics.iter().map(move |topic| {
             let mut document =

@@ -1,13 +1,16 @@
-//! The order of a route's updates: what is published when, to whom, and what a newcomer has missed.
+//! The order of a route's updates: which update goes to which audiences when, and what a new
+//! subscriber has missed.
 //!
-//! `board` keeps it behind its lock. An update gets its place in the order, goes into the history, and
-//! waits until those before it have been handed to all audiences that take them. Pure: whoever calls hands
-//! out, and says the time; simulated with seeds.
+//! `broker` keeps it behind its lock. An update gets its place in the order, goes into the
+//! history, and waits until all earlier ones have gone to all audiences that take them. Pure: the
+//! caller delivers, and passes the time; simulated with seeds.
 //!
-//! What must stay true: all audiences are handed updates in the one order; what a newcomer is told from
-//! history and what its audience is handed from then on is, together, each update after the one that it
-//! knew exactly once, also while an update is half handed out. (Who knows one that its audience is still to
-//! be handed, from another audience, hears of it again.)
+//! # Invariants
+//! - All audiences get updates in one order.
+//! - The history that a new subscriber gets, and the updates that its audience gets from then on,
+//!   are together each update after its last one exactly once, even while an update is partly
+//!   delivered. (A subscriber that knows from another audience an update that its audience has not
+//!   had yet gets it again.)
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -43,7 +46,7 @@ pub(super) struct UpdateOrder {
 struct UpdateInProgress {
     position: u64,
     update: Arc<Update>,
-    /// Who still has to get it, the next one last.
+    /// Audiences that still have to get it, the next one last.
     remaining: Vec<u64>,
 }
 
@@ -69,7 +72,7 @@ pub(super) enum DispatchProgress {
     Done,
     /// There are more.
     More,
-    /// Who takes them has enough to do.
+    /// Their audiences have enough to deliver.
     Blocked,
 }
 
@@ -108,7 +111,7 @@ impl UpdateOrder {
         Ok(())
     }
 
-    /// Takes a newcomer in, who knows the update `after`; `channel` names a new audience's channel.
+    /// Adds a subscriber with the last update `after`; `channel` names a new audience's channel.
     ///
     /// # Errors
     /// When its templates are too many.
@@ -157,7 +160,7 @@ impl UpdateOrder {
         self.audiences.leave(audience);
     }
 
-    /// Forgets what is too old.
+    /// Removes expired updates.
     pub(super) fn drop_expired(&mut self, now: Instant, bounds: &Bounds) {
         self.history.drop_expired(now, bounds);
     }
@@ -214,10 +217,10 @@ impl UpdateOrder {
         })
     }
 
-    /// The position of the first update that who knows `after` missed, and what to call the one before it.
+    /// The position of the first update after `after`, and the id of the one before it.
     fn missed_from(&self, after: &str, wish: &AudienceKey) -> (u64, Arc<str>) {
-        // `EARLIEST_ID` is nobody's id. What is not known is older than all that is kept, or from elsewhere:
-        // it gets what there is, and hears that there is nothing before.
+        // No update has `EARLIEST_ID`. An unknown id is older than all that is kept, or from
+        // elsewhere: it gets what there is, and hears that there is nothing before.
         let Some((position, update)) = self.history.find(after) else {
             return (0, EARLIEST_ID.into());
         };

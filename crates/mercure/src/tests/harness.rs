@@ -219,7 +219,8 @@ pub(super) async fn answer(mercure: MercureHandler, request: Request) -> Result<
     }
 }
 
-/// Does what a connection does with such a response: the client reads it at the other end of a pair.
+/// Does what a connection does with such a response: the client reads it at the other end of a
+/// pair.
 pub(super) fn hold(mut response: Response) -> (Response, Client) {
     let body = std::mem::replace(&mut response.body, Body::Empty);
     let Body::Hold(hold) = body else {

@@ -1,4 +1,5 @@
-//! A real `redis-server` in a temporary folder, on a Unix socket: gone, with its folder, when it is dropped.
+//! A real `redis-server` in a temporary folder, on a Unix socket: gone, with its folder, when it is
+//! dropped.
 
 use std::fs;
 use std::os::unix::fs::DirBuilderExt;

@@ -1,4 +1,4 @@
-//! A server of the house in front of this one, with the same key: it holds the clients itself.
+//! Another Penstock in front of this one, with the same key: it holds the clients itself.
 
 use std::time::Duration;
 

@@ -76,8 +76,8 @@ fn a_slow_stream_with_a_next_link_gets_a_gap_on_its_first_visit() {
     let deadline = clock::now() + TEST_TIMEOUT;
     for sent in 1..=1000 {
         publish(&world.hub);
-        // Each is published once more, to the stream alone: it is the client that falls behind, not who
-        // speaks to it.
+        // Each is published once more, to the stream alone: it is the client that falls behind, not
+        // who speaks to it.
         while world.hub.counters().published < 2 * sent {
             assert!(clock::now() < deadline, "message {sent} is passed on");
             std::thread::yield_now();

@@ -1,5 +1,5 @@
-//! Publishers, arrivals and departures all at once: everybody gets every message of its channels from its
-//! own beginning on, once and in order.
+//! Publishers, arrivals and departures all at once: everybody gets every message of its channels
+//! from its own beginning on, once and in order.
 
 use super::*;
 use std::sync::atomic::AtomicU64;

@@ -33,7 +33,8 @@ fn a_returning_client_gets_missed_messages() {
             ))
             .unwrap();
     }
-    // An end is in the history as well, and ends nobody who comes later: each of these publishes one.
+    // An end is in the history as well, and ends nobody who comes later: each of these publishes
+    // one.
     assert_eq!(gets(&rig, after("m5")), "6.");
     assert_eq!(gets(&rig, after("m4")), "5.6.");
     assert_eq!(

@@ -1,5 +1,5 @@
-//! Streams of several channels get what was published in the order in which it was: a client that comes
-//! back names one message, which stands for all before it.
+//! Streams of several channels get what was published in the order in which it was: a client that
+//! comes back names one message, which stands for all before it.
 
 use super::*;
 

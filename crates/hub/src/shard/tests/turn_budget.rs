@@ -6,7 +6,8 @@ use crate::{EventPart, History};
 /// What a socket takes at once, and what counts as five writes.
 const LARGE: usize = 64 << 10;
 
-/// Streams that wait for 64 KiB each are at most so many in a turn; a channel's turn may go beyond it.
+/// Streams that wait for 64 KiB each are at most so many in a turn; a channel's turn may go beyond
+/// it.
 const LARGE_A_TURN: usize = WRITES_PER_TURN / 4;
 
 #[test]

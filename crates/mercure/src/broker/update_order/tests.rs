@@ -1,4 +1,5 @@
-//! Updates and subscribers in random order: everybody gets everything once, in order, and nothing else.
+//! Updates and subscribers in random order: everybody gets everything once, in order, and nothing
+//! else.
 
 use std::collections::HashMap;
 use std::time::Duration;
