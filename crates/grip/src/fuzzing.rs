@@ -27,7 +27,7 @@ pub fn read_instruct(answer: &[u8]) {
             continue;
         };
         if let Ok(name) = std::str::from_utf8(&line[..colon]) {
-            // What is no field cannot be in an answer.
+            // Only a valid field can be in a response.
             let _ = block.push(name, line[colon + 1..].trim_ascii());
         }
     }

@@ -1,9 +1,11 @@
-//! The handler around an application or upstream that applies the GRIP instructions of its responses.
+//! The handler around an application or upstream that applies the GRIP instructions of its
+//! responses.
 //!
 //! `penstock`'s wiring puts a [`GripHandler`] around each back end whose route has `grip`, inside a
 //! cache: a cache meets the response, not the instructions. The handler signs the request
-//! ([`penstock_hub::token::Signer`]), runs the back end and checks one flag of the response. A response with
-//! instructions becomes a `session`, which holds the client, or asks the back end again.
+//! ([`penstock_hub::token::Signer`]), runs the back end and checks one flag of the response. A
+//! response with instructions becomes a `session`, which holds the client, or asks the back end
+//! again.
 //!
 //! # Invariants
 //! - A response without instructions is passed on as it came, body unread.

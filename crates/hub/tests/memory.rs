@@ -1,8 +1,7 @@
-//! What a held stream costs in user memory: every byte that the process allocates is counted.
+//! The user memory of a held stream: every byte that the process allocates is counted.
 //!
 //! Alone in its process, with an allocator that counts: streams are held, and the growth is divided
-//! by their number. The goal is 600 bytes; what is asserted is that and the hub's own account of
-//! it.
+//! by their number. The goal is 600 bytes; the test asserts that, and the hub's own account of it.
 
 use std::alloc::System;
 use std::os::fd::OwnedFd;
@@ -85,7 +84,7 @@ fn body(route: &HubRouteHandler, head: &str) -> Body {
     }
 }
 
-/// Lets a loop do nothing else until what is given is dropped.
+/// Keeps an event loop busy until the returned value is dropped.
 fn keep_busy(on: &LoopHandle) -> SyncSender<()> {
     let (busy, over) = mpsc::sync_channel::<()>(1);
     on.spawn(async move {
@@ -161,14 +160,14 @@ fn a_held_stream_costs_less_than_600_bytes() {
     ] {
         let before = allocated();
         let told_before = told(&hub);
-        // Who comes back does so with all others at once.
+        // All clients reconnect at once.
         let busy = match comes_back {
             true => loops.handles().iter().map(keep_busy).collect(),
             false => Vec::new(),
         };
         let clients = hold(&hub, &loops, busy, |number| {
             let channel = if own { number } else { 0 };
-            // All have other ids, which nobody knows any more.
+            // All have different ids, none of which is known any more.
             let fields = match comes_back {
                 true => format!("Last-Event-ID: 0123456789abcdef-{number}\r\n"),
                 false => String::new(),
@@ -180,7 +179,7 @@ fn a_held_stream_costs_less_than_600_bytes() {
         let grown = (allocated() - before - list) / STREAMS as isize;
         let told = (told(&hub) - told_before) / STREAMS as isize;
         assert!(grown <= goal, "{name}: {grown} bytes a stream");
-        // The hub's account has what is reserved from before as well, but not what it cannot know.
+        // The hub's account has earlier reservations as well, but not memory that it cannot know.
         assert!(
             (told - grown).abs() <= 120,
             "{name}: {grown} are {told} by the hub's account"

@@ -68,8 +68,8 @@ impl OriginalRequest {
         }
     }
 
-    /// Whether a page of another origin than the host's own and `origins` has sent it. Who names no
-    /// origin is no browser.
+    /// Whether a page of another origin than the host's own and `origins` has sent it. A client
+    /// without an origin is no browser.
     pub(crate) fn is_cross_origin(&self, origins: &AllowedOrigins) -> bool {
         let mut said = self.head.field_all("origin");
         let origin = match (said.next(), said.next()) {

@@ -222,7 +222,7 @@ fn a_body_of_instructions_holds_as_well() {
 
 #[test]
 fn a_body_of_instructions_alone_is_an_ordinary_body() {
-    // Whoever can store a file can choose its media type.
+    // A client that can store a file can choose its media type.
     let instruct = r#"{
         "hold": {"mode": "stream", "channels": [{"name": "a"}]},
         "response": {"code": 404, "headers": {"Set-Cookie": "a=1"}, "body": "<script>"}

@@ -1,4 +1,4 @@
-//! Instructions as applications and their libraries write them, and such as nobody should.
+//! Instructions as applications and their libraries write them, and invalid ones.
 
 use super::*;
 

@@ -115,7 +115,7 @@ fn formats_may_stand_beside_the_channel() {
     let item = one(r#"{"channel": "a", "http-stream": {"content-bin": "AP8="}}"#);
     assert_eq!(&sent(item.stream).bytes[..], b"\x00\xff");
     assert!(item.id.is_none() && item.response.is_none() && !item.allows_any_order);
-    // Null stands for what is not there.
+    // Null counts as absent.
     let item = one(r#"{"channel": "a", "id": null, "formats": null, "event": {"data": "x"}}"#);
     assert_eq!(&*item.event.unwrap().data, "x");
 }

@@ -416,8 +416,8 @@ impl WebSocketSession {
         }
     }
 
-    /// Waits for the client's own close, so that nothing that is on its way resets the connection before our
-    /// close has arrived (RFC 6455 §7.1.1).
+    /// Waits for the client's own close, so that nothing that is on its way resets the connection
+    /// before our close has arrived (RFC 6455 §7.1.1).
     async fn await_close(&mut self, client: &dyn ByteStream) {
         client.shutdown_write();
         let ended = async {

@@ -208,7 +208,7 @@ fn a_published_close_ends_it() {
     client.expect_bytes(&from_server(8, &payload));
     client.send(&frame(8, &close(4001)));
     assert_eq!(client.rest(), "");
-    // The back end does not hear what is published.
+    // The back end gets no publications.
     assert_eq!(body_of(world.asked()), "DISCONNECT\r\n");
     world.await_subscribers("a", 0);
 }
@@ -459,7 +459,7 @@ fn a_back_end_that_may_take_the_connection_over_is_asked_by_the_clients_own_requ
     assert_eq!(world.asked().head.method_str(), "GET");
 }
 
-/// Whoever has taken a connection over.
+/// The task that has taken a connection over.
 #[derive(Debug)]
 struct TakenConnection;
 

@@ -1,8 +1,8 @@
 //! Streams that arrive at their shard, which watches their sockets in one set.
 //!
 //! # Invariants
-//! - A stream subscribes and reads the history under the channel's lock: earlier messages are in the
-//!   history, later ones find the subscriber.
+//! - A stream subscribes and reads the history under the channel's lock: earlier messages are in
+//!   the history, later ones find the subscriber.
 //! - A stream gets its initial data before any message.
 
 use std::sync::Arc;

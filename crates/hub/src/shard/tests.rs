@@ -1,4 +1,4 @@
-//! One shard, turn by turn: what a turn may do, and who has it.
+//! One shard, turn by turn: the work of a turn, and the streams that get it.
 
 mod dead_clients;
 mod dropped_messages;

@@ -240,7 +240,7 @@ fn times_are_kept_with_some_seconds_of_leeway() {
 fn a_key_is_of_its_algorithm_or_refused() {
     let (private, public) = curve_keys();
     let refused = |key: &str, algorithm: &str| Verifier::new(key, algorithm).map(drop).unwrap_err();
-    // A public key is no secret: who has it could sign with it.
+    // A public key is no secret: anyone could sign with it.
     for algorithm in ["HS256", "HS384", "HS512"] {
         assert!(matches!(
             refused(RSA_PUBLIC, algorithm),
@@ -350,7 +350,7 @@ fn a_signer_recognises_tokens_of_the_same_secret() {
         assert!(!own.is_signed_with_same_secret(token.as_bytes()), "{name}");
     }
     assert!(!own.is_signed_with_same_secret(b"\xff.a.b"));
-    // What is signed with a private key nobody else has signed.
+    // A signature of a private key cannot come from another server.
     let (private, _) = curve_keys();
     let alone = other(&private);
     assert!(!alone.is_signed_with_same_secret(alone.sign(now).as_bytes()));

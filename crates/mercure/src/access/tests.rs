@@ -34,7 +34,7 @@ fn a_token_is_found_in_header_query_and_cookie_in_that_order() {
         (&[&*header, &*cookie][..], Some(&*two), "1"),
         (&[&*header], None, "1"),
         (&[&*cookie], Some(&*two), "2"),
-        // Another scheme is for somebody else.
+        // Another scheme is not for this hub.
         (&["Authorization: Basic eDp5", &*cookie], Some(&*two), "2"),
         (&[&*cookie], None, "3"),
         (&["Cookie: x=y", &*cookie], None, "3"),

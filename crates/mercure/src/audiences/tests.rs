@@ -1,4 +1,4 @@
-//! Who is found for which topics, by hand and against a search without an index.
+//! The audiences of topics, by hand and against a search without an index.
 
 use super::selector_index::MAX_VARIABLES;
 use penstock_sys::net::PeerAddress;
@@ -90,7 +90,7 @@ fn private_updates_need_a_grant_for_one_of_their_topics() {
         (&["a"], &["*"], &["a"], true, true),
         // One of its topics is wanted, another one allowed.
         (&["a"], &["b"], &["a", "b"], true, true),
-        // What is allowed is not wanted for that.
+        // A right is no subscription.
         (&["a"], &["b"], &["b"], true, false),
         (&["a"], &["*"], &["b"], false, false),
     ] {
@@ -138,7 +138,7 @@ fn one_client_has_a_share_of_the_variables() {
     };
     let taken = (0..).map_while(|number| join(&mut audiences, number, client(1)));
     assert_eq!(taken.count(), MAX_VARIABLES / 8 / 4);
-    // What is there already costs no more, and others have a share of their own.
+    // A known template costs no more, and others have a share of their own.
     assert!(join(&mut audiences, 7, client(1)).is_some());
     assert!(join(&mut audiences, 100_000, client(2)).is_some());
     assert!(join(&mut audiences, 100_001, None).is_some());

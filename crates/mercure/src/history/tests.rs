@@ -1,4 +1,4 @@
-//! What is kept, for how long, and how it is found.
+//! Which updates are kept, for how long, and how they are found.
 
 use std::time::Duration;
 

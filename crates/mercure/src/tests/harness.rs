@@ -89,7 +89,7 @@ impl MercureHarness {
         let work: Pin<Box<dyn Future<Output = T> + Send>> = Box::pin(work);
         let loops = self.loops.as_ref().unwrap();
         loops.handles()[number].spawn(async move {
-            // Nobody waits for one that the test let go of.
+            // The test may have dropped the receiver.
             let _ = tell.send(work.await);
         });
         told

@@ -1,4 +1,4 @@
-//! What is refused, by which status, and what the answers say besides.
+//! Refused requests: their status, and the rest of the responses.
 
 use penstock_exchange::RequestBody;
 use penstock_exchange::{Body, FaultKind};

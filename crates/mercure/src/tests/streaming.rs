@@ -134,7 +134,7 @@ fn a_returning_subscriber_gets_missed_updates() {
         let mut expected: Vec<String> = missed.iter().map(|id| (*id).to_owned()).collect();
         expected.push(end.clone());
         let mut got = client.ids_until(&end);
-        // Those that earlier rounds published are newer than what is asked here about.
+        // Updates of earlier rounds are newer than those of this round.
         got.retain(|id| !id.starts_with("urn:") || *id == end);
         assert_eq!(got, expected, "{query} {fields:?}");
     }

@@ -1,4 +1,4 @@
-//! Who subscribes: what is announced of it and what may be asked.
+//! Subscriptions: their announcements, and the API that lists them.
 
 use penstock_config::PathPattern;
 use serde_json::{Value, json};

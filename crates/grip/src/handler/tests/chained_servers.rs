@@ -20,7 +20,7 @@ fn said(key: &str, ago: Duration) -> String {
     format!("Grip-Sig: {}", front.sign(clock::wall() - ago))
 }
 
-/// A request whose peer is trusted, unless it is said to be a stranger.
+/// A request whose peer is trusted, unless it is a stranger.
 fn from(peer: PeerAddress, target: &str, lines: &[&str]) -> Request {
     let mut request = request("GET", target, lines);
     request.peer = peer;

@@ -1,4 +1,4 @@
-//! Two hubs: who comes to one of them finds what was published on the other.
+//! Two hubs: clients of one get publications of the other.
 
 use std::sync::Mutex;
 

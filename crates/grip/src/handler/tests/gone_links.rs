@@ -1,4 +1,4 @@
-//! Where links lead, and who is told there that a client is gone.
+//! Notices to links about clients that are gone.
 
 use penstock_exchange::RequestBody;
 

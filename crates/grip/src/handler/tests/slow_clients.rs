@@ -1,4 +1,4 @@
-//! Clients that take too little: who loses messages is told, also on a first visit.
+//! Slow clients: one that loses messages gets a notice, also on a first visit.
 
 use penstock_config::RouteHub;
 use penstock_hub::{HubRouteHandler, SlowPolicy, WebSocketPart};
@@ -14,7 +14,7 @@ fn settings(slow: SlowPolicy) -> Settings {
     }
 }
 
-/// Far more than a socket and a backlog take, while nobody reads.
+/// Far more than a socket and a backlog hold, while the client does not read.
 fn flood(hub: &Hub) {
     (0..1000).for_each(|_| publish(hub));
 }
@@ -77,7 +77,7 @@ fn a_slow_stream_with_a_next_link_gets_a_gap_on_its_first_visit() {
     for sent in 1..=1000 {
         publish(&world.hub);
         // Each is published once more, to the stream alone: it is the client that falls behind, not
-        // who speaks to it.
+        // the task that publishes.
         while world.hub.counters().published < 2 * sent {
             assert!(clock::now() < deadline, "message {sent} is passed on");
             std::thread::yield_now();

@@ -38,7 +38,7 @@ fn publish(hub: &Hub, channel: &str, bytes: &[u8]) {
     hub.publish(publication).unwrap();
 }
 
-/// What is heard next: bytes, or how many messages are missing.
+/// The next event: bytes, or the number of missing messages.
 async fn heard(listener: &MessageListener) -> Result<Vec<u8>, u64> {
     let next = clock::timeout(TEST_TIMEOUT, listener.next_event()).await;
     match next.expect("something is heard") {

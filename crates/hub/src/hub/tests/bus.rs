@@ -1,4 +1,4 @@
-//! What a bus is told, and what comes back from it.
+//! The calls that a bus gets, and the publications that come from it.
 
 use super::*;
 use std::sync::Mutex;

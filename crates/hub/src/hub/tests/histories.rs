@@ -1,4 +1,4 @@
-//! Clients that come back, publishers that ask for an order, and what is kept for them.
+//! Clients that resume, publishers that ask for an order, and the history for both.
 
 use super::*;
 
@@ -33,7 +33,7 @@ fn a_returning_client_gets_missed_messages() {
             ))
             .unwrap();
     }
-    // An end is in the history as well, and ends nobody who comes later: each of these publishes
+    // An end is in the history as well, and ends no later stream: each of these publishes
     // one.
     assert_eq!(gets(&rig, after("m5")), "6.");
     assert_eq!(gets(&rig, after("m4")), "5.6.");
@@ -120,7 +120,7 @@ fn an_expired_history_frees_its_channel_and_leaves_a_gap() {
     let last = rig.hub.last_id("a").unwrap();
     rig.until("nothing is kept", |hub| hub.counters().channels == 0);
     assert_eq!(rig.hub.counters().history_bytes, 0);
-    // Nobody knows of the channel any more; that its last message was this one is not known either.
+    // The channel is no longer known, nor is the id of its last message.
     assert_eq!(gets(&rig, after(&first)), "(gap)");
     let _ = last;
 }

@@ -74,7 +74,7 @@ fn each_client_has_a_bound_of_its_own() {
         Some(full.clone())
     );
     assert_eq!(rig.hub.listen(client(1)).err(), Some(full));
-    // Others, and those of a proxy that names nobody, are held.
+    // Others, and those of a proxy that names no client, are held.
     let _other = rig.hub.stream_body(of(client(2))).unwrap();
     let _unnamed: Vec<_> = (0..4)
         .map(|_| rig.hub.stream_body(of(None)).unwrap())
@@ -220,7 +220,7 @@ fn the_channel_with_the_oldest_last_message_gives_way() {
     let publish = |number| rig.hub.publish(message(&of("a", number), "x")).unwrap();
     (0..15).for_each(publish);
     [0, 2].into_iter().for_each(publish);
-    // Those who heard it do not make it any newer.
+    // Earlier subscribers do not make it any newer.
     drop(rig.hub.stream_body(stream(&[&of("a", 3)])).unwrap());
     [15, 16].into_iter().for_each(publish);
     let is_kept = |number: &usize| rig.hub.last_id(&of("a", *number)).is_some();
@@ -263,7 +263,7 @@ fn a_publication_that_is_refused_leaves_what_there_is() {
     // All channels are in use, and its own can give way.
     rig.hub.publish(message(&of("a", 1), "x")).unwrap();
     assert!(rig.hub.last_id(&of("a", 0)).is_none());
-    // What waits for its turn cannot, whoever needs its place.
+    // A parked message cannot, even if its place is needed.
     let waits = Publication {
         id: Some("third".into()),
         prev_id: Some("second".into()),
@@ -431,7 +431,7 @@ fn a_message_is_bounded_in_all_its_forms() {
 #[test]
 fn a_hundred_thousand_channels_come_and_go() {
     let rig = HubHarness::new(Settings {
-        // Three quarters for messages that nobody hears.
+        // Three quarters for channels without subscribers.
         max_channels: 133_333,
         ..with_history(1)
     });

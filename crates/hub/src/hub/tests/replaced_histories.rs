@@ -178,7 +178,7 @@ fn sequences_of_replaced_histories_are_not_comparable() {
     };
     gets("b1", "(gap)a1a2");
     gets("a1", "(gap)a2b1");
-    // What is published here since stands behind all of it.
+    // Later publications of this server follow all of it.
     publish(&rig, "a", "a3");
     publish(&rig, "b", "b2");
     gets("a3", "b2");

@@ -32,7 +32,7 @@ fn a_client_that_leaves_is_gone_and_one_that_half_closes_is_not() {
         hub.publish(message("a", "nobody")).unwrap();
         ends.load(Ordering::SeqCst) == 2
     });
-    // What is told may panic; others are not hurt.
+    // A callback may panic without harm to others.
     let client = rig.hold(HeldStream {
         on_end: Some(crate::EndCallback(Box::new(|| panic!("a test's own")))),
         ..stream(&["a"])

@@ -88,7 +88,7 @@ fn messages_of_several_channels_come_once_each() {
 
 #[test]
 fn what_is_published_between_the_answer_and_the_hold_is_not_missed() {
-    // Nothing is kept for those who come back, and still.
+    // Nothing is kept for clients that resume, and still.
     let rig = HubHarness::new(settings());
     let body = rig.hub.stream_body(stream(&["a"])).unwrap();
     assert_eq!(rig.hub.subscriber_count("a"), 0);

@@ -1,11 +1,11 @@
-//! Who loses messages, and how it hears of that.
+//! Streams that lose messages, and their notice of it.
 
 use super::*;
 use crate::{EventPart, History, StreamKeepAlive};
 
 const GAP: Bytes = Bytes::from_static(b"event: gap\ndata: {}\n\n");
 
-/// Publishes until the socket of whoever listens takes no more; how often that was.
+/// Publishes until the subscriber's socket is full; returns how often.
 async fn fill(alone: &mut ShardHarness, channel: &str) -> usize {
     let text = "x".repeat(999);
     for sent in 1..10_000 {
@@ -46,7 +46,7 @@ fn a_notice_waits_for_its_stream_and_no_heart_beat_takes_its_place() {
         let tally = alone.shard.shared.clone();
         let beats = tally.metrics.heartbeats.load(Ordering::Relaxed);
         let mut text = alone.received(0);
-        // It is told as soon as there is room, whether anything else comes or not.
+        // The notice comes as soon as there is room, whether anything else comes or not.
         alone.turns().await;
         text += &alone.received(0);
         alone.publish("a", "after\n");

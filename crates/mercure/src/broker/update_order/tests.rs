@@ -18,7 +18,7 @@ const ROOMY: Bounds = Bounds {
 const SELECTORS: &[&str] = &["*", "/a", "/b", "/a/1", "/{x}", "/a/{x}", "/c"];
 const TOPICS: &[&str] = &["/a", "/b", "/a/1", "/a/2", "/c", "d"];
 
-/// What is known of a subscriber of the simulation.
+/// A subscriber of the simulation.
 struct SimulatedSubscriber {
     wish: AudienceKey,
     audience: u64,
@@ -62,7 +62,7 @@ impl BrokerSimulation {
         });
     }
 
-    /// Hands out, as the hub would: to those who are members at that moment.
+    /// Hands out, as the hub would: to the members at that moment.
     fn hand_out(&mut self, portion: usize, refuse_after: usize) -> DispatchProgress {
         let mut handed: HashMap<u64, Vec<usize>> = HashMap::new();
         let mut left = refuse_after;
