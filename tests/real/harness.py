@@ -63,7 +63,7 @@ signal.signal(signal.SIGTERM, interrupt)
 
 
 class Child:
-    """A child process in its own group, whose output is read line by line."""
+    """A child process in its own group; its output is read line by line."""
 
     def __init__(self, command, env=None, cwd=None):
         self.lines = []

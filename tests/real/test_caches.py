@@ -265,7 +265,7 @@ class Disk:
         """Repairs the file system, as its operator would."""
         self.unmount()
         # The last open file keeps the old file system, and that keeps the device.
-        until("it is nobody's", lambda: not fails(self.check), NOTICE)
+        until("the old file system is unused", lambda: not fails(self.check), NOTICE)
         self.attach()
 
     def check(self):
@@ -524,7 +524,7 @@ class SuddenDeath(RealCase):
             finally:
                 front.kill()
         print(f"caches: seed {SEED}, killed {KILLS} times: {dict(counts)}", flush=True)
-        self.assertGreater(counts["later hits"], 0, "nothing outlived a death")
+        self.assertGreater(counts["later hits"], 0, "no object survived a kill")
 
     def look_again(self, front, known, chance):
         """Requests URLs of earlier lives: some while the directories are still read in, others

@@ -274,7 +274,7 @@ class Client(threading.Thread):
 
 
 class UnderChaos(RealCase):
-    """One run, whose results the tests check."""
+    """One run; the tests check its results."""
 
     @classmethod
     def setUpClass(cls):

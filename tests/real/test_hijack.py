@@ -239,7 +239,7 @@ class Rack(Case):
 
 
 class Faye(Case):
-    """faye-websocket, whose sockets belong to a thread of EventMachine."""
+    """faye-websocket; a thread of EventMachine owns the sockets."""
 
     def test_it_talks_from_threads_and_fibers(self):
         for more in ("threads = 2", "async = true"):

@@ -102,7 +102,7 @@ class Site:
 
     def check_assets(self, found, answer, least=4):
         """Checks that every script, style and image of this page arrives."""
-        # Scripts hold templates, whose addresses are not complete.
+        # Scripts hold templates with incomplete addresses.
         text = re.sub(r"(<script\b[^>]*>).*?</script>", r"\1", answer.text, flags=re.DOTALL)
         tags = re.findall(r"<(?:script|link|img)\b[^>]*?\b(?:src|href)=[\"']([^\"']+)", text)
         assets = {urljoin(self.server.url + found, html.unescape(tag)) for tag in tags}

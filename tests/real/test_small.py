@@ -1,4 +1,4 @@
-"""The smaller examples: the hellos, Sinatra, and a folder of files."""
+"""The smaller examples: the hellos, Sinatra, and a directory of files."""
 
 from urllib.parse import urlencode
 

@@ -2,11 +2,11 @@
 
 | variable | meaning | left out |
 |---|---|---|
-| `DJANGO_DATA` | folder for the database, uploads and the secret key | `data/` here |
-| `DJANGO_STATIC` | folder that `collectstatic` fills | `public/static/` here |
+| `DJANGO_DATA` | directory for the database, uploads and the secret key | `data/` here |
+| `DJANGO_STATIC` | directory that `collectstatic` fills | `public/static/` here |
 | `DJANGO_HOSTS` | host names that are answered, comma between them | this machine's own |
 | `DJANGO_DEBUG` | `1` shows errors in the browser | off |
-| `DJANGO_SECRET_KEY` | signs sessions | made once, kept in the data folder |
+| `DJANGO_SECRET_KEY` | signs sessions | made once, kept in the data directory |
 """
 
 import os

@@ -1,4 +1,4 @@
-# An echo by faye-websocket, whose connections belong to a thread of EventMachine.
+# An echo by faye-websocket; a thread of EventMachine owns the connections.
 
 require "faye/websocket"
 

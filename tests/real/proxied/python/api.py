@@ -1,4 +1,4 @@
-"""A FastAPI application whose redirects name scheme and host."""
+"""A FastAPI application that redirects with scheme and host."""
 
 from fastapi import FastAPI, Request
 

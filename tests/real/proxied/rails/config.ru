@@ -2,7 +2,7 @@
 
 require "action_controller/railtie"
 
-# An application that requires https and whose forms have tokens.
+# An application that requires https and has tokens in its forms.
 class Shop < Rails::Application
   config.root = __dir__
   config.eager_load = false

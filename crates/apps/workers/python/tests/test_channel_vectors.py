@@ -20,7 +20,7 @@ def latin(text):
 
 
 def scope_of(block):
-    """Returns a scope of the vectors, whose bytes are written as text there."""
+    """Returns a scope of the vectors, with bytes written as text there."""
     scope = json.loads(block["scope"])
     for name in ("raw_path", "query_string"):
         if name in scope:

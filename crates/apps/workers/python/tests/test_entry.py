@@ -184,7 +184,7 @@ class Guess(unittest.TestCase):
 
 
 class BothSockets:
-    """The server's side of a worker whose interface was only guessed."""
+    """The server's side of a worker with a guessed interface."""
 
     def __init__(self, source, guess):
         self.folder = tempfile.TemporaryDirectory(prefix="penstock-test-")

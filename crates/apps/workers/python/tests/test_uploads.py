@@ -115,7 +115,7 @@ async def two(receive, send):
 
 
 def streamed(body=b"", **environ):
-    """Returns a REQUEST whose body begins with this."""
+    """Returns a REQUEST with these first bytes of its body."""
     frame = bytearray(request(body, CONTENT_LENGTH=None, **environ))
     frame[1] = wire.FLAG_BODY_STREAM
     return bytes(frame)
