@@ -182,6 +182,7 @@ impl Exchange {
             RouteMatch::Route(path, route) => {
                 self.filters = route.filters;
                 self.run_route(ingress, path, route.handlers, body)
+                    .unwrap_or_else(HandlerOutcome::failed)
             }
         };
         self.follow_redirects(ingress, outcome)

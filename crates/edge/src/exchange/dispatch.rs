@@ -51,6 +51,12 @@ pub(crate) enum HandlerOutcome {
     Redirect(Box<InternalRedirect>),
 }
 
+impl HandlerOutcome {
+    pub(crate) fn failed(fault: Fault) -> Self {
+        Self::Finished(Err(fault))
+    }
+}
+
 impl RouteMatch<&Route> {
     pub(crate) fn into_owned(self) -> RouteMatch<OwnedRoute> {
         match self {
@@ -176,8 +182,10 @@ pub(crate) fn run_handlers(
             },
         }
     }
-    let fault = Fault::new(FaultKind::NotFound, "no handler of the route has it");
-    HandlerOutcome::Finished(Err(fault))
+    HandlerOutcome::failed(Fault::new(
+        FaultKind::NotFound,
+        "no handler of the route has it",
+    ))
 }
 
 /// The outcome of a reply.
@@ -189,7 +197,7 @@ fn split_reply(reply: Result<Reply, Fault>) -> Result<HandlerOutcome, Box<Reques
         Ok(Reply::Response(response)) => HandlerOutcome::Finished(Ok(response)),
         Ok(Reply::Redirect(redirect)) => HandlerOutcome::Redirect(redirect),
         Ok(Reply::Pass(request)) => return Err(request),
-        Err(fault) => HandlerOutcome::Finished(Err(fault)),
+        Err(fault) => HandlerOutcome::failed(fault),
     })
 }
 

@@ -77,24 +77,23 @@ impl Ingress<'_> {
 
 impl Exchange {
     /// Runs the handlers of the client's route.
+    ///
+    /// # Errors
+    /// When its target or the route's filters make no valid request.
     pub(super) fn run_route(
         &mut self,
         ingress: Ingress<'_>,
         path: RequestPath,
         handlers: Handlers,
         body: RequestBody,
-    ) -> HandlerOutcome {
-        let forwarded = self.forwarded.clone();
-        let request = HandlerRequest::unambiguous(Arc::clone(&self.head), path, forwarded);
-        let filtered = request.and_then(|request| match &self.filters {
-            Some(filters) => self.apply_filters(ingress, filters, request),
-            None => Ok(request),
-        });
-        let request = match filtered {
-            Ok(request) => request,
-            Err(fault) => return HandlerOutcome::Finished(Err(fault)),
-        };
-        run_handlers(handlers, 0, self.build_request(ingress, request, body))
+    ) -> Result<HandlerOutcome, Fault> {
+        let (head, forwarded) = (Arc::clone(&self.head), self.forwarded.clone());
+        let mut request = HandlerRequest::unambiguous(head, path, forwarded)?;
+        if let Some(filters) = &self.filters {
+            request = self.apply_filters(ingress, filters, request)?;
+        }
+        let request = self.build_request(ingress, request, body);
+        Ok(run_handlers(handlers, 0, request))
     }
 
     /// Follows internal redirects until a handler responds or has to be awaited.
@@ -109,7 +108,7 @@ impl Exchange {
                 HandlerOutcome::Running(handler) => return HandlerState::Running(handler),
                 HandlerOutcome::Redirect(redirect) => self
                     .run_redirect_target(ingress, *redirect)
-                    .unwrap_or_else(|fault| HandlerOutcome::Finished(Err(fault))),
+                    .unwrap_or_else(HandlerOutcome::failed),
             };
         }
     }

@@ -16,24 +16,19 @@
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use penstock_exchange::{ClientState, Fault, Reply, RequestBody};
 use penstock_http::Version;
 use penstock_runtime::{buffers, clock};
 
 use super::body_reader::{BodyReader, BodyReaderOptions, ConnectionBody};
-use super::client_watch::MAX_PIPELINED_BYTES;
+use super::client_watch::{FIRST_PROBE_DELAY, MAX_PIPELINED_BYTES};
 use super::{Connection, HandlerWait, WireState};
 use crate::exchange::dispatch::RunningHandler;
 use crate::exchange::{Exchange, has_request_body};
 
 /// The beginning of every response.
 pub(super) const STATUS_LINE_START: &[u8] = b"HTTP/1.1 ";
-
-/// Time from a client's end to the first byte of that; each next one waits twice as long. Most
-/// responses come sooner, and in one piece.
-const FIRST_PROBE_DELAY: Duration = Duration::from_millis(250);
 
 /// The result of a read for pipelined bytes.
 enum PipelineRead {

@@ -67,7 +67,7 @@ impl Connection {
             && !self.is_drain_deadline_set
             && let Some(until) = self.drain_guard.drain().idle_until()
         {
-            // The next request may be on its way, and a close would cross it: until then it waits.
+            // The next request may be on its way, and a close now could cross it.
             if until <= clock::now() {
                 return Poll::Ready(HeadOutcome::Closed);
             }

@@ -84,71 +84,42 @@ pub(crate) fn try_send(
     outgoing: OutgoingResponse<'_>,
 ) -> Result<SendProgress, SendError> {
     let OutgoingResponse {
-        status_bytes_sent: begun,
-        unsent_interim: ahead,
-        head: line,
-        body,
-        max_rate: rate_max,
+        status_bytes_sent,
+        unsent_interim,
+        head,
+        mut body,
+        max_rate,
     } = outgoing;
+    let framing = head.framing;
     buffers::with_output_buffer(|out| {
-        out.extend_from_slice(ahead);
-        encode_head(out, &line);
-        out.drain(..begun);
-        let framing = line.framing;
-        let body = match body {
-            Body::File(body) if rate_max.is_none() => {
-                return file::try_send_file(stream, out, body, framing);
+        out.extend_from_slice(unsent_interim);
+        encode_head(out, &head);
+        out.drain(..status_bytes_sent);
+        let mut first = FirstWrite::new(out.len(), framing);
+        body = match body {
+            // A throttled body waits for its rate, and a stream for its first piece.
+            Body::Bytes(_) | Body::File(_) if max_rate.is_some() => body,
+            Body::Stream(_) => body,
+            Body::File(body) => return file::try_send_file(stream, out, body, framing),
+            Body::Bytes(bytes) if bytes.len() <= MAX_COPY_BYTES => {
+                out.extend_from_slice(&bytes);
+                first.count(stream.try_write(&[IoSlice::new(out)]))?;
+                Body::Empty
             }
-            body => body,
-        };
-        let head = out.len() as u64;
-        let sent = match &body {
+            Body::Bytes(bytes) => {
+                let count =
+                    first.count(stream.try_write(&[IoSlice::new(out), IoSlice::new(&bytes)]))?;
+                match bytes.slice(count.saturating_sub(out.len())..) {
+                    rest if rest.is_empty() => Body::Empty,
+                    rest => Body::Bytes(rest),
+                }
+            }
             Body::Empty | Body::Omitted(_) | Body::Takeover(_) | Body::Hold(_) => {
-                stream.try_write(&[IoSlice::new(out)])
-            }
-            Body::Bytes(bytes) if bytes.len() <= MAX_COPY_BYTES && rate_max.is_none() => {
-                let head_len = out.len();
-                out.extend_from_slice(bytes);
-                let sent = stream.try_write(&[IoSlice::new(out)]);
-                out.truncate(head_len);
-                sent
-            }
-            Body::Bytes(bytes) if rate_max.is_none() => {
-                stream.try_write(&[IoSlice::new(out), IoSlice::new(bytes)])
-            }
-            Body::Bytes(_) | Body::File(_) | Body::Stream(_) => {
-                return Ok(SendProgress::Partial(UnsentResponse {
-                    head: out.clone(),
-                    body,
-                    framing,
-                    sent: SentBytes { head, total: 0 },
-                    max_rate: rate_max,
-                }));
+                first.count(stream.try_write(&[IoSlice::new(out)]))?;
+                Body::Empty
             }
         };
-        let sent = written_bytes(sent)?;
-        let body_len = usize::try_from(body.length().unwrap_or(0)).unwrap_or(usize::MAX);
-        if sent == out.len() + body_len {
-            return Ok(SendProgress::Done(SentBytes {
-                head,
-                total: sent as u64,
-            }));
-        }
-        let head_rest = out.get(sent..).unwrap_or_default().to_vec();
-        let body = match body {
-            Body::Bytes(bytes) => Body::Bytes(bytes.slice(sent.saturating_sub(out.len())..)),
-            other => other,
-        };
-        Ok(SendProgress::Partial(UnsentResponse {
-            head: head_rest,
-            body,
-            framing,
-            sent: SentBytes {
-                head,
-                total: sent as u64,
-            },
-            max_rate: rate_max,
-        }))
+        Ok(first.progress(out, body, max_rate))
     })
 }
 
@@ -169,37 +140,58 @@ pub(crate) fn try_send_buffered(
 ) -> Option<Result<SendProgress, SendError>> {
     buffers::with_output_buffer(|out| {
         let BufferedResponse {
-            head_len: head,
+            head_len,
             file,
             framing,
         } = fill(out)?;
         if let Some(file) = file {
             return Some(file::try_send_file(stream, out, file, framing));
         }
-        let sent = match written_bytes(stream.try_write(&[IoSlice::new(out)])) {
-            Ok(count) => SentBytes {
-                head: head as u64,
-                total: count as u64,
-            },
-            Err(cut) => return Some(Err(cut)),
-        };
-        let rest = &out[usize::try_from(sent.total)
-            .unwrap_or(usize::MAX)
-            .min(out.len())..];
-        Some(Ok(match rest {
-            [] => SendProgress::Done(sent),
-            rest => SendProgress::Partial(UnsentResponse {
-                head: rest.to_vec(),
-                body: Body::Empty,
-                framing,
-                sent,
-                max_rate: None,
-            }),
-        }))
+        let mut first = FirstWrite::new(head_len, framing);
+        let written = first.count(stream.try_write(&[IoSlice::new(out)]));
+        Some(written.map(|_| first.progress(out, Body::Empty, None)))
     })
 }
 
-/// The bytes that a first write took.
+/// The first write of a response, from the loop's output buffer.
+struct FirstWrite {
+    framing: ResponseFraming,
+    sent: SentBytes,
+}
+
+impl FirstWrite {
+    fn new(head_len: usize, framing: ResponseFraming) -> Self {
+        let sent = SentBytes {
+            head: head_len as u64,
+            total: 0,
+        };
+        Self { framing, sent }
+    }
+
+    /// Counts written bytes, and returns their number.
+    fn count(&mut self, written: io::Result<usize>) -> Result<usize, SendError> {
+        let count = written_bytes(written)?;
+        self.sent.total += count as u64;
+        Ok(count)
+    }
+
+    /// The state behind the write of `out`; `body` is the rest of the body behind it.
+    fn progress(self, out: &[u8], body: Body, max_rate: Option<u64>) -> SendProgress {
+        let written = usize::try_from(self.sent.total).unwrap_or(usize::MAX);
+        match (out.get(written..), body) {
+            (None | Some([]), Body::Empty) => SendProgress::Done(self.sent),
+            (head, body) => SendProgress::Partial(UnsentResponse {
+                head: head.unwrap_or_default().to_vec(),
+                body,
+                framing: self.framing,
+                sent: self.sent,
+                max_rate,
+            }),
+        }
+    }
+}
+
+/// The bytes that a write took.
 fn written_bytes(written: io::Result<usize>) -> Result<usize, SendError> {
     match written {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),

@@ -20,7 +20,7 @@ use penstock_runtime::disk::{CHUNK_BYTES, SMALL_READ_BYTES};
 use penstock_runtime::{DiskFile, Stream, loops};
 
 use super::writer::ResponseWriter;
-use super::{SendError, SendProgress, SentBytes, UnsentResponse, written_bytes};
+use super::{FirstWrite, SendError, SendProgress, written_bytes};
 
 /// Files and parts up to this size are copied behind their head, for one send: sending them from
 /// the page cache costs more than the copy.
@@ -45,49 +45,33 @@ pub(super) fn try_send_file(
     mut body: FileBody,
     framing: ResponseFraming,
 ) -> Result<SendProgress, SendError> {
-    let mut sent = SentBytes {
-        head: out.len() as u64,
-        total: 0,
-    };
-    let rest = |head: &[u8], body, sent| UnsentResponse {
-        head: head.to_vec(),
-        body,
-        framing,
-        sent,
-        max_rate: None,
-    };
+    let mut first = FirstWrite::new(out.len(), framing);
     if body.len <= MAX_COPIED_FILE_BYTES {
         let len = usize::try_from(body.len).unwrap_or(usize::MAX);
         if !body.file.append_resident(body.start, len, out) {
-            return Ok(SendProgress::Partial(rest(out, Body::File(body), sent)));
+            return Ok(first.progress(out, Body::File(body), None));
         }
-        let count = written_bytes(stream.try_write(&[IoSlice::new(out)]))?;
-        sent.total = count as u64;
-        return Ok(match out.get(count..) {
-            None | Some([]) => SendProgress::Done(sent),
-            Some(left) => SendProgress::Partial(rest(left, Body::Empty, sent)),
-        });
+        first.count(stream.try_write(&[IoSlice::new(out)]))?;
+        return Ok(first.progress(out, Body::Empty, None));
     }
     let resident = body.file.resident_bytes(body.start, body.len);
     if resident == 0 {
-        return Ok(SendProgress::Partial(rest(out, Body::File(body), sent)));
+        return Ok(first.progress(out, Body::File(body), None));
     }
-    let count = written_bytes(stream.try_write_more(out))?;
-    sent.total = count as u64;
-    if let Some(left @ [_, ..]) = out.get(count..) {
-        return Ok(SendProgress::Partial(rest(left, Body::File(body), sent)));
+    if first.count(stream.try_write_more(out))? < out.len() {
+        return Ok(first.progress(out, Body::File(body), None));
     }
     let piece = usize::try_from(resident).unwrap_or(usize::MAX);
     // An error is met again by `send_remaining`, which handles it.
-    let count = stream.try_send_file(&body.file, body.start, piece);
-    let count = count.unwrap_or(0) as u64;
-    sent.total += count;
+    let sent = stream.try_send_file(&body.file, body.start, piece).ok();
+    let count = first.count(Ok(sent.unwrap_or(0)))? as u64;
     body.start += count;
     body.len -= count;
-    Ok(match body.len {
-        0 => SendProgress::Done(sent),
-        _ => SendProgress::Partial(rest(&[], Body::File(body), sent)),
-    })
+    let rest = match body.len {
+        0 => Body::Empty,
+        _ => Body::File(body),
+    };
+    Ok(first.progress(out, rest, None))
 }
 
 /// How a piece was sent, and how many bytes of it.

@@ -15,7 +15,7 @@ use penstock_config::Limits;
 use penstock_runtime::{LazyDeadline, Stream, clock};
 
 use super::{SendError, SentBytes};
-use crate::http1::client_watch::ClientWatch;
+use crate::http1::client_watch::{ClientWatch, FIRST_PROBE_DELAY};
 use crate::pace::{Throttle, TransferTimeout};
 
 /// Sends one response.
@@ -34,9 +34,6 @@ pub(super) struct ResponseWriter<'c> {
     next_probe_at: Option<Instant>,
     probe_count: u32,
 }
-
-/// Time from a client's end to the first probe; each next one waits twice as long.
-const FIRST_PROBE_DELAY: Duration = Duration::from_millis(250);
 
 /// Maximum zeros before a chunk's size: many readers accept no more than 16 digits.
 const MAX_PROBES: u32 = 8;
