@@ -38,7 +38,7 @@ const BUSY: Duration = Duration::from_millis(5);
 /// the future cancels the start.
 ///
 /// # Errors
-/// As [`penstock_sys::process::Starting::advance`].
+/// As [`penstock_sys::process::StartingProcess::advance`].
 pub async fn launch(launcher: &Launcher, launch: ProcessSpec) -> io::Result<SpawnedProcess> {
     let mut starting = launcher.begin(launch)?;
     let socket = starting.socket().try_clone_to_owned()?;
