@@ -28,8 +28,8 @@ impl ServerAddr {
 impl FromStr for ServerAddr {
     type Err = InvalidServerAddr;
 
-    /// Accepts `127.0.0.1:80`, `[::1]:80`, `name.example:80`, `unix:/path` and `srv:name`. A relative
-    /// path of a socket stays relative.
+    /// Accepts `127.0.0.1:80`, `[::1]:80`, `name.example:80`, `unix:/path` and `srv:name`. A
+    /// relative path of a socket stays relative.
     fn from_str(text: &str) -> Result<Self, InvalidServerAddr> {
         if let Some(path) = text.strip_prefix("unix:") {
             let usable = !path.is_empty() && !path.contains('\0');
@@ -77,8 +77,8 @@ pub(crate) fn parse_server_addr(text: &str, base: &Path) -> Option<ServerAddr> {
     }
 }
 
-/// Whether it is what a `Host` field can say (RFC 9110 §7.2): `name`, `127.0.0.1` or `[::1]`, with or
-/// without a port.
+/// Whether it is what a `Host` field can say (RFC 9110 §7.2): `name`, `127.0.0.1` or `[::1]`, with
+/// or without a port.
 pub(crate) fn is_host(text: &str) -> bool {
     let port = |port: &str| {
         port.strip_prefix(':')

@@ -10,8 +10,8 @@
 /// What stands for the place where a process listens.
 pub(crate) const PLACEHOLDERS: [&str; 3] = ["{port}", "{socket}", "{fd}"];
 
-/// Splits at blanks; `'...'` is taken as it is, in `"..."` a backslash goes before `"` and `\`, outside
-/// of both before anything. None when a quote or backslash is left open.
+/// Splits at blanks; `'...'` is taken as it is, in `"..."` a backslash goes before `"` and `\`,
+/// outside of both before anything. None when a quote or backslash is left open.
 pub(crate) fn split_command(text: &str) -> Option<Vec<String>> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;

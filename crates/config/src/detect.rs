@@ -130,8 +130,8 @@ fn detect_common_callable(dir: &Path, said: Option<AppKind>) -> Option<DetectedA
     Some(callable.in_module(&module, said))
 }
 
-/// The first module that makes an application and gives it no usual name: which one is found out when it
-/// is loaded.
+/// The first module that makes an application and gives it no usual name: which one is found out
+/// when it is loaded.
 fn detect_app_construction(dir: &Path, said: Option<AppKind>) -> Option<DetectedApp> {
     candidate_modules(dir).find_map(|(module, file)| {
         let shown = kind_of_callable(&disk::read_source_or_empty(&file), &module, "")?;
@@ -204,8 +204,8 @@ fn import_roots(dir: &Path) -> impl Iterator<Item = PathBuf> {
     [dir.to_owned(), dir.join("src")].into_iter()
 }
 
-/// The WSGI or ASGI application of one module file; without a usual name, the one that is found when the
-/// module is loaded.
+/// The WSGI or ASGI application of one module file; without a usual name, the one that is found
+/// when the module is loaded.
 pub(crate) fn detect_in_module(file: &Path, module: &str) -> DetectedApp {
     let text = disk::read_source_or_empty(file);
     let named = find_callable(&text, module).map(|callable| callable.in_module(module, None));
@@ -345,8 +345,8 @@ fn kind_of_line(line: &str) -> Option<AppKind> {
     }
 }
 
-/// What the callable `name` of a module speaks, where the text shows that: by what it is assigned, else by
-/// what the module makes.
+/// What the callable `name` of a module speaks, where the text shows that: by what it is assigned,
+/// else by what the module makes.
 pub(crate) fn kind_of_callable(text: &str, module: &str, name: &str) -> Option<AppKind> {
     let is_own = |line: &&str| {
         defined_name(line) == Some(name)

@@ -11,7 +11,8 @@
 /// What a secret that guards a listener must have (as much as a key of AES-128).
 const MIN_BITS: f64 = 128.0;
 
-/// How much a letter of a word tells: six words of a list of 7,776 have 78 bits in about 30 letters.
+/// How much a letter of a word tells: six words of a list of 7,776 have 78 bits in about 30
+/// letters.
 const BITS_PER_WORD_LETTER: f64 = 2.2;
 
 /// Letters in a row of which one is asked whether they are a word.
@@ -51,8 +52,8 @@ fn bits_per_character(characters: &[char]) -> f64 {
     parts.map(|share| -share * share.log2()).sum()
 }
 
-/// Whether a character follows from those before it: it repeats or continues a row (`aaa`, `123`, `fed`), or
-/// it ends three that stood before.
+/// Whether a character follows from those before it: it repeats or continues a row (`aaa`, `123`,
+/// `fed`), or it ends three that stood before.
 fn is_predictable(characters: &[char], at: usize) -> bool {
     let Some(before) = at.checked_sub(1).and_then(|at| characters.get(at)) else {
         return false;
@@ -68,8 +69,8 @@ fn is_predictable(characters: &[char], at: usize) -> bool {
     characters[..at].windows(3).any(|earlier| earlier == last)
 }
 
-/// Which characters belong to words: letters in a row, but for the first in one case, with as many vowels as
-/// languages have.
+/// Which characters belong to words: letters in a row, but for the first in one case, with as many
+/// vowels as languages have.
 fn mark_words(characters: &[char]) -> Vec<bool> {
     let mut found = vec![false; characters.len()];
     let mut at = 0;

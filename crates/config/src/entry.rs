@@ -66,8 +66,8 @@ pub(crate) fn check_file_exists(app: &App, kind: AppKind, entry: &str) -> Result
     })
 }
 
-/// The file and the constant of `FILE.ru`, `FILE.rb` or `FILE.rb:Constant`; the constant is empty where
-/// the file alone is given.
+/// The file and the constant of `FILE.ru`, `FILE.rb` or `FILE.rb:Constant`; the constant is empty
+/// where the file alone is given.
 pub(crate) fn split_ruby(entry: &str) -> Option<(&str, &str)> {
     let is_file = |file: &str, ending: &str| {
         let stem = file.strip_suffix(ending);

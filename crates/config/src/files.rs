@@ -88,8 +88,8 @@ fn read_cache_control(table: &Section<'_>) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Whether some file could have the name: its last part (`*.css`), or with a slash in front its path
-/// below the root (`/img/*`). A star stands for anything.
+/// Whether some file could have the name: its last part (`*.css`), or with a slash in front its
+/// path below the root (`/img/*`). A star stands for anything.
 fn is_file_pattern(text: &str) -> bool {
     let path = text.strip_prefix('/');
     let is_part = |part: &str| !["", ".", ".."].contains(&part);

@@ -89,8 +89,8 @@ impl<'a> Findings<'a> {
         self.line_and_column(at).0
     }
 
-    /// Where a byte of a text's value stands: exactly, if the text is written as it is, without escapes; else
-    /// where the text starts.
+    /// Where a byte of a text's value stands: exactly, if the text is written as it is, without
+    /// escapes; else where the text starts.
     pub(crate) fn offset_inside(&self, text: &Located<&str>, offset: usize) -> usize {
         let written = self.text.get(text.offset..).unwrap_or_default();
         let inner = written.trim_start_matches(['"', '\'']);

@@ -10,8 +10,8 @@
 use FlagTranslation::{Flag, Key, NotNeeded, Verb};
 
 /// Keys of nginx, HAProxy, Caddy, Puma, Unicorn, Gunicorn, Uvicorn and uWSGI: by the table of the
-/// file that they are written in, each key of Penstock with the words that mean it. A key of another
-/// table has that table in front.
+/// file that they are written in, each key of Penstock with the words that mean it. A key of
+/// another table has that table in front.
 #[rustfmt::skip]
 const FOREIGN_KEYS: &[(&str, &[(&str, &str)])] = &[
     ("server", &[

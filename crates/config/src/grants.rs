@@ -20,8 +20,8 @@ use crate::section::{Section, is_name};
 pub(crate) const NAMESPACE_EXPECTED: &str =
     "a name of letters, digits, `-`, `_` and `.`, of at most 64 characters";
 
-/// Reads `grip` of the back end `name`: a flag, or a table that is `true` and says more. Its own name
-/// as its namespace must not be that of one of `apps`.
+/// Reads `grip` of the back end `name`: a flag, or a table that is `true` and says more. Its own
+/// name as its namespace must not be that of one of `apps`.
 pub(crate) fn read_grip(
     table: &Section<'_>,
     name: &str,

@@ -96,8 +96,8 @@ pub(crate) fn is_issuer(text: &str) -> bool {
     !text.is_empty() && !text.contains(char::is_control)
 }
 
-/// Whether a text is a key: a secret as it is or in base64 (RFC 4648 §4) behind `base64:`, or a private
-/// key in PEM (RFC 7468 §10). Whether such a key can sign is found out at start.
+/// Whether a text is a key: a secret as it is or in base64 (RFC 4648 §4) behind `base64:`, or a
+/// private key in PEM (RFC 7468 §10). Whether such a key can sign is found out at start.
 fn is_grip_key(text: &str) -> bool {
     if text.trim_start().starts_with("-----BEGIN ") {
         return mercure::is_pem(text, &["PRIVATE KEY"]);

@@ -1,5 +1,5 @@
-//! The checked values of a configuration, and the declarations of its keys: one file for each group of
-//! tables.
+//! The checked values of a configuration, and the declarations of its keys: one file for each
+//! group of tables.
 //!
 //! Made by `parse` (from a file) and `resolve` (from a directory or the command line); read by the
 //! wiring of the components.

@@ -1,7 +1,7 @@
 //! The types of the options: what a key is, what its table is, and how to find one.
 //!
-//! The options themselves are declared in `model`, by the macros of `declare`. `section` knows keys and
-//! ranges by them; `describe`, `example` and `schema` print them.
+//! The options themselves are declared in `model`, by the macros of `declare`. `section` knows
+//! keys and ranges by them; `describe`, `example` and `schema` print them.
 //!
 //! # Invariants
 //! - Every option is read and no other key is: tested.

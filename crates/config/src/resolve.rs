@@ -51,7 +51,8 @@ pub struct Invocation {
     pub development: bool,
     /// The absolute directory that relative paths of the command line start from.
     pub cwd: PathBuf,
-    /// Of `penstock work`: the target may be an application's name, and nothing but that one is served.
+    /// Of `penstock work`: the target may be an application's name, and nothing but that one is
+    /// served.
     pub work: Option<WorkOptions>,
 }
 

@@ -133,7 +133,8 @@ fn is_proxied(table: &Section<'_>, known: &RouteContext<'_>, route: &Route) -> b
     }
 }
 
-/// A part of a path without a final slash; none when it could not be the front of a normalised path.
+/// A part of a path without a final slash; none when it could not be the front of a normalised
+/// path.
 pub(crate) fn parse_prefix(text: &str) -> Option<String> {
     let usable = text.len() > 1 && !text.ends_with('/') && !text.contains(char::is_control);
     let exact = matches!(PathPattern::parse(text), Some(PathPattern::Exact(_)));

@@ -173,8 +173,8 @@ impl ServerSection {
         Some((listen[index].clone(), line))
     }
 
-    /// Reports a clash of the admin address where the reader wrote something: at its key, else at the
-    /// listener.
+    /// Reports a clash of the admin address where the reader wrote something: at its key, else at
+    /// the listener.
     pub(crate) fn check_admin(&self, top: &Section<'_>) {
         let Some(admin) = &self.config.admin else {
             return;
@@ -366,7 +366,8 @@ fn read_listen(table: &Section<'_>, server: &mut Server) -> Option<Vec<Located<L
     Some(listen)
 }
 
-/// A port alone means IPv4 alone where an IPv6 address has that port beside it: `[":80", "[::]:80"]`.
+/// A port alone means IPv4 alone where an IPv6 address has that port beside it: `[":80",
+/// "[::]:80"]`.
 pub(crate) fn split_families(mut listen: Vec<&mut ListenAddr>) {
     let is_ipv6 = |addr: &ListenAddr, port: u16| match addr {
         ListenAddr::Tcp(tcp) => tcp.is_ipv6() && tcp.port() == port && port != 0,

@@ -23,13 +23,13 @@ pub struct WorkOptions {
     pub front_end: String,
     /// The upstream there; none is the application's name.
     pub upstream: Option<String>,
-    /// The file with the key; none is the configuration's own: `join_key` of the upstream, or the key
-    /// of `server.join`.
+    /// The file with the key; none is the configuration's own: `join_key` of the upstream, or the
+    /// key of `server.join`.
     pub key_file: Option<std::path::PathBuf>,
 }
 
-/// How long a connection to a front end may wait for a request, or for more of one: that one closes it when it is not wanted,
-/// or its client is too slow.
+/// How long a connection to a front end may wait for a request, or for more of one: that one
+/// closes it when it is not wanted, or its client is too slow.
 const UNLIMITED_IDLE: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 /// More than a front end can be told to let through, and what it adds.

@@ -1,8 +1,8 @@
 //! Which application the files of other tools name: Flask's `.flaskenv`, FastAPI's entry in
 //! `pyproject.toml`, the `web:` line of a `Procfile`.
 //!
-//! Asked by `detect` before it searches modules. Pure: text in, entry out; whether there is such a module
-//! is `detect`'s question.
+//! Asked by `detect` before it searches modules. Pure: text in, entry out; whether there is such a
+//! module is `detect`'s question.
 
 use crate::entry;
 

@@ -101,8 +101,8 @@ pub(crate) fn read_origins(table: &Section<'_>) -> Vec<String> {
     origins.into_iter().map(|origin| origin.value).collect()
 }
 
-/// `*`, or an origin as browsers write it (RFC 6454 §6.2): in small letters, without the scheme's own
-/// port.
+/// `*`, or an origin as browsers write it (RFC 6454 §6.2): in small letters, without the scheme's
+/// own port.
 fn parse_origin(text: &str) -> Option<String> {
     if text == "*" {
         return Some(text.to_owned());

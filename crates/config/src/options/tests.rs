@@ -161,7 +161,8 @@ fn the_example_parses_and_mentions_every_option() {
     parse(&uncommented(&example), &folder);
 }
 
-/// What stands behind `#` is meant to be uncommented, but for what must stand beside something else.
+/// What stands behind `#` is meant to be uncommented, but for what must stand beside something
+/// else.
 fn uncommented(example: &str) -> String {
     let mut section = "";
     let lines = example.lines().map(|line| {

@@ -92,8 +92,8 @@ impl<'a> Section<'a> {
         Some(values.collect())
     }
 
-    /// The option's words that are said: with `true` all of them, with `false` none. A word that stands
-    /// twice is reported.
+    /// The option's words that are said: with `true` all of them, with `false` none. A word that
+    /// stands twice is reported.
     pub(crate) fn choices(&self, key: &'static str) -> Option<Vec<&'static str>> {
         let OptionKind::FlagOrChoices(words) = self.option(key)?.kind else {
             return None;

@@ -42,8 +42,8 @@ fn parse_socket(server: &Section<'_>, path: &str) -> Option<String> {
     Some(format!("unix:{}", path.to_str().filter(|_| fits)?))
 }
 
-/// `redis://[[user]:password@]host[:port][/database]`. What a URL could not have in a name or a password
-/// stands there as `%` and two digits (RFC 3986 §2.1).
+/// `redis://[[user]:password@]host[:port][/database]`. What a URL could not have in a name or a
+/// password stands there as `%` and two digits (RFC 3986 §2.1).
 fn is_redis_url(text: &str) -> bool {
     let Some(rest) = text.strip_prefix("redis://") else {
         return false;
