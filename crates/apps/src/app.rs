@@ -17,7 +17,9 @@ use penstock_runtime::clock;
 use penstock_wire::Dialect;
 use tokio::sync::{mpsc, oneshot, watch};
 
-pub use self::snapshot::{AppSnapshot, ProcessesSnapshot, WorkerSnapshot};
+pub use self::snapshot::{
+    APP_METRICS, AppSnapshot, BoundsSnapshot, ProcessesSnapshot, QueueSnapshot, WorkerSnapshot,
+};
 use crate::executor::setup::{AppResources, AppSize, BootStatus};
 use crate::executor::{self, AppCommand, Executor};
 use crate::message_limits::MessageLimits;

@@ -23,11 +23,13 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use penstock_exchange::buffering::SpoolFile;
+use penstock_exchange::metrics::serialize_seconds;
 use penstock_exchange::{
     AddressPrefix, ClientState, Fault, FaultKind, Reply, Response, SendfileGrant,
 };
 use penstock_queue::{DispatchedJob, Queue, QueueLimits, QueueOutcome, SlotId, SlotSpec, Ticket};
 use penstock_runtime::clock;
+use serde::Serialize;
 use tokio::sync::{Notify, oneshot};
 
 use crate::sticky::{Affinity, AffinityTarget, WorkerToken};
@@ -135,15 +137,18 @@ pub(crate) enum SubmitOutcome {
 }
 
 /// The queue's numbers at one moment.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, Serialize)]
 pub struct QueueUsage {
     /// Requests waiting.
+    #[serde(rename = "length")]
     pub waiting: usize,
     /// Requests that could be in progress at once: the capacity of all slots.
     pub slots: usize,
     /// Requests in progress.
+    #[serde(rename = "active")]
     pub in_progress: usize,
-    /// How long the oldest has waited.
+    /// Time that the oldest request has waited.
+    #[serde(rename = "oldest_wait_seconds", serialize_with = "serialize_seconds")]
     pub oldest_wait: Duration,
 }
 

@@ -34,7 +34,9 @@ mod testing;
 mod upload;
 mod websocket_handshake;
 
-pub use app::{App, AppSnapshot, ProcessesSnapshot, WorkerSnapshot};
+pub use app::{
+    APP_METRICS, App, AppSnapshot, BoundsSnapshot, ProcessesSnapshot, QueueSnapshot, WorkerSnapshot,
+};
 pub use dispatch::QueueUsage;
 pub use executor::boot_check::check_boot;
 pub use executor::listen_address::remove_abandoned_folders;

@@ -96,18 +96,20 @@ impl Cache {
     /// order.
     #[must_use]
     pub fn new(inner: Arc<dyn Handler>, rules: &RouteCache, stores: Vec<Arc<Store>>) -> Self {
-        Self::with_scope("", inner, rules, stores)
+        Self::with_scope("", inner, rules, stores, Arc::default())
     }
 
     /// Like [`Cache::new`], for the route called `scope`, a text that stays the same across
     /// restarts. The scope is part of every key: after a rewrite or an internal redirect, routes
-    /// with different back ends may see the same host and path and share a store.
+    /// with different back ends may see the same host and path and share a store. The cache counts
+    /// in `counters`.
     #[must_use]
     pub fn with_scope(
         scope: &str,
         inner: Arc<dyn Handler>,
         rules: &RouteCache,
         stores: Vec<Arc<Store>>,
+        counters: Arc<CacheCounters>,
     ) -> Self {
         let mut compiled = RouteRules::new(rules);
         compiled.set_scope(scope);
@@ -116,7 +118,7 @@ impl Cache {
             rules: compiled,
             stores: StoreSet::new(stores),
             fetches: Arc::default(),
-            counters: Arc::default(),
+            counters,
             log_throttle: LogThrottle::default(),
             loop_buffers: PerLoop::new(),
         };

@@ -35,7 +35,7 @@ mod store;
 #[cfg(test)]
 mod testing;
 
-pub use counters::CacheCounters;
+pub use counters::{CACHED_ROUTE_METRICS, CacheCounters, CachedRoute};
 pub use handler::Cache;
 pub use purge::{PurgeOutcome, PurgeTarget, purge};
-pub use store::{Store, StoreSnapshot, StoreState};
+pub use store::{STORE_METRICS, Store, StoreCounts, StoreSnapshot, StoreState};

@@ -62,7 +62,7 @@ pub(crate) use memory_body::MemoryBody;
 pub(crate) use object_writer::ObjectWriter;
 pub(crate) use partial_object::PartialObject;
 pub(crate) use purge_rules::PurgeRule;
-pub use snapshot::{StoreSnapshot, StoreState};
+pub use snapshot::{STORE_METRICS, StoreCounts, StoreSnapshot, StoreState};
 pub(crate) use store_set::StoreSet;
 pub(crate) use stored_object::{DiskObject, Hit, HitBody, ObjectGone};
 

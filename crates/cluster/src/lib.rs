@@ -34,8 +34,10 @@ mod reply_decoder;
 mod scripts;
 #[cfg(test)]
 mod simulation;
+mod snapshot;
 mod totals;
 
 pub use bus_inbox::BusStatus;
 pub use redis_bus::{CounterSource, RedisBus, RedisUrlError};
+pub use snapshot::{CLUSTER_METRICS, ClusterSnapshot};
 pub use totals::ClusterTotals;

@@ -94,6 +94,56 @@ impl LocalGauge {
     }
 }
 
+/// Implements [`Serialize`] as the current value.
+macro_rules! serialize_value {
+    ($($type:ty),*) => {
+        $(impl Serialize for $type {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                self.value().serialize(serializer)
+            }
+        })*
+    };
+}
+
+serialize_value!(Counter, Gauge, LocalCounter, LocalGauge);
+
+/// The use of a limited resource.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Usage {
+    /// The current use.
+    pub used: u64,
+    /// The limit.
+    pub max: u64,
+}
+
+impl Usage {
+    /// `used` of at most `max`.
+    #[must_use]
+    pub fn new(used: u64, max: usize) -> Self {
+        let max = max as u64;
+        Self { used, max }
+    }
+}
+
+/// Serialises a time in seconds, for `serialize_with`.
+///
+/// # Errors
+/// The serializer's.
+pub fn serialize_seconds<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    time.as_secs_f64().serialize(serializer)
+}
+
+/// Serialises a time in seconds, or null, for `serialize_with`.
+///
+/// # Errors
+/// The serializer's.
+pub fn serialize_optional_seconds<S: Serializer>(
+    time: &Option<Duration>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    time.map(|time| time.as_secs_f64()).serialize(serializer)
+}
+
 /// Upper bounds of the histogram's buckets, in microseconds: 1-2-5 steps from 100 us to 60 s.
 pub const BUCKETS_US: [u64; 18] = [
     100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000,
@@ -196,6 +246,12 @@ impl Serialize for HistogramValues {
     }
 }
 
+impl Serialize for Histogram {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.values().serialize(serializer)
+    }
+}
+
 /// Microseconds as seconds.
 fn micros_to_seconds(us: u64) -> f64 {
     to_f64(us) / 1e6
@@ -238,36 +294,45 @@ impl HistogramValues {
     }
 }
 
-/// Metrics of edge: one set for each event loop, changed by that loop only.
-#[derive(Debug, Default)]
+/// The counters of edge: one set per event loop, changed by that loop only.
+#[derive(Debug, Default, Serialize)]
 pub struct EdgeMetrics {
     /// Connections accepted.
+    #[serde(rename = "accepted")]
     pub accepted_connections: LocalCounter,
-    /// Connections open now.
+    /// Open connections.
+    #[serde(skip)]
     pub open_connections: LocalGauge,
-    /// Of these, those that were handed over to be held.
+    /// Open connections that were handed over to be held.
+    #[serde(skip)]
     pub held_connections: LocalGauge,
     /// Connections handed over to be held, since the start.
+    #[serde(skip)]
     pub held_total: LocalCounter,
-    /// Requests in progress now.
+    /// Requests in progress.
+    #[serde(rename = "active")]
     pub active_requests: LocalGauge,
     /// Responses by status class: 1xx to 5xx.
     pub responses: [LocalCounter; 5],
-    /// Requests refused while their head or framing was parsed.
+    /// Requests refused as malformed.
     pub malformed_requests: LocalCounter,
-    /// Clients that left before their response.
+    /// Clients that disconnected before their response was complete.
     pub client_disconnects: LocalCounter,
-    /// Connections cut because the client was too slow.
+    /// Connections closed because the client was too slow.
     pub slow_clients: LocalCounter,
-    /// Idle connections closed to make room for others.
+    /// Idle connections closed to free capacity.
+    #[serde(rename = "evicted")]
     pub evicted_connections: LocalCounter,
-    /// Connections closed at once, since their client had too many.
+    /// Connections closed because their client had too many open.
+    #[serde(rename = "refused")]
     pub refused_connections: LocalCounter,
     /// Body bytes received.
+    #[serde(rename = "received_bytes")]
     pub bytes_in: LocalCounter,
-    /// Bytes sent, heads included.
+    /// Bytes sent, response headers included.
+    #[serde(rename = "sent_bytes")]
     pub bytes_out: LocalCounter,
-    /// From complete head to last byte handed to the kernel.
+    /// Time from the complete request header to the last byte handed to the kernel.
     pub total_time: Histogram,
 }
 
@@ -315,14 +380,15 @@ impl EdgeMetrics {
     }
 }
 
-/// Metrics of one application.
-#[derive(Debug, Default)]
+/// The counters of an application.
+#[derive(Debug, Default, Serialize)]
 pub struct AppMetrics {
     /// Requests that reached the application's queue.
     pub requests: Counter,
     /// Refused: the queue was full.
     pub queue_full: Counter,
     /// Refused: waited longer than `queue.timeout`.
+    #[serde(rename = "queue_timeouts")]
     pub queue_timeout: Counter,
     /// Clients that left while they waited.
     pub queue_abandoned: Counter,
@@ -332,9 +398,11 @@ pub struct AppMetrics {
     pub worker_deaths: Counter,
     /// Requests cut by `response_timeout`.
     pub timed_out_requests: Counter,
-    /// The wait for a slot.
+    /// Time that requests waited for a slot.
+    #[serde(skip)]
     pub queue_time: Histogram,
-    /// From a worker getting the request to the head of its response.
+    /// Time from a request reaching a worker to its response header.
+    #[serde(skip)]
     pub app_time: Histogram,
     /// Workers started.
     pub started_workers: Counter,
@@ -342,13 +410,17 @@ pub struct AppMetrics {
     pub crashed_workers: Counter,
     /// Workers that did not become ready.
     pub failed_boots: Counter,
-    /// Workers replaced gracefully, by [`RECYCLE_REASONS`].
+    /// Workers replaced in due form, by [`RECYCLE_REASONS`].
+    #[serde(serialize_with = "serialize_recycled")]
     pub recycled_workers: [Counter; RECYCLE_REASONS.len()],
     /// Workers killed, by [`KILL_REASONS`].
+    #[serde(serialize_with = "serialize_killed")]
     pub killed_workers: [Counter; KILL_REASONS.len()],
-    /// Increases, and decreases, of the number of processes with the load.
-    pub scale_events: [Counter; 2],
-    /// Requests that declared that they are bound by I/O.
+    /// Times that the number of processes was raised by load.
+    pub scale_ups: Counter,
+    /// Times that the number of processes was lowered by load.
+    pub scale_downs: Counter,
+    /// Requests that said that they are bound by I/O.
     pub io_bound_requests: Counter,
     /// Those of them for which their worker had no spare slot left.
     pub io_bound_without_spare_slot: Counter,
@@ -360,7 +432,8 @@ pub struct AppMetrics {
     pub tasks_refused: Counter,
     /// Processes that the kernel killed for lack of memory, by `max_total_memory` or the machine's.
     pub out_of_memory_kills: Counter,
-    /// Microseconds that its processes were throttled by `max_cpu`.
+    /// Microseconds that its processes were throttled because of `max_cpu`.
+    #[serde(rename = "throttled_seconds", serialize_with = "serialize_micros")]
     pub throttled_micros: Counter,
 }
 
@@ -375,6 +448,61 @@ pub const KILL_REASONS: [&str; 5] = [
     "stop_timeout",
     "memory",
 ];
+
+impl AppMetrics {
+    /// Workers replaced, by reason.
+    pub fn recycled_by_reason(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let counts = self.recycled_workers.iter().map(Counter::value);
+        RECYCLE_REASONS.into_iter().zip(counts)
+    }
+
+    /// Workers killed, by reason.
+    pub fn killed_by_reason(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let counts = self.killed_workers.iter().map(Counter::value);
+        KILL_REASONS.into_iter().zip(counts)
+    }
+}
+
+fn serialize_recycled<S: Serializer>(counters: &[Counter; 5], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_map(RECYCLE_REASONS.iter().zip(counters))
+}
+
+fn serialize_killed<S: Serializer>(counters: &[Counter; 5], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_map(KILL_REASONS.iter().zip(counters))
+}
+
+fn serialize_micros<S: Serializer>(micros: &Counter, to: S) -> Result<S::Ok, S::Error> {
+    micros_to_seconds(micros.value()).serialize(to)
+}
+
+crate::metric_table! {
+    /// Metrics of all event loops together.
+    pub static EDGE_METRICS: |edge: EdgeMetrics| {
+        gauge connections_open = edge.open_connections.value(), "Open client connections.";
+        gauge requests_active = edge.active_requests.value(), "Requests in progress.";
+        counter connections_accepted_total = edge.accepted_connections.value(),
+            "Client connections accepted.";
+        counter requests_malformed_total = edge.malformed_requests.value(),
+            "Requests refused as malformed.";
+        counter client_disconnects_total = edge.client_disconnects.value(),
+            "Clients that disconnected before their response was complete.";
+        counter slow_clients_total = edge.slow_clients.value(),
+            "Connections closed because the client was too slow.";
+        counter connections_evicted_total = edge.evicted_connections.value(),
+            "Idle connections closed to free capacity.";
+        counter connections_refused_total = edge.refused_connections.value(),
+            "Connections closed because their client had too many open.";
+        counter received_bytes_total = edge.bytes_in.value(), "Body bytes received.";
+        counter sent_bytes_total = edge.bytes_out.value(),
+            "Bytes sent, response headers included.";
+        counter responses_total = MetricValue::by_label("class",
+            ["1xx", "2xx", "3xx", "4xx", "5xx"].into_iter()
+                .zip(edge.responses.iter().map(LocalCounter::value))),
+            "Responses by status class.";
+        histogram request_duration_seconds = &edge.total_time,
+            "Time from the complete request header to the last byte handed to the kernel.";
+    }
+}
 
 #[cfg(test)]
 mod tests {

@@ -84,27 +84,35 @@ pub enum HubError {
 }
 
 /// The hub's counters.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
 pub struct HubCounters {
     /// Streams held now.
+    #[serde(skip)]
     pub streams: u64,
     /// Long polls that wait now.
+    #[serde(skip)]
     pub long_polls: u64,
     /// All that `max_streams` bounds: these, WebSockets that listen, and streams on their way.
+    #[serde(skip)]
     pub held: u64,
     /// The most streams that one client has.
+    #[serde(skip)]
     pub max_streams_of_one_client: u64,
     /// Streams refused because of `max_streams`.
+    #[serde(skip)]
     pub refused_streams: u64,
     /// Streams refused because of `max_streams_per_client`.
+    #[serde(skip)]
     pub refused_client_streams: u64,
     /// Channels with subscribers or a history.
+    #[serde(skip)]
     pub channels: u64,
     /// Streams held since the start.
     pub opened: u64,
     /// Streams that ended, for whatever reason.
     pub closed: u64,
     /// Of these, those that were ended for being slow.
+    #[serde(rename = "closed_slow")]
     pub closed_as_slow: u64,
     /// Messages published.
     pub published: u64,
@@ -115,10 +123,13 @@ pub struct HubCounters {
     /// Heartbeats written.
     pub heartbeats: u64,
     /// Bytes that wait for slow subscribers.
+    #[serde(skip)]
     pub backlog_bytes: u64,
     /// Bytes of all histories.
+    #[serde(skip)]
     pub history_bytes: u64,
     /// Bytes of memory for held streams, without their backlogs.
+    #[serde(skip)]
     pub stream_bytes: u64,
 }
 

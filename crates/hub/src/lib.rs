@@ -30,6 +30,7 @@ mod registry;
 mod settings;
 mod shard;
 mod shares;
+mod snapshot;
 pub mod token;
 
 pub use allowed_origins::{AllowedOrigins, is_same_host};
@@ -45,3 +46,4 @@ pub use publication::{
     Content, EventPart, LongPollResponse, Publication, ResponsePart, StreamPart, WebSocketPart,
 };
 pub use settings::{History, Settings, SlowPolicy};
+pub use snapshot::{HUB_METRICS, HubSnapshot};

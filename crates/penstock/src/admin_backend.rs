@@ -1,39 +1,34 @@
-//! The running server as the admin interface sees it.
+//! The running server behind the admin API: composes snapshots and makes changes.
 //!
-//! Gathers numbers from the rooms into one snapshot and passes the admin's wishes on. Holds the
-//! server weakly: the admin interface must not keep it alive. A reload or restart runs in a task of
-//! its own, so a client that leaves does not stop it half-way.
+//! Holds the server weakly, so that the admin API does not keep it alive. A reload or restart runs in
+//! its own task, so it continues when the client disconnects.
 
 mod caches;
 mod hub;
 mod upstreams;
 
 use std::future::Future;
-use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::sync::Weak;
 
-use penstock_apps::{AppSnapshot, WorkerSnapshot};
+use penstock_cluster::RedisBus;
 use penstock_config::{Limits, ListenAddr};
 use penstock_edge::Edge;
 use penstock_exchange::buffering::TempSpaceSnapshot;
-use penstock_exchange::metrics::{AppMetrics, EdgeMetrics};
+use penstock_exchange::metrics::Usage;
 use penstock_proxy::{Joiner, JoinerState};
-use penstock_runtime::blocking::{DurationStats as PoolTimes, Pool};
+use penstock_runtime::blocking::Pool;
 use penstock_runtime::{clock, loops};
 use penstock_status::{
-    AdminOperations, AppCounters, AppQueueStatus, AppStatus, BoundsStatus, BoxFuture,
-    FrontEndStatus, HubStatus, LimitStatus, MachineStatus, PoolStatus, ProcessesStatus,
-    PublishError, PurgeError, PurgeRequest, ServerChangeRequest, ServerChangeRequestError,
-    ServerState, Snapshot, TimeSum, Traffic, Usage, WorkerStatus,
+    AdminOperations, BoxFuture, FrontEndStatus, HubStatus, LimitStatus, PublishError, PurgeError,
+    PurgeRequest, ServerChangeRequest, ServerChangeRequestError, ServerState, Snapshot, Traffic,
 };
-use penstock_sys::cgroup::{GroupPlan, Usage as CgroupUsage};
 use tokio::sync::oneshot;
 
 use crate::hardening;
 use crate::server::{LiveState, Server};
 use crate::tcp::ActiveTcpListener;
 
-/// The server, for `status`.
+/// The server behind the admin API.
 #[derive(Debug)]
 pub(crate) struct AdminBackend {
     server: Weak<Server>,
@@ -65,24 +60,6 @@ impl AdminOperations for AdminBackend {
         }
     }
 
-    fn edge_metrics(&self) -> Arc<EdgeMetrics> {
-        self.server
-            .upgrade()
-            .map(|server| Arc::new(server.edge.total_metrics()))
-            .unwrap_or_default()
-    }
-
-    fn app_metrics(&self) -> Vec<(String, Arc<AppMetrics>)> {
-        let Some(server) = self.server.upgrade() else {
-            return Vec::new();
-        };
-        let live = server.live();
-        let metrics = |app: &penstock_apps::App| Arc::clone(app.metrics());
-        (live.components.apps.iter())
-            .map(|(name, app)| (name.clone(), metrics(app)))
-            .collect()
-    }
-
     fn reload(&self) -> BoxFuture<'static, Result<String, String>> {
         let server = self.server.upgrade();
         Box::pin(async move {
@@ -111,7 +88,7 @@ impl AdminOperations for AdminBackend {
     ) -> BoxFuture<'static, Result<String, ServerChangeRequestError>> {
         let found = self.server.upgrade().and_then(|server| {
             let live = server.live();
-            // The lock is given back before the change takes its own.
+            // The lock is released before the change takes its own.
             let found = live.components.upstreams.get(upstream).cloned()?;
             Some((found, live.components.apps.contains_key(upstream)))
         });
@@ -191,7 +168,7 @@ impl AdminOperations for AdminBackend {
         }
         let apps: Vec<_> = server.live().components.apps.values().cloned().collect();
         let unready = apps.iter().map(|app| app.snapshot()).find(|app| {
-            // Degraded still answers.
+            // A degraded application still answers.
             !matches!(app.state.as_str(), "ready" | "degraded")
         });
         if let Some(app) = unready {
@@ -205,19 +182,19 @@ impl AdminOperations for AdminBackend {
     }
 }
 
-/// Runs `work` in a task of its own and awaits its result.
+/// Runs `work` in its own task and awaits its result.
 async fn run_detached<T: Send + 'static>(
     work: impl Future<Output = T> + Send + 'static,
 ) -> Option<T> {
     let (give, result) = oneshot::channel();
     loops::spawn_here(async move {
-        // Whoever asked may have left.
+        // The client may have disconnected.
         let _ = give.send(work.await);
     });
     result.await.ok()
 }
 
-/// Where changes are made without a token.
+/// The socket that needs no token.
 fn control_socket_name(live: &LiveState) -> Option<String> {
     let admin = live.admin.as_ref();
     let admin = admin.filter(|admin| matches!(admin.address(), ListenAddr::Unix(_)));
@@ -250,13 +227,10 @@ fn snapshot(server: &Server) -> Snapshot {
             .as_ref()
             .map(|path| path.display().to_string()),
         event_loops: server.threads(),
-        connections: Usage {
-            used: connections,
-            max: server.edge.max_connections() as u64,
-        },
+        connections: Usage::new(connections, server.edge.max_connections()),
         connections_limited_by: server.edge.connection_limit_reason(),
         resident_bytes: penstock_sys::file::process_rss_bytes(std::process::id()).ok(),
-        traffic: Traffic::new(&server.edge.total_metrics()),
+        traffic: Traffic::new(server.edge.total_metrics()),
         config_generation: live.reloads + 1,
         config_reloads: live.reloads,
         reload_error: live.reload_error.clone(),
@@ -269,23 +243,24 @@ fn snapshot(server: &Server) -> Snapshot {
         .concat(),
         event_loop_stalls: server.watchdog.stalls(),
         machine: hub::machine_status(connections),
-        hub: hub::hub_status(&server.hub_service),
+        hub: HubStatus {
+            hub: server.hub_service.hub.snapshot(),
+            cluster: server.hub_service.bus().map(RedisBus::snapshot),
+        },
         front_end: join_status(&live, server.joiner()),
         apps: (live.components.apps.values())
-            .map(|app| app_status(app.snapshot(), app.metrics()))
+            .map(|app| app.snapshot())
             .collect(),
         upstreams: (live.components.upstreams.values())
-            .map(|upstream| upstreams::upstream_status(upstream.snapshot()))
+            .map(|upstream| upstream.snapshot())
             .collect(),
         caches: (live.components.caches.values())
-            .map(|cache| caches::cache_status(cache.snapshot()))
+            .map(|cache| cache.snapshot())
             .collect(),
-        cached_routes: live
-            .cached_routes
-            .iter()
-            .map(caches::cached_route_status)
+        cached_routes: live.cached_routes.clone(),
+        pools: (live.components.pools.values())
+            .map(Pool::snapshot)
             .collect(),
-        pools: pool_statuses(&live),
         limits: {
             let mut all =
                 limit_statuses(limits, &server.edge, live.components.temp_space.snapshot());
@@ -295,7 +270,7 @@ fn snapshot(server: &Server) -> Snapshot {
     }
 }
 
-/// How it stands with the front end that this one joins.
+/// The state of joining a front end.
 fn join_status(live: &LiveState, joiner: Option<&Joiner>) -> Option<FrontEndStatus> {
     let joins = live.config.join_target.as_ref()?;
     let cause = match joiner.map(Joiner::state) {
@@ -312,33 +287,9 @@ fn join_status(live: &LiveState, joiner: Option<&Joiner>) -> Option<FrontEndStat
     })
 }
 
-fn pool_statuses(live: &LiveState) -> Vec<PoolStatus> {
-    let pools = live.components.pools.iter().map(|(name, pool)| {
-        let usage = pool.snapshot();
-        let bounds = live.config.blocking.get(name).copied().unwrap_or_default();
-        PoolStatus {
-            name: name.clone(),
-            queued: usage.queued,
-            active_threads: usage.active,
-            max_threads: bounds.threads,
-            max_queued: bounds.max_queued,
-            refused: usage.refused,
-            queue_time: time_spent(usage.queue_time),
-            max_queue_time: Duration::from_micros(usage.queue_time.max_us),
-            run_time: time_spent(usage.run_time),
-            oldest_running: usage.oldest_running.unwrap_or_default(),
-        }
-    });
-    pools.collect()
-}
-
-fn time_spent(times: PoolTimes) -> TimeSum {
-    TimeSum::new(times.count, Duration::from_micros(times.sum_us))
-}
-
 fn limit_statuses(limits: &Limits, edge: &Edge, temp: TempSpaceSnapshot) -> Vec<LimitStatus> {
     let (max, used) = (edge.max_connections(), edge.open_connections());
-    // 0 is no bound.
+    // 0 is no limit.
     let per_client = edge.max_connections_per_client().unwrap_or_default();
     vec![
         LimitStatus::count("limits.connections", max as u64, Some(used as u64)),
@@ -366,99 +317,12 @@ fn limit_statuses(limits: &Limits, edge: &Edge, temp: TempSpaceSnapshot) -> Vec<
     ]
 }
 
-fn app_status(app: AppSnapshot, metrics: &AppMetrics) -> AppStatus {
-    AppStatus {
-        name: app.name,
-        kind: app.kind.to_owned(),
-        state: app.state,
-        boot_report: app.boot_report,
-        interpreter: app.interpreter,
-        generation: app.generation,
-        processes: ProcessesStatus {
-            min: app.processes.min,
-            ready: app.processes.ready,
-            target: app.processes.target,
-            max: app.processes.max,
-        },
-        last_scaling: app.last_scaling,
-        last_failure: app.last_failure,
-        is_restarting: app.is_restarting,
-        restart_error: app.restart_error,
-        start_method: app.start_method,
-        threads: app.threads,
-        min_threads: app.min_threads,
-        max_threads: app.max_threads,
-        bounds: bounds_status(app.usage.unwrap_or_default(), app.bounds.as_ref()),
-        queue: AppQueueStatus {
-            length: app.queue_usage.waiting,
-            max: app.max_queued,
-            slots: app.queue_usage.slots,
-            active: app.queue_usage.in_progress,
-            oldest_wait: app.queue_usage.oldest_wait,
-        },
-        counters: AppCounters::new(metrics),
-        queue_time: metrics.queue_time.values(),
-        header_time: metrics.app_time.values(),
-        workers: app.workers.into_iter().map(worker_status).collect(),
-        templates: app.templates.into_iter().map(worker_status).collect(),
-    }
-}
-
-fn bounds_status(usage: CgroupUsage, bounds: Option<&GroupPlan>) -> BoundsStatus {
-    BoundsStatus {
-        tasks: usage.tasks,
-        max_tasks: bounds.and_then(|bounds| bounds.max_tasks),
-        memory_bytes: usage.memory,
-        max_memory_bytes: bounds.and_then(|bounds| bounds.max_memory),
-        max_cpu: bounds.and_then(|bounds| bounds.max_cpu),
-    }
-}
-
-fn worker_status(worker: WorkerSnapshot) -> WorkerStatus {
-    WorkerStatus {
-        pid: worker.pid,
-        generation: worker.generation,
-        state: worker.state.to_owned(),
-        time_in_state: worker.time_in_state,
-        restarts: worker.restarts,
-        active: worker.in_progress,
-        resident_bytes: worker.resident_bytes,
-        proportional_bytes: worker.proportional_bytes,
-        age: worker.age,
-        requests: worker.requests,
-        replace_reason: worker.replace_reason,
-    }
-}
-
-/// What is left to say when the server is gone and a last event stream still asks.
+/// The snapshot for an event stream that outlives the server.
 fn stopped_snapshot() -> Snapshot {
     Snapshot {
         version: env!("CARGO_PKG_VERSION"),
         pid: std::process::id(),
-        uptime: Duration::ZERO,
         state: ServerState::Draining,
-        listeners: Vec::new(),
-        control_socket: None,
-        config: None,
-        event_loops: 0,
-        connections: Usage { used: 0, max: 0 },
-        connections_limited_by: String::new(),
-        resident_bytes: None,
-        traffic: Traffic::new(&EdgeMetrics::default()),
-        config_generation: 0,
-        config_reloads: 0,
-        reload_error: None,
-        front_end: None,
-        log_lines_dropped: 0,
-        warnings: Vec::new(),
-        event_loop_stalls: 0,
-        machine: MachineStatus::default(),
-        hub: HubStatus::empty(),
-        apps: Vec::new(),
-        upstreams: Vec::new(),
-        caches: Vec::new(),
-        cached_routes: Vec::new(),
-        pools: Vec::new(),
-        limits: Vec::new(),
+        ..Snapshot::default()
     }
 }

@@ -12,11 +12,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use penstock_cache::{Cache, CacheCounters, Store};
+use penstock_cache::{Cache, CachedRoute, Store};
 use penstock_config::{BlockingPool, Config, Route, Site};
 use penstock_exchange::Handler;
 use penstock_runtime::blocking::Pool;
-use penstock_status::CachedRouteCounters;
 
 pub(crate) type Caches = BTreeMap<String, Arc<Store>>;
 
@@ -43,42 +42,6 @@ pub(crate) fn start_caches(
     config.caches.iter().map(start).collect()
 }
 
-/// A route with caches, for the status.
-#[derive(Debug, Clone)]
-pub(crate) struct CachedRoute {
-    /// Its hosts and its path.
-    pub(crate) name: String,
-    pub(crate) caches: Vec<String>,
-    /// Counters since the route was built.
-    counters_since_build: Arc<CacheCounters>,
-    /// Counters from before the last reload.
-    counters_before_reload: CachedRouteCounters,
-}
-
-impl CachedRoute {
-    pub(crate) fn total_counters(&self) -> CachedRouteCounters {
-        let counts = &self.counters_since_build;
-        self.counters_before_reload.plus(&CachedRouteCounters {
-            hits: counts.hits.value(),
-            stale: counts.stale.value(),
-            revalidated: counts.revalidated.value(),
-            collapsed: counts.collapsed.value(),
-            misses: counts.misses.value(),
-            bypassed: counts.bypassed.value(),
-            fetch_failures: counts.fetch_failures.value(),
-            stores: counts.stored.value(),
-            served_bytes: counts.served_bytes.value(),
-        })
-    }
-
-    /// Continues the counters of the route of the same name in `old`.
-    pub(crate) fn continue_counters(&mut self, old: &[Self]) {
-        if let Some(old) = old.iter().find(|old| old.name == self.name) {
-            self.counters_before_reload = old.total_counters();
-        }
-    }
-}
-
 /// The name of a route with caches: `example.com /assets/*`, `* /*`.
 pub(crate) fn route_name(site: &Site, route: &Route) -> String {
     let hosts: Vec<String> = site.hosts.iter().map(ToString::to_string).collect();
@@ -88,7 +51,8 @@ pub(crate) fn route_name(site: &Site, route: &Route) -> String {
     }
 }
 
-/// Puts the route's caches in front of `inner`; returns `inner` alone if it has none.
+/// Puts the caches of `route` in front of `inner`, its handler. A route of `old_routes` keeps its
+/// counters.
 ///
 /// # Errors
 /// A cache that does not exist.
@@ -96,6 +60,7 @@ pub(crate) fn put_in_front(
     inner: Arc<dyn Handler>,
     (site, route): (&Site, &Route),
     caches: &Caches,
+    old_routes: &[CachedRoute],
 ) -> Result<(Arc<dyn Handler>, Option<CachedRoute>), String> {
     let Some(rules) = &route.cache else {
         return Ok((inner, None));
@@ -113,12 +78,14 @@ pub(crate) fn put_in_front(
         (None, Some(upstream)) => format!("{name} upstream {upstream}"),
         (None, None) => name.clone(),
     };
-    let cache = Cache::with_scope(&scope, inner, rules, stores);
+    let old = old_routes.iter().find(|old| old.name == name);
+    let counters = old.map(|old| Arc::clone(&old.counters));
     let cached = CachedRoute {
         name,
         caches: rules.stores.clone(),
-        counters_since_build: Arc::clone(cache.counters()),
-        counters_before_reload: CachedRouteCounters::default(),
+        counters: counters.unwrap_or_default(),
     };
+    let counters = Arc::clone(&cached.counters);
+    let cache = Cache::with_scope(&scope, inner, rules, stores, counters);
     Ok((Arc::new(cache), Some(cached)))
 }

@@ -209,10 +209,10 @@ impl ServerSet for AppServers {
         let number = |count: u32| usize::try_from(count).unwrap_or(usize::MAX);
         let up = now.servers.iter().filter(|server| server.state == "up");
         QueueUsage {
-            waiting: now.waiting,
+            waiting: now.queue.length,
             slots: up.filter_map(|s| s.max_active).map(number).sum(),
             in_progress: now.servers.iter().map(|s| number(s.active)).sum(),
-            oldest_wait: now.oldest_wait,
+            oldest_wait: now.queue.oldest_wait,
         }
     }
 }

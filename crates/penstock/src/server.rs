@@ -26,6 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use penstock_apps::App;
+use penstock_cache::CachedRoute;
 use penstock_config::{Config, Invocation, Limits, LogTarget, PathPattern};
 use penstock_edge::{DescriptorBudget, Edge, ErrorPages, Route, RouteTable, Settings, Site};
 use penstock_exchange::Handler;
@@ -44,7 +45,6 @@ use self::signals::Signals;
 pub(crate) use self::upgrade::successor_command;
 use crate::admin_token;
 use crate::bounds::AppBounds;
-use crate::caches::CachedRoute;
 use crate::components::{
     self, AppSizes, AppStartContext, Components, StartedComponents, Upstreams, default_pool,
 };
@@ -351,7 +351,7 @@ impl Server {
         let BuiltSettings {
             settings,
             cached_routes,
-        } = wiring::build_settings(&config, &rooms, &held, count, options.development)?;
+        } = wiring::build_settings(&config, &rooms, &held, &[], count, options.development)?;
         let admin_settings = internal_settings(internal_limits(&config.limits));
         let control_settings = internal_settings(internal_limits(&config.limits));
         let refused_settings = internal_settings(internal_limits(&config.limits));

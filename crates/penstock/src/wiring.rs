@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use penstock_apps::{App, MessageLimits};
+use penstock_cache::CachedRoute;
 use penstock_config::{
     AccessLog as AccessLogConfig, AppKind, Config, Limits, PathPattern, Protocol, Sendfile,
     TryPattern,
@@ -24,7 +25,7 @@ use penstock_proxy::{BufferingMode, Upstream, is_script_path};
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::logger::{LineWriter, LogMask};
 
-use crate::caches::{self, CachedRoute};
+use crate::caches;
 use crate::components::{AppUpstreamHandler, Components, Pools, default_pool};
 use crate::dev;
 use crate::guessed_kind::GuessedKindHandler;
@@ -43,6 +44,7 @@ pub(crate) struct BuiltSettings {
 }
 
 /// Builds the settings of the front end. May block (opens directories and logs).
+/// Routes with caches keep the counters that they have in `old_routes`.
 ///
 /// # Errors
 /// A directory or log that could not be opened.
@@ -50,6 +52,7 @@ pub(crate) fn build_settings(
     config: &Config,
     rooms: &Components,
     held: &HubService,
+    old_routes: &[CachedRoute],
     loops: usize,
     development: bool,
 ) -> Result<BuiltSettings, String> {
@@ -108,7 +111,7 @@ pub(crate) fn build_settings(
                     _ => handler,
                 };
                 let (handler, cached) =
-                    caches::put_in_front(handler, (site, route), &rooms.caches)?;
+                    caches::put_in_front(handler, (site, route), &rooms.caches, old_routes)?;
                 handlers.push(handler);
                 cached_routes.extend(cached);
             }

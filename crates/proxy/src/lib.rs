@@ -36,6 +36,7 @@ mod retry_budget;
 mod saturation;
 mod server_changes;
 mod server_pool;
+mod snapshot;
 #[cfg(test)]
 mod testing;
 mod tunnel;
@@ -46,5 +47,8 @@ pub use environ::is_script_path;
 pub use join::{JoinListener, Joiner, JoinerSetup, JoinerState, ServeConnection};
 pub use resolve::count_addresses;
 pub use server_changes::{ServerChange, ServerChangeError};
-pub use server_pool::{ServerSnapshot, UpstreamCounters};
-pub use upstream::{BufferingMode, Upstream, UpstreamSetup, UpstreamSnapshot};
+pub use snapshot::{
+    QueueSnapshot, SERVER_METRICS, ServerSnapshot, UPSTREAM_METRICS, UpstreamCounters,
+    UpstreamSnapshot,
+};
+pub use upstream::{BufferingMode, Upstream, UpstreamSetup};

@@ -26,6 +26,7 @@ use crate::health::{HealthTransition, ServerHealth, ServerState};
 use crate::resolve::DnsNames;
 use crate::retry_budget::RetryBudget;
 use crate::saturation::Saturation;
+use crate::snapshot::{ServerSnapshot, UpstreamCounters};
 
 #[derive(Debug)]
 pub(crate) struct ServerPool {
@@ -85,25 +86,6 @@ pub(crate) struct ServerSpec {
     pub(crate) backup: bool,
     /// Newer ones are preferred while both exist.
     pub(crate) generation: u64,
-}
-
-/// Counters of an upstream since its start.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct UpstreamCounters {
-    /// Requests that claimed a slot.
-    pub requests: u64,
-    /// Refused: the queue was full.
-    pub queue_full: u64,
-    /// Refused: waited longer than `queue.timeout`.
-    pub queue_timeouts: u64,
-    /// Clients that disconnected while they waited.
-    pub queue_abandoned: u64,
-    /// Refused: no server was up.
-    pub unavailable: u64,
-    /// Attempts after the first.
-    pub retries: u64,
-    /// Retries refused because the budget was used up.
-    pub retries_over_budget: u64,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -1013,42 +995,9 @@ impl ServerEntry {
             timeouts: self.counters.timeouts,
             connects: self.counters.connects,
             connection_reuses: self.counters.reuses,
-            last_probe_error: self.last_probe_error.as_deref().map(str::to_owned),
+            last_error: self.last_probe_error.as_deref().map(str::to_owned),
         }
     }
-}
-
-/// A server at one moment.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ServerSnapshot {
-    /// Its address.
-    pub name: String,
-    /// up, ejected, probing, down, draining, disabled, leaving.
-    pub state: &'static str,
-    /// Its weight.
-    pub weight: u32,
-    /// Whether it is a backup.
-    pub backup: bool,
-    /// Active requests.
-    pub active: u32,
-    /// The limit of active requests; `None` when unlimited.
-    pub max_active: Option<u32>,
-    /// Open connections.
-    pub connections_open: u32,
-    /// Idle connections.
-    pub connections_idle: usize,
-    /// Requests sent to it.
-    pub requests: u64,
-    /// Failed requests.
-    pub failures: u64,
-    /// Requests that timed out.
-    pub timeouts: u64,
-    /// Connections made for requests.
-    pub connects: u64,
-    /// Requests on a reused connection.
-    pub connection_reuses: u64,
-    /// The cause of its last failed probe.
-    pub last_probe_error: Option<String>,
 }
 
 /// A server that closes the connection after each response has done so by then.

@@ -6,12 +6,11 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use penstock_config as config;
 use penstock_exchange::buffering::{BodyStore, Demand, HeldPlaces, Producer};
-use penstock_exchange::metrics::HistogramValues;
 use penstock_exchange::{AddressPrefix, Handler, HandlerProgress, Request};
 use penstock_queue::{DispatchedJob, SlotId};
 use penstock_runtime::clock;
@@ -20,9 +19,10 @@ use crate::connection::{ResolvedAddress, UpstreamConnection};
 use crate::proxied_request::ProxiedRequest;
 use crate::resolve::DnsSource;
 use crate::server_pool::{
-    AttemptReport, DeferredActions, ServerEntry, ServerId, ServerPool, ServerSnapshot, ServerSpec,
-    SlotGrant, SlotWaiter, UpstreamCounters,
+    AttemptReport, DeferredActions, ServerEntry, ServerId, ServerPool, ServerSpec, SlotGrant,
+    SlotWaiter,
 };
+use crate::snapshot::{QueueSnapshot, UpstreamSnapshot};
 
 /// A running upstream.
 #[derive(Debug)]
@@ -58,33 +58,6 @@ pub(crate) struct SharedUpstream {
     held_places: HeldPlaces,
     /// Guards the servers, their slots and the queue; never held across an await.
     server_pool: Mutex<ServerPool>,
-}
-
-/// An upstream at one moment.
-#[derive(Debug, Clone)]
-pub struct UpstreamSnapshot {
-    /// Its name.
-    pub name: String,
-    /// http, fastcgi, scgi, uwsgi, ajp.
-    pub protocol: &'static str,
-    /// Whether any server accepts requests.
-    pub is_up: bool,
-    /// Waiting requests.
-    pub waiting: usize,
-    /// The queue's limit.
-    pub max_queued: usize,
-    /// The longest current wait.
-    pub oldest_wait: Duration,
-    /// Its counters.
-    pub counters: UpstreamCounters,
-    /// Time in the queue.
-    pub queue_time: HistogramValues,
-    /// Time to connect.
-    pub connect_time: HistogramValues,
-    /// Time from sending the request to the response head.
-    pub header_time: HistogramValues,
-    /// Its servers.
-    pub servers: Vec<ServerSnapshot>,
 }
 
 impl Upstream {
@@ -150,10 +123,12 @@ impl Upstream {
         UpstreamSnapshot {
             name: self.shared.name.to_string(),
             protocol: self.shared.config.protocol.as_str(),
-            is_up: roster.is_up(),
-            waiting,
-            max_queued: self.shared.config.max_queued,
-            oldest_wait,
+            up: roster.is_up(),
+            queue: QueueSnapshot {
+                length: waiting,
+                max: self.shared.config.max_queued,
+                oldest_wait,
+            },
             counters: roster.counters(),
             queue_time,
             connect_time,

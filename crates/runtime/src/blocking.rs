@@ -228,13 +228,17 @@ impl Pool {
     pub fn snapshot(&self) -> PoolSnapshot {
         let state = self.inner.lock();
         PoolSnapshot {
+            name: self.inner.name.to_string(),
             queued: state.lanes.waiting(),
+            max_queued: self.inner.max_queue,
             active: state.lanes.running(),
             threads: state.threads,
+            max_threads: state.lanes.max_threads(),
             refused: state.counters.refused,
             queue_time: state.counters.queue_time,
+            max_queue_time: Duration::from_micros(state.counters.queue_time.max_us),
             run_time: state.counters.run_time,
-            oldest_running: state.oldest_running(),
+            oldest_running: state.oldest_running().unwrap_or_default(),
         }
     }
 

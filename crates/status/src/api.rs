@@ -1,13 +1,13 @@
-//! The admin listener's handler: routes, refusals, and the answers that need no file of their own.
+//! The admin listener's handler: routes, refusals and short responses.
 //!
-//! Asked by edge like any handler. Order of checks: host, path, method, origin (`browser_guard` knows hosts
-//! and origins), then whether who asks may change things (`authority`).
+//! A request is checked in this order: host, path, method, origin (`browser_guard`), permission
+//! (`authority`).
 //!
 //! # Invariants
-//! - GET and HEAD change nothing. A change is a POST that passed the host and origin checks, from
-//!   somebody who has the authority.
-//! - Only `/metrics`, `/healthz` and `/readyz` answer to any host name.
-//! - No answer is ever stored by a cache.
+//! - GET and HEAD change nothing. A change is a POST that passed the host and origin checks and is
+//!   permitted.
+//! - Only `/metrics`, `/healthz` and `/readyz` accept any host name.
+//! - No response may be stored by a cache.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// The admin API of the server behind `source`, which those with `authority` may change.
+    /// The admin API of the server behind `source`. `authority` decides which changes are permitted.
     #[must_use]
     pub fn new(source: Arc<dyn AdminOperations>, authority: Authority) -> Self {
         let feed = EventFeed::new(Arc::clone(&source), EVENT_INTERVAL);
@@ -50,20 +50,20 @@ impl Admin {
         }
     }
 
-    /// Admits a change before anything of its body is read; gives the namespace of a publisher who has
-    /// a publish key.
+    /// Decides on a change before its body is read. Returns the namespace of a publisher with a
+    /// publish key.
     ///
     /// # Errors
-    /// The answer to a caller who may not make this change.
+    /// The response to a change that is not permitted.
     fn authorize(
         &self,
         request: &Request,
         change: ChangeRoute<'_>,
     ) -> Result<Option<String>, ChangeRefusal> {
-        // Applications publish with a GRIP library, over TCP, by keys of their own.
+        // Applications publish over TCP with a GRIP library and their own keys.
         let error = match self.publisher_namespace(request, change) {
             Some(Ok(namespace)) => return Ok(Some(namespace)),
-            // It is of an application, so it is no wrong token of an administrator.
+            // The token is an application's and does not count as a wrong admin token.
             Some(Err(error @ PublishError::Invalid(_))) => {
                 return Err(Box::new(Ok(publish::error_response(&error))));
             }
@@ -71,7 +71,7 @@ impl Admin {
             None => None,
         };
         let refused = match (&self.authority, &error) {
-            // An administrator's token may look like one of a publish key.
+            // An admin token may look like one of a publish key.
             (Authority::Token(_), _) | (_, None) => self.refusal_for(request, change),
             (Authority::AnyConnected | Authority::ReadOnly, Some(error)) => {
                 Some(Ok(publish::error_response(error)))
@@ -79,7 +79,7 @@ impl Admin {
         };
         match (refused, error) {
             (None, _) => Ok(None),
-            // The cause that helps an application.
+            // This cause helps the application.
             (Some(Ok(response)), Some(error)) if response.status == Status::UNAUTHORIZED => {
                 Err(Box::new(Ok(publish::error_response(&error))))
             }
@@ -87,7 +87,7 @@ impl Admin {
         }
     }
 
-    /// The namespace of whoever publishes with what looks like a token of a publish key.
+    /// The namespace of a publisher whose token looks like one of a publish key.
     fn publisher_namespace(
         &self,
         request: &Request,
@@ -100,7 +100,7 @@ impl Admin {
         Some(self.operations.verify_publish_token(&token))
     }
 
-    /// The answer to somebody who may not make this change; none to somebody who may.
+    /// The response to a change that is not permitted; `None` if it is.
     fn refusal_for(
         &self,
         request: &Request,
@@ -182,7 +182,7 @@ impl Admin {
             },
             ReadRoute::Snapshot => json_response(Status::OK, &self.operations.snapshot())?,
             ReadRoute::Metrics => {
-                let text = metrics_text::render_metrics(&*self.operations);
+                let text = metrics_text::render_metrics(&self.operations.snapshot());
                 build_response(
                     Status::OK,
                     metrics_text::CONTENT_TYPE,
@@ -279,10 +279,10 @@ impl Handler for Admin {
     }
 }
 
-/// The answer to a change that is not admitted.
+/// The response to a change that is not permitted.
 type ChangeRefusal = Box<Result<Response, Fault>>;
 
-/// The answer to callers of the control socket who may not use it: 403, whatever they ask.
+/// Answers 403 to every request of a caller that may not use the control socket.
 #[derive(Debug)]
 pub struct RefuseAll;
 
@@ -297,7 +297,7 @@ impl Handler for RefuseAll {
     }
 }
 
-/// How a change went, in the server's own words.
+/// The response with the outcome of a change.
 fn change_response(done: Result<String, String>) -> Result<Response, Fault> {
     match done {
         Ok(message) => json_response(Status::OK, &ChangeOutcome::succeeded(Some(message))),
@@ -305,7 +305,7 @@ fn change_response(done: Result<String, String>) -> Result<Response, Fault> {
     }
 }
 
-/// Reads which program is to follow, if one is named, and has it done.
+/// Reads the path of the new program, if there is one, and starts the upgrade.
 async fn handle_upgrade(
     source: Arc<dyn AdminOperations>,
     body: RequestBody,
@@ -329,7 +329,7 @@ async fn handle_upgrade(
     }
 }
 
-/// Reads what is wanted of an upstream's servers, and has it done.
+/// Reads and makes a change of an upstream's servers.
 async fn handle_server_change(
     source: Arc<dyn AdminOperations>,
     upstream: String,
@@ -362,7 +362,7 @@ async fn handle_server_change(
     }
 }
 
-/// Reads what is to go out of the caches, and has it done.
+/// Reads and makes a purge.
 async fn handle_purge(
     source: Arc<dyn AdminOperations>,
     body: RequestBody,
@@ -395,7 +395,7 @@ async fn handle_purge(
     }
 }
 
-/// What a request wants.
+/// The route of a request.
 #[derive(Debug, Clone, Copy)]
 enum AdminRoute<'a> {
     Read(ReadRoute),
@@ -420,12 +420,12 @@ enum ChangeRoute<'a> {
     Restart(&'a str),
     Servers(&'a str),
     Purge,
-    /// With the form of the answer, if the client takes any.
+    /// Publishes; with the form of the response, if the client accepts one.
     Publish(Option<publish::ResponseFormat>),
     Stop,
 }
 
-/// Why a request is not even looked at.
+/// Why a request was refused before routing.
 #[derive(Debug, Clone, Copy)]
 enum RouteRefusal {
     UntrustedHost,
@@ -434,13 +434,13 @@ enum RouteRefusal {
     ForeignOrigin,
 }
 
-/// The request's route, when it may take it.
+/// Routes a request that passes the checks.
 fn route_request(request: &Request) -> Result<AdminRoute<'_>, RouteRefusal> {
     let head: &RequestHead = &request.head;
     let path = std::str::from_utf8(request.path());
     let route = path.ok().and_then(|path| find_route(path, head));
-    // Prometheus and probes use whatever name the network has for this machine, and learn nothing
-    // that a page could do harm with. No browser can be brought to speak to a Unix socket.
+    // Prometheus and probes use any name of this machine and read nothing that a foreign page could
+    // misuse. A browser cannot connect to a Unix socket.
     let is_open = matches!(
         route,
         Some(AdminRoute::Read(
@@ -483,14 +483,14 @@ fn find_route<'a>(path: &'a str, head: &'a RequestHead) -> Option<AdminRoute<'a>
     })
 }
 
-/// Changes of something that the path names.
+/// A change of a part that the path names.
 fn find_named_change(path: &str) -> Option<ChangeRoute<'_>> {
     let restart = path_segment_between(path, "/apps/", "/restart").map(ChangeRoute::Restart);
     restart
         .or_else(|| path_segment_between(path, "/upstreams/", "/servers").map(ChangeRoute::Servers))
 }
 
-/// The one segment between two parts of a path.
+/// The single segment between a prefix and a suffix.
 fn path_segment_between<'a>(path: &'a str, before: &str, after: &str) -> Option<&'a str> {
     let name = path.strip_prefix(before)?.strip_suffix(after)?;
     (!name.is_empty() && !name.contains('/')).then_some(name)
@@ -523,20 +523,20 @@ impl RouteRefusal {
     }
 }
 
-/// The reply with the name of this room in its timing.
+/// The reply with the name of this handler.
 pub(crate) fn with_handler_name(made: Result<Response, Fault>) -> Result<Reply, Fault> {
     let mut response = made?;
     response.timing.handler = Some(HandlerName::Component("status"));
     Ok(response.into())
 }
 
-/// How a change went, as JSON.
+/// The outcome of a change as JSON.
 #[derive(Debug, Serialize)]
 struct ChangeOutcome {
     ok: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     message: Option<String>,
-    /// How many objects went out of the caches.
+    /// The number of purged objects.
     #[serde(skip_serializing_if = "Option::is_none")]
     objects: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]

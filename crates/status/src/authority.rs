@@ -1,11 +1,11 @@
-//! Who may change things over a listener: those who were let in, those with the token, or nobody.
+//! Decides whether a change is permitted on a listener: always, with the token, or never.
 //!
-//! Asked by `api` for every change, behind the checks of `browser_guard`.
+//! `api` asks for every change, after the checks of `browser_guard`.
 //!
 //! # Invariants
-//! - The token itself is not kept, and comparing takes as long whatever is wrong with what was sent.
-//! - A wrong token is answered with an error at most [`MAX_LOGGED_WRONG_TOKENS`] times a second, and logged as often;
-//!   the right one is taken however many wrong ones come.
+//! - The token itself is not kept, and comparing takes the same time for every wrong token.
+//! - At most [`MAX_LOGGED_WRONG_TOKENS`] wrong tokens per second are answered with 401 and logged.
+//!   The right token is always accepted.
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
@@ -14,55 +14,55 @@ use std::time::{Duration, Instant};
 use penstock_http::RequestHead;
 use ring::digest;
 
-/// Who may change things over a listener.
+/// Which changes are permitted on a listener.
 #[derive(Debug)]
 pub enum Authority {
-    /// Everybody who is connected: callers are looked at before they are served.
+    /// All: the callers were checked when they connected.
     AnyConnected,
-    /// Whoever sends the token.
+    /// Those with the token.
     Token(AdminToken),
-    /// Nobody.
+    /// None.
     ReadOnly,
 }
 
-/// The secret of `server.admin_token`, by its SHA-256.
+/// The SHA-256 of `server.admin_token`.
 pub struct AdminToken {
     digest: [u8; DIGEST_BYTES],
     wrong_tokens: Mutex<WrongTokenCount>,
 }
 
-/// Bytes of a SHA-256.
+/// The length of a SHA-256.
 const DIGEST_BYTES: usize = 32;
 
-/// Wrong tokens of late.
+/// Recent wrong tokens.
 #[derive(Debug, Default)]
 struct WrongTokenCount {
-    /// When the present second began.
+    /// The start of the current second.
     since: Option<Instant>,
     count: u32,
 }
 
-/// Wrong tokens a second that are answered as such.
+/// Wrong tokens per second that are answered with 401 and logged.
 const MAX_LOGGED_WRONG_TOKENS: u32 = 10;
 
 const WRONG_TOKEN_PERIOD: Duration = Duration::from_secs(1);
 
-/// Whether a change may be made.
+/// Whether a change is permitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Permission {
     Granted,
-    /// Nobody may over this listener.
+    /// No change is permitted on this listener.
     ChangesDisabled,
-    /// A token is needed, and none was sent.
+    /// The token is missing.
     TokenMissing,
-    /// Another token was sent.
+    /// The token is wrong.
     TokenWrong,
-    /// So were many others.
+    /// The token is wrong, as were many others in this second.
     TooManyWrongTokens,
 }
 
 impl Authority {
-    /// Whether the request with this head may change things; `now` is the time.
+    /// Decides on the request with this head at the time `now`.
     pub(crate) fn check_permission(&self, head: &RequestHead, now: Instant) -> Permission {
         match self {
             Self::AnyConnected => Permission::Granted,
@@ -78,13 +78,13 @@ impl Authority {
 }
 
 impl AdminToken {
-    /// The token of this text.
+    /// Hashes the token.
     #[must_use]
     pub fn new(text: &str) -> Self {
         Self::from_digest(sha256(text.as_bytes()))
     }
 
-    /// The token with this SHA-256.
+    /// The token of this SHA-256.
     #[must_use]
     pub fn from_digest(digest: [u8; DIGEST_BYTES]) -> Self {
         Self {
@@ -93,7 +93,7 @@ impl AdminToken {
         }
     }
 
-    /// Its SHA-256, for a server that follows and may not read the file.
+    /// The SHA-256, for the new process of an upgrade, which may not be able to read the file.
     #[must_use]
     pub fn digest(&self) -> [u8; DIGEST_BYTES] {
         self.digest
@@ -102,11 +102,11 @@ impl AdminToken {
     fn matches(&self, sent: &[u8]) -> bool {
         let sent = sha256(sent);
         let pairs = self.digest.iter().zip(sent);
-        // Not stopped at the first difference.
+        // In constant time.
         pairs.fold(0, |difference, (ours, theirs)| difference | (ours ^ theirs)) == 0
     }
 
-    /// Counts a wrong token; whether that is said.
+    /// Counts a wrong token. Returns whether it is answered with 401 and logged.
     fn count_wrong_token(&self, now: Instant) -> bool {
         let mut wrong = self
             .wrong_tokens
@@ -130,7 +130,7 @@ impl fmt::Debug for AdminToken {
     }
 }
 
-/// The token that a request sends (RFC 6750 §2.1); none if it sends several.
+/// The bearer token of a request (RFC 6750 section 2.1); `None` if there are several.
 pub(crate) fn bearer_token(head: &RequestHead) -> Option<&[u8]> {
     let mut fields = head.field_all("authorization");
     let value = fields.next().filter(|_| fields.next().is_none())?;

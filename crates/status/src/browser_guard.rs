@@ -1,18 +1,16 @@
-//! What may come in on the admin listener: nothing that a foreign web page could have sent.
+//! Refuses requests that a foreign web page could have sent to the admin listener.
 //!
-//! Whoever reaches the listener may read. A browser on the same machine reaches it on behalf of any
-//! page it shows, so two things are refused: a name that a stranger's DNS could have pointed here
-//! (rebinding), and a POST that another origin started.
-//! Pure; asked by `api` for every request.
+//! Every client that reaches the listener may read. A browser on the same machine reaches it on behalf
+//! of any page, so two kinds of requests are refused: those with a host name that a foreign DNS server
+//! could point here (DNS rebinding), and a POST from another origin.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use penstock_http::RequestHead;
 
-/// Whether the request names this server in a way that no DNS answer could have brought about:
-/// by address or as `localhost`.
+/// Whether the host of the request is an address or `localhost`, which no DNS response can forge.
 ///
-/// A request without any host is HTTP/1.0 (RFC 9112 §3.2) and comes from no browser.
+/// A request without a host is HTTP/1.0 (RFC 9112 section 3.2) and does not come from a browser.
 pub(crate) fn is_host_trusted(head: &RequestHead) -> bool {
     let authority = head.host();
     if authority.is_empty() {
@@ -29,8 +27,8 @@ pub(crate) fn is_host_trusted(head: &RequestHead) -> bool {
     host.eq_ignore_ascii_case("localhost") || host.parse::<Ipv4Addr>().is_ok()
 }
 
-/// Whether no other origin started the request: what the browser says of it (`Sec-Fetch-Site`,
-/// `Origin`; Fetch standard §3.1) names this very origin, or there is no browser.
+/// Whether the request comes from this origin, by `Sec-Fetch-Site` and `Origin` (Fetch standard,
+/// section 3.1), or not from a browser.
 pub(crate) fn is_same_origin(head: &RequestHead) -> bool {
     let site = |value: &[u8]| matches!(value, b"same-origin" | b"none");
     let origin = |value: &[u8]| {

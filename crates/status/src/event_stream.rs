@@ -1,9 +1,11 @@
-//! The live stream: one `status` event a second for each page that is open.
+//! `/events`: one `status` event per second for each open page.
 //!
-//! `api` opens a stream for a client, edge pulls events from it at the client's pace: an event is
-//! made when it is asked for and due, so a slow client skips events instead of collecting them.
-//! Streams share the last snapshot. What must stay true: at most [`MAX_STREAMS`] streams, each with
-//! at most one event in flight; when the server drains, each gets a last event and ends.
+//! Edge pulls events at the client's pace. An event is made when it is due and asked for, so a slow
+//! client skips events. All streams share the last snapshot.
+//!
+//! # Invariants
+//! - There are at most [`MAX_STREAMS`] streams, each with at most one event in flight.
+//! - When the server drains, each stream gets a last event and ends.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,13 +19,13 @@ use penstock_runtime::{LazyDeadline, clock};
 
 use crate::{AdminOperations, ServerState};
 
-/// Where all streams of a server come from.
+/// The source of all event streams of a server.
 #[derive(Debug)]
 pub(crate) struct EventFeed {
     operations: Arc<dyn AdminOperations>,
     interval: Duration,
     open_streams: AtomicUsize,
-    /// The last event that was made; held only to copy it.
+    /// The last event. The lock is held only to copy it.
     cached_event: Mutex<Option<CachedEvent>>,
 }
 
@@ -35,7 +37,7 @@ struct CachedEvent {
 }
 
 impl EventFeed {
-    /// A feed with one event an `interval`.
+    /// A feed with one event per `interval`.
     pub(crate) fn new(source: Arc<dyn AdminOperations>, interval: Duration) -> Arc<Self> {
         Arc::new(Self {
             operations: source,
@@ -45,7 +47,7 @@ impl EventFeed {
         })
     }
 
-    /// A new stream; `None` when there are as many as there may be.
+    /// Opens a stream; `None` at the limit.
     pub(crate) fn open(self: &Arc<Self>) -> Option<EventStream> {
         let free = |open| (open < MAX_STREAMS).then_some(open + 1);
         self.open_streams
@@ -59,7 +61,7 @@ impl EventFeed {
         })
     }
 
-    /// The event for `now`, made anew unless another stream just did.
+    /// The event for `now`, shared with other streams within the interval.
     fn event_at(&self, now: Instant) -> Result<CachedEvent, Fault> {
         let shared = self.latest().clone();
         if let Some(latest) = shared
@@ -67,7 +69,7 @@ impl EventFeed {
         {
             return Ok(latest);
         }
-        // Made outside the lock: two loops may both do it, and neither waits for the other.
+        // Made outside the lock: two event loops may both do it, and neither waits.
         let snapshot = self.operations.snapshot();
         let json = serde_json::to_string(&snapshot)
             .map_err(|error| Fault::new(FaultKind::Internal, format!("status as json: {error}")))?;
@@ -90,7 +92,7 @@ impl EventFeed {
     }
 }
 
-/// One client's stream.
+/// The stream of one client.
 #[derive(Debug)]
 pub(crate) struct EventStream {
     feed: Arc<EventFeed>,
@@ -140,10 +142,10 @@ impl Drop for EventStream {
     }
 }
 
-/// Streams open at once: far more than people look at one server, far less than would be felt.
+/// Maximum number of open streams: enough for all readers, few enough to cost little.
 pub(crate) const MAX_STREAMS: usize = 32;
 
-/// Between two events of a stream.
+/// The time between two events of a stream.
 pub(crate) const EVENT_INTERVAL: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
@@ -161,7 +163,7 @@ mod tests {
         (source, feed)
     }
 
-    /// What the stream gives without waiting.
+    /// Reads the stream without waiting.
     fn poll(events: &mut EventStream) -> Poll<Option<String>> {
         let mut cx = Context::from_waker(Waker::noop());
         events.poll_chunk(&mut cx).map(|piece| piece.map(text))

@@ -1,32 +1,40 @@
 //! A made-up server for this crate's tests, and requests to it.
 //!
-//! One application serves, one does not boot and has a name that every format must escape; so has one
-//! of the two upstreams. What the API asked of the server is noted in `asked`.
+//! One application serves; the other does not boot and has a name that every format must escape, as has
+//! one of the two upstreams. The calls of the API are recorded in `calls`.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use penstock_exchange::metrics::{AppMetrics, EdgeMetrics};
+use penstock_apps::{
+    AppSnapshot, BoundsSnapshot, ProcessesSnapshot, QueueSnapshot as AppQueueSnapshot, QueueUsage,
+    WorkerSnapshot,
+};
+use penstock_cache::{
+    CacheCounters, CachedRoute, PurgeTarget, StoreCounts, StoreSnapshot, StoreState,
+};
+use penstock_cluster::ClusterSnapshot;
+use penstock_exchange::metrics::{AppMetrics, EdgeMetrics, Usage};
 use penstock_exchange::request::{RequestOrigin, RequestPath};
 use penstock_exchange::{Fault, IncomingBody, ListenerInfo, Mount, Request, RequestBody};
 use penstock_http::{HeadLimits, ParseProgress, parse_head};
+use penstock_hub::{HubCounters, HubSnapshot};
+use penstock_proxy::{QueueSnapshot, ServerSnapshot, UpstreamCounters, UpstreamSnapshot};
+use penstock_runtime::blocking::{DurationStats, PoolSnapshot};
 use penstock_sys::net::PeerAddress;
 
 use crate::{
-    AdminOperations, AppCounters, AppQueueStatus, AppStatus, BoundsStatus, BoxFuture,
-    CacheCounters, CacheStatus, CachedRouteCounters, CachedRouteStatus, ClusterStatus,
-    FrontEndStatus, HubCounters, HubStatus, LimitStatus, MachineStatus, PoolStatus,
-    ProcessesStatus, PublishError, PurgeError, PurgeRequest, PurgeSelector, ServerChangeRequest,
-    ServerChangeRequestError, ServerState, ServerStatus, Snapshot, TimeSum, Traffic,
-    UpstreamCounters, UpstreamQueueStatus, UpstreamStatus, Usage, WorkerStatus,
+    AdminOperations, BoxFuture, FrontEndStatus, HubStatus, LimitStatus, MachineStatus,
+    PublishError, PurgeError, PurgeRequest, ServerChangeRequest, ServerChangeRequestError,
+    ServerState, Snapshot, Traffic,
 };
 
 /// The name of the application that does not boot.
 pub(crate) const NAME_TO_ESCAPE: &str = "od\"d\\\nname";
 
-/// How much it takes to be published at once.
+/// The maximum size of a body to publish.
 pub(crate) const MAX_PUBLISH_BYTES: usize = 4000;
 
 #[derive(Debug, Default)]
@@ -48,15 +56,15 @@ impl FakeServer {
         self.calls.lock().unwrap().clone()
     }
 
-    fn app(&self, name: &str, report: Option<String>, workers: Vec<WorkerStatus>) -> AppStatus {
-        AppStatus {
+    fn app(&self, name: &str, report: Option<String>, workers: Vec<WorkerSnapshot>) -> AppSnapshot {
+        AppSnapshot {
             name: name.into(),
-            kind: "wsgi".into(),
+            kind: "wsgi",
             state: if report.is_some() { "failing" } else { "ready" }.into(),
             boot_report: report,
             interpreter: "CPython 3.12.3".into(),
             generation: 2,
-            processes: ProcessesStatus {
+            processes: ProcessesSnapshot {
                 min: 1,
                 ready: 2,
                 target: 3,
@@ -72,21 +80,23 @@ impl FakeServer {
             threads: 1,
             min_threads: 1,
             max_threads: 2,
-            bounds: BoundsStatus {
+            bounds: BoundsSnapshot {
                 tasks: Some(17),
                 max_tasks: Some(512),
                 memory_bytes: Some(3 << 20),
                 max_memory_bytes: Some(1 << 30),
                 max_cpu: Some(1.5),
             },
-            queue: AppQueueStatus {
-                length: 3,
+            queue: AppQueueSnapshot {
+                usage: QueueUsage {
+                    waiting: 3,
+                    slots: 4,
+                    in_progress: 4,
+                    oldest_wait: Duration::from_millis(250),
+                },
                 max: 1000,
-                slots: 4,
-                active: 4,
-                oldest_wait: Duration::from_millis(250),
             },
-            counters: AppCounters::new(&self.app_status),
+            counters: Arc::clone(&self.app_status),
             queue_time: self.app_status.queue_time.values(),
             header_time: self.app_status.app_time.values(),
             templates: workers.clone(),
@@ -94,12 +104,12 @@ impl FakeServer {
         }
     }
 
-    fn upstream_status(&self, name: &str, servers: Vec<ServerStatus>) -> UpstreamStatus {
-        UpstreamStatus {
+    fn upstream_status(&self, name: &str, servers: Vec<ServerSnapshot>) -> UpstreamSnapshot {
+        UpstreamSnapshot {
             name: name.into(),
-            protocol: "http".into(),
+            protocol: "http",
             up: !servers.is_empty(),
-            queue: UpstreamQueueStatus {
+            queue: QueueSnapshot {
                 length: 12,
                 max: 500,
                 oldest_wait: Duration::from_millis(750),
@@ -121,11 +131,11 @@ impl FakeServer {
     }
 }
 
-/// A server whose numbers all differ.
-pub(crate) fn server(name: &str, state: &str) -> ServerStatus {
-    ServerStatus {
+/// A server with different numbers.
+pub(crate) fn server(name: &str, state: &'static str) -> ServerSnapshot {
+    ServerSnapshot {
         name: name.into(),
-        state: state.into(),
+        state,
         weight: 2,
         backup: false,
         active: 3,
@@ -141,38 +151,36 @@ pub(crate) fn server(name: &str, state: &str) -> ServerStatus {
     }
 }
 
-/// A cache whose numbers all differ.
-fn cache(name: &str) -> CacheStatus {
-    let counters = CacheCounters {
-        hits: 90,
-        misses: 30,
-        stores: 25,
-        evictions: 5,
-        purged_objects: 3,
-        errors: 2,
-    };
-    CacheStatus {
+/// A cache with different numbers.
+fn cache(name: &str) -> StoreSnapshot {
+    StoreSnapshot {
         name: name.into(),
         path: Some("/mnt/disk1/cache".into()),
-        state: "working".into(),
-        reason: None,
+        state: StoreState::Working,
         objects: 20,
         bytes: 2 << 20,
         max_bytes: 100 << 30,
         memory_objects: 11,
         memory_bytes: 1 << 20,
         max_memory_bytes: 64 << 20,
-        counters,
-        hit_ratio: counters.hit_ratio(),
-        read_time: TimeSum::new(6, Duration::from_millis(120)),
-        write_time: TimeSum::new(25, Duration::from_millis(1000)),
+        counters: StoreCounts {
+            hits: 90,
+            misses: 30,
+            stores: 25,
+            evictions: 5,
+            purged_objects: 3,
+            errors: 2,
+        },
+        hit_ratio: Some(0.75),
+        read_time: DurationStats::new(6, 120_000),
+        write_time: DurationStats::new(25, 1_000_000),
     }
 }
 
-/// A hub whose numbers all differ.
+/// A hub with different numbers.
 fn hub() -> HubStatus {
     let of = |used, max| Usage { used, max };
-    HubStatus {
+    let hub = HubSnapshot {
         connections: of(61, 1000),
         streams: 50,
         long_polls: 11,
@@ -180,17 +188,21 @@ fn hub() -> HubStatus {
         counters: HubCounters {
             opened: 300,
             closed: 250,
-            closed_slow: 12,
+            closed_as_slow: 12,
             published: 40,
             delivered: 900,
             dropped: 13,
             heartbeats: 77,
+            ..HubCounters::default()
         },
         stream_bytes: 10_000,
         bytes_per_stream: Some(200),
         backlog_bytes: of(4096, 1 << 28),
         history_bytes: of(5000, 1 << 27),
-        cluster: Some(ClusterStatus {
+    };
+    HubStatus {
+        hub,
+        cluster: Some(ClusterSnapshot {
             address: "redis://127.0.0.1:6379".into(),
             connected: true,
             standalone: false,
@@ -203,34 +215,36 @@ fn hub() -> HubStatus {
     }
 }
 
-/// A route whose numbers all differ.
-fn cached_route(name: &str) -> CachedRouteStatus {
-    let counters = CachedRouteCounters {
-        hits: 40,
-        stale: 3,
-        revalidated: 2,
-        collapsed: 15,
-        misses: 20,
-        bypassed: 7,
-        fetch_failures: 4,
-        stores: 19,
-        served_bytes: 1 << 21,
-    };
-    CachedRouteStatus {
+/// A route with different numbers.
+fn cached_route(name: &str) -> CachedRoute {
+    let counters = CacheCounters::default();
+    for (counter, count) in [
+        (&counters.hits, 40),
+        (&counters.stale, 3),
+        (&counters.revalidated, 2),
+        (&counters.collapsed, 15),
+        (&counters.misses, 20),
+        (&counters.bypassed, 7),
+        (&counters.fetch_failures, 4),
+        (&counters.stored, 19),
+        (&counters.served_bytes, 1 << 21),
+    ] {
+        counter.add(count);
+    }
+    CachedRoute {
         name: name.into(),
         caches: vec!["disk1".into(), NAME_TO_ESCAPE.into()],
-        counters,
-        hit_ratio: counters.hit_ratio(),
+        counters: Arc::new(counters),
     }
 }
 
-/// The same with a disk that fails, before it was asked anything.
-fn out_of_service(cache: CacheStatus) -> CacheStatus {
-    CacheStatus {
+/// The same with a disk that fails, before any look-up.
+fn out_of_service(cache: StoreSnapshot) -> StoreSnapshot {
+    let reason = "write: Input/output error".into();
+    StoreSnapshot {
         path: None,
-        state: "out_of_service".into(),
-        reason: Some("write: Input/output error".into()),
-        hit_ratio: CacheCounters::default().hit_ratio(),
+        state: StoreState::OutOfService { reason },
+        hit_ratio: None,
         ..cache
     }
 }
@@ -238,13 +252,14 @@ fn out_of_service(cache: CacheStatus) -> CacheStatus {
 impl AdminOperations for FakeServer {
     fn snapshot(&self) -> Snapshot {
         self.snapshots.fetch_add(1, Ordering::Relaxed);
-        let worker = WorkerStatus {
+        let worker = WorkerSnapshot {
             pid: Some(77),
             generation: 2,
-            state: "ready".into(),
+            state: "ready",
             time_in_state: Duration::from_millis(1500),
             restarts: 0,
-            active: 1,
+            in_progress: 1,
+            address: None,
             resident_bytes: Some(1 << 20),
             proportional_bytes: Some(1 << 19),
             age: Some(Duration::from_millis(2500)),
@@ -268,7 +283,7 @@ impl AdminOperations for FakeServer {
             connections: Usage { used: 5, max: 100 },
             connections_limited_by: "limits.connections".into(),
             resident_bytes: Some(2 << 20),
-            traffic: Traffic::new(&self.edge),
+            traffic: Traffic::new(EdgeMetrics::total(std::slice::from_ref(&*self.edge))),
             config_generation: 1,
             config_reloads: 0,
             reload_error: None,
@@ -301,7 +316,7 @@ impl AdminOperations for FakeServer {
                     vec![
                         server("127.0.0.1:3000", "leaving"),
                         server("127.0.0.1:3000", "up"),
-                        ServerStatus {
+                        ServerSnapshot {
                             max_active: None,
                             last_error: Some("cannot connect".into()),
                             ..server("unix:/run/b.sock", "ejected")
@@ -312,16 +327,17 @@ impl AdminOperations for FakeServer {
             ],
             caches: vec![cache("disk1"), out_of_service(cache(NAME_TO_ESCAPE))],
             cached_routes: vec![cached_route("example.com /*"), cached_route(NAME_TO_ESCAPE)],
-            pools: vec![PoolStatus {
+            pools: vec![PoolSnapshot {
                 name: "default".into(),
                 queued: 0,
-                active_threads: 1,
-                max_threads: 32,
                 max_queued: 65536,
+                active: 1,
+                threads: 1,
+                max_threads: 32,
                 refused: 4,
-                queue_time: TimeSum::new(10, Duration::from_millis(50)),
+                queue_time: DurationStats::new(10, 50_000),
                 max_queue_time: Duration::from_millis(30),
-                run_time: TimeSum::new(8, Duration::from_millis(200)),
+                run_time: DurationStats::new(8, 200_000),
                 oldest_running: Duration::from_millis(1250),
             }],
             limits: vec![
@@ -332,16 +348,6 @@ impl AdminOperations for FakeServer {
                     .with_reached(2),
             ],
         }
-    }
-
-    fn edge_metrics(&self) -> Arc<EdgeMetrics> {
-        Arc::clone(&self.edge)
-    }
-
-    fn app_metrics(&self) -> Vec<(String, Arc<AppMetrics>)> {
-        ["guestbook", NAME_TO_ESCAPE]
-            .map(|name| (name.to_owned(), Arc::clone(&self.app_status)))
-            .into()
     }
 
     fn reload(&self) -> BoxFuture<'static, Result<String, String>> {
@@ -409,7 +415,7 @@ impl AdminOperations for FakeServer {
                     cache: Some(name), ..
                 } if name != "disk1" => Err(PurgeError::UnknownCache(name)),
                 _ if is_broken => Err(PurgeError::Rejected("purges wait".into())),
-                wanted if wanted.selector == PurgeSelector::All => Ok(20),
+                wanted if wanted.target == PurgeTarget::All => Ok(20),
                 _ => Ok(1),
             }
         })
@@ -477,20 +483,20 @@ impl AdminOperations for FakeServer {
     }
 }
 
-/// Where a test's request comes in.
+/// The transport of a test's request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TestTransport {
     Tcp,
     Unix,
 }
 
-/// A body that comes in pieces of at most so many bytes and may hide its length.
+/// A body that arrives in pieces of limited size and may hide its length.
 #[derive(Debug)]
 pub(crate) struct PiecewiseBody {
     pub(crate) remaining: Vec<u8>,
     pub(crate) piece_size: usize,
     pub(crate) length: Option<u64>,
-    /// Counts the bytes that were taken.
+    /// Counts the bytes that were read.
     pub(crate) bytes_taken: Arc<AtomicUsize>,
 }
 
@@ -507,7 +513,7 @@ impl IncomingBody for PiecewiseBody {
     }
 }
 
-/// A request from its head's text, lines apart by `\n`, without the blank line.
+/// A request from the text of its head, with `\n` between lines and without the blank line.
 pub(crate) fn request(head: &str, via: TestTransport) -> Request {
     let raw = format!("{}\r\n\r\n", head.replace('\n', "\r\n"));
     let ParseProgress::Complete((head, _)) =

@@ -2,16 +2,17 @@
 //! `fuzz/fuzz_targets/control_request.rs`.
 //!
 //! # Invariants
-//! - No bytes panic. What a change names is no larger than what was sent.
-//! - Nobody without the token may make a change where one is needed, and no page of a foreign origin.
+//! - No input panics. A parsed change is no larger than its body.
+//! - A change without a required token, or from a foreign origin, is refused.
 
 use std::time::Instant;
 
+use penstock_cache::PurgeTarget;
 use penstock_http::{HeadLimits, ParseProgress, RequestHead, parse_head};
 
 use crate::authority::{self, Permission};
 use crate::publish::ResponseFormat;
-use crate::{AdminToken, Authority, PurgeSelector, browser_guard, publish, purge, server_changes};
+use crate::{AdminToken, Authority, browser_guard, publish, purge, server_changes};
 
 const TOKEN: &str = "dGhlIGZ1enplciBtYXkgaGF2ZSB0aGlzIG9uZQ==";
 
@@ -32,7 +33,7 @@ pub fn read_request(bytes: &[u8]) {
 fn read_head(head: &RequestHead, text: &[u8]) {
     let host = head.host();
     if browser_guard::is_host_trusted(head) && !host.is_empty() {
-        // No name that could be a stranger's.
+        // No host name that a foreign DNS server could forge.
         let name = host.split(':').next().unwrap_or_default();
         let is_number = |byte: u8| byte.is_ascii_digit() || byte == b'.';
         let is_address = host.starts_with('[') || name.bytes().all(is_number);
@@ -75,13 +76,13 @@ fn read_body(text: &[u8]) {
         return;
     };
     assert!(wish.cache.is_none_or(|name| !name.trim().is_empty()));
-    match wish.selector {
-        PurgeSelector::Url(url) | PurgeSelector::Prefix(url) => {
+    match wish.target {
+        PurgeTarget::Url(url) | PurgeTarget::Prefix(url) => {
             let begins = ["/", "http://", "https://"];
             assert!(begins.iter().any(|begin| url.starts_with(begin)), "{url}");
         }
-        PurgeSelector::Tag(tag) => assert!(!tag.trim().is_empty()),
-        PurgeSelector::All => {}
+        PurgeTarget::Tag(tag) => assert!(!tag.trim().is_empty()),
+        PurgeTarget::All => {}
     }
 }
 
@@ -91,7 +92,7 @@ mod tests {
 
     #[test]
     fn requests_of_any_bytes_change_nothing_without_the_token() {
-        // A small generator: the fuzzer finds more, and is not always there.
+        // A small generator for runs without the fuzzer.
         let mut state = 3_u64;
         let mut next = move || {
             state = state

@@ -1,10 +1,11 @@
-//! What the server says of itself: live page, snapshot as JSON, metrics text, and the admin API.
+//! The status page, its JSON, the metrics and the admin API.
 //!
-//! [`Admin`] is a handler like any other, put on the admin listener by `penstock`'s wiring, which
-//! also implements [`AdminOperations`]: this room asks it for a [`Snapshot`] or for a change, and knows no
-//! other room. The way of a request: `browser_guard` refuses what a foreign web page could have sent, `api`
-//! routes it, `authority` says whether it may change things, `manage` and `purge` read what it wants changed, `publish` takes messages for the hub, `events`, `metrics_text` and `page` make the answer. What must stay true: a look at the
-//! status costs little and is bounded, whoever looks and however often.
+//! [`Admin`] is the handler of the admin listener. It gets a [`Snapshot`], or makes a change, through
+//! [`AdminOperations`], which the `penstock` crate implements. `browser_guard` refuses requests that a
+//! foreign web page could have sent, `api` routes, `authority` decides whether a change is permitted.
+//!
+//! # Invariants
+//! - Reading the status costs little and is bounded, however many clients read it.
 
 mod api;
 mod authority;
@@ -27,12 +28,9 @@ pub use authority::{AdminToken, Authority};
 pub use operations::{AdminOperations, BoxFuture};
 pub use probes::Probes;
 pub use publish::PublishError;
-pub use purge::{PurgeError, PurgeRequest, PurgeSelector};
+pub use purge::{PurgeError, PurgeRequest};
 pub use server_changes::{NewServer, ServerChangeRequest, ServerChangeRequestError};
 pub use snapshot::{
-    AppCounters, AppQueueStatus, AppStatus, BoundsStatus, CacheCounters, CacheStatus,
-    CachedRouteCounters, CachedRouteStatus, ClusterStatus, FrontEndStatus, HubCounters, HubStatus,
-    LimitStatus, LimitUnit, MachineStatus, PoolStatus, ProcessesStatus, ServerState, ServerStatus,
-    Snapshot, TimeSum, Traffic, UpstreamCounters, UpstreamQueueStatus, UpstreamStatus, Usage,
-    WorkerStatus,
+    FrontEndStatus, HubStatus, LimitStatus, LimitUnit, MachineStatus, ServerState, Snapshot,
+    Traffic,
 };

@@ -11,9 +11,14 @@ mod tables;
 use std::borrow::Cow;
 use std::fmt::{self, Write};
 
-use penstock_exchange::metrics::{HistogramValues, Metric, MetricValue};
+use penstock_apps::APP_METRICS;
+use penstock_cache::{CACHED_ROUTE_METRICS, STORE_METRICS};
+use penstock_cluster::CLUSTER_METRICS;
+use penstock_exchange::metrics::{EDGE_METRICS, HistogramValues, Metric, MetricValue};
+use penstock_hub::HUB_METRICS;
+use penstock_proxy::{SERVER_METRICS, ServerSnapshot, UPSTREAM_METRICS, UpstreamSnapshot};
 
-use crate::{AdminOperations, ServerStatus, UpstreamStatus};
+use crate::Snapshot;
 
 /// The media type of the text.
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -21,37 +26,36 @@ pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8"
 /// Label names with their values.
 type Labels<'a> = Vec<(&'static str, &'a str)>;
 
-/// Returns all metrics as they are now.
-pub(crate) fn render_metrics(source: &dyn AdminOperations) -> String {
-    let now = source.snapshot();
+/// Returns all metrics of a snapshot.
+pub(crate) fn render_metrics(now: &Snapshot) -> String {
     let mut page = MetricsText {
         text: String::with_capacity(16 << 10),
     };
-    page.push_table(tables::SERVER, &[(Vec::new(), &now)]);
+    page.push_table(tables::SERVER, &[(Vec::new(), now)]);
     page.push_table(tables::MACHINE, &[(Vec::new(), &now.machine)]);
     page.push_table(
         tables::LIMITS,
         &labelled(&now.limits, "limit", |it| it.name),
     );
-    page.push_table(tables::EDGE, &[(Vec::new(), &*source.edge_metrics())]);
-    page.push_table(tables::HUB, &[(Vec::new(), &now.hub)]);
+    page.push_table(EDGE_METRICS, &[(Vec::new(), &now.traffic.edge)]);
+    page.push_table(HUB_METRICS, &[(Vec::new(), &now.hub.hub)]);
     let clusters: Vec<_> = now.hub.cluster.iter().map(|it| (Vec::new(), it)).collect();
-    page.push_table(tables::CLUSTER, &clusters);
-    page.push_table(tables::APPS, &labelled(&now.apps, "app", |it| &it.name));
+    page.push_table(CLUSTER_METRICS, &clusters);
+    page.push_table(APP_METRICS, &labelled(&now.apps, "app", |it| &it.name));
     let upstreams = labelled(&now.upstreams, "upstream", |it| &it.name);
-    page.push_table(tables::UPSTREAMS, &upstreams);
+    page.push_table(UPSTREAM_METRICS, &upstreams);
     let servers: Vec<_> = now.upstreams.iter().flat_map(merge_same_name).collect();
     let servers = servers.iter().map(|(upstream, server)| {
         let labels = vec![("upstream", *upstream), ("server", server.name.as_str())];
         (labels, &**server)
     });
-    page.push_table(tables::SERVERS, &servers.collect::<Vec<_>>());
+    page.push_table(SERVER_METRICS, &servers.collect::<Vec<_>>());
     page.push_table(
-        tables::CACHES,
+        STORE_METRICS,
         &labelled(&now.caches, "cache", |it| &it.name),
     );
     let routes = labelled(&now.cached_routes, "route", |it| &it.name);
-    page.push_table(tables::CACHED_ROUTES, &routes);
+    page.push_table(CACHED_ROUTE_METRICS, &routes);
     page.push_table(tables::POOLS, &labelled(&now.pools, "pool", |it| &it.name));
     page.text
 }
@@ -144,29 +148,19 @@ impl MetricsText {
 
 /// The servers of an upstream with its name. A server that is added again while it leaves is listed
 /// twice and becomes one.
-fn merge_same_name(upstream: &UpstreamStatus) -> Vec<(&str, Cow<'_, ServerStatus>)> {
-    let mut found: Vec<(&str, Cow<'_, ServerStatus>)> = Vec::with_capacity(upstream.servers.len());
+fn merge_same_name(upstream: &UpstreamSnapshot) -> Vec<(&str, Cow<'_, ServerSnapshot>)> {
+    let mut found: Vec<(&str, Cow<'_, ServerSnapshot>)> =
+        Vec::with_capacity(upstream.servers.len());
     let mut ordered: Vec<_> = upstream.servers.iter().collect();
     // The one that stays comes first and gives the state.
     ordered.sort_by_key(|server| (server.name.as_str(), server.state == "leaving"));
     for server in ordered {
         match found.last_mut() {
-            Some((_, last)) if last.name == server.name => add_counters(last.to_mut(), server),
+            Some((_, last)) if last.name == server.name => last.to_mut().add(server),
             _ => found.push((&upstream.name, Cow::Borrowed(server))),
         }
     }
     found
-}
-
-fn add_counters(sum: &mut ServerStatus, other: &ServerStatus) {
-    sum.active += other.active;
-    sum.connections_open += other.connections_open;
-    sum.connections_idle += other.connections_idle;
-    sum.requests += other.requests;
-    sum.failures += other.failures;
-    sum.timeouts += other.timeouts;
-    sum.connects += other.connects;
-    sum.connection_reuses += other.connection_reuses;
 }
 
 /// Escapes the value of a label.

@@ -1,8 +1,9 @@
-//! The live page's files, compiled in.
+//! The files of the status page, compiled in.
 //!
-//! Plain HTML, script, style and icon without a build step; served by `api`. The page gets all of
-//! its content from `/events` and sets it as text, never as markup. What must stay true: it loads
-//! nothing from anywhere else, which [`CONTENT_SECURITY_POLICY`] makes the browser enforce.
+//! The page has no build step. It gets all its data from `/events` and sets it as text, never as markup.
+//!
+//! # Invariants
+//! - The page loads nothing from other servers; [`CONTENT_SECURITY_POLICY`] enforces it.
 
 /// One file of the page.
 #[derive(Debug)]
@@ -12,7 +13,7 @@ pub(crate) struct Asset {
     pub(crate) text: &'static str,
 }
 
-/// All of them.
+/// All files of the page.
 pub(crate) const ASSETS: [Asset; 12] = [
     Asset {
         path: "/",

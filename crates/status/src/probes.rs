@@ -1,10 +1,7 @@
-//! The listener for probes: what an orchestrator and Prometheus ask, and nothing that changes or
-//! names anything else.
-//!
-//! Put on `server.probes` by `penstock`'s wiring.
+//! The listener `server.probes`: health, readiness and metrics for orchestrators and Prometheus.
 //!
 //! # Invariants
-//! - Only `/healthz`, `/readyz` and `/metrics` are answered, to whatever host name.
+//! - Only `/healthz`, `/readyz` and `/metrics` are answered, for any host name.
 
 use std::sync::Arc;
 
@@ -22,7 +19,7 @@ pub struct Probes {
 }
 
 impl Probes {
-    /// Those of the server behind `source`.
+    /// The probes of the server behind `source`.
     #[must_use]
     pub fn new(source: Arc<dyn AdminOperations>) -> Self {
         Self {

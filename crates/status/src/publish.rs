@@ -1,40 +1,42 @@
-//! Messages for the hub: `POST /publish/`, where applications and their GRIP libraries send them.
+//! `POST /publish/`: messages for the hub from applications and their GRIP libraries.
 //!
-//! `api` hands the request's body and `Accept` here; [`crate::AdminOperations`] knows the hub and the format of
-//! the items, this file knows neither. The answers are those that the libraries of this protocol know:
-//! text, or JSON for who asks for it. What must stay true: 200 is said once everything in the body is
-//! on its way, and a body is read no further than to its bound.
+//! [`crate::AdminOperations`] knows the hub and the format of the items. The responses are those that
+//! GRIP libraries expect: text, or JSON if `Accept` asks for it.
+//!
+//! # Invariants
+//! - 200 means that all items of the body are on their way.
+//! - A body is read no further than its limit.
 
 use penstock_exchange::{Body, Fault, RequestBody, Response};
 use penstock_http::{RequestHead, Status, accepts_media_type, prefers_media_type};
 
 use crate::{AdminOperations, api, authority, server_changes};
 
-/// Why something was not published.
+/// Why an item was not published.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PublishError {
-    /// It is not understood: 400. The text says which item, and what of it.
+    /// The body is malformed: 400. The text names the item and the mistake.
     #[error("{0}")]
     Malformed(String),
-    /// The publisher has not the key of a namespace: 401.
+    /// The publisher does not have the key of a namespace: 401.
     #[error("{0}")]
     Unauthorized(String),
-    /// It has the key, and its token is not valid, or not now: 401.
+    /// The publisher has the key, but the token is invalid or expired: 401.
     #[error("{0}")]
     Invalid(String),
-    /// A message is longer than messages may be: 413.
+    /// A message is too large: 413.
     #[error("{0}")]
     TooLarge(String),
-    /// Faster than it can be delivered: 429. The text begins with the first item that was not taken,
-    /// `items[3]: `.
+    /// Messages arrive faster than they can be delivered: 429. The text begins with the first item
+    /// that was refused, `items[3]: `.
     #[error("{0}")]
     TooFast(String),
-    /// It cannot be taken now: 503.
+    /// The server cannot publish now: 503.
     #[error("{0}")]
     Rejected(String),
 }
 
-/// The form of an answer.
+/// The form of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ResponseFormat {
     Text,
@@ -45,7 +47,7 @@ const JSON_TYPE: &str = "application/json";
 const TEXT_TYPE: &str = "text/plain";
 
 impl ResponseFormat {
-    /// What the value of `Accept` lets an answer be; `None` when it allows neither form.
+    /// The form that the value of `Accept` permits; `None` if it permits neither.
     pub(crate) fn from_accept(accept: Option<&[u8]>) -> Option<Self> {
         if prefers_media_type(accept, JSON_TYPE, TEXT_TYPE) {
             return Some(Self::Json);
@@ -61,17 +63,17 @@ impl ResponseFormat {
     }
 }
 
-/// What may be the JSON Web Token by which applications publish, of the one token that a request
-/// sends: three parts with dots between them. An administrator's token may look like one.
+/// The token of a request if it looks like the JSON Web Token of an application: three parts
+/// separated by dots. An admin token may look like one.
 pub(crate) fn bearer_jwt(head: &RequestHead) -> Option<String> {
     let token = std::str::from_utf8(authority::bearer_token(head)?).ok()?;
     (token.matches('.').count() == 2).then(|| token.to_owned())
 }
 
-/// Reads what is to be published, and has it done: in that namespace only, if there is one.
+/// Reads and publishes the items of a body, only in `namespace` if there is one.
 ///
 /// # Errors
-/// The client's: gone, or too slow.
+/// The client disconnected or is too slow.
 pub(crate) async fn handle_publish(
     source: &dyn AdminOperations,
     form: Option<ResponseFormat>,
@@ -93,7 +95,7 @@ pub(crate) async fn handle_publish(
     })
 }
 
-/// The answer to a publisher whose items were not taken.
+/// The response to a publisher whose items were refused.
 pub(crate) fn error_response(error: &PublishError) -> Response {
     let status = match error {
         PublishError::Malformed(_) => Status::BAD_REQUEST,

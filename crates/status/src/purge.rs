@@ -1,33 +1,20 @@
-//! What somebody wants taken out of the caches: the JSON of `POST /cache/purge`.
+//! Parses the JSON of `POST /cache/purge`.
 //!
-//! `api` hands the body here and the wish that comes out to the [`crate::AdminOperations`], which knows caches;
-//! this file knows none. What must stay true: exactly one of `url`, `prefix`, `tag` and `all` is said, and
-//! all of them only in so many words; a wish that would match more than it says is refused.
+//! # Invariants
+//! - A request names exactly one of `url`, `prefix`, `tag` and `all`; an empty text is refused.
 
 use std::fmt;
 
+use penstock_cache::PurgeTarget;
 use serde::Deserialize;
 
-/// What is to be purged, and where.
+/// A purge.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PurgeRequest {
-    /// Which objects.
-    pub selector: PurgeSelector,
-    /// The name of the cache; `None` is all of them.
+    /// The objects.
+    pub target: PurgeTarget,
+    /// The name of the cache; `None` for all caches.
     pub cache: Option<String>,
-}
-
-/// Which objects are to be purged.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PurgeSelector {
-    /// All variants of this URL: with scheme and host, or from the path on for every host.
-    Url(String),
-    /// Every URL that begins so.
-    Prefix(String),
-    /// Every response that bore this tag.
-    Tag(String),
-    /// Everything.
-    All,
 }
 
 /// Why nothing was purged.
@@ -36,12 +23,12 @@ pub enum PurgeError {
     /// 404.
     #[error("there is no cache named {0}")]
     UnknownCache(String),
-    /// It cannot be done now, for this reason: 503.
+    /// The purge cannot be done now: 503.
     #[error("{0}")]
     Rejected(String),
 }
 
-/// Why a body is no purge.
+/// Why a body was refused.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PurgeParseError {
     #[error("{0}: expected {ExpectedBody}")]
@@ -58,7 +45,7 @@ pub(crate) enum PurgeParseError {
     InvalidUrl { key: &'static str, text: String },
 }
 
-/// What a right body looks like.
+/// The form of a valid body.
 struct ExpectedBody;
 
 impl fmt::Display for ExpectedBody {
@@ -80,12 +67,12 @@ struct PurgeBody {
     cache: Option<String>,
 }
 
-/// The purge that the text means.
+/// Parses a body.
 ///
 /// # Errors
-/// What is wrong with it, and what was expected.
+/// The mistake, and the expected form.
 pub(crate) fn parse_purge(text: &[u8]) -> Result<PurgeRequest, PurgeParseError> {
-    // A list of values in the right order would be taken for an object.
+    // serde would accept an array of the values.
     if !text.trim_ascii_start().starts_with(b"{") {
         return Err(PurgeParseError::NotAnObject);
     }
@@ -95,10 +82,10 @@ pub(crate) fn parse_purge(text: &[u8]) -> Result<PurgeRequest, PurgeParseError> 
         None => None,
     };
     let what = match (raw.url, raw.prefix, raw.tag, raw.all) {
-        (Some(url), None, None, None) => PurgeSelector::Url(check_url("url", url)?),
-        (None, Some(prefix), None, None) => PurgeSelector::Prefix(check_url("prefix", prefix)?),
-        (None, None, Some(tag), None) => PurgeSelector::Tag(check_not_empty("tag", tag)?),
-        (None, None, None, Some(true)) => PurgeSelector::All,
+        (Some(url), None, None, None) => PurgeTarget::Url(check_url("url", url)?),
+        (None, Some(prefix), None, None) => PurgeTarget::Prefix(check_url("prefix", prefix)?),
+        (None, None, Some(tag), None) => PurgeTarget::Tag(check_not_empty("tag", tag)?),
+        (None, None, None, Some(true)) => PurgeTarget::All,
         (None, None, None, Some(false)) => return Err(PurgeParseError::AllIsFalse),
         (url, prefix, tag, all) => {
             let texts = [url, prefix, tag];
@@ -107,12 +94,12 @@ pub(crate) fn parse_purge(text: &[u8]) -> Result<PurgeRequest, PurgeParseError> 
         }
     };
     Ok(PurgeRequest {
-        selector: what,
+        target: what,
         cache,
     })
 }
 
-/// A text that is not empty: an empty prefix would be everything.
+/// Refuses an empty text: an empty prefix would match everything.
 fn check_not_empty(key: &'static str, text: String) -> Result<String, PurgeParseError> {
     match text.trim().is_empty() {
         true => Err(PurgeParseError::Empty(key)),
@@ -120,7 +107,7 @@ fn check_not_empty(key: &'static str, text: String) -> Result<String, PurgeParse
     }
 }
 
-/// A URL, or the beginning of one.
+/// Refuses a text that cannot begin a URL.
 fn check_url(key: &'static str, text: String) -> Result<String, PurgeParseError> {
     let text = check_not_empty(key, text)?;
     let is_url = ["/", "http://", "https://"]

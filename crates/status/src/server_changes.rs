@@ -1,9 +1,8 @@
-//! What somebody wants changed about an upstream's servers: the JSON of `POST /upstreams/NAME/servers`.
+//! Parses the JSON of `POST /upstreams/NAME/servers`.
 //!
-//! `api` hands the body here and the wish that comes out to the [`crate::AdminOperations`], which knows
-//! addresses and upstreams; this file knows neither. What must stay true: a body is taken whole as it
-//! is meant or refused with what was expected, and a key that an action does not take is refused, since
-//! whoever wrote it thinks that it does something.
+//! # Invariants
+//! - A body is accepted as a whole or refused with the expected form. A key that an action does not
+//!   have is refused.
 
 use std::fmt;
 use std::num::{NonZeroU16, NonZeroU32};
@@ -11,62 +10,62 @@ use std::num::{NonZeroU16, NonZeroU32};
 use penstock_exchange::{Fault, RequestBody};
 use serde::{Deserialize, Deserializer};
 
-/// One change, as asked for.
+/// A requested change.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(tag = "action", rename_all = "snake_case", deny_unknown_fields)]
 pub enum ServerChangeRequest {
-    /// One more server.
+    /// Adds a server.
     Add(NewServer),
-    /// No new requests, and it is gone with the last it has.
+    /// Removes a server after its last request in progress.
     Remove {
         /// Its address.
         server: String,
     },
-    /// No new requests; what it has goes on, and it stays.
+    /// Stops new requests to a server.
     Drain {
         /// Its address.
         server: String,
     },
-    /// As drained, and nothing that it does counts until it is enabled.
+    /// Like `Drain`, and ignores its health until it is enabled.
     Disable {
         /// Its address.
         server: String,
     },
-    /// Requests again, after drain or disable.
+    /// Sends requests again, after `Drain` or `Disable`.
     Enable {
         /// Its address.
         server: String,
     },
-    /// Another share.
+    /// Sets the weight of a server.
     Weight {
         /// Its address.
         server: String,
-        /// The share.
+        /// The weight.
         weight: NonZeroU16,
     },
-    /// Another bound on its requests in progress.
+    /// Sets the limit on requests in progress.
     MaxActive {
         /// Its address.
         server: String,
-        /// The bound; `None` (`null`, which must be written) for the upstream's.
+        /// The limit; `None` (an explicit `null`) for the upstream's.
         #[serde(deserialize_with = "deserialize_nullable")]
         max_active: Option<NonZeroU32>,
     },
 }
 
-/// A server to be added. What is not said is as in the configuration.
+/// A server to add, with the defaults of the configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NewServer {
     /// Its address.
     pub server: String,
-    /// Its share.
+    /// Its weight.
     #[serde(default = "default_weight")]
     pub weight: NonZeroU16,
-    /// Its own bound on requests in progress; `None` for the upstream's.
+    /// Its limit on requests in progress; `None` for the upstream's.
     #[serde(default)]
     pub max_active: Option<NonZeroU32>,
-    /// Whether it gets requests only when no other server can.
+    /// Whether it only gets requests when no other server is available.
     #[serde(default)]
     pub backup: bool,
 }
@@ -74,31 +73,31 @@ pub struct NewServer {
 /// Why a change was not made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ServerChangeRequestError {
-    /// The text does not name a server: 400.
+    /// The text is not the address of a server: 400.
     #[error("{server:?} is no server: expected {expected}")]
     InvalidAddress {
         /// The text.
         server: String,
-        /// What would have been one.
+        /// The expected form.
         expected: &'static str,
     },
-    /// 404.
+    /// There is no such upstream: 404.
     #[error("there is no upstream named {0}")]
     UnknownUpstream(String),
-    /// 404.
+    /// There is no such server: 404.
     #[error("upstream {upstream} has no server {server}")]
     UnknownServer {
         /// The upstream.
         upstream: String,
-        /// The server that was asked for.
+        /// The requested server.
         server: String,
     },
-    /// It cannot be, for this reason: 409.
+    /// The change is not possible: 409.
     #[error("{0}")]
     Rejected(String),
 }
 
-/// Why a body is no change.
+/// Why a body was refused.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ServerChangeParseError {
     #[error("more than {0} bytes")]
@@ -109,7 +108,7 @@ pub(crate) enum ServerChangeParseError {
     NotAnObject,
 }
 
-/// What a right body looks like.
+/// The form of a valid body.
 struct ExpectedBody;
 
 impl fmt::Display for ExpectedBody {
@@ -122,20 +121,20 @@ impl fmt::Display for ExpectedBody {
     }
 }
 
-/// The longest body: far more than any change needs.
+/// The maximum size of a body: far more than any change needs.
 pub(crate) const MAX_BODY_BYTES: usize = 64 * 1024;
 
 /// Reads the whole body.
 ///
 /// # Errors
-/// The outer one is the client's (gone, too slow); the inner one says that it is too large.
+/// The outer error: the client disconnected or is too slow. The inner error: the body is too large.
 pub(crate) async fn read_body(
     body: RequestBody,
 ) -> Result<Result<Vec<u8>, ServerChangeParseError>, Fault> {
     read_body_within(body, MAX_BODY_BYTES).await
 }
 
-/// The same of a body that may have `bytes_max`.
+/// Reads a body of at most `bytes_max` bytes.
 pub(crate) async fn read_body_within(
     body: RequestBody,
     bytes_max: usize,
@@ -144,14 +143,14 @@ pub(crate) async fn read_body_within(
     Ok(text.ok_or(ServerChangeParseError::TooLarge(bytes_max)))
 }
 
-/// The change that the text means.
+/// Parses a body.
 ///
 /// # Errors
-/// What is wrong with it, and what was expected.
+/// The mistake, and the expected form.
 pub(crate) fn parse_server_change(
     text: &[u8],
 ) -> Result<ServerChangeRequest, ServerChangeParseError> {
-    // A list of values in the right order would be taken for an object.
+    // serde would accept an array of the values.
     if !text.trim_ascii_start().starts_with(b"{") {
         return Err(ServerChangeParseError::NotAnObject);
     }
@@ -162,7 +161,7 @@ fn default_weight() -> NonZeroU16 {
     NonZeroU16::MIN
 }
 
-/// A value that may be `null` but not left out, as an `Option` by itself may be.
+/// Requires a value that may be `null`; a plain `Option` may be left out.
 fn deserialize_nullable<'de, D: Deserializer<'de>>(
     from: D,
 ) -> Result<Option<NonZeroU32>, D::Error> {

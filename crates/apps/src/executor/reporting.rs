@@ -97,7 +97,13 @@ impl Executor {
                 log::info!("{name}: generation {generation} serves, after {took:.1?}");
             }
             SupervisorReport::Scaled { from, to, why } => {
-                self.shared.metrics.scale_events[usize::from(to < from)].increment();
+                let metrics = &self.shared.metrics;
+                let events = if to < from {
+                    &metrics.scale_downs
+                } else {
+                    &metrics.scale_ups
+                };
+                events.increment();
                 log::info!("{name}: {from} to {to} processes: {why}");
             }
             SupervisorReport::ThreadsScaled { from, to, why } => {

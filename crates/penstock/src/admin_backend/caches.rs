@@ -1,28 +1,26 @@
-//! Caches as the admin interface sees and empties them: `cache`'s words in `status`'s, and back.
+//! Purges of caches for the admin API.
 //!
-//! Called by `source`, for each snapshot and for each purge that is asked for. What must stay true: a
-//! purge is done on a thread of its own pool, which no disk can hold up, and says what it did.
+//! # Invariants
+//! - A purge runs on a thread of its own pool, which no disk can block.
 
 use std::sync::Arc;
 
-use penstock_cache::{PurgeTarget, Store, StoreSnapshot, StoreState};
+use penstock_cache::{PurgeTarget, Store};
 use penstock_runtime::blocking::Pool;
-use penstock_status::{
-    CacheCounters, CacheStatus, CachedRouteStatus, PurgeError, PurgeRequest, PurgeSelector, TimeSum,
-};
+use penstock_status::{PurgeError, PurgeRequest};
 
-use crate::caches::{CachedRoute, Caches};
+use crate::caches::Caches;
 
-/// The pool that purges run in. Looking through a large index takes a while, and the control loop has
-/// workers to look after; the pools of the configuration may wait for the very disk that is ill.
+/// The pool of purges. Searching a large index takes too long for the control loop, and the configured
+/// pools may be waiting for the failing disk.
 pub(super) fn purge_pool() -> Pool {
     Pool::new("purges", 1, MAX_QUEUED_PURGES)
 }
 
-/// How many purges may wait: they come from people and from scripts that publish, one at a time.
+/// The limit on waiting purges.
 const MAX_QUEUED_PURGES: usize = 1024;
 
-/// Takes out of `caches` what is wanted; the number of objects.
+/// Purges `caches` and returns the number of objects.
 pub(super) async fn purge(
     pool: Pool,
     caches: Caches,
@@ -36,12 +34,11 @@ pub(super) async fn purge(
             None => return Err(PurgeError::UnknownCache(name)),
         },
     };
-    let what = purge_target(wanted.selector);
-    let purged = pool.run(move || penstock_cache::purge(&stores, &what));
+    let purged = pool.run(move || penstock_cache::purge(&stores, &wanted.target));
     let purged = purged
         .await
         .map_err(|error| PurgeError::Rejected(error.to_string()))?;
-    // Whoever reads the log later must see why the back end had more to do.
+    // A purge explains a later load on the back end.
     log::info!(
         "admin: cache purge: {said} (objects={})",
         purged.removed_objects
@@ -49,69 +46,16 @@ pub(super) async fn purge(
     Ok(purged.removed_objects)
 }
 
-/// The wish as the log says it.
+/// Describes a purge for the log.
 fn describe_purge(wanted: &PurgeRequest) -> String {
-    let what = match &wanted.selector {
-        PurgeSelector::Url(url) => format!("url {url:?}"),
-        PurgeSelector::Prefix(prefix) => format!("prefix {prefix:?}"),
-        PurgeSelector::Tag(tag) => format!("tag {tag:?}"),
-        PurgeSelector::All => "all".to_owned(),
+    let what = match &wanted.target {
+        PurgeTarget::Url(url) => format!("url {url:?}"),
+        PurgeTarget::Prefix(prefix) => format!("prefix {prefix:?}"),
+        PurgeTarget::Tag(tag) => format!("tag {tag:?}"),
+        PurgeTarget::All => "all".to_owned(),
     };
     match &wanted.cache {
         Some(name) => format!("purge of {what} in {name:?}"),
         None => format!("purge of {what}"),
-    }
-}
-
-fn purge_target(what: PurgeSelector) -> PurgeTarget {
-    match what {
-        PurgeSelector::Url(url) => PurgeTarget::Url(url),
-        PurgeSelector::Prefix(prefix) => PurgeTarget::Prefix(prefix),
-        PurgeSelector::Tag(tag) => PurgeTarget::Tag(tag),
-        PurgeSelector::All => PurgeTarget::All,
-    }
-}
-
-/// A cache in the words of `status`.
-pub(super) fn cache_status(usage: StoreSnapshot) -> CacheStatus {
-    let (state, reason) = match usage.state {
-        StoreState::Working => ("working", None),
-        StoreState::Recovering => ("recovering", None),
-        StoreState::OutOfService { reason } => ("out_of_service", Some(reason)),
-    };
-    let counters = CacheCounters {
-        hits: usage.hits,
-        misses: usage.misses,
-        stores: usage.stored,
-        evictions: usage.evicted,
-        purged_objects: usage.purged,
-        errors: usage.errors,
-    };
-    CacheStatus {
-        name: usage.name,
-        path: usage.path.map(|path| path.display().to_string()),
-        state: state.to_owned(),
-        reason,
-        objects: usage.objects,
-        bytes: usage.bytes,
-        max_bytes: usage.max_bytes,
-        memory_objects: usage.memory_objects,
-        memory_bytes: usage.memory_bytes,
-        max_memory_bytes: usage.max_memory,
-        counters,
-        hit_ratio: counters.hit_ratio(),
-        read_time: TimeSum::new(usage.reads, usage.read_time),
-        write_time: TimeSum::new(usage.writes, usage.write_time),
-    }
-}
-
-/// A route with caches in the words of `status`.
-pub(super) fn cached_route_status(route: &CachedRoute) -> CachedRouteStatus {
-    let counters = route.total_counters();
-    CachedRouteStatus {
-        name: route.name.clone(),
-        caches: route.caches.clone(),
-        counters,
-        hit_ratio: counters.hit_ratio(),
     }
 }

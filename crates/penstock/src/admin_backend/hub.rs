@@ -1,79 +1,26 @@
-//! The hub as the admin interface sees it and publishes to it: `hub`'s words in `status`'s, and back.
+//! The limits, machine figures and publications of the hub for the admin API.
 //!
-//! Called by `source`, for each snapshot and for each body that is to be published. What must stay true:
-//! nothing here waits; the kernel's share is an estimate and is called one.
+//! # Invariants
+//! - Nothing here waits.
 
-use penstock_cluster::RedisBus;
 use penstock_grip::parse_publications;
 use penstock_hub::token::TokenError;
 use penstock_hub::{Hub, HubError, NamespaceError};
-use penstock_status::{
-    ClusterStatus, HubCounters, HubStatus, LimitStatus, MachineStatus, PublishError, Usage,
-};
+use penstock_status::{LimitStatus, MachineStatus, PublishError};
 
 use crate::hub_service::HubService;
 
-/// What the kernel keeps for one TCP connection that is held and takes what it is sent: socket, inode,
-/// file, directory entry, entry in an epoll set. Measured with half a million of them; data that waits
-/// in it comes on top.
+/// Kernel memory of an idle TCP connection: socket, inode, file, directory entry and epoll entry.
+/// Measured with half a million connections; socket buffers are not included.
 const BYTES_PER_SOCKET: u64 = 4_100;
 
-/// What a page of memory has on every machine that this runs on, in the kernel's count of buffers.
+/// The size of a page in the kernel's count of socket buffers.
 const PAGE_BYTES: u64 = 4_096;
-
-/// So few streams share what the hub has anyway that a figure for one would mislead.
-const MIN_STREAMS_FOR_AVERAGE: u64 = 500;
 
 /// A body may have several messages, and JSON makes each longer.
 const MAX_MESSAGES_PER_BODY: usize = 4;
 
-/// The hub at this moment.
-pub(super) fn hub_status(held: &HubService) -> HubStatus {
-    let hub = &held.hub;
-    let (counts, bounds) = (hub.counters(), hub.settings());
-    let of = |used, max: usize| Usage {
-        used,
-        max: max as u64,
-    };
-    HubStatus {
-        connections: of(counts.held, bounds.max_streams.unwrap_or_default()),
-        streams: counts.streams,
-        long_polls: counts.long_polls,
-        channels: of(counts.channels, bounds.max_channels),
-        counters: HubCounters {
-            opened: counts.opened,
-            closed: counts.closed,
-            closed_slow: counts.closed_as_slow,
-            published: counts.published,
-            delivered: counts.delivered,
-            dropped: counts.dropped,
-            heartbeats: counts.heartbeats,
-        },
-        stream_bytes: counts.stream_bytes,
-        bytes_per_stream: (counts.streams >= MIN_STREAMS_FOR_AVERAGE)
-            .then(|| counts.stream_bytes / counts.streams.max(1)),
-        backlog_bytes: of(counts.backlog_bytes, bounds.max_backlog_total),
-        history_bytes: of(counts.history_bytes, bounds.history.max_size_total),
-        cluster: held.bus().map(cluster_status),
-    }
-}
-
-/// The servers that are one hub with this one.
-fn cluster_status(bus: &RedisBus) -> ClusterStatus {
-    let (status, totals) = (bus.status(), bus.totals());
-    ClusterStatus {
-        address: bus.address().to_owned(),
-        connected: status.is_connected,
-        standalone: status.is_standalone,
-        queued: status.unsent_messages as u64,
-        lost: status.dropped_messages,
-        channels: status.followed_channels as u64,
-        servers: totals.nodes,
-        totals: totals.sums,
-    }
-}
-
-/// The hub's bounds by their configured names.
+/// The limits of the hub by their configuration keys.
 pub(super) fn hub_limits(hub: &Hub) -> [LimitStatus; 9] {
     let (counts, bounds) = (hub.counters(), hub.settings());
     let streams_max = bounds.max_streams.unwrap_or_default() as u64;
@@ -99,7 +46,7 @@ pub(super) fn hub_limits(hub: &Hub) -> [LimitStatus; 9] {
     ]
 }
 
-/// The machine with so many connections of ours.
+/// The figures of the machine, with `connections` of this server.
 pub(super) fn machine_status(connections: u64) -> MachineStatus {
     MachineStatus {
         load_average: read_proc_file("/proc/loadavg")
@@ -117,7 +64,7 @@ pub(super) fn verify_publisher(held: &HubService, token: &str) -> Result<String,
     let found = held.keys().verify(token, &held.namespaces());
     let found = found.map_err(|error| {
         let refuse = match error {
-            // Signed with a key of ours.
+            // The signature is valid.
             TokenError::Expired
             | TokenError::NotYetValid
             | TokenError::NoExpiry
@@ -132,7 +79,7 @@ pub(super) fn verify_publisher(held: &HubService, token: &str) -> Result<String,
     Ok(found.name().to_owned())
 }
 
-/// Publishes what a body asks for, in its order: for a publisher of a namespace in that one alone.
+/// Publishes the items of a body in their order, only in `namespace` if there is one.
 pub(super) fn publish_body(
     held: &HubService,
     body: &[u8],
@@ -166,13 +113,13 @@ pub(super) fn publish_body(
     Ok(())
 }
 
-/// How much of a body is read.
+/// The maximum size of a body.
 pub(super) fn max_publish_bytes(hub: &Hub) -> usize {
     let one = hub.settings().max_message_size;
     one.saturating_mul(MAX_MESSAGES_PER_BODY)
 }
 
-/// A file that the kernel makes as it is read.
+/// Reads a file of procfs.
 #[expect(clippy::disallowed_methods, reason = "there is no disk behind it")]
 fn read_proc_file(path: &str) -> Option<String> {
     std::fs::read_to_string(path).ok()

@@ -1,17 +1,14 @@
-//! Upstreams as the admin interface sees and changes them: `proxy`'s words in `status`'s, and back.
+//! Changes of the servers of upstreams for the admin API.
 //!
-//! Called by `source`, for each snapshot and for each change that is asked for. What must stay true: an
-//! address is read as the configuration reads it, and a change is made whole or refused with the
-//! reason.
+//! # Invariants
+//! - An address is read as in the configuration.
+//! - A change is made completely or refused with the reason.
 
 use penstock_config::{ServerAddr, UpstreamServer};
-use penstock_proxy::{ServerChange, ServerSnapshot, Upstream, UpstreamSnapshot};
-use penstock_status::{
-    NewServer, ServerChangeRequest, ServerChangeRequestError, ServerStatus, UpstreamCounters,
-    UpstreamQueueStatus, UpstreamStatus,
-};
+use penstock_proxy::{ServerChange, Upstream};
+use penstock_status::{NewServer, ServerChangeRequest, ServerChangeRequestError};
 
-/// Makes one change of the upstream's servers, which of an application are its processes.
+/// Makes a change of an upstream's servers. The servers of an application are its processes.
 pub(super) fn manage_upstream(
     upstream: &Upstream,
     change: ServerChangeRequest,
@@ -25,7 +22,7 @@ pub(super) fn manage_upstream(
         return Err(ServerChangeRequestError::Rejected(why));
     }
     let done = upstream.apply_change(server_change(change)?);
-    // Whoever reads the log later must see why servers came and went.
+    // The log must show why servers came and went.
     if let Ok(message) = &done {
         log::info!("admin: upstream {}: {message}", upstream.name());
     }
@@ -40,7 +37,7 @@ pub(super) fn manage_upstream(
     })
 }
 
-/// Whether it says which servers there are, which of an application only its supervisor says.
+/// Whether the change adds or removes a server, which only the supervisor does for an application.
 fn is_supervisor_only(change: &ServerChangeRequest) -> bool {
     matches!(
         change,
@@ -48,8 +45,7 @@ fn is_supervisor_only(change: &ServerChangeRequest) -> bool {
     )
 }
 
-/// The wish in the words of `proxy`. A server that is there goes by the name that the status shows, or
-/// by the one that its entry in the configuration has.
+/// Converts a request into a change. A server is named as in the status or as in the configuration.
 fn server_change(change: ServerChangeRequest) -> Result<ServerChange, ServerChangeRequestError> {
     Ok(match change {
         ServerChangeRequest::Add(new) => ServerChange::Add(new_server(new)?),
@@ -68,7 +64,7 @@ fn server_change(change: ServerChangeRequest) -> Result<ServerChange, ServerChan
 
 fn new_server(new: NewServer) -> Result<UpstreamServer, ServerChangeRequestError> {
     let address = match new.server.parse() {
-        // There is no file that it could be relative to.
+        // A relative path has no base here.
         Ok(ServerAddr::Unix(path)) if path.is_relative() => None,
         parsed => parsed.ok(),
     };
@@ -82,53 +78,6 @@ fn new_server(new: NewServer) -> Result<UpstreamServer, ServerChangeRequestError
         max_active: new.max_active.map(Into::into),
         backup: new.backup,
     })
-}
-
-/// An upstream in the words of `status`.
-pub(super) fn upstream_status(upstream: UpstreamSnapshot) -> UpstreamStatus {
-    let counts = upstream.counters;
-    UpstreamStatus {
-        name: upstream.name,
-        protocol: upstream.protocol.to_owned(),
-        up: upstream.is_up,
-        queue: UpstreamQueueStatus {
-            length: upstream.waiting,
-            max: upstream.max_queued,
-            oldest_wait: upstream.oldest_wait,
-        },
-        counters: UpstreamCounters {
-            requests: counts.requests,
-            queue_full: counts.queue_full,
-            queue_timeouts: counts.queue_timeouts,
-            queue_abandoned: counts.queue_abandoned,
-            unavailable: counts.unavailable,
-            retries: counts.retries,
-            retries_over_budget: counts.retries_over_budget,
-        },
-        queue_time: upstream.queue_time,
-        connect_time: upstream.connect_time,
-        header_time: upstream.header_time,
-        servers: upstream.servers.into_iter().map(server_status).collect(),
-    }
-}
-
-fn server_status(server: ServerSnapshot) -> ServerStatus {
-    ServerStatus {
-        name: server.name,
-        state: server.state.to_owned(),
-        weight: server.weight,
-        backup: server.backup,
-        active: server.active,
-        max_active: server.max_active,
-        connections_open: server.connections_open,
-        connections_idle: server.connections_idle,
-        requests: server.requests,
-        failures: server.failures,
-        timeouts: server.timeouts,
-        connects: server.connects,
-        connection_reuses: server.connection_reuses,
-        last_error: server.last_probe_error,
-    }
 }
 
 #[cfg(test)]

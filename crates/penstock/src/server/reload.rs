@@ -137,8 +137,10 @@ impl Server {
             Ok(()) => {
                 let (config, rooms) = (config.clone(), rooms.clone());
                 let (held, development) = (self.hub_service.clone(), self.options.development);
-                let build =
-                    move || wiring::build_settings(&config, &rooms, &held, count, development);
+                let routes = self.live().cached_routes.clone();
+                let build = move || {
+                    wiring::build_settings(&config, &rooms, &held, &routes, count, development)
+                };
                 pool.run(build)
                     .await
                     .map_err(|error| error.to_string())
@@ -243,15 +245,12 @@ impl Server {
     ) -> (String, Vec<ActiveListener>) {
         let BuiltSettings {
             settings,
-            mut cached_routes,
+            cached_routes,
         } = built;
         self.edge.replace_settings(settings, self.loops.handles());
         self.hub_service
             .apply_config(&config, self.edge.max_connections());
         let mut live = self.live();
-        for route in &mut cached_routes {
-            route.continue_counters(&live.cached_routes);
-        }
         live.cached_routes = cached_routes;
         let space = &rooms.temp_space;
         space.set_max(config.limits.max_temp_size.unwrap_or(u64::MAX));

@@ -498,10 +498,10 @@ fn a_stepped_down_front_end_finishes_its_requests() {
         let head = clock::timeout(Duration::from_secs(10), carried.next_line()).await;
         assert_eq!(head.expect("in time").unwrap(), POST_LINE);
         // One connection exists, two requests wait for a connection, two for a slot.
-        eventually("the others wait", || upstream.snapshot().waiting == 2).await;
+        eventually("the others wait", || upstream.snapshot().queue.length == 2).await;
         front.step_down();
         eventually("they all wait for the connection", || {
-            upstream.snapshot().waiting == 4
+            upstream.snapshot().queue.length == 4
         })
         .await;
         for number in 1..=5 {
@@ -605,7 +605,7 @@ fn a_request_waiting_for_a_leaving_member_goes_to_the_next_server() {
             assert_eq!(next_line_but_heartbeats(&mut lines).await, expected);
         }
         drop(lines);
-        eventually("it waits in line", || upstream.snapshot().waiting == 1).await;
+        eventually("it waits in line", || upstream.snapshot().queue.length == 1).await;
         let (_control, member) = handshake_manually(address, KEY, control_purpose("shop"))
             .await
             .unwrap();

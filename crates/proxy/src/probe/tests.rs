@@ -286,13 +286,10 @@ fn a_server_goes_down_with_its_probes_and_comes_up_with_them() {
         assert_eq!(first(&upstream).state, "up");
         eventually("some probes", || origin.all.load(Ordering::Relaxed) >= 3).await;
         let seen = first(&upstream);
-        assert_eq!((seen.state, seen.last_probe_error), ("up", None));
+        assert_eq!((seen.state, seen.last_error), ("up", None));
         origin.play(answer("HTTP/1.1 500 Oh\r\n\r\n"));
         eventually("down", || first(&upstream).state == "down").await;
-        assert_eq!(
-            first(&upstream).last_probe_error.as_deref(),
-            Some("status 500")
-        );
+        assert_eq!(first(&upstream).last_error.as_deref(), Some("status 500"));
         origin.play(answer("HTTP/1.1 200 OK\r\n\r\n"));
         eventually("up", || first(&upstream).state == "up").await;
         // Probes take no slot and no connection of a request.
@@ -339,7 +336,7 @@ fn a_probe_timeout_of_a_full_server_does_not_count() {
         let place = claim(&upstream);
         eventually("many probes", || origin.all.load(Ordering::Relaxed) >= 8).await;
         let seen = first(&upstream);
-        assert_eq!((seen.state, seen.last_probe_error), ("up", None));
+        assert_eq!((seen.state, seen.last_error), ("up", None));
         release(&upstream, &place);
         eventually("down", || first(&upstream).state == "down").await;
     });
@@ -384,7 +381,7 @@ fn a_server_blocked_by_our_idle_connection_stays_up() {
             answered.load(Ordering::Relaxed) >= before + 4
         })
         .await;
-        assert_eq!(first(&upstream).last_probe_error, None);
+        assert_eq!(first(&upstream).last_error, None);
     });
 }
 
@@ -420,7 +417,7 @@ fn a_local_shortage_does_not_fail_a_server() {
             assert!(!tell(Err(ProbeError::Shortage("descriptors"))));
         }
         let seen = first(&upstream);
-        assert_eq!((seen.state, seen.last_probe_error), ("up", None));
+        assert_eq!((seen.state, seen.last_error), ("up", None));
         assert!(tell(Err(ProbeError::Closed)), "any other counts");
     });
 }

@@ -214,7 +214,7 @@ fn snapshots_show_the_oldest_job_and_the_times() {
     first.release();
     await_until("both are done", || pool.snapshot().run_time.count == 2);
     let usage = pool.snapshot();
-    assert_eq!(usage.oldest_running, None);
+    assert_eq!(usage.oldest_running, Duration::ZERO);
     assert!(usage.run_time.max_us >= 3000 && usage.run_time.sum_us >= usage.run_time.max_us);
     assert_eq!(usage.queue_time.count, 2);
     pool.close();

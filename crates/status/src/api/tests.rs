@@ -1,4 +1,4 @@
-//! Routes, refusals and changes, asked of a made-up server.
+//! Routes, refusals and changes, tested with a made-up server.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +12,7 @@ use crate::event_stream::MAX_STREAMS;
 use crate::fake::{FakeServer, PiecewiseBody, TestTransport, request};
 use crate::server_changes::MAX_BODY_BYTES;
 
-/// One that everybody may change who gets so far.
+/// An API without authority checks.
 fn admin_without_authority() -> (Arc<FakeServer>, Admin) {
     admin_with(Authority::AnyConnected)
 }
@@ -23,7 +23,7 @@ fn admin_with(authority: Authority) -> (Arc<FakeServer>, Admin) {
     (source, admin)
 }
 
-/// Asks from the server's own address.
+/// Sends a request with the server's own address.
 fn send_get(admin: &Admin, line: &str) -> Response {
     send_via(
         admin,
@@ -36,7 +36,7 @@ fn send_via(admin: &Admin, head: &str, via: TestTransport) -> Response {
     handle(admin, request(head, via))
 }
 
-/// Asks for a change of `upstream`'s servers.
+/// Requests a change of the servers of `upstream`.
 fn post_server_change(admin: &Admin, upstream: &str, body: PiecewiseBody) -> Response {
     post_change(admin, &format!("/upstreams/{upstream}/servers"), body)
 }
@@ -226,7 +226,7 @@ fn refuses_by_host_path_method_and_origin_in_that_order() {
     assert!(source.asked().is_empty(), "{:?}", source.asked());
 }
 
-/// Every change that there is.
+/// All changes.
 const CHANGES: [&str; 7] = [
     "/reload",
     "/stop",
@@ -491,7 +491,7 @@ fn changes_of_servers_are_asked_of_the_server_and_answered_as_json() {
 #[test]
 fn purges_are_asked_of_the_server_and_answered_as_json() {
     let news = r#"{"url": "/news"}"#;
-    let asked = r#"purge PurgeRequest { selector: Url("/news"), cache: None }"#;
+    let asked = r#"purge PurgeRequest { target: Url("/news"), cache: None }"#;
     for (name, body_sent, is_broken, status, expected, asked) in [
         (
             "one",
@@ -507,7 +507,7 @@ fn purges_are_asked_of_the_server_and_answered_as_json() {
             false,
             200,
             r#"{"ok":true,"objects":20}"#,
-            Some(r#"purge PurgeRequest { selector: All, cache: Some("disk1") }"#),
+            Some(r#"purge PurgeRequest { target: All, cache: Some("disk1") }"#),
         ),
         (
             "unknown cache",
@@ -515,7 +515,7 @@ fn purges_are_asked_of_the_server_and_answered_as_json() {
             false,
             404,
             r#"{"ok":false,"error":"there is no cache named disk9"}"#,
-            Some(r#"purge PurgeRequest { selector: Tag("a"), cache: Some("disk9") }"#),
+            Some(r#"purge PurgeRequest { target: Tag("a"), cache: Some("disk9") }"#),
         ),
         (
             "not now",
@@ -574,7 +574,7 @@ fn messages_are_published_with_and_without_the_slash() {
     }
 }
 
-/// Posts to `/publish/` over TCP with a token; gives the answer and how many bytes were read.
+/// Posts to `/publish/` over TCP with a token; returns the response and the number of bytes read.
 fn publish_with(admin: &Admin, token: &str) -> (Response, usize) {
     let head =
         format!("POST /publish/ HTTP/1.1\nHost: 127.0.0.1:8090\nAuthorization: Bearer {token}");
@@ -613,7 +613,7 @@ fn a_publisher_is_known_before_the_body_is_read() {
     }
 }
 
-/// Its clock, or its queue, is late: that must not keep an administrator out.
+/// An application with a late clock or queue must not lock out an administrator.
 #[test]
 fn an_expired_token_of_an_application_is_no_wrong_token_of_an_administrator() {
     let (source, admin) = admin_with(Authority::Token(AdminToken::new(TOKEN)));

@@ -1,4 +1,4 @@
-//! The metrics text, read back by a small strict parser of the format.
+//! The metrics text, parsed by a small strict parser.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
@@ -6,9 +6,10 @@ use std::time::Duration;
 use penstock_exchange::metrics::BUCKETS_US;
 
 use super::*;
+use crate::AdminOperations;
 use crate::fake::{FakeServer, NAME_TO_ESCAPE};
 
-/// One line with a value.
+/// A line with a value.
 #[derive(Debug, Clone, PartialEq)]
 struct Sample {
     metric: String,
@@ -17,7 +18,7 @@ struct Sample {
     value: f64,
 }
 
-/// Reads the whole text; panics on whatever the format does not allow.
+/// Parses the whole text; panics on a violation of the format.
 fn parse(text: &str) -> Vec<Sample> {
     assert!(text.ends_with('\n'), "the last line must end");
     let mut samples: Vec<Sample> = Vec::new();
@@ -135,7 +136,7 @@ fn busy_source() -> FakeServer {
 
 #[test]
 fn every_sample_has_its_type_and_every_metric_stands_together() {
-    let samples = parse(&render_metrics(&busy_source()));
+    let samples = parse(&render_metrics(&busy_source().snapshot()));
     let mut seen: Vec<&str> = samples.iter().map(|s| s.metric.as_str()).collect();
     seen.dedup();
     let distinct: HashSet<_> = seen.iter().collect();
@@ -145,7 +146,7 @@ fn every_sample_has_its_type_and_every_metric_stands_together() {
 
 #[test]
 fn buckets_are_cumulative_and_end_with_the_count() {
-    let samples = parse(&render_metrics(&busy_source()));
+    let samples = parse(&render_metrics(&busy_source().snapshot()));
     let mut series: BTreeMap<String, Vec<(f64, f64)>> = BTreeMap::new();
     for sample in samples.iter().filter(|s| s.name.ends_with("_bucket")) {
         let mut labels = sample.labels.clone();
@@ -158,7 +159,7 @@ fn buckets_are_cumulative_and_end_with_the_count() {
         let key = format!("{}{labels:?}", sample.metric);
         series.entry(key).or_default().push((le, sample.value));
     }
-    // Edge's one, two of each application, three of each upstream.
+    // One of edge, two of each application, three of each upstream.
     assert_eq!(series.len(), 1 + 2 * 2 + 2 * 3);
     for (key, buckets) in &series {
         assert_eq!(buckets.len(), BUCKETS_US.len() + 1, "{key}");
@@ -189,7 +190,7 @@ fn buckets_are_cumulative_and_end_with_the_count() {
 
 #[test]
 fn values_are_those_of_the_sets_and_of_the_snapshot() {
-    let samples = parse(&render_metrics(&busy_source()));
+    let samples = parse(&render_metrics(&busy_source().snapshot()));
     for (name, labels, expected) in [
         ("penstock_build_info", &[("version", "0.1.0")][..], 1.0),
         ("penstock_uptime_seconds", &[], 90.5),
@@ -298,7 +299,7 @@ fn values_are_those_of_the_sets_and_of_the_snapshot() {
 
 #[test]
 fn upstreams_and_servers_have_their_own_values() {
-    let samples = parse(&render_metrics(&busy_source()));
+    let samples = parse(&render_metrics(&busy_source().snapshot()));
     for (name, expected) in [
         ("up", 1.0),
         ("queue_length", 12.0),
@@ -347,7 +348,7 @@ fn upstreams_and_servers_have_their_own_values() {
 
 #[test]
 fn caches_and_pools_have_their_own_values() {
-    let samples = parse(&render_metrics(&busy_source()));
+    let samples = parse(&render_metrics(&busy_source().snapshot()));
     for (name, expected) in [
         ("up", 1.0),
         ("objects", 20.0),
@@ -426,7 +427,7 @@ fn caches_and_pools_have_their_own_values() {
 
 #[test]
 fn a_server_that_was_added_again_while_it_leaves_is_one_series() {
-    let samples = parse(&render_metrics(&busy_source()));
+    let samples = parse(&render_metrics(&busy_source().snapshot()));
     let labels = [("upstream", "backends"), ("server", "127.0.0.1:3000")];
     let of = |name: &str| {
         value(
@@ -471,7 +472,7 @@ fn a_server_that_was_added_again_while_it_leaves_is_one_series() {
 
 #[test]
 fn a_bound_that_is_not_there_has_no_sample() {
-    let samples = parse(&render_metrics(&busy_source()));
+    let samples = parse(&render_metrics(&busy_source().snapshot()));
     let bounded: Vec<_> = (samples.iter())
         .filter(|s| s.name == "penstock_upstream_server_requests_active_limit")
         .map(|s| (s.labels["server"].as_str(), s.value))
@@ -481,7 +482,7 @@ fn a_bound_that_is_not_there_has_no_sample() {
 
 #[test]
 fn bounds_are_there_with_what_is_in_use() {
-    let samples = parse(&render_metrics(&FakeServer::default()));
+    let samples = parse(&render_metrics(&FakeServer::default().snapshot()));
     for (name, limit, expected) in [
         ("used", "limits.connections", 5.0),
         ("value", "limits.connections", 100.0),

@@ -1,4 +1,4 @@
-//! Answers as the libraries of GRIP know them, and the bound on what is read.
+//! The responses that GRIP libraries expect, and the limit on what is read.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use super::*;
 use crate::fake::{FakeServer, MAX_PUBLISH_BYTES, PiecewiseBody, TestTransport, request};
 
-/// What `POST /publish/` answers to `sent`, which the made-up server has without waiting.
+/// The response of `POST /publish/` to `sent`.
 fn answer(source: &FakeServer, accept: Option<&str>, sent: PiecewiseBody) -> (u16, Response) {
     let form = ResponseFormat::from_accept(accept.map(str::as_bytes));
     let body = RequestBody::Incoming(Box::new(sent));
@@ -144,7 +144,7 @@ fn who_publishes_is_told_by_a_bearer_token() {
         (&["Bearer ab"], None),
         (&["Bearer a.b.c.d"], None),
         (&["Bearer .."], Some("..")),
-        // Two can be read in two ways.
+        // Two are ambiguous.
         (&["Bearer a.b.c", "Bearer d.e.f"], None),
         (&["Bearer a.b.c", "Basic eA=="], None),
         (&["Bearer a.b.c", "Bearer a.b.c"], None),

@@ -1,10 +1,10 @@
-//! Each purge as it may be written, and what is refused with which words.
+//! Every form of a purge, and the bodies that are refused.
 
 use super::*;
 
-fn asked(what: PurgeSelector) -> PurgeRequest {
+fn asked(what: PurgeTarget) -> PurgeRequest {
     PurgeRequest {
-        selector: what,
+        target: what,
         cache: None,
     }
 }
@@ -15,19 +15,19 @@ fn reads_each_kind() {
     for (text, what) in [
         (
             r#"{"url": "https://example.com/news?page=2"}"#,
-            PurgeSelector::Url(url()),
+            PurgeTarget::Url(url()),
         ),
-        (r#"{"url": "/news"}"#, PurgeSelector::Url("/news".into())),
+        (r#"{"url": "/news"}"#, PurgeTarget::Url("/news".into())),
         (
             "\r\n {\"prefix\": \"/img/\"}\n",
-            PurgeSelector::Prefix("/img/".into()),
+            PurgeTarget::Prefix("/img/".into()),
         ),
         (
             r#"{"tag": "product 7"}"#,
-            PurgeSelector::Tag("product 7".into()),
+            PurgeTarget::Tag("product 7".into()),
         ),
-        (r#"{"all": true}"#, PurgeSelector::All),
-        (r#"{"all": true, "cache": null}"#, PurgeSelector::All),
+        (r#"{"all": true}"#, PurgeTarget::All),
+        (r#"{"all": true, "cache": null}"#, PurgeTarget::All),
     ] {
         assert_eq!(parse_purge(text.as_bytes()).unwrap(), asked(what), "{text}");
     }

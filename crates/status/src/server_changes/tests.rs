@@ -1,4 +1,4 @@
-//! Each action as it may be written, and what is refused with which words.
+//! Every form of a change, and the bodies that are refused.
 
 use super::*;
 

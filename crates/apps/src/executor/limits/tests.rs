@@ -364,7 +364,7 @@ fn a_request_that_waits_for_another_lets_it_in() {
         assert_eq!(number(rig.ask("/meet").await.unwrap()), pid);
         assert_eq!(number(within(waiting).await.unwrap().unwrap()), pid);
         assert_eq!(rig.app.metrics().io_bound_without_spare_slot.value(), 0);
-        rig.until(|app| app.snapshot().queue_usage.slots == 1).await;
+        rig.until(|app| app.snapshot().queue.usage.slots == 1).await;
         rig.end().await;
     });
 }
@@ -487,13 +487,13 @@ fn the_number_of_workers_follows_the_load() {
         assert!(pids.len() > 1, "{pids:?}");
         let now = rig.app.snapshot();
         assert!(now.last_scaling.is_some(), "it is said why");
-        assert!(rig.app.metrics().scale_events[0].value() >= 1);
+        assert!(rig.app.metrics().scale_ups.value() >= 1);
         // There is no load.
         watch(&rig, |now| {
             (now.processes.target, now.processes.ready) == (1, 1)
         })
         .await;
-        assert!(rig.app.metrics().scale_events[1].value() >= 1);
+        assert!(rig.app.metrics().scale_downs.value() >= 1);
         rig.end().await;
     });
 }
@@ -520,7 +520,7 @@ fn the_number_of_threads_follows_the_load() {
         .await;
         let pid = rig.pid().await;
         let before = rig.app.snapshot();
-        assert_eq!((before.threads, before.queue_usage.slots), (1, 1));
+        assert_eq!((before.threads, before.queue.usage.slots), (1, 1));
         assert_eq!((before.min_threads, before.max_threads), (1, 6));
         let asked: Vec<_> = (0..30)
             .map(|_| spawn(ask(Arc::clone(&rig.app), "/work".into())))
@@ -537,7 +537,7 @@ fn the_number_of_threads_follows_the_load() {
         let why = now.last_scaling.expect("it is said why");
         assert!(why.starts_with("threads from "), "{why}");
         // There is no load.
-        watch(&rig, |now| (now.threads, now.queue_usage.slots) == (1, 1)).await;
+        watch(&rig, |now| (now.threads, now.queue.usage.slots) == (1, 1)).await;
         assert_eq!(rig.pid().await, pid);
         rig.end().await;
     });

@@ -50,10 +50,16 @@ fn an_agent_ends_with_its_input() {
 #[test]
 fn an_order_that_cannot_be_executed_is_refused_in_words() {
     for (line, why) in [
-        ("{}\n".to_owned(), "none of ours"),
+        ("{}\n".to_owned(), "invalid order"),
         (order(|order| order.protocol = 9), "version 9"),
-        (order(|order| order.targets.clear()), "without a goal"),
-        (order(|order| order.rate = -1.0), "without a goal or a rate"),
+        (
+            order(|order| order.targets.clear()),
+            "without a stream target",
+        ),
+        (
+            order(|order| order.rate = -1.0),
+            "without a stream target or a rate",
+        ),
     ] {
         let words = says(&line);
         assert!(words.len() == 1 && words[0].contains("failed"), "{words:?}");

@@ -79,7 +79,7 @@ fn what_cannot_work_is_refused_with_what_to_change() {
         ("127.0.0.1:81 -n 5000000", "raise the limit of descriptors"),
         (
             "127.0.0.1:81 --from 10.0.0.x",
-            "--from: `10.0.0.x` is no address",
+            "--from: `10.0.0.x` is not an address",
         ),
         (
             "127.0.0.1:81 --from ::1",

@@ -193,7 +193,13 @@ fn routes_do_not_share_what_they_store() {
         for text in ["one", "two"] {
             let backend = TestBackend::new(move |_, _| page(&[FRESH], text));
             let inner = Arc::clone(&backend) as Arc<dyn Handler>;
-            let cache = Cache::with_scope(text, inner, &rules, vec![Arc::clone(&store)]);
+            let cache = Cache::with_scope(
+                text,
+                inner,
+                &rules,
+                vec![Arc::clone(&store)],
+                Arc::default(),
+            );
             let got = fetch(&cache, request_of(head("/a", &[]), CLIENT)).await;
             assert_eq!(got.text(), text);
         }

@@ -648,7 +648,7 @@ fn slices_outlive_a_restart_and_readers_outlive_their_store() {
         let cache = cache_of(&backend, &store, |_| ());
         fetch(&cache, get("/film", &[&line])).await;
         until("index and slice are on the disk", || {
-            store.snapshot().stored == 2
+            store.snapshot().counters.stores == 2
         })
         .await;
         store.stop();

@@ -22,9 +22,12 @@ fn what_is_stored_is_found_in_memory_or_on_disk_and_after_a_restart() {
         store.count_lookup(true);
         store.count_lookup(false);
         let usage = store.snapshot();
-        assert_eq!((usage.objects, usage.stored, usage.errors), (7, 7, 0));
+        assert_eq!(
+            (usage.objects, usage.counters.stores, usage.counters.errors),
+            (7, 7, 0)
+        );
         assert!(
-            usage.hits == 1 && usage.misses == 1 && usage.writes >= 7,
+            usage.counters.hits == 1 && usage.counters.misses == 1 && usage.write_time.count >= 7,
             "{usage:?}"
         );
         drop(store);
@@ -41,7 +44,7 @@ fn what_is_stored_is_found_in_memory_or_on_disk_and_after_a_restart() {
         until(&store, |usage| usage.memory_objects > 0).await;
         let hit = find(&store, "http://host/4096").unwrap();
         assert!(matches!(hit.body, HitBody::Memory(_)));
-        assert_eq!(store.snapshot().errors, 0);
+        assert_eq!(store.snapshot().counters.errors, 0);
     })
     .unwrap();
 }
@@ -58,7 +61,7 @@ fn memory_alone_holds_what_fits() {
             assert!(put(&store, &text, &body_of(&text, 100_000)).await);
             assert!(store.snapshot().bytes <= 1 << 20);
         }
-        assert!(store.snapshot().objects >= 8 && store.snapshot().evicted >= 40);
+        assert!(store.snapshot().objects >= 8 && store.snapshot().counters.evictions >= 40);
         assert!(!put(&store, "http://host/large", &body_of("x", 600 << 10)).await);
         let mut found = 0;
         for number in 0..50 {
@@ -122,7 +125,11 @@ fn bytes_on_the_disk_stay_within_the_bound_with_temporary_files_and_headers() {
         }
         assert!(most > 12 << 20, "the room is used: {most}");
         let usage = store.snapshot();
-        assert!(usage.evicted > 20 && usage.errors == 0 && usage.bytes <= usage.max_bytes);
+        assert!(
+            usage.counters.evictions > 20
+                && usage.counters.errors == 0
+                && usage.bytes <= usage.max_bytes
+        );
         // Counted bytes equal the disk usage once evicted files are removed.
         let deadline = clock::now() + Duration::from_secs(10);
         while store.snapshot().bytes != files(temp.path()).1 {
@@ -190,7 +197,7 @@ fn purging_removes_objects_on_disk_in_memory_and_partial() {
         assert_eq!(there(&store), 0);
         assert_eq!(store.snapshot().objects, 0);
         until(&store, |_| files(temp.path()).0 == 0).await;
-        assert_eq!(store.snapshot().purged, 5);
+        assert_eq!(store.snapshot().counters.purged_objects, 5);
     })
     .unwrap();
 }

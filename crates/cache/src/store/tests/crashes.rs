@@ -92,19 +92,23 @@ fn a_file_that_changes_while_it_is_known_is_a_miss() {
         // Only its times change: it is verified and served.
         file.set_modified(std::time::SystemTime::UNIX_EPOCH)
             .unwrap();
-        let reads = store.snapshot().reads;
+        let reads = store.snapshot().read_time.count;
         assert!(get(&store, "http://h/").await.is_some());
-        assert!(store.snapshot().reads > reads);
-        let reads = store.snapshot().reads;
+        assert!(store.snapshot().read_time.count > reads);
+        let reads = store.snapshot().read_time.count;
         assert!(get(&store, "http://h/").await.is_some());
-        assert_eq!(store.snapshot().reads, reads, "from the loop again");
+        assert_eq!(
+            store.snapshot().read_time.count,
+            reads,
+            "from the loop again"
+        );
         file.write_all_at(b"garbled", 50_000).unwrap();
         file.set_modified(std::time::SystemTime::UNIX_EPOCH)
             .unwrap();
         assert!(get(&store, "http://h/").await.is_none());
         assert!(find(&store, "http://h/").is_none());
         until(&store, |_| files(temp.path()).0 == 0).await;
-        assert_eq!(store.snapshot().errors, 1);
+        assert_eq!(store.snapshot().counters.errors, 1);
         assert!(store.is_working());
     })
     .unwrap();

@@ -138,7 +138,10 @@ fn a_full_file_system_shrinks_the_bound_and_costs_no_reader_a_byte() {
             until(&store, |usage| usage.state == StoreState::Working).await;
         }
         let usage = store.snapshot();
-        assert!(usage.errors > 0 && usage.max_bytes < 6 << 20, "{usage:?}");
+        assert!(
+            usage.counters.errors > 0 && usage.max_bytes < 6 << 20,
+            "{usage:?}"
+        );
         assert!(usage.objects >= 2, "it goes on with what fits: {usage:?}");
     })
     .unwrap();
@@ -220,7 +223,10 @@ fn an_object_that_cannot_be_read_takes_the_disk_out_and_does_not_come_back() {
         let file = open_dir_of(&store, "http://h/bad").await;
         file.report_error(&std::io::Error::from_raw_os_error(5));
         let usage = store.snapshot();
-        assert!(is_out_of_service(&usage) && usage.errors == 1, "{usage:?}");
+        assert!(
+            is_out_of_service(&usage) && usage.counters.errors == 1,
+            "{usage:?}"
+        );
         assert!(find(&store, "http://h/good").is_none(), "nobody waits");
         until(&store, |usage| usage.state == StoreState::Working).await;
         assert!(find(&store, "http://h/bad").is_none());
@@ -238,7 +244,10 @@ fn a_file_that_is_shorter_than_it_was_costs_its_object_and_not_the_disk() {
         let file = open_dir_of(&store, "http://h/short").await;
         file.report_error(&std::io::ErrorKind::UnexpectedEof.into());
         let usage = store.snapshot();
-        assert!(!is_out_of_service(&usage) && usage.errors == 1, "{usage:?}");
+        assert!(
+            !is_out_of_service(&usage) && usage.counters.errors == 1,
+            "{usage:?}"
+        );
         assert!(find(&store, "http://h/short").is_none());
     })
     .unwrap();

@@ -290,7 +290,7 @@ fn invalidations_share_one_scan_and_take_effect_at_once() {
                 assert_eq!(is_found, number >= 20, "{number}");
             }
             drop(blocked);
-            until(&store, |usage| usage.purged == 20).await;
+            until(&store, |usage| usage.counters.purged_objects == 20).await;
             for number in 0..40 {
                 assert_eq!(
                     find(&store, &format!("http://h/{number}")).is_some(),

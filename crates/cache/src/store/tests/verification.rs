@@ -51,7 +51,7 @@ fn an_object_that_is_freshened_while_it_is_verified_is_not_damaged() {
         let hit = find(&store, "http://h/").unwrap();
         store.freshen(&hit, meta);
         assert!(object.open().await.is_ok());
-        assert_eq!(store.snapshot().errors, 0);
+        assert_eq!(store.snapshot().counters.errors, 0);
     })
     .unwrap();
 }
@@ -87,7 +87,7 @@ fn a_verification_survives_its_waiters_and_serves_the_next() {
         }
         until(&store, |_| store.verifications.count() == 0).await;
         assert!(get(&store, "http://h/").await.unwrap() == body_of("large", 9_000_000));
-        assert_eq!(store.snapshot().errors, 0);
+        assert_eq!(store.snapshot().counters.errors, 0);
     })
     .unwrap();
 }

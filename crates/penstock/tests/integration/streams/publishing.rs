@@ -198,8 +198,11 @@ fn the_status_says_what_is_held_and_what_it_costs() {
         "four say nothing about one"
     );
     assert_eq!(server.metric("penstock_hub_streams"), Some(4.0));
-    assert_eq!(server.metric("penstock_hub_published_total"), Some(1.0));
-    assert!(server.metric("penstock_socket_bytes_estimated").unwrap() >= 4.0 * 1000.0);
+    assert_eq!(
+        server.metric("penstock_hub_messages_published_total"),
+        Some(1.0)
+    );
+    assert!(server.metric("penstock_socket_estimated_bytes").unwrap() >= 4.0 * 1000.0);
     let (code, stdout, _) = verb(&server, &["status"], "");
     assert!(code == 0 && stdout.contains("hub: 4 streams"), "{stdout}");
     drop(listeners);

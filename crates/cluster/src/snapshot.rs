@@ -1,0 +1,61 @@
+//! The cluster at one moment, as `/status.json` and `/metrics` show it.
+
+use std::collections::BTreeMap;
+
+use penstock_exchange::metric_table;
+use serde::Serialize;
+
+use crate::RedisBus;
+
+/// The servers that share the hub over Redis.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ClusterSnapshot {
+    /// The address of Redis, without its password.
+    pub address: String,
+    /// Whether there is a connection to Redis.
+    pub connected: bool,
+    /// Whether messages are delivered locally without waiting for Redis, which does not answer.
+    pub standalone: bool,
+    /// Messages queued for Redis.
+    pub queued: u64,
+    /// Messages dropped before they reached Redis, since the start.
+    pub lost: u64,
+    /// Channels that this server subscribes to.
+    pub channels: u64,
+    /// Servers, this one included; 0 while Redis does not answer.
+    pub servers: u64,
+    /// The sums of the servers' counters, by name.
+    pub totals: BTreeMap<String, u64>,
+}
+
+impl RedisBus {
+    /// The cluster now.
+    #[must_use]
+    pub fn snapshot(&self) -> ClusterSnapshot {
+        let (status, totals) = (self.status(), self.totals());
+        ClusterSnapshot {
+            address: self.address().to_owned(),
+            connected: status.is_connected,
+            standalone: status.is_standalone,
+            queued: status.unsent_messages as u64,
+            lost: status.dropped_messages,
+            channels: status.followed_channels as u64,
+            servers: totals.nodes,
+            totals: totals.sums,
+        }
+    }
+}
+
+metric_table! {
+    /// Metrics of the servers that share the hub.
+    pub static CLUSTER_METRICS: |cluster: ClusterSnapshot| {
+        gauge hub_redis_up = cluster.connected, "1 while connected to Redis.";
+        gauge hub_redis_queued_messages = cluster.queued, "Messages queued for Redis.";
+        gauge hub_redis_channels = cluster.channels,
+            "Channels that this server subscribes to in Redis.";
+        gauge hub_cluster_servers = cluster.servers,
+            "Servers in the cluster; 0 while Redis does not answer.";
+        counter hub_redis_messages_lost_total = cluster.lost,
+            "Messages dropped before they reached Redis.";
+    }
+}
