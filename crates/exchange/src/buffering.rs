@@ -28,11 +28,11 @@ pub use temp_space::{TempGrant, TempPurpose, TempSpace, TempSpaceSnapshot};
 #[derive(Debug, Clone)]
 pub struct BodyStore {
     /// Bytes of a request body kept in memory; a longer one goes to a file
-    /// (`limits.max_body_memory`).
+    /// (`limits.body_memory`).
     pub max_body_memory: usize,
-    /// Bytes of a response kept in memory for a slow client (`limits.max_response_memory`).
+    /// Bytes of a response kept in memory for a slow client (`limits.response_memory`).
     pub max_response_memory: usize,
-    /// Bytes of a response kept in a file before its producer waits (`limits.max_response_spool`).
+    /// Bytes of a response kept in a file before its producer waits (`limits.response_spool`).
     pub max_response_spool: u64,
     /// Minimum bytes a second of a client whose response holds a place that requests wait for
     /// (`limits.min_busy_rate`); 0 is any.

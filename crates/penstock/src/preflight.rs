@@ -224,7 +224,7 @@ impl PreflightReport {
         Ok(())
     }
 
-    /// Compares `limits.max_connections` with the descriptors that this process may open. The
+    /// Compares `limits.connections` with the descriptors that this process may open. The
     /// default, which most systems cannot reach, is compared only when there are very few.
     pub(crate) fn check_descriptors(&mut self, config: &Config) {
         let Some(allowed) = config

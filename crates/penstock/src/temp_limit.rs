@@ -1,4 +1,4 @@
-//! The default of `limits.max_temp_size`.
+//! The default of `limits.temp_bytes`.
 //!
 //! Used when a configuration is resolved, at a start, a reload and a check.
 

@@ -2,7 +2,7 @@
 //! unnamed file.
 //!
 //! The first step of an application's or upstream's handler. A slow sender costs a connection,
-//! never a worker; a body of any size costs at most `limits.max_body_memory` and one write buffer.
+//! never a worker; a body of any size costs at most `limits.body_memory` and one write buffer.
 
 use std::sync::Arc;
 

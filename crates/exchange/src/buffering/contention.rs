@@ -157,7 +157,7 @@ pub struct HeldPlace {
 pub(super) enum Verdict {
     /// No request needs its place.
     Wait,
-    /// Its spool may grow beyond `limits.max_response_spool`, so that the place is free sooner.
+    /// Its spool may grow beyond `limits.response_spool`, so that the place is free sooner.
     Grow,
     /// Its place goes to the next request.
     Cut(String),

@@ -1,8 +1,8 @@
 //! The buffer between a worker or back end that produces a response and a client that takes it at
 //! its own pace.
 //!
-//! The driver pushes, edge pulls. Pieces wait in memory up to `limits.max_response_memory`, beyond
-//! that in an unnamed file up to `limits.max_response_spool` and the free part of
+//! The driver pushes, edge pulls. Pieces wait in memory up to `limits.response_memory`, beyond
+//! that in an unnamed file up to `limits.response_spool` and the free part of
 //! `limits.temp_bytes`, and only then does the worker wait. While other requests wait for that
 //! worker, the file may grow beyond `max_response_spool`, and a client that is too slow then loses
 //! its response (`contention`). A response that must not be buffered (`X-Accel-Buffering: no`,
@@ -129,7 +129,7 @@ struct SpoolState {
     has_no_space: bool,
     /// The disk was full; it is not tried again until the client has taken something.
     is_disk_full: bool,
-    /// Others wait for the producer: `limits.max_response_spool` does not apply.
+    /// Others wait for the producer: `limits.response_spool` does not apply.
     is_growing: bool,
     /// Bytes that the client has taken.
     taken: u64,

@@ -457,6 +457,6 @@ fn the_reason_of_exit_code_1_is_the_last_line_of_standard_error() {
     assert_eq!(output.status.code(), Some(1), "{stdout}{stderr}");
     let last = stderr.lines().last().unwrap_or_default();
     let words =
-        "penstock: bench: exit code 1: no request was answered; 5 connections could not be made";
+        "penstock: bench: exit code 1: no request got a response; 5 connections could not be made";
     assert_eq!(last, words, "{stderr}");
 }
