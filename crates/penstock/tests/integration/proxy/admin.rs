@@ -203,7 +203,7 @@ fn the_status_says_what_each_server_does() {
             .all(|s| s["state"] == "up" && s["connections_open"] != 0),
         "{status}"
     );
-    for (metric, value) in [("requests_total", 4.0), ("active", 1.0)] {
+    for (metric, value) in [("requests_total", 4.0), ("requests_active", 1.0)] {
         let each = [a.address(), b.address()].map(|address| {
             let labels = format!("upstream=\"b\",server=\"{address}\"");
             let name = format!("penstock_upstream_server_{metric}{{{labels}}}");
