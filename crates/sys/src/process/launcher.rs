@@ -184,7 +184,7 @@ impl Launcher {
     }
 
     /// Begins to start a program in its own group, with standard input closed and output on pipes;
-    /// it dies with the server. Never blocks: [`Starting::advance`] does the rest.
+    /// it dies with the server. Never blocks: [`StartingProcess::advance`] does the rest.
     ///
     /// # Errors
     /// That descriptors ran out, or that the launcher has ended.

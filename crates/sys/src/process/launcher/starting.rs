@@ -4,7 +4,7 @@
 //!
 //! # Invariants
 //!
-//! - Nothing here waits except [`Starting::finish`].
+//! - Nothing here waits except [`StartingProcess::finish`].
 //! - The process is in the table of children before its program runs, so that only its owner takes
 //!   its exit status.
 //! - A cancelled process is killed, and left to be reaped as an orphan.
@@ -50,7 +50,7 @@ pub struct StartingProcess<'a> {
 /// Progress of a start.
 #[derive(Debug)]
 pub enum Step {
-    /// Call again once [`Starting::socket`] is readable.
+    /// Call again once [`StartingProcess::socket`] is readable.
     Waits,
     /// The launcher is busy with others: call again in a few milliseconds.
     IsBusy,
