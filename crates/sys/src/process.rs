@@ -555,7 +555,7 @@ mod tests {
             adopt(pid, stdout, stderr)
         };
         let early = take_in(pid).unwrap_err();
-        assert!(early.to_string().contains("no child"), "{early}");
+        assert!(early.to_string().contains("not a child"), "{early}");
         let known = take_in(parent.pid).unwrap_err();
         assert_eq!(known.kind(), io::ErrorKind::AlreadyExists, "{known}");
         kill_group(parent.pid).unwrap();

@@ -197,7 +197,7 @@ mod tests {
             ] {
                 set(place, mode);
                 let error = found_at(program).unwrap_err();
-                assert!(error.starts_with(&format!("{}: others", place.display())));
+                assert!(error.starts_with(&format!("{}: writable by", place.display())));
                 set(place, 0o755);
             }
             set(top, 0o1777);

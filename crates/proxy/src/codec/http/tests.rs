@@ -462,7 +462,7 @@ fn a_response_that_breaks_the_rules_is_the_same_error_however_it_is_split() {
             "HTTP/1.1 101 Switching\r\n",
             "Upgrade: x\r\n\r\n",
             AttemptStage::Sent,
-            "nobody asked",
+            "unsolicited",
         ),
         (
             "status 99",

@@ -436,7 +436,10 @@ mod tests {
             permitted.map(|()| (other.program, descriptors.len()))
         };
         let refused = try_place(0o777, &place).unwrap_err().to_string();
-        assert!(refused.contains("can change it"), "{refused}");
+        assert!(
+            refused.contains("writable by users other than"),
+            "{refused}"
+        );
         let refused = try_place(0o755, Path::new("penstock"))
             .unwrap_err()
             .to_string();
