@@ -337,7 +337,7 @@ class UnderChaos(RealCase):
             print(f"chaos: {count} x {cause}")
         print(f"chaos: {kept} of {len(failed)} failed POSTs were done")
         print(
-            f"chaos: {counters['retries']} retries, {counters['retries_refused']} refused, slowest"
+            f"chaos: {counters['retries']} retries, {counters['retries_over_budget']} refused, slowest"
             f" answer after {max(it.ended - it.begun for it in cls.answers):.2f} s",
             flush=True,
         )

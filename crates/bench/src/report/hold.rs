@@ -67,7 +67,7 @@ pub struct StreamCounts {
     pub lost: LostStreams,
     /// Closed by the tool itself to be opened again (`--churn`).
     pub renewed: u64,
-    /// Streams that were never read behind their heads (`--deaf`).
+    /// Streams that were never read behind their heads (`--unread`).
     pub unread: u64,
     /// Such streams that the server closed; not counted as lost.
     pub unread_closed: u64,
