@@ -44,6 +44,8 @@ struct SubscribeResult {
     missed_messages: Vec<(u32, Arc<Message>)>,
     /// Some of what it missed is kept no more.
     has_gap: bool,
+    /// Some of the messages published since it was answered are kept no more.
+    has_arrival_gap: bool,
     /// An end was published while it was on its way.
     is_ended: bool,
 }
@@ -125,7 +127,12 @@ impl Shard {
         }
         held.client_permit = seat.into_client_permit();
         let stream = self.streams.insert(held);
-        let found = self.subscribe_all(stream, &expected, after.as_deref());
+        let mut found = self.subscribe_all(stream, &expected, after.as_deref());
+        if found.has_arrival_gap && gap.is_none() {
+            // A loss that cannot be announced ends the stream, before any message behind it.
+            found.missed_messages.clear();
+            found.is_ended = true;
+        }
         let known = after.or_else(|| expected.iter().find_map(|each| each.prev_id.clone()));
         drop(expected);
         let mut links = found.links.iter().copied();
@@ -241,12 +248,10 @@ impl Shard {
             self.shared.trim_history(&mut state, clock::now());
         }
         found.has_gap |= state.history.has_gap(from);
+        let start = expected.last_sequence.max(state.restored_up_to);
+        found.has_arrival_gap |= state.history.has_gap(start);
         for message in state.history.after(from) {
-            found.add_message(
-                slot,
-                message,
-                expected.last_sequence.max(state.restored_up_to),
-            );
+            found.add_message(slot, message, start);
         }
         let next = state.last_sequence + 1;
         drop(state);
@@ -455,7 +460,9 @@ fn resume_sequence(
     };
     let is_new = from.is_none();
     if let Some(before) = &state.arrival_history {
-        found.has_gap |= is_new && before.has_gap(expected.last_sequence);
+        let is_incomplete = before.has_gap(expected.last_sequence);
+        found.has_arrival_gap |= is_incomplete;
+        found.has_gap |= is_new && is_incomplete;
         for message in before.after(expected.last_sequence) {
             // A client that resumes finds it in the history, if it is there as well.
             if is_new || state.history.find_sequence(&message.id).is_none() {

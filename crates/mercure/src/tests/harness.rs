@@ -169,6 +169,17 @@ impl Client {
         }
     }
 
+    /// The ids of the events up to and with this one, or to the end of the stream.
+    pub(super) fn ids_until_end_or(&mut self, last: &str) -> Vec<String> {
+        let deadline = Instant::now() + TEST_TIMEOUT;
+        loop {
+            let ids = ids(&self.all());
+            if ids.iter().any(|id| id == last) || !self.fill(deadline) {
+                return ids;
+            }
+        }
+    }
+
     /// Waits for the end of the stream.
     pub(super) fn expect_end(&mut self) {
         let deadline = Instant::now() + TEST_TIMEOUT;

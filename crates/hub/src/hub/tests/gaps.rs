@@ -65,3 +65,40 @@ fn arriving_streams_get_the_gap_too() {
         }
     }
 }
+
+#[test]
+fn a_gap_that_cannot_be_announced_ends_an_arriving_stream_before_it() {
+    let rig = HubHarness::new(settings());
+    for (form, notice, expected) in [
+        (StreamForm::Events, None, "initial"),
+        (StreamForm::Bytes, None, "initial"),
+        (StreamForm::Events, Some("(gap)"), "initial(gap)"),
+    ] {
+        let held = HeldStream {
+            form,
+            initial: Bytes::from_static(b"initial"),
+            gap_notice: notice.map(|notice| Bytes::from_static(notice.as_bytes())),
+            ..stream(&["a"])
+        };
+        let body = rig.hub.stream_body(held).unwrap();
+        // More than a channel keeps for streams that are on their way.
+        for _ in 0..300 {
+            rig.hub.publish(message("a", ".")).unwrap();
+        }
+        let mut client = rig.hand_over_body(body, HeldFraming::Chunked, b"", 0);
+        if notice.is_some() {
+            rig.until("the stream is held", |hub| hub.counters().streams > 0);
+            rig.hub.publish(close("a")).unwrap();
+        }
+        let rest = client.rest();
+        assert_eq!(rest.trim_end_matches('.'), expected, "{form:?}");
+        assert_eq!(rest.ends_with('.'), notice.is_some(), "{form:?}");
+    }
+}
+
+fn close(channel: &str) -> Publication {
+    Publication {
+        stream: Some(StreamPart::Close),
+        ..message(channel, "")
+    }
+}
