@@ -12,14 +12,14 @@ use std::path::{Path, PathBuf};
 use crate::detect::{self, DetectedApp};
 use crate::entry;
 use crate::error::Problem;
-use crate::findings::Located;
+use crate::findings::LocatedValue;
 use crate::model::{App, AppKind, Protocol};
 use crate::parse::report_unusable_dir;
 use crate::section::{Section, TextOrList};
 use crate::{command_line, dev_defaults, processes, upstream};
 
 /// Reads the table; none when it says too little that is right.
-pub(crate) fn read(name: &Located<String>, table: &Section<'_>) -> Option<App> {
+pub(crate) fn read(name: &LocatedValue<String>, table: &Section<'_>) -> Option<App> {
     let dir = table.path("dir");
     let dir_usable = match &dir {
         Some(dir) => report_unusable_dir(table, "dir", dir),
@@ -60,7 +60,7 @@ pub(crate) fn read(name: &Located<String>, table: &Section<'_>) -> Option<App> {
 /// What the table says about the application's code.
 struct CodeSettings<'a> {
     kind: KindSetting,
-    entry: Option<Located<&'a str>>,
+    entry: Option<LocatedValue<&'a str>>,
 }
 
 enum KindSetting {
@@ -126,7 +126,7 @@ fn read_program_keys(table: &Section<'_>, kind: &KindSetting, app: &mut App) {
     app.apply_to_upstream();
 }
 
-fn read_command(table: &Section<'_>) -> Option<Located<Vec<String>>> {
+fn read_command(table: &Section<'_>) -> Option<LocatedValue<Vec<String>>> {
     let (words, at) = match table.text_or_texts("command")? {
         TextOrList::One(text) => {
             let words =
@@ -139,13 +139,13 @@ fn read_command(table: &Section<'_>) -> Option<Located<Vec<String>>> {
         TextOrList::List(list) => {
             let words: Vec<_> = list.value.iter().map(ToString::to_string).collect();
             if !is_valid_command(&words) {
-                table.report_invalid("command", &Located::new(&words.join(" "), list.offset));
+                table.report_invalid("command", &LocatedValue::new(&words.join(" "), list.offset));
                 return None;
             }
             (words, list.offset)
         }
     };
-    Some(Located::new(words, at))
+    Some(LocatedValue::new(words, at))
 }
 
 /// Whether it names a program and could be given to the system.
@@ -156,7 +156,7 @@ fn is_valid_command(words: &[String]) -> bool {
 
 /// A FastCGI program without a placeholder finds a listening socket as descriptor 0 (FastCGI 1.0,
 /// §2.2).
-fn check_placeholders(table: &Section<'_>, words: &Located<Vec<String>>, protocol: Protocol) {
+fn check_placeholders(table: &Section<'_>, words: &LocatedValue<Vec<String>>, protocol: Protocol) {
     let places = command_line::placeholders(&words.value);
     if places.len() > 1 {
         table.report(words.offset, Problem::TooManyPlaceholders(places));

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 
 use crate::disk;
 use crate::error::Problem;
-use crate::findings::Located;
+use crate::findings::LocatedValue;
 use crate::model::{BlockingPool, Cache};
 use crate::route::check_name_exists;
 use crate::section::{Keys as _, Section};
@@ -77,7 +77,7 @@ fn read_one(
 /// A cache's directory.
 struct ClaimedDir {
     cache_name: String,
-    path: Located<PathBuf>,
+    path: LocatedValue<PathBuf>,
     /// Without links.
     canonical_path: PathBuf,
 }
@@ -86,7 +86,7 @@ struct ClaimedDir {
 fn check_cache_dir(
     table: &Section<'_>,
     cache: &str,
-    path: &Located<PathBuf>,
+    path: &LocatedValue<PathBuf>,
     earlier: &mut Vec<ClaimedDir>,
 ) {
     if let Err(problem) = disk::check_creatable_directory("path", &path.value) {

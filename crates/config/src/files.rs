@@ -11,10 +11,10 @@ use std::path::PathBuf;
 
 use crate::disk;
 use crate::error::Problem;
-use crate::findings::Located;
+use crate::findings::LocatedValue;
 use crate::headers::{is_field_value, is_token};
 use crate::hide;
-use crate::model::{Coding, Files};
+use crate::model::{ContentCoding, Files};
 use crate::parse::report_unusable_dir;
 use crate::route::check_name_exists;
 use crate::section::{Keys as _, Section};
@@ -64,14 +64,16 @@ fn read_delivery_keys(table: &Section<'_>, files: &mut Files) {
     files.types = read_types(table);
 }
 
-fn parse_codings(words: &[&str]) -> Vec<Coding> {
+fn parse_codings(words: &[&str]) -> Vec<ContentCoding> {
     let words = words.iter();
-    words.filter_map(|word| Coding::from_word(word)).collect()
+    words
+        .filter_map(|word| ContentCoding::from_word(word))
+        .collect()
 }
 
 /// The rules in the order in which they were written: a TOML table has none of its own.
 fn read_cache_control(table: &Section<'_>) -> Vec<(String, String)> {
-    let mut rules: Vec<(String, Located<String>)> = Vec::new();
+    let mut rules: Vec<(String, LocatedValue<String>)> = Vec::new();
     for (pattern, value) in table.string_map("cache_control") {
         if !is_file_pattern(&pattern) {
             table.report_invalid_item("cache_control", &pattern, value.offset, PATTERN_EXPECTED);
@@ -131,7 +133,11 @@ fn is_media_type(text: &str) -> bool {
 
 /// Reports a cache whose directory is below the root: its objects, responses to other clients,
 /// would be files like any other.
-fn check_no_cache_below(table: &Section<'_>, root: &Located<PathBuf>, known: &RouteContext<'_>) {
+fn check_no_cache_below(
+    table: &Section<'_>,
+    root: &LocatedValue<PathBuf>,
+    known: &RouteContext<'_>,
+) {
     let real = disk::canonicalize_existing(&root.value);
     let caches = known.caches.values();
     for cache in caches {

@@ -14,14 +14,14 @@ use crate::error::{ConfigError, Problem, Report};
 
 /// A value and the byte offset where it stands.
 #[derive(Debug, Clone)]
-pub(crate) struct Located<T> {
+pub(crate) struct LocatedValue<T> {
     /// The value.
     pub(crate) value: T,
     /// Where it starts.
     pub(crate) offset: usize,
 }
 
-impl<T> Located<T> {
+impl<T> LocatedValue<T> {
     /// `value`, found at `at`.
     pub(crate) fn new(value: T, at: usize) -> Self {
         Self { value, offset: at }
@@ -91,7 +91,7 @@ impl<'a> Findings<'a> {
 
     /// Where a byte of a text's value stands: exactly, if the text is written as it is, without
     /// escapes; else where the text starts.
-    pub(crate) fn offset_inside(&self, text: &Located<&str>, offset: usize) -> usize {
+    pub(crate) fn offset_inside(&self, text: &LocatedValue<&str>, offset: usize) -> usize {
         let written = self.text.get(text.offset..).unwrap_or_default();
         let inner = written.trim_start_matches(['"', '\'']);
         let inner = inner.strip_prefix('\n').unwrap_or(inner);
@@ -167,7 +167,7 @@ mod tests {
         ];
         for (text, at, value, offset, expected) in rows {
             let findings = Findings::new(text, Path::new("f"), PathBuf::from("/"));
-            let found = findings.offset_inside(&Located::new(value, at), offset);
+            let found = findings.offset_inside(&LocatedValue::new(value, at), offset);
             assert_eq!(found, expected, "{text}");
         }
     }

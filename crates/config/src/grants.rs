@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use crate::error::Problem;
-use crate::findings::Located;
+use crate::findings::LocatedValue;
 use crate::hub::read_origins;
 use crate::model::{App, Grip, HUB_NAMESPACE, Sendfile};
 use crate::parse::report_unusable_dir;
@@ -74,7 +74,7 @@ pub(crate) fn read_sendfile(table: &Section<'_>) -> Option<Sendfile> {
     }
     let read = |text: &str| (!text.is_empty()).then(|| table.findings.resolve(text));
     let folders = table.list("sendfile", read)?;
-    let is_usable = |folder: &Located<PathBuf>| report_unusable_dir(table, "sendfile", folder);
+    let is_usable = |folder: &LocatedValue<PathBuf>| report_unusable_dir(table, "sendfile", folder);
     let folders = folders.into_iter().filter(is_usable);
     Some(Sendfile {
         is_enabled: true,

@@ -12,7 +12,7 @@
 
 use std::fmt;
 
-use crate::findings::Located;
+use crate::findings::LocatedValue;
 use crate::section::Section;
 
 /// One item of `hide`. Of several that match a path, the last decides.
@@ -69,7 +69,7 @@ pub(crate) fn read(table: &Section<'_>) -> Option<Vec<HidePattern>> {
 }
 
 /// An exception from nothing hides nothing: it is meant for the built-in list.
-fn check_exceptions(table: &Section<'_>, items: &[Located<HidePattern>]) {
+fn check_exceptions(table: &Section<'_>, items: &[LocatedValue<HidePattern>]) {
     if let Some(first) = items.first()
         && let HidePattern::Except(pattern) = &first.value
     {

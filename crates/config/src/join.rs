@@ -8,7 +8,7 @@
 
 use crate::entropy::is_hard_to_guess;
 use crate::error::Problem;
-use crate::findings::Located;
+use crate::findings::LocatedValue;
 use crate::model::{JoinEndpoint, TcpFrontend, Upstream};
 use crate::redacted::Secret;
 use crate::section::Section;
@@ -20,7 +20,7 @@ pub(crate) const JOIN_KEY_EXPECTED: &str = "a random secret of at least 32 bytes
 const MIN_KEY_BYTES: usize = 32;
 
 /// Reads the table of `[server]`.
-pub(crate) fn read(server: &Section<'_>) -> Option<Located<JoinEndpoint>> {
+pub(crate) fn read(server: &Section<'_>) -> Option<LocatedValue<JoinEndpoint>> {
     let table = server.table("join")?;
     let listen = table.parse_text("listen", |text| {
         server::parse_listen_addr(table.findings, text)
@@ -31,7 +31,7 @@ pub(crate) fn read(server: &Section<'_>) -> Option<Located<JoinEndpoint>> {
         listen: listen.value,
         key,
     };
-    Some(Located::new(join, listen.offset))
+    Some(LocatedValue::new(join, listen.offset))
 }
 
 /// Reads a key by which programs join.
@@ -52,8 +52,8 @@ pub(crate) fn is_join_key(text: &str) -> bool {
 /// Reports where it listens if something else does, and upstreams that cannot be joined.
 pub(crate) fn check<'u>(
     top: &Section<'_>,
-    join: Option<&Located<JoinEndpoint>>,
-    streams: &[Located<TcpFrontend>],
+    join: Option<&LocatedValue<JoinEndpoint>>,
+    streams: &[LocatedValue<TcpFrontend>],
     server: &server::ServerSection,
     upstreams: impl Iterator<Item = &'u Upstream>,
 ) {

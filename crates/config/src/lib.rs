@@ -67,12 +67,12 @@ pub use example::example;
 pub use foreign_words::{FlagTranslation, translate_flag};
 pub use hide::{DEFAULT_HIDE_PATTERNS, HidePattern};
 pub use model::{
-    Access, AccessLog, App, AppKind, Balance, BlockingPool, Cache, CacheBypass, CacheKey, Coding,
-    Concurrency, Config, ConnectionLimits, ControlSocket, EjectPolicy, Files, ForwardedHeaders,
-    Grip, HUB_NAMESPACE, HashKey, HeaderRules, HealthCheck, HostHeader, Hub, HubHistory,
-    JoinEndpoint, JoinTarget, Limits, LogFormat, LogTarget, MemoryLimit, MercureKey, Preload,
-    Processes, Protocol, ProxyProtocol, QueryKey, RetryPolicy, Rewrite, Route, RouteCache,
-    RouteHub, RouteMercure, Scaling, Sendfile, Server, ServerAddr, ServerLogFormat, Site,
+    Access, AccessLog, App, AppKind, Balance, BlockingPool, Cache, CacheBypass, CacheKey,
+    Concurrency, Config, ConnectionLimits, ContentCoding, ControlSocket, EjectPolicy, Files,
+    ForwardedHeaders, Grip, HUB_NAMESPACE, HashKey, HeaderRules, HealthCheck, HostHeader, Hub,
+    HubHistory, JoinEndpoint, JoinTarget, Limits, LogFormat, LogTarget, MemoryLimit, MercureKey,
+    Preload, Processes, Protocol, ProxyProtocol, QueryKey, RetryPolicy, Rewrite, Route, RouteCache,
+    RouteHub, RouteMercure, ScalingConfig, Sendfile, Server, ServerAddr, ServerLogFormat, Site,
     SlowPolicy, SocketPermissions, Sticky, Symlinks, TcpFrontend, Upstream, UpstreamServer,
 };
 pub use parse::{load, parse};

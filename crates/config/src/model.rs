@@ -23,11 +23,11 @@ use std::path::PathBuf;
 
 pub(crate) use app::{APP_MAX_MEMORY, APP_PROCESSES, APP_QUEUE, APP_THREADS};
 pub use app::{
-    Access, App, AppKind, Concurrency, MemoryLimit, Preload, Processes, Scaling, Sticky,
+    Access, App, AppKind, Concurrency, MemoryLimit, Preload, Processes, ScalingConfig, Sticky,
 };
 pub(crate) use cache::CACHE_KEY_QUERY;
 pub use cache::{Cache, CacheBypass, CacheKey, QueryKey, RouteCache};
-pub use files::{Coding, Files, Symlinks};
+pub use files::{ContentCoding, Files, Symlinks};
 pub use hub::{
     Grip, HUB_NAMESPACE, Hub, HubHistory, MercureKey, RouteHub, RouteMercure, Sendfile, SlowPolicy,
 };

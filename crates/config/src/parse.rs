@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use toml::de::DeTable;
 
 use crate::error::{ConfigError, Problem, Report};
-use crate::findings::{Findings, Located, make_absolute};
+use crate::findings::{Findings, LocatedValue, make_absolute};
 use crate::model::{App, BlockingPool, Config, Limits, Site, TcpFrontend};
 use crate::section::{Keys as _, Section};
 use crate::{app, cache, dev_defaults, disk, hub, join, server, site, tcp, upstream};
@@ -66,7 +66,7 @@ pub(crate) fn parent_dir(file: &Path) -> PathBuf {
 }
 
 fn read<'a>(found: &'a Findings<'a>, root: &'a DeTable<'a>, origin: &Path) -> Option<Config> {
-    let top = Section::new(found, "", String::new(), Located::new(root, 0));
+    let top = Section::new(found, "", String::new(), LocatedValue::new(root, 0));
     let mut server = server::read(&top);
     if found.is_development() {
         dev_defaults::apply_to_server(&mut server.config, Some(root));
@@ -133,7 +133,7 @@ fn read<'a>(found: &'a Findings<'a>, root: &'a DeTable<'a>, origin: &Path) -> Op
 fn read_named<T>(
     top: &Section<'_>,
     key: &str,
-    read: impl Fn(&Located<String>, &Section<'_>) -> Option<T>,
+    read: impl Fn(&LocatedValue<String>, &Section<'_>) -> Option<T>,
 ) -> (Vec<String>, BTreeMap<String, T>) {
     let tables = top.named_tables(key);
     let names = tables.iter().map(|(name, _)| name.value.clone()).collect();
@@ -190,7 +190,7 @@ fn default_sites(
     apps: &[String],
     read: &BTreeMap<String, App>,
     upstreams: &[String],
-    streams: &[Located<TcpFrontend>],
+    streams: &[LocatedValue<TcpFrontend>],
 ) -> Vec<Site> {
     let is_free = |name: &&String| !streams.iter().any(|s| s.value.upstream == **name);
     let free: Vec<&String> = upstreams.iter().filter(is_free).collect();
@@ -222,7 +222,7 @@ fn default_sites(
 pub(crate) fn report_unusable_dir(
     section: &Section<'_>,
     key: &'static str,
-    path: &Located<PathBuf>,
+    path: &LocatedValue<PathBuf>,
 ) -> bool {
     match disk::check_directory(key, &path.value) {
         Ok(()) => true,

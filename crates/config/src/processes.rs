@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 
 use crate::error::Problem;
-use crate::findings::Located;
+use crate::findings::LocatedValue;
 use crate::grants;
 use crate::model::{Access, App, AppKind, Concurrency, MemoryLimit, Preload, Processes};
 use crate::section::{FlagOrWord, Keys as _, Section};
@@ -56,7 +56,7 @@ fn read_access(table: &Section<'_>) -> Option<Access> {
     })
 }
 
-fn values<T>(list: Vec<Located<T>>) -> Vec<T> {
+fn values<T>(list: Vec<LocatedValue<T>>) -> Vec<T> {
     list.into_iter().map(|item| item.value).collect()
 }
 
@@ -212,7 +212,7 @@ fn check_restart_limits(table: &Section<'_>, app: &App) {
 fn read_concurrency(table: &Section<'_>, app: &mut App) -> bool {
     let said = table.flag_or_word("async");
     app.concurrency = Concurrency::default_for(app.kind);
-    let Some(Located { value, offset: at }) = said else {
+    let Some(LocatedValue { value, offset: at }) = said else {
         return !table.has("async");
     };
     let is_asgi = app.kind == AppKind::Asgi;

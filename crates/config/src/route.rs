@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 
 use crate::error::Problem;
-use crate::findings::Located;
+use crate::findings::LocatedValue;
 use crate::model::Route;
 use crate::section::{Keys as _, Section};
 use crate::site::RouteContext;
@@ -23,7 +23,7 @@ pub(crate) fn read(site: &Section<'_>, known: &RouteContext<'_>) -> Vec<Route> {
     if tables.is_empty() && (!site.has("routes") || site.is_empty_list("routes")) {
         site.report(site.offset, Problem::EmptySite);
     }
-    let mut routes: Vec<Located<Route>> = Vec::with_capacity(tables.len());
+    let mut routes: Vec<LocatedValue<Route>> = Vec::with_capacity(tables.len());
     for table in &tables {
         if let Some(route) = read_one(table, known) {
             check_reachable(table, &routes, &route);
@@ -34,7 +34,7 @@ pub(crate) fn read(site: &Section<'_>, known: &RouteContext<'_>) -> Vec<Route> {
 }
 
 /// One route, placed where its path stands.
-fn read_one(table: &Section<'_>, known: &RouteContext<'_>) -> Option<Located<Route>> {
+fn read_one(table: &Section<'_>, known: &RouteContext<'_>) -> Option<LocatedValue<Route>> {
     let path = table.parse_text("path", PathPattern::parse);
     let files = files::read(table, known);
     let app = read_name(table, "app", known.app_names);
@@ -60,7 +60,7 @@ fn read_one(table: &Section<'_>, known: &RouteContext<'_>) -> Option<Located<Rou
     read_grants(table, known, &mut route);
     check_handlers(table, &path);
     route.path = path;
-    Some(Located::new(route, at))
+    Some(LocatedValue::new(route, at))
 }
 
 /// Reads what its back end's responses may ask of the front end on this route.
@@ -145,7 +145,7 @@ pub(crate) fn parse_prefix(text: &str) -> Option<String> {
 pub(crate) fn check_name_exists<'n>(
     table: &Section<'_>,
     what: &'static str,
-    name: &Located<&str>,
+    name: &LocatedValue<&str>,
     known: impl Iterator<Item = &'n str> + Clone,
 ) {
     if !known.clone().any(|known| known == name.value) {
@@ -163,12 +163,16 @@ pub(crate) fn check_name_exists<'n>(
 
 /// Routes are tried in order, and the first that matches answers: with a file, its application or
 /// upstream, or not found. Clients pass the internal ones by, internal redirects try all.
-fn check_reachable(table: &Section<'_>, earlier: &[Located<Route>], route: &Located<Route>) {
+fn check_reachable(
+    table: &Section<'_>,
+    earlier: &[LocatedValue<Route>],
+    route: &LocatedValue<Route>,
+) {
     let path = &route.value.path;
     let earlier = earlier.iter();
     let mut earlier = earlier.filter(|first| route.value.internal || !first.value.internal);
-    let same = |first: &&Located<Route>| first.value.path == *path;
-    let wider = |first: &&Located<Route>| first.value.path.covers(path);
+    let same = |first: &&LocatedValue<Route>| first.value.path == *path;
+    let wider = |first: &&LocatedValue<Route>| first.value.path.covers(path);
     if let Some(first) = earlier.clone().find(same) {
         let line = table.findings.line(first.offset);
         table.report(

@@ -17,7 +17,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::error::Problem;
-use crate::findings::{Findings, Located};
+use crate::findings::{Findings, LocatedValue};
 use crate::foreign_words::{address_of_url, translate_key};
 use crate::options::{self, OptionDefault, OptionKind, OptionRow};
 use crate::suggest::nearest;
@@ -44,7 +44,7 @@ impl<'a> Section<'a> {
         found: &'a Findings<'a>,
         name: &'static str,
         shown: String,
-        table: Located<&'a DeTable<'a>>,
+        table: LocatedValue<&'a DeTable<'a>>,
     ) -> Self {
         let section = Self {
             findings: found,
@@ -94,7 +94,7 @@ impl<'a> Section<'a> {
     }
 
     /// Reports a value of the right type that its reader could not make sense of.
-    pub(crate) fn report_invalid(&self, key: &str, value: &Located<&str>) {
+    pub(crate) fn report_invalid(&self, key: &str, value: &LocatedValue<&str>) {
         let kind = self.option(key).map(|option| option.kind);
         let suggestion = match kind {
             Some(OptionKind::Choice(words) | OptionKind::FlagOrChoices(words)) => {
@@ -116,10 +116,10 @@ impl<'a> Section<'a> {
     }
 
     /// A text.
-    pub(crate) fn text(&self, key: &str) -> Option<Located<&'a str>> {
+    pub(crate) fn text(&self, key: &str) -> Option<LocatedValue<&'a str>> {
         let (option, value) = self.option_and_value(key)?;
         match value.get_ref() {
-            DeValue::String(text) => Some(Located::new(text.as_ref(), value.span().start)),
+            DeValue::String(text) => Some(LocatedValue::new(text.as_ref(), value.span().start)),
             _ => self.report_wrong_type(option, value),
         }
     }
@@ -129,17 +129,17 @@ impl<'a> Section<'a> {
         &self,
         key: &str,
         read: impl FnOnce(&str) -> Option<T>,
-    ) -> Option<Located<T>> {
+    ) -> Option<LocatedValue<T>> {
         let text = self.text(key)?;
         let value = read(text.value);
         if value.is_none() {
             self.report_invalid(key, &text);
         }
-        value.map(|value| Located::new(value, text.offset))
+        value.map(|value| LocatedValue::new(value, text.offset))
     }
 
     /// A path, made absolute.
-    pub(crate) fn path(&self, key: &str) -> Option<Located<PathBuf>> {
+    pub(crate) fn path(&self, key: &str) -> Option<LocatedValue<PathBuf>> {
         let usable = |text: &str| !text.is_empty() && !text.contains('\0');
         self.parse_text(key, |text| {
             usable(text).then(|| self.findings.resolve(text))
@@ -147,7 +147,7 @@ impl<'a> Section<'a> {
     }
 
     /// Texts under free keys, with the offset of each key.
-    pub(crate) fn string_map(&self, key: &str) -> BTreeMap<String, Located<String>> {
+    pub(crate) fn string_map(&self, key: &str) -> BTreeMap<String, LocatedValue<String>> {
         let mut texts = BTreeMap::new();
         let Some((option, value)) = self.option_and_value(key) else {
             return texts;
@@ -159,7 +159,7 @@ impl<'a> Section<'a> {
         for (name, value) in table.iter() {
             match value.get_ref().as_str() {
                 Some(text) => {
-                    let text = Located::new(text.to_owned(), name.span().start);
+                    let text = LocatedValue::new(text.to_owned(), name.span().start);
                     texts.insert(name.get_ref().to_string(), text);
                 }
                 None => self.report(
@@ -192,7 +192,7 @@ impl<'a> Section<'a> {
         let shown = shown.trim_start_matches('.').to_owned();
         match value.get_ref() {
             DeValue::Table(table) => {
-                let table = Located::new(table, value.span().start);
+                let table = LocatedValue::new(table, value.span().start);
                 Some(Self::new(self.findings, name, shown, table))
             }
             _ => self.report_wrong_type(option, value),
@@ -201,7 +201,7 @@ impl<'a> Section<'a> {
 
     /// The tables under free names, with the offset of each name; names outside the grammar are
     /// reported and left out.
-    pub(crate) fn named_tables(&self, key: &str) -> Vec<(Located<String>, Self)> {
+    pub(crate) fn named_tables(&self, key: &str) -> Vec<(LocatedValue<String>, Self)> {
         let mut tables = Vec::new();
         let Some((option, value)) = self.option_and_value(key) else {
             return tables;
@@ -213,7 +213,7 @@ impl<'a> Section<'a> {
             return tables;
         };
         for (name, value) in named.iter() {
-            let text = Located::new(name.get_ref().as_ref(), name.span().start);
+            let text = LocatedValue::new(name.get_ref().as_ref(), name.span().start);
             if !is_name(text.value) {
                 self.report_invalid_item(key, text.value, text.offset, NAME_EXPECTED);
                 continue;
@@ -221,9 +221,12 @@ impl<'a> Section<'a> {
             let shown = format!("{key}.{}", text.value);
             match value.get_ref() {
                 DeValue::Table(table) => {
-                    let table = Located::new(table, text.offset);
+                    let table = LocatedValue::new(table, text.offset);
                     let section = Self::new(self.findings, template, shown, table);
-                    tables.push((Located::new(text.value.to_owned(), text.offset), section));
+                    tables.push((
+                        LocatedValue::new(text.value.to_owned(), text.offset),
+                        section,
+                    ));
                 }
                 other => self.report(
                     value.span().start,

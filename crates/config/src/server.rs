@@ -11,7 +11,7 @@ mod redis;
 use std::path::Path;
 
 use crate::error::Problem;
-use crate::findings::{Findings, Located, make_absolute};
+use crate::findings::{Findings, LocatedValue, make_absolute};
 use crate::model::{
     AccessLog, AccessLogFormat, Config, ControlSocket, JoinEndpoint, LogFormat, LogTarget, Server,
     SocketPermissions,
@@ -32,7 +32,7 @@ pub(crate) struct ServerSection {
     /// What it says.
     pub(crate) config: Server,
     /// Its own addresses, unless they are the default's.
-    listen_written: Option<Vec<Located<ListenAddr>>>,
+    listen_written: Option<Vec<LocatedValue<ListenAddr>>>,
     /// Where `admin` stands.
     admin_offset: Option<usize>,
     /// Where `probes` stands.
@@ -40,7 +40,7 @@ pub(crate) struct ServerSection {
     /// The offset of `control_socket`.
     control_offset: Option<usize>,
     /// Its `join`, placed at its address.
-    pub(crate) join: Option<Located<JoinEndpoint>>,
+    pub(crate) join: Option<LocatedValue<JoinEndpoint>>,
     /// Where the table starts.
     offset: usize,
 }
@@ -300,14 +300,14 @@ pub(crate) fn check_socket_path(text: &str, base: &Path) -> Option<Problem> {
 fn read_address(
     table: &Section<'_>,
     key: &str,
-    text: &Located<&str>,
-) -> Option<Located<ListenAddr>> {
+    text: &LocatedValue<&str>,
+) -> Option<LocatedValue<ListenAddr>> {
     if let Some(problem) = check_socket_path(text.value, table.findings.base()) {
         table.report(text.offset, problem);
         return None;
     }
     match parse_listen_addr(table.findings, text.value) {
-        Some(addr) => Some(Located::new(addr, text.offset)),
+        Some(addr) => Some(LocatedValue::new(addr, text.offset)),
         None => {
             table.report_invalid(key, text);
             None
@@ -338,7 +338,7 @@ fn read_socket_file(table: &Section<'_>, addr: Option<&ListenAddr>) -> Option<So
 }
 
 /// The addresses and their settings, into `server`.
-fn read_listen(table: &Section<'_>, server: &mut Server) -> Option<Vec<Located<ListenAddr>>> {
+fn read_listen(table: &Section<'_>, server: &mut Server) -> Option<Vec<LocatedValue<ListenAddr>>> {
     let items = table.texts_or_tables("listen")?;
     let mut listen = Vec::with_capacity(items.len());
     for item in items {
@@ -382,7 +382,7 @@ pub(crate) fn split_families(mut listen: Vec<&mut ListenAddr>) {
     }
 }
 
-fn check_listen(table: &Section<'_>, listen: &[Located<ListenAddr>]) {
+fn check_listen(table: &Section<'_>, listen: &[LocatedValue<ListenAddr>]) {
     table.check_not_empty("listen");
     for (index, addr) in listen.iter().enumerate() {
         if let Some(other) = listen[..index]

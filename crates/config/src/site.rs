@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use crate::error::Problem;
-use crate::findings::Located;
+use crate::findings::LocatedValue;
 use crate::hide::HidePattern;
 use crate::model::{App, BlockingPool, Cache, Files, Hub, Route, Site, Upstream};
 use crate::section::Section;
@@ -37,7 +37,7 @@ pub(crate) struct RouteContext<'a> {
 
 /// Reads every site.
 pub(crate) fn read(top: &Section<'_>, known: &RouteContext<'_>) -> Vec<Site> {
-    let mut hosts_seen: Vec<Located<HostPattern>> = Vec::new();
+    let mut hosts_seen: Vec<LocatedValue<HostPattern>> = Vec::new();
     let mut any_seen = None;
     let tables = top.tables("sites");
     if tables.is_empty() && top.is_empty_list("sites") {
@@ -93,8 +93,8 @@ pub(crate) fn catch_all_site(route: Route) -> Site {
 
 fn check_hosts(
     table: &Section<'_>,
-    hosts: &[Located<HostPattern>],
-    seen: &mut Vec<Located<HostPattern>>,
+    hosts: &[LocatedValue<HostPattern>],
+    seen: &mut Vec<LocatedValue<HostPattern>>,
 ) {
     for host in hosts {
         if let Some(first) = seen.iter().find(|first| first.value == host.value) {

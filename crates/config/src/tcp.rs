@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 
 use crate::error::Problem;
-use crate::findings::Located;
+use crate::findings::LocatedValue;
 use crate::model::{TcpFrontend, Upstream};
 use crate::route::check_name_exists;
 use crate::section::Section;
@@ -21,8 +21,8 @@ pub(crate) fn read(
     top: &Section<'_>,
     names: &[String],
     upstreams: &BTreeMap<String, Upstream>,
-) -> Vec<Located<TcpFrontend>> {
-    let mut streams: Vec<Located<TcpFrontend>> = Vec::new();
+) -> Vec<LocatedValue<TcpFrontend>> {
+    let mut streams: Vec<LocatedValue<TcpFrontend>> = Vec::new();
     for table in top.tables("tcp") {
         let Some(stream) = read_one(&table, names) else {
             continue;
@@ -54,7 +54,7 @@ pub(crate) fn read(
 /// Reports the streams that listen where the server does.
 pub(crate) fn check(
     top: &Section<'_>,
-    streams: &[Located<TcpFrontend>],
+    streams: &[LocatedValue<TcpFrontend>],
     server: &server::ServerSection,
 ) {
     for stream in streams {
@@ -70,7 +70,7 @@ pub(crate) fn check(
     }
 }
 
-fn read_one(table: &Section<'_>, upstreams: &[String]) -> Option<Located<TcpFrontend>> {
+fn read_one(table: &Section<'_>, upstreams: &[String]) -> Option<LocatedValue<TcpFrontend>> {
     let listen = table.parse_text("listen", |text| {
         server::parse_listen_addr(table.findings, text)
     });
@@ -88,7 +88,7 @@ fn read_one(table: &Section<'_>, upstreams: &[String]) -> Option<Located<TcpFron
     let (listen, upstream) = (listen?, upstream?);
     let mut frontend = TcpFrontend::new(listen.value, upstream.value.to_owned());
     frontend.proxy_protocol = proxy_protocol;
-    Some(Located::new(frontend, listen.offset))
+    Some(LocatedValue::new(frontend, listen.offset))
 }
 
 #[cfg(test)]

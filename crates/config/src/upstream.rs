@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 use crate::address::is_host;
 use crate::error::Problem;
-use crate::findings::Located;
+use crate::findings::LocatedValue;
 use crate::grants;
 use crate::headers::is_token;
 use crate::join;
@@ -25,7 +25,7 @@ use crate::section::{Keys as _, Section};
 
 /// Reads the table.
 pub(crate) fn read(
-    name: &Located<String>,
+    name: &LocatedValue<String>,
     table: &Section<'_>,
     apps: &BTreeMap<String, App>,
 ) -> Upstream {

@@ -16,7 +16,7 @@ use std::io::{self, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use penstock_config::Coding;
+use penstock_config::ContentCoding;
 use penstock_runtime::blocking::{ComputePermit, Pool};
 use penstock_sys::file;
 use tokio::sync::watch;
@@ -74,7 +74,7 @@ impl CompressionWait {
     }
 }
 
-type CompressionKey = (FileStamp, Coding);
+type CompressionKey = (FileStamp, ContentCoding);
 
 #[derive(Default)]
 struct CompressorState {
@@ -105,7 +105,7 @@ impl Compressor {
     pub(crate) fn get_or_start(
         &self,
         found: &FileEntry,
-        coding: Coding,
+        coding: ContentCoding,
         pool: &Pool,
     ) -> CompressionStatus {
         let key = (found.original.identity, coding);
@@ -254,10 +254,10 @@ pub(crate) fn read_up_to(file: &std::fs::File, len: u64) -> io::Result<Vec<u8>> 
     Ok(content)
 }
 
-pub(crate) fn encode(coding: Coding, content: &[u8]) -> io::Result<Vec<u8>> {
+pub(crate) fn encode(coding: ContentCoding, content: &[u8]) -> io::Result<Vec<u8>> {
     match coding {
-        Coding::Zstd => zstd::bulk::compress(content, ZSTD_LEVEL),
-        Coding::Brotli => {
+        ContentCoding::Zstd => zstd::bulk::compress(content, ZSTD_LEVEL),
+        ContentCoding::Brotli => {
             let params = brotli::enc::BrotliEncoderParams {
                 quality: BROTLI_QUALITY,
                 size_hint: content.len(),
@@ -267,7 +267,7 @@ pub(crate) fn encode(coding: Coding, content: &[u8]) -> io::Result<Vec<u8>> {
             brotli::BrotliCompress(&mut &content[..], &mut encoded, &params)?;
             Ok(encoded)
         }
-        Coding::Gzip => {
+        ContentCoding::Gzip => {
             let level = flate2::Compression::new(GZIP_LEVEL);
             let encoded = Vec::with_capacity(content.len() / 3);
             let mut encoder = flate2::write::GzEncoder::new(encoded, level);

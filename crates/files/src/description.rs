@@ -10,7 +10,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use penstock_config::Coding;
+use penstock_config::ContentCoding;
 use penstock_http::{FieldBlock, imf_fixdate};
 
 /// Validators, length and fields of one coding of a file.
@@ -53,7 +53,7 @@ pub(crate) struct FileFacts<'a> {
     pub(crate) modified: (i64, i64),
     pub(crate) len: u64,
     pub(crate) version: EtagVersion,
-    pub(crate) coding: Option<Coding>,
+    pub(crate) coding: Option<ContentCoding>,
     /// Whether the file has, or may get, another coding.
     pub(crate) varies_by_encoding: bool,
     pub(crate) cache_control: Option<&'a str>,
@@ -110,7 +110,7 @@ impl FileDescription {
 
     /// Describes the same file compressed here to `len` bytes. It has no ranges: another server, or
     /// this one after an update, may compress to different bytes.
-    pub(crate) fn compressed(&self, coding: Coding, len: usize) -> Self {
+    pub(crate) fn compressed(&self, coding: ContentCoding, len: usize) -> Self {
         let mut etag = self.etag.to_vec();
         etag.pop();
         etag.extend_from_slice(etag_suffix(coding).as_bytes());
@@ -161,7 +161,7 @@ const END_OF_1980_01_02: i64 = 315_705_600;
 /// The value of `Vary` where the coding is negotiated.
 pub(crate) const VARY: &[u8] = b"Accept-Encoding";
 
-fn etag_suffix(coding: Coding) -> String {
+fn etag_suffix(coding: ContentCoding) -> String {
     format!("-{}", coding.as_str())
 }
 

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use penstock_config::Coding;
+use penstock_config::ContentCoding;
 use penstock_exchange::{Body, FileBody};
 use penstock_http::{CodingChoice, Method, RequestHead, negotiate_coding};
 use penstock_runtime::DiskFile;
@@ -48,7 +48,7 @@ pub(crate) struct FileEntry {
 
 #[derive(Debug, Clone)]
 pub(crate) struct CodingOffer {
-    pub(crate) coding: Coding,
+    pub(crate) coding: ContentCoding,
     pub(crate) state: CodingState,
 }
 
@@ -85,7 +85,7 @@ pub(crate) enum ContentSource {
 pub(crate) enum SelectedCoding<'a> {
     Ready(&'a Representation),
     /// This coding, which must be compressed first.
-    Compress(Coding),
+    Compress(ContentCoding),
 }
 
 impl FileEntry {
@@ -136,7 +136,7 @@ impl FileEntry {
     }
 
     /// Returns the entry with `coding` compressed, or without it if `content` is `None`.
-    pub(crate) fn with_compressed(&self, coding: Coding, content: Option<&Bytes>) -> Self {
+    pub(crate) fn with_compressed(&self, coding: ContentCoding, content: Option<&Bytes>) -> Self {
         let mut offers = self.codings.clone();
         match content {
             None => offers.retain(|offer| offer.coding != coding),
@@ -157,7 +157,7 @@ impl FileEntry {
     }
 
     /// The precompressed file of `coding`.
-    pub(crate) fn precompressed(&self, coding: Coding) -> Option<&Representation> {
+    pub(crate) fn precompressed(&self, coding: ContentCoding) -> Option<&Representation> {
         let mut beside = self.codings.iter().filter_map(|offer| match &offer.state {
             CodingState::Precompressed(ready) if offer.coding == coding => Some(ready),
             _ => None,

@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_config::{Coding, Symlinks};
+use penstock_config::{ContentCoding, Symlinks};
 use penstock_exchange::{Fault, FaultKind};
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::{DiskFile, clock};
@@ -75,8 +75,8 @@ pub(crate) struct FileTree {
     root: Arc<RootDir>,
     candidates: PathCandidates,
     name_rules: NameRules,
-    precompressed: Vec<Coding>,
-    compress: Vec<Coding>,
+    precompressed: Vec<ContentCoding>,
+    compress: Vec<ContentCoding>,
     listing: bool,
     symlinks: file::Symlinks,
     opener: NoAtimeOpener,
@@ -383,7 +383,7 @@ impl FileTree {
         let is_makeable = !self.compress.is_empty()
             && (compressor::MIN_SIZE..=compressor::MAX_SIZE).contains(&len)
             && is_compressible(&content_type);
-        let facts = |coding: Option<Coding>, varies: bool| FileFacts {
+        let facts = |coding: Option<ContentCoding>, varies: bool| FileFacts {
             content_type: &content_type,
             modified: (0, 0),
             len: 0,
@@ -449,7 +449,7 @@ impl FileTree {
         known: Option<&Representation>,
         reach: LookupDepth,
     ) -> Result<Option<Representation>, LookupStop> {
-        let suffix = facts.coding.map_or("", Coding::suffix);
+        let suffix = facts.coding.map_or("", ContentCoding::suffix);
         let name_len = named.name.len();
         named.name.extend_from_slice(suffix.as_bytes());
         let opened = self.open_visible(named.name, reach);

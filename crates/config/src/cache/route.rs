@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::findings::Located;
+use crate::findings::LocatedValue;
 use crate::headers::{is_removable, is_token};
 use crate::model::{Cache, CacheBypass, CacheKey, QueryKey, RouteCache};
 use crate::route::check_name_exists;
@@ -83,7 +83,7 @@ fn read_store_names(
     table.check_not_empty(key);
     table.check_unique(key, &stores, |a, b| a == b);
     for store in &stores {
-        let name = Located::new(store.value.as_str(), store.offset);
+        let name = LocatedValue::new(store.value.as_str(), store.offset);
         check_name_exists(table, "cache", &name, known.keys().map(String::as_str));
     }
     Some(stores.into_iter().map(|store| store.value).collect())

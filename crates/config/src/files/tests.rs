@@ -48,7 +48,7 @@ symlinks = "none"
     let expected = Files {
         try_: vec![TryPattern::path()],
         listing: true,
-        precompressed: vec![Coding::Gzip, Coding::Brotli],
+        precompressed: vec![ContentCoding::Gzip, ContentCoding::Brotli],
         compress: Vec::new(),
         immutable: false,
         // As written, not as sorted.

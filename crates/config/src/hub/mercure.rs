@@ -8,7 +8,7 @@
 //!   key as a secret), and no message shows one.
 
 use crate::address::is_host;
-use crate::findings::Located;
+use crate::findings::LocatedValue;
 use crate::model::{MercureAlgorithm, MercureKey, RouteMercure};
 use crate::section::{Keys as _, Section};
 
@@ -52,7 +52,7 @@ fn read_key(mercure: &Section<'_>, key: &'static str) -> Option<MercureKey> {
 fn check_key(
     table: &Section<'_>,
     key: &'static str,
-    text: &Located<&str>,
+    text: &LocatedValue<&str>,
     algorithm: MercureAlgorithm,
 ) -> Option<MercureKey> {
     let (fits, expected) = match algorithm {

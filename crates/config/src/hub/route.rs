@@ -8,7 +8,7 @@
 
 use crate::channel::ChannelPattern;
 use crate::error::Problem;
-use crate::findings::Located;
+use crate::findings::LocatedValue;
 use crate::model::{Hub, RouteHub};
 use crate::section::{Keys as _, Section};
 
@@ -58,14 +58,14 @@ fn read_channels(table: &Section<'_>, bounds: &Hub) -> Vec<String> {
     }
     let one = one.and_then(|channel| read_channel(table, "channel", &channel));
     let several = several.iter().filter_map(|channel| {
-        let channel = Located::new(channel.value.as_str(), channel.offset);
+        let channel = LocatedValue::new(channel.value.as_str(), channel.offset);
         read_channel(table, "channels", &channel)
     });
     one.into_iter().chain(several).collect()
 }
 
 /// The name of a channel as it is written, once it is known to be one.
-fn read_channel(table: &Section<'_>, key: &str, channel: &Located<&str>) -> Option<String> {
+fn read_channel(table: &Section<'_>, key: &str, channel: &LocatedValue<&str>) -> Option<String> {
     match channel.value.parse::<ChannelPattern>() {
         Ok(_) => Some(channel.value.to_owned()),
         Err(bad) => {

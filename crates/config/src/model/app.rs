@@ -48,7 +48,7 @@ section! {
             default "number of cores; 1 in development", example "{ min = 1, max = 4 }", by hand;
         /// When the number of processes and threads changes between the bounds of `processes`
         /// and `threads`.
-        "scale" => scaling: Scaling = Scaling::default(), Table("apps.NAME.scale"),
+        "scale" => scaling: ScalingConfig = ScalingConfig::default(), Table("apps.NAME.scale"),
             default "every default", example r#"{ up_after = "100ms", max_spawn_rate = 4 }"#,
             only ONLY_SCRIPT_KINDS;
         /// Threads in each worker process, each with one request at a time, or bounds on them;
@@ -340,7 +340,7 @@ impl Default for Processes {
 section! {
     /// When the number of worker processes, and of their threads, changes between its bounds.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub struct Scaling
+    pub struct ScalingConfig
     in "apps.NAME.scale", "scale = { ... } in [apps.NAME]", "" {
         /// One process or thread more when requests have waited this long in the queue.
         up_after: Duration = Duration::from_millis(100), Time(1);

@@ -26,12 +26,12 @@ section! {
         listing: bool = false, Bool;
         /// Codings with ready-made files (`app.js.zst`, `.br`, `.gz`) that are looked for beside a
         /// file, the preferred one first.
-        precompressed: Vec<Coding> = vec![Coding::Zstd, Coding::Brotli, Coding::Gzip],
-            FlagOrChoices(Coding::WORDS), shows "true", example r#"["br", "gzip"]"#, by hand;
+        precompressed: Vec<ContentCoding> = vec![ContentCoding::Zstd, ContentCoding::Brotli, ContentCoding::Gzip],
+            FlagOrChoices(ContentCoding::WORDS), shows "true", example r#"["br", "gzip"]"#, by hand;
         /// Codings that files of a type that profits are compressed with when they are asked
         /// for, the preferred one first.
-        compress: Vec<Coding> = vec![Coding::Zstd, Coding::Brotli, Coding::Gzip],
-            FlagOrChoices(Coding::WORDS), shows "true", example r#"["zstd", "gzip"]"#, by hand;
+        compress: Vec<ContentCoding> = vec![ContentCoding::Zstd, ContentCoding::Brotli, ContentCoding::Gzip],
+            FlagOrChoices(ContentCoding::WORDS), shows "true", example r#"["zstd", "gzip"]"#, by hand;
         /// Whether names with a fingerprint in them, such as `app-3f9a1c07.js`, may be kept by
         /// clients for a year without asking (RFC 8246); a rule of `cache_control` comes first.
         immutable: bool = true, Bool;
@@ -60,7 +60,7 @@ section! {
 choice! {
     /// A content coding (RFC 9110 §8.4.1).
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-    pub enum Coding {
+    pub enum ContentCoding {
         /// `zstd` (RFC 8878), file suffix `.zst`.
         Zstd = "zstd",
         /// `br` (RFC 7932), file suffix `.br`.
@@ -70,7 +70,7 @@ choice! {
     }
 }
 
-impl Coding {
+impl ContentCoding {
     /// The suffix of a file that holds it, with its dot.
     pub fn suffix(self) -> &'static str {
         match self {

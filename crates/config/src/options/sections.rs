@@ -19,7 +19,7 @@ pub(crate) const SECTIONS: &[&SectionDoc] = &[
     &App::DOC,
     &APP_PROCESSES,
     &APP_THREADS,
-    &Scaling::DOC,
+    &ScalingConfig::DOC,
     &APP_MAX_MEMORY,
     &APP_QUEUE,
     &APPS_UPSTREAM,

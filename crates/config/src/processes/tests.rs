@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::model::{Scaling, Sticky};
+use crate::model::{ScalingConfig, Sticky};
 use crate::testing::{TestDir, check_error_table, parse_valid};
 
 fn read_app(folder: &TestDir, lines: &str) -> App {
@@ -37,7 +37,7 @@ stream_timeout = "1h"
     let expected = App {
         kind_is_guess: true,
         processes: Processes { min: 2, max: 8 },
-        scaling: Scaling {
+        scaling: ScalingConfig {
             up_after: Duration::from_millis(50),
             idle_timeout: seconds(300),
             max_spawn_rate: 9,

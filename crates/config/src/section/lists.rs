@@ -10,14 +10,14 @@ use toml::de::{DeArray, DeValue};
 
 use super::Section;
 use crate::error::Problem;
-use crate::findings::Located;
+use crate::findings::LocatedValue;
 use crate::options::OptionKind;
 
 /// An item of a list that may hold texts and tables.
 #[derive(Debug)]
 pub(crate) enum TextOrTable<'a> {
     /// A text.
-    Text(Located<&'a str>),
+    Text(LocatedValue<&'a str>),
     /// A table.
     Table(Section<'a>),
 }
@@ -26,9 +26,9 @@ pub(crate) enum TextOrTable<'a> {
 #[derive(Debug)]
 pub(crate) enum TextOrList<'a> {
     /// One text.
-    One(Located<&'a str>),
+    One(LocatedValue<&'a str>),
     /// A list, and where it starts.
-    List(Located<Vec<&'a str>>),
+    List(LocatedValue<Vec<&'a str>>),
 }
 
 /// `true`, `false`, or the option's word.
@@ -42,7 +42,7 @@ pub(crate) enum FlagOrWord {
 
 impl<'a> Section<'a> {
     /// A flag or the option's word, and where it is.
-    pub(crate) fn flag_or_word(&self, key: &str) -> Option<Located<FlagOrWord>> {
+    pub(crate) fn flag_or_word(&self, key: &str) -> Option<LocatedValue<FlagOrWord>> {
         let (option, value) = self.option_and_value(key)?;
         let OptionKind::FlagOrWord(word) = option.kind else {
             return None;
@@ -52,12 +52,12 @@ impl<'a> Section<'a> {
             DeValue::Boolean(flag) => FlagOrWord::Flag(*flag),
             DeValue::String(text) if text == word => FlagOrWord::Word,
             DeValue::String(text) => {
-                self.report_invalid(key, &Located::new(text.as_ref(), at));
+                self.report_invalid(key, &LocatedValue::new(text.as_ref(), at));
                 return None;
             }
             _ => return self.report_wrong_type(option, value),
         };
-        Some(Located::new(said, at))
+        Some(LocatedValue::new(said, at))
     }
 
     /// A number of the option's range, or a list of at least one; those that are wrong are reported
@@ -79,7 +79,7 @@ impl<'a> Section<'a> {
         &self,
         key: &str,
         read: impl Fn(&str) -> Option<T>,
-    ) -> Option<Vec<Located<T>>> {
+    ) -> Option<Vec<LocatedValue<T>>> {
         let items = self.list_items(key)?.iter();
         let texts = items.filter_map(|item| self.item_text(key, item));
         let values = texts.filter_map(|text| {
@@ -87,7 +87,7 @@ impl<'a> Section<'a> {
             if value.is_none() {
                 self.report_invalid(key, &text);
             }
-            value.map(|value| Located::new(value, text.offset))
+            value.map(|value| LocatedValue::new(value, text.offset))
         });
         Some(values.collect())
     }
@@ -112,7 +112,7 @@ impl<'a> Section<'a> {
     pub(crate) fn check_unique<T: AsRef<str>>(
         &self,
         key: &'static str,
-        items: &[Located<T>],
+        items: &[LocatedValue<T>],
         is_same: impl Fn(&str, &str) -> bool,
     ) {
         for (index, item) in items.iter().enumerate() {
@@ -133,7 +133,7 @@ impl<'a> Section<'a> {
         let items = self.list_items(key)?.iter();
         let read = items.filter_map(|item| match item.get_ref() {
             DeValue::Table(table) => {
-                let table = Located::new(table, item.span().start);
+                let table = LocatedValue::new(table, item.span().start);
                 let shown = self.display_key(key);
                 Some(TextOrTable::Table(Self::new(
                     self.findings,
@@ -152,7 +152,7 @@ impl<'a> Section<'a> {
         let (option, value) = self.option_and_value(key)?;
         match value.get_ref() {
             DeValue::String(text) => {
-                let text = Located::new(text.as_ref(), value.span().start);
+                let text = LocatedValue::new(text.as_ref(), value.span().start);
                 Some(TextOrList::One(text))
             }
             DeValue::Array(items) => {
@@ -160,7 +160,7 @@ impl<'a> Section<'a> {
                     .iter()
                     .map(|item| self.item_text(key, item).map(|text| text.value))
                     .collect();
-                texts.map(|texts| TextOrList::List(Located::new(texts, value.span().start)))
+                texts.map(|texts| TextOrList::List(LocatedValue::new(texts, value.span().start)))
             }
             _ => self.report_wrong_type(option, value),
         }
@@ -180,7 +180,7 @@ impl<'a> Section<'a> {
         for item in items.iter() {
             match item.get_ref() {
                 DeValue::Table(table) => {
-                    let table = Located::new(table, item.span().start);
+                    let table = LocatedValue::new(table, item.span().start);
                     let shown = format!("[{template}]");
                     tables.push(Self::new(self.findings, template, shown, table));
                 }
@@ -226,9 +226,13 @@ impl<'a> Section<'a> {
         }
     }
 
-    fn item_text(&self, key: &str, item: &'a Spanned<DeValue<'a>>) -> Option<Located<&'a str>> {
+    fn item_text(
+        &self,
+        key: &str,
+        item: &'a Spanned<DeValue<'a>>,
+    ) -> Option<LocatedValue<&'a str>> {
         match item.get_ref() {
-            DeValue::String(text) => Some(Located::new(text.as_ref(), item.span().start)),
+            DeValue::String(text) => Some(LocatedValue::new(text.as_ref(), item.span().start)),
             _ => self.report_wrong_type(self.option(key)?, item),
         }
     }

@@ -16,7 +16,7 @@ use toml::de::DeValue;
 
 use super::Section;
 use crate::error::Problem;
-use crate::findings::Located;
+use crate::findings::LocatedValue;
 use crate::options::{OptionKind, OptionRow, SectionDoc};
 use crate::units;
 
@@ -150,7 +150,7 @@ impl OptionValue for Duration {
                 let least = units::format_duration(min);
                 table.report_out_of_range(option, value, format!("at least {least}"));
             }
-            None => table.report_invalid(key, &Located::new(text, value.span().start)),
+            None => table.report_invalid(key, &LocatedValue::new(text, value.span().start)),
         }
         None
     }

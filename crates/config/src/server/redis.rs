@@ -10,7 +10,7 @@ use std::path::Path;
 
 use crate::address::is_host;
 use crate::error::Problem;
-use crate::findings::{Located, make_absolute};
+use crate::findings::{LocatedValue, make_absolute};
 use crate::section::Section;
 use crate::values::MAX_UNIX_PATH_BYTES;
 
@@ -79,7 +79,7 @@ fn is_user_info(text: &str) -> bool {
     text.contains(':')
 }
 
-fn report_invalid(server: &Section<'_>, text: &Located<&str>) {
+fn report_invalid(server: &Section<'_>, text: &LocatedValue<&str>) {
     server.report_invalid_item(
         "redis",
         &mask_credentials(text.value),

@@ -8,7 +8,7 @@
 
 use crate::address;
 use crate::error::Problem;
-use crate::findings::Located;
+use crate::findings::LocatedValue;
 use crate::model::{ServerAddr, UpstreamServer};
 use crate::section::{Keys as _, Section, TextOrTable};
 
@@ -20,7 +20,7 @@ pub(super) fn read(table: &Section<'_>, joined: bool) -> Vec<UpstreamServer> {
         }
         table.check_not_empty("servers");
     }
-    let mut servers: Vec<Located<UpstreamServer>> = Vec::new();
+    let mut servers: Vec<LocatedValue<UpstreamServer>> = Vec::new();
     for item in table.texts_or_tables("servers").unwrap_or_default() {
         let Some(server) = read_one(table, &item) else {
             continue;
@@ -39,7 +39,7 @@ pub(super) fn read(table: &Section<'_>, joined: bool) -> Vec<UpstreamServer> {
     servers.into_iter().map(|server| server.value).collect()
 }
 
-fn read_one(table: &Section<'_>, item: &TextOrTable<'_>) -> Option<Located<UpstreamServer>> {
+fn read_one(table: &Section<'_>, item: &TextOrTable<'_>) -> Option<LocatedValue<UpstreamServer>> {
     let found = table.findings;
     let inner = match item {
         TextOrTable::Text(text) => {
@@ -47,7 +47,8 @@ fn read_one(table: &Section<'_>, item: &TextOrTable<'_>) -> Option<Located<Upstr
             if address.is_none() {
                 table.report_invalid("servers", text);
             }
-            return address.map(|address| Located::new(UpstreamServer::new(address), text.offset));
+            return address
+                .map(|address| LocatedValue::new(UpstreamServer::new(address), text.offset));
         }
         TextOrTable::Table(inner) => inner,
     };
@@ -59,6 +60,6 @@ fn read_one(table: &Section<'_>, item: &TextOrTable<'_>) -> Option<Located<Upstr
     server.read_keys(inner);
     address.map(|address| {
         server.address = address.value;
-        Located::new(server, address.offset)
+        LocatedValue::new(server, address.offset)
     })
 }

@@ -6,18 +6,22 @@ use std::io::Read;
 use super::*;
 use crate::file_entry::tests::{compressible, file_entry};
 
-const CODINGS: [Coding; 3] = [Coding::Zstd, Coding::Brotli, Coding::Gzip];
+const CODINGS: [ContentCoding; 3] = [
+    ContentCoding::Zstd,
+    ContentCoding::Brotli,
+    ContentCoding::Gzip,
+];
 
 fn block_on<F: Future>(future: F) -> F::Output {
     loops::block_on(future).unwrap()
 }
 
-pub(crate) fn decode(coding: Coding, encoded: &[u8]) -> Vec<u8> {
+pub(crate) fn decode(coding: ContentCoding, encoded: &[u8]) -> Vec<u8> {
     let mut content = Vec::new();
     match coding {
-        Coding::Zstd => content = zstd::stream::decode_all(encoded).unwrap(),
-        Coding::Brotli => brotli::BrotliDecompress(&mut &encoded[..], &mut content).unwrap(),
-        Coding::Gzip => {
+        ContentCoding::Zstd => content = zstd::stream::decode_all(encoded).unwrap(),
+        ContentCoding::Brotli => brotli::BrotliDecompress(&mut &encoded[..], &mut content).unwrap(),
+        ContentCoding::Gzip => {
             let mut decoder = flate2::read::GzDecoder::new(encoded);
             decoder.read_to_end(&mut content).unwrap();
         }
@@ -56,7 +60,7 @@ fn hold(pool: &Pool, threads: usize) -> Vec<std::sync::mpsc::SyncSender<()>> {
 fn compressed(
     compressor: &Compressor,
     found: &FileEntry,
-    coding: Coding,
+    coding: ContentCoding,
     pool: &Pool,
 ) -> Option<Bytes> {
     for _ in 0..2 {
@@ -97,9 +101,12 @@ fn an_incompressible_file_is_not_tried_again() {
         })
         .collect();
     let found = compressible(content);
-    assert_eq!(compressed(&compressor, &found, Coding::Gzip, &pool), None);
+    assert_eq!(
+        compressed(&compressor, &found, ContentCoding::Gzip, &pool),
+        None
+    );
     assert!(matches!(
-        compressor.get_or_start(&found, Coding::Gzip, &pool),
+        compressor.get_or_start(&found, ContentCoding::Gzip, &pool),
         CompressionStatus::Done(None)
     ));
     pool.close();
@@ -112,18 +119,24 @@ fn jobs_are_shared_and_their_number_is_bounded() {
     let found = compressible(Bytes::from("text ".repeat(1000)));
     let get = |coding| compressor.get_or_start(&found, coding, &pool);
     let (CompressionStatus::Running(first), CompressionStatus::Running(second)) =
-        (get(Coding::Gzip), get(Coding::Gzip))
+        (get(ContentCoding::Gzip), get(ContentCoding::Gzip))
     else {
         panic!("not begun")
     };
     assert_eq!(compressor.lock().running, 1);
-    assert!(matches!(get(Coding::Zstd), CompressionStatus::Running(_)));
-    assert!(matches!(get(Coding::Brotli), CompressionStatus::Busy));
+    assert!(matches!(
+        get(ContentCoding::Zstd),
+        CompressionStatus::Running(_)
+    ));
+    assert!(matches!(
+        get(ContentCoding::Brotli),
+        CompressionStatus::Busy
+    ));
     // Other roots may use the rest of the pool's permits.
     let others: Vec<_> = (0..3).map(|_| Compressor::default()).collect();
     let states = others
         .iter()
-        .map(|other| other.get_or_start(&found, Coding::Gzip, &pool));
+        .map(|other| other.get_or_start(&found, ContentCoding::Gzip, &pool));
     let states: Vec<_> = states
         .map(|progress| matches!(progress, CompressionStatus::Running(_)))
         .collect();
@@ -134,7 +147,7 @@ fn jobs_are_shared_and_their_number_is_bounded() {
         second.finished().await;
     });
     assert!(matches!(
-        get(Coding::Gzip),
+        get(ContentCoding::Gzip),
         CompressionStatus::Done(Some(_))
     ));
     pool.close();
@@ -155,7 +168,7 @@ fn a_lost_job_is_removed_and_wakes_its_waiters() {
     begun.recv().unwrap();
     full.spawn(|| {}).unwrap();
     assert!(matches!(
-        compressor.get_or_start(&found, Coding::Gzip, &full),
+        compressor.get_or_start(&found, ContentCoding::Gzip, &full),
         CompressionStatus::Busy
     ));
     let state = compressor.lock();
@@ -169,7 +182,12 @@ fn a_lost_job_is_removed_and_wakes_its_waiters() {
 fn results_are_bounded() {
     let mut state = CompressorState::default();
     let content = Bytes::from(vec![0; 3 << 20]);
-    let key = |place: usize| (file_entry("a").original.identity.at(place), Coding::Gzip);
+    let key = |place: usize| {
+        (
+            file_entry("a").original.identity.at(place),
+            ContentCoding::Gzip,
+        )
+    };
     for place in 0..20 {
         state.store(key(place), Some(content.clone()));
         assert!(state.bytes <= MAX_CACHED_BYTES);

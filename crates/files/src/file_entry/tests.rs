@@ -4,7 +4,7 @@ use super::*;
 use crate::description::{EtagVersion, FileFacts};
 use crate::testing::head;
 
-fn facts(coding: Option<Coding>, len: usize) -> FileFacts<'static> {
+fn facts(coding: Option<ContentCoding>, len: usize) -> FileFacts<'static> {
     FileFacts {
         content_type: "text/plain",
         modified: (1, 0),
@@ -17,7 +17,7 @@ fn facts(coding: Option<Coding>, len: usize) -> FileFacts<'static> {
     }
 }
 
-fn representation(coding: Option<Coding>, content: Bytes) -> Representation {
+fn representation(coding: Option<ContentCoding>, content: Bytes) -> Representation {
     Representation {
         description: FileDescription::new(&facts(coding, content.len())),
         source: ContentSource::Memory(content),
@@ -33,7 +33,12 @@ pub(crate) fn file_entry(content: &'static str) -> FileEntry {
 
 /// A file with every coding compressible.
 pub(crate) fn compressible(content: Bytes) -> FileEntry {
-    let offers = [Coding::Zstd, Coding::Brotli, Coding::Gzip].map(|coding| CodingOffer {
+    let offers = [
+        ContentCoding::Zstd,
+        ContentCoding::Brotli,
+        ContentCoding::Gzip,
+    ]
+    .map(|coding| CodingOffer {
         coding,
         state: CodingState::Compressible,
     });
@@ -68,16 +73,16 @@ fn a_client_gets_what_it_asked_for() {
         state: CodingState::Precompressed(representation(Some(coding), content.into())),
     };
     let offers = vec![
-        beside(Coding::Gzip, "gzip beside"),
+        beside(ContentCoding::Gzip, "gzip beside"),
         CodingOffer {
-            coding: Coding::Zstd,
+            coding: ContentCoding::Zstd,
             state: CodingState::Compressible,
         },
     ];
     let found = FileEntry::new(representation(None, "as it is".into()), offers);
     let zstd = Bytes::from("zstd made");
-    let after = found.with_compressed(Coding::Zstd, Some(&zstd));
-    let useless = found.with_compressed(Coding::Zstd, None);
+    let after = found.with_compressed(ContentCoding::Zstd, Some(&zstd));
+    let useless = found.with_compressed(ContentCoding::Zstd, None);
     for (what, accepted, range, before, then, given_up) in [
         ("nothing", "", false, "as it is", "as it is", "as it is"),
         (
@@ -165,10 +170,10 @@ fn an_unsettled_precompressed_file_is_never_unchanged() {
     let beside = |is_settled| {
         let file = Representation {
             is_settled,
-            ..representation(Some(Coding::Gzip), "gzip".into())
+            ..representation(Some(ContentCoding::Gzip), "gzip".into())
         };
         vec![CodingOffer {
-            coding: Coding::Gzip,
+            coding: ContentCoding::Gzip,
             state: CodingState::Precompressed(file),
         }]
     };

@@ -559,7 +559,7 @@ fn hidden_files_are_not_found_through_links() {
     }
     let found_file = file(&inside, b"/style.css", None);
     assert!(
-        found_file.precompressed(Coding::Gzip).is_none(),
+        found_file.precompressed(ContentCoding::Gzip).is_none(),
         "a database as a coding"
     );
     for tree in [&inside, &anywhere] {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use penstock_config::Coding;
+use penstock_config::ContentCoding;
 
 use super::*;
 use crate::description::{EtagVersion, FileFacts};
@@ -86,10 +86,10 @@ fn describes_each_coding_with_a_tag_of_its_own() {
     };
     let original = FileDescription::new(&facts);
     let beside = FileDescription::new(&FileFacts {
-        coding: Some(Coding::Brotli),
+        coding: Some(ContentCoding::Brotli),
         ..facts
     });
-    let made = original.compressed(Coding::Zstd, 5);
+    let made = original.compressed(ContentCoding::Zstd, 5);
     let rest = "Vary: Accept-Encoding\r\nCache-Control: max-age=60\r\n";
     for (what, file, coding, etag, ranges) in [
         ("as it is", &original, "", ETAG.to_owned(), true),
@@ -185,7 +185,7 @@ fn several_parts_are_framed() {
     );
     // A coding is sent in one part or whole.
     let encoded = described(&FileFacts {
-        coding: Some(Coding::Gzip),
+        coding: Some(ContentCoding::Gzip),
         ..facts()
     });
     for (range, status) in [("bytes=0-1,-1", 200), ("bytes=0-1", 206)] {

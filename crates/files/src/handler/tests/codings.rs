@@ -1,6 +1,6 @@
 //! Codings of real files: precompressed and compressed on demand.
 
-use penstock_config::Coding;
+use penstock_config::ContentCoding;
 
 use super::*;
 use crate::compressor::tests::decode;
@@ -119,11 +119,21 @@ fn compressible_files_are_compressed_once() {
             "/a.css",
             text_file(),
             "gzip, deflate, br, zstd",
-            Some(Coding::Zstd),
+            Some(ContentCoding::Zstd),
         ),
-        ("/a.css", text_file(), "br, gzip", Some(Coding::Brotli)),
-        ("/a.css", text_file(), "gzip", Some(Coding::Gzip)),
-        ("/large.css", TEXT.repeat(5000), "gzip", Some(Coding::Gzip)),
+        (
+            "/a.css",
+            text_file(),
+            "br, gzip",
+            Some(ContentCoding::Brotli),
+        ),
+        ("/a.css", text_file(), "gzip", Some(ContentCoding::Gzip)),
+        (
+            "/large.css",
+            TEXT.repeat(5000),
+            "gzip",
+            Some(ContentCoding::Gzip),
+        ),
         ("/a.css", text_file(), "", None),
         ("/small.css", TEXT.into(), "gzip", None),
         ("/a.png", text_file(), "gzip", None),
@@ -191,7 +201,7 @@ fn a_new_version_is_compressed_anew() {
     let mut site = Site::settled(|_| {});
     let get = |site: &Site| {
         let response = encoded(site, "GET /a.css", "gzip");
-        decode(Coding::Gzip, &sent(&response).1)
+        decode(ContentCoding::Gzip, &sent(&response).1)
     };
     for version in ["one ", "two "] {
         site.dir.write("a.css", version.repeat(1000));
