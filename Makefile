@@ -50,7 +50,7 @@ test-workers:
 	@scripts/setup test
 	@echo "== ruff"
 	@.venv/bin/ruff check --quiet --no-cache examples tests crates/apps/workers benches
-	@.venv/bin/ruff format --quiet --no-cache --check examples tests benches
+	@.venv/bin/ruff format --quiet --no-cache --check examples tests crates/apps/workers benches
 	@echo "== Python worker"
 	@.venv/bin/python -B -m unittest discover -s crates/apps/workers/python/tests
 	@echo "== Ruby worker"

@@ -274,14 +274,18 @@ class Million(RealCase):
 
     def test_while_everything_is_exchanged(self):
         lines = self.experiment("--exchange", "--for", "8s", "--publish-rate", "5")
-        self.assertTrue(any(re.match(r"Received: .*, 0 missed, 0 repeated", line) for line in lines))
+        self.assertTrue(
+            any(re.match(r"Received: .*, 0 missed, 0 repeated", line) for line in lines)
+        )
         exchanged = next(line for line in lines if line.startswith("Exchanged: "))
         counts = [int(count) for count in re.findall(r"(\d+) x ", exchanged)]
         self.assertTrue(len(counts) == 2 and min(counts) > 0, exchanged)
 
     def test_in_ruby(self):
         lines = self.experiment("--app", "ruby", "--publish-rate", "5")
-        self.assertTrue(any(re.match(r"Received: .*, 0 missed, 0 repeated", line) for line in lines))
+        self.assertTrue(
+            any(re.match(r"Received: .*, 0 missed, 0 repeated", line) for line in lines)
+        )
 
 
 if __name__ == "__main__":

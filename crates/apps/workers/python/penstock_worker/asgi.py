@@ -57,7 +57,9 @@ class AsgiRunner:
     def serve(self, channel_socket: socket.socket, files_socket: socket.socket) -> None:
         """Serves until the server closes the channel, then runs the application's shutdown: within
         `stop_timeout`. Raises WireError."""
-        reactor = AsgiReactor(self._loop, self._app, self._lifespan.state, channel_socket, files_socket)
+        reactor = AsgiReactor(
+            self._loop, self._app, self._lifespan.state, channel_socket, files_socket
+        )
         try:
             self._run_until(reactor.closed)
             self._run_until(self._loop.create_task(self._shut_down(reactor)))
@@ -192,7 +194,10 @@ class AsgiReactor:
             self._ended_running.add(before)
         scope, body = self._frame_reader.parse_open(at, stop)
         is_websocket = bool(flags & channel.FLAG_WEBSOCKET)
-        scope["asgi"] = {"version": "3.0", "spec_version": "2.5" if is_websocket else HTTP_SPEC_VERSION}
+        scope["asgi"] = {
+            "version": "3.0",
+            "spec_version": "2.5" if is_websocket else HTTP_SPEC_VERSION,
+        }
         scope["state"] = self._state.copy()
         stream: AsgiStream
         if is_websocket:
@@ -208,7 +213,9 @@ class AsgiReactor:
         self._streams[stream_id] = stream
         stream.task = self.loop.create_task(stream.run(self._app))
 
-    def _dispatch_frame(self, stream: AsgiStream, kind: int, flags: int, at: int, stop: int) -> None:
+    def _dispatch_frame(
+        self, stream: AsgiStream, kind: int, flags: int, at: int, stop: int
+    ) -> None:
         if kind == channel.WINDOW:
             stream.add_window(self._frame_reader.parse_window(at))
         elif kind == channel.STREAM_CANCEL:

@@ -115,7 +115,9 @@ class HttpRequest(AsgiStream):
             now = perf_counter_ns()
             micros = (now - self.started) // 1000
             self.is_ended = True
-            frame = channel.encode_response(self.id, FLAG_END, self._string_count, micros, self._head, body)
+            frame = channel.encode_response(
+                self.id, FLAG_END, self._string_count, micros, self._head, body
+            )
             reactor.queue_frame(frame, now)
         else:
             await self._send_windowed(body, FLAG_END)
@@ -190,7 +192,8 @@ class HttpRequest(AsgiStream):
         micros = (now - self.started) // 1000
         head = self._head or b""
         self.reactor.queue_frame(
-            channel.encode_response(self.id, FLAG_STREAM, self._string_count, micros, head, piece), now
+            channel.encode_response(self.id, FLAG_STREAM, self._string_count, micros, head, piece),
+            now,
         )
         if flags:
             self.reactor.queue_frame(channel.encode_data(self.id, flags, b""), now)

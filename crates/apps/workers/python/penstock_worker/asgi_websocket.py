@@ -91,7 +91,11 @@ class WebSocket(AsgiStream):
             await self.wait_to_receive()
         flags, payload = self._messages.popleft()
         self._window_owed += channel.window_cost(payload)
-        if self._window_owed >= WINDOW_UPDATE_BYTES and not self.is_disconnected and not self.is_ended:
+        if (
+            self._window_owed >= WINDOW_UPDATE_BYTES
+            and not self.is_disconnected
+            and not self.is_ended
+        ):
             self._return_window()
         if flags & FLAG_TEXT:
             return {"type": "websocket.receive", "text": payload.decode()}

@@ -214,12 +214,18 @@ def window_cost(payload: bytes) -> int:
     return min(len(payload) + MESSAGE_OVERHEAD, WINDOW_BYTES)
 
 
-def encode_response(stream_id: int, flags: int, count: int, micros: int, head: bytes, body: bytes) -> bytes:
+def encode_response(
+    stream_id: int, flags: int, count: int, micros: int, head: bytes, body: bytes
+) -> bytes:
     """STREAM_RESPONSE; `head` is `count` strings as `wire.join_head` makes them."""
     head_len = len(head)
     length = 12 + head_len + len(body)
     micros &= 0xFFFF_FFFF
-    return _pack_response(STREAM_RESPONSE, flags, count, length, stream_id, micros, head_len) + head + body
+    return (
+        _pack_response(STREAM_RESPONSE, flags, count, length, stream_id, micros, head_len)
+        + head
+        + body
+    )
 
 
 def encode_data(stream_id: int, flags: int, body: Any) -> bytes:

@@ -198,16 +198,16 @@ def _can_be_called_as(app: App, interface: str) -> bool:
     return not inspect.isclass(app) and (interface == ASGI or not is_async(app))
 
 
-def _not_an_app_message(entry: str, target: Any, interface: str, is_guess: bool, module: ModuleType) -> str:
+def _not_an_app_message(
+    entry: str, target: Any, interface: str, is_guess: bool, module: ModuleType
+) -> str:
     wanted = "a WSGI or ASGI" if is_guess else _interface_with_article(interface)
     text = f"{entry} is a {type(target).__name__}, not {wanted} application"
     if not callable(target):
         return text + _other_apps_hint(module)
     parameters = parameters_of(target) or []
     names = ", ".join(p.name for p in parameters)
-    text = (
-        f"{entry} is {_describe(target)} with the parameters ({names}): not {wanted} application"
-    )
+    text = f"{entry} is {_describe(target)} with the parameters ({names}): not {wanted} application"
     if is_async(target) and not parameters:
         return text + "; a factory must not be a coroutine function"
     hint = "; with one parameter it may be for ASGI 2, which is not supported"

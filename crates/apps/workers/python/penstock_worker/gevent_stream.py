@@ -95,7 +95,9 @@ class GeventStream:
             return self.send_end()
         micros = (perf_counter_ns() - started) // 1000
         self._mark_ended()
-        self._reactor.queue_frame(channel.encode_response(self.id, FLAG_END, count, micros, head, body))
+        self._reactor.queue_frame(
+            channel.encode_response(self.id, FLAG_END, count, micros, head, body)
+        )
         self._reactor.wait_for_room()
 
     def hijack(self, sock: socket.socket, _request: int) -> bool:
@@ -122,7 +124,9 @@ class GeventStream:
         first = body[:MAX_DATA_BYTES]
         micros = (perf_counter_ns() - started) // 1000
         self._window -= len(first)
-        self._reactor.queue_frame(channel.encode_response(self.id, FLAG_STREAM, count, micros, head, first))
+        self._reactor.queue_frame(
+            channel.encode_response(self.id, FLAG_STREAM, count, micros, head, first)
+        )
         if len(body) > MAX_DATA_BYTES:
             self.send_body(body[MAX_DATA_BYTES:])
 

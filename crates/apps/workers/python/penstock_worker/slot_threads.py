@@ -128,7 +128,9 @@ class SlotThreads:
 
     def _become_template(self) -> bool:
         with self._threads_changed:
-            is_idle = self._threads_changed.wait_for(lambda: self._active_threads == 0, PROMOTE_TIMEOUT)
+            is_idle = self._threads_changed.wait_for(
+                lambda: self._active_threads == 0, PROMOTE_TIMEOUT
+            )
         if not is_idle:
             raise wire.WireError("a worker was told to become a template while it was busy")
         forks.close_guarded(self._control)

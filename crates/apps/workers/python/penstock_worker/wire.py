@@ -274,7 +274,9 @@ class Slot:
         """`penstock.extend_timeout`: the request at hand may take so many seconds from now on (1 to
         86,400). True when the server was told, False when the response has ended."""
         if not 1 <= seconds <= MAX_EXTEND_SECONDS:
-            raise ValueError(f"extend_timeout takes 1 to {MAX_EXTEND_SECONDS} seconds, not {seconds!r}")
+            raise ValueError(
+                f"extend_timeout takes 1 to {MAX_EXTEND_SECONDS} seconds, not {seconds!r}"
+            )
         return self._send_notice(_pack_word(EXTEND_DEADLINE, 0, 0, 4, int(-(-seconds // 1))))
 
     def close(self) -> None:
@@ -415,7 +417,9 @@ class Slot:
                 seq = self._seq
                 if about is not None and about != seq:
                     return False
-                if self._ended_seq == seq or (frame is _IO_BOUND_FRAME and self._io_bound_seq == seq):
+                if self._ended_seq == seq or (
+                    frame is _IO_BOUND_FRAME and self._io_bound_seq == seq
+                ):
                     return False
                 if frame is _IO_BOUND_FRAME:
                     self._io_bound_seq = seq

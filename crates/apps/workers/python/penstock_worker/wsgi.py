@@ -153,7 +153,16 @@ def _log_exception(error: BaseException, environ: Environ) -> None:
 class Response:
     """One response: what the application said so far, and how much of it was sent."""
 
-    __slots__ = ("connection", "string_count", "head", "headers", "is_finished", "is_head_sent", "slot", "started")
+    __slots__ = (
+        "connection",
+        "string_count",
+        "head",
+        "headers",
+        "is_finished",
+        "is_head_sent",
+        "slot",
+        "started",
+    )
 
     def __init__(self, slot: Slot, started: int) -> None:
         self.slot = slot
@@ -202,11 +211,18 @@ class Response:
                 body = result[0]
                 if type(body) is not bytes:
                     _checked_chunk(body)
-                if self.head is not None and not self.is_head_sent and len(body) <= MAX_WHOLE_BODY_BYTES:
+                if (
+                    self.head is not None
+                    and not self.is_head_sent
+                    and len(body) <= MAX_WHOLE_BODY_BYTES
+                ):
                     self.slot.send_whole(self.string_count, self.head, self.started, body)
                     self.is_head_sent = self.is_finished = True
                     return
-            elif not self.is_head_sent and sum(map(len, map(_checked_chunk, result))) <= MAX_JOIN_BYTES:
+            elif (
+                not self.is_head_sent
+                and sum(map(len, map(_checked_chunk, result))) <= MAX_JOIN_BYTES
+            ):
                 self._send_whole(b"".join(result))
                 return
         elif isinstance(result, FileWrapper) and self._send_file(result):

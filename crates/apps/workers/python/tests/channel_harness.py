@@ -192,7 +192,10 @@ class ReactorWorker:
 
     def __enter__(self) -> ReactorWorker:
         hello = self.control.frame()
-        assert (hello.kind, hello.payload) == (wire.HELLO, struct.pack("<I", wire.PROTOCOL_VERSION)), hello
+        assert (hello.kind, hello.payload) == (
+            wire.HELLO,
+            struct.pack("<I", wire.PROTOCOL_VERSION),
+        ), hello
         return self
 
     def __exit__(self, *_: object) -> None:

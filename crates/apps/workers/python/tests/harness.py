@@ -164,8 +164,7 @@ class Peer:
         return Frame(kind, flags, count, payload, fds)
 
     def is_closed(self) -> bool:
-        """Waits until the worker closes this socket; returns False if it sends something instead.
-        """
+        """Waits until the worker closes this socket; returns False if it sends something instead."""
         return not self.data and not self._receive()
 
     def reply(self) -> Reply:
@@ -234,7 +233,10 @@ class Worker:
 
     def __enter__(self) -> Worker:
         hello = self.control.frame()
-        assert (hello.kind, hello.payload) == (wire.HELLO, struct.pack("<I", wire.PROTOCOL_VERSION)), hello
+        assert (hello.kind, hello.payload) == (
+            wire.HELLO,
+            struct.pack("<I", wire.PROTOCOL_VERSION),
+        ), hello
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -310,7 +312,10 @@ class Forked:
     def ready(self, at_once: int = 64) -> Forked:
         """Sends its sockets, `at_once` with a frame, and waits for its READY."""
         hello = self.control.frame()
-        assert (hello.kind, hello.payload) == (wire.HELLO, struct.pack("<I", wire.PROTOCOL_VERSION)), hello
+        assert (hello.kind, hello.payload) == (
+            wire.HELLO,
+            struct.pack("<I", wire.PROTOCOL_VERSION),
+        ), hello
         fds = [sock.fileno() for sock in self.theirs]
         for at in range(0, len(fds), at_once):
             kinds = self.kinds[at : at + at_once]

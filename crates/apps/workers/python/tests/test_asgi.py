@@ -352,7 +352,11 @@ class Http(unittest.TestCase):
         for path, reason, kinds in (
             ("raise_early", "application raised ValueError", [channel.RESET]),
             ("raise_after_start", "application raised ValueError", [channel.RESET]),
-            ("raise_late", "application raised ValueError", [channel.STREAM_RESPONSE, channel.RESET]),
+            (
+                "raise_late",
+                "application raised ValueError",
+                [channel.STREAM_RESPONSE, channel.RESET],
+            ),
             ("leave_system", "application raised SystemExit", [channel.RESET]),
             ("cancel_self", "application raised CancelledError", [channel.RESET]),
         ):

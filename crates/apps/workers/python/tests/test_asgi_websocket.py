@@ -257,7 +257,9 @@ class WebSockets(unittest.TestCase):
 
     def test_returns(self):
         answer = self.ended("return_at_once")
-        self.assertEqual((answer.reason, answer.parts[0].flags), ("no answer", wire.FLAG_PROTOCOL_ERROR))
+        self.assertEqual(
+            (answer.reason, answer.parts[0].flags), ("no answer", wire.FLAG_PROTOCOL_ERROR)
+        )
         self.assertEqual(self.ended("return_accepted").close, (1000, ""))
 
     def test_exceptions(self):

@@ -70,7 +70,9 @@ class Races(unittest.TestCase):
 
     def test_a_whole_response_that_comes_second_is_only_an_end(self):
         slot = self.slot
-        self.race(lambda: slot.send_whole(1, b"200", 0, b"late"), lambda: slot._ended_seq == slot._seq)
+        self.race(
+            lambda: slot.send_whole(1, b"200", 0, b"late"), lambda: slot._ended_seq == slot._seq
+        )
         self.assertEqual(self.frames(2), [(wire.HIJACK, wire.FLAG_HAS_FD), END])
 
     def test_a_file_that_comes_second_is_only_an_end(self):
