@@ -36,11 +36,6 @@ mod work;
 
 use std::process::ExitCode;
 
-use penstock_sys::alloc::Allocator;
-
-#[global_allocator]
-static ALLOCATOR: Allocator = Allocator;
-
 fn main() -> ExitCode {
     cli::parse().map_or_else(|exit| exit, cli::run)
 }

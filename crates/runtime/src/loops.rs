@@ -70,7 +70,6 @@ impl Loops {
                 .name(format!("loop-{index}"))
                 .spawn(move || {
                     LOOP_INDEX.set(index);
-                    let _kept = penstock_sys::alloc::enable_free_lists();
                     // An error means that `Loops` was dropped, which also ends the loop.
                     let _ = event_loop::run(kernel, stopped);
                 })?;

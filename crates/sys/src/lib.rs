@@ -1,5 +1,5 @@
 //! The kernel interface: sockets, descriptors sent over sockets, files opened beneath a root, the
-//! page cache, processes; and the process's memory allocator.
+//! page cache, processes.
 //!
 //! Every other crate reaches the operating system through here or through the standard library;
 //! this is the only crate where `unsafe` compiles. Functions are thin: one system call or one short
@@ -12,7 +12,6 @@
 )]
 
 pub mod account;
-pub mod alloc;
 pub mod cgroup;
 pub mod confine;
 pub mod daemon;
