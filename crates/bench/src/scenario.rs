@@ -1,9 +1,9 @@
 //! A scenario file: the deployments to compare, their load, and the goals. Nothing is started or
 //! run here.
 //!
-//! `compare` calls [`Scenario::read`] and passes each deployment to `deploy`. `raw` is the file as
-//! written, `checked` validates it, `units` parses durations, sizes and rates, `placeholder`
-//! handles `{{port}}` and the like.
+//! `compare` calls [`Scenario::read`] and passes each deployment to `deploy`. The types below are
+//! the file's sections; `check` finds the errors that a type cannot rule out, `units` parses
+//! durations, sizes and rates, `placeholder` handles `{{port}}` and the like.
 //!
 //! # Invariants
 //!
@@ -11,35 +11,43 @@
 //! - Every error names file, line and column.
 //! - No input panics.
 
-mod checked;
-mod error;
+mod check;
 mod placeholder;
-mod raw;
 mod units;
 
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use serde::{Deserialize, Deserializer};
 
 use crate::load::{RequestOrder, WindowEnd};
 use crate::target::{self, TargetError};
 
-pub use error::ScenarioError;
+pub use crate::connection_steps::ConnectionSteps;
 pub(crate) use placeholder::find_root;
 pub use placeholder::{PlaceholderValues, StartValues};
 pub use units::{parse_duration, parse_rate, parse_size};
 
+/// Why a scenario cannot be used: the file, the place and the error.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct ScenarioError(String);
+
 /// A complete, checked scenario.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Scenario {
     /// Its title.
     pub title: String,
     /// The absolute directory of the file, `{{here}}`.
+    #[serde(skip)]
     pub dir: PathBuf,
-    /// The name of the deployment that ratios refer to.
-    pub reference: String,
+    /// The name of the deployment that ratios refer to; the first one by default.
+    pub baseline: String,
     /// Shell commands, run once before anything else.
     pub setup: Vec<String>,
     /// How often each deployment is measured, in turn with the others; at least 1.
@@ -50,21 +58,51 @@ pub struct Scenario {
     /// The cores of server and load, if pinned.
     pub cores: Option<CoreAssignment>,
     /// The time allowed until a deployment responds.
+    #[serde(deserialize_with = "units::duration")]
     pub ready_timeout: Duration,
-    /// The end of the window of a point, or of the mix.
-    pub until: WindowEnd,
+    /// The requests of each window; either these or `duration` are set.
+    pub requests: Option<u64>,
+    /// The duration of each window.
+    #[serde(deserialize_with = "units::optional_duration")]
+    pub duration: Option<Duration>,
     /// Before each window: the same load, not counted.
+    #[serde(deserialize_with = "units::duration")]
     pub warm_up: Duration,
     /// A pause after each window.
+    #[serde(deserialize_with = "units::duration")]
     pub cool_down: Duration,
-    /// Several concurrencies one after the other, or several loads at once.
-    pub loads: Loads,
+    /// One load, at each of its numbers of connections in turn, or several at once, each with one
+    /// number of connections.
+    pub loads: Vec<LoadSpec>,
     /// A companion of every deployment, such as the back ends of front ends.
     pub companion: Option<Companion>,
     /// In the order of the file; at least one, names unique.
     pub deployments: Vec<Deployment>,
     /// Goals for the result.
     pub goals: Vec<Goal>,
+}
+
+impl Default for Scenario {
+    fn default() -> Self {
+        Self {
+            title: String::new(),
+            dir: PathBuf::new(),
+            baseline: String::new(),
+            setup: Vec::new(),
+            rounds: 3,
+            keep_running: false,
+            cores: None,
+            ready_timeout: Duration::from_secs(20),
+            requests: None,
+            duration: None,
+            warm_up: Duration::from_secs(1),
+            cool_down: Duration::ZERO,
+            loads: Vec::new(),
+            companion: None,
+            deployments: Vec::new(),
+            goals: Vec::new(),
+        }
+    }
 }
 
 impl Scenario {
@@ -77,10 +115,7 @@ impl Scenario {
         reason = "the command line reads its file before any loop runs"
     )]
     pub fn read(path: &Path) -> Result<Self, ScenarioError> {
-        let unreadable = |source| ScenarioError::Unreadable {
-            path: path.to_owned(),
-            source,
-        };
+        let unreadable = |error| ScenarioError(format!("{}: {error}", path.display()));
         let text = std::fs::read_to_string(path).map_err(unreadable)?;
         let absolute = std::path::absolute(path).map_err(unreadable)?;
         let here = absolute.parent().unwrap_or_else(|| Path::new("/"));
@@ -92,12 +127,28 @@ impl Scenario {
     /// # Errors
     /// The position of the first error.
     pub fn parse(text: &str, path: &Path, here: &Path) -> Result<Self, ScenarioError> {
-        checked::parse(text, here).map_err(|wrong| wrong.into_scenario_error(text, path))
+        let scenario = check::parse(text).map_err(|error| {
+            let (line, column) = error.line_and_column(text);
+            let (path, message) = (path.display(), error.message);
+            ScenarioError(format!("{path}:{line}:{column}: {message}"))
+        })?;
+        Ok(Self {
+            dir: here.to_owned(),
+            ..scenario
+        })
+    }
+
+    /// The end of each window.
+    #[must_use]
+    pub fn window_end(&self) -> WindowEnd {
+        WindowEnd::from_options(self.requests, self.duration)
+            .unwrap_or(WindowEnd::Elapsed(Duration::ZERO))
     }
 }
 
 /// The cores of server and load; may be the same.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct CoreAssignment {
     /// All processes of the deployment.
     pub server: usize,
@@ -105,78 +156,74 @@ pub struct CoreAssignment {
     pub load: usize,
 }
 
-/// The loads on each deployment.
-#[derive(Debug, Clone)]
-pub enum Loads {
-    /// `[load]`: one load at each of these numbers of connections in turn.
-    Sweep {
-        /// Connections of each point, in the order of the file; at least one, each at least 1.
-        connections: Vec<u32>,
-        /// The load.
-        load: Box<LoadSpec>,
-    },
-    /// `[[loads]]`: several at once, each with its number of connections; at least one.
-    Mix(Vec<(u32, LoadSpec)>),
-}
-
-impl Loads {
-    /// The load that provides the readiness probe's path and `expect`.
-    #[must_use]
-    pub fn first(&self) -> Option<&LoadSpec> {
-        match self {
-            Self::Sweep { load, .. } => Some(load),
-            Self::Mix(loads) => loads.first().map(|(_, load)| load),
-        }
-    }
-
-    /// Every load, in the order of the file.
-    pub fn iter(&self) -> impl Iterator<Item = &LoadSpec> {
-        let (one, several) = match self {
-            Self::Sweep { load, .. } => (Some(&**load), [].as_slice()),
-            Self::Mix(loads) => (None, loads.as_slice()),
-        };
-        one.into_iter().chain(several.iter().map(|(_, load)| load))
-    }
-}
-
-/// One load, without its connections and its window.
-#[derive(Debug, Clone)]
+/// One load.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct LoadSpec {
-    /// Its name; empty for the only one.
+    /// Its name; the only load may have none.
     pub name: String,
-    /// The paths.
-    pub paths: Paths,
+    /// The paths to request, each beginning with a slash.
+    pub paths: Vec<String>,
+    /// A file with more paths, one per line, which the set-up may make; may have placeholders.
+    pub paths_file: Option<String>,
     /// The order of the paths.
     pub order: RequestOrder,
+    /// Its connections; of several loads, each has one number.
+    pub connections: ConnectionSteps,
     /// Whether a connection serves more than one request.
     pub keepalive: bool,
     /// A method token, as given.
     pub method: String,
     /// Names and values, without line breaks.
+    #[serde(deserialize_with = "pairs")]
     pub headers: Vec<(String, String)>,
     /// A file with the body; may have placeholders: see [`LoadSpec::read_body`].
     pub body_file: Option<String>,
     /// For connecting, and for a complete response.
+    #[serde(deserialize_with = "units::duration")]
     pub timeout: Duration,
     /// Arrivals per second of an open loop.
     pub rate: Option<f64>,
     /// The expected response.
     pub expect: Expect,
-    /// In a mix: whether it is also measured alone, before the mix.
+    /// Of several loads: whether it is also measured alone, before all together.
     pub alone: bool,
 }
 
+impl Default for LoadSpec {
+    fn default() -> Self {
+        Self {
+            name: String::new(),
+            paths: Vec::new(),
+            paths_file: None,
+            order: RequestOrder::Sequence,
+            connections: ConnectionSteps::default(),
+            keepalive: true,
+            method: "GET".to_owned(),
+            headers: Vec::new(),
+            body_file: None,
+            timeout: Duration::from_secs(10),
+            rate: None,
+            expect: Expect::default(),
+            alone: false,
+        }
+    }
+}
+
 impl LoadSpec {
-    /// The paths to request, at least one. A file of paths is read here, after the set-up may have
-    /// made it.
+    /// The paths to request, at least one: `/` by default.
     ///
     /// # Errors
     /// The file cannot be read, has no path, or has an invalid line.
     pub fn read_paths(&self, values: &PlaceholderValues) -> Result<Vec<String>, TargetError> {
-        match &self.paths {
-            Paths::Named(paths) => Ok(paths.clone()),
-            Paths::File(file) => target::read_paths(&values.file(file)),
+        let mut paths = self.paths.clone();
+        if let Some(file) = &self.paths_file {
+            paths.extend(target::read_paths(&values.file(file))?);
         }
+        if paths.is_empty() {
+            paths.push("/".to_owned());
+        }
+        Ok(paths)
     }
 
     /// The body of each request, if any.
@@ -190,158 +237,143 @@ impl LoadSpec {
     }
 }
 
-/// The paths of requests.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Paths {
-    /// As given; at least one, each begins with a slash.
-    Named(Vec<String>),
-    /// A file, one path per line; may have placeholders.
-    File(String),
-}
-
 /// The expected response.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Expect {
     /// The status.
     pub status: u16,
-    /// The body.
-    pub body: ExpectedBody,
+    /// The whole body, if it matters.
+    pub body: Option<String>,
+    /// A part of the body, if it matters.
+    pub contains: Option<String>,
 }
 
-/// The expected body.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ExpectedBody {
-    /// Anything.
-    Any,
-    /// Exactly this.
-    Exact(String),
-    /// Any body that contains this.
-    Contains(String),
+impl Default for Expect {
+    fn default() -> Self {
+        Self {
+            status: 200,
+            body: None,
+            contains: None,
+        }
+    }
 }
 
 /// Started before each deployment and stopped after it, in the same directory and with the same
 /// ports. Its cost is separate.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Companion {
     /// Paths below `{{dir}}` and contents, placeholders in both.
+    #[serde(default, deserialize_with = "pairs")]
     pub files: Vec<(String, String)>,
     /// Shell commands, all started at once; at least one.
+    #[serde(default)]
     pub start: Vec<String>,
     /// The URL that must respond as the load expects before the deployment is started.
     pub url: String,
 }
 
 /// A deployment to compare.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Deployment {
     /// Its name, unique in the scenario.
     pub name: String,
     /// Shell commands before its first start.
     pub setup: Vec<String>,
     /// Paths below `{{dir}}` and contents, placeholders in both.
+    #[serde(deserialize_with = "pairs")]
     pub files: Vec<(String, String)>,
     /// Shell commands, all started at once; at least one.
     pub start: Vec<String>,
     /// Added to the environment.
+    #[serde(deserialize_with = "pairs")]
     pub env: Vec<(String, String)>,
     /// The URL, with placeholders.
+    #[serde(default = "default_url")]
     pub url: String,
     /// Shell commands whose first line of output is shown with the result.
     pub versions: Vec<String>,
     /// Maximum bytes of all its processes and their page cache.
+    #[serde(deserialize_with = "units::size")]
     pub memory: Option<u64>,
     /// Maximum bytes per second read from the disk.
+    #[serde(deserialize_with = "units::rate")]
     pub disk_read: Option<u64>,
 }
 
-/// A goal for the result.
-#[derive(Debug, Clone, PartialEq)]
+fn default_url() -> String {
+    "http://127.0.0.1:{{port}}".to_owned()
+}
+
+/// A goal for the result: bounds on a figure, whose median of the rounds counts.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Goal {
     /// The deployment that must meet it.
     pub deployment: String,
+    /// The figure.
+    pub metric: Metric,
+    /// The figure is at most this.
+    pub max: Option<f64>,
+    /// The figure is at least this.
+    pub min: Option<f64>,
+    /// The other deployment of a ratio.
+    pub to: Option<String>,
+    /// The one of several loads that the figure is about.
+    pub load: Option<String>,
     /// The one point of a sweep that counts, by its connections; otherwise all points count.
     pub connections: Option<u32>,
-    /// The bounded figure.
-    pub bound: GoalBound,
 }
 
 impl Goal {
     /// The deployments it needs: its own, and the one a ratio refers to.
-    #[must_use]
-    pub fn names(&self) -> Vec<&String> {
-        let other = match &self.bound {
-            GoalBound::CpuRatio { to, .. }
-            | GoalBound::RequestsRatio { to, .. }
-            | GoalBound::MemoryRatio { to, .. }
-            | GoalBound::P99Ratio { to, .. } => Some(to),
-            GoalBound::P99Ms(_)
-            | GoalBound::CpuMicros(_)
-            | GoalBound::ThroughputRetained(_)
-            | GoalBound::OfAlone { .. }
-            | GoalBound::P99OfAlone { .. }
-            | GoalBound::Errors(_) => None,
-        };
-        [Some(&self.deployment), other]
-            .into_iter()
-            .flatten()
-            .collect()
+    pub fn names(&self) -> impl Iterator<Item = &String> {
+        std::iter::once(&self.deployment).chain(&self.to)
     }
 }
 
-/// The figure of a goal and its bound; the median of the rounds counts.
-#[derive(Debug, Clone, PartialEq)]
-pub enum GoalBound {
-    /// CPU per request, as a ratio to another deployment's: at most.
-    CpuRatio {
-        /// The ratio.
-        at_most: f64,
-        /// The other deployment.
-        to: String,
-    },
-    /// Requests per second, as a ratio to another deployment's: at least.
-    RequestsRatio {
-        /// The ratio.
-        at_least: f64,
-        /// The other deployment.
-        to: String,
-    },
-    /// The peak memory of a round, as a ratio to another deployment's: at most.
-    MemoryRatio {
-        /// The ratio.
-        at_most: f64,
-        /// The other deployment.
-        to: String,
-    },
-    /// The 99th percentile of one load of a mix, as a ratio to another deployment's: at most.
-    P99Ratio {
-        /// The load's name.
-        load: String,
-        /// The ratio.
-        at_most: f64,
-        /// The other deployment.
-        to: String,
-    },
-    /// The 99th percentile in milliseconds: at most.
-    P99Ms(f64),
-    /// CPU microseconds per request: at most.
-    CpuMicros(f64),
-    /// Requests per second at the point with the most connections, as a ratio to the best point's:
-    /// at least.
-    ThroughputRetained(f64),
-    /// Requests per second of one load in the mix, as a ratio to the same load alone: at least.
-    OfAlone {
-        /// The load's name.
-        load: String,
-        /// The ratio.
-        at_least: f64,
-    },
-    /// The 99th percentile of one load in the mix, as a ratio to the same load alone: at most.
-    P99OfAlone {
-        /// The load's name.
-        load: String,
-        /// The ratio.
-        at_most: f64,
-    },
-    /// Requests that failed or got an error response, of any round: at most.
-    Errors(u64),
+/// A figure that a goal bounds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Metric {
+    /// CPU per request, as a ratio to another deployment's.
+    CpuRatio,
+    /// Requests per second, as a ratio to another deployment's.
+    RequestsRatio,
+    /// The peak memory of a round, as a ratio to another deployment's.
+    MemoryRatio,
+    /// The 99th percentile of one of several loads, as a ratio to another deployment's.
+    P99Ratio,
+    /// The 99th percentile in milliseconds.
+    P99Ms,
+    /// CPU microseconds per request.
+    CpuUs,
+    /// Requests per second at the point with the most connections, as a ratio to the best point's.
+    ThroughputRetained,
+    /// Requests per second of one of several loads, as a ratio to the same load alone.
+    RequestsVsAlone,
+    /// The 99th percentile of one of several loads, as a ratio to the same load alone.
+    P99VsAlone,
+    /// Requests that failed or got an error response, in any round.
+    Errors,
+}
+
+impl Metric {
+    /// Whether it needs another deployment.
+    fn is_ratio(self) -> bool {
+        use Metric::{CpuRatio, MemoryRatio, P99Ratio, RequestsRatio};
+        matches!(self, CpuRatio | RequestsRatio | MemoryRatio | P99Ratio)
+    }
+
+    /// Whether it needs a load that is also measured alone.
+    fn is_vs_alone(self) -> bool {
+        matches!(self, Self::RequestsVsAlone | Self::P99VsAlone)
+    }
+}
+
+/// Reads a table as names and values.
+fn pairs<'de, D: Deserializer<'de>>(table: D) -> Result<Vec<(String, String)>, D::Error> {
+    Ok(BTreeMap::deserialize(table)?.into_iter().collect())
 }

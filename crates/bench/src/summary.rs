@@ -8,7 +8,7 @@
 use crate::report::{
     Deployment, Figures, Goal, Point, RoundSpread, ServerCost, Summary, saturating_sum,
 };
-use crate::scenario::{self, GoalBound};
+use crate::scenario::{self, Metric};
 use crate::text::notes;
 use crate::text::units::{self, to_f64};
 
@@ -198,6 +198,9 @@ fn doubts(deployment: &Deployment) -> Vec<String> {
     doubts
 }
 
+/// A figure of one round.
+type FigureOf<'a> = &'a dyn Fn(&[Point]) -> Option<f64>;
+
 fn judge_goal(goal: &scenario::Goal, deployments: &[Deployment]) -> Goal {
     let full = points_of_full_round(deployments);
     // A deployment that failed in a round has no valid figures, neither its own nor as a reference.
@@ -211,124 +214,80 @@ fn judge_goal(goal: &scenario::Goal, deployments: &[Deployment]) -> Goal {
         }
     };
     let own_rounds = rounds_of(&goal.deployment);
-    let own = rounds(&own_rounds);
-    let ratio = |to: &str, of: &dyn Fn(&RoundFigures) -> Option<f64>| {
-        let pairs = pairs(&own_rounds, &rounds_of(to));
-        RoundSpread::from_values(
-            pairs
-                .iter()
-                .filter_map(|(own, other)| Some(of(own)? / of(other)?)),
-        )
+    let load = goal.load.as_deref().unwrap_or_default();
+    let memory = |points: &[Point]| {
+        let costs = points.iter().filter_map(|point| point.server);
+        costs.map(|cost| cost.memory_bytes).max().map(to_f64)
     };
-    let name = match goal.connections {
-        Some(connections) => format!("{} at {connections} connections", goal.deployment),
-        None => goal.deployment.clone(),
+    let p99_of_load = |points: &[Point]| {
+        let mut together = points.iter().filter(|point| !point.alone);
+        let found = together.find_map(|point| point.loads.iter().find(|one| one.name == load));
+        found.map(|figures| to_f64(figures.total.p99))
     };
-    let (text, found, bound, is_floor) =
-        match &goal.bound {
-            GoalBound::CpuRatio { at_most, to } => (
-                format!("{name}: CPU per request <= {at_most} x {to}"),
-                ratio(to, &|round| round.cpu_us),
-                *at_most,
-                false,
-            ),
-            GoalBound::RequestsRatio { at_least, to } => (
-                format!("{name}: requests/s >= {at_least} x {to}"),
-                ratio(to, &|round| Some(round.per_second)),
-                *at_least,
-                true,
-            ),
-            GoalBound::MemoryRatio { at_most, to } => {
-                let memory = |points: &[Point]| {
-                    let costs = points.iter().filter_map(|point| point.server);
-                    costs.map(|cost| cost.memory_bytes).max().map(to_f64)
-                };
-                let pairs = in_pairs(&own_rounds, &rounds_of(to));
-                let ratios = pairs
-                    .into_iter()
-                    .filter_map(|(own, other)| Some(memory(own)? / memory(other)?));
-                (
-                    format!("{name}: memory <= {at_most} x {to}"),
-                    RoundSpread::from_values(ratios),
-                    *at_most,
-                    false,
-                )
-            }
-            GoalBound::P99Ratio { load, at_most, to } => {
-                let p99 = |points: &[Point]| {
-                    let mut together = points.iter().filter(|point| !point.alone);
-                    let found =
-                        together.find_map(|point| point.loads.iter().find(|one| one.name == *load));
-                    found.map(|figures| to_f64(figures.total.p99))
-                };
-                let pairs = in_pairs(&own_rounds, &rounds_of(to));
-                let ratios = pairs
-                    .into_iter()
-                    .filter_map(|(own, other)| Some(p99(own)? / p99(other)?));
-                (
-                    format!("{name}: p99 of {load} <= {at_most} x {to}"),
-                    RoundSpread::from_values(ratios),
-                    *at_most,
-                    false,
-                )
-            }
-            GoalBound::P99Ms(at_most) => (
-                format!("{name}: p99 <= {at_most} ms"),
-                RoundSpread::from_values(own.iter().map(|round| round.p99_us / 1000.0)),
-                *at_most,
-                false,
-            ),
-            GoalBound::CpuMicros(at_most) => (
-                format!("{name}: CPU per request <= {at_most} us"),
-                RoundSpread::from_values(own.iter().filter_map(|round| round.cpu_us)),
-                *at_most,
-                false,
-            ),
-            GoalBound::ThroughputRetained(at_least) => (
-                format!("{name}: requests/s at the most connections >= {at_least} x its best"),
-                RoundSpread::from_values(
-                    own_rounds
-                        .iter()
-                        .filter_map(|(_, points)| throughput_retained(points)),
-                ),
-                *at_least,
-                true,
-            ),
-            GoalBound::OfAlone { load, at_least } => (
-                format!("{name}: requests/s of {load} in the mix >= {at_least} x alone"),
-                RoundSpread::from_values(own_rounds.iter().filter_map(|(_, points)| {
-                    ratio_to_alone(points, load, &Figures::good_per_second)
-                })),
-                *at_least,
-                true,
-            ),
-            GoalBound::P99OfAlone { load, at_most } => (
-                format!("{name}: p99 of {load} in the mix <= {at_most} x alone"),
-                RoundSpread::from_values(own_rounds.iter().filter_map(|(_, points)| {
-                    ratio_to_alone(points, load, &|figures| to_f64(figures.total.p99))
-                })),
-                *at_most,
-                false,
-            ),
-            // Each round counts: one failure is enough.
-            GoalBound::Errors(at_most) => {
-                (
-                    format!("{name}: errors <= {at_most}"),
-                    RoundSpread::from_values(own_rounds.iter().map(|(_, points)| {
-                        to_f64(saturating_sum(points.iter().map(Point::failed)))
-                    })),
-                    to_f64(*at_most),
-                    false,
-                )
-            }
+    let (what, unit, of): (_, _, FigureOf<'_>) = match goal.metric {
+        Metric::CpuRatio => ("CPU per request".to_owned(), "", &|points| {
+            round(points)?.cpu_us
+        }),
+        Metric::CpuUs => ("CPU per request".to_owned(), " us", &|points| {
+            round(points)?.cpu_us
+        }),
+        Metric::RequestsRatio => ("requests/s".to_owned(), "", &|points| {
+            Some(round(points)?.per_second)
+        }),
+        Metric::MemoryRatio => ("memory".to_owned(), "", &memory),
+        Metric::P99Ratio => (format!("p99 of {load}"), "", &p99_of_load),
+        Metric::P99Ms => ("p99".to_owned(), " ms", &|points| {
+            Some(round(points)?.p99_us / 1000.0)
+        }),
+        Metric::ThroughputRetained => (
+            "requests/s at the most connections".to_owned(),
+            " x its best",
+            &throughput_retained,
+        ),
+        Metric::RequestsVsAlone => (
+            format!("requests/s of {load} in the mix"),
+            " x alone",
+            &|points| ratio_to_alone(points, load, &Figures::good_per_second),
+        ),
+        Metric::P99VsAlone => (format!("p99 of {load} in the mix"), " x alone", &|points| {
+            ratio_to_alone(points, load, &|figures| to_f64(figures.total.p99))
+        }),
+        Metric::Errors => ("errors".to_owned(), "", &|points| {
+            Some(to_f64(saturating_sum(points.iter().map(Point::failed))))
+        }),
+    };
+    let (unit, found) = match &goal.to {
+        Some(to) => {
+            let pairs = in_pairs(&own_rounds, &rounds_of(to)).into_iter();
+            let ratios = pairs.filter_map(|(own, other)| Some(of(own)? / of(other)?));
+            (format!(" x {to}"), RoundSpread::from_values(ratios))
+        }
+        None => {
+            let figures = own_rounds.iter().filter_map(|(_, points)| of(points));
+            (unit.to_owned(), RoundSpread::from_values(figures))
+        }
+    };
+    let place = goal.connections.map(|at| format!(" at {at} connections"));
+    let bounds = [
+        goal.min.map(|min| format!(">= {min}")),
+        goal.max.map(|max| format!("<= {max}")),
+    ];
+    let bounds: Vec<String> = bounds.into_iter().flatten().collect();
+    let meets = |found: RoundSpread| {
+        // One failure in any round is enough.
+        let figure = match goal.metric {
+            Metric::Errors => found.max,
+            _ => found.median,
         };
-    let meets = |found: RoundSpread| match is_floor {
-        true => found.median >= bound,
-        false if matches!(goal.bound, GoalBound::Errors(_)) => found.max <= bound,
-        false => found.median <= bound,
+        goal.min.is_none_or(|min| figure >= min) && goal.max.is_none_or(|max| figure <= max)
     };
     Goal {
-        text,
+        text: format!(
+            "{}{}: {what} {}{unit}",
+            goal.deployment,
+            place.unwrap_or_default(),
+            bounds.join(" and ")
+        ),
         measured: found,
         met: found.is_some_and(meets),
     }
@@ -454,17 +413,13 @@ mod tests {
         ];
         all[1].failure = Some("exited with 1 under load".to_owned());
         assert_eq!(summarize_deployments(&mut all, "a"), ["a"]);
-        let less = |to: &str| GoalBound::CpuRatio {
-            at_most: 9.0,
-            to: to.to_owned(),
-        };
-        for (name, bound) in [
-            ("b", GoalBound::P99Ms(99.0)),
-            ("b", GoalBound::CpuMicros(99.0)),
-            ("b", less("a")),
-            ("a", less("b")),
+        for goal in [
+            at_most("b", Metric::P99Ms, 99.0),
+            at_most("b", Metric::CpuUs, 99.0),
+            to("a", at_most("b", Metric::CpuRatio, 9.0)),
+            to("b", at_most("a", Metric::CpuRatio, 9.0)),
         ] {
-            let judged = judge_goals(&[goal(name, bound)], &all);
+            let judged = judge_goals(&[goal], &all);
             let text = &judged[0].text;
             assert!(!judged[0].met && judged[0].measured.is_none(), "{text}");
         }
@@ -480,11 +435,8 @@ mod tests {
             deployment("cut in the first", &[&[], fast, fast]),
             deployment("never full", &[&fast[..1]]),
         ];
-        let twice = || GoalBound::RequestsRatio {
-            at_least: 2.0,
-            to: "a".into(),
-        };
-        let goals = all[1..].iter().map(|found| goal(&found.name, twice()));
+        let twice = |name: &str| to("a", at_least(name, Metric::RequestsRatio, 2.0));
+        let goals = all[1..].iter().map(|found| twice(&found.name));
         for goal in judge_goals(&goals.collect::<Vec<_>>(), &all) {
             let found = goal.measured.unwrap();
             assert!(
@@ -525,28 +477,26 @@ mod tests {
             deployment("a", &[&[(16, 1000.0, 2.0)]]),
             deployment("b", &[&[(16, 2000.0, 1.0)]]),
         ];
-        let ratio = |at_most: f64| GoalBound::CpuRatio {
-            at_most,
-            to: "a".into(),
-        };
-        let more = |at_least: f64| GoalBound::RequestsRatio {
-            at_least,
-            to: "a".into(),
-        };
-        for (bound, met) in [
+        let ratio = |bound: f64| to("a", at_most("b", Metric::CpuRatio, bound));
+        let more = |bound: f64| to("a", at_least("b", Metric::RequestsRatio, bound));
+        for (goal, met) in [
             (ratio(0.5), true),
             (ratio(0.49), false),
             (more(2.0), true),
             (more(2.1), false),
-            (GoalBound::P99Ms(5.0), true),
-            (GoalBound::P99Ms(4.9), false),
-            (GoalBound::CpuMicros(1.0), true),
-            (GoalBound::CpuMicros(0.9), false),
+            (at_most("b", Metric::P99Ms, 5.0), true),
+            (at_most("b", Metric::P99Ms, 4.9), false),
+            (at_most("b", Metric::CpuUs, 1.0), true),
+            (at_most("b", Metric::CpuUs, 0.9), false),
+            (between(0.4, 0.5), true),
+            (between(0.51, 0.6), false),
         ] {
-            let judged = judge_goals(&[goal("b", bound)], &all);
+            let judged = judge_goals(&[goal], &all);
             assert_eq!(judged[0].met, met, "{}", judged[0].text);
         }
-        let judged = judge_goals(&[goal("missing", GoalBound::CpuMicros(1.0))], &all);
+        let judged = judge_goals(&[between(0.4, 0.5)], &all);
+        assert_eq!(judged[0].text, "b: CPU per request >= 0.4 and <= 0.5 x a");
+        let judged = judge_goals(&[at_most("missing", Metric::CpuUs, 1.0)], &all);
         assert!(!judged[0].met && judged[0].measured.is_none());
     }
 
@@ -566,23 +516,16 @@ mod tests {
             made
         };
         let all = [made("a", 1000, 40), made("b", 500, 10)];
-        let memory = |at_most: f64| GoalBound::MemoryRatio {
-            at_most,
-            to: "a".into(),
-        };
-        let p99 = |load: &str, at_most: f64| GoalBound::P99Ratio {
-            load: load.into(),
-            at_most,
-            to: "a".into(),
-        };
-        for (bound, met) in [
+        let memory = |bound: f64| to("a", at_most("b", Metric::MemoryRatio, bound));
+        let p99 = |load: &str, bound: f64| of(load, to("a", at_most("b", Metric::P99Ratio, bound)));
+        for (goal, met) in [
             (memory(0.5), true),
             (memory(0.49), false),
             (p99("short", 0.25), true),
             (p99("short", 0.24), false),
             (p99("no such load", 9.0), false),
         ] {
-            let judged = judge_goals(&[goal("b", bound)], &all);
+            let judged = judge_goals(&[goal], &all);
             assert_eq!(judged[0].met, met, "{}", judged[0].text);
         }
     }
@@ -594,13 +537,9 @@ mod tests {
             deployment("b", &[&[(16, 1000.0, 1.0), (128, 1000.0, 3.0)]]),
         ];
         for (connections, met) in [(None, true), (Some(16), true), (Some(128), false)] {
-            let bound = GoalBound::CpuRatio {
-                at_most: 1.0,
-                to: "a".into(),
-            };
             let goal = scenario::Goal {
                 connections,
-                ..goal("b", bound)
+                ..to("a", at_most("b", Metric::CpuRatio, 1.0))
             };
             let judged = judge_goals(&[goal], &all);
             assert_eq!(judged[0].met, met, "{connections:?}: {judged:?}");
@@ -611,13 +550,13 @@ mod tests {
     fn throughput_is_held_when_the_most_connections_are_near_the_best_point() {
         let falls: &[(u32, f64, f64)] = &[(1, 400.0, 1.0), (10, 1000.0, 1.0), (500, 960.0, 1.0)];
         let rises: &[(u32, f64, f64)] = &[(1, 400.0, 1.0), (10, 900.0, 1.0), (500, 1000.0, 1.0)];
-        for (points, at_least, met) in [
+        for (points, bound, met) in [
             (falls, 0.97, false),
             (falls, 0.96, true),
             (rises, 0.97, true),
         ] {
             let all = [deployment("a", &[points])];
-            let judged = judge_goals(&[goal("a", GoalBound::ThroughputRetained(at_least))], &all);
+            let judged = judge_goals(&[at_least("a", Metric::ThroughputRetained, bound)], &all);
             assert_eq!(judged[0].met, met, "{judged:?}");
         }
     }
@@ -638,10 +577,10 @@ mod tests {
     fn errors_of_any_round_count() {
         let points: &[(u32, f64, f64)] = &[(10, 100.0, 1.0)];
         let mut all = [deployment("a", &[points, points, points])];
-        assert!(judge_goals(&[goal("a", GoalBound::Errors(0))], &all)[0].met);
+        assert!(judge_goals(&[at_most("a", Metric::Errors, 0.0)], &all)[0].met);
         all[0].rounds[1][0].loads[0].statuses.server_error = 2;
-        for (at_most, met) in [(0, false), (1, false), (2, true)] {
-            let judged = judge_goals(&[goal("a", GoalBound::Errors(at_most))], &all);
+        for (bound, met) in [(0.0, false), (1.0, false), (2.0, true)] {
+            let judged = judge_goals(&[at_most("a", Metric::Errors, bound)], &all);
             assert_eq!(judged[0].met, met, "{judged:?}");
         }
     }
@@ -658,14 +597,16 @@ mod tests {
         let mut mix = named("hot", false, 450.0, 130);
         mix.loads.extend(named("random", false, 30.0, 9000).loads);
         all[0].rounds = vec![vec![named("hot, alone", true, 500.0, 100), mix]];
-        for (bound, found, met) in [
-            (of("hot", 0.9), Some(0.9), true),
-            (of("hot", 0.91), Some(0.9), false),
-            (of("random", 0.1), None, false),
-            (p99_of("hot", 1.3), Some(1.3), true),
-            (p99_of("hot", 1.29), Some(1.3), false),
+        let requests = |load, bound| of(load, at_least("a", Metric::RequestsVsAlone, bound));
+        let p99 = |load, bound| of(load, at_most("a", Metric::P99VsAlone, bound));
+        for (goal, found, met) in [
+            (requests("hot", 0.9), Some(0.9), true),
+            (requests("hot", 0.91), Some(0.9), false),
+            (requests("random", 0.1), None, false),
+            (p99("hot", 1.3), Some(1.3), true),
+            (p99("hot", 1.29), Some(1.3), false),
         ] {
-            let judged = judge_goals(&[goal("a", bound)], &all);
+            let judged = judge_goals(&[goal], &all);
             assert_eq!(judged[0].met, met, "{judged:?}");
             let value = judged[0].measured.map(|spread| spread.median);
             match (value, found) {
@@ -679,21 +620,39 @@ mod tests {
         assert!(is_near(summary.requests_per_second.median, 480.0));
     }
 
-    fn of(load: &str, at_least: f64) -> GoalBound {
-        let load = load.to_owned();
-        GoalBound::OfAlone { load, at_least }
+    fn between(min: f64, max: f64) -> scenario::Goal {
+        let goal = to("a", at_most("b", Metric::CpuRatio, max));
+        let min = Some(min);
+        scenario::Goal { min, ..goal }
     }
 
-    fn p99_of(load: &str, at_most: f64) -> GoalBound {
-        let load = load.to_owned();
-        GoalBound::P99OfAlone { load, at_most }
-    }
-
-    fn goal(deployment: &str, bound: GoalBound) -> scenario::Goal {
+    fn at_most(deployment: &str, metric: Metric, bound: f64) -> scenario::Goal {
         scenario::Goal {
             deployment: deployment.to_owned(),
+            metric,
+            max: Some(bound),
+            min: None,
+            to: None,
+            load: None,
             connections: None,
-            bound,
         }
+    }
+
+    fn at_least(deployment: &str, metric: Metric, bound: f64) -> scenario::Goal {
+        scenario::Goal {
+            max: None,
+            min: Some(bound),
+            ..at_most(deployment, metric, bound)
+        }
+    }
+
+    fn to(other: &str, goal: scenario::Goal) -> scenario::Goal {
+        let to = Some(other.to_owned());
+        scenario::Goal { to, ..goal }
+    }
+
+    fn of(load: &str, goal: scenario::Goal) -> scenario::Goal {
+        let load = Some(load.to_owned());
+        scenario::Goal { load, ..goal }
     }
 }

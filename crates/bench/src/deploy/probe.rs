@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 use crate::load::Address;
-use crate::scenario::{Expect, ExpectedBody};
+use crate::scenario::Expect;
 use crate::target::Target;
 
 /// More than any page that is compared as a whole; a longer body is truncated.
@@ -131,10 +131,7 @@ pub(crate) fn fetch_body(target: &Target, within: Duration) -> io::Result<Vec<u8
         host: &target.host,
         path: &target.path,
         headers: &[],
-        expect: &Expect {
-            status: 200,
-            body: ExpectedBody::Any,
-        },
+        expect: &Expect::default(),
     };
     let answer = ProbeResponse::parse(&probe.exchange(Instant::now() + within)?);
     let answer = answer.ok_or_else(|| io::Error::other("no HTTP response"))?;
@@ -273,17 +270,13 @@ impl ProbeResponse {
                 _ => ReadinessResult::Wrong(format!("{what} (expected status {})", expect.status)),
             };
         }
-        let (fits, wanted) = match &expect.body {
-            ExpectedBody::Any => (true, ""),
-            ExpectedBody::Exact(text) => (self.body == text.as_bytes(), text.as_str()),
-            ExpectedBody::Contains(text) => (
-                memchr::memmem::find(&self.body, text.as_bytes()).is_some(),
-                text.as_str(),
-            ),
-        };
-        match fits {
-            true => ReadinessResult::Ready,
-            false => {
+        let is_body = |text: &&String| self.body == text.as_bytes();
+        let is_in = |text: &&String| memchr::memmem::find(&self.body, text.as_bytes()).is_some();
+        let missing = expect.body.as_ref().filter(|text| !is_body(text));
+        let missing = missing.or_else(|| expect.contains.as_ref().filter(|text| !is_in(text)));
+        match missing {
+            None => ReadinessResult::Ready,
+            Some(wanted) => {
                 ReadinessResult::Wrong(format!("{} (expected {wanted:?})", excerpt(&self.body)))
             }
         }
@@ -372,12 +365,8 @@ fn excerpt(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    fn expect(body: ExpectedBody) -> Expect {
-        Expect { status: 200, body }
-    }
-
-    fn judged(answer: &str, body: ExpectedBody) -> &'static str {
-        match ProbeResponse::parse(answer.as_bytes()).map(|answer| answer.judge(&expect(body))) {
+    fn judged(answer: &str, expect: &Expect) -> &'static str {
+        match ProbeResponse::parse(answer.as_bytes()).map(|answer| answer.judge(expect)) {
             Some(ReadinessResult::Ready) => "ready",
             Some(ReadinessResult::NotYet(_)) => "not yet",
             Some(ReadinessResult::Wrong(_)) => "wrong",
@@ -387,62 +376,49 @@ mod tests {
 
     #[test]
     fn judges_answers() {
-        let exact = || ExpectedBody::Exact("Hello".to_owned());
-        let contains = || ExpectedBody::Contains("ell".to_owned());
-        for (name, answer, body, verdict) in [
+        let any = &Expect::default();
+        let exact = &Expect {
+            body: Some("Hello".to_owned()),
+            ..Expect::default()
+        };
+        let contains = &Expect {
+            contains: Some("ell".to_owned()),
+            ..Expect::default()
+        };
+        for (name, answer, expect, verdict) in [
             (
                 "until close",
                 "HTTP/1.1 200 OK\r\n\r\nHello",
-                exact(),
+                exact,
                 "ready",
             ),
             (
                 "length",
                 "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nHello",
-                exact(),
+                exact,
                 "ready",
             ),
-            (
-                "too long",
-                "HTTP/1.1 200 OK\r\n\r\nHello!",
-                exact(),
-                "wrong",
-            ),
+            ("too long", "HTTP/1.1 200 OK\r\n\r\nHello!", exact, "wrong"),
             (
                 "contains",
                 "HTTP/1.0 200 OK\r\n\r\nHello!",
-                contains(),
+                contains,
                 "ready",
             ),
             (
                 "chunked",
                 "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2;x\r\nHe\r\n3\r\nllo\r\n0\r\n\r\n",
-                exact(),
+                exact,
                 "ready",
             ),
-            ("any", "HTTP/1.1 200\r\n\r\n", ExpectedBody::Any, "ready"),
-            (
-                "502",
-                "HTTP/1.1 502 Bad Gateway\r\n\r\n",
-                ExpectedBody::Any,
-                "not yet",
-            ),
-            ("503", "HTTP/1.1 503 Busy\r\n\r\nHello", exact(), "not yet"),
-            ("500", "HTTP/1.1 500 Error\r\n\r\nHello", exact(), "wrong"),
-            (
-                "garbage",
-                "SSH-2.0\r\n\r\n",
-                ExpectedBody::Any,
-                "no response",
-            ),
-            (
-                "half a head",
-                "HTTP/1.1 200 OK\r\nA: b",
-                ExpectedBody::Any,
-                "no response",
-            ),
+            ("any", "HTTP/1.1 200\r\n\r\n", any, "ready"),
+            ("502", "HTTP/1.1 502 Bad Gateway\r\n\r\n", any, "not yet"),
+            ("503", "HTTP/1.1 503 Busy\r\n\r\nHello", exact, "not yet"),
+            ("500", "HTTP/1.1 500 Error\r\n\r\nHello", exact, "wrong"),
+            ("garbage", "SSH-2.0\r\n\r\n", any, "no response"),
+            ("half a head", "HTTP/1.1 200 OK\r\nA: b", any, "no response"),
         ] {
-            assert_eq!(judged(answer, body), verdict, "{name}");
+            assert_eq!(judged(answer, expect), verdict, "{name}");
         }
     }
 
@@ -515,7 +491,7 @@ mod tests {
 
     #[test]
     fn a_full_backlog_is_waited_for_no_longer_than_the_deadline() {
-        let folder = crate::deploy::temp_dir::TempDir::new().unwrap();
+        let folder = crate::deploy::new_temp_dir().unwrap();
         let path = folder.path().join("full.sock");
         let flags = SocketFlags::CLOEXEC;
         let full = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();

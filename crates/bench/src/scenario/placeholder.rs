@@ -1,6 +1,6 @@
 //! Placeholders such as `{{port}}` and `{{dir}}`: their names and values.
 //!
-//! `checked` validates every text of a scenario with [`unknown_placeholder`]; `deploy` fills texts
+//! `check` validates every text of a scenario with [`unknown_placeholder`]; `deploy` fills texts
 //! in with [`PlaceholderValues`]. Only a lower-case word between the braces counts, so that
 //! templates inside `files` may use the same braces with spaces.
 
@@ -22,17 +22,31 @@ pub(super) enum PlaceholderScope {
     Start,
 }
 
-/// The first placeholder of a text that is unknown in the scope.
-pub(super) fn unknown_placeholder(text: &str, scope: PlaceholderScope) -> Option<&str> {
-    split_placeholders(text).find_map(|piece| match piece {
-        TextPiece::Name(name) if !is_known(name, scope) => Some(name),
-        _ => None,
-    })
+impl PlaceholderScope {
+    /// The scope of the texts below a key; `None` where braces have no meaning.
+    pub(super) fn of_key(key: &str) -> Option<Self> {
+        match key {
+            "setup" | "versions" | "paths_file" | "body_file" => Some(Self::Shared),
+            "files" | "start" | "env" | "url" => Some(Self::Start),
+            _ => None,
+        }
+    }
 }
 
-fn is_known(name: &str, scope: PlaceholderScope) -> bool {
-    SHARED_NAMES.contains(&name)
-        || (scope == PlaceholderScope::Start && START_NAMES.contains(&name))
+/// The first placeholder of a text that is unknown in the scope.
+pub(super) fn unknown_placeholder(text: &str, scope: PlaceholderScope) -> Option<&str> {
+    let is_known = |name: &str| {
+        SHARED_NAMES.contains(&name)
+            || (scope == PlaceholderScope::Start && START_NAMES.contains(&name))
+    };
+    let mut found = split_placeholder(text);
+    while let Some((_, name, behind)) = found {
+        if !is_known(name) {
+            return Some(name);
+        }
+        found = split_placeholder(behind);
+    }
+    None
 }
 
 /// The values of the placeholders.
@@ -63,17 +77,16 @@ impl PlaceholderValues {
     /// Fills in every placeholder; one without a value here stays.
     #[must_use]
     pub fn fill(&self, text: &str) -> String {
-        let mut filled = String::with_capacity(text.len());
-        for piece in split_placeholders(text) {
-            match piece {
-                TextPiece::Text(text) => filled.push_str(text),
-                TextPiece::Name(name) => match self.value(name) {
-                    Some(value) => filled.push_str(&value),
-                    None => filled.extend(["{{", name, "}}"]),
-                },
+        let (mut filled, mut rest) = (String::new(), text);
+        while let Some((before, name, behind)) = split_placeholder(rest) {
+            filled += before;
+            match self.value(name) {
+                Some(value) => filled += &value,
+                None => filled.extend(["{{", name, "}}"]),
             }
+            rest = behind;
         }
-        filled
+        filled + rest
     }
 
     /// A named file: placeholders filled in, relative to the scenario's directory.
@@ -116,39 +129,18 @@ pub(crate) fn find_root(here: &Path) -> PathBuf {
         .to_owned()
 }
 
-enum TextPiece<'a> {
-    Text(&'a str),
-    Name(&'a str),
-}
-
-fn split_placeholders(mut rest: &str) -> impl Iterator<Item = TextPiece<'_>> {
-    std::iter::from_fn(move || {
-        if rest.is_empty() {
-            return None;
-        }
-        if let Some((name, behind)) = leading_name(rest) {
-            rest = behind;
-            return Some(TextPiece::Name(name));
-        }
-        // At least one character is text, even if braces begin here that enclose no name.
-        let first = rest.chars().next().map_or(1, char::len_utf8);
-        let end = (first..=rest.len())
-            .find(|index| rest.as_bytes()[*index..].starts_with(b"{{"))
-            .unwrap_or(rest.len());
-        let (text, behind) = rest.split_at(end);
-        rest = behind;
-        Some(TextPiece::Text(text))
+/// The first placeholder of a text: what precedes it, its name, and the rest.
+fn split_placeholder(text: &str) -> Option<(&str, &str, &str)> {
+    let is_word = |name: &str| {
+        name.starts_with(|one: char| one.is_ascii_lowercase())
+            && name
+                .bytes()
+                .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
+    };
+    (0..text.len()).find_map(|start| {
+        let (name, behind) = text.get(start..)?.strip_prefix("{{")?.split_once("}}")?;
+        is_word(name).then_some((&text[..start], name, behind))
     })
-}
-
-/// The placeholder at the start of a text, and the rest.
-fn leading_name(text: &str) -> Option<(&str, &str)> {
-    let (name, behind) = text.strip_prefix("{{")?.split_once("}}")?;
-    let is_word = name.starts_with(|one: char| one.is_ascii_lowercase())
-        && name
-            .bytes()
-            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_');
-    is_word.then_some((name, behind))
 }
 
 #[cfg(test)]

@@ -6,6 +6,8 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Deserializer, de::Error};
+
 /// More is a mistake, and sums of such durations stay far from a clock's limits.
 const MAX_DURATION: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
@@ -58,6 +60,37 @@ pub fn parse_size(text: &str) -> Option<u64> {
 #[must_use]
 pub fn parse_rate(text: &str) -> Option<u64> {
     parse_size(text.strip_suffix("/s")?)
+}
+
+/// Reads a text of a scenario by its parser; `example` tells what to write.
+fn parsed<'de, D: Deserializer<'de>, T>(
+    value: D,
+    parse: fn(&str) -> Option<T>,
+    example: &str,
+) -> Result<T, D::Error> {
+    let text = String::deserialize(value)?;
+    parse(&text).ok_or_else(|| D::Error::custom(format_args!("expected {example}")))
+}
+
+pub(super) fn duration<'de, D: Deserializer<'de>>(value: D) -> Result<Duration, D::Error> {
+    let example = "a duration such as \"4s\" or \"200ms\", at most a year";
+    parsed(value, parse_duration, example)
+}
+
+pub(super) fn optional_duration<'de, D: Deserializer<'de>>(
+    value: D,
+) -> Result<Option<Duration>, D::Error> {
+    duration(value).map(Some)
+}
+
+pub(super) fn size<'de, D: Deserializer<'de>>(value: D) -> Result<Option<u64>, D::Error> {
+    let parse = |text: &str| parse_size(text).filter(|size| *size > 0);
+    parsed(value, parse, "a size such as \"600MB\"").map(Some)
+}
+
+pub(super) fn rate<'de, D: Deserializer<'de>>(value: D) -> Result<Option<u64>, D::Error> {
+    let parse = |text: &str| parse_rate(text).filter(|rate| *rate > 0);
+    parsed(value, parse, "a rate such as \"100MB/s\"").map(Some)
 }
 
 /// Splits the number from its unit; signs, exponents and names of numbers are not accepted.

@@ -162,7 +162,7 @@ fn sends_several_shapes_in_order() {
     let mut load = load(server.address.clone(), 1);
     let paths = ["GET /a", "GET /b", "GET /c"];
     load.requests = paths.map(|line| shape(server.address.clone(), line)).into();
-    load.order = RequestOrder::InOrder;
+    load.order = RequestOrder::Sequence;
     run_requests(load, 7);
     let expected = [
         "GET /a", "GET /b", "GET /c", "GET /a", "GET /b", "GET /c", "GET /a",
@@ -198,7 +198,7 @@ fn counts_responses_by_class() {
     let mut load = load(server.address.clone(), 1);
     let lines = ["GET /200", "GET /302", "GET /404", "GET /503", "GET /999"];
     load.requests = lines.map(|line| shape(server.address.clone(), line)).into();
-    load.order = RequestOrder::InOrder;
+    load.order = RequestOrder::Sequence;
     let statuses = run_requests(load, 10).statuses;
     assert_eq!((statuses.success, statuses.redirection), (2, 2));
     assert_eq!(

@@ -207,12 +207,12 @@ const SCENARIO: &str = r#"
 title = "Test"
 rounds = 2
 ready_timeout = "15s"
-
-[load]
-path = "/index.html"
-connections = [4]
 requests = 200
 warm_up = "10ms"
+
+[[loads]]
+paths = ["/index.html"]
+connections = [4]
 expect = { body = "0123456789" }
 
 [[deployments]]
@@ -231,7 +231,8 @@ start = ["exec {{penstock}} serve root --listen 127.0.0.1:{{port}} --admin off"]
 
 [[goals]]
 deployment = "penstock"
-p99_ms = 10000
+metric = "p99_ms"
+max = 10000
 "#;
 
 #[test]
@@ -265,12 +266,12 @@ fn deployments_that_are_measured_together_start_once() {
     let scenario = r#"
 title = "Together"
 rounds = 5
-together = true
-[load]
-path = "/index.html"
-connections = [1, 4]
+keep_running = true
 requests = 50
 warm_up = "0s"
+[[loads]]
+paths = ["/index.html"]
+connections = [1, 4]
 [[deployments]]
 name = "a"
 files = { "root/index.html" = "a" }
@@ -303,10 +304,10 @@ impl RunningComparison {
     fn start() -> Self {
         let scenario = r#"
 title = "Long"
-[load]
-connections = [2]
 duration = "600s"
 warm_up = "0s"
+[[loads]]
+connections = [2]
 [[deployments]]
 name = "app"
 start = ["echo $$ > {{here}}/direct; exec {{penstock}} serve {{here}}/app --processes 1 --listen 127.0.0.1:{{port}} --admin off",
