@@ -3,29 +3,30 @@
 //!
 //! Rounds are interleaved: each round measures every deployment once, so that a drift of the
 //! machine affects all alike. A deployment is started anew for each round, or once for all rounds
-//! with `together`.
+//! with `keep_running`.
 //!
 //! # Invariants
 //!
 //! - A deployment that fails loses only its own figures.
 //! - No deployment has work while another is measured.
 
+use std::error::Error;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::SystemTime;
 
 use bytes::Bytes;
 
-use crate::command::{CompareArguments, EXIT_FAILED};
-use crate::deploy::{RunningDeployment, StartConditions, Testbed};
+use crate::command::{CompareArguments, EXIT_FAILED, VerbResult};
+use crate::deploy::{DeployError, RunningDeployment, Testbed};
 use crate::live_line::LiveLine;
-use crate::load::{EncodedRequest, Load, LoadPlan, WindowEnd};
+use crate::load::{Load, LoadPlan, WindowEnd};
 use crate::report::{Compare, Deployment, Figures, Point, ReportResult};
-use crate::run::{arrival_model, exit_code, window_end};
-use crate::scenario::{self, LoadSpec, Loads, Scenario};
+use crate::run::exit_code;
+use crate::scenario::{self, LoadSpec, Scenario};
 use crate::summary::{MAX_OTHER_PROCESSES_SHARE, alone_name, judge_goals, summarize_deployments};
 use crate::sweep::cool_down;
-use crate::target::{RequestTemplate, Target};
+use crate::target::{RequestTemplate, TargetError};
 use crate::text::notes;
 use crate::window::{MeasurementWindow, measure_window};
 use crate::{compare_saved, context, output, saved};
@@ -34,21 +35,19 @@ use crate::{compare_saved, context, output, saved};
 /// starved generator), so a disturbed window is measured again and the least disturbed one counts.
 const MAX_ATTEMPTS: usize = 3;
 
-pub(crate) fn run(arguments: &CompareArguments) -> Result<ExitCode, String> {
+pub(crate) fn run(arguments: &CompareArguments) -> VerbResult {
     match &arguments.files[..] {
         [old, new] => compare_reports(old, new),
         [one] if one.extension().is_some_and(|extension| extension == "json") => {
-            Err("a saved report is compared with another one: A.json B.json".to_owned())
+            Err("a saved report is compared with another one: A.json B.json".into())
         }
         [scenario] => compare_deployments(scenario, arguments),
-        _ => Err("a scenario, or two saved reports".to_owned()),
+        _ => Err("a scenario, or two saved reports".into()),
     }
 }
 
-fn compare_reports(old: &Path, new: &Path) -> Result<ExitCode, String> {
-    let read = |path: &Path| saved::read(path).map_err(|error| error.to_string());
-    let changes = compare_saved::compare_saved(&read(old)?, &read(new)?);
-    let changes = changes.map_err(|error| error.to_string())?;
+fn compare_reports(old: &Path, new: &Path) -> VerbResult {
+    let changes = compare_saved::compare_saved(&saved::read(old)?, &saved::read(new)?)?;
     output::print(&changes.to_text());
     Ok(match changes.has_worse() {
         true => {
@@ -61,26 +60,24 @@ fn compare_reports(old: &Path, new: &Path) -> Result<ExitCode, String> {
     })
 }
 
-fn compare_deployments(file: &Path, arguments: &CompareArguments) -> Result<ExitCode, String> {
+fn compare_deployments(file: &Path, arguments: &CompareArguments) -> VerbResult {
     let started = SystemTime::now();
-    let scenario = Scenario::read(file).map_err(|error| error.to_string())?;
-    let scenario = with_overrides(scenario, arguments)?;
-    let live = LiveLine::new(arguments.quiet).map_err(|error| error.to_string())?;
-    let workshop = Testbed::new(&scenario.dir).map_err(|error| error.to_string())?;
-    let workshop = workshop.with_stop_flag(live.stop());
+    let scenario = with_overrides(Scenario::read(file)?, arguments)?;
+    let live = LiveLine::new(arguments.quiet)?;
+    let testbed = Testbed::new(&scenario.dir, live.stop())?;
     if !arguments.no_setup {
-        let done = workshop.run_setup(&scenario.setup, &live.stop());
+        let done = testbed.run_setup(&scenario.setup);
         if live.is_stopped() {
             return Ok(exit_code(&[], &live));
         }
-        done.map_err(|error| error.to_string())?;
+        done?;
     }
-    let mut contest = Comparison::new(&scenario, &workshop, live, !arguments.no_setup);
+    let mut contest = Comparison::new(&scenario, &testbed, live, !arguments.no_setup);
     contest.measure_all();
     let (compare, live) = contest.into_report();
     let reasons = failure_reasons(&compare);
-    let report =
-        context::report_with_context(ReportResult::Compare(compare), started, live.is_stopped());
+    let result = ReportResult::Compare(compare);
+    let report = context::report_with_context(result, started, live.is_stopped(), &[]);
     output::write_report(&report, &arguments.output)?;
     Ok(exit_code(&reasons, &live))
 }
@@ -114,11 +111,13 @@ fn with_overrides(
     scenario.rounds = arguments.rounds.unwrap_or(scenario.rounds);
     scenario.warm_up = arguments.warm_up.unwrap_or(scenario.warm_up);
     scenario.cores = arguments.cores.or(scenario.cores);
-    scenario.until = window_end(arguments.requests, arguments.duration).unwrap_or(scenario.until);
-    match (&arguments.connections, &mut scenario.loads) {
-        (Some(ladder), Loads::Sweep { connections, .. }) => connections.clone_from(&ladder.0),
-        (Some(_), Loads::Mix(_)) => {
-            return Err("--connections: the scenario is a mix, whose loads have their own".into());
+    if arguments.requests.is_some() || arguments.duration.is_some() {
+        (scenario.requests, scenario.duration) = (arguments.requests, arguments.duration);
+    }
+    match (&arguments.connections, &mut scenario.loads[..]) {
+        (Some(steps), [load]) => load.connections.clone_from(steps),
+        (Some(_), _) => {
+            return Err("--connections: the scenario has several loads with their own".into());
         }
         (None, _) => {}
     }
@@ -130,20 +129,19 @@ fn with_overrides(
     let Some(one) = scenario.deployments.first() else {
         return Err(format!("no such deployment: {}", arguments.only.join(", ")));
     };
-    if !is_asked(&scenario.reference) {
-        scenario.reference.clone_from(&one.name);
+    if !is_asked(&scenario.baseline) {
+        scenario.baseline.clone_from(&one.name);
     }
     // A goal needs both of its deployments.
     let is_there = |name: &String| scenario.deployments.iter().any(|one| one.name == *name);
     let mut goals = std::mem::take(&mut scenario.goals);
-    goals.retain(|goal| goal.names().into_iter().all(is_there));
+    goals.retain(|goal| goal.names().all(is_there));
     // And the point that it refers to.
-    if let Loads::Sweep { connections, .. } = &scenario.loads {
-        goals.retain(|goal| {
-            goal.connections
-                .is_none_or(|one| connections.contains(&one))
-        });
-    }
+    let points = scenario.loads.iter().flat_map(|load| &load.connections.0);
+    goals.retain(|goal| {
+        goal.connections
+            .is_none_or(|one| points.clone().any(|point| *point == one))
+    });
     scenario.goals = goals;
     Ok(scenario)
 }
@@ -158,7 +156,7 @@ struct Comparison<'a> {
 }
 
 impl<'a> Comparison<'a> {
-    fn new(scenario: &'a Scenario, workshop: &'a Testbed, live: LiveLine, sets_up: bool) -> Self {
+    fn new(scenario: &'a Scenario, testbed: &'a Testbed, live: LiveLine, sets_up: bool) -> Self {
         let empty = |one: &scenario::Deployment| Deployment {
             name: one.name.clone(),
             versions: Vec::new(),
@@ -168,7 +166,7 @@ impl<'a> Comparison<'a> {
         };
         Self {
             scenario,
-            testbed: workshop,
+            testbed,
             live,
             runs_setup: sets_up,
             results: scenario.deployments.iter().map(empty).collect(),
@@ -203,7 +201,7 @@ impl<'a> Comparison<'a> {
                     Err(_) if self.live.is_stopped() => return,
                     Err(why) => {
                         self.live.print_line(&format!("{name}: {why}"));
-                        self.results[at].failure = Some(why);
+                        self.results[at].failure = Some(why.to_string());
                     }
                 }
             }
@@ -218,7 +216,7 @@ impl<'a> Comparison<'a> {
         is_first: bool,
         label: &str,
         kept: &mut Option<RunningDeployment>,
-    ) -> Result<Vec<Point>, String> {
+    ) -> Result<Vec<Point>, Box<dyn Error>> {
         let mut running = match kept.take() {
             Some(running) => running,
             None => self.start_deployment(at, is_first)?,
@@ -232,43 +230,27 @@ impl<'a> Comparison<'a> {
     }
 
     /// Starts a deployment; the first time with its set-up.
-    fn start_deployment(&mut self, at: usize, is_first: bool) -> Result<RunningDeployment, String> {
+    fn start_deployment(
+        &mut self,
+        at: usize,
+        is_first: bool,
+    ) -> Result<RunningDeployment, DeployError> {
         let scenario = self.scenario;
         let deployment = &scenario.deployments[at];
-        let say = |error: crate::deploy::DeployError| error.to_string();
-        let stop = self.live.stop();
         if is_first && self.runs_setup {
-            self.testbed
-                .run_setup(&deployment.setup, &stop)
-                .map_err(say)?;
+            self.testbed.run_setup(&deployment.setup)?;
         }
         if is_first {
             self.results[at].versions = self.testbed.versions(deployment);
         }
-        let spec = scenario.loads.first().ok_or("no load")?;
-        let values = self.testbed.values();
-        let paths = spec.read_paths(values).map_err(|error| error.to_string())?;
-        let conditions = StartConditions {
-            core: scenario.cores.map(|cores| cores.server),
-            // On the load's core: the deployment keeps its core to itself.
-            companion: scenario
-                .companion
-                .as_ref()
-                .map(|beside| (beside, scenario.cores.map(|cores| cores.load))),
-            path: paths.first().map_or("/", |path| path),
-            headers: &spec.headers,
-            expect: &spec.expect,
-            ready_timeout: scenario.ready_timeout,
-            stop: &stop,
-        };
-        self.testbed.start(deployment, &conditions).map_err(say)
+        RunningDeployment::start(self.testbed, scenario, deployment)
     }
 
     fn measure_points(
         &mut self,
         running: &mut RunningDeployment,
         label: &str,
-    ) -> Result<Vec<Point>, String> {
+    ) -> Result<Vec<Point>, Box<dyn Error>> {
         let mut points = Vec::new();
         let plans = plans_for(self.scenario, running, &self.live)?;
         let count = plans.len();
@@ -276,14 +258,14 @@ impl<'a> Comparison<'a> {
             let mut point = self.measure_undisturbed(plan, running, label)?;
             point.alone = *alone;
             if let Some(ended) = running.unexpected_exit() {
-                return Err(format!("{ended} under load\n{}", running.log_tail()));
+                return Err(format!("{ended} under load\n{}", running.log_tail()).into());
             }
             let is_empty = point.loads.iter().all(|load| load.requests == 0);
             if is_empty && self.live.is_stopped() {
                 break;
             }
             if is_empty {
-                return Err(format!("no response under load\n{}", running.log_tail()));
+                return Err(format!("no response under load\n{}", running.log_tail()).into());
             }
             points.push(point);
             if self.live.is_stopped() {
@@ -302,7 +284,7 @@ impl<'a> Comparison<'a> {
         plan: &LoadPlan,
         running: &RunningDeployment,
         label: &str,
-    ) -> Result<Point, String> {
+    ) -> Result<Point, Box<dyn Error>> {
         let cores = self.scenario.cores;
         let cores = cores.map_or_else(Vec::new, |cores| vec![cores.server, cores.load]);
         let mut best: Option<Point> = None;
@@ -320,7 +302,7 @@ impl<'a> Comparison<'a> {
                 live: &mut self.live,
                 label: &format!("{label}, {connections} connections:"),
             };
-            let point = measure_window(plan, window).map_err(|error| error.to_string())?;
+            let point = measure_window(plan, window)?;
             if best
                 .as_ref()
                 .is_none_or(|best| others(&point) < others(best))
@@ -338,15 +320,15 @@ impl<'a> Comparison<'a> {
                 break;
             }
         }
-        best.ok_or_else(|| "not measured".to_owned())
+        best.ok_or_else(|| "not measured".into())
     }
 
     fn into_report(mut self) -> (Compare, LiveLine) {
-        let ranking = summarize_deployments(&mut self.results, &self.scenario.reference);
+        let ranking = summarize_deployments(&mut self.results, &self.scenario.baseline);
         let goals = judge_goals(&self.scenario.goals, &self.results);
         let compare = Compare {
             title: self.scenario.title.clone(),
-            first: self.scenario.reference.clone(),
+            first: self.scenario.baseline.clone(),
             deployments: self.results,
             ranking,
             goals,
@@ -360,71 +342,61 @@ fn plans_for(
     scenario: &Scenario,
     running: &RunningDeployment,
     live: &LiveLine,
-) -> Result<Vec<(LoadPlan, bool)>, String> {
+) -> Result<Vec<(LoadPlan, bool)>, TargetError> {
     let plan = |loads: Vec<Load>| LoadPlan {
         loads,
-        window_end: scenario.until,
+        window_end: scenario.window_end(),
         warm_up: scenario.warm_up,
         threads: 1,
         core: scenario.cores.map(|cores| cores.load),
         stop: live.stop(),
     };
-    match &scenario.loads {
-        Loads::Sweep { connections, load } => {
-            let base = load_for(load, running)?;
-            let at = |&connections: &u32| {
-                let load = Load {
-                    connections,
-                    ..base.clone()
-                };
-                (plan(vec![load]), false)
+    if let [spec] = &scenario.loads[..] {
+        let base = load_for(spec, running)?;
+        let at = |&connections: &u32| {
+            let load = Load {
+                connections,
+                ..base.clone()
             };
-            Ok(connections.iter().map(at).collect())
-        }
-        Loads::Mix(loads) => {
-            let each = |(connections, spec): &(u32, LoadSpec)| {
-                Ok::<_, String>(Load {
-                    connections: *connections,
-                    ..load_for(spec, running)?
-                })
-            };
-            let made = loads.iter().map(each).collect::<Result<Vec<_>, _>>()?;
-            let alone = loads.iter().zip(&made).filter(|((_, spec), _)| spec.alone);
-            let alone = alone.map(|(_, load)| Load {
-                name: alone_name(&load.name),
-                ..load.clone()
-            });
-            let mut plans: Vec<_> = alone.map(|load| (plan(vec![load]), true)).collect();
-            plans.push((plan(made), false));
-            Ok(plans)
-        }
+            (plan(vec![load]), false)
+        };
+        return Ok(spec.connections.0.iter().map(at).collect());
     }
+    let specs = scenario.loads.iter();
+    let made = specs
+        .map(|spec| load_for(spec, running))
+        .collect::<Result<Vec<_>, _>>()?;
+    let alone = scenario
+        .loads
+        .iter()
+        .zip(&made)
+        .filter(|(spec, _)| spec.alone);
+    let alone = alone.map(|(_, load)| Load {
+        name: alone_name(&load.name),
+        ..load.clone()
+    });
+    let mut plans: Vec<_> = alone.map(|load| (plan(vec![load]), true)).collect();
+    plans.push((plan(made), false));
+    Ok(plans)
 }
 
-/// Builds a load of one connection for a deployment.
-fn load_for(spec: &LoadSpec, running: &RunningDeployment) -> Result<Load, String> {
-    let values = running.values();
-    let body = spec.read_body(values).map_err(|error| error.to_string())?;
+/// Builds a load with its first number of connections for a deployment.
+fn load_for(spec: &LoadSpec, running: &RunningDeployment) -> Result<Load, TargetError> {
+    let values = &running.values;
     let template = RequestTemplate {
         method: spec.method.clone(),
         headers: spec.headers.clone(),
-        body: body.map(Bytes::from),
+        body: spec.read_body(values)?.map(Bytes::from),
         keep_alive: spec.keepalive,
     };
-    let target = Target {
-        address: running.address().clone(),
-        host: running.host().to_owned(),
-        path: "/".to_owned(),
-    };
-    let paths = spec.read_paths(values).map_err(|error| error.to_string())?;
-    let shape = |path: &String| target.with_path(path).encode_request(&template, 1);
-    let shapes: Result<Vec<EncodedRequest>, _> = paths.iter().map(shape).collect();
     Ok(Load {
         name: spec.name.clone(),
-        requests: shapes.map_err(|error| error.to_string())?,
+        requests: running
+            .target()
+            .encode_requests(&spec.read_paths(values)?, &template)?,
         order: spec.order,
-        connections: 1,
-        arrivals: arrival_model(spec.rate),
+        connections: spec.connections.0[0],
+        rate: spec.rate,
         keep_alive: spec.keepalive,
         timeout: spec.timeout,
     })

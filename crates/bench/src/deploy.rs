@@ -1,10 +1,10 @@
 //! Deployments: started by a scenario's commands, monitored, and reliably stopped.
 //!
 //! `compare` makes one [`Testbed`] per scenario, runs the set-up in it, and starts each deployment
-//! with [`Testbed::start`]. All commands run below a keeper (`keeper`), a process that outlives the
+//! with [`RunningDeployment::start`]. All commands run below a keeper (`keeper`), a process that outlives the
 //! bench until it has ended them; `supervised` is the bench's view of one keeper's commands.
 //! `probe` checks whether a deployment responds, `resource_usage` reads its CPU time and memory,
-//! `cgroup` limits it, `temp_dir` makes its temporary directory.
+//! `cgroup` limits it.
 //!
 //! # Invariants
 //!
@@ -19,17 +19,19 @@ mod probe;
 pub mod resource_usage;
 mod running;
 mod supervised;
-mod temp_dir;
 mod testbed;
 
 use std::fmt;
+use std::fs::Permissions;
 use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use crate::scenario::{Companion, Expect};
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
 use crate::target::TargetError;
 
 pub(crate) use probe::{connect_unix, fetch_body};
@@ -37,30 +39,11 @@ pub use resource_usage::{CpuTime, MemoryUsage, ProcessTree, ResourceUsage, cores
 pub use running::RunningDeployment;
 pub use testbed::Testbed;
 
-/// Runs the keeper, the hidden verb `bench keep`: reads its order from standard input, and at the
+/// Runs the keeper, the hidden verb `bench keeper`: reads its order from standard input, and at the
 /// end of the input ends all that it started.
 #[must_use]
 pub fn run_keeper() -> ExitCode {
     keeper::run()
-}
-
-/// How to start a deployment, in addition to the scenario.
-#[derive(Debug)]
-pub struct StartConditions<'a> {
-    /// The core for all its processes, if pinned.
-    pub core: Option<usize>,
-    /// The companion, started before and stopped after the deployment, and its core.
-    pub companion: Option<(&'a Companion, Option<usize>)>,
-    /// The path of the readiness probe.
-    pub path: &'a str,
-    /// Header fields of the probe, the same as the load's.
-    pub headers: &'a [(String, String)],
-    /// The expected response of the readiness probe.
-    pub expect: &'a Expect,
-    /// The time allowed until it responds.
-    pub ready_timeout: Duration,
-    /// Set from outside to abort.
-    pub stop: &'a AtomicBool,
 }
 
 /// Why a deployment, or a command of it, failed. `log` is the end of the commands' output.
@@ -110,9 +93,9 @@ pub enum DeployError {
         /// The missing requirement.
         why: String,
     },
-    /// Its `url` has no address.
+    /// Its `url` has no address, or the load's paths cannot be read.
     #[error(transparent)]
-    Url(#[from] TargetError),
+    Target(#[from] TargetError),
     /// The keeper could not be started, or ended unexpectedly.
     #[error("keeper: {0}")]
     Keeper(String),
@@ -161,6 +144,22 @@ impl fmt::Display for LogTail<'_> {
             log => write!(out, "; the end of its log:\n{log}"),
         }
     }
+}
+
+/// Sends a signal to a process, which may have ended by now.
+fn send_signal(pid: u32, signal: Signal) {
+    if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+        let _ = kill_process(pid, signal);
+    }
+}
+
+/// Creates a temporary directory. Others may read it: a front end drops its privileges before it
+/// opens the files that a scenario puts there.
+fn new_temp_dir() -> Result<TempDir, DeployError> {
+    let mut builder = tempfile::Builder::new();
+    builder.permissions(Permissions::from_mode(0o755));
+    let made = builder.prefix("penstock-bench-").tempdir();
+    made.map_err(file_error(&std::env::temp_dir()))
 }
 
 /// Names the file in an error.

@@ -21,9 +21,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use penstock_bench::deploy::{
-    self, DeployError, ExitReason, ResourceUsage, RunningDeployment, StartConditions, Testbed,
+    self, DeployError, ExitReason, ResourceUsage, RunningDeployment, Testbed,
 };
-use penstock_bench::scenario::{Expect, ExpectedBody, Scenario};
+use penstock_bench::scenario::{CoreAssignment, Scenario};
 
 const TESTS: &[(&str, fn())] = &[
     (
@@ -131,10 +131,10 @@ fn starts_answers_and_is_gone_after_stop() {
     let mut running = place.start().unwrap();
     assert!(running.is_alive());
     assert_eq!(
-        running.values().fill("{{here}}"),
+        running.values.fill("{{here}}"),
         place.folder.display().to_string()
     );
-    let dir = PathBuf::from(running.values().fill("{{dir}}"));
+    let dir = PathBuf::from(running.values.fill("{{dir}}"));
     assert!(dir.join("server.py").exists());
     let memory = running.memory_usage();
     assert!(memory.bytes > 1_000_000, "{memory:?}");
@@ -162,7 +162,7 @@ fn a_daemon_is_gone_after_stop() {
         running.is_alive(),
         "the command has ended, the daemon has not"
     );
-    let pids = place.pids_of(Path::new(&running.values().fill("{{dir}}")));
+    let pids = place.pids_of(Path::new(&running.values.fill("{{dir}}")));
     assert_eq!(pids.len(), 1);
     running.stop();
     assert!(all_gone(&pids));
@@ -174,7 +174,7 @@ fn who_ignores_signals_is_killed() {
         start = ["exec python3 {{{{dir}}}}/server.py {{{{port}}}}", "trap '' TERM; while :; do sleep 1000; done # {{{{dir}}}}"]"#
     ));
     let mut running = place.start().unwrap();
-    let pids = place.pids_of(Path::new(&running.values().fill("{{dir}}")));
+    let pids = place.pids_of(Path::new(&running.values.fill("{{dir}}")));
     assert_eq!(pids.len(), 2);
     running.stop();
     assert!(all_gone(&pids));
@@ -184,7 +184,7 @@ fn all_is_gone_when_the_bench_is_killed() {
     let place = Place::new(&format!(
         r#"files = {{ "server.py" = '''{SERVER}''', "daemon.py" = '''{DAEMON}''' }}
         start = ["exec python3 {{{{dir}}}}/server.py {{{{port}}}}", "python3 daemon.py sh -c 'sleep 1000; true' {{{{dir}}}}"]
-        [beside]
+        [companion]
         files = {{ "beside.py" = '''{SERVER}''' }}
         start = ["exec python3 {{{{dir}}}}/beside.py {{{{port2}}}}"]
         url = "http://127.0.0.1:{{{{port2}}}}""#
@@ -224,7 +224,7 @@ fn all_is_gone_when_the_keeper_is_killed() {
         start = ["exec python3 {{{{dir}}}}/server.py {{{{port}}}}"]"#
     ));
     let mut running = place.start().unwrap();
-    let dir = PathBuf::from(running.values().fill("{{dir}}"));
+    let dir = PathBuf::from(running.values.fill("{{dir}}"));
     if groups_named(&dir).is_empty() {
         return println!("  left out: without control groups nobody knows the keeper's children");
     }
@@ -258,9 +258,10 @@ fn one_that_exits_at_once_has_failed_with_its_log() {
 }
 
 fn one_that_never_answers_times_out_with_its_log() {
-    let place = Place::new(r#"start = ["echo loading; exec sleep 1000"]"#);
+    let mut place = Place::new(r#"start = ["echo loading; exec sleep 1000"]"#);
     let begun = Instant::now();
-    match place.start_within(Duration::from_millis(400)).map(drop) {
+    place.scenario.ready_timeout = Duration::from_millis(400);
+    match place.start().map(drop) {
         Err(DeployError::NotReady { log, last, .. }) => {
             assert_eq!(log, "loading\n");
             assert!(last.contains("refused"), "{last}");
@@ -271,15 +272,12 @@ fn one_that_never_answers_times_out_with_its_log() {
 }
 
 fn a_wrong_answer_fails_at_once() {
-    let place = Place::new(&format!(
+    let mut place = Place::new(&format!(
         r#"files = {{ "server.py" = '''{SERVER}''', "page" = "something else" }}
         start = ["echo here; exec python3 {{{{dir}}}}/server.py {{{{port}}}} {{{{dir}}}}/page"]"#
     ));
-    let exact = Expect {
-        status: 200,
-        body: ExpectedBody::Exact("Hello".to_owned()),
-    };
-    match place.start_expecting(&exact, START_TIME).map(drop) {
+    place.scenario.loads[0].expect.body = Some("Hello".to_owned());
+    match place.start().map(drop) {
         Err(DeployError::WrongAnswer { what, log }) => {
             assert!(what.contains("something else"), "{what}");
             assert!(log.starts_with("here\n"), "{log}");
@@ -303,7 +301,7 @@ fn a_command_that_ends_under_load_is_noticed() {
         start = ["exec python3 {{{{dir}}}}/server.py {{{{port}}}}"]"#
     ));
     let mut running = place.start().unwrap();
-    let pids = place.pids_of(Path::new(&running.values().fill("{{dir}}")));
+    let pids = place.pids_of(Path::new(&running.values.fill("{{dir}}")));
     Command::new("kill")
         .args(["-9", &pids.first().unwrap().to_string()])
         .status()
@@ -315,18 +313,10 @@ fn a_command_that_ends_under_load_is_noticed() {
 
 fn an_interrupt_ends_the_wait() {
     let place = Place::new(r#"start = ["exec sleep 1000"]"#);
-    let expect = any();
-    let stop = AtomicBool::new(true);
-    let conditions = StartConditions {
-        stop: &stop,
-        ..conditions(&expect, &RUNS)
-    };
-    let found = place
-        .shop
-        .start(&place.scenario.deployments[0], &conditions)
-        .map(drop);
+    place.stop.store(true, Ordering::Relaxed);
+    let found = place.start().map(drop);
     assert!(matches!(found, Err(DeployError::Interrupted)), "{found:?}");
-    let found = place.shop.run_setup(&["sleep 1000".to_owned()], &stop);
+    let found = place.shop.run_setup(&["sleep 1000".to_owned()]);
     assert!(matches!(found, Err(DeployError::Interrupted)), "{found:?}");
 }
 
@@ -337,7 +327,7 @@ fn a_unix_socket_answers() {
         start = ["exec python3 {{{{dir}}}}/server.py {{{{dir}}}}/front.sock"]"#
     ));
     let running = place.start().unwrap();
-    assert_eq!(running.host(), "localhost");
+    assert_eq!(running.target().host, "localhost");
 }
 
 fn counts_the_living_and_the_dead() {
@@ -350,7 +340,7 @@ fn counts_the_living_and_the_dead() {
         ]"#
     ));
     let running = place.start().unwrap();
-    let burnt = Path::new(&running.values().fill("{{dir}}")).join("burnt");
+    let burnt = Path::new(&running.values.fill("{{dir}}")).join("burnt");
     until("the living has burnt its part", || burnt.exists());
     let spent = running.cpu_time().cpu_seconds;
     // Ticks of 10 ms are truncated for each process and kind.
@@ -360,31 +350,21 @@ fn counts_the_living_and_the_dead() {
 }
 
 fn pins_all_its_processes() {
-    let place = Place::new(&format!(
+    let mut place = Place::new(&format!(
         r#"files = {{ "server.py" = '''{SERVER}''' }}
         start = ["exec python3 {{{{dir}}}}/server.py {{{{port}}}}"]"#
     ));
-    let expect = any();
-    let conditions = StartConditions {
-        core: Some(0),
-        ..conditions(&expect, &RUNS)
-    };
-    let running = place
-        .shop
-        .start(&place.scenario.deployments[0], &conditions)
-        .unwrap();
-    for pid in place.pids_of(Path::new(&running.values().fill("{{dir}}"))) {
+    place.scenario.cores = Some(CoreAssignment { server: 0, load: 0 });
+    let running = place.start().unwrap();
+    for pid in place.pids_of(Path::new(&running.values.fill("{{dir}}"))) {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
         assert!(status.contains("Cpus_allowed_list:\t0\n"), "{status}");
     }
-    let conditions = StartConditions {
-        core: Some(1000),
-        ..conditions
-    };
-    let found = place
-        .shop
-        .start(&place.scenario.deployments[0], &conditions)
-        .map(drop);
+    place.scenario.cores = Some(CoreAssignment {
+        server: 1000,
+        load: 0,
+    });
+    let found = place.start().map(drop);
     assert!(found.unwrap_err().to_string().contains("no core 1000"));
 }
 
@@ -394,20 +374,16 @@ fn what_runs_beside_is_there_first_is_gone_last_and_is_not_counted() {
     let place = Place::new(&format!(
         r#"files = {{ "front.py" = '''{SERVER}''', "ask.py" = '''{ASK}''' }}
         start = ["python3 ask.py {{{{port2}}}} && exec python3 {{{{dir}}}}/front.py {{{{port}}}}"]
-        [beside]
+        [cores]
+        server = 0
+        load = 0
+        [companion]
         files = {{ "back.py" = '''{SERVER}''', "burn.py" = '''{BURN}''' }}
         start = ["sh -c 'python3 burn.py; true'; exec python3 {{{{dir}}}}/back.py {{{{port2}}}}"]
         url = "http://127.0.0.1:{{{{port2}}}}""#
     ));
-    let expect = any();
-    let beside = place.scenario.companion.as_ref().unwrap();
-    let conditions = StartConditions {
-        companion: Some((beside, Some(0))),
-        ..conditions(&expect, &RUNS)
-    };
-    let deployment = &place.scenario.deployments[0];
-    let mut running = place.shop.start(deployment, &conditions).unwrap();
-    let dir = PathBuf::from(running.values().fill("{{dir}}"));
+    let mut running = place.start().unwrap();
+    let dir = PathBuf::from(running.values.fill("{{dir}}"));
     let pids = place.pids_of(&dir);
     assert_eq!(pids.len(), 2);
     let read = |pid: &u32, file: &str| fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap();
@@ -433,22 +409,11 @@ fn what_runs_beside_is_there_first_is_gone_last_and_is_not_counted() {
 fn a_deployment_does_not_start_without_what_runs_beside_it() {
     let place = Place::new(
         r#"start = ["touch {{here}}/started; exec sleep 1000"]
-        [beside]
+        [companion]
         start = ["echo out of order; exit 7"]
         url = "http://127.0.0.1:{{port2}}""#,
     );
-    let expect = any();
-    let conditions = StartConditions {
-        companion: place
-            .scenario
-            .companion
-            .as_ref()
-            .map(|beside| (beside, None)),
-        ..conditions(&expect, &RUNS)
-    };
-    let deployment = &place.scenario.deployments[0];
-    let error = place.shop.start(deployment, &conditions).map(drop);
-    let error = error.unwrap_err();
+    let error = place.start().map(drop).unwrap_err();
     assert!(matches!(error, DeployError::CompanionFailed(_)), "{error}");
     assert!(error.to_string().contains("out of order"), "{error}");
     assert!(!place.folder.join("started").exists());
@@ -490,7 +455,7 @@ fn set_up_runs_in_order_and_leaves_nothing() {
         "echo two >>order; sleep 1000 & echo $! >pid",
     ];
     let commands = commands.map(str::to_owned);
-    place.shop.run_setup(&commands, &RUNS).unwrap();
+    place.shop.run_setup(&commands).unwrap();
     let read = |name| fs::read_to_string(place.folder.join(name)).unwrap();
     assert_eq!(read("order"), "one\ntwo\n");
     assert!(all_gone(&BTreeSet::from([read("pid")
@@ -498,7 +463,7 @@ fn set_up_runs_in_order_and_leaves_nothing() {
         .parse()
         .unwrap()])));
     let commands = ["exit 4", "touch never"].map(str::to_owned);
-    let error = place.shop.run_setup(&commands, &RUNS).unwrap_err();
+    let error = place.shop.run_setup(&commands).unwrap_err();
     assert_eq!(error.to_string(), "set-up `exit 4` exited with 4");
     assert!(!place.folder.join("never").exists());
 }
@@ -517,19 +482,17 @@ fn an_interrupt_ends_the_wait_for_versions() {
         r#"start = ["true"]
         versions = ["echo one; exec sleep 1000", "echo two"]"#,
     );
-    let stop = Arc::new(AtomicBool::new(false));
-    let shop = Testbed::new(&place.folder).unwrap();
-    let shop = shop.with_stop_flag(Arc::clone(&stop));
+    let shop = &place.shop;
     let begun = Instant::now();
     let versions = std::thread::scope(|scope| {
         let versions = scope.spawn(|| shop.versions(&place.scenario.deployments[0]));
-        let folder = shop.values().penstock.parent().unwrap();
+        let folder = shop.values.penstock.parent().unwrap();
         until("the first has answered", || {
             let files = fs::read_dir(folder).unwrap().flatten();
             let mut files = files.filter_map(|file| fs::read_to_string(file.path()).ok());
             files.any(|text| text == "one\n")
         });
-        stop.store(true, Ordering::Relaxed);
+        place.stop.store(true, Ordering::Relaxed);
         versions.join().unwrap()
     });
     assert!(
@@ -600,15 +563,14 @@ with open(path, "rb") as file:
 print(time.monotonic() - begun, flush=True)
 "#;
 
-const START_TIME: Duration = Duration::from_secs(20);
-static RUNS: AtomicBool = AtomicBool::new(false);
-
 /// A scenario of one deployment in its own directory, and its testbed.
 struct Place {
     folder: PathBuf,
     file: PathBuf,
     scenario: Scenario,
     shop: Testbed,
+    /// Aborts the testbed's work.
+    stop: Arc<AtomicBool>,
 }
 
 impl Place {
@@ -619,36 +581,22 @@ impl Place {
         let folder = std::env::temp_dir().join(name);
         fs::create_dir(&folder).unwrap();
         let file = folder.join("scenario.toml");
-        let head = "title = \"test\"\n[load]\nconnections = 1\nrequests = 1\n[[deployments]]\nname = \"one\"\n";
+        let head = "title = \"test\"\nrequests = 1\n[[loads]]\nconnections = 1\n[[deployments]]\nname = \"one\"\n";
         fs::write(&file, format!("{head}{deployment}\n")).unwrap();
         let scenario = Scenario::read(&file).unwrap_or_else(|error| panic!("{error}"));
-        let shop = Testbed::new(&folder).unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let shop = Testbed::new(&folder, Arc::clone(&stop)).unwrap();
         Self {
             folder,
             file,
             scenario,
             shop,
+            stop,
         }
     }
 
     fn start(&self) -> Result<RunningDeployment, DeployError> {
-        self.start_within(START_TIME)
-    }
-
-    fn start_within(&self, time: Duration) -> Result<RunningDeployment, DeployError> {
-        self.start_expecting(&any(), time)
-    }
-
-    fn start_expecting(
-        &self,
-        expect: &Expect,
-        time: Duration,
-    ) -> Result<RunningDeployment, DeployError> {
-        let conditions = StartConditions {
-            ready_timeout: time,
-            ..conditions(expect, &RUNS)
-        };
-        self.shop.start(&self.scenario.deployments[0], &conditions)
+        RunningDeployment::start(&self.shop, &self.scenario, &self.scenario.deployments[0])
     }
 
     /// The processes with a directory on their command line, without keepers and shells about to
@@ -669,38 +617,14 @@ impl Drop for Place {
     }
 }
 
-fn any() -> Expect {
-    Expect {
-        status: 200,
-        body: ExpectedBody::Any,
-    }
-}
-
-fn conditions<'a>(expect: &'a Expect, stop: &'a AtomicBool) -> StartConditions<'a> {
-    StartConditions {
-        core: None,
-        companion: None,
-        path: "/",
-        headers: &[],
-        expect,
-        ready_timeout: START_TIME,
-        stop,
-    }
-}
-
 /// A bench that starts a deployment, prints its directories, does something with it, and waits to
 /// be killed.
 fn stand_in(file: &Path, act: fn(&mut RunningDeployment)) -> ExitCode {
     let scenario = Scenario::read(file).unwrap();
-    let shop = Testbed::new(&scenario.dir).unwrap();
-    let expect = any();
-    let conditions = StartConditions {
-        companion: scenario.companion.as_ref().map(|beside| (beside, None)),
-        ..conditions(&expect, &RUNS)
-    };
-    let mut running = shop.start(&scenario.deployments[0], &conditions).unwrap();
-    println!("{}", running.values().fill("{{dir}}"));
-    println!("{}", shop.values().penstock.parent().unwrap().display());
+    let shop = Testbed::new(&scenario.dir, Arc::default()).unwrap();
+    let mut running = RunningDeployment::start(&shop, &scenario, &scenario.deployments[0]).unwrap();
+    println!("{}", running.values.fill("{{dir}}"));
+    println!("{}", shop.values.penstock.parent().unwrap().display());
     act(&mut running);
     loop {
         std::thread::park();

@@ -23,8 +23,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::DeployError;
+use super::resource_usage::find_line;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct CgroupLimits<'a> {
     /// Bytes.
     pub(super) memory: Option<u64>,
@@ -350,10 +351,6 @@ fn disk_of(path: &Path) -> Option<String> {
         return Some(fs::read_to_string(whole).ok()?.trim().to_owned());
     }
     Some(format!("{major}:{minor}"))
-}
-
-fn find_line<'a>(text: &'a str, key: &str) -> Option<&'a str> {
-    text.lines().find_map(|line| line.strip_prefix(key))
 }
 
 fn write_control_file(file: &Path, text: &str) -> io::Result<()> {

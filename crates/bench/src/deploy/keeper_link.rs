@@ -13,10 +13,10 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 
-use super::keeper_protocol::{KeeperMessage, KeeperOrder, STOP_LINE};
-use super::{DeployError, resource_usage};
+use super::keeper_protocol::{CommandExit, KeeperMessage, KeeperOrder, STOP_LINE};
+use super::{DeployError, resource_usage, send_signal};
 
 /// More than a keeper needs for its own timeouts.
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
@@ -29,15 +29,8 @@ pub(super) struct KeeperLink {
     messages: Receiver<KeeperMessage>,
 }
 
-#[derive(Debug)]
-pub(super) enum KeeperEvent {
-    Message(KeeperMessage),
-    Nothing,
-    Ended,
-}
-
 impl KeeperLink {
-    /// Starts `program bench keep` and sends it an order.
+    /// Starts `program bench keeper` and sends it an order.
     pub(super) fn start(program: &Path, order: &KeeperOrder) -> Result<Self, DeployError> {
         let wrong = |what: &str, error: &dyn std::fmt::Display| {
             DeployError::Keeper(format!("{}: {what}: {error}", program.display()))
@@ -61,8 +54,7 @@ impl KeeperLink {
             input,
             messages: words,
         };
-        let mut line = serde_json::to_vec(order).map_err(|error| wrong("order", &error))?;
-        line.push(b'\n');
+        let line = serde_json::to_vec(order).map_err(|error| wrong("order", &error))?;
         link.send_line(&line)
             .map_err(|error| wrong("order", &error))?;
         Ok(link)
@@ -73,26 +65,38 @@ impl KeeperLink {
         self.child.id()
     }
 
-    /// The keeper's next event within a time.
-    pub(super) fn next_event(&self, within: Duration) -> KeeperEvent {
+    /// The next end of a command, if one ends within a time.
+    ///
+    /// # Errors
+    /// The keeper failed or ended.
+    pub(super) fn next_exit(&self, within: Duration) -> Result<Option<CommandExit>, DeployError> {
         match self.messages.recv_timeout(within) {
-            Ok(word) => KeeperEvent::Message(word),
-            Err(RecvTimeoutError::Timeout) => KeeperEvent::Nothing,
-            Err(RecvTimeoutError::Disconnected) => KeeperEvent::Ended,
+            Ok(KeeperMessage::Exited(exit)) => Ok(Some(exit)),
+            Ok(KeeperMessage::Failed(why)) => Err(DeployError::Keeper(why)),
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            Err(RecvTimeoutError::Disconnected) => Err(DeployError::Keeper("it ended".to_owned())),
         }
     }
 
+    /// Whether it was stopped.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.input.is_none()
+    }
+
     /// Ends everything below the keeper and the keeper; returns whether it could do its work.
+    /// Further calls do nothing.
     pub(super) fn stop(&mut self) -> bool {
+        if self.is_stopped() {
+            return true;
+        }
         // Left open, so that the keeper can distinguish this from the end of the bench.
-        let _ = self.send_line(format!("{STOP_LINE}\n").as_bytes());
+        let _ = self.send_line(STOP_LINE.as_bytes());
         let deadline = Instant::now() + STOP_TIMEOUT;
         let is_gone = loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            match self.next_event(left) {
-                KeeperEvent::Message(_) => {}
-                KeeperEvent::Ended => break true,
-                KeeperEvent::Nothing => break false,
+            match self.messages.recv_timeout(left) {
+                Ok(_) => {}
+                Err(error) => break error == RecvTimeoutError::Disconnected,
             }
         };
         self.input = None;
@@ -105,7 +109,7 @@ impl KeeperLink {
     /// Kills a keeper that does not react, its descendants first.
     fn kill(&mut self) {
         for pid in resource_usage::descendants(self.pid()) {
-            kill_process_now(pid);
+            send_signal(pid, Signal::KILL);
         }
         // It may be ending at this moment.
         let _ = self.child.kill();
@@ -113,7 +117,7 @@ impl KeeperLink {
 
     fn send_line(&mut self, line: &[u8]) -> std::io::Result<()> {
         match &mut self.input {
-            Some(input) => input.write_all(line).and_then(|()| input.flush()),
+            Some(input) => input.write_all(&[line, b"\n"].concat()),
             None => Err(std::io::ErrorKind::BrokenPipe.into()),
         }
     }
@@ -121,15 +125,6 @@ impl KeeperLink {
 
 impl Drop for KeeperLink {
     fn drop(&mut self) {
-        if self.input.is_some() {
-            self.stop();
-        }
-    }
-}
-
-/// Kills a process, if it still exists.
-pub(super) fn kill_process_now(pid: u32) {
-    if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
-        let _ = kill_process(pid, Signal::KILL);
+        self.stop();
     }
 }

@@ -47,17 +47,17 @@ pub(super) enum CommandOutput {
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum KeeperMessage {
-    /// All commands were started.
-    Started,
     /// The order cannot be executed; the keeper ends.
     Failed(String),
-    /// A command ended before it was asked to.
-    Exited {
-        command: usize,
-        how: ExitReason,
-        /// Whether any process of the commands is left, such as a daemon.
-        is_any_left: bool,
-    },
-    /// Some processes could not be ended.
-    StillRunning(Vec<u32>),
+    Exited(CommandExit),
+}
+
+/// A command ended before it was asked to.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct CommandExit {
+    /// Its index in the order.
+    pub(super) command: usize,
+    pub(super) how: ExitReason,
+    /// Whether any process of the commands is left, such as a daemon.
+    pub(super) is_any_left: bool,
 }

@@ -45,65 +45,89 @@ pub trait ResourceUsage: Debug {
     fn cpu_time(&self) -> CpuTime;
     /// Memory of the living processes; no processes if the watched one is gone.
     fn memory_usage(&self) -> MemoryUsage;
-    /// Bytes that the living processes have read from disks; `None` if one is not readable.
-    fn disk_read_bytes(&self) -> Option<u64> {
-        None
-    }
+    /// Bytes that the living processes had disks read, without reads from the page cache; `None` if
+    /// one is not readable.
+    fn disk_read_bytes(&self) -> Option<u64>;
     /// CPU seconds so far of companions, which belong neither to the server nor to other processes.
     fn companion_cpu_seconds(&self) -> f64 {
         0.0
     }
 }
 
-/// A process started elsewhere, and its descendants.
+/// A process and its descendants, or the descendants of a keeper.
 #[derive(Debug, Clone, Copy)]
 pub struct ProcessTree {
     root: u32,
     /// A later process may get the same number.
     start_ticks: u64,
+    /// Whether the root itself counts.
+    counts_root: bool,
 }
 
 impl ProcessTree {
     /// Watches a process; `None` if there is none of that number.
     #[must_use]
     pub fn from_pid(pid: u32) -> Option<Self> {
-        let started = ProcStat::read(pid)?.start_ticks;
         Some(Self {
             root: pid,
-            start_ticks: started,
+            start_ticks: ProcStat::read(pid)?.start_ticks,
+            counts_root: true,
+        })
+    }
+
+    /// Watches the descendants of a keeper.
+    pub(super) fn below(keeper: u32) -> Option<Self> {
+        let counts_root = false;
+        Self::from_pid(keeper).map(|tree| Self {
+            counts_root,
+            ..tree
         })
     }
 
     /// Whether the process itself still exists.
     #[must_use]
     pub fn is_alive(&self) -> bool {
-        ProcStat::read(self.root)
-            .is_some_and(|stat| stat.start_ticks == self.start_ticks && !stat.is_zombie)
+        ProcStat::read(self.root).is_some_and(|stat| self.is_root(&stat))
+    }
+
+    fn is_root(&self, stat: &ProcStat) -> bool {
+        stat.start_ticks == self.start_ticks && !stat.is_zombie
+    }
+
+    /// Its processes; none if the root has ended.
+    fn pids(&self, table: &ProcessTable) -> Vec<u32> {
+        let root = table.stats.get(&self.root);
+        if !root.is_some_and(|stat| self.is_root(stat)) {
+            return Vec::new();
+        }
+        let mut pids = table.descendants(self.root);
+        pids.extend(self.counts_root.then_some(self.root));
+        pids
     }
 }
 
 impl ResourceUsage for ProcessTree {
     fn cpu_time(&self) -> CpuTime {
-        if !self.is_alive() {
-            return CpuTime::now(0.0);
-        }
         let table = ProcessTable::read();
-        let descendants = table.descendants(self.root);
-        let all = descendants.iter().copied().chain([self.root]);
-        CpuTime::now(all.map(|pid| table.seconds(pid)).sum())
+        let pids = self.pids(&table);
+        let alive: f64 = pids.iter().map(|pid| table.seconds(*pid)).sum();
+        // A keeper has waited for children that were not its own commands.
+        let keeper = table.stats.get(&self.root).filter(|_| !self.counts_root);
+        let reaped = keeper.map_or(0, |stat| stat.reaped_ticks);
+        CpuTime::now(alive + ticks_to_seconds(reaped))
     }
 
     fn memory_usage(&self) -> MemoryUsage {
-        if !self.is_alive() {
-            return MemoryUsage::default();
-        }
-        let descendants = ProcessTable::read().descendants(self.root);
-        MemoryUsage::of(descendants.into_iter().chain([self.root]))
+        memory_of_all(std::slice::from_ref(self))
     }
 
     fn disk_read_bytes(&self) -> Option<u64> {
-        let descendants = ProcessTable::read().descendants(self.root);
-        disk_read_bytes_of(descendants.into_iter().chain([self.root]))
+        let of_one = |pid: u32| {
+            let text = fs::read_to_string(format!("/proc/{pid}/io")).ok()?;
+            parse_number(find_line(&text, "read_bytes:")?.trim())
+        };
+        let pids = self.pids(&ProcessTable::read());
+        pids.into_iter().map(of_one).sum()
     }
 }
 
@@ -135,15 +159,13 @@ pub(crate) fn process_trees_matching(text: &str) -> Vec<ProcessTree> {
 /// Memory of several process trees, with one reading of /proc; excludes those whose root has ended.
 pub(crate) fn memory_of_all(trees: &[ProcessTree]) -> MemoryUsage {
     let table = ProcessTable::read();
-    let alive = trees.iter().filter(|tree| {
-        let root = table.stats.get(&tree.root);
-        root.is_some_and(|stat| stat.start_ticks == tree.start_ticks && !stat.is_zombie)
-    });
-    let pids = alive.flat_map(|tree| {
-        let below = table.descendants(tree.root);
-        below.into_iter().chain([tree.root])
-    });
-    MemoryUsage::of(pids)
+    let pids = trees.iter().flat_map(|tree| tree.pids(&table));
+    let mut memory = MemoryUsage::default();
+    for bytes in pids.filter_map(process_memory_bytes) {
+        memory.bytes += bytes;
+        memory.processes += 1;
+    }
+    memory
 }
 
 /// Busy seconds of these cores since the machine started, including interrupts, which the kernel
@@ -153,53 +175,17 @@ pub(crate) fn memory_of_all(trees: &[ProcessTree]) -> MemoryUsage {
 pub fn cores_busy_seconds(cores: &[usize]) -> Option<f64> {
     let stat = fs::read_to_string("/proc/stat").ok()?;
     let distinct: HashSet<usize> = cores.iter().copied().collect();
-    let mut ticks = 0;
-    for core in &distinct {
-        let name = format!("cpu{core}");
-        let line = stat
-            .lines()
-            .find(|line| line.split(' ').next() == Some(&name))?;
-        let fields: Vec<u64> = line
-            .split_whitespace()
-            .skip(1)
-            .map_while(parse_number)
-            .collect();
-        let [user, nice, system, _idle, _iowait, irq, softirq, ..] = fields[..] else {
+    let ticks_of = |core: &usize| {
+        let fields = find_line(&stat, &format!("cpu{core} "))?.split_whitespace();
+        let [user, nice, system, _idle, _iowait, irq, softirq, ..] =
+            fields.map_while(parse_number).collect::<Vec<_>>()[..]
+        else {
             return None;
         };
-        ticks += user + nice + system + irq + softirq;
-    }
-    (!distinct.is_empty()).then(|| ticks_to_seconds(ticks))
-}
-
-/// CPU time of the descendants of a keeper, living and reaped.
-pub(super) fn cpu_time_below(keeper: u32) -> CpuTime {
-    let table = ProcessTable::read();
-    let reaped = table.stats.get(&keeper).map_or(0, |stat| stat.reaped_ticks);
-    let below = table.descendants(keeper).into_iter();
-    let alive: f64 = below.map(|pid| table.seconds(pid)).sum();
-    CpuTime::now(alive + ticks_to_seconds(reaped))
-}
-
-pub(super) fn memory_usage_below(keeper: u32) -> MemoryUsage {
-    MemoryUsage::of(ProcessTable::read().descendants(keeper))
-}
-
-/// Bytes that the descendants of a keeper have read from disks.
-pub(super) fn disk_read_bytes_below(keeper: u32) -> Option<u64> {
-    disk_read_bytes_of(ProcessTable::read().descendants(keeper))
-}
-
-/// Bytes that these processes had disks read; excludes reads from the page cache.
-fn disk_read_bytes_of(pids: impl IntoIterator<Item = u32>) -> Option<u64> {
-    let of_one = |pid: u32| {
-        let text = fs::read_to_string(format!("/proc/{pid}/io")).ok()?;
-        let line = text
-            .lines()
-            .find_map(|line| line.strip_prefix("read_bytes:"))?;
-        parse_number(line.trim())
+        Some(user + nice + system + irq + softirq)
     };
-    pids.into_iter().map(of_one).sum()
+    let ticks = distinct.iter().map(ticks_of).sum::<Option<u64>>()?;
+    (!distinct.is_empty()).then(|| ticks_to_seconds(ticks))
 }
 
 /// The descendants of a process, including zombies.
@@ -218,31 +204,17 @@ pub(super) fn live_children(root: u32) -> Vec<u32> {
 impl CpuTime {
     /// A reading of so many seconds, now.
     pub(super) fn now(cpu_seconds: f64) -> Self {
-        let at = Instant::now();
         Self {
-            read_at: at,
+            read_at: Instant::now(),
             cpu_seconds,
         }
     }
 }
 
-impl MemoryUsage {
-    fn of(pids: impl IntoIterator<Item = u32>) -> Self {
-        let mut memory = Self::default();
-        for bytes in pids.into_iter().filter_map(process_memory_bytes) {
-            memory.bytes += bytes;
-            memory.processes += 1;
-        }
-        memory
-    }
-}
-
 /// Bytes of one process; `None` if it has ended.
 pub(crate) fn process_memory_bytes(pid: u32) -> Option<u64> {
-    let kilobytes = |text: &str, key: &str| {
-        let line = text.lines().find_map(|line| line.strip_prefix(key))?;
-        parse_number(line.split_whitespace().next()?)
-    };
+    let kilobytes =
+        |text: &str, key: &str| parse_number(find_line(text, key)?.split_whitespace().next()?);
     let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"));
     let found = rollup.ok().and_then(|text| kilobytes(&text, "Pss:"));
     let status = || fs::read_to_string(format!("/proc/{pid}/status")).ok();
@@ -350,6 +322,11 @@ impl ProcStat {
     }
 }
 
+/// The rest of the first line that begins with a key.
+pub(super) fn find_line<'a>(text: &'a str, key: &str) -> Option<&'a str> {
+    text.lines().find_map(|line| line.strip_prefix(key))
+}
+
 fn parse_number(text: &str) -> Option<u64> {
     text.parse().ok()
 }
@@ -443,17 +420,16 @@ mod tests {
         let mut line = [0];
         std::io::Read::read_exact(shell.stdout.as_mut().unwrap(), &mut line).unwrap();
         let pid = shell.id();
-        let (below, whole) = (
-            cpu_time_below(pid),
-            ProcessTree::from_pid(pid).unwrap().cpu_time(),
-        );
-        let memory = memory_usage_below(pid);
+        let descendants_of_shell = ProcessTree::below(pid).unwrap();
+        let below = descendants_of_shell.cpu_time();
+        let whole = ProcessTree::from_pid(pid).unwrap().cpu_time();
+        let memory = descendants_of_shell.memory_usage();
         let children = descendants(pid);
         shell.kill().unwrap();
         shell.wait().unwrap();
-        children
-            .into_iter()
-            .for_each(super::super::keeper_link::kill_process_now);
+        for child in children {
+            super::super::send_signal(child, rustix::process::Signal::KILL);
+        }
         assert!((0.4..1.5).contains(&below.cpu_seconds), "{below:?}");
         assert!(whole.cpu_seconds >= below.cpu_seconds, "{whole:?}");
         assert_eq!(memory.processes, 1);
@@ -495,7 +471,7 @@ mod tests {
         child.wait().unwrap();
         assert!(!processes.is_alive());
         assert_eq!(processes.memory_usage(), MemoryUsage::default());
-        assert_eq!(memory_usage_below(child.id()), MemoryUsage::default());
+        assert!(ProcessTree::below(child.id()).is_none());
     }
 
     #[test]

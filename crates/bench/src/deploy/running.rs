@@ -1,6 +1,6 @@
 //! A running deployment and its companion, from their start to their end.
 //!
-//! Made by `Testbed::start`; `compare` puts a load on its address, reads its resource usage and
+//! `compare` starts it, puts a load on its address, reads its resource usage and
 //! stops it.
 //!
 //! # Invariants
@@ -12,18 +12,20 @@
 
 use std::path::Path;
 
+use tempfile::TempDir;
+
 use super::cgroup::{Cgroup, CgroupLimits};
 use super::resource_usage::{CpuTime, MemoryUsage, ResourceUsage};
 use super::supervised::{LaunchSpec, SupervisedCommands};
-use super::temp_dir::TempDir;
-use super::{DeployError, StartConditions, Testbed, file_error};
-use crate::load::Address;
-use crate::scenario::{Deployment, PlaceholderValues, StartValues};
+use super::{DeployError, Testbed, file_error, new_temp_dir};
+use crate::scenario::{Deployment, PlaceholderValues, Scenario, StartValues};
+use crate::target::Target;
 
 /// A deployment that runs and responds; stopped on drop.
 #[derive(Debug)]
 pub struct RunningDeployment {
-    values: PlaceholderValues,
+    /// The placeholder values of this start.
+    pub values: PlaceholderValues,
     // In stop order.
     own: SupervisedCommands,
     companion: Option<SupervisedCommands>,
@@ -31,60 +33,72 @@ pub struct RunningDeployment {
 }
 
 impl RunningDeployment {
-    pub(super) fn start(
-        workshop: &Testbed,
+    /// Starts a deployment of a scenario, and its companion, and waits until it responds.
+    ///
+    /// # Errors
+    /// It does not respond, or not as expected; nothing of it is left then.
+    pub fn start(
+        testbed: &Testbed,
+        scenario: &Scenario,
         deployment: &Deployment,
-        conditions: &StartConditions<'_>,
     ) -> Result<Self, DeployError> {
-        let dir = TempDir::new().map_err(file_error(&std::env::temp_dir()))?;
-        let ports = workshop
-            .free_ports()
-            .map_err(file_error(Path::new("127.0.0.1")))?;
-        let mut values = workshop.values().clone();
+        let temp_dir = new_temp_dir()?;
+        let dir = temp_dir.path();
+        // The directory's name is unique on this machine, and so are the groups' names.
+        let name = dir.file_name().unwrap_or_default().to_string_lossy();
+        let ports = testbed.free_ports();
+        let mut values = testbed.values.clone();
         values.start = Some(StartValues {
-            dir: dir.path().to_owned(),
-            ports,
+            dir: dir.to_owned(),
+            ports: ports.map_err(file_error(Path::new("127.0.0.1")))?,
         });
-        let beside = start_companion(workshop, &values, dir.path(), conditions);
-        let beside = beside.map_err(|error| match error {
+        let companion = scenario.companion.as_ref().map(|companion| {
+            let commands = LaunchSpec {
+                files: &companion.files,
+                start: &companion.start,
+                env: &[],
+                url: &companion.url,
+                // The deployment keeps its core to itself.
+                core: scenario.cores.map(|cores| cores.load),
+                values: &values,
+                dir,
+            };
+            let group = Cgroup::create(&format!("{name}-companion"), &CgroupLimits::default())?;
+            SupervisedCommands::start(testbed, &commands, group, scenario)
+        });
+        let companion = companion.transpose().map_err(|error| match error {
             DeployError::Interrupted => error,
             error => DeployError::CompanionFailed(Box::new(error)),
         })?;
-        let wanted = LaunchSpec {
+        let commands = LaunchSpec {
             files: &deployment.files,
             start: &deployment.start,
             env: &deployment.env,
             url: &deployment.url,
-            core: conditions.core,
+            core: scenario.cores.map(|cores| cores.server),
             values: &values,
-            dir: dir.path(),
+            dir,
         };
-        let group = deployment_cgroup(deployment, &values, dir.path())?;
-        let own = SupervisedCommands::start(workshop, &wanted, group, conditions)?;
+        let paths = [dir, &values.here, &values.cache];
+        let limits = CgroupLimits {
+            memory: deployment.memory,
+            disk_read: deployment.disk_read.map(|rate| (rate, &paths[..])),
+        };
+        let group = Cgroup::create(&name, &limits)?;
+        let own = SupervisedCommands::start(testbed, &commands, group, scenario)?;
+        drop(name);
         Ok(Self {
             values,
             own,
-            companion: beside,
-            _temp_dir: dir,
+            companion,
+            _temp_dir: temp_dir,
         })
     }
 
-    /// The address to connect to.
+    /// Where its requests go.
     #[must_use]
-    pub fn address(&self) -> &Address {
-        &self.own.target().address
-    }
-
-    /// The `Host` of its requests.
-    #[must_use]
-    pub fn host(&self) -> &str {
-        &self.own.target().host
-    }
-
-    /// The placeholder values of this start.
-    #[must_use]
-    pub fn values(&self) -> &PlaceholderValues {
-        &self.values
+    pub fn target(&self) -> &Target {
+        &self.own.target
     }
 
     /// Whether it still runs as started.
@@ -109,9 +123,7 @@ impl RunningDeployment {
     /// Stops it; no process of it is left afterwards. Further calls do nothing.
     pub fn stop(&mut self) {
         self.own.stop();
-        if let Some(beside) = &mut self.companion {
-            beside.stop();
-        }
+        self.companion.iter_mut().for_each(SupervisedCommands::stop);
     }
 }
 
@@ -121,60 +133,15 @@ impl ResourceUsage for RunningDeployment {
     }
 
     fn memory_usage(&self) -> MemoryUsage {
-        self.own.memory_usage()
+        self.own.processes.memory_usage()
     }
 
     fn disk_read_bytes(&self) -> Option<u64> {
-        self.own.disk_read_bytes()
+        self.own.processes.disk_read_bytes()
     }
 
     fn companion_cpu_seconds(&self) -> f64 {
-        let beside = self.companion.as_ref();
-        beside.map_or(0.0, |beside| beside.cpu_time().cpu_seconds)
+        let spent = self.companion.iter().map(SupervisedCommands::cpu_time);
+        spent.map(|spent| spent.cpu_seconds).sum()
     }
-}
-
-fn start_companion(
-    workshop: &Testbed,
-    values: &PlaceholderValues,
-    dir: &Path,
-    conditions: &StartConditions<'_>,
-) -> Result<Option<SupervisedCommands>, DeployError> {
-    let Some((beside, core)) = conditions.companion else {
-        return Ok(None);
-    };
-    let wanted = LaunchSpec {
-        files: &beside.files,
-        start: &beside.start,
-        env: &[],
-        url: &beside.url,
-        core,
-        values,
-        dir,
-    };
-    let limits = CgroupLimits {
-        memory: None,
-        disk_read: None,
-    };
-    let group = Cgroup::create(&format!("{}-beside", dir_name(dir)), &limits)?;
-    SupervisedCommands::start(workshop, &wanted, group, conditions).map(Some)
-}
-
-fn deployment_cgroup(
-    deployment: &Deployment,
-    values: &PlaceholderValues,
-    dir: &Path,
-) -> Result<Cgroup, DeployError> {
-    let paths = [dir, &values.here, &values.cache];
-    let limits = CgroupLimits {
-        memory: deployment.memory,
-        disk_read: deployment.disk_read.map(|rate| (rate, &paths[..])),
-    };
-    Cgroup::create(&dir_name(dir), &limits)
-}
-
-/// The directory's name is unique on this machine, and so are the groups' names.
-fn dir_name(dir: &Path) -> String {
-    let name = dir.file_name().unwrap_or_default();
-    name.to_string_lossy().into_owned()
 }

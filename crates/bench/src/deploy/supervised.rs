@@ -16,16 +16,18 @@
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
+
 use super::cgroup::Cgroup;
-use super::keeper_link::{KeeperEvent, KeeperLink, kill_process_now};
-use super::keeper_protocol::{CommandOutput, KeeperMessage, KeeperOrder};
+use super::keeper_link::KeeperLink;
+use super::keeper_protocol::{CommandExit, CommandOutput, KeeperOrder};
 use super::probe::{ReadinessProbe, ReadinessResult};
-use super::resource_usage::{self, CpuTime, MemoryUsage};
-use super::{DeployError, ExitReason, StartConditions, Testbed, file_error};
-use crate::scenario::PlaceholderValues;
+use super::resource_usage::{CpuTime, ProcessTree, ResourceUsage};
+use super::{DeployError, ExitReason, Testbed, file_error, send_signal};
+use crate::scenario::{PlaceholderValues, Scenario};
 use crate::target::Target;
 
 /// Between two probes.
@@ -52,12 +54,14 @@ pub(super) struct LaunchSpec<'a> {
 /// Commands that run and respond; stopped on drop.
 #[derive(Debug)]
 pub(super) struct SupervisedCommands {
-    target: Target,
+    /// The address to connect to.
+    pub(super) target: Target,
+    /// Everything below the keeper.
+    pub(super) processes: ProcessTree,
     commands: Vec<String>,
     log: PathBuf,
     /// Why it no longer runs as started.
     unexpected_exit: Option<String>,
-    is_stopped: bool,
     // In drop order: processes, then their groups.
     link: KeeperLink,
     group: Cgroup,
@@ -69,17 +73,17 @@ impl SupervisedCommands {
     /// # Errors
     /// They do not respond, or not as expected; nothing of them is left then.
     pub(super) fn start(
-        workshop: &Testbed,
+        testbed: &Testbed,
         wanted: &LaunchSpec<'_>,
         group: Cgroup,
-        conditions: &StartConditions<'_>,
+        scenario: &Scenario,
     ) -> Result<Self, DeployError> {
         let values = wanted.values;
         write_launch_files(wanted)?;
         let target = Target::read(&values.fill(wanted.url), None)?;
         let commands: Vec<String> = wanted.start.iter().map(|text| values.fill(text)).collect();
-        let log = workshop.new_file("log");
-        let mut env = workshop.env();
+        let log = testbed.new_file("log");
+        let mut env = testbed.env();
         let own = wanted.env.iter();
         env.extend(own.map(|(name, value)| (name.clone(), values.fill(value))));
         let order = KeeperOrder {
@@ -91,40 +95,43 @@ impl SupervisedCommands {
             is_detached: true,
             groups: group.folders().to_vec(),
             dirs: vec![wanted.dir.to_owned()],
-            dirs_if_orphaned: vec![workshop.folder().to_owned()],
+            dirs_if_orphaned: vec![testbed.temp_dir.path().to_owned()],
         };
-        let mut kept = Self {
+        let link = KeeperLink::start(&testbed.values.penstock, &order)?;
+        let kept = Self {
             target,
+            processes: ProcessTree::below(link.pid())
+                .ok_or_else(|| DeployError::Keeper("it ended".to_owned()))?,
             commands,
             log,
             unexpected_exit: None,
-            is_stopped: false,
-            link: KeeperLink::start(workshop.keeper_program(), &order)?,
+            link,
             group,
         };
-        kept.wait_until_ready(conditions)?;
+        let load = &scenario.loads[0];
+        let paths = load.read_paths(values)?;
+        let probe = ReadinessProbe {
+            address: &kept.target.address,
+            host: &kept.target.host,
+            path: &paths[0],
+            headers: &load.headers,
+            expect: &load.expect,
+        };
+        kept.wait_until_ready(&probe, scenario.ready_timeout, &testbed.stop)?;
         Ok(kept)
-    }
-
-    /// The address to connect to.
-    pub(super) fn target(&self) -> &Target {
-        &self.target
     }
 
     /// Which of its commands ended unexpectedly, and how. A command that left a daemon does not
     /// count.
     pub(super) fn ended(&mut self) -> Option<String> {
-        while self.unexpected_exit.is_none() && !self.is_stopped {
-            match self.link.next_event(Duration::ZERO) {
-                KeeperEvent::Nothing => break,
-                KeeperEvent::Ended => {
-                    self.unexpected_exit = Some("its keeper was killed".to_owned());
-                }
-                KeeperEvent::Message(word) => {
-                    let exit = self.counted_exit(&word);
-                    self.unexpected_exit = exit.map(|(command, how)| format!("`{command}` {how}"));
-                }
-            }
+        while self.unexpected_exit.is_none() && !self.link.is_stopped() {
+            self.unexpected_exit = match self.link.next_exit(Duration::ZERO) {
+                Ok(None) => break,
+                Ok(Some(exit)) => self
+                    .counted_exit(&exit)
+                    .map(|it| format!("`{it}` {}", exit.how)),
+                Err(_) => Some("its keeper was killed".to_owned()),
+            };
         }
         self.unexpected_exit.clone()
     }
@@ -136,70 +143,57 @@ impl SupervisedCommands {
 
     /// Stops it; no process of it is left afterwards. Further calls do nothing.
     pub(super) fn stop(&mut self) {
-        if self.is_stopped {
-            return;
-        }
-        self.is_stopped = true;
         if !self.link.stop() {
             // The keeper was killed; its group still knows the remaining processes.
             for pid in self.group.processes() {
-                kill_process_now(pid);
+                send_signal(pid, Signal::KILL);
             }
         }
     }
 
     /// CPU time so far.
     pub(super) fn cpu_time(&self) -> CpuTime {
-        match self.group.cpu_seconds() {
-            Some(seconds) => CpuTime::now(seconds),
-            None => resource_usage::cpu_time_below(self.link.pid()),
-        }
+        let seconds = self.group.cpu_seconds();
+        seconds.map_or_else(|| self.processes.cpu_time(), CpuTime::now)
     }
 
-    pub(super) fn memory_usage(&self) -> MemoryUsage {
-        resource_usage::memory_usage_below(self.link.pid())
+    /// The command that ended, unless it left a daemon.
+    fn counted_exit(&self, exit: &CommandExit) -> Option<&str> {
+        let is_daemon = exit.how == ExitReason::Status(0) && exit.is_any_left;
+        let command = self.commands.get(exit.command);
+        (!is_daemon).then(|| command.map_or("", String::as_str))
     }
 
-    /// Bytes that its living processes have read from disks.
-    pub(super) fn disk_read_bytes(&self) -> Option<u64> {
-        resource_usage::disk_read_bytes_below(self.link.pid())
-    }
-
-    /// The end of a command, if it counts.
-    fn counted_exit(&self, word: &KeeperMessage) -> Option<(String, ExitReason)> {
-        let KeeperMessage::Exited {
-            command,
-            how,
-            is_any_left,
-        } = word
-        else {
-            return None;
-        };
-        let is_daemon = *how == ExitReason::Status(0) && *is_any_left;
-        let command = self.commands.get(*command).cloned().unwrap_or_default();
-        (!is_daemon).then_some((command, *how))
-    }
-
-    fn wait_until_ready(&mut self, conditions: &StartConditions<'_>) -> Result<(), DeployError> {
-        let deadline = Instant::now() + conditions.ready_timeout;
+    fn wait_until_ready(
+        &self,
+        probe: &ReadinessProbe<'_>,
+        within: Duration,
+        stop: &AtomicBool,
+    ) -> Result<(), DeployError> {
+        let deadline = Instant::now() + within;
         let mut last = "not probed yet".to_owned();
         loop {
-            if conditions.stop.load(Ordering::Relaxed) {
+            if stop.load(Ordering::Relaxed) {
                 return Err(DeployError::Interrupted);
             }
-            self.check_keeper()?;
+            if let Some(exit) = self.link.next_exit(PROBE_INTERVAL)?
+                && let Some(command) = self.counted_exit(&exit)
+            {
+                return Err(DeployError::Exited {
+                    command: command.to_owned(),
+                    how: exit.how,
+                    log: self.log_tail(),
+                });
+            }
             let now = Instant::now();
             if now >= deadline {
                 return Err(DeployError::NotReady {
-                    within: conditions.ready_timeout,
+                    within,
                     last,
                     log: self.log_tail(),
                 });
             }
-            match self
-                .readiness_probe(conditions)
-                .run(deadline.min(now + PROBE_TIMEOUT))
-            {
+            match probe.run(deadline.min(now + PROBE_TIMEOUT)) {
                 ReadinessResult::Ready => return Ok(()),
                 ReadinessResult::NotYet(why) => last = why,
                 ReadinessResult::Wrong(what) => {
@@ -207,33 +201,6 @@ impl SupervisedCommands {
                     return Err(DeployError::WrongAnswer { what, log });
                 }
             }
-        }
-    }
-
-    /// Handles the keeper's events for one interval; an error if a command ended.
-    fn check_keeper(&mut self) -> Result<(), DeployError> {
-        match self.link.next_event(PROBE_INTERVAL) {
-            KeeperEvent::Nothing => Ok(()),
-            KeeperEvent::Ended => Err(DeployError::Keeper("it ended".to_owned())),
-            KeeperEvent::Message(KeeperMessage::Failed(why)) => Err(DeployError::Keeper(why)),
-            KeeperEvent::Message(word) => match self.counted_exit(&word) {
-                None => Ok(()),
-                Some((command, how)) => Err(DeployError::Exited {
-                    command,
-                    how,
-                    log: self.log_tail(),
-                }),
-            },
-        }
-    }
-
-    fn readiness_probe<'a>(&'a self, conditions: &StartConditions<'a>) -> ReadinessProbe<'a> {
-        ReadinessProbe {
-            address: &self.target.address,
-            host: &self.target.host,
-            path: conditions.path,
-            headers: conditions.headers,
-            expect: conditions.expect,
         }
     }
 }

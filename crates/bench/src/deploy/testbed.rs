@@ -22,10 +22,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
-use super::keeper_link::{KeeperEvent, KeeperLink};
-use super::keeper_protocol::{CommandOutput, KeeperMessage, KeeperOrder};
-use super::temp_dir::TempDir;
-use super::{DeployError, ExitReason, RunningDeployment, StartConditions, file_error};
+use tempfile::TempDir;
+
+use super::keeper_link::KeeperLink;
+use super::keeper_protocol::{CommandOutput, KeeperOrder};
+use super::{DeployError, ExitReason, file_error, new_temp_dir};
 use crate::scenario::{Deployment, PlaceholderValues, find_root};
 
 /// Below the range of ephemeral ports, of which a load uses many.
@@ -38,19 +39,22 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Shared by all deployments of one comparison; removed with all its files on drop.
 #[derive(Debug)]
 pub struct Testbed {
-    values: PlaceholderValues,
-    temp_dir: TempDir,
+    /// The placeholder values outside of a start.
+    pub values: PlaceholderValues,
+    /// A keeper removes it if this process is killed.
+    pub(super) temp_dir: TempDir,
     next_port: AtomicU16,
     next_log: AtomicU16,
-    stop: Arc<AtomicBool>,
+    /// Aborts every wait when it is set.
+    pub(super) stop: Arc<AtomicBool>,
 }
 
 impl Testbed {
-    /// Creates a testbed for a scenario in the directory `here`.
+    /// Creates a testbed for a scenario in the directory `here`; `stop` aborts its work.
     ///
     /// # Errors
     /// Its directories or the copy of this program cannot be made.
-    pub fn new(here: &Path) -> Result<Self, DeployError> {
+    pub fn new(here: &Path, stop: Arc<AtomicBool>) -> Result<Self, DeployError> {
         let here = std::path::absolute(here).map_err(file_error(here))?;
         let root = find_root(&here);
         let cache = match std::env::var_os("PENSTOCK_BENCH_CACHE") {
@@ -59,9 +63,9 @@ impl Testbed {
         };
         let cache = std::path::absolute(&cache).map_err(file_error(&cache))?;
         std::fs::create_dir_all(&cache).map_err(file_error(&cache))?;
-        let folder = TempDir::new().map_err(file_error(&std::env::temp_dir()))?;
+        let temp_dir = new_temp_dir()?;
         let program = std::env::current_exe().map_err(file_error(Path::new("/proc/self/exe")))?;
-        let penstock = folder.path().join("penstock");
+        let penstock = temp_dir.path().join("penstock");
         std::fs::copy(&program, &penstock).map_err(file_error(&penstock))?;
         // Two comparisons at the same time begin at different ports.
         let first =
@@ -74,33 +78,21 @@ impl Testbed {
                 penstock,
                 start: None,
             },
-            temp_dir: folder,
+            temp_dir,
             next_port: AtomicU16::new(u16::try_from(first).unwrap_or_default()),
             next_log: AtomicU16::new(0),
-            stop: Arc::default(),
+            stop,
         })
-    }
-
-    /// Makes [`Testbed::versions`] abort when the flag is set.
-    #[must_use]
-    pub fn with_stop_flag(self, stop: Arc<AtomicBool>) -> Self {
-        Self { stop, ..self }
-    }
-
-    /// The placeholder values outside of a start.
-    #[must_use]
-    pub fn values(&self) -> &PlaceholderValues {
-        &self.values
     }
 
     /// Runs set-up commands one after the other in the scenario's directory. They write to the
     /// terminal, and processes that they leave running are ended.
     ///
     /// # Errors
-    /// A command fails, or `stop` is set.
-    pub fn run_setup(&self, commands: &[String], stop: &AtomicBool) -> Result<(), DeployError> {
+    /// A command fails, or the work is aborted.
+    pub fn run_setup(&self, commands: &[String]) -> Result<(), DeployError> {
         for command in commands {
-            if stop.load(Ordering::Relaxed) {
+            if self.stop.load(Ordering::Relaxed) {
                 return Err(DeployError::Interrupted);
             }
             let command = self.values.fill(command);
@@ -110,7 +102,7 @@ impl Testbed {
                 ..self.keeper_order(&command, CommandOutput::Terminal)
             };
             let mut link = KeeperLink::start(&self.values.penstock, &order)?;
-            let how = wait_for_exit(&link, None, stop)?;
+            let how = self.wait_for_exit(&link, None)?;
             link.stop();
             if how != ExitReason::Status(0) {
                 return Err(DeployError::Setup { command, how });
@@ -120,7 +112,7 @@ impl Testbed {
     }
 
     /// The versions of the deployment's programs: the first line of each command, in order, without
-    /// empty ones, and without those after [`Testbed::with_stop_flag`]'s flag was set.
+    /// empty ones, and without those after the work was aborted.
     #[must_use]
     pub fn versions(&self, deployment: &Deployment) -> Vec<String> {
         let commands = deployment.versions.iter();
@@ -128,27 +120,6 @@ impl Testbed {
             .take_while(|_| !self.stop.load(Ordering::Relaxed))
             .filter_map(|command| self.program_version(&self.values.fill(command)))
             .collect()
-    }
-
-    /// Starts a deployment and waits until it responds.
-    ///
-    /// # Errors
-    /// It does not respond, or not as expected; nothing of it is left then.
-    pub fn start(
-        &self,
-        deployment: &Deployment,
-        conditions: &StartConditions<'_>,
-    ) -> Result<RunningDeployment, DeployError> {
-        RunningDeployment::start(self, deployment, conditions)
-    }
-
-    pub(super) fn keeper_program(&self) -> &Path {
-        &self.values.penstock
-    }
-
-    /// Our own directory, for a keeper that must clean up for us.
-    pub(super) fn folder(&self) -> &Path {
-        self.temp_dir.path()
     }
 
     pub(super) fn new_file(&self, kind: &str) -> PathBuf {
@@ -210,30 +181,25 @@ impl Testbed {
         let mut link = KeeperLink::start(&self.values.penstock, &order).ok()?;
         let deadline = Instant::now() + VERSION_TIMEOUT;
         // A missing program is reported on standard error, which is shown too.
-        let _ = wait_for_exit(&link, Some(deadline), &self.stop);
+        let _ = self.wait_for_exit(&link, Some(deadline));
         link.stop();
         first_line(&out).or_else(|| first_line(&error))
     }
-}
 
-/// How the only command of a keeper ended.
-fn wait_for_exit(
-    link: &KeeperLink,
-    deadline: Option<Instant>,
-    stop: &AtomicBool,
-) -> Result<ExitReason, DeployError> {
-    loop {
-        match link.next_event(POLL_INTERVAL) {
-            KeeperEvent::Message(KeeperMessage::Exited { how, .. }) => return Ok(how),
-            KeeperEvent::Message(KeeperMessage::Failed(why)) => {
-                return Err(DeployError::Keeper(why));
+    /// How the only command of a keeper ended.
+    fn wait_for_exit(
+        &self,
+        link: &KeeperLink,
+        deadline: Option<Instant>,
+    ) -> Result<ExitReason, DeployError> {
+        loop {
+            if let Some(exit) = link.next_exit(POLL_INTERVAL)? {
+                return Ok(exit.how);
             }
-            KeeperEvent::Ended => return Err(DeployError::Keeper("it ended".to_owned())),
-            KeeperEvent::Message(_) | KeeperEvent::Nothing => {}
-        }
-        let is_late = deadline.is_some_and(|deadline| Instant::now() > deadline);
-        if is_late || stop.load(Ordering::Relaxed) {
-            return Err(DeployError::Interrupted);
+            let is_late = deadline.is_some_and(|deadline| Instant::now() > deadline);
+            if is_late || self.stop.load(Ordering::Relaxed) {
+                return Err(DeployError::Interrupted);
+            }
         }
     }
 }
