@@ -4,14 +4,15 @@
 //! and clean; 1 a request failed or got 4xx or 5xx, a goal was missed, or a saved figure became
 //! worse; 2 not measured; 130 ended by Ctrl-C, with the report so far.
 
+use std::error::Error;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 
+use crate::connection_steps::ConnectionSteps;
 use crate::hold::{self, HoldArguments};
-use crate::ladder::ConnectionSteps;
 use crate::load::RequestOrder;
 use crate::scenario::CoreAssignment;
 use crate::{compare, deploy, load, run, saved, scenario, sweep, target};
@@ -22,6 +23,9 @@ pub(crate) const EXIT_FAILED: u8 = 1;
 pub(crate) const EXIT_NOT_MEASURED: u8 = 2;
 /// Ended by a signal.
 pub(crate) const EXIT_INTERRUPTED: u8 = 130;
+
+/// The exit code of a verb, or why nothing could be measured.
+pub(crate) type VerbResult = Result<ExitCode, Box<dyn Error>>;
 
 /// The verbs.
 #[derive(Debug, Subcommand)]
@@ -64,8 +68,8 @@ pub struct RequestArguments {
     #[arg(long, value_name = "FILE")]
     pub paths: Option<PathBuf>,
     /// How the URLs or paths follow one another
-    #[arg(long, value_enum, default_value_t = OrderArgument::Random)]
-    pub order: OrderArgument,
+    #[arg(long, value_enum, default_value_t = RequestOrder::Random)]
+    pub order: RequestOrder,
     /// The method
     #[arg(short = 'X', long, default_value = "GET")]
     pub method: String,
@@ -81,15 +85,6 @@ pub struct RequestArguments {
     /// How long a connection or a response may take
     #[arg(long, default_value = "10s", value_parser = parse_duration, value_name = "TIME")]
     pub timeout: Duration,
-}
-
-/// Which request is next.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum OrderArgument {
-    /// Drawn by weight
-    Random,
-    /// One after the other
-    Sequence,
 }
 
 /// How the generator works, and what is known of the server.
@@ -277,8 +272,8 @@ impl Command {
             Self::Sweep(arguments) => sweep::run(&arguments),
             Self::Compare(arguments) => compare::run(&arguments),
             Self::Mix(arguments) => run::mix(&arguments),
-            Self::Hold(arguments) => hold::run(&arguments),
-            Self::Render(arguments) => crate::output::render(&arguments),
+            Self::Hold(arguments) => hold::run(&arguments).map_err(Into::into),
+            Self::Render(arguments) => crate::output::render(&arguments).map_err(Into::into),
             Self::Schema => {
                 crate::output::print(&saved::json_schema());
                 Ok(ExitCode::SUCCESS)
@@ -287,18 +282,9 @@ impl Command {
             Self::HoldAgent => return hold::run_agent(),
         };
         done.unwrap_or_else(|why| {
-            crate::output::print_error(&why);
+            crate::output::print_error(&why.to_string());
             ExitCode::from(EXIT_NOT_MEASURED)
         })
-    }
-}
-
-impl From<OrderArgument> for RequestOrder {
-    fn from(sequence: OrderArgument) -> Self {
-        match sequence {
-            OrderArgument::Random => Self::Random,
-            OrderArgument::Sequence => Self::InOrder,
-        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The context of a measurement: the machine, the time and the command, as reports show them.
 //!
-//! `run`, `sweep` and `compare` call [`report_with_context`] at their end. Saved reports are
+//! The verbs call [`report_with_context`] at their end. Saved reports are
 //! shared, so values of header fields on the command line, which may be passwords, are omitted.
 
 #![allow(
@@ -12,12 +12,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::report::{FORMAT_VERSION, Machine, MeasurementContext, Report, ReportResult};
 
-/// Builds the report of a result measured by this command since `started`.
+/// Builds the report of a result measured by this command since `started`; `headers` are the header
+/// fields of its arguments.
 #[must_use]
 pub(crate) fn report_with_context(
     result: ReportResult,
     started: SystemTime,
     interrupted: bool,
+    headers: &[String],
 ) -> Report {
     let since_epoch = started.duration_since(UNIX_EPOCH).unwrap_or_default();
     Report {
@@ -29,6 +31,7 @@ pub(crate) fn report_with_context(
                 std::env::args_os()
                     .skip(1)
                     .map(|word| word.to_string_lossy().into_owned()),
+                headers,
             ),
             machine: machine(),
             interrupted,
@@ -37,44 +40,18 @@ pub(crate) fn report_with_context(
     }
 }
 
-/// The arguments of a command line without the values of header fields that may be secret.
-fn mask_command_line(words: impl Iterator<Item = String>) -> Vec<String> {
-    let mut masked = Vec::new();
-    let (mut is_value, mut are_options) = (false, true);
-    for word in words {
-        let (option, value) = match split_header_option(&word) {
-            _ if std::mem::take(&mut is_value) => ("", word.as_str()),
-            Some(found) if are_options => found,
-            _ => {
-                are_options &= word != "--";
-                masked.push(word);
-                continue;
-            }
-        };
-        is_value = option == word;
-        masked.push(match is_value {
-            true => word,
-            false => format!("{option}{}", mask_header_field(value)),
-        });
-    }
-    masked
-}
-
-/// Splits an argument that sets a header field; its value is empty if it is the next argument.
-fn split_header_option(word: &str) -> Option<(&str, &str)> {
-    let long = word.strip_prefix("--header");
-    let long = long.or_else(|| word.strip_prefix("--publish-header"));
-    let value = match long {
-        Some("") => "",
-        Some(rest) => rest.strip_prefix('=')?,
-        None => {
-            // -q takes no value: an -H may follow it directly.
-            let rest = word.strip_prefix('-')?.trim_start_matches('q');
-            let rest = rest.strip_prefix('H')?;
-            rest.strip_prefix('=').unwrap_or(rest)
+/// A command line without the values of these header fields that may be secret. Each is the end of
+/// an argument, such as `-HNAME: VALUE`.
+fn mask_command_line(words: impl Iterator<Item = String>, headers: &[String]) -> Vec<String> {
+    let mask = |word: String| {
+        let fields = headers.iter();
+        let found = fields.filter_map(|field| Some((field, word.strip_suffix(&**field)?)));
+        match found.max_by_key(|(field, _)| field.len()) {
+            Some((field, option)) => format!("{option}{}", mask_header_field(field)),
+            None => word,
         }
     };
-    word.split_at_checked(word.len() - value.len())
+    words.map(mask).collect()
 }
 
 /// `NAME: VALUE` if the value is known to be harmless, else `NAME: ...`.
@@ -131,26 +108,42 @@ mod tests {
 
     #[test]
     fn secrets_of_the_command_line_are_not_saved() {
-        for (words, expected) in [
-            ("-H|Authorization: x", "-H|Authorization: ..."),
-            ("-HCookie: a:b", "-HCookie: ..."),
-            ("-H=Cookie: a", "-H=Cookie: ..."),
-            ("-qHCookie: a", "-qHCookie: ..."),
-            ("-qH|X-Key: a|-H|accept: b", "-qH|X-Key: ...|-H|accept: b"),
-            ("--header=X-Key: a", "--header=X-Key: ..."),
-            ("--header|X-Key:a|-c|5", "--header|X-Key: ...|-c|5"),
+        for (words, headers, expected) in [
             (
-                "--publish-header|Authorization: a|--publish-header=X-Key: a",
-                "--publish-header|Authorization: ...|--publish-header=X-Key: ...",
+                "-H|Authorization: x",
+                "Authorization: x",
+                "-H|Authorization: ...",
             ),
-            ("-H|-H: x|-H|secret", "-H|-H: ...|-H|..."),
+            ("-HCookie: a:b", "Cookie: a:b", "-HCookie: ..."),
+            ("-H=Cookie: a", "Cookie: a", "-H=Cookie: ..."),
+            ("-qHCookie: a", "Cookie: a", "-qHCookie: ..."),
+            (
+                "-qH|X-Key: a|-H|accept: b",
+                "X-Key: a|accept: b",
+                "-qH|X-Key: ...|-H|accept: b",
+            ),
+            ("--header=X-Key: a", "X-Key: a", "--header=X-Key: ..."),
+            (
+                "--header|X-Key:a|-c|5",
+                "X-Key:a",
+                "--header|X-Key: ...|-c|5",
+            ),
+            ("-H|-H: x|-H|secret", "-H: x|secret", "-H|-H: ...|-H|..."),
             (
                 "-H|Accept-Encoding: br|-H|X-Forwarded-For: ::1|-HHOST: a:81",
+                "Accept-Encoding: br|X-Forwarded-For: ::1|HOST: a:81",
                 "-H|Accept-Encoding: br|-H|X-Forwarded-For: ::1|-HHOST: a:81",
             ),
-            ("bench|run|-XPATCH|--|-HA: b", "bench|run|-XPATCH|--|-HA: b"),
+            ("-HA: x|-HBA: x", "A: x|BA: x", "-HA: ...|-HBA: ..."),
+            (
+                "bench|run|-XPATCH|--|-HA: b",
+                "",
+                "bench|run|-XPATCH|--|-HA: b",
+            ),
         ] {
-            let found = mask_command_line(words.split('|').map(str::to_owned));
+            let headers = headers.split('|').filter(|field| !field.is_empty());
+            let headers: Vec<String> = headers.map(str::to_owned).collect();
+            let found = mask_command_line(words.split('|').map(str::to_owned), &headers);
             assert_eq!(found.join("|"), expected);
         }
     }

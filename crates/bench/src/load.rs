@@ -19,9 +19,11 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use bytes::Bytes;
+use clap::ValueEnum;
+use serde::Deserialize;
 
-use crate::report::Figures;
-
+pub(crate) use engine::pin_to_core;
+pub use engine::{allow_all_descriptors, execute};
 pub(crate) use recorder::{new_histogram, summarize};
 
 /// A server's address.
@@ -47,21 +49,13 @@ pub struct EncodedRequest {
 }
 
 /// The order of requests.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum RequestOrder {
-    /// In sequence, over all connections together.
-    InOrder,
-    /// Drawn by weight.
+    /// Drawn by weight
     Random,
-}
-
-/// When requests start.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum ArrivalModel {
-    /// After the response to the previous one.
-    ClosedLoop,
-    /// At this many evenly spaced moments per second, whatever the server does.
-    OpenLoop(f64),
+    /// One after the other, over all connections together
+    Sequence,
 }
 
 /// One load.
@@ -75,8 +69,9 @@ pub struct Load {
     pub order: RequestOrder,
     /// Open connections.
     pub connections: u32,
-    /// When requests start.
-    pub arrivals: ArrivalModel,
+    /// Requests start at this many evenly spaced moments per second, whatever the server does (an
+    /// open loop); otherwise each starts after the response to the previous one (a closed loop).
+    pub rate: Option<f64>,
     /// Whether a connection serves more than one request.
     pub keep_alive: bool,
     /// For connecting, and for a complete response.
@@ -91,6 +86,14 @@ pub enum WindowEnd {
     Requests(u64),
     /// Time.
     Elapsed(Duration),
+}
+
+impl WindowEnd {
+    /// The end by a number of requests, or else by a duration.
+    pub(crate) fn from_options(requests: Option<u64>, duration: Option<Duration>) -> Option<Self> {
+        let requests = requests.map(Self::Requests);
+        requests.or_else(|| duration.map(Self::Elapsed))
+    }
 }
 
 /// The loads to execute at once.
@@ -135,24 +138,4 @@ pub trait Observer {
     fn progress(&mut self, progress: LoadProgress) {
         let _ = progress;
     }
-}
-
-/// Ignores all events.
-#[derive(Debug)]
-pub struct NoObserver;
-
-impl Observer for NoObserver {}
-
-/// Raises the soft limit of open descriptors as far as possible, for this process and its children.
-/// If a plan needs more, [`execute`] fails.
-pub fn allow_all_descriptors() {
-    engine::allow_all_descriptors();
-}
-
-/// Executes a plan; blocks until its end. Returns the figures of each load, in order.
-///
-/// # Errors
-/// Threads or descriptors ran out before anything was sent.
-pub fn execute(plan: &LoadPlan, observer: &mut dyn Observer) -> std::io::Result<Vec<Figures>> {
-    engine::execute(plan, observer)
 }

@@ -1,19 +1,22 @@
 //! `bench run` and `bench mix`: one load, or several at once, on a running server.
 
+use std::error::Error;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use clap::Parser;
 
 use crate::command::{
-    EXIT_FAILED, EXIT_INTERRUPTED, GeneratorArguments, MixArguments, OrderArgument,
-    OutputArguments, RequestArguments, RunArguments,
+    EXIT_FAILED, EXIT_INTERRUPTED, GeneratorArguments, MixArguments, OutputArguments,
+    RequestArguments, RunArguments, VerbResult, parse_rate,
 };
 use crate::deploy;
 use crate::deploy::resource_usage::{ProcessTree, ResourceUsage};
 use crate::live_line::LiveLine;
-use crate::load::{ArrivalModel, EncodedRequest, Load, LoadPlan, RequestOrder, WindowEnd};
-use crate::report::{Figures, Mix, ReportResult, Run};
+use crate::load::{EncodedRequest, Load, LoadPlan, RequestOrder, WindowEnd};
+use crate::report::{Mix, ReportResult, Run};
 use crate::target::{RequestTemplate, Target, TargetError, read_file, read_header, read_paths};
 use crate::text::notes;
 use crate::window::{MeasurementWindow, measure_window};
@@ -25,92 +28,73 @@ const ADMIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// The duration of a run without another limit.
 const DEFAULT_DURATION: Duration = Duration::from_secs(10);
 
-pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
+pub(crate) fn run(arguments: &RunArguments) -> VerbResult {
     let load = Load {
         connections: arguments.connections,
-        arrivals: arrival_model(arguments.rate),
+        rate: arguments.rate,
         ..base_load(&arguments.request)?
     };
-    let until = window_end(arguments.requests, arguments.duration)
+    let until = WindowEnd::from_options(arguments.requests, arguments.duration)
         .unwrap_or(WindowEnd::Elapsed(DEFAULT_DURATION));
-    let plan = |live: &LiveLine| {
-        load_plan(
-            vec![load],
-            until,
-            arguments.warm_up,
-            &arguments.generator,
-            live,
-        )
-    };
-    let targets = arguments.request.urls.clone();
     measure_and_report(
-        plan,
+        (vec![load], until, arguments.warm_up),
+        &arguments.request,
         &arguments.generator,
         &arguments.output,
-        |mut loads, server| {
-            let figures = loads.pop().unwrap_or_default();
+        |mut mix| {
             ReportResult::Run(Box::new(Run {
-                targets,
-                figures,
-                server,
+                targets: mix.targets,
+                figures: mix.loads.pop().unwrap_or_default(),
+                server: mix.server,
             }))
         },
     )
 }
 
-pub(crate) fn mix(arguments: &MixArguments) -> Result<ExitCode, String> {
-    let read = |text: &String| parse_mix_load(text, &arguments.request);
-    let loads = arguments
-        .loads
-        .iter()
-        .map(read)
-        .collect::<Result<Vec<_>, _>>()?;
+pub(crate) fn mix(arguments: &MixArguments) -> VerbResult {
+    let loads = arguments.loads.iter();
+    let loads = loads.map(|text| parse_mix_load(text, &arguments.request));
+    let loads = loads.collect::<Result<Vec<_>, _>>()?;
     let until = WindowEnd::Elapsed(arguments.duration);
-    let plan =
-        |live: &LiveLine| load_plan(loads, until, arguments.warm_up, &arguments.generator, live);
-    let targets = arguments.request.urls.clone();
     measure_and_report(
-        plan,
+        (loads, until, arguments.warm_up),
+        &arguments.request,
         &arguments.generator,
         &arguments.output,
-        |loads, server| {
-            ReportResult::Mix(Mix {
-                targets,
-                loads,
-                server,
-            })
-        },
+        ReportResult::Mix,
     )
 }
 
-/// Executes and reports; returns the exit code.
+/// Executes loads until an end, after a warm-up, and reports; returns the exit code.
 fn measure_and_report(
-    plan: impl FnOnce(&LiveLine) -> LoadPlan,
+    (loads, until, warm_up): (Vec<Load>, WindowEnd, Duration),
+    request: &RequestArguments,
     generator: &GeneratorArguments,
     to: &OutputArguments,
-    outcome: impl FnOnce(Vec<Figures>, Option<crate::report::ServerCost>) -> ReportResult,
-) -> Result<ExitCode, String> {
+    result: impl FnOnce(Mix) -> ReportResult,
+) -> VerbResult {
     let started = SystemTime::now();
     let account = server_processes(generator)?;
-    let mut live = LiveLine::new(generator.quiet).map_err(|error| error.to_string())?;
-    let plan = plan(&live);
+    let mut live = LiveLine::new(generator.quiet)?;
+    let plan = load_plan(loads, until, warm_up, generator, &live);
     let window = MeasurementWindow {
         usage: account.as_ref().map(|known| known as &dyn ResourceUsage),
         cores: &[],
         live: &mut live,
         label: "",
     };
-    let point = measure_window(&plan, window).map_err(|error| error.to_string())?;
+    let point = measure_window(&plan, window)?;
     let reasons: Vec<String> = point
         .loads
         .iter()
         .flat_map(notes::failure_reasons)
         .collect();
-    let report = context::report_with_context(
-        outcome(point.loads, point.server),
-        started,
-        live.is_stopped(),
-    );
+    let result = result(Mix {
+        targets: request.urls.clone(),
+        loads: point.loads,
+        server: point.server,
+    });
+    let report = context::report_with_context(result, started, live.is_stopped(), &request.headers);
     output::write_report(&report, to)?;
     Ok(exit_code(&reasons, &live))
 }
@@ -137,33 +121,32 @@ pub(crate) fn exit_code(reasons: &[String], live: &LiveLine) -> ExitCode {
 /// The server's processes, if known.
 pub(crate) fn server_processes(
     generator: &GeneratorArguments,
-) -> Result<Option<ProcessTree>, String> {
+) -> Result<Option<ProcessTree>, Box<dyn Error>> {
     let pid = match (generator.pid, &generator.admin) {
         (Some(pid), _) => pid,
         (None, Some(admin)) => pid_of_admin(admin)?,
         (None, None) => return Ok(None),
     };
     let found = ProcessTree::from_pid(pid);
-    found
-        .map(Some)
-        .ok_or_else(|| format!("no such process: {pid}"))
+    Ok(Some(
+        found.ok_or_else(|| format!("no such process: {pid}"))?,
+    ))
 }
 
 /// Asks a Penstock's admin interface for its process ID.
-fn pid_of_admin(admin: &str) -> Result<u32, String> {
+fn pid_of_admin(admin: &str) -> Result<u32, Box<dyn Error>> {
     let url = match admin.contains(':') {
         true => admin.to_owned(),
         false => format!("127.0.0.1:{admin}"),
     };
-    let target = Target::read(&url, None).map_err(|error| error.to_string())?;
-    let target = target.with_path("/status.json");
+    let target = Target::read(&url, None)?.with_path("/status.json");
     let answer = deploy::fetch_body(&target, ADMIN_TIMEOUT);
     let answer = answer.map_err(|error| format!("{admin}: {error}"))?;
     let status: serde_json::Value = serde_json::from_slice(&answer).unwrap_or_default();
     let pid = status["pid"]
         .as_u64()
         .and_then(|pid| u32::try_from(pid).ok());
-    pid.ok_or_else(|| format!("{admin}: not the admin interface of a Penstock"))
+    Ok(pid.ok_or_else(|| format!("{admin}: not the admin interface of a Penstock"))?)
 }
 
 /// Builds the plan of these loads.
@@ -184,24 +167,14 @@ pub(crate) fn load_plan(
     }
 }
 
-pub(crate) fn arrival_model(rate: Option<f64>) -> ArrivalModel {
-    rate.map_or(ArrivalModel::ClosedLoop, ArrivalModel::OpenLoop)
-}
-
-pub(crate) fn window_end(requests: Option<u64>, duration: Option<Duration>) -> Option<WindowEnd> {
-    let requests = requests.map(WindowEnd::Requests);
-    requests.or_else(|| duration.map(WindowEnd::Elapsed))
-}
-
 /// Builds a load of one connection for the requests of the arguments.
-pub(crate) fn base_load(arguments: &RequestArguments) -> Result<Load, String> {
-    let shapes = encode_requests(arguments).map_err(|error| error.to_string())?;
+pub(crate) fn base_load(arguments: &RequestArguments) -> Result<Load, TargetError> {
     Ok(Load {
         name: String::new(),
-        requests: shapes,
-        order: arguments.order.into(),
+        requests: encode_requests(arguments)?,
+        order: arguments.order,
         connections: 1,
-        arrivals: ArrivalModel::ClosedLoop,
+        rate: None,
         keep_alive: !arguments.no_keepalive,
         timeout: arguments.timeout,
     })
@@ -214,11 +187,7 @@ fn encode_requests(arguments: &RequestArguments) -> Result<Vec<EncodedRequest>, 
         let [target] = &targets[..] else {
             return Err(TargetError::Request("--paths goes with one URL".to_owned()));
         };
-        let paths = read_paths(file)?;
-        let shapes = paths
-            .iter()
-            .map(|path| target.with_path(path).encode_request(&template, 1));
-        return shapes.collect();
+        return target.encode_requests(&read_paths(file)?, &template);
     }
     let weights = &arguments.weights;
     if !weights.is_empty() && weights.len() != targets.len() || weights.contains(&0) {
@@ -249,69 +218,49 @@ fn request_template(arguments: &RequestArguments) -> Result<RequestTemplate, Tar
     })
 }
 
-/// Parses `name=hot c=50 path=/hot`; the command's own arguments are the defaults.
-fn parse_mix_load(text: &str, arguments: &RequestArguments) -> Result<Load, String> {
-    let wrong = |what: &str| format!("--load `{text}`: {what}");
-    let own = |error: TargetError| wrong(&error.to_string());
-    let mut load = base_load(arguments)?;
-    load.name = text.to_owned();
-    let template = request_template(arguments).map_err(own)?;
-    let target = targets(arguments).map_err(own)?.remove(0);
-    let mut counted = false;
-    for part in text.split_whitespace() {
-        let (key, value) = part
-            .split_once('=')
-            .ok_or_else(|| wrong("expected key=value"))?;
-        let number = || value.parse::<f64>().ok().filter(|n| *n > 0.0 && *n <= 1e7);
-        match key {
-            "name" => value.clone_into(&mut load.name),
-            "c" | "connections" => {
-                let count = value.parse().ok().filter(|&count| count > 0);
-                load.connections = count.ok_or_else(|| wrong("c is a number of connections"))?;
-                counted = true;
-            }
-            "path" => {
-                load.requests = vec![
-                    target
-                        .with_path(value)
-                        .encode_request(&template, 1)
-                        .map_err(own)?,
-                ];
-            }
-            "paths" => {
-                let paths = read_paths(value.as_ref()).map_err(own)?;
-                let shapes = paths
-                    .iter()
-                    .map(|path| target.with_path(path).encode_request(&template, 1));
-                load.requests = shapes.collect::<Result<_, _>>().map_err(own)?;
-            }
-            "order" => {
-                load.order =
-                    parse_order(value).ok_or_else(|| wrong("order is random or sequence"))?;
-            }
-            "rate" => {
-                load.arrivals =
-                    ArrivalModel::OpenLoop(number().ok_or_else(|| wrong("rate is a number"))?);
-            }
-            _ => {
-                return Err(wrong(&format!(
-                    "`{key}` is not one of name, c, path, paths, order, rate"
-                )));
-            }
-        }
-    }
-    match counted {
-        true => Ok(load),
-        false => Err(wrong("c=CONNECTIONS is missing")),
-    }
+/// One load of a mix, in addition to the command's own arguments.
+#[derive(Parser)]
+#[command(no_binary_name = true, disable_help_flag = true)]
+struct MixLoad {
+    #[arg(long)]
+    name: Option<String>,
+    #[arg(long, alias = "c", value_parser = clap::value_parser!(u32).range(1..))]
+    connections: u32,
+    #[arg(long)]
+    path: Option<String>,
+    #[arg(long, conflicts_with = "path")]
+    paths: Option<PathBuf>,
+    #[arg(long)]
+    order: Option<RequestOrder>,
+    #[arg(long, value_parser = parse_rate)]
+    rate: Option<f64>,
 }
 
-fn parse_order(text: &str) -> Option<RequestOrder> {
-    match text {
-        "random" => Some(OrderArgument::Random.into()),
-        "sequence" => Some(OrderArgument::Sequence.into()),
-        _ => None,
+/// Parses `name=hot c=50 path=/hot`; the command's own arguments are the defaults.
+fn parse_mix_load(text: &str, arguments: &RequestArguments) -> Result<Load, String> {
+    let words = text.split_whitespace().map(|word| format!("--{word}"));
+    let given =
+        MixLoad::try_parse_from(words).map_err(|error| format!("--load `{text}`: {error}"))?;
+    let wrong = |error: TargetError| format!("--load `{text}`: {error}");
+    let mut load = base_load(arguments).map_err(wrong)?;
+    let file = given
+        .paths
+        .as_deref()
+        .map(read_paths)
+        .transpose()
+        .map_err(wrong)?;
+    if let Some(paths) = given.path.map(|path| vec![path]).or(file) {
+        let template = request_template(arguments).map_err(wrong)?;
+        let target = targets(arguments).map_err(wrong)?.remove(0);
+        load.requests = target.encode_requests(&paths, &template).map_err(wrong)?;
     }
+    Ok(Load {
+        name: given.name.unwrap_or_else(|| text.to_owned()),
+        order: given.order.unwrap_or(load.order),
+        connections: given.connections,
+        rate: given.rate,
+        ..load
+    })
 }
 
 #[cfg(test)]
@@ -324,7 +273,7 @@ mod tests {
             weights: Vec::new(),
             unix: None,
             paths: None,
-            order: OrderArgument::Random,
+            order: RequestOrder::Random,
             method: "GET".to_owned(),
             headers: Vec::new(),
             body: None,
@@ -342,8 +291,8 @@ mod tests {
         let load = load.unwrap();
         assert_eq!((&*load.name, load.connections), ("hot", 50));
         assert_eq!(
-            (load.order, load.arrivals),
-            (RequestOrder::InOrder, ArrivalModel::OpenLoop(10.5))
+            (load.order, load.rate),
+            (RequestOrder::Sequence, Some(10.5))
         );
         assert!(load.requests[0].bytes.starts_with(b"GET /hot HTTP/1.1\r\n"));
         for wrong in [

@@ -4,16 +4,15 @@
 //! pause follows, so that neither the ramp nor the previous point is part of a figure.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::command::{OutputArguments, SweepArguments};
+use crate::command::{OutputArguments, SweepArguments, VerbResult};
+use crate::connection_steps::ConnectionSteps;
 use crate::deploy::resource_usage::ResourceUsage;
-use crate::ladder::ConnectionSteps;
 use crate::live_line::LiveLine;
 use crate::load::{Load, WindowEnd};
 use crate::report::{ReportResult, Sweep};
-use crate::run::{arrival_model, base_load, exit_code, load_plan, server_processes, window_end};
+use crate::run::{base_load, exit_code, load_plan, server_processes};
 use crate::text::notes;
 use crate::window::{MeasurementWindow, measure_window};
 use crate::{context, output};
@@ -24,21 +23,21 @@ const DEFAULT_REQUESTS: u64 = 1000;
 /// The default step between two points, as is usual with ApacheBench.
 const DEFAULT_STEP: u32 = 10;
 
-pub(crate) fn run(arguments: &SweepArguments) -> Result<ExitCode, String> {
+pub(crate) fn run(arguments: &SweepArguments) -> VerbResult {
     let started = SystemTime::now();
     let ladder = connection_steps(arguments)?;
     let base = base_load(&arguments.request)?;
-    let until = window_end(arguments.requests, arguments.duration)
+    let until = WindowEnd::from_options(arguments.requests, arguments.duration)
         .unwrap_or(WindowEnd::Requests(DEFAULT_REQUESTS));
     let account = server_processes(&arguments.generator)?;
-    let mut live = LiveLine::new(arguments.generator.quiet).map_err(|error| error.to_string())?;
+    let mut live = LiveLine::new(arguments.generator.quiet)?;
     let mut points = Vec::new();
     let mut reasons = Vec::new();
     let count = ladder.0.len();
     for (at, &connections) in ladder.0.iter().enumerate() {
         let load = Load {
             connections,
-            arrivals: arrival_model(arguments.rate),
+            rate: arguments.rate,
             ..base.clone()
         };
         let plan = load_plan(
@@ -63,7 +62,7 @@ pub(crate) fn run(arguments: &SweepArguments) -> Result<ExitCode, String> {
                 reasons.push(format!("{label}: {error}"));
                 break;
             }
-            Err(error) => return Err(error.to_string()),
+            Err(error) => return Err(error.into()),
         };
         // A window that ended before it began is no point.
         if !live.is_stopped() || point.loads.iter().any(|load| load.requests > 0) {
@@ -80,7 +79,8 @@ pub(crate) fn run(arguments: &SweepArguments) -> Result<ExitCode, String> {
     reasons.extend(loads.flat_map(notes::failure_reasons));
     let targets = arguments.request.urls.clone();
     let outcome = ReportResult::Sweep(Sweep { targets, points });
-    let report = context::report_with_context(outcome, started, live.is_stopped());
+    let headers = &arguments.request.headers;
+    let report = context::report_with_context(outcome, started, live.is_stopped(), headers);
     live.clear_line();
     output::write_report(&report, &output_files(arguments))?;
     Ok(exit_code(&reasons, &live))
@@ -103,10 +103,10 @@ fn connection_steps(arguments: &SweepArguments) -> Result<ConnectionSteps, Strin
     if from > to {
         return Err(format!("--from {from} is beyond --to {to}"));
     }
-    Ok(match arguments.factor {
+    match arguments.factor {
         Some(factor) => ConnectionSteps::by_factor(from, to, factor),
         None => ConnectionSteps::by_step(from, to, arguments.step.unwrap_or(DEFAULT_STEP)),
-    })
+    }
 }
 
 fn output_files(arguments: &SweepArguments) -> OutputArguments {

@@ -133,6 +133,21 @@ impl Target {
         }
     }
 
+    /// Encodes a request for each of these paths.
+    ///
+    /// # Errors
+    /// A part of one would break the request.
+    pub fn encode_requests(
+        &self,
+        paths: &[String],
+        template: &RequestTemplate,
+    ) -> Result<Vec<EncodedRequest>, TargetError> {
+        let requests = paths.iter();
+        requests
+            .map(|path| self.with_path(path).encode_request(template, 1))
+            .collect()
+    }
+
     /// Encodes a request for it.
     ///
     /// # Errors

@@ -122,11 +122,9 @@ pub(crate) fn run(arguments: &HoldArguments) -> Result<ExitCode, String> {
     live.clear_line();
     let hold = hold.map_err(|error| error.to_string())?;
     let reasons = hold.reasons();
-    let report = context::report_with_context(
-        ReportResult::Hold(Box::new(hold)),
-        started,
-        live.is_stopped(),
-    );
+    let headers = [&arguments.headers[..], &arguments.publish.publish_header].concat();
+    let result = ReportResult::Hold(Box::new(hold));
+    let report = context::report_with_context(result, started, live.is_stopped(), &headers);
     output::write_report(&report, &arguments.output)?;
     Ok(exit_code(&reasons, &live))
 }

@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 
 use penstock_runtime::{LazyDeadline, Stream, buffers, clock};
 
+use super::Address;
 use super::response_reader::{FeedResult, RequestContext, ResponseFailure, ResponseReader};
 use super::shared_run::{LoadState, NextAction, RequestResult, RequestTurn, SharedRun};
-use super::{Address, ArrivalModel};
 
 #[derive(Debug)]
 pub(super) struct LoadConnection {
@@ -78,10 +78,7 @@ impl LoadConnection {
     }
 
     fn is_open_loop(&self) -> bool {
-        matches!(
-            self.run.loads[self.load].load.arrivals,
-            ArrivalModel::OpenLoop(_)
-        )
+        self.run.loads[self.load].load.rate.is_some()
     }
 
     /// Opens an open loop's connections before its schedule starts, so that the first arrivals do
@@ -176,7 +173,7 @@ impl LoadConnection {
                 self.streams[address] = None;
                 if turn.is_counted {
                     self.run
-                        .with_recorder(self.load, |recorder| recorder.retried += 1);
+                        .with_recorder(self.load, |recorder| recorder.counts.retried += 1);
                 }
                 is_again = true;
                 continue;

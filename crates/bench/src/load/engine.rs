@@ -1,7 +1,7 @@
 //! Executes a plan: starts the event loops, spreads connections over them, begins and ends the
 //! window, and combines the loops' figures.
 //!
-//! Called only by `execute` of the parent module. It stays on the caller's thread, which checks the
+//! [`execute`] stays on the caller's thread, which checks the
 //! stop flag and notifies the observer.
 //!
 //! # Invariants
@@ -10,7 +10,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -24,11 +24,15 @@ use super::arrivals::ArrivalSchedule;
 use super::connection::LoadConnection;
 use super::picker::RequestPicker;
 use super::recorder::Recorder;
-use super::shared_run::{LoopLoad, LoopPhase, LoopProgress, LoopState, SharedRun};
-use super::{ArrivalModel, Load, LoadPlan, LoadProgress, Observer, WindowEnd};
+use super::shared_run::{LoadState, LoopLoad, LoopPhase, LoopProgress, LoopState, SharedRun};
+use super::{Load, LoadPlan, LoadProgress, Observer, WindowEnd};
 use crate::report::{Figures, GeneratorLoad};
 
-pub(super) fn execute(plan: &LoadPlan, observer: &mut dyn Observer) -> io::Result<Vec<Figures>> {
+/// Executes a plan; blocks until its end. Returns the figures of each load, in order.
+///
+/// # Errors
+/// Threads or descriptors ran out before anything was sent.
+pub fn execute(plan: &LoadPlan, observer: &mut dyn Observer) -> io::Result<Vec<Figures>> {
     check_plan(plan)?;
     allow_descriptors(plan)?;
     let limit = match plan.window_end {
@@ -55,18 +59,27 @@ struct Engine<'a> {
     loops: &'a Loops,
 }
 
-/// A loop's state at the window's start.
-struct WindowStart {
-    started_at: Instant,
+/// A loop's time so far.
+struct LoopTimes {
+    now: Instant,
     cpu: Duration,
-    run_queue_time: Duration,
+    run_queue: Duration,
+}
+
+impl LoopTimes {
+    /// Reads those of the current thread.
+    fn read() -> Self {
+        Self {
+            now: clock::now(),
+            cpu: thread_cpu(),
+            run_queue: thread_run_queue_time(),
+        }
+    }
 }
 
 /// A loop's results at the window's end.
 struct LoopResult {
-    ended_at: Instant,
-    cpu: Duration,
-    run_queue_time: Duration,
+    times: LoopTimes,
     last_ended: Option<Instant>,
     recorders: Vec<Recorder>,
 }
@@ -74,13 +87,13 @@ struct LoopResult {
 impl Engine<'_> {
     fn execute(mut self) -> io::Result<Vec<Figures>> {
         self.prepare()?;
-        self.start_connections(is_open_loop)?;
+        self.start_connections(|load| load.rate.is_some())?;
         self.wait_for_open_connections();
         let mut begun = None;
         if self.plan.warm_up.is_zero() {
             begun = Some(self.begin_window()?);
         }
-        self.start_connections(|load| !is_open_loop(load))?;
+        self.start_connections(|load| load.rate.is_none())?;
         self.start_schedules()?;
         let begun = match begun {
             Some(begun) => begun,
@@ -133,11 +146,22 @@ impl Engine<'_> {
 
     /// Waits until each open-loop connection has tried once to open.
     fn wait_for_open_connections(&self) {
-        let loads = || self.plan.loads.iter().filter(|load| is_open_loop(load));
-        let all: usize = loads().map(|load| load.connections as usize).sum();
-        let longest = loads().map(|load| load.timeout).max().unwrap_or_default();
-        let until = Instant::now() + longest;
-        while self.run.ready_connections.load(Ordering::Acquire) < all
+        let (all, longest) = self.connections_of(|load| load.rate.is_some());
+        self.wait_for_count(&self.run.ready_connections, all, longest);
+    }
+
+    /// The connections of some loads, and their longest timeout.
+    fn connections_of(&self, which: fn(&Load) -> bool) -> (usize, Duration) {
+        let loads = || self.plan.loads.iter().filter(|load| which(load));
+        let all = loads().map(|load| load.connections as usize).sum();
+        let longest = loads().map(|load| load.timeout).max();
+        (all, longest.unwrap_or_default())
+    }
+
+    /// Waits until so many connections are counted, for a time at most.
+    fn wait_for_count(&self, counter: &AtomicUsize, count: usize, time: Duration) {
+        let until = Instant::now() + time;
+        while counter.load(Ordering::Acquire) < count
             && Instant::now() < until
             && !self.is_stopped()
         {
@@ -152,7 +176,7 @@ impl Engine<'_> {
         let started = self.on_each_loop(move |index, run| {
             for (number, shared) in run.loads.iter().enumerate() {
                 let share = connections_on(number, &shared.load, index, count);
-                if let (ArrivalModel::OpenLoop(rate), true) = (shared.load.arrivals, share > 0) {
+                if let (Some(rate), true) = (shared.load.rate, share > 0) {
                     #[allow(clippy::cast_precision_loss, reason = "few loops")]
                     let phase = (loop_offset(number, index, count) as f64 / rate).min(1.0);
                     run.start_schedule(number, base + Duration::from_secs_f64(phase));
@@ -167,25 +191,18 @@ impl Engine<'_> {
     /// Before a limited window: lets closed loops finish active requests. Otherwise the server
     /// would spend the start of the window on requests that do not count.
     fn wait_for_idle_connections(&self) -> io::Result<()> {
-        let loads = || self.plan.loads.iter().filter(|load| !is_open_loop(load));
-        let all: usize = loads().map(|load| load.connections as usize).sum();
+        let (all, longest) = self.connections_of(|load| load.rate.is_none());
         if matches!(self.plan.window_end, WindowEnd::Elapsed(_)) || all == 0 {
             return Ok(());
         }
         self.on_each_loop(|_, run| run.state.with(|state| state.phase = LoopPhase::Settling))?;
         // Connecting and responding each end within the timeout.
-        let longest = loads().map(|load| load.timeout).max().unwrap_or_default();
-        let until = Instant::now() + longest.saturating_mul(2) + POLL_INTERVAL;
-        while self.run.resting_connections.load(Ordering::Acquire) < all
-            && Instant::now() < until
-            && !self.is_stopped()
-        {
-            std::thread::park_timeout(READY_POLL_INTERVAL);
-        }
+        let time = longest.saturating_mul(2) + POLL_INTERVAL;
+        self.wait_for_count(&self.run.resting_connections, all, time);
         Ok(())
     }
 
-    fn begin_window(&mut self) -> io::Result<Vec<WindowStart>> {
+    fn begin_window(&mut self) -> io::Result<Vec<LoopTimes>> {
         self.observer.window_begins();
         self.on_each_loop(|_, run| run.state.with(begin_loop_window))
     }
@@ -246,28 +263,19 @@ impl Engine<'_> {
         self.plan.loads.iter().map(name).collect()
     }
 
-    fn summarise(&self, begun: &[WindowStart], collected: &[LoopResult]) -> Vec<Figures> {
+    fn summarise(&self, begun: &[LoopTimes], collected: &[LoopResult]) -> Vec<Figures> {
         let seconds = self.window_seconds(begun, collected);
-        let spent = || {
-            begun
-                .iter()
-                .zip(collected)
-                .map(|(b, c)| c.cpu.saturating_sub(b.cpu))
+        let since = |of: fn(&LoopTimes) -> Duration| {
+            let loops = begun.iter().zip(collected);
+            loops.map(move |(begun, ended)| of(&ended.times).saturating_sub(of(begun)))
         };
-        let cpu_seconds: f64 = spent().map(|it| it.as_secs_f64()).sum();
-        let busiest = spent().max().unwrap_or_default().as_secs_f64();
-        let waited = begun
-            .iter()
-            .zip(collected)
-            .map(|(b, c)| c.run_queue_time.saturating_sub(b.run_queue_time));
-        let waited = waited.max().unwrap_or_default().as_secs_f64() / seconds.max(1e-9);
+        let share =
+            |time: Option<Duration>| time.unwrap_or_default().as_secs_f64() / seconds.max(1e-9);
+        let cpu_seconds = since(|times| times.cpu).sum::<Duration>().as_secs_f64();
+        let waited = share(since(|times| times.run_queue).max());
         let generator = GeneratorLoad {
             threads: collected.len(),
-            busy: if seconds > 0.0 {
-                (busiest / seconds).min(1.0)
-            } else {
-                0.0
-            },
+            busy: share(since(|times| times.cpu).max().filter(|_| seconds > 0.0)).min(1.0),
             cpu_seconds,
             lag_p99: None,
             bottleneck: None,
@@ -290,12 +298,12 @@ impl Engine<'_> {
     }
 
     /// A limited window ends with its last request, others when the loops were asked.
-    fn window_seconds(&self, begun: &[WindowStart], collected: &[LoopResult]) -> f64 {
-        let first = begun.iter().map(|it| it.started_at).min();
+    fn window_seconds(&self, begun: &[LoopTimes], collected: &[LoopResult]) -> f64 {
+        let first = begun.iter().map(|it| it.now).min();
         let last = if self.run.is_complete() {
             collected.iter().filter_map(|it| it.last_ended).max()
         } else {
-            collected.iter().map(|it| it.ended_at).min()
+            collected.iter().map(|it| it.times.now).min()
         };
         match (first, last) {
             (Some(first), Some(last)) => last.saturating_duration_since(first).as_secs_f64(),
@@ -340,7 +348,7 @@ async fn run_schedule(run: Arc<SharedRun>, load: usize, alarm: PreciseTimer) {
     }
 }
 
-fn begin_loop_window(state: &mut LoopState) -> WindowStart {
+fn begin_loop_window(state: &mut LoopState) -> LoopTimes {
     state.phase = LoopPhase::Measured;
     state.resting.drain(..).for_each(Waker::wake);
     for it in &mut state.loads {
@@ -349,11 +357,7 @@ fn begin_loop_window(state: &mut LoopState) -> WindowStart {
             arrivals.discard_unassigned();
         }
     }
-    WindowStart {
-        started_at: clock::now(),
-        cpu: thread_cpu(),
-        run_queue_time: thread_run_queue_time(),
-    }
+    LoopTimes::read()
 }
 
 fn collect_loop(state: &mut LoopState) -> LoopResult {
@@ -373,9 +377,10 @@ fn collect_loop(state: &mut LoopState) -> LoopResult {
         recorders.push(it.recorder);
     }
     LoopResult {
-        ended_at: at,
-        cpu: thread_cpu(),
-        run_queue_time: thread_run_queue_time(),
+        times: LoopTimes {
+            now: at,
+            ..LoopTimes::read()
+        },
         last_ended: state.last_ended,
         recorders,
     }
@@ -387,16 +392,13 @@ fn new_loop_loads(run: &SharedRun, index: usize, count: usize) -> io::Result<Vec
         .map(|(number, shared)| {
             let load = &shared.load;
             let connections = connections_on(number, load, index, count);
-            let arrivals = match load.arrivals {
-                ArrivalModel::ClosedLoop => None,
-                ArrivalModel::OpenLoop(rate) => {
-                    // Loops without a connection of this load have no share of its rate.
-                    let parts = count.min(load.connections as usize).max(1);
-                    #[allow(clippy::cast_precision_loss, reason = "few loops")]
-                    let rate = rate / parts as f64;
-                    Some(ArrivalSchedule::new(clock::now(), rate, connections))
-                }
-            };
+            let arrivals = load.rate.map(|rate| {
+                // Loops without a connection of this load have no share of its rate.
+                let parts = count.min(load.connections as usize).max(1);
+                #[allow(clippy::cast_precision_loss, reason = "few loops")]
+                let rate = rate / parts as f64;
+                ArrivalSchedule::new(clock::now(), rate, connections)
+            });
             Ok(LoopLoad {
                 recorder: Recorder::new(arrivals.is_some()).map_err(io::Error::other)?,
                 picker: RequestPicker::new(load, index as u64),
@@ -418,18 +420,11 @@ fn loop_offset(number: usize, index: usize, count: usize) -> usize {
     (index + count - number % count) % count
 }
 
-fn is_open_loop(load: &Load) -> bool {
-    matches!(load.arrivals, ArrivalModel::OpenLoop(_))
-}
-
 fn with_load_description(load: &Load, figures: Figures) -> Figures {
     Figures {
         name: load.name.clone(),
         connections: load.connections,
-        rate: match load.arrivals {
-            ArrivalModel::ClosedLoop => None,
-            ArrivalModel::OpenLoop(rate) => Some(rate),
-        },
+        rate: load.rate,
         ..figures
     }
 }
@@ -470,21 +465,20 @@ fn thread_run_queue_time() -> Duration {
     Duration::from_nanos(waited.and_then(|text| text.parse().ok()).unwrap_or(0))
 }
 
-fn pin_to_core(core: usize) -> io::Result<()> {
+/// Pins the current thread, and the processes that it starts, to a core.
+pub(crate) fn pin_to_core(core: usize) -> io::Result<()> {
+    let wrong = || io::Error::other(format!("no core {core}"));
     if core >= CpuSet::MAX_CPU {
-        return Err(io::ErrorKind::InvalidInput.into());
+        return Err(wrong());
     }
     let mut cores = CpuSet::new();
     cores.set(core);
-    Ok(rustix::thread::sched_setaffinity(None, &cores)?)
+    rustix::thread::sched_setaffinity(None, &cores).map_err(|_| wrong())
 }
 
 fn check_plan(plan: &LoadPlan) -> io::Result<()> {
     let is_sound = |load: &Load| {
-        let has_rate = match load.arrivals {
-            ArrivalModel::ClosedLoop => true,
-            ArrivalModel::OpenLoop(rate) => rate.is_finite() && rate > 0.0,
-        };
+        let has_rate = load.rate.is_none_or(|rate| rate.is_finite() && rate > 0.0);
         !load.requests.is_empty() && load.connections > 0 && has_rate
     };
     if plan.loads.is_empty() || !plan.loads.iter().all(is_sound) {
@@ -494,32 +488,30 @@ fn check_plan(plan: &LoadPlan) -> io::Result<()> {
     Ok(())
 }
 
-/// Raises the soft limit of open descriptors to the hard one.
-pub(super) fn allow_all_descriptors() {
+/// Raises the soft limit of open descriptors as far as possible, for this process and its children.
+/// If a plan needs more, [`execute`] fails.
+pub fn allow_all_descriptors() {
     let mut limit = rustix::process::getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     // If it is too low for a plan, that is reported then.
     let _ = rustix::process::setrlimit(Resource::Nofile, limit);
 }
 
-/// Raises the soft limit of open descriptors as far as the plan needs it.
+/// Allows the open descriptors that a plan needs.
 fn allow_descriptors(plan: &LoadPlan) -> io::Result<()> {
     let of = |load: &Load| {
-        let addresses = super::shared_run::LoadState::new(load).addresses.len();
+        let addresses = LoadState::new(load).addresses.len();
         u64::from(load.connections) * addresses as u64
     };
     let needed = plan.loads.iter().map(of).sum::<u64>() + SPARE_DESCRIPTORS;
-    let mut limit = rustix::process::getrlimit(Resource::Nofile);
-    if limit.current.is_none_or(|current| current >= needed) {
-        return Ok(());
+    allow_all_descriptors();
+    let limit = rustix::process::getrlimit(Resource::Nofile).current;
+    match limit.filter(|limit| *limit < needed) {
+        None => Ok(()),
+        Some(limit) => Err(io::Error::other(format!(
+            "{needed} open files are needed and {limit} allowed"
+        ))),
     }
-    if let Some(most) = limit.maximum.filter(|most| *most < needed) {
-        return Err(io::Error::other(format!(
-            "{needed} open files are needed and {most} allowed"
-        )));
-    }
-    limit.current = Some(needed);
-    Ok(rustix::process::setrlimit(Resource::Nofile, limit)?)
 }
 
 /// The interval of checks for the stop flag and the end of a window.

@@ -45,7 +45,7 @@ impl RequestPicker {
             return 0;
         }
         match self.order {
-            RequestOrder::InOrder => in_order.fetch_add(1, Ordering::Relaxed) % self.count,
+            RequestOrder::Sequence => in_order.fetch_add(1, Ordering::Relaxed) % self.count,
             RequestOrder::Random => match self.cumulative_weights.last() {
                 Some(&all) => {
                     let drawn = self.random_below(all);
@@ -70,7 +70,7 @@ impl RequestPicker {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::{Address, ArrivalModel, EncodedRequest};
+    use crate::load::{Address, EncodedRequest};
     use bytes::Bytes;
     use std::time::Duration;
 
@@ -86,7 +86,7 @@ mod tests {
             requests: weights.iter().map(shape).collect(),
             order,
             connections: 1,
-            arrivals: ArrivalModel::ClosedLoop,
+            rate: None,
             keep_alive: true,
             timeout: Duration::from_secs(1),
         }
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn two_loops_share_one_order() {
-        let load = load(RequestOrder::InOrder, &[1, 1, 1]);
+        let load = load(RequestOrder::Sequence, &[1, 1, 1]);
         let (mut a, mut b) = (RequestPicker::new(&load, 0), RequestPicker::new(&load, 1));
         let shared = AtomicUsize::new(0);
         let found = [

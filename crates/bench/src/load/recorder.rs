@@ -8,21 +8,14 @@ use std::time::Duration;
 use hdrhistogram::{CreationError, Histogram};
 
 use super::response_reader::ResponseFailure;
-use crate::report::{Errors, Figures, Schedule, Statuses, Timings};
+use crate::report::{Figures, Schedule, Timings};
 
 /// Counters and distributions of one load on one loop.
 #[derive(Debug, Clone)]
 pub(super) struct Recorder {
-    pub(super) requests: u64,
-    pub(super) bytes: u64,
-    pub(super) body_bytes: u64,
-    statuses: Statuses,
-    errors: Errors,
+    /// Everything that is counted; the distributions are below.
+    pub(super) counts: Figures,
     pub(super) schedule: Schedule,
-    /// Sent again, on a new connection.
-    pub(super) retried: u64,
-    unfinished: u64,
-    oldest_unfinished: u64,
     connect: Histogram<u64>,
     first_byte: Histogram<u64>,
     total: Histogram<u64>,
@@ -47,15 +40,8 @@ impl Recorder {
             None
         };
         Ok(Self {
-            requests: 0,
-            bytes: 0,
-            body_bytes: 0,
-            statuses: Statuses::default(),
-            errors: Errors::default(),
+            counts: Figures::default(),
             schedule: Schedule::default(),
-            retried: 0,
-            unfinished: 0,
-            oldest_unfinished: 0,
             connect: new_histogram()?,
             first_byte: new_histogram()?,
             total: new_histogram()?,
@@ -65,15 +51,8 @@ impl Recorder {
 
     /// Clears everything.
     pub(super) fn reset(&mut self) {
-        self.requests = 0;
-        self.bytes = 0;
-        self.body_bytes = 0;
-        self.statuses = Statuses::default();
-        self.errors = Errors::default();
+        self.counts = Figures::default();
         self.schedule = Schedule::default();
-        self.retried = 0;
-        self.unfinished = 0;
-        self.oldest_unfinished = 0;
         self.connect.reset();
         self.first_byte.reset();
         self.total.reset();
@@ -85,13 +64,14 @@ impl Recorder {
 
     /// Records a complete response.
     pub(super) fn record_response(&mut self, status: u16, first_byte: Duration, total: Duration) {
-        self.requests += 1;
+        self.counts.requests += 1;
+        let statuses = &mut self.counts.statuses;
         let class = match status {
-            200..=299 => &mut self.statuses.success,
-            300..=399 => &mut self.statuses.redirection,
-            400..=499 => &mut self.statuses.client_error,
-            500..=599 => &mut self.statuses.server_error,
-            _ => &mut self.statuses.other,
+            200..=299 => &mut statuses.success,
+            300..=399 => &mut statuses.redirection,
+            400..=499 => &mut statuses.client_error,
+            500..=599 => &mut statuses.server_error,
+            _ => &mut statuses.other,
         };
         *class += 1;
         self.first_byte
@@ -108,13 +88,14 @@ impl Recorder {
 
     /// Records a failed request.
     pub(super) fn record_failure(&mut self, failure: ResponseFailure) {
+        let errors = &mut self.counts.errors;
         let cause = match failure {
-            ResponseFailure::ConnectFailed => &mut self.errors.connect,
-            ResponseFailure::Timeout => &mut self.errors.timeout,
-            ResponseFailure::Reset => &mut self.errors.reset,
-            ResponseFailure::Closed => &mut self.errors.closed,
-            ResponseFailure::Malformed => &mut self.errors.malformed,
-            ResponseFailure::ExcessBytes => &mut self.errors.length,
+            ResponseFailure::ConnectFailed => &mut errors.connect,
+            ResponseFailure::Timeout => &mut errors.timeout,
+            ResponseFailure::Reset => &mut errors.reset,
+            ResponseFailure::Closed => &mut errors.closed,
+            ResponseFailure::Malformed => &mut errors.malformed,
+            ResponseFailure::ExcessBytes => &mut errors.length,
         };
         *cause += 1;
     }
@@ -145,8 +126,9 @@ impl Recorder {
     /// belongs to the distribution.
     pub(super) fn record_unfinished(&mut self, age: Duration, counts: bool) {
         let age = to_microseconds(age);
-        self.unfinished += 1;
-        self.oldest_unfinished = self.oldest_unfinished.max(age);
+        let known = &mut self.counts;
+        known.unfinished += 1;
+        known.oldest_unfinished_us = known.oldest_unfinished_us.max(age);
         if counts {
             self.first_byte.saturating_record(age);
             self.total.saturating_record(age);
@@ -155,23 +137,24 @@ impl Recorder {
 
     /// Adds another loop's measurements.
     pub(super) fn merge(&mut self, other: &Self) {
-        self.requests += other.requests;
-        self.bytes += other.bytes;
-        self.body_bytes += other.body_bytes;
-        self.retried += other.retried;
-        self.unfinished += other.unfinished;
-        self.oldest_unfinished = self.oldest_unfinished.max(other.oldest_unfinished);
-        self.statuses.success += other.statuses.success;
-        self.statuses.redirection += other.statuses.redirection;
-        self.statuses.client_error += other.statuses.client_error;
-        self.statuses.server_error += other.statuses.server_error;
-        self.statuses.other += other.statuses.other;
-        self.errors.connect += other.errors.connect;
-        self.errors.timeout += other.errors.timeout;
-        self.errors.reset += other.errors.reset;
-        self.errors.closed += other.errors.closed;
-        self.errors.malformed += other.errors.malformed;
-        self.errors.length += other.errors.length;
+        let (sum, more) = (&mut self.counts, &other.counts);
+        sum.requests += more.requests;
+        sum.bytes += more.bytes;
+        sum.body_bytes += more.body_bytes;
+        sum.retried += more.retried;
+        sum.unfinished += more.unfinished;
+        sum.oldest_unfinished_us = sum.oldest_unfinished_us.max(more.oldest_unfinished_us);
+        sum.statuses.success += more.statuses.success;
+        sum.statuses.redirection += more.statuses.redirection;
+        sum.statuses.client_error += more.statuses.client_error;
+        sum.statuses.server_error += more.statuses.server_error;
+        sum.statuses.other += more.statuses.other;
+        sum.errors.connect += more.errors.connect;
+        sum.errors.timeout += more.errors.timeout;
+        sum.errors.reset += more.errors.reset;
+        sum.errors.closed += more.errors.closed;
+        sum.errors.malformed += more.errors.malformed;
+        sum.errors.length += more.errors.length;
         self.schedule.due += other.schedule.due;
         self.schedule.late += other.schedule.late;
         self.schedule.skipped += other.schedule.skipped;
@@ -193,31 +176,20 @@ impl Recorder {
     /// The figures of a window of that many seconds; the caller adds the load's description.
     pub(super) fn figures(&self, seconds: f64) -> Figures {
         #[allow(clippy::cast_precision_loss, reason = "53 bits are enough for a rate")]
-        let per_second = |count: u64| {
-            if seconds > 0.0 {
-                count as f64 / seconds
-            } else {
-                0.0
-            }
+        let per_second = |count: u64| match seconds > 0.0 {
+            true => count as f64 / seconds,
+            false => 0.0,
         };
         Figures {
             seconds,
-            requests: self.requests,
-            requests_per_second: per_second(self.requests),
-            bytes: self.bytes,
-            body_bytes: self.body_bytes,
-            bytes_per_second: per_second(self.bytes),
-            statuses: self.statuses,
-            errors: self.errors,
-            unfinished: self.unfinished,
-            oldest_unfinished_us: self.oldest_unfinished,
-            retried: self.retried,
+            requests_per_second: per_second(self.counts.requests),
+            bytes_per_second: per_second(self.counts.bytes),
             schedule: self.open.as_ref().map(|_| self.schedule),
             connect: summarize(&self.connect),
             first_byte: summarize(&self.first_byte),
             total: summarize(&self.total),
             service: self.open.as_ref().map(|open| summarize(&open.service)),
-            ..Figures::default()
+            ..self.counts.clone()
         }
     }
 }

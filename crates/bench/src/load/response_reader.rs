@@ -72,9 +72,7 @@ struct LastHead {
 #[derive(Debug)]
 enum ReaderStage {
     Head,
-    /// Bytes still to come.
-    Length(u64),
-    Chunked(BodyDecoder),
+    Body(BodyDecoder),
     UntilClose,
 }
 
@@ -109,26 +107,24 @@ impl ResponseReader {
         if !matches!(self.stage, ReaderStage::Head) {
             return self.feed_body(received);
         }
-        if self.partial.is_empty() {
-            if let Some(head) = self.match_last_head(received) {
-                self.begin_body(&head);
-                return self.feed_body(&received[head.len..]);
-            }
-            let (taken, is_final) = self.read_heads(received)?;
-            if is_final {
-                return self.feed_body(&received[taken..]);
-            }
-            self.partial.extend_from_slice(&received[taken..]);
-            return Ok(FeedResult::More);
+        if self.partial.is_empty()
+            && let Some(head) = self.match_last_head(received)
+        {
+            self.begin_body(&head);
+            return self.feed_body(&received[head.len..]);
         }
         let mut partial = std::mem::take(&mut self.partial);
-        partial.extend_from_slice(received);
-        let (taken, is_final) = self.read_heads(&partial)?;
+        let bytes = if partial.is_empty() {
+            received
+        } else {
+            partial.extend_from_slice(received);
+            &partial
+        };
+        let (taken, is_final) = self.read_heads(bytes)?;
         if is_final {
-            return self.feed_body(&partial[taken..]);
+            return self.feed_body(&bytes[taken..]);
         }
-        partial.drain(..taken);
-        self.partial = partial;
+        self.partial = bytes[taken..].to_vec();
         Ok(FeedResult::More)
     }
 
@@ -155,7 +151,14 @@ impl ResponseReader {
             if matches!(head.status, 100 | 102..=199) {
                 continue;
             }
-            self.remember_head(&rest[..head.len], head);
+            // A longer one is not remembered, as each of a thousand connections would store it.
+            if head.len <= MAX_REMEMBERED_HEAD {
+                self.last_head = Some(LastHead {
+                    bytes: rest[..head.len].to_vec(),
+                    is_head: self.request.is_head,
+                    head,
+                });
+            }
             self.begin_body(&head);
             return Ok((taken, true));
         }
@@ -164,17 +167,16 @@ impl ResponseReader {
     fn begin_body(&mut self, head: &ResponseHead) {
         self.status = head.status;
         self.keep_alive = head.keep_alive;
-        self.stage = match head.framing {
-            ResponseBodyFraming::None => ReaderStage::Length(0),
-            ResponseBodyFraming::Length(length) => ReaderStage::Length(length),
-            ResponseBodyFraming::Chunked => {
-                ReaderStage::Chunked(BodyDecoder::new(BodyFraming::Chunked))
-            }
+        let framing = match head.framing {
+            ResponseBodyFraming::None => BodyFraming::None,
+            ResponseBodyFraming::Length(length) => BodyFraming::Length(length),
+            ResponseBodyFraming::Chunked => BodyFraming::Chunked,
             ResponseBodyFraming::UntilClose => {
-                self.keep_alive = false;
-                ReaderStage::UntilClose
+                self.stage = ReaderStage::UntilClose;
+                return;
             }
         };
+        self.stage = ReaderStage::Body(BodyDecoder::new(framing));
     }
 
     /// The parsed head if `received` begins with the same head as last time.
@@ -184,21 +186,6 @@ impl ResponseReader {
         is_same.then_some(known.head)
     }
 
-    fn remember_head(&mut self, bytes: &[u8], head: ResponseHead) {
-        if bytes.len() > MAX_REMEMBERED_HEAD {
-            return;
-        }
-        let known = self.last_head.get_or_insert_with(|| LastHead {
-            bytes: Vec::new(),
-            is_head: false,
-            head,
-        });
-        known.bytes.clear();
-        known.bytes.extend_from_slice(bytes);
-        known.is_head = self.request.is_head;
-        known.head = head;
-    }
-
     fn feed_body(&mut self, bytes: &[u8]) -> Result<FeedResult, ResponseFailure> {
         match &mut self.stage {
             ReaderStage::Head => Ok(FeedResult::More),
@@ -206,20 +193,7 @@ impl ResponseReader {
                 self.body_bytes += bytes.len() as u64;
                 Ok(FeedResult::More)
             }
-            ReaderStage::Length(left) => {
-                let count = bytes.len() as u64;
-                self.body_bytes += count.min(*left);
-                let Some(still) = left.checked_sub(count) else {
-                    return Err(ResponseFailure::ExcessBytes);
-                };
-                *left = still;
-                Ok(if still == 0 {
-                    FeedResult::Complete
-                } else {
-                    FeedResult::More
-                })
-            }
-            ReaderStage::Chunked(decoder) => {
+            ReaderStage::Body(decoder) => {
                 let mut taken = 0;
                 while taken < bytes.len() {
                     if decoder.is_done() {
@@ -255,7 +229,6 @@ const RESPONSE_LIMITS: ResponseLimits = ResponseLimits {
     max_fields: 256,
 };
 
-/// Longer heads are not remembered, as each of a thousand connections would store one.
 const MAX_REMEMBERED_HEAD: usize = 1 << 10;
 
 #[cfg(test)]

@@ -192,27 +192,25 @@ impl SharedRun {
 
     /// The next action of a closed-loop connection.
     pub(super) fn next_action(&self, load: usize, slot: usize, now: Instant) -> NextAction {
-        self.state.with(|state| {
-            if state.phase == LoopPhase::Settling {
-                return NextAction::Rest;
+        let action = self.with_load(load, |phase, it| {
+            if phase == LoopPhase::Settling {
+                return Some(NextAction::Rest);
             }
-            let is_counted = match self.send_permission(state.phase) {
-                SendPermission::Ended => return NextAction::End,
+            let is_counted = match self.send_permission(phase) {
+                SendPermission::Ended => return None,
                 SendPermission::Counted => true,
                 // A request that ends within a timed window counts there.
                 SendPermission::Uncounted => self.limit.is_none(),
             };
-            let Some(it) = state.loads.get_mut(load) else {
-                return NextAction::End;
-            };
             it.set_in_progress(slot, is_counted.then_some(now));
-            NextAction::Begin(RequestTurn {
+            Some(NextAction::Begin(RequestTurn {
                 slot,
                 request_index: it.picker.next(&self.loads[load].in_order),
                 due: None,
                 is_counted,
-            })
-        })
+            }))
+        });
+        action.unwrap_or(NextAction::End)
     }
 
     /// Ready when the window has begun.
@@ -226,46 +224,50 @@ impl SharedRun {
         })
     }
 
+    /// Works on a load's state on this loop; `None` after the window.
+    fn with_load<T>(
+        &self,
+        load: usize,
+        work: impl FnOnce(LoopPhase, &mut LoopLoad) -> Option<T>,
+    ) -> Option<T> {
+        self.state.with(|state| {
+            let phase = state.phase;
+            work(phase, state.loads.get_mut(load)?)
+        })
+    }
+
     /// Sets when an open loop's first arrival on this loop is due.
     pub(super) fn start_schedule(&self, load: usize, base: Instant) {
-        self.state.with(|state| {
-            let it = state.loads.get_mut(load);
-            if let Some(arrivals) = it.and_then(|it| it.arrivals.as_mut()) {
-                arrivals.start(base);
-            }
+        self.with_load(load, |_, it| {
+            it.arrivals.as_mut()?.start(base);
+            Some(())
         });
     }
 
     /// Assigns an open loop's due arrivals; returns the time until the next, `None` at the end.
     pub(super) fn assign_due(&self, load: usize, now: Instant) -> Option<Duration> {
-        self.state.with(|state| {
-            let phase = state.phase;
-            let it = state.loads.get_mut(load)?;
-            it.arrivals.as_mut()?.assign_due(
-                now,
-                phase == LoopPhase::Measured,
-                &mut it.recorder,
-                || self.send_permission(phase),
-            )
+        self.with_load(load, |phase, it| {
+            let is_counted = phase == LoopPhase::Measured;
+            let arrivals = it.arrivals.as_mut()?;
+            arrivals.assign_due(now, is_counted, &mut it.recorder, || {
+                self.send_permission(phase)
+            })
         })
     }
 
     /// An open-loop connection is free.
     pub(super) fn release_connection(&self, load: usize, slot: usize, now: Instant) {
-        self.state.with(|state| {
-            if let Some(it) = state.loads.get_mut(load)
-                && let Some(arrivals) = &mut it.arrivals
-            {
-                arrivals.release_connection(slot, now, &mut it.recorder);
-            }
+        self.with_load(load, |_, it| {
+            let arrivals = it.arrivals.as_mut()?;
+            arrivals.release_connection(slot, now, &mut it.recorder);
+            Some(())
         });
     }
 
     /// The arrival for an open-loop connection, which is woken when there is one.
     pub(super) fn take_arrival(&self, load: usize, slot: usize, waker: &Waker) -> Option<Arrival> {
-        self.state.with(|state| {
-            let arrivals = state.loads.get_mut(load)?.arrivals.as_mut()?;
-            arrivals.take_arrival(slot, waker)
+        self.with_load(load, |_, it| {
+            it.arrivals.as_mut()?.take_arrival(slot, waker)
         })
     }
 
@@ -277,10 +279,9 @@ impl SharedRun {
         arrival: Arrival,
         now: Instant,
     ) -> Option<RequestTurn> {
-        self.state.with(|state| {
-            let it = state.loads.get_mut(load)?;
+        self.with_load(load, |phase, it| {
             it.set_in_progress(slot, arrival.is_counted.then_some(arrival.due));
-            if arrival.is_counted && state.phase == LoopPhase::Measured {
+            if arrival.is_counted && phase == LoopPhase::Measured {
                 it.recorder
                     .record_lag(now.saturating_duration_since(arrival.due));
             }
@@ -295,10 +296,8 @@ impl SharedRun {
 
     /// Records something if the window is open.
     pub(super) fn with_recorder(&self, load: usize, take: impl FnOnce(&mut Recorder)) {
-        self.state.with(|state| {
-            if let (LoopPhase::Measured, Some(it)) = (state.phase, state.loads.get_mut(load)) {
-                take(&mut it.recorder);
-            }
+        self.with_load(load, |phase, it| {
+            (phase == LoopPhase::Measured).then(|| take(&mut it.recorder))
         });
     }
 
@@ -331,8 +330,8 @@ impl SharedRun {
                 return;
             };
             it.set_in_progress(ended.turn.slot, None);
-            it.recorder.bytes += ended.bytes;
-            it.recorder.body_bytes += ended.body_bytes;
+            it.recorder.counts.bytes += ended.bytes;
+            it.recorder.counts.body_bytes += ended.body_bytes;
             let progress = &self.progress[penstock_runtime::loops::current_index()];
             match ended.outcome {
                 Ok(status) => {

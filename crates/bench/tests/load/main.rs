@@ -20,8 +20,8 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use penstock_bench::load::{
-    Address, ArrivalModel, EncodedRequest, Load, LoadPlan, LoadProgress, NoObserver, Observer,
-    RequestOrder, WindowEnd, execute,
+    Address, EncodedRequest, Load, LoadPlan, LoadProgress, Observer, RequestOrder, WindowEnd,
+    execute,
 };
 use penstock_bench::report::Figures;
 
@@ -32,7 +32,7 @@ fn load(address: Address, connections: u32) -> Load {
         requests: vec![shape(address, "GET /")],
         order: RequestOrder::Random,
         connections,
-        arrivals: ArrivalModel::ClosedLoop,
+        rate: None,
         keep_alive: true,
         timeout: Duration::from_secs(10),
     }
@@ -58,6 +58,10 @@ fn plan(load: Load, until: WindowEnd) -> LoadPlan {
         stop: Arc::new(AtomicBool::new(false)),
     }
 }
+
+struct NoObserver;
+
+impl Observer for NoObserver {}
 
 struct ProgressObserver<F>(F);
 

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use penstock_bench::load::{ArrivalModel, Load, WindowEnd};
+use penstock_bench::load::{Load, WindowEnd};
 use penstock_bench::report::Figures;
 
 use crate::server::{HELLO, Server, refusing};
 use crate::{load, plan, run};
 
 fn open(mut load: Load, rate: f64) -> Load {
-    load.arrivals = ArrivalModel::OpenLoop(rate);
+    load.rate = Some(rate);
     load
 }
 
