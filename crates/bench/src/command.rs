@@ -32,13 +32,13 @@ pub(crate) type VerbResult = Result<ExitCode, Box<dyn Error>>;
 pub enum Command {
     /// Put a load on a server and report latency, throughput and errors
     Run(Box<RunArguments>),
-    /// The same at one concurrency after the other, with charts
+    /// Run a load at one concurrency after the other, with charts
     Sweep(Box<SweepArguments>),
     /// Measure several deployments in turn and rank them, or compare two saved reports
     Compare(Box<CompareArguments>),
     /// Put several loads on a server at once, each with its own figures
     Mix(Box<MixArguments>),
-    /// Open many streams, hold them, and count who hears what, and when
+    /// Open and hold many streams, and measure which messages arrive, and when
     Hold(Box<HoldArguments>),
     /// Print or draw a saved report
     Render(RenderArguments),
@@ -52,62 +52,62 @@ pub enum Command {
     HoldAgent,
 }
 
-/// What to ask for.
+/// The requests.
 #[derive(Debug, Args)]
 pub struct RequestArguments {
-    /// Where: `http://HOST:PORT/PATH` or `unix:/PATH/OF.sock`; several are mixed by --weights
+    /// `http://HOST:PORT/PATH` or `unix:/PATH/OF.sock`; several are mixed by --weights
     #[arg(required = true, value_name = "URL")]
     pub urls: Vec<String>,
-    /// How often each URL is asked for, compared with the others
+    /// Relative frequency of each URL
     #[arg(long, value_delimiter = ',', value_name = "N,N")]
     pub weights: Vec<u32>,
     /// Connect to this Unix socket instead of the URL's host
     #[arg(long, value_name = "SOCKET")]
     pub unix: Option<PathBuf>,
-    /// Ask for the paths in this file, one a line, at the URL's host
+    /// Request the paths in this file, one per line, at the URL's host
     #[arg(long, value_name = "FILE")]
     pub paths: Option<PathBuf>,
-    /// How the URLs or paths follow one another
+    /// Order of the URLs or paths
     #[arg(long, value_enum, default_value_t = RequestOrder::Random)]
     pub order: RequestOrder,
-    /// The method
+    /// Request method
     #[arg(short = 'X', long, default_value = "GET")]
     pub method: String,
-    /// A header field; may be repeated
+    /// Header field; may be repeated
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE")]
     pub headers: Vec<String>,
     /// Send this file as the body
     #[arg(long, value_name = "FILE")]
     pub body: Option<PathBuf>,
-    /// A new connection for each request
+    /// Open a new connection for each request
     #[arg(long)]
     pub no_keepalive: bool,
-    /// How long a connection or a response may take
+    /// Time-out for connecting and for a response
     #[arg(long, default_value = "10s", value_parser = parse_duration, value_name = "TIME")]
     pub timeout: Duration,
 }
 
-/// How the generator works, and what is known of the server.
+/// The generator, and the server's processes.
 #[derive(Debug, Args)]
 pub struct GeneratorArguments {
-    /// Threads that send
+    /// Threads that send requests
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub threads: u16,
     /// Pin the threads to this core
     #[arg(long, value_name = "N")]
     pub core: Option<usize>,
-    /// The server's process: its CPU time and memory, children included, are measured
+    /// Measure CPU time and memory of this process and its children
     #[arg(long, value_name = "PID", conflicts_with = "admin")]
     pub pid: Option<u32>,
-    /// A Penstock's admin address, which knows its process
+    /// Measure the process of the Penstock with this admin address
     #[arg(long, value_name = "ADDR")]
     pub admin: Option<String>,
-    /// No live line
+    /// Show no progress
     #[arg(short, long)]
     pub quiet: bool,
 }
 
-/// Where a report goes besides the terminal.
+/// Files for the report.
 #[derive(Debug, Default, Args)]
 pub struct OutputArguments {
     /// Save the report as JSON; `-` prints it instead of the text
@@ -124,24 +124,24 @@ pub struct OutputArguments {
     pub svg: Option<PathBuf>,
 }
 
-/// What `run` takes.
+/// The arguments of `run`.
 #[derive(Debug, Args)]
 pub struct RunArguments {
     #[command(flatten)]
     pub(crate) request: RequestArguments,
-    /// Connections
+    /// Concurrent connections
     #[arg(short, long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) connections: u32,
-    /// End after so many requests
+    /// End after this many requests
     #[arg(short = 'n', long, value_name = "N", conflicts_with = "duration", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) requests: Option<u64>,
     /// End after this time [default: 10s]
     #[arg(short, long, value_parser = parse_duration, value_name = "TIME")]
     pub(crate) duration: Option<Duration>,
-    /// So many requests a second, whatever the server does; latency counts from their intended start
+    /// Requests per second, independent of the server; latency counts from their intended start
     #[arg(long, value_name = "N", value_parser = parse_rate)]
     pub(crate) rate: Option<f64>,
-    /// Before the measurement, the same load
+    /// Run the same load before the measurement for this time
     #[arg(long, default_value = "0s", value_parser = parse_duration, value_name = "TIME")]
     pub(crate) warm_up: Duration,
     #[command(flatten)]
@@ -150,7 +150,7 @@ pub struct RunArguments {
     pub(crate) output: OutputArguments,
 }
 
-/// What `sweep` takes.
+/// The arguments of `sweep`.
 #[derive(Debug, Args)]
 pub struct SweepArguments {
     #[command(flatten)]
@@ -158,28 +158,28 @@ pub struct SweepArguments {
     /// Connections of the first point
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) from: u32,
-    /// Connections of the last point at most
+    /// Maximum connections
     #[arg(long, default_value_t = 500, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) to: u32,
-    /// From one point to the next [default: 10]
+    /// Connections added from point to point [default: 10]
     #[arg(long, value_name = "N", conflicts_with = "factor", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) step: Option<u32>,
-    /// From one point to the next, as a factor
+    /// Multiply the connections from point to point
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..))]
     pub(crate) factor: Option<u32>,
     /// Requests at each point [default: 1000]
     #[arg(short = 'n', long, value_name = "N", conflicts_with = "duration", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) requests: Option<u64>,
-    /// Time at each point
+    /// Duration of each point
     #[arg(short, long, value_parser = parse_duration, value_name = "TIME")]
     pub(crate) duration: Option<Duration>,
-    /// Before each point, the same load, not counted
+    /// Run the same load before each point for this time
     #[arg(long, default_value = "500ms", value_parser = parse_duration, value_name = "TIME")]
     pub(crate) warm_up: Duration,
-    /// After each point, nothing
+    /// Pause after each point
     #[arg(long, default_value = "200ms", value_parser = parse_duration, value_name = "TIME")]
     pub(crate) cool_down: Duration,
-    /// Requests a second at each point, whatever the server does
+    /// Requests per second at each point, independent of the server
     #[arg(long, value_name = "N", value_parser = parse_rate)]
     pub(crate) rate: Option<f64>,
     /// Write FILE.html, FILE.csv and FILE.json
@@ -189,18 +189,18 @@ pub struct SweepArguments {
     pub(crate) generator: GeneratorArguments,
 }
 
-/// What `mix` takes.
+/// The arguments of `mix`.
 #[derive(Debug, Args)]
 pub struct MixArguments {
     #[command(flatten)]
     pub(crate) request: RequestArguments,
-    /// A load: c=CONNECTIONS and, where they differ, name=, path=, paths=FILE, order=, rate=; repeat it
+    /// Load such as `name=hot c=50 path=/hot`, also with paths=FILE, order= or rate=; may be repeated
     #[arg(long = "load", required = true, value_name = "KEY=VALUE ...")]
     pub(crate) loads: Vec<String>,
-    /// How long
+    /// Duration of the measurement
     #[arg(short, long, default_value = "10s", value_parser = parse_duration, value_name = "TIME")]
     pub(crate) duration: Duration,
-    /// Before the measurement, the same loads
+    /// Run the same loads before the measurement for this time
     #[arg(long, default_value = "0s", value_parser = parse_duration, value_name = "TIME")]
     pub(crate) warm_up: Duration,
     #[command(flatten)]
@@ -209,28 +209,28 @@ pub struct MixArguments {
     pub(crate) output: OutputArguments,
 }
 
-/// What `compare` takes.
+/// The arguments of `compare`.
 #[derive(Debug, Args)]
 pub struct CompareArguments {
     /// A scenario (FILE.toml), or two saved reports (A.json B.json)
     #[arg(required = true, num_args = 1..=2, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
-    /// Only deployments whose name contains it; may be repeated
+    /// Measure only deployments whose name contains this; may be repeated
     #[arg(long, value_name = "TEXT")]
     pub(crate) only: Vec<String>,
-    /// Instead of the scenario's rounds
+    /// Rounds, instead of the scenario's
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: Option<u32>,
-    /// Instead of the scenario's connections: 16,128 or FROM:TO:STEP or FROM:TO:xFACTOR
+    /// Connections, instead of the scenario's: 16,128 or FROM:TO:STEP or FROM:TO:xFACTOR
     #[arg(long, value_name = "LIST")]
     pub(crate) connections: Option<ConnectionSteps>,
     /// Requests at each point, instead of the scenario's
     #[arg(short = 'n', long, value_name = "N", conflicts_with = "duration", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) requests: Option<u64>,
-    /// Time at each point, instead of the scenario's
+    /// Duration of each point, instead of the scenario's
     #[arg(short, long, value_parser = parse_duration, value_name = "TIME")]
     pub(crate) duration: Option<Duration>,
-    /// Before each point, instead of the scenario's
+    /// Warm-up before each point, instead of the scenario's
     #[arg(long, value_parser = parse_duration, value_name = "TIME")]
     pub(crate) warm_up: Option<Duration>,
     /// Pin the servers to the first core and the load to the second
@@ -239,14 +239,14 @@ pub struct CompareArguments {
     /// Do not run the scenario's set-up
     #[arg(long)]
     pub(crate) no_setup: bool,
-    /// No live line
+    /// Show no progress
     #[arg(short, long)]
     pub(crate) quiet: bool,
     #[command(flatten)]
     pub(crate) output: OutputArguments,
 }
 
-/// What `render` takes.
+/// The arguments of `render`.
 #[derive(Debug, Args)]
 pub struct RenderArguments {
     /// A saved report

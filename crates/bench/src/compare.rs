@@ -11,8 +11,10 @@
 //! - No deployment has work while another is measured.
 
 use std::error::Error;
+use std::io;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
 use bytes::Bytes;
@@ -72,9 +74,31 @@ fn compare_deployments(file: &Path, arguments: &CompareArguments) -> VerbResult 
         }
         done?;
     }
-    let mut contest = Comparison::new(&scenario, &testbed, live, !arguments.no_setup);
-    contest.measure_all();
-    let (compare, live) = contest.into_report();
+    let empty = |one: &scenario::Deployment| Deployment {
+        name: one.name.clone(),
+        versions: Vec::new(),
+        failure: None,
+        rounds: Vec::new(),
+        summary: None,
+    };
+    let mut comparison = Comparison {
+        scenario: &scenario,
+        testbed: &testbed,
+        live,
+        runs_setup: !arguments.no_setup,
+        running: scenario.deployments.iter().map(|_| None).collect(),
+        results: scenario.deployments.iter().map(empty).collect(),
+    };
+    comparison.measure_rounds();
+    comparison.running.clear();
+    let (live, mut deployments) = (comparison.live, comparison.results);
+    let compare = Compare {
+        ranking: summarize_deployments(&mut deployments, &scenario.baseline),
+        goals: judge_goals(&scenario.goals, &deployments),
+        title: scenario.title,
+        first: scenario.baseline,
+        deployments,
+    };
     let reasons = failure_reasons(&compare);
     let result = ReportResult::Compare(compare);
     let report = context::report_with_context(result, started, live.is_stopped(), &[]);
@@ -152,50 +176,26 @@ struct Comparison<'a> {
     testbed: &'a Testbed,
     live: LiveLine,
     runs_setup: bool,
+    /// Those that keep running between rounds.
+    running: Vec<Option<RunningDeployment>>,
     results: Vec<Deployment>,
 }
 
-impl<'a> Comparison<'a> {
-    fn new(scenario: &'a Scenario, testbed: &'a Testbed, live: LiveLine, sets_up: bool) -> Self {
-        let empty = |one: &scenario::Deployment| Deployment {
-            name: one.name.clone(),
-            versions: Vec::new(),
-            failure: None,
-            rounds: Vec::new(),
-            summary: None,
-        };
-        Self {
-            scenario,
-            testbed,
-            live,
-            runs_setup: sets_up,
-            results: scenario.deployments.iter().map(empty).collect(),
-        }
-    }
-
-    fn measure_all(&mut self) {
-        // Deployments that keep running between rounds.
-        let mut kept: Vec<Option<RunningDeployment>> = self.results.iter().map(|_| None).collect();
-        self.measure_rounds(&mut kept);
-        for mut running in kept.into_iter().flatten() {
-            running.stop();
-        }
-    }
-
-    fn measure_rounds(&mut self, kept: &mut [Option<RunningDeployment>]) {
+impl Comparison<'_> {
+    fn measure_rounds(&mut self) {
         let rounds = self.scenario.rounds;
         for round in 1..=rounds {
-            for (at, kept) in kept.iter_mut().enumerate() {
+            for (at, deployment) in self.scenario.deployments.iter().enumerate() {
                 if self.live.is_stopped() {
                     return;
                 }
                 if self.results[at].failure.is_some() {
                     continue;
                 }
-                let name = &self.scenario.deployments[at].name;
+                let name = &deployment.name;
                 let label = format!("round {round} of {rounds}: {name}");
                 self.live.show_line(&label);
-                match self.measure_one(at, round == 1, &label, kept) {
+                match self.measure_one(at, round == 1, &label) {
                     Ok(points) if points.is_empty() => return,
                     Ok(points) => self.results[at].rounds.push(points),
                     Err(_) if self.live.is_stopped() => return,
@@ -208,25 +208,22 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// Measures all points of a round with a deployment that is started for it, or was `kept`
-    /// running.
+    /// Measures all points of a round with a deployment that is started for it, or kept running.
     fn measure_one(
         &mut self,
         at: usize,
         is_first: bool,
         label: &str,
-        kept: &mut Option<RunningDeployment>,
     ) -> Result<Vec<Point>, Box<dyn Error>> {
-        let mut running = match kept.take() {
+        let mut running = match self.running[at].take() {
             Some(running) => running,
             None => self.start_deployment(at, is_first)?,
         };
-        let points = self.measure_points(&mut running, label);
-        match self.scenario.keep_running && points.is_ok() {
-            true => *kept = Some(running),
-            false => running.stop(),
+        let points = self.measure_points(&mut running, label)?;
+        if self.scenario.keep_running {
+            self.running[at] = Some(running);
         }
-        points
+        Ok(points)
     }
 
     /// Starts a deployment; the first time with its set-up.
@@ -284,56 +281,42 @@ impl<'a> Comparison<'a> {
         plan: &LoadPlan,
         running: &RunningDeployment,
         label: &str,
-    ) -> Result<Point, Box<dyn Error>> {
+    ) -> io::Result<Point> {
         let cores = self.scenario.cores;
         let cores = cores.map_or_else(Vec::new, |cores| vec![cores.server, cores.load]);
-        let mut best: Option<Point> = None;
-        let others = |point: &Point| {
-            point
-                .server
-                .and_then(|cost| cost.other_processes_share)
-                .unwrap_or(0.0)
-        };
-        for _ in 0..MAX_ATTEMPTS {
-            let connections: u32 = plan.loads.iter().map(|load| load.connections).sum();
+        let connections: u32 = plan.loads.iter().map(|load| load.connections).sum();
+        let label = format!("{label}, {connections} connections:");
+        let mut measure = || {
             let window = MeasurementWindow {
                 usage: Some(running),
                 cores: &cores,
                 live: &mut self.live,
-                label: &format!("{label}, {connections} connections:"),
+                label: &label,
             };
-            let point = measure_window(plan, window)?;
-            if best
-                .as_ref()
-                .is_none_or(|best| others(&point) < others(best))
-            {
-                best = Some(point);
-            }
-            let is_calm = best
-                .as_ref()
-                .is_none_or(|best| others(best) <= MAX_OTHER_PROCESSES_SHARE);
-            // A window of many seconds is not repeated: disturbances average out, and it would take
-            // too long. Nor is one of many short windows: the median excludes disturbed ones.
-            let is_long =
-                matches!(plan.window_end, WindowEnd::Elapsed(time) if time.as_secs() >= 10);
-            if is_calm || is_long || self.scenario.keep_running || self.live.is_stopped() {
+            measure_window(plan, window)
+        };
+        let others = |point: &Point| {
+            let share = point.server.and_then(|cost| cost.other_processes_share);
+            share.unwrap_or(0.0)
+        };
+        // A window of many seconds is not repeated: disturbances average out, and it would take too
+        // long. Nor is one of many short windows: the median excludes disturbed ones.
+        let is_long = matches!(plan.window_end, WindowEnd::Elapsed(time) if time.as_secs() >= 10);
+        let attempts = match is_long || self.scenario.keep_running {
+            true => 1,
+            false => MAX_ATTEMPTS,
+        };
+        let mut best = measure()?;
+        for _ in 1..attempts {
+            if others(&best) <= MAX_OTHER_PROCESSES_SHARE || plan.stop.load(Ordering::Relaxed) {
                 break;
             }
+            let again = measure()?;
+            if others(&again) < others(&best) {
+                best = again;
+            }
         }
-        best.ok_or_else(|| "not measured".into())
-    }
-
-    fn into_report(mut self) -> (Compare, LiveLine) {
-        let ranking = summarize_deployments(&mut self.results, &self.scenario.baseline);
-        let goals = judge_goals(&self.scenario.goals, &self.results);
-        let compare = Compare {
-            title: self.scenario.title.clone(),
-            first: self.scenario.baseline.clone(),
-            deployments: self.results,
-            ranking,
-            goals,
-        };
-        (compare, self.live)
+        Ok(best)
     }
 }
 

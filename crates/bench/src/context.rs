@@ -10,6 +10,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use crate::deploy::resource_usage::find_line;
 use crate::report::{FORMAT_VERSION, Machine, MeasurementContext, Report, ReportResult};
 
 /// Builds the report of a result measured by this command since `started`; `headers` are the header
@@ -91,15 +92,14 @@ fn machine() -> Machine {
 
 fn cpu_model() -> Option<String> {
     let info = std::fs::read_to_string("/proc/cpuinfo").ok()?;
-    let line = info.lines().find(|line| line.starts_with("model name"))?;
+    let line = find_line(&info, "model name")?;
     Some(line.split_once(':')?.1.trim().to_owned())
 }
 
 fn memory() -> Option<u64> {
     let info = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = info.lines().find(|line| line.starts_with("MemTotal:"))?;
-    let kilobytes: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
-    Some(kilobytes * 1024)
+    let line = find_line(&info, "MemTotal:")?.trim();
+    Some(line.strip_suffix(" kB")?.parse::<u64>().ok()? * 1024)
 }
 
 #[cfg(test)]

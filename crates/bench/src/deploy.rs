@@ -26,7 +26,7 @@ use std::fs::Permissions;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{ExitCode, ExitStatus};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -50,20 +50,20 @@ pub fn run_keeper() -> ExitCode {
 #[derive(Debug, thiserror::Error)]
 pub enum DeployError {
     /// A set-up command failed.
-    #[error("set-up `{command}` {how}")]
+    #[error("set-up `{command}` ended with {how}")]
     Setup {
         /// The command.
         command: String,
         /// How it ended.
-        how: ExitReason,
+        how: ExitStatus,
     },
     /// A command ended before the deployment responded.
-    #[error("`{command}` {how} before it responded{log}", log = LogTail(log))]
+    #[error("`{command}` ended with {how} before it responded{log}", log = LogTail(log))]
     Exited {
         /// The command.
         command: String,
         /// How it ended.
-        how: ExitReason,
+        how: ExitStatus,
         /// The end of its log.
         log: String,
     },
@@ -113,25 +113,6 @@ pub enum DeployError {
     /// Aborted, since the run was ended.
     #[error("interrupted")]
     Interrupted,
-}
-
-/// How a process ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ExitReason {
-    /// With an exit status.
-    Status(i32),
-    /// By a signal.
-    Signal(i32),
-}
-
-impl fmt::Display for ExitReason {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Status(status) => write!(out, "exited with {status}"),
-            Self::Signal(signal) => write!(out, "was killed by signal {signal}"),
-        }
-    }
 }
 
 /// The log below a message, if there is one.

@@ -126,16 +126,15 @@ pub struct LoadProgress {
     pub errors: u64,
 }
 
-/// Receives events while a plan is executed, on the executing thread.
-pub trait Observer {
+/// What happens while a plan is executed.
+#[derive(Debug, Clone, Copy)]
+pub enum LoadEvent {
     /// The window begins now: the server's earlier cost is not part of it.
-    fn window_begins(&mut self) {}
+    WindowBegins,
     /// The window ends now.
-    fn window_ends(&mut self) {}
+    WindowEnds,
     /// The window has ended; connections are still open. Time spent here counts for nothing.
-    fn after_window(&mut self) {}
-    /// Called a few times a second.
-    fn progress(&mut self, progress: LoadProgress) {
-        let _ = progress;
-    }
+    AfterWindow,
+    /// A few times a second.
+    Progress(LoadProgress),
 }

@@ -4,11 +4,10 @@
 //! moments at which `load` begins and ends the window.
 
 use std::io;
-use std::time::Duration;
 
 use crate::deploy::resource_usage::{CpuTime, MemoryUsage, ResourceUsage, cores_busy_seconds};
 use crate::live_line::LiveLine;
-use crate::load::{self, LoadPlan, LoadProgress, Observer};
+use crate::load::{self, LoadEvent, LoadPlan};
 use crate::report::{Point, ServerCost};
 use crate::text;
 
@@ -34,14 +33,15 @@ struct UsageSnapshot {
     disk_read: Option<u64>,
 }
 
-/// Follows a plan.
-struct WindowObserver<'a> {
-    window: MeasurementWindow<'a>,
-    plan: &'a LoadPlan,
-    began: Option<UsageSnapshot>,
-    ended: Option<UsageSnapshot>,
-    memory: MemoryUsage,
-    before: Option<LoadProgress>,
+impl UsageSnapshot {
+    fn read(usage: &dyn ResourceUsage, cores: &[usize]) -> Self {
+        Self {
+            busy_core_seconds: cores_busy_seconds(cores),
+            companion_cpu_seconds: usage.companion_cpu_seconds(),
+            spent: usage.cpu_time(),
+            disk_read: usage.disk_read_bytes(),
+        }
+    }
 }
 
 /// Puts the plan's load on the server for one window.
@@ -49,30 +49,42 @@ struct WindowObserver<'a> {
 /// # Errors
 /// Nothing could be sent at all.
 pub(crate) fn measure_window(plan: &LoadPlan, window: MeasurementWindow<'_>) -> io::Result<Point> {
-    let mut follower = WindowObserver {
-        window,
-        plan,
-        began: None,
-        ended: None,
-        memory: MemoryUsage::default(),
-        before: None,
+    let MeasurementWindow {
+        usage,
+        cores,
+        live,
+        label,
+    } = window;
+    let snapshot = || usage.map(|usage| UsageSnapshot::read(usage, cores));
+    let (mut began, mut ended, mut before) = (None, None, None);
+    let mut memory = MemoryUsage::default();
+    let mut observe = |event| match event {
+        LoadEvent::WindowBegins => (began, before) = (snapshot(), None),
+        LoadEvent::WindowEnds => ended = snapshot(),
+        // Now: the server frees the memory of connections as soon as they are closed.
+        LoadEvent::AfterWindow => {
+            memory = usage.map(ResourceUsage::memory_usage).unwrap_or_default();
+        }
+        LoadEvent::Progress(now) => {
+            let line = text::progress_line(
+                &now,
+                before.as_ref().unwrap_or(&now),
+                plan.window_end,
+                plan.warm_up,
+            );
+            live.show_line(&format!("{label} {line}"));
+            before = Some(now);
+        }
     };
-    let loads = load::execute(plan, &mut follower)?;
-    follower.window.live.clear_line();
-    let looks = follower.began.zip(follower.ended);
+    let loads = load::execute(plan, &mut observe)?;
+    live.clear_line();
     // A server without processes has ended: its usage is lost.
-    let looks = looks.filter(|_| follower.memory.processes > 0);
-    let server = looks.map(|(began, ended)| {
+    let snapshots = began.zip(ended).filter(|_| memory.processes > 0);
+    let server = snapshots.map(|snapshots| {
         let requests = loads.iter().map(|load| load.requests).sum();
         // The threads are the same for all loads.
         let generator = loads.first().map_or(0.0, |load| load.generator.cpu_seconds);
-        ServerCost {
-            disk_read_bytes: ended
-                .disk_read
-                .zip(began.disk_read)
-                .map(|(now, then)| now.saturating_sub(then)),
-            ..window_cost((began, ended), follower.memory, requests, generator)
-        }
+        window_cost(snapshots, memory, requests, generator)
     });
     Ok(Point {
         connections: plan.loads.first().map_or(0, |load| load.connections),
@@ -82,68 +94,19 @@ pub(crate) fn measure_window(plan: &LoadPlan, window: MeasurementWindow<'_>) -> 
     })
 }
 
-impl WindowObserver<'_> {
-    fn take_snapshot(&self) -> Option<UsageSnapshot> {
-        let account = self.window.usage?;
-        Some(UsageSnapshot {
-            busy_core_seconds: cores_busy_seconds(self.window.cores),
-            companion_cpu_seconds: account.companion_cpu_seconds(),
-            spent: account.cpu_time(),
-            disk_read: account.disk_read_bytes(),
-        })
-    }
-}
-
-impl Observer for WindowObserver<'_> {
-    fn window_begins(&mut self) {
-        self.began = self.take_snapshot();
-        self.before = None;
-    }
-
-    fn window_ends(&mut self) {
-        self.ended = self.take_snapshot();
-    }
-
-    fn after_window(&mut self) {
-        // Now: the server frees the memory of connections as soon as they are closed.
-        if let Some(account) = self.window.usage {
-            self.memory = account.memory_usage();
-        }
-    }
-
-    fn progress(&mut self, progress: LoadProgress) {
-        let before = self.before.unwrap_or(LoadProgress {
-            elapsed: Duration::ZERO,
-            requests: 0,
-            errors: 0,
-            ..progress
-        });
-        let plan = self.plan;
-        let line = text::progress_line(&progress, &before, plan.window_end, plan.warm_up);
-        let label = self.window.label;
-        self.window.live.show_line(&format!("{label} {line}"));
-        self.before = Some(progress);
-    }
-}
-
 /// The resolution of the busy time of two cores, in seconds: the kernel counts ticks of a
 /// hundredth.
 const CPU_RESOLUTION_SECONDS: f64 = 0.02;
 
 /// The cost between two snapshots; `generator` is the generator's CPU seconds in that time.
 fn window_cost(
-    looks: (UsageSnapshot, UsageSnapshot),
+    (began, ended): (UsageSnapshot, UsageSnapshot),
     memory: MemoryUsage,
     requests: u64,
     generator: f64,
 ) -> ServerCost {
-    let (began, ended) = looks;
-    let elapsed = ended
-        .spent
-        .read_at
-        .duration_since(began.spent.read_at)
-        .as_secs_f64();
-    let elapsed = elapsed.max(1e-9);
+    let elapsed = ended.spent.read_at.duration_since(began.spent.read_at);
+    let elapsed = elapsed.as_secs_f64().max(1e-9);
     let cpu_seconds = (ended.spent.cpu_seconds - began.spent.cpu_seconds).max(0.0);
     let known = cpu_seconds
         + (ended.companion_cpu_seconds - began.companion_cpu_seconds).max(0.0)
@@ -163,12 +126,17 @@ fn window_cost(
             .busy_core_seconds
             .zip(ended.busy_core_seconds)
             .map(others),
-        disk_read_bytes: None,
+        disk_read_bytes: ended
+            .disk_read
+            .zip(began.disk_read)
+            .map(|(now, then)| now.saturating_sub(then)),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]

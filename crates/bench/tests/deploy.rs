@@ -14,15 +14,14 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use penstock_bench::deploy::{
-    self, DeployError, ExitReason, ResourceUsage, RunningDeployment, Testbed,
-};
+use penstock_bench::deploy::{self, DeployError, ResourceUsage, RunningDeployment, Testbed};
 use penstock_bench::scenario::{CoreAssignment, Scenario};
 
 const TESTS: &[(&str, fn())] = &[
@@ -243,7 +242,7 @@ fn one_that_exits_at_once_has_failed_with_its_log() {
     let place = Place::new(r#"start = ["echo out of cheese; exit 3", "exec sleep 1000"]"#);
     match place.start().map(drop) {
         Err(DeployError::Exited { how, log, command }) => {
-            assert_eq!(how, ExitReason::Status(3));
+            assert_eq!(how.code(), Some(3));
             assert_eq!(log, "out of cheese\n");
             assert!(command.starts_with("echo"));
         }
@@ -308,7 +307,7 @@ fn a_command_that_ends_under_load_is_noticed() {
         .unwrap();
     until("it is noticed", || running.unexpected_exit().is_some());
     let why = running.unexpected_exit().unwrap();
-    assert!(why.ends_with("was killed by signal 9"), "{why}");
+    assert!(why.ends_with("signal: 9 (SIGKILL)"), "{why}");
 }
 
 fn an_interrupt_ends_the_wait() {
@@ -425,7 +424,7 @@ fn a_memory_limit_holds() {
         start = ["exec python3 -c 'x = bytearray(400_000_000); print(len(x))'"]"#,
     );
     match place.start().map(drop) {
-        Err(DeployError::Exited { how, .. }) => assert_eq!(how, ExitReason::Signal(9)),
+        Err(DeployError::Exited { how, .. }) => assert_eq!(how.signal(), Some(9)),
         Err(error @ DeployError::CannotLimit { .. }) => left_out(&error),
         other => panic!("{other:?}"),
     }
@@ -464,7 +463,10 @@ fn set_up_runs_in_order_and_leaves_nothing() {
         .unwrap()])));
     let commands = ["exit 4", "touch never"].map(str::to_owned);
     let error = place.shop.run_setup(&commands).unwrap_err();
-    assert_eq!(error.to_string(), "set-up `exit 4` exited with 4");
+    assert_eq!(
+        error.to_string(),
+        "set-up `exit 4` ended with exit status: 4"
+    );
     assert!(!place.folder.join("never").exists());
 }
 

@@ -36,17 +36,10 @@ pub(super) struct CgroupLimits<'a> {
 /// The control groups of one deployment; removed on drop.
 #[derive(Debug)]
 pub(super) struct Cgroup {
-    dirs: Vec<PathBuf>,
-    /// The file with the CPU time, and its format.
-    cpu_file: Option<(PathBuf, CpuFormat)>,
-}
-
-#[derive(Debug, Clone, Copy)]
-enum CpuFormat {
-    /// `cpu.stat` of version 2: `usage_usec` among other lines.
-    Stat,
-    /// `cpuacct.usage` of version 1: nanoseconds.
-    Usage,
+    /// The groups to join.
+    pub(super) dirs: Vec<PathBuf>,
+    /// The file with the CPU time, what precedes the figure, and its unit's part of a second.
+    cpu_file: Option<(PathBuf, &'static str, f64)>,
 }
 
 impl Cgroup {
@@ -70,48 +63,43 @@ impl Cgroup {
         Ok(group)
     }
 
-    /// The groups to join.
-    pub(super) fn folders(&self) -> &[PathBuf] {
-        &self.dirs
-    }
-
     /// CPU time of all processes that were ever in the group, if it counts that.
     pub(super) fn cpu_seconds(&self) -> Option<f64> {
-        let (file, format) = self.cpu_file.as_ref()?;
+        let (file, key, per_second) = self.cpu_file.as_ref()?;
         let text = fs::read_to_string(file).ok()?;
-        let (figure, per_second) = match format {
-            CpuFormat::Stat => (find_line(&text, "usage_usec ")?, 1e6),
-            CpuFormat::Usage => (text.as_str(), 1e9),
-        };
-        let figure: f64 = figure.trim().parse().ok()?;
+        let figure: f64 = find_line(&text, key)?.trim().parse().ok()?;
         Some(figure / per_second)
     }
 
     /// Its processes, for the case that the keeper is gone.
     pub(super) fn processes(&self) -> BTreeSet<u32> {
         let read = |folder: &PathBuf| fs::read_to_string(folder.join("cgroup.procs")).ok();
-        let texts: Vec<String> = self.dirs.iter().filter_map(read).collect();
-        let pids = texts.iter().flat_map(|text| text.lines());
-        pids.filter_map(|line| line.parse().ok()).collect()
+        let texts: String = self.dirs.iter().filter_map(read).collect();
+        texts.lines().filter_map(|line| line.parse().ok()).collect()
     }
 
     fn limit_memory(&mut self, mounts: &CgroupMounts, name: &str, bytes: u64) -> io::Result<()> {
         let bytes = bytes.to_string();
-        if let Some(mount) = mounts.version_1("memory") {
-            let folder = self.create_v1_group(mount, name)?;
-            write_control_file(&folder.join("memory.limit_in_bytes"), &bytes)?;
-            // Memory and swap together; the file does not exist if swap is not counted.
-            let with_swap = folder.join("memory.memsw.limit_in_bytes");
-            return match with_swap.exists() {
-                true => write_control_file(&with_swap, &bytes),
-                false => Ok(()),
-            };
-        }
-        let folder = self.create_v2_group(mounts, name, "memory")?;
-        write_control_file(&folder.join("memory.max"), &bytes)?;
-        let swap = folder.join("memory.swap.max");
-        match swap.exists() {
-            true => write_control_file(&swap, "0"),
+        // Memory and swap together in version 1, swap alone in version 2.
+        let (folder, file, swap_file, swap) = match mounts.version_1("memory") {
+            Some(mount) => (
+                self.create_v1_group(mount, name)?,
+                "memory.limit_in_bytes",
+                "memory.memsw.limit_in_bytes",
+                &*bytes,
+            ),
+            None => (
+                self.create_v2_group(mounts, name, "memory")?,
+                "memory.max",
+                "memory.swap.max",
+                "0",
+            ),
+        };
+        write_control_file(&folder.join(file), &bytes)?;
+        // The file does not exist if swap is not counted.
+        let swap_file = folder.join(swap_file);
+        match swap_file.exists() {
+            true => write_control_file(&swap_file, swap),
             false => Ok(()),
         }
     }
@@ -147,11 +135,11 @@ impl Cgroup {
         // group with its own shares would be scheduled differently.
         let found = self.create_v2_group(mounts, name, "");
         if let Ok(folder) = found {
-            self.cpu_file = Some((folder.join("cpu.stat"), CpuFormat::Stat));
+            self.cpu_file = Some((folder.join("cpu.stat"), "usage_usec ", 1e6));
         } else if let Some(mount) = mounts.version_1_alone("cpuacct")
             && let Ok(folder) = self.create_v1_group(mount, name)
         {
-            self.cpu_file = Some((folder.join("cpuacct.usage"), CpuFormat::Usage));
+            self.cpu_file = Some((folder.join("cpuacct.usage"), "", 1e9));
         }
     }
 
@@ -175,7 +163,8 @@ impl Cgroup {
         // A group made for an earlier limit may have the controller already.
         let is_version_2 = |folder: &&PathBuf| folder.starts_with(&mount.mount_point);
         if let Some(made) = self.dirs.iter().find(is_version_2).cloned()
-            && (has_controller(&made, controller) || enable_controller(&made, controller).is_ok())
+            && (has_controller(&made, controller)
+                || enable_controller_below(made.parent().unwrap_or(&made), controller).is_ok())
         {
             return Ok(made);
         }
@@ -235,14 +224,6 @@ fn create_group(parent: &Path, name: &str) -> io::Result<PathBuf> {
 fn has_controller(folder: &Path, controller: &str) -> bool {
     let known = fs::read_to_string(folder.join("cgroup.controllers")).unwrap_or_default();
     controller.is_empty() || known.split_whitespace().any(|one| one == controller)
-}
-
-/// Enables the controller for a group, through its parent.
-fn enable_controller(folder: &Path, controller: &str) -> io::Result<()> {
-    match folder.parent() {
-        Some(parent) => enable_controller_below(parent, controller),
-        None => Err(io::ErrorKind::NotFound.into()),
-    }
 }
 
 fn enable_controller_below(parent: &Path, controller: &str) -> io::Result<()> {

@@ -33,7 +33,7 @@ use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::keeper_protocol::{CommandExit, CommandOutput, KeeperMessage, KeeperOrder, STOP_LINE};
-use super::{ExitReason, resource_usage, send_signal};
+use super::{resource_usage, send_signal};
 use crate::load::pin_to_core;
 
 /// The time for commands to end by themselves.
@@ -172,13 +172,13 @@ impl Keeper {
 
     fn report_exits(&mut self) {
         let (ended, is_any_left) = reap_children();
-        for (pid, how) in ended {
+        for (pid, status) in ended {
             let command = self.commands.iter().position(|one| *one == Some(pid));
             if let Some(command) = command {
                 self.commands[command] = None;
                 send_message(&KeeperMessage::Exited(CommandExit {
                     command,
-                    how,
+                    wait_status: status.as_raw(),
                     is_any_left,
                 }));
             }
@@ -247,22 +247,15 @@ fn forward_input(events: &SyncSender<Event>) {
 }
 
 /// Reaps ended children; returns whether any child is left.
-fn reap_children() -> (Vec<(Pid, ExitReason)>, bool) {
+fn reap_children() -> (Vec<(Pid, WaitStatus)>, bool) {
     let mut ended = Vec::new();
     loop {
         match wait(WaitOptions::NOHANG) {
-            Ok(Some((pid, status))) => ended.push((pid, exit_reason(status))),
+            Ok(Some(child)) => ended.push(child),
             Ok(None) => return (ended, true),
             Err(Errno::INTR) => {}
             Err(_) => return (ended, false),
         }
-    }
-}
-
-fn exit_reason(status: WaitStatus) -> ExitReason {
-    match status.terminating_signal() {
-        Some(signal) => ExitReason::Signal(signal),
-        None => ExitReason::Status(status.exit_status().unwrap_or_default()),
     }
 }
 

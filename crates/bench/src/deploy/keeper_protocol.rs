@@ -3,11 +3,11 @@
 //! `keeper_link` writes a [`KeeperOrder`] as the first line and [`STOP_LINE`] as the last; `keeper`
 //! answers with [`KeeperMessage`]s. Both ends are the same build, so there is no version.
 
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
+use std::process::ExitStatus;
 
 use serde::{Deserialize, Serialize};
-
-use super::ExitReason;
 
 /// Asks a keeper to end everything. The end of the stream means the same, and that the bench is not
 /// left to clean up.
@@ -57,7 +57,14 @@ pub(super) enum KeeperMessage {
 pub(super) struct CommandExit {
     /// Its index in the order.
     pub(super) command: usize,
-    pub(super) how: ExitReason,
+    /// As waitpid(2) reports it.
+    pub(super) wait_status: i32,
     /// Whether any process of the commands is left, such as a daemon.
     pub(super) is_any_left: bool,
+}
+
+impl CommandExit {
+    pub(super) fn how(&self) -> ExitStatus {
+        ExitStatus::from_raw(self.wait_status)
+    }
 }

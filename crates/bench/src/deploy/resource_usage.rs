@@ -323,7 +323,7 @@ impl ProcStat {
 }
 
 /// The rest of the first line that begins with a key.
-pub(super) fn find_line<'a>(text: &'a str, key: &str) -> Option<&'a str> {
+pub(crate) fn find_line<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     text.lines().find_map(|line| line.strip_prefix(key))
 }
 

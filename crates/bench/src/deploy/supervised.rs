@@ -26,7 +26,7 @@ use super::keeper_link::KeeperLink;
 use super::keeper_protocol::{CommandExit, CommandOutput, KeeperOrder};
 use super::probe::{ReadinessProbe, ReadinessResult};
 use super::resource_usage::{CpuTime, ProcessTree, ResourceUsage};
-use super::{DeployError, ExitReason, Testbed, file_error, send_signal};
+use super::{DeployError, Testbed, file_error, send_signal};
 use crate::scenario::{PlaceholderValues, Scenario};
 use crate::target::Target;
 
@@ -93,7 +93,7 @@ impl SupervisedCommands {
             output: CommandOutput::LogFile(log.clone()),
             core: wanted.core,
             is_detached: true,
-            groups: group.folders().to_vec(),
+            groups: group.dirs.clone(),
             dirs: vec![wanted.dir.to_owned()],
             dirs_if_orphaned: vec![testbed.temp_dir.path().to_owned()],
         };
@@ -129,7 +129,7 @@ impl SupervisedCommands {
                 Ok(None) => break,
                 Ok(Some(exit)) => self
                     .counted_exit(&exit)
-                    .map(|it| format!("`{it}` {}", exit.how)),
+                    .map(|it| format!("`{it}` ended with {}", exit.how())),
                 Err(_) => Some("its keeper was killed".to_owned()),
             };
         }
@@ -159,7 +159,7 @@ impl SupervisedCommands {
 
     /// The command that ended, unless it left a daemon.
     fn counted_exit(&self, exit: &CommandExit) -> Option<&str> {
-        let is_daemon = exit.how == ExitReason::Status(0) && exit.is_any_left;
+        let is_daemon = exit.how().success() && exit.is_any_left;
         let command = self.commands.get(exit.command);
         (!is_daemon).then(|| command.map_or("", String::as_str))
     }
@@ -181,7 +181,7 @@ impl SupervisedCommands {
             {
                 return Err(DeployError::Exited {
                     command: command.to_owned(),
-                    how: exit.how,
+                    how: exit.how(),
                     log: self.log_tail(),
                 });
             }

@@ -18,6 +18,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::time::{Duration, Instant};
@@ -26,7 +27,7 @@ use tempfile::TempDir;
 
 use super::keeper_link::KeeperLink;
 use super::keeper_protocol::{CommandOutput, KeeperOrder};
-use super::{DeployError, ExitReason, file_error, new_temp_dir};
+use super::{DeployError, file_error, new_temp_dir};
 use crate::scenario::{Deployment, PlaceholderValues, find_root};
 
 /// Below the range of ephemeral ports, of which a load uses many.
@@ -104,7 +105,7 @@ impl Testbed {
             let mut link = KeeperLink::start(&self.values.penstock, &order)?;
             let how = self.wait_for_exit(&link, None)?;
             link.stop();
-            if how != ExitReason::Status(0) {
+            if !how.success() {
                 return Err(DeployError::Setup { command, how });
             }
         }
@@ -191,10 +192,10 @@ impl Testbed {
         &self,
         link: &KeeperLink,
         deadline: Option<Instant>,
-    ) -> Result<ExitReason, DeployError> {
+    ) -> Result<ExitStatus, DeployError> {
         loop {
             if let Some(exit) = link.next_exit(POLL_INTERVAL)? {
-                return Ok(exit.how);
+                return Ok(exit.how());
             }
             let is_late = deadline.is_some_and(|deadline| Instant::now() > deadline);
             if is_late || self.stop.load(Ordering::Relaxed) {

@@ -1,8 +1,7 @@
 //! Executes a plan: starts the event loops, spreads connections over them, begins and ends the
 //! window, and combines the loops' figures.
 //!
-//! [`execute`] stays on the caller's thread, which checks the
-//! stop flag and notifies the observer.
+//! [`execute`] stays on the caller's thread, which checks the stop flag and notifies the observer.
 //!
 //! # Invariants
 //!
@@ -25,14 +24,14 @@ use super::connection::LoadConnection;
 use super::picker::RequestPicker;
 use super::recorder::Recorder;
 use super::shared_run::{LoadState, LoopLoad, LoopPhase, LoopProgress, LoopState, SharedRun};
-use super::{Load, LoadPlan, LoadProgress, Observer, WindowEnd};
+use super::{Load, LoadEvent, LoadPlan, LoadProgress, WindowEnd};
 use crate::report::{Figures, GeneratorLoad};
 
 /// Executes a plan; blocks until its end. Returns the figures of each load, in order.
 ///
 /// # Errors
 /// Threads or descriptors ran out before anything was sent.
-pub fn execute(plan: &LoadPlan, observer: &mut dyn Observer) -> io::Result<Vec<Figures>> {
+pub fn execute(plan: &LoadPlan, observer: &mut dyn FnMut(LoadEvent)) -> io::Result<Vec<Figures>> {
     check_plan(plan)?;
     allow_descriptors(plan)?;
     let limit = match plan.window_end {
@@ -54,7 +53,7 @@ pub fn execute(plan: &LoadPlan, observer: &mut dyn Observer) -> io::Result<Vec<F
 
 struct Engine<'a> {
     plan: &'a LoadPlan,
-    observer: &'a mut dyn Observer,
+    observer: &'a mut dyn FnMut(LoadEvent),
     run: Arc<SharedRun>,
     loops: &'a Loops,
 }
@@ -107,9 +106,9 @@ impl Engine<'_> {
             }
         };
         self.wait_for_end(self.plan.window_end, true);
-        self.observer.window_ends();
+        (self.observer)(LoadEvent::WindowEnds);
         let collected = self.on_each_loop(|_, run| run.state.with(collect_loop))?;
-        self.observer.after_window();
+        (self.observer)(LoadEvent::AfterWindow);
         Ok(self.summarise(&begun, &collected))
     }
 
@@ -203,7 +202,7 @@ impl Engine<'_> {
     }
 
     fn begin_window(&mut self) -> io::Result<Vec<LoopTimes>> {
-        self.observer.window_begins();
+        (self.observer)(LoadEvent::WindowBegins);
         self.on_each_loop(|_, run| run.state.with(begin_loop_window))
     }
 
@@ -236,7 +235,7 @@ impl Engine<'_> {
                     requests: answered,
                     errors: self.sum_progress(|it| it.errors.load(Ordering::Relaxed)),
                 };
-                self.observer.progress(progress);
+                (self.observer)(LoadEvent::Progress(progress));
             }
             std::thread::park_timeout(left.min(POLL_INTERVAL));
         }

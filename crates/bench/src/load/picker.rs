@@ -15,7 +15,7 @@ pub(super) struct RequestPicker {
     count: usize,
     /// Cumulative weights; empty if all are equal.
     cumulative_weights: Vec<u64>,
-    random: u64,
+    random: fastrand::Rng,
 }
 
 impl RequestPicker {
@@ -34,8 +34,7 @@ impl RequestPicker {
             order: load.order,
             count: load.requests.len(),
             cumulative_weights: if is_even { Vec::new() } else { sums },
-            // Any odd constant spreads small seeds; the state must not be zero.
-            random: (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15),
+            random: fastrand::Rng::with_seed(seed),
         }
     }
 
@@ -48,22 +47,12 @@ impl RequestPicker {
             RequestOrder::Sequence => in_order.fetch_add(1, Ordering::Relaxed) % self.count,
             RequestOrder::Random => match self.cumulative_weights.last() {
                 Some(&all) => {
-                    let drawn = self.random_below(all);
+                    let drawn = self.random.u64(..all);
                     self.cumulative_weights.partition_point(|&sum| sum <= drawn)
                 }
-                None => usize::try_from(self.random_below(self.count as u64)).unwrap_or(0),
+                None => self.random.usize(..self.count),
             },
         }
-    }
-
-    /// A number below `bound`, from the upper bits of a product: no division, no visible bias.
-    fn random_below(&mut self, bound: u64) -> u64 {
-        // xorshift64*: sufficient for this.
-        self.random ^= self.random >> 12;
-        self.random ^= self.random << 25;
-        self.random ^= self.random >> 27;
-        let drawn = self.random.wrapping_mul(0x2545_f491_4f6c_dd1d);
-        u64::try_from((u128::from(drawn) * u128::from(bound)) >> 64).unwrap_or(0)
     }
 }
 

@@ -19,33 +19,23 @@ pub(super) struct Recorder {
     connect: Histogram<u64>,
     first_byte: Histogram<u64>,
     total: Histogram<u64>,
-    /// Of an open loop only.
-    open: Option<OpenLoopTimings>,
-}
-
-#[derive(Debug, Clone)]
-struct OpenLoopTimings {
+    // Of an open loop only.
     service: Histogram<u64>,
     lag: Histogram<u64>,
+    is_open: bool,
 }
 
 impl Recorder {
     pub(super) fn new(is_open: bool) -> Result<Self, CreationError> {
-        let open = if is_open {
-            Some(OpenLoopTimings {
-                service: new_histogram()?,
-                lag: new_histogram()?,
-            })
-        } else {
-            None
-        };
         Ok(Self {
             counts: Figures::default(),
             schedule: Schedule::default(),
             connect: new_histogram()?,
             first_byte: new_histogram()?,
             total: new_histogram()?,
-            open,
+            service: new_histogram()?,
+            lag: new_histogram()?,
+            is_open,
         })
     }
 
@@ -56,10 +46,8 @@ impl Recorder {
         self.connect.reset();
         self.first_byte.reset();
         self.total.reset();
-        if let Some(open) = &mut self.open {
-            open.service.reset();
-            open.lag.reset();
-        }
+        self.service.reset();
+        self.lag.reset();
     }
 
     /// Records a complete response.
@@ -81,9 +69,7 @@ impl Recorder {
 
     /// Records the time from a request's actual start.
     pub(super) fn record_service_time(&mut self, took: Duration) {
-        if let Some(open) = &mut self.open {
-            open.service.saturating_record(to_microseconds(took));
-        }
+        self.service.saturating_record(to_microseconds(took));
     }
 
     /// Records a failed request.
@@ -110,9 +96,7 @@ impl Recorder {
         if late > LATE_AFTER {
             self.schedule.late += 1;
         }
-        if let Some(open) = &mut self.open {
-            open.lag.saturating_record(to_microseconds(late));
-        }
+        self.lag.saturating_record(to_microseconds(late));
     }
 
     /// Records `count` arrivals that were not sent; they would have waited at least this long.
@@ -161,16 +145,13 @@ impl Recorder {
         add_histogram(&mut self.connect, &other.connect);
         add_histogram(&mut self.first_byte, &other.first_byte);
         add_histogram(&mut self.total, &other.total);
-        if let (Some(ours), Some(theirs)) = (&mut self.open, &other.open) {
-            add_histogram(&mut ours.service, &theirs.service);
-            add_histogram(&mut ours.lag, &theirs.lag);
-        }
+        add_histogram(&mut self.service, &other.service);
+        add_histogram(&mut self.lag, &other.lag);
     }
 
     /// The 99th percentile of the lateness of arrivals although a connection was free.
     pub(super) fn lag_p99(&self) -> Option<u64> {
-        let open = self.open.as_ref()?;
-        Some(open.lag.value_at_quantile(0.99))
+        self.is_open.then(|| self.lag.value_at_quantile(0.99))
     }
 
     /// The figures of a window of that many seconds; the caller adds the load's description.
@@ -184,11 +165,11 @@ impl Recorder {
             seconds,
             requests_per_second: per_second(self.counts.requests),
             bytes_per_second: per_second(self.counts.bytes),
-            schedule: self.open.as_ref().map(|_| self.schedule),
+            schedule: self.is_open.then_some(self.schedule),
             connect: summarize(&self.connect),
             first_byte: summarize(&self.first_byte),
             total: summarize(&self.total),
-            service: self.open.as_ref().map(|open| summarize(&open.service)),
+            service: self.is_open.then(|| summarize(&self.service)),
             ..self.counts.clone()
         }
     }

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use penstock_bench::load::{LoadProgress, Observer, RequestOrder, WindowEnd, execute};
+use penstock_bench::load::{LoadEvent, RequestOrder, WindowEnd, execute};
 
 use crate::server::{HELLO, Server};
-use crate::{ProgressObserver, load, plan, run, run_requests, shape};
+use crate::{load, plan, run, run_requests, shape};
 
 #[test]
 fn counts_requests_and_bytes_exactly() {
@@ -207,47 +207,34 @@ fn counts_responses_by_class() {
     );
 }
 
-#[derive(Default)]
-struct Watch {
-    calls: Vec<&'static str>,
-    last: Option<LoadProgress>,
-}
-
-impl Observer for Watch {
-    fn window_begins(&mut self) {
-        self.calls.push("begins");
-    }
-    fn window_ends(&mut self) {
-        self.calls.push("ends");
-    }
-    fn progress(&mut self, progress: LoadProgress) {
-        self.calls.push(if progress.is_measured {
-            "measured"
-        } else {
-            "warm-up"
-        });
-        self.last = Some(progress);
-    }
-}
-
 #[test]
 fn the_warm_up_is_not_counted_and_its_connections_stay() {
     let server = Server::answering(HELLO);
     let mut plan = plan(load(server.address.clone(), 2), WindowEnd::Requests(50));
     plan.warm_up = Duration::from_millis(300);
-    let mut watch = Watch::default();
+    let mut calls = Vec::new();
+    let mut watch = |event| {
+        calls.push(match event {
+            LoadEvent::WindowBegins => "begins",
+            LoadEvent::WindowEnds => "ends",
+            LoadEvent::AfterWindow => "after",
+            LoadEvent::Progress(progress) if progress.is_measured => "measured",
+            LoadEvent::Progress(_) => "warm-up",
+        });
+    };
     let figures = execute(&plan, &mut watch).unwrap().remove(0);
     assert_eq!((figures.requests, figures.total.count), (50, 50));
     assert!(server.requests() > 50);
     assert_eq!((server.connections(), figures.connect.count), (2, 0));
-    assert_eq!(watch.calls, ["warm-up", "begins", "ends"]);
+    assert_eq!(calls, ["warm-up", "begins", "ends", "after"]);
 }
 
-struct AtBegin<F>(F);
-
-impl<F: FnMut()> Observer for AtBegin<F> {
-    fn window_begins(&mut self) {
-        (self.0)();
+/// Does something when the window begins.
+fn at_begin(mut act: impl FnMut()) -> impl FnMut(LoadEvent) {
+    move |event| {
+        if let LoadEvent::WindowBegins = event {
+            act();
+        }
     }
 }
 
@@ -272,8 +259,8 @@ fn a_limited_window_begins_when_nothing_is_under_way() {
     let mut plan = plan(load(server.address.clone(), 8), WindowEnd::Requests(8));
     plan.warm_up = Duration::from_millis(120);
     let mut seen = None;
-    let mut at_begin = AtBegin(|| seen = Some(waiting.load(Ordering::Relaxed)));
-    let figures = execute(&plan, &mut at_begin).unwrap().remove(0);
+    let begins = at_begin(|| seen = Some(waiting.load(Ordering::Relaxed)));
+    let figures = execute(&plan, &mut { begins }).unwrap().remove(0);
     assert_eq!((seen, figures.requests), (Some(0), 8));
     assert!(server.requests() >= 24, "{}", server.requests());
 }
@@ -296,8 +283,8 @@ fn what_ends_within_a_window_of_time_counts_whenever_it_began() {
     let until = WindowEnd::Elapsed(Duration::from_millis(300));
     let mut plan = plan(load(server.address.clone(), 1), until);
     plan.warm_up = Duration::from_millis(50);
-    let mut at_begin = AtBegin(|| window.store(1, Ordering::Release));
-    let figures = execute(&plan, &mut at_begin).unwrap().remove(0);
+    let begins = at_begin(|| window.store(1, Ordering::Release));
+    let figures = execute(&plan, &mut { begins }).unwrap().remove(0);
     assert_eq!((figures.requests, figures.total.count), (1, 1));
     assert!(figures.total.max >= 50_000, "{}", figures.total.max);
 }
@@ -309,7 +296,8 @@ fn a_window_of_time_is_as_long_as_asked() {
         load(server.address.clone(), 2),
         WindowEnd::Elapsed(Duration::from_millis(600)),
     );
-    let mut watch = Watch::default();
+    let mut events = Vec::new();
+    let mut watch = |event| events.push(event);
     let figures = execute(&plan, &mut watch).unwrap().remove(0);
     assert!(
         (0.55..2.0).contains(&figures.seconds),
@@ -318,12 +306,17 @@ fn a_window_of_time_is_as_long_as_asked() {
     );
     assert!(figures.requests > 0 && figures.requests <= server.requests());
     assert!(server.requests() - figures.requests <= 2);
-    let last = watch.last.unwrap();
+    let [
+        LoadEvent::WindowBegins,
+        ..,
+        LoadEvent::Progress(last),
+        LoadEvent::WindowEnds,
+        _,
+    ] = events[..]
+    else {
+        panic!("{events:?}");
+    };
     assert!(last.is_measured && last.requests > 0 && last.requests <= figures.requests);
-    assert_eq!(
-        (watch.calls.first(), watch.calls.last()),
-        (Some(&"begins"), Some(&"ends"))
-    );
     let rate = figures.requests_per_second * figures.seconds;
     #[allow(clippy::cast_precision_loss, reason = "few requests")]
     let requests = figures.requests as f64;
@@ -342,10 +335,12 @@ fn the_stop_flag_ends_any_window_soon() {
         plan.warm_up = Duration::from_secs(warm_up);
         let stop = Arc::clone(&plan.stop);
         let mut stopped = None;
-        let mut watch = ProgressObserver(|_: LoadProgress| {
-            stopped.get_or_insert_with(Instant::now);
-            stop.store(true, Ordering::Relaxed);
-        });
+        let mut watch = |event| {
+            if let LoadEvent::Progress(_) = event {
+                stopped.get_or_insert_with(Instant::now);
+                stop.store(true, Ordering::Relaxed);
+            }
+        };
         let figures = execute(&plan, &mut watch).unwrap().remove(0);
         let took = stopped.unwrap().elapsed();
         assert!(took < Duration::from_millis(500), "{name}: {took:?}");
@@ -364,7 +359,7 @@ fn two_loads_at_once_have_figures_of_their_own() {
     plan.loads.push(load(slow.address.clone(), 1));
     plan.loads[1].name = "b".into();
     plan.threads = 2;
-    let figures = execute(&plan, &mut crate::NoObserver).unwrap();
+    let figures = execute(&plan, &mut |_| {}).unwrap();
     assert_eq!(
         (figures[0].name.as_str(), figures[1].name.as_str()),
         ("a", "b")

@@ -4,11 +4,11 @@ use std::net::TcpListener;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use penstock_bench::load::{Address, LoadProgress, WindowEnd, execute};
+use penstock_bench::load::{Address, LoadEvent, WindowEnd, execute};
 use penstock_bench::report::Errors;
 
 use crate::server::{HELLO, Server, nowhere, refusing};
-use crate::{ProgressObserver, load, plan, run, run_requests};
+use crate::{load, plan, run, run_requests};
 
 /// Every second connection misbehaves in its second request; all others respond.
 fn half_bad(bad: impl Fn(&mut crate::server::Connection) + Send + Sync + 'static) -> Server {
@@ -139,12 +139,12 @@ fn a_server_that_comes_back_is_found_again() {
         }
     });
     let plan = plan(load(Address::Tcp(address), 1), WindowEnd::Requests(50));
-    let mut watch = ProgressObserver(|progress: LoadProgress| {
-        if progress.errors > 0 {
+    let mut watch = |event| {
+        if matches!(event, LoadEvent::Progress(progress) if progress.errors > 0) {
             // Once is enough.
             let _ = come.send(());
         }
-    });
+    };
     let figures = execute(&plan, &mut watch).unwrap().remove(0);
     assert!(
         figures.errors.connect > 0 && figures.requests > 0,

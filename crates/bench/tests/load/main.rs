@@ -20,8 +20,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use penstock_bench::load::{
-    Address, EncodedRequest, Load, LoadPlan, LoadProgress, Observer, RequestOrder, WindowEnd,
-    execute,
+    Address, EncodedRequest, Load, LoadPlan, RequestOrder, WindowEnd, execute,
 };
 use penstock_bench::report::Figures;
 
@@ -59,20 +58,8 @@ fn plan(load: Load, until: WindowEnd) -> LoadPlan {
     }
 }
 
-struct NoObserver;
-
-impl Observer for NoObserver {}
-
-struct ProgressObserver<F>(F);
-
-impl<F: FnMut(LoadProgress)> Observer for ProgressObserver<F> {
-    fn progress(&mut self, progress: LoadProgress) {
-        (self.0)(progress);
-    }
-}
-
 fn run(plan: &LoadPlan) -> Figures {
-    let mut all = execute(plan, &mut NoObserver).unwrap();
+    let mut all = execute(plan, &mut |_| {}).unwrap();
     assert_eq!(all.len(), 1);
     all.remove(0)
 }
