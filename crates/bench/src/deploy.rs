@@ -34,7 +34,6 @@ use tempfile::TempDir;
 
 use crate::target::TargetError;
 
-pub(crate) use probe::{connect_unix, fetch_body};
 pub use resource_usage::{CpuTime, MemoryUsage, ProcessTree, ResourceUsage, cores_busy_seconds};
 pub use running::RunningDeployment;
 pub use testbed::Testbed;

@@ -4,8 +4,7 @@
 //! `arguments` makes a [`HoldPlan`]. `coordinator` ([`execute`]) starts agents through
 //! `agent_link`, each a process with a share (`agent`), since descriptors per process are limited.
 //! They exchange the lines of `agent_protocol`. `source_addresses` assigns addresses and ports;
-//! `publisher` sends numbered messages (`numbered_message`) through `client`, `probe` sends other
-//! requests meanwhile, `sampler` reads the cost, `aggregate` and `samples` combine it for the
+//! `publisher` sends numbered messages (`numbered_message`), `probe` sends other requests meanwhile, `sampler` reads the cost, `aggregate` and `samples` combine it for the
 //! report.
 //!
 //! # Invariants
@@ -19,7 +18,6 @@ mod agent_link;
 mod agent_protocol;
 mod aggregate;
 mod arguments;
-mod client;
 mod coordinator;
 mod json_lines;
 mod numbered_message;

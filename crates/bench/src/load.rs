@@ -10,10 +10,9 @@ mod connection;
 mod engine;
 mod picker;
 mod recorder;
-pub(crate) mod response_reader;
+mod response_reader;
 mod shared_run;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -24,16 +23,8 @@ use serde::Deserialize;
 
 pub(crate) use engine::pin_to_core;
 pub use engine::{allow_all_descriptors, execute};
+pub use penstock_client::Address;
 pub(crate) use recorder::{new_histogram, summarize};
-
-/// A server's address.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Address {
-    /// TCP.
-    Tcp(std::net::SocketAddr),
-    /// A Unix socket.
-    Unix(PathBuf),
-}
 
 /// A request, ready to send.
 #[derive(Debug, Clone)]

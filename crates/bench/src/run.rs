@@ -7,12 +7,13 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use clap::Parser;
+use penstock_client::{Client, ClientError};
+use penstock_runtime::loops::block_on;
 
 use crate::command::{
     EXIT_FAILED, EXIT_INTERRUPTED, GeneratorArguments, MixArguments, OutputArguments,
     RequestArguments, RunArguments, VerbResult, parse_rate,
 };
-use crate::deploy;
 use crate::deploy::resource_usage::{ProcessTree, ResourceUsage};
 use crate::live_line::LiveLine;
 use crate::load::{EncodedRequest, Load, LoadPlan, RequestOrder, WindowEnd};
@@ -24,6 +25,9 @@ use crate::{context, output};
 
 /// Maximum time for a response of an admin interface.
 const ADMIN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// More than the status of any server.
+const MAX_STATUS_BYTES: usize = 64 << 20;
 
 /// The duration of a run without another limit.
 const DEFAULT_DURATION: Duration = Duration::from_secs(10);
@@ -140,9 +144,15 @@ fn pid_of_admin(admin: &str) -> Result<u32, Box<dyn Error>> {
         false => format!("127.0.0.1:{admin}"),
     };
     let target = Target::read(&url, None)?.with_path("/status.json");
-    let answer = deploy::fetch_body(&target, ADMIN_TIMEOUT);
+    let request = target.encode_request(&RequestTemplate::default(), 1)?.bytes;
+    let mut client = Client::new(target.address);
+    let answer = block_on(client.exchange(&request, ADMIN_TIMEOUT, MAX_STATUS_BYTES));
+    let answer = answer.map_err(ClientError::Connect).flatten();
     let answer = answer.map_err(|error| format!("{admin}: {error}"))?;
-    let status: serde_json::Value = serde_json::from_slice(&answer).unwrap_or_default();
+    if answer.status != 200 {
+        return Err(format!("{admin}: status {}", answer.status).into());
+    }
+    let status: serde_json::Value = serde_json::from_slice(&answer.body).unwrap_or_default();
     let pid = status["pid"]
         .as_u64()
         .and_then(|pid| u32::try_from(pid).ok());

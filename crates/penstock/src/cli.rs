@@ -294,12 +294,52 @@ fn explain_flag(error: &clap::Error) -> Option<String> {
     Some(format!("unknown argument: {told}"))
 }
 
+/// Why a verb did not succeed.
+#[derive(Debug)]
+enum CliError {
+    /// Wrong usage or configuration.
+    Usage(String),
+    Failed(String),
+    /// The verb has reported it, or another process serves.
+    Reported(ExitCode),
+}
+
+impl From<String> for CliError {
+    fn from(text: String) -> Self {
+        Self::Failed(text)
+    }
+}
+
 /// Runs the verb.
 pub(crate) fn run(arguments: Arguments) -> ExitCode {
-    match arguments.verb.unwrap_or(Verb::Serve(arguments.serve)) {
-        Verb::Serve(arguments) => serve::run(&arguments),
-        Verb::Work(arguments) => serve::work(&arguments),
-        Verb::Check(arguments) => check::run(&arguments),
+    match run_verb(arguments) {
+        Ok(text) => {
+            if !text.is_empty() {
+                print_line(&text);
+            }
+            ExitCode::SUCCESS
+        }
+        Err(CliError::Usage(text)) => {
+            print_error(&text);
+            ExitCode::from(USAGE_EXIT_CODE)
+        }
+        Err(CliError::Failed(text)) => {
+            print_error(&text);
+            ExitCode::FAILURE
+        }
+        Err(CliError::Reported(exit)) => exit,
+    }
+}
+
+/// Runs the verb; returns the result to print.
+fn run_verb(arguments: Arguments) -> Result<String, CliError> {
+    let done = match arguments.verb.unwrap_or(Verb::Serve(arguments.serve)) {
+        Verb::Serve(arguments) => return serve::run(arguments.invocation(), &arguments.process),
+        // As `serve`, for a front end on another machine.
+        Verb::Work(arguments) => return serve::run(arguments.invocation(), &arguments.process),
+        Verb::Check(arguments) => return check::run(&arguments),
+        Verb::Bench { verb } => return Err(CliError::Reported(verb.run())),
+        Verb::Config { topic } => return config::run(&topic),
         Verb::Status { json, to } => admin::status(&to, json),
         Verb::Reload { to } => admin::reload(&to),
         Verb::Stop { to } => admin::stop(&to),
@@ -308,9 +348,8 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
         Verb::Restart { app, to } => admin::restart(&to, &app),
         Verb::Publish { what, to } => publish::run(&to, &what),
         Verb::Purge { what, cache, to } => admin::purge(&to, &what, cache.as_deref()),
-        Verb::Bench { verb } => verb.run(),
-        Verb::Config { topic } => config::run(&topic),
-    }
+    };
+    Ok(done?)
 }
 
 impl ServeArguments {

@@ -24,11 +24,12 @@ use rustix::process::Signal;
 use super::cgroup::Cgroup;
 use super::keeper_link::KeeperLink;
 use super::keeper_protocol::{CommandExit, CommandOutput, KeeperOrder};
-use super::probe::{ReadinessProbe, ReadinessResult};
+use super::probe::{ReadinessResult, check_readiness};
 use super::resource_usage::{CpuTime, ProcessTree, ResourceUsage};
 use super::{DeployError, Testbed, file_error, send_signal};
-use crate::scenario::{PlaceholderValues, Scenario};
-use crate::target::Target;
+use crate::load::EncodedRequest;
+use crate::scenario::{Expect, PlaceholderValues, Scenario};
+use crate::target::{RequestTemplate, Target};
 
 /// Between two probes.
 const PROBE_INTERVAL: Duration = Duration::from_millis(30);
@@ -110,14 +111,14 @@ impl SupervisedCommands {
         };
         let load = &scenario.loads[0];
         let paths = load.read_paths(values)?;
-        let probe = ReadinessProbe {
-            address: &kept.target.address,
-            host: &kept.target.host,
-            path: &paths[0],
-            headers: &load.headers,
-            expect: &load.expect,
+        let template = RequestTemplate {
+            headers: load.headers.clone(),
+            keep_alive: false,
+            ..RequestTemplate::default()
         };
-        kept.wait_until_ready(&probe, scenario.ready_timeout, &testbed.stop)?;
+        let probe = kept.target.with_path(&paths[0]);
+        let probe = (&probe.encode_request(&template, 1)?, &load.expect);
+        kept.wait_until_ready(probe, scenario.ready_timeout, &testbed.stop)?;
         Ok(kept)
     }
 
@@ -166,7 +167,7 @@ impl SupervisedCommands {
 
     fn wait_until_ready(
         &self,
-        probe: &ReadinessProbe<'_>,
+        (request, expect): (&EncodedRequest, &Expect),
         within: Duration,
         stop: &AtomicBool,
     ) -> Result<(), DeployError> {
@@ -193,7 +194,8 @@ impl SupervisedCommands {
                     log: self.log_tail(),
                 });
             }
-            match probe.run(deadline.min(now + PROBE_TIMEOUT)) {
+            let timeout = PROBE_TIMEOUT.min(deadline - now);
+            match check_readiness(request, expect, timeout) {
                 ReadinessResult::Ready => return Ok(()),
                 ReadinessResult::NotYet(why) => last = why,
                 ReadinessResult::Wrong(what) => {

@@ -15,10 +15,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hdrhistogram::{CreationError, Histogram};
+use penstock_client::{Client, ClientError};
+use penstock_runtime::loops::block_on;
 
-use super::client::{RequestConnection, RequestFailure};
 use super::numbered_message;
-use super::publisher::{micros_after, wait_until};
+use super::publisher::{MAX_BODY_BYTES, micros_after, wait_until};
 use crate::load::{Address, new_histogram, summarize};
 use crate::report::ProbeResult;
 
@@ -95,7 +96,12 @@ impl HoldProbe {
         });
         let thread = |_| {
             let shared = Arc::clone(&shared);
-            std::thread::spawn(move || shared.run())
+            std::thread::spawn(move || {
+                if let Err(error) = block_on(shared.run()) {
+                    let why = Some(error.to_string());
+                    shared.with_counters(|done| done.probed.first_error = why);
+                }
+            })
         };
         Ok(Self {
             threads: (0..PROBE_CONNECTIONS).map(thread).collect(),
@@ -150,10 +156,11 @@ impl Drop for HoldProbe {
 
 impl ProbeState {
     /// One connection: takes the next moment, waits for it, sends a request.
-    fn run(&self) {
+    async fn run(&self) {
         let timeout = self.spec.timeout;
-        let mut client = RequestConnection::new(self.spec.address.clone(), timeout);
-        client.open_ahead();
+        let mut client = Client::new(self.spec.address.clone());
+        // The first request reports a failure.
+        let _ = client.connect(timeout).await;
         let too_late = u64::try_from(timeout.as_micros()).unwrap_or(u64::MAX);
         loop {
             let turn = self.next_turn.fetch_add(1, Ordering::Relaxed);
@@ -166,7 +173,8 @@ impl ProbeState {
                 self.with_counters(|done| done.record_skipped(late));
                 continue;
             }
-            let outcome = client.exchange(&self.spec.request);
+            let outcome = client.exchange(&self.spec.request, timeout, MAX_BODY_BYTES);
+            let outcome = outcome.await.map(|response| response.status);
             let took = numbered_message::monotonic_micros()
                 .saturating_sub(due)
                 .max(1);
@@ -181,7 +189,7 @@ impl ProbeState {
 }
 
 impl ProbeCounters {
-    fn record_response(&mut self, outcome: Result<u16, RequestFailure>, took: u64) {
+    fn record_response(&mut self, outcome: Result<u16, ClientError>, took: u64) {
         self.record(took);
         let why = match outcome {
             Ok(status) => {

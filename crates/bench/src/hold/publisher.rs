@@ -16,8 +16,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use hdrhistogram::{CreationError, Histogram};
+use penstock_client::{Client, ClientError};
+use penstock_runtime::loops::block_on;
 
-use super::client::{RequestConnection, RequestFailure};
 use super::numbered_message::{self, NumberedMessage};
 use crate::load::{Address, new_histogram, summarize};
 use crate::report::PublishResult;
@@ -75,7 +76,12 @@ impl Publisher {
             }),
         });
         let (ours, publish) = (Arc::clone(&shared), publish.clone());
-        let thread = std::thread::spawn(move || ours.run(&publish, run));
+        let thread = std::thread::spawn(move || {
+            if let Err(error) = block_on(ours.run(&publish, run)) {
+                let why = Some(error.to_string());
+                ours.with_counters(|done| done.published.first_failure = why);
+            }
+        });
         Ok(Self {
             shared,
             thread: Some(thread),
@@ -109,9 +115,10 @@ impl Drop for Publisher {
 }
 
 impl PublisherState {
-    fn run(&self, publish: &PublishSpec, run: u32) {
-        let mut client = RequestConnection::new(publish.address.clone(), publish.timeout);
-        client.open_ahead();
+    async fn run(&self, publish: &PublishSpec, run: u32) {
+        let mut client = Client::new(publish.address.clone());
+        // The first message reports a failure.
+        let _ = client.connect(publish.timeout).await;
         let base = numbered_message::monotonic_micros();
         let (mut turn, mut number) = (0_u64, 1_u32);
         loop {
@@ -137,7 +144,9 @@ impl PublisherState {
             let begun = numbered_message::monotonic_micros();
             // Before it is sent: a stream may receive it before the publisher has the response.
             self.with_counters(|done| done.last = number);
-            let outcome = client.exchange(&publish.encode_request(&word));
+            let request = publish.encode_request(&word);
+            let outcome = client.exchange(&request, publish.timeout, MAX_BODY_BYTES);
+            let outcome = outcome.await.map(|response| response.status);
             let is_used = self.with_counters(|done| {
                 let took = numbered_message::monotonic_micros()
                     .saturating_sub(begun)
@@ -159,7 +168,7 @@ impl PublisherState {
 
 impl PublisherCounters {
     /// Records the outcome of a message; returns whether its number is used.
-    fn record_response(&mut self, outcome: Result<u16, RequestFailure>) -> bool {
+    fn record_response(&mut self, outcome: Result<u16, ClientError>) -> bool {
         let published = &mut self.published;
         let (count, why) = match outcome {
             Ok(200..=299) => {
@@ -167,8 +176,9 @@ impl PublisherCounters {
                 return true;
             }
             Ok(status) => (&mut published.refused, format!("response status {status}")),
-            Err(RequestFailure::Unsent(error)) => (&mut published.refused, error.to_string()),
-            Err(RequestFailure::Interrupted(error)) => {
+            Err(error @ ClientError::Connect(_)) => (&mut published.refused, error.to_string()),
+            // It was interrupted: the outcome of the request is unknown.
+            Err(error) => {
                 published.uncertain += 1;
                 published
                     .first_failure
@@ -199,6 +209,9 @@ impl PublishSpec {
         format!("{}Content-Length: {}\r\n\r\n{body}", self.head, body.len()).into_bytes()
     }
 }
+
+/// More than any server responds with to a message or a probe.
+pub(super) const MAX_BODY_BYTES: usize = 64 << 20;
 
 /// The position of the message in a body.
 pub(super) const MESSAGE_PLACEHOLDER: &str = "{message}";
@@ -271,8 +284,8 @@ mod tests {
             (Ok(200), true),
             (Ok(202), true),
             (Ok(403), false),
-            (Err(RequestFailure::Unsent(error())), false),
-            (Err(RequestFailure::Interrupted(error())), true),
+            (Err(ClientError::Connect(error())), false),
+            (Err(ClientError::Io(error())), true),
         ] {
             done.last = number;
             assert_eq!(done.record_response(outcome), is_used);

@@ -14,7 +14,6 @@ use std::time::{Duration, Instant};
 
 use penstock_runtime::{LazyDeadline, Stream, buffers, clock};
 
-use super::Address;
 use super::response_reader::{FeedResult, RequestContext, ResponseFailure, ResponseReader};
 use super::shared_run::{LoadState, NextAction, RequestResult, RequestTurn, SharedRun};
 
@@ -256,7 +255,7 @@ impl LoadConnection {
     ) -> Result<Instant, ResponseFailure> {
         let shared = &self.run.loads[self.load];
         let started = clock::now();
-        let opening = open_stream(&shared.addresses[address]);
+        let opening = shared.addresses[address].connect();
         let stream = match clock::timeout_at(started + shared.load.timeout, opening).await {
             None => return Err(ResponseFailure::Timeout),
             Some(Err(_)) => return Err(ResponseFailure::ConnectFailed),
@@ -336,13 +335,6 @@ impl RequestExchange<'_> {
                 Err(_) => (Err(ResponseFailure::Reset), 0),
             })
         })
-    }
-}
-
-async fn open_stream(address: &Address) -> io::Result<Stream> {
-    match address {
-        Address::Tcp(address) => Stream::connect_tcp(*address).await,
-        Address::Unix(path) => Stream::connect_unix(path).await,
     }
 }
 

@@ -8,35 +8,22 @@ use std::process::ExitCode;
 
 use penstock_config::{Config, Invocation};
 
-use super::{CheckArguments, USAGE_EXIT_CODE, pluralize, print_error, print_line};
+use super::{CheckArguments, CliError, USAGE_EXIT_CODE, pluralize, print_error};
 use crate::preflight::PreflightReport;
 use crate::{bounds, control, hardening, hub_service, identity, temp_limit};
 
-pub(super) fn run(arguments: &CheckArguments) -> ExitCode {
+pub(super) fn run(arguments: &CheckArguments) -> Result<String, CliError> {
     // The check loads applications' code.
-    if let Err(error) = hardening::harden_process() {
-        print_error(&error);
-        return ExitCode::FAILURE;
-    }
-    let cwd = match std::env::current_dir() {
-        Ok(cwd) => cwd,
-        Err(error) => {
-            print_error(&format!("the current directory: {error}"));
-            return ExitCode::FAILURE;
-        }
-    };
-    let config = match resolve_and_validate(&Invocation {
+    hardening::harden_process()?;
+    let cwd = std::env::current_dir();
+    let cwd = cwd.map_err(|error| format!("the current directory: {error}"))?;
+    let invocation = Invocation {
         target: arguments.target.clone(),
         config: arguments.config.clone(),
-        cwd: cwd.clone(),
+        cwd,
         ..Invocation::default()
-    }) {
-        Ok(config) => config,
-        Err(text) => {
-            print_error(&text);
-            return ExitCode::from(USAGE_EXIT_CODE);
-        }
     };
+    let config = resolve_and_validate(&invocation).map_err(CliError::Usage)?;
     let mut findings = PreflightReport {
         warnings: [
             hub_service::hub_warnings(&config),
@@ -45,11 +32,9 @@ pub(super) fn run(arguments: &CheckArguments) -> ExitCode {
         .concat(),
         ..PreflightReport::default()
     };
-    if !arguments.config_only
-        && let Err(error) = check_machine(&mut findings, &config, &cwd)
-    {
-        print_error(&error);
-        return ExitCode::FAILURE;
+    if !arguments.config_only {
+        let checked = check_machine(&mut findings, &config, &invocation.cwd);
+        checked.map_err(|error| error.to_string())?;
     }
     for text in &findings.warnings {
         print_error(&format!("warning: {text}"));
@@ -58,12 +43,11 @@ pub(super) fn run(arguments: &CheckArguments) -> ExitCode {
         print_error(text);
     }
     if !findings.errors.is_empty() {
-        return ExitCode::from(USAGE_EXIT_CODE);
+        return Err(CliError::Reported(ExitCode::from(USAGE_EXIT_CODE)));
     }
     let from = config.path.as_ref().map(|path| path.display().to_string());
     let name = from.unwrap_or_else(|| "this folder".to_owned());
-    print_line(&format!("{name}: good ({})", describe_contents(&config)));
-    ExitCode::SUCCESS
+    Ok(format!("{name}: good ({})", describe_contents(&config)))
 }
 
 /// Checks everything that a start needs from this machine; checks that need root come first.

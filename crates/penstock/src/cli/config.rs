@@ -1,21 +1,14 @@
 //! `penstock config example | schema | explain KEY`: the built-in documentation of the
 //! configuration file.
 
-use std::process::ExitCode;
+use super::{CliError, ConfigTopic};
 
-use super::{ConfigTopic, USAGE_EXIT_CODE, print_error, print_line};
-
-pub(super) fn run(topic: &ConfigTopic) -> ExitCode {
-    match topic {
-        ConfigTopic::Example => print_line(&penstock_config::example().trim_end()),
-        ConfigTopic::Schema => print_line(&penstock_config::json_schema().trim_end()),
-        ConfigTopic::Explain { key } => match penstock_config::explain(key) {
-            Some(text) => print_line(&text.trim_end()),
-            None => {
-                print_error(&format!("no configuration key `{key}`"));
-                return ExitCode::from(USAGE_EXIT_CODE);
-            }
-        },
-    }
-    ExitCode::SUCCESS
+pub(super) fn run(topic: &ConfigTopic) -> Result<String, CliError> {
+    let text = match topic {
+        ConfigTopic::Example => penstock_config::example(),
+        ConfigTopic::Schema => penstock_config::json_schema(),
+        ConfigTopic::Explain { key } => penstock_config::explain(key)
+            .ok_or_else(|| CliError::Usage(format!("no configuration key `{key}`")))?,
+    };
+    Ok(text.trim_end().to_owned())
 }

@@ -10,14 +10,14 @@
 //! - At most one batch is read ahead of the server, and a server that is behind is waited for.
 //! - Exits with 1 and the server's message if any message was refused.
 
-use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
-use std::process::ExitCode;
+use std::io::{BufRead, BufReader, Read};
 use std::time::{Duration, Instant};
 
+use penstock_client::Client;
+use penstock_runtime::{clock, loops::block_on};
 use serde_json::{Value, json};
 
-use super::admin::{self, ClientStream, RESPONSE_TIMEOUT};
-use super::target::{self, AdminTarget};
+use super::target::{self, AdminTarget, MAX_RESPONSE_BYTES, RESPONSE_TIMEOUT};
 use super::{PublishArguments, ServerLocation, pluralize};
 
 /// Maximum line length: thrice that, and its JSON, still fits the server's limits of messages and
@@ -32,28 +32,29 @@ const MAX_BATCH_BYTES: usize = 128 << 10;
 const BACKLOG_TIMEOUT: Duration = Duration::from_secs(30);
 const RETRY_DELAY: Duration = Duration::from_millis(50);
 
-const MAX_RESPONSE_BYTES: usize = 64 << 10;
+pub(super) fn run(to: &ServerLocation, what: &PublishArguments) -> Result<String, String> {
+    let target = target::locate_for_changes(to)?;
+    block_on(publish_all(target, what)).map_err(|error| error.to_string())?
+}
 
-pub(super) fn run(to: &ServerLocation, what: &PublishArguments) -> ExitCode {
-    let published = target::locate_for_changes(to).and_then(|target| {
-        let mut server = PublishConnection::connect(target)?;
-        match &what.message {
-            Some(message) => {
-                server.publish(&[publish_item(what, message)])?;
-                Ok("published".to_owned())
-            }
-            None => {
-                let lines = BufReader::new(std::io::stdin().lock());
-                let lines = publish_lines(lines, |texts| {
-                    let items: Vec<Value> =
-                        texts.iter().map(|text| publish_item(what, text)).collect();
-                    server.publish(&items)
-                })?;
-                Ok(format!("published {}", pluralize(lines, "message")))
-            }
+/// Publishes the messages. Nothing else runs on this loop, so that input may be waited for.
+async fn publish_all(target: AdminTarget, what: &PublishArguments) -> Result<String, String> {
+    let mut server = PublishConnection::connect(target).await?;
+    if let Some(message) = &what.message {
+        server.publish(&[publish_item(what, message)]).await?;
+        return Ok("published".to_owned());
+    }
+    let mut input = BufReader::new(std::io::stdin().lock());
+    let mut lines = 0;
+    loop {
+        let batch = read_batch(&mut input, lines)?;
+        if batch.is_empty() {
+            return Ok(format!("published {}", pluralize(lines, "message")));
         }
-    });
-    admin::print_result(published)
+        lines += batch.len() as u64;
+        let items: Vec<Value> = batch.iter().map(|text| publish_item(what, text)).collect();
+        server.publish(&items).await?;
+    }
 }
 
 fn publish_item(what: &PublishArguments, message: &str) -> Value {
@@ -78,35 +79,23 @@ fn publish_item(what: &PublishArguments, message: &str) -> Value {
     item
 }
 
-/// Passes every line to `publish`, lines that were read together in one call; returns the number of
-/// lines.
+/// Reads the next lines that arrived together, after `done` others; none at the end of the input.
 ///
 /// # Errors
-/// An input error, a line that is too long or not UTF-8, or the first error of `publish`.
-fn publish_lines<R: Read>(
-    mut input: BufReader<R>,
-    mut publish: impl FnMut(&[String]) -> Result<(), String>,
-) -> Result<u64, String> {
-    let (mut batch, mut bytes, mut done) = (Vec::new(), 0, 0);
-    loop {
-        let line = read_line(&mut input).map_err(|error| format!("line {}: {error}", done + 1))?;
-        let is_end = line.is_none();
-        if let Some(line) = line {
-            bytes += line.len();
-            batch.push(line);
-            done += 1;
-        }
-        let has_more = !is_end && input.buffer().contains(&b'\n');
-        let is_full = batch.len() >= MAX_BATCH_LINES || bytes >= MAX_BATCH_BYTES;
-        if !batch.is_empty() && (is_full || !has_more) {
-            publish(&batch)?;
-            batch.clear();
-            bytes = 0;
-        }
-        if is_end {
-            return Ok(done);
+/// An input error, or a line that is too long or not UTF-8.
+fn read_batch<R: Read>(input: &mut BufReader<R>, done: u64) -> Result<Vec<String>, String> {
+    let (mut batch, mut bytes) = (Vec::new(), 0);
+    while batch.len() < MAX_BATCH_LINES && bytes < MAX_BATCH_BYTES {
+        let number = done + batch.len() as u64 + 1;
+        let line = read_line(input).map_err(|error| format!("line {number}: {error}"))?;
+        let Some(line) = line else { break };
+        bytes += line.len();
+        batch.push(line);
+        if !input.buffer().contains(&b'\n') {
+            break;
         }
     }
+    Ok(batch)
 }
 
 /// Returns the next line without its line end; `None` at the end of the input.
@@ -129,30 +118,22 @@ fn read_line(input: &mut impl BufRead) -> Result<Option<String>, String> {
 /// A keep-alive connection to the admin interface.
 struct PublishConnection {
     target: AdminTarget,
-    channel: Box<dyn ClientStream>,
-    /// Whether the server has responded on this connection.
-    has_answered: bool,
-    received: Vec<u8>,
+    client: Client,
 }
 
 impl PublishConnection {
-    fn connect(target: AdminTarget) -> Result<Self, String> {
-        let channel = target::connect(&target.address, RESPONSE_TIMEOUT);
-        let channel =
-            channel.map_err(|error| target::explain_connect_error(&target.address, &error))?;
-        Ok(Self {
-            target,
-            channel,
-            has_answered: false,
-            received: Vec::new(),
-        })
+    async fn connect(target: AdminTarget) -> Result<Self, String> {
+        let mut client = Client::new(target.client_address());
+        let connected = client.connect(RESPONSE_TIMEOUT).await;
+        connected.map_err(|error| target.explain_error(&error))?;
+        Ok(Self { target, client })
     }
 
     /// Publishes messages; if the server accepts only some of them for now, sends the others later.
-    fn publish(&mut self, mut items: &[Value]) -> Result<(), String> {
+    async fn publish(&mut self, mut items: &[Value]) -> Result<(), String> {
         let mut deadline = Instant::now() + BACKLOG_TIMEOUT;
         loop {
-            let (status, text) = self.send_items(items)?;
+            let (status, text) = self.send_items(items).await?;
             if status == 200 {
                 return Ok(());
             }
@@ -164,57 +145,21 @@ impl PublishConnection {
                 deadline = Instant::now() + BACKLOG_TIMEOUT;
             }
             items = rest;
-            sleep_before_retry();
+            clock::sleep(RETRY_DELAY).await;
         }
     }
 
-    fn send_items(&mut self, items: &[Value]) -> Result<(u16, String), String> {
+    async fn send_items(&mut self, items: &[Value]) -> Result<(u16, String), String> {
         let body = json!({ "items": items }).to_string();
-        let request = encode_request(&self.target, &body);
-        let answer = match self.send_and_receive(&request) {
-            // No line arrived for longer than the server's idle timeout.
-            Err(error) if self.has_answered && is_closed_between_requests(error.kind()) => {
-                *self = Self::connect(self.target.clone())?;
-                self.send_and_receive(&request)
-            }
-            other => other,
-        }
-        .map_err(|error| format!("{}: {error}", self.target.address))?;
-        self.has_answered = true;
-        Ok(answer)
+        let request = self.target.encode_request("POST", "/publish/", &body);
+        let exchange = self
+            .client
+            .exchange(&request, RESPONSE_TIMEOUT, MAX_RESPONSE_BYTES);
+        let response = exchange.await;
+        let response = response.map_err(|error| self.target.explain_error(&error))?;
+        let text = String::from_utf8_lossy(&response.body).into_owned();
+        Ok((response.status, text))
     }
-
-    fn send_and_receive(&mut self, request: &[u8]) -> std::io::Result<(u16, String)> {
-        self.received.clear();
-        self.channel.write_all(request)?;
-        let mut buffer = [0; 4096];
-        loop {
-            let read = self.channel.read(&mut buffer)?;
-            if read == 0 {
-                let kind = match self.received.is_empty() {
-                    true => ErrorKind::ConnectionReset,
-                    false => ErrorKind::UnexpectedEof,
-                };
-                return Err(kind.into());
-            }
-            self.received.extend_from_slice(&buffer[..read]);
-            if let Some(answer) = parse_response(&self.received) {
-                return answer.ok_or_else(|| invalid_data("it does not speak HTTP"));
-            }
-            if self.received.len() > MAX_RESPONSE_BYTES {
-                return Err(invalid_data("its response is too long"));
-            }
-        }
-    }
-}
-
-fn encode_request(target: &AdminTarget, body: &str) -> Vec<u8> {
-    let (length, authorization) = (body.len(), target.authorization_header());
-    format!(
-        "POST /publish/ HTTP/1.1\r\nHost: localhost\r\n{authorization}\
-         Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
-    )
-    .into_bytes()
 }
 
 /// How many messages a server has accepted that is behind with its deliveries.
@@ -223,53 +168,24 @@ fn accepted_count(status: u16, text: &str) -> Option<usize> {
     number.parse().ok().filter(|_| status == 429)
 }
 
-fn sleep_before_retry() {
-    #[expect(clippy::disallowed_methods, reason = "a command line tool, not a loop")]
-    std::thread::sleep(RETRY_DELAY);
-}
-
-/// Whether a connection was closed between two requests, so that the server read nothing of the
-/// second.
-fn is_closed_between_requests(kind: ErrorKind) -> bool {
-    matches!(kind, ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)
-}
-
-fn invalid_data(text: &'static str) -> std::io::Error {
-    std::io::Error::new(ErrorKind::InvalidData, text)
-}
-
-/// Status and body of a response; `None` while it is incomplete, `Some(None)` if it is invalid.
-fn parse_response(received: &[u8]) -> Option<Option<(u16, String)>> {
-    let text = String::from_utf8_lossy(received);
-    let (head, body) = text.split_once("\r\n\r\n")?;
-    let parse = || {
-        let status = head.split(' ').nth(1)?.parse().ok()?;
-        let length = head.split("\r\n").find_map(|line| {
-            let (name, value) = line.split_once(':')?;
-            name.eq_ignore_ascii_case("content-length")
-                .then_some(value.trim())
-        });
-        Some((status, length?.parse::<usize>().ok()?))
-    };
-    match parse() {
-        None => Some(None),
-        Some((_, length)) if body.len() < length => None,
-        Some((status, _)) => Some(Some((status, body.to_owned()))),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     /// The batches of an input, and the result.
     fn published(input: &[u8], buffer: usize) -> (Vec<Vec<String>>, Result<u64, String>) {
-        let mut batches = Vec::new();
-        let ended = publish_lines(BufReader::with_capacity(buffer, input), |lines| {
-            batches.push(lines.to_vec());
-            Ok(())
-        });
-        (batches, ended)
+        let mut input = BufReader::with_capacity(buffer, input);
+        let (mut batches, mut lines) = (Vec::new(), 0);
+        loop {
+            match read_batch(&mut input, lines) {
+                Ok(batch) if batch.is_empty() => return (batches, Ok(lines)),
+                Ok(batch) => {
+                    lines += batch.len() as u64;
+                    batches.push(batch);
+                }
+                Err(error) => return (batches, Err(error)),
+            }
+        }
     }
 
     #[test]
@@ -321,24 +237,6 @@ mod tests {
             let (batches, ended) = published(&input, 1 << 20);
             assert_eq!(ended, Err(expected.to_owned()));
             assert!(batches.len() <= 1);
-        }
-    }
-
-    #[test]
-    fn an_answer_is_whole_when_its_body_is() {
-        let head = "HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\n";
-        for (received, expected) in [
-            ("HTTP/1.1 200 OK\r\n".to_owned(), None),
-            (format!("{head}ab"), None),
-            (format!("{head}abc"), Some(Some((200, "abc".to_owned())))),
-            ("HTTP/1.1 200 OK\r\n\r\n".to_owned(), Some(None)),
-            ("SSH-2.0\r\n\r\n".to_owned(), Some(None)),
-        ] {
-            assert_eq!(
-                parse_response(received.as_bytes()),
-                expected,
-                "{received:?}"
-            );
         }
     }
 

@@ -15,7 +15,7 @@ use penstock_sys::confine;
 use penstock_sys::daemon::{self, ForkSide};
 use penstock_sys::process::{self, Launcher};
 
-use super::{ProcessArguments, ServeArguments, USAGE_EXIT_CODE, WorkArguments, check, print_error};
+use super::{CliError, ProcessArguments, check};
 use crate::bounds::AppBounds;
 use crate::hardening;
 use crate::identity::{self, AppAccounts};
@@ -24,62 +24,29 @@ use crate::service_manager::ManagerEnvironment;
 use crate::upgrade_protocol::{self, Predecessor};
 use crate::wiring;
 
-pub(super) fn run(arguments: &ServeArguments) -> ExitCode {
-    let invocation = arguments.invocation();
-    exit_code(serve(invocation, &arguments.process))
-}
-
-/// `penstock work`: as `serve`, for a front end on another machine.
-pub(super) fn work(arguments: &WorkArguments) -> ExitCode {
-    let invocation = arguments.invocation();
-    exit_code(serve(invocation, &arguments.process))
-}
-
-fn exit_code(served: Result<(), ServeError>) -> ExitCode {
-    match served {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(ServeError::InBackground(exit)) => exit,
-        Err(ServeError::Usage(text)) => {
-            print_error(&text);
-            ExitCode::from(USAGE_EXIT_CODE)
-        }
-        Err(ServeError::Failed(text)) => {
-            print_error(&text);
-            ExitCode::FAILURE
-        }
-    }
-}
-
-/// Why the process does not serve, or no longer.
-enum ServeError {
-    /// Another process serves.
-    InBackground(ExitCode),
-    Usage(String),
-    Failed(String),
-}
-
-fn serve(
+/// Serves until the server is stopped; prints nothing at the end.
+pub(super) fn run(
     invocation: std::io::Result<Invocation>,
     process: &ProcessArguments,
-) -> Result<(), ServeError> {
-    let failed = |what: &str, error: std::io::Error| ServeError::Failed(format!("{what}: {error}"));
+) -> Result<String, CliError> {
+    let failed = |what: &str, error: std::io::Error| CliError::Failed(format!("{what}: {error}"));
     process::reset_inherited_signals();
-    hardening::harden_process().map_err(ServeError::Failed)?;
+    hardening::harden_process()?;
     let words = ManagerEnvironment::take_from_environment()
         .map_err(|error| failed("the environment", error))?;
     let met = connect_to_predecessor()?;
     let invocation = invocation.map_err(|error| failed("the current directory", error))?;
     let program = program_path(&invocation.cwd);
-    let config = check::resolve_and_validate(&invocation).map_err(ServeError::Usage)?;
-    let mut identity = identity::identity_to_assume(&config.server).map_err(ServeError::Usage)?;
-    let accounts = AppAccounts::resolve(&config, identity.as_ref()).map_err(ServeError::Usage)?;
+    let config = check::resolve_and_validate(&invocation).map_err(CliError::Usage)?;
+    let mut identity = identity::identity_to_assume(&config.server).map_err(CliError::Usage)?;
+    let accounts = AppAccounts::resolve(&config, identity.as_ref()).map_err(CliError::Usage)?;
     if let Some(identity) = &identity {
         daemon::set_env_vars(&identity.variables())
             .map_err(|error| failed("the environment", error))?;
     }
     let (predecessor, sockets) = match met {
         Some((old, sockets)) => (Some(old), sockets),
-        None => (None, words.sockets().map_err(ServeError::Failed)?),
+        None => (None, words.sockets()?),
     };
     let asked = process.ready_fd.filter(|_| predecessor.is_none());
     let ready = asked.map(ReadyFd::claim);
@@ -94,7 +61,7 @@ fn serve(
     let privileges = accounts.privileges(identity.as_ref(), Some(successor), groups);
     let launcher = Launcher::start(&privileges, || configure_launcher(&config.server));
     if let Some(identity) = identity.as_mut().filter(|_| accounts.is_needed()) {
-        identity.keep_signal_right();
+        identity.keeps_signal_right = true;
     }
     let launcher = launcher.map_err(|error| failed("cannot fork the launcher", error))?;
     let confined = confine::deny_exec();
@@ -137,7 +104,8 @@ fn serve(
     let result = server::run(invocation, config, options, beginning);
     announce.flush();
     log.flush();
-    result.map_err(ServeError::Failed)
+    result?;
+    Ok(String::new())
 }
 
 /// Sets the limits and rights that programs inherit, in the process that starts them.
@@ -156,26 +124,26 @@ fn configure_launcher(server: &config::Server) -> std::io::Result<()> {
 
 /// The previous server and the sockets it hands over, if it started this process.
 fn connect_to_predecessor()
--> Result<Option<(Predecessor, crate::inherited_listeners::InheritedListeners)>, ServeError> {
+-> Result<Option<(Predecessor, crate::inherited_listeners::InheritedListeners)>, CliError> {
     let taken = daemon::take_env_vars(&[upgrade_protocol::UPGRADE_FD_VAR]);
-    let taken = taken.map_err(|error| ServeError::Failed(format!("the environment: {error}")))?;
+    let taken = taken.map_err(|error| CliError::Failed(format!("the environment: {error}")))?;
     let Some(number) = taken.into_iter().next().flatten() else {
         return Ok(None);
     };
     let met = Predecessor::connect(&number.to_string_lossy());
-    met.map(Some).map_err(ServeError::Failed)
+    met.map(Some).map_err(CliError::Failed)
 }
 
 /// Forks: the parent waits until the child is ready, and exits.
-fn go_to_background() -> Result<daemon::ReadinessSender, ServeError> {
+fn go_to_background() -> Result<daemon::ReadinessSender, CliError> {
     match daemon::fork() {
         Ok(ForkSide::Child(word)) => Ok(word),
-        Ok(ForkSide::Parent(waiting)) => Err(ServeError::InBackground(match waiting.wait() {
+        Ok(ForkSide::Parent(waiting)) => Err(CliError::Reported(match waiting.wait() {
             Ok(()) => ExitCode::SUCCESS,
             // The child has printed the cause and exited.
             Err(_) => ExitCode::FAILURE,
         })),
-        Err(error) => Err(ServeError::Failed(format!("--daemonize: {error}"))),
+        Err(error) => Err(CliError::Failed(format!("--daemonize: {error}"))),
     }
 }
 

@@ -9,19 +9,26 @@
 //! - A socket that a server named over TCP is used only if it belongs to root or to this user, and
 //!   leads to that same server.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use penstock_client::{Address, Client, ClientError};
 use penstock_config::{Config, ControlSocket, Invocation, ListenAddr, Server};
+use penstock_runtime::loops::block_on;
 use penstock_sys::{account, peer_process};
 use serde_json::Value;
 
 use super::ServerLocation;
-use super::admin::{ClientStream, RESPONSE_TIMEOUT, send_request};
 use crate::{admin_token, control};
+
+/// How long a server may take to answer a query.
+pub(super) const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// More than the status of any server.
+pub(super) const MAX_RESPONSE_BYTES: usize = 64 << 20;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct AdminTarget {
@@ -42,12 +49,67 @@ impl AdminTarget {
         Self::without_token(ListenAddr::Unix(path))
     }
 
-    /// The authorization header of a request, with its line end.
-    pub(super) fn authorization_header(&self) -> String {
-        let token = self.token.as_ref();
-        token.map_or_else(String::new, |token| {
-            format!("Authorization: Bearer {token}\r\n")
-        })
+    pub(super) fn client_address(&self) -> Address {
+        match &self.address {
+            ListenAddr::Tcp(address) => Address::Tcp(*address),
+            ListenAddr::Port(port) => Address::Tcp((Ipv4Addr::LOCALHOST, *port).into()),
+            ListenAddr::Unix(path) => Address::Unix(path.clone()),
+        }
+    }
+
+    pub(super) fn encode_request(&self, method: &str, path: &str, body: &str) -> Vec<u8> {
+        let authorization = match &self.token {
+            Some(token) => format!("Authorization: Bearer {token}\r\n"),
+            None => String::new(),
+        };
+        let length = body.len();
+        format!(
+            "{method} {path} HTTP/1.1\r\nHost: localhost\r\n{authorization}\
+             Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+        )
+        .into_bytes()
+    }
+
+    /// Sends a request on a connection of its own; returns the response body.
+    pub(super) fn send(
+        &self,
+        method: &str,
+        path: &str,
+        body: &str,
+        timeout: Duration,
+    ) -> Result<String, String> {
+        let request = self.encode_request(method, path, body);
+        let mut client = Client::new(self.client_address());
+        let exchange = async {
+            client.connect(RESPONSE_TIMEOUT).await?;
+            client.exchange(&request, timeout, MAX_RESPONSE_BYTES).await
+        };
+        let response = block_on(exchange).map_err(ClientError::Connect).flatten();
+        let response = response.map_err(|error| self.explain_error(&error))?;
+        let text = String::from_utf8_lossy(&response.body).into_owned();
+        if response.status < 300 {
+            return Ok(text);
+        }
+        let value: Value = serde_json::from_str(&text).unwrap_or_default();
+        let error = value["error"].as_str();
+        Err(error.unwrap_or_else(|| text.trim_end()).to_owned())
+    }
+
+    /// Asks for the server's status.
+    pub(super) fn status(&self) -> Result<Value, String> {
+        let answer = self.send("GET", "/status.json", "", RESPONSE_TIMEOUT)?;
+        serde_json::from_str(&answer).map_err(|error| format!("unreadable status: {error}"))
+    }
+
+    /// Explains why there is no response, and what to do.
+    pub(super) fn explain_error(&self, error: &ClientError) -> String {
+        match (&self.address, error) {
+            (ListenAddr::Unix(path), ClientError::Connect(error)) => {
+                format!("no server: {}", control::explain_connect(path, error))
+            }
+            (address, ClientError::Connect(error)) => format!("no server at {address}: {error}"),
+            (address, _) => format!("{address}: {error}"),
+        }
     }
 }
 
@@ -132,7 +194,7 @@ fn locate_over_tcp(
         Some(Err(error)) => format!("; server.admin_token: {error}"),
         None => String::new(),
     };
-    let asked = status(&AdminTarget::without_token(address.clone()))?;
+    let asked = AdminTarget::without_token(address.clone()).status()?;
     let socket = asked["control_socket"].as_str();
     let path = socket.and_then(|socket| socket.strip_prefix("unix:"));
     let path = path.ok_or_else(|| {
@@ -143,7 +205,7 @@ fn locate_over_tcp(
     })?;
     let target = AdminTarget::at_socket(path.into());
     check_owner(Path::new(path))?;
-    let there = status(&target)?;
+    let there = target.status()?;
     if is_same_server(&asked, &there, address) {
         Ok(target)
     } else {
@@ -181,11 +243,6 @@ fn check_owner(path: &Path) -> Result<(), String> {
     ))
 }
 
-fn status(target: &AdminTarget) -> Result<Value, String> {
-    let answer = send_request(target, "GET", "/status.json", RESPONSE_TIMEOUT)?.into_result()?;
-    serde_json::from_str(&answer).map_err(|error| format!("unreadable status: {error}"))
-}
-
 /// Loads the configuration file; `None` if none is named and none exists here.
 fn load_config(to: &ServerLocation) -> Result<Option<Config>, String> {
     let cwd = std::env::current_dir().map_err(|error| error.to_string())?;
@@ -208,35 +265,6 @@ fn load_config(to: &ServerLocation) -> Result<Option<Config>, String> {
 fn read_configured_token(config: &Config) -> Option<Result<String, String>> {
     let path = config.server.admin_token.as_deref()?;
     Some(admin_token::read_token_file(path))
-}
-
-/// Connects to a server; each response may take `patience`.
-pub(super) fn connect(
-    address: &ListenAddr,
-    patience: Duration,
-) -> std::io::Result<Box<dyn ClientStream>> {
-    let tcp = |address: SocketAddr| {
-        let stream = TcpStream::connect_timeout(&address, RESPONSE_TIMEOUT)?;
-        stream.set_read_timeout(Some(patience))?;
-        Ok(Box::new(stream) as Box<dyn ClientStream>)
-    };
-    match address {
-        ListenAddr::Tcp(address) => tcp(*address),
-        ListenAddr::Port(port) => tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, *port))),
-        ListenAddr::Unix(path) => {
-            let stream = UnixStream::connect(path)?;
-            stream.set_read_timeout(Some(patience))?;
-            Ok(Box::new(stream))
-        }
-    }
-}
-
-/// Explains why there is no connection, and what to do.
-pub(super) fn explain_connect_error(address: &ListenAddr, error: &std::io::Error) -> String {
-    match address {
-        ListenAddr::Unix(path) => format!("no server: {}", control::explain_connect(path, error)),
-        ListenAddr::Tcp(_) | ListenAddr::Port(_) => format!("no server at {address}: {error}"),
-    }
 }
 
 #[cfg(test)]
@@ -276,11 +304,11 @@ mod tests {
     #[test]
     fn a_token_is_a_field() {
         let mut target = AdminTarget::without_token(ListenAddr::loopback(1));
-        assert_eq!(target.authorization_header(), "");
+        let request = |target: &AdminTarget| {
+            String::from_utf8(target.encode_request("POST", "/reload", "{}")).unwrap()
+        };
+        assert!(!request(&target).contains("Authorization"));
         target.token = Some("abc".to_owned());
-        assert_eq!(
-            target.authorization_header(),
-            "Authorization: Bearer abc\r\n"
-        );
+        assert!(request(&target).contains("\r\nAuthorization: Bearer abc\r\n"));
     }
 }

@@ -5,13 +5,13 @@
 //! - It ends within twice `health.timeout`, whatever the server does.
 //! - It stores no more of a response than its head.
 
-use std::future::poll_fn;
 use std::io;
 use std::pin::pin;
 use std::time::Duration;
 
+use penstock_client::{ClientError, read_head, read_more};
 use penstock_config::{self as config, HealthCheck, HostHeader, Protocol, ProxyProtocol};
-use penstock_http::{ParseProgress, ResponseHeadError, ResponseLimits, ResponseScanner};
+use penstock_http::ResponseScanner;
 use penstock_runtime::{Stream, clock};
 use penstock_wire::gateway::GatewayError;
 use penstock_wire::{ajp, fastcgi, proxy_protocol};
@@ -22,24 +22,16 @@ use crate::connection::{BackendServer, ResolvedAddress, local_shortage};
 /// Why a probe failed.
 #[derive(Debug, Error)]
 pub(super) enum ProbeError {
-    #[error("cannot connect: {0}")]
-    Connect(io::Error),
     #[error("cannot connect: out of {0} on this host")]
     Shortage(&'static str),
     #[error("no response within health.timeout ({0:?})")]
     Timeout(Duration),
-    #[error("connection failed: {0}")]
-    Io(#[from] io::Error),
-    #[error("closed without a response")]
-    Closed,
+    #[error(transparent)]
+    Client(#[from] ClientError),
     #[error("status {0}")]
     Status(u16),
     #[error("malformed response: {0}")]
-    Response(#[from] ResponseHeadError),
-    #[error("malformed response: {0}")]
     Gateway(#[from] GatewayError),
-    #[error("more interim responses than {MAX_INTERIM_RESPONSES}")]
-    TooManyInterim,
 }
 
 impl ProbeError {
@@ -64,7 +56,7 @@ pub(super) async fn check_server(
     };
     let deadline = clock::now() + health.timeout;
     let connected = clock::timeout_at(deadline, connect(&server.address)).await;
-    let late = || ProbeError::Connect(io::ErrorKind::TimedOut.into());
+    let late = || ClientError::Connect(io::ErrorKind::TimedOut.into());
     let stream = connected.ok_or_else(late)??;
     let mut answer = pin!(run_probe(&stream, server, config, health));
     if let Some(answer) = clock::timeout_at(deadline, answer.as_mut()).await {
@@ -85,7 +77,7 @@ async fn connect(address: &ResolvedAddress) -> Result<Stream, ProbeError> {
         .await
         .map_err(|error| match local_shortage(address, &error) {
             Some(what) => ProbeError::Shortage(what),
-            None => ProbeError::Connect(error),
+            None => ClientError::Connect(error).into(),
         })
 }
 
@@ -108,15 +100,19 @@ async fn run_probe(
         (Protocol::Ajp, _) => ajp::encode_probe(&mut out),
         (Protocol::Http, None) | (Protocol::Scgi | Protocol::Uwsgi, _) => {
             // The protocol has no query: accepting the connection is enough.
-            return Ok(stream.write_all(&out).await?);
+            return Ok(stream.write_all(&out).await.map_err(ClientError::Io)?);
         }
     }
-    stream.write_all(&out).await?;
+    stream.write_all(&out).await.map_err(ClientError::Io)?;
     match config.protocol {
         Protocol::FastCgi => read_until_answer(stream, fastcgi::parse_probe_response).await,
         Protocol::Ajp => read_until_answer(stream, ajp::parse_probe_response).await,
         _ => {
-            let status = read_status(stream, config.strict).await?;
+            let scanner = match config.strict {
+                true => ResponseScanner::new(),
+                false => ResponseScanner::lenient(),
+            };
+            let status = read_head(stream, &mut Vec::new(), scanner).await?.status;
             let (low, high) = health.status;
             match (low..=high).contains(&status) {
                 true => Ok(()),
@@ -149,30 +145,6 @@ fn probe_host<'a>(server: &'a BackendServer, config: &'a config::Upstream) -> &'
     }
 }
 
-/// The status of the final response.
-async fn read_status(stream: &Stream, is_strict: bool) -> Result<u16, ProbeError> {
-    let mut received = Vec::new();
-    let mut scanner = match is_strict {
-        true => ResponseScanner::new(),
-        false => ResponseScanner::lenient(),
-    };
-    let limits = ResponseLimits::default();
-    let mut interim = 0;
-    loop {
-        match scanner.scan(&received, false, &limits)? {
-            ParseProgress::Complete(head) if head.status < 200 && head.status != 101 => {
-                interim += 1;
-                if interim > MAX_INTERIM_RESPONSES {
-                    return Err(ProbeError::TooManyInterim);
-                }
-                received.drain(..head.len);
-            }
-            ParseProgress::Complete(head) => return Ok(head.status),
-            ParseProgress::Partial => read_more(stream, &mut received).await?,
-        }
-    }
-}
-
 /// Reads until `answer` finds a response.
 async fn read_until_answer(
     stream: &Stream,
@@ -184,19 +156,3 @@ async fn read_until_answer(
     }
     Ok(())
 }
-
-async fn read_more(stream: &Stream, received: &mut Vec<u8>) -> Result<(), ProbeError> {
-    let len = received.len();
-    received.resize(len + READ_BYTES, 0);
-    let count = poll_fn(|cx| stream.poll_read(cx, &mut received[len..])).await?;
-    received.truncate(len + count);
-    match count {
-        0 => Err(ProbeError::Closed),
-        _ => Ok(()),
-    }
-}
-
-const READ_BYTES: usize = 1024;
-
-/// More interim responses than any server sends to a probe.
-const MAX_INTERIM_RESPONSES: usize = 16;

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use config::{HealthCheck, HostHeader, Protocol, ProxyProtocol};
+use penstock_client::ClientError;
 use penstock_config as config;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -418,7 +419,7 @@ fn a_local_shortage_does_not_fail_a_server() {
         }
         let seen = first(&upstream);
         assert_eq!((seen.state, seen.last_error), ("up", None));
-        assert!(tell(Err(ProbeError::Closed)), "any other counts");
+        assert!(tell(Err(ClientError::Closed.into())), "any other counts");
     });
 }
 
