@@ -7,8 +7,7 @@ mod caches;
 mod hub;
 mod upstreams;
 
-use std::future::Future;
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 
 use penstock_cluster::RedisBus;
 use penstock_config::{Limits, ListenAddr};
@@ -25,8 +24,9 @@ use penstock_status::{
 use tokio::sync::oneshot;
 
 use crate::hardening;
+use crate::inherited_listeners::ListenerRole;
+use crate::listeners::Listener;
 use crate::server::{LiveState, Server};
-use crate::tcp::ActiveTcpListener;
 
 /// The server behind the admin API.
 #[derive(Debug)]
@@ -41,6 +41,21 @@ impl AdminBackend {
             server,
             purge_pool: caches::purge_pool(),
         }
+    }
+
+    /// Makes a change in a task of its own, unless the server has stopped.
+    fn change<F>(
+        &self,
+        start: impl FnOnce(Arc<Server>) -> F,
+    ) -> BoxFuture<'static, Result<String, String>>
+    where
+        F: Future<Output = Result<String, String>> + Send + 'static,
+    {
+        let work = self.server.upgrade().map(start);
+        Box::pin(async move {
+            let done = run_detached(work.ok_or(STOPPED_ERROR)?).await;
+            done.ok_or(STOPPED_ERROR)?
+        })
     }
 }
 
@@ -61,13 +76,7 @@ impl AdminOperations for AdminBackend {
     }
 
     fn reload(&self) -> BoxFuture<'static, Result<String, String>> {
-        let server = self.server.upgrade();
-        Box::pin(async move {
-            let server = server.ok_or(STOPPED_ERROR)?;
-            run_detached(async move { server.reload().await })
-                .await
-                .ok_or(STOPPED_ERROR)?
-        })
+        self.change(|server| async move { server.reload().await })
     }
 
     fn restart_app(&self, app: &str) -> BoxFuture<'static, Option<Result<(), String>>> {
@@ -132,23 +141,11 @@ impl AdminOperations for AdminBackend {
     }
 
     fn upgrade(&self, binary: Option<String>) -> BoxFuture<'static, Result<String, String>> {
-        let server = self.server.upgrade();
-        Box::pin(async move {
-            let server = server.ok_or(STOPPED_ERROR)?;
-            run_detached(async move { server.upgrade(binary.map(Into::into)).await })
-                .await
-                .ok_or(STOPPED_ERROR)?
-        })
+        self.change(|server| async move { server.upgrade(binary.map(Into::into)).await })
     }
 
     fn reopen_logs(&self) -> BoxFuture<'static, Result<String, String>> {
-        let server = self.server.upgrade();
-        Box::pin(async move {
-            let server = server.ok_or(STOPPED_ERROR)?;
-            run_detached(async move { server.reopen_logs().await })
-                .await
-                .ok_or(STOPPED_ERROR)?
-        })
+        self.change(|server| async move { server.reopen_logs().await })
     }
 
     fn control_socket(&self) -> Option<String> {
@@ -174,7 +171,7 @@ impl AdminOperations for AdminBackend {
         if let Some(app) = unready {
             return Err(format!("application {} is {}", app.name, app.state));
         }
-        let joins = join_status(&server.live(), server.joiner());
+        let joins = join_status(&server.live(), server.joiner.get());
         match joins.and_then(|joins| Some((joins.address, joins.cause?))) {
             Some((address, cause)) => Err(format!("not a server of {address}: {cause}")),
             None => Ok(()),
@@ -196,20 +193,16 @@ async fn run_detached<T: Send + 'static>(
 
 /// The socket that needs no token.
 fn control_socket_name(live: &LiveState) -> Option<String> {
-    let admin = live.admin.as_ref();
+    let admin = live.listener(ListenerRole::Admin);
     let admin = admin.filter(|admin| matches!(admin.address(), ListenAddr::Unix(_)));
-    let socket = live.control.as_ref().or(admin)?;
-    Some(socket.name().to_owned())
+    let socket = live.listener(ListenerRole::Control).or(admin)?;
+    Some(socket.name())
 }
 
 fn snapshot(server: &Server) -> Snapshot {
     let live = server.live();
     let connections = server.edge.open_connections() as u64;
     let limits = &live.config.limits;
-    let mut listeners: Vec<String> = live.listeners.iter().map(|l| l.name().to_owned()).collect();
-    listeners.extend(live.tcp_listeners.iter().map(ActiveTcpListener::name));
-    let own = live.admin.iter().chain(&live.control).chain(&live.probes);
-    listeners.extend(own.map(|one| one.name().to_owned()));
     Snapshot {
         version: env!("CARGO_PKG_VERSION"),
         pid: std::process::id(),
@@ -219,14 +212,14 @@ fn snapshot(server: &Server) -> Snapshot {
         } else {
             ServerState::Running
         },
-        listeners,
+        listeners: live.listeners.iter().map(Listener::name).collect(),
         control_socket: control_socket_name(&live),
         config: live
             .config
             .path
             .as_ref()
             .map(|path| path.display().to_string()),
-        event_loops: server.threads(),
+        event_loops: server.loops.handles().len(),
         connections: Usage::new(connections, server.edge.max_connections()),
         connections_limited_by: server.edge.connection_limit_reason(),
         resident_bytes: penstock_sys::file::process_rss_bytes(std::process::id()).ok(),
@@ -236,9 +229,9 @@ fn snapshot(server: &Server) -> Snapshot {
         reload_error: live.reload_error.clone(),
         log_lines_dropped: server.log_lines_dropped(),
         warnings: [
-            server.exposures().to_vec(),
+            server.options.exposures.clone(),
             hardening::warnings(&live.config),
-            server.bounds().warnings(&live.config),
+            server.options.bounds.warnings(&live.config),
         ]
         .concat(),
         event_loop_stalls: server.watchdog.stalls(),
@@ -247,7 +240,7 @@ fn snapshot(server: &Server) -> Snapshot {
             hub: server.hub_service.hub.snapshot(),
             cluster: server.hub_service.bus().map(RedisBus::snapshot),
         },
-        front_end: join_status(&live, server.joiner()),
+        front_end: join_status(&live, server.joiner.get()),
         apps: (live.components.apps.values())
             .map(|app| app.snapshot())
             .collect(),

@@ -16,12 +16,10 @@ use penstock_exchange::{Handler, HandlerProgress, InlineResponse, Request, Reque
 use penstock_proxy::{Upstream, UpstreamSetup};
 use penstock_runtime::LoopHandle;
 use penstock_runtime::blocking::Pool;
-use penstock_sys::process::Launcher;
 
-use crate::bounds::AppBounds;
 use crate::caches::{self, Caches, PoolLimits};
-use crate::identity::AppAccounts;
 use crate::publishing::PublishSetup;
+use crate::server::Options;
 use crate::wiring;
 
 pub(crate) type Apps = BTreeMap<String, Arc<App>>;
@@ -57,13 +55,9 @@ pub(crate) struct StartedComponents {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AppStartContext<'a> {
     pub(crate) loops: &'a [LoopHandle],
-    pub(crate) launcher: &'a Arc<Launcher>,
-    pub(crate) accounts: &'a AppAccounts,
-    pub(crate) bounds: &'a AppBounds,
+    pub(crate) options: &'a Options,
     /// Whether they boot at low priority, while other applications serve.
     pub(crate) low_priority: bool,
-    /// Whether this is `serve --dev`.
-    pub(crate) development: bool,
     pub(crate) publishing: &'a PublishSetup,
     /// The sizes of the predecessor's applications under load.
     pub(crate) sizes: &'a AppSizes,
@@ -100,12 +94,12 @@ pub(crate) fn start_components(
     }
     let setup = AppSetup {
         loops: beside.loops.to_vec(),
-        launcher: Some(Arc::clone(beside.launcher)),
+        launcher: Some(Arc::clone(&beside.options.launcher)),
         account: None,
         group: None,
         body_store: store.clone(),
         yields_cpu_at_boot: beside.low_priority,
-        is_development: beside.development,
+        is_development: beside.options.development,
         initial_size: None,
     };
     for (name, wanted) in &config.apps {
@@ -122,10 +116,10 @@ pub(crate) fn start_components(
             None => {
                 // A replacement for the same load begins with the same size.
                 let before = old.apps.get(name).map(|app| app.current_size());
-                let account = beside.accounts.account_of(wanted)?;
+                let account = beside.options.accounts.account_of(wanted)?;
                 let setup = AppSetup {
                     initial_size: before.or_else(|| beside.sizes.get(name).copied()),
-                    group: beside.bounds.of(wanted, account)?,
+                    group: beside.options.bounds.of(wanted, account)?,
                     account: account.cloned(),
                     ..setup.clone()
                 };

@@ -12,8 +12,6 @@
 //!   predecessor nor a process from an application of another or a killed server.
 //! - It is created by the user that starts the server, never by the user that a server has become.
 
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -28,7 +26,7 @@ use penstock_sys::net::{PeerAddress, is_loopback};
 use penstock_sys::peer_process::PeerOrigin;
 
 use crate::inherited_listeners::ListenerRole;
-use crate::listeners::{self, BoundListener, SocketSource};
+use crate::listeners::{self, Listener, SocketSource};
 use crate::server::Server;
 
 /// Maximum number of servers with the same first address.
@@ -59,14 +57,6 @@ fn socket_name(first: Option<&ListenAddr>, joined: Option<&str>) -> String {
     name[name.len().saturating_sub(MAX_NAME_BYTES)..].to_owned()
 }
 
-/// The upstream of another server that this one joins.
-fn joined_upstream(config: &Config) -> Option<&str> {
-    config
-        .join_target
-        .as_ref()
-        .map(|joins| joins.upstream.as_str())
-}
-
 #[derive(Debug, PartialEq, Eq)]
 struct SocketDir {
     path: PathBuf,
@@ -76,37 +66,19 @@ struct SocketDir {
 
 /// The directories for the control socket of this user's server, in order of preference.
 fn candidate_dirs(uid: u32, variable: impl Fn(&str) -> Option<PathBuf>) -> Vec<SocketDir> {
-    let mut all = Vec::new();
-    let absolute = |path: &PathBuf| path.is_absolute();
+    let dir = |path: PathBuf, mode| SocketDir { path, mode };
     // The service manager's; several are separated by colons (systemd.exec(5)).
-    let managed = variable("RUNTIME_DIRECTORY").and_then(|folders| {
-        let first = folders.as_os_str().as_bytes().split(|byte| *byte == b':');
-        first.map(OsStr::from_bytes).map(PathBuf::from).next()
-    });
-    all.extend(
-        managed
-            .filter(absolute)
-            .map(|path| SocketDir { path, mode: None }),
-    );
-    if uid == 0 {
-        all.push(SocketDir {
-            path: "/run/penstock".into(),
-            mode: Some(0o755),
-        });
-    } else {
-        let own = variable("XDG_RUNTIME_DIR").filter(absolute);
-        all.extend(
-            own.filter(|folder| is_private(folder, uid).is_ok())
-                .map(|folder| SocketDir {
-                    path: folder.join("penstock"),
-                    mode: Some(0o700),
-                }),
-        );
+    let managed = variable("RUNTIME_DIRECTORY");
+    let managed = managed.and_then(|folders| std::env::split_paths(&folders).next());
+    let managed = managed.filter(|path| path.is_absolute());
+    let mut all: Vec<_> = managed.map(|path| dir(path, None)).into_iter().collect();
+    let own = variable("XDG_RUNTIME_DIR").filter(|path| path.is_absolute());
+    match own.filter(|folder| is_private(folder, uid).is_ok()) {
+        _ if uid == 0 => all.push(dir("/run/penstock".into(), Some(0o755))),
+        Some(own) => all.push(dir(own.join("penstock"), Some(0o700))),
+        None => {}
     }
-    all.push(SocketDir {
-        path: format!("/tmp/penstock-{uid}").into(),
-        mode: Some(0o700),
-    });
+    all.push(dir(format!("/tmp/penstock-{uid}").into(), Some(0o700)));
     all
 }
 
@@ -160,7 +132,7 @@ pub(crate) fn open_control_socket(
     first: Option<&ListenAddr>,
     supply: &mut SocketSource<'_>,
     follows: bool,
-) -> Result<Option<BoundListener>, String> {
+) -> Result<Option<Listener>, String> {
     let server = &config.server;
     let role = (ListenerRole::Control, false);
     match &server.control_socket {
@@ -194,7 +166,8 @@ pub(crate) fn open_control_socket(
         );
         return Ok(None);
     }
-    let name = socket_name(first, joined_upstream(config));
+    let joined = config.join_target.as_ref();
+    let name = socket_name(first, joined.map(|joins| joins.upstream.as_str()));
     let mut causes = Vec::new();
     for folder in candidate_dirs_for_user() {
         if let Err(error) = folder.prepare(uid) {
@@ -255,7 +228,7 @@ fn open_in_dir(
     folder: &Path,
     name: &str,
     supply: &mut SocketSource<'_>,
-) -> Result<BoundListener, String> {
+) -> Result<Listener, String> {
     for number in 1..=MAX_SAME_NAME {
         let file = match number {
             1 => format!("{name}.sock"),
@@ -404,7 +377,7 @@ impl ControlGate {
                 "process {pid} of user {uid}: the socket is for root and user {owner}"
             ));
         }
-        match caller.origin(server.predecessor()) {
+        match caller.origin(server.predecessor) {
             PeerOrigin::NotDescendant => Ok(()),
             PeerOrigin::Descendant(sender) => {
                 let who = server.describe_sender(sender);

@@ -27,7 +27,7 @@ use crate::caches::route_name;
 pub(crate) struct HubService {
     pub(crate) hub: Hub,
     mercure_hubs: Arc<MercureHubs>,
-    publish_keys: Arc<PublishKeys>,
+    pub(crate) publish_keys: Arc<PublishKeys>,
     /// The namespaces of the active configuration.
     namespaces: Arc<ArcSwap<Namespaces>>,
     /// The connection to other servers, once there is one.
@@ -44,9 +44,6 @@ pub(crate) struct HubRouteBuilder<'a> {
 
 impl HubService {
     /// Starts the hub, with a shard on each of `loops`.
-    ///
-    /// # Errors
-    /// No free descriptors.
     pub(crate) fn start(
         config: &Config,
         keys: Arc<PublishKeys>,
@@ -67,9 +64,6 @@ impl HubService {
 
     /// Joins the servers that share the configured Redis, if any, on the current runtime. Redis
     /// need not be reachable yet. `numbers` are summed over all servers.
-    ///
-    /// # Errors
-    /// An invalid address.
     pub(crate) fn join_cluster(
         &self,
         config: &Config,
@@ -98,18 +92,11 @@ impl HubService {
         self.namespaces.store(Arc::new(namespaces));
     }
 
-    pub(crate) fn keys(&self) -> &PublishKeys {
-        &self.publish_keys
-    }
-
     pub(crate) fn namespaces(&self) -> Arc<Namespaces> {
         self.namespaces.load_full()
     }
 
     /// Returns the builder for the routes of `config`.
-    ///
-    /// # Errors
-    /// A key that cannot sign.
     pub(crate) fn route_builder(&self, config: &Config) -> Result<HubRouteBuilder<'_>, String> {
         for warning in hub_warnings(config) {
             log::warn!("{warning}");
@@ -124,9 +111,6 @@ impl HubService {
 impl HubRouteBuilder<'_> {
     /// Wraps `inner` so that the hub holds responses that ask for it. Requests to an application
     /// are signed with the key that it publishes with, unless one key is configured for all.
-    ///
-    /// # Errors
-    /// A key that cannot sign.
     pub(crate) fn with_grip(
         &self,
         inner: Arc<dyn Handler>,
@@ -156,9 +140,6 @@ impl HubRouteBuilder<'_> {
     }
 
     /// The handler of a route that the hub answers itself; `None` for other routes.
-    ///
-    /// # Errors
-    /// A token key that cannot be used.
     pub(crate) fn route_handler(
         &self,
         (site, route): (&Site, &Route),

@@ -21,7 +21,7 @@ use penstock_sys::process::{CommandLine, Privileges};
 pub(crate) struct ServerIdentity {
     account: Account,
     /// Whether the server must still be able to signal applications' processes of other users.
-    keeps_signal_right: bool,
+    pub(crate) keeps_signal_right: bool,
 }
 
 /// The user that the server must switch to; `None` if it is that user already. May block.
@@ -46,9 +46,6 @@ pub(crate) fn identity_to_assume(server: &Server) -> Result<Option<ServerIdentit
 }
 
 /// The configured user and group, if any. May block.
-///
-/// # Errors
-/// The user or group does not exist.
 pub(crate) fn configured_identity(server: &Server) -> Result<Option<ServerIdentity>, String> {
     let account = resolve_account("server", server.user.as_deref(), server.group.as_deref())?;
     Ok(account.map(|account| ServerIdentity {
@@ -190,15 +187,7 @@ impl ServerIdentity {
         self.account.env_vars()
     }
 
-    /// Keeps the capability to signal processes of other users, for applications.
-    pub(crate) fn keep_signal_right(&mut self) {
-        self.keeps_signal_right = true;
-    }
-
     /// Switches the user for good, without any check.
-    ///
-    /// # Errors
-    /// The error of a system call.
     fn switch_user(&self) -> std::io::Result<()> {
         match self.keeps_signal_right {
             true => self.account.switch_to_keeping_kill(),

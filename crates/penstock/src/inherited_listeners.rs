@@ -15,7 +15,10 @@ use penstock_config::ListenAddr;
 use penstock_sys::fd_packets::ListenAddress;
 
 /// The purpose of a listener.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
+)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum ListenerRole {
     Http,
     Tcp,
@@ -24,6 +27,13 @@ pub(crate) enum ListenerRole {
     Control,
     /// Probes and Prometheus.
     Probes,
+}
+
+impl ListenerRole {
+    /// Whether a reload may open and close such listeners.
+    pub(crate) fn is_for_clients(self) -> bool {
+        matches!(self, Self::Http | Self::Tcp)
+    }
 }
 
 #[derive(Debug)]

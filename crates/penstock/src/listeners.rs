@@ -1,6 +1,8 @@
 //! Opens listening sockets, one per event loop, and keeps them over reloads and upgrades.
 //!
-//! Used by `server` at start and at reload.
+//! Used by `server` at start and at reload. HTTP listeners, `[[tcp]]` and `server.join` are for
+//! clients and follow the configuration; the admin interface, the control socket and the probes
+//! stay as they were at start.
 //!
 //! # Invariants
 //!
@@ -10,35 +12,33 @@
 //!   replacement, so that no connection is lost and a refused reload changes nothing.
 //! - Sockets that the previous server or a service manager passed are used, not opened again.
 
-use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use penstock_config::{Config, ListenAddr};
 use penstock_edge::Edge;
-use penstock_exchange::{ListenerInfo, TunnelHandler};
-use penstock_runtime::{Drain, LoopHandle};
+use penstock_exchange::{ListenerInfo, TakeoverFuture, TunnelHandler};
+use penstock_runtime::{Drain, LoopHandle, Stream, loops};
 use penstock_sys::account;
 use penstock_sys::fd_packets::ListenAddress;
-use penstock_sys::net::{self, SocketAccess};
+use penstock_sys::net::{self, PeerAddress, SocketAccess};
 use penstock_sys::peer_process;
 
 use crate::inherited_listeners::{InheritedListener, InheritedListeners, ListenerRole};
 use crate::preflight::explain_listen_error;
 
 /// Existing sockets that a configuration can use instead of opening new ones.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct SocketSource<'s> {
+    pub(crate) config: &'s Config,
     /// Active listeners that the new configuration removes.
-    pub(crate) removed: Vec<&'s ActiveListener>,
+    pub(crate) removed: Vec<&'s Listener>,
     /// Sockets that were passed to this process.
     pub(crate) inherited: InheritedListeners,
-    /// Whether other servers may listen on the same ports (`server.reuse_port`).
-    pub(crate) reuse_port: bool,
-    /// The configured owner and mode of Unix sockets.
-    pub(crate) socket_permissions: BTreeMap<PathBuf, penstock_config::SocketPermissions>,
 }
 
 /// Default permissions of a Unix socket: front ends run as other users.
@@ -47,148 +47,113 @@ const PUBLIC_SOCKET_MODE: u32 = 0o666;
 /// Permissions of a Unix socket for changes: the user that starts the server, and root.
 const PRIVATE_SOCKET_MODE: u32 = 0o600;
 
-/// A listener's sockets before they accept: at least one for each loop.
+/// A listener: bound, then accepting.
 #[derive(Debug)]
-pub(crate) struct BoundListener {
-    role: ListenerRole,
-    configured_address: ListenAddr,
+pub(crate) struct Listener {
+    pub(crate) role: ListenerRole,
+    pub(crate) configured_address: ListenAddr,
     info: Arc<ListenerInfo>,
+    /// At least one for each loop, until it accepts.
     sockets: Vec<OwnedFd>,
     /// Duplicates of `sockets`, for a replacement at this address.
     spare_sockets: Vec<OwnedFd>,
-    /// The file of a Unix socket that this process created.
-    socket_file: Option<UnservedSocketFile>,
-    /// Whether another process owns the socket's file, which then stays at the end.
-    is_borrowed: bool,
-}
-
-#[derive(Debug)]
-pub(crate) struct ActiveListener {
-    pub(crate) configured_address: ListenAddr,
-    info: Arc<ListenerInfo>,
-    /// Duplicates of the loops' sockets, for a replacement at this address.
-    spare_sockets: Vec<OwnedFd>,
-    stop: Drain,
-    role: ListenerRole,
-    /// Whether another process owns the socket's file, which then stays at the end.
-    is_borrowed: bool,
-}
-
-/// The file of a Unix socket; removed if this is dropped before the listener accepts.
-#[derive(Debug)]
-struct UnservedSocketFile {
-    path: Option<PathBuf>,
+    /// The file of a Unix socket that this process created, until it accepts.
+    unserved_file: Option<PathBuf>,
+    /// Whether the configuration gives that file an owner.
     has_owner: bool,
+    /// Whether another process owns the socket's file, which then stays at the end.
+    pub(crate) is_borrowed: bool,
+    stop: Drain,
+    /// The receiver of a TCP listener's connections.
+    pub(crate) switch: Option<Arc<HandlerSwitch>>,
 }
 
-impl UnservedSocketFile {
-    /// Leaves the removal to [`ActiveListener::stop`].
-    fn disarm(mut self) {
-        self.path = None;
-    }
-}
-
-impl Drop for UnservedSocketFile {
+impl Drop for Listener {
     fn drop(&mut self) {
-        if let Some(path) = &self.path {
+        if let Some(path) = &self.unserved_file {
             // Removed already, or not removable: the next start replaces it.
             let _ = std::fs::remove_file(path);
         }
     }
 }
 
-/// Opens the configured listeners that are missing in `kept`, with sockets from `supply` where it
-/// has them.
-///
-/// # Errors
-/// As [`open_listener`].
+/// A listener for clients in a configuration.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ClientListener<'c> {
+    address: &'c ListenAddr,
+    proxy_protocol: bool,
+    pub(crate) target: ListenerTarget<'c>,
+}
+
+/// The receiver of a listener's connections.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum ListenerTarget<'c> {
+    Http,
+    /// The upstream of that name.
+    Upstream(&'c str),
+    /// The handshake of joining servers.
+    Join,
+}
+
+impl ClientListener<'_> {
+    fn role(&self) -> ListenerRole {
+        match self.target {
+            ListenerTarget::Http => ListenerRole::Http,
+            ListenerTarget::Upstream(_) | ListenerTarget::Join => ListenerRole::Tcp,
+        }
+    }
+}
+
+fn client_listeners(config: &Config) -> impl Iterator<Item = ClientListener<'_>> {
+    let server = &config.server;
+    let http = server.listen.iter().map(|address| ClientListener {
+        address,
+        proxy_protocol: server.proxy_protocol.contains(address),
+        target: ListenerTarget::Http,
+    });
+    let tcp = config.tcp.iter().map(|stream| ClientListener {
+        address: &stream.listen,
+        proxy_protocol: stream.proxy_protocol,
+        target: ListenerTarget::Upstream(&stream.upstream),
+    });
+    let join = server.join.iter().map(|join| ClientListener {
+        address: &join.listen,
+        proxy_protocol: false,
+        target: ListenerTarget::Join,
+    });
+    http.chain(tcp).chain(join)
+}
+
+/// Opens the clients' listeners that are missing in `kept`, with sockets from `supply` where it has
+/// them.
 pub(crate) fn open_missing(
-    config: &Config,
-    kept: &[ActiveListener],
+    kept: &[Listener],
     supply: &mut SocketSource<'_>,
     loops: usize,
-) -> Result<Vec<BoundListener>, String> {
-    supply.reuse_port = config.server.reuse_port;
-    supply
-        .socket_permissions
-        .clone_from(&config.server.socket_permissions);
-    let wanted = wanted_listeners(config);
-    let new = wanted.iter().filter(|(address, heralded)| {
-        !kept
-            .iter()
-            .any(|serving| serving.matches(address, *heralded))
-    });
-    new.map(|(address, heralded)| {
-        open_listener(address, (ListenerRole::Http, *heralded), supply, loops)
-    })
-    .collect()
-}
-
-/// Returns the listeners that a new configuration removes or changes.
-pub(crate) fn removed_listeners<'s>(
-    config: &Config,
-    listeners: &'s [ActiveListener],
-) -> Vec<&'s ActiveListener> {
-    let wanted = wanted_listeners(config);
-    let stays = |serving: &ActiveListener| {
-        wanted
-            .iter()
-            .any(|(address, it)| serving.matches(address, *it))
-    };
-    listeners.iter().filter(|serving| !stays(serving)).collect()
-}
-
-/// The configured addresses, each with whether its connections begin with a PROXY header.
-fn wanted_listeners(config: &Config) -> Vec<(&ListenAddr, bool)> {
-    let server = &config.server;
-    let listen = server.listen.iter();
-    listen
-        .map(|address| (address, server.proxy_protocol.contains(address)))
+) -> Result<Vec<Listener>, String> {
+    client_listeners(supply.config)
+        .filter(|wanted| !kept.iter().any(|listener| listener.is(wanted)))
+        .map(|wanted| {
+            let role = (wanted.role(), wanted.proxy_protocol);
+            open_listener(wanted.address, role, supply, loops)
+        })
         .collect()
-}
-
-/// Removes and returns the listeners that a new configuration does not have, and adds `fresh`.
-pub(crate) fn swap_listeners(
-    config: &Config,
-    listeners: &mut Vec<ActiveListener>,
-    fresh: Vec<ActiveListener>,
-    changes: &mut Vec<String>,
-) -> Vec<ActiveListener> {
-    let wanted = wanted_listeners(config);
-    let (kept, gone): (Vec<ActiveListener>, Vec<ActiveListener>) =
-        std::mem::take(listeners).into_iter().partition(|serving| {
-            wanted
-                .iter()
-                .any(|(address, it)| serving.matches(address, *it))
-        });
-    for serving in &kept {
-        serving.apply_socket_permissions(config);
-    }
-    *listeners = kept;
-    changes.extend(gone.iter().map(|old| format!("{} closed", old.name())));
-    changes.extend(fresh.iter().map(|new| format!("{} opened", new.name())));
-    listeners.extend(fresh);
-    gone
 }
 
 /// Opens `wanted` for `loops` loops, or takes its sockets from `supply`. `proxy_protocol`:
 /// connections begin with a PROXY header.
-///
-/// # Errors
-/// The address that could not be opened, and the cause.
 pub(crate) fn open_listener(
     wanted: &ListenAddr,
     (role, proxy_protocol): (ListenerRole, bool),
     supply: &mut SocketSource<'_>,
     loops: usize,
-) -> Result<BoundListener, String> {
+) -> Result<Listener, String> {
     let say = |error| format!("cannot listen on {wanted}: {error}");
-    let shares = supply.reuse_port && matches!(role, ListenerRole::Http | ListenerRole::Tcp);
-    let owned = match wanted {
-        ListenAddr::Unix(path) => Some(socket_access(role, path, &supply.socket_permissions)?),
-        ListenAddr::Tcp(_) | ListenAddr::Port(_) => None,
+    let access = match wanted {
+        ListenAddr::Unix(path) => socket_access(role, path, supply.config)?,
+        ListenAddr::Tcp(_) | ListenAddr::Port(_) => SocketAccess::default(),
     };
-    let access = owned.unwrap_or_default();
+    let shares_port = supply.config.server.reuse_port && role.is_for_clients();
     let SocketSource {
         removed: going,
         inherited,
@@ -215,41 +180,38 @@ pub(crate) fn open_listener(
         && going
             .iter()
             .any(|old| old.configured_address.overlaps(wanted));
-    let others = match shares || is_wider || inherited.overlaps(wanted) {
-        true => PortSharing::Allowed,
-        false => PortSharing::Forbidden,
-    };
-    bind_new(wanted, (role, proxy_protocol), loops, others, access)
+    // With the listener that this one replaces, or a server that shares the port.
+    let shares_port = shares_port || is_wider || inherited.overlaps(wanted);
+    let (sockets, address) = bind(wanted, loops, shares_port, access)
+        .map_err(|error| format!("cannot listen on {}", explain_listen_error(wanted, &error)))?;
+    let mut listener = Listener::new(wanted, (role, proxy_protocol), address, sockets);
+    if let ListenAddr::Unix(path) = wanted {
+        listener.unserved_file = Some(path.clone());
+        listener.has_owner = access.user.is_some() || access.group.is_some();
+    }
+    listener.clone_sockets().map_err(say)?;
+    Ok(listener)
 }
 
 /// Owner and mode of a listener's Unix socket.
-///
-/// # Errors
-/// An unknown user or group.
-fn socket_access(
-    role: ListenerRole,
-    path: &Path,
-    files: &BTreeMap<PathBuf, penstock_config::SocketPermissions>,
-) -> Result<SocketAccess, String> {
-    let file = files.get(path).filter(|_| role == ListenerRole::Http);
-    let file = file.cloned().unwrap_or_default();
-    let unknown = |what: &str, name: &str, error: Option<std::io::Error>| {
-        let why = error.map_or_else(String::new, |error| format!(": {error}"));
-        format!(
-            "unix:{}: owner: there is no {what} `{name}`{why}",
-            path.display()
-        )
+fn socket_access(role: ListenerRole, path: &Path, config: &Config) -> Result<SocketAccess, String> {
+    let file = config.server.socket_permissions.get(path);
+    let file = file.filter(|_| role == ListenerRole::Http).cloned();
+    let file = file.unwrap_or_default();
+    let unknown = |what: &str, name: &str, why: String| {
+        let path = path.display();
+        format!("unix:{path}: owner: there is no {what} `{name}`{why}")
     };
-    let user = file.user.map(|name| match account::find_user(&name) {
-        Ok(Some(user)) => Ok(user),
-        Ok(None) => Err(unknown("user", &name, None)),
-        Err(error) => Err(unknown("user", &name, Some(error))),
+    let user = file.user.map(|name| {
+        let found = account::find_user(&name);
+        let found = found.map_err(|error| unknown("user", &name, format!(": {error}")))?;
+        found.ok_or_else(|| unknown("user", &name, String::new()))
     });
     let user = user.transpose()?;
-    let group = file.group.map(|name| match account::find_group_id(&name) {
-        Ok(Some(group)) => Ok(group),
-        Ok(None) => Err(unknown("group", &name, None)),
-        Err(error) => Err(unknown("group", &name, Some(error))),
+    let group = file.group.map(|name| {
+        let found = account::find_group_id(&name);
+        let found = found.map_err(|error| unknown("group", &name, format!(": {error}")))?;
+        found.ok_or_else(|| unknown("group", &name, String::new()))
     });
     let group = group.transpose()?;
     // Sockets for changes are for the user that starts the server.
@@ -268,9 +230,9 @@ fn socket_access(
 fn adopt_inherited(
     given: InheritedListener,
     wanted: &ListenAddr,
-    (role, proxy_protocol): (ListenerRole, bool),
+    role: (ListenerRole, bool),
     loops: usize,
-) -> std::io::Result<BoundListener> {
+) -> std::io::Result<Listener> {
     let mut sockets = given.sockets;
     for at in sockets.len()..loops {
         let copy = sockets
@@ -285,143 +247,124 @@ fn adopt_inherited(
         ListenAddress::Tcp { address, .. } => Some(address),
         ListenAddress::Unix(_) => None,
     };
-    Ok(BoundListener {
-        role,
-        configured_address: wanted.clone(),
-        info: listener_info(wanted, address, proxy_protocol),
-        spare_sockets: clone_sockets(&sockets)?,
-        sockets,
-        socket_file: None,
-        is_borrowed: given.is_borrowed,
-    })
+    let mut listener = Listener::new(wanted, role, address, sockets);
+    listener.is_borrowed = given.is_borrowed;
+    listener.clone_sockets()?;
+    Ok(listener)
 }
 
-fn with_real_port(wanted: &ListenAddr, real: SocketAddr) -> ListenAddr {
-    match wanted {
-        ListenAddr::Port(_) => ListenAddr::Port(real.port()),
-        ListenAddr::Tcp(_) | ListenAddr::Unix(_) => ListenAddr::Tcp(real),
+fn with_real_port(wanted: &ListenAddr, real: Option<SocketAddr>) -> ListenAddr {
+    match (wanted, real) {
+        (_, None) => wanted.clone(),
+        (ListenAddr::Port(_), Some(real)) => ListenAddr::Port(real.port()),
+        (ListenAddr::Tcp(_) | ListenAddr::Unix(_), Some(real)) => ListenAddr::Tcp(real),
     }
 }
 
-fn listener_info(
+/// Opens a socket for each loop; returns the real TCP address, too.
+fn bind(
     wanted: &ListenAddr,
-    address: Option<SocketAddr>,
-    proxy_protocol: bool,
-) -> Arc<ListenerInfo> {
-    let name = address.map_or_else(|| wanted.clone(), |real| with_real_port(wanted, real));
-    let name = name.to_string();
-    Arc::new(ListenerInfo {
-        scheme: "http",
-        address,
-        name,
-        proxy_protocol,
-    })
-}
-
-/// Whether other sockets may listen on the same port.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum PortSharing {
-    /// The listener that this one replaces, or a server that shares the port.
-    Allowed,
-    Forbidden,
-}
-
-fn bind_new(
-    wanted: &ListenAddr,
-    (role, proxy_protocol): (ListenerRole, bool),
     loops: usize,
-    others: PortSharing,
+    shares_port: bool,
     access: SocketAccess,
-) -> Result<BoundListener, String> {
-    let say = |error: std::io::Error| {
-        format!("cannot listen on {}", explain_listen_error(wanted, &error))
-    };
-    let (sockets, address, file) = match wanted {
-        ListenAddr::Tcp(address) => {
-            let (sockets, real) = bind_tcp(*address, loops, others).map_err(say)?;
-            (sockets, Some(real), None)
-        }
-        ListenAddr::Port(port) => {
-            let (sockets, real) = bind_port(*port, loops, others).map_err(say)?;
-            (sockets, Some(real), None)
-        }
+) -> std::io::Result<(Vec<OwnedFd>, Option<SocketAddr>)> {
+    let (address, is_port) = match wanted {
         ListenAddr::Unix(path) => {
-            let first = net::listen_unix(path, access).map_err(say)?;
-            let file = UnservedSocketFile {
-                path: Some(path.clone()),
-                has_owner: access.user.is_some() || access.group.is_some(),
-            };
-            let mut sockets = Vec::new();
-            for _ in 1..loops {
-                sockets.push(first.try_clone().map_err(say)?);
-            }
+            let first = net::listen_unix(path, access)?;
+            let copies = (1..loops).map(|_| first.try_clone());
+            let mut sockets = copies.collect::<std::io::Result<Vec<_>>>()?;
             sockets.push(first);
-            (sockets, None, Some(file))
+            return Ok((sockets, None));
         }
+        ListenAddr::Tcp(address) => (*address, false),
+        ListenAddr::Port(port) => (SocketAddr::from((Ipv4Addr::UNSPECIFIED, *port)), true),
     };
-    Ok(BoundListener {
-        role,
-        configured_address: wanted.clone(),
-        info: listener_info(wanted, address, proxy_protocol),
-        spare_sockets: clone_sockets(&sockets).map_err(say)?,
-        sockets,
-        socket_file: file,
-        is_borrowed: false,
-    })
-}
-
-fn bind_tcp(
-    address: SocketAddr,
-    loops: usize,
-    others: PortSharing,
-) -> std::io::Result<(Vec<OwnedFd>, SocketAddr)> {
-    if others == PortSharing::Forbidden {
-        net::check_tcp_free(address)?;
+    let listen = |address: SocketAddr| match is_port {
+        true => net::listen_port(address.port()),
+        false => net::listen_tcp(address),
+    };
+    match is_port {
+        _ if shares_port => {}
+        true => net::check_port_free(address.port())?,
+        false => net::check_tcp_free(address)?,
     }
-    let first = net::listen_tcp(address)?;
-    let real = net::local_address(&first)?;
+    let first = listen(address)?;
+    let mut real = net::local_address(&first)?;
+    if is_port {
+        // The host for a request without one: clients of both families understand this form.
+        real.set_ip(address.ip());
+    }
     let mut sockets = vec![first];
     for _ in 1..loops {
-        sockets.push(net::listen_tcp(real)?);
+        sockets.push(listen(real)?);
     }
-    Ok((sockets, real))
+    Ok((sockets, Some(real)))
 }
 
-fn bind_port(
-    port: u16,
-    loops: usize,
-    others: PortSharing,
-) -> std::io::Result<(Vec<OwnedFd>, SocketAddr)> {
-    if others == PortSharing::Forbidden {
-        net::check_port_free(port)?;
+impl Listener {
+    fn new(
+        wanted: &ListenAddr,
+        (role, proxy_protocol): (ListenerRole, bool),
+        address: Option<SocketAddr>,
+        sockets: Vec<OwnedFd>,
+    ) -> Self {
+        let info = ListenerInfo {
+            scheme: "http",
+            address,
+            name: with_real_port(wanted, address).to_string(),
+            proxy_protocol,
+        };
+        Self {
+            role,
+            configured_address: wanted.clone(),
+            info: Arc::new(info),
+            sockets,
+            spare_sockets: Vec::new(),
+            unserved_file: None,
+            has_owner: false,
+            is_borrowed: false,
+            stop: Drain::new(),
+            switch: None,
+        }
     }
-    let first = net::listen_port(port)?;
-    let port = net::local_address(&first)?.port();
-    let mut sockets = vec![first];
-    for _ in 1..loops {
-        sockets.push(net::listen_port(port)?);
+
+    fn clone_sockets(&mut self) -> std::io::Result<()> {
+        let copies = self.sockets.iter().map(OwnedFd::try_clone);
+        self.spare_sockets = copies.collect::<std::io::Result<_>>()?;
+        Ok(())
     }
-    // The host for a request without one: clients of both families understand this form.
-    Ok((sockets, SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))))
-}
 
-fn clone_sockets(sockets: &[OwnedFd]) -> std::io::Result<Vec<OwnedFd>> {
-    sockets.iter().map(OwnedFd::try_clone).collect()
-}
+    /// The printed name, with the real port.
+    pub(crate) fn name(&self) -> String {
+        match self.info.name.strip_prefix("http://") {
+            Some(address) if self.role == ListenerRole::Tcp => format!("tcp://{address}"),
+            _ => self.info.name.clone(),
+        }
+    }
 
-impl BoundListener {
     /// The address with the real port.
     pub(crate) fn address(&self) -> ListenAddr {
-        let real = self.info.address;
-        real.map_or_else(
-            || self.configured_address.clone(),
-            |real| with_real_port(&self.configured_address, real),
-        )
+        with_real_port(&self.configured_address, self.info.address)
+    }
+
+    fn is(&self, wanted: &ClientListener<'_>) -> bool {
+        self.role == wanted.role()
+            && self.configured_address == *wanted.address
+            && self.info.proxy_protocol == wanted.proxy_protocol
+    }
+
+    /// The listener of a configuration that this is, if it is for clients and still has its place.
+    pub(crate) fn find_in<'c>(&self, config: &'c Config) -> Option<ClientListener<'c>> {
+        client_listeners(config).find(|wanted| self.is(wanted))
+    }
+
+    /// Whether a new configuration removes or changes it.
+    pub(crate) fn is_removed_by(&self, config: &Config) -> bool {
+        self.role.is_for_clients() && self.find_in(config).is_none()
     }
 
     /// The owner of a Unix socket; for a borrowed one, the owner of its file.
     pub(crate) fn owner(&self) -> std::io::Result<u32> {
-        use std::os::unix::fs::MetadataExt;
         if let (true, ListenAddr::Unix(path)) = (self.is_borrowed, &self.configured_address) {
             return Ok(path.symlink_metadata()?.uid());
         }
@@ -431,182 +374,62 @@ impl BoundListener {
 
     /// The file of a Unix socket that this process created and the configuration gives no owner.
     pub(crate) fn created_socket(&self) -> Option<&Path> {
-        let file = self.socket_file.as_ref().filter(|file| !file.has_owner)?;
-        file.path.as_deref()
+        let file = self.unserved_file.as_deref();
+        file.filter(|_| !self.has_owner)
     }
 
-    /// Accepts on every loop, each with its own socket.
-    pub(crate) fn serve(self, edge: &Arc<Edge>, loops: &[LoopHandle]) -> ActiveListener {
-        self.serve_with(loops, |socket, info, stop| {
-            accept(Arc::clone(edge), socket, info, stop)
-        })
-    }
-
-    /// As [`Self::serve`], but passes each connection to `handler`.
-    pub(crate) fn serve_tunnel(
-        self,
+    /// Accepts: on every loop of `loops`, each with its own socket, or on the current loop without
+    /// any. Connections go to `handler`, if there is one.
+    pub(crate) fn serve(
+        &mut self,
         edge: &Arc<Edge>,
         loops: &[LoopHandle],
-        handler: &Arc<dyn TunnelHandler>,
-    ) -> ActiveListener {
-        self.serve_with(loops, |socket, info, stop| {
-            accept_tunnel(Arc::clone(edge), socket, info, stop, Arc::clone(handler))
-        })
-    }
-
-    fn serve_with<F>(
-        mut self,
-        loops: &[LoopHandle],
-        accept: impl Fn(OwnedFd, Arc<ListenerInfo>, Drain) -> F,
-    ) -> ActiveListener
-    where
-        F: Future<Output = ()> + Send + 'static,
-    {
-        let stop = Drain::new();
+        handler: Option<&Arc<dyn TunnelHandler>>,
+    ) {
+        self.unserved_file = None;
+        let mut loops = loops.iter().cycle();
         // A socket's queue is visible to that socket only: every socket is served.
-        for (socket, event_loop) in self.sockets.drain(..).zip(loops.iter().cycle()) {
-            event_loop.spawn(accept(socket, Arc::clone(&self.info), stop.clone()));
-        }
-        self.into_active(stop)
-    }
-
-    pub(crate) fn serve_on_current_loop(mut self, edge: &Arc<Edge>) -> ActiveListener {
-        let stop = Drain::new();
         for socket in self.sockets.drain(..) {
-            let (edge, info, stop) = (Arc::clone(edge), Arc::clone(&self.info), stop.clone());
-            penstock_runtime::loops::spawn_here(accept(edge, socket, info, stop));
+            let (edge, info) = (Arc::clone(edge), Arc::clone(&self.info));
+            let accepting = accept(edge, socket, info, self.stop.clone(), handler.cloned());
+            match loops.next() {
+                Some(event_loop) => event_loop.spawn(accepting),
+                None => loops::spawn_here(accepting),
+            }
         }
-        self.into_active(stop)
-    }
-
-    /// As [`Self::serve_on_current_loop`], but passes each connection to `handler`.
-    pub(crate) fn serve_tunnel_on_current_loop(
-        mut self,
-        edge: &Arc<Edge>,
-        handler: &Arc<dyn TunnelHandler>,
-    ) -> ActiveListener {
-        let stop = Drain::new();
-        for socket in self.sockets.drain(..) {
-            let (edge, info, stop) = (Arc::clone(edge), Arc::clone(&self.info), stop.clone());
-            let accepting = accept_tunnel(edge, socket, info, stop, Arc::clone(handler));
-            penstock_runtime::loops::spawn_here(accepting);
-        }
-        self.into_active(stop)
-    }
-
-    fn into_active(self, stop: Drain) -> ActiveListener {
-        if let Some(file) = self.socket_file {
-            file.disarm();
-        }
-        ActiveListener {
-            configured_address: self.configured_address,
-            info: self.info,
-            spare_sockets: self.spare_sockets,
-            stop,
-            role: self.role,
-            is_borrowed: self.is_borrowed,
-        }
-    }
-}
-
-async fn accept(edge: Arc<Edge>, socket: OwnedFd, info: Arc<ListenerInfo>, stop: Drain) {
-    if let Err(error) = penstock_edge::accept(edge, socket, Arc::clone(&info), stop).await {
-        log::error!("listener {}: {error}", info.name);
-    }
-}
-
-async fn accept_tunnel(
-    edge: Arc<Edge>,
-    socket: OwnedFd,
-    info: Arc<ListenerInfo>,
-    stop: Drain,
-    handler: Arc<dyn TunnelHandler>,
-) {
-    let accepting =
-        penstock_edge::accept_tunnel(edge, socket, Arc::clone(&info), stop, handler).await;
-    if let Err(error) = accepting {
-        log::error!("listener {}: {error}", info.name);
-    }
-}
-
-impl ActiveListener {
-    /// The printed name, with the real port.
-    pub(crate) fn name(&self) -> &str {
-        &self.info.name
-    }
-
-    /// The address with the real port.
-    pub(crate) fn address(&self) -> ListenAddr {
-        let real = self.info.address;
-        real.map_or_else(
-            || self.configured_address.clone(),
-            |real| with_real_port(&self.configured_address, real),
-        )
-    }
-
-    /// Whether this is the listener for that address and form of connections.
-    pub(crate) fn matches(&self, address: &ListenAddr, proxy_protocol: bool) -> bool {
-        self.configured_address == *address && self.info.proxy_protocol == proxy_protocol
     }
 
     /// Duplicates the sockets for another listener at the same address.
-    fn share_sockets(
-        &self,
-        role: ListenerRole,
-        proxy_protocol: bool,
-    ) -> std::io::Result<BoundListener> {
-        let info = ListenerInfo {
-            proxy_protocol,
-            ..ListenerInfo::clone(&self.info)
-        };
-        Ok(BoundListener {
-            role,
-            configured_address: self.configured_address.clone(),
-            info: Arc::new(info),
-            sockets: clone_sockets(&self.spare_sockets)?,
-            spare_sockets: clone_sockets(&self.spare_sockets)?,
-            socket_file: None,
-            is_borrowed: self.is_borrowed,
-        })
+    fn share_sockets(&self, role: ListenerRole, proxy_protocol: bool) -> std::io::Result<Self> {
+        let sockets = self.spare_sockets.iter().map(OwnedFd::try_clone);
+        let sockets = sockets.collect::<std::io::Result<_>>()?;
+        let role = (role, proxy_protocol);
+        let mut listener = Self::new(&self.configured_address, role, self.info.address, sockets);
+        listener.is_borrowed = self.is_borrowed;
+        listener.clone_sockets()?;
+        Ok(listener)
     }
 
     /// Duplicates the sockets for the successor. A Unix socket is one, whatever the number of
     /// loops.
-    ///
-    /// # Errors
-    /// No free descriptor.
-    pub(crate) fn to_inherited(&self) -> std::io::Result<InheritedListener> {
-        let count = match self.info.address {
-            Some(_) => self.spare_sockets.len(),
-            None => 1,
+    pub(crate) fn sockets_for_successor(&self) -> std::io::Result<Vec<OwnedFd>> {
+        let count = match self.configured_address {
+            ListenAddr::Unix(_) => 1,
+            ListenAddr::Tcp(_) | ListenAddr::Port(_) => self.spare_sockets.len(),
         };
-        let is_dual = matches!(self.configured_address, ListenAddr::Port(_));
-        let tcp = |address| ListenAddress::Tcp { address, is_dual };
-        let bound = match (self.info.address, &self.configured_address) {
-            (Some(address), _) => tcp(address),
-            (None, ListenAddr::Unix(path)) => ListenAddress::Unix(path.clone()),
-            (None, ListenAddr::Tcp(address)) => tcp(*address),
-            (None, ListenAddr::Port(port)) => tcp(SocketAddr::from((Ipv4Addr::UNSPECIFIED, *port))),
-        };
-        Ok(InheritedListener {
-            configured: Some((self.role, self.configured_address.clone())),
-            bound_address: bound,
-            name: self.info.name.clone(),
-            sockets: clone_sockets(&self.spare_sockets[..count.min(self.spare_sockets.len())])?,
-            is_borrowed: self.is_borrowed,
-        })
+        let sockets = self.spare_sockets.iter().take(count);
+        sockets.map(OwnedFd::try_clone).collect()
     }
 
     /// Sets the configured owner and mode of the Unix socket.
-    fn apply_socket_permissions(&self, config: &Config) {
+    pub(crate) fn apply_socket_permissions(&self, config: &Config) {
         let ListenAddr::Unix(path) = &self.configured_address else {
             return;
         };
-        let files = &config.server.socket_permissions;
-        if self.is_borrowed || !files.contains_key(path) {
+        if self.is_borrowed || !config.server.socket_permissions.contains_key(path) {
             return;
         }
-        let permitted = socket_access(self.role, path, files).and_then(|access| {
+        let permitted = socket_access(self.role, path, config).and_then(|access| {
             net::set_socket_access(path, access)
                 .map_err(|error| format!("{}: {error}", self.configured_address))
         });
@@ -615,16 +438,12 @@ impl ActiveListener {
         }
     }
 
-    /// Leaves the Unix socket's file to another server.
-    pub(crate) fn keep_socket_file(&mut self) {
-        self.is_borrowed = true;
-    }
-
     /// Stops accepting; accepted connections continue. Removes the file of the Unix socket unless
     /// one of `others` has the same address.
-    pub(crate) fn stop<'s>(&mut self, mut others: impl Iterator<Item = &'s Self>) {
+    pub(crate) fn stop(&mut self, others: &[Self]) {
         self.stop.begin();
         self.spare_sockets.clear();
+        let mut others = others.iter();
         if let ListenAddr::Unix(path) = &self.configured_address
             && !self.is_borrowed
             && others.all(|other| other.configured_address != self.configured_address)
@@ -636,5 +455,39 @@ impl ActiveListener {
 
     pub(crate) async fn stopped(&self) {
         self.stop.wait_until_finished().await;
+    }
+}
+
+async fn accept(
+    edge: Arc<Edge>,
+    socket: OwnedFd,
+    info: Arc<ListenerInfo>,
+    stop: Drain,
+    handler: Option<Arc<dyn TunnelHandler>>,
+) {
+    let name = Arc::clone(&info);
+    let accepted = match handler {
+        None => penstock_edge::accept(edge, socket, info, stop).await,
+        Some(handler) => penstock_edge::accept_tunnel(edge, socket, info, stop, handler).await,
+    };
+    if let Err(error) = accepted {
+        log::error!("listener {}: {error}", name.name);
+    }
+}
+
+/// Passes a listener's new connections to the current handler, which a reload may change; open
+/// connections keep the old one.
+#[derive(Debug)]
+pub(crate) struct HandlerSwitch(pub(crate) ArcSwap<Arc<dyn TunnelHandler>>);
+
+impl TunnelHandler for HandlerSwitch {
+    fn serve(
+        &self,
+        client: Arc<Stream>,
+        peer: PeerAddress,
+        listener: Arc<ListenerInfo>,
+        early: Vec<u8>,
+    ) -> TakeoverFuture {
+        self.0.load().serve(client, peer, listener, early)
     }
 }

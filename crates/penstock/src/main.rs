@@ -27,7 +27,6 @@ mod sendfile_grant;
 mod served_dirs;
 mod server;
 mod service_manager;
-mod tcp;
 mod temp_limit;
 mod upgrade_protocol;
 mod watchdog;

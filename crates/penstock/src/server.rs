@@ -43,23 +43,23 @@ pub(crate) use self::announce::ReadyFd;
 use self::bound_listeners::BoundListeners;
 use self::signals::Signals;
 pub(crate) use self::upgrade::successor_command;
+use crate::admin_backend::AdminBackend;
 use crate::admin_token;
 use crate::bounds::AppBounds;
 use crate::components::{
-    self, AppSizes, AppStartContext, Components, StartedComponents, Upstreams, default_pool,
+    self, AppSizes, AppStartContext, Components, StartedComponents, default_pool,
 };
 use crate::control;
 use crate::dev;
 use crate::hardening;
 use crate::hub_service::HubService;
 use crate::identity::{AppAccounts, ServerIdentity};
-use crate::inherited_listeners::InheritedListeners;
-use crate::listeners::ActiveListener;
+use crate::inherited_listeners::{InheritedListeners, ListenerRole};
+use crate::listeners::Listener;
 use crate::logs;
 use crate::publishing::PublishSetup;
 use crate::refused_calls;
 use crate::service_manager::ServiceNotifier;
-use crate::tcp::{ActiveTcpListener, TcpTargets};
 use crate::upgrade_protocol::Predecessor;
 use crate::watchdog::Watchdog;
 use crate::wiring::{self, BuiltSettings};
@@ -111,8 +111,8 @@ pub(crate) struct StartInput {
 #[derive(Debug)]
 pub(crate) struct Server {
     invocation: Invocation,
-    options: Options,
-    loops: Loops,
+    pub(crate) options: Options,
+    pub(crate) loops: Loops,
     pub(crate) edge: Arc<Edge>,
     admin_edge: Arc<Edge>,
     /// Answers callers of the control socket.
@@ -130,7 +130,7 @@ pub(crate) struct Server {
     stop_requested: Notify,
     draining: AtomicBool,
     /// The process of the server that this one replaced.
-    predecessor: Option<u32>,
+    pub(crate) predecessor: Option<u32>,
     /// The digest of the token for changes over TCP, for a successor that may not read the file.
     token_digest: Option<[u8; 32]>,
     /// Whether the predecessor was asked to shorten its wait.
@@ -146,7 +146,7 @@ pub(crate) struct Server {
     /// Counts their connections until the handshake is done.
     join_edge: Arc<Edge>,
     /// Keeps this server joined to a front end, under `penstock work`.
-    joiner: OnceLock<Joiner>,
+    pub(crate) joiner: OnceLock<Joiner>,
     /// Allows one reload or upgrade at a time.
     reload_lock: tokio::sync::Mutex<()>,
     /// Whether the one in progress is an upgrade.
@@ -161,20 +161,20 @@ pub(crate) struct LiveState {
     /// Applications that reloads have replaced, while they finish their requests.
     pub(crate) draining_apps: Vec<Weak<App>>,
     pub(crate) cached_routes: Vec<CachedRoute>,
-    pub(crate) listeners: Vec<ActiveListener>,
-    pub(crate) tcp_listeners: Vec<ActiveTcpListener>,
-    pub(crate) admin: Option<ActiveListener>,
-    pub(crate) control: Option<ActiveListener>,
-    pub(crate) probes: Option<ActiveListener>,
+    /// Ordered by role.
+    pub(crate) listeners: Vec<Listener>,
     pub(crate) reloads: u64,
     /// The error of the last reload; `None` after one that worked.
     pub(crate) reload_error: Option<String>,
 }
 
+impl LiveState {
+    pub(crate) fn listener(&self, role: ListenerRole) -> Option<&Listener> {
+        self.listeners.iter().find(|listener| listener.role == role)
+    }
+}
+
 /// Starts, serves and stops. Blocks until the server has stopped.
-///
-/// # Errors
-/// Why it could not start.
 pub(crate) fn run(
     invocation: Invocation,
     config: Config,
@@ -188,7 +188,7 @@ pub(crate) fn run(
         identity,
         daemon_parent: word,
     } = beginning;
-    let handed_over = predecessor.as_ref().and_then(Predecessor::token);
+    let handed_over = predecessor.as_ref().and_then(|old| old.token_digest);
     let token = admin_token::load_admin_token(config.server.admin_token.as_deref(), handed_over)?;
     // Before the switch to another user, which may be the one to warn about.
     options.exposures = control::exposure_warnings(&config);
@@ -216,8 +216,8 @@ pub(crate) fn run(
     let started = Loops::start(config.server.threads).map_err(say)?;
     let served = loops::block_on(async {
         let old = predecessor.as_ref();
-        let mut signals = Signals::new(old.map(Predecessor::pid)).map_err(say)?;
-        let secret = old.and_then(Predecessor::secret);
+        let mut signals = Signals::new(old.map(|old| old.pid)).map_err(say)?;
+        let secret = old.and_then(|old| old.publish_secret);
         let publishing = PublishSetup::new(secret, doors.admin().as_ref())?;
         let given = (token, publishing);
         let server = Server::start(invocation, config, options, started, (old, given))?;
@@ -305,16 +305,28 @@ fn internal_limits(limits: &Limits) -> Limits {
     }
 }
 
-/// The settings of an edge that is not for clients, without routes.
-fn internal_settings(limits: Limits) -> Settings {
-    Settings {
-        limits,
-        routes: RouteTable::default(),
+/// Makes an edge that is not for clients; `handler` answers all requests. `shows_causes`: callers
+/// may see the causes of errors.
+fn internal_edge(config: &Config, handler: Arc<dyn Handler>, shows_causes: bool) -> Arc<Edge> {
+    let route = Route {
+        redirects_directories: false,
+        max_body: None,
+        path: PathPattern::any(),
+        is_internal: false,
+        filters: None,
+        handlers: [handler].into(),
+    };
+    let mut routes = RouteTable::default();
+    routes.add_site(&[], Site::new(vec![route], ErrorPages::default()));
+    let settings = Settings {
+        limits: internal_limits(&config.limits),
+        routes,
         access_log: None,
-        log_mask: LogMask::default(),
+        log_mask: wiring::log_mask(&config.server),
         trusted_proxies: Arc::default(),
-        is_development: true,
-    }
+        is_development: shows_causes,
+    };
+    Arc::new(Edge::new(settings, 1))
 }
 
 impl Server {
@@ -334,13 +346,10 @@ impl Server {
         let (none, alone) = (Components::default(), AppSizes::new());
         let beside = AppStartContext {
             loops: loops.handles(),
-            launcher: &options.launcher,
-            accounts: &options.accounts,
-            bounds: &options.bounds,
+            options: &options,
             low_priority: predecessor.is_some(),
-            development: options.development,
             publishing: &publishing,
-            sizes: predecessor.map_or(&alone, Predecessor::sizes),
+            sizes: predecessor.map_or(&alone, |old| &old.app_sizes),
         };
         components::start_components(&config, &none, pools, beside, &mut started)?;
         let rooms = started.components;
@@ -352,56 +361,64 @@ impl Server {
             settings,
             cached_routes,
         } = wiring::build_settings(&config, &rooms, &held, &[], count, options.development)?;
-        let admin_settings = internal_settings(internal_limits(&config.limits));
-        let control_settings = internal_settings(internal_limits(&config.limits));
-        let refused_settings = internal_settings(internal_limits(&config.limits));
-        let probes_settings = internal_settings(internal_limits(&config.limits));
-        let join_settings = internal_settings(Limits {
-            max_connections: MAX_JOIN_HANDSHAKES,
-            ..config.limits.clone()
-        });
+        let join_settings = Settings {
+            limits: Limits {
+                max_connections: MAX_JOIN_HANDSHAKES,
+                ..config.limits.clone()
+            },
+            routes: RouteTable::default(),
+            access_log: None,
+            log_mask: LogMask::default(),
+            trusted_proxies: Arc::default(),
+            is_development: true,
+        };
         let descriptors = DescriptorBudget::new(penstock_sys::descriptors::soft_limit());
         let watchdog = Watchdog::start(loops.handles(), options.manager.clone());
+        let watchdog = watchdog.map_err(|error| error.to_string())?;
         let token_digest = token.as_ref().map(AdminToken::digest);
-        let server = Arc::new(Self {
-            invocation,
-            edge: Arc::new(Edge::new(settings, count).with_descriptor_budget(descriptors)),
-            admin_edge: Arc::new(Edge::new(admin_settings, 1)),
-            control_edge: Arc::new(Edge::new(control_settings, 1)),
-            refused_edge: Arc::new(Edge::new(refused_settings, 1)),
-            probes_edge: Arc::new(Edge::new(probes_settings, 1)),
-            hub_service: held,
-            publishing,
-            watchdog: watchdog.map_err(|error| error.to_string())?,
-            options,
-            loops,
-            started: clock::now(),
-            stop_requested: Notify::new(),
-            draining: AtomicBool::new(false),
-            predecessor: predecessor.map(Predecessor::pid),
-            token_digest,
-            predecessor_hurried: AtomicBool::new(false),
-            is_serving: AtomicBool::new(false),
-            successor_pid: AtomicU32::new(0),
-            successor_channel: OnceLock::new(),
-            live: Mutex::new(LiveState {
-                config,
-                components: rooms,
-                draining_apps: Vec::new(),
-                cached_routes,
-                listeners: Vec::new(),
-                tcp_listeners: Vec::new(),
-                admin: None,
-                control: None,
-                probes: None,
-                reloads: 0,
-                reload_error: None,
-            }),
-            join_front_end: JoinListener::default(),
-            join_edge: Arc::new(Edge::new(join_settings, count)),
-            joiner: OnceLock::new(),
-            reload_lock: tokio::sync::Mutex::new(()),
-            is_upgrading: AtomicBool::new(false),
+        let authority = token.map_or(Authority::ReadOnly, Authority::Token);
+        let server = Arc::new_cyclic(|server| {
+            let backend = Arc::new(AdminBackend::new(Weak::clone(server)));
+            let admin = |authority| Arc::new(Admin::new(Arc::clone(&backend) as _, authority));
+            let probes = Arc::new(Probes::new(Arc::clone(&backend) as _));
+            Self {
+                invocation,
+                edge: Arc::new(Edge::new(settings, count).with_descriptor_budget(descriptors)),
+                // Edges of their own answer when the front end is full.
+                admin_edge: internal_edge(&config, admin(authority), true),
+                control_edge: internal_edge(&config, admin(Authority::AnyConnected), true),
+                refused_edge: internal_edge(&config, Arc::new(RefuseAll), false),
+                // Probes may come from other machines.
+                probes_edge: internal_edge(&config, probes, false),
+                hub_service: held,
+                publishing,
+                watchdog,
+                options,
+                loops,
+                started: clock::now(),
+                stop_requested: Notify::new(),
+                draining: AtomicBool::new(false),
+                predecessor: predecessor.map(|old| old.pid),
+                token_digest,
+                predecessor_hurried: AtomicBool::new(false),
+                is_serving: AtomicBool::new(false),
+                successor_pid: AtomicU32::new(0),
+                successor_channel: OnceLock::new(),
+                live: Mutex::new(LiveState {
+                    config,
+                    components: rooms,
+                    draining_apps: Vec::new(),
+                    cached_routes,
+                    listeners: Vec::new(),
+                    reloads: 0,
+                    reload_error: None,
+                }),
+                join_front_end: JoinListener::default(),
+                join_edge: Arc::new(Edge::new(join_settings, count)),
+                joiner: OnceLock::new(),
+                reload_lock: tokio::sync::Mutex::new(()),
+                is_upgrading: AtomicBool::new(false),
+            }
         });
         let connections = server.edge.max_connections();
         server
@@ -411,8 +428,6 @@ impl Server {
             "server: at most {connections} client connections: {}",
             server.edge.connection_limit_reason()
         );
-        server.install_admin_handlers(token);
-        server.install_probes_handler();
         let counted = Arc::downgrade(&server);
         let numbers = move || counted.upgrade().map(|server| server.cluster_counters());
         let numbers = Box::new(move || numbers().unwrap_or_default());
@@ -436,9 +451,12 @@ impl Server {
         if let Some(old) = predecessor {
             self.wait_for_apps().await?;
             self.join_before_predecessor_leaves().await;
-            let serving = old.report_ready(doors.taken()).await?;
+            let serving = old.report_ready(&doors.taken_addresses).await?;
             self.serve_listeners(doors);
-            let admin = self.live().admin.as_ref().map(ActiveListener::address);
+            let admin = self
+                .live()
+                .listener(ListenerRole::Admin)
+                .map(Listener::address);
             if let Err(error) = serving.report_serving(admin).await {
                 log::warn!("upgrade: cannot notify the previous server: {error}");
             }
@@ -472,25 +490,15 @@ impl Server {
         let upstreams = live.components.upstreams.clone();
         let join = live.config.server.join.as_ref();
         self.join_front_end.configure(join, upstreams.values());
-        let targets = self.tcp_targets(&upstreams);
-        let served = doors.serve(self, targets, self.loops.handles());
-        live.listeners = served.listeners;
-        live.tcp_listeners = served.tcp_listeners;
-        live.admin = served.admin;
-        live.control = served.control;
-        live.probes = served.probes;
+        live.listeners = doors.listeners;
+        let LiveState {
+            config, listeners, ..
+        } = &mut *live;
+        for listener in listeners {
+            self.serve_listener(listener, config, &upstreams);
+        }
         if live.config.join_target.is_some() && self.joiner.get().is_none() {
             loops::spawn_here(Arc::clone(self).start_joiner());
-        }
-    }
-
-    /// The receivers of TCP listeners' connections.
-    fn tcp_targets<'a>(&'a self, upstreams: &'a Upstreams) -> TcpTargets<'a> {
-        TcpTargets {
-            upstreams,
-            edge_for: &self.edge,
-            join_front_end: &self.join_front_end,
-            join_edge: &self.join_edge,
         }
     }
 
@@ -550,91 +558,12 @@ impl Server {
             .map_err(|error| format!("the standard streams: {error}"))
     }
 
-    /// The admin interface has its own edges, so that it answers when the front end is full.
-    fn install_admin_handlers(self: &Arc<Self>, token: Option<AdminToken>) {
-        let authority = token.map_or(Authority::ReadOnly, Authority::Token);
-        let over_tcp = Admin::new(self.admin_backend(), authority);
-        self.install_handler(&self.admin_edge, Arc::new(over_tcp), true);
-        let called = Admin::new(self.admin_backend(), Authority::AnyConnected);
-        self.install_handler(&self.control_edge, Arc::new(called), true);
-        self.install_handler(&self.refused_edge, Arc::new(RefuseAll), false);
-    }
-
-    /// Probes have their own edge as well; they may come from other machines.
-    fn install_probes_handler(self: &Arc<Self>) {
-        self.install_handler(
-            &self.probes_edge,
-            Arc::new(Probes::new(self.admin_backend())),
-            false,
-        );
-    }
-
-    /// The source of the status and the target of changes.
-    fn admin_backend(self: &Arc<Self>) -> Arc<crate::admin_backend::AdminBackend> {
-        Arc::new(crate::admin_backend::AdminBackend::new(Arc::downgrade(
-            self,
-        )))
-    }
-
-    /// Lets `handler` answer all requests on `edge`; `shows_causes`: callers may see the causes of
-    /// errors.
-    fn install_handler(&self, edge: &Arc<Edge>, handler: Arc<dyn Handler>, shows_causes: bool) {
-        let mut routing = RouteTable::default();
-        let route = Route {
-            redirects_directories: false,
-            max_body: None,
-            path: PathPattern::any(),
-            is_internal: false,
-            filters: None,
-            handlers: [handler].into(),
-        };
-        routing.add_site(&[], Site::new(vec![route], ErrorPages::default()));
-        let (limits, mask) = {
-            let live = self.live();
-            let config = &live.config;
-            (
-                internal_limits(&config.limits),
-                wiring::log_mask(&config.server),
-            )
-        };
-        let settings = Settings {
-            routes: routing,
-            log_mask: mask,
-            is_development: shows_causes,
-            ..internal_settings(limits)
-        };
-        edge.replace_settings(settings, &[]);
-    }
-
     pub(crate) fn live(&self) -> MutexGuard<'_, LiveState> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The connection to the front end that this server has joined.
-    pub(crate) fn joiner(&self) -> Option<&Joiner> {
-        self.joiner.get()
-    }
-
-    /// The process of the server that this one replaced.
-    pub(crate) fn predecessor(&self) -> Option<u32> {
-        self.predecessor
-    }
-
     pub(crate) fn is_draining(&self) -> bool {
         self.draining.load(Ordering::Relaxed)
-    }
-
-    /// Exposed control interfaces, a line each.
-    pub(crate) fn exposures(&self) -> &[String] {
-        &self.options.exposures
-    }
-
-    pub(crate) fn threads(&self) -> usize {
-        self.loops.handles().len()
-    }
-
-    pub(crate) fn bounds(&self) -> &AppBounds {
-        &self.options.bounds
     }
 
     pub(crate) fn log_lines_dropped(&self) -> u64 {

@@ -1,21 +1,14 @@
 //! The protocol between a server and its successor during an upgrade, and the successor's side.
 //!
 //! The old server (`server::upgrade`) starts the program with one end of a packet socket, passes
-//! its number in [`UPGRADE_FD_VAR`], and sends first:
+//! its number in [`UPGRADE_FD_VAR`], and sends first. Each packet is an [`UpgradeMessage`] in JSON:
 //!
 //! ```text
-//! old: hello 1                       the protocol version
-//! old: socket N ROLE OWNER ADDRESS   a descriptor of listener N, one message per socket
-//! old: size P T NAME                 application NAME has P processes of T threads under load
-//! old: token SHA-256                 digest of the token for changes over TCP
-//! old: publishing SECRET             the secret of the keys by which applications publish
-//! old: errors                        a descriptor: standard error after the upgrade
-//! old: end
-//! new: ready                         with the addresses that it uses, a line each
-//! old: go                            from here on both accept
-//! new: serving ADMIN                 the old server stops accepting and drains;
-//!                                    ADMIN is the new admin address, or empty
-//! old: known                         the service manager knows the new main process
+//! old: hello, socket (one for each), app_size, admin_token_digest, publish_secret, stderr, end
+//! new: ready
+//! old: go                 from here on both accept
+//! new: serving            the old server stops accepting and drains
+//! old: manager_notified
 //! ```
 //!
 //! Before `end`, the new server ignores unknown messages without a descriptor.
@@ -38,6 +31,7 @@ use penstock_config::ListenAddr;
 use penstock_runtime::{RegisteredFd, clock};
 use penstock_sys::poll::Interest;
 use penstock_sys::{daemon, fd_packets};
+use serde::{Deserialize, Serialize};
 
 use crate::components::AppSizes;
 use crate::inherited_listeners::{InheritedListener, InheritedListeners, ListenerRole};
@@ -45,7 +39,7 @@ use crate::inherited_listeners::{InheritedListener, InheritedListeners, Listener
 /// The variable with the descriptor number of the new server's end.
 pub(crate) const UPGRADE_FD_VAR: &str = "PENSTOCK_HANDOVER";
 
-const PROTOCOL_VERSION: u32 = 1;
+const PROTOCOL_VERSION: u32 = 2;
 
 /// How long the other side may take for a message that is ready.
 pub(crate) const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -59,19 +53,25 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Maximum packet length: `ready` with every address of a large configuration.
 const MAX_PACKET_BYTES: usize = 64 * 1024;
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum UpgradeMessage {
-    Hello,
+    /// The protocol version.
+    Hello(u32),
     /// Carries a socket of the listener with that number.
     Socket {
         listener: usize,
         role: ListenerRole,
         /// Whether its file belongs to a service manager.
         is_lent: bool,
-        wanted: ListenAddr,
+        wanted: AddressText,
     },
-    /// An application's name, and its size under load.
-    AppSize(String, AppSize),
+    /// An application's size under load.
+    AppSize {
+        name: String,
+        processes: usize,
+        threads: usize,
+    },
     /// The SHA-256 of the token for changes over TCP: the new server may not be able to read the
     /// file.
     AdminTokenDigest([u8; 32]),
@@ -82,132 +82,51 @@ pub(crate) enum UpgradeMessage {
     /// Everything has been handed over.
     End,
     /// The new server is ready; it uses these addresses.
-    Ready(Vec<ListenAddr>),
+    Ready(Vec<AddressText>),
     /// The new server may accept.
     Go,
     /// The new server accepts; carries its admin address, if any.
-    Serving(Option<ListenAddr>),
+    Serving(Option<AddressText>),
     /// The service manager knows the new main process.
     ManagerNotified,
 }
 
 impl UpgradeMessage {
-    pub(crate) fn encode(&self) -> String {
-        match self {
-            Self::Hello => format!("hello {PROTOCOL_VERSION}"),
-            Self::Socket {
-                listener,
-                role,
-                is_lent,
-                wanted,
-            } => {
-                let role = match role {
-                    ListenerRole::Http => "http",
-                    ListenerRole::Tcp => "tcp",
-                    ListenerRole::Admin => "admin",
-                    ListenerRole::Control => "control",
-                    ListenerRole::Probes => "probes",
-                };
-                let owner = if *is_lent { "lent" } else { "own" };
-                format!("socket {listener} {role} {owner} {}", address_text(wanted))
-            }
-            Self::AppSize(name, AppSize { processes, threads }) => {
-                format!("size {processes} {threads} {name}")
-            }
-            Self::AdminTokenDigest(digest) => {
-                let digits = digest.iter().map(|byte| format!("{byte:02x}"));
-                format!("token {}", digits.collect::<String>())
-            }
-            Self::PublishSecret(PublishSecret(secret)) => {
-                let digits = secret.iter().map(|byte| format!("{byte:02x}"));
-                format!("publishing {}", digits.collect::<String>())
-            }
-            Self::Stderr => "errors".to_owned(),
-            Self::End => "end".to_owned(),
-            Self::Ready(taken) => {
-                let taken = taken
-                    .iter()
-                    .map(|address| format!("\n{}", address_text(address)));
-                format!("ready{}", taken.collect::<String>())
-            }
-            Self::Go => "go".to_owned(),
-            Self::Serving(None) => "serving".to_owned(),
-            Self::Serving(Some(admin)) => format!("serving {}", address_text(admin)),
-            Self::ManagerNotified => "known".to_owned(),
-        }
-    }
+    pub(crate) const HELLO: Self = Self::Hello(PROTOCOL_VERSION);
 
-    /// # Errors
-    /// An unknown or malformed message.
-    pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        let unknown = || format!("unknown message {text:?}");
-        let (first, rest) = text.split_once([' ', '\n']).unwrap_or((text, ""));
-        Ok(match first {
-            "hello" if rest == PROTOCOL_VERSION.to_string() => Self::Hello,
-            "hello" => {
-                return Err(format!(
-                    "it uses protocol version {rest}, this server {PROTOCOL_VERSION}"
-                ));
-            }
-            "socket" => {
-                let mut words = rest.splitn(4, ' ');
-                let mut next = || words.next().ok_or_else(unknown);
-                Self::Socket {
-                    listener: next()?.parse().map_err(|_| unknown())?,
-                    role: match next()? {
-                        "http" => ListenerRole::Http,
-                        "tcp" => ListenerRole::Tcp,
-                        "admin" => ListenerRole::Admin,
-                        "control" => ListenerRole::Control,
-                        "probes" => ListenerRole::Probes,
-                        _ => return Err(unknown()),
-                    },
-                    is_lent: next()? == "lent",
-                    wanted: next()?.parse().map_err(|_| unknown())?,
-                }
-            }
-            "size" => {
-                let mut words = rest.splitn(3, ' ');
-                let mut next = || words.next().ok_or_else(unknown);
-                let mut number = || next()?.parse().map_err(|_| unknown());
-                let (processes, threads) = (number()?, number()?);
-                Self::AppSize(next()?.to_owned(), AppSize { processes, threads })
-            }
-            "token" => Self::AdminTokenDigest(parse_digest(rest).ok_or_else(unknown)?),
-            "publishing" => {
-                // The secret must not appear in an error.
-                let secret = parse_digest(rest).ok_or("the message `publishing` is malformed")?;
-                Self::PublishSecret(PublishSecret(secret))
-            }
-            "errors" => Self::Stderr,
-            "end" => Self::End,
-            "ready" => {
-                let addresses = rest.lines().map(str::parse);
-                Self::Ready(addresses.collect::<Result<_, _>>().map_err(|_| unknown())?)
-            }
-            "go" => Self::Go,
-            "serving" if rest.is_empty() => Self::Serving(None),
-            "serving" => Self::Serving(Some(rest.parse().map_err(|_| unknown())?)),
-            "known" => Self::ManagerNotified,
-            _ => return Err(unknown()),
-        })
+    fn parse(packet: &[u8]) -> Result<Self, String> {
+        match serde_json::from_slice(packet) {
+            Ok(Self::Hello(version)) if version != PROTOCOL_VERSION => Err(format!(
+                "it uses protocol version {version}, this server {PROTOCOL_VERSION}"
+            )),
+            Ok(message) => Ok(message),
+            Err(error) => Err(format!("unknown message: {error}")),
+        }
     }
 }
 
-/// Parses 32 bytes of hexadecimal digits.
-fn parse_digest(text: &str) -> Option<[u8; 32]> {
-    let mut digest = [0; 32];
-    if text.len() != 2 * digest.len() || !text.is_ascii() {
-        return None;
+/// An address as the configuration has it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub(crate) struct AddressText(pub(crate) ListenAddr);
+
+impl From<AddressText> for String {
+    fn from(AddressText(address): AddressText) -> Self {
+        address_text(&address)
     }
-    for (byte, at) in digest.iter_mut().zip((0..text.len()).step_by(2)) {
-        *byte = u8::from_str_radix(&text[at..at + 2], 16).ok()?;
+}
+
+impl TryFrom<String> for AddressText {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let address = text.parse().map(Self);
+        address.map_err(|_| format!("no address: {text:?}"))
     }
-    Some(digest)
 }
 
 /// A secret that is passed to the next server and never logged.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PublishSecret(pub(crate) [u8; 32]);
 
 impl std::fmt::Debug for PublishSecret {
@@ -264,8 +183,6 @@ fn address_text(address: &ListenAddr) -> String {
 pub(crate) struct UpgradeChannel(RegisteredFd);
 
 impl UpgradeChannel {
-    /// # Errors
-    /// The kernel refuses the registration.
     pub(crate) fn new(socket: OwnedFd) -> std::io::Result<Self> {
         Ok(Self(RegisteredFd::new(socket, Interest::Both)?))
     }
@@ -277,11 +194,11 @@ impl UpgradeChannel {
         word: &UpgradeMessage,
         descriptor: Option<BorrowedFd<'_>>,
     ) -> Result<(), String> {
-        let (text, deadline) = (word.encode(), clock::now() + REPLY_TIMEOUT);
-        let said = clock::timeout_at(deadline, async {
+        let packet = serde_json::to_vec(word).map_err(|error| error.to_string())?;
+        let said = clock::timeout(REPLY_TIMEOUT, async {
             loop {
                 poll_fn(|cx| self.0.poll_writable(cx)).await?;
-                match fd_packets::send_packet(self.0.as_fd(), text.as_bytes(), descriptor) {
+                match fd_packets::send_packet(self.0.as_fd(), &packet, descriptor) {
                     Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => self.0.clear_writable(),
                     done => return done,
                 }
@@ -307,7 +224,7 @@ impl UpgradeChannel {
                 Err(error) => return Err(error.to_string()),
                 Ok((0, _)) => return Err("it closed the channel".to_owned()),
                 Ok((count, _)) => {
-                    return UpgradeMessage::parse(&String::from_utf8_lossy(&packet[..count]));
+                    return UpgradeMessage::parse(&packet[..count]);
                 }
             }
         }
@@ -318,36 +235,17 @@ impl UpgradeChannel {
 pub(crate) struct Predecessor {
     socket: OwnedFd,
     stderr: Option<OwnedFd>,
-    app_sizes: AppSizes,
-    token_digest: Option<[u8; 32]>,
-    publish_secret: Option<[u8; 32]>,
-    pid: u32,
+    /// The sizes of its applications under load.
+    pub(crate) app_sizes: AppSizes,
+    /// The SHA-256 of its token for changes over TCP.
+    pub(crate) token_digest: Option<[u8; 32]>,
+    /// The secret of the keys by which its applications publish.
+    pub(crate) publish_secret: Option<[u8; 32]>,
+    pub(crate) pid: u32,
 }
 
 impl Predecessor {
-    pub(crate) fn pid(&self) -> u32 {
-        self.pid
-    }
-
-    /// The SHA-256 of its token for changes over TCP.
-    pub(crate) fn token(&self) -> Option<[u8; 32]> {
-        self.token_digest
-    }
-
-    /// The secret of the keys by which its applications publish.
-    pub(crate) fn secret(&self) -> Option<[u8; 32]> {
-        self.publish_secret
-    }
-
-    /// The sizes of its applications under load.
-    pub(crate) fn sizes(&self) -> &AppSizes {
-        &self.app_sizes
-    }
-
     /// Receives everything over the descriptor of that number. Blocks; for a start.
-    ///
-    /// # Errors
-    /// What is missing or wrong.
     pub(crate) fn connect(number: &str) -> Result<(Self, InheritedListeners), String> {
         let say = |error: std::io::Error| format!("{UPGRADE_FD_VAR}: {error}");
         let number = number
@@ -379,13 +277,13 @@ impl Predecessor {
                     "{UPGRADE_FD_VAR}: the previous server closed the channel"
                 ));
             }
-            let word = match UpgradeMessage::parse(&String::from_utf8_lossy(&packet[..count])) {
+            let word = match UpgradeMessage::parse(&packet[..count]) {
                 // A newer server may send messages that an older one can do without.
                 Err(_) if is_met && descriptor.is_none() => continue,
                 word => word.map_err(|error| format!("{UPGRADE_FD_VAR}: {error}"))?,
             };
             match (word, descriptor) {
-                (UpgradeMessage::Hello, _) => is_met = true,
+                (UpgradeMessage::Hello(_), _) => is_met = true,
                 (_, _) if !is_met => {
                     return Err(format!("{UPGRADE_FD_VAR}: no protocol version was sent"));
                 }
@@ -394,7 +292,7 @@ impl Predecessor {
                         listener,
                         role,
                         is_lent,
-                        wanted,
+                        wanted: AddressText(wanted),
                     },
                     Some(socket),
                 ) => match given.iter_mut().find(|(number, _)| *number == listener) {
@@ -410,7 +308,15 @@ impl Predecessor {
                         given.push((listener, one));
                     }
                 },
-                (UpgradeMessage::AppSize(name, size), _) => {
+                (
+                    UpgradeMessage::AppSize {
+                        name,
+                        processes,
+                        threads,
+                    },
+                    _,
+                ) => {
+                    let size = AppSize { processes, threads };
                     old.app_sizes.insert(name, size);
                 }
                 (UpgradeMessage::AdminTokenDigest(digest), _) => old.token_digest = Some(digest),
@@ -435,9 +341,9 @@ impl Predecessor {
     pub(crate) async fn report_ready(self, taken: &[ListenAddr]) -> Result<ServingAck, String> {
         let say = |error| format!("the previous server: {error}");
         let line = UpgradeChannel::new(self.socket).map_err(|error| error.to_string())?;
-        let said = line
-            .send(&UpgradeMessage::Ready(taken.to_vec()), None)
-            .await;
+        let taken = taken.iter().cloned().map(AddressText);
+        let ready = UpgradeMessage::Ready(taken.collect());
+        let said = line.send(&ready, None).await;
         let heard = match said {
             Ok(()) => clock::timeout(REPLY_TIMEOUT, line.receive()).await,
             Err(error) => Some(Err(error)),
@@ -484,7 +390,8 @@ impl ServingAck {
     /// # Errors
     /// The old server no longer reads.
     pub(crate) async fn report_serving(self, admin: Option<ListenAddr>) -> Result<(), String> {
-        self.0.send(&UpgradeMessage::Serving(admin), None).await?;
+        let serving = UpgradeMessage::Serving(admin.map(AddressText));
+        self.0.send(&serving, None).await?;
         // A server that does not know this message, or has ended, closes the channel.
         let _ = clock::timeout(REPLY_TIMEOUT, self.0.receive()).await;
         Ok(())
@@ -495,9 +402,12 @@ impl ServingAck {
 mod tests {
     use super::*;
 
+    fn address(text: &str) -> AddressText {
+        AddressText(text.parse().unwrap())
+    }
+
     #[test]
     fn every_word_is_read_as_it_was_said() {
-        let address = |text: &str| text.parse::<ListenAddr>().unwrap();
         let socket = |role, is_lent, wanted| UpgradeMessage::Socket {
             listener: 3,
             role,
@@ -505,14 +415,12 @@ mod tests {
             wanted: address(wanted),
         };
         for word in [
-            UpgradeMessage::Hello,
-            UpgradeMessage::AppSize(
-                "shop".to_owned(),
-                AppSize {
-                    processes: 5,
-                    threads: 3,
-                },
-            ),
+            UpgradeMessage::HELLO,
+            UpgradeMessage::AppSize {
+                name: "shop".to_owned(),
+                processes: 5,
+                threads: 3,
+            },
             socket(ListenerRole::Http, false, ":80"),
             socket(ListenerRole::Tcp, false, "[::1]:9000"),
             socket(ListenerRole::Admin, true, "unix:/run/a folder/admin.sock"),
@@ -529,7 +437,8 @@ mod tests {
             UpgradeMessage::Serving(Some(address("unix:/run/a b.sock"))),
             UpgradeMessage::ManagerNotified,
         ] {
-            assert_eq!(UpgradeMessage::parse(&word.encode()), Ok(word));
+            let packet = serde_json::to_vec(&word).unwrap();
+            assert_eq!(UpgradeMessage::parse(&packet), Ok(word));
         }
     }
 
@@ -545,18 +454,21 @@ mod tests {
 
     #[test]
     fn words_that_are_not_known_are_passed_over_and_the_end_of_the_old_server_is_not() {
-        let old = met(&["hello 1", "weather fine", "size 3 2 a shop", "end"]).unwrap();
+        let (hello, weather, end) = (r#"{"hello":2}"#, r#"{"weather":"fine"}"#, r#""end""#);
+        let size = r#"{"app_size":{"name":"a shop","processes":3,"threads":2}}"#;
+        let old = met(&[hello, weather, size, end]).unwrap();
         let size = AppSize {
             processes: 3,
             threads: 2,
         };
-        assert_eq!(old.sizes().get("a shop"), Some(&size));
+        assert_eq!(old.app_sizes.get("a shop"), Some(&size));
         for (words, error) in [
-            (&["hello 1", "weather fine"][..], "closed the channel"),
+            (&[hello, weather][..], "closed the channel"),
             (&[], "closed the channel"),
-            (&["weather fine", "hello 1", "end"], "unknown message"),
-            (&["hello 2", "end"], "it uses protocol version 2"),
-            (&["hello 1", "go"], "unexpected message"),
+            (&[weather, hello, end], "unknown message"),
+            (&[r#"{"hello":3}"#, end], "it uses protocol version 3"),
+            (&[hello, r#""go""#], "unexpected message"),
+            (&[end], "no protocol version was sent"),
         ] {
             let told = met(words).unwrap_err();
             assert!(told.contains(error), "{words:?}: {told}");
@@ -565,12 +477,11 @@ mod tests {
 
     #[test]
     fn a_changed_admin_address_is_read_from_the_sentence() {
-        let address = |text: &str| text.parse::<ListenAddr>().unwrap();
         for admin in [
             None,
             Some(None),
-            Some(Some(address("127.0.0.1:8091"))),
-            Some(Some(address("unix:/run/a b.sock"))),
+            Some(Some(address("127.0.0.1:8091").0)),
+            Some(Some(address("unix:/run/a b.sock").0)),
         ] {
             let told = UpgradeOutcome {
                 pid: 7,
@@ -592,20 +503,26 @@ mod tests {
 
     #[test]
     fn what_is_no_word_is_refused() {
+        let socket = |role: &str, wanted: &str| {
+            format!(
+                r#"{{"socket":{{"listener":1,"role":"{role}","is_lent":false,"wanted":"{wanted}"}}}}"#
+            )
+        };
+        assert!(UpgradeMessage::parse(socket("http", ":80").as_bytes()).is_ok());
         for text in [
             "",
             "hello",
-            "hello 2",
-            "socket",
-            "socket x http own :80",
-            "socket 1 ftp own :80",
-            "socket 1 http own",
-            "socket 1 http own nowhere",
-            "ready\nnowhere",
-            "serving nowhere",
-            "stay",
+            r#""hello""#,
+            r#"{"hello":1}"#,
+            r#"{"socket":{}}"#,
+            &socket("ftp", ":80"),
+            &socket("http", "nowhere"),
+            r#"{"ready":["nowhere"]}"#,
+            r#"{"serving":"nowhere"}"#,
+            r#"{"admin_token_digest":[1,2]}"#,
+            r#""stay""#,
         ] {
-            assert!(UpgradeMessage::parse(text).is_err(), "{text:?}");
+            assert!(UpgradeMessage::parse(text.as_bytes()).is_err(), "{text:?}");
         }
     }
 }

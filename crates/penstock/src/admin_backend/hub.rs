@@ -61,7 +61,7 @@ pub(super) fn machine_status(connections: u64) -> MachineStatus {
 
 /// The namespace whose publish key signed this token.
 pub(super) fn verify_publisher(held: &HubService, token: &str) -> Result<String, PublishError> {
-    let found = held.keys().verify(token, &held.namespaces());
+    let found = held.publish_keys.verify(token, &held.namespaces());
     let found = found.map_err(|error| {
         let refuse = match error {
             // The signature is valid.

@@ -19,7 +19,8 @@ use tokio::sync::mpsc;
 use super::Server;
 use crate::cli;
 use crate::components::default_pool;
-use crate::tcp::ActiveTcpListener;
+use crate::inherited_listeners::ListenerRole;
+use crate::listeners::Listener;
 
 /// A descriptor that gets one report of readiness.
 #[derive(Debug, Clone)]
@@ -56,43 +57,16 @@ impl Server {
     /// Prints the addresses, then each application as it becomes ready.
     pub(super) async fn announce_ready(&self) {
         let announce = &self.options.announce;
-        let (names, own, upstreams, apps): (Vec<_>, _, Vec<String>, Vec<Arc<App>>) = {
+        let (lines, apps): (Vec<String>, Vec<Arc<App>>) = {
             let live = self.live();
-            let mut names: Vec<_> = live.listeners.iter().map(|l| l.name().to_owned()).collect();
-            names.extend(live.tcp_listeners.iter().map(ActiveTcpListener::name));
-            let admin = live
-                .admin
-                .as_ref()
-                .map(|a| format!("status {}/\n", a.name()));
-            let control = live
-                .control
-                .as_ref()
-                .map(|c| format!("control {}\n", c.name()));
-            let probes = live
-                .probes
-                .as_ref()
-                .map(|p| format!("probes {}\n", p.name()));
-            let own: Vec<String> = admin.into_iter().chain(control).chain(probes).collect();
-            let upstreams = live
-                .config
-                .upstreams
-                .values()
-                .map(describe_upstream)
-                .collect();
+            let listeners = live.listeners.iter().map(describe_listener);
+            let upstreams = live.config.upstreams.values().map(describe_upstream);
+            let files = describe_files_only(&live.config);
             let apps = live.components.apps.values().cloned().collect();
-            (names, own, upstreams, apps)
+            (listeners.chain(upstreams).chain(files).collect(), apps)
         };
-        for name in names {
-            announce.write(format!("listening {name}\n").into_bytes());
-        }
-        for line in own {
+        for line in lines {
             announce.write(line.into_bytes());
-        }
-        for upstream in upstreams {
-            announce.write(upstream.into_bytes());
-        }
-        if let Some(files) = describe_files_only(&self.live().config) {
-            announce.write(files.into_bytes());
         }
         let (announced, mut left) = mpsc::channel::<()>(1);
         for app in apps {
@@ -127,11 +101,20 @@ impl Server {
     /// The status line for the service manager.
     pub(super) fn status_line(&self) -> String {
         let live = self.live();
-        let names = live.listeners.iter().map(|l| l.name().to_owned());
-        let names: Vec<_> = names
-            .chain(live.tcp_listeners.iter().map(ActiveTcpListener::name))
-            .collect();
+        let listeners = live.listeners.iter();
+        let listeners = listeners.filter(|listener| listener.role.is_for_clients());
+        let names: Vec<_> = listeners.map(Listener::name).collect();
         format!("serving {}", names.join(" "))
+    }
+}
+
+fn describe_listener(listener: &Listener) -> String {
+    let name = listener.name();
+    match listener.role {
+        ListenerRole::Http | ListenerRole::Tcp => format!("listening {name}\n"),
+        ListenerRole::Admin => format!("status {name}/\n"),
+        ListenerRole::Control => format!("control {name}\n"),
+        ListenerRole::Probes => format!("probes {name}\n"),
     }
 }
 

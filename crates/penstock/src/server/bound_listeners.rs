@@ -1,4 +1,5 @@
-//! Opens all listeners of a start before anything is served; a part of `server`.
+//! Opens all listeners of a start before anything is served, and lets them accept; a part of
+//! `server`.
 //!
 //! # Invariants
 //!
@@ -8,25 +9,23 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use penstock_config::{Config, ListenAddr};
+use penstock_edge::Edge;
 use penstock_exchange::TunnelHandler;
-use penstock_runtime::LoopHandle;
 
 use super::Server;
-use crate::control;
+use crate::components::Upstreams;
+use crate::control::{self, ControlGate};
 use crate::inherited_listeners::{InheritedListeners, ListenerRole};
-use crate::listeners::{self, ActiveListener, BoundListener, SocketSource};
-use crate::tcp::{self, ActiveTcpListener, BoundTcpListener, TcpTargets};
+use crate::listeners::{self, HandlerSwitch, Listener, ListenerTarget, SocketSource};
 
 /// Listeners that do not accept yet.
 #[derive(Debug)]
 pub(super) struct BoundListeners {
-    listeners: Vec<BoundListener>,
-    tcp_listeners: Vec<BoundTcpListener>,
-    admin: Option<BoundListener>,
-    control: Option<BoundListener>,
-    probes: Option<BoundListener>,
-    taken_addresses: Vec<ListenAddr>,
+    pub(super) listeners: Vec<Listener>,
+    /// The configured addresses with given sockets.
+    pub(super) taken_addresses: Vec<ListenAddr>,
 }
 
 impl BoundListeners {
@@ -40,32 +39,32 @@ impl BoundListeners {
         given: InheritedListeners,
         follows: bool,
     ) -> Result<Self, String> {
-        let loops = config.server.threads.max(1);
         let mut supply = SocketSource {
+            config,
+            removed: Vec::new(),
             inherited: given,
-            ..SocketSource::default()
         };
-        let listeners = listeners::open_missing(config, &[], &mut supply, loops)?;
-        let streams = tcp::open_missing_tcp(config, &[], &mut supply, loops)?;
-        let admin = config.server.admin.as_ref();
-        if let Some(ListenAddr::Unix(path)) = admin {
-            let socket = ("server.admin", path.as_path(), ListenerRole::Admin);
-            control::check_maker(config, socket, &supply, follows)?;
+        let mut all = listeners::open_missing(&[], &mut supply, config.server.threads.max(1))?;
+        let first = all.first().filter(|it| it.role == ListenerRole::Http);
+        let first = first.map(Listener::address);
+        if let Some(admin) = &config.server.admin {
+            if let ListenAddr::Unix(path) = admin {
+                let socket = ("server.admin", path.as_path(), ListenerRole::Admin);
+                control::check_maker(config, socket, &supply, follows)?;
+            }
+            let role = (ListenerRole::Admin, false);
+            let opened = listeners::open_listener(admin, role, &mut supply, 1);
+            all.push(opened.map_err(|error| {
+                format!("{error} (the admin interface: --admin or server.admin)")
+            })?);
         }
-        let admin = admin.map(|admin| {
-            listeners::open_listener(admin, (ListenerRole::Admin, false), &mut supply, 1)
-        });
-        let admin = admin
-            .transpose()
-            .map_err(|e| format!("{e} (the admin interface: --admin or server.admin)"))?;
-        let first = listeners.first().map(BoundListener::address);
         let control = control::open_control_socket(config, first.as_ref(), &mut supply, follows)?;
-        let probes = config.server.probes.as_ref();
-        let probes = probes
-            .map(|at| listeners::open_listener(at, (ListenerRole::Probes, false), &mut supply, 1));
-        let probes = probes
-            .transpose()
-            .map_err(|error| format!("{error} (server.probes)"))?;
+        all.extend(control);
+        if let Some(probes) = &config.server.probes {
+            let role = (ListenerRole::Probes, false);
+            let opened = listeners::open_listener(probes, role, &mut supply, 1);
+            all.push(opened.map_err(|error| format!("{error} (server.probes)"))?);
+        }
         let left = supply.inherited.unclaimed_names();
         if !follows && !left.is_empty() {
             let left = left.join(", ");
@@ -74,11 +73,7 @@ impl BoundListeners {
             ));
         }
         Ok(Self {
-            listeners,
-            tcp_listeners: streams,
-            admin,
-            control,
-            probes,
+            listeners: all,
             taken_addresses: supply.inherited.taken().to_vec(),
         })
     }
@@ -86,65 +81,70 @@ impl BoundListeners {
     /// Files of Unix sockets that this process created, except those for changes: they stay with
     /// the user that starts the server.
     pub(super) fn created_sockets(&self) -> impl Iterator<Item = &Path> {
-        let streams = self.tcp_listeners.iter().map(|(opened, _)| opened);
-        let all = self.listeners.iter().chain(streams).chain(&self.probes);
-        all.filter_map(BoundListener::created_socket)
-    }
-
-    /// The configured addresses with given sockets.
-    pub(super) fn taken(&self) -> &[ListenAddr] {
-        &self.taken_addresses
+        let is_for_changes = |role| matches!(role, ListenerRole::Admin | ListenerRole::Control);
+        let all = self.listeners.iter();
+        let all = all.filter(move |listener| !is_for_changes(listener.role));
+        all.filter_map(Listener::created_socket)
     }
 
     pub(super) fn admin(&self) -> Option<ListenAddr> {
-        self.admin.as_ref().map(BoundListener::address)
-    }
-
-    /// Accepts: clients on the front end's edge, administrators and probes on their own.
-    pub(super) fn serve(
-        self,
-        server: &Arc<Server>,
-        targets: TcpTargets<'_>,
-        loops: &[LoopHandle],
-    ) -> ActiveListeners {
-        let listeners = self.listeners.into_iter();
-        let listeners = listeners
-            .map(|opened| opened.serve(targets.edge_for, loops))
-            .collect();
-        let streams = tcp::serve_tcp_listeners(self.tcp_listeners, targets, loops);
-        let gated = |opened: BoundListener| {
-            // If the owner is unknown, only root is admitted.
-            let owner = opened.owner().unwrap_or_default();
-            let edges = (&server.control_edge, &server.refused_edge);
-            let gate = control::ControlGate::new(owner, edges, Arc::downgrade(server));
-            let gate: Arc<dyn TunnelHandler> = Arc::new(gate);
-            opened.serve_tunnel_on_current_loop(&server.control_edge, &gate)
-        };
-        let admin = self.admin.map(|opened| match opened.address() {
-            ListenAddr::Unix(_) => gated(opened),
-            ListenAddr::Tcp(_) | ListenAddr::Port(_) => {
-                opened.serve_on_current_loop(&server.admin_edge)
-            }
-        });
-        let control = self.control.map(gated);
-        let probes = self
-            .probes
-            .map(|opened| opened.serve_on_current_loop(&server.probes_edge));
-        ActiveListeners {
-            listeners,
-            tcp_listeners: streams,
-            admin,
-            control,
-            probes,
-        }
+        let mut all = self.listeners.iter();
+        let admin = all.find(|listener| listener.role == ListenerRole::Admin);
+        admin.map(Listener::address)
     }
 }
 
-#[derive(Debug)]
-pub(super) struct ActiveListeners {
-    pub(super) listeners: Vec<ActiveListener>,
-    pub(super) tcp_listeners: Vec<ActiveTcpListener>,
-    pub(super) admin: Option<ActiveListener>,
-    pub(super) control: Option<ActiveListener>,
-    pub(super) probes: Option<ActiveListener>,
+impl Server {
+    /// Lets a listener accept: clients on the front end's edge, administrators and probes on their
+    /// own.
+    pub(super) fn serve_listener(
+        self: &Arc<Self>,
+        listener: &mut Listener,
+        config: &Config,
+        upstreams: &Upstreams,
+    ) {
+        let loops = self.loops.handles();
+        match listener.role {
+            ListenerRole::Http => listener.serve(&self.edge, loops, None),
+            ListenerRole::Tcp => {
+                let Some((edge, handler)) = self.tcp_handler(listener, config, upstreams) else {
+                    return;
+                };
+                let switch = Arc::new(HandlerSwitch(ArcSwap::from_pointee(handler)));
+                listener.switch = Some(Arc::clone(&switch));
+                let switch: Arc<dyn TunnelHandler> = switch;
+                listener.serve(edge, loops, Some(&switch));
+            }
+            ListenerRole::Admin if !matches!(listener.address(), ListenAddr::Unix(_)) => {
+                listener.serve(&self.admin_edge, &[], None);
+            }
+            ListenerRole::Admin | ListenerRole::Control => {
+                // If the owner is unknown, only root is admitted.
+                let owner = listener.owner().unwrap_or_default();
+                let edges = (&self.control_edge, &self.refused_edge);
+                let gate = ControlGate::new(owner, edges, Arc::downgrade(self));
+                let gate: Arc<dyn TunnelHandler> = Arc::new(gate);
+                listener.serve(&self.control_edge, &[], Some(&gate));
+            }
+            ListenerRole::Probes => listener.serve(&self.probes_edge, &[], None),
+        }
+    }
+
+    /// The receiver of a TCP listener's connections, and the edge that counts them. Connections of
+    /// joining servers are counted apart from clients', so that full client limits do not keep them
+    /// out. A checked configuration names existing upstreams only.
+    pub(super) fn tcp_handler(
+        &self,
+        listener: &Listener,
+        config: &Config,
+        upstreams: &Upstreams,
+    ) -> Option<(&Arc<Edge>, Arc<dyn TunnelHandler>)> {
+        match listener.find_in(config)?.target {
+            ListenerTarget::Http => None,
+            ListenerTarget::Upstream(name) => {
+                Some((&self.edge, upstreams.get(name)?.tcp_handler()))
+            }
+            ListenerTarget::Join => Some((&self.join_edge, Arc::new(self.join_front_end.clone()))),
+        }
+    }
 }

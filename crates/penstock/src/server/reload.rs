@@ -21,8 +21,8 @@ use crate::code::{self, NonCodePaths};
 use crate::components::{
     self, AppSizes, AppStartContext, Components, StartedComponents, default_pool,
 };
-use crate::listeners::{self, ActiveListener, BoundListener, SocketSource};
-use crate::tcp::{self, ActiveTcpListener, BoundTcpListener};
+use crate::inherited_listeners::{InheritedListeners, ListenerRole};
+use crate::listeners::{self, Listener, SocketSource};
 use crate::wiring::{self, BuiltSettings};
 use crate::work;
 
@@ -97,17 +97,16 @@ impl Server {
             .await;
         let config = resolved.map_err(|error| error.to_string())??;
         let count = self.loops.handles().len();
-        let (opened, streams, pools, old) = {
+        let (opened, pools, old) = {
             let live = self.live();
-            let mut going = listeners::removed_listeners(&config, &live.listeners);
-            going.extend(tcp::removed_tcp_listeners(&config, &live.tcp_listeners));
+            let removed = live.listeners.iter();
             let mut supply = SocketSource {
-                removed: going,
-                ..SocketSource::default()
+                config: &config,
+                removed: removed.filter(|it| it.is_removed_by(&config)).collect(),
+                inherited: InheritedListeners::default(),
             };
             (
-                listeners::open_missing(&config, &live.listeners, &mut supply, count)?,
-                tcp::open_missing_tcp(&config, &live.tcp_listeners, &mut supply, count)?,
+                listeners::open_missing(&live.listeners, &mut supply, count)?,
                 wiring::build_pools(&config, Some((&live.config, &live.components.pools))),
                 live.components.clone(),
             )
@@ -115,11 +114,8 @@ impl Server {
         let mut started = StartedComponents::default();
         let beside = AppStartContext {
             loops: self.loops.handles(),
-            launcher: &self.options.launcher,
-            accounts: &self.options.accounts,
-            bounds: &self.options.bounds,
+            options: &self.options,
             low_priority: true,
-            development: self.options.development,
             publishing: &self.publishing,
             sizes: &AppSizes::new(),
         };
@@ -129,48 +125,38 @@ impl Server {
             components: rooms,
             new_apps: fresh,
         } = started;
-        let booted = match begun {
-            Ok(()) => wait_for_apps(&fresh).await,
-            Err(error) => Err(error),
-        };
-        let built = match booted {
-            Ok(()) => {
-                let (config, rooms) = (config.clone(), rooms.clone());
-                let (held, development) = (self.hub_service.clone(), self.options.development);
-                let routes = self.live().cached_routes.clone();
-                let build = move || {
-                    wiring::build_settings(&config, &rooms, &held, &routes, count, development)
-                };
-                pool.run(build)
-                    .await
-                    .map_err(|error| error.to_string())
-                    .flatten()
+        let building = async {
+            begun?;
+            wait_for_apps(&fresh).await?;
+            let (config, rooms) = (config.clone(), rooms.clone());
+            let (held, development) = (self.hub_service.clone(), self.options.development);
+            let routes = self.live().cached_routes.clone();
+            let build =
+                move || wiring::build_settings(&config, &rooms, &held, &routes, count, development);
+            let built = pool.run(build).await;
+            let built = built.map_err(|error| error.to_string()).flatten()?;
+            match self.is_draining() {
+                // Its listeners would outlive the drain.
+                true => Err(STOPPING_ERROR.to_owned()),
+                false => Ok(built),
             }
-            Err(error) => Err(error),
         };
-        // Its listeners would outlive the drain.
-        let built = built.and_then(|built| match self.is_draining() {
-            true => Err(STOPPING_ERROR.to_owned()),
-            false => Ok(built),
-        });
-        match built {
-            Ok(built) => {
-                let (done, gone) = self.swap_config(config, built, (opened, streams), rooms);
-                // After the reload is reported as done, new connections reach the new listeners
-                // only.
-                let deadline = clock::now() + LISTENER_CLOSE_TIMEOUT;
-                for serving in &gone {
-                    clock::timeout_at(deadline, serving.stopped()).await;
-                }
-                Ok(done)
-            }
+        let built = match building.await {
+            Ok(built) => built,
             Err(error) => {
                 for app in fresh {
                     loops::spawn_here(async move { app.drain(clock::now()).await });
                 }
-                Err(error)
+                return Err(error);
             }
+        };
+        let (done, gone) = self.swap_config(config, built, opened, rooms);
+        // After the reload is reported as done, new connections reach the new listeners only.
+        let deadline = clock::now() + LISTENER_CLOSE_TIMEOUT;
+        for serving in &gone {
+            clock::timeout_at(deadline, serving.stopped()).await;
         }
+        Ok(done)
     }
 
     /// Restarts applications with changed code. `done` is the result of the configuration, which is
@@ -237,12 +223,12 @@ impl Server {
 
     /// Swaps in everything new; returns the changes and the stopped listeners.
     fn swap_config(
-        &self,
+        self: &Arc<Self>,
         config: Config,
         built: BuiltSettings,
-        (opened, streams): (Vec<BoundListener>, Vec<BoundTcpListener>),
+        mut opened: Vec<Listener>,
         rooms: Components,
-    ) -> (String, Vec<ActiveListener>) {
+    ) -> (String, Vec<Listener>) {
         let BuiltSettings {
             settings,
             cached_routes,
@@ -298,28 +284,33 @@ impl Server {
             old.stop();
         }
         let upstreams = live.components.upstreams.clone();
-        let loops = self.loops.handles();
-        let fresh = opened.into_iter().map(|o| o.serve(&self.edge, loops));
-        let fresh = fresh.collect();
-        let mut gone = listeners::swap_listeners(&config, &mut live.listeners, fresh, &mut changes);
         self.join_front_end
             .configure(config.server.join.as_ref(), upstreams.values());
-        let targets = self.tcp_targets(&upstreams);
-        let fresh = tcp::serve_tcp_listeners(streams, targets, loops);
-        let streams = &mut live.tcp_listeners;
-        gone.extend(tcp::swap_tcp_listeners(
-            &config,
-            streams,
-            targets,
-            fresh,
-            &mut changes,
-        ));
+        for listener in &mut opened {
+            self.serve_listener(listener, &config, &upstreams);
+        }
+        let gone = live
+            .listeners
+            .extract_if(.., |it| it.is_removed_by(&config));
+        let mut gone: Vec<_> = gone.collect();
+        for listener in &live.listeners {
+            let handler = self.tcp_handler(listener, &config, &upstreams);
+            if let (Some(switch), Some((_, handler))) = (&listener.switch, handler) {
+                switch.0.store(Arc::new(handler));
+            }
+            if listener.role == ListenerRole::Http {
+                listener.apply_socket_permissions(&config);
+            }
+        }
+        changes.extend(gone.iter().map(|old| format!("{} closed", old.name())));
+        changes.extend(opened.iter().map(|new| format!("{} opened", new.name())));
+        live.listeners.extend(opened);
+        live.listeners.sort_by_key(|listener| listener.role);
         if let Some(joiner) = self.joiner.get() {
             joiner.set_capacity(work::join_capacity(&live.components.apps));
         }
         for serving in &mut gone {
-            let streams = live.tcp_listeners.iter().map(ActiveTcpListener::serving);
-            serving.stop(live.listeners.iter().chain(streams));
+            serving.stop(&live.listeners);
         }
         if config.server.threads != live.config.server.threads {
             changes.push("server.threads changes at the next start".to_owned());
@@ -348,9 +339,6 @@ impl Server {
 
 /// Waits until each application has its initial processes, and those that its predecessor had under
 /// load, as far as they boot.
-///
-/// # Errors
-/// The application that failed, and why.
 pub(super) async fn wait_for_apps(apps: &[Arc<App>]) -> Result<(), String> {
     let began = clock::now();
     for app in apps {

@@ -20,8 +20,6 @@ use tokio::sync::mpsc;
 
 use super::Server;
 use super::signals::Signals;
-use crate::listeners::ActiveListener;
-use crate::tcp::ActiveTcpListener;
 
 /// How long an application may take beyond all its deadlines to report its end. One with a process
 /// that no signal ends, as it waits for a disk, never reports it.
@@ -131,10 +129,9 @@ impl Server {
 
     fn close_internal_listeners(&self) {
         let mut live = self.live();
-        let live = &mut *live;
-        let own = live.admin.iter_mut().chain(&mut live.control);
-        for own in own.chain(&mut live.probes) {
-            own.stop(std::iter::empty());
+        let all = live.listeners.iter_mut();
+        for own in all.filter(|listener| !listener.role.is_for_clients()) {
+            own.stop(&[]);
         }
     }
 
@@ -221,15 +218,13 @@ impl Server {
     }
 
     async fn stop_listeners(&self, deadline: Instant) {
-        let mut stopping: Vec<ActiveListener> = {
+        let mut stopping: Vec<_> = {
             let mut live = self.live();
-            let streams = std::mem::take(&mut live.tcp_listeners);
-            let streams = streams.into_iter().map(ActiveTcpListener::into_listener);
-            let listeners = std::mem::take(&mut live.listeners);
-            listeners.into_iter().chain(streams).collect()
+            let all = live.listeners.extract_if(.., |it| it.role.is_for_clients());
+            all.collect()
         };
         for serving in &mut stopping {
-            serving.stop(std::iter::empty());
+            serving.stop(&[]);
         }
         for serving in &stopping {
             clock::timeout_at(deadline, serving.stopped()).await;

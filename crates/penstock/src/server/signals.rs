@@ -105,9 +105,21 @@ impl Signals {
         let Some((hangup, user1, user2)) = self.control_signals.take() else {
             return;
         };
-        loops::spawn_here(reload_on_signal(hangup, Arc::clone(server)));
-        loops::spawn_here(reopen_on_signal(user1, Arc::clone(server)));
-        loops::spawn_here(upgrade_on_signal(user2, Arc::clone(server)));
+        // All signals during a reload cause one more reload afterwards: in the end the newest
+        // configuration is active.
+        change_on_signal(hangup, server, |server| async move {
+            server.reload_after_current().await
+        });
+        change_on_signal(
+            user1,
+            server,
+            |server| async move { server.reopen_logs().await },
+        );
+        change_on_signal(
+            user2,
+            server,
+            |server| async move { server.upgrade(None).await },
+        );
     }
 
     pub(super) async fn wait_for_stop(&mut self, server: &Server) {
@@ -173,28 +185,19 @@ impl Server {
     }
 }
 
-/// Reloads on SIGHUP. All signals during a reload cause one more reload afterwards: in the end the
-/// newest configuration is active.
-async fn reload_on_signal(mut hangup: WatchedSignal, server: Arc<Server>) {
-    loop {
-        hangup.accepted(&server).await;
-        // The result is in the log.
-        let _ = server.reload_after_current().await;
-    }
-}
-
-async fn reopen_on_signal(mut signal: WatchedSignal, server: Arc<Server>) {
-    loop {
-        signal.accepted(&server).await;
-        // The result is in the log.
-        let _ = server.reopen_logs().await;
-    }
-}
-
-async fn upgrade_on_signal(mut signal: WatchedSignal, server: Arc<Server>) {
-    loop {
-        signal.accepted(&server).await;
-        // The result is in the log.
-        let _ = server.upgrade(None).await;
-    }
+/// Makes a change on each signal; its result is in the log.
+fn change_on_signal<F>(
+    mut signal: WatchedSignal,
+    server: &Arc<Server>,
+    change: impl Fn(Arc<Server>) -> F + Send + 'static,
+) where
+    F: Future<Output = Result<String, String>> + Send + 'static,
+{
+    let server = Arc::clone(server);
+    loops::spawn_here(async move {
+        loop {
+            signal.accepted(&server).await;
+            let _ = change(Arc::clone(&server)).await;
+        }
+    });
 }

@@ -9,12 +9,13 @@
 //!   its output.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use penstock_apps::{App, AppSize};
 use penstock_config::{Invocation, ListenAddr};
 use penstock_runtime::{clock, loops, process};
 use penstock_sys::fd_packets;
@@ -22,12 +23,14 @@ use penstock_sys::process::CommandLine;
 use penstock_sys::process::successor::{SignalTarget, Successor, SuccessorSpec};
 use tokio::sync::oneshot;
 
-use super::{Options, STOPPING_ERROR, Server, reload};
+use super::{STOPPING_ERROR, Server, reload};
 use crate::components::default_pool;
+use crate::inherited_listeners::ListenerRole;
+use crate::listeners::Listener;
 use crate::service_manager::ServiceNotifier;
-use crate::tcp::ActiveTcpListener;
 use crate::upgrade_protocol::{
-    PublishSecret, REPLY_TIMEOUT, UPGRADE_FD_VAR, UpgradeChannel, UpgradeMessage, UpgradeOutcome,
+    AddressText, PublishSecret, REPLY_TIMEOUT, UPGRADE_FD_VAR, UpgradeChannel, UpgradeMessage,
+    UpgradeOutcome,
 };
 
 /// How long the new server may take beyond its applications: it reports itself which does not boot.
@@ -62,9 +65,6 @@ pub(crate) fn successor_command(
 impl Server {
     /// Starts `binary`, or the running program, and lets it take over; returns a sentence with its
     /// process id.
-    ///
-    /// # Errors
-    /// Why the upgrade failed; this server continues to serve.
     pub(crate) async fn upgrade(
         self: &Arc<Self>,
         binary: Option<PathBuf>,
@@ -181,7 +181,12 @@ impl Server {
         let deadline = clock::now() + patience;
         let (ours, theirs) = fd_packets::packet_pair().map_err(|error| error.to_string())?;
         let line = UpgradeChannel::new(ours).map_err(|error| error.to_string())?;
-        let mut launch = self.successor_spec(theirs);
+        let options = &self.options;
+        let command = successor_command(&options.program_path, &self.invocation, &options.manager);
+        let mut launch = SuccessorSpec {
+            command,
+            inherited_fd: (UPGRADE_FD_VAR.into(), theirs),
+        };
         let launcher = Arc::clone(&self.options.launcher);
         let started = pool.run(move || {
             if let Some(binary) = binary {
@@ -199,19 +204,21 @@ impl Server {
         let pid = new.pid;
         log::info!("upgrade: new server starting (pid={pid})");
         let (tail, silent) = self.copy_successor_output(&new);
-        let ready = tokio::select! {
-            ready = self.hand_over_and_wait_ready(&line, deadline) => ready,
-            () = process::wait_for_exit(&new.exit) => Err("it ended".to_owned()),
-            () = self.edge.drain.wait_until_begun() => Err(STOPPING_ERROR.to_owned()),
-        };
-        let led = match ready {
+        let taking_over = async {
+            let taken = tokio::select! {
+                taken = self.hand_over_and_wait_ready(&line, deadline) => taken?,
+                () = self.edge.drain.wait_until_begun() => return Err(STOPPING_ERROR.to_owned()),
+            };
             // The last moment to stop alone: from `go` on both serve.
-            Ok(_) if self.is_draining() => Err(STOPPING_ERROR.to_owned()),
-            Ok(taken) => tokio::select! {
-                led = self.let_successor_serve(&line) => led.map(|admin| (taken, admin)),
-                () = process::wait_for_exit(&new.exit) => Err("it ended".to_owned()),
-            },
-            Err(error) => Err(error),
+            if self.is_draining() {
+                return Err(STOPPING_ERROR.to_owned());
+            }
+            let admin = self.let_successor_serve(&line).await?;
+            Ok((taken, admin))
+        };
+        let led = tokio::select! {
+            led = taking_over => led,
+            () = process::wait_for_exit(&new.exit) => Err("it ended".to_owned()),
         };
         let error = match led {
             Ok((taken, admin)) => {
@@ -238,19 +245,6 @@ impl Server {
         drop(line);
         let _ = clock::timeout(OUTPUT_TIMEOUT, silent).await;
         Err(tail.append_to(&why))
-    }
-
-    /// The command of the next server, with one end of the channel.
-    fn successor_spec(&self, theirs: OwnedFd) -> SuccessorSpec {
-        let Options {
-            program_path: program,
-            manager,
-            ..
-        } = &self.options;
-        SuccessorSpec {
-            command: successor_command(program, &self.invocation, manager),
-            inherited_fd: (UPGRADE_FD_VAR.into(), theirs),
-        }
     }
 
     /// Copies the new server's output to the log and keeps its end; the receiver completes when the
@@ -282,7 +276,10 @@ impl Server {
     ) -> Result<Vec<ListenAddr>, String> {
         self.send_listeners(line).await?;
         match clock::timeout_at(deadline, line.receive()).await {
-            Some(Ok(UpgradeMessage::Ready(taken))) => Ok(taken),
+            Some(Ok(UpgradeMessage::Ready(taken))) => Ok(taken
+                .into_iter()
+                .map(|AddressText(address)| address)
+                .collect()),
             Some(Ok(other)) => Err(format!("it sent {other:?} instead of Ready")),
             Some(Err(error)) => Err(error),
             None => Err("it did not become ready in time".to_owned()),
@@ -296,7 +293,9 @@ impl Server {
     ) -> Result<Option<ListenAddr>, String> {
         line.send(&UpgradeMessage::Go, None).await?;
         match clock::timeout(REPLY_TIMEOUT, line.receive()).await {
-            Some(Ok(UpgradeMessage::Serving(admin))) => Ok(admin),
+            Some(Ok(UpgradeMessage::Serving(admin))) => {
+                Ok(admin.map(|AddressText(address)| address))
+            }
             _ => Err("it was ready but did not begin to serve".to_owned()),
         }
     }
@@ -305,33 +304,36 @@ impl Server {
     async fn send_listeners(&self, line: &UpgradeChannel) -> Result<(), String> {
         let given = {
             let live = self.live();
-            let streams = live.tcp_listeners.iter().map(ActiveTcpListener::serving);
-            let all = live.listeners.iter().chain(streams).chain(&live.admin);
-            let all = all.chain(&live.control).chain(&live.probes);
-            let given = all.map(crate::listeners::ActiveListener::to_inherited);
-            given.collect::<std::io::Result<Vec<_>>>()
+            let messages = live.listeners.iter().enumerate().map(|(number, listener)| {
+                let message = UpgradeMessage::Socket {
+                    listener: number,
+                    role: listener.role,
+                    is_lent: listener.is_borrowed,
+                    wanted: AddressText(listener.configured_address.clone()),
+                };
+                Ok((message, listener.sockets_for_successor()?))
+            });
+            messages.collect::<std::io::Result<Vec<_>>>()
         };
         let given = given.map_err(|error| error.to_string())?;
-        line.send(&UpgradeMessage::Hello, None).await?;
-        for (listener, one) in given.iter().enumerate() {
-            let Some((role, wanted)) = &one.configured else {
-                continue;
-            };
-            let word = UpgradeMessage::Socket {
-                listener,
-                role: *role,
-                is_lent: one.is_borrowed,
-                wanted: wanted.clone(),
-            };
-            for socket in &one.sockets {
-                line.send(&word, Some(socket.as_fd())).await?;
+        line.send(&UpgradeMessage::HELLO, None).await?;
+        for (message, sockets) in &given {
+            for socket in sockets {
+                line.send(message, Some(socket.as_fd())).await?;
             }
         }
         let sizes: Vec<_> = {
             let live = self.live();
             let apps = live.components.apps.iter();
-            apps.map(|(name, app)| UpgradeMessage::AppSize(name.clone(), app.current_size()))
-                .collect()
+            let size = |(name, app): (&String, &Arc<App>)| {
+                let AppSize { processes, threads } = app.current_size();
+                UpgradeMessage::AppSize {
+                    name: name.clone(),
+                    processes,
+                    threads,
+                }
+            };
+            apps.map(size).collect()
         };
         for size in &sizes {
             line.send(size, None).await?;
@@ -340,7 +342,7 @@ impl Server {
             line.send(&UpgradeMessage::AdminTokenDigest(digest), None)
                 .await?;
         }
-        let secret = PublishSecret(*self.hub_service.keys().secret());
+        let secret = PublishSecret(*self.hub_service.publish_keys.secret());
         line.send(&UpgradeMessage::PublishSecret(secret), None)
             .await?;
         line.send(&UpgradeMessage::Stderr, Some(std::io::stderr().as_fd()))
@@ -368,26 +370,10 @@ impl Server {
         }
         loops::spawn_here(log_successor_exit(new));
         let mut live = self.live();
-        let before = live
-            .admin
-            .as_ref()
-            .map(crate::listeners::ActiveListener::address);
-        let live = &mut *live;
-        let streams = live
-            .tcp_listeners
-            .iter_mut()
-            .map(ActiveTcpListener::listener_mut);
-        for serving in live
-            .listeners
-            .iter_mut()
-            .chain(streams)
-            .chain(&mut live.admin)
-            .chain(&mut live.control)
-            .chain(&mut live.probes)
-        {
-            if taken.contains(&serving.configured_address) {
-                serving.keep_socket_file();
-            }
+        let before = live.listener(ListenerRole::Admin).map(Listener::address);
+        for listener in &mut live.listeners {
+            // The file of a Unix socket stays for the new server.
+            listener.is_borrowed |= taken.contains(&listener.configured_address);
         }
         // Only one store uses a directory: the new server's waits for this one.
         for cache in live.components.caches.values() {
