@@ -39,13 +39,7 @@ impl AppBounds {
     /// the processors. Blocks. `parent_waits`: the parent process waits for this one.
     pub(crate) fn make(config: &Config, accounts: &AppAccounts, parent_waits: bool) -> Self {
         // The launcher knows the users of the start.
-        let account = |app: &App| {
-            accounts
-                .account_of(app)
-                .ok()
-                .flatten()
-                .map(|it| it.name.clone())
-        };
+        let account = |app: &App| account_name(accounts, app);
         let weight = u32::try_from(config.server.threads).unwrap_or(u32::MAX);
         let apps = config.apps.iter();
         Self {
@@ -111,16 +105,16 @@ pub(crate) fn probe(config: &Config) -> Vec<String> {
         .flatten();
     let accounts = AppAccounts::resolve(config, server.as_ref());
     let account = |app: &App| match &accounts {
-        Ok(accounts) => accounts
-            .account_of(app)
-            .ok()
-            .flatten()
-            .map(|it| it.name.clone()),
+        Ok(accounts) => account_name(accounts, app),
         // An ordinary user checks a configuration that root will start.
         Err(_) => app.user.clone(),
     };
     let missing = Groups::probe(&plans(&config.apps, account));
     warnings(&config.apps, &missing, |app| account(app).is_some())
+}
+
+fn account_name(accounts: &AppAccounts, app: &App) -> Option<String> {
+    Some(accounts.account_of(app).ok()??.name.clone())
 }
 
 fn plans(apps: &Apps, account: impl Fn(&App) -> Option<String>) -> Vec<GroupPlan> {

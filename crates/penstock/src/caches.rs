@@ -53,9 +53,6 @@ pub(crate) fn route_name(site: &Site, route: &Route) -> String {
 
 /// Puts the caches of `route` in front of `inner`, its handler. A route of `old_routes` keeps its
 /// counters.
-///
-/// # Errors
-/// A cache that does not exist.
 pub(crate) fn put_in_front(
     inner: Arc<dyn Handler>,
     (site, route): (&Site, &Route),

@@ -23,7 +23,7 @@ const MAX_ENTRIES: usize = 100_000;
 
 /// Served directories, files that are written at run time, and the configuration: never code.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct NonCodePaths(Vec<PathBuf>);
+pub(crate) struct NonCodePaths(pub(crate) Vec<PathBuf>);
 
 impl NonCodePaths {
     /// The paths of a configuration; `outputs` are the files of the server's own output.
@@ -45,11 +45,6 @@ impl NonCodePaths {
         let others = others.into_iter().chain(config.path.clone());
         let written = logs.chain(outputs.iter().cloned()).chain(caches);
         Self(served.chain(written).chain(others).collect())
-    }
-
-    #[cfg(test)]
-    pub(crate) fn from_paths(paths: Vec<PathBuf>) -> Self {
-        Self(paths)
     }
 
     /// Whether `path` is code of the application in the directory `dir`.
@@ -190,7 +185,7 @@ mod tests {
     fn a_file_of_code_that_was_written_since_is_found_and_nothing_else() {
         let folder = Folder::new("written");
         let app = folder.0.join("app");
-        let apart = NonCodePaths::from_paths(vec![app.join("public")]);
+        let apart = NonCodePaths(vec![app.join("public")]);
         let began = now(&folder.0);
         assert_eq!(find_change_since(&app, began, &apart), Ok(None));
         fs::create_dir(app.join("public")).unwrap();

@@ -284,7 +284,7 @@ mod tests {
                 ("b".to_owned(), "/srv/tmp/a/sub".into()),
             ],
             config_file: Some("/srv/tmp/a/penstock.toml".into()),
-            non_code: NonCodePaths::from_paths(vec![
+            non_code: NonCodePaths(vec![
                 "/srv/tmp".into(),
                 "/srv/tmp/a/public".into(),
                 "/srv/tmp/a/run.txt".into(),

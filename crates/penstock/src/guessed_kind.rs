@@ -11,7 +11,7 @@ use penstock_config::AppKind;
 use penstock_exchange::{Handler, HandlerProgress, InlineResponse, Request, RequestView};
 
 /// Chooses between two handlers by the kind that the application turns out to have.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct GuessedKindHandler {
     pub(crate) app: Arc<App>,
     /// Passes WebSockets on.
@@ -33,18 +33,10 @@ impl GuessedKindHandler {
     }
 
     fn handle_when_known(&self, request: Request) -> HandlerProgress {
-        let app = Arc::clone(&self.app);
-        let (asgi, other) = (
-            Arc::clone(&self.native_handler),
-            Arc::clone(&self.websocket_over_http_handler),
-        );
+        let this = self.clone();
         HandlerProgress::Pending(Box::pin(async move {
-            app.wait_for_kind(&request.client_state).await?;
-            let handler = match app.kind() {
-                AppKind::Asgi => asgi,
-                _ => other,
-            };
-            match handler.handle(request) {
+            this.app.wait_for_kind(&request.client_state).await?;
+            match this.current_handler().handle(request) {
                 HandlerProgress::Ready(answered) => answered,
                 HandlerProgress::Pending(work) => work.await,
             }

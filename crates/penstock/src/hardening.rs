@@ -13,9 +13,6 @@ use penstock_sys::{account, isolation};
 
 /// Protects this process: no process of the same user reads its memory or its descriptors, and no
 /// child inherits the descriptors that it was started with.
-///
-/// # Errors
-/// The error of a system call.
 pub(crate) fn harden_process() -> Result<(), String> {
     deny_inspection()?;
     isolation::mark_all_close_on_exec()
@@ -23,9 +20,6 @@ pub(crate) fn harden_process() -> Result<(), String> {
 }
 
 /// Protects the process again after a switch of the user, which may undo the protection.
-///
-/// # Errors
-/// The error of a system call.
 pub(crate) fn deny_inspection() -> Result<(), String> {
     isolation::deny_inspection().map_err(|error| format!("prctl(PR_SET_DUMPABLE): {error}"))
 }

@@ -13,9 +13,6 @@ use penstock_config::LogTarget;
 use penstock_runtime::logger::LogOutput;
 
 /// Opens the destination of log lines. May block.
-///
-/// # Errors
-/// The file, and why it cannot be opened.
 pub(crate) fn open_log_target(to: &LogTarget) -> Result<LogOutput, String> {
     Ok(match to {
         LogTarget::Stdout => LogOutput::Stdout,
@@ -25,9 +22,6 @@ pub(crate) fn open_log_target(to: &LogTarget) -> Result<LogOutput, String> {
 }
 
 /// Opens a file for appending, and creates its directory. May block.
-///
-/// # Errors
-/// As [`open_log_target`].
 pub(crate) fn open_log_file(path: &Path) -> Result<File, String> {
     let say = |error: std::io::Error| format!("{}: {error}", path.display());
     if let Some(folder) = path.parent() {

@@ -104,9 +104,6 @@ impl PreflightReport {
     }
 
     /// Looks up the host names of upstreams. Blocks, at most a few seconds per name.
-    ///
-    /// # Errors
-    /// No free thread or descriptor.
     pub(crate) fn check_names(&mut self, config: &Config) -> io::Result<()> {
         let servers = config.upstreams.iter().flat_map(|(name, upstream)| {
             let servers = upstream.servers.iter();
@@ -146,9 +143,6 @@ impl PreflightReport {
 
     /// Starts the launcher that runs programs as applications' own users, if there are any; before
     /// this process switches to the server's user.
-    ///
-    /// # Errors
-    /// The launcher cannot be forked.
     pub(crate) fn start_launcher(
         &mut self,
         config: &Config,
@@ -192,9 +186,6 @@ impl PreflightReport {
 
     /// Loads the code of each application in a process that serves nothing and ends at once.
     /// Blocks, at most the application's `boot_timeout` for each.
-    ///
-    /// # Errors
-    /// No free descriptors.
     pub(crate) fn check_applications(
         &mut self,
         config: &Config,

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use penstock_config::{App, Config, Grip, ListenAddr};
 use penstock_grip::PublishKeys;
 use penstock_hub::Namespace;
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
 const GRIP_URL_VAR: &str = "GRIP_URL";
 
@@ -24,9 +25,6 @@ pub(crate) struct PublishSetup {
 
 impl PublishSetup {
     /// Uses the secret of the previous server, or a new one.
-    ///
-    /// # Errors
-    /// The system has no randomness.
     pub(crate) fn new(
         secret: Option<[u8; 32]>,
         admin: Option<&ListenAddr>,
@@ -92,16 +90,9 @@ fn local_address(admin: &ListenAddr) -> Option<SocketAddr> {
 
 /// The URL; its query avoids `+`, which some parsers read as a blank.
 fn publish_url(address: SocketAddr, namespace: &Namespace, key: &str) -> String {
-    let mut coded = String::with_capacity(key.len() + 8);
-    for byte in key.chars() {
-        match byte {
-            '+' => coded.push_str("%2B"),
-            '/' => coded.push_str("%2F"),
-            '=' => coded.push_str("%3D"),
-            other => coded.push(other),
-        }
-    }
-    format!("http://{address}?iss={}&key={coded}", namespace.name())
+    const RESERVED: &AsciiSet = &CONTROLS.add(b'+').add(b'/').add(b'=');
+    let key = utf8_percent_encode(key, RESERVED);
+    format!("http://{address}?iss={}&key={key}", namespace.name())
 }
 
 #[cfg(test)]

@@ -14,9 +14,6 @@ use penstock_files::{Files, FilesSetup};
 use crate::components::{Pools, default_pool};
 
 /// Wraps `inner`: its responses may name the bodies that `sendfile` allows.
-///
-/// # Errors
-/// A directory that cannot be opened.
 pub(crate) fn with_sendfile_grant(
     inner: Arc<dyn Handler>,
     sendfile: &Sendfile,

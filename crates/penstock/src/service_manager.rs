@@ -77,9 +77,6 @@ impl ManagerEnvironment {
     }
 
     /// The passed sockets.
-    ///
-    /// # Errors
-    /// A descriptor that is no listening socket.
     pub(crate) fn sockets(&self) -> Result<InheritedListeners, String> {
         let Some((count, names)) = &self.listen_fds else {
             return Ok(InheritedListeners::default());

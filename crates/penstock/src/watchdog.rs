@@ -34,9 +34,6 @@ pub(crate) struct Watchdog {
 
 impl Watchdog {
     /// Watches `loops` and the current one.
-    ///
-    /// # Errors
-    /// The thread cannot be started.
     pub(crate) fn start(loops: &[LoopHandle], manager: ServiceNotifier) -> std::io::Result<Self> {
         let control = LoopHandle::current().map(|control| ("control".to_owned(), control));
         let loops = (loops.iter()).map(|it| (format!("loop-{}", it.index()), it.clone()));

@@ -45,9 +45,6 @@ pub(crate) struct BuiltSettings {
 
 /// Builds the settings of the front end. May block (opens directories and logs).
 /// Routes with caches keep the counters that they have in `old_routes`.
-///
-/// # Errors
-/// A directory or log that could not be opened.
 pub(crate) fn build_settings(
     config: &Config,
     rooms: &Components,

@@ -8,10 +8,9 @@ use serde_json::Value;
 use super::pluralize;
 
 pub(super) fn format_status(status: &Value) -> String {
+    let [state, pid] = format_values(status, ["state", "pid"]);
     let mut lines = vec![format!(
-        "{}, pid {}, up {} s, {}, {} (at most {})",
-        format_value(&status["state"]),
-        format_value(&status["pid"]),
+        "{state}, pid {pid}, up {} s, {}, {} (at most {})",
         status["uptime_seconds"].as_f64().unwrap_or(0.0).round(),
         format_count(&status["traffic"]["requests_total"], "request"),
         format_count(&status["connections"]["used"], "connection"),
@@ -32,10 +31,8 @@ pub(super) fn format_status(status: &Value) -> String {
 }
 
 fn format_front_end(front_end: &Value) -> Option<String> {
-    let (address, upstream) = (
-        front_end["address"].as_str()?,
-        format_value(&front_end["upstream"]),
-    );
+    let address = front_end["address"].as_str()?;
+    let upstream = format_value(&front_end["upstream"]);
     Some(match front_end["cause"].as_str() {
         None => format!("joined upstream {upstream} at {address}"),
         Some(cause) => format!("not joined to upstream {upstream} at {address}: {cause}"),
@@ -43,25 +40,19 @@ fn format_front_end(front_end: &Value) -> Option<String> {
 }
 
 fn format_app(app: &Value, lines: &mut Vec<String>) {
-    let (name, kind) = (format_value(&app["name"]), format_value(&app["kind"]));
-    let queue = &app["queue"];
+    let [name, kind, state] = format_values(app, ["name", "kind", "state"]);
     // Applications with servers of their own use the queue and slots of their upstream, which
     // follows.
     let slots = match kind.as_str() {
         "command" | "fastcgi" => String::new(),
-        _ => format!(
-            ", {} of {} slots busy, {} queued (at most {})",
-            format_value(&queue["active"]),
-            format_value(&queue["slots"]),
-            format_value(&queue["length"]),
-            format_value(&queue["max"]),
-        ),
+        _ => {
+            let keys = ["active", "slots", "length", "max"];
+            let [active, slots, length, max] = format_values(&app["queue"], keys);
+            format!(", {active} of {slots} slots busy, {length} queued (at most {max})")
+        }
     };
-    lines.push(format!(
-        "app {name}: {kind}, {}, {}{slots}",
-        format_value(&app["state"]),
-        format_processes(app),
-    ));
+    let processes = format_processes(app);
+    lines.push(format!("app {name}: {kind}, {state}, {processes}{slots}"));
     let notes = [
         ("last scaling: ", &app["last_scaling"]),
         ("last failure: ", &app["last_failure"]),
@@ -88,21 +79,19 @@ fn format_app(app: &Value, lines: &mut Vec<String>) {
             Some(reason) => format!(", to be replaced: {reason}"),
             None => String::new(),
         };
+        let age = worker["age_seconds"].as_f64().unwrap_or(0.0).round();
+        let keys = ["pid", "state", "generation", "active"];
+        let [pid, state, generation, active] = format_values(worker, keys);
         lines.push(format!(
-            "  worker {}: {}, generation {}, up {} s, {} in progress{served}, {megabytes:.1} MiB{reason}",
-            format_value(&worker["pid"]),
-            format_value(&worker["state"]),
-            format_value(&worker["generation"]),
-            worker["age_seconds"].as_f64().unwrap_or(0.0).round(),
-            format_value(&worker["active"]),
+            "  worker {pid}: {state}, generation {generation}, up {age} s, {active} in \
+             progress{served}, {megabytes:.1} MiB{reason}"
         ));
     }
     for template in array_items(&app["templates"]) {
         let megabytes = template["resident_bytes"].as_f64().unwrap_or(0.0) / 1_048_576.0;
+        let [pid, generation] = format_values(template, ["pid", "generation"]);
         lines.push(format!(
-            "  template {}: generation {}, {megabytes:.1} MiB",
-            format_value(&template["pid"]),
-            format_value(&template["generation"]),
+            "  template {pid}: generation {generation}, {megabytes:.1} MiB"
         ));
     }
     if let Some(report) = app["boot_report"].as_str() {
@@ -112,25 +101,16 @@ fn format_app(app: &Value, lines: &mut Vec<String>) {
 
 /// `2 of 3 processes ready (1 to 4)`, without the bounds if they are equal.
 fn format_processes(app: &Value) -> String {
-    let processes = &app["processes"];
-    let (min, max) = (
-        format_value(&processes["min"]),
-        format_value(&processes["max"]),
-    );
+    let keys = ["min", "max", "ready", "target"];
+    let [min, max, ready, target] = format_values(&app["processes"], keys);
     let bounds = match min == max {
         true => String::new(),
         false => format!(" ({min} to {max})"),
     };
-    let (ready, target) = (
-        format_value(&processes["ready"]),
-        format_value(&processes["target"]),
-    );
     let threads = match (app["min_threads"].as_u64(), app["max_threads"].as_u64()) {
         (Some(min), Some(max)) if min < max => {
-            format!(
-                ", {} threads each ({min} to {max})",
-                format_value(&app["threads"])
-            )
+            let threads = format_value(&app["threads"]);
+            format!(", {threads} threads each ({min} to {max})")
         }
         _ => String::new(),
     };
@@ -139,27 +119,24 @@ fn format_processes(app: &Value) -> String {
 
 fn format_upstream(upstream: &Value, lines: &mut Vec<String>) {
     let is_up = upstream["up"].as_bool().unwrap_or(false);
+    let state = if is_up { "up" } else { "no server is up" };
+    let [name, protocol] = format_values(upstream, ["name", "protocol"]);
+    let [length, max] = format_values(&upstream["queue"], ["length", "max"]);
     lines.push(format!(
-        "upstream {}: {}, {}, {} queued (at most {})",
-        format_value(&upstream["name"]),
-        format_value(&upstream["protocol"]),
-        if is_up { "up" } else { "no server is up" },
-        format_value(&upstream["queue"]["length"]),
-        format_value(&upstream["queue"]["max"]),
+        "upstream {name}: {protocol}, {state}, {length} queued (at most {max})"
     ));
     for server in array_items(&upstream["servers"]) {
         let bound = match &server["max_active"] {
             Value::Null => String::new(),
             max => format!(" (at most {})", format_value(max)),
         };
+        let keys = ["name", "state", "active", "failures"];
+        let [name, state, active, failures] = format_values(server, keys);
+        let requests = format_count(&server["requests"], "request");
+        let connections = format_count(&server["connections_open"], "connection");
         lines.push(format!(
-            "  server {}: {}, {} in progress{bound}, {}, {} failed, {}",
-            format_value(&server["name"]),
-            format_value(&server["state"]),
-            format_value(&server["active"]),
-            format_count(&server["requests"], "request"),
-            format_value(&server["failures"]),
-            format_count(&server["connections_open"], "connection"),
+            "  server {name}: {state}, {active} in progress{bound}, {requests}, {failures} failed, \
+             {connections}"
         ));
         if let (Some(error), false) = (server["last_error"].as_str(), server["state"] == "up") {
             lines.push(format!("    {error}"));
@@ -234,6 +211,10 @@ fn format_count(value: &Value, thing: &str) -> String {
         Some(number) => pluralize(number, thing),
         None => format!("{} {thing}s", format_value(value)),
     }
+}
+
+fn format_values<const N: usize>(of: &Value, keys: [&str; N]) -> [String; N] {
+    keys.map(|key| format_value(&of[key]))
 }
 
 pub(super) fn format_value(value: &Value) -> String {

@@ -48,9 +48,6 @@ pub(crate) struct ChangeQueue {
 }
 
 /// Creates a watcher without watches, and its queue.
-///
-/// # Errors
-/// The kernel gives no watcher.
 pub(crate) fn start_watching() -> notify::Result<(DirWatcher, ChangeQueue)> {
     let (send, queue) = mpsc::channel(MAX_PENDING_CHANGES);
     let lost = Arc::new(AtomicBool::new(false));
