@@ -13,6 +13,7 @@
 //! - No process started here outlives the run.
 
 pub mod chart;
+mod child_link;
 pub mod command;
 mod compare;
 pub mod compare_saved;

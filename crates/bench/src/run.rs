@@ -195,14 +195,14 @@ fn encode_requests(arguments: &RequestArguments) -> Result<Vec<EncodedRequest>, 
     let targets = targets(arguments)?;
     if let Some(file) = &arguments.paths {
         let [target] = &targets[..] else {
-            return Err(TargetError::Request("--paths goes with one URL".to_owned()));
+            return Err(TargetError("--paths goes with one URL".to_owned()));
         };
         return target.encode_requests(&read_paths(file)?, &template);
     }
     let weights = &arguments.weights;
     if !weights.is_empty() && weights.len() != targets.len() || weights.contains(&0) {
         let what = "--weights has one number, not 0, for each URL";
-        return Err(TargetError::Request(what.to_owned()));
+        return Err(TargetError(what.to_owned()));
     }
     let weight = |at: usize| weights.get(at).copied().unwrap_or(1);
     let shapes = targets.iter().enumerate();

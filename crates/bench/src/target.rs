@@ -8,36 +8,17 @@
 
 use std::fmt::Write;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use bytes::Bytes;
 use penstock_http::is_token;
 
 use crate::load::{Address, EncodedRequest};
 
-/// Why a request cannot be built.
+/// Why a request cannot be built: the URL, file or part of it, and the error.
 #[derive(Debug, thiserror::Error)]
-pub enum TargetError {
-    /// An unsupported URL.
-    #[error("`{url}`: {what}")]
-    Url {
-        /// As given.
-        url: String,
-        /// The error.
-        what: String,
-    },
-    /// A method, header or path that would break the request.
-    #[error("{0}")]
-    Request(String),
-    /// A file that cannot be read.
-    #[error("{}: {error}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        error: std::io::Error,
-    },
-}
+#[error("{0}")]
+pub struct TargetError(pub(crate) String);
 
 /// The server and path of a URL.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,10 +62,7 @@ impl Target {
     /// # Errors
     /// It is neither, or its name has no address.
     pub fn read(url: &str, socket: Option<&Path>) -> Result<Self, TargetError> {
-        let wrong = |what: String| TargetError::Url {
-            url: url.to_owned(),
-            what,
-        };
+        let wrong = |what: &str| TargetError(format!("`{url}`: {what}"));
         if let Some(path) = url.strip_prefix("unix:") {
             return Ok(Self {
                 address: Address::Unix(path.into()),
@@ -93,11 +71,11 @@ impl Target {
             });
         }
         if url.starts_with("https:") {
-            return Err(wrong("https cannot be measured yet".to_owned()));
+            return Err(wrong("https cannot be measured yet"));
         }
         let rest = url.strip_prefix("http://").unwrap_or(url);
         if rest.contains("://") {
-            return Err(wrong("only http:// and unix: can be measured".to_owned()));
+            return Err(wrong("only http:// and unix: can be measured"));
         }
         let rest = rest.split('#').next().unwrap_or(rest);
         let (authority, path) = match rest.find(['/', '?']) {
@@ -111,11 +89,11 @@ impl Target {
         };
         check_path(&path)?;
         if authority.is_empty() || authority.contains('@') || !authority.is_ascii() {
-            return Err(wrong("no host to connect to".to_owned()));
+            return Err(wrong("no host to connect to"));
         }
         let address = match socket {
             Some(socket) => Address::Unix(socket.into()),
-            None => Address::Tcp(resolve(authority).map_err(wrong)?),
+            None => Address::Tcp(resolve(authority).map_err(|error| wrong(&error.to_string()))?),
         };
         Ok(Self {
             address,
@@ -158,7 +136,7 @@ impl Target {
         weight: u32,
     ) -> Result<EncodedRequest, TargetError> {
         check_path(&self.path)?;
-        let refuse = |what: String| Err(TargetError::Request(what));
+        let refuse = |what: String| Err(TargetError(what));
         if !is_token(template.method.as_bytes()) {
             return refuse(format!("`{}` is not a method", template.method));
         }
@@ -206,10 +184,7 @@ pub fn read_paths(file: &Path) -> Result<Vec<String>, TargetError> {
         .map(str::to_owned)
         .collect();
     if paths.is_empty() {
-        return Err(TargetError::Request(format!(
-            "{}: no path in it",
-            file.display()
-        )));
+        return Err(TargetError(format!("{}: no path in it", file.display())));
     }
     paths.iter().try_for_each(|path| check_path(path))?;
     Ok(paths)
@@ -220,10 +195,7 @@ pub fn read_paths(file: &Path) -> Result<Vec<String>, TargetError> {
 /// # Errors
 /// It cannot be read; the text names it.
 pub fn read_file(path: &Path) -> Result<Vec<u8>, TargetError> {
-    std::fs::read(path).map_err(|error| TargetError::File {
-        path: path.to_owned(),
-        error,
-    })
+    std::fs::read(path).map_err(|error| TargetError(format!("{}: {error}", path.display())))
 }
 
 /// Parses `Name: value` as a header field.
@@ -232,9 +204,7 @@ pub fn read_file(path: &Path) -> Result<Vec<u8>, TargetError> {
 /// There is no colon.
 pub fn read_header(text: &str) -> Result<(String, String), TargetError> {
     let Some((name, value)) = text.split_once(':') else {
-        return Err(TargetError::Request(format!(
-            "`{text}`: a header is `Name: value`"
-        )));
+        return Err(TargetError(format!("`{text}`: a header is `Name: value`")));
     };
     Ok((name.trim().to_owned(), value.trim().to_owned()))
 }
@@ -244,24 +214,21 @@ fn has_field(template: &RequestTemplate, field: &str) -> bool {
     names.any(|name| name.eq_ignore_ascii_case(field))
 }
 
-fn resolve(authority: &str) -> Result<SocketAddr, String> {
-    let has_port = authority
-        .rfind(':')
-        .is_some_and(|colon| !authority[colon..].contains(']'));
-    let with_port = match has_port {
-        true => authority.to_owned(),
-        false => format!("{authority}:80"),
+fn resolve(authority: &str) -> std::io::Result<SocketAddr> {
+    let port = authority.rfind(':').map(|colon| &authority[colon..]);
+    let mut found = match port.is_some_and(|port| !port.contains(']')) {
+        true => authority.to_socket_addrs()?,
+        false => format!("{authority}:80").to_socket_addrs()?,
     };
-    let mut found = with_port
-        .to_socket_addrs()
-        .map_err(|error| error.to_string())?;
-    found.next().ok_or_else(|| "no address".to_owned())
+    found
+        .next()
+        .ok_or_else(|| std::io::Error::other("no address"))
 }
 
 fn check_path(path: &str) -> Result<(), TargetError> {
     match is_request_path(path) {
         true => Ok(()),
-        false => Err(TargetError::Request(format!("`{path}`: {PATH_RULE}"))),
+        false => Err(TargetError(format!("`{path}`: {PATH_RULE}"))),
     }
 }
 

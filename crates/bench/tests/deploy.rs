@@ -128,7 +128,7 @@ fn starts_answers_and_is_gone_after_stop() {
         start = ["exec python3 {{{{dir}}}}/server.py {{{{port}}}} $PAGE"]"#
     ));
     let mut running = place.start().unwrap();
-    assert!(running.is_alive());
+    assert!(running.unexpected_exit().is_none());
     assert_eq!(
         running.values.fill("{{here}}"),
         place.folder.display().to_string()
@@ -158,7 +158,7 @@ fn a_daemon_is_gone_after_stop() {
     ));
     let mut running = place.start().unwrap();
     assert!(
-        running.is_alive(),
+        running.unexpected_exit().is_none(),
         "the command has ended, the daemon has not"
     );
     let pids = place.pids_of(Path::new(&running.values.fill("{{dir}}")));
@@ -233,7 +233,7 @@ fn all_is_gone_when_the_keeper_is_killed() {
         .args(["-9", &keeper.to_string()])
         .status()
         .unwrap();
-    until("it is noticed", || !running.is_alive());
+    until("it is noticed", || running.unexpected_exit().is_some());
     running.stop();
     until("no process is left", || all_gone(&pids));
 }

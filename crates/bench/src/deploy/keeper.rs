@@ -18,7 +18,7 @@
 
 use std::collections::HashSet;
 use std::fs::File;
-use std::io::{self, BufRead, Read, Write};
+use std::io::{self, BufRead, Read};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
@@ -32,8 +32,9 @@ use rustix::process::{
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::keeper_protocol::{CommandExit, CommandOutput, KeeperMessage, KeeperOrder, STOP_LINE};
+use super::keeper_protocol::{CommandExit, CommandOutput, KeeperMessage, KeeperOrder};
 use super::{resource_usage, send_signal};
+use crate::child_link::write_json_line;
 use crate::load::pin_to_core;
 
 /// The time for commands to end by themselves.
@@ -160,7 +161,7 @@ impl Keeper {
         loop {
             match self.events.recv() {
                 Ok(Event::ChildExited) => self.report_exits(),
-                Ok(Event::Line(line)) if line != STOP_LINE => {}
+                // The only line after the order asks to stop.
                 Ok(Event::Line(_) | Event::StopSignal) => return,
                 Ok(Event::InputEnded) | Err(_) => {
                     self.is_orphan = true;
@@ -272,10 +273,6 @@ fn remove_group(group: &Path) -> bool {
 }
 
 /// Sends a message to the bench, which may be gone.
-fn send_message(word: &KeeperMessage) {
-    if let Ok(mut line) = serde_json::to_vec(word) {
-        line.push(b'\n');
-        let mut out = io::stdout();
-        let _ = out.write_all(&line).and_then(|()| out.flush());
-    }
+fn send_message(message: &KeeperMessage) {
+    let _ = write_json_line(&mut io::stdout(), message);
 }

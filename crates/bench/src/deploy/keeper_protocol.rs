@@ -1,6 +1,6 @@
 //! The messages between the bench and a keeper: JSON lines over the keeper's standard streams.
 //!
-//! `keeper_link` writes a [`KeeperOrder`] as the first line and [`STOP_LINE`] as the last; `keeper`
+//! `keeper_link` writes a [`KeeperOrder`] as the first line and [`STOP_REQUEST`] as the last; `keeper`
 //! answers with [`KeeperMessage`]s. Both ends are the same build, so there is no version.
 
 use std::os::unix::process::ExitStatusExt;
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 /// Asks a keeper to end everything. The end of the stream means the same, and that the bench is not
 /// left to clean up.
-pub(super) const STOP_LINE: &str = "stop";
+pub(super) const STOP_REQUEST: &str = "stop";
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct KeeperOrder {

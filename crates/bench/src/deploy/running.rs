@@ -101,12 +101,6 @@ impl RunningDeployment {
         &self.own.target
     }
 
-    /// Whether it still runs as started.
-    #[must_use]
-    pub fn is_alive(&mut self) -> bool {
-        self.unexpected_exit().is_none()
-    }
-
     /// Which of its commands, or of its companion's, ended unexpectedly, and how. A command that
     /// left a daemon does not count.
     pub fn unexpected_exit(&mut self) -> Option<String> {

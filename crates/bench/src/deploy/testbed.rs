@@ -68,9 +68,6 @@ impl Testbed {
         let program = std::env::current_exe().map_err(file_error(Path::new("/proc/self/exe")))?;
         let penstock = temp_dir.path().join("penstock");
         std::fs::copy(&program, &penstock).map_err(file_error(&penstock))?;
-        // Two comparisons at the same time begin at different ports.
-        let first =
-            std::process::id().wrapping_mul(61) % u32::from(PORT_RANGE.end - PORT_RANGE.start);
         Ok(Self {
             values: PlaceholderValues {
                 here,
@@ -80,7 +77,8 @@ impl Testbed {
                 start: None,
             },
             temp_dir,
-            next_port: AtomicU16::new(u16::try_from(first).unwrap_or_default()),
+            // Two comparisons at the same time begin at different ports.
+            next_port: AtomicU16::new(fastrand::u16(PORT_RANGE)),
             next_log: AtomicU16::new(0),
             stop,
         })
@@ -140,23 +138,21 @@ impl Testbed {
 
     /// Ports that are free now, each a different one.
     pub(super) fn free_ports(&self) -> io::Result<[u16; 9]> {
-        let mut ports = [0; 9];
         // Held until all are found, so that none is found twice.
-        let mut held = Vec::new();
-        let mut candidates = PORT_RANGE.len();
-        while held.len() < ports.len() {
-            candidates = candidates
-                .checked_sub(1)
-                .ok_or_else(|| io::Error::from(io::ErrorKind::AddrInUse))?;
+        let (mut ports, mut held) = (Vec::new(), Vec::new());
+        for _ in PORT_RANGE {
             let next = self.next_port.fetch_add(1, Ordering::Relaxed)
                 % (PORT_RANGE.end - PORT_RANGE.start);
             let port = PORT_RANGE.start + next;
             if let Ok(listener) = TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
-                ports[held.len()] = port;
+                ports.push(port);
                 held.push(listener);
             }
+            if let Ok(ports) = ports[..].try_into() {
+                return Ok(ports);
+            }
         }
-        Ok(ports)
+        Err(io::ErrorKind::AddrInUse.into())
     }
 
     fn keeper_order(&self, command: &str, output: CommandOutput) -> KeeperOrder {

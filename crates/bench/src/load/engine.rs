@@ -9,7 +9,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -100,7 +100,8 @@ impl Engine<'_> {
                 self.wait_for_end(WindowEnd::Elapsed(self.plan.warm_up), false);
                 self.wait_for_idle_connections()?;
                 if self.is_stopped() {
-                    return Ok(self.empty_figures());
+                    let empty = |load| with_load_description(load, Figures::default());
+                    return Ok(self.plan.loads.iter().map(empty).collect());
                 }
                 self.begin_window()?
             }
@@ -214,7 +215,7 @@ impl Engine<'_> {
         let patience = self.silence_limit();
         loop {
             let now = Instant::now();
-            let answered = self.sum_progress(|it| it.requests.load(Ordering::Relaxed));
+            let answered = self.sum_progress(|it| &it.requests);
             if answered != heard.0 {
                 heard = (answered, now);
             }
@@ -233,7 +234,7 @@ impl Engine<'_> {
                     is_measured,
                     elapsed: now - start,
                     requests: answered,
-                    errors: self.sum_progress(|it| it.errors.load(Ordering::Relaxed)),
+                    errors: self.sum_progress(|it| &it.errors),
                 };
                 (self.observer)(LoadEvent::Progress(progress));
             }
@@ -248,18 +249,13 @@ impl Engine<'_> {
         longest.unwrap_or_default().saturating_mul(2) + SILENCE_TIMEOUT
     }
 
-    fn sum_progress(&self, of: fn(&LoopProgress) -> u64) -> u64 {
-        self.run.progress.iter().map(of).sum()
+    fn sum_progress(&self, of: fn(&LoopProgress) -> &AtomicU64) -> u64 {
+        let loops = self.run.progress.iter();
+        loops.map(|it| of(it).load(Ordering::Relaxed)).sum()
     }
 
     fn is_stopped(&self) -> bool {
         self.plan.stop.load(Ordering::Relaxed)
-    }
-
-    /// The figures when nothing was measured.
-    fn empty_figures(&self) -> Vec<Figures> {
-        let name = |load| with_load_description(load, Figures::default());
-        self.plan.loads.iter().map(name).collect()
     }
 
     fn summarise(&self, begun: &[LoopTimes], collected: &[LoopResult]) -> Vec<Figures> {
@@ -367,12 +363,16 @@ fn collect_loop(state: &mut LoopState) -> LoopResult {
         if let Some(arrivals) = &mut it.arrivals {
             arrivals.record_unassigned(at, &mut it.recorder);
             // Its connection was woken and has not run yet.
-            let untaken: Vec<_> = arrivals.unstarted().collect();
-            for (slot, due) in untaken {
-                it.set_in_progress(slot, Some(due));
+            for (slot, due) in arrivals.unstarted() {
+                it.in_progress_since[slot] = Some(due);
             }
         }
-        it.record_unfinished(at);
+        // An open loop's arrivals have waited at least until now, and a server that stopped
+        // responding must not look unused.
+        for began in it.in_progress_since.iter().flatten() {
+            let age = at.saturating_duration_since(*began);
+            it.recorder.record_unfinished(age, it.arrivals.is_some());
+        }
         recorders.push(it.recorder);
     }
     LoopResult {

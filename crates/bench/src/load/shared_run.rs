@@ -202,7 +202,7 @@ impl SharedRun {
                 // A request that ends within a timed window counts there.
                 SendPermission::Uncounted => self.limit.is_none(),
             };
-            it.set_in_progress(slot, is_counted.then_some(now));
+            it.in_progress_since[slot] = is_counted.then_some(now);
             Some(NextAction::Begin(RequestTurn {
                 slot,
                 request_index: it.picker.next(&self.loads[load].in_order),
@@ -280,7 +280,7 @@ impl SharedRun {
         now: Instant,
     ) -> Option<RequestTurn> {
         self.with_load(load, |phase, it| {
-            it.set_in_progress(slot, arrival.is_counted.then_some(arrival.due));
+            it.in_progress_since[slot] = arrival.is_counted.then_some(arrival.due);
             if arrival.is_counted && phase == LoopPhase::Measured {
                 it.recorder
                     .record_lag(now.saturating_duration_since(arrival.due));
@@ -329,7 +329,7 @@ impl SharedRun {
             let Some(it) = state.loads.get_mut(load) else {
                 return;
             };
-            it.set_in_progress(ended.turn.slot, None);
+            it.in_progress_since[ended.turn.slot] = None;
             it.recorder.counts.bytes += ended.bytes;
             it.recorder.counts.body_bytes += ended.body_bytes;
             let progress = &self.progress[penstock_runtime::loops::current_index()];
@@ -358,25 +358,6 @@ impl SharedRun {
                 self.engine_thread.unpark();
             }
         });
-    }
-}
-
-impl LoopLoad {
-    /// Records a connection's active request.
-    pub(super) fn set_in_progress(&mut self, slot: usize, began: Option<Instant>) {
-        if let Some(place) = self.in_progress_since.get_mut(slot) {
-            *place = began;
-        }
-    }
-
-    /// Records active requests at the end of the window: an open loop's arrivals have waited at
-    /// least until now, and a server that stopped responding must not look unused.
-    pub(super) fn record_unfinished(&mut self, now: Instant) {
-        for began in self.in_progress_since.iter().flatten() {
-            let age = now.saturating_duration_since(*began);
-            self.recorder
-                .record_unfinished(age, self.arrivals.is_some());
-        }
     }
 }
 
