@@ -11,11 +11,19 @@ mod lines;
 mod report_charts;
 mod scale;
 
-use plotters::prelude::{DrawingAreaErrorKind, RGBColor};
+use minijinja::HtmlEscape;
+use plotters::chart::{ChartBuilder, ChartContext};
+use plotters::coord::Shift;
+use plotters::prelude::{
+    Cartesian2d, DrawingArea, DrawingAreaErrorKind, IntoDrawingArea, RGBColor, SVGBackend, Text,
+    WHITE,
+};
 use plotters::style::{FontStyle, IntoFont, TextStyle};
 
+use self::scale::Scale;
 use crate::report::Report;
 use crate::text::table::Table;
+use crate::text::units::sanitize;
 
 /// A drawing, and the positions of its values.
 #[derive(Debug, Clone, PartialEq)]
@@ -26,7 +34,7 @@ pub struct Chart {
     pub title: String,
     /// The drawing.
     pub svg: String,
-    /// Width and height of the drawing in pixels.
+    /// Width and height of the drawing in pixels, without its notes.
     pub size: (u32, u32),
     /// Left, top, right and bottom of the plotting area in pixels.
     pub plot_area: [i32; 4],
@@ -51,10 +59,141 @@ pub struct ChartPoint {
     pub value: String,
 }
 
-/// All charts of a report.
+/// A chart to draw.
+#[derive(Debug)]
+struct ChartSpec {
+    name: String,
+    title: String,
+    label: &'static str,
+    unit: &'static str,
+    content: ChartContent,
+}
+
+#[derive(Debug)]
+enum ChartContent {
+    /// From the top.
+    Bars(Vec<bars::Bar>),
+    Lines(lines::LineChart),
+}
+
+impl ChartSpec {
+    fn new(name: &str, title: &str, (label, unit): Units, content: ChartContent) -> Self {
+        Self {
+            name: name.to_owned(),
+            title: title.to_owned(),
+            label,
+            unit,
+            content,
+        }
+    }
+}
+
+/// The quantity of a chart with its unit, and the unit after a value.
+type Units = (&'static str, &'static str);
+
+/// All charts of a report that have values, each with lines of text at its lower edge.
 #[must_use]
-pub fn charts(report: &Report) -> Vec<Chart> {
-    report_charts::charts(report)
+pub fn charts(report: &Report, notes: &[String]) -> Vec<Chart> {
+    let specs = report_charts::chart_specs(report).into_iter();
+    specs.filter_map(|spec| draw_chart(spec, notes)).collect()
+}
+
+fn draw_chart(spec: ChartSpec, notes: &[String]) -> Option<Chart> {
+    let (height, table) = match &spec.content {
+        ChartContent::Bars(bars) => (bars::height(bars)?, bars::value_table(&spec, bars)),
+        ChartContent::Lines(lines) => (lines::height(lines)?, lines::value_table(lines)),
+    };
+    let mut svg = String::new();
+    let (plot_area, points) = paint_chart(&mut svg, &spec, height, notes).ok()?;
+    let title = escape_html(&spec.title);
+    // For screen readers.
+    let opening = format!("<svg role=\"img\" aria-label=\"{title}\" ");
+    Some(Chart {
+        svg: svg.replacen("<svg ", &opening, 1),
+        name: spec.name,
+        title: spec.title,
+        size: (WIDTH, height),
+        plot_area,
+        points,
+        table,
+    })
+}
+
+fn paint_chart(
+    svg: &mut String,
+    spec: &ChartSpec,
+    height: u32,
+    notes: &[String],
+) -> Result<Painted, DrawError> {
+    let lines = u32::try_from(notes.len()).unwrap_or(0);
+    let room = if lines == 0 {
+        0
+    } else {
+        8 + NOTE_LINE_HEIGHT * lines
+    };
+    let root = SVGBackend::with_string(svg, (WIDTH, height + room)).into_drawing_area();
+    root.fill(&WHITE)?;
+    let (area, _) = root.split_vertically(height);
+    let font = ("sans-serif", font_size(16)).into_font();
+    let title = font.style(FontStyle::Bold).color(&TEXT_COLOR);
+    area.draw(&Text::new(sanitize(&spec.title), (14, 12), title))?;
+    let painted = match &spec.content {
+        ChartContent::Bars(bars) => bars::paint(&area, spec, bars)?,
+        ChartContent::Lines(lines) => lines::paint(&area, spec, lines)?,
+    };
+    let mut y = i32::try_from(height).unwrap_or(0);
+    for note in notes {
+        let note = truncate_name(&sanitize(note).replace('\n', " "), MAX_NOTE_CHARS);
+        root.draw(&Text::new(note, (14, y + 8), text_style(12, NOTE_COLOR)))?;
+        y += NOTE_LINE_HEIGHT as i32;
+    }
+    root.present()?;
+    Ok(painted)
+}
+
+/// The plotting area in pixels, and the values.
+type Painted = ([i32; 4], Vec<ChartPoint>);
+
+type Canvas<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+type Axes<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<Scale, Scale>>;
+
+/// Draws the grid and both axes with their labels.
+fn draw_axes<'a, 'b>(
+    area: &'a Canvas<'b>,
+    (x, x_label): (&Scale, &str),
+    (y, y_label): (&Scale, &str),
+    left: u32,
+) -> Result<Axes<'a, 'b>, DrawError> {
+    let mut axes = ChartBuilder::on(area)
+        .margin_top(44)
+        .margin_right(14)
+        .margin_left(8)
+        .margin_bottom(8)
+        .x_label_area_size(44)
+        .y_label_area_size(left)
+        .build_cartesian_2d(x.clone(), y.clone())?;
+    axes.configure_mesh()
+        .bold_line_style(GRID_COLOR)
+        .axis_style(AXIS_COLOR)
+        .label_style(text_style(12, AXIS_COLOR))
+        .axis_desc_style(text_style(13, TEXT_COLOR))
+        .x_desc(x_label)
+        .y_desc(y_label)
+        .x_label_formatter(&|place| x.label(*place))
+        .y_label_formatter(&|place| y.label(*place))
+        .draw()?;
+    Ok(axes)
+}
+
+/// Left, top, right and bottom in pixels.
+fn plot_area(axes: &Axes<'_, '_>) -> [i32; 4] {
+    let (columns, rows) = axes.plotting_area().get_pixel_range();
+    [columns.start, rows.start, columns.end, rows.end]
+}
+
+/// Text that is safe in SVG.
+fn escape_html(text: &str) -> String {
+    HtmlEscape(&sanitize(text)).to_string()
 }
 
 /// Drawing into memory fails only by a bug.
@@ -64,6 +203,7 @@ const WIDTH: u32 = 900;
 const TEXT_COLOR: RGBColor = RGBColor(0x22, 0x2b, 0x36);
 const AXIS_COLOR: RGBColor = RGBColor(0x5b, 0x66, 0x73);
 const GRID_COLOR: RGBColor = RGBColor(0xe3, 0xe7, 0xec);
+const NOTE_COLOR: RGBColor = RGBColor(0xa3, 0x2a, 0x00);
 
 /// Colours that differ in hue and in lightness, so that most readers who confuse hues can still
 /// distinguish them. They repeat with another dash.
@@ -86,14 +226,13 @@ fn series_color(index: usize) -> RGBColor {
 
 /// Text of a size in pixels.
 fn text_style(size: u32, color: RGBColor) -> TextStyle<'static> {
-    // The backend writes the size divided by 1.24.
-    let font = ("sans-serif", f64::from(size) * 1.24).into_font();
+    let font = ("sans-serif", font_size(size)).into_font();
     font.color(&color)
 }
 
-fn title_style() -> TextStyle<'static> {
-    let font = ("sans-serif", 16.0 * 1.24).into_font();
-    font.style(FontStyle::Bold).color(&TEXT_COLOR)
+/// The backend writes the size divided by 1.24.
+fn font_size(pixels: u32) -> f64 {
+    f64::from(pixels) * 1.24
 }
 
 /// The approximate width of text of 12 pixels: no font metrics are available. Wide enough for most
@@ -109,49 +248,6 @@ fn truncate_name(name: &str, chars: usize) -> String {
     }
     let kept: String = name.chars().take(chars.saturating_sub(1)).collect();
     kept + "\u{2026}"
-}
-
-/// Adds a role and a label for screen readers.
-fn with_aria_label(svg: &str, title: &str) -> String {
-    let title = crate::html::escape_html(title);
-    svg.replacen(
-        "<svg ",
-        &format!("<svg role=\"img\" aria-label=\"{title}\" "),
-        1,
-    )
-}
-
-/// The drawing alone, with lines of text at its lower edge: the warnings that the page shows above
-/// its charts.
-pub(crate) fn standalone_svg(chart: &Chart, marks: &[String]) -> String {
-    let parts = chart.svg.split_once('>').zip(chart.svg.rfind("</svg>"));
-    let Some(((opening, _), end)) = parts.filter(|_| !marks.is_empty()) else {
-        return chart.svg.clone();
-    };
-    let (width, height) = chart.size;
-    let count = u32::try_from(marks.len()).unwrap_or(0);
-    let room = 8 + NOTE_LINE_HEIGHT * count;
-    let title = crate::html::escape_html(&chart.title);
-    let mut svg = format!(
-        "<svg role=\"img\" aria-label=\"{title}\" width=\"{width}\" height=\"{0}\" \
-         viewBox=\"0 0 {width} {0}\" xmlns=\"http://www.w3.org/2000/svg\">",
-        height + room
-    );
-    svg += chart.svg.get(opening.len() + 1..end).unwrap_or_default();
-    svg += &format!(
-        "<rect x=\"0\" y=\"{height}\" width=\"{width}\" height=\"{room}\" fill=\"#FFFFFF\"/>\n"
-    );
-    let mut y = height;
-    for mark in marks {
-        y += NOTE_LINE_HEIGHT;
-        let line =
-            crate::html::escape_html(&truncate_name(&mark.replace('\n', " "), MAX_NOTE_CHARS));
-        svg += &format!(
-            "<text x=\"14\" y=\"{y}\" font-family=\"sans-serif\" font-size=\"12\" \
-             fill=\"#A32A00\">{line}</text>\n"
-        );
-    }
-    svg + "</svg>\n"
 }
 
 /// The height of a line of text of 12 pixels, and the number of characters that fit in the width.

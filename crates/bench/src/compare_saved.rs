@@ -10,24 +10,12 @@ mod conditions;
 mod parts;
 mod verdict;
 
-use crate::report::{Report, ReportResult};
-use crate::text::table::{ColumnKind, Table};
+use self::parts::ReportPart;
+use crate::report::Report;
+use crate::text::table::Table;
 use crate::text::units::{format_figure, format_percent, sanitize};
 
 pub use verdict::Verdict;
-
-/// Why two reports cannot be compared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum CompareSavedError {
-    /// A sweep and a run, for instance.
-    #[error("a report of `bench {old}` cannot be compared with one of `bench {new}`")]
-    DifferentVerbs {
-        /// The first report's verb.
-        old: &'static str,
-        /// The second's.
-        new: &'static str,
-    },
-}
 
 /// What changed between two reports.
 #[derive(Debug, Clone, PartialEq)]
@@ -73,33 +61,29 @@ impl Changes {
     /// Formats the changes for a terminal; ends with a line break.
     #[must_use]
     pub fn to_text(&self) -> String {
-        let mut text = format!(
-            "old  {}\nnew  {}\n",
-            sanitize(&self.contexts[0]),
-            sanitize(&self.contexts[1])
-        );
+        let [old, new] = &self.contexts;
+        let mut text = format!("old  {old}\nnew  {new}\n");
         for warning in &self.warnings {
-            text += &format!("WARNING: {}\n", sanitize(warning));
+            text += &format!("WARNING: {warning}\n");
         }
         text += &format!("\n{}", self.table().text());
         for (which, parts) in [("old", &self.only_old), ("new", &self.only_new)] {
             if !parts.is_empty() {
-                text += &format!("\nOnly in {which}: {}\n", sanitize(&parts.join(", ")));
+                text += &format!("\nOnly in {which}: {}\n", parts.join(", "));
             }
         }
         let count = |wanted: Verdict| {
-            self.changes
-                .iter()
-                .filter(|change| change.verdict == wanted)
-                .count()
+            let changes = self.changes.iter();
+            changes.filter(|change| change.verdict == wanted).count()
         };
-        let (better, worse) = (count(Verdict::Better), count(Verdict::Worse));
-        let same = count(Verdict::WithinNoise);
         text += &format!(
-            "\n{better} better, {worse} worse, {same} within the noise.\n{}",
+            "\n{} better, {} worse, {} within the noise.\n{}",
+            count(Verdict::Better),
+            count(Verdict::Worse),
+            count(Verdict::WithinNoise),
             verdict::METHOD_TEXT
         );
-        text
+        sanitize(&text)
     }
 
     /// Whether any figure became worse beyond the noise.
@@ -111,40 +95,26 @@ impl Changes {
     }
 
     fn table(&self) -> Table {
-        let mut table = Table::new(&[
-            ("part", ColumnKind::Text),
-            ("figure", ColumnKind::Text),
-            ("old", ColumnKind::Number),
-            ("new", ColumnKind::Number),
-            ("change", ColumnKind::Number),
-            ("", ColumnKind::Text),
-            ("noise", ColumnKind::Text),
-        ]);
-        let mut before = None;
-        for change in &self.changes {
-            let is_new = before.replace(&change.part) != Some(&change.part);
-            let verdict = match change.verdict {
+        let before = std::iter::once("").chain(self.changes.iter().map(|change| &*change.part));
+        Table::of(before.zip(&self.changes))
+            .text("part", |(before, change)| match change.part == *before {
+                true => String::new(),
+                false => change.part.clone(),
+            })
+            .text("figure", |(_, change)| change.figure)
+            .number("old", |(_, change)| format_figure(change.old))
+            .number("new", |(_, change)| format_figure(change.new))
+            .number("change", |(_, change)| {
+                let percent = change.percent().map(format_percent);
+                percent.unwrap_or_else(|| "-".to_owned())
+            })
+            .text("", |(_, change)| match change.verdict {
                 Verdict::Better => "better",
                 Verdict::Worse => "WORSE",
                 Verdict::WithinNoise => "within noise",
-            };
-            table.rows.push(vec![
-                if is_new {
-                    sanitize(&change.part)
-                } else {
-                    String::new()
-                },
-                change.figure.to_owned(),
-                format_figure(change.old),
-                format_figure(change.new),
-                change
-                    .percent()
-                    .map_or_else(|| "-".to_owned(), format_percent),
-                verdict.to_owned(),
-                change.noise.clone(),
-            ]);
-        }
-        table.without_empty_columns()
+            })
+            .text("noise", |(_, change)| change.noise.clone())
+            .build()
     }
 }
 
@@ -152,33 +122,26 @@ impl Changes {
 ///
 /// # Errors
 /// The reports are of different kinds.
-pub fn compare_saved(old: &Report, new: &Report) -> Result<Changes, CompareSavedError> {
-    if std::mem::discriminant(&old.result) != std::mem::discriminant(&new.result) {
-        let (old, new) = (verb_name(&old.result), verb_name(&new.result));
-        return Err(CompareSavedError::DifferentVerbs { old, new });
+pub fn compare_saved(old: &Report, new: &Report) -> Result<Changes, String> {
+    let (verb, other) = (old.result.verb(), new.result.verb());
+    if verb != other {
+        return Err(format!(
+            "a report of `bench {verb}` cannot be compared with one of `bench {other}`"
+        ));
     }
-    let (old_parts, new_parts) = (
-        parts::report_parts(&old.result),
-        parts::report_parts(&new.result),
-    );
+    let old_parts = parts::report_parts(&old.result);
+    let new_parts = parts::report_parts(&new.result);
     let mut changes = Vec::new();
     for part in &old_parts {
-        let Some(partner) = new_parts.iter().find(|found| found.name == part.name) else {
-            continue;
-        };
-        for (name, old) in &part.figures {
-            let new = partner.figure(name);
-            changes.extend(new.map(|new| verdict::judge_change(&part.name, name, *old, new)));
+        if let Some(partner) = new_parts.iter().find(|found| found.name == part.name) {
+            let figures = verdict::FIGURES.iter();
+            changes.extend(figures.filter_map(|figure| figure.judge(part, partner)));
         }
     }
-    let missing = |parts: &[parts::ReportPart], others: &[parts::ReportPart]| {
-        let is_alone =
-            |part: &&parts::ReportPart| others.iter().all(|other| other.name != part.name);
-        parts
-            .iter()
-            .filter(is_alone)
-            .map(|part| part.name.clone())
-            .collect()
+    let missing = |parts: &[ReportPart], others: &[ReportPart]| {
+        let is_alone = |part: &&ReportPart| others.iter().all(|other| other.name != part.name);
+        let alone = parts.iter().filter(is_alone);
+        alone.map(|part| part.name.clone()).collect()
     };
     Ok(Changes {
         contexts: [
@@ -190,16 +153,6 @@ pub fn compare_saved(old: &Report, new: &Report) -> Result<Changes, CompareSaved
         only_old: missing(&old_parts, &new_parts),
         only_new: missing(&new_parts, &old_parts),
     })
-}
-
-fn verb_name(result: &ReportResult) -> &'static str {
-    match result {
-        ReportResult::Run(_) => "run",
-        ReportResult::Mix(_) => "mix",
-        ReportResult::Sweep(_) => "sweep",
-        ReportResult::Compare(_) => "compare",
-        ReportResult::Hold(_) => "hold",
-    }
 }
 
 #[cfg(test)]

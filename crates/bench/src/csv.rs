@@ -1,213 +1,190 @@
-//! A report as CSV (RFC 4180) for `--csv`: one row per point and load (per sample of held streams:
-//! `csv/hold.rs`).
+//! A report as CSV (RFC 4180) for `--csv`: one row per point and load, or per sample of held streams.
 //!
 //! The first row names the columns. Numbers are plain (a decimal point, no thousands separators),
 //! times in milliseconds, unknown values empty. Pure.
 
-mod hold;
-
-use crate::report::{Deployment, Figures, Report, ReportResult, ServerCost};
+use crate::report::{Deployment, Figures, HoldResult, Report, ReportResult, ServerCost};
+use crate::text::table::Table;
+use crate::text::units::{format_ms, to_f64};
 
 /// Returns the rows, with a first line of column names. A deployment that failed before it was
 /// measured has a row with its failure.
 #[must_use]
 pub fn report_csv(report: &Report) -> String {
-    if let ReportResult::Hold(hold) = &report.result {
-        return hold::hold_csv(hold, report.context.interrupted);
-    }
-    let mut text = encode_row(&COLUMNS.map(str::to_owned));
-    let alone = [const { String::new() }; 2];
-    let interrupted = report.context.interrupted.to_string();
-    let mut add = |place: (&str, usize),
-                   loads: &[Figures],
-                   server: Option<&ServerCost>,
-                   [failed, doubts]: &[String; 2]| {
-        for load in loads {
-            let mut cells = vec![place.0.to_owned(), place.1.to_string()];
-            cells.extend(figure_cells(load));
-            cells.extend(cost_cells(server));
-            cells.extend([interrupted.clone(), failed.clone(), doubts.clone()]);
-            text += &encode_row(&cells);
-        }
+    let interrupted = report.context.interrupted;
+    let table = match &report.result {
+        ReportResult::Hold(hold) => samples_table(hold, interrupted),
+        result => loads_table(result, interrupted),
     };
-    match &report.result {
-        ReportResult::Run(run) => {
-            let load = std::slice::from_ref(&run.figures);
-            add(("", 1), load, run.server.as_ref(), &alone);
-        }
-        ReportResult::Mix(mix) => add(("", 1), &mix.loads, mix.server.as_ref(), &alone),
-        ReportResult::Sweep(sweep) => {
-            for point in &sweep.points {
-                add(("", 1), &point.loads, point.server.as_ref(), &alone);
-            }
-        }
-        ReportResult::Compare(compare) => {
-            for deployment in &compare.deployments {
-                let said = failure_and_doubts(deployment);
-                for (round, points) in deployment.rounds.iter().enumerate() {
-                    for point in points {
-                        let place = (&*deployment.name, round + 1);
-                        add(place, &point.loads, point.server.as_ref(), &said);
-                    }
-                }
-            }
-            for deployment in &compare.deployments {
-                if deployment.failure.is_some() && deployment.rounds.is_empty() {
-                    text += &failed_row(deployment, &interrupted);
-                }
-            }
-        }
-        // It has other columns, see above.
-        ReportResult::Hold(_) => {}
+    let titles = table.columns.into_iter().map(|column| column.title);
+    let mut text = Vec::new();
+    let mut writer = csv::WriterBuilder::new()
+        .terminator(csv::Terminator::CRLF)
+        .from_writer(&mut text);
+    for row in std::iter::once(titles.collect()).chain(table.rows) {
+        // Memory takes all rows, and they have the same length.
+        let _ = writer.write_record(row);
     }
-    text
+    drop(writer);
+    String::from_utf8(text).unwrap_or_default()
 }
 
-/// Why a deployment failed, without its log, and why its figures are uncertain.
-fn failure_and_doubts(deployment: &Deployment) -> [String; 2] {
-    let failed = deployment.failure.as_deref().unwrap_or_default();
-    let doubts = deployment.summary.as_ref();
-    [
-        failed.lines().next().unwrap_or_default().to_owned(),
-        doubts.map_or_else(String::new, |summary| summary.doubts.join("; ")),
-    ]
+/// A load at a point, or a deployment that failed before it was measured.
+#[derive(Default)]
+struct Row<'a> {
+    deployment: Option<&'a Deployment>,
+    round: Option<usize>,
+    load: Option<&'a Figures>,
+    server: Option<&'a ServerCost>,
 }
 
-fn failed_row(deployment: &Deployment, interrupted: &str) -> String {
-    let [failed, doubts] = failure_and_doubts(deployment);
-    let mut cells = vec![String::new(); COLUMNS.len() - 3];
-    cells[0].clone_from(&deployment.name);
-    cells.extend([interrupted.to_owned(), failed, doubts]);
-    encode_row(&cells)
-}
-
-const COLUMNS: [&str; 44] = [
-    "deployment",
-    "round",
-    "load",
-    "connections",
-    "rate",
-    "seconds",
-    "requests",
-    "requests_per_second",
-    "bytes_per_second",
-    "status_2xx",
-    "status_3xx",
-    "status_4xx",
-    "status_5xx",
-    "status_other",
-    "error_connect",
-    "error_timeout",
-    "error_reset",
-    "error_closed",
-    "error_malformed",
-    "error_length",
-    "unfinished",
-    "oldest_unfinished_ms",
-    "retried",
-    "due",
-    "late",
-    "skipped",
-    "mean_ms",
-    "p50_ms",
-    "p75_ms",
-    "p90_ms",
-    "p95_ms",
-    "p99_ms",
-    "p99_9_ms",
-    "p99_99_ms",
-    "max_ms",
-    "generator_bottleneck",
-    "server_cpu_us_per_request",
-    "server_busy_cores",
-    "server_memory_bytes",
-    "server_processes",
-    "other_processes_share",
-    "interrupted",
-    "failed",
-    "doubts",
-];
-
-/// From `load` to `generator_bottleneck`.
-fn figure_cells(load: &Figures) -> Vec<String> {
-    let (statuses, errors, total) = (&load.statuses, &load.errors, &load.total);
-    let mut cells = vec![
-        load.name.clone(),
-        load.connections.to_string(),
-        load.rate.map_or_else(String::new, |rate| rate.to_string()),
-        load.seconds.to_string(),
-        load.requests.to_string(),
-        format!("{:.3}", load.requests_per_second),
-        format!("{:.0}", load.bytes_per_second),
-    ];
-    let counts = [
-        statuses.success,
-        statuses.redirection,
-        statuses.client_error,
-        statuses.server_error,
-        statuses.other,
-        errors.connect,
-        errors.timeout,
-        errors.reset,
-        errors.closed,
-        errors.malformed,
-        errors.length,
-    ];
-    cells.extend(counts.map(|count| count.to_string()));
-    cells.extend([
-        load.unfinished.to_string(),
-        format_ms(load.oldest_unfinished_us),
-        load.retried.to_string(),
-    ]);
-    cells.extend(match load.schedule {
-        Some(found) => [found.due, found.late, found.skipped].map(|count| count.to_string()),
-        None => [const { String::new() }; 3],
-    });
-    cells.push(format!("{:.3}", total.mean / 1000.0));
-    let longest = [
-        total.p50,
-        total.p75,
-        total.p90,
-        total.p95,
-        total.p99,
-        total.p999,
-        total.p9999,
-        total.max,
-    ];
-    cells.extend(longest.map(format_ms));
-    cells.push(load.generator.bottleneck.clone().unwrap_or_default());
-    cells
-}
-
-/// Whole microseconds as milliseconds, with all digits.
-fn format_ms(us: u64) -> String {
-    format!("{}.{:03}", us / 1000, us % 1000)
-}
-
-fn cost_cells(server: Option<&ServerCost>) -> [String; 5] {
-    server.map_or([const { String::new() }; 5], |cost| {
-        [
-            format!("{:.3}", cost.cpu_us_per_request),
-            format!("{:.4}", cost.busy_cores),
-            cost.memory_bytes.to_string(),
-            cost.processes.to_string(),
-            cost.other_processes_share
-                .map_or_else(String::new, |others| format!("{others:.4}")),
-        ]
-    })
-}
-
-fn encode_row(cells: &[String]) -> String {
-    let cells: Vec<String> = cells.iter().map(|cell| quote_cell(cell)).collect();
-    cells.join(",") + "\r\n"
-}
-
-/// RFC 4180 §2: quotes a cell with a separator, a quote or a line break; doubles quotes.
-fn quote_cell(cell: &str) -> String {
-    match cell.contains(['"', ',', '\r', '\n']) {
-        true => format!("\"{}\"", cell.replace('"', "\"\"")),
-        false => cell.to_owned(),
+fn loads_table(result: &ReportResult, interrupted: bool) -> Table {
+    let mut rows = Vec::new();
+    for window in result.windows() {
+        rows.extend(window.loads.iter().map(|load| Row {
+            deployment: window.deployment,
+            round: Some(window.round),
+            load: Some(load),
+            server: window.server,
+        }));
     }
+    if let ReportResult::Compare(compare) = result {
+        let failed = compare.deployments.iter();
+        let failed = failed.filter(|one| one.failure.is_some() && one.rounds.is_empty());
+        rows.extend(failed.map(|one| Row {
+            deployment: Some(one),
+            ..Row::default()
+        }));
+    }
+    Table::of(rows)
+        .text("deployment", |row| {
+            row.deployment.map_or("", |one| &one.name)
+        })
+        .number("round", |row| optional(row.round))
+        .text("load", load(|load| load.name.clone()))
+        .number("connections", load(|load| load.connections))
+        .number("rate", load(|load| optional(load.rate)))
+        .number("seconds", load(|load| load.seconds))
+        .number("requests", load(|load| load.requests))
+        .number(
+            "requests_per_second",
+            load(|load| format!("{:.3}", load.requests_per_second)),
+        )
+        .number(
+            "bytes_per_second",
+            load(|load| format!("{:.0}", load.bytes_per_second)),
+        )
+        .number("status_2xx", load(|load| load.statuses.success))
+        .number("status_3xx", load(|load| load.statuses.redirection))
+        .number("status_4xx", load(|load| load.statuses.client_error))
+        .number("status_5xx", load(|load| load.statuses.server_error))
+        .number("status_other", load(|load| load.statuses.other))
+        .number("error_connect", load(|load| load.errors.connect))
+        .number("error_timeout", load(|load| load.errors.timeout))
+        .number("error_reset", load(|load| load.errors.reset))
+        .number("error_closed", load(|load| load.errors.closed))
+        .number("error_malformed", load(|load| load.errors.malformed))
+        .number("error_length", load(|load| load.errors.length))
+        .number("unfinished", load(|load| load.unfinished))
+        .number("oldest_unfinished_ms", ms(|load| load.oldest_unfinished_us))
+        .number("retried", load(|load| load.retried))
+        .number(
+            "due",
+            load(|load| optional(load.schedule.map(|found| found.due))),
+        )
+        .number(
+            "late",
+            load(|load| optional(load.schedule.map(|found| found.late))),
+        )
+        .number(
+            "skipped",
+            load(|load| optional(load.schedule.map(|found| found.skipped))),
+        )
+        .number("mean_ms", load(|load| format_ms(load.total.mean)))
+        .number("p50_ms", ms(|load| load.total.p50))
+        .number("p75_ms", ms(|load| load.total.p75))
+        .number("p90_ms", ms(|load| load.total.p90))
+        .number("p95_ms", ms(|load| load.total.p95))
+        .number("p99_ms", ms(|load| load.total.p99))
+        .number("p99_9_ms", ms(|load| load.total.p999))
+        .number("p99_99_ms", ms(|load| load.total.p9999))
+        .number("max_ms", ms(|load| load.total.max))
+        .text(
+            "generator_bottleneck",
+            load(|load| optional(load.generator.bottleneck.clone())),
+        )
+        .number(
+            "server_cpu_us_per_request",
+            cost(|it| format!("{:.3}", it.cpu_us_per_request)),
+        )
+        .number(
+            "server_busy_cores",
+            cost(|it| format!("{:.4}", it.busy_cores)),
+        )
+        .number("server_memory_bytes", cost(|it| it.memory_bytes))
+        .number("server_processes", cost(|it| it.processes))
+        .number("other_processes_share", |row| {
+            let share = row.server.and_then(|cost| cost.other_processes_share);
+            optional(share.map(|share| format!("{share:.4}")))
+        })
+        .text("interrupted", |_| interrupted)
+        .text("failed", |row| {
+            // Without the log.
+            let failure = row.deployment.and_then(|one| one.failure.as_ref());
+            optional(failure.and_then(|text| text.lines().next()))
+        })
+        .text("doubts", |row| {
+            let summary = row.deployment.and_then(|one| one.summary.as_ref());
+            optional(summary.map(|summary| summary.doubts.join("; ")))
+        })
+        .whole()
+}
+
+fn load<D: ToString>(of: fn(&Figures) -> D) -> impl Fn(&Row<'_>) -> String {
+    move |row| optional(row.load.map(of))
+}
+
+fn ms(of: fn(&Figures) -> u64) -> impl Fn(&Row<'_>) -> String {
+    move |row| optional(row.load.map(|load| format_ms(to_f64(of(load)))))
+}
+
+fn cost<D: ToString>(of: fn(&ServerCost) -> D) -> impl Fn(&Row<'_>) -> String {
+    move |row| optional(row.server.map(of))
+}
+
+fn optional(value: Option<impl ToString>) -> String {
+    value.map_or_else(String::new, |value| value.to_string())
+}
+
+fn samples_table(hold: &HoldResult, interrupted: bool) -> Table {
+    let ms = |us: Option<u64>| optional(us.map(|us| format_ms(to_f64(us))));
+    Table::of(&hold.samples)
+        .number("seconds", |sample| format!("{:.3}", sample.at))
+        .text("opening", |sample| sample.is_opening)
+        .number("streams", |sample| sample.open)
+        .number("lost", |sample| sample.lost)
+        .number("receipts_per_second", |sample| {
+            format!("{:.1}", sample.receipts_per_second)
+        })
+        .number("server_memory_bytes", |sample| {
+            optional(sample.server_bytes)
+        })
+        .number("kernel_memory_bytes", |sample| {
+            optional(sample.kernel_bytes)
+        })
+        .number("agents_memory_bytes", |sample| sample.tool_bytes)
+        .number("load_average", |sample| {
+            format!("{:.2}", sample.load_average)
+        })
+        .number("probe_mean_ms", |sample| {
+            optional(sample.probe_mean.map(format_ms))
+        })
+        .number("probe_p99_ms", |sample| ms(sample.probe_p99))
+        .number("probe_errors", |sample| sample.probe_errors)
+        .number("receipt_p50_ms", |sample| ms(sample.latency_p50))
+        .number("receipt_p99_ms", |sample| ms(sample.latency_p99))
+        .text("interrupted", |_| interrupted)
+        .whole()
 }
 
 #[cfg(test)]
@@ -219,12 +196,13 @@ mod tests {
     fn every_row_has_every_column() {
         for (kind, report) in testing::reports() {
             let text = report_csv(&report);
-            let lines: Vec<&str> = text.split_terminator("\r\n").collect();
-            assert!(lines.len() > 1, "{kind}");
-            let columns = lines[0].split(',').count();
-            for line in lines.iter().filter(|line| !line.contains('"')) {
-                assert_eq!(line.split(',').count(), columns, "{kind}: {line}");
-            }
+            let mut reader = csv::ReaderBuilder::new().from_reader(text.as_bytes());
+            let columns = reader.headers().unwrap().len();
+            let rows: Vec<_> = reader.records().map(Result::unwrap).collect();
+            assert!(
+                !rows.is_empty() && rows.iter().all(|row| row.len() == columns),
+                "{kind}"
+            );
         }
     }
 
@@ -255,15 +233,12 @@ mod tests {
     }
 
     #[test]
-    fn quotes_what_would_break_a_row() {
-        for (cell, expected) in [
-            ("plain", "plain"),
-            ("a,b", "\"a,b\""),
-            ("say \"so\"", "\"say \"\"so\"\"\""),
-            ("two\nlines", "\"two\nlines\""),
-            ("", ""),
-        ] {
-            assert_eq!(quote_cell(cell), expected);
-        }
+    fn held_streams_have_a_row_a_sample() {
+        let text = report_csv(&testing::hold());
+        assert_eq!(text.matches("\r\n").count(), 1 + 41);
+        assert!(text.starts_with("seconds,opening,streams,lost,"));
+        assert!(text.contains("\r\n5.000,true,500,0,33.3,"), "{text}");
+        assert!(text.contains(",1.900,7.000,0,,,false\r\n"), "{text}");
+        assert!(text.ends_with(",1.500,9.400,false\r\n"), "{text}");
     }
 }

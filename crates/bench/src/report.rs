@@ -358,24 +358,114 @@ pub struct ServerCost {
     pub other_processes_share: Option<f64>,
 }
 
+/// Loads that were measured at once.
+pub(crate) struct MeasuredWindow<'a> {
+    /// The deployment of a comparison.
+    pub(crate) deployment: Option<&'a Deployment>,
+    /// The round of a comparison, from 1; else 1.
+    pub(crate) round: usize,
+    pub(crate) loads: &'a [Figures],
+    pub(crate) server: Option<&'a ServerCost>,
+}
+
+impl ReportResult {
+    /// The verb that measured it, as `kind` in JSON.
+    pub(crate) fn verb(&self) -> &'static str {
+        match self {
+            Self::Run(_) => "run",
+            Self::Mix(_) => "mix",
+            Self::Sweep(_) => "sweep",
+            Self::Compare(_) => "compare",
+            Self::Hold(_) => "hold",
+        }
+    }
+
+    /// The URLs, as given; a comparison has none.
+    pub(crate) fn targets(&self) -> &[String] {
+        match self {
+            Self::Run(run) => &run.targets,
+            Self::Mix(mix) => &mix.targets,
+            Self::Sweep(sweep) => &sweep.targets,
+            Self::Compare(_) => &[],
+            Self::Hold(hold) => &hold.targets,
+        }
+    }
+
+    /// Every window of loads, in order of the report; held streams have none.
+    pub(crate) fn windows(&self) -> Vec<MeasuredWindow<'_>> {
+        let window = |loads, server| MeasuredWindow {
+            deployment: None,
+            round: 1,
+            loads,
+            server,
+        };
+        match self {
+            Self::Run(run) => {
+                let load = std::slice::from_ref(&run.figures);
+                vec![window(load, run.server.as_ref())]
+            }
+            Self::Mix(mix) => vec![window(&mix.loads, mix.server.as_ref())],
+            Self::Sweep(sweep) => {
+                let points = sweep.points.iter();
+                let windows = points.map(|point| window(&point.loads, point.server.as_ref()));
+                windows.collect()
+            }
+            Self::Compare(compare) => {
+                let deployments = compare.deployments.iter();
+                deployments.flat_map(Deployment::windows).collect()
+            }
+            Self::Hold(_) => Vec::new(),
+        }
+    }
+}
+
+impl MeasuredWindow<'_> {
+    /// Connections of all loads.
+    pub(crate) fn connections_total(&self) -> u32 {
+        total_connections(self.loads)
+    }
+}
+
+impl Deployment {
+    fn windows(&self) -> impl Iterator<Item = MeasuredWindow<'_>> {
+        (1..).zip(&self.rounds).flat_map(move |(round, points)| {
+            points.iter().map(move |point| MeasuredWindow {
+                deployment: Some(self),
+                round,
+                loads: &point.loads,
+                server: point.server.as_ref(),
+            })
+        })
+    }
+
+    /// The figures of all loads in all rounds.
+    pub(crate) fn figures(&self) -> impl Iterator<Item = &Figures> {
+        self.rounds.iter().flatten().flat_map(|point| &point.loads)
+    }
+}
+
 impl Errors {
-    /// The sum of all classes.
+    /// The sum of all causes.
     #[must_use]
     pub fn total(&self) -> u64 {
-        let causes = [
-            self.connect,
-            self.timeout,
-            self.reset,
-            self.closed,
-            self.malformed,
-            self.length,
-        ];
-        saturating_sum(causes)
+        saturating_sum(self.causes().map(|(_, count)| count))
+    }
+
+    /// Each cause with its name.
+    pub(crate) fn causes(&self) -> [(&'static str, u64); 6] {
+        [
+            ("connect", self.connect),
+            ("time-out", self.timeout),
+            ("reset", self.reset),
+            ("closed early", self.closed),
+            ("malformed", self.malformed),
+            ("length", self.length),
+        ]
     }
 }
 
 impl Statuses {
-    /// The sum of all causes.
+    /// The sum of all classes.
     #[must_use]
     pub fn total(&self) -> u64 {
         saturating_sum([self.success, self.redirection, self.failed()])
@@ -422,6 +512,16 @@ impl Figures {
         self.requests_per_second * to_f64(good) / to_f64(self.requests.max(1))
     }
 
+    /// Errors by cause, and responses that report one by class.
+    pub(crate) fn failures(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let statuses = [
+            ("4xx", self.statuses.client_error),
+            ("5xx", self.statuses.server_error),
+            ("other", self.statuses.other),
+        ];
+        self.errors.causes().into_iter().chain(statuses)
+    }
+
     /// Failed requests and responses that report an error.
     #[must_use]
     pub fn failed(&self) -> u64 {
@@ -433,8 +533,7 @@ impl Point {
     /// Connections of all loads.
     #[must_use]
     pub fn connections_total(&self) -> u32 {
-        let connections = self.loads.iter().map(|load| load.connections);
-        connections.fold(0, u32::saturating_add)
+        total_connections(&self.loads)
     }
 
     /// [`Figures::good_per_second`] of all loads.
@@ -475,6 +574,29 @@ impl RoundSpread {
         };
         Some(Self { median, min, max })
     }
+
+    /// The same value in every round.
+    pub(crate) fn single(value: f64) -> Self {
+        Self {
+            median: value,
+            min: value,
+            max: value,
+        }
+    }
+
+    /// In another unit.
+    pub(crate) fn scale(self, factor: f64) -> Self {
+        Self {
+            median: self.median * factor,
+            min: self.min * factor,
+            max: self.max * factor,
+        }
+    }
+}
+
+fn total_connections(loads: &[Figures]) -> u32 {
+    let connections = loads.iter().map(|load| load.connections);
+    connections.fold(0, u32::saturating_add)
 }
 
 /// Saturating, as a saved report may hold anything.

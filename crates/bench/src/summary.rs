@@ -10,7 +10,7 @@ use crate::report::{
 };
 use crate::scenario::{self, Metric};
 use crate::text::notes;
-use crate::text::units::{self, to_f64};
+use crate::text::units::{count_connections, to_f64};
 
 /// The minimum for means: with fewer connections all servers are much alike.
 const MIN_CONNECTIONS: u32 = 10;
@@ -39,17 +39,13 @@ pub(crate) fn summarize_deployments(deployments: &mut [Deployment], first: &str)
         .filter_map(|found| Some((throughput(found)?, &*found.name)))
         .collect();
     ranked.sort_by(|(a, _), (b, _)| b.total_cmp(a));
-    ranked
-        .into_iter()
-        .map(|(_, name)| name.to_owned())
-        .collect()
+    let names = ranked.into_iter().map(|(_, name)| name.to_owned());
+    names.collect()
 }
 
 pub(crate) fn judge_goals(goals: &[scenario::Goal], deployments: &[Deployment]) -> Vec<Goal> {
-    goals
-        .iter()
-        .map(|goal| judge_goal(goal, deployments))
-        .collect()
+    let judge = |goal| judge_goal(goal, deployments);
+    goals.iter().map(judge).collect()
 }
 
 /// A counted round: its number from zero, and its points.
@@ -71,71 +67,69 @@ pub(crate) fn counted_rounds(deployment: &Deployment, full: usize) -> Vec<Number
     if whole.is_empty() { cut } else { whole }
 }
 
-#[derive(Debug, Clone, Copy)]
-struct RoundFigures {
-    per_second: f64,
-    cpu_us: Option<f64>,
-    p99_us: f64,
+/// A figure of each round.
+pub(crate) fn spread_over_rounds(
+    rounds: &[NumberedRound<'_>],
+    of: impl Fn(&[Point]) -> Option<f64>,
+) -> Option<RoundSpread> {
+    RoundSpread::from_values(rounds.iter().filter_map(|(_, points)| of(points)))
 }
 
-fn rounds(counted: &[NumberedRound<'_>]) -> Vec<RoundFigures> {
-    counted
-        .iter()
-        .filter_map(|(_, points)| round(points))
-        .collect()
-}
-
-/// The same rounds of two deployments, each over the points that both have.
-fn pairs(
+/// A figure of each round as a ratio to another deployment's in the same round, over the points
+/// that both have.
+fn ratio_over_rounds(
     own: &[NumberedRound<'_>],
     others: &[NumberedRound<'_>],
-) -> Vec<(RoundFigures, RoundFigures)> {
-    let both = in_pairs(own, others).into_iter();
-    both.filter_map(|(own, other)| Some((round(own)?, round(other)?)))
-        .collect()
-}
-
-/// The points of the same rounds of two deployments, as many as both have.
-fn in_pairs<'a>(
-    own: &[NumberedRound<'a>],
-    others: &[NumberedRound<'a>],
-) -> Vec<(&'a [Point], &'a [Point])> {
-    let pair = |&(number, own): &NumberedRound<'a>| {
+    of: impl Fn(&[Point]) -> Option<f64>,
+) -> Option<RoundSpread> {
+    let ratio = |&(number, own): &NumberedRound<'_>| {
         let (_, other) = others.iter().find(|(found, _)| *found == number)?;
         let both = own.len().min(other.len());
-        Some((own.get(..both)?, other.get(..both)?))
+        Some(of(own.get(..both)?)? / of(other.get(..both)?)?)
     };
-    own.iter().filter_map(pair).collect()
+    RoundSpread::from_values(own.iter().filter_map(ratio))
 }
 
-fn round(points: &[Point]) -> Option<RoundFigures> {
-    let together = || points.iter().filter(|point| !point.alone);
+/// The points of all loads at once.
+fn together(points: &[Point]) -> impl Iterator<Item = &Point> {
+    points.iter().filter(|point| !point.alone)
+}
+
+/// The mean over the points with at least [`MIN_CONNECTIONS`], or over all if none has.
+fn mean(points: &[Point], of: impl Fn(&Point) -> f64) -> Option<f64> {
     let is_counted = |point: &&Point| point.connections_total() >= MIN_CONNECTIONS;
-    let mut counted: Vec<&Point> = together().filter(is_counted).collect();
+    let mut counted: Vec<&Point> = together(points).filter(is_counted).collect();
     if counted.is_empty() {
-        counted = together().collect();
+        counted = together(points).collect();
     }
-    if counted.is_empty() {
-        return None;
-    }
-    let counted_for_cpu: Vec<&Point> = together().collect();
-    let mean = |of: &dyn Fn(&Point) -> f64| {
-        counted.iter().map(|point| of(point)).sum::<f64>() / to_f64(counted.len() as u64)
-    };
-    Some(RoundFigures {
-        per_second: mean(&Point::good_per_second),
-        cpu_us: cpu_us(&counted_for_cpu),
-        p99_us: mean(&|point| to_f64(point.slowest(|total| total.p99))),
-    })
+    let sum: f64 = counted.iter().map(|point| of(point)).sum();
+    (!counted.is_empty()).then(|| sum / to_f64(counted.len() as u64))
+}
+
+fn per_second(points: &[Point]) -> Option<f64> {
+    mean(points, Point::good_per_second)
+}
+
+fn p99_us(points: &[Point]) -> Option<f64> {
+    mean(points, |point| to_f64(point.slowest(|total| total.p99)))
 }
 
 /// CPU of all points divided by the requests of all points.
-fn cpu_us(points: &[&Point]) -> Option<f64> {
-    let costs: Vec<ServerCost> = points.iter().filter_map(|point| point.server).collect();
-    let loads = points.iter().flat_map(|point| &point.loads);
+fn cpu_us(points: &[Point]) -> Option<f64> {
+    let costs: Option<Vec<ServerCost>> = together(points).map(|point| point.server).collect();
+    let seconds: f64 = costs?.iter().map(|cost| cost.cpu_seconds).sum();
+    let loads = together(points).flat_map(|point| &point.loads);
     let requests = saturating_sum(loads.map(|load| load.requests));
-    let seconds: f64 = costs.iter().map(|cost| cost.cpu_seconds).sum();
-    (costs.len() == points.len() && requests > 0).then(|| seconds * 1e6 / to_f64(requests))
+    (requests > 0).then(|| seconds * 1e6 / to_f64(requests))
+}
+
+pub(crate) fn memory_bytes(points: &[Point]) -> Option<f64> {
+    let costs = points.iter().filter_map(|point| point.server);
+    costs.map(|cost| cost.memory_bytes).max().map(to_f64)
+}
+
+pub(crate) fn errors(points: &[Point]) -> Option<f64> {
+    Some(to_f64(saturating_sum(points.iter().map(Point::failed))))
 }
 
 fn summary(
@@ -143,55 +137,36 @@ fn summary(
     counted: &[NumberedRound<'_>],
     reference: &[NumberedRound<'_>],
 ) -> Option<Summary> {
-    let rounds = rounds(counted);
-    let pairs = pairs(counted, reference);
     let points = || deployment.rounds.iter().flatten();
     let memory = points().filter_map(|point| point.server.map(|cost| cost.memory_bytes));
-    let ratio = pairs
-        .iter()
-        .map(|(own, first)| own.per_second / first.per_second);
-    let cpu_ratio = pairs
-        .iter()
-        .filter_map(|(own, first)| Some(own.cpu_us? / first.cpu_us?));
     Some(Summary {
-        requests_per_second: RoundSpread::from_values(rounds.iter().map(|round| round.per_second))?,
-        cpu_us_per_request: RoundSpread::from_values(
-            rounds.iter().filter_map(|round| round.cpu_us),
-        ),
+        requests_per_second: spread_over_rounds(counted, per_second)?,
+        cpu_us_per_request: spread_over_rounds(counted, cpu_us),
         memory_bytes: memory.max(),
-        p99_us: RoundSpread::from_values(rounds.iter().map(|round| round.p99_us))?,
+        p99_us: spread_over_rounds(counted, p99_us)?,
         errors: saturating_sum(points().map(Point::failed)),
-        ratio: RoundSpread::from_values(ratio),
-        cpu_ratio: RoundSpread::from_values(cpu_ratio),
+        ratio: ratio_over_rounds(counted, reference, per_second),
+        cpu_ratio: ratio_over_rounds(counted, reference, cpu_us),
         doubts: doubts(deployment),
     })
 }
 
 /// Why the figures may not be the server's own, each reason once.
 fn doubts(deployment: &Deployment) -> Vec<String> {
-    let points = deployment.rounds.iter().flatten();
     let mut doubts: Vec<String> = Vec::new();
-    for point in points {
-        let place = units::pluralize(
-            point.connections_total().into(),
-            "connection",
-            "connections",
-        );
-        let bottlenecks = point
-            .loads
-            .iter()
-            .map(|load| load.generator.bottleneck.as_ref());
-        if bottlenecks.flatten().next().is_some() {
-            let text = "the load generator itself was the bottleneck";
-            doubts.push(format!("{place}: {text}"));
+    for point in deployment.rounds.iter().flatten() {
+        let mut reasons = Vec::new();
+        let mut loads = point.loads.iter();
+        if loads.any(|load| load.generator.bottleneck.is_some()) {
+            reasons.push("the load generator itself was the bottleneck".to_owned());
         }
         let others = point.server.and_then(|cost| cost.other_processes_share);
         if others.is_some_and(|others| others > MAX_OTHER_PROCESSES_SHARE) {
-            let text = "other programs used the measured cores";
-            doubts.push(format!("{place}: {text}"));
+            reasons.push("other programs used the measured cores".to_owned());
         }
-        let unclean = point.loads.iter().flat_map(notes::unclean_reasons);
-        doubts.extend(unclean.map(|reason| format!("{place}: {reason}")));
+        reasons.extend(point.loads.iter().flat_map(notes::unclean_reasons));
+        let place = count_connections(point.connections_total());
+        doubts.extend(reasons.iter().map(|reason| format!("{place}: {reason}")));
     }
     let mut seen = std::collections::HashSet::new();
     doubts.retain(|doubt| seen.insert(doubt.clone()));
@@ -213,31 +188,18 @@ fn judge_goal(goal: &scenario::Goal, deployments: &[Deployment]) -> Goal {
             None => rounds,
         }
     };
-    let own_rounds = rounds_of(&goal.deployment);
+    let rounds = rounds_of(&goal.deployment);
     let load = goal.load.as_deref().unwrap_or_default();
-    let memory = |points: &[Point]| {
-        let costs = points.iter().filter_map(|point| point.server);
-        costs.map(|cost| cost.memory_bytes).max().map(to_f64)
-    };
-    let p99_of_load = |points: &[Point]| {
-        let mut together = points.iter().filter(|point| !point.alone);
-        let found = together.find_map(|point| point.loads.iter().find(|one| one.name == load));
-        found.map(|figures| to_f64(figures.total.p99))
-    };
     let (what, unit, of): (_, _, FigureOf<'_>) = match goal.metric {
-        Metric::CpuRatio => ("CPU per request".to_owned(), "", &|points| {
-            round(points)?.cpu_us
+        Metric::CpuRatio => ("CPU per request".to_owned(), "", &cpu_us),
+        Metric::CpuUs => ("CPU per request".to_owned(), " us", &cpu_us),
+        Metric::RequestsRatio => ("requests/s".to_owned(), "", &per_second),
+        Metric::MemoryRatio => ("memory".to_owned(), "", &memory_bytes),
+        Metric::P99Ratio => (format!("p99 of {load}"), "", &|points| {
+            find_load(points, false, load).map(p99_of)
         }),
-        Metric::CpuUs => ("CPU per request".to_owned(), " us", &|points| {
-            round(points)?.cpu_us
-        }),
-        Metric::RequestsRatio => ("requests/s".to_owned(), "", &|points| {
-            Some(round(points)?.per_second)
-        }),
-        Metric::MemoryRatio => ("memory".to_owned(), "", &memory),
-        Metric::P99Ratio => (format!("p99 of {load}"), "", &p99_of_load),
         Metric::P99Ms => ("p99".to_owned(), " ms", &|points| {
-            Some(round(points)?.p99_us / 1000.0)
+            Some(p99_us(points)? / 1000.0)
         }),
         Metric::ThroughputRetained => (
             "requests/s at the most connections".to_owned(),
@@ -247,25 +209,19 @@ fn judge_goal(goal: &scenario::Goal, deployments: &[Deployment]) -> Goal {
         Metric::RequestsVsAlone => (
             format!("requests/s of {load} in the mix"),
             " x alone",
-            &|points| ratio_to_alone(points, load, &Figures::good_per_second),
+            &|points| ratio_to_alone(points, load, Figures::good_per_second),
         ),
         Metric::P99VsAlone => (format!("p99 of {load} in the mix"), " x alone", &|points| {
-            ratio_to_alone(points, load, &|figures| to_f64(figures.total.p99))
+            ratio_to_alone(points, load, p99_of)
         }),
-        Metric::Errors => ("errors".to_owned(), "", &|points| {
-            Some(to_f64(saturating_sum(points.iter().map(Point::failed))))
-        }),
+        Metric::Errors => ("errors".to_owned(), "", &errors),
     };
-    let (unit, found) = match &goal.to {
-        Some(to) => {
-            let pairs = in_pairs(&own_rounds, &rounds_of(to)).into_iter();
-            let ratios = pairs.filter_map(|(own, other)| Some(of(own)? / of(other)?));
-            (format!(" x {to}"), RoundSpread::from_values(ratios))
-        }
-        None => {
-            let figures = own_rounds.iter().filter_map(|(_, points)| of(points));
-            (unit.to_owned(), RoundSpread::from_values(figures))
-        }
+    let (unit, measured) = match &goal.to {
+        Some(to) => (
+            format!(" x {to}"),
+            ratio_over_rounds(&rounds, &rounds_of(to), of),
+        ),
+        None => (unit.to_owned(), spread_over_rounds(&rounds, of)),
     };
     let place = goal.connections.map(|at| format!(" at {at} connections"));
     let bounds = [
@@ -288,19 +244,24 @@ fn judge_goal(goal: &scenario::Goal, deployments: &[Deployment]) -> Goal {
             place.unwrap_or_default(),
             bounds.join(" and ")
         ),
-        measured: found,
-        met: found.is_some_and(meets),
+        measured,
+        met: measured.is_some_and(meets),
     }
 }
 
+fn p99_of(figures: &Figures) -> f64 {
+    to_f64(figures.total.p99)
+}
+
+fn find_load<'a>(points: &'a [Point], alone: bool, name: &str) -> Option<&'a Figures> {
+    let mut points = points.iter().filter(|point| point.alone == alone);
+    points.find_map(|point| point.loads.iter().find(|load| load.name == name))
+}
+
 /// A figure of one load in the mix as a ratio to the same load's alone.
-fn ratio_to_alone(points: &[Point], load: &str, of: &dyn Fn(&Figures) -> f64) -> Option<f64> {
-    let figures = |alone: bool, name: &str| {
-        let mut points = points.iter().filter(|point| point.alone == alone);
-        let found = points.find_map(|point| point.loads.iter().find(|one| one.name == name));
-        found.map(of)
-    };
-    let (mixed, alone) = (figures(false, load)?, figures(true, &alone_name(load))?);
+fn ratio_to_alone(points: &[Point], load: &str, of: fn(&Figures) -> f64) -> Option<f64> {
+    let mixed = of(find_load(points, false, load)?);
+    let alone = of(find_load(points, true, &alone_name(load))?);
     (alone > 0.0).then(|| mixed / alone)
 }
 
@@ -312,19 +273,17 @@ pub(crate) fn alone_name(load: &str) -> String {
 /// The rounds, each reduced to one of its points; rounds without it are excluded.
 fn at_point<'a>(rounds: &[NumberedRound<'a>], connections: u32) -> Vec<NumberedRound<'a>> {
     let point = |&(number, points): &NumberedRound<'a>| {
-        let at = points
-            .iter()
-            .position(|point| point.connections_total() == connections)?;
-        Some((number, points.get(at..=at)?))
+        let mut each = points.chunks(1);
+        let found = each.find(|point| point[0].connections_total() == connections)?;
+        Some((number, found))
     };
     rounds.iter().filter_map(point).collect()
 }
 
 /// Requests per second at the most connections, as a ratio to the best point.
 fn throughput_retained(points: &[Point]) -> Option<f64> {
-    let together = || points.iter().filter(|point| !point.alone);
-    let last = together().max_by_key(|point| point.connections_total())?;
-    let speeds = together().map(Point::good_per_second);
+    let last = together(points).max_by_key(|point| point.connections_total())?;
+    let speeds = together(points).map(Point::good_per_second);
     Some(last.good_per_second() / speeds.fold(0.0, f64::max))
 }
 

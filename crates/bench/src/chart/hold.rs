@@ -1,185 +1,149 @@
 //! Chooses the charts of held streams: their cost by number while they are opened, and over time.
 //! Pure; `lines` draws.
 
-use super::Chart;
-use super::lines::{self, HorizontalAxis, LineChart, LineStyle, Series, VerticalAxis};
+use super::lines::{HorizontalAxis, LineChart, Series, VerticalAxis};
+use super::{ChartContent, ChartSpec, Units};
 use crate::report::{HoldResult, HoldSample};
-use crate::spline::CurvePoint;
 use crate::text::units::{to_f64, to_mebibytes};
 
-/// The charts in display order.
-pub(super) fn charts(hold: &HoldResult) -> Vec<Chart> {
+/// The charts in display order; one without values is not drawn.
+pub(super) fn chart_specs(hold: &HoldResult) -> Vec<ChartSpec> {
     // Including the first sample with all streams open.
     let opened = hold.samples.iter().take_while(|sample| sample.is_opening);
     let opened = opened.count().saturating_add(1).min(hold.samples.len());
-    let opening = downsample(&hold.samples[..opened]);
+    let mut opening = downsample(&hold.samples[..opened]);
+    // One position on the axis makes no curve.
+    if opening.windows(2).all(|pair| pair[0].open == pair[1].open) {
+        opening.clear();
+    }
     let all = downsample(&hold.samples);
-    let against = |name: &str, title: &str, units, axis, curves: &[Curve]| {
-        // One position on the axis makes no curve.
-        let mut opens = opening.iter().map(|sample| sample.open);
-        let first = opens.next()?;
-        let is_more = opens.any(|open| open != first);
+    let by_connections = |name, title, quantity| {
         let at = |sample: &HoldSample| to_f64(sample.open);
-        let name = format!("{name}-by-connections");
-        let lines = hold_chart(
-            &opening,
-            (&name, title),
-            units,
-            axis,
-            (HorizontalAxis::Connections, at),
-            curves,
-        );
-        is_more.then_some(lines).flatten()
-    };
-    let over = |name: &str, title: &str, units, axis, curves: &[Curve]| {
-        let at = |sample: &HoldSample| sample.at;
         hold_chart(
-            &all,
-            (name, title),
-            units,
-            axis,
-            (HorizontalAxis::Seconds, at),
-            curves,
+            &opening,
+            name,
+            title,
+            quantity,
+            (HorizontalAxis::Connections, at),
         )
     };
-    let all = [
-        against(
-            "memory",
+    let over_time = |name, title, quantity| {
+        let at = |sample: &HoldSample| sample.at;
+        hold_chart(&all, name, title, quantity, (HorizontalAxis::Seconds, at))
+    };
+    vec![
+        by_connections(
+            "memory-by-connections",
             "Memory against connections",
-            ("MiB", "MiB"),
-            VerticalAxis::Linear,
             &MEMORY,
         ),
-        against(
-            "probe",
+        by_connections(
+            "probe-by-connections",
             "Response time of the probe against connections",
-            ("ms", "ms"),
-            VerticalAxis::AutoLog,
             &PROBE,
         ),
-        against(
-            "load",
+        by_connections(
+            "load-by-connections",
             "Load average against connections",
-            ("load", ""),
-            VerticalAxis::Linear,
             &LOAD,
         ),
-        over(
-            "connections",
-            "Connections",
-            ("connections", "connections"),
-            VerticalAxis::Linear,
-            &STREAMS,
-        ),
-        over(
-            "heard",
-            "Arrivals at streams",
-            ("arrivals/s", "arrivals/s"),
-            VerticalAxis::Linear,
-            &RECEIPTS,
-        ),
-        over(
-            "memory",
-            "Memory",
-            ("MiB", "MiB"),
-            VerticalAxis::Linear,
-            &MEMORY,
-        ),
-        over(
-            "latency",
-            "From publishing to receipt",
-            ("ms", "ms"),
-            VerticalAxis::AutoLog,
-            &LATENCY,
-        ),
-        over(
-            "probe",
-            "Response time of the probe",
-            ("ms", "ms"),
-            VerticalAxis::AutoLog,
-            &PROBE,
-        ),
-        over(
-            "load",
-            "Load average",
-            ("load", ""),
-            VerticalAxis::Linear,
-            &LOAD,
-        ),
-    ];
-    all.into_iter().flatten().collect()
+        over_time("connections", "Connections", &STREAMS),
+        over_time("heard", "Arrivals at streams", &RECEIPTS),
+        over_time("memory", "Memory", &MEMORY),
+        over_time("latency", "From publishing to receipt", &LATENCY),
+        over_time("probe", "Response time of the probe", &PROBE),
+        over_time("load", "Load average", &LOAD),
+    ]
 }
 
-/// A name, and the value of a sample; `None` if it has none.
+/// What a chart shows.
+struct Quantity {
+    units: Units,
+    axis: VerticalAxis,
+    /// Names, and the value of a sample; `None` if it has none.
+    curves: &'static [Curve],
+}
+
 type Curve = (&'static str, fn(&HoldSample) -> Option<f64>);
 
-const MEMORY: [Curve; 3] = [
-    ("server", |sample| sample.server_bytes.map(to_mebibytes)),
-    ("kernel, both ends", |sample| {
-        sample.kernel_bytes.map(to_mebibytes)
-    }),
-    ("agents of the bench", |sample| {
-        Some(to_mebibytes(sample.tool_bytes))
-    }),
-];
+const MEMORY: Quantity = Quantity {
+    units: ("MiB", "MiB"),
+    axis: VerticalAxis::Linear,
+    curves: &[
+        ("server", |sample| sample.server_bytes.map(to_mebibytes)),
+        ("kernel, both ends", |sample| {
+            sample.kernel_bytes.map(to_mebibytes)
+        }),
+        ("agents of the bench", |sample| {
+            Some(to_mebibytes(sample.tool_bytes))
+        }),
+    ],
+};
 
-const PROBE: [Curve; 2] = [
-    ("mean", |sample| sample.probe_mean.map(|us| us / 1000.0)),
-    ("p99", |sample| {
-        sample.probe_p99.map(|us| to_f64(us) / 1000.0)
-    }),
-];
+const PROBE: Quantity = Quantity {
+    units: ("ms", "ms"),
+    axis: VerticalAxis::AutoLog,
+    curves: &[
+        ("mean", |sample| sample.probe_mean.map(|us| us / 1000.0)),
+        ("p99", |sample| sample.probe_p99.map(to_ms)),
+    ],
+};
 
-const LATENCY: [Curve; 2] = [
-    ("p50", |sample| {
-        sample.latency_p50.map(|us| to_f64(us) / 1000.0)
-    }),
-    ("p99", |sample| {
-        sample.latency_p99.map(|us| to_f64(us) / 1000.0)
-    }),
-];
+const LATENCY: Quantity = Quantity {
+    units: ("ms", "ms"),
+    axis: VerticalAxis::AutoLog,
+    curves: &[
+        ("p50", |sample| sample.latency_p50.map(to_ms)),
+        ("p99", |sample| sample.latency_p99.map(to_ms)),
+    ],
+};
 
-const LOAD: [Curve; 1] = [("over one minute", |sample| Some(sample.load_average))];
+const LOAD: Quantity = Quantity {
+    units: ("load", ""),
+    axis: VerticalAxis::Linear,
+    curves: &[("over one minute", |sample| Some(sample.load_average))],
+};
 
-const RECEIPTS: [Curve; 1] = [("arrivals", |sample| Some(sample.receipts_per_second))];
+const RECEIPTS: Quantity = Quantity {
+    units: ("arrivals/s", "arrivals/s"),
+    axis: VerticalAxis::Linear,
+    curves: &[("arrivals", |sample| Some(sample.receipts_per_second))],
+};
 
-const STREAMS: [Curve; 2] = [
-    ("open", |sample| Some(to_f64(sample.open))),
-    ("lost", |sample| {
-        (sample.lost > 0).then(|| to_f64(sample.lost))
-    }),
-];
+const STREAMS: Quantity = Quantity {
+    units: ("connections", "connections"),
+    axis: VerticalAxis::Linear,
+    curves: &[
+        ("open", |sample| Some(to_f64(sample.open))),
+        ("lost", |sample| {
+            (sample.lost > 0).then(|| to_f64(sample.lost))
+        }),
+    ],
+};
 
-/// Draws a curve for each known quantity; no chart without any.
+fn to_ms(us: u64) -> f64 {
+    to_f64(us) / 1000.0
+}
+
+/// A curve for each known part of a quantity.
 fn hold_chart(
     samples: &[HoldSample],
-    (name, title): (&str, &str),
-    (label, unit): (&'static str, &'static str),
-    axis: VerticalAxis,
-    (across, at): (HorizontalAxis, fn(&HoldSample) -> f64),
-    curves: &[Curve],
-) -> Option<Chart> {
+    name: &str,
+    title: &str,
+    quantity: &Quantity,
+    (horizontal, at): (HorizontalAxis, fn(&HoldSample) -> f64),
+) -> ChartSpec {
     let series = |(name, value): &Curve| {
         let place = |sample: &HoldSample| Some((at(sample), value(sample)?));
-        let mut line: Vec<CurvePoint> = samples.iter().filter_map(place).collect();
-        line.sort_by(|(a, _), (b, _)| a.total_cmp(b));
-        let look = LineStyle::Straight;
-        (!line.is_empty()).then(|| Series {
-            name: (*name).to_owned(),
-            points: line.clone(),
-            line,
-            style: look,
-        })
+        let series = Series::straight(name, samples.iter().filter_map(place));
+        (!series.line.is_empty()).then_some(series)
     };
-    lines::draw_lines(&LineChart {
-        name: name.to_owned(),
-        title: title.to_owned(),
-        label,
-        unit,
-        vertical: axis,
-        horizontal: across,
-        series: curves.iter().filter_map(series).collect(),
-    })
+    let lines = LineChart {
+        vertical: quantity.axis,
+        horizontal,
+        series: quantity.curves.iter().filter_map(series).collect(),
+    };
+    ChartSpec::new(name, title, quantity.units, ChartContent::Lines(lines))
 }
 
 /// Reduces the samples to as many as a drawing can show, evenly spaced and including the last one.

@@ -1,38 +1,26 @@
 //! Draws a line chart: values by connections or over time, one line or B-spline per series, with
 //! its raw points.
 
-use plotters::chart::{ChartBuilder, ChartContext};
-use plotters::coord::Shift;
 use plotters::element::DashedPathElement;
-use plotters::prelude::{
-    Cartesian2d, Circle, Color, DrawingArea, IntoDrawingArea, PathElement, RGBColor, SVGBackend,
-    ShapeStyle, Text, WHITE,
-};
+use plotters::prelude::{Circle, Color, PathElement, RGBColor, ShapeStyle, Text};
 
 use super::scale::Scale;
-use super::{AXIS_COLOR, Chart, ChartPoint, DrawError, GRID_COLOR, TEXT_COLOR, WIDTH};
+use super::{Axes, Canvas, ChartPoint, ChartSpec, DrawError, Painted, TEXT_COLOR};
 use crate::spline::{self, CurvePoint};
-use crate::text::table::{ColumnKind, Table};
+use crate::text::table::Table;
 use crate::text::units;
 
 /// The curves to draw.
 #[derive(Debug)]
 pub(super) struct LineChart {
-    pub(super) name: String,
-    pub(super) title: String,
-    /// The quantity of the vertical axis, with its unit.
-    pub(super) label: &'static str,
-    /// The unit after a value.
-    pub(super) unit: &'static str,
     pub(super) vertical: VerticalAxis,
     pub(super) horizontal: HorizontalAxis,
     pub(super) series: Vec<Series>,
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HorizontalAxis {
     /// Connections.
-    #[default]
     Connections,
     /// Seconds since the start.
     Seconds,
@@ -84,6 +72,20 @@ pub(super) struct Series {
     pub(super) style: LineStyle,
 }
 
+impl Series {
+    /// Straight lines through the points of a single measurement.
+    pub(super) fn straight(name: &str, points: impl IntoIterator<Item = CurvePoint>) -> Self {
+        let mut points: Vec<CurvePoint> = points.into_iter().collect();
+        points.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+        Self {
+            name: name.to_owned(),
+            line: points.clone(),
+            points,
+            style: LineStyle::Straight,
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LineStyle {
     /// Straight lines with points.
@@ -101,164 +103,117 @@ const HEIGHT: u32 = 420;
 /// With few points a curve that passes beside them would mislead.
 const MIN_SMOOTH_POINTS: usize = 8;
 
-type LinePlane = Cartesian2d<Scale, Scale>;
-type Backend<'a> = SVGBackend<'a>;
-
-/// Draws the chart; `None` without values.
-pub(super) fn draw_lines(lines: &LineChart) -> Option<Chart> {
-    let places = || {
-        lines
-            .series
-            .iter()
-            .flat_map(|series| series.line.iter().chain(&series.points))
-    };
-    places().next()?;
-    let xs: Vec<f64> = places().map(|place| place.0).collect();
-    let ys: Vec<f64> = places().map(|place| place.1).collect();
-    let x = match lines.horizontal {
-        HorizontalAxis::Connections => Scale::by_steps(&xs),
-        HorizontalAxis::Seconds => Scale::zero_based(xs),
-    };
-    let y = match lines.vertical {
-        VerticalAxis::Linear => Scale::zero_based(ys),
-        VerticalAxis::Integers => Scale::counts(ys),
-        VerticalAxis::AutoLog => Scale::by_range(ys),
-    };
+/// The height of the chart; `None` without values.
+pub(super) fn height(lines: &LineChart) -> Option<u32> {
+    lines.places().next()?;
     // Space for many curves, and for a legend with more entries than the chart has lines.
     let count = u32::try_from(lines.series.len()).unwrap_or(0).min(200);
     let height = if count > 8 { HEIGHT + 140 } else { HEIGHT };
-    let size = (WIDTH, height.max(70 + 18 * count));
-    let mut svg = String::new();
-    let (area, spots) = paint_chart(&mut svg, lines, &x, &y, size).ok()?;
-    Some(Chart {
-        name: lines.name.clone(),
-        title: lines.title.clone(),
-        svg: super::with_aria_label(&svg, &lines.title),
-        size,
-        plot_area: area,
-        points: spots,
-        table: value_table(lines),
-    })
+    Some(height.max(70 + 18 * count))
 }
 
-fn paint_chart(
-    svg: &mut String,
+impl LineChart {
+    fn places(&self) -> impl Iterator<Item = &CurvePoint> {
+        let series = self.series.iter();
+        series.flat_map(|series| series.line.iter().chain(&series.points))
+    }
+
+    fn scales(&self) -> (Scale, Scale) {
+        let (xs, ys): (Vec<f64>, Vec<f64>) = self.places().copied().unzip();
+        let x = match self.horizontal {
+            HorizontalAxis::Connections => Scale::by_steps(&xs),
+            HorizontalAxis::Seconds => Scale::zero_based(xs),
+        };
+        let y = match self.vertical {
+            VerticalAxis::Linear => Scale::zero_based(ys),
+            VerticalAxis::Integers => Scale::counts(ys),
+            VerticalAxis::AutoLog => Scale::by_range(ys),
+        };
+        (x, y)
+    }
+}
+
+pub(super) fn paint(
+    area: &Canvas<'_>,
+    spec: &ChartSpec,
     lines: &LineChart,
-    x: &Scale,
-    y: &Scale,
-    size: (u32, u32),
-) -> Result<([i32; 4], Vec<ChartPoint>), DrawError> {
-    let root = SVGBackend::with_string(svg, size).into_drawing_area();
-    root.fill(&WHITE)?;
-    root.draw(&Text::new(
-        lines.title.clone(),
-        (14, 12),
-        super::title_style(),
-    ))?;
-    let longest = lines
+) -> Result<Painted, DrawError> {
+    let names = lines
         .series
         .iter()
         .map(|series| super::text_width(&short_name(&series.name)));
     let legend_width = match lines.series.len() {
         0 | 1 => 16,
-        _ => longest.max().unwrap_or(0) + 60,
+        _ => names.max().unwrap_or(0) + 60,
     };
-    let (plot, legend) = root.split_horizontally(size.0 - legend_width);
-    let mut chart = ChartBuilder::on(&plot)
-        .margin_top(44)
-        .margin_right(14)
-        .margin_left(8)
-        .margin_bottom(8)
-        .x_label_area_size(44)
-        .y_label_area_size(72)
-        .build_cartesian_2d(x.clone(), y.clone())?;
-    chart
-        .configure_mesh()
-        .bold_line_style(GRID_COLOR)
-        .light_line_style(WHITE.mix(0.0))
-        .axis_style(AXIS_COLOR)
-        .label_style(super::text_style(12, AXIS_COLOR))
-        .axis_desc_style(super::text_style(13, TEXT_COLOR))
-        .x_desc(lines.horizontal.label())
-        .y_desc(lines.label)
-        .x_label_formatter(&|place| x.label(*place))
-        .y_label_formatter(&|place| y.label(*place))
-        .draw()?;
-    let mut spots = Vec::new();
+    let (plot, legend) = area.split_horizontally(super::WIDTH - legend_width);
+    let (x, y) = lines.scales();
+    let x_label = lines.horizontal.label();
+    let mut axes = super::draw_axes(&plot, (&x, x_label), (&y, spec.label), 72)?;
+    let mut points = Vec::new();
     for (index, series) in lines.series.iter().enumerate() {
-        draw_curve(&mut chart, series, index, (x, y))?;
-        draw_points(&mut chart, lines, index, (x, y), &mut spots)?;
-    }
-    if lines.series.len() > 1 {
-        for (index, series) in lines.series.iter().enumerate() {
+        draw_curve(&mut axes, series, index, (&x, &y))?;
+        draw_points(&mut axes, lines, index, (&x, &y))?;
+        points.extend(series.points.iter().map(|&(at, value)| {
+            let (left, top) = axes.backend_coord(&(x.position(at), y.position(value)));
+            let value = format!("{} {}", units::format_figure(value), spec.unit);
+            ChartPoint {
+                x: left,
+                y: top,
+                series: units::sanitize(&series.name),
+                position: lines.horizontal.describe_value(at),
+                value: value.trim_end().to_owned(),
+            }
+        }));
+        if lines.series.len() > 1 {
             draw_legend_entry(&legend, series, index)?;
         }
     }
-    let (columns, rows) = chart.plotting_area().get_pixel_range();
-    root.present()?;
-    Ok(([columns.start, rows.start, columns.end, rows.end], spots))
+    Ok((super::plot_area(&axes), points))
 }
 
 fn draw_curve(
-    chart: &mut ChartContext<'_, Backend<'_>, LinePlane>,
+    axes: &mut Axes<'_, '_>,
     series: &Series,
     index: usize,
     (x, y): (&Scale, &Scale),
 ) -> Result<(), DrawError> {
-    let placed = series
-        .line
-        .iter()
-        .map(|place| (x.position(place.0), y.position(place.1)));
+    let places = series.line.iter();
+    let placed = places.map(|place| (x.position(place.0), y.position(place.1)));
     let placed: Vec<CurvePoint> = placed.collect();
     let is_smooth = match series.style {
         LineStyle::Straight | LineStyle::Raw => false,
         LineStyle::Smooth => placed.len() >= MIN_SMOOTH_POINTS,
         LineStyle::SmoothWithoutPoints => true,
     };
-    let line = if is_smooth {
-        spline::spline_curve(&placed, 12)
-    } else {
-        placed
+    let line = match is_smooth {
+        true => spline::spline_curve(&placed, 12),
+        false => placed,
     };
     if line.len() < 2 {
         return Ok(());
     }
     let stroke = line_stroke(series, index);
     match dash_pattern(index) {
-        None => chart.draw_series([PathElement::new(line, stroke)])?,
-        Some((size, gap)) => {
-            chart.draw_series([DashedPathElement::new(line, size, gap, stroke)])?
-        }
+        None => axes.draw_series([PathElement::new(line, stroke)])?,
+        Some((size, gap)) => axes.draw_series([DashedPathElement::new(line, size, gap, stroke)])?,
     };
     Ok(())
 }
 
 fn draw_points(
-    chart: &mut ChartContext<'_, Backend<'_>, LinePlane>,
+    axes: &mut Axes<'_, '_>,
     lines: &LineChart,
     index: usize,
     (x, y): (&Scale, &Scale),
-    spots: &mut Vec<ChartPoint>,
 ) -> Result<(), DrawError> {
     let series = &lines.series[index];
-    let is_marked = series.style != LineStyle::SmoothWithoutPoints;
-    for &(connections, value) in &series.points {
-        let place = (x.position(connections), y.position(value));
-        if is_marked {
-            let (radius, opacity) = point_style(lines);
-            let style = series_line_color(series, index).mix(opacity).filled();
-            chart.draw_series([Circle::new(place, radius, style)])?;
-        }
-        let (left, top) = chart.backend_coord(&place);
-        spots.push(ChartPoint {
-            x: left,
-            y: top,
-            series: units::sanitize(&series.name),
-            position: lines.horizontal.describe_value(connections),
-            value: format!("{} {}", units::format_figure(value), lines.unit)
-                .trim_end()
-                .to_owned(),
-        });
+    if series.style != LineStyle::SmoothWithoutPoints {
+        let (radius, opacity) = point_style(lines);
+        let style = line_color(series, index).mix(opacity).filled();
+        let places = series.points.iter();
+        let places = places.map(|place| (x.position(place.0), y.position(place.1)));
+        axes.draw_series(places.map(|place| Circle::new(place, radius, style)))?;
     }
     Ok(())
 }
@@ -269,7 +224,7 @@ fn point_style(lines: &LineChart) -> (u32, f64) {
     if points > 150 { (2, 0.35) } else { (3, 1.0) }
 }
 
-fn series_line_color(series: &Series, index: usize) -> RGBColor {
+fn line_color(series: &Series, index: usize) -> RGBColor {
     match series.style {
         LineStyle::Raw => RGBColor(0x8a, 0x96, 0xa5),
         _ => super::series_color(index),
@@ -278,7 +233,7 @@ fn series_line_color(series: &Series, index: usize) -> RGBColor {
 
 fn line_stroke(series: &Series, index: usize) -> ShapeStyle {
     let width = if series.style == LineStyle::Raw { 1 } else { 2 };
-    series_line_color(series, index).stroke_width(width)
+    line_color(series, index).stroke_width(width)
 }
 
 /// The dash and gap for the second and third use of a colour.
@@ -290,29 +245,20 @@ fn dash_pattern(index: usize) -> Option<(i32, i32)> {
     }
 }
 
-fn draw_legend_entry(
-    legend: &DrawingArea<Backend<'_>, Shift>,
-    series: &Series,
-    index: usize,
-) -> Result<(), DrawError> {
+fn draw_legend_entry(legend: &Canvas<'_>, series: &Series, index: usize) -> Result<(), DrawError> {
     let y = 52 + 18 * i32::try_from(index).unwrap_or(0);
     let line = vec![(4, y), (32, y)];
     let stroke = line_stroke(series, index);
     match dash_pattern(index) {
         None => legend.draw(&PathElement::new(line, stroke))?,
-        Some((size, gap)) => {
-            legend.draw(&DashedPathElement::new(line, size, gap, stroke))?;
-        }
+        Some((size, gap)) => legend.draw(&DashedPathElement::new(line, size, gap, stroke))?,
     }
     if series.style != LineStyle::SmoothWithoutPoints {
-        legend.draw(&Circle::new(
-            (18, y),
-            3,
-            series_line_color(series, index).filled(),
-        ))?;
+        legend.draw(&Circle::new((18, y), 3, line_color(series, index).filled()))?;
     }
+    let name = short_name(&series.name);
     legend.draw(&Text::new(
-        short_name(&series.name),
+        name,
         (40, y - 5),
         super::text_style(12, TEXT_COLOR),
     ))
@@ -323,31 +269,22 @@ fn short_name(name: &str) -> String {
 }
 
 /// One row per position, one column per curve.
-fn value_table(lines: &LineChart) -> Table {
-    let mut columns = vec![(lines.horizontal.label(), ColumnKind::Number)];
-    let shown = || {
-        lines
-            .series
-            .iter()
-            .filter(|series| series.style != LineStyle::SmoothWithoutPoints)
-    };
-    columns.extend(shown().map(|series| (&*series.name, ColumnKind::Number)));
-    let mut table = Table::new(&columns);
-    let mut connections: Vec<f64> = shown()
-        .flat_map(|series| series.line.iter().map(|place| place.0))
-        .collect();
-    connections.sort_by(f64::total_cmp);
-    connections.dedup();
-    for at in connections {
-        let mut row = vec![lines.horizontal.format_value(at)];
-        row.extend(shown().map(|series| {
-            let found = series
-                .line
-                .iter()
-                .find(|place| place.0.total_cmp(&at).is_eq());
+pub(super) fn value_table(lines: &LineChart) -> Table {
+    let is_shown = |series: &&Series| series.style != LineStyle::SmoothWithoutPoints;
+    let shown = || lines.series.iter().filter(is_shown);
+    let places = shown().flat_map(|series| &series.line);
+    let mut positions: Vec<f64> = places.map(|place| place.0).collect();
+    positions.sort_by(f64::total_cmp);
+    positions.dedup();
+    let horizontal = lines.horizontal;
+    let mut table =
+        Table::of(positions).number(horizontal.label(), |at| horizontal.format_value(*at));
+    for series in shown() {
+        table = table.number(&series.name, |at| {
+            let mut places = series.line.iter();
+            let found = places.find(|place| place.0.total_cmp(at).is_eq());
             found.map_or_else(|| "-".to_owned(), |place| units::format_figure(place.1))
-        }));
-        table.rows.push(row);
+        });
     }
-    table
+    table.whole()
 }

@@ -6,6 +6,7 @@
 use std::ops::Range;
 
 use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint, Ranged};
+use plotters::coord::types::RangedCoordf64;
 
 use crate::text::units;
 
@@ -23,7 +24,7 @@ impl Scale {
     /// From zero to slightly above the highest value.
     pub(super) fn zero_based(values: impl IntoIterator<Item = f64>) -> Self {
         let greatest = max_value(values);
-        Self::linear(0.0, if greatest > 0.0 { greatest * 1.05 } else { 1.0 }, 8.0)
+        Self::linear(0.0, if greatest > 0.0 { greatest * 1.05 } else { 1.0 }, 8)
     }
 
     /// The same for counts: its ticks are whole numbers.
@@ -60,8 +61,8 @@ impl Scale {
             least - (greatest - least) * 0.05
         };
         match greatest > low {
-            true => Self::linear(low, greatest + (greatest - low) * 0.02, 12.0),
-            false => Self::linear(0.0, greatest.max(1.0) * 1.05, 12.0),
+            true => Self::linear(low, greatest + (greatest - low) * 0.02, 12),
+            false => Self::linear(0.0, greatest.max(1.0) * 1.05, 12),
         }
     }
 
@@ -87,15 +88,22 @@ impl Scale {
         units::format_tick(rounded)
     }
 
-    fn linear(low: f64, high: f64, marks: f64) -> Self {
-        let step = round_step((high - low) / marks);
-        let first = (low / step).ceil();
-        let places = (0..100).map(|index| (first + f64::from(index)) * step);
+    /// The rows of a bar chart, from the top and without ticks.
+    pub(super) fn rows(count: usize) -> Self {
+        Self {
+            is_log: false,
+            low: count as f64,
+            high: 0.0,
+            ticks: Vec::new(),
+        }
+    }
+
+    fn linear(low: f64, high: f64, max_ticks: usize) -> Self {
         Self {
             is_log: false,
             low,
             high,
-            ticks: places.take_while(|place| *place <= high).collect(),
+            ticks: RangedCoordf64::from(low..high).key_points(max_ticks),
         }
     }
 
@@ -128,13 +136,7 @@ impl Ranged for Scale {
     type ValueType = f64;
 
     fn map(&self, place: &f64, limit: (i32, i32)) -> i32 {
-        let part = ((place - self.low) / (self.high - self.low)).clamp(0.0, 1.0);
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "a part of the width of a drawing"
-        )]
-        let offset = (part * f64::from(limit.1 - limit.0)).round() as i32;
-        limit.0 + offset
+        RangedCoordf64::from(self.range()).map(place, limit)
     }
 
     fn key_points<Hint: KeyPointHint>(&self, hint: Hint) -> Vec<f64> {
@@ -164,24 +166,10 @@ fn positive_range(values: impl IntoIterator<Item = f64>) -> (f64, f64) {
     found.unwrap_or((1.0, 1.0))
 }
 
-/// The highest value, at least zero.
+/// The highest value, at least zero, and far enough from the largest number for its axis.
 fn max_value(values: impl IntoIterator<Item = f64>) -> f64 {
-    values
-        .into_iter()
-        .filter(|value| value.is_finite())
-        .fold(0.0, f64::max)
-}
-
-/// The next step of 1, 2 or 5 times a power of ten.
-fn round_step(rough: f64) -> f64 {
-    let rough = rough.max(f64::MIN_POSITIVE);
-    let power = 10f64.powf(rough.log10().floor());
-    let factors = [1.0, 2.0, 5.0, 10.0];
-    factors
-        .map(|factor| factor * power)
-        .into_iter()
-        .find(|step| *step >= rough)
-        .unwrap_or(power)
+    let values = values.into_iter().filter(|value| value.is_finite());
+    values.fold(0.0, f64::max).min(1e300)
 }
 
 #[cfg(test)]

@@ -4,14 +4,16 @@ use super::*;
 use crate::report::{ReportResult, testing};
 
 fn chart(report: &Report, name: &str) -> Chart {
-    let found = charts(report).into_iter().find(|chart| chart.name == name);
+    let found = charts(report, &[])
+        .into_iter()
+        .find(|chart| chart.name == name);
     found.unwrap_or_else(|| panic!("no chart {name}"))
 }
 
 #[test]
 fn every_value_lies_in_the_plotting_area() {
     for (kind, report) in testing::reports() {
-        for chart in charts(&report) {
+        for chart in charts(&report, &[]) {
             let [left, top, right, bottom] = chart.plot_area;
             assert!(!chart.points.is_empty(), "{kind} {}", chart.name);
             for spot in &chart.points {
@@ -57,7 +59,7 @@ fn errors_and_costs_are_drawn_only_when_there_are_any() {
             point.loads[0].errors.timeout = 0;
         }
     }
-    let names: Vec<String> = charts(&report)
+    let names: Vec<String> = charts(&report, &[])
         .into_iter()
         .map(|chart| chart.name)
         .collect();
@@ -76,7 +78,7 @@ fn a_comparison_at_one_number_of_connections_has_bars_only() {
             round.truncate(1);
         }
     }
-    let names: Vec<String> = charts(&report)
+    let names: Vec<String> = charts(&report, &[])
         .into_iter()
         .map(|chart| chart.name)
         .collect();
@@ -120,21 +122,24 @@ fn strange_reports_are_drawn_without_a_panic() {
         sweep.points[7].loads.clear();
         sweep.points[8].loads[0].name = "\u{1b}<&".to_owned();
     }
-    assert!(!charts(&report).is_empty());
+    assert!(!charts(&report, &[]).is_empty());
     if let ReportResult::Sweep(sweep) = &mut report.result {
         sweep.points.truncate(1);
-        let _ = charts(&report);
+        let _ = charts(&report, &[]);
     }
     if let ReportResult::Sweep(sweep) = &mut report.result {
         sweep.points.clear();
-        assert!(charts(&report).is_empty());
+        assert!(charts(&report, &[]).is_empty());
     }
 }
 
 #[test]
 fn held_streams_have_charts_against_connections_and_over_time() {
     let names = |report: &Report| -> Vec<String> {
-        charts(report).into_iter().map(|chart| chart.name).collect()
+        charts(report, &[])
+            .into_iter()
+            .map(|chart| chart.name)
+            .collect()
     };
     let mut report = testing::hold();
     assert_eq!(

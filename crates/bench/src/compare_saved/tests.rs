@@ -1,7 +1,7 @@
 //! Which changes count between two saved reports.
 
 use super::*;
-use crate::report::testing;
+use crate::report::{ReportResult, testing};
 
 fn find<'a>(changes: &'a Changes, part: &str, figure: &str) -> &'a Change {
     let mut all = changes.changes.iter();
@@ -34,7 +34,7 @@ fn a_report_is_within_the_noise_of_itself() {
 fn different_kinds_are_refused() {
     let error = compare_saved(&testing::run(), &testing::sweep()).unwrap_err();
     let expected = "a report of `bench run` cannot be compared with one of `bench sweep`";
-    assert_eq!(error.to_string(), expected);
+    assert_eq!(error, expected);
 }
 
 #[test]

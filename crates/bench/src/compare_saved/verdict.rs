@@ -1,6 +1,7 @@
 //! Judges whether a change exceeds the noise. Pure.
 
 use super::Change;
+use super::parts::ReportPart;
 use crate::report::RoundSpread;
 
 /// The verdict on a figure.
@@ -26,31 +27,51 @@ pub(super) struct RoundedFigure {
     pub(super) rounds: usize,
 }
 
-/// The figures by name, whether more is better, and the bound without rounds in percent.
-pub(super) const FIGURES: [FigureRule; 6] = [
-    FigureRule::new("requests/s", true, 5.0),
-    FigureRule::new("CPU us/request", false, 5.0),
-    FigureRule::new("p50 ms", false, 10.0),
-    FigureRule::new("p99 ms", false, 10.0),
-    FigureRule::new("memory MiB", false, 10.0),
-    FigureRule::new("errors", false, 10.0),
-];
+/// Reads a figure of a part.
+type FigureOf = fn(&ReportPart) -> Option<RoundedFigure>;
 
+/// A figure by name.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FigureRule {
     pub(super) name: &'static str,
+    pub(super) of: FigureOf,
     more_is_better: bool,
     /// Without rounds the repeatability is unknown: a smaller change counts as chance.
     bound_percent: f64,
 }
 
+pub(super) const FIGURES: [FigureRule; 6] = [
+    FigureRule::new("requests/s", |part| part.per_second, true, 5.0),
+    FigureRule::new("CPU us/request", |part| part.cpu_us, false, 5.0),
+    FigureRule::new("p50 ms", |part| part.p50_ms, false, 10.0),
+    FigureRule::new("p99 ms", |part| part.p99_ms, false, 10.0),
+    FigureRule::new("memory MiB", |part| part.memory, false, 10.0),
+    FigureRule::new("errors", |part| part.errors, false, 10.0),
+];
+
 impl FigureRule {
-    const fn new(name: &'static str, more_is_better: bool, bound_percent: f64) -> Self {
+    const fn new(
+        name: &'static str,
+        of: FigureOf,
+        more_is_better: bool,
+        bound_percent: f64,
+    ) -> Self {
         Self {
             name,
+            of,
             more_is_better,
             bound_percent,
         }
+    }
+
+    /// Judges the change of this figure in a part; `None` if one of them does not have it.
+    pub(super) fn judge(&self, old: &ReportPart, new: &ReportPart) -> Option<Change> {
+        Some(judge_change(
+            &old.name,
+            self,
+            (self.of)(old)?,
+            (self.of)(new)?,
+        ))
     }
 }
 
@@ -58,15 +79,9 @@ impl FigureRule {
 /// chance.
 const MIN_PERCENT: f64 = 1.0;
 
-pub(super) fn judge_change(
-    part: &str,
-    name: &'static str,
-    old: RoundedFigure,
-    new: RoundedFigure,
-) -> Change {
-    let figure = FIGURES.iter().find(|figure| figure.name == name);
+fn judge_change(part: &str, rule: &FigureRule, old: RoundedFigure, new: RoundedFigure) -> Change {
     let (before, after) = (old.spread.median, new.spread.median);
-    let bound = figure.map_or(MIN_PERCENT, |figure| figure.bound_percent);
+    let bound = rule.bound_percent;
     // Figures are never negative; from zero any change exceeds the bound.
     let moved = (after - before).abs();
     let (is_more_than_noise, noise) = match old.rounds.min(new.rounds) {
@@ -80,7 +95,7 @@ pub(super) fn judge_change(
         }
         _ => (moved > before * bound / 100.0, format!("{bound} %")),
     };
-    let is_good = figure.is_some_and(|figure| figure.more_is_better) == (after > before);
+    let is_good = rule.more_is_better == (after > before);
     let verdict = match (is_more_than_noise, is_good) {
         (false, _) => Verdict::WithinNoise,
         (true, true) => Verdict::Better,
@@ -88,7 +103,7 @@ pub(super) fn judge_change(
     };
     Change {
         part: part.to_owned(),
-        figure: name,
+        figure: rule.name,
         old: before,
         new: after,
         verdict,
@@ -101,11 +116,7 @@ mod tests {
     use super::*;
 
     fn once(value: f64) -> RoundedFigure {
-        let spread = RoundSpread {
-            median: value,
-            min: value,
-            max: value,
-        };
+        let spread = RoundSpread::single(value);
         RoundedFigure { spread, rounds: 1 }
     }
 
@@ -182,7 +193,8 @@ mod tests {
                 WithinNoise,
             ),
         ] {
-            assert_eq!(judge_change("", name, old, new).verdict, expected, "{what}");
+            let rule = FIGURES.iter().find(|rule| rule.name == name).unwrap();
+            assert_eq!(judge_change("", rule, old, new).verdict, expected, "{what}");
         }
     }
 }

@@ -21,7 +21,7 @@ use crate::load::Address;
 use crate::report::ReportResult;
 use crate::run::exit_code;
 use crate::target::{RequestTemplate, Target};
-use crate::text::hold::progress_line;
+use crate::text::progress::hold_progress_line;
 use crate::{context, output};
 
 /// What `hold` takes.
@@ -115,7 +115,7 @@ pub(crate) fn run(arguments: &HoldArguments) -> Result<ExitCode, String> {
     let mut watch = |progress: &super::HoldProgress| {
         if shown.is_none_or(|shown| shown.elapsed() >= LIVE_INTERVAL) {
             shown = Some(Instant::now());
-            live.show_line(&progress_line(progress));
+            live.show_line(&hold_progress_line(progress));
         }
     };
     let hold = execute(&plan, &program, &mut watch);

@@ -2,39 +2,33 @@
 //!
 //! Every output (`text`, `html`, single drawings) shows these prominently.
 
-use crate::report::{Figures, Point, Report, ReportResult};
+use crate::report::{Figures, Report, ReportResult};
 use crate::text::{tables, units};
 
 /// The note on a report that was ended early.
 pub(crate) const INTERRUPTED_NOTE: &str =
     "INTERRUPTED: the run was ended early; the figures cover the time until then.";
 
-/// The warnings that a single drawing must show, one per line; empty for a good report.
-pub(crate) fn drawing_notes(report: &Report) -> Vec<String> {
-    let mut marks = Vec::new();
-    if report.context.interrupted {
-        marks.push(INTERRUPTED_NOTE.to_owned());
+/// The warnings of a report, most important first.
+pub(crate) fn report_notes(report: &Report) -> Vec<String> {
+    let interrupted = report.context.interrupted;
+    let interrupted = interrupted.then(|| INTERRUPTED_NOTE.to_owned());
+    let mut notes: Vec<String> = interrupted.into_iter().collect();
+    notes.extend(bottleneck_note(report));
+    if let ReportResult::Hold(hold) = &report.result {
+        notes.extend(hold.notes.iter().map(|note| format!("NOTE: {note}")));
     }
-    marks.extend(bottleneck_note(report));
-    if let ReportResult::Compare(compare) = &report.result {
-        for (name, doubt) in tables::ranked_doubts(compare) {
-            marks.push(format!("DOUBT: {name}: {doubt}"));
-        }
-    }
-    marks.extend(hold_notes(report));
-    marks
+    notes
 }
 
-/// The notes of a run that held streams.
-pub(crate) fn hold_notes(report: &Report) -> Vec<String> {
-    match &report.result {
-        ReportResult::Hold(hold) => hold
-            .notes
-            .iter()
-            .map(|note| format!("NOTE: {note}"))
-            .collect(),
-        _ => Vec::new(),
+/// The warnings that a single drawing must show, one per line; empty for a good report.
+pub(crate) fn drawing_notes(report: &Report) -> Vec<String> {
+    let mut notes = report_notes(report);
+    if let ReportResult::Compare(compare) = &report.result {
+        let doubts = tables::ranked_doubts(compare).into_iter();
+        notes.extend(doubts.map(|(name, doubt)| format!("DOUBT: {name}: {doubt}")));
     }
+    notes
 }
 
 /// Why a load is not clean though nothing failed: requests that were not sent, not answered, or
@@ -93,67 +87,24 @@ pub(crate) fn failure_reasons(load: &Figures) -> Vec<String> {
 
 /// The generator's own limits in a report, as one sentence; `None` if it never was the limit.
 pub(crate) fn bottleneck_note(report: &Report) -> Option<String> {
-    let found = limited_points(report);
-    let (place, reason) = found.first()?;
-    let place = match place.is_empty() {
-        true => String::new(),
-        false => format!(" ({place})"),
+    let windows = report.result.windows();
+    let mut limited = windows.iter().flat_map(|window| {
+        let loads = window.loads.iter();
+        loads.filter_map(move |load| Some((window, load, load.generator.bottleneck.as_ref()?)))
+    });
+    let (window, load, reason) = limited.next()?;
+    let at = units::count_connections(window.connections_total());
+    let place = match (&report.result, window.deployment) {
+        (ReportResult::Run(_), _) => String::new(),
+        (ReportResult::Mix(_), _) => format!(" (load `{}`)", load.name),
+        (_, Some(deployment)) => format!(" ({}, {at})", deployment.name),
+        (_, None) => format!(" ({at})"),
     };
-    let more = match found.len() {
-        1 => String::new(),
-        all => format!("; in {} measurements", units::group_thousands(all as u64)),
+    let more = match limited.count() as u64 {
+        0 => String::new(),
+        more => format!("; in {} measurements", units::group_thousands(more + 1)),
     };
-    let text = format!("NOTE: the load generator itself was the bottleneck: {reason}{place}{more}");
-    Some(units::sanitize(&text))
-}
-
-/// The points where the generator was the limit, and why.
-fn limited_points(report: &Report) -> Vec<(String, &str)> {
-    match &report.result {
-        ReportResult::Run(run) => reason("", &run.figures).into_iter().collect(),
-        ReportResult::Mix(mix) => {
-            let loads = mix.loads.iter();
-            loads
-                .filter_map(|load| reason(&format!("load `{}`", load.name), load))
-                .collect()
-        }
-        ReportResult::Sweep(sweep) => {
-            let points = sweep.points.iter();
-            points
-                .flat_map(|point| of_point(at(point), point))
-                .collect()
-        }
-        ReportResult::Compare(compare) => {
-            let deployments = compare.deployments.iter();
-            let points = deployments.flat_map(|deployment| {
-                let points = deployment.rounds.iter().flatten();
-                points.map(move |point| (format!("{}, {}", deployment.name, at(point)), point))
-            });
-            points
-                .flat_map(|(place, point)| of_point(place, point))
-                .collect()
-        }
-        // It has notes of its own.
-        ReportResult::Hold(_) => Vec::new(),
-    }
-}
-
-fn of_point(place: String, point: &Point) -> impl Iterator<Item = (String, &str)> {
-    point
-        .loads
-        .iter()
-        .filter_map(move |load| reason(&place, load))
-}
-
-fn reason<'a>(place: &str, figures: &'a Figures) -> Option<(String, &'a str)> {
-    let reason = figures.generator.bottleneck.as_deref()?;
-    Some((place.to_owned(), reason))
-}
-
-fn at(point: &Point) -> String {
-    units::pluralize(
-        point.connections_total().into(),
-        "connection",
-        "connections",
-    )
+    Some(format!(
+        "NOTE: the load generator itself was the bottleneck: {reason}{place}{more}"
+    ))
 }

@@ -1,7 +1,8 @@
-//! The live line: the progress of a load, its rate, and the time left. Pure; `window` shows it.
+//! The live line: the progress of a load or of held streams. Pure; `window` and `hold` show it.
 
 use std::time::Duration;
 
+use crate::hold::{HoldPhase, HoldProgress};
 use crate::load::{LoadProgress, WindowEnd};
 use crate::text::units;
 
@@ -37,6 +38,42 @@ pub fn progress_line(
     line
 }
 
+/// One line about streams that are opened or held: count, lost, receipts, latency, the probe. At
+/// most 110 columns, without a line break, most important first.
+#[must_use]
+pub(crate) fn hold_progress_line(now: &HoldProgress) -> String {
+    let [all, begun, open, lost] = [
+        now.streams,
+        now.counts.begun,
+        now.counts.open,
+        now.counts.lost.total(),
+    ]
+    .map(units::group_thousands);
+    let mut line = match now.phase {
+        HoldPhase::Starting => return format!("starting, {all} streams"),
+        HoldPhase::Opening => format!("opening {begun} of {all}  {open} open  {lost} lost"),
+        HoldPhase::Holding => {
+            let left = format_seconds(now.time_left);
+            format!("holding {open} of {all}  {lost} lost  {left} left")
+        }
+        HoldPhase::AwaitingReceipts => {
+            format!("{open} open, waiting for the last messages  {lost} lost")
+        }
+        HoldPhase::Ending => return "ending".to_owned(),
+    };
+    let sample = &now.sample;
+    let receipts = units::format_figure(sample.receipts_per_second);
+    line += &format!("  {receipts}/s received");
+    let ms = |us: f64| units::format_figure(us / 1000.0);
+    if let Some(p99) = sample.latency_p99 {
+        line += &format!("  receipt p99 {} ms", ms(units::to_f64(p99)));
+    }
+    if let Some(mean) = sample.probe_mean {
+        line += &format!("  probe {} ms", ms(mean));
+    }
+    line
+}
+
 fn percentage(part: u64, all: u64) -> f64 {
     units::to_f64(part) / units::to_f64(all.max(1))
 }
@@ -63,7 +100,7 @@ fn time_left_by_count(now: &LoadProgress, all: u64) -> Option<Duration> {
 }
 
 /// Formats a time for people.
-pub(super) fn format_seconds(left: Duration) -> String {
+fn format_seconds(left: Duration) -> String {
     let seconds = left.as_secs_f64().ceil();
     match left.as_secs() {
         0..100 => format!("{seconds:.0} s"),

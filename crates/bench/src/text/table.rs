@@ -1,51 +1,48 @@
-//! A table: titled columns and rows of text. Aligned here for a terminal, and marked up by `html`.
+//! A table: titled columns and rows of text. Aligned here for a terminal, marked up by the page, and
+//! written as it is by `csv`.
+
+use serde::Serialize;
 
 /// Rows under titled columns.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Table {
     pub(crate) columns: Vec<Column>,
     /// One cell per column.
     pub(crate) rows: Vec<Vec<String>>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Column {
     pub(crate) title: String,
-    pub(crate) kind: ColumnKind,
+    /// Numbers are aligned right, text left.
+    pub(crate) is_number: bool,
 }
 
-/// The content of a column, which decides the alignment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ColumnKind {
-    /// Aligned left.
-    Text,
-    /// Aligned right.
-    Number,
+/// A table that is declared column by column, with a row for each item.
+pub(crate) struct TableBuilder<R> {
+    items: Vec<R>,
+    table: Table,
 }
 
 impl Table {
-    /// A table without rows.
-    pub(crate) fn new(columns: &[(&str, ColumnKind)]) -> Self {
-        let column = |&(title, kind): &(&str, ColumnKind)| Column {
-            title: title.to_owned(),
-            kind,
-        };
-        Self {
-            columns: columns.iter().map(column).collect(),
-            rows: Vec::new(),
+    pub(crate) fn of<R>(items: impl IntoIterator<Item = R>) -> TableBuilder<R> {
+        let items: Vec<R> = items.into_iter().collect();
+        let rows = items.iter().map(|_| Vec::new()).collect();
+        let columns = Vec::new();
+        TableBuilder {
+            items,
+            table: Self { columns, rows },
         }
     }
 
     /// Removes columns without a value in any row (empty or a dash).
-    pub(crate) fn without_empty_columns(mut self) -> Self {
+    fn without_empty_columns(mut self) -> Self {
         for index in (0..self.columns.len()).rev() {
-            let cells = self.rows.iter().filter_map(|row| row.get(index));
-            if cells.clone().all(|cell| cell.is_empty() || cell == "-") {
+            let mut cells = self.rows.iter().map(|row| &*row[index]);
+            if cells.all(|cell| cell.is_empty() || cell == "-") {
                 self.columns.remove(index);
                 for row in &mut self.rows {
-                    if index < row.len() {
-                        row.remove(index);
-                    }
+                    row.remove(index);
                 }
             }
         }
@@ -54,33 +51,51 @@ impl Table {
 
     /// The table for a terminal: indented by two, columns two apart, no trailing blanks.
     pub(crate) fn text(&self) -> String {
-        let width = |index: usize| {
-            let cells = self.rows.iter().filter_map(|row| row.get(index));
-            let widths = cells.map(|cell| cell.chars().count());
-            widths
-                .max()
-                .unwrap_or(0)
-                .max(self.columns[index].title.chars().count())
-        };
-        let widths: Vec<usize> = (0..self.columns.len()).map(width).collect();
-        let titles: Vec<String> = self
-            .columns
-            .iter()
-            .map(|column| column.title.clone())
-            .collect();
+        let titles: Vec<String> = self.columns.iter().map(|one| one.title.clone()).collect();
+        let rows = || std::iter::once(&titles).chain(&self.rows);
+        let width = |index: usize| rows().map(|row| row[index].chars().count()).max();
+        let widths: Vec<_> = (0..titles.len()).filter_map(width).collect();
         let mut text = String::new();
-        for row in std::iter::once(&titles).chain(&self.rows) {
-            let mut line = String::new();
+        for row in rows() {
             for ((cell, width), column) in row.iter().zip(&widths).zip(&self.columns) {
-                line += &match column.kind {
-                    ColumnKind::Text => format!("  {cell:<width$}"),
-                    ColumnKind::Number => format!("  {cell:>width$}"),
+                text += &match column.is_number {
+                    true => format!("  {cell:>width$}"),
+                    false => format!("  {cell:<width$}"),
                 };
             }
-            text += line.trim_end();
+            text.truncate(text.trim_end().len());
             text.push('\n');
         }
         text
+    }
+}
+
+impl<R> TableBuilder<R> {
+    pub(crate) fn number<D: ToString>(self, title: &str, cell: impl Fn(&R) -> D) -> Self {
+        self.column(title, true, cell)
+    }
+
+    pub(crate) fn text<D: ToString>(self, title: &str, cell: impl Fn(&R) -> D) -> Self {
+        self.column(title, false, cell)
+    }
+
+    fn column<D: ToString>(mut self, title: &str, is_number: bool, cell: impl Fn(&R) -> D) -> Self {
+        let title = title.to_owned();
+        self.table.columns.push(Column { title, is_number });
+        for (row, item) in self.table.rows.iter_mut().zip(&self.items) {
+            row.push(cell(item).to_string());
+        }
+        self
+    }
+
+    /// The table with all columns.
+    pub(crate) fn whole(self) -> Table {
+        self.table
+    }
+
+    /// The table without the columns that have no value in any row.
+    pub(crate) fn build(self) -> Table {
+        self.table.without_empty_columns()
     }
 }
 
@@ -90,17 +105,11 @@ mod tests {
 
     #[test]
     fn columns_are_as_wide_as_their_content() {
-        let columns = [
-            ("name", ColumnKind::Text),
-            ("n", ColumnKind::Number),
-            ("none", ColumnKind::Number),
-        ];
-        let mut table = Table::new(&columns);
-        table.rows.push(vec!["über".into(), "1".into(), "-".into()]);
-        table
-            .rows
-            .push(vec!["a long one".into(), "1,000".into(), String::new()]);
+        let table = Table::of([("über", "1", "-"), ("a long one", "1,000", "")])
+            .text("name", |row| row.0)
+            .number("n", |row| row.1)
+            .number("none", |row| row.2);
         let expected = "  name            n\n  über            1\n  a long one  1,000\n";
-        assert_eq!(table.without_empty_columns().text(), expected);
+        assert_eq!(table.build().text(), expected);
     }
 }

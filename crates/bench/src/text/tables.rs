@@ -1,177 +1,141 @@
 //! The tables of sweeps and comparisons and their figures, for `text` and `html`.
 
-use crate::report::{
-    Compare, Deployment, Figures, Point, RoundSpread, ServerCost, Sweep, saturating_sum,
-};
+use crate::report::{Compare, Deployment, Figures, Point, RoundSpread, ServerCost, saturating_sum};
 use crate::text::notes;
-use crate::text::table::{ColumnKind, Table};
-use crate::text::units::{
-    format_figure, format_ms, group_thousands, sanitize, to_f64, to_mebibytes,
-};
-
-/// One row per point and load.
-pub(crate) fn sweep_table(sweep: &Sweep) -> Table {
-    points_table(&sweep.points)
-}
+use crate::text::table::Table;
+use crate::text::units::{format_figure, format_ms, group_thousands, to_f64, to_mebibytes};
 
 /// One row per point and load, without unknown columns.
 pub(crate) fn points_table(points: &[Point]) -> Table {
-    let mut table = Table::new(&[
-        ("connections", ColumnKind::Number),
-        ("load", ColumnKind::Text),
-        ("requests/s", ColumnKind::Number),
-        ("mean ms", ColumnKind::Number),
-        ("p50 ms", ColumnKind::Number),
-        ("p90 ms", ColumnKind::Number),
-        ("p99 ms", ColumnKind::Number),
-        ("p99.9 ms", ColumnKind::Number),
-        ("max ms", ColumnKind::Number),
-        ("failed", ColumnKind::Number),
-        ("4xx 5xx", ColumnKind::Number),
-        ("CPU us/request", ColumnKind::Number),
-        ("cores", ColumnKind::Number),
-        ("MiB", ColumnKind::Number),
-        ("", ColumnKind::Text),
-    ]);
-    for point in points {
-        for load in &point.loads {
-            table.rows.push(point_row(load, point.server.as_ref()));
-        }
-    }
-    table.without_empty_columns()
+    let loads = points.iter().flat_map(|point| {
+        let loads = point.loads.iter();
+        loads.map(|load| (load, point.server.as_ref()))
+    });
+    type Row<'a> = (&'a Figures, Option<&'a ServerCost>);
+    let ms = |of: fn(&Figures) -> u64| move |row: &Row<'_>| format_ms(to_f64(of(row.0)));
+    let cost =
+        |of: fn(&ServerCost) -> String| move |row: &Row<'_>| row.1.map(of).unwrap_or_default();
+    Table::of(loads)
+        .number("connections", |row| {
+            group_thousands(row.0.connections.into())
+        })
+        .text("load", |row| row.0.name.clone())
+        .number("requests/s", |row| format_figure(row.0.requests_per_second))
+        .number("mean ms", |row| format_ms(row.0.total.mean))
+        .number("p50 ms", ms(|load| load.total.p50))
+        .number("p90 ms", ms(|load| load.total.p90))
+        .number("p99 ms", ms(|load| load.total.p99))
+        .number("p99.9 ms", ms(|load| load.total.p999))
+        .number("max ms", ms(|load| load.total.max))
+        .number("failed", |row| group_thousands(row.0.errors.total()))
+        .number("4xx 5xx", |row| group_thousands(row.0.statuses.failed()))
+        .number(
+            "CPU us/request",
+            cost(|cost| format_figure(cost.cpu_us_per_request)),
+        )
+        .number("cores", cost(|cost| format!("{:.2}", cost.busy_cores)))
+        .number(
+            "MiB",
+            cost(|cost| format_figure(to_mebibytes(cost.memory_bytes))),
+        )
+        .text("", |row| doubt_marks(row.0))
+        .build()
 }
 
-fn point_row(load: &Figures, server: Option<&ServerCost>) -> Vec<String> {
-    let cost = |of: &dyn Fn(&ServerCost) -> String| server.map_or_else(String::new, of);
-    let total = &load.total;
+/// Why the figures of a load are uncertain.
+fn doubt_marks(load: &Figures) -> String {
     let bound = load.generator.bottleneck.as_ref();
-    let marks = bound.map(|_| "generator-bound".to_owned()).into_iter();
-    let marks: Vec<String> = marks.chain(notes::unclean_reasons(load)).collect();
-    vec![
-        group_thousands(load.connections.into()),
-        sanitize(&load.name),
-        format_figure(load.requests_per_second),
-        format_ms(total.mean),
-        format_ms(to_f64(total.p50)),
-        format_ms(to_f64(total.p90)),
-        format_ms(to_f64(total.p99)),
-        format_ms(to_f64(total.p999)),
-        format_ms(to_f64(total.max)),
-        group_thousands(load.errors.total()),
-        group_thousands(load.statuses.failed()),
-        cost(&|cost| format_figure(cost.cpu_us_per_request)),
-        cost(&|cost| format!("{:.2}", cost.busy_cores)),
-        cost(&|cost| format_figure(to_mebibytes(cost.memory_bytes))),
-        marks.join(", "),
-    ]
+    let bound = bound.map(|_| "generator-bound".to_owned()).into_iter();
+    let marks: Vec<String> = bound.chain(notes::unclean_reasons(load)).collect();
+    marks.join(", ")
 }
 
 /// The ranking, best first. A number in brackets refers to one of [`ranked_doubts`].
 pub(crate) fn ranking_table(compare: &Compare) -> Table {
-    let mut table = Table::new(&[
-        ("#", ColumnKind::Number),
-        ("deployment", ColumnKind::Text),
-        ("requests/s", ColumnKind::Number),
-        ("(min - max)", ColumnKind::Number),
-        ("ratio", ColumnKind::Number),
-        ("CPU us/request", ColumnKind::Number),
-        ("CPU ratio", ColumnKind::Number),
-        ("p99 ms", ColumnKind::Number),
-        ("MiB", ColumnKind::Number),
-        ("errors", ColumnKind::Number),
-        ("", ColumnKind::Text),
-    ]);
     let doubts = ranked_doubts(compare);
-    for (index, deployment) in ranked_deployments(compare).enumerate() {
-        let Some(summary) = &deployment.summary else {
-            continue;
-        };
-        let median = |spread: Option<RoundSpread>| {
-            spread.map_or_else(|| "-".into(), |s| format_figure(s.median))
-        };
-        let of_this = doubts
-            .iter()
-            .enumerate()
-            .filter(|(_, doubt)| doubt.0 == deployment.name);
-        let marks: Vec<String> = of_this.map(|(mark, _)| format!("[{}]", mark + 1)).collect();
-        let per_second = summary.requests_per_second;
-        table.rows.push(vec![
-            (index + 1).to_string(),
-            sanitize(&deployment.name),
-            format_figure(per_second.median),
-            format!(
-                "({} - {})",
-                format_figure(per_second.min),
-                format_figure(per_second.max)
-            ),
-            summary
-                .ratio
-                .map_or_else(|| "-".into(), |ratio| format!("{:.2}", ratio.median)),
-            median(summary.cpu_us_per_request),
-            summary
-                .cpu_ratio
-                .map_or_else(|| "-".into(), |ratio| format!("{:.2}", ratio.median)),
-            format_ms(summary.p99_us.median),
-            summary
-                .memory_bytes
-                .map_or_else(|| "-".into(), |bytes| format_figure(to_mebibytes(bytes))),
-            group_thousands(summary.errors),
-            marks.join(""),
-        ]);
-    }
-    table.without_empty_columns()
+    let marks = |name: &str| -> String {
+        let own = (1..).zip(&doubts).filter(|(_, doubt)| doubt.0 == name);
+        own.map(|(mark, _)| format!("[{mark}]")).collect()
+    };
+    let median = |spread: Option<RoundSpread>, format: fn(f64) -> String| {
+        spread.map_or_else(|| "-".to_owned(), |spread| format(spread.median))
+    };
+    let ratio = |ratio| format!("{ratio:.2}");
+    let ranked = (1..).zip(ranked_deployments(compare));
+    Table::of(ranked.filter_map(|(rank, one)| Some((rank, &one.name, one.summary.as_ref()?))))
+        .number("#", |row| row.0)
+        .text("deployment", |row| row.1.clone())
+        .number("requests/s", |row| {
+            format_figure(row.2.requests_per_second.median)
+        })
+        .number("(min - max)", |row| range_text(row.2.requests_per_second))
+        .number("ratio", |row| median(row.2.ratio, ratio))
+        .number("CPU us/request", |row| {
+            median(row.2.cpu_us_per_request, format_figure)
+        })
+        .number("CPU ratio", |row| median(row.2.cpu_ratio, ratio))
+        .number("p99 ms", |row| format_ms(row.2.p99_us.median))
+        .number("MiB", |row| {
+            let bytes = row.2.memory_bytes.map(to_mebibytes);
+            bytes.map_or_else(|| "-".to_owned(), format_figure)
+        })
+        .number("errors", |row| group_thousands(row.2.errors))
+        .text("", |row| marks(row.1))
+        .build()
+}
+
+fn range_text(spread: RoundSpread) -> String {
+    format!(
+        "({} - {})",
+        format_figure(spread.min),
+        format_figure(spread.max)
+    )
 }
 
 /// For deployments with several loads at once: the medians of each load, which the ranking sums.
 /// Empty with only one load.
 pub(crate) fn loads_table(compare: &Compare) -> Table {
-    let mut table = Table::new(&[
-        ("deployment", ColumnKind::Text),
-        ("load", ColumnKind::Text),
-        ("requests/s", ColumnKind::Number),
-        ("MiB/s", ColumnKind::Number),
-        ("p50 ms", ColumnKind::Number),
-        ("p99 ms", ColumnKind::Number),
-        ("max ms", ColumnKind::Number),
-        ("errors", ColumnKind::Number),
-        ("disk MiB/s", ColumnKind::Number),
-    ]);
-    for deployment in ranked_deployments(compare) {
-        for name in load_names(compare) {
-            let points = deployment.rounds.iter().flatten();
-            let all: Vec<&Figures> = points
-                .flat_map(|point| &point.loads)
-                .filter(|load| load.name == name)
-                .collect();
-            let median = |of: &dyn Fn(&Figures) -> f64| {
-                RoundSpread::from_values(all.iter().map(|load| of(load)))
-                    .map(|spread| spread.median)
-            };
-            let text = |value: Option<f64>, write: fn(f64) -> String| {
-                value.map_or_else(|| "-".to_owned(), write)
-            };
-            table.rows.push(vec![
-                sanitize(&deployment.name),
-                sanitize(name),
-                text(median(&Figures::good_per_second), format_figure),
-                text(
-                    median(&|load| load.bytes_per_second / f64::from(1 << 20)),
-                    format_figure,
-                ),
-                text(median(&|load| to_f64(load.total.p50)), format_ms),
-                text(median(&|load| to_f64(load.total.p99)), format_ms),
-                text(
-                    all.iter()
-                        .map(|load| to_f64(load.total.max))
-                        .reduce(f64::max),
-                    format_ms,
-                ),
-                group_thousands(saturating_sum(all.iter().map(|load| load.failed()))),
-                disk_read(deployment, name).map_or_else(String::new, format_figure),
-            ]);
+    let names = load_names(compare);
+    let rows = ranked_deployments(compare).flat_map(|deployment| {
+        names.iter().map(move |&name| {
+            let loads = deployment.figures().filter(|load| load.name == name);
+            (deployment, name, loads.collect::<Vec<&Figures>>())
+        })
+    });
+    type Row<'a> = (&'a Deployment, &'a str, Vec<&'a Figures>);
+    let median = |of: fn(&Figures) -> f64, format: fn(f64) -> String| {
+        move |row: &Row<'_>| {
+            let spread = RoundSpread::from_values(row.2.iter().map(|load| of(load)));
+            spread.map_or_else(|| "-".to_owned(), |spread| format(spread.median))
         }
-    }
-    table.without_empty_columns()
+    };
+    Table::of(rows)
+        .text("deployment", |row| row.0.name.clone())
+        .text("load", |row| row.1.to_owned())
+        .number(
+            "requests/s",
+            median(Figures::good_per_second, format_figure),
+        )
+        .number(
+            "MiB/s",
+            median(
+                |load| load.bytes_per_second / f64::from(1 << 20),
+                format_figure,
+            ),
+        )
+        .number("p50 ms", median(|load| to_f64(load.total.p50), format_ms))
+        .number("p99 ms", median(|load| to_f64(load.total.p99), format_ms))
+        .number("max ms", |row| {
+            let longest = row.2.iter().map(|load| load.total.max).max();
+            longest.map_or_else(|| "-".to_owned(), |us| format_ms(to_f64(us)))
+        })
+        .number("errors", |row| {
+            group_thousands(saturating_sum(row.2.iter().map(|load| load.failed())))
+        })
+        .number("disk MiB/s", |row| {
+            disk_read(row.0, row.1).map_or_else(String::new, format_figure)
+        })
+        .build()
 }
 
 /// The server's disk reads during that load, in MiB/s; the loads of a mix share them.
@@ -180,19 +144,15 @@ fn disk_read(deployment: &Deployment, load: &str) -> Option<f64> {
     let rates = points.filter_map(|point| {
         let load = point.loads.iter().find(|found| found.name == load)?;
         let bytes = point.server?.disk_read_bytes?;
-        Some(to_f64(bytes) / load.seconds.max(1e-9) / f64::from(1 << 20))
+        Some(to_mebibytes(bytes) / load.seconds.max(1e-9))
     });
     RoundSpread::from_values(rates).map(|spread| spread.median)
 }
 
 /// The names of several loads, in order.
 pub(crate) fn load_names(compare: &Compare) -> Vec<&str> {
-    let rounds = compare
-        .deployments
-        .iter()
-        .flat_map(|deployment| &deployment.rounds);
     let mut names: Vec<&str> = Vec::new();
-    for load in rounds.flatten().flat_map(|point| &point.loads) {
+    for load in compare.deployments.iter().flat_map(Deployment::figures) {
         if !names.contains(&&*load.name) {
             names.push(&load.name);
         }
@@ -210,18 +170,12 @@ pub(crate) fn ranked_deployments(compare: &Compare) -> impl Iterator<Item = &Dep
 pub(crate) fn ranked_doubts(compare: &Compare) -> Vec<(&str, String)> {
     let mut doubts = Vec::new();
     for deployment in ranked_deployments(compare) {
-        let all = deployment
-            .summary
-            .as_ref()
-            .map_or(&[][..], |summary| &summary.doubts);
-        let mut text = all
-            .iter()
-            .take(MAX_DOUBTS_SHOWN)
-            .cloned()
-            .collect::<Vec<_>>()
-            .join("; ");
-        if all.len() > MAX_DOUBTS_SHOWN {
-            text += &format!("; and {} more", all.len() - MAX_DOUBTS_SHOWN);
+        let all = deployment.summary.as_ref();
+        let all = all.map_or(&[][..], |summary| &summary.doubts);
+        let (shown, more) = all.split_at(all.len().min(MAX_DOUBTS_SHOWN));
+        let mut text = shown.join("; ");
+        if !more.is_empty() {
+            text += &format!("; and {} more", more.len());
         }
         if !all.is_empty() {
             doubts.push((&*deployment.name, text));
@@ -232,30 +186,3 @@ pub(crate) fn ranked_doubts(compare: &Compare) -> Vec<(&str, String)> {
 
 /// A sweep of many points may have a doubt for each.
 const MAX_DOUBTS_SHOWN: usize = 3;
-
-/// The goals and their results.
-pub(crate) fn goals_table(compare: &Compare) -> Table {
-    let mut table = Table::new(&[
-        ("goal", ColumnKind::Text),
-        ("", ColumnKind::Text),
-        ("found", ColumnKind::Number),
-        ("(min - max)", ColumnKind::Number),
-    ]);
-    for goal in &compare.goals {
-        let verdict = if goal.met { "PASS" } else { "FAIL" };
-        let (found, spread) = match goal.measured {
-            Some(s) => (
-                format_figure(s.median),
-                format!("({} - {})", format_figure(s.min), format_figure(s.max)),
-            ),
-            None => ("not measured".to_owned(), String::new()),
-        };
-        table.rows.push(vec![
-            sanitize(&goal.text),
-            verdict.to_owned(),
-            found,
-            spread,
-        ]);
-    }
-    table
-}

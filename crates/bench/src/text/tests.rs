@@ -1,7 +1,7 @@
 //! The lines of reports as text.
 
 use super::*;
-use crate::report::testing;
+use crate::report::{Schedule, testing};
 
 fn check(text: &str, expected: &[&str]) {
     for line in expected {
@@ -230,7 +230,7 @@ fn held_streams_are_counted_by_what_became_of_them() {
     );
     let mut report = testing::hold();
     if let ReportResult::Hold(hold) = &mut report.result {
-        **hold = crate::report::HoldResult::default();
+        **hold = HoldResult::default();
     }
     let text = report_text(&report);
     check(
