@@ -29,6 +29,7 @@ mod samples;
 mod source_addresses;
 
 pub use agent::run_agent;
+pub use agent_protocol::{SourceRange, StreamTarget};
 pub(crate) use arguments::run;
 pub use arguments::{HoldArguments, PublishArguments};
 pub use coordinator::execute;

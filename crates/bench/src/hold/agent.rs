@@ -18,7 +18,7 @@ mod socket;
 mod stream;
 mod tally;
 
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -34,7 +34,9 @@ use self::epoll_set::{EpollEvent, EpollSet, MAX_EVENTS};
 use self::socket::SourcePorts;
 use self::stream::{HeldStream, ReceiptTime};
 use self::tally::{LossCause, StreamCounters};
-use super::agent_protocol::{AgentMessage, AgentOrder, AgentRequest, AgentTick, PROTOCOL_VERSION};
+use super::agent_protocol::{
+    AgentMessage, AgentOrder, AgentRequest, AgentTick, PROTOCOL_VERSION, StreamTarget,
+};
 use super::json_lines::{JsonLines, write_json_line};
 use super::numbered_message;
 use crate::deploy::resource_usage;
@@ -65,8 +67,7 @@ pub fn run_agent() -> ExitCode {
 ///
 /// # Errors
 /// One of the streams failed, so the coordinator has ended.
-pub(super) fn serve_coordinator(input: &impl AsFd, output: impl Write) -> io::Result<()> {
-    let mut output = BufWriter::new(output);
+pub(super) fn serve_coordinator(input: &impl AsFd, mut output: impl Write) -> io::Result<()> {
     let mut lines = JsonLines::default();
     let Some(order) = lines.first_line(input)? else {
         return Ok(());
@@ -126,9 +127,8 @@ impl AgentProcess {
         let wrong = |error: &dyn std::fmt::Display| error.to_string();
         let mut streams = Vec::new();
         let count = order.streams as usize;
-        streams
-            .try_reserve_exact(count)
-            .map_err(|error| wrong(&error))?;
+        let reserved = streams.try_reserve_exact(count);
+        reserved.map_err(|error| wrong(&error))?;
         streams.resize_with(count, HeldStream::default);
         let now = Instant::now();
         Ok(Self {
@@ -285,25 +285,24 @@ impl AgentProcess {
     }
 
     fn begin_stream(&mut self, slot: usize) {
-        let goals = self.order.targets.len();
-        let goal = slot % goals;
+        let address = self.target(slot).address;
         self.counters.counts.begun += 1;
-        match self
-            .sources
-            .begin_connection(self.order.targets[goal].address)
-        {
+        let begun = self.sources.begin_connection(address).and_then(|socket| {
+            let watched = self.epoll_set.watch_stream(&socket, slot);
+            watched.map_err(|error| socket::describe_loss(error, address, None))?;
+            Ok(socket)
+        });
+        match begun {
             Ok(socket) => {
-                if let Err(error) = self.epoll_set.watch_stream(&socket, slot) {
-                    let (loss, why) =
-                        socket::describe_loss(error, self.order.targets[goal].address, None);
-                    self.counters.record_loss(loss, || why);
-                    return;
-                }
                 self.streams[slot] = HeldStream::connecting(socket, self.now_tenths());
                 self.connecting_count += 1;
             }
             Err((loss, why)) => self.counters.record_loss(loss, || why),
         }
+    }
+
+    fn target(&self, slot: usize) -> &StreamTarget {
+        &self.order.targets[slot % self.order.targets.len()]
     }
 
     /// Waits for events and handles them; returns whether the input is readable.
@@ -369,8 +368,8 @@ impl AgentProcess {
                     return self.lose_stream(slot, LossCause::Reset, None);
                 }
                 Err(error) => {
-                    let goal = &self.order.targets[slot % self.order.targets.len()];
-                    let (loss, why) = socket::describe_loss(error, goal.address, None);
+                    let address = self.target(slot).address;
+                    let (loss, why) = socket::describe_loss(error, address, None);
                     return self.lose_stream(slot, loss, Some(why));
                 }
             };
@@ -433,7 +432,7 @@ impl AgentProcess {
             true => self.counters.counts.unread_closed += 1,
             false => self
                 .counters
-                .record_loss(loss, || why.unwrap_or_else(|| loss.description())),
+                .record_loss(loss, || why.unwrap_or_else(|| loss.to_string())),
         }
     }
 

@@ -6,13 +6,14 @@
 //! - An agent's standard input stays open exactly as long as the [`AgentLink`] lives, and no other
 //!   process has its other end. So an agent ends with the coordinator, however that ends.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
 use super::agent_protocol::{AgentMessage, AgentOrder, AgentRequest, MAX_LINE_BYTES};
+use super::json_lines::write_json_line;
 
 #[derive(Debug)]
 pub(super) struct AgentLink {
@@ -21,12 +22,8 @@ pub(super) struct AgentLink {
     input: Option<ChildStdin>,
 }
 
-#[derive(Debug)]
-pub(super) enum AgentEvent {
-    Message(AgentMessage),
-    /// It sends nothing more.
-    Ended,
-}
+/// The number of an agent, and its message; `None` when it sends nothing more.
+pub(super) type AgentEvent = (usize, Option<AgentMessage>);
 
 impl AgentLink {
     /// Starts `program bench hold-agent` and sends its order; its messages go to `words` with its
@@ -38,7 +35,7 @@ impl AgentLink {
         program: &Path,
         number: usize,
         order: &AgentOrder,
-        words: SyncSender<(usize, AgentEvent)>,
+        words: SyncSender<AgentEvent>,
     ) -> Result<Self, String> {
         let wrong = |why: std::io::Error| format!("agent {number}: {}: {why}", program.display());
         let mut child = Command::new(program)
@@ -69,11 +66,10 @@ impl AgentLink {
     /// How it ended, after its last message.
     pub(super) fn exit_description(&mut self) -> String {
         self.close();
-        let how = self.wait_for_exit();
-        how.map_or_else(
-            || "it did not end in time".to_owned(),
-            |how| how.to_string(),
-        )
+        match self.wait_for_exit() {
+            Some(how) => how.to_string(),
+            None => "it did not end in time".to_owned(),
+        }
     }
 
     /// Waits for the end of a process with closed input.
@@ -91,12 +87,8 @@ impl AgentLink {
     }
 
     fn send_line(&mut self, what: &impl serde::Serialize) -> std::io::Result<()> {
-        let mut line = serde_json::to_vec(what)?;
-        line.push(b'\n');
-        match &mut self.input {
-            Some(input) => input.write_all(&line).and_then(|()| input.flush()),
-            None => Err(std::io::ErrorKind::BrokenPipe.into()),
-        }
+        let input = self.input.as_mut();
+        write_json_line(input.ok_or(std::io::ErrorKind::BrokenPipe)?, what)
     }
 }
 
@@ -112,20 +104,16 @@ impl Drop for AgentLink {
 }
 
 /// Forwards an agent's messages until it ends or the receiver is gone.
-fn forward_messages(output: impl Read, number: usize, words: &SyncSender<(usize, AgentEvent)>) {
+fn forward_messages(output: impl Read, number: usize, words: &SyncSender<AgentEvent>) {
     let mut output = BufReader::new(output);
     let mut line = Vec::new();
     loop {
         line.clear();
         let mut bounded = (&mut output).take(MAX_LINE_BYTES as u64);
         let read = bounded.read_until(b'\n', &mut line);
-        let word = match read {
-            Ok(count) if count > 0 => serde_json::from_slice(&line).ok(),
-            _ => None,
-        };
-        let heard = word.map_or(AgentEvent::Ended, AgentEvent::Message);
-        let is_gone = matches!(heard, AgentEvent::Ended);
-        if words.send((number, heard)).is_err() || is_gone {
+        let message = read.ok().and_then(|_| serde_json::from_slice(&line).ok());
+        let is_over = message.is_none();
+        if words.send((number, message)).is_err() || is_over {
             return;
         }
     }

@@ -50,18 +50,22 @@ pub(super) struct AgentOrder {
 
 /// A server, and the request of each connection.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct StreamTarget {
-    pub(super) address: SocketAddr,
+pub struct StreamTarget {
+    /// The server.
+    pub address: SocketAddr,
     /// Head and body.
-    pub(super) request: String,
+    pub request: String,
 }
 
-/// A source address, and its ports reserved for this agent.
+/// A source address, and its ports reserved for one agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct SourceRange {
-    pub(super) address: IpAddr,
-    pub(super) first_port: u16,
-    pub(super) last_port: u16,
+pub struct SourceRange {
+    /// The address.
+    pub address: IpAddr,
+    /// The first of its ports.
+    pub first_port: u16,
+    /// The last of its ports.
+    pub last_port: u16,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -25,7 +25,7 @@ pub(super) struct AgentTotals {
     opening: Histogram<u64>,
     latency: Histogram<u64>,
     /// Publish-to-receipt latency since the last reading.
-    take_interval: Histogram<u64>,
+    interval_latency: Histogram<u64>,
     messages: MessageReceipts,
 }
 
@@ -35,13 +35,6 @@ struct AgentState {
     is_done: bool,
     /// CPU seconds at the last reading.
     cpu_before: f64,
-}
-
-/// Publish-to-receipt latency over an interval.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct ReceiptPercentiles {
-    pub(super) p50: Option<u64>,
-    pub(super) p99: Option<u64>,
 }
 
 impl AgentTotals {
@@ -61,7 +54,7 @@ impl AgentTotals {
             first_reasons: BTreeMap::new(),
             opening: new_histogram()?,
             latency: new_histogram()?,
-            take_interval: new_histogram()?,
+            interval_latency: new_histogram()?,
             messages: MessageReceipts {
                 first: 1,
                 window: VecDeque::new(),
@@ -74,7 +67,7 @@ impl AgentTotals {
     pub(super) fn add_tick(&mut self, agent: usize, mut tick: AgentTick, is_done: bool) {
         add_histogram(&mut self.opening, &tick.opening);
         add_histogram(&mut self.latency, &tick.latency);
-        add_histogram(&mut self.take_interval, &tick.latency);
+        add_histogram(&mut self.interval_latency, &tick.latency);
         for arrived in &tick.messages {
             self.messages.record(*arrived);
         }
@@ -148,15 +141,12 @@ impl AgentTotals {
         most
     }
 
-    /// Publish-to-receipt latency since the last reading.
-    pub(super) fn interval(&mut self) -> ReceiptPercentiles {
-        let some = !self.take_interval.is_empty();
-        let at = |quantile| some.then(|| self.take_interval.value_at_quantile(quantile));
-        let found = ReceiptPercentiles {
-            p50: at(0.5),
-            p99: at(0.99),
-        };
-        self.take_interval.reset();
+    /// The 50th and 99th percentile of the publish-to-receipt latency since the last reading.
+    pub(super) fn take_latency(&mut self) -> [Option<u64>; 2] {
+        let some = !self.interval_latency.is_empty();
+        let at = |quantile| some.then(|| self.interval_latency.value_at_quantile(quantile));
+        let found = [0.5, 0.99].map(at);
+        self.interval_latency.reset();
         found
     }
 
@@ -256,9 +246,8 @@ mod tests {
         all.add_tick(0, tick(5, &[(10, 2)], &[(1, 10), (2, 30)]), false);
         all.add_tick(1, tick(6, &[(40, 1)], &[(1, 40)]), false);
         assert_eq!((all.counts().open, all.counts().max_open), (11, 11));
-        let receipts = all.interval();
-        assert_eq!((receipts.p50, receipts.p99), (Some(10), Some(40)));
-        assert_eq!(all.interval(), ReceiptPercentiles::default());
+        assert_eq!(all.take_latency(), [Some(10), Some(40)]);
+        assert_eq!(all.take_latency(), [None, None]);
         let mut hold = HoldResult {
             published: Some(PublishResult::default()),
             ..HoldResult::default()

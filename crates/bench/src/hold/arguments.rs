@@ -9,6 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use clap::Args;
 
+use super::agent_protocol::{SourceRange, StreamTarget};
 use super::coordinator::execute;
 use super::plan::HoldPlan;
 use super::probe::ProbeSpec;
@@ -17,7 +18,7 @@ use super::source_addresses;
 use crate::command::{OutputArguments, parse_duration, parse_headers, parse_rate};
 use crate::deploy::resource_usage::{ProcessTree, process_trees_matching};
 use crate::live_line::LiveLine;
-use crate::load::Address;
+use crate::load::{Address, EncodedRequest};
 use crate::report::ReportResult;
 use crate::run::exit_code;
 use crate::target::{RequestTemplate, Target};
@@ -159,7 +160,7 @@ fn hold_plan(
 }
 
 /// The addresses of the URLs, and the request for each.
-fn stream_targets(arguments: &HoldArguments) -> Result<Vec<(SocketAddr, String)>, String> {
+fn stream_targets(arguments: &HoldArguments) -> Result<Vec<StreamTarget>, String> {
     let mut headers = parse_headers(&arguments.headers)?;
     if !has_header(&headers, "accept") {
         headers.push(("Accept".to_owned(), "text/event-stream".to_owned()));
@@ -169,23 +170,30 @@ fn stream_targets(arguments: &HoldArguments) -> Result<Vec<(SocketAddr, String)>
         ..RequestTemplate::default()
     };
     let goal = |url: &String| {
-        let target = Target::read(url, None).map_err(|error| error.to_string())?;
-        let shape = target
-            .encode_request(&template, 1)
-            .map_err(|error| error.to_string())?;
-        let Address::Tcp(address) = target.address else {
+        let request = encode_request(url, &template)?;
+        let Address::Tcp(address) = request.address else {
             return Err(format!("`{url}`: streams are held over TCP"));
         };
-        if shape.bytes.len() > MAX_REQUEST_BYTES {
+        if request.bytes.len() > MAX_REQUEST_BYTES {
             return Err(format!(
                 "`{url}`: its request is longer than {MAX_REQUEST_BYTES} bytes"
             ));
         }
-        let request = String::from_utf8(shape.bytes.to_vec());
-        let request = request.map_err(|_| format!("`{url}`: header fields must be text"))?;
-        Ok((address, request))
+        let request = header_text(url, &request)?;
+        Ok(StreamTarget { address, request })
     };
     arguments.urls.iter().map(goal).collect()
+}
+
+fn encode_request(url: &str, template: &RequestTemplate) -> Result<EncodedRequest, String> {
+    let target = Target::read(url, None).map_err(|error| error.to_string())?;
+    let request = target.encode_request(template, 1);
+    request.map_err(|error| error.to_string())
+}
+
+fn header_text(url: &str, request: &EncodedRequest) -> Result<String, String> {
+    let text = String::from_utf8(request.bytes.to_vec());
+    text.map_err(|_| format!("`{url}`: header fields must be text"))
 }
 
 fn has_header(headers: &[(String, String)], name: &str) -> bool {
@@ -224,29 +232,21 @@ fn streams_per_agent(
         .collect())
 }
 
-type AgentSources = Vec<Vec<(std::net::IpAddr, u16, u16)>>;
-
 fn agent_sources(
     arguments: &HoldArguments,
-    goals: &[(SocketAddr, String)],
+    goals: &[StreamTarget],
     shares: &[u32],
-) -> Result<AgentSources, String> {
-    let goals: Vec<SocketAddr> = goals.iter().map(|(address, _)| *address).collect();
+) -> Result<Vec<Vec<SourceRange>>, String> {
+    let goals: Vec<SocketAddr> = goals.iter().map(|goal| goal.address).collect();
     let ports = source_addresses::local_ports();
-    let given = match &arguments.from {
-        None => source_addresses::automatic_sources(&goals, shares, ports)?,
-        Some(text) => {
-            let addresses = source_addresses::parse_addresses(text, MAX_SOURCES)
-                .map_err(|why| format!("--from: {why}"))?;
-            let given = source_addresses::assign_sources(&addresses, &goals, shares, ports);
-            given.map_err(|why| format!("--from: {why}"))?
-        }
-    };
-    let plain = |source: super::agent_protocol::SourceRange| {
-        (source.address, source.first_port, source.last_port)
-    };
-    let plain = |sources: Vec<_>| sources.into_iter().map(plain).collect();
-    Ok(given.into_iter().map(plain).collect())
+    match &arguments.from {
+        None => source_addresses::automatic_sources(&goals, shares, ports),
+        Some(text) => source_addresses::parse_addresses(text, MAX_SOURCES)
+            .and_then(|addresses| {
+                source_addresses::assign_sources(&addresses, &goals, shares, ports)
+            })
+            .map_err(|why| format!("--from: {why}")),
+    }
 }
 
 fn publish_spec(arguments: &HoldArguments) -> Result<Option<PublishSpec>, String> {
@@ -254,7 +254,6 @@ fn publish_spec(arguments: &HoldArguments) -> Result<Option<PublishSpec>, String
     let Some(url) = &given.url else {
         return Ok(None);
     };
-    let target = Target::read(url, None).map_err(|error| error.to_string())?;
     let mut headers = parse_headers(&given.publish_header)?;
     if !has_header(&headers, "content-type") {
         let kind = match given.publish_body {
@@ -273,15 +272,14 @@ fn publish_spec(arguments: &HoldArguments) -> Result<Option<PublishSpec>, String
         headers,
         ..RequestTemplate::default()
     };
-    let shape = target
-        .encode_request(&template, 1)
-        .map_err(|error| error.to_string())?;
-    let head = String::from_utf8(shape.bytes.to_vec()).ok();
-    let head = head.and_then(|head| Some(head.strip_suffix("\r\n")?.to_owned()));
+    let request = encode_request(url, &template)?;
+    let mut head = header_text(url, &request)?;
+    // Without the blank line.
+    head.truncate(head.trim_end().len() + 2);
     Ok(Some(PublishSpec {
         target: url.clone(),
-        address: target.address,
-        head: head.ok_or_else(|| format!("`{url}`: header fields must be text"))?,
+        address: request.address,
+        head,
         body,
         channel: given.channel.clone(),
         rate: given.publish_rate,
@@ -300,12 +298,11 @@ fn probe_spec(arguments: &HoldArguments) -> Result<Option<ProbeSpec>, String> {
     let Some(url) = &arguments.probe else {
         return Ok(None);
     };
-    let target = Target::read(url, None).map_err(|error| error.to_string())?;
-    let shape = target.encode_request(&RequestTemplate::default(), 1);
+    let request = encode_request(url, &RequestTemplate::default())?;
     Ok(Some(ProbeSpec {
         target: url.clone(),
-        address: target.address,
-        request: shape.map_err(|error| error.to_string())?.bytes,
+        address: request.address,
+        request: request.bytes,
         rate: arguments.probe_rate,
         timeout: PROBE_TIMEOUT,
     }))

@@ -8,6 +8,7 @@
 //! - Every phase ends by itself; Ctrl-C ends it with the results so far.
 //! - Agents, publisher and probe have ended when it returns, in every case.
 
+use std::hash::{BuildHasher, RandomState};
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
@@ -46,7 +47,7 @@ struct HoldRun<'a> {
     plan: &'a HoldPlan,
     phase: HoldPhase,
     /// Dropped before the links, so that an agent that still sends is not waited for.
-    messages: Receiver<(usize, AgentEvent)>,
+    messages: Receiver<AgentEvent>,
     links: Vec<AgentLink>,
     totals: AgentTotals,
     sampler: Sampler,
@@ -285,7 +286,7 @@ impl<'a> HoldRun<'a> {
         // All pending events, so that no agent waits for the sample below.
         for _ in 0..MAX_QUEUED_MESSAGES {
             match self.messages.recv_timeout(wait) {
-                Ok((agent, heard)) => self.handle_message(agent, heard, &mut failed),
+                Ok(event) => self.handle_event(event, &mut failed),
                 Err(RecvTimeoutError::Timeout) => break,
                 // All agents have ended; the time still has to pass.
                 Err(RecvTimeoutError::Disconnected) => {
@@ -320,41 +321,33 @@ impl<'a> HoldRun<'a> {
         }
     }
 
-    fn handle_message(&mut self, agent: usize, heard: AgentEvent, failed: &mut Option<String>) {
-        match heard {
-            AgentEvent::Message(AgentMessage::Ready {
+    fn handle_event(&mut self, (agent, message): AgentEvent, failed: &mut Option<String>) {
+        match message {
+            Some(AgentMessage::Ready {
                 protocol: PROTOCOL_VERSION,
             }) => self.ready_agents += 1,
-            AgentEvent::Message(AgentMessage::Ready { protocol }) => {
+            Some(AgentMessage::Ready { protocol }) => {
                 *failed = Some(format!("agent {agent} has protocol version {protocol}"));
             }
-            AgentEvent::Message(AgentMessage::Failed(why)) => {
-                *failed = Some(format!("agent {agent}: {why}"));
+            Some(AgentMessage::Failed(why)) => *failed = Some(format!("agent {agent}: {why}")),
+            Some(AgentMessage::Tick(tick)) => self.totals.add_tick(agent, *tick, false),
+            Some(AgentMessage::Done(tick)) => self.totals.add_tick(agent, *tick, true),
+            None if self.totals.lose_agent(agent, "an agent ended unexpectedly") => {
+                let how = self.links[agent].exit_description();
+                let note = format!("agent {agent} ended unexpectedly: {how}");
+                self.notes.push(note);
             }
-            AgentEvent::Message(AgentMessage::Tick(tick)) => {
-                self.totals.add_tick(agent, *tick, false);
-            }
-            AgentEvent::Message(AgentMessage::Done(tick)) => {
-                self.totals.add_tick(agent, *tick, true);
-            }
-            AgentEvent::Ended => {
-                if self.totals.lose_agent(agent, "an agent ended unexpectedly") {
-                    let how = self.links[agent].exit_description();
-                    self.notes
-                        .push(format!("agent {agent} ended unexpectedly: {how}"));
-                }
-            }
+            None => {}
         }
     }
 
     fn take_sample(&mut self, now: Instant) {
-        let cost = self.sampler.sample();
         let counts = self.totals.counts();
         let asked = self
             .probe
             .as_ref()
             .map_or_else(ProbeInterval::default, HoldProbe::take_interval);
-        let receipts = self.totals.interval();
+        let [latency_p50, latency_p99] = self.totals.take_latency();
         let at = self.opening_since.map_or(Duration::ZERO, |from| now - from);
         self.samples.add(
             now,
@@ -364,16 +357,13 @@ impl<'a> HoldRun<'a> {
                 is_opening: self.phase == HoldPhase::Opening,
                 open: counts.open,
                 lost: counts.lost.total(),
-                receipts_per_second: 0.0,
-                server_bytes: cost.server,
-                kernel_bytes: cost.kernel,
                 tool_bytes: self.totals.memory(),
-                load_average: cost.load,
                 probe_mean: asked.mean,
                 probe_p99: asked.p99,
                 probe_errors: asked.errors,
-                latency_p50: receipts.p50,
-                latency_p99: receipts.p99,
+                latency_p50,
+                latency_p99,
+                ..self.sampler.sample()
             },
         );
     }
@@ -430,11 +420,11 @@ fn hold_cost(
 
 /// A number that another run on the same channel is unlikely to have.
 fn run_number() -> u32 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
-    let mixed =
-        now.tv_sec.wrapping_mul(1_000_003) ^ now.tv_nsec ^ (i64::from(std::process::id()) << 20);
-    let bytes = mixed.to_le_bytes();
-    u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
+    // Each state has random keys.
+    let random = RandomState::new()
+        .hash_one(std::process::id())
+        .to_le_bytes();
+    u32::from_le_bytes([random[0], random[1], random[2], random[3]])
 }
 
 /// Above this share of a core an agent counts as busy, over a time that its ticks can measure.

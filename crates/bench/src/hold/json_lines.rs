@@ -74,8 +74,9 @@ impl JsonLines {
 /// # Errors
 /// The other end is closed.
 pub(super) fn write_json_line(output: &mut impl Write, word: &impl Serialize) -> io::Result<()> {
-    serde_json::to_writer(&mut *output, word)?;
-    output.write_all(b"\n")?;
+    let mut line = serde_json::to_vec(word)?;
+    line.push(b'\n');
+    output.write_all(&line)?;
     output.flush()
 }
 

@@ -47,11 +47,11 @@ impl MessageFinder {
     pub(super) fn find(&self, line: &[u8]) -> Option<NumberedMessage> {
         let at = self.finder.find(line)?;
         let rest = line.get(at + self.prefix_bytes..)?;
-        let (number, rest) = parse_hexadecimal(rest, b'-')?;
-        let (sent, _) = parse_hexadecimal(rest, b'.')?;
+        let end = memchr::memchr(b'.', rest)?;
+        let (number, sent_at) = str::from_utf8(&rest[..end]).ok()?.split_once('-')?;
         Some(NumberedMessage {
-            number: u32::try_from(number).ok()?,
-            sent_at: sent,
+            number: u32::from_str_radix(number, 16).ok()?,
+            sent_at: u64::from_str_radix(sent_at, 16).ok()?,
         })
     }
 }
@@ -66,22 +66,6 @@ pub(super) fn monotonic_micros() -> u64 {
 fn message_prefix(run: u32) -> String {
     format!("hold-{run:08x}-")
 }
-
-/// Parses a number up to `end`; returns it with the rest.
-fn parse_hexadecimal(bytes: &[u8], end: u8) -> Option<(u64, &[u8])> {
-    let mut value = 0_u64;
-    for (at, &byte) in bytes.iter().enumerate().take(MAX_DIGITS + 1) {
-        if byte == end && at > 0 {
-            return Some((value, &bytes[at + 1..]));
-        }
-        let digit = char::from(byte).to_digit(16)?;
-        value = value.checked_mul(16)?.checked_add(digit.into())?;
-    }
-    None
-}
-
-/// Of 64 bits.
-const MAX_DIGITS: usize = 16;
 
 #[cfg(test)]
 mod tests {

@@ -3,7 +3,6 @@
 //! `arguments` makes a [`HoldPlan`]; `coordinator` executes it and derives the agents' orders;
 //! `text` shows [`HoldProgress`].
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -21,12 +20,11 @@ pub struct HoldPlan {
     /// As given, for the report.
     pub targets: Vec<String>,
     /// Servers, and the request that opens a stream at each.
-    pub stream_targets: Vec<(SocketAddr, String)>,
+    pub stream_targets: Vec<StreamTarget>,
     /// Streams of each agent.
     pub shares: Vec<u32>,
-    /// Source addresses and ports of each agent: address, first and last port. Empty if the system
-    /// chooses.
-    pub sources: Vec<Vec<(std::net::IpAddr, u16, u16)>>,
+    /// Source addresses and ports of each agent; empty if the system chooses.
+    pub sources: Vec<Vec<SourceRange>>,
     /// Streams opened per second.
     pub rate: f64,
     /// The holding time once all are open.
@@ -103,23 +101,13 @@ impl HoldPlan {
         let part = f64::from(share) / to_f64(all.max(1));
         let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let agents = u32::try_from(self.shares.len()).unwrap_or(u32::MAX);
-        let goal = |(address, request): &(SocketAddr, String)| StreamTarget {
-            address: *address,
-            request: request.clone(),
-        };
-        let source = |&(address, first_port, last_port)| SourceRange {
-            address,
-            first_port,
-            last_port,
-        };
-        let sources = self.sources.get(agent).map_or(&[][..], |sources| sources);
         AgentOrder {
             protocol: PROTOCOL_VERSION,
-            targets: self.stream_targets.iter().map(goal).collect(),
+            targets: self.stream_targets.clone(),
             streams: share,
             rate: self.rate * part,
             max_connecting: (MAX_CONNECTING / agents.max(1)).max(MIN_CONNECTING),
-            sources: sources.iter().map(source).collect(),
+            sources: self.sources.get(agent).cloned().unwrap_or_default(),
             timeout_ms: ms(self.timeout),
             silence_ms: self.heartbeat.map(|beat| ms(beat + self.grace)),
             churn: self.churn * part,

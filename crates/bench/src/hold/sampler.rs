@@ -13,6 +13,7 @@
 use std::fs;
 
 use crate::deploy::resource_usage::{ProcessTree, ResourceUsage, memory_of_all};
+use crate::report::HoldSample;
 
 /// The machine and the server's processes.
 #[derive(Debug)]
@@ -22,15 +23,6 @@ pub(super) struct Sampler {
     /// Memory of the server before the first stream, and CPU seconds until then.
     pub(super) server_bytes_before: Option<u64>,
     cpu_before: f64,
-}
-
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(super) struct ResourceSample {
-    /// `None` if the server is unknown or gone.
-    pub(super) server: Option<u64>,
-    /// The growth of the kernel's memory.
-    pub(super) kernel: Option<u64>,
-    pub(super) load: f64,
 }
 
 impl Sampler {
@@ -47,12 +39,14 @@ impl Sampler {
         sampler
     }
 
-    pub(super) fn sample(&self) -> ResourceSample {
+    /// A sample with the cost alone.
+    pub(super) fn sample(&self) -> HoldSample {
         let grown = |(now, before): (u64, u64)| now.saturating_sub(before);
-        ResourceSample {
-            server: self.server_memory(),
-            kernel: kernel_bytes().zip(self.kernel_bytes_before).map(grown),
-            load: load_average().unwrap_or(0.0),
+        HoldSample {
+            server_bytes: self.server_memory(),
+            kernel_bytes: kernel_bytes().zip(self.kernel_bytes_before).map(grown),
+            load_average: load_average().unwrap_or(0.0),
+            ..HoldSample::default()
         }
     }
 
@@ -154,9 +148,12 @@ mod tests {
         let sampler = Sampler::new(vec![us]);
         assert!(sampler.server_bytes_before.unwrap() > 100_000);
         let cost = sampler.sample();
-        assert!(cost.server.unwrap() > 100_000 && cost.kernel.is_some());
+        assert!(cost.server_bytes.unwrap() > 100_000 && cost.kernel_bytes.is_some());
         assert!(sampler.server_cpu().unwrap() >= 0.0);
         let nobody = Sampler::new(Vec::new());
-        assert_eq!((nobody.sample().server, nobody.server_cpu()), (None, None));
+        assert_eq!(
+            (nobody.sample().server_bytes, nobody.server_cpu()),
+            (None, None)
+        );
     }
 }

@@ -7,7 +7,10 @@
 //! Pure, except for [`local_ports`].
 
 use std::collections::HashSet;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
+
+use ipnet::{IpAddrRange, IpNet, Ipv4AddrRange, Ipv6AddrRange};
 
 use super::agent_protocol::SourceRange;
 
@@ -105,50 +108,31 @@ pub(super) fn assign_sources(
 pub(super) fn parse_addresses(text: &str, most: usize) -> Result<Vec<IpAddr>, String> {
     let mut found = Vec::new();
     for part in text.split(',').map(str::trim) {
-        let (first, last, is_v4) = parse_range(part)
+        let addresses = parse_range(part)
             .ok_or_else(|| format!("`{part}` is not an address, range A-B or network A/BITS"))?;
-        let mut next = first;
-        while next <= last && found.len() < most {
-            found.push(address_from_number(next, is_v4));
-            next += 1;
-        }
+        found.extend(addresses.take(most - found.len()));
     }
     Ok(found)
 }
 
-/// The first and the last address as numbers, and whether they are IPv4.
-fn parse_range(part: &str) -> Option<(u128, u128, bool)> {
-    if let Some((network, bits)) = part.split_once('/') {
-        let (base, is_v4) = address_to_number(network.parse().ok()?);
-        let width: u32 = if is_v4 { 32 } else { 128 };
-        let host = width.checked_sub(bits.parse().ok()?)?;
-        let size = if host == 128 { u128::MAX } else { 1 << host };
-        let base = base - base % size;
-        // The first and the last address of an IPv4 network belong to no host.
-        let edge = u128::from(is_v4 && host >= 2);
-        return Some((base + edge, base.saturating_add(size - 1) - edge, is_v4));
-    }
+fn parse_range(part: &str) -> Option<IpAddrRange> {
     if let Some((first, last)) = part.split_once('-') {
-        let (first, is_v4) = address_to_number(first.trim().parse().ok()?);
-        let (last, is_other_v4) = address_to_number(last.trim().parse().ok()?);
-        return (is_v4 == is_other_v4 && first <= last).then_some((first, last, is_v4));
+        return match (first.trim().parse().ok()?, last.trim().parse().ok()?) {
+            (IpAddr::V4(first), IpAddr::V4(last)) if first <= last => {
+                Some(IpAddrRange::V4(Ipv4AddrRange::new(first, last)))
+            }
+            (IpAddr::V6(first), IpAddr::V6(last)) if first <= last => {
+                Some(IpAddrRange::V6(Ipv6AddrRange::new(first, last)))
+            }
+            _ => None,
+        };
     }
-    let (one, is_v4) = address_to_number(part.parse().ok()?);
-    Some((one, one, is_v4))
-}
-
-fn address_to_number(address: IpAddr) -> (u128, bool) {
-    match address {
-        IpAddr::V4(address) => (u32::from(address).into(), true),
-        IpAddr::V6(address) => (address.into(), false),
-    }
-}
-
-fn address_from_number(value: u128, is_v4: bool) -> IpAddr {
-    match u32::try_from(value) {
-        Ok(value) if is_v4 => Ipv4Addr::from(value).into(),
-        _ => Ipv6Addr::from(value).into(),
-    }
+    let network: IpNet = match part.contains('/') {
+        true => part.parse().ok()?,
+        false => IpAddr::from_str(part).ok()?.into(),
+    };
+    // Without the first and the last address of an IPv4 network, which belong to no host.
+    Some(network.hosts())
 }
 
 /// The system's ephemeral ports, first and last.

@@ -234,44 +234,46 @@ pub struct HoldSample {
 impl LostStreams {
     /// Each cause with its name.
     #[must_use]
-    pub fn causes(&self) -> [(&'static str, u64); 12] {
+    pub fn causes(mut self) -> [(&'static str, u64); 12] {
+        self.causes_mut().map(|(name, count)| (name, *count))
+    }
+
+    fn causes_mut(&mut self) -> [(&'static str, &mut u64); 12] {
         [
-            ("refused", self.refused),
-            ("unreachable", self.unreachable),
-            ("timeout", self.timeout),
-            ("status", self.status),
-            ("malformed", self.malformed),
-            ("ended", self.ended),
-            ("closed", self.closed),
-            ("reset", self.reset),
-            ("silent", self.silent),
-            ("no_port", self.no_port),
-            ("no_descriptor", self.no_descriptor),
-            ("agent", self.agent),
+            ("refused", &mut self.refused),
+            ("unreachable", &mut self.unreachable),
+            ("timeout", &mut self.timeout),
+            ("status", &mut self.status),
+            ("malformed", &mut self.malformed),
+            ("ended", &mut self.ended),
+            ("closed", &mut self.closed),
+            ("reset", &mut self.reset),
+            ("silent", &mut self.silent),
+            ("no_port", &mut self.no_port),
+            ("no_descriptor", &mut self.no_descriptor),
+            ("agent", &mut self.agent),
         ]
+    }
+
+    /// Counts a stream that was lost for one of the [`LostStreams::causes`].
+    pub(crate) fn record(&mut self, cause: &str) {
+        let mut causes = self.causes_mut().into_iter();
+        if let Some((_, count)) = causes.find(|(name, _)| *name == cause) {
+            *count += 1;
+        }
     }
 
     /// The sum of all causes.
     #[must_use]
-    pub fn total(&self) -> u64 {
+    pub fn total(self) -> u64 {
         saturating_sum(self.causes().map(|(_, count)| count))
     }
 
     /// Adds another count.
     pub fn add(&mut self, other: &Self) {
-        let sum = |ours: &mut u64, theirs: u64| *ours = ours.saturating_add(theirs);
-        sum(&mut self.refused, other.refused);
-        sum(&mut self.unreachable, other.unreachable);
-        sum(&mut self.timeout, other.timeout);
-        sum(&mut self.status, other.status);
-        sum(&mut self.malformed, other.malformed);
-        sum(&mut self.ended, other.ended);
-        sum(&mut self.closed, other.closed);
-        sum(&mut self.reset, other.reset);
-        sum(&mut self.silent, other.silent);
-        sum(&mut self.no_port, other.no_port);
-        sum(&mut self.no_descriptor, other.no_descriptor);
-        sum(&mut self.agent, other.agent);
+        for ((_, ours), (_, theirs)) in self.causes_mut().into_iter().zip(other.causes()) {
+            *ours = ours.saturating_add(theirs);
+        }
     }
 }
 

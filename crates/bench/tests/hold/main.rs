@@ -21,7 +21,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use penstock_bench::hold::{
-    self, HoldPhase, HoldPlan, HoldProgress, ProbeSpec, PublishSpec, execute,
+    self, HoldPhase, HoldPlan, HoldProgress, ProbeSpec, PublishSpec, SourceRange, StreamTarget,
+    execute,
 };
 use penstock_bench::load::{Address, allow_all_descriptors};
 use penstock_bench::report::{HoldResult, LostStreams};
@@ -107,12 +108,10 @@ fn holds_streams_of_every_framing_from_many_addresses() {
         &[150, 150],
     );
     // As many ports as streams, so that every one is used.
-    let source = |last: u8, first: u16| {
-        (
-            std::net::IpAddr::from([127, 64, 9, last]),
-            first,
-            first + 74,
-        )
+    let source = |last: u8, first_port: u16| SourceRange {
+        address: [127, 64, 9, last].into(),
+        first_port,
+        last_port: first_port + 74,
     };
     plan.sources = vec![
         vec![source(1, 40_000), source(2, 40_000)],
@@ -154,8 +153,7 @@ fn every_loss_has_its_name() {
         "/chunked",
     ];
     let mut plan = plan(&server, &paths, &[90, 90]);
-    plan.stream_targets
-        .push((nobody(), "GET / HTTP/1.1\r\n\r\n".to_owned()));
+    plan.stream_targets.push(nowhere());
     plan.hold = Duration::from_secs(4);
     plan.heartbeat = Some(Duration::from_millis(1500));
     plan.grace = Duration::from_millis(500);
@@ -360,7 +358,7 @@ fn an_interrupt_reports_so_far() {
 fn without_a_server_it_is_given_up() {
     let server = Server::start(Duration::from_millis(50));
     let mut plan = plan(&server, &["/chunked"], &[100_000]);
-    plan.stream_targets = vec![(nobody(), "GET / HTTP/1.1\r\n\r\n".to_owned())];
+    plan.stream_targets = vec![nowhere()];
     plan.rate = 2000.0;
     let hold = run(&plan);
     let refused = hold.counts.lost.refused;
@@ -385,9 +383,9 @@ fn an_agent_that_cannot_start_is_an_error() {
 
 /// The streams of these agents, at these paths in turn.
 fn plan(server: &Server, paths: &[&str], shares: &[u32]) -> HoldPlan {
-    let goal = |path: &&str| {
-        let request = format!("GET {path} HTTP/1.1\r\nHost: test\r\n\r\n");
-        (server.address, request)
+    let goal = |path: &&str| StreamTarget {
+        address: server.address,
+        request: format!("GET {path} HTTP/1.1\r\nHost: test\r\n\r\n"),
     };
     HoldPlan {
         targets: paths.iter().map(|path| server.url(path)).collect(),
@@ -436,11 +434,12 @@ fn asking(server: &Server, path: &str) -> ProbeSpec {
 }
 
 /// A port without a listener.
-fn nobody() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
+fn nowhere() -> StreamTarget {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    StreamTarget {
+        address: listener.local_addr().unwrap(),
+        request: "GET / HTTP/1.1\r\n\r\n".to_owned(),
+    }
 }
 
 fn run(plan: &HoldPlan) -> HoldResult {
@@ -461,7 +460,7 @@ fn stand_in(address: SocketAddr) -> ExitCode {
     let request = "GET /chunked HTTP/1.1\r\nHost: test\r\n\r\n".to_owned();
     let plan = HoldPlan {
         targets: Vec::new(),
-        stream_targets: vec![(address, request)],
+        stream_targets: vec![StreamTarget { address, request }],
         shares: vec![10, 10],
         sources: Vec::new(),
         rate: 1000.0,

@@ -65,8 +65,8 @@ impl SourcePorts {
             let from = self.next_port(row, at);
             match connect_from(from, address) {
                 Ok(socket) => return Ok(socket),
-                Err(BindFailure::PortInUse) => last = Some(source),
-                Err(BindFailure::Other(loss, why)) => return Err((loss, why)),
+                Err(None) => last = Some(source),
+                Err(Some(failure)) => return Err(failure),
             }
         }
         let from = last.map_or_else(String::new, |source| source.address.to_string());
@@ -92,39 +92,26 @@ impl SourcePorts {
 const MAX_ATTEMPTS: usize = 64;
 const ATTEMPTS_PER_SOURCE: usize = 16;
 
-enum BindFailure {
-    /// The port, or this pair of addresses and ports, is in use.
-    PortInUse,
-    Other(LossCause, String),
-}
-
-fn connect_from(from: SocketAddr, to: SocketAddr) -> Result<OwnedFd, BindFailure> {
-    let socket = new_socket(to).map_err(|(loss, why)| BindFailure::Other(loss, why))?;
+/// Connects from a port; the error is `None` if the port, or this pair of addresses and ports, is in
+/// use.
+fn connect_from(from: SocketAddr, to: SocketAddr) -> Result<OwnedFd, Option<(LossCause, String)>> {
+    let socket = new_socket(to)?;
     // So that a port can serve towards several servers, and again soon after.
     let bound = sockopt::set_socket_reuseaddr(&socket, true).and_then(|()| bind(&socket, &from));
     match bound {
         Ok(()) => {}
-        Err(Errno::ADDRINUSE) => return Err(BindFailure::PortInUse),
+        Err(Errno::ADDRINUSE) => return Err(None),
         Err(Errno::ADDRNOTAVAIL) => {
-            let why = format!(
-                "{} is not an address of this machine: see --from",
-                from.ip()
-            );
-            return Err(BindFailure::Other(LossCause::NoPort, why));
+            let address = from.ip();
+            let why = format!("{address} is not an address of this machine: see --from");
+            return Err(Some((LossCause::NoPort, why)));
         }
-        Err(error) => {
-            let (loss, why) = describe_loss(error, to, Some(from));
-            return Err(BindFailure::Other(loss, why));
-        }
+        Err(error) => return Err(Some(describe_loss(error, to, Some(from)))),
     }
-    match begin_connect(socket, to) {
-        Ok(socket) => Ok(socket),
-        Err(Errno::ADDRNOTAVAIL | Errno::ADDRINUSE) => Err(BindFailure::PortInUse),
-        Err(error) => {
-            let (loss, why) = describe_loss(error, to, Some(from));
-            Err(BindFailure::Other(loss, why))
-        }
-    }
+    begin_connect(socket, to).map_err(|error| match error {
+        Errno::ADDRNOTAVAIL | Errno::ADDRINUSE => None,
+        error => Some(describe_loss(error, to, Some(from))),
+    })
 }
 
 fn new_socket(to: SocketAddr) -> Result<OwnedFd, (LossCause, String)> {

@@ -46,9 +46,7 @@ enum StreamStage {
     #[default]
     Connecting,
     Head,
-    /// Bytes still to come.
-    Length(u64),
-    Chunked(BodyDecoder),
+    Body(BodyDecoder),
     UntilClose,
 }
 
@@ -186,14 +184,14 @@ impl HeldStream {
             if head.status != 200 {
                 return Err(LossCause::Status(head.status));
             }
-            self.stage = match head.framing {
-                ResponseBodyFraming::None => StreamStage::Length(0),
-                ResponseBodyFraming::Length(length) => StreamStage::Length(length),
-                ResponseBodyFraming::Chunked => {
-                    StreamStage::Chunked(BodyDecoder::new(BodyFraming::Chunked))
-                }
-                ResponseBodyFraming::UntilClose => StreamStage::UntilClose,
+            let framing = match head.framing {
+                ResponseBodyFraming::None => Some(BodyFraming::None),
+                ResponseBodyFraming::Length(length) => Some(BodyFraming::Length(length)),
+                ResponseBodyFraming::Chunked => Some(BodyFraming::Chunked),
+                ResponseBodyFraming::UntilClose => None,
             };
+            let body = |framing| StreamStage::Body(BodyDecoder::new(framing));
+            self.stage = framing.map_or(StreamStage::UntilClose, body);
             return Ok((taken, true));
         }
     }
@@ -229,31 +227,18 @@ impl HeldStream {
                 self.read_lines(bytes, at, tally);
                 Ok(())
             }
-            StreamStage::Length(left) => {
-                let count = bytes.len() as u64;
-                let Some(still) = left.checked_sub(count) else {
-                    return Err(LossCause::Malformed);
-                };
-                self.read_lines(bytes, at, tally);
-                *left = still;
-                if still == 0 {
-                    Err(LossCause::Ended)
-                } else {
-                    Ok(())
+            StreamStage::Body(decoder) => {
+                let mut rest = bytes;
+                while !rest.is_empty() && !decoder.is_done() {
+                    let decoded = decoder.decode(rest).map_err(|_| LossCause::Malformed)?;
+                    self.read_lines(&rest[decoded.content], at, tally);
+                    rest = &rest[decoded.consumed..];
                 }
-            }
-            StreamStage::Chunked(decoder) => {
-                let mut taken = 0;
-                while taken < bytes.len() {
-                    let piece = &bytes[taken..];
-                    let decoded = decoder.decode(piece).map_err(|_| LossCause::Malformed)?;
-                    taken += decoded.consumed;
-                    self.read_lines(&piece[decoded.content], at, tally);
-                    if decoder.is_done() {
-                        return Err(LossCause::Ended);
-                    }
+                match decoder.is_done() {
+                    true if rest.is_empty() => Err(LossCause::Ended),
+                    true => Err(LossCause::Malformed),
+                    false => Ok(()),
                 }
-                Ok(())
             }
         }
     }
@@ -328,13 +313,6 @@ impl HeldStream {
             }
             _ => tally.counts.repeated += 1,
         }
-    }
-
-    /// Heap bytes of this stream alone.
-    #[cfg(test)]
-    pub(super) fn heap_bytes(&self) -> usize {
-        let rest = self.partial.as_ref();
-        rest.map_or(0, |rest| size_of::<PartialInput>() + rest.bytes.capacity())
     }
 }
 

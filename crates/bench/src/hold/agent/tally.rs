@@ -13,21 +13,32 @@ use hdrhistogram::{CreationError, Histogram};
 use crate::hold::agent_protocol::{AgentTick, MessageReceipt};
 use crate::hold::numbered_message::{MessageFinder, NumberedMessage};
 use crate::load::new_histogram;
-use crate::report::{LostStreams, StreamCounts};
+use crate::report::StreamCounts;
 
-/// Why a stream is not held.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+/// Why a stream is not held, described without a more specific reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum LossCause {
+    #[error("the connection was refused")]
     Refused,
+    #[error("the server is unreachable")]
     Unreachable,
+    #[error("no connection and response in time")]
     Timeout,
+    #[error("response status {0}")]
     Status(u16),
+    #[error("not an HTTP/1 response")]
     Malformed,
+    #[error("the server ended the response")]
     Ended,
+    #[error("the server closed the connection")]
     Closed,
+    #[error("the connection was reset")]
     Reset,
+    #[error("nothing was received in time")]
     Silent,
+    #[error("out of ports")]
     NoPort,
+    #[error("out of descriptors")]
     NoDescriptor,
 }
 
@@ -68,8 +79,7 @@ impl StreamCounters {
 
     /// Counts a lost stream.
     pub(super) fn record_loss(&mut self, loss: LossCause, why: impl FnOnce() -> String) {
-        let lost = &mut self.counts.lost;
-        *loss.counter(lost) += 1;
+        self.counts.lost.record(loss.name());
         if let LossCause::Status(status) = loss {
             *self.statuses.entry(status).or_default() += 1;
         }
@@ -114,7 +124,8 @@ impl StreamCounters {
 }
 
 impl LossCause {
-    pub(super) fn name(self) -> &'static str {
+    /// The name in `LostStreams`.
+    fn name(self) -> &'static str {
         match self {
             Self::Refused => "refused",
             Self::Unreachable => "unreachable",
@@ -129,52 +140,13 @@ impl LossCause {
             Self::NoDescriptor => "no_descriptor",
         }
     }
-
-    /// The description without a more specific reason.
-    pub(super) fn description(self) -> String {
-        match self {
-            Self::Refused => "the connection was refused".to_owned(),
-            Self::Unreachable => "the server is unreachable".to_owned(),
-            Self::Timeout => "no connection and response in time".to_owned(),
-            Self::Status(status) => format!("response status {status}"),
-            Self::Malformed => "not an HTTP/1 response".to_owned(),
-            Self::Ended => "the server ended the response".to_owned(),
-            Self::Closed => "the server closed the connection".to_owned(),
-            Self::Reset => "the connection was reset".to_owned(),
-            Self::Silent => "nothing was received in time".to_owned(),
-            Self::NoPort => "out of ports".to_owned(),
-            Self::NoDescriptor => "out of descriptors".to_owned(),
-        }
-    }
-
-    fn counter(self, lost: &mut LostStreams) -> &mut u64 {
-        match self {
-            Self::Refused => &mut lost.refused,
-            Self::Unreachable => &mut lost.unreachable,
-            Self::Timeout => &mut lost.timeout,
-            Self::Status(_) => &mut lost.status,
-            Self::Malformed => &mut lost.malformed,
-            Self::Ended => &mut lost.ended,
-            Self::Closed => &mut lost.closed,
-            Self::Reset => &mut lost.reset,
-            Self::Silent => &mut lost.silent,
-            Self::NoPort => &mut lost.no_port,
-            Self::NoDescriptor => &mut lost.no_descriptor,
-        }
-    }
 }
 
 /// Returns the recorded values with their counts, and clears the histogram.
 fn drain_histogram(histogram: &mut Histogram<u64>) -> Vec<(u64, u64)> {
     let recorded = histogram.iter_recorded();
-    let values = recorded
-        .map(|value| {
-            (
-                value.value_iterated_to(),
-                value.count_since_last_iteration(),
-            )
-        })
-        .collect();
+    let values = recorded.map(|at| (at.value_iterated_to(), at.count_since_last_iteration()));
+    let values = values.collect();
     histogram.reset();
     values
 }
@@ -240,7 +212,7 @@ mod tests {
             LossCause::NoDescriptor,
         ];
         for loss in all {
-            tally.record_loss(loss, || loss.description());
+            tally.record_loss(loss, || loss.to_string());
         }
         let lost = tally.counts.lost;
         for loss in all {

@@ -21,7 +21,7 @@ fn says(lines: &str) -> Vec<String> {
 fn order(change: impl FnOnce(&mut AgentOrder)) -> String {
     let mut order = AgentOrder {
         protocol: PROTOCOL_VERSION,
-        targets: vec![super::super::agent_protocol::StreamTarget {
+        targets: vec![StreamTarget {
             address: "127.0.0.1:1".parse().unwrap(),
             request: String::new(),
         }],
