@@ -24,7 +24,7 @@ pub(crate) fn write_report(report: &Report, to: &OutputArguments) -> Result<(), 
     } else {
         print(&text::report_text(report));
         if let Some(path) = &to.json {
-            saved::write(path, report).map_err(|error| error.to_string())?;
+            saved::write(path, report)?;
         }
     }
     let named = |path: &Path, error: std::io::Error| format!("{}: {error}", path.display());
@@ -57,7 +57,7 @@ pub(crate) fn write_report(report: &Report, to: &OutputArguments) -> Result<(), 
 
 /// `bench render`: shows a saved report.
 pub(crate) fn render(arguments: &RenderArguments) -> Result<ExitCode, String> {
-    let report = saved::read(&arguments.file).map_err(|error| error.to_string())?;
+    let report = saved::read(&arguments.file)?;
     write_report(&report, &arguments.output)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -14,53 +14,20 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::Deserialize;
 
 use crate::report::{FORMAT_VERSION, Report};
 
-/// Why a report could not be saved or read.
-#[derive(Debug, thiserror::Error)]
-pub enum SavedError {
-    /// A file system error.
-    #[error("{}: {cause}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// The error.
-        cause: io::Error,
-    },
-    /// Not a report, or a damaged one.
-    #[error("{}: not a report of penstock bench: {cause}", path.display())]
-    NotAReport {
-        /// The file.
-        path: PathBuf,
-        /// The error, with line and column.
-        cause: serde_json::Error,
-    },
-    /// A report of another format version.
-    #[error("{}: a report of format {found}; this program reads format {FORMAT_VERSION}", path.display())]
-    Format {
-        /// The file.
-        path: PathBuf,
-        /// The version in the file.
-        found: u64,
-    },
-}
-
 /// Writes a report as JSON, whole or not at all.
 ///
 /// # Errors
-/// The file could not be written; it is unchanged then.
-pub fn write(path: &Path, report: &Report) -> Result<(), SavedError> {
+/// The file could not be written; it is unchanged then. The text names it.
+pub fn write(path: &Path, report: &Report) -> Result<(), String> {
     let written = serde_json::to_vec_pretty(report).map_err(io::Error::from);
-    written
-        .and_then(|json| write_atomically(path, &json))
-        .map_err(|cause| SavedError::File {
-            path: path.to_owned(),
-            cause,
-        })
+    let written = written.and_then(|json| write_atomically(path, &json));
+    written.map_err(|cause| format!("{}: {cause}", path.display()))
 }
 
 fn write_atomically(path: &Path, json: &[u8]) -> io::Result<()> {
@@ -89,21 +56,17 @@ fn write_atomically(path: &Path, json: &[u8]) -> io::Result<()> {
 /// Reads a saved report.
 ///
 /// # Errors
-/// There is no such file, or it holds no report of [`FORMAT_VERSION`].
-pub fn read(path: &Path) -> Result<Report, SavedError> {
-    let json = fs::read(path).map_err(|cause| SavedError::File {
-        path: path.to_owned(),
-        cause,
-    })?;
-    let refuse = |cause| SavedError::NotAReport {
-        path: path.to_owned(),
-        cause,
-    };
+/// There is no such file, or it holds no report of [`FORMAT_VERSION`]. The text names it.
+pub fn read(path: &Path) -> Result<Report, String> {
+    let name = path.display();
+    let json = fs::read(path).map_err(|cause| format!("{name}: {cause}"))?;
+    let refuse = |cause| format!("{name}: not a report of penstock bench: {cause}");
     // The version first: other formats are unknown.
-    let FormatVersion { format: found } = serde_json::from_slice(&json).map_err(refuse)?;
-    if found != u64::from(FORMAT_VERSION) {
-        let path = path.to_owned();
-        return Err(SavedError::Format { path, found });
+    let FormatVersion { format } = serde_json::from_slice(&json).map_err(refuse)?;
+    if format != u64::from(FORMAT_VERSION) {
+        return Err(format!(
+            "{name}: a report of format {format}; this program reads format {FORMAT_VERSION}"
+        ));
     }
     serde_json::from_slice(&json).map_err(refuse)
 }
@@ -124,6 +87,8 @@ pub fn json_schema() -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
     use crate::report::testing;
     use crate::text;
@@ -182,7 +147,7 @@ mod tests {
             ),
         ] {
             fs::write(&path, content).unwrap();
-            let error = read(&path).unwrap_err().to_string();
+            let error = read(&path).unwrap_err();
             assert!(error.contains(expected), "{content}: {error}");
         }
         fs::remove_dir_all(folder).unwrap();
@@ -194,9 +159,7 @@ mod tests {
         let (_, report) = testing::reports().remove(0);
         for error in [write(path, &report).unwrap_err(), read(path).unwrap_err()] {
             assert!(
-                error
-                    .to_string()
-                    .starts_with("/nowhere/at/all/report.json: "),
+                error.starts_with("/nowhere/at/all/report.json: "),
                 "{error}"
             );
         }
