@@ -26,8 +26,6 @@ mod subscribe;
 mod subscriptions;
 mod template;
 #[cfg(test)]
-mod testing;
-#[cfg(test)]
 mod tests;
 mod update;
 

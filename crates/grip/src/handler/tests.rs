@@ -3,6 +3,7 @@
 mod chained_servers;
 mod cluster;
 mod gone_links;
+pub(crate) mod harness;
 mod next_links;
 mod slow_clients;
 
@@ -11,8 +12,8 @@ use penstock_http::{FieldBlock, Status};
 use penstock_hub::token::Verifier;
 use penstock_hub::{Content, LongPollResponse, Publication, ResponsePart, Settings, StreamPart};
 
-use super::testing::*;
 use super::*;
+use harness::*;
 
 const STREAM: [&str; 3] = [
     "Content-Type: text/plain",

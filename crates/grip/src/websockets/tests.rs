@@ -7,7 +7,7 @@ use penstock_http::Status;
 use penstock_hub::{Content, Publication, WebSocketPart};
 use penstock_runtime::ByteStream;
 
-use crate::handler::testing::*;
+use crate::handler::tests::harness::*;
 
 const HANDSHAKE: [&str; 6] = [
     "Connection: Upgrade",

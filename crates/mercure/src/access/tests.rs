@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::*;
-use crate::testing::{
+use crate::tests::fixtures::{
     KEY, SUBSCRIBERS_KEY, head, publisher, settings, signed, signed_as, subscriber,
 };
 

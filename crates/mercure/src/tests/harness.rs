@@ -17,7 +17,7 @@ use penstock_runtime::Loops;
 use penstock_sys::net::worker_socket_pair;
 use tokio::sync::oneshot;
 
-use crate::testing::{publisher, request, settings};
+use crate::tests::fixtures::{publisher, request, settings};
 use crate::{MercureHandler, MercureHubs};
 
 /// How long anything may take.

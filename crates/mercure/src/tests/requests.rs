@@ -6,7 +6,7 @@ use penstock_hub::Settings;
 use serde_json::json;
 
 use super::harness::{MercureHarness, field, post, text};
-use crate::testing::{
+use crate::tests::fixtures::{
     ChunkedBody, KEY, publisher, request, settings, signed, signed_as, subscriber,
 };
 

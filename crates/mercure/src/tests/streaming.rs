@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::harness::{MercureHarness, answer, field, hold, ids, post, text, until};
 use crate::MercureHandler;
-use crate::testing::{SUBSCRIBERS_KEY, publisher, request, signed, subscriber};
+use crate::tests::fixtures::{SUBSCRIBERS_KEY, publisher, request, signed, subscriber};
 use crate::update::EARLIEST_ID;
 
 fn token(topics: &[&str]) -> String {
@@ -200,7 +200,7 @@ fn a_reload_goes_on_with_subscribers_and_history() {
     // Another route is another hub.
     let other = house
         .mercure_hubs
-        .handler_for_route("b", &crate::testing::settings())
+        .handler_for_route("b", &crate::tests::fixtures::settings())
         .unwrap();
     house.publish(&other, "topic=a&id=other");
     house.publish(&after, "topic=a&id=3");

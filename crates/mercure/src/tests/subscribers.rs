@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::harness::{Client, MercureHarness, answer, field, hold, text, until};
 use crate::MercureHandler;
-use crate::testing::{SUBSCRIBERS_KEY, publisher, request, signed, subscriber};
+use crate::tests::fixtures::{SUBSCRIBERS_KEY, publisher, request, signed, subscriber};
 
 const ALL: &str = "/.well-known/mercure/subscriptions";
 

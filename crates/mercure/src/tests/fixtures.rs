@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
+use aws_lc_rs::hmac;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use penstock_config::{MercureKey, RouteMercure};
@@ -13,14 +14,13 @@ use penstock_exchange::{
 };
 use penstock_http::{HeadLimits, ParseProgress, RequestHead, parse_head};
 use penstock_sys::net::PeerAddress;
-use ring::hmac;
 use serde_json::{Value, json};
 
-pub(super) const KEY: &str = "a key of publishers, which is long enough";
-pub(super) const SUBSCRIBERS_KEY: &str = "a key of subscribers, which is long enough";
+pub(crate) const KEY: &str = "a key of publishers, which is long enough";
+pub(crate) const SUBSCRIBERS_KEY: &str = "a key of subscribers, which is long enough";
 
 /// A route that takes tokens of both keys and lets any client subscribe.
-pub(super) fn settings() -> RouteMercure {
+pub(crate) fn settings() -> RouteMercure {
     let key = |key: &str| {
         Some(MercureKey {
             key: key.into(),
@@ -38,11 +38,11 @@ pub(super) fn settings() -> RouteMercure {
 }
 
 /// A token with these claims.
-pub(super) fn signed(key: &str, claims: &Value) -> String {
+pub(crate) fn signed(key: &str, claims: &Value) -> String {
     signed_as(key, &json!({ "alg": "HS256", "typ": "JWT" }), claims)
 }
 
-pub(super) fn signed_as(key: &str, header: &Value, claims: &Value) -> String {
+pub(crate) fn signed_as(key: &str, header: &Value, claims: &Value) -> String {
     let encode = |bytes: &[u8]| URL_SAFE_NO_PAD.encode(bytes);
     let [header, claims] = [header, claims].map(|part| encode(part.to_string().as_bytes()));
     let signed = format!("{header}.{claims}");
@@ -52,12 +52,12 @@ pub(super) fn signed_as(key: &str, header: &Value, claims: &Value) -> String {
 }
 
 /// A token that may publish to these topics.
-pub(super) fn publisher(topics: &[&str]) -> String {
+pub(crate) fn publisher(topics: &[&str]) -> String {
     signed(KEY, &json!({ "mercure": { "publish": topics } }))
 }
 
 /// A token that may see private updates of these topics.
-pub(super) fn subscriber(topics: &[&str]) -> String {
+pub(crate) fn subscriber(topics: &[&str]) -> String {
     signed(
         SUBSCRIBERS_KEY,
         &json!({ "mercure": { "subscribe": topics } }),
@@ -65,7 +65,7 @@ pub(super) fn subscriber(topics: &[&str]) -> String {
 }
 
 /// A head from its lines, without the blank one.
-pub(super) fn head(lines: &[&str]) -> RequestHead {
+pub(crate) fn head(lines: &[&str]) -> RequestHead {
     let raw = format!("{}\r\n\r\n", lines.join("\r\n"));
     let limits = HeadLimits {
         max_target_bytes: 1 << 20,
@@ -79,7 +79,7 @@ pub(super) fn head(lines: &[&str]) -> RequestHead {
 }
 
 /// A request to the host `hub.example`.
-pub(super) fn request(line: &str, fields: &[&str], body: Option<&str>) -> Request {
+pub(crate) fn request(line: &str, fields: &[&str], body: Option<&str>) -> Request {
     let line = format!("{line} HTTP/1.1");
     let mut lines = vec![&*line, "Host: hub.example"];
     lines.extend(fields);
@@ -109,9 +109,9 @@ pub(super) fn request(line: &str, fields: &[&str], body: Option<&str>) -> Reques
 }
 
 /// A body that comes in pieces.
-pub(super) struct ChunkedBody {
-    pub(super) left: Vec<u8>,
-    pub(super) length: Option<u64>,
+pub(crate) struct ChunkedBody {
+    pub(crate) left: Vec<u8>,
+    pub(crate) length: Option<u64>,
 }
 
 impl IncomingBody for ChunkedBody {
