@@ -11,13 +11,13 @@
 use std::fmt;
 use std::time::Duration;
 
+use aws_lc_rs::hmac;
+use aws_lc_rs::rand::{SecureRandom, SystemRandom};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use penstock_hub::token::{KeyError, TokenError, Verifier};
 use penstock_hub::{Namespace, Namespaces};
 use penstock_runtime::clock;
-use ring::hmac;
-use ring::rand::{SecureRandom, SystemRandom};
 use serde_json::Value;
 
 /// Makes the keys.
@@ -95,12 +95,10 @@ impl PublishKeys {
 
     fn key_bytes(&self, namespace: &Namespace) -> [u8; 32] {
         let key = hmac::Key::new(hmac::HMAC_SHA256, &self.secret);
-        let mut context = hmac::Context::with_key(&key);
-        context.update(KEY_PURPOSE);
-        context.update(namespace.name().as_bytes());
+        let purpose = [KEY_PURPOSE, namespace.name().as_bytes()].concat();
         let mut bytes = [0; 32];
         // SHA-256 gives as many.
-        bytes.copy_from_slice(context.sign().as_ref());
+        bytes.copy_from_slice(hmac::sign(&key, &purpose).as_ref());
         bytes
     }
 }

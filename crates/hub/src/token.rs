@@ -2,44 +2,30 @@
 //! clients.
 //!
 //! `grip` puts one into requests (`Grip-Sig`) with a [`Signer`]; `mercure` reads those of
-//! publishers and subscribers with a [`Verifier`]. The cryptography is `ring`'s.
+//! publishers and subscribers with a [`Verifier`]. `jsonwebtoken` encodes, decodes and checks
+//! signatures, in a time that says nothing about a secret.
 //!
 //! # Invariants
 //! - The algorithm is the key's and never the token's choice, so neither `none` nor a public key
 //!   used as a secret is accepted (RFC 8725 §3.1).
-//! - Nothing in a token is read before its signature is verified, except the name of its
-//!   algorithm.
+//! - A key has one algorithm; a key of another kind is refused when it is read.
+//! - Of a token nothing but its header is read before its signature is verified.
 //! - A token that is not understood is refused.
 
-mod keys;
-
 use std::fmt;
-use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use aws_lc_rs::signature::{
+    ECDSA_P256_SHA256_FIXED, ParsedPublicKey, RSA_PKCS1_2048_8192_SHA256, VerificationAlgorithm,
+};
 use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use jsonwebtoken::errors::ErrorKind;
+use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation};
 use penstock_runtime::clock;
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 use thiserror::Error;
-
-use keys::{SigningKey, VerifyingKey};
-
-/// How a token is signed (RFC 7518 §3.1).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Algorithm {
-    /// HMAC with SHA-256.
-    Hs256,
-    /// HMAC with SHA-384.
-    Hs384,
-    /// HMAC with SHA-512.
-    Hs512,
-    /// RSA, PKCS#1 v1.5, with SHA-256.
-    Rs256,
-    /// ECDSA on P-256 with SHA-256.
-    Es256,
-}
 
 /// Why a key cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -106,7 +92,8 @@ pub enum TokenError {
 
 /// Signs tokens that name the sender of a request, each valid for an hour.
 pub struct Signer {
-    key: SigningKey,
+    algorithm: Algorithm,
+    key: EncodingKey,
     /// What others sign with the same secret.
     shared_secret_verifier: Option<Verifier>,
     issuer: Box<str>,
@@ -123,9 +110,22 @@ struct CachedToken {
 
 /// Reads tokens of one key.
 pub struct Verifier {
-    key: VerifyingKey,
-    algorithm: Algorithm,
+    algorithm_name: &'static str,
+    key: DecodingKey,
+    validation: Validation,
 }
+
+/// The algorithms of keys (RFC 7518 §3.1), by their names in tokens.
+const ALGORITHMS: [(&str, Algorithm); 5] = [
+    ("HS256", Algorithm::HS256),
+    ("HS384", Algorithm::HS384),
+    ("HS512", Algorithm::HS512),
+    ("RS256", Algorithm::RS256),
+    ("ES256", Algorithm::ES256),
+];
+
+/// The algorithms of private keys, for errors.
+const SIGNING_ALGORITHMS: &str = "RS256 or ES256";
 
 /// The longest token that is looked at.
 pub const MAX_TOKEN_BYTES: usize = 16 << 10;
@@ -139,36 +139,6 @@ const RENEW_AFTER: Duration = Duration::from_secs(1200);
 /// By how much the issuer's clock may be wrong (RFC 7519 §4.1.4).
 const LEEWAY: Duration = Duration::from_secs(10);
 
-impl Algorithm {
-    /// Its name in tokens.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Hs256 => "HS256",
-            Self::Hs384 => "HS384",
-            Self::Hs512 => "HS512",
-            Self::Rs256 => "RS256",
-            Self::Es256 => "ES256",
-        }
-    }
-}
-
-impl FromStr for Algorithm {
-    type Err = KeyError;
-
-    fn from_str(name: &str) -> Result<Self, KeyError> {
-        let all = [
-            Self::Hs256,
-            Self::Hs384,
-            Self::Hs512,
-            Self::Rs256,
-            Self::Es256,
-        ];
-        let found = all.into_iter().find(|known| known.name() == name);
-        found.ok_or_else(|| KeyError::Algorithm(name.to_owned()))
-    }
-}
-
 impl Signer {
     /// Signs for `issuer` with `key`: a secret (HS256), `base64:` and a secret that is not text, or
     /// a private key in PEM form (PKCS#8; RS256 or ES256, whichever it is for).
@@ -176,19 +146,17 @@ impl Signer {
     /// # Errors
     /// When the key is none of these.
     pub fn new(key: &str, issuer: &str) -> Result<Self, KeyError> {
-        let key = SigningKey::parse(key)?;
-        let others = key.shared_secret_verifier().map(|shared| Verifier {
-            key: shared,
-            algorithm: key.algorithm(),
-        });
+        let (algorithm, key, shared_secret_verifier) = parse_signing_key(key)?;
         let signer = Self {
+            algorithm,
             key,
-            shared_secret_verifier: others,
+            shared_secret_verifier,
             issuer: issuer.into(),
             cached_token: Mutex::new(None),
         };
         // A key that cannot sign is an error at start, not during requests.
-        signer.make_token(Duration::ZERO)?;
+        let made = signer.make_token(Duration::ZERO);
+        made.map_err(|_| KeyError::WrongKind(SIGNING_ALGORITHMS))?;
         Ok(signer)
     }
 
@@ -233,11 +201,10 @@ impl Signer {
             .is_some_and(|(verifier, token)| verifier.verify(token).is_ok())
     }
 
-    fn make_token(&self, now: Duration) -> Result<String, KeyError> {
-        let header = serde_json::json!({ "alg": self.key.algorithm().name(), "typ": "JWT" });
+    fn make_token(&self, now: Duration) -> jsonwebtoken::errors::Result<String> {
         let until = (now + TOKEN_LIFETIME).as_secs();
-        let claims = serde_json::json!({ "iss": &*self.issuer, "exp": until });
-        self.key.sign_token(&header, &claims)
+        let claims = json!({ "iss": &*self.issuer, "exp": until });
+        jsonwebtoken::encode(&Header::new(self.algorithm), &claims, &self.key)
     }
 }
 
@@ -248,17 +215,42 @@ impl Verifier {
     /// # Errors
     /// When the algorithm is unknown or the key is not for it.
     pub fn new(key: &str, algorithm: &str) -> Result<Self, KeyError> {
-        let algorithm = algorithm.parse()?;
-        let key = VerifyingKey::parse(key, algorithm)?;
-        Ok(Self { key, algorithm })
+        let known = ALGORITHMS.iter().find(|(name, _)| *name == algorithm);
+        let &(name, algorithm) = known.ok_or_else(|| KeyError::Algorithm(algorithm.to_owned()))?;
+        let key = match algorithm {
+            Algorithm::RS256 => {
+                let begins = [PEM_PUBLIC_KEY, PEM_RSA_PUBLIC_KEY];
+                let der = parse_public_key(key, name, &begins, &RSA_PKCS1_2048_8192_SHA256)?;
+                DecodingKey::from_rsa_der(&der)
+            }
+            Algorithm::ES256 => {
+                let der = parse_public_key(key, name, &[PEM_PUBLIC_KEY], &ECDSA_P256_SHA256_FIXED)?;
+                DecodingKey::from_ec_der(&der)
+            }
+            _ if is_pem(key) => return Err(KeyError::PemAsSecret(name)),
+            _ if key.is_empty() => return Err(KeyError::Empty),
+            _ => DecodingKey::from_secret(key.as_bytes()),
+        };
+        Ok(Self::with_key(name, algorithm, key))
     }
 
     /// Accepts tokens that are signed with this secret and HS256.
     #[must_use]
     pub fn from_secret(secret: &[u8]) -> Self {
+        let (name, algorithm) = ALGORITHMS[0];
+        Self::with_key(name, algorithm, DecodingKey::from_secret(secret))
+    }
+
+    fn with_key(algorithm_name: &'static str, algorithm: Algorithm, key: DecodingKey) -> Self {
+        let mut validation = Validation::new(algorithm);
+        validation.required_spec_claims.clear();
+        validation.validate_aud = false;
+        // Of the caller's time (`check_times`).
+        validation.validate_exp = false;
         Self {
-            key: VerifyingKey::from_secret(secret),
-            algorithm: Algorithm::Hs256,
+            algorithm_name,
+            key,
+            validation,
         }
     }
 
@@ -278,22 +270,29 @@ impl Verifier {
         if token.len() > MAX_TOKEN_BYTES {
             return Err(TokenError::TooLong);
         }
-        let (signed, signature) = token.rsplit_once('.').ok_or(TokenError::Malformed)?;
-        let (header, claims) = signed.split_once('.').ok_or(TokenError::Malformed)?;
-        self.check_header(&decode_object(header)?)?;
-        let signature = decode_base64(signature)?;
-        if !self.key.verifies(signed.as_bytes(), &signature) {
-            return Err(TokenError::BadSignature);
-        }
-        let claims = decode_object(claims)?;
+        self.check_header(token.split('.').next().unwrap_or_default())?;
+        let decoded = jsonwebtoken::decode(token, &self.key, &self.validation);
+        let claims: Map<String, Value> = match decoded {
+            Ok(decoded) => decoded.claims,
+            Err(error) => {
+                return Err(match error.kind() {
+                    ErrorKind::InvalidSignature => TokenError::BadSignature,
+                    _ => TokenError::Malformed,
+                });
+            }
+        };
         check_times(&claims, now)?;
-        Ok(claims)
+        Ok(Value::Object(claims))
     }
 
-    fn check_header(&self, header: &Value) -> Result<(), TokenError> {
-        let name = self.algorithm.name();
-        if header.get("alg").and_then(Value::as_str) != Some(name) {
-            return Err(TokenError::WrongAlgorithm(name));
+    /// `jsonwebtoken` knows no `crit`, and takes an algorithm that it does not know for malformed.
+    fn check_header(&self, header: &str) -> Result<(), TokenError> {
+        let header = URL_SAFE_NO_PAD.decode(header);
+        let header = header.map_err(|_| TokenError::Malformed)?;
+        let header: Map<String, Value> =
+            serde_json::from_slice(&header).map_err(|_| TokenError::Malformed)?;
+        if header.get("alg").and_then(Value::as_str) != Some(self.algorithm_name) {
+            return Err(TokenError::WrongAlgorithm(self.algorithm_name));
         }
         match header.get("crit") {
             None => Ok(()),
@@ -304,7 +303,7 @@ impl Verifier {
 
 /// Whether it is neither too late nor too early for a token. One that does not say is always in
 /// time.
-fn check_times(claims: &Value, now: Duration) -> Result<(), TokenError> {
+fn check_times(claims: &Map<String, Value>, now: Duration) -> Result<(), TokenError> {
     let time = |name: &str| match claims.get(name) {
         None => Ok(None),
         // RFC 7519 §2: a number, which may have a fraction.
@@ -320,20 +319,73 @@ fn check_times(claims: &Value, now: Duration) -> Result<(), TokenError> {
     Ok(())
 }
 
-/// The JSON object in one part of a token.
-fn decode_object(part: &str) -> Result<Value, TokenError> {
-    let value = serde_json::from_slice(&decode_base64(part)?).map_err(|_| TokenError::Malformed)?;
-    match value {
-        Value::Object(_) => Ok(value),
-        _ => Err(TokenError::Malformed),
+/// The key of a signer, and a verifier of what others sign with it if it is a secret.
+fn parse_signing_key(text: &str) -> Result<(Algorithm, EncodingKey, Option<Verifier>), KeyError> {
+    if !is_pem(text) {
+        let secret = parse_secret(text)?;
+        let verifier = Verifier::from_secret(&secret);
+        return Ok((
+            Algorithm::HS256,
+            EncodingKey::from_secret(&secret),
+            Some(verifier),
+        ));
+    }
+    if !text.trim_start().starts_with(PEM_PRIVATE_KEY) {
+        return Err(KeyError::NotPem {
+            algorithm: SIGNING_ALGORITHMS,
+            begin: PEM_PRIVATE_KEY,
+        });
+    }
+    let pem = text.as_bytes();
+    let ecdsa = EncodingKey::from_ec_pem(pem).map(|key| (Algorithm::ES256, key));
+    let key = ecdsa.or_else(|_| EncodingKey::from_rsa_pem(pem).map(|key| (Algorithm::RS256, key)));
+    let (algorithm, key) = key.map_err(|_| KeyError::WrongKind(SIGNING_ALGORITHMS))?;
+    Ok((algorithm, key, None))
+}
+
+/// The secret of a configuration.
+fn parse_secret(text: &str) -> Result<Vec<u8>, KeyError> {
+    let secret = match text.strip_prefix("base64:") {
+        Some(coded) => STANDARD
+            .decode(coded.trim())
+            .map_err(|_| KeyError::Base64)?,
+        None => text.as_bytes().to_vec(),
+    };
+    match secret.is_empty() {
+        true => Err(KeyError::Empty),
+        false => Ok(secret),
     }
 }
 
-/// RFC 7515 §2: no padding, and no second spelling of the same bytes.
-fn decode_base64(part: &str) -> Result<Vec<u8>, TokenError> {
-    URL_SAFE_NO_PAD
-        .decode(part)
-        .map_err(|_| TokenError::Malformed)
+const PEM_PRIVATE_KEY: &str = "-----BEGIN PRIVATE KEY-----";
+const PEM_PUBLIC_KEY: &str = "-----BEGIN PUBLIC KEY-----";
+const PEM_RSA_PUBLIC_KEY: &str = "-----BEGIN RSA PUBLIC KEY-----";
+
+/// Whether a text is meant to be PEM (RFC 7468).
+fn is_pem(text: &str) -> bool {
+    text.trim_start().starts_with("-----BEGIN ")
+}
+
+/// The bytes of a public key in PEM form, if it is one for this algorithm.
+fn parse_public_key(
+    text: &str,
+    name: &'static str,
+    begins: &[&'static str],
+    algorithm: &'static dyn VerificationAlgorithm,
+) -> Result<Vec<u8>, KeyError> {
+    let mut inside = begins.iter().filter_map(|begin| {
+        text.trim_start()
+            .strip_prefix(begin)?
+            .split_once("-----END ")
+    });
+    let (coded, _) = inside.next().ok_or(KeyError::NotPem {
+        algorithm: name,
+        begin: PEM_PUBLIC_KEY,
+    })?;
+    let coded: String = coded.split_ascii_whitespace().collect();
+    let der = STANDARD.decode(coded).map_err(|_| KeyError::Base64)?;
+    ParsedPublicKey::new(algorithm, &der).map_err(|_| KeyError::WrongKind(name))?;
+    Ok(der)
 }
 
 impl fmt::Debug for Signer {
@@ -349,7 +401,7 @@ impl fmt::Debug for Verifier {
     /// Leaves out the key.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Verifier")
-            .field("algorithm", &self.algorithm)
+            .field("algorithm", &self.algorithm_name)
             .finish_non_exhaustive()
     }
 }

@@ -24,8 +24,8 @@ mod listener;
 use std::io;
 use std::time::Duration;
 
+use aws_lc_rs::rand::{SecureRandom, SystemRandom};
 use penstock_wire::join::{JoinError, Nonce};
-use ring::rand::{SecureRandom, SystemRandom};
 
 pub(crate) use self::joined_connections::JoinedConnections;
 pub use self::joiner::{Joiner, JoinerSetup, JoinerState, ServeConnection};

@@ -11,8 +11,8 @@ use std::fmt;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use aws_lc_rs::digest;
 use penstock_http::RequestHead;
-use ring::digest;
 
 /// Which changes are permitted on a listener.
 #[derive(Debug)]

@@ -28,7 +28,7 @@
 
 use std::fmt;
 
-use ring::hmac;
+use aws_lc_rs::hmac;
 
 /// Maximum length of a line, with its end.
 pub const MAX_LINE_BYTES: usize = 512;
