@@ -24,7 +24,6 @@ use thiserror::Error;
 
 use super::json::JsonShapeError;
 
-/// The instructions of a response.
 #[derive(Debug)]
 pub(super) struct GripInstructions {
     /// How the client is held; none is answered at once.
@@ -38,7 +37,6 @@ pub(super) struct GripInstructions {
     pub(super) links: GripLinks,
 }
 
-/// How a client is held.
 #[derive(Debug)]
 pub(super) struct HoldInstruction {
     pub(super) mode: HoldMode,
@@ -68,7 +66,6 @@ pub(super) struct GripLinks {
     pub(super) gone: Option<Box<str>>,
 }
 
-/// A link to what follows.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct NextLink {
     pub(super) target: Box<str>,
@@ -76,30 +73,18 @@ pub(super) struct NextLink {
     pub(super) timeout: Duration,
 }
 
-/// Why an instruction is not followed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub(super) enum InstructionError {
-    /// A field with a value that means nothing.
     #[error("{0}: {1} is expected")]
     InvalidField(&'static str, &'static str),
-    /// A filter that would have to keep messages back.
     #[error("channel `{channel}`: no filter is called `{filter}`")]
-    UnknownFilter {
-        /// The channel's name.
-        channel: String,
-        /// The filter's.
-        filter: String,
-    },
-    /// Held for nothing.
+    UnknownFilter { channel: String, filter: String },
     #[error("a hold needs a channel (Grip-Channel)")]
     NoChannel,
-    /// A body of instructions with another status than 200.
     #[error("instructions come with status 200, not {0}")]
     UnexpectedStatus(u16),
-    /// A body of instructions that is no JSON.
     #[error("the instructions are no JSON: {0}")]
     InvalidJson(String),
-    /// One with something else than expected in it.
     #[error("the instructions do not fit: {0}")]
     InvalidShape(#[from] JsonShapeError),
 }
@@ -116,27 +101,6 @@ const MIN_KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(1);
 const NEXT_LINK_TIMEOUT: Duration = Duration::from_secs(120);
 /// Nothing takes longer.
 const MAX_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
-
-impl GripInstructions {
-    /// What an answer's status and fields say.
-    ///
-    /// # Errors
-    /// When an instruction is not understood.
-    pub(super) fn from_fields(
-        status: Status,
-        block: &FieldBlock,
-    ) -> Result<Self, InstructionError> {
-        fields::parse_fields(status, block)
-    }
-
-    /// The same, with a body of instructions.
-    ///
-    /// # Errors
-    /// When an instruction is not understood.
-    pub(super) fn with_body(self, answered: Status, text: &[u8]) -> Result<Self, InstructionError> {
-        body::parse_body(self, answered, text)
-    }
-}
 
 /// Whether an answer's body is an instruction, and not for the client.
 pub(super) fn has_instruction_body(fields: &FieldBlock) -> bool {

@@ -1,7 +1,4 @@
 //! Reads JSON with errors that name the place: shared by `instructions` and `publish_format`.
-//!
-//! Each function takes one key of an object. A [`JsonShapeError`] has the place and the expected
-//! kind; each caller that passes it on puts its own place in front.
 
 use std::fmt;
 
@@ -10,44 +7,50 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use serde_json::{Map, Value};
 
-/// A JSON object.
-pub(super) type Object = Map<String, Value>;
-
 /// What does not fit, and where it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JsonShapeError {
     /// Keys and indexes from the outermost in; empty for the whole.
-    path: String,
+    place: String,
     expected: &'static str,
 }
 
-impl JsonShapeError {
-    pub(super) fn new(place: &str, expected: &'static str) -> Self {
-        Self {
-            path: place.to_owned(),
-            expected,
-        }
-    }
+/// A value of a document.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Node<'v> {
+    value: &'v Value,
+    place: Place<'v>,
+}
 
-    /// The same, seen from the object that has it as `key`.
-    pub(super) fn within_key(mut self, key: &str) -> Self {
-        // An item of a list names its index first.
-        if !self.path.is_empty() && !self.path.starts_with('[') {
-            self.path.insert(0, '.');
-        }
-        self.path.insert_str(0, key);
-        self
-    }
+/// An object of a document. Null stands for a missing key, as in every other reader of GRIP.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Object<'v> {
+    map: &'v Map<String, Value>,
+    place: Place<'v>,
+}
 
-    /// The same, seen from the list that has it there.
-    pub(super) fn at_index(self, index: usize) -> Self {
-        self.within_key(&format!("[{index}]"))
+/// Where a value stands, from the innermost out.
+#[derive(Debug, Clone, Copy)]
+enum Place<'p> {
+    Whole,
+    Key(&'p Place<'p>, &'p str),
+    Index(&'p Place<'p>, usize),
+}
+
+impl fmt::Display for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Whole => Ok(()),
+            Self::Key(Self::Whole, key) => f.write_str(key),
+            Self::Key(outer, key) => write!(f, "{outer}.{key}"),
+            Self::Index(outer, index) => write!(f, "{outer}[{index}]"),
+        }
     }
 }
 
 impl fmt::Display for JsonShapeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.path.as_str() {
+        match self.place.as_str() {
             "" => write!(f, "{} is expected", self.expected),
             place => write!(f, "`{place}`: {} is expected", self.expected),
         }
@@ -56,61 +59,127 @@ impl fmt::Display for JsonShapeError {
 
 impl std::error::Error for JsonShapeError {}
 
-/// The object that a value is.
-pub(super) fn as_object(value: &Value) -> Result<&Object, JsonShapeError> {
-    value
-        .as_object()
-        .ok_or_else(|| JsonShapeError::new("", "an object"))
-}
+impl<'v> Node<'v> {
+    /// A whole document.
+    pub(super) fn new(value: &'v Value) -> Self {
+        Self {
+            value,
+            place: Place::Whole,
+        }
+    }
 
-/// A key that may be missing. Null stands for missing, as in every other reader of GRIP.
-pub(super) fn get<'v>(object: &'v Object, key: &str) -> Option<&'v Value> {
-    object.get(key).filter(|value| !value.is_null())
-}
+    pub(super) fn value(self) -> &'v Value {
+        self.value
+    }
 
-pub(super) fn object<'v>(
-    object: &'v Object,
-    key: &str,
-) -> Result<Option<&'v Object>, JsonShapeError> {
-    let value = get(object, key);
-    let found = value.map(|value| as_object(value).map_err(|misfit| misfit.within_key(key)));
-    found.transpose()
-}
+    pub(super) fn error(self, expected: &'static str) -> JsonShapeError {
+        let place = self.place.to_string();
+        JsonShapeError { place, expected }
+    }
 
-pub(super) fn text<'v>(object: &'v Object, key: &str) -> Result<Option<&'v str>, JsonShapeError> {
-    match get(object, key) {
-        None => Ok(None),
-        Some(Value::String(text)) => Ok(Some(text)),
-        Some(_) => Err(JsonShapeError::new(key, "a text")),
+    pub(super) fn object(self) -> Result<Object<'v>, JsonShapeError> {
+        let place = self.place;
+        let map = self.value.as_object();
+        map.map(|map| Object { map, place })
+            .ok_or_else(|| self.error("an object"))
+    }
+
+    pub(super) fn text(self) -> Result<&'v str, JsonShapeError> {
+        self.value.as_str().ok_or_else(|| self.error("a text"))
+    }
+
+    /// What `read` makes of each item of a list.
+    pub(super) fn read_items<T, E: From<JsonShapeError>>(
+        self,
+        mut read: impl FnMut(usize, Node<'_>) -> Result<T, E>,
+    ) -> Result<Vec<T>, E> {
+        let items = self.value.as_array();
+        let items = items.ok_or_else(|| self.error("a list"))?;
+        let item = |(index, value)| {
+            let place = Place::Index(&self.place, index);
+            read(index, Node { value, place })
+        };
+        items.iter().enumerate().map(item).collect()
+    }
+
+    /// What `read` makes of each key and value of an object.
+    pub(super) fn read_pairs<T>(
+        self,
+        mut read: impl FnMut(&str, Node<'_>) -> Result<T, JsonShapeError>,
+    ) -> Result<Vec<T>, JsonShapeError> {
+        let pair = |(key, value): (&String, &Value)| {
+            let place = Place::Key(&self.place, key);
+            read(key, Node { value, place })
+        };
+        self.object()?.map.iter().map(pair).collect()
     }
 }
 
-pub(super) fn flag(object: &Object, key: &str) -> Result<bool, JsonShapeError> {
-    match get(object, key) {
-        None => Ok(false),
-        Some(Value::Bool(flag)) => Ok(*flag),
-        Some(_) => Err(JsonShapeError::new(key, "true or false")),
+impl Object<'_> {
+    pub(super) fn get<'a>(&'a self, key: &'a str) -> Option<Node<'a>> {
+        let value = self.map.get(key).filter(|value| !value.is_null())?;
+        let place = Place::Key(&self.place, key);
+        Some(Node { value, place })
     }
-}
 
-pub(super) fn list<'v>(object: &'v Object, key: &str) -> Result<&'v [Value], JsonShapeError> {
-    match get(object, key) {
-        None => Ok(&[]),
-        Some(Value::Array(list)) => Ok(list),
-        Some(_) => Err(JsonShapeError::new(key, "a list")),
+    /// That something else is expected at this key, which may be missing.
+    pub(super) fn error(&self, key: &str, expected: &'static str) -> JsonShapeError {
+        let place = Place::Key(&self.place, key).to_string();
+        JsonShapeError { place, expected }
     }
-}
 
-/// A whole number that is not negative.
-pub(super) fn number(object: &Object, key: &str) -> Result<Option<u64>, JsonShapeError> {
-    let Some(value) = get(object, key) else {
-        return Ok(None);
-    };
-    // Some writers of JSON know only numbers with a fraction.
-    let of_fraction = || value.as_f64().filter(|number| number.fract() == 0.0);
-    let found = value.as_u64().or_else(|| whole(of_fraction()?));
-    let found = found.ok_or_else(|| JsonShapeError::new(key, "a whole number, 0 or more"))?;
-    Ok(Some(found))
+    pub(super) fn object<'a>(&'a self, key: &'a str) -> Result<Option<Object<'a>>, JsonShapeError> {
+        self.get(key).map(Node::object).transpose()
+    }
+
+    pub(super) fn text<'a>(&'a self, key: &'a str) -> Result<Option<&'a str>, JsonShapeError> {
+        self.get(key).map(Node::text).transpose()
+    }
+
+    pub(super) fn flag(&self, key: &str) -> Result<bool, JsonShapeError> {
+        self.get(key).map_or(Ok(false), |node| {
+            let flag = node.value.as_bool();
+            flag.ok_or_else(|| node.error("true or false"))
+        })
+    }
+
+    pub(super) fn texts(&self, key: &str) -> Result<Vec<Box<str>>, JsonShapeError> {
+        self.get(key).map_or(Ok(Vec::new()), |list| {
+            list.read_items(|_, item| Ok(item.text()?.into()))
+        })
+    }
+
+    /// An object with texts as values.
+    pub(super) fn pairs(&self, key: &str) -> Result<Vec<(Box<str>, Box<str>)>, JsonShapeError> {
+        self.get(key).map_or(Ok(Vec::new()), |object| {
+            object.read_pairs(|name, value| Ok((name.into(), value.text()?.into())))
+        })
+    }
+
+    /// A whole number that is not negative.
+    pub(super) fn number(&self, key: &str) -> Result<Option<u64>, JsonShapeError> {
+        let Some(node) = self.get(key) else {
+            return Ok(None);
+        };
+        // Some writers of JSON know only numbers with a fraction.
+        let value = node.value;
+        let of_fraction = || value.as_f64().filter(|number| number.fract() == 0.0);
+        let found = value.as_u64().or_else(|| whole(of_fraction()?));
+        found
+            .map(Some)
+            .ok_or_else(|| node.error("a whole number, 0 or more"))
+    }
+
+    /// Bytes, as text or (`-bin` behind the key) in base64; the second one counts where both are
+    /// there.
+    pub(super) fn bytes(&self, key: &str) -> Result<Option<Bytes>, JsonShapeError> {
+        if let Some(coded) = self.get(&format!("{key}-bin")) {
+            let bytes = STANDARD.decode(coded.text()?);
+            return Ok(Some(bytes.map_err(|_| coded.error("base64"))?.into()));
+        }
+        let plain = self.text(key)?;
+        Ok(plain.map(|text| Bytes::copy_from_slice(text.as_bytes())))
+    }
 }
 
 fn whole(number: f64) -> Option<u64> {
@@ -124,69 +193,40 @@ fn whole(number: f64) -> Option<u64> {
     (0.0..=EXACT_MAX).contains(&number).then_some(number as u64)
 }
 
-pub(super) fn texts(object: &Object, key: &str) -> Result<Vec<Box<str>>, JsonShapeError> {
-    let elements = list(object, key)?.iter().enumerate();
-    let text = |(index, value): (usize, &Value)| match value {
-        Value::String(text) => Ok(text.as_str().into()),
-        _ => Err(JsonShapeError::new("", "a text")
-            .at_index(index)
-            .within_key(key)),
-    };
-    elements.map(text).collect()
-}
-
-/// Names with values.
-pub(super) type Pairs = Vec<(Box<str>, Box<str>)>;
-
-/// An object with texts as values.
-pub(super) fn pairs(from: &Object, key: &str) -> Result<Pairs, JsonShapeError> {
-    let Some(pairs) = object(from, key)? else {
-        return Ok(Vec::new());
-    };
-    let pair = |(name, value): (&String, &Value)| match value {
-        Value::String(value) => Ok((name.as_str().into(), value.as_str().into())),
-        _ => Err(JsonShapeError::new(name, "a text").within_key(key)),
-    };
-    pairs.iter().map(pair).collect()
-}
-
-/// Bytes, as text or (`-bin` behind the key) in base64; the second one counts where both are there.
-pub(super) fn bytes(object: &Object, key: &str) -> Result<Option<Bytes>, JsonShapeError> {
-    let coded_key = format!("{key}-bin");
-    if let Some(coded) = text(object, &coded_key)? {
-        let bytes = STANDARD.decode(coded);
-        let bytes = bytes.map_err(|_| JsonShapeError::new(&coded_key, "base64"))?;
-        return Ok(Some(bytes.into()));
-    }
-    let plain = text(object, key)?;
-    Ok(plain.map(|text| Bytes::copy_from_slice(text.as_bytes())))
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
     use super::*;
 
-    fn of(value: &Value) -> &Object {
-        value.as_object().unwrap()
+    fn of(value: &Value) -> Object<'_> {
+        Node::new(value).object().unwrap()
     }
 
     #[test]
     fn a_shape_error_names_its_path() {
-        let inner = JsonShapeError::new("content", "a text");
-        assert_eq!(inner.to_string(), "`content`: a text is expected");
-        let outer = inner
-            .within_key("http-stream")
-            .at_index(3)
-            .within_key("items");
-        assert_eq!(
-            outer.to_string(),
-            "`items[3].http-stream.content`: a text is expected"
-        );
-        let root = JsonShapeError::new("", "an object");
-        assert_eq!(root.to_string(), "an object is expected");
-        assert_eq!(root.at_index(0).to_string(), "`[0]`: an object is expected");
+        let value = json!({ "items": [1, { "http-stream": { "content": 7 } }] });
+        let whole = of(&value);
+        let items = whole.get("items").unwrap();
+        let errors = items.read_items(|_, item| {
+            let Ok(object) = item.object() else {
+                return Ok(item.object().unwrap_err().to_string());
+            };
+            let stream = object.object("http-stream")?.unwrap();
+            Ok::<_, JsonShapeError>(stream.text("content").unwrap_err().to_string())
+        });
+        let expected = [
+            "`items[0]`: an object is expected",
+            "`items[1].http-stream.content`: a text is expected",
+        ];
+        assert_eq!(errors.unwrap(), expected);
+        let list = json!([1]);
+        let root = Node::new(&list);
+        let error = root.object().unwrap_err().to_string();
+        assert_eq!(error, "an object is expected");
+        let inner = root.read_items(|_, item| item.object().map(drop));
+        let error = inner.unwrap_err().to_string();
+        assert_eq!(error, "`[0]`: an object is expected");
     }
 
     #[test]
@@ -202,9 +242,9 @@ mod tests {
             (json!([]), None),
         ] {
             let object = json!({ "n": value });
-            assert_eq!(number(of(&object), "n").ok().flatten(), expected, "{value}");
+            assert_eq!(of(&object).number("n").ok().flatten(), expected, "{value}");
         }
-        assert_eq!(number(of(&json!({ "n": null })), "n"), Ok(None));
+        assert_eq!(of(&json!({ "n": null })).number("n"), Ok(None));
     }
 
     #[test]
@@ -221,7 +261,9 @@ mod tests {
                 Err("`body-bin`: base64 is expected"),
             ),
         ] {
-            let found = bytes(of(&value), "body").map_err(|misfit| misfit.to_string());
+            let found = of(&value)
+                .bytes("body")
+                .map_err(|misfit| misfit.to_string());
             let found = found.as_ref().map(Option::as_deref).map_err(String::as_str);
             assert_eq!(found, expected, "{value}");
         }

@@ -25,17 +25,20 @@ const EXPOSE_HEADERS: &str = "Grip-Expose-Headers";
 const SET_META: &str = "Grip-Set-Meta";
 const LINK: &str = "Grip-Link";
 
-pub(super) fn parse_fields(
-    status: Status,
-    block: &FieldBlock,
-) -> Result<GripInstructions, InstructionError> {
-    Ok(GripInstructions {
-        hold: parse_hold(block)?,
-        status: parse_status(block)?.unwrap_or(status),
-        fields: exposed_fields(block)?,
-        body: None,
-        links: parse_links(block)?,
-    })
+impl GripInstructions {
+    /// What an answer's status and fields say.
+    pub(crate) fn from_fields(
+        status: Status,
+        block: &FieldBlock,
+    ) -> Result<Self, InstructionError> {
+        Ok(Self {
+            hold: parse_hold(block)?,
+            status: parse_status(block)?.unwrap_or(status),
+            fields: exposed_fields(block)?,
+            body: None,
+            links: parse_links(block)?,
+        })
+    }
 }
 
 fn parse_hold(block: &FieldBlock) -> Result<Option<HoldInstruction>, InstructionError> {
@@ -219,7 +222,6 @@ fn parse_links(block: &FieldBlock) -> Result<GripLinks, InstructionError> {
     Ok(links)
 }
 
-/// The elements of all fields of that name.
 fn list_elements<'b>(
     block: &'b FieldBlock,
     name: &'static str,

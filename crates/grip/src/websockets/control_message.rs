@@ -4,15 +4,14 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use penstock_hub::Subscription;
 use serde_json::Value;
 
 use super::websocket_events::SocketEvent;
 use crate::instructions::parse_filter;
-use crate::json::{self, JsonShapeError, Object};
+use crate::json::{JsonShapeError, Node, Object};
+use crate::publish_format::check_control_payload;
 
-/// One of them.
 #[derive(Debug)]
 pub(super) enum ControlMessage {
     Subscribe(Subscription),
@@ -27,7 +26,6 @@ pub(super) enum ControlMessage {
     Unknown(Box<str>),
 }
 
-/// The heartbeat of a WebSocket.
 #[derive(Debug)]
 pub(super) struct KeepAliveEvent {
     pub(super) event: SocketEvent,
@@ -38,76 +36,63 @@ const MIN_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_INTERVAL: Duration = Duration::from_secs(24 * 3600);
 
 /// Reads one, without its `c:`.
-///
-/// # Errors
-/// What does not fit.
 pub(super) fn parse_control(text: &[u8]) -> Result<ControlMessage, String> {
     let value: Value = serde_json::from_slice(text).map_err(|error| error.to_string())?;
-    let object = json::as_object(&value).map_err(|misfit| misfit.to_string())?;
-    parse_object(object)
-}
-
-fn parse_object(object: &Object) -> Result<ControlMessage, String> {
-    let told = |misfit: JsonShapeError| misfit.to_string();
+    let object = Node::new(&value).object()?;
     let name = |key: &'static str| {
-        let found = json::text(object, key).map_err(told)?;
-        let found = found.filter(|name| !name.is_empty());
-        found.ok_or_else(|| told(JsonShapeError::new(key, "a name")))
+        let found = object.text(key)?.filter(|name| !name.is_empty());
+        found.ok_or_else(|| object.error(key, "a name"))
     };
     Ok(match name("type")? {
         "subscribe" => {
             let channel = name("channel")?;
-            let filters = json::texts(object, "filters").map_err(told)?;
+            let filters = object.texts("filters")?;
             let filters = filters.iter().map(|asked| parse_filter(channel, asked));
             let filters = filters.collect::<Result<_, _>>();
             ControlMessage::Subscribe(Subscription {
                 channel: channel.into(),
-                prev_id: json::text(object, "prev-id").map_err(told)?.map(Into::into),
+                prev_id: object.text("prev-id")?.map(Into::into),
                 filters: filters.map_err(|error| error.to_string())?,
             })
         }
         "unsubscribe" => ControlMessage::Unsubscribe(name("channel")?.into()),
         "detach" => ControlMessage::Detach,
         "set-meta" => {
-            let value = json::text(object, "value").map_err(told)?;
+            let value = object.text("value")?;
             ControlMessage::SetMeta(name("name")?.into(), value.map(Into::into))
         }
-        "keep-alive" => ControlMessage::KeepAlive(parse_keep_alive(object).map_err(told)?),
+        "keep-alive" => ControlMessage::KeepAlive(parse_keep_alive(&object)?),
         other => ControlMessage::Unknown(other.into()),
     })
 }
 
-fn parse_keep_alive(object: &Object) -> Result<Option<KeepAliveEvent>, JsonShapeError> {
-    let Some(content) = json::bytes(object, "content")? else {
+impl From<JsonShapeError> for String {
+    fn from(error: JsonShapeError) -> Self {
+        error.to_string()
+    }
+}
+
+fn parse_keep_alive(object: &Object<'_>) -> Result<Option<KeepAliveEvent>, JsonShapeError> {
+    let Some(content) = object.bytes("content")? else {
         return Ok(None);
     };
-    let seconds = json::number(object, "timeout")?;
+    let seconds = object.number("timeout")?;
     let every = seconds.map_or(Duration::from_secs(55), Duration::from_secs);
-    let event = match json::text(object, "message-type")? {
+    let event = match object.text("message-type")? {
         None | Some("text") if std::str::from_utf8(&content).is_ok() => SocketEvent::Text(content),
-        None | Some("text") => {
-            return Err(JsonShapeError::new("content", "UTF-8 in a message of text"));
-        }
+        None | Some("text") => return Err(object.error("content", "UTF-8 in a message of text")),
         Some("binary") => SocketEvent::Binary(content),
-        Some("ping") => SocketEvent::Ping(check_control_payload(content)?),
-        Some("pong") => SocketEvent::Pong(check_control_payload(content)?),
+        Some("ping") => SocketEvent::Ping(check_control_payload(object, Some(content))?),
+        Some("pong") => SocketEvent::Pong(check_control_payload(object, Some(content))?),
         Some(_) => {
             let expected = "`text`, `binary`, `ping` or `pong`";
-            return Err(JsonShapeError::new("message-type", expected));
+            return Err(object.error("message-type", expected));
         }
     };
     Ok(Some(KeepAliveEvent {
         event,
         interval: every.clamp(MIN_INTERVAL, MAX_INTERVAL),
     }))
-}
-
-/// RFC 6455 §5.5.
-fn check_control_payload(content: Bytes) -> Result<Bytes, JsonShapeError> {
-    match content.len() > 125 {
-        true => Err(JsonShapeError::new("content", "at most 125 bytes")),
-        false => Ok(content),
-    }
 }
 
 #[cfg(test)]
