@@ -50,17 +50,14 @@ impl ReconnectBackoff {
         }
     }
 
-    /// Whether it is to be tried.
     pub(super) fn is_due(&self, now: Instant) -> bool {
         self.due_at.is_none_or(|at| now >= at)
     }
 
-    /// When it is to be tried.
     pub(super) fn due_at(&self) -> Instant {
         self.due_at.unwrap_or_else(clock::now)
     }
 
-    /// It failed.
     pub(super) fn record_failure(&mut self, now: Instant) {
         self.connected_at = None;
         self.outage_since.get_or_insert(now);
@@ -74,7 +71,6 @@ impl ReconnectBackoff {
         self.due_at = Some(now + half + half * part / 1000);
     }
 
-    /// It is connected.
     pub(super) fn record_connected(&mut self, now: Instant) {
         self.connected_at = Some(now);
     }

@@ -21,7 +21,7 @@ use penstock_runtime::{clock, loops};
 use tokio::sync::oneshot;
 
 use crate::backoff::ReconnectBackoff;
-use crate::bus_inbox::{BusCommand, BusInbox, BusStatus};
+use crate::bus_inbox::{BusCommand, BusInbox};
 use crate::bus_machine::{BusMachine, BusMode, REPLY_TIMEOUT};
 use crate::entry::{ChannelName, NodeId};
 use crate::followed_channel::{PREPARE_TIMEOUT, StreamPage};
@@ -38,7 +38,6 @@ pub(super) trait LocalHub: Send + Sync + 'static {
     fn replace_history(&self, channel: &ChannelName, history: Vec<(Publication, Duration)>);
     /// Whether the channel has a subscriber, or one is about to come.
     fn is_in_use(&self, channel: &str) -> bool;
-    /// How much Redis keeps of a stream.
     fn retention(&self) -> StreamRetention;
     /// The counters of this server, by name.
     fn counters(&self) -> Vec<(String, u64)>;
@@ -59,7 +58,6 @@ const MAX_MISSED_CHANNELS: usize = 1000;
 /// The code of a WebSocket's close.
 const TRY_AGAIN_LATER: u16 = 1013;
 
-/// What Redis has answered.
 enum RedisReply {
     Connected(Box<RedisLink>),
     Published(Vec<OutgoingEntry>),
@@ -83,7 +81,6 @@ struct PendingRequests {
     report: Option<PendingReply>,
 }
 
-/// The task's state.
 pub(super) struct BusDriver<L> {
     local: L,
     node_id: NodeId,
@@ -169,7 +166,7 @@ impl<L: LocalHub> BusDriver<L> {
     /// Whether it is to stop, and all is with the others or nothing more can be done.
     fn is_done(&mut self) -> bool {
         let is_over = |until: Instant| {
-            let is_empty = self.machine.outbox().is_empty();
+            let is_empty = self.machine.outbox.is_empty();
             (is_empty && !self.inbox.has_commands()) || clock::now() >= until
         };
         if !self
@@ -179,7 +176,7 @@ impl<L: LocalHub> BusDriver<L> {
         {
             return false;
         }
-        let waiting = self.machine.outbox().unsent_messages();
+        let waiting = self.machine.outbox.unsent_messages();
         if waiting > 0 {
             log::warn!("hub: {waiting} messages did not reach the other servers");
         }
@@ -191,7 +188,9 @@ impl<L: LocalHub> BusDriver<L> {
             match order {
                 BusCommand::Publish(publication) => self.machine.publish(now, *publication),
                 BusCommand::Subscribed(channel) => self.machine.on_subscribed(now, &channel),
-                BusCommand::Unsubscribed(channel) => self.machine.on_unsubscribed(now, &channel),
+                BusCommand::Unsubscribed(channel) => {
+                    self.machine.followed.on_unsubscribed(now, &channel)
+                }
                 BusCommand::Prepare(channels, told) => self.prepare(now, channels, told),
                 BusCommand::Stop(told) => self.stop_request = Some((now + FLUSH_TIMEOUT, told)),
             }
@@ -213,7 +212,6 @@ impl<L: LocalHub> BusDriver<L> {
         }
     }
 
-    /// Takes in what Redis has published.
     fn handle_pushes(&mut self, now: Instant) {
         if let Err(error) = self.handle_pushes_up_to(now, PUSH_BATCH) {
             self.on_disconnected(&error);
@@ -237,11 +235,11 @@ impl<L: LocalHub> BusDriver<L> {
         self.machine
             .extend_reply_deadline(now.saturating_duration_since(self.wake_at));
         let (local, inbox) = (&self.local, &self.inbox);
-        let before = self.machine.mode();
+        let before = self.machine.mode;
         let in_use =
             |channel: &str| local.is_in_use(channel) || inbox.was_requested_recently(channel, now);
         self.machine.tick(now, in_use);
-        if before == BusMode::Clustered && self.machine.mode() == BusMode::Standalone {
+        if before == BusMode::Clustered && self.machine.mode == BusMode::Standalone {
             self.backoff
                 .log_failure(now, &self.target.address, "it does not answer in time");
         }
@@ -259,7 +257,6 @@ impl<L: LocalHub> BusDriver<L> {
         self.is_ping_due = true;
     }
 
-    /// Does what the machine wants done here.
     fn apply_effects(&mut self) {
         for effect in self.machine.take_effects() {
             match effect {
@@ -279,12 +276,13 @@ impl<L: LocalHub> BusDriver<L> {
                 | BusEffect::Delivered(_) => {}
             }
         }
-        self.inbox.set_status(BusStatus {
-            is_connected: self.link.is_some(),
-            is_standalone: self.machine.mode() == BusMode::Standalone,
-            unsent_messages: self.machine.outbox().unsent_messages(),
-            dropped_messages: self.machine.outbox().dropped_messages(),
-            followed_channels: self.machine.followed().len(),
+        let (outbox, followed) = (&self.machine.outbox, &self.machine.followed);
+        self.inbox.update_snapshot(|snapshot| {
+            snapshot.connected = self.link.is_some();
+            snapshot.standalone = self.machine.mode == BusMode::Standalone;
+            snapshot.queued = outbox.unsent_messages() as u64;
+            snapshot.lost = outbox.dropped_messages();
+            snapshot.channels = followed.len() as u64;
         });
     }
 
@@ -320,7 +318,7 @@ impl<L: LocalHub> BusDriver<L> {
     fn announce_missed(&mut self) {
         let mut missed = std::mem::take(&mut self.missed_channels);
         if std::mem::take(&mut self.has_all_missed) {
-            missed.extend(self.machine.followed().loaded_channels().cloned());
+            missed.extend(self.machine.followed.loaded_channels().cloned());
             for channel in &missed {
                 self.local.replace_history(channel, Vec::new());
             }
@@ -333,7 +331,6 @@ impl<L: LocalHub> BusDriver<L> {
         }
     }
 
-    /// Sends the next requests to Redis.
     fn send_due_requests(&mut self, now: Instant) {
         let Some(link) = &self.link else {
             if self.pending.connect.is_none() && self.backoff.is_due(now) {
@@ -358,9 +355,9 @@ impl<L: LocalHub> BusDriver<L> {
             questions.subscribe = pending_reply(link.clone().ping(now), RedisReply::Pong);
         }
         if questions.subscribe.is_none() {
-            let leaving = self.machine.next_unsubscriptions();
+            let leaving = self.machine.followed.next_unsubscriptions();
             if leaving.is_empty() {
-                let coming = self.machine.next_subscriptions();
+                let coming = self.machine.followed.next_subscriptions();
                 if !coming.is_empty() {
                     questions.subscribe =
                         pending_reply(link.clone().subscribe(coming), RedisReply::Subscribed);
@@ -394,7 +391,9 @@ impl<L: LocalHub> BusDriver<L> {
                     self.machine.apply_page(now, part);
                 }
             }
-            Ok(RedisReply::Subscribed(channels)) => self.machine.confirm_subscribed(&channels),
+            Ok(RedisReply::Subscribed(channels)) => {
+                self.machine.followed.confirm_subscribed(&channels);
+            }
             Ok(RedisReply::Unsubscribed) => {}
             Ok(RedisReply::Pong(at)) => {
                 // All that came before the answer, first.
@@ -404,17 +403,14 @@ impl<L: LocalHub> BusDriver<L> {
                 }
                 self.record_reply(now);
             }
-            Ok(RedisReply::Totals(totals)) => self.inbox.set_totals(ClusterTotals {
-                read_at: Some(now),
-                ..totals
-            }),
+            Ok(RedisReply::Totals(totals)) => self.set_totals(totals),
             Err(error) => self.on_disconnected(&error),
         }
     }
 
     fn record_reply(&mut self, now: Instant) {
         if let Some(away) = self.backoff.record_reply(now) {
-            let outbox = self.machine.outbox();
+            let outbox = &self.machine.outbox;
             log::info!(
                 "hub: Redis at {} answers again after {} s: {} messages wait for it, {} were dropped since \
                  the start",
@@ -447,7 +443,13 @@ impl<L: LocalHub> BusDriver<L> {
         self.machine.on_disconnected(now);
         self.readiness_waiters.clear();
         self.inbox.mark_none_live();
-        self.inbox.set_totals(ClusterTotals::default());
+        self.set_totals(ClusterTotals::default());
+    }
+
+    fn set_totals(&self, totals: ClusterTotals) {
+        self.inbox.update_snapshot(|snapshot| {
+            (snapshot.servers, snapshot.totals) = (totals.servers, totals.sums);
+        });
     }
 
     fn wake_at(&self, now: Instant) -> Instant {
@@ -477,7 +479,6 @@ fn pending_reply<T>(
     Some(Box::pin(async move { asked.await.map(answer) }))
 }
 
-/// The next answer to any of them.
 async fn next_reply(questions: &mut PendingRequests) -> Result<RedisReply, RedisLinkError> {
     poll_fn(|cx| {
         for slot in [

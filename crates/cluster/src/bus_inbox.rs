@@ -1,7 +1,7 @@
 //! The queue between the threads that publish and subscribe and the task that drives the bus.
 //!
 //! Publishers and the hub push [`BusCommand`]s in order. `bus_driver` takes them, and leaves the
-//! state that any thread may read: live channels, status and totals.
+//! state that any thread may read: live channels and the snapshot.
 //!
 //! # Invariants
 //! - A caller waits for a short lock at most.
@@ -18,7 +18,7 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::entry::ChannelName;
 use crate::outbox::publication_size;
-use crate::totals::ClusterTotals;
+use crate::snapshot::ClusterSnapshot;
 
 /// Publications that wait for the task, which takes all that wait at once.
 const MAX_PUBLICATIONS: usize = 20_000;
@@ -44,23 +44,6 @@ pub(super) enum BusCommand {
     Stop(oneshot::Sender<()>),
 }
 
-/// How this server stands with Redis.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct BusStatus {
-    /// Whether there is a connection.
-    pub is_connected: bool,
-    /// Whether publications of this server are delivered here without waiting for Redis.
-    pub is_standalone: bool,
-    /// Messages that Redis does not have yet.
-    pub unsent_messages: usize,
-    /// Messages that were dropped before Redis had them, since the start; the others' subscribers
-    /// were told of gaps.
-    pub dropped_messages: u64,
-    /// Channels that this server follows.
-    pub followed_channels: usize,
-}
-
-/// The shared part.
 #[derive(Debug)]
 pub(super) struct BusInbox {
     state: Mutex<BusInboxState>,
@@ -76,12 +59,10 @@ struct BusInboxState {
     publication_bytes: usize,
     /// Live channels, and when each last got a subscriber.
     live_channels: HashMap<ChannelName, Instant>,
-    is_connected: bool,
     /// Nothing more is published.
     is_stopping: bool,
     is_closed: bool,
-    status: BusStatus,
-    totals: ClusterTotals,
+    snapshot: ClusterSnapshot,
 }
 
 impl BusInbox {
@@ -122,7 +103,6 @@ impl BusInbox {
         self.push(BusCommand::Stop(told));
     }
 
-    /// Any other order.
     pub(super) fn push(&self, order: BusCommand) {
         let mut state = self.lock();
         if state.is_closed {
@@ -140,7 +120,7 @@ impl BusInbox {
         now: Instant,
     ) -> Option<oneshot::Receiver<()>> {
         let mut state = self.lock();
-        if !state.is_connected || state.is_closed {
+        if !state.snapshot.connected || state.is_closed {
             return None;
         }
         let mut cold = Vec::new();
@@ -160,15 +140,14 @@ impl BusInbox {
         Some(tells)
     }
 
-    pub(super) fn status(&self) -> BusStatus {
-        self.lock().status
+    pub(super) fn snapshot(&self) -> ClusterSnapshot {
+        self.lock().snapshot.clone()
     }
 
-    pub(super) fn totals(&self) -> ClusterTotals {
-        self.lock().totals.clone()
+    pub(super) fn update_snapshot(&self, update: impl FnOnce(&mut ClusterSnapshot)) {
+        update(&mut self.lock().snapshot);
     }
 
-    /// All that was ordered.
     pub(super) fn take_commands(&self) -> Vec<BusCommand> {
         let mut state = self.lock();
         (state.publication_count, state.publication_bytes) = (0, 0);
@@ -179,17 +158,14 @@ impl BusInbox {
         !self.lock().commands.is_empty()
     }
 
-    /// A channel is live.
     pub(super) fn mark_live(&self, channel: ChannelName) {
         self.lock().live_channels.insert(channel, clock::now());
     }
 
-    /// A channel is not followed any more.
     pub(super) fn mark_not_live(&self, channel: &ChannelName) {
         self.lock().live_channels.remove(channel);
     }
 
-    /// No channel is live.
     pub(super) fn mark_none_live(&self) {
         self.lock().live_channels.clear();
     }
@@ -200,16 +176,6 @@ impl BusInbox {
         let state = self.lock();
         let last = state.live_channels.get(channel);
         last.is_some_and(|at| now.saturating_duration_since(*at) < EXPECTED_TTL)
-    }
-
-    pub(super) fn set_status(&self, status: BusStatus) {
-        let mut state = self.lock();
-        state.is_connected = status.is_connected;
-        state.status = status;
-    }
-
-    pub(super) fn set_totals(&self, totals: ClusterTotals) {
-        self.lock().totals = totals;
     }
 
     /// Ends the inbox: no more commands are taken, and waiters are notified.
@@ -280,10 +246,7 @@ mod tests {
         let now = Instant::now();
         let channels = [ChannelName::from("a"), ChannelName::from("b")];
         assert!(inbox.prepare(&channels, now).is_none(), "nobody to ask");
-        inbox.set_status(BusStatus {
-            is_connected: true,
-            ..BusStatus::default()
-        });
+        inbox.update_snapshot(|snapshot| snapshot.connected = true);
         inbox.mark_live(channels[0].clone());
         assert!(inbox.prepare(&channels[..1], now).is_none());
         assert!(inbox.prepare(&channels, now).is_some());

@@ -45,13 +45,12 @@ pub(super) enum BusMode {
     Clustered,
 }
 
-/// One server.
 #[derive(Debug)]
 pub(super) struct BusMachine {
     node_id: NodeId,
-    mode: BusMode,
-    outbox: Outbox,
-    followed: FollowedChannels,
+    pub(super) mode: BusMode,
+    pub(super) outbox: Outbox,
+    pub(super) followed: FollowedChannels,
     is_connected: bool,
     /// Which data the last connection had.
     last_dataset: Option<RedisDataset>,
@@ -98,18 +97,6 @@ impl BusMachine {
         self.batch_sent_at.is_some() && self.mode == BusMode::Clustered
     }
 
-    pub(super) fn mode(&self) -> BusMode {
-        self.mode
-    }
-
-    pub(super) fn outbox(&self) -> &Outbox {
-        &self.outbox
-    }
-
-    pub(super) fn followed(&self) -> &FollowedChannels {
-        &self.followed
-    }
-
     /// What the hub is to do, in this order.
     pub(super) fn take_effects(&mut self) -> Vec<BusEffect> {
         let mut effects = std::mem::take(&mut self.effects);
@@ -135,7 +122,6 @@ impl BusMachine {
         for_the_hub
     }
 
-    /// Something is published on this server.
     pub(super) fn publish(&mut self, now: Instant, mut publication: Publication) {
         if self.mode == BusMode::Clustered && self.outbox.is_full_for(&publication) {
             self.enter_standalone(now);
@@ -191,11 +177,6 @@ impl BusMachine {
         self.followed.on_subscribed(now, channel);
     }
 
-    /// A channel has lost its last subscriber here.
-    pub(super) fn on_unsubscribed(&mut self, now: Instant, channel: &ChannelName) {
-        self.followed.on_unsubscribed(now, channel);
-    }
-
     /// There is a connection, to `data`; Redis keeps a channel's stream for `kept` after its last
     /// entry.
     pub(super) fn on_connected(&mut self, now: Instant, data: &RedisDataset, kept: Duration) {
@@ -248,28 +229,10 @@ impl BusMachine {
         Some(batch)
     }
 
-    /// Redis has a batch.
     pub(super) fn on_batch_accepted(&mut self, now: Instant, batch: &[OutgoingEntry]) {
         self.batch_sent_at = None;
         self.outbox.on_batch_accepted(now, batch);
         self.update_mode();
-    }
-
-    /// The next channels to subscribe to.
-    pub(super) fn next_subscriptions(&mut self) -> Vec<ChannelName> {
-        self.followed.next_subscriptions()
-    }
-
-    /// The next channels to unsubscribe from.
-    pub(super) fn next_unsubscriptions(&mut self) -> Vec<ChannelName> {
-        self.followed.next_unsubscriptions()
-    }
-
-    /// Redis has subscribed this server to these channels.
-    pub(super) fn confirm_subscribed(&mut self, channels: &[ChannelName]) {
-        for channel in channels {
-            self.followed.confirm_subscribed(channel);
-        }
     }
 
     /// What to read next of streams.
@@ -376,7 +339,7 @@ mod tests {
             };
             machine.publish(now, publication);
         }
-        assert_eq!(machine.followed().len(), 10);
+        assert_eq!(machine.followed.len(), 10);
         let mut last: Vec<BusEffect> = machine.take_effects();
         // A channel that is not followed has no history that could have a gap.
         let end = last.pop();
@@ -385,6 +348,6 @@ mod tests {
             "{end:?}"
         );
         machine.on_subscribed(now, &ChannelName::from("more"));
-        assert_eq!(machine.followed().len(), 11, "a subscriber's always is");
+        assert_eq!(machine.followed.len(), 11, "a subscriber's always is");
     }
 }

@@ -49,7 +49,6 @@ enum WireGap {
     Histories,
 }
 
-/// The bytes of an entry.
 pub(super) fn encode(content: &EntryContent) -> Vec<u8> {
     let (gap, message) = match content {
         EntryContent::Message(publication) => (None, Some(&**publication)),
@@ -63,7 +62,6 @@ pub(super) fn encode(content: &EntryContent) -> Vec<u8> {
     serde_json::to_vec(&WireEntry { v, gap, message }).unwrap_or_default()
 }
 
-/// Reads an entry of `channel`.
 pub(super) fn decode(channel: &ChannelName, bytes: &[u8]) -> Result<EntryContent, DecodeError> {
     let version: WireVersion = serde_json::from_slice(bytes)?;
     if version.v != VERSION {

@@ -9,13 +9,11 @@
 //! - Of the entries of one server in one channel, a later one has the greater number.
 
 use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use penstock_hub::Publication;
 
-/// A channel's name.
 pub(super) type ChannelName = Arc<str>;
 
 /// Which Redis a connection is to, and in which state.
@@ -28,7 +26,6 @@ pub(super) struct RedisDataset {
     pub(super) clock: RedisClock,
 }
 
-/// What time it is at Redis.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RedisClock {
     pub(super) read_at: Instant,
@@ -40,8 +37,8 @@ impl RedisClock {
     /// How long ago the entry at this position was published.
     pub(super) fn age(self, now: Instant, position: StreamPosition) -> Duration {
         let since = now.saturating_duration_since(self.read_at);
-        let before = Duration::from_millis(self.ms.saturating_sub(position.ms()));
-        let behind = Duration::from_millis(position.ms().saturating_sub(self.ms));
+        let before = Duration::from_millis(self.ms.saturating_sub(position.ms));
+        let behind = Duration::from_millis(position.ms.saturating_sub(self.ms));
         (since + before).saturating_sub(behind)
     }
 }
@@ -50,7 +47,7 @@ impl RedisClock {
 /// them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct StreamPosition {
-    ms: u64,
+    pub(super) ms: u64,
     sequence: u64,
 }
 
@@ -82,7 +79,6 @@ pub(super) enum EntryContent {
     AllHistoriesCut,
 }
 
-/// One entry of a channel's stream.
 #[derive(Debug, Clone)]
 pub(super) struct StreamEntry {
     pub(super) channel: ChannelName,
@@ -101,9 +97,12 @@ impl StreamPosition {
     /// Before the first entry.
     pub(super) const START: Self = Self { ms: 0, sequence: 0 };
 
-    /// Milliseconds of Redis' clock.
-    pub(super) const fn ms(self) -> u64 {
-        self.ms
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let (ms, sequence) = text.split_once('-')?;
+        Some(Self {
+            ms: ms.parse().ok()?,
+            sequence: sequence.parse().ok()?,
+        })
     }
 
     #[cfg(test)]
@@ -115,23 +114,6 @@ impl StreamPosition {
 impl fmt::Display for StreamPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}-{}", self.ms, self.sequence)
-    }
-}
-
-/// It is not two numbers with a hyphen between them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct InvalidPosition;
-
-impl FromStr for StreamPosition {
-    type Err = InvalidPosition;
-
-    fn from_str(text: &str) -> Result<Self, InvalidPosition> {
-        let (ms, sequence) = text.split_once('-').ok_or(InvalidPosition)?;
-        let number = |digits: &str| digits.parse().map_err(|_| InvalidPosition);
-        Ok(Self {
-            ms: number(ms)?,
-            sequence: number(sequence)?,
-        })
     }
 }
 
@@ -147,18 +129,12 @@ impl fmt::Display for EntryOrigin {
     }
 }
 
-/// It is not a server and a number with a colon between them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct InvalidOrigin;
-
-impl FromStr for EntryOrigin {
-    type Err = InvalidOrigin;
-
-    fn from_str(text: &str) -> Result<Self, InvalidOrigin> {
-        let (node, number) = text.split_once(':').ok_or(InvalidOrigin)?;
-        Ok(Self {
-            node: NodeId(u64::from_str_radix(node, 16).map_err(|_| InvalidOrigin)?),
-            number: number.parse().map_err(|_| InvalidOrigin)?,
+impl EntryOrigin {
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let (node, number) = text.split_once(':')?;
+        Some(Self {
+            node: NodeId(u64::from_str_radix(node, 16).ok()?),
+            number: number.parse().ok()?,
         })
     }
 }
@@ -170,10 +146,8 @@ mod tests {
     #[test]
     fn positions_and_origins_are_read_as_they_are_written() {
         for text in ["0-0", "1763810000000-12", "18446744073709551615-1"] {
-            assert_eq!(
-                text.parse::<StreamPosition>().map(|read| read.to_string()),
-                Ok(text.to_owned())
-            );
+            let read = StreamPosition::parse(text).map(|read| read.to_string());
+            assert_eq!(read.as_deref(), Some(text));
         }
         for text in [
             "",
@@ -185,20 +159,16 @@ mod tests {
             "1-2-3",
             "18446744073709551616-0",
         ] {
-            assert_eq!(
-                text.parse::<StreamPosition>(),
-                Err(InvalidPosition),
-                "{text:?}"
-            );
+            assert_eq!(StreamPosition::parse(text), None, "{text:?}");
         }
         let origin = EntryOrigin {
             node: NodeId(0xab),
             number: 7,
         };
         assert_eq!(origin.to_string(), "00000000000000ab:7");
-        assert_eq!(origin.to_string().parse(), Ok(origin));
+        assert_eq!(EntryOrigin::parse(&origin.to_string()), Some(origin));
         for text in ["", ":", "ab", "ab:", ":7", "xy:7", "ab:x"] {
-            assert_eq!(text.parse::<EntryOrigin>(), Err(InvalidOrigin), "{text:?}");
+            assert_eq!(EntryOrigin::parse(text), None, "{text:?}");
         }
     }
 

@@ -27,7 +27,6 @@ pub(super) const PREPARE_TIMEOUT: Duration = Duration::from_millis(500);
 /// How far Redis' clock of a stream's end may be from ours.
 const CLOCK_TOLERANCE: Duration = Duration::from_secs(1);
 
-/// One channel.
 #[derive(Debug)]
 pub(super) struct FollowedChannel {
     pub(super) state: FollowState,
@@ -55,7 +54,6 @@ pub(super) struct FollowedChannel {
     early_at_last_read: u64,
     /// Without a subscriber since; none is with one.
     pub(super) idle_since: Option<Instant>,
-    /// Whether it is in the queue of idle channels.
     pub(super) is_in_idle_list: bool,
 }
 
@@ -109,11 +107,9 @@ pub(super) struct StreamRead {
     pub(super) read_id: u64,
 }
 
-/// What Redis had of it.
 #[derive(Debug)]
 pub(super) struct StreamPage {
     pub(super) channel: ChannelName,
-    /// The reading's.
     pub(super) read_id: u64,
     pub(super) entries: Vec<StreamEntry>,
     /// Whether there was no more.
@@ -141,7 +137,6 @@ impl FollowedChannel {
         }
     }
 
-    /// Whether its history was read.
     pub(super) fn is_loaded(&self) -> bool {
         self.last_position.is_some()
     }
@@ -151,7 +146,6 @@ impl FollowedChannel {
         self.held_entries.len()
     }
 
-    /// A subscriber is there.
     pub(super) fn on_subscribed(&mut self, now: Instant) {
         self.idle_since = None;
         if !self.is_loaded() {
@@ -187,7 +181,6 @@ impl FollowedChannel {
         self.has_unannounced_gap |= trust == DatasetContinuity::Lost || is_early;
     }
 
-    /// What to read next.
     pub(super) fn next_read(
         &mut self,
         now: Instant,
@@ -376,7 +369,6 @@ impl FollowedChannel {
         }
     }
 
-    /// Whether an entry came before.
     fn has_seen(&self, entry: &StreamEntry) -> bool {
         self.last_seen.last_number_of(entry.origin.node) >= Some(entry.origin.number)
     }

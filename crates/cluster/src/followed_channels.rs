@@ -77,7 +77,6 @@ impl FollowInputs {
     }
 }
 
-/// The channels.
 #[derive(Debug)]
 pub(super) struct FollowedChannels {
     channels: HashMap<ChannelName, FollowedChannel>,
@@ -121,17 +120,14 @@ impl FollowedChannels {
         }
     }
 
-    /// Channels that are followed.
     pub(super) fn len(&self) -> usize {
         self.channels.len() - 1
     }
 
-    /// The channel, if it is followed.
     pub(super) fn get(&self, channel: &str) -> Option<&FollowedChannel> {
         self.channels.get(channel)
     }
 
-    /// The channel, if it is followed.
     pub(super) fn get_mut(&mut self, channel: &str) -> Option<&mut FollowedChannel> {
         self.channels.get_mut(channel)
     }
@@ -140,18 +136,13 @@ impl FollowedChannels {
     pub(super) fn prepare(&mut self, now: Instant, channel: &ChannelName) -> bool {
         let follow = self.ensure_followed(now, channel);
         let is_live = follow.state == FollowState::Live;
-        self.mark_idle(now, channel);
+        self.on_unsubscribed(now, channel);
         is_live
     }
 
     /// A channel has its first subscriber here.
     pub(super) fn on_subscribed(&mut self, now: Instant, channel: &ChannelName) {
         self.ensure_followed(now, channel).on_subscribed(now);
-    }
-
-    /// A channel has lost its last subscriber here.
-    pub(super) fn on_unsubscribed(&mut self, now: Instant, channel: &ChannelName) {
-        self.mark_idle(now, channel);
     }
 
     fn ensure_followed(&mut self, now: Instant, channel: &ChannelName) -> &mut FollowedChannel {
@@ -164,7 +155,8 @@ impl FollowedChannels {
             .or_insert_with(|| FollowedChannel::new(now))
     }
 
-    fn mark_idle(&mut self, now: Instant, channel: &ChannelName) {
+    /// A channel has lost its last subscriber here, or has none yet.
+    pub(super) fn on_unsubscribed(&mut self, now: Instant, channel: &ChannelName) {
         let Some(follow) = self.channels.get_mut(channel) else {
             return;
         };
@@ -196,7 +188,7 @@ impl FollowedChannels {
             follow.is_in_idle_list = false;
             match follow.idle_since {
                 None => {}
-                Some(_) if in_use(&channel) => self.mark_idle(now, &channel),
+                Some(_) if in_use(&channel) => self.on_unsubscribed(now, &channel),
                 Some(since) if is_due(since) => {
                     self.unfollow(&channel);
                     effects.push(BusEffect::ChannelNotLive(channel.clone()));
@@ -256,7 +248,6 @@ impl FollowedChannels {
         }
     }
 
-    /// The next channels to subscribe to.
     pub(super) fn next_subscriptions(&mut self) -> Vec<ChannelName> {
         let count = self.to_subscribe.len().min(MAX_SUBSCRIBE_CHANNELS);
         let mut next: Vec<ChannelName> = self.to_subscribe.drain(..count).collect();
@@ -270,7 +261,6 @@ impl FollowedChannels {
         next
     }
 
-    /// The next channels to unsubscribe from.
     pub(super) fn next_unsubscriptions(&mut self) -> Vec<ChannelName> {
         let next: Vec<ChannelName> = self
             .to_unsubscribe
@@ -284,13 +274,15 @@ impl FollowedChannels {
         next
     }
 
-    /// Redis has subscribed this server to the channel.
-    pub(super) fn confirm_subscribed(&mut self, channel: &ChannelName) {
-        if let Some(follow) = self.channels.get_mut(channel)
-            && follow.state == FollowState::Subscribing
-        {
-            follow.state = FollowState::Reading;
-            self.to_read.push_back(channel.clone());
+    /// Redis has subscribed this server to these channels.
+    pub(super) fn confirm_subscribed(&mut self, channels: &[ChannelName]) {
+        for channel in channels {
+            if let Some(follow) = self.channels.get_mut(channel)
+                && follow.state == FollowState::Subscribing
+            {
+                follow.state = FollowState::Reading;
+                self.to_read.push_back(channel.clone());
+            }
         }
     }
 
@@ -326,7 +318,6 @@ impl FollowedChannels {
         reads
     }
 
-    /// What was read of a channel's stream.
     pub(super) fn apply_page(
         &mut self,
         now: Instant,
@@ -345,7 +336,6 @@ impl FollowedChannels {
         self.inputs.total_held -= held - follow.held_count();
     }
 
-    /// An entry was published.
     pub(super) fn on_entry(
         &mut self,
         now: Instant,

@@ -30,7 +30,6 @@ impl LastSeen {
         true
     }
 
-    /// The last number of that server.
     pub(super) fn last_number_of(&self, node: NodeId) -> Option<u64> {
         let seen = self.0.iter().find(|seen| seen.node == node);
         seen.map(|seen| seen.number)

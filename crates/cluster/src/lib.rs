@@ -37,7 +37,5 @@ mod simulation;
 mod snapshot;
 mod totals;
 
-pub use bus_inbox::BusStatus;
 pub use redis_bus::{CounterSource, RedisBus, RedisUrlError};
 pub use snapshot::{CLUSTER_METRICS, ClusterSnapshot};
-pub use totals::ClusterTotals;

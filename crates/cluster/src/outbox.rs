@@ -10,11 +10,11 @@
 //! - A publication is dropped only when it was published, or is recorded as lost.
 //! - The number of kept publications is bounded.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use penstock_hub::{Content, Publication, ResponsePart, StreamPart, WebSocketPart};
+use penstock_hub::Publication;
 
 use crate::entry::{ChannelName, EntryContent};
 
@@ -84,7 +84,6 @@ pub(super) enum LocalDelivery {
     Done,
 }
 
-/// One entry on its way to Redis.
 #[derive(Debug, Clone)]
 pub(super) struct OutgoingEntry {
     pub(super) number: u64,
@@ -137,7 +136,6 @@ impl Outbox {
         }
     }
 
-    /// The number that the next publication gets.
     pub(super) fn next_number(&self) -> u64 {
         self.first_number + self.entries.len() as u64
     }
@@ -214,10 +212,7 @@ impl Outbox {
             is_resent: false,
         };
         if kept.has_no_local_subscriber() {
-            *self
-                .unsent_without_subscribers
-                .entry(kept.channel.clone())
-                .or_default() += 1;
+            increment(&mut self.unsent_without_subscribers, &kept.channel);
         }
         self.entries.push_back(kept);
         while self.entries.len() > 1
@@ -303,10 +298,7 @@ impl Outbox {
             kept.accepted_at = None;
             kept.is_resent = true;
             if kept.has_no_local_subscriber() {
-                *self
-                    .unsent_without_subscribers
-                    .entry(kept.channel.clone())
-                    .or_default() += 1;
+                increment(&mut self.unsent_without_subscribers, &kept.channel);
             }
         }
         let unkept = self.last_unkept_at.take();
@@ -341,7 +333,7 @@ impl Outbox {
             kept.local_delivery = LocalDelivery::Done;
             let unheard = kept.has_no_local_subscriber().then(|| kept.channel.clone());
             if let Some(channel) = unheard {
-                *self.unsent_without_subscribers.entry(channel).or_default() += 1;
+                increment(&mut self.unsent_without_subscribers, &channel);
             }
         }
     }
@@ -433,31 +425,29 @@ impl Outbox {
 
     /// The gaps to announce to the others, in the order of their numbers.
     fn gap_entries(&self) -> Vec<OutgoingEntry> {
-        let mut losses: BTreeMap<u64, OutgoingEntry> = BTreeMap::new();
-        for (channel, &number) in &self.lost_by_channel {
-            losses.insert(
-                number,
-                OutgoingEntry {
-                    number,
-                    channel: channel.clone(),
-                    is_early: false,
-                    content: EntryContent::Gap,
-                },
-            );
-        }
-        if let Some(number) = self.lost_in_all_channels {
-            losses.insert(
-                number,
-                OutgoingEntry {
-                    number,
-                    channel: broadcast_channel(),
-                    is_early: false,
-                    content: EntryContent::GapInAllChannels,
-                },
-            );
-        }
-        losses.into_values().take(MAX_BATCH_MESSAGES).collect()
+        let gap = |number, channel, content| OutgoingEntry {
+            number,
+            channel,
+            is_early: false,
+            content,
+        };
+        let of_all = self.lost_in_all_channels;
+        let of_all =
+            of_all.map(|number| gap(number, broadcast_channel(), EntryContent::GapInAllChannels));
+        let by_channel = self.lost_by_channel.iter();
+        let by_channel =
+            by_channel.map(|(channel, &number)| gap(number, channel.clone(), EntryContent::Gap));
+        let mut losses: Vec<_> = of_all.into_iter().chain(by_channel).collect();
+        losses.sort_by_key(|loss| loss.number);
+        // Redis takes a number once: of two losses with the same the one of all channels counts.
+        losses.dedup_by_key(|loss| loss.number);
+        losses.truncate(MAX_BATCH_MESSAGES);
+        losses
     }
+}
+
+fn increment(counts: &mut HashMap<ChannelName, usize>, channel: &ChannelName) {
+    *counts.entry(channel.clone()).or_default() += 1;
 }
 
 /// The channel that all servers follow, whatever they hold: no subscriber's, since theirs have
@@ -468,37 +458,10 @@ pub(super) fn broadcast_channel() -> ChannelName {
 
 /// About what a publication takes in memory.
 pub(super) fn publication_size(publication: &Publication) -> usize {
-    let content = |content: &Content| content.bytes.len();
-    let stream = match &publication.stream {
-        Some(StreamPart::Send(sent)) => content(sent),
-        _ => 0,
-    };
-    let response = match &publication.response {
-        Some(ResponsePart::Send(response)) => {
-            response.fields.as_bytes().len() + content(&response.body)
-        }
-        _ => 0,
-    };
-    let websocket = match &publication.websocket {
-        Some(WebSocketPart::Text(sent) | WebSocketPart::Binary(sent)) => content(sent),
-        _ => 0,
-    };
-    let event = publication
-        .event
-        .as_ref()
-        .map_or(0, |event| event.data.len());
-    let meta: usize = publication
-        .meta
-        .iter()
-        .map(|(name, value)| name.len() + value.len() + 32)
-        .sum();
     size_of::<OutboxEntry>()
         + publication.channel.len()
-        + stream
-        + response
-        + websocket
-        + event
-        + meta
+        + publication.size()
+        + 32 * publication.meta.len()
 }
 
 #[cfg(test)]

@@ -58,7 +58,6 @@ impl PushQueue {
         }
     }
 
-    /// Takes what the connection brings.
     pub(super) fn push(&self, info: PushInfo) {
         let mut waiting = self.lock();
         match info.kind {
@@ -97,7 +96,6 @@ impl PushQueue {
         Ok(taken)
     }
 
-    /// Whether something waits.
     pub(super) fn has_messages(&self) -> bool {
         let waiting = self.lock();
         !waiting.messages.is_empty() || waiting.end.is_some()

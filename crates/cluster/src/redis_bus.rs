@@ -13,11 +13,11 @@ use penstock_runtime::{clock, loops};
 use tokio::sync::oneshot;
 
 use crate::bus_driver::{BusDriver, LocalHub};
-use crate::bus_inbox::{BusCommand, BusInbox, BusStatus};
+use crate::bus_inbox::{BusCommand, BusInbox};
 use crate::entry::{ChannelName, NodeId};
 use crate::followed_channel::PREPARE_TIMEOUT;
 use crate::redis_link::{RedisTarget, StreamRetention};
-use crate::totals::ClusterTotals;
+use crate::snapshot::ClusterSnapshot;
 
 /// What Redis keeps of a channel at least, so that a short absence is repaired: entries, and for
 /// how long.
@@ -67,16 +67,13 @@ impl RedisBus {
         &self.address
     }
 
-    /// How this server stands with Redis.
+    /// The cluster now.
     #[must_use]
-    pub fn status(&self) -> BusStatus {
-        self.inbox.status()
-    }
-
-    /// The numbers of all servers together, at most some seconds old.
-    #[must_use]
-    pub fn totals(&self) -> ClusterTotals {
-        self.inbox.totals()
+    pub fn snapshot(&self) -> ClusterSnapshot {
+        ClusterSnapshot {
+            address: self.address.to_string(),
+            ..self.inbox.snapshot()
+        }
     }
 
     /// Ends it: from now on nothing more can be published to the channels of all servers
@@ -137,14 +134,10 @@ impl Bus for RedisBus {
 
 impl fmt::Debug for RedisBus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisBus")
-            .field("address", &self.address)
-            .field("status", &self.status())
-            .finish_non_exhaustive()
+        f.debug_tuple("RedisBus").field(&self.snapshot()).finish()
     }
 }
 
-/// This server's hub.
 struct HubWithCounters {
     hub: Hub,
     extra_counters: CounterSource,
@@ -156,7 +149,7 @@ impl LocalHub for HubWithCounters {
     }
 
     fn replace_history(&self, channel: &ChannelName, history: Vec<(Publication, Duration)>) {
-        self.hub.replace_aged_history(channel, history);
+        self.hub.replace_history(channel, history);
     }
 
     fn is_in_use(&self, channel: &str) -> bool {

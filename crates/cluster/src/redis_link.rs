@@ -83,12 +83,8 @@ pub(super) struct RedisLink {
     keys: RedisKeys,
     commands: MultiplexedConnection,
     pubsub: MultiplexedConnection,
-    publish_script: Arc<str>,
-    report_script: Arc<str>,
-    /// The dataset that it serves.
     pub(super) dataset: RedisDataset,
     pub(super) pushes: Arc<PushQueue>,
-    /// Understands what it says.
     pub(super) decoder: ReplyDecoder,
 }
 
@@ -104,7 +100,6 @@ pub(super) struct StreamRetention {
 }
 
 impl RedisTarget {
-    /// Understands the setting.
     pub(super) fn parse(url: &str) -> Result<Self, String> {
         let broken = |_| "it is not an address of a Redis".to_owned();
         let info = url.into_connection_info().map_err(broken)?;
@@ -147,29 +142,18 @@ impl RedisTarget {
         };
         let mut commands = connect(config).await?;
         let hearing = connect(hears).await?;
-        let mark = self.keys.dataset_id();
-        let (publish, beat, begin, mark, time): (String, String, String, String, (u64, u64)) =
-            redis::pipe()
-                .cmd("SCRIPT")
-                .arg("LOAD")
-                .arg(scripts::PUBLISH_SCRIPT)
-                .cmd("SCRIPT")
-                .arg("LOAD")
-                .arg(scripts::REPORT_SCRIPT)
-                .cmd("SCRIPT")
-                .arg("LOAD")
-                .arg(scripts::RECORD_RUN_SCRIPT)
-                .cmd("SET")
-                .arg(&mark)
-                .arg(fresh)
-                .arg("NX")
-                .ignore()
-                .cmd("GET")
-                .arg(&mark)
-                .cmd("TIME")
-                .query_async(&mut commands)
-                .await?;
-        let (seconds, micros) = time;
+        let mark_key = self.keys.key("mark");
+        let (mark, (seconds, micros)): (String, (u64, u64)) = redis::pipe()
+            .cmd("SET")
+            .arg(&mark_key)
+            .arg(fresh)
+            .arg("NX")
+            .ignore()
+            .cmd("GET")
+            .arg(&mark_key)
+            .cmd("TIME")
+            .query_async(&mut commands)
+            .await?;
         let clock = RedisClock {
             read_at: clock::now(),
             ms: seconds.saturating_mul(1000).saturating_add(micros / 1000),
@@ -181,16 +165,16 @@ impl RedisTarget {
                 node: NodeId(RandomState::new().hash_one(run)),
                 number: 1,
             };
-            let mut command = redis::cmd("EVALSHA");
-            command
-                .arg(begin)
-                .arg(1)
-                .arg(self.keys.run_id())
-                .arg(&**run);
-            command.arg(&*self.keys.prefix).arg(origin.to_string());
-            let word = encoding::encode(&EntryContent::AllHistoriesCut);
-            command.arg(word).arg(millis(kept)).arg(&mark);
-            let () = command.query_async(&mut commands).await?;
+            let () = scripts::RECORD_RUN_SCRIPT
+                .key(self.keys.key("run"))
+                .arg(&**run)
+                .arg(&*self.keys.prefix)
+                .arg(origin.to_string())
+                .arg(encoding::encode(&EntryContent::AllHistoriesCut))
+                .arg(millis(kept))
+                .arg(&mark)
+                .invoke_async(&mut commands)
+                .await?;
         }
         let mark: Arc<str> = mark.into();
         Ok(RedisLink {
@@ -199,8 +183,6 @@ impl RedisTarget {
             keys: self.keys,
             commands,
             pubsub: hearing,
-            publish_script: publish.into(),
-            report_script: beat.into(),
             dataset: RedisDataset {
                 id: mark,
                 run_id: run,
@@ -229,26 +211,21 @@ async fn redis_run_id(
 }
 
 impl RedisLink {
-    /// Gives Redis a batch.
     pub(super) async fn publish(
         mut self,
         batch: Vec<OutgoingEntry>,
         keeping: StreamRetention,
     ) -> Result<Vec<OutgoingEntry>, RedisLinkError> {
-        let mut command = redis::cmd("EVALSHA");
-        command
-            .arg(&*self.publish_script)
-            .arg(2)
-            .arg(self.keys.last_number(self.node_id))
-            .arg(self.keys.dataset_id())
+        let sent = self.keys.key(format_args!("sent:{}", self.node_id));
+        let mut call = scripts::PUBLISH_SCRIPT.key(sent);
+        call.key(self.keys.key("mark"))
             .arg(self.node_id.to_string())
             .arg(&*self.dataset.id)
             .arg(keeping.max_entries)
             .arg(millis(keeping.max_age))
             .arg(&*self.keys.prefix);
         for entry in &batch {
-            command
-                .arg(entry.number)
+            call.arg(entry.number)
                 .arg(&*entry.channel)
                 .arg(if entry.is_early {
                     DELIVERED_EARLY
@@ -257,7 +234,7 @@ impl RedisLink {
                 })
                 .arg(encoding::encode(&entry.content));
         }
-        let is_taken: bool = command.query_async(&mut self.commands).await?;
+        let is_taken: bool = call.invoke_async(&mut self.commands).await?;
         if is_taken {
             Ok(batch)
         } else {
@@ -265,7 +242,6 @@ impl RedisLink {
         }
     }
 
-    /// Subscribes to channels.
     pub(super) async fn subscribe(
         mut self,
         channels: Vec<ChannelName>,
@@ -275,7 +251,6 @@ impl RedisLink {
         Ok(channels)
     }
 
-    /// Unsubscribes from channels.
     pub(super) async fn unsubscribe(
         mut self,
         channels: Vec<ChannelName>,
@@ -291,7 +266,6 @@ impl RedisLink {
         Ok(now)
     }
 
-    /// Reads of streams.
     pub(super) async fn read_streams(
         mut self,
         reads: Vec<StreamRead>,
@@ -299,7 +273,7 @@ impl RedisLink {
     ) -> Result<Vec<StreamPage>, RedisLinkError> {
         let mut pipe = redis::pipe();
         for read in &reads {
-            let stream = self.keys.stream(&read.channel);
+            let stream = self.keys.key(format_args!("stream:{}", read.channel));
             match read.from {
                 Some(from) => {
                     let from = from.to_string();
@@ -329,19 +303,15 @@ impl RedisLink {
         mut self,
         numbers: Vec<(String, u64)>,
     ) -> Result<ClusterTotals, RedisLinkError> {
-        let mut command = redis::cmd("EVALSHA");
-        command
-            .arg(&*self.report_script)
-            .arg(2)
-            .arg(self.keys.node_set())
-            .arg(self.keys.dataset_id())
+        let mut call = scripts::REPORT_SCRIPT.key(self.keys.key("nodes"));
+        call.key(self.keys.key("mark"))
             .arg(self.node_id.to_string())
             .arg(millis(NODE_TTL))
             .arg(&*self.keys.prefix);
         for (name, value) in numbers {
-            command.arg(name).arg(value);
+            call.arg(name).arg(value);
         }
-        let answer: Vec<String> = command.query_async(&mut self.commands).await?;
+        let answer: Vec<String> = call.invoke_async(&mut self.commands).await?;
         let [mark, nodes, sums @ ..] = &*answer else {
             return Err(RedisLinkError::UnexpectedReply);
         };
@@ -354,8 +324,8 @@ impl RedisLink {
     /// Takes this server out of the sums.
     pub(super) async fn remove_node(mut self) -> Result<(), RedisLinkError> {
         let mut pipe = redis::pipe();
-        let zrem = Cmd::zrem(self.keys.node_set(), self.node_id.to_string());
-        let del = Cmd::del(self.keys.node_counters(self.node_id));
+        let zrem = Cmd::zrem(self.keys.key("nodes"), self.node_id.to_string());
+        let del = Cmd::del(self.keys.key(format_args!("node:{}", self.node_id)));
         pipe.add_command(zrem).ignore().add_command(del).ignore();
         Ok(pipe.query_async(&mut self.commands).await?)
     }

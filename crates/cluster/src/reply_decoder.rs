@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::encoding;
-use crate::entry::{ChannelName, EntryContent, StreamEntry};
+use crate::entry::{ChannelName, EntryContent, EntryOrigin, StreamEntry, StreamPosition};
 use crate::followed_channel::{StreamPage, StreamRead};
 use crate::push_queue::PushMessage;
 use crate::scripts::RedisKeys;
@@ -86,7 +86,6 @@ impl ReplyDecoder {
         Some((channel, words, &message[1..]))
     }
 
-    /// What was read.
     pub(super) fn decode_page(&self, read: StreamRead, mut raw: Vec<RawEntry>) -> StreamPage {
         let is_newest = read.from.is_none();
         let is_page = !is_newest && raw.len() >= PAGE_ENTRIES;
@@ -132,8 +131,9 @@ impl ReplyDecoder {
         message: &[u8],
     ) -> Option<StreamEntry> {
         let [position, before, origin, way] = words;
-        let (position, before) = (position.parse().ok()?, before.parse().ok()?);
-        let origin = origin.parse().ok()?;
+        let position = StreamPosition::parse(position)?;
+        let previous = StreamPosition::parse(before)?;
+        let origin = EntryOrigin::parse(origin)?;
         // A message that is not understood is one that subscribers miss.
         let what = encoding::decode(channel, message).unwrap_or_else(|error| {
             self.log_once(&format!(
@@ -145,7 +145,7 @@ impl ReplyDecoder {
         Some(StreamEntry {
             channel: channel.clone(),
             position,
-            previous: before,
+            previous,
             origin,
             is_early: way == DELIVERED_EARLY,
             content: what,

@@ -8,14 +8,21 @@
 //! - The numbers of a server are taken in order, and none twice.
 //! - Every key expires by itself.
 
-use crate::entry::{ChannelName, NodeId};
+use std::fmt::Display;
+use std::sync::LazyLock;
+
+use redis::Script;
+
+use crate::entry::ChannelName;
 
 /// Takes a batch. Keys: the server's last number, the mark of the data. Arguments: server, mark,
 /// the stream's length and age in milliseconds, the prefix; then number, channel, way and message
 /// of each. The answer: 1, or 0 when the data is not the one that was meant.
 ///
 /// `sent` lives for an hour: what an earlier connection left in Redis' socket is long done by then.
-pub(super) const PUBLISH_SCRIPT: &str = r"
+pub(super) static PUBLISH_SCRIPT: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(
+        r"
 local mark = redis.call('GET', KEYS[2])
 if mark ~= ARGV[2] then return 0 end
 local last = tonumber(redis.call('GET', KEYS[1]) or '0')
@@ -36,13 +43,17 @@ for i = 6, #ARGV, 4 do
   end
 end
 return 1
-";
+",
+    )
+});
 
 /// Notes which run of Redis this is. A run that is not the noted one may have begun with older
 /// data: its servers then learn, once, that histories begin anew. Keys: the noted run. Arguments:
 /// the run, the prefix, the origin and the message of the word, its age in milliseconds, the mark
 /// of the data.
-pub(super) const RECORD_RUN_SCRIPT: &str = r"
+pub(super) static RECORD_RUN_SCRIPT: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(
+        r"
 if redis.call('GET', KEYS[1]) == ARGV[1] then return 0 end
 redis.call('SET', KEYS[1], ARGV[1])
 local stream = ARGV[2] .. 'stream:'
@@ -54,13 +65,17 @@ redis.call('PEXPIRE', stream, ARGV[5])
 local head = table.concat({ position, before, ARGV[3], 'shared', ARGV[6] }, ' ')
 redis.call('PUBLISH', ARGV[2] .. 'topic:', head .. '\n' .. ARGV[4])
 return 1
-";
+",
+    )
+});
 
 /// Notes a server's numbers and answers with the mark of the data, how many servers there are, and
 /// the sums of all their numbers, as names and values in turn. Keys: the servers, the mark of the
 /// data. Arguments: the server, how many milliseconds it counts as there, the prefix; then names
 /// and values.
-pub(super) const REPORT_SCRIPT: &str = r"
+pub(super) static REPORT_SCRIPT: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(
+        r"
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local own = ARGV[3] .. 'node:' .. ARGV[1]
@@ -84,9 +99,15 @@ for _, name in ipairs(names) do
   answer[#answer + 1] = string.format('%.0f', sums[name])
 end
 return answer
-";
+",
+    )
+});
 
 /// The names in one database: pushes are not separated by database, so its number is in all names.
+///
+/// `mark` tells a Redis that has lost its data, `run` the run of Redis that wrote its data last.
+/// `nodes` are the servers, `node:NODE` the counters of one, `sent:NODE` its last number.
+/// `stream:CHANNEL` has the last entries of a channel, which `topic:CHANNEL` publishes.
 #[derive(Debug, Clone)]
 pub(super) struct RedisKeys {
     /// Of the form `penstock:0:`.
@@ -100,42 +121,14 @@ impl RedisKeys {
         }
     }
 
-    /// By which a Redis that has lost its data is known.
-    pub(super) fn dataset_id(&self) -> String {
-        format!("{}mark", self.prefix)
+    pub(super) fn key(&self, name: impl Display) -> String {
+        format!("{}{name}", self.prefix)
     }
 
-    /// The run of Redis that its data was last known to be of.
-    pub(super) fn run_id(&self) -> String {
-        format!("{}run", self.prefix)
-    }
-
-    /// The last number of a server.
-    pub(super) fn last_number(&self, node: NodeId) -> String {
-        format!("{}sent:{node}", self.prefix)
-    }
-
-    /// The servers that are there.
-    pub(super) fn node_set(&self) -> String {
-        format!("{}nodes", self.prefix)
-    }
-
-    /// The numbers of a server.
-    pub(super) fn node_counters(&self, node: NodeId) -> String {
-        format!("{}node:{node}", self.prefix)
-    }
-
-    /// The last entries of a channel.
-    pub(super) fn stream(&self, channel: &ChannelName) -> String {
-        format!("{}stream:{channel}", self.prefix)
-    }
-
-    /// Where a channel's entries are published.
     pub(super) fn topic(&self, channel: &ChannelName) -> String {
-        format!("{}topic:{channel}", self.prefix)
+        self.key(format_args!("topic:{channel}"))
     }
 
-    /// The channel of a topic.
     pub(super) fn channel_of_topic<'a>(&self, topic: &'a str) -> Option<&'a str> {
         topic.strip_prefix(&*self.prefix)?.strip_prefix("topic:")
     }

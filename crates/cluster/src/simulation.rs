@@ -216,7 +216,7 @@ impl ClusterSimulation {
             match connection.heard.pop_front() {
                 Some(PubSubReply::Subscribed(channels)) => {
                     node.is_listening = false;
-                    node.machine.confirm_subscribed(&channels);
+                    node.machine.followed.confirm_subscribed(&channels);
                 }
                 Some(PubSubReply::Unsubscribed) => node.is_listening = false,
                 Some(PubSubReply::Pong(at)) => {
@@ -254,8 +254,8 @@ impl ClusterSimulation {
             }
         }
         if !node.is_listening {
-            let leaving = node.machine.next_unsubscriptions();
-            let coming = node.machine.next_subscriptions();
+            let leaving = node.machine.followed.next_unsubscriptions();
+            let coming = node.machine.followed.next_subscriptions();
             for listen in [
                 (!leaving.is_empty()).then_some(PubSubCommand::Unsubscribe(leaving)),
                 (!coming.is_empty()).then_some(PubSubCommand::Subscribe(coming)),
@@ -358,7 +358,7 @@ impl ClusterSimulation {
             && seen.since.take().is_some()
         {
             seen.log.clear();
-            node.machine.on_unsubscribed(self.now, channel);
+            node.machine.followed.on_unsubscribed(self.now, channel);
         }
     }
 
@@ -412,9 +412,9 @@ impl ClusterSimulation {
             self.round();
         }
         for node in &self.nodes {
-            assert_eq!(node.machine.mode(), BusMode::Clustered);
-            assert!(node.machine.outbox().is_empty());
-            assert!(node.machine.followed().is_settled());
+            assert_eq!(node.machine.mode, BusMode::Clustered);
+            assert!(node.machine.outbox.is_empty());
+            assert!(node.machine.followed.is_settled());
         }
     }
 

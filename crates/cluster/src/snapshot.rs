@@ -5,10 +5,8 @@ use std::collections::BTreeMap;
 use penstock_exchange::metric_table;
 use serde::Serialize;
 
-use crate::RedisBus;
-
 /// The servers that share the hub over Redis.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct ClusterSnapshot {
     /// The address of Redis, without its password.
     pub address: String,
@@ -24,26 +22,9 @@ pub struct ClusterSnapshot {
     pub channels: u64,
     /// Servers, this one included; 0 while Redis does not answer.
     pub servers: u64,
-    /// The sums of the servers' counters, by name.
+    /// The sums of the servers' counters, by name, at most some seconds old: `streams`, `polls`,
+    /// `opened`, `closed`, `published`, `delivered`, `dropped`, and those of the `CounterSource`.
     pub totals: BTreeMap<String, u64>,
-}
-
-impl RedisBus {
-    /// The cluster now.
-    #[must_use]
-    pub fn snapshot(&self) -> ClusterSnapshot {
-        let (status, totals) = (self.status(), self.totals());
-        ClusterSnapshot {
-            address: self.address().to_owned(),
-            connected: status.is_connected,
-            standalone: status.is_standalone,
-            queued: status.unsent_messages as u64,
-            lost: status.dropped_messages,
-            channels: status.followed_channels as u64,
-            servers: totals.nodes,
-            totals: totals.sums,
-        }
-    }
 }
 
 metric_table! {

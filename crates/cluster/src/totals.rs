@@ -4,43 +4,32 @@
 //! status page.
 //!
 //! # Invariants
-//! - The age of the sums is known.
 //! - Counters of a server that is gone are left out after ten seconds.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How often.
 pub(super) const REPORT_INTERVAL: Duration = Duration::from_secs(2);
 
 /// What all servers have and have done, as they said lately.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ClusterTotals {
-    /// How many servers there are; 0 while Redis does not answer.
-    pub nodes: u64,
+pub(super) struct ClusterTotals {
+    pub(super) servers: u64,
     /// The sums of what the servers count, by name: `streams`, `polls`, `opened`, `closed`,
     /// `published`, `delivered`, `dropped`, and what else they were given to count.
-    pub sums: BTreeMap<String, u64>,
-    /// When Redis said so.
-    pub read_at: Option<Instant>,
+    pub(super) sums: BTreeMap<String, u64>,
 }
 
 impl ClusterTotals {
-    /// The sum of that name; 0 where no server counts it.
-    #[must_use]
-    pub fn sum(&self, name: &str) -> u64 {
-        self.sums.get(name).copied().unwrap_or(0)
-    }
-
     /// What the script answers: how many servers, then names and sums in turn.
-    pub(super) fn parse(nodes: &str, sums: &[String]) -> Option<Self> {
+    pub(super) fn parse(servers: &str, sums: &[String]) -> Option<Self> {
         let pairs = sums.chunks_exact(2);
         Some(Self {
-            nodes: nodes.parse().ok()?,
+            servers: servers.parse().ok()?,
             sums: pairs
                 .map(|pair| Some((pair[0].clone(), pair[1].parse().ok()?)))
                 .collect::<Option<_>>()?,
-            read_at: None,
         })
     }
 }
@@ -53,10 +42,7 @@ mod tests {
     fn sums_are_read_by_name() {
         let sums = ["streams", "12", "opened", "0"].map(str::to_owned);
         let totals = ClusterTotals::parse("2", &sums).unwrap();
-        assert_eq!(
-            (totals.nodes, totals.sum("streams"), totals.sum("other")),
-            (2, 12, 0)
-        );
+        assert_eq!((totals.servers, totals.sums["streams"]), (2, 12));
         assert_eq!(ClusterTotals::parse("x", &[]), None);
         let bad = ["streams", "many"].map(str::to_owned);
         assert_eq!(ClusterTotals::parse("1", &bad), None);

@@ -20,10 +20,10 @@ pub struct Publication {
     #[serde(skip)]
     pub channel: Arc<str>,
     /// What the publisher calls it; none gets a number of the hub's.
-    #[serde(skip_serializing_if = "Option::is_none", with = "serial::id")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<Arc<str>>,
     /// The id of the message before it, for subscribers that need both in order.
-    #[serde(skip_serializing_if = "Option::is_none", with = "serial::id")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub prev_id: Option<Arc<str>>,
     /// Not to be held back until `prev_id` has come (`no-seq`).
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -44,6 +44,35 @@ pub struct Publication {
     /// What filters look at.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub meta: Vec<(Box<str>, Box<str>)>,
+}
+
+impl Publication {
+    /// The bytes of all its forms.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        let stream = match &self.stream {
+            Some(StreamPart::Send(sent)) => sent.bytes.len(),
+            _ => 0,
+        };
+        let response = match &self.response {
+            Some(ResponsePart::Send(response)) => {
+                response.body.bytes.len() + response.fields.as_bytes().len()
+            }
+            _ => 0,
+        };
+        let websocket = match &self.websocket {
+            Some(WebSocketPart::Text(sent) | WebSocketPart::Binary(sent)) => sent.bytes.len(),
+            Some(WebSocketPart::Ping(bytes) | WebSocketPart::Pong(bytes)) => bytes.len(),
+            Some(WebSocketPart::Close { reason, .. }) => reason.len(),
+            None => 0,
+        };
+        let event = self.event.as_ref().map_or(0, |event| {
+            event.data.len() + event.event.as_ref().map_or(0, |name| name.len())
+        });
+        let meta = self.meta.iter();
+        let meta = meta.map(|(name, value)| name.len() + value.len());
+        stream + response + websocket + event + meta.sum::<usize>()
+    }
 }
 
 /// Bytes, and the filters by name that may change them for each subscriber (`content-filters`).

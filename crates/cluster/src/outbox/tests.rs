@@ -1,5 +1,7 @@
 //! Batches, losses and what a Redis gets again that has lost its data.
 
+use penstock_hub::{Content, StreamPart};
+
 use super::*;
 
 fn publication(channel: &str, id: usize) -> Publication {

@@ -1,7 +1,7 @@
 //! What servers write, and what else may come.
 
 use super::*;
-use crate::entry::{EntryOrigin, NodeId, StreamPosition};
+use crate::entry::NodeId;
 
 const MESSAGE: &str = r#"{"v":1,"message":{"id":"7"}}"#;
 

@@ -15,9 +15,7 @@ use penstock_exchange::HeldFraming;
 use penstock_http::{h1, sse};
 
 use crate::hub_route::GAP_EVENT;
-use crate::{
-    Content, LongPollResponse, Publication, ResponsePart, StreamForm, StreamPart, WebSocketPart,
-};
+use crate::{LongPollResponse, Publication, StreamForm, StreamPart};
 
 /// A message that has its place in its channel.
 #[derive(Debug)]
@@ -27,7 +25,6 @@ pub struct Message {
     pub(crate) id: Arc<str>,
     /// As it was published.
     pub publication: Publication,
-    /// When it came.
     pub(crate) published_at: Instant,
     /// What it counts for where bytes are bounded.
     pub(crate) cost: usize,
@@ -100,7 +97,7 @@ impl StreamFormat {
 impl Message {
     pub(crate) fn new(order: u64, id: Arc<str>, publication: Publication, at: Instant) -> Self {
         Self {
-            cost: publication_size(&publication) + id.len() + MESSAGE_OVERHEAD,
+            cost: publication.size() + id.len() + MESSAGE_OVERHEAD,
             sequence: order,
             id,
             publication,
@@ -118,7 +115,6 @@ impl Message {
         shared.clone()
     }
 
-    /// What held streams do about it.
     pub(crate) fn delivery_kind(&self) -> DeliveryKind {
         match &self.publication.stream {
             Some(StreamPart::Send(content)) if content.filters.is_empty() => DeliveryKind::Shared,
@@ -163,35 +159,6 @@ impl Message {
             }
         }
     }
-}
-
-/// The bytes of a publication in all its forms.
-pub(crate) fn publication_size(publication: &Publication) -> usize {
-    let content = |content: &Content| content.bytes.len();
-    let stream = match &publication.stream {
-        Some(StreamPart::Send(sent)) => content(sent),
-        Some(StreamPart::Hint | StreamPart::Gap | StreamPart::Close) | None => 0,
-    };
-    let response = match &publication.response {
-        Some(ResponsePart::Send(response)) => {
-            let fields = response.fields.iter();
-            let fields = fields.map(|(name, value)| name.len() + value.len() + 4);
-            content(&response.body) + fields.sum::<usize>()
-        }
-        Some(ResponsePart::Hint | ResponsePart::Close) | None => 0,
-    };
-    let websocket = match &publication.websocket {
-        Some(WebSocketPart::Text(sent) | WebSocketPart::Binary(sent)) => content(sent),
-        Some(WebSocketPart::Ping(bytes) | WebSocketPart::Pong(bytes)) => bytes.len(),
-        Some(WebSocketPart::Close { reason, .. }) => reason.len(),
-        None => 0,
-    };
-    let event = publication.event.as_ref().map_or(0, |event| {
-        event.data.len() + event.event.as_ref().map_or(0, |name| name.len())
-    });
-    let meta = publication.meta.iter();
-    let meta = meta.map(|(name, value)| name.len() + value.len());
-    stream + response + websocket + event + meta.sum::<usize>()
 }
 
 /// What a message costs beside its content: itself, its id's and its name's allocations.

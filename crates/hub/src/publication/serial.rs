@@ -17,7 +17,6 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::Content;
 
-/// Bytes as they are written.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum SerialBytes<'a> {
@@ -49,37 +48,12 @@ impl<'a> SerialBytes<'a> {
 pub(super) mod binary {
     use super::*;
 
-    pub(in super::super) fn serialize<S: Serializer>(
-        bytes: &Bytes,
-        to: S,
-    ) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(bytes: &Bytes, to: S) -> Result<S::Ok, S::Error> {
         SerialBytes::new(bytes).serialize(to)
     }
 
-    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
-        from: D,
-    ) -> Result<Bytes, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Bytes, D::Error> {
         SerialBytes::deserialize(from)?.decode()
-    }
-}
-
-/// Ids, without serde's feature for shared text.
-pub(super) mod id {
-    use std::sync::Arc;
-
-    use super::*;
-
-    pub(in super::super) fn serialize<S: Serializer>(
-        id: &Option<Arc<str>>,
-        to: S,
-    ) -> Result<S::Ok, S::Error> {
-        id.as_deref().serialize(to)
-    }
-
-    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
-        from: D,
-    ) -> Result<Option<Arc<str>>, D::Error> {
-        Ok(Option::<Box<str>>::deserialize(from)?.map(Arc::from))
     }
 }
 
@@ -88,16 +62,11 @@ pub(super) mod status {
 
     use super::*;
 
-    pub(in super::super) fn serialize<S: Serializer>(
-        status: &Status,
-        to: S,
-    ) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(status: &Status, to: S) -> Result<S::Ok, S::Error> {
         status.code().serialize(to)
     }
 
-    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
-        from: D,
-    ) -> Result<Status, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Status, D::Error> {
         let code = u16::deserialize(from)?;
         let status = Status::new(code).filter(|status| !status.is_informational());
         status.ok_or_else(|| Error::custom(format_args!("status {code} cannot be sent")))
@@ -110,18 +79,13 @@ pub(super) mod fields {
 
     use super::*;
 
-    pub(in super::super) fn serialize<S: Serializer>(
-        fields: &FieldBlock,
-        to: S,
-    ) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(fields: &FieldBlock, to: S) -> Result<S::Ok, S::Error> {
         let fields = fields.iter();
         to.collect_seq(fields.map(|(name, value)| (name, SerialBytes::new(value))))
     }
 
     /// Leaves out fields that no publisher may set: the sender counts as one.
-    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
-        from: D,
-    ) -> Result<FieldBlock, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<FieldBlock, D::Error> {
         let mut fields = FieldBlock::new();
         for (name, value) in Vec::<(Cow<'_, str>, SerialBytes<'_>)>::deserialize(from)? {
             if classify_field(&*name) != FieldClass::HopByHop && !is_internal(name.as_bytes()) {

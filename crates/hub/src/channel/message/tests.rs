@@ -1,7 +1,7 @@
 //! Each form of a message, in both framings.
 
 use super::*;
-use crate::EventPart;
+use crate::{Content, EventPart, WebSocketPart};
 
 const EVENTS: StreamFormat = StreamFormat(0);
 const BYTES: StreamFormat = StreamFormat(1);
