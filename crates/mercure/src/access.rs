@@ -25,7 +25,6 @@ use crate::selector::{SelectorError, SelectorSet, TopicSelector};
 /// Where the claims are; the second name is the one for issuers that want a URL (OpenID Connect).
 const CLAIM_NAMES: [&str; 2] = ["mercure", "https://mercure.rocks/"];
 
-/// The cookie that a token may be in.
 const COOKIE_NAME: &str = "mercureAuthorization";
 
 /// The keys of a route and what goes without.
@@ -37,7 +36,6 @@ pub(super) struct AccessRules {
     allowed_origins: AllowedOrigins,
 }
 
-/// What a token says.
 #[derive(Debug, Default)]
 pub(super) struct MercureClaims {
     /// To which topics its bearer may publish; none is not at all.
@@ -78,9 +76,6 @@ pub(super) enum AccessDenied {
 
 impl AccessRules {
     /// What `settings` say.
-    ///
-    /// # Errors
-    /// Which key cannot be used, and why.
     pub(super) fn new(settings: &RouteMercure) -> Result<Self, String> {
         let verifier = |name: &str, key: &Option<MercureKey>| match key {
             None => Ok(None),
@@ -99,9 +94,6 @@ impl AccessRules {
     }
 
     /// What a subscriber may see; `in_query` is the query's token.
-    ///
-    /// # Errors
-    /// Why it may not subscribe at all.
     pub(super) fn authorize_subscriber(
         &self,
         head: &RequestHead,
@@ -115,9 +107,6 @@ impl AccessRules {
     }
 
     /// To which topics a publisher may publish; `in_query` is the query's token.
-    ///
-    /// # Errors
-    /// Why it may not publish at all.
     pub(super) fn authorize_publisher(
         &self,
         head: &RequestHead,

@@ -34,7 +34,6 @@ pub(super) struct AudienceKey {
     pub grants: SelectorSet,
 }
 
-/// The audiences of one route.
 #[derive(Debug, Default)]
 pub(super) struct Audiences {
     by_key: HashMap<Arc<AudienceKey>, u64>,
@@ -47,7 +46,6 @@ pub(super) struct Audiences {
     next_number: u64,
 }
 
-/// One audience.
 #[derive(Debug)]
 pub(super) struct Audience {
     /// Its number, which none had before it.
@@ -154,7 +152,6 @@ impl Audiences {
         }
     }
 
-    /// The audience of that number.
     pub(super) fn audience_mut(&mut self, number: u64) -> Option<&mut Audience> {
         self.by_number.get_mut(&number)
     }
@@ -165,7 +162,6 @@ impl Audiences {
         self.index.audiences_for(topics)
     }
 
-    /// How many there are.
     #[cfg(test)]
     pub(super) fn count(&self) -> usize {
         self.by_number.len()

@@ -27,7 +27,7 @@ use crate::update::Update;
 pub(super) use subscription_index::{
     JSON_LD_CONTEXT, SUBSCRIPTIONS_PATH, Subscriber, SubscriptionIndex,
 };
-pub(super) use update_order::BrokerFull;
+pub(super) use update_order::{BrokerFull, JoinedSubscriber};
 
 /// Audiences that are handed an update at a time.
 const AUDIENCES_PER_TURN: usize = 256;
@@ -35,7 +35,6 @@ const AUDIENCES_PER_TURN: usize = 256;
 /// How long a hub that takes nothing is left alone.
 const BACKPRESSURE_DELAY: Duration = Duration::from_millis(5);
 
-/// The board of one route.
 #[derive(Debug)]
 pub(super) struct Broker {
     hub: Hub,
@@ -71,20 +70,6 @@ pub(super) struct JoinRequest<'a> {
     pub subscriber: Option<Arc<Subscriber>>,
 }
 
-/// How a subscriber begins.
-#[derive(Debug)]
-pub(super) struct JoinedStream {
-    /// The update before the first one of `replay`, if it asked for history.
-    pub previous_id: Option<Arc<str>>,
-    /// The events that it missed.
-    pub replay: Vec<u8>,
-    /// The channel that its updates come on.
-    pub channel: Arc<str>,
-    /// Its place in its audience; `None` if more history is left than it may be sent at a time: it
-    /// comes back for the rest, and for later updates.
-    pub membership: Option<Membership>,
-}
-
 /// A place in an audience; given back when it is dropped.
 #[derive(Debug)]
 pub(super) struct Membership {
@@ -94,7 +79,6 @@ pub(super) struct Membership {
 }
 
 impl Broker {
-    /// An empty board.
     pub(super) fn new(hub: Hub) -> Arc<Self> {
         // No route of the hub takes names with a control character from clients.
         let channels = format!("\u{1}mercure {:032x} ", multipart::random_boundary());
@@ -106,15 +90,11 @@ impl Broker {
         })
     }
 
-    /// The hub that it publishes to.
     pub(super) fn hub(&self) -> &Hub {
         &self.hub
     }
 
     /// Publishes an update; gives its id. It is on its way then, not received.
-    ///
-    /// # Errors
-    /// When too many wait.
     pub(super) fn publish(self: &Arc<Self>, update: Update) -> Result<Arc<str>, BrokerFull> {
         let id = Arc::clone(&update.id);
         let bounds = self.hub.settings().history;
@@ -128,18 +108,20 @@ impl Broker {
 
     /// Takes a subscriber in and hands its start to `hold`, which asks the hub for its stream. That
     /// is done under the board's lock, so that nothing is published between the end of its history
-    /// and the beginning of its stream; `hold` must not call the board.
-    ///
-    /// # Errors
-    /// When its templates are too many.
+    /// and the beginning of its stream; `hold` must not call the board. Without a membership more
+    /// history is left than may be sent at a time: the subscriber comes back for the rest, and for
+    /// later updates.
     pub(super) fn join<T>(
         self: &Arc<Self>,
         arrival: JoinRequest<'_>,
-        hold: impl FnOnce(JoinedStream) -> T,
+        hold: impl FnOnce(JoinedSubscriber, Option<Membership>) -> T,
     ) -> Result<T, BrokerFull> {
         let bounds = self.hub.settings().history;
         let mut state = self.lock();
-        state.update_order.drop_expired(clock::now(), &bounds);
+        state
+            .update_order
+            .history
+            .drop_expired(clock::now(), &bounds);
         let channel = |number| format!("{}{number}", self.channel_prefix).into();
         let joined = state.update_order.join(
             (arrival.key, arrival.client),
@@ -156,12 +138,8 @@ impl Broker {
             audience: joined.audience,
             subscriber: subscriber.clone(),
         };
-        let held = hold(JoinedStream {
-            previous_id: joined.previous_id,
-            replay: joined.replay,
-            channel: joined.channel,
-            membership: joined.is_complete.then_some(member),
-        });
+        let membership = joined.is_complete.then_some(member);
+        let held = hold(joined, membership);
         // A member that was dropped meanwhile could not leave by itself.
         self.remove_departed(&mut state);
         drop(state);
@@ -171,23 +149,19 @@ impl Broker {
         Ok(held)
     }
 
-    /// The id of the last update.
     pub(super) fn last_id(&self) -> Option<Arc<str>> {
-        self.lock().update_order.last_id().cloned()
+        self.lock().update_order.history.last_id().cloned()
     }
 
-    /// How many audiences there are.
     #[cfg(test)]
     pub(super) fn audiences(&self) -> usize {
-        self.lock().update_order.audiences()
+        self.lock().update_order.audiences.count()
     }
 
-    /// Reads the subscriptions.
     pub(super) fn with_subscriptions<T>(&self, look: impl FnOnce(&SubscriptionIndex) -> T) -> T {
         look(&self.lock().subscriptions)
     }
 
-    /// Tells of a subscriber that came or has gone.
     fn announce_subscription(self: &Arc<Self>, subscriber: &Subscriber, is_active: bool) {
         let message_bytes = self.hub.settings().max_message_size;
         for draft in subscriber.announcements(is_active) {
@@ -239,7 +213,7 @@ impl Broker {
     fn remove_departed(&self, state: &mut BrokerState) {
         let mut left = self.departed.lock().unwrap_or_else(PoisonError::into_inner);
         for audience in std::mem::take(&mut *left) {
-            state.update_order.leave(audience);
+            state.update_order.audiences.leave(audience);
         }
     }
 

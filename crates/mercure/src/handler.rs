@@ -35,7 +35,6 @@ pub struct MercureHandler {
     base_path: Arc<str>,
 }
 
-/// What a handler's requests share.
 #[derive(Debug)]
 pub(crate) struct MercureShared {
     pub(crate) broker: Arc<Broker>,

@@ -15,7 +15,6 @@ use penstock_hub::History as Bounds;
 
 use crate::update::Update;
 
-/// The last updates.
 #[derive(Debug, Default)]
 pub(super) struct UpdateHistory {
     updates: VecDeque<HistoryEntry>,
@@ -35,7 +34,6 @@ struct HistoryEntry {
 }
 
 impl UpdateHistory {
-    /// The position of the next update.
     pub(super) fn next_position(&self) -> u64 {
         self.first_position + self.updates.len() as u64
     }
@@ -43,12 +41,6 @@ impl UpdateHistory {
     /// The id of the last update, kept or not.
     pub(super) fn last_id(&self) -> Option<&Arc<str>> {
         self.last_id.as_ref()
-    }
-
-    /// Bytes of all updates.
-    #[cfg(test)]
-    pub(super) fn bytes(&self) -> usize {
-        self.bytes
     }
 
     /// Appends `update`; gives its position.
@@ -65,7 +57,6 @@ impl UpdateHistory {
         position
     }
 
-    /// Removes updates beyond the bounds.
     pub(super) fn drop_expired(&mut self, now: Instant, bounds: &Bounds) {
         while let Some(oldest) = self.updates.front() {
             let age = now.saturating_duration_since(oldest.published_at);
@@ -90,7 +81,6 @@ impl UpdateHistory {
         self.bytes -= update.cost();
     }
 
-    /// The update of that id and its position.
     pub(super) fn find(&self, id: &str) -> Option<(u64, &Arc<Update>)> {
         let position = *self.by_id.get(id)?;
         let at = usize::try_from(position.checked_sub(self.first_position)?).ok()?;

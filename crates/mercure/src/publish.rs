@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use penstock_exchange::{Fault, FaultKind, Request, Response};
-use penstock_http::{RequestHead, Status};
+use penstock_http::{RequestHead, Status, is_media_type};
 
 use crate::access::AccessDenied;
 use crate::handler::MercureShared;
@@ -17,7 +17,7 @@ use crate::responses;
 use crate::selector::SelectorSet;
 use crate::update::{Update, UpdateDraft, UpdateDraftError, max_form_bytes};
 
-const FORM_MEDIA_TYPE: &[u8] = b"application/x-www-form-urlencoded";
+const FORM_MEDIA_TYPE: &str = "application/x-www-form-urlencoded";
 
 /// What `head` allows its sender: selectors of topics, or the answer that refuses it.
 pub(super) fn authorize(
@@ -81,7 +81,7 @@ fn draft_error_response(error: &UpdateDraftError) -> Response {
         UpdateDraftError::TooLarge(_) => Status::CONTENT_TOO_LARGE,
         _ => Status::BAD_REQUEST,
     };
-    responses::text_line(status, error.to_string())
+    responses::text_line(status, error)
 }
 
 /// Without selectors a token allows public updates; else all topics must be selected.
@@ -93,7 +93,6 @@ fn is_publish_allowed(grants: &SelectorSet, draft: &UpdateDraft) -> bool {
 }
 
 fn is_form(head: &RequestHead) -> bool {
-    let media = head.field("content-type").unwrap_or_default();
-    let media = media.split(|byte| *byte == b';').next().unwrap_or_default();
-    media.trim_ascii().eq_ignore_ascii_case(FORM_MEDIA_TYPE)
+    let media_type = head.field("content-type").unwrap_or_default();
+    is_media_type(media_type, FORM_MEDIA_TYPE)
 }

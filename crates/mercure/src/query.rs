@@ -6,7 +6,6 @@
 
 use std::borrow::Cow;
 
-/// What a query says.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct MercureQuery<'a> {
     /// The selectors, as sent.

@@ -5,23 +5,18 @@
 //! # Invariants
 //! - A client learns that its token is refused, not why; the log has the reason and not the token.
 
-use std::borrow::Cow;
+use std::fmt::Display;
 
 use bytes::Bytes;
-use penstock_exchange::{Fault, FaultKind, Response};
+use penstock_exchange::Response;
 use penstock_http::{RequestHead, Status};
-use penstock_hub::HubError;
 
 use crate::access::AccessDenied;
 
-/// A line of text.
-pub(super) fn text_line(status: Status, text: impl Into<Cow<'static, str>>) -> Response {
-    let mut text = text.into().into_owned();
-    text.push('\n');
-    plain_text(status, text)
+pub(super) fn text_line(status: Status, text: impl Display) -> Response {
+    plain_text(status, format!("{text}\n"))
 }
 
-/// A text as it is.
 pub(super) fn plain_text(status: Status, text: impl Into<Bytes>) -> Response {
     Response::text(status, "text/plain; charset=utf-8", text)
 }
@@ -58,13 +53,4 @@ pub(super) fn method_not_allowed(allowed: &'static str) -> Response {
     let mut response = text_line(Status::METHOD_NOT_ALLOWED, "Method Not Allowed");
     response.fields.push_static("Allow", allowed);
     response
-}
-
-/// What a refusal of the hub is for a client.
-pub(super) fn hub_fault(refused: HubError) -> Fault {
-    let kind = match refused {
-        HubError::Draining => FaultKind::Unavailable,
-        _ => FaultKind::Overloaded,
-    };
-    Fault::new(kind, format!("mercure: {refused}"))
 }

@@ -15,16 +15,12 @@ use crate::template::{MAX_VARIABLES, Template, TemplateError};
 /// The longest topic or selector: as long as a request's target by default.
 pub(super) const MAX_TOPIC_BYTES: usize = 8192;
 
-/// Why a text is not taken as a selector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub(super) enum SelectorError {
-    /// Nothing.
     #[error("a topic is empty")]
     Empty,
-    /// More than [`MAX_TOPIC_BYTES`].
     #[error("a topic is longer than {MAX_TOPIC_BYTES} bytes")]
     TooLong,
-    /// A template that costs too much.
     #[error("a topic's template has more than {MAX_VARIABLES} variables")]
     TooComplex,
 }
@@ -49,9 +45,6 @@ pub(super) struct SelectorSet(Box<[TopicSelector]>);
 
 impl TopicSelector {
     /// Reads one.
-    ///
-    /// # Errors
-    /// Which bound it breaks.
     pub(super) fn new(text: &str) -> Result<Self, SelectorError> {
         check_topic_length(text)?;
         let kind = match text {
@@ -68,17 +61,14 @@ impl TopicSelector {
         })
     }
 
-    /// As it was written.
     pub(super) fn text(&self) -> &Arc<str> {
         &self.text
     }
 
-    /// Whether it is `*`.
     pub(super) fn is_all(&self) -> bool {
         matches!(self.kind, SelectorKind::All)
     }
 
-    /// The template, if it is one.
     pub(super) fn template(&self) -> Option<&Arc<Template>> {
         match &self.kind {
             SelectorKind::Template(template) => Some(template),
@@ -86,7 +76,6 @@ impl TopicSelector {
         }
     }
 
-    /// Whether it selects `topic`.
     pub(super) fn matches(&self, topic: &str) -> bool {
         match &self.kind {
             SelectorKind::All => true,
@@ -97,7 +86,6 @@ impl TopicSelector {
 }
 
 impl SelectorSet {
-    /// The set of these.
     pub(super) fn new(mut selectors: Vec<TopicSelector>) -> Self {
         if let Some(at) = selectors.iter().position(TopicSelector::is_all) {
             selectors.swap(0, at);
@@ -108,27 +96,22 @@ impl SelectorSet {
         Self(selectors.into())
     }
 
-    /// One after the other.
     pub(super) fn iter(&self) -> impl Iterator<Item = &TopicSelector> {
         self.0.iter()
     }
 
-    /// Whether there is none.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether one of them selects `topic`.
     pub(super) fn matches(&self, topic: &str) -> bool {
         self.0.iter().any(|selector| selector.matches(topic))
     }
 
-    /// Whether one of them selects one of `topics`.
     pub(super) fn matches_any(&self, topics: &[Box<str>]) -> bool {
         topics.iter().any(|topic| self.matches(topic))
     }
 
-    /// Whether each of `topics` is selected.
     pub(super) fn matches_all(&self, topics: &[Box<str>]) -> bool {
         topics.iter().all(|topic| self.matches(topic))
     }
@@ -140,9 +123,6 @@ impl SelectorSet {
 }
 
 /// Whether `topic` may be one, selector or not.
-///
-/// # Errors
-/// Which bound it breaks.
 pub(super) fn check_topic_length(topic: &str) -> Result<(), SelectorError> {
     match topic.len() {
         0 => Err(SelectorError::Empty),

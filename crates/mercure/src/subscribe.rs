@@ -16,10 +16,10 @@ use penstock_hub::{HeldStream, HubError, StreamForm, StreamKeepAlive, Subscripti
 use penstock_runtime::clock;
 
 use crate::audiences::AudienceKey;
-use crate::broker::{JoinRequest, JoinedStream, Subscriber};
+use crate::broker::{JoinRequest, JoinedSubscriber, Membership, Subscriber};
 use crate::handler::MercureShared;
 use crate::query::MercureQuery;
-use crate::responses::{self, hub_fault};
+use crate::responses;
 use crate::selector::{SelectorSet, TopicSelector};
 
 /// A comment, which readers of events ignore.
@@ -28,7 +28,6 @@ const SSE_COMMENT: &[u8] = b":\n\n";
 /// The shortest life of a stream: its token may have ended just now.
 const MIN_LIFETIME: Duration = Duration::from_secs(1);
 
-/// Answers a subscriber.
 pub(super) fn handle_subscribe(
     shared: &MercureShared,
     request: &Request,
@@ -64,15 +63,15 @@ pub(super) fn handle_subscribe(
         max_replay_bytes: shared.broker.hub().settings().max_backlog,
         subscriber,
     };
-    let joined = shared.broker.join(arrival, |start| {
-        start_response(shared, start, client, lifetime)
+    let joined = shared.broker.join(arrival, |start, membership| {
+        start_response(shared, start, membership, client, lifetime)
     });
     let full = |full| Fault::new(FaultKind::Overloaded, format!("mercure: {full}"));
     match joined.map_err(full)? {
         Ok(response) => Ok(response),
         Err(error) => match shared.broker.hub().reconnect_body(head, &error) {
             Some(bytes) => Ok(event_stream_response(Body::Bytes(bytes))),
-            None => Err(hub_fault(error)),
+            None => Err(error.into()),
         },
     }
 }
@@ -98,13 +97,14 @@ fn parse_selectors(
 
 fn start_response(
     shared: &MercureShared,
-    start: JoinedStream,
+    start: JoinedSubscriber,
+    membership: Option<Membership>,
     client: Option<AddressPrefix>,
     lifetime: Option<Duration>,
 ) -> Result<Response, HubError> {
     let hub = shared.broker.hub();
     let initial: Bytes = [SSE_COMMENT, &start.replay].concat().into();
-    let body = match start.membership {
+    let body = match membership {
         // The client comes back with the id of the last event in it, as after any end.
         None => Body::Bytes(initial),
         Some(member) => hub.stream_body(HeldStream {

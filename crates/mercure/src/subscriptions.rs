@@ -22,14 +22,6 @@ use crate::update::EARLIEST_ID;
 /// Subscriptions in one document.
 const MAX_DOCUMENTS: usize = 10_000;
 
-/// The requested document.
-#[derive(Debug, PartialEq, Eq)]
-enum SubscriptionsPath {
-    All,
-    Topic(String),
-    Subscription(String, String),
-}
-
 /// What follows the hub's own path in the path of a request for subscriptions. The paths of its
 /// route begin with `base`, and the hub's is that or longer.
 pub(super) fn path_below_subscriptions<'a>(path_query: &'a str, base: &str) -> Option<&'a str> {
@@ -59,19 +51,16 @@ pub(super) fn handle_subscriptions(
     if !claims.subscribe.matches(&address) {
         return Ok(responses::denied_response(&AccessDenied::NotAllowed, head));
     }
-    let Some(asked) = SubscriptionsPath::parse(below) else {
+    let Some((topic, subscriber)) = parse_path(below) else {
         return Ok(responses::text_line(Status::NOT_FOUND, "Not Found"));
     };
     let last_id = shared.broker.last_id();
     let last_id: &str = last_id.as_deref().unwrap_or(EARLIEST_ID);
-    let found = match asked {
-        SubscriptionsPath::Subscription(topic, subscriber) => shared
+    let found = match (&topic, &subscriber) {
+        (Some(topic), Some(subscriber)) => shared
             .broker
-            .with_subscriptions(|roll| roll.document(&topic, &subscriber)),
-        SubscriptionsPath::All => Some(subscriptions_document(shared, &address, None)?),
-        SubscriptionsPath::Topic(topic) => {
-            Some(subscriptions_document(shared, &address, Some(&topic))?)
-        }
+            .with_subscriptions(|roll| roll.document(topic, subscriber)),
+        _ => Some(subscriptions_document(shared, &address, topic.as_deref())?),
     };
     let Some(mut document) = found else {
         return Ok(responses::text_line(Status::NOT_FOUND, "Not Found"));
@@ -109,28 +98,15 @@ fn subscriptions_document(
     }))
 }
 
-impl SubscriptionsPath {
-    /// `/TOPIC/SUBSCRIBER`, each percent-encoded; `None` for any other path.
-    fn parse(below: &str) -> Option<Self> {
-        let mut segments = below.split('/').skip(1);
-        let mut next = || match segments.next() {
-            None => Some(None),
-            Some("") => None,
-            Some(segment) => Some(Some(percent_decode(segment)?)),
-        };
-        let (topic, subscriber, more) = (next()?, next()?, next()?);
-        match (topic, subscriber, more) {
-            (None, None, None) => Some(Self::All),
-            (Some(topic), None, None) => Some(Self::Topic(topic)),
-            (Some(topic), Some(subscriber), None) => Some(Self::Subscription(topic, subscriber)),
-            _ => None,
-        }
-    }
-}
-
-fn percent_decode(segment: &str) -> Option<String> {
-    let text = percent_decode_str(segment).decode_utf8().ok()?;
-    Some(text.into_owned())
+/// What `/TOPIC/SUBSCRIBER` names, each percent-encoded; `None` for any other path.
+fn parse_path(below: &str) -> Option<(Option<String>, Option<String>)> {
+    let names = below.split('/').skip(1).map(|segment| {
+        let name = percent_decode_str(segment).decode_utf8().ok()?;
+        (!name.is_empty()).then(|| name.into_owned())
+    });
+    let mut names = names.collect::<Option<Vec<_>>>()?.into_iter();
+    let named = (names.next(), names.next());
+    names.next().is_none().then_some(named)
 }
 
 #[cfg(test)]
@@ -139,28 +115,17 @@ mod tests {
 
     #[test]
     fn an_address_is_all_a_topic_or_one() {
-        let (topic, one) = (
-            |topic: &str| Some(SubscriptionsPath::Topic(topic.to_owned())),
-            |topic: &str, id: &str| {
-                Some(SubscriptionsPath::Subscription(
-                    topic.to_owned(),
-                    id.to_owned(),
-                ))
-            },
-        );
+        let named = |topic: Option<&str>, id: Option<&str>| {
+            Some((topic.map(str::to_owned), id.map(str::to_owned)))
+        };
+        let all = named(None, None);
         for (path, expected) in [
-            (
-                "/.well-known/mercure/subscriptions",
-                Some(SubscriptionsPath::All),
-            ),
-            (
-                "/.well-known/mercure/subscriptions?x=/subscriptions/a",
-                Some(SubscriptionsPath::All),
-            ),
-            ("/hub/subscriptions/a", topic("a")),
+            ("/.well-known/mercure/subscriptions", all.clone()),
+            ("/.well-known/mercure/subscriptions?x=/subscriptions/a", all),
+            ("/hub/subscriptions/a", named(Some("a"), None)),
             (
                 "/hub/subscriptions/https%3A%2F%2Fa%2Fb%7Bid%7D/urn%3Auuid%3A1",
-                one("https://a/b{id}", "urn:uuid:1"),
+                named(Some("https://a/b{id}"), Some("urn:uuid:1")),
             ),
             ("/hub/subscriptions/a/b/c", None),
             ("/hub/subscriptions/", None),
@@ -171,7 +136,7 @@ mod tests {
             ("/hub?a=/subscriptions", None),
         ] {
             assert_eq!(
-                path_below_subscriptions(path, "").and_then(SubscriptionsPath::parse),
+                path_below_subscriptions(path, "").and_then(parse_path),
                 expected,
                 "{path}"
             );

@@ -14,7 +14,6 @@
 /// what a match costs.
 pub(super) const MAX_VARIABLES: usize = 32;
 
-/// A compiled template.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Template {
     /// The text before the first expression.
@@ -77,9 +76,6 @@ enum Naming {
 
 impl Template {
     /// Compiles `text`.
-    ///
-    /// # Errors
-    /// When it is no template, or too complex a one.
     pub(super) fn compile(text: &str) -> Result<Self, TemplateError> {
         let mut parts = Vec::new();
         let mut variables = 0;

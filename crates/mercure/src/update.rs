@@ -18,7 +18,6 @@ use thiserror::Error;
 
 use crate::selector::{SelectorError, check_topic_length};
 
-/// Topics of one update.
 pub(super) const MAX_TOPICS: usize = 100;
 
 /// Bytes of an id or a type: they go into a header field and into every event.
@@ -27,7 +26,6 @@ pub(super) const MAX_LINE_BYTES: usize = 255;
 /// The word that stands for the beginning of history.
 pub(super) const EARLIEST_ID: &str = "earliest";
 
-/// One update.
 #[derive(Debug)]
 pub(super) struct Update {
     /// What its publisher calls it, or a name of our own.
@@ -84,9 +82,6 @@ pub(super) fn max_form_bytes(message_bytes: usize) -> usize {
 impl UpdateDraft {
     /// Reads a form (WHATWG URL, "application/x-www-form-urlencoded parsing"). Fields that are not
     /// known mean nothing.
-    ///
-    /// # Errors
-    /// The first thing that is wrong.
     pub(super) fn parse(form: &[u8]) -> Result<Self, UpdateDraftError> {
         let mut draft = Self::default();
         let mut data = None;

@@ -7,7 +7,8 @@
 //!   prefix, and the templates found that way.
 //! - The entries of an audience are removed with it.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::btree_map::{BTreeMap, Entry};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::selector::{SelectorSet, TopicSelector};
@@ -23,7 +24,7 @@ pub(super) struct SelectorIndex {
     /// All but `*`: a template selects its own spelling too.
     exact: HashMap<Arc<str>, SelectorEntry>,
     /// By the text in front of their first expression.
-    templates: HashMap<Box<str>, Vec<SelectorEntry>>,
+    templates: HashMap<Box<str>, Vec<TopicSelector>>,
     /// Of all of these.
     variables: usize,
     /// How many of these texts have each length.
@@ -48,7 +49,6 @@ enum AudienceSet {
 }
 
 impl SelectorIndex {
-    /// Whether these can be put in.
     pub(super) fn has_room_for(&self, selectors: &SelectorSet) -> bool {
         let is_new = |selector: &&TopicSelector| !self.exact.contains_key(selector.text());
         let new = selectors
@@ -68,13 +68,12 @@ impl SelectorIndex {
                 self.match_all.insert(number);
                 continue;
             }
-            let is_new = !self.exact.contains_key(selector.text());
+            if !self.exact.contains_key(selector.text()) {
+                self.insert_template(selector);
+            }
             let listed = self.exact.entry(Arc::clone(selector.text()));
             let listed = listed.or_insert_with(|| SelectorEntry::new(selector));
             listed.audiences.insert(number);
-            if selector.template().is_some() {
-                self.insert_template(selector, number, is_new);
-            }
         }
         known
     }
@@ -85,19 +84,18 @@ impl SelectorIndex {
         known.map_or(selector, |known| &known.selector).clone()
     }
 
-    fn insert_template(&mut self, selector: &TopicSelector, number: u64, is_new: bool) {
-        let prefix = template_prefix(selector);
-        if !self.templates.contains_key(prefix) {
+    /// Makes a selector that is new here known by its prefix, if it is a template.
+    fn insert_template(&mut self, selector: &TopicSelector) {
+        let Some(template) = selector.template() else {
+            return;
+        };
+        self.variables += template.variables();
+        let prefix = template.prefix();
+        let group = self.templates.entry(prefix.into()).or_default();
+        if group.is_empty() {
             *self.prefix_lengths.entry(prefix.len()).or_default() += 1;
         }
-        let group = self.templates.entry(prefix.into()).or_default();
-        if is_new {
-            group.push(SelectorEntry::new(selector));
-            self.variables += variable_count(selector);
-        }
-        if let Some(listed) = group.iter_mut().find(|listed| listed.selector == *selector) {
-            listed.audiences.insert(number);
-        }
+        group.push(selector.clone());
     }
 
     /// Takes `number` out for all of these.
@@ -111,33 +109,28 @@ impl SelectorIndex {
                 && listed.audiences.remove(number)
             {
                 self.exact.remove(selector.text());
-            }
-            if selector.template().is_some() {
-                self.remove_template(selector, number);
+                self.remove_template(selector);
             }
         }
     }
 
-    fn remove_template(&mut self, selector: &TopicSelector, number: u64) {
-        let prefix = template_prefix(selector);
+    fn remove_template(&mut self, selector: &TopicSelector) {
+        let Some(template) = selector.template() else {
+            return;
+        };
+        self.variables -= template.variables();
+        let prefix = template.prefix();
         let Some(group) = self.templates.get_mut(prefix) else {
             return;
         };
-        let at = group.iter().position(|listed| listed.selector == *selector);
-        let Some(at) = at else { return };
-        if !group[at].audiences.remove(number) {
-            return;
-        }
-        group.swap_remove(at);
-        self.variables -= variable_count(selector);
+        group.retain(|listed| listed != selector);
         if group.is_empty() {
             self.templates.remove(prefix);
-            let length = self.prefix_lengths.get_mut(&prefix.len());
-            if length.is_some_and(|count| {
-                *count -= 1;
-                *count == 0
-            }) {
-                self.prefix_lengths.remove(&prefix.len());
+            if let Entry::Occupied(mut count) = self.prefix_lengths.entry(prefix.len()) {
+                *count.get_mut() -= 1;
+                if *count.get() == 0 {
+                    count.remove();
+                }
             }
         }
     }
@@ -153,33 +146,16 @@ impl SelectorIndex {
                 let group = topic
                     .get(..length)
                     .and_then(|text| self.templates.get(text));
-                for listed in group.into_iter().flatten() {
-                    if listed.selector.matches(topic) {
-                        found.extend(listed.audiences.iter());
-                    }
+                let matching = group.into_iter().flatten();
+                let matching = matching.filter(|selector| selector.matches(topic));
+                for listed in matching.filter_map(|selector| self.exact.get(selector.text())) {
+                    found.extend(listed.audiences.iter());
                 }
             }
         }
         found.sort_unstable();
         found.dedup();
         found
-    }
-
-    /// Whether nothing is left in it.
-    #[cfg(test)]
-    pub(super) fn is_empty(&self) -> bool {
-        let Self {
-            exact,
-            templates,
-            variables,
-            prefix_lengths,
-            match_all: everything,
-        } = self;
-        exact.is_empty()
-            && templates.is_empty()
-            && *variables == 0
-            && prefix_lengths.is_empty()
-            && everything.iter().next().is_none()
     }
 }
 
@@ -228,10 +204,6 @@ impl AudienceSet {
         };
         one.into_iter().chain(many.into_iter().flatten().copied())
     }
-}
-
-fn template_prefix(selector: &TopicSelector) -> &str {
-    selector.template().map_or("", |template| template.prefix())
 }
 
 pub(super) fn variable_count(selector: &TopicSelector) -> usize {

@@ -35,7 +35,6 @@ pub(crate) struct SubscriptionIndex(BTreeMap<Arc<str>, TopicSubscribers>);
 /// The subscribers of a topic by their names, with their payloads.
 type TopicSubscribers = BTreeMap<Arc<str>, Option<Arc<Value>>>;
 
-/// One subscriber.
 #[derive(Debug)]
 pub(crate) struct Subscriber {
     id: Arc<str>,
@@ -73,7 +72,6 @@ impl Subscriber {
 }
 
 impl SubscriptionIndex {
-    /// Puts a subscriber in.
     pub(super) fn insert(&mut self, subscriber: &Subscriber) {
         for topic in &subscriber.topics {
             let subscribers = self.0.entry(Arc::clone(topic)).or_default();
@@ -81,7 +79,6 @@ impl SubscriptionIndex {
         }
     }
 
-    /// Takes it out.
     pub(super) fn remove(&mut self, subscriber: &Subscriber) {
         for topic in &subscriber.topics {
             let Some(subscribers) = self.0.get_mut(topic) else {
@@ -109,7 +106,6 @@ impl SubscriptionIndex {
             .collect()
     }
 
-    /// The document of one subscription.
     pub(crate) fn document(&self, topic: &str, subscriber: &str) -> Option<Value> {
         let payload = self.0.get(topic)?.get(subscriber)?;
         Some(subscription_document(

@@ -33,8 +33,8 @@ const MAX_WAITING_BYTES: usize = 16 << 20;
 /// Updates, audiences, and how far the ones have come to the others.
 #[derive(Debug, Default)]
 pub(super) struct UpdateOrder {
-    audiences: Audiences,
-    history: UpdateHistory,
+    pub(super) audiences: Audiences,
+    pub(super) history: UpdateHistory,
     /// In order; each with its position.
     waiting: VecDeque<(u64, Arc<Update>)>,
     waiting_bytes: usize,
@@ -52,7 +52,7 @@ struct UpdateInProgress {
 
 /// A newcomer's place.
 #[derive(Debug)]
-pub(super) struct JoinedSubscriber {
+pub(crate) struct JoinedSubscriber {
     /// Its audience.
     pub audience: u64,
     /// Its audience's channel.
@@ -65,7 +65,6 @@ pub(super) struct JoinedSubscriber {
     pub is_complete: bool,
 }
 
-/// How far updates were handed out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DispatchProgress {
     /// All of them.
@@ -76,24 +75,18 @@ pub(super) enum DispatchProgress {
     Blocked,
 }
 
-/// Why something is not taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub(crate) enum BrokerFull {
-    /// Too many updates, or too many bytes of them.
     #[error(
         "{MAX_WAITING_UPDATES} updates or {MAX_WAITING_BYTES} bytes of them wait to be handed out"
     )]
     TooManyUpdates,
-    /// More than the index takes.
     #[error("subscribers use too many different templates")]
     TooManyTemplates,
 }
 
 impl UpdateOrder {
     /// Gives an update its place.
-    ///
-    /// # Errors
-    /// When too many wait.
     pub(super) fn publish(
         &mut self,
         update: Arc<Update>,
@@ -112,9 +105,6 @@ impl UpdateOrder {
     }
 
     /// Adds a subscriber with the last update `after`; `channel` names a new audience's channel.
-    ///
-    /// # Errors
-    /// When its templates are too many.
     pub(super) fn join(
         &mut self,
         (wish, client): (AudienceKey, Option<AddressPrefix>),
@@ -153,27 +143,6 @@ impl UpdateOrder {
             joined.replay.extend_from_slice(&update.event);
         }
         Ok(joined)
-    }
-
-    /// One member of that audience less.
-    pub(super) fn leave(&mut self, audience: u64) {
-        self.audiences.leave(audience);
-    }
-
-    /// Removes expired updates.
-    pub(super) fn drop_expired(&mut self, now: Instant, bounds: &Bounds) {
-        self.history.drop_expired(now, bounds);
-    }
-
-    /// The id of the last update.
-    pub(super) fn last_id(&self) -> Option<&Arc<str>> {
-        self.history.last_id()
-    }
-
-    /// How many audiences there are.
-    #[cfg(test)]
-    pub(super) fn audiences(&self) -> usize {
-        self.audiences.count()
     }
 
     /// Hands updates to at most so many audiences by `hand`, which may refuse for now.

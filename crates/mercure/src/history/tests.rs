@@ -98,12 +98,12 @@ fn the_nearest_bound_counts() {
         }
         assert_eq!(ids(&history, 0, u64::MAX), left, "{bounds:?}");
         assert_eq!(history.next_position(), 10);
-        assert_eq!(history.bytes(), left.len() * bytes);
+        assert_eq!(history.bytes, left.len() * bytes);
         assert!(history.find("6").is_none());
         assert_eq!(history.last_id().map(|id| &**id), Some("9"));
         history.drop_expired(start + Duration::from_secs(1000), &bounds);
         assert_eq!(ids(&history, 0, u64::MAX), [""; 0]);
-        assert_eq!((history.bytes(), history.next_position()), (0, 10));
+        assert_eq!((history.bytes, history.next_position()), (0, 10));
         assert!(history.find("9").is_none());
     }
 }

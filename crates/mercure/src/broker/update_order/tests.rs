@@ -193,7 +193,7 @@ fn everybody_gets_each_update_once_and_in_order() {
                 5 if !simulation.subscribers.is_empty() => {
                     let at = dice.below(simulation.subscribers.len());
                     let gone = simulation.subscribers.swap_remove(at);
-                    simulation.order.leave(gone.audience);
+                    simulation.order.audiences.leave(gone.audience);
                 }
                 _ => {
                     let (portion, refuse_after) = (dice.below(5), dice.below(4));
