@@ -189,7 +189,7 @@ impl<L: LocalHub> BusDriver<L> {
                 BusCommand::Publish(publication) => self.machine.publish(now, *publication),
                 BusCommand::Subscribed(channel) => self.machine.on_subscribed(now, &channel),
                 BusCommand::Unsubscribed(channel) => {
-                    self.machine.followed.on_unsubscribed(now, &channel)
+                    self.machine.followed.on_unsubscribed(now, &channel);
                 }
                 BusCommand::Prepare(channels, told) => self.prepare(now, channels, told),
                 BusCommand::Stop(told) => self.stop_request = Some((now + FLUSH_TIMEOUT, told)),

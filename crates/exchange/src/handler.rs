@@ -119,6 +119,19 @@ impl From<Response> for Reply {
     }
 }
 
+impl HandlerProgress {
+    /// The result, once it is there.
+    ///
+    /// # Errors
+    /// Those of the handler.
+    pub async fn finish(self) -> Result<Reply, Fault> {
+        match self {
+            Self::Ready(result) => result,
+            Self::Pending(work) => work.await,
+        }
+    }
+}
+
 impl fmt::Debug for HandlerProgress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -137,7 +137,7 @@ impl RequestPath {
 }
 
 /// The origin of a request: all but its head and body.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct RequestOrigin {
     /// The other end of the connection.
     pub peer: PeerAddress,

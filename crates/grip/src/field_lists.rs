@@ -7,7 +7,6 @@
 use std::borrow::Cow;
 use std::str;
 
-/// One element of a list.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct ListElement<'f> {
     /// What comes first, without quotes around it.
@@ -56,6 +55,12 @@ fn parse_parameter(text: &str) -> Option<(&str, Cow<'_, str>)> {
     let (name, value) = text.split_once('=').unwrap_or((text, ""));
     let name = name.trim();
     (!name.is_empty()).then(|| (name, unquote(value)))
+}
+
+/// Whether `text` begins with `start`, in any case.
+pub(super) fn starts_with_ignore_case(text: &str, start: &str) -> bool {
+    let found = text.get(..start.len());
+    found.is_some_and(|found| found.eq_ignore_ascii_case(start))
 }
 
 /// The name and value of `name=value`.

@@ -41,7 +41,6 @@ pub struct GripHandler {
     shared: Arc<GripShared>,
 }
 
-/// What all requests of one handler share.
 #[derive(Debug)]
 pub(super) struct GripShared {
     pub(super) hub: Hub,
@@ -92,23 +91,14 @@ impl GripHandler {
     /// Stands in front of a back end.
     #[must_use]
     pub fn new(setup: GripOptions) -> Self {
-        let GripOptions {
-            hub,
-            backend: inner,
-            namespace,
-            allowed_origins: origins,
-            signer,
-            front_signer: front,
-            websocket_support: sockets,
-        } = setup;
         let shared = GripShared {
-            hub,
-            backend: inner,
-            namespace,
-            allowed_origins: AllowedOrigins::new(&origins),
-            signer,
-            front_signer: front,
-            websocket_support: sockets,
+            hub: setup.hub,
+            backend: setup.backend,
+            namespace: setup.namespace,
+            allowed_origins: AllowedOrigins::new(&setup.allowed_origins),
+            signer: setup.signer,
+            front_signer: setup.front_signer,
+            websocket_support: setup.websocket_support,
             trusted_headers: original_request::with_grip_headers(&TrustedHeaders::default()),
             gone_notices: GoneNotices::default(),
         };
@@ -197,7 +187,6 @@ impl GripShared {
         subscriptions
     }
 
-    /// The key of a channel that the back end names.
     pub(super) fn channel_key(&self, channel: &str) -> Arc<str> {
         self.namespace.channel_key(channel)
     }
@@ -223,11 +212,7 @@ async fn hijack_or_websocket(
     asking: HandlerFuture,
     origin: OriginalRequest,
 ) -> Result<Reply, Fault> {
-    let first = match first {
-        HandlerProgress::Ready(answered) => answered,
-        HandlerProgress::Pending(work) => work.await,
-    };
-    let first = match first {
+    let first = match first.finish().await {
         Ok(Reply::Response(response)) if matches!(response.body, Body::Takeover(_)) => {
             return Ok(Reply::Response(response));
         }
@@ -253,11 +238,12 @@ async fn hijack_or_websocket(
 
 /// The answer for a front end that obeys it.
 fn pass_to_front(handling: HandlerProgress, origin: OriginalRequest) -> HandlerProgress {
-    let pass_on = move |answered| {
-        mark_for_front(match classify_reply(answered, &origin) {
-            GripOutcome::Passed(answered) => answered,
-            GripOutcome::Instructed(response) => Ok(Reply::Response(response)),
-        })
+    let pass_on = move |mut answered: Result<Reply, Fault>| {
+        if let Ok(Reply::Response(response)) = &mut answered {
+            response.passes_grip = response.has_grip;
+            return answered;
+        }
+        restore_passed(answered, &origin)
     };
     match handling {
         HandlerProgress::Ready(answered) => HandlerProgress::Ready(pass_on(answered)),
@@ -267,14 +253,6 @@ fn pass_to_front(handling: HandlerProgress, origin: OriginalRequest) -> HandlerP
     }
 }
 
-fn mark_for_front(mut answered: Result<Reply, Fault>) -> Result<Reply, Fault> {
-    if let Ok(Reply::Response(response)) = &mut answered {
-        response.passes_grip = response.has_grip;
-    }
-    answered
-}
-
-/// What came of a request.
 enum GripOutcome {
     /// Nothing for the hub.
     Passed(Result<Reply, Fault>),
@@ -285,11 +263,19 @@ enum GripOutcome {
 fn classify_reply(answered: Result<Reply, Fault>, origin: &OriginalRequest) -> GripOutcome {
     match answered {
         Ok(Reply::Response(response)) if response.has_grip => GripOutcome::Instructed(response),
-        Ok(Reply::Pass(request)) => {
-            GripOutcome::Passed(Ok(Reply::Pass(origin.restore_request(request))))
-        }
-        answered => GripOutcome::Passed(answered),
+        answered => GripOutcome::Passed(restore_passed(answered, origin)),
     }
+}
+
+/// The next handler gets the request that came.
+fn restore_passed(
+    answered: Result<Reply, Fault>,
+    origin: &OriginalRequest,
+) -> Result<Reply, Fault> {
+    answered.map(|reply| match reply {
+        Reply::Pass(request) => Reply::Pass(origin.restore_request(request)),
+        reply => reply,
+    })
 }
 
 /// A name that cannot be guessed: the keys of hash tables come from the kernel.
@@ -299,6 +285,4 @@ pub(super) fn random_name() -> String {
 }
 
 #[cfg(test)]
-pub(super) mod testing;
-#[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -29,12 +29,15 @@ pub(super) struct Object<'v> {
     place: Place<'v>,
 }
 
+/// Names with values.
+pub(super) type Pairs = Vec<(Box<str>, Box<str>)>;
+
 /// Where a value stands, from the innermost out.
 #[derive(Debug, Clone, Copy)]
 enum Place<'p> {
     Whole,
-    Key(&'p Place<'p>, &'p str),
-    Index(&'p Place<'p>, usize),
+    Key(&'p Self, &'p str),
+    Index(&'p Self, usize),
 }
 
 impl fmt::Display for Place<'_> {
@@ -150,7 +153,7 @@ impl Object<'_> {
     }
 
     /// An object with texts as values.
-    pub(super) fn pairs(&self, key: &str) -> Result<Vec<(Box<str>, Box<str>)>, JsonShapeError> {
+    pub(super) fn pairs(&self, key: &str) -> Result<Pairs, JsonShapeError> {
         self.get(key).map_or(Ok(Vec::new()), |object| {
             object.read_pairs(|name, value| Ok((name.into(), value.text()?.into())))
         })

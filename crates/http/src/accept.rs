@@ -26,6 +26,12 @@ pub fn prefers_media_type(list: Option<&[u8]>, media: &str, other: &str) -> bool
     })
 }
 
+/// Whether the value of a `Content-Type` names this media type, whatever its parameters.
+pub fn is_media_type(value: &[u8], media: &str) -> bool {
+    let essence = value.split(|&byte| byte == b';').next().unwrap_or_default();
+    trim_blanks(essence).eq_ignore_ascii_case(media.as_bytes())
+}
+
 /// Whether a content coding such as `br` may be sent. Without the field none may.
 pub fn accepts_coding(list: Option<&[u8]>, coding: &str) -> bool {
     list.is_some_and(|list| {

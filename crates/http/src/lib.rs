@@ -30,7 +30,8 @@ mod uri;
 pub mod websocket;
 
 pub use accept::{
-    CodingChoice, accepts_coding, accepts_media_type, negotiate_coding, prefers_media_type,
+    CodingChoice, accepts_coding, accepts_media_type, is_media_type, negotiate_coding,
+    prefers_media_type,
 };
 pub use authority::split_authority;
 pub use conditional::{PreconditionResult, evaluate_preconditions};

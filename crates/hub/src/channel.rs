@@ -12,21 +12,20 @@
 
 mod message;
 #[cfg(test)]
-pub(crate) mod testing;
+pub(crate) mod tests;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use message::Message;
-pub(crate) use message::{DeliveryKind, STREAM_FORMATS, StreamFormat, publication_size};
+pub(crate) use message::{DeliveryKind, STREAM_FORMATS, StreamFormat};
 
 use crate::history::ChannelHistory;
 use crate::hub::{MessageFeed, PollWaiter};
 use crate::ordering::ParkedMessages;
 use crate::shares::Share;
 
-/// One channel.
 #[derive(Debug)]
 pub(crate) struct Channel {
     name: Arc<str>,
@@ -38,7 +37,6 @@ pub(crate) struct Channel {
     state: Mutex<ChannelState>,
 }
 
-/// What a channel's lock guards.
 #[derive(Debug)]
 pub(crate) struct ChannelState {
     /// The shards that have subscribers.
@@ -63,11 +61,9 @@ pub(crate) struct ChannelState {
     unheard_place: Option<u64>,
     /// The number of the last message.
     pub(crate) last_sequence: u64,
-    /// Its id.
     pub(crate) last_id: Option<Arc<str>>,
     /// Streams on their way to a shard: messages published meanwhile are kept for them.
     pub(crate) arriving_streams: u32,
-    /// The registry has removed it.
     pub(crate) is_removed: bool,
     /// Its place among its namespace's channels that have a history.
     pub(crate) history_place: Option<u64>,
@@ -75,13 +71,11 @@ pub(crate) struct ChannelState {
     pub(crate) is_internal: bool,
 }
 
-/// A shard that has subscribers of a channel.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ChannelShard {
     pub(crate) shard: u16,
     /// Where the shard keeps the channel.
     pub(crate) channel_slot: u32,
-    /// How many they are.
     pub(crate) subscriber_count: u32,
 }
 
@@ -117,7 +111,6 @@ impl Channel {
         &self.name
     }
 
-    /// What its namespace has.
     pub(crate) fn share(&self) -> &Arc<Share> {
         &self.share
     }
@@ -166,7 +159,6 @@ impl ChannelState {
         streams + polls + self.listeners.len() as u64
     }
 
-    /// Whether there are subscribers.
     pub(crate) fn has_subscribers(&self) -> bool {
         !self.shards.is_empty() || !self.long_polls.is_empty() || !self.listeners.is_empty()
     }
@@ -204,10 +196,5 @@ impl ChannelState {
         let histories = &self.share.histories;
         histories.move_channel(channel, &mut self.history_place, place);
         self.update_places(channel);
-    }
-
-    /// Takes a long poll out.
-    pub(crate) fn remove_long_poll(&mut self, number: u64) {
-        self.long_polls.remove(&number);
     }
 }

@@ -18,7 +18,6 @@ use crate::channel::Channel;
 use crate::hub::HubShared;
 use crate::shares::Share;
 
-/// The numbers of a hub.
 #[derive(Debug, Default)]
 pub(crate) struct HubMetrics {
     /// Streams and polls, also those on their way.
@@ -39,7 +38,6 @@ pub(crate) struct HubMetrics {
     pub(crate) heartbeats: AtomicU64,
     /// Bytes that wait for slow subscribers.
     pub(crate) backlog_bytes: AtomicUsize,
-    /// Bytes of histories.
     pub(crate) history_bytes: AtomicUsize,
     /// Bytes of messages that shards have not delivered yet, or that are parked.
     pub(crate) pending_bytes: AtomicUsize,
@@ -48,35 +46,27 @@ pub(crate) struct HubMetrics {
 }
 
 impl HubMetrics {
-    /// Streams and polls, also those on their way.
     pub(crate) fn held(&self) -> usize {
         self.held.load(Ordering::Acquire)
     }
-}
 
-impl HubMetrics {
     /// So many bytes of a channel's messages wait to be delivered.
     pub(crate) fn add_pending(&self, channel: &Channel, bytes: usize) {
-        let all = [
-            &self.pending_bytes,
-            &channel.share().pending_bytes,
-            &channel.pending_bytes,
-        ];
-        for count in all {
+        for count in self.pending_counters(channel) {
             count.fetch_add(bytes, Ordering::Relaxed);
         }
     }
 
     /// They wait no more.
     pub(crate) fn sub_pending(&self, channel: &Channel, bytes: usize) {
-        let all = [
-            &self.pending_bytes,
-            &channel.share().pending_bytes,
-            &channel.pending_bytes,
-        ];
-        for count in all {
+        for count in self.pending_counters(channel) {
             count.fetch_sub(bytes, Ordering::Relaxed);
         }
+    }
+
+    fn pending_counters<'a>(&'a self, channel: &'a Channel) -> [&'a AtomicUsize; 3] {
+        let share = &channel.share().pending_bytes;
+        [&self.pending_bytes, share, &channel.pending_bytes]
     }
 
     /// The histories of a namespace have changed by so much.
@@ -104,9 +94,6 @@ pub(crate) struct StreamPermit {
 
 impl StreamPermit {
     /// Takes one.
-    ///
-    /// # Errors
-    /// When there is none, or the server stops.
     pub(crate) fn acquire(
         shared: &Arc<HubShared>,
         client: Option<AddressPrefix>,

@@ -13,7 +13,6 @@ use bytes::Bytes;
 
 use crate::{Content, MessageFilter};
 
-/// Pairs of a name and a value.
 pub(crate) type MetaPairs = [(Box<str>, Box<str>)];
 
 /// The subscriber that a message is for.
@@ -179,7 +178,6 @@ fn hex(bytes: &[u8]) -> Vec<u8> {
     out.into_bytes()
 }
 
-/// The value, or nothing.
 fn meta_value_or_empty<'a>(meta: &'a MetaPairs, name: &str) -> &'a str {
     meta_value(meta, name).unwrap_or_default()
 }

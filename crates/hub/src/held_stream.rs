@@ -3,6 +3,7 @@
 //! Made by handlers (`hub_route`, `grip`, `mercure`), taken by [`crate::Hub`].
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,8 +43,8 @@ pub struct HeldStream {
     pub max_lifetime: Option<Duration>,
 }
 
-/// Called once, on some loop, when a stream has ended. It must not wait.
-pub struct EndCallback(pub Box<dyn FnOnce() + Send>);
+/// Called when it is dropped, on some loop: the stream has ended. It must not wait.
+pub struct EndCallback(Option<Box<dyn FnOnce() + Send>>);
 
 /// The form of messages that the client of a stream expects.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -119,8 +120,32 @@ pub enum PollOutcome {
     Close,
 }
 
+impl EndCallback {
+    /// One that calls this.
+    #[must_use]
+    pub fn new(callback: impl FnOnce() + Send + 'static) -> Self {
+        Self(Some(Box::new(callback)))
+    }
+
+    /// Drops it without a call.
+    pub fn disarm(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for EndCallback {
+    fn drop(&mut self) {
+        if let Some(callback) = self.0.take()
+            && catch_unwind(AssertUnwindSafe(callback)).is_err()
+        {
+            // What one stream's owner does wrong must not end the others.
+            log::error!("hub: a callback at the end of a stream panicked");
+        }
+    }
+}
+
 impl fmt::Debug for EndCallback {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Ended")
+        f.write_str("EndCallback")
     }
 }

@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 
 use crate::channel::Message;
 
-/// The kept messages of one channel.
 #[derive(Debug, Default)]
 pub(crate) struct ChannelHistory {
     messages: VecDeque<Arc<Message>>,
@@ -21,7 +20,6 @@ pub(crate) struct ChannelHistory {
     dropped_up_to: u64,
 }
 
-/// What may be kept.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HistoryBounds {
     pub(crate) max_count: usize,
@@ -30,28 +28,20 @@ pub(crate) struct HistoryBounds {
 }
 
 impl ChannelHistory {
-    /// Adds the newest message, then lets go of what the bounds do not allow. The change of bytes:
-    /// added, let go.
-    pub(crate) fn push(
-        &mut self,
-        message: Arc<Message>,
-        bounds: HistoryBounds,
-        now: Instant,
-    ) -> (usize, usize) {
+    /// Adds the newest message, then lets go of what the bounds do not allow.
+    pub(crate) fn push(&mut self, message: Arc<Message>, bounds: HistoryBounds, now: Instant) {
         if bounds.max_count == 0 {
-            let freed = self.trim(bounds, now);
+            self.trim(bounds, now);
             self.dropped_up_to = message.sequence;
-            return (0, freed);
+            return;
         }
-        let cost = message.cost;
-        self.bytes += cost;
+        self.bytes += message.cost;
         self.messages.push_back(message);
-        (cost, self.trim(bounds, now))
+        self.trim(bounds, now);
     }
 
-    /// Lets go of what the bounds do not allow; the bytes of that.
-    pub(crate) fn trim(&mut self, bounds: HistoryBounds, now: Instant) -> usize {
-        let before = self.bytes;
+    /// Lets go of what the bounds do not allow.
+    pub(crate) fn trim(&mut self, bounds: HistoryBounds, now: Instant) {
         while let Some(oldest) = self.messages.front() {
             let is_old = now.saturating_duration_since(oldest.published_at) > bounds.max_age;
             if !is_old && self.messages.len() <= bounds.max_count && self.bytes <= bounds.max_bytes
@@ -60,20 +50,17 @@ impl ChannelHistory {
             }
             self.drop_oldest();
         }
-        before - self.bytes
     }
 
-    /// Lets go of the oldest message; its bytes.
-    pub(crate) fn drop_oldest(&mut self) -> usize {
+    pub(crate) fn drop_oldest(&mut self) {
         let Some(oldest) = self.messages.pop_front() else {
-            return 0;
+            return;
         };
         self.dropped_up_to = oldest.sequence;
         self.bytes -= oldest.cost;
         if self.messages.is_empty() {
             self.messages.shrink_to_fit();
         }
-        oldest.cost
     }
 
     /// An empty history of a channel; its messages up to this number are unknown.
@@ -95,7 +82,6 @@ impl ChannelHistory {
         self.dropped_up_to > order
     }
 
-    /// The order of the message with this id.
     pub(crate) fn find_sequence(&self, id: &str) -> Option<u64> {
         let mut newest_first = self.messages.iter().rev();
         newest_first
@@ -121,7 +107,7 @@ impl ChannelHistory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::channel::testing::message;
+    use crate::channel::tests::message;
 
     const ALL: HistoryBounds = HistoryBounds {
         max_count: 1000,
@@ -189,26 +175,31 @@ mod tests {
     }
 
     #[test]
-    fn old_messages_are_trimmed_and_their_bytes_returned() {
+    fn old_messages_are_trimmed_with_their_bytes() {
         let now = Instant::now();
         let mut history = ChannelHistory::default();
-        let (second, mut bytes) = (Duration::from_secs(1), 0);
+        let second = Duration::from_secs(1);
         let age = HistoryBounds {
             max_age: 5 * second,
             ..ALL
         };
         for order in 1..=10 {
             let at = now + second * u32::try_from(order).unwrap();
-            let (added, freed) = history.push(message(order, at), age, at);
-            bytes = bytes + added - freed;
+            history.push(message(order, at), age, at);
         }
         assert_eq!(kept(&history, 0), [5, 6, 7, 8, 9, 10]);
-        bytes -= history.trim(age, now + 14 * second);
+        history.trim(age, now + 14 * second);
         assert_eq!(kept(&history, 0), [9, 10]);
         // A clock that jumped back keeps what there is.
-        assert_eq!(history.trim(age, now), 0);
-        bytes -= history.trim(age, now + 1000 * second);
-        assert!(history.is_empty() && bytes == 0 && history.has_gap(9) && !history.has_gap(10));
+        history.trim(age, now);
+        assert_eq!((kept(&history, 0), history.bytes()), (vec![9, 10], 200));
+        history.trim(age, now + 1000 * second);
+        assert!(
+            history.is_empty()
+                && history.bytes() == 0
+                && history.has_gap(9)
+                && !history.has_gap(10)
+        );
     }
 
     #[test]

@@ -17,11 +17,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use penstock_exchange::{AddressPrefix, Body};
+use penstock_exchange::{AddressPrefix, Body, Fault, FaultKind};
 use penstock_http::RequestHead;
 use penstock_runtime::{LoopHandle, clock};
 
-pub(crate) use arriving_stream::{ArrivingStream, EndNotifier, PendingSubscription, StreamRequest};
+pub(crate) use arriving_stream::{ArrivingStream, PendingSubscription, StreamRequest};
 pub use bus::{Bus, ChannelsPrepared};
 pub(crate) use long_polls::PollWaiter;
 pub(crate) use message_listener::MessageFeed;
@@ -81,6 +81,18 @@ pub enum HubError {
     /// The server stops.
     #[error("the server stops")]
     Draining,
+}
+
+impl From<HubError> for Fault {
+    fn from(refused: HubError) -> Self {
+        let kind = match refused {
+            HubError::MessageTooLarge(_) => FaultKind::BodyTooLarge,
+            // The back end exceeds a bound that no request can change.
+            HubError::TooManyStreamChannels(_) => FaultKind::BackendProtocolError,
+            _ => FaultKind::Overloaded,
+        };
+        Self::new(kind, refused.to_string())
+    }
 }
 
 /// The hub's counters.
@@ -269,16 +281,10 @@ impl Hub {
         self.shared.bus_notifier.bus()?.prepare_channels(channels)
     }
 
-    /// Replaces the history of a channel, from the oldest to the newest: for clients that resume,
-    /// not for present subscribers. A client that resumes after an id that is not in it has a gap.
-    pub fn replace_history(&self, channel: &Arc<str>, history: Vec<Publication>) {
-        let history = history.into_iter();
-        let history = history.map(|publication| (publication, Duration::ZERO));
-        self.replace_aged_history(channel, history.collect());
-    }
-
-    /// As [`Hub::replace_history`], with the age of each message.
-    pub fn replace_aged_history(&self, channel: &Arc<str>, history: Vec<(Publication, Duration)>) {
+    /// Replaces the history of a channel, from the oldest to the newest, each message with its age:
+    /// for clients that resume, not for present subscribers. A client that resumes after an id that
+    /// is not in it has a gap.
+    pub fn replace_history(&self, channel: &Arc<str>, history: Vec<(Publication, Duration)>) {
         self.shared.replace_history(channel, history);
     }
 

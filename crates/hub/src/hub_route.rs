@@ -36,7 +36,6 @@ pub struct HubRouteHandler {
     allows_publish: bool,
 }
 
-/// Why a request names no channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 enum ChannelNameError {
     #[error("the request names no channel: a part of it is missing")]
@@ -104,13 +103,13 @@ impl HubRouteHandler {
         let client = request.client_state.limit_prefix();
         let head = Arc::clone(&request.head);
         let (hub, every) = (self.hub.clone(), self.keep_alive);
-        match hub.prepare_channels(&names) {
-            None => HandlerProgress::Ready(
-                hold_stream(&hub, names, after, &head, client, every).map(tag_handler),
-            ),
+        let prepared = hub.prepare_channels(&names);
+        let hold = move || hold_stream(&hub, names, after, &head, client, every).map(tag_handler);
+        match prepared {
+            None => HandlerProgress::Ready(hold()),
             Some(prepared) => HandlerProgress::Pending(Box::pin(async move {
                 prepared.await;
-                hold_stream(&hub, names, after, &head, client, every).map(tag_handler)
+                hold()
             })),
         }
     }
@@ -124,7 +123,7 @@ impl HubRouteHandler {
         HandlerProgress::Pending(Box::pin(async move {
             let max_bytes = hub.settings().max_message_size;
             let data = request.body.read_within(max_bytes).await?;
-            let data = data.ok_or_else(|| hub_fault(HubError::MessageTooLarge(max_bytes)))?;
+            let data = data.ok_or(HubError::MessageTooLarge(max_bytes))?;
             let data = String::from_utf8(data)
                 .map_err(|_| Fault::new(FaultKind::BadRequest, "the message is not UTF-8"))?;
             for channel in names {
@@ -137,7 +136,7 @@ impl HubRouteHandler {
                     event: Some(event),
                     ..Publication::default()
                 };
-                hub.publish(publication).map_err(hub_fault)?;
+                hub.publish(publication)?;
             }
             Ok(tag_handler(plain_text(Status::OK, "Published\n")))
         }))
@@ -223,7 +222,6 @@ fn last_event_id(request: &Request) -> Option<Arc<str>> {
     said.filter(|id| !id.is_empty()).map(Arc::from)
 }
 
-/// The answer to a client that listens to these channels.
 fn hold_stream(
     hub: &Hub,
     names: Vec<Arc<str>>,
@@ -256,12 +254,11 @@ fn hold_stream(
         Err(HubError::Draining) => Ok(event_stream_response(Body::Empty)),
         Err(error) => match hub.reconnect_body(head, &error) {
             Some(bytes) => Ok(event_stream_response(Body::Bytes(bytes))),
-            None => Err(hub_fault(error)),
+            None => Err(error.into()),
         },
     }
 }
 
-/// The head of a stream of events.
 fn event_stream_response(body: Body) -> Response {
     let mut response = Response::new(Status::OK, body);
     let fields = &mut response.fields;
@@ -291,22 +288,6 @@ impl From<ChannelNameError> for Fault {
         };
         Self::new(kind, bad.to_string())
     }
-}
-
-fn hub_fault(refused: HubError) -> Fault {
-    let kind = match refused {
-        HubError::MessageTooLarge(_) => FaultKind::BodyTooLarge,
-        HubError::TooManyStreamChannels(_) => FaultKind::Internal,
-        HubError::TooManyStreams(_)
-        | HubError::TooManyClientStreams(..)
-        | HubError::TooManyChannels(_)
-        | HubError::TooManyUnheardChannels(_)
-        | HubError::UnheardOfNamespace(_)
-        | HubError::DeliveryBehind(_)
-        | HubError::BehindOfNamespace(_)
-        | HubError::Draining => FaultKind::Overloaded,
-    };
-    Fault::new(kind, refused.to_string())
 }
 
 #[cfg(test)]

@@ -21,7 +21,6 @@ pub(crate) struct ParkedMessages {
 /// The most that wait in one channel: what GRIP proxies agree on.
 const MAX_PARKED: usize = 100;
 
-/// How long one waits.
 pub(crate) const PARK_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl ParkedMessages {
@@ -66,7 +65,6 @@ pub(crate) struct RecentIds {
 /// of them, which is a million ids in some 60 MB at worst.
 const MAX_RECENT_IDS: usize = 16_384;
 
-/// How long an id is remembered.
 const RECENT_ID_TTL: Duration = Duration::from_secs(60);
 
 impl RecentIds {

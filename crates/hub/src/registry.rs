@@ -20,7 +20,6 @@ use crate::channel::Channel;
 use crate::ordering::RecentIds;
 use crate::shares::Shares;
 
-/// The channels of a hub.
 #[derive(Debug)]
 pub(crate) struct ChannelRegistry {
     partitions: Vec<Mutex<RegistryPartition>>,
@@ -41,7 +40,6 @@ struct RegistryPartition {
     removed_up_to: u64,
 }
 
-/// A channel that is found by its name.
 #[derive(Debug)]
 struct NamedChannel(Arc<Channel>);
 
@@ -56,16 +54,12 @@ impl ChannelRegistry {
         }
     }
 
-    /// The channel, if it is there.
     pub(crate) fn find(&self, name: &str) -> Option<Arc<Channel>> {
         let part = self.partition(name);
         part.channels.get(name).map(|found| found.0.clone())
     }
 
     /// The channel, made if it is not there.
-    ///
-    /// # Errors
-    /// When there are `channels_max` already.
     pub(crate) fn find_or_create(
         &self,
         name: &Arc<str>,
@@ -121,7 +115,6 @@ impl ChannelRegistry {
             .insert_is_repeated(digest, now)
     }
 
-    /// How many channels there are.
     pub(crate) fn len(&self) -> usize {
         self.channels.load(Ordering::Acquire)
     }

@@ -57,7 +57,6 @@ pub(crate) struct Shard {
     settings: Arc<Settings>,
     pollset: Pollset,
     tick_clock: TickClock,
-    /// The tick of this turn.
     now_tick: u32,
     commands: VecDeque<ShardCommand>,
     /// Streams that are not accepted yet.
@@ -124,16 +123,13 @@ const MAX_INPUT_BYTES: usize = 64 << 10;
 /// Notices that streams share; handlers have one or two. A stream's own beyond.
 const MAX_SHARED_GAP_NOTICES: usize = 16;
 
-/// None of them.
 const NO_GAP_NOTICE: u8 = u8::MAX;
 
 impl TickClock {
-    /// Of real time.
     pub(crate) fn real_time() -> Self {
         Self::new(Duration::from_millis(1000 / u64::from(TICKS_PER_SECOND)))
     }
 
-    /// Of a time in which a tick is so long.
     pub(crate) fn new(tick: Duration) -> Self {
         Self {
             start: clock::now(),

@@ -18,7 +18,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::channel::Channel;
 use crate::namespace::namespace_of;
 
-/// The shares of all namespaces.
 #[derive(Debug)]
 pub(crate) struct Shares {
     /// By the name of the namespace. Never shrinks: a configuration has a few.
@@ -33,7 +32,6 @@ pub(crate) struct Share {
     /// Channels that are there for their history alone, from the one with the last message that is
     /// the oldest.
     pub(crate) unheard: ChannelQueue,
-    /// Bytes of its histories.
     pub(crate) history_bytes: AtomicUsize,
     /// Bytes of its messages that shards have not delivered yet, or that are parked.
     pub(crate) pending_bytes: AtomicUsize,
@@ -71,12 +69,10 @@ impl Shares {
         share
     }
 
-    /// All of them.
     pub(crate) fn all(&self) -> Vec<Arc<Share>> {
         self.lock().values().cloned().collect()
     }
 
-    /// Unheard channels of all namespaces.
     pub(crate) fn unheard(&self) -> usize {
         self.lock().values().map(|share| share.unheard.len()).sum()
     }
@@ -86,7 +82,6 @@ impl Shares {
         self.namespaces.load(Ordering::Relaxed) > 1
     }
 
-    /// There are so many namespaces from now on.
     pub(crate) fn set_namespaces(&self, count: usize) {
         self.namespaces.store(count, Ordering::Relaxed);
     }

@@ -266,7 +266,7 @@ fn deliver_update(hub: &Hub, audience: &Audience, update: &Update) -> bool {
 impl Membership {
     /// What gives the place back when its stream has ended.
     pub(super) fn into_end_callback(self) -> EndCallback {
-        EndCallback(Box::new(move || drop(self)))
+        EndCallback::new(move || drop(self))
     }
 }
 

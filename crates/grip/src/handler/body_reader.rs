@@ -22,6 +22,28 @@ pub(crate) struct BodyLimit {
     pub(crate) limit_name: &'static str,
 }
 
+impl BodyLimit {
+    /// For a body that is small whatever the configuration: instructions, the answer to a notice,
+    /// the response for a long poll that times out.
+    pub(crate) fn fixed(body_name: &'static str) -> Self {
+        Self {
+            body_name,
+            max_bytes: 100_000,
+            limit_name: "fixed",
+        }
+    }
+
+    fn too_long_fault(self) -> Fault {
+        let Self {
+            body_name,
+            max_bytes,
+            limit_name,
+        } = self;
+        let cause = format!("{body_name} is longer than {max_bytes} bytes ({limit_name})");
+        Fault::new(FaultKind::BackendProtocolError, cause)
+    }
+}
+
 /// Reads all of a body.
 ///
 /// # Errors
@@ -29,14 +51,14 @@ pub(crate) struct BodyLimit {
 pub(crate) async fn read_whole(body: Body, bound: BodyLimit) -> Result<Bytes, Fault> {
     match body {
         Body::Empty | Body::Omitted(_) => Ok(Bytes::new()),
-        Body::Bytes(bytes) if bytes.len() > bound.max_bytes => Err(too_long_fault(bound)),
+        Body::Bytes(bytes) if bytes.len() > bound.max_bytes => Err(bound.too_long_fault()),
         Body::Bytes(bytes) => Ok(bytes),
         Body::Stream(stream) => {
             if stream
                 .length()
                 .is_some_and(|length| length > bound.max_bytes as u64)
             {
-                return Err(too_long_fault(bound));
+                return Err(bound.too_long_fault());
             }
             let deadline = clock::now() + BODY_TIMEOUT;
             let read = clock::timeout_at(deadline, collect_chunks(stream, bound)).await;
@@ -57,19 +79,9 @@ async fn collect_chunks(mut stream: Box<dyn BodyStream>, bound: BodyLimit) -> Re
     while let Some(piece) = std::future::poll_fn(|cx| stream.poll_chunk(cx)).await {
         let piece = piece?;
         if whole.len() + piece.len() > bound.max_bytes {
-            return Err(too_long_fault(bound));
+            return Err(bound.too_long_fault());
         }
         whole.extend_from_slice(&piece);
     }
     Ok(whole.into())
-}
-
-fn too_long_fault(bound: BodyLimit) -> Fault {
-    let BodyLimit {
-        body_name: what,
-        max_bytes: bytes,
-        limit_name: limit,
-    } = bound;
-    let cause = format!("{what} is longer than {bytes} bytes ({limit})");
-    Fault::new(FaultKind::BackendProtocolError, cause)
 }

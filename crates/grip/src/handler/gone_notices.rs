@@ -5,10 +5,9 @@
 //! wait, and the rest is counted and dropped.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use penstock_exchange::{Body, HandlerProgress, Reply};
-use penstock_hub::EndCallback;
+use penstock_exchange::Reply;
 use penstock_runtime::loops;
 use tokio::sync::Semaphore;
 
@@ -21,64 +20,31 @@ const MAX_CONCURRENT_NOTICES: usize = 16;
 /// Notices that wait for their turn.
 const MAX_WAITING_NOTICES: usize = 10_000;
 
-/// The notices of one back end.
 #[derive(Debug)]
 pub(super) struct GoneNotices {
-    semaphore: Semaphore,
+    /// Those under way.
+    turns: Semaphore,
     /// Those under way and those that wait.
-    open_notices: AtomicUsize,
+    places: Arc<Semaphore>,
     skipped_notices: AtomicU64,
 }
 
 impl Default for GoneNotices {
     fn default() -> Self {
+        let places = MAX_WAITING_NOTICES + MAX_CONCURRENT_NOTICES;
         Self {
-            semaphore: Semaphore::new(MAX_CONCURRENT_NOTICES),
-            open_notices: AtomicUsize::new(0),
+            turns: Semaphore::new(MAX_CONCURRENT_NOTICES),
+            places: Arc::new(Semaphore::new(places)),
             skipped_notices: AtomicU64::new(0),
         }
     }
 }
 
-/// One of those that are open; counted until it is dropped.
-struct NoticePermit(Arc<GripShared>);
-
-impl NoticePermit {
-    fn acquire(shared: &Arc<GripShared>) -> Option<Self> {
-        let open = &shared.gone_notices.open_notices;
-        if open.fetch_add(1, Ordering::Relaxed) >= MAX_WAITING_NOTICES + MAX_CONCURRENT_NOTICES {
-            open.fetch_sub(1, Ordering::Relaxed);
-            return None;
-        }
-        Some(Self(Arc::clone(shared)))
-    }
-}
-
-impl Drop for NoticePermit {
-    fn drop(&mut self) {
-        self.0
-            .gone_notices
-            .open_notices
-            .fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// Tells the back end at `link` when the stream has ended.
-pub(super) fn notify_on_end(
-    shared: Arc<GripShared>,
-    origin: Arc<OriginalRequest>,
-    link: Box<str>,
-) -> EndCallback {
-    EndCallback(Box::new(move || send_notice(&shared, origin, link)))
-}
-
 /// Begins to tell the back end at `link`, from a loop.
 pub(super) fn send_notice(shared: &Arc<GripShared>, origin: Arc<OriginalRequest>, link: Box<str>) {
-    let Some(open) = NoticePermit::acquire(shared) else {
-        let before = shared
-            .gone_notices
-            .skipped_notices
-            .fetch_add(1, Ordering::Relaxed);
+    let notices = &shared.gone_notices;
+    let Ok(place) = Arc::clone(&notices.places).try_acquire_owned() else {
+        let before = notices.skipped_notices.fetch_add(1, Ordering::Relaxed);
         if before.is_multiple_of(1000) {
             log::warn!(
                 "grip: {} clients are gone of which a back end is not told: {MAX_WAITING_NOTICES} \
@@ -88,15 +54,16 @@ pub(super) fn send_notice(shared: &Arc<GripShared>, origin: Arc<OriginalRequest>
         }
         return;
     };
+    let shared = Arc::clone(shared);
     loops::spawn_here(async move {
-        let shared = &open.0;
         // Never closed.
-        let Ok(_turn) = shared.gone_notices.semaphore.acquire().await else {
+        let Ok(_turn) = shared.gone_notices.turns.acquire().await else {
             return;
         };
-        if let Err(cause) = post_notice(shared, &origin, &link).await {
+        if let Err(cause) = post_notice(&shared, &origin, &link).await {
             log::info!("grip: a back end is not told at `{link}` that a client is gone: {cause}");
         }
+        drop(place);
     });
 }
 
@@ -109,26 +76,22 @@ async fn post_notice(
     let request = origin
         .link_request(shared, "POST", link, &[])
         .map_err(told)?;
-    let answered = match shared.backend.handle(request) {
-        HandlerProgress::Ready(answered) => answered,
-        HandlerProgress::Pending(work) => work.await,
-    };
-    match answered.map_err(told)? {
+    match shared
+        .backend
+        .handle(request)
+        .finish()
+        .await
+        .map_err(told)?
+    {
         Reply::Response(response) if response.status.is_error() => {
             Err(format!("it answers {}", response.status))
         }
-        Reply::Response(response) => discard_body(response.body).await,
+        // Its body is read, so that the connection to the back end is kept.
+        Reply::Response(response) => {
+            let bound = BodyLimit::fixed("the answer");
+            let read = body_reader::read_whole(response.body, bound).await;
+            read.map(drop).map_err(told)
+        }
         Reply::Pass(_) | Reply::Redirect(_) => Err("nobody answers there".to_owned()),
     }
-}
-
-/// Reads and drops the response body, so that the connection to the back end is kept.
-async fn discard_body(body: Body) -> Result<(), String> {
-    let bound = BodyLimit {
-        body_name: "the answer",
-        max_bytes: 100_000,
-        limit_name: "fixed",
-    };
-    let read = body_reader::read_whole(body, bound).await;
-    read.map(drop).map_err(|fault| fault.cause.into_owned())
 }

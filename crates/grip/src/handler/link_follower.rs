@@ -13,7 +13,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use penstock_exchange::{Fault, FaultKind, HandlerProgress, Reply};
+use penstock_exchange::{Fault, FaultKind, Reply};
 use penstock_hub::{
     Content, EndCallback, HubError, ListenerEvent, MessageListener, Publication, StreamPart,
     Subscription,
@@ -46,19 +46,13 @@ const MAX_FETCH_RETRIES: u32 = 5;
 /// The link itself says at once that there is more, over and over: a pause between two of these.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// What comes of a link.
 enum LinkOutcome {
-    /// The stream goes on.
     Continues,
-    /// The stream is complete.
     Complete,
 }
 
 impl LinkFollower {
     /// One for a stream that is to hear of `subscriptions`.
-    ///
-    /// # Errors
-    /// Which bound of the hub is met.
     pub(super) fn new(
         shared: Arc<GripShared>,
         origin: Arc<OriginalRequest>,
@@ -69,8 +63,9 @@ impl LinkFollower {
         let mut listener = shared.hub.listen(None)?;
         listener.set_meta(meta);
         let mut known = Vec::with_capacity(subscriptions.len());
-        for subscription in subscriptions {
-            let (subscription, prev_id) = take_prev_id(subscription);
+        for mut subscription in subscriptions {
+            // What came after that the link brings: it is not asked of the hub's history.
+            let prev_id = subscription.prev_id.take();
             known.push((subscription.channel.clone(), prev_id));
             listener.subscribe(subscription)?;
         }
@@ -85,7 +80,6 @@ impl LinkFollower {
         })
     }
 
-    /// What the stream subscribes to.
     pub(super) fn subscription(&self) -> Subscription {
         Subscription {
             channel: Arc::clone(&self.stream_channel),
@@ -105,7 +99,7 @@ impl LinkFollower {
                 () = follower.run() => {}
             }
         });
-        EndCallback(Box::new(move || drop(ended)))
+        EndCallback::new(move || drop(ended))
     }
 
     async fn run(&mut self) {
@@ -124,8 +118,11 @@ impl LinkFollower {
                 }
             }
             if heard.is_none() {
-                let wait = self.next_link.as_ref().map(|_| self.next_fetch_at);
-                heard = recv_until(wait, self.listener.next_event()).await;
+                let next = self.listener.next_event();
+                heard = match self.next_link {
+                    Some(_) => clock::timeout_at(self.next_fetch_at, next).await,
+                    None => Some(next.await),
+                };
             }
             is_due = match heard {
                 None | Some(ListenerEvent::Missed(_)) => true,
@@ -235,11 +232,7 @@ impl LinkFollower {
         let request =
             self.original_request
                 .link_request(&self.shared, "GET", &next.target, &last)?;
-        let answered = match self.shared.backend.handle(request) {
-            HandlerProgress::Ready(answered) => answered,
-            HandlerProgress::Pending(work) => work.await,
-        };
-        let response = match answered? {
+        let response = match self.shared.backend.handle(request).finish().await? {
             Reply::Response(response) if response.status.is_success() => response,
             Reply::Response(response) => {
                 return Err(link_fault(format!(
@@ -302,8 +295,8 @@ impl LinkFollower {
                 for (channel, _) in gone {
                     self.listener.unsubscribe(&channel);
                 }
-                for subscription in subscriptions {
-                    let (subscription, id) = take_prev_id(subscription);
+                for mut subscription in subscriptions {
+                    let id = subscription.prev_id.take();
                     let channel = subscription.channel.clone();
                     let subscribed = self.listener.subscribe(subscription);
                     subscribed.map_err(|refused| link_fault(refused.to_string()))?;
@@ -345,24 +338,6 @@ impl LinkFollower {
             stream: Some(StreamPart::Close),
             ..Publication::default()
         });
-    }
-}
-
-/// A subscription, and the last message that the stream knows: what came after that the link
-/// brings, so it is not asked of the hub's history.
-fn take_prev_id(mut subscription: Subscription) -> (Subscription, Option<Arc<str>>) {
-    let prev_id = subscription.prev_id.take();
-    (subscription, prev_id)
-}
-
-/// What comes first: something to hear, or that moment, which is none.
-async fn recv_until(
-    moment: Option<Instant>,
-    heard: impl Future<Output = ListenerEvent>,
-) -> Option<ListenerEvent> {
-    match moment {
-        Some(moment) => clock::timeout_at(moment, heard).await,
-        None => Some(heard.await),
     }
 }
 

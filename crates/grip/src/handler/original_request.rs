@@ -13,16 +13,13 @@ use std::time::Duration;
 use penstock_exchange::field_policy::{FieldClass, TrustedHeaders, classify_field};
 use penstock_exchange::grip::is_grip_field;
 use penstock_exchange::request::{RequestOrigin, RequestPath};
-use penstock_exchange::{
-    ClientState, Fault, FaultKind, ForwardedInfo, IncomingBody, ListenerInfo, Mount, Request,
-    RequestBody, TrustedProxies,
-};
+use penstock_exchange::{ClientState, Fault, FaultKind, IncomingBody, Request, RequestBody};
 use penstock_http::{HeadWriter, Method, RequestHead};
 use penstock_hub::{AllowedOrigins, channel_name, is_same_host};
 use penstock_runtime::clock;
-use penstock_sys::net::PeerAddress;
 
 use super::GripShared;
+use crate::field_lists::starts_with_ignore_case;
 
 pub(super) const SIGNATURE_HEADER: &str = "Grip-Sig";
 const FEATURE_HEADER: &str = "Grip-Feature";
@@ -39,13 +36,7 @@ pub(crate) type LastIds = [(Arc<str>, Arc<str>)];
 #[derive(Debug, Clone)]
 pub(crate) struct OriginalRequest {
     pub(crate) head: Arc<RequestHead>,
-    peer: PeerAddress,
-    listener: Arc<ListenerInfo>,
-    /// Whether the client is still there.
-    pub(crate) client: Arc<ClientState>,
-    trust: Arc<TrustedProxies>,
-    forwarded: Option<Arc<ForwardedInfo>>,
-    mount: Mount,
+    pub(crate) origin: RequestOrigin,
     trusted_headers: TrustedHeaders,
     /// Whether it may be asked again: it only reads, and it has no body that is gone by now.
     pub(crate) is_repeatable: bool,
@@ -56,12 +47,15 @@ impl OriginalRequest {
         let method = request.head.method();
         Self {
             head: Arc::clone(&request.head),
-            peer: request.peer,
-            listener: Arc::clone(&request.listener),
-            client: Arc::clone(&request.client_state),
-            trust: Arc::clone(&request.trusted_proxies),
-            forwarded: request.forwarded.clone(),
-            mount: request.mount.clone(),
+            origin: RequestOrigin {
+                peer: request.peer,
+                listener: Arc::clone(&request.listener),
+                client_state: Arc::clone(&request.client_state),
+                arrived: request.arrived,
+                trusted_proxies: Arc::clone(&request.trusted_proxies),
+                forwarded: request.forwarded.clone(),
+                mount: request.mount.clone(),
+            },
             trusted_headers: request.trusted_headers.clone(),
             is_repeatable: matches!(method, Method::Get | Method::Head)
                 && matches!(request.body, RequestBody::Empty),
@@ -80,7 +74,7 @@ impl OriginalRequest {
         if origins.allows_any || origins.is_listed(origin) {
             return false;
         }
-        let told = self.forwarded.as_ref();
+        let told = self.origin.forwarded.as_ref();
         let host = told.and_then(|told| told.host.as_deref());
         // A page that poses as the site without TLS must not get what its TLS protects.
         let is_weaker =
@@ -115,16 +109,13 @@ impl OriginalRequest {
     }
 
     /// The same request once more, with what the hub knows to be last.
-    ///
-    /// # Errors
-    /// As [`Origin::signed`].
     pub(crate) fn repeat_request(
         &self,
         shared: &GripShared,
         last: &LastIds,
     ) -> Result<Request, Fault> {
         let head = self.signed_head(shared, last, clock::wall())?;
-        self.build_request(head, Arc::clone(&self.client), shared)
+        self.build_request(head, Arc::clone(&self.origin.client_state), shared)
     }
 
     /// A request for a link of an instruction.
@@ -154,9 +145,6 @@ impl OriginalRequest {
 
     /// A request with a body of its own in the place of the client's, which asked for a WebSocket:
     /// its fields but for those of the handshake, and `fields`.
-    ///
-    /// # Errors
-    /// As [`Origin::signed`].
     pub(crate) fn events_request(
         &self,
         shared: &GripShared,
@@ -192,12 +180,9 @@ impl OriginalRequest {
 
     /// The target of a link as seen from the request (RFC 3986 §5.2); dots are resolved where all
     /// paths are. An application that knows where it is mounted names its own paths below that.
-    ///
-    /// # Errors
-    /// When it is for another host.
     pub(crate) fn resolve_link(&self, link: &str) -> Result<String, Fault> {
         let target = self.resolve_reference(link)?;
-        Ok(match self.mount.strip_from(&target) {
+        Ok(match self.origin.mount.strip_from(&target) {
             Some(rest) if rest.starts_with('/') => rest.to_owned(),
             Some(rest) => format!("/{rest}"),
             None => target,
@@ -211,10 +196,8 @@ impl OriginalRequest {
         let after_authority = |rest: &str| {
             let end = rest.find(['/', '?']).unwrap_or(rest.len());
             let (authority, target) = rest.split_at(end);
-            let told = self
-                .forwarded
-                .as_ref()
-                .and_then(|told| told.host.as_deref());
+            let told = self.origin.forwarded.as_ref();
+            let told = told.and_then(|told| told.host.as_deref());
             let is_own = authority.eq_ignore_ascii_case(self.head.host())
                 || told.is_some_and(|own| authority.eq_ignore_ascii_case(own));
             let slash = if target.starts_with('/') { "" } else { "/" };
@@ -222,18 +205,9 @@ impl OriginalRequest {
                 .then(|| format!("{slash}{target}"))
                 .ok_or_else(|| bad_link_fault(format!("Grip-Link: `{link}` is of another host")))
         };
-        let lower = |scheme: &str| {
-            let start = link.get(..scheme.len());
-            start.is_some_and(|start| start.eq_ignore_ascii_case(scheme))
-        };
-        if lower("http://") {
-            return after_authority(&link["http://".len()..]);
-        }
-        if lower("https://") {
-            return after_authority(&link["https://".len()..]);
-        }
-        if let Some(rest) = link.strip_prefix("//") {
-            return after_authority(rest);
+        let mut absolute = ["http://", "https://", "//"].into_iter();
+        if let Some(start) = absolute.find(|start| starts_with_ignore_case(link, start)) {
+            return after_authority(&link[start.len()..]);
         }
         Ok(match link.bytes().next() {
             Some(b'/') => link.to_owned(),
@@ -295,13 +269,9 @@ impl OriginalRequest {
         let path = RequestPath::from_head(&head)
             .map_err(|error| bad_link_fault(format!("Grip-Link: {error}")))?;
         let arrival = RequestOrigin {
-            peer: self.peer,
-            listener: Arc::clone(&self.listener),
             client_state: client,
             arrived: clock::now(),
-            trusted_proxies: Arc::clone(&self.trust),
-            forwarded: self.forwarded.clone(),
-            mount: self.mount.clone(),
+            ..self.origin.clone()
         };
         let mut request = Request::new(Arc::new(head), path, RequestBody::Empty, arrival);
         request.trusted_headers = self.trusted_headers_for(shared);
@@ -324,10 +294,6 @@ pub(crate) fn with_grip_headers(known: &TrustedHeaders) -> TrustedHeaders {
 /// Whether a field of a client is about its WebSocket, or has a name that the server uses for its
 /// own.
 fn is_websocket_header(name: &str) -> bool {
-    let begins = |start: &str| {
-        let found = name.get(..start.len());
-        found.is_some_and(|found| found.eq_ignore_ascii_case(start))
-    };
     const OWN: [&str; 5] = [
         "accept",
         "accept-encoding",
@@ -336,12 +302,11 @@ fn is_websocket_header(name: &str) -> bool {
         "keep-alive-interval",
     ];
     let is_offer = name.eq_ignore_ascii_case("sec-websocket-protocol");
-    begins("sec-websocket-") && !is_offer
-        || begins("meta-")
+    starts_with_ignore_case(name, "sec-websocket-") && !is_offer
+        || starts_with_ignore_case(name, "meta-")
         || OWN.iter().any(|own| name.eq_ignore_ascii_case(own))
 }
 
-/// A body that is there.
 struct BufferedBody(Vec<u8>);
 
 impl IncomingBody for BufferedBody {

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use penstock_exchange::{Body, Fault, FaultKind, HandlerProgress, Reply, RequestTiming, Response};
-use penstock_http::{FieldBlock, Method};
+use penstock_exchange::{Body, Fault, FaultKind, Reply, RequestTiming, Response};
+use penstock_http::{FieldBlock, Method, is_media_type};
 use penstock_hub::{
-    GAP_EVENT, HeldStream, HubError, LongPoll, LongPollResponse, PollOutcome, StreamForm,
-    StreamKeepAlive,
+    EndCallback, GAP_EVENT, HeldStream, HubError, LongPoll, LongPollResponse, PollOutcome,
+    StreamForm, StreamKeepAlive,
 };
 
 use super::body_reader::{self, BodyLimit};
@@ -21,17 +21,12 @@ use super::original_request::{LastIds, OriginalRequest};
 use super::{GripShared, gone_notices};
 use crate::instructions::{GripInstructions, HoldInstruction, HoldMode, has_instruction_body};
 
-/// Instructions, and the response for a long poll that times out.
-const MAX_SMALL_BODY: usize = 100_000;
-
 /// Times that a back end is asked again for one request: one that always names a last id that is
 /// not the last would be asked for ever.
 const MAX_REPEATS: usize = 5;
 
-/// A comment of server-sent events.
 const SSE_COMMENT: &[u8] = b":\n\n";
 
-/// An answer that speaks to the hub, and the request it is for.
 #[derive(Debug)]
 pub(super) struct GripSession {
     shared: Arc<GripShared>,
@@ -40,14 +35,13 @@ pub(super) struct GripSession {
 
 /// What one answer came to.
 enum SessionStep {
-    /// This is sent.
     Respond(Response),
     /// The back end is asked again; if that may not be, `otherwise` is sent.
     Repeat {
         last_ids: Box<LastIds>,
         fallback: Response,
         /// Called if it is not held, or the client leaves meanwhile.
-        notice: DropNotice,
+        notice: Option<EndCallback>,
     },
 }
 
@@ -75,29 +69,29 @@ impl GripSession {
                 .apply_response(response)
                 .await
                 .map_err(|fault| fault.with_timing(timing));
-            let (last, otherwise, mut notice) = match step? {
+            let (last_ids, fallback, notice) = match step? {
                 SessionStep::Respond(response) => return Ok(response.into()),
                 SessionStep::Repeat {
-                    last_ids: last,
-                    fallback: otherwise,
+                    last_ids,
+                    fallback,
                     notice,
-                } => (last, otherwise, notice),
+                } => (last_ids, fallback, notice),
             };
             if rounds == MAX_REPEATS || !self.original_request.is_repeatable {
-                return Ok(otherwise.into());
+                return Ok(fallback.into());
             }
             rounds += 1;
-            let request = self.original_request.repeat_request(&self.shared, &last)?;
-            let answered = match self.shared.backend.handle(request) {
-                HandlerProgress::Ready(answered) => answered,
-                HandlerProgress::Pending(work) => work.await,
-            };
-            response = match answered? {
+            let request = self
+                .original_request
+                .repeat_request(&self.shared, &last_ids)?;
+            response = match self.shared.backend.handle(request).finish().await? {
                 // The first time the back end answered, so now no other handler may.
-                Reply::Pass(_) => return Ok(otherwise.into()),
+                Reply::Pass(_) => return Ok(fallback.into()),
                 answered => {
                     // The client is still there, and the back end has just heard of it.
-                    notice.disarm();
+                    if let Some(notice) = notice {
+                        notice.disarm();
+                    }
                     match answered {
                         Reply::Response(next) if next.has_grip => *next,
                         answered => return Ok(answered),
@@ -123,8 +117,8 @@ impl GripSession {
             && has_instruction_body(&fields)
             && !matches!(body, Body::Omitted(_))
         {
-            let text =
-                body_reader::read_whole(body, small_body_limit("the body of instructions")).await?;
+            let bound = BodyLimit::fixed("the body of instructions");
+            let text = body_reader::read_whole(body, bound).await?;
             instruct = instruct
                 .with_body(status, &text)
                 .map_err(instruction_fault)?;
@@ -197,7 +191,7 @@ impl GripSession {
             keep_alive,
             initial,
             gap_notice: (form == StreamForm::Events).then_some(GAP_EVENT),
-            client: self.original_request.client.limit_prefix(),
+            client: self.original_request.origin.client_state.limit_prefix(),
             ..HeldStream::default()
         };
         let mut told = Vec::new();
@@ -220,10 +214,7 @@ impl GripSession {
             }
         }
         told.extend(links.gone.map(|link| self.gone_notice(link)));
-        stream.on_end = (!told.is_empty()).then(|| {
-            let tell = move || told.into_iter().for_each(|each| (each.0)());
-            penstock_hub::EndCallback(Box::new(tell))
-        });
+        stream.on_end = (!told.is_empty()).then(|| EndCallback::new(move || drop(told)));
         match self.shared.hub.stream_body(stream) {
             Ok(body) => Ok(rest.into_response(instruct, body)),
             Err(refused) => self.send_away(&refused, form, instruct, rest),
@@ -256,7 +247,7 @@ impl GripSession {
                 forbid_storing(&mut response.fields);
                 Ok(response)
             }
-            None => Err(hub_fault(refused)),
+            None => Err(refused.clone().into()),
         }
     }
 
@@ -267,26 +258,26 @@ impl GripSession {
         body: Body,
         rest: ResponseRemainder,
     ) -> Result<SessionStep, Fault> {
-        let own =
-            body_reader::read_whole(body, small_body_limit("the body of a long poll")).await?;
+        let bound = BodyLimit::fixed("the body of a long poll");
+        let own = body_reader::read_whole(body, bound).await?;
         let gone = instruct.links.gone.take();
         if let Some(link) = &gone {
             self.original_request.resolve_link(link)?;
         }
         let poll = LongPoll {
-            client: self.original_request.client.limit_prefix(),
+            client: self.original_request.origin.client_state.limit_prefix(),
             subscriptions: hold.subscriptions,
             timeout: hold.timeout,
             meta: hold.meta,
         };
         self.shared.prepare_channels(&poll.subscriptions).await;
-        let waiting = self.shared.hub.long_poll(poll);
-        let waiting = waiting.map_err(|refused| hub_fault(&refused))?;
+        let waiting = self.shared.hub.long_poll(poll)?;
         // Called also when this future is dropped.
-        let notice = DropNotice(gone.map(|link| self.gone_notice(link)));
+        let notice = gone.map(|link| self.gone_notice(link));
         let outcome = self
             .original_request
-            .client
+            .origin
+            .client_state
             .run_while_connected(waiting)
             .await;
         let left = || {
@@ -320,27 +311,9 @@ impl GripSession {
         }
     }
 
-    fn gone_notice(&self, link: Box<str>) -> penstock_hub::EndCallback {
+    fn gone_notice(&self, link: Box<str>) -> EndCallback {
         let (shared, origin) = (Arc::clone(&self.shared), Arc::clone(&self.original_request));
-        gone_notices::notify_on_end(shared, origin, link)
-    }
-}
-
-/// Tells that a client is gone when it is dropped.
-struct DropNotice(Option<penstock_hub::EndCallback>);
-
-impl DropNotice {
-    /// Drops it without a call.
-    fn disarm(&mut self) {
-        self.0 = None;
-    }
-}
-
-impl Drop for DropNotice {
-    fn drop(&mut self) {
-        if let Some(ended) = self.0.take() {
-            (ended.0)();
-        }
+        EndCallback::new(move || gone_notices::send_notice(&shared, origin, link))
     }
 }
 
@@ -371,14 +344,8 @@ fn forbid_storing(fields: &mut FieldBlock) {
 }
 
 fn stream_form(fields: &FieldBlock) -> StreamForm {
-    let essence = fields
-        .get("content-type")
-        .and_then(|value| value.split(|&byte| byte == b';').next())
-        .unwrap_or_default();
-    match essence
-        .trim_ascii()
-        .eq_ignore_ascii_case(b"text/event-stream")
-    {
+    let media_type = fields.get("content-type").unwrap_or_default();
+    match is_media_type(media_type, "text/event-stream") {
         true => StreamForm::Events,
         false => StreamForm::Bytes,
     }
@@ -399,21 +366,25 @@ fn message_body(message: &LongPollResponse, own: &[u8]) -> Result<Bytes, Fault> 
     if !message.is_patch {
         return Ok(bytes.clone());
     }
-    let unfit = |cause: String| {
+    let patched = apply_patch(own, bytes).map_err(|cause| {
         let cause = format!("what was published is a patch that does not fit: {cause}");
         Fault::new(FaultKind::BackendProtocolError, cause)
-    };
-    let mut document: serde_json::Value =
-        serde_json::from_slice(own).map_err(|error| unfit(error.to_string()))?;
-    let patch: json_patch::Patch =
-        serde_json::from_slice(bytes).map_err(|error| unfit(error.to_string()))?;
-    json_patch::patch(&mut document, &patch).map_err(|error| unfit(error.to_string()))?;
-    let mut text = document.to_string().into_bytes();
+    })?;
+    let mut text = patched.to_string().into_bytes();
     // What ended with a line break still does.
     if own.ends_with(b"\n") {
         text.push(b'\n');
     }
     Ok(text.into())
+}
+
+fn apply_patch(own: &[u8], patch: &[u8]) -> Result<serde_json::Value, Box<dyn std::error::Error>> {
+    let mut document = serde_json::from_slice(own)?;
+    json_patch::patch(
+        &mut document,
+        &serde_json::from_slice::<json_patch::Patch>(patch)?,
+    )?;
+    Ok(document)
 }
 
 /// The fields of a message take the place of those by the same names.
@@ -424,27 +395,7 @@ fn override_fields(fields: &mut FieldBlock, above: &FieldBlock) {
     fields.append(above);
 }
 
-fn small_body_limit(what: &'static str) -> BodyLimit {
-    BodyLimit {
-        body_name: what,
-        max_bytes: MAX_SMALL_BODY,
-        limit_name: "fixed",
-    }
-}
-
 fn instruction_fault(error: crate::instructions::InstructionError) -> Fault {
     let cause = format!("an instruction to the hub is not understood: {error}");
     Fault::new(FaultKind::BackendProtocolError, cause)
-}
-
-/// The hub does not take any more, or not this.
-fn hub_fault(refused: &HubError) -> Fault {
-    let kind = match refused {
-        // The back end exceeds a bound that no request can change.
-        HubError::TooManyStreamChannels(_) | HubError::MessageTooLarge(_) => {
-            FaultKind::BackendProtocolError
-        }
-        _ => FaultKind::Overloaded,
-    };
-    Fault::new(kind, refused.to_string())
 }

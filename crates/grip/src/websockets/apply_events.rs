@@ -3,7 +3,7 @@
 //!
 //! Part of `session`, after each response.
 
-use penstock_http::websocket::{Opcode, code, encode_control_frame};
+use penstock_http::websocket::{Opcode, code};
 use penstock_hub::Subscription;
 use penstock_runtime::clock;
 
@@ -91,12 +91,8 @@ impl WebSocketSession {
                 });
                 self.queue_message(false, &bytes.slice(prefix..));
             }
-            SocketEvent::Ping(bytes) => {
-                encode_control_frame(&mut self.write_buffer, Opcode::Ping, &bytes);
-            }
-            SocketEvent::Pong(bytes) => {
-                encode_control_frame(&mut self.write_buffer, Opcode::Pong, &bytes);
-            }
+            SocketEvent::Ping(bytes) => self.queue_control(Opcode::Ping, &bytes),
+            SocketEvent::Pong(bytes) => self.queue_control(Opcode::Pong, &bytes),
             SocketEvent::Close(with, reason) => {
                 return Err(SessionEnd::Close(
                     with.unwrap_or(code::NORMAL_CLOSURE),

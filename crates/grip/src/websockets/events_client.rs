@@ -6,11 +6,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_exchange::{Fault, FaultKind, HandlerProgress, Reply, Response};
-use penstock_http::{FieldBlock, Status};
+use penstock_exchange::{Fault, FaultKind, Reply, Response};
+use penstock_http::{FieldBlock, Status, is_media_type};
 use penstock_runtime::clock;
 
 use super::websocket_events::{EVENTS_TYPE, SocketEvent, decode_events, encode_event};
+use crate::field_lists::{parse_elements, starts_with_ignore_case};
 use crate::handler::body_reader::{self, BodyLimit};
 use crate::handler::original_request::OriginalRequest;
 use crate::handler::{GripShared, random_name};
@@ -41,7 +42,6 @@ pub(super) struct EventsResponse {
     pub(super) timing: penstock_exchange::RequestTiming,
 }
 
-/// What came of a request.
 #[derive(Debug)]
 pub(super) enum BackendReply {
     Events(Box<EventsResponse>),
@@ -71,9 +71,6 @@ impl EventsClient {
     }
 
     /// Tells events and waits for the answer.
-    ///
-    /// # Errors
-    /// When the back end fails, or its response is invalid.
     pub(super) async fn send_events(
         &self,
         meta: &MetaMap,
@@ -114,11 +111,7 @@ impl EventsClient {
         let request = self
             .original_request
             .events_request(&self.shared, &fields, body)?;
-        let answered = match self.shared.backend.handle(request) {
-            HandlerProgress::Ready(answered) => answered,
-            HandlerProgress::Pending(work) => work.await,
-        };
-        match answered? {
+        match self.shared.backend.handle(request).finish().await? {
             Reply::Response(response) => Ok(*response),
             Reply::Pass(_) => Err(Fault::new(
                 FaultKind::NotFound,
@@ -142,15 +135,8 @@ fn is_unsent_fault(kind: FaultKind) -> bool {
 }
 
 async fn read_reply(response: Response) -> Result<BackendReply, Fault> {
-    let essence = response.fields.get("content-type").unwrap_or_default();
-    let essence = essence
-        .split(|&byte| byte == b';')
-        .next()
-        .unwrap_or_default();
-    let is_events = essence
-        .trim_ascii()
-        .eq_ignore_ascii_case(EVENTS_TYPE.as_bytes());
-    if response.status != Status::OK || !is_events {
+    let media_type = response.fields.get("content-type").unwrap_or_default();
+    if response.status != Status::OK || !is_media_type(media_type, EVENTS_TYPE) {
         return Ok(BackendReply::Refusal(Box::new(response)));
     }
     let Response {
@@ -189,25 +175,22 @@ async fn read_reply(response: Response) -> Result<BackendReply, Fault> {
 
 fn parse_set_meta(fields: &FieldBlock) -> Vec<(Box<str>, Option<Box<str>>)> {
     const START: &str = "set-meta-";
-    let mut found = Vec::new();
-    for (name, value) in fields.iter() {
-        let Some((start, rest)) = name.split_at_checked(START.len()) else {
-            continue;
-        };
-        if start.eq_ignore_ascii_case(START) && !rest.is_empty() {
-            let value = String::from_utf8_lossy(value);
-            let value = (!value.is_empty()).then(|| value.into());
-            found.push((rest.to_ascii_lowercase().into(), value));
-        }
-    }
-    found
+    let all = fields.iter();
+    let named =
+        all.filter(|(name, _)| name.len() > START.len() && starts_with_ignore_case(name, START));
+    let read = named.map(|(name, value)| {
+        let value = String::from_utf8_lossy(value);
+        let value = (!value.is_empty()).then(|| value.into());
+        (name[START.len()..].to_ascii_lowercase().into(), value)
+    });
+    read.collect()
 }
 
 /// `grip`, with `message-prefix` if it is not the usual one.
 fn parse_message_prefix(fields: &FieldBlock) -> Option<Box<str>> {
     const USUAL: &str = "m:";
     let value = fields.get("sec-websocket-extensions")?;
-    let elements = crate::field_lists::parse_elements(value)?;
+    let elements = parse_elements(value)?;
     let grip = elements.iter().find(|element| element.value == "grip")?;
     Some(grip.parameter("message-prefix").unwrap_or(USUAL).into())
 }

@@ -11,6 +11,7 @@ use penstock_http::{FieldBlock, Status};
 use super::events_client::{BackendReply, EventsClient, EventsResponse, MetaMap, bad_events_fault};
 use super::session::AcceptedWebSocket;
 use super::websocket_events::SocketEvent;
+use crate::field_lists::starts_with_ignore_case;
 use crate::handler::GripShared;
 use crate::handler::original_request::OriginalRequest;
 
@@ -99,7 +100,7 @@ fn accept_websocket(
         debug_assert!(pushed.is_ok(), "it was a field before");
     }
     let timing = answer.timing.clone();
-    let client = dialog.original_request.client.limit_prefix();
+    let client = dialog.original_request.origin.client_state.limit_prefix();
     let listener = dialog.shared.hub.listen(client).map_err(|refused| {
         let fault = Fault::new(FaultKind::Overloaded, refused.to_string());
         fault.with_timing(timing.clone())
@@ -114,16 +115,11 @@ fn accept_websocket(
 
 /// Whether a field of the first answer is for the client: cookies, mostly.
 fn is_client_header(name: &str) -> bool {
-    let begins = |start: &str| {
-        let found = name.get(..start.len());
-        found.is_some_and(|found| found.eq_ignore_ascii_case(start))
-    };
-    let is_of_dialog = begins("sec-websocket-")
-        || begins("set-meta-")
-        || begins("content-")
-        || begins("keep-alive")
-        || ["connection", "upgrade", "transfer-encoding", "trailer"]
-            .iter()
-            .any(|own| name.eq_ignore_ascii_case(own));
+    let starts = ["sec-websocket-", "set-meta-", "content-", "keep-alive"];
+    let names = ["connection", "upgrade", "transfer-encoding", "trailer"];
+    let is_of_dialog = starts
+        .iter()
+        .any(|start| starts_with_ignore_case(name, start))
+        || names.iter().any(|own| name.eq_ignore_ascii_case(own));
     !is_of_dialog && !is_grip_field(name.as_bytes())
 }

@@ -103,13 +103,11 @@ pub(super) struct WebSocketSession {
     last_heard: (Instant, bool),
     /// The close that the client said, to be answered when the back end has heard of it.
     client_close_code: Option<u16>,
-    /// Frames to be written.
     pub(super) write_buffer: Vec<u8>,
     /// What the back end answered to the opening.
     open_response: Option<EventsResponse>,
 }
 
-/// Why a WebSocket ends.
 pub(super) enum SessionEnd {
     /// The client's connection is gone, or of no use.
     ConnectionLost,
@@ -119,7 +117,6 @@ pub(super) enum SessionEnd {
     CloseAndNotify(u16, Box<str>),
 }
 
-/// What happens next.
 enum SessionInput {
     Read(usize),
     Reply(Result<BackendReply, Fault>),
@@ -170,7 +167,6 @@ impl WebSocketSession {
         self.receive(early)
     }
 
-    /// Until its end.
     async fn serve(
         &mut self,
         client: &dyn ByteStream,
@@ -243,7 +239,6 @@ impl WebSocketSession {
         Box::pin(async move { dialog.send_events(&meta, &events).await })
     }
 
-    /// Takes what the client sent.
     fn receive(&mut self, mut bytes: &[u8]) -> Result<(), SessionEnd> {
         self.last_heard = (clock::now(), false);
         loop {
@@ -257,7 +252,7 @@ impl WebSocketSession {
                 None => return Ok(()),
                 Some(WebSocketEvent::Pong) => continue,
                 Some(WebSocketEvent::Ping(payload)) => {
-                    encode_control_frame(&mut self.write_buffer, Opcode::Pong, &payload);
+                    self.queue_control(Opcode::Pong, &payload);
                     continue;
                 }
                 Some(WebSocketEvent::Message {
@@ -284,7 +279,6 @@ impl WebSocketSession {
         }
     }
 
-    /// Takes what the back end answered.
     async fn handle_reply(
         &mut self,
         answered: Result<BackendReply, Fault>,
@@ -307,7 +301,6 @@ impl WebSocketSession {
         }
     }
 
-    /// Takes what was published.
     fn handle_hub_event(&mut self, heard: ListenerEvent) -> Result<(), SessionEnd> {
         match heard {
             ListenerEvent::Message(message) => self.forward_publication(&message.publication),
@@ -352,12 +345,8 @@ impl WebSocketSession {
                     .iter()
                     .for_each(|bytes| self.queue_message(false, bytes));
             }
-            WebSocketPart::Ping(bytes) => {
-                encode_control_frame(&mut self.write_buffer, Opcode::Ping, bytes);
-            }
-            WebSocketPart::Pong(bytes) => {
-                encode_control_frame(&mut self.write_buffer, Opcode::Pong, bytes);
-            }
+            WebSocketPart::Ping(bytes) => self.queue_control(Opcode::Ping, bytes),
+            WebSocketPart::Pong(bytes) => self.queue_control(Opcode::Pong, bytes),
             WebSocketPart::Close { code, reason } => {
                 return Err(SessionEnd::CloseAndNotify(*code, reason.clone()));
             }
@@ -371,13 +360,17 @@ impl WebSocketSession {
         self.write_buffer.extend_from_slice(bytes);
     }
 
+    pub(super) fn queue_control(&mut self, opcode: Opcode, payload: &[u8]) {
+        encode_control_frame(&mut self.write_buffer, opcode, payload);
+    }
+
     /// Nothing was heard of the client for long.
     fn ping_client(&mut self) -> Result<(), SessionEnd> {
         if self.last_heard.1 {
             return Err(SessionEnd::ConnectionLost);
         }
         self.last_heard = (clock::now(), true);
-        encode_control_frame(&mut self.write_buffer, Opcode::Ping, b"");
+        self.queue_control(Opcode::Ping, b"");
         Ok(())
     }
 
@@ -386,12 +379,8 @@ impl WebSocketSession {
             match &beat.event {
                 SocketEvent::Text(bytes) => self.queue_message(true, bytes),
                 SocketEvent::Binary(bytes) => self.queue_message(false, bytes),
-                SocketEvent::Ping(bytes) => {
-                    encode_control_frame(&mut self.write_buffer, Opcode::Ping, bytes);
-                }
-                SocketEvent::Pong(bytes) => {
-                    encode_control_frame(&mut self.write_buffer, Opcode::Pong, bytes);
-                }
+                SocketEvent::Ping(bytes) => self.queue_control(Opcode::Ping, bytes),
+                SocketEvent::Pong(bytes) => self.queue_control(Opcode::Pong, bytes),
                 // No other can be asked for.
                 SocketEvent::Open | SocketEvent::Close(..) | SocketEvent::Disconnect => {}
             }

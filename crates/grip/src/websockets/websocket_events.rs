@@ -5,10 +5,8 @@
 use bytes::Bytes;
 use thiserror::Error;
 
-/// The type of a body of events.
 pub(super) const EVENTS_TYPE: &str = "application/websocket-events";
 
-/// What happens on a WebSocket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum SocketEvent {
     /// The client asks for it, or the back end takes it.
@@ -23,7 +21,6 @@ pub(super) enum SocketEvent {
     Disconnect,
 }
 
-/// Why a body is none of events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub(super) enum EventsError {
     #[error("an event's first line does not end")]
@@ -58,7 +55,6 @@ impl SocketEvent {
     }
 }
 
-/// Appends an event.
 pub(super) fn encode_event(out: &mut Vec<u8>, event: &SocketEvent) {
     match event {
         SocketEvent::Open => out.extend_from_slice(b"OPEN\r\n"),
@@ -84,9 +80,6 @@ fn encode_with_content(out: &mut Vec<u8>, name: &str, bytes: &[u8]) {
 }
 
 /// All events of a body.
-///
-/// # Errors
-/// Where it is none.
 pub(super) fn decode_events(body: &Bytes) -> Result<Vec<SocketEvent>, EventsError> {
     let mut events = Vec::new();
     let mut rest = body.clone();

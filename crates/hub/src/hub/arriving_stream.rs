@@ -8,12 +8,8 @@
 //!   recorded, and messages that arrive before the shard has the stream are kept for it. A client
 //!   that publishes as soon as it has the head gets its own message.
 
-use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::Duration;
 
-use bytes::Bytes;
 use penstock_exchange::{HeldConnection, HeldConnectionGuard, HeldFraming, Hold};
 use penstock_runtime::{clock, loops};
 
@@ -21,31 +17,26 @@ use super::HubShared;
 use crate::channel::{Channel, StreamFormat};
 use crate::counters::StreamPermit;
 use crate::shard::{ArrivedStream, ShardCommand};
-use crate::{
-    EndCallback, HeldStream, HubError, MessageFilter, StreamForm, StreamKeepAlive, Subscription,
-};
+use crate::{HeldStream, HubError, MessageFilter, Subscription};
 
 /// A stream that waits for its socket.
+#[derive(Debug)]
 pub(crate) struct ArrivingStream {
     shared: Arc<HubShared>,
-    request: Box<StreamRequest>,
+    pub(crate) request: Box<StreamRequest>,
 }
 
-/// The stream to hold; see [`HeldStream`].
+/// The stream to hold, with its channels and permit in their places.
+#[derive(Debug)]
 pub(crate) struct StreamRequest {
     pub(crate) subscriptions: Vec<PendingSubscription>,
-    pub(crate) form: StreamForm,
-    pub(crate) keep_alive: Option<StreamKeepAlive>,
-    pub(crate) initial: Bytes,
-    pub(crate) meta: Vec<(Box<str>, Box<str>)>,
-    pub(crate) on_end: EndNotifier,
-    pub(crate) resume_after: Option<Arc<str>>,
-    pub(crate) gap_notice: Option<Bytes>,
-    pub(crate) max_lifetime: Option<Duration>,
     pub(crate) permit: StreamPermit,
+    /// The rest.
+    pub(crate) stream: HeldStream,
 }
 
 /// A channel that a stream on its way will subscribe to.
+#[derive(Debug)]
 pub(crate) struct PendingSubscription {
     shared: Arc<HubShared>,
     pub(crate) channel: Arc<Channel>,
@@ -55,40 +46,24 @@ pub(crate) struct PendingSubscription {
     pub(crate) last_sequence: u64,
 }
 
-/// Calls [`HeldStream::on_end`] when it is dropped.
-pub(crate) struct EndNotifier(Option<EndCallback>);
-
 impl ArrivingStream {
-    pub(crate) fn new(shared: &Arc<HubShared>, stream: HeldStream) -> Result<Self, HubError> {
-        let ended = EndNotifier(stream.on_end);
-        let seat = StreamPermit::acquire(shared, stream.client)?;
+    pub(crate) fn new(shared: &Arc<HubShared>, mut stream: HeldStream) -> Result<Self, HubError> {
+        let permit = StreamPermit::acquire(shared, stream.client)?;
         let settings = shared.settings.load();
-        let subscriptions = deduplicate(stream.subscriptions, settings.max_channels_per_stream)?;
-        let expected = subscriptions.into_iter().map(|subscription| {
+        let subscriptions = std::mem::take(&mut stream.subscriptions);
+        let subscriptions = deduplicate(subscriptions, settings.max_channels_per_stream)?;
+        let pending = subscriptions.into_iter().map(|subscription| {
             PendingSubscription::new(shared, subscription, settings.max_channels)
         });
-        let wanted = Box::new(StreamRequest {
-            subscriptions: expected.collect::<Result<_, _>>()?,
-            form: stream.form,
-            keep_alive: stream.keep_alive,
-            initial: stream.initial,
-            meta: stream.meta,
-            on_end: ended,
-            resume_after: stream.resume_after,
-            gap_notice: stream.gap_notice,
-            max_lifetime: stream.max_lifetime,
-            permit: seat,
-        });
+        let request = StreamRequest {
+            subscriptions: pending.collect::<Result<_, _>>()?,
+            permit,
+            stream,
+        };
         Ok(Self {
             shared: shared.clone(),
-            request: wanted,
+            request: Box::new(request),
         })
-    }
-
-    /// The stream to hold, for a shard without a loop.
-    #[cfg(test)]
-    pub(crate) fn into_request(self) -> Box<StreamRequest> {
-        self.request
     }
 }
 
@@ -104,7 +79,7 @@ impl Hold for ArrivingStream {
         let arrival = ArrivedStream {
             client,
             early_bytes,
-            format: StreamFormat::new(request.form, framing),
+            format: StreamFormat::new(request.stream.form, framing),
             connection_guard: guard,
             request,
         };
@@ -162,36 +137,6 @@ impl Drop for PendingSubscription {
         if is_idle {
             self.shared.registry.remove_if_idle(&self.channel);
         }
-    }
-}
-
-impl EndNotifier {
-    /// Whether there is nothing to call.
-    pub(crate) fn is_none(&self) -> bool {
-        self.0.is_none()
-    }
-}
-
-impl Drop for EndNotifier {
-    fn drop(&mut self) {
-        if let Some(EndCallback(tell)) = self.0.take()
-            && catch_unwind(AssertUnwindSafe(tell)).is_err()
-        {
-            // What one stream's owner does wrong must not end the others.
-            log::error!("hub: who was told that a stream has ended panicked");
-        }
-    }
-}
-
-impl fmt::Debug for ArrivingStream {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Holding").finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for EndNotifier {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("AtEnd").field(&self.0.is_some()).finish()
     }
 }
 

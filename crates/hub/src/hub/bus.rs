@@ -59,7 +59,6 @@ struct BusNotifierState {
     is_notifying: bool,
 }
 
-/// One change of one channel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum PresenceChange {
     Subscribed(Arc<str>),
@@ -81,13 +80,11 @@ impl Drop for NotifyGuard<'_> {
 }
 
 impl BusNotifier {
-    /// Puts a bus in place, or none.
     pub(crate) fn set_bus(&self, bus: Option<Arc<dyn Bus>>) {
         self.has_bus.store(bus.is_some(), Ordering::Release);
         *self.bus.write().unwrap_or_else(PoisonError::into_inner) = bus;
     }
 
-    /// The bus, if there is one.
     pub(crate) fn bus(&self) -> Option<Arc<dyn Bus>> {
         if !self.has_bus.load(Ordering::Acquire) {
             return None;

@@ -1,6 +1,6 @@
 //! Replaces the history of a channel by the one that the servers of a bus share.
 //!
-//! Called by `cluster` through [`crate::Hub::replace_aged_history`] when it begins to follow a
+//! Called by `cluster` through [`crate::Hub::replace_history`] when it begins to follow a
 //! channel, and where a history would have a gap.
 //!
 //! # Invariants
@@ -22,7 +22,6 @@ use crate::channel::{Channel, ChannelState, Message};
 use crate::history::ChannelHistory;
 
 impl HubShared {
-    /// Puts `history` in the place of the channel's.
     pub(crate) fn replace_history(&self, name: &Arc<str>, history: Vec<(Publication, Duration)>) {
         let settings = self.settings.load();
         let is_needed = !history.is_empty() && settings.history.max_messages > 0;
@@ -58,13 +57,12 @@ impl HubShared {
         let (settings, now) = (self.settings.load(), clock::now());
         let bounds = Self::history_bounds(&settings.history, state);
         self.keep_for_arriving(state);
-        let dropped = state.history.bytes();
+        let before = state.history.bytes();
         // A number of no message: a client that knows one up to here has a gap, even if it was the
         // last.
         let cut = self.next_sequence();
         state.history = ChannelHistory::starting_after(cut);
         state.restored_up_to = cut;
-        let (mut added, mut freed) = (0, dropped);
         let mut ids = HashSet::new();
         for (mut publication, age) in history {
             // Two servers may both have published what one publisher sent twice.
@@ -80,11 +78,10 @@ impl HubShared {
             let at = now.checked_sub(age).unwrap_or(now);
             let message = Arc::new(Message::new(order, id.clone(), publication, at));
             (state.last_sequence, state.last_id, state.restored_up_to) = (order, Some(id), order);
-            let (more, less) = state.history.push(message, bounds, now);
-            added += more;
-            freed += less;
+            state.history.push(message, bounds, now);
         }
-        self.metrics.change_history(&state.share, freed, added);
+        let after = state.history.bytes();
+        self.metrics.change_history(&state.share, before, after);
     }
 
     /// Keeps for streams on their way what was published since they were answered.
@@ -102,16 +99,15 @@ impl HubShared {
             self.drop_arrival_history(state);
         }
         let gone = if is_whole { 0 } else { gone };
-        let before = state
+        let kept = state
             .arrival_history
             .get_or_insert_with(|| Box::new(ChannelHistory::starting_after(gone)));
-        let (mut added, mut freed) = (0, 0);
+        let before = kept.bytes();
         for message in state.history.after(restored_to) {
-            let (more, less) = before.push(message.clone(), bounds, now);
-            added += more;
-            freed += less;
+            kept.push(message.clone(), bounds, now);
         }
-        self.metrics.change_history(&state.share, freed, added);
+        self.metrics
+            .change_history(&state.share, before, kept.bytes());
     }
 
     /// Lets go of what was kept for streams on their way: they have come.

@@ -8,7 +8,6 @@
 //! - Dropping its future removes it from all its channels.
 
 use std::future::Future;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -34,7 +33,6 @@ pub(crate) struct PollWaiter {
     meta: Vec<(Box<str>, Box<str>)>,
 }
 
-/// The answer to a long poll.
 #[derive(Debug)]
 enum PollAnswer {
     Message(Arc<LongPollResponse>),
@@ -112,10 +110,7 @@ impl RegisteredPoll {
         timeout: Duration,
     ) -> PollOutcome {
         let drained = async {
-            let over = self.shared.wait_for_drain().await;
-            // Spread, so that clients do not come back all at once.
-            let part = RandomState::new().hash_one(self.poll_id) % 1000;
-            clock::sleep(over.mul_f64(part as f64 / 1000.0)).await;
+            clock::sleep(self.shared.wait_for_drain().await).await;
         };
         let answer = tokio::select! {
             biased;
@@ -145,16 +140,9 @@ impl RegisteredPoll {
 impl Drop for RegisteredPoll {
     fn drop(&mut self) {
         for (channel, _) in &self.waiter.channels {
-            let is_idle = {
-                let mut state = channel.lock();
-                let was_there = state.has_subscribers();
-                state.remove_long_poll(self.poll_id);
-                self.shared.report_presence(channel, was_there, &mut state);
-                state.is_idle()
-            };
-            if is_idle {
-                self.shared.registry.remove_if_idle(channel);
-            }
+            self.shared.remove_subscriber(channel, |state| {
+                state.long_polls.remove(&self.poll_id);
+            });
         }
         self.shared.bus_notifier.notify();
         let polls = &self.shared.metrics.long_polls;

@@ -20,7 +20,6 @@ const ROUND_SECONDS: usize = 30;
 /// Channels between two of which others on the loop have their turn.
 const CHANNELS_PER_YIELD: usize = 256;
 
-/// Runs until its loop ends.
 pub(super) async fn run_maintenance(shared: Arc<HubShared>) {
     loop {
         let woken = shared.maintenance_due.notified();

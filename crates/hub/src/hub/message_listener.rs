@@ -10,7 +10,6 @@
 //! - Dropping a listener removes it from all channels.
 
 use std::collections::VecDeque;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
@@ -207,10 +206,8 @@ impl MessageListener {
     }
 
     async fn until_drain(&self) {
-        let over = self.shared.wait_for_drain().await;
-        let part = RandomState::new().hash_one(self.listener_id) % 1000;
-        let leave = || clock::now() + over.mul_f64(part as f64 / 1000.0);
-        let at = *self.drain_at.get_or_init(leave);
+        let delay = self.shared.wait_for_drain().await;
+        let at = *self.drain_at.get_or_init(|| clock::now() + delay);
         let _ = clock::timeout_at(at, std::future::pending::<()>()).await;
     }
 
@@ -243,16 +240,9 @@ impl MessageListener {
     }
 
     fn leave_channel(&self, channel: &Arc<Channel>) {
-        let is_idle = {
-            let mut state = channel.lock();
-            let was_there = state.has_subscribers();
+        self.shared.remove_subscriber(channel, |state| {
             state.listeners.remove(&self.listener_id);
-            self.shared.report_presence(channel, was_there, &mut state);
-            state.is_idle()
-        };
-        if is_idle {
-            self.shared.registry.remove_if_idle(channel);
-        }
+        });
     }
 }
 

@@ -15,7 +15,8 @@ use std::time::Instant;
 use penstock_runtime::clock;
 
 use super::{HubShared, MessageFeed, PollWaiter};
-use crate::channel::{Channel, ChannelState, DeliveryKind, Message, is_internal, publication_size};
+use crate::channel::{Channel, ChannelState, DeliveryKind, Message, is_internal};
+use crate::history::ChannelHistory;
 use crate::ordering::PARK_TIMEOUT;
 use crate::shard::{LongPollAnswers, ShardCommand, ShardDelivery};
 use crate::shares::{Share, take_largest};
@@ -57,10 +58,9 @@ const FORGET_TRIES: usize = 16;
 const MAX_INLINE_ANSWERS: usize = 64;
 
 impl HubShared {
-    /// Looks whether there is room for a publication.
     pub(super) fn check_limits(&self, publication: &Publication) -> Result<(), HubError> {
         let settings = self.settings.load();
-        if publication_size(publication) > settings.max_message_size {
+        if publication.size() > settings.max_message_size {
             return Err(HubError::MessageTooLarge(settings.max_message_size));
         }
         if self.metrics.pending_bytes.load(Ordering::Relaxed) > settings.max_backlog_total {
@@ -127,7 +127,7 @@ impl HubShared {
                 self.release_pending(channel, &overdue);
                 self.append_with_parked(&mut state, &settings, overdue, now, &mut aftermath);
             }
-            drop_empty_parked(&mut state);
+            state.parked.take_if(|parked| parked.is_empty());
         }
         self.run_deferred(aftermath, &settings, now);
         self.registry.remove_if_idle(channel);
@@ -200,10 +200,11 @@ impl HubShared {
                 let mut state = channel.lock();
                 let is_unheard = !state.has_subscribers() && state.arriving_streams == 0;
                 let may_go = is_unheard && state.parked.is_none() && !state.history.is_empty();
-                while may_go && !state.history.is_empty() {
-                    let freed = state.history.drop_oldest();
-                    self.metrics.change_history(share, freed, 0);
-                }
+                self.change_history(&mut state, |history| {
+                    while may_go && !history.is_empty() {
+                        history.drop_oldest();
+                    }
+                });
                 state.update_places(&channel);
                 may_go
             };
@@ -248,8 +249,7 @@ impl HubShared {
         };
         let is_empty = {
             let mut state = channel.lock();
-            let freed = state.history.drop_oldest();
-            self.metrics.change_history(share, freed, 0);
+            self.change_history(&mut state, ChannelHistory::drop_oldest);
             state.move_back(&channel);
             state.history.is_empty()
         };
@@ -274,23 +274,22 @@ impl HubShared {
             && publication.prev_id != state.last_id;
         if !waits {
             self.append_with_parked(state, settings, publication, now, aftermath);
-            drop_empty_parked(state);
+            state.parked.take_if(|parked| parked.is_empty());
             return;
         }
         let parked = state.parked.get_or_insert_default();
-        let bytes = publication_size(&publication);
+        let bytes = publication.size();
         self.metrics.add_pending(aftermath.channel, bytes);
         aftermath.has_parked = true;
         if let Some(oldest) = parked.park(now, publication) {
             self.release_pending(aftermath.channel, &oldest);
             self.append_with_parked(state, settings, oldest, now, aftermath);
-            drop_empty_parked(state);
+            state.parked.take_if(|parked| parked.is_empty());
         }
     }
 
     fn release_pending(&self, channel: &Channel, publication: &Publication) {
-        self.metrics
-            .sub_pending(channel, publication_size(publication));
+        self.metrics.sub_pending(channel, publication.size());
     }
 
     /// Admits a publication and what waited for it.
@@ -355,8 +354,7 @@ impl HubShared {
             aftermath.feeds.push(feed.clone());
         }
         let bounds = Self::history_bounds(&settings.history, state);
-        let (added, freed) = state.history.push(message, bounds, now);
-        self.metrics.change_history(&state.share, freed, added);
+        self.change_history(state, |history| history.push(message, bounds, now));
         aftermath.gains_history |= state.history_place.is_none() && !state.history.is_empty();
         state.update_places(aftermath.channel);
         id
@@ -407,15 +405,5 @@ impl HubShared {
         if let Some(waker) = shard.push(ShardCommand::AnswerLongPolls(answers)) {
             waker.wake();
         }
-    }
-}
-
-fn drop_empty_parked(state: &mut ChannelState) {
-    if state
-        .parked
-        .as_ref()
-        .is_some_and(|parked| parked.is_empty())
-    {
-        state.parked = None;
     }
 }

@@ -7,6 +7,7 @@
 //! - `parked_channels` has a channel once for each message that is parked in it.
 
 use std::collections::VecDeque;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -18,12 +19,11 @@ use tokio::sync::Notify;
 use super::bus::{Bus, BusNotifier, PresenceChange};
 use crate::channel::{Channel, ChannelState};
 use crate::counters::HubMetrics;
-use crate::history::HistoryBounds;
+use crate::history::{ChannelHistory, HistoryBounds};
 use crate::registry::ChannelRegistry;
 use crate::shard::ShardInbox;
 use crate::{History, Settings};
 
-/// A hub's insides.
 #[derive(Debug)]
 pub(crate) struct HubShared {
     pub(crate) settings: ArcSwap<Settings>,
@@ -41,7 +41,6 @@ pub(crate) struct HubShared {
     is_draining: AtomicBool,
     /// The time over which the drain ends streams, in milliseconds.
     drain_duration_ms: AtomicU64,
-    /// The number of the last message.
     last_sequence: AtomicU64,
     /// In front of the number in ids that the hub makes: no other start of a server has it.
     id_prefix: Box<str>,
@@ -114,12 +113,15 @@ impl HubShared {
         self.bus_notifier.notify();
     }
 
-    /// Waits until the drain begins; returns the time over which it ends streams.
+    /// Waits until the drain begins; returns a part of its time, at random, so that clients do not
+    /// come back all at once.
     pub(crate) async fn wait_for_drain(&self) -> Duration {
         loop {
             let begun = self.drain_started.notified();
             if self.is_draining() {
-                return Duration::from_millis(self.drain_duration_ms.load(Ordering::Acquire));
+                let over = Duration::from_millis(self.drain_duration_ms.load(Ordering::Acquire));
+                let part = RandomState::new().hash_one(over) % 1000;
+                return over.mul_f64(part as f64 / 1000.0);
             }
             begun.await;
         }
@@ -151,8 +153,19 @@ impl HubShared {
     /// Lets go of what a channel may keep no more.
     pub(crate) fn trim_history(&self, state: &mut ChannelState, now: Instant) {
         let bounds = Self::history_bounds(&self.settings.load().history, state);
-        let freed = state.history.trim(bounds, now);
-        self.metrics.change_history(&state.share, freed, 0);
+        self.change_history(state, |history| history.trim(bounds, now));
+    }
+
+    /// Changes the history of a channel, and the counters with it.
+    pub(crate) fn change_history(
+        &self,
+        state: &mut ChannelState,
+        change: impl FnOnce(&mut ChannelHistory),
+    ) {
+        let before = state.history.bytes();
+        change(&mut state.history);
+        let after = state.history.bytes();
+        self.metrics.change_history(&state.share, before, after);
     }
 
     /// Notes that a channel's subscribers were `before` and are now what `state` says.
@@ -163,14 +176,29 @@ impl HubShared {
         state: &mut ChannelState,
     ) {
         state.update_places(channel);
-        match (was_there, state.has_subscribers()) {
-            (false, true) => self
-                .bus_notifier
-                .record(PresenceChange::Subscribed(channel.name().clone())),
-            (true, false) => self
-                .bus_notifier
-                .record(PresenceChange::Unsubscribed(channel.name().clone())),
-            (true, true) | (false, false) => {}
+        let change = match (was_there, state.has_subscribers()) {
+            (false, true) => PresenceChange::Subscribed,
+            (true, false) => PresenceChange::Unsubscribed,
+            (true, true) | (false, false) => return,
+        };
+        self.bus_notifier.record(change(channel.name().clone()));
+    }
+
+    /// Takes a subscriber out of a channel, which the registry then lets go of if it is idle.
+    pub(crate) fn remove_subscriber(
+        &self,
+        channel: &Arc<Channel>,
+        remove: impl FnOnce(&mut ChannelState),
+    ) {
+        let is_idle = {
+            let mut state = channel.lock();
+            let was_there = state.has_subscribers();
+            remove(&mut state);
+            self.report_presence(channel, was_there, &mut state);
+            state.is_idle()
+        };
+        if is_idle {
+            self.registry.remove_if_idle(channel);
         }
     }
 

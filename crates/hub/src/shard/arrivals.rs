@@ -17,7 +17,7 @@ use super::backlog::{Backlog, BacklogPiece, PieceKind};
 use super::closing::CloseReason;
 use super::delivery::ShardChannel;
 use super::heartbeats::RingPosition;
-use super::live_stream::{ChannelLink, LiveStream, OwnHeartbeat, StreamExtras, StreamFlags};
+use super::live_stream::{ChannelLink, LiveStream, OwnHeartbeat, StreamExtras};
 use super::shard_inbox::ArrivedStream;
 use super::writing::send_backlog;
 use super::{BYTES_PER_WRITE, MAX_INPUT_BYTES, NO_GAP_NOTICE, Shard, TICKS_PER_SECOND};
@@ -69,7 +69,7 @@ impl Shard {
                 connection_guard,
                 request,
             } = *arrival;
-            let keep_alive = request.keep_alive.as_ref();
+            let keep_alive = request.stream.keep_alive.as_ref();
             let is_silent = keep_alive.is_none_or(|beat| beat.bytes.is_empty());
             client.set_dead_peer_timeout(self.settings.send_timeout, is_silent);
             let held = LiveStream {
@@ -82,7 +82,9 @@ impl Shard {
                 input_bytes: u32::try_from(early_bytes).unwrap_or(u32::MAX),
                 format,
                 gap_notice: NO_GAP_NOTICE,
-                flags: StreamFlags::default(),
+                is_ending: false,
+                is_stall_checked: false,
+                is_probed: false,
                 backlog: None,
                 extras: None,
                 client_permit: None,
@@ -94,27 +96,20 @@ impl Shard {
     fn add_stream(&mut self, mut held: LiveStream, wanted: StreamRequest) {
         let StreamRequest {
             subscriptions: expected,
-            form,
-            keep_alive,
-            initial,
-            meta,
-            on_end: ended,
-            resume_after: after,
-            gap_notice: gap,
-            max_lifetime: lifetime,
-            permit: seat,
+            permit,
+            stream: wanted,
         } = wanted;
         let mut extra = StreamExtras {
             other_links: Vec::new(),
             filters: Vec::new(),
-            meta: meta.into(),
-            on_end: ended,
+            meta: wanted.meta.into(),
+            on_end: wanted.on_end,
             gap_notice: None,
             own_heartbeat: None,
         };
         let shape = held.format;
-        debug_assert_eq!(shape.form(), form);
-        let gap = gap.filter(|gap| !gap.is_empty());
+        debug_assert_eq!(shape.form(), wanted.form);
+        let gap = wanted.gap_notice.filter(|gap| !gap.is_empty());
         if let Some(gap) = &gap {
             match self.shared_gap_notice(gap) {
                 Some(known) => held.gap_notice = known,
@@ -125,20 +120,21 @@ impl Shard {
             let filters = expected.iter().map(|each| each.filters.clone());
             extra.filters = filters.collect();
         }
-        held.client_permit = seat.into_client_permit();
+        held.client_permit = permit.into_client_permit();
         let stream = self.streams.insert(held);
-        let mut found = self.subscribe_all(stream, &expected, after.as_deref());
+        let mut found = self.subscribe_all(stream, &expected, wanted.resume_after.as_deref());
         if found.has_arrival_gap && gap.is_none() {
             // A loss that cannot be announced ends the stream, before any message behind it.
             found.missed_messages.clear();
             found.is_ended = true;
         }
-        let known = after.or_else(|| expected.iter().find_map(|each| each.prev_id.clone()));
+        let prev_id = || expected.iter().find_map(|each| each.prev_id.clone());
+        let known = wanted.resume_after.or_else(prev_id);
         drop(expected);
         let mut links = found.links.iter().copied();
         let first = links.next().unwrap_or(ChannelLink::NONE);
         extra.other_links = links.collect();
-        if let Some(keep_alive) = &keep_alive {
+        if let Some(keep_alive) = &wanted.keep_alive {
             let (at, own) = self.join_heartbeat_ring(stream, keep_alive, shape);
             extra.own_heartbeat = own;
             if let Some(held) = self.streams.get_mut(stream) {
@@ -153,8 +149,8 @@ impl Shard {
             }
         }
         self.shared.metrics.opened.fetch_add(1, Ordering::Relaxed);
-        self.send_initial(stream, initial, known.as_deref(), found);
-        if let Some(lifetime) = lifetime {
+        self.send_initial(stream, wanted.initial, known.as_deref(), found);
+        if let Some(lifetime) = wanted.max_lifetime {
             self.schedule_end(stream, lifetime);
         }
     }
@@ -309,11 +305,8 @@ impl Shard {
     ) {
         let mut backlog = self.initial_backlog(stream, initial, known, &found);
         let (now, room) = (self.now_tick, self.backlog_room());
-        let gap = self
-            .streams
-            .get(stream)
-            .and_then(|held| self.gap_notice_of(held));
-        let gap = gap.cloned();
+        let held = self.streams.get(stream);
+        let gap = held.and_then(|held| self.gap_notice_of(held)).cloned();
         let Some(held) = self.streams.get_mut(stream) else {
             return;
         };

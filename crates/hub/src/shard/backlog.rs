@@ -13,7 +13,6 @@ use std::io::IoSlice;
 
 use bytes::Bytes;
 
-/// What waits, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Backlog {
     pieces: VecDeque<BacklogPiece>,
@@ -31,12 +30,10 @@ pub(super) struct Backlog {
 #[derive(Debug, Clone)]
 pub(super) struct BacklogPiece {
     pub(super) bytes: Bytes,
-    /// How many messages it is.
     pub(super) messages: u32,
     pub(super) kind: PieceKind,
 }
 
-/// What a piece is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PieceKind {
     /// Messages as they come.
@@ -73,7 +70,6 @@ impl BacklogPiece {
         }
     }
 
-    /// A notice that something is missing.
     pub(super) fn gap_notice(bytes: Bytes) -> Self {
         Self {
             bytes,
@@ -88,7 +84,6 @@ impl BacklogPiece {
 }
 
 impl Backlog {
-    /// Nothing waits yet.
     pub(super) fn new(now: u32) -> Self {
         Self {
             progressed_at: now,

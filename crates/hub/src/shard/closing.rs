@@ -8,6 +8,7 @@
 //! - A stream that ends is removed from every list that names it, and is counted once.
 
 use std::cmp::Reverse;
+use std::collections::binary_heap::{BinaryHeap, PeekMut};
 use std::io::{self, IoSlice};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -15,12 +16,11 @@ use std::time::Duration;
 use penstock_runtime::buffers;
 use penstock_runtime::pollset::Event;
 
-use super::heartbeats::{MovedStream, RingPosition};
-use super::live_stream::{ChannelLink, StreamFlags, slot_of_token};
+use super::heartbeats::{RingMember, RingPosition};
+use super::live_stream::{ChannelLink, slot_of_token};
 use super::{BYTES_PER_WRITE, MAX_INPUT_BYTES, Shard};
 use crate::counters::{self, StreamPermit};
 
-/// Why a stream is no more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CloseReason {
     /// Its client left, or sent what it must not.
@@ -37,12 +37,9 @@ pub(super) enum CloseReason {
 #[derive(Debug)]
 pub(super) struct DrainProgress {
     started_at: u32,
-    /// Ticks.
     duration_ticks: u32,
-    /// How many there were.
     stream_count: u64,
     ended: u64,
-    /// The next slot to look at.
     next_slot: u32,
 }
 
@@ -74,10 +71,9 @@ impl Shard {
 
     fn handle_event(&mut self, event: &Event) {
         let slot = slot_of_token(event.token);
-        match self.streams.get(slot) {
-            Some(held) if held.token(slot) == event.token => {}
+        if !self.is_current_token(event.token) {
             // An event of a stream that has ended since.
-            _ => return,
+            return;
         }
         if event.is_broken() {
             self.close_stream(slot, CloseReason::ClientDisconnected);
@@ -102,10 +98,9 @@ impl Shard {
         let Some(held) = self.streams.get_mut(stream) else {
             return;
         };
-        if held.flags.has(StreamFlags::PROBED) {
+        if std::mem::replace(&mut held.is_probed, true) {
             return;
         }
-        held.flags.set(StreamFlags::PROBED);
         held.connection.probe_peer();
         if held.backlog.is_some() || !held.format.is_chunked() {
             return;
@@ -147,9 +142,7 @@ impl Shard {
     /// Ends a stream properly: nothing more comes, and what waits is still written.
     pub(super) fn end_stream(&mut self, stream: u32) {
         match self.streams.get_mut(stream) {
-            Some(held) if !held.flags.has(StreamFlags::ENDING) => {
-                held.flags.set(StreamFlags::ENDING);
-            }
+            Some(held) if !held.is_ending => held.is_ending = true,
             _ => return,
         }
         self.leave_channels(stream);
@@ -245,12 +238,10 @@ impl Shard {
             other.position = link.position;
         }
         let channel = local.channel.clone();
-        let (is_last, is_idle) = {
-            let mut state = channel.lock();
-            let was_there = state.has_subscribers();
-            let number = self.number;
+        let number = self.number;
+        let mut is_last = false;
+        self.shared.remove_subscriber(&channel, |state| {
             let homes = &mut state.shards;
-            let mut is_last = false;
             if let Some(found) = homes.iter().position(|home| home.shard == number) {
                 homes[found].subscriber_count -= 1;
                 is_last = homes[found].subscriber_count == 0;
@@ -258,19 +249,13 @@ impl Shard {
                     homes.swap_remove(found);
                 }
             }
-            self.shared.report_presence(&channel, was_there, &mut state);
-            (is_last, state.is_idle())
-        };
+        });
         if is_last {
             self.leave_channel(link.channel_slot);
         }
-        if is_idle {
-            self.shared.registry.remove_if_idle(&channel);
-        }
     }
 
-    /// A stream has another place in its ring.
-    pub(super) fn update_ring_position(&mut self, moved: MovedStream) {
+    pub(super) fn update_ring_position(&mut self, moved: RingMember) {
         if let Some(held) = self.streams.get_mut(moved.stream) {
             held.ring_position = moved.position;
         }
@@ -284,8 +269,7 @@ impl Shard {
         let Some(held) = self.streams.get_mut(stream) else {
             return;
         };
-        if !held.flags.has(StreamFlags::STALL_CHECKED) {
-            held.flags.set(StreamFlags::STALL_CHECKED);
+        if !std::mem::replace(&mut held.is_stall_checked, true) {
             let token = held.token(stream);
             self.stall_checks.push(Reverse((due, token)));
         }
@@ -310,22 +294,16 @@ impl Shard {
     /// Ends, at most `budget`, what has lived long enough, and what has taken nothing for too long.
     pub(super) fn close_expired(&mut self, budget: usize) {
         for _ in 0..budget {
-            match self.stall_checks.peek() {
-                Some(Reverse((due, _))) if *due <= self.now_tick => {}
-                _ => break,
-            }
-            if let Some(Reverse((_, token))) = self.stall_checks.pop() {
-                self.check_stalled(token);
-            }
+            let Some(token) = pop_due(&mut self.stall_checks, self.now_tick) else {
+                break;
+            };
+            self.check_stalled(token);
         }
         for _ in 0..budget {
-            match self.lifetimes.peek() {
-                Some(Reverse((due, _))) if *due <= self.now_tick => {}
-                _ => return,
-            }
-            if let Some(Reverse((_, token))) = self.lifetimes.pop()
-                && self.is_current_token(token)
-            {
+            let Some(token) = pop_due(&mut self.lifetimes, self.now_tick) else {
+                return;
+            };
+            if self.is_current_token(token) {
                 self.end_stream(slot_of_token(token));
             }
         }
@@ -340,7 +318,7 @@ impl Shard {
         if held.token(stream) != token {
             return;
         }
-        held.flags.clear(StreamFlags::STALL_CHECKED);
+        held.is_stall_checked = false;
         let Some(backlog) = &held.backlog else {
             return;
         };
@@ -348,7 +326,7 @@ impl Shard {
         if due <= self.now_tick {
             self.close_stream(stream, CloseReason::Slow);
         } else {
-            held.flags.set(StreamFlags::STALL_CHECKED);
+            held.is_stall_checked = true;
             self.stall_checks.push(Reverse((due, token)));
         }
     }
@@ -359,7 +337,6 @@ impl Shard {
         held.is_some_and(|held| held.token(stream) == token)
     }
 
-    /// Begins to end all streams.
     pub(super) fn begin_drain(&mut self, over: Duration) {
         self.drain = Some(DrainProgress {
             started_at: self.now_tick,
@@ -401,4 +378,11 @@ impl Shard {
             self.now_tick + 1
         })
     }
+}
+
+/// Takes the first token off a queue, if it is due.
+fn pop_due(queue: &mut BinaryHeap<Reverse<(u32, u64)>>, now: u32) -> Option<u64> {
+    let next = queue.peek_mut()?;
+    let Reverse((due, token)) = *next;
+    (due <= now).then(|| PeekMut::pop(next)).map(|_| token)
 }

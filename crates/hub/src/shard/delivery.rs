@@ -31,7 +31,6 @@ pub(super) struct ShardChannel {
     /// Their slots.
     pub(super) subscribers: Vec<u32>,
     work: Option<Box<ChannelWork>>,
-    /// It is in the queue of channels with something to deliver.
     is_in_ready_queue: bool,
     /// The last subscriber has left; the channel does not know of it any more.
     is_abandoned: bool,
@@ -46,7 +45,6 @@ struct ChannelWork {
 /// Messages of several channels, each with where the shard keeps its channel.
 type OlderMessages = Vec<(u32, Arc<Message>)>;
 
-/// Messages that go out together.
 #[derive(Debug)]
 struct DeliveryBatch {
     messages: Vec<Arc<Message>>,
@@ -287,10 +285,6 @@ impl Shard {
             DeliveryKind::Ignored => {}
             DeliveryKind::Close => self.end_stream(stream),
             DeliveryKind::Gap if shape.form() == StreamForm::Bytes => self.end_stream(stream),
-            DeliveryKind::Gap => {
-                let (bytes, messages) = batch.encoded_for(shape, next);
-                self.write(stream, BacklogPiece::message(bytes, messages));
-            }
             DeliveryKind::Shared | DeliveryKind::PerStream if is_each => {
                 for message in batch.messages.iter().filter(|each| each.sequence >= next) {
                     if let Some(bytes) = self.render_for(stream, channel, message) {
@@ -298,7 +292,7 @@ impl Shard {
                     }
                 }
             }
-            DeliveryKind::Shared | DeliveryKind::PerStream => {
+            DeliveryKind::Shared | DeliveryKind::PerStream | DeliveryKind::Gap => {
                 let (bytes, messages) = batch.encoded_for(shape, next);
                 if !bytes.is_empty() {
                     self.write(stream, BacklogPiece::message(bytes, messages));
@@ -366,12 +360,8 @@ impl Shard {
             let concern = message.delivery_kind();
             if concern == DeliveryKind::Shared && !has_filters {
                 let bytes = message.encoded_for(shape);
-                if !joined.is_empty() && joined.len() + bytes.len() > MAX_BATCH_BYTES {
-                    let bytes = std::mem::take(&mut joined).into();
-                    self.write(
-                        stream,
-                        BacklogPiece::message(bytes, std::mem::take(&mut count)),
-                    );
+                if joined.len() + bytes.len() > MAX_BATCH_BYTES {
+                    self.write_joined(stream, &mut joined, &mut count);
                 }
                 joined.extend_from_slice(bytes);
                 count += u32::from(!bytes.is_empty());
@@ -380,13 +370,7 @@ impl Shard {
             if concern == DeliveryKind::Ignored {
                 continue;
             }
-            if !joined.is_empty() {
-                let bytes = std::mem::take(&mut joined).into();
-                self.write(
-                    stream,
-                    BacklogPiece::message(bytes, std::mem::take(&mut count)),
-                );
-            }
+            self.write_joined(stream, &mut joined, &mut count);
             if concern == DeliveryKind::Close {
                 return self.end_stream(stream);
             }
@@ -394,8 +378,13 @@ impl Shard {
                 self.write(stream, BacklogPiece::message(bytes, 1));
             }
         }
-        if !joined.is_empty() {
-            self.write(stream, BacklogPiece::message(joined.into(), count));
+        self.write_joined(stream, &mut joined, &mut count);
+    }
+
+    fn write_joined(&mut self, stream: u32, joined: &mut Vec<u8>, count: &mut u32) {
+        let (bytes, messages) = (std::mem::take(joined), std::mem::take(count));
+        if !bytes.is_empty() {
+            self.write(stream, BacklogPiece::message(bytes.into(), messages));
         }
     }
 

@@ -16,7 +16,6 @@ use bytes::Bytes;
 use crate::StreamKeepAlive;
 use crate::channel::StreamFormat;
 
-/// All rings of a shard.
 #[derive(Debug, Default)]
 pub(super) struct Heartbeats {
     rings: Vec<Option<HeartbeatRing>>,
@@ -29,11 +28,8 @@ pub(super) struct Heartbeats {
 struct HeartbeatRing {
     keep_alive: StreamKeepAlive,
     chunked: Bytes,
-    /// The interval in ticks.
     interval_ticks: u32,
-    /// Ticks of a slot.
     ticks_per_slot: u32,
-    /// How many slots it has.
     slot_count: u32,
     slots: Vec<Vec<u32>>,
     len: usize,
@@ -51,16 +47,9 @@ pub(super) struct RingPosition {
     index: u32,
 }
 
-/// A stream that moved to another place in its ring.
+/// A stream in its ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct MovedStream {
-    pub(super) stream: u32,
-    pub(super) position: RingPosition,
-}
-
-/// What a visited stream is about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct HeartbeatVisit {
+pub(super) struct RingMember {
     pub(super) stream: u32,
     pub(super) position: RingPosition,
 }
@@ -146,7 +135,7 @@ impl Heartbeats {
     }
 
     /// Removes a stream; returns the stream that moved into its place.
-    pub(super) fn remove(&mut self, at: RingPosition) -> Option<MovedStream> {
+    pub(super) fn remove(&mut self, at: RingPosition) -> Option<RingMember> {
         let number = usize::from(at.ring);
         let ring = self.rings.get_mut(number)?.as_mut()?;
         let moved = ring.remove(at, &mut self.bytes);
@@ -161,7 +150,7 @@ impl Heartbeats {
     }
 
     /// The next stream that is due; `None` when all are visited.
-    pub(super) fn next_visit(&mut self, now: u32) -> Option<HeartbeatVisit> {
+    pub(super) fn next_visit(&mut self, now: u32) -> Option<RingMember> {
         let rings = self.rings.iter_mut().enumerate();
         rings
             .filter_map(|(number, ring)| Some((number, ring.as_mut()?)))
@@ -172,9 +161,9 @@ impl Heartbeats {
     /// moves to a slot further on, and reports the streams that moved.
     pub(super) fn is_due(
         &mut self,
-        visit: HeartbeatVisit,
+        visit: RingMember,
         idle: u32,
-    ) -> Result<(), [Option<MovedStream>; 2]> {
+    ) -> Result<(), [Option<RingMember>; 2]> {
         let random = self.next_random();
         let number = usize::from(visit.position.ring);
         let Some(Some(ring)) = self.rings.get_mut(number) else {
@@ -193,7 +182,7 @@ impl Heartbeats {
         let slot = (u32::from(visit.position.slot) + ahead) % ring.slot_count;
         let other = ring.remove(visit.position, &mut self.bytes);
         let at = ring.insert(number, slot, visit.stream, &mut self.bytes);
-        let own = MovedStream {
+        let own = RingMember {
             stream: visit.stream,
             position: at,
         };
@@ -216,7 +205,6 @@ impl Heartbeats {
         matches!(ring, Some(Some(ring)) if ring.keep_alive.is_unconditional)
     }
 
-    /// When the next visit is due.
     pub(super) fn next_due(&self) -> Option<u32> {
         self.rings
             .iter()
@@ -278,12 +266,12 @@ impl HeartbeatRing {
         }
     }
 
-    fn remove(&mut self, at: RingPosition, bytes: &mut usize) -> Option<MovedStream> {
+    fn remove(&mut self, at: RingPosition, bytes: &mut usize) -> Option<RingMember> {
         let list = &mut self.slots[usize::from(at.slot)];
         let index = at.index as usize;
         list.swap_remove(index);
         self.len -= 1;
-        let moved = list.get(index).map(|&stream| MovedStream {
+        let moved = list.get(index).map(|&stream| RingMember {
             stream,
             position: at,
         });
@@ -295,7 +283,7 @@ impl HeartbeatRing {
         moved
     }
 
-    fn next_visit(&mut self, number: usize, now: u32) -> Option<HeartbeatVisit> {
+    fn next_visit(&mut self, number: usize, now: u32) -> Option<RingMember> {
         let slots = self.slot_count;
         // After a pause that was longer than the interval each is visited once, not once for each
         // that was missed.
@@ -309,7 +297,7 @@ impl HeartbeatRing {
             let left = self.left_in_slot.unwrap_or(list.len()).min(list.len());
             if left > 0 {
                 self.left_in_slot = Some(left - 1);
-                return Some(HeartbeatVisit {
+                return Some(RingMember {
                     stream: list[left - 1],
                     position: RingPosition {
                         ring: u8::try_from(number).unwrap_or(u8::MAX),

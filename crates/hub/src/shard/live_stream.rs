@@ -16,13 +16,11 @@ use super::backlog::Backlog;
 use super::delivery::ShardChannel;
 use super::heartbeats::RingPosition;
 use super::slab::Slab;
-use crate::MessageFilter;
 use crate::channel::StreamFormat;
 use crate::filters::{FilterSubscriber, MetaPairs};
-use crate::hub::EndNotifier;
 use crate::namespace::channel_name;
+use crate::{EndCallback, MessageFilter};
 
-/// A held stream.
 #[derive(Debug)]
 pub(super) struct LiveStream {
     pub(super) connection: HeldConnection,
@@ -30,17 +28,20 @@ pub(super) struct LiveStream {
     pub(super) generation: u32,
     /// Its drop tells the front end.
     pub(super) _connection_guard: HeldConnectionGuard,
-    /// Its first channel.
     pub(super) first_link: ChannelLink,
     pub(super) ring_position: RingPosition,
-    /// The tick in which something was last sent to it.
     pub(super) last_sent_tick: u32,
     /// Bytes of its client that were read and dropped.
     pub(super) input_bytes: u32,
     pub(super) format: StreamFormat,
     /// The index of its gap notice in the shard.
     pub(super) gap_notice: u8,
-    pub(super) flags: StreamFlags,
+    /// Its end is written or waits to be.
+    pub(super) is_ending: bool,
+    /// It is in the queue of streams that are checked for a stalled client.
+    pub(super) is_stall_checked: bool,
+    /// Its client closed its sending side, and was sent something to learn whether it has left.
+    pub(super) is_probed: bool,
     pub(super) backlog: Option<Box<Backlog>>,
     pub(super) extras: Option<Box<StreamExtras>>,
     /// Its drop gives it back to its client.
@@ -52,31 +53,6 @@ const _: () = assert!(size_of::<Option<LiveStream>>() <= 96);
 /// The slot that a token is of.
 pub(super) fn slot_of_token(token: u64) -> u32 {
     u32::try_from(token & u64::from(u32::MAX)).unwrap_or(u32::MAX)
-}
-
-/// Flags of a stream, in a byte.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct StreamFlags(u8);
-
-impl StreamFlags {
-    /// Its end is written or waits to be.
-    pub(super) const ENDING: u8 = 1;
-    /// It is in the queue of streams that are checked for a stalled client.
-    pub(super) const STALL_CHECKED: u8 = 2;
-    /// Its client closed its sending side, and was sent something to learn whether it has left.
-    pub(super) const PROBED: u8 = 4;
-
-    pub(super) fn has(self, flag: u8) -> bool {
-        self.0 & flag != 0
-    }
-
-    pub(super) fn set(&mut self, flag: u8) {
-        self.0 |= flag;
-    }
-
-    pub(super) fn clear(&mut self, flag: u8) {
-        self.0 &= !flag;
-    }
 }
 
 /// A stream's place in a channel.
@@ -107,7 +83,7 @@ pub(super) struct StreamExtras {
     pub(super) filters: Vec<Box<[MessageFilter]>>,
     pub(super) meta: Box<MetaPairs>,
     /// Its drop tells that the stream has ended.
-    pub(super) on_end: EndNotifier,
+    pub(super) on_end: Option<EndCallback>,
     /// Its own notice, framed, where the shard has too many.
     pub(super) gap_notice: Option<Bytes>,
     /// Its own heartbeat, where there are too many rings.
@@ -126,7 +102,7 @@ impl StreamExtras {
         !self.other_links.is_empty()
             || !self.filters.is_empty()
             || !self.meta.is_empty()
-            || !self.on_end.is_none()
+            || self.on_end.is_some()
             || self.gap_notice.is_some()
             || self.own_heartbeat.is_some()
     }
@@ -159,7 +135,6 @@ impl LiveStream {
         u64::from(self.generation) << 32 | u64::from(slot)
     }
 
-    /// Its places in its channels.
     pub(super) fn links(&self) -> impl Iterator<Item = &ChannelLink> {
         let others = self.extras.iter().flat_map(|extra| &extra.other_links);
         let first = (self.first_link.channel_slot != u32::MAX).then_some(&self.first_link);
@@ -190,7 +165,6 @@ impl LiveStream {
     }
 }
 
-/// The subscriber that filters look at.
 pub(super) struct StreamSubscriber<'a> {
     pub(super) stream: &'a LiveStream,
     pub(super) channels: &'a Slab<ShardChannel>,

@@ -16,20 +16,16 @@ use penstock_exchange::{HeldConnection, HeldConnectionGuard};
 use crate::channel::{Channel, Message, StreamFormat};
 use crate::hub::{PollWaiter, StreamRequest};
 
-/// Everything that can be asked of a shard.
 #[derive(Debug)]
 pub(crate) enum ShardCommand {
-    /// A stream comes.
     AddStream(Box<ArrivedStream>),
-    /// A message is for a channel's subscribers.
     Deliver(ShardDelivery),
-    /// Many long polls are answered.
     AnswerLongPolls(LongPollAnswers),
     /// All streams end, spread over this time.
     Drain(Duration),
 }
 
-/// A stream that comes to its shard.
+#[derive(Debug)]
 pub(crate) struct ArrivedStream {
     pub(crate) client: HeldConnection,
     /// Bytes of its client that were read behind the request.
@@ -47,7 +43,6 @@ pub(crate) struct ShardDelivery {
     pub(crate) message: Arc<Message>,
 }
 
-/// A message for many long polls.
 #[derive(Debug)]
 pub(crate) struct LongPollAnswers {
     pub(crate) channel: Arc<Channel>,
@@ -97,11 +92,5 @@ impl ShardInbox {
     /// A panic under the lock leaves a list that is whole.
     fn lock(&self) -> MutexGuard<'_, ShardInboxState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl std::fmt::Debug for ArrivedStream {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Arrival").finish_non_exhaustive()
     }
 }

@@ -16,7 +16,6 @@ pub(super) struct Slab<T> {
     /// Chunks with room; the last one is filled next.
     chunks_with_room: Vec<u32>,
     len: usize,
-    /// Chunks that have memory.
     allocated_chunks: usize,
 }
 
@@ -37,7 +36,6 @@ impl<T> Slab<T> {
         }
     }
 
-    /// Puts `value` in a free slot.
     pub(super) fn insert(&mut self, value: T) -> u32 {
         let index = match self.chunks_with_room.last() {
             Some(index) => *index as usize,
@@ -68,7 +66,6 @@ impl<T> Slab<T> {
         to_slot_number(index * CHUNK_SLOTS + within)
     }
 
-    /// Takes the value out of its slot.
     pub(super) fn remove(&mut self, slot: u32) -> Option<T> {
         let (index, within) = (slot as usize / CHUNK_SLOTS, slot as usize % CHUNK_SLOTS);
         let chunk = self.chunks.get_mut(index)?;

@@ -100,7 +100,7 @@ impl ShardHarness {
     fn add_stream_on(&mut self, ours: OwnedFd, stream: HeldStream) {
         let shared = self.shard.shared.clone();
         let shape = StreamFormat::new(stream.form, HeldFraming::UntilClose);
-        let wanted = ArrivingStream::new(&shared, stream).unwrap().into_request();
+        let wanted = ArrivingStream::new(&shared, stream).unwrap().request;
         let arrival = ArrivedStream {
             client: HeldConnection::from(ours),
             early_bytes: 0,

@@ -16,7 +16,7 @@ use penstock_runtime::pollset::Interest;
 
 use super::backlog::{Backlog, BacklogPiece, BacklogRoom, MAX_SLICES, PieceKind};
 use super::closing::CloseReason;
-use super::live_stream::{LiveStream, StreamFlags};
+use super::live_stream::LiveStream;
 use super::{MAX_SHARED_GAP_NOTICES, NO_GAP_NOTICE, Shard};
 use crate::channel::StreamFormat;
 use crate::counters;
@@ -101,11 +101,8 @@ impl Shard {
     /// One more piece behind what waits.
     fn append_backlog(&mut self, stream: u32, piece: BacklogPiece) {
         let room = self.backlog_room();
-        let gap = self
-            .streams
-            .get(stream)
-            .and_then(|held| self.gap_notice_of(held));
-        let gap = gap.cloned();
+        let held = self.streams.get(stream);
+        let gap = held.and_then(|held| self.gap_notice_of(held)).cloned();
         let Some(held) = self.streams.get_mut(stream) else {
             return;
         };
@@ -151,7 +148,7 @@ impl Shard {
         self.turn_counts.delivered += completed;
         if after == 0 {
             held.backlog = None;
-            if held.flags.has(StreamFlags::ENDING) {
+            if held.is_ending {
                 self.finish_stream(stream);
             } else {
                 self.set_write_interest(stream, false);

@@ -11,9 +11,9 @@ fn a_client_that_leaves_is_gone_and_one_that_half_closes_is_not() {
     let told = |ends: &Arc<AtomicUsize>| {
         let ends = ends.clone();
         HeldStream {
-            on_end: Some(crate::EndCallback(Box::new(move || {
+            on_end: Some(crate::EndCallback::new(move || {
                 ends.fetch_add(1, Ordering::SeqCst);
-            }))),
+            })),
             ..stream(&["a"])
         }
     };
@@ -34,7 +34,7 @@ fn a_client_that_leaves_is_gone_and_one_that_half_closes_is_not() {
     });
     // A callback may panic without harm to others.
     let client = rig.hold(HeldStream {
-        on_end: Some(crate::EndCallback(Box::new(|| panic!("a test's own")))),
+        on_end: Some(crate::EndCallback::new(|| panic!("a test's own"))),
         ..stream(&["a"])
     });
     drop(client);

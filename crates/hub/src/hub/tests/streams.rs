@@ -121,7 +121,7 @@ fn a_body_that_is_never_held_leaves_nothing_behind() {
     let rig = HubHarness::new(settings());
     let (say, said) = std::sync::mpsc::sync_channel(1);
     let body = rig.hub.stream_body(HeldStream {
-        on_end: Some(crate::EndCallback(Box::new(move || say.send(()).unwrap()))),
+        on_end: Some(crate::EndCallback::new(move || say.send(()).unwrap())),
         ..stream(&["a", "b"])
     });
     assert_eq!(rig.hub.counters().channels, 2);

@@ -34,8 +34,8 @@ impl RingHarness {
         self.moved(beats.remove(at));
     }
 
-    fn moved(&mut self, moved: Option<MovedStream>) {
-        if let Some(MovedStream {
+    fn moved(&mut self, moved: Option<RingMember>) {
+        if let Some(RingMember {
             stream,
             position: at,
         }) = moved
