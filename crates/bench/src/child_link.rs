@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Maximum length of a message.
+/// Maximum length of a line: an order for a million streams names some hundred addresses, a report
+/// of an agent some thousand distinct latencies.
 pub(crate) const MAX_LINE_BYTES: usize = 4 << 20;
 /// The time for a child to end after its input was closed: an agent closes some ten thousand
 /// sockets within it.

@@ -15,7 +15,7 @@ use crate::connection_steps::ConnectionSteps;
 use crate::hold::{self, HoldArguments};
 use crate::load::RequestOrder;
 use crate::scenario::CoreAssignment;
-use crate::{compare, deploy, load, run, saved, scenario, sweep, target};
+use crate::{compare, deploy, load, run, saved, scenario, sweep};
 
 /// A request failed or got an error response.
 pub(crate) const EXIT_FAILED: u8 = 1;
@@ -267,8 +267,8 @@ impl Command {
             Self::Sweep(arguments) => sweep::run(&arguments),
             Self::Compare(arguments) => compare::run(&arguments),
             Self::Mix(arguments) => run::mix(&arguments),
-            Self::Hold(arguments) => hold::run(&arguments).map_err(Into::into),
-            Self::Render(arguments) => crate::output::render(&arguments).map_err(Into::into),
+            Self::Hold(arguments) => hold::run(&arguments),
+            Self::Render(arguments) => crate::output::render(&arguments),
             Self::Schema => {
                 crate::output::print(&saved::json_schema());
                 Ok(ExitCode::SUCCESS)
@@ -286,14 +286,6 @@ impl Command {
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     scenario::parse_duration(text)
         .ok_or_else(|| "no duration such as 500ms, 10s, 2m, or more than a year".to_owned())
-}
-
-/// Parses header fields, one per text.
-pub(crate) fn parse_headers(texts: &[String]) -> Result<Vec<(String, String)>, String> {
-    let fields = texts.iter().map(|text| target::read_header(text));
-    fields
-        .collect::<Result<_, _>>()
-        .map_err(|error| error.to_string())
 }
 
 pub(crate) fn parse_rate(text: &str) -> Result<f64, String> {

@@ -2,7 +2,7 @@
 //! the server.
 //!
 //! `arguments` makes a [`HoldPlan`]. `coordinator` ([`execute`]) starts agents through
-//! `agent_link`, each a process with a share (`agent`), since descriptors per process are limited.
+//! `child_link`, each a process with a share (`agent`), since descriptors per process are limited.
 //! They exchange the lines of `agent_protocol`. `source_addresses` assigns addresses and ports;
 //! `publisher` sends numbered messages (`numbered_message`), `probe` sends other requests meanwhile, `sampler` reads the cost, `aggregate` and `samples` combine it for the
 //! report.
@@ -14,7 +14,6 @@
 //! - No process started here outlives the run.
 
 mod agent;
-mod agent_link;
 mod agent_protocol;
 mod aggregate;
 mod arguments;

@@ -5,11 +5,12 @@
     reason = "files are written after the measurement"
 )]
 
+use std::error::Error;
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
-use crate::command::{OutputArguments, RenderArguments};
+use crate::command::{OutputArguments, RenderArguments, VerbResult};
 use crate::report::Report;
 use crate::{csv, html, saved, text};
 
@@ -17,10 +18,10 @@ use crate::{csv, html, saved, text};
 ///
 /// # Errors
 /// A file cannot be written; the text names it.
-pub(crate) fn write_report(report: &Report, to: &OutputArguments) -> Result<(), String> {
+pub(crate) fn write_report(report: &Report, to: &OutputArguments) -> Result<(), Box<dyn Error>> {
     let prints_json = to.json.as_deref() == Some(Path::new("-"));
     if prints_json {
-        print(&serde_json::to_string_pretty(report).map_err(|error| error.to_string())?);
+        print(&serde_json::to_string_pretty(report)?);
     } else {
         print(&text::report_text(report));
         if let Some(path) = &to.json {
@@ -56,7 +57,7 @@ pub(crate) fn write_report(report: &Report, to: &OutputArguments) -> Result<(), 
 }
 
 /// `bench render`: shows a saved report.
-pub(crate) fn render(arguments: &RenderArguments) -> Result<ExitCode, String> {
+pub(crate) fn render(arguments: &RenderArguments) -> VerbResult {
     let report = saved::read(&arguments.file)?;
     write_report(&report, &arguments.output)?;
     Ok(ExitCode::SUCCESS)

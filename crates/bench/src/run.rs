@@ -18,7 +18,7 @@ use crate::deploy::resource_usage::{ProcessTree, ResourceUsage};
 use crate::live_line::LiveLine;
 use crate::load::{EncodedRequest, Load, LoadPlan, RequestOrder, WindowEnd};
 use crate::report::{Mix, ReportResult, Run};
-use crate::target::{RequestTemplate, Target, TargetError, read_file, read_header, read_paths};
+use crate::target::{RequestTemplate, Target, TargetError, read_file, read_headers, read_paths};
 use crate::text::notes;
 use crate::window::{MeasurementWindow, measure_window};
 use crate::{context, output};
@@ -218,11 +218,10 @@ fn targets(arguments: &RequestArguments) -> Result<Vec<Target>, TargetError> {
 }
 
 fn request_template(arguments: &RequestArguments) -> Result<RequestTemplate, TargetError> {
-    let headers = arguments.headers.iter().map(|text| read_header(text));
     let body = arguments.body.as_deref().map(read_file).transpose()?;
     Ok(RequestTemplate {
         method: arguments.method.clone(),
-        headers: headers.collect::<Result<_, _>>()?,
+        headers: read_headers(&arguments.headers)?,
         body: body.map(Bytes::from),
         keep_alive: !arguments.no_keepalive,
     })

@@ -20,6 +20,12 @@ use crate::load::{Address, EncodedRequest};
 #[error("{0}")]
 pub struct TargetError(pub(crate) String);
 
+impl From<TargetError> for String {
+    fn from(error: TargetError) -> Self {
+        error.0
+    }
+}
+
 /// The server and path of a URL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
@@ -198,15 +204,17 @@ pub fn read_file(path: &Path) -> Result<Vec<u8>, TargetError> {
     std::fs::read(path).map_err(|error| TargetError(format!("{}: {error}", path.display())))
 }
 
-/// Parses `Name: value` as a header field.
+/// Parses header fields such as `Name: value`.
 ///
 /// # Errors
-/// There is no colon.
-pub fn read_header(text: &str) -> Result<(String, String), TargetError> {
-    let Some((name, value)) = text.split_once(':') else {
-        return Err(TargetError(format!("`{text}`: a header is `Name: value`")));
+/// One has no colon.
+pub fn read_headers(texts: &[String]) -> Result<Vec<(String, String)>, TargetError> {
+    let read = |text: &String| {
+        let wrong = || TargetError(format!("`{text}`: a header is `Name: value`"));
+        let (name, value) = text.split_once(':').ok_or_else(wrong)?;
+        Ok((name.trim().to_owned(), value.trim().to_owned()))
     };
-    Ok((name.trim().to_owned(), value.trim().to_owned()))
+    texts.iter().map(read).collect()
 }
 
 fn has_field(template: &RequestTemplate, field: &str) -> bool {

@@ -1,7 +1,7 @@
 //! An agent: a process that opens a share of the streams and holds them.
 //!
 //! `bench hold-agent` runs [`serve_coordinator`] on its standard streams; `coordinator` is at their
-//! other ends, through `agent_link`. One thread, one epoll set, one buffer: a stream is a
+//! other ends, through `child_link`. One thread, one epoll set, one buffer: a stream is a
 //! descriptor and a row in a table (`agent/stream.rs`), without its own task, timer or buffer. The
 //! table is checked for silent streams in slices. The agent does nothing else, so it may block in
 //! the kernel and needs no event loop of `runtime`.
@@ -37,8 +37,9 @@ use self::tally::{LossCause, StreamCounters};
 use super::agent_protocol::{
     AgentMessage, AgentOrder, AgentRequest, AgentTick, PROTOCOL_VERSION, StreamTarget,
 };
-use super::json_lines::{JsonLines, write_json_line};
+use super::json_lines::JsonLines;
 use super::numbered_message;
+use crate::child_link::write_json_line;
 use crate::deploy::resource_usage;
 use crate::load;
 

@@ -15,10 +15,6 @@ use crate::report::StreamCounts;
 /// The version of the messages.
 pub(super) const PROTOCOL_VERSION: u32 = 2;
 
-/// The maximum length of a line: an order for a million streams names some hundred addresses, a
-/// tick some thousand distinct latencies.
-pub(super) const MAX_LINE_BYTES: usize = 4 << 20;
-
 /// One agent's share.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct AgentOrder {

@@ -4,7 +4,6 @@
 //! remedy.
 
 use std::net::SocketAddr;
-use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
 
 use clap::Args;
@@ -15,13 +14,13 @@ use super::plan::HoldPlan;
 use super::probe::ProbeSpec;
 use super::publisher::{MESSAGE_PLACEHOLDER, PublishSpec};
 use super::source_addresses;
-use crate::command::{OutputArguments, parse_duration, parse_headers, parse_rate};
+use crate::command::{OutputArguments, VerbResult, parse_duration, parse_rate};
 use crate::deploy::resource_usage::{ProcessTree, process_trees_matching};
 use crate::live_line::LiveLine;
 use crate::load::{Address, EncodedRequest};
 use crate::report::ReportResult;
 use crate::run::exit_code;
-use crate::target::{RequestTemplate, Target};
+use crate::target::{RequestTemplate, Target, read_headers};
 use crate::text::progress::hold_progress_line;
 use crate::{context, output};
 
@@ -106,9 +105,9 @@ pub struct PublishArguments {
 }
 
 /// Opens, holds and reports; returns the exit code.
-pub(crate) fn run(arguments: &HoldArguments) -> Result<ExitCode, String> {
+pub(crate) fn run(arguments: &HoldArguments) -> VerbResult {
     let started = SystemTime::now();
-    let mut live = LiveLine::new(arguments.quiet).map_err(|error| error.to_string())?;
+    let mut live = LiveLine::new(arguments.quiet)?;
     let descriptors = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     let plan = hold_plan(arguments, &live, descriptors)?;
     let program = std::env::current_exe().map_err(|error| format!("this program: {error}"))?;
@@ -121,7 +120,7 @@ pub(crate) fn run(arguments: &HoldArguments) -> Result<ExitCode, String> {
     };
     let hold = execute(&plan, &program, &mut watch);
     live.clear_line();
-    let hold = hold.map_err(|error| error.to_string())?;
+    let hold = hold?;
     let reasons = hold.reasons();
     let headers = [&arguments.headers[..], &arguments.publish.publish_header].concat();
     let result = ReportResult::Hold(Box::new(hold));
@@ -161,7 +160,7 @@ fn hold_plan(
 
 /// The addresses of the URLs, and the request for each.
 fn stream_targets(arguments: &HoldArguments) -> Result<Vec<StreamTarget>, String> {
-    let mut headers = parse_headers(&arguments.headers)?;
+    let mut headers = read_headers(&arguments.headers)?;
     if !has_header(&headers, "accept") {
         headers.push(("Accept".to_owned(), "text/event-stream".to_owned()));
     }
@@ -186,9 +185,7 @@ fn stream_targets(arguments: &HoldArguments) -> Result<Vec<StreamTarget>, String
 }
 
 fn encode_request(url: &str, template: &RequestTemplate) -> Result<EncodedRequest, String> {
-    let target = Target::read(url, None).map_err(|error| error.to_string())?;
-    let request = target.encode_request(template, 1);
-    request.map_err(|error| error.to_string())
+    Ok(Target::read(url, None)?.encode_request(template, 1)?)
 }
 
 fn header_text(url: &str, request: &EncodedRequest) -> Result<String, String> {
@@ -254,7 +251,7 @@ fn publish_spec(arguments: &HoldArguments) -> Result<Option<PublishSpec>, String
     let Some(url) = &given.url else {
         return Ok(None);
     };
-    let mut headers = parse_headers(&given.publish_header)?;
+    let mut headers = read_headers(&given.publish_header)?;
     if !has_header(&headers, "content-type") {
         let kind = match given.publish_body {
             None => "application/json",

@@ -14,7 +14,6 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
-use super::agent_link::{AgentEvent, AgentLink};
 use super::agent_protocol::{AgentMessage, AgentRequest, PROTOCOL_VERSION};
 use super::aggregate::AgentTotals;
 use super::plan::{HoldError, HoldPhase, HoldPlan, HoldProgress, tick_interval};
@@ -22,6 +21,7 @@ use super::probe::{HoldProbe, ProbeInterval};
 use super::publisher::Publisher;
 use super::sampler::Sampler;
 use super::samples::SampleSeries;
+use crate::child_link::ChildLink;
 use crate::report::{HoldCost, HoldResult, HoldSample, ProbeResult, PublishResult, StreamCounts};
 use crate::text::units::to_f64;
 
@@ -43,12 +43,15 @@ pub fn execute(
     Ok(run.finish(watch))
 }
 
+/// The number of an agent, and its message; `None` when it sends nothing more.
+type AgentEvent = (usize, Option<AgentMessage>);
+
 struct HoldRun<'a> {
     plan: &'a HoldPlan,
     phase: HoldPhase,
     /// Dropped before the links, so that an agent that still sends is not waited for.
     messages: Receiver<AgentEvent>,
-    links: Vec<AgentLink>,
+    links: Vec<ChildLink>,
     totals: AgentTotals,
     sampler: Sampler,
     probe: Option<HoldProbe>,
@@ -71,8 +74,11 @@ impl<'a> HoldRun<'a> {
         let mut links = Vec::new();
         for (agent, share) in plan.shares.iter().enumerate() {
             let order = plan.agent_order(agent, *share, run);
-            let link = AgentLink::start(program, agent, &order, sender.clone());
-            links.push(link.map_err(HoldError::Agent)?);
+            let sender = sender.clone();
+            let forward = move |message| sender.send((agent, message)).is_ok();
+            let link = ChildLink::start(program, "hold-agent", &order, forward);
+            let named = |error| HoldError::Agent(format!("agent {agent}: {error}"));
+            links.push(link.map_err(named)?);
         }
         Ok(Self {
             phase: HoldPhase::Starting,
@@ -241,7 +247,7 @@ impl<'a> HoldRun<'a> {
                 "an agent did not send its last report in time: its last figures are missing";
             self.notes.push(late.to_owned());
         }
-        self.links.iter_mut().for_each(AgentLink::close);
+        self.links.iter_mut().for_each(ChildLink::close);
         self.report(probed, server_cpu)
     }
 
@@ -333,7 +339,11 @@ impl<'a> HoldRun<'a> {
             Some(AgentMessage::Tick(tick)) => self.totals.add_tick(agent, *tick, false),
             Some(AgentMessage::Done(tick)) => self.totals.add_tick(agent, *tick, true),
             None if self.totals.lose_agent(agent, "an agent ended unexpectedly") => {
-                let how = self.links[agent].exit_description();
+                let how = self.links[agent].wait();
+                let how = how.map_or_else(
+                    || "it did not end in time".to_owned(),
+                    |how| how.to_string(),
+                );
                 let note = format!("agent {agent} ended unexpectedly: {how}");
                 self.notes.push(note);
             }
@@ -370,7 +380,8 @@ impl<'a> HoldRun<'a> {
 
     fn ask_agents(&mut self, ask: AgentRequest) {
         for link in &mut self.links {
-            link.send_request(ask);
+            // One that cannot be reached has ended, which its last message reports.
+            let _ = link.send(&ask);
         }
     }
 

@@ -1,12 +1,11 @@
 //! Lines of JSON from a pipe, reassembled and of limited length.
 
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::AsFd;
 
 use rustix::io::Errno;
-use serde::Serialize;
 
-use super::agent_protocol::MAX_LINE_BYTES;
+use crate::child_link::MAX_LINE_BYTES;
 
 /// Bytes read but not returned.
 #[derive(Debug, Default)]
@@ -69,19 +68,9 @@ impl JsonLines {
     }
 }
 
-/// Writes a value as one line and flushes.
-///
-/// # Errors
-/// The other end is closed.
-pub(super) fn write_json_line(output: &mut impl Write, word: &impl Serialize) -> io::Result<()> {
-    let mut line = serde_json::to_vec(word)?;
-    line.push(b'\n');
-    output.write_all(&line)?;
-    output.flush()
-}
-
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
     use std::os::unix::net::UnixStream;
 
     use super::*;
