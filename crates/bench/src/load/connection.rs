@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use penstock_runtime::{LazyDeadline, Stream, buffers, clock};
 
 use super::response_reader::{FeedResult, RequestContext, ResponseFailure, ResponseReader};
-use super::shared_run::{LoadState, NextAction, RequestResult, RequestTurn, SharedRun};
+use super::shared_run::{LoadState, RequestResult, RequestTurn, SharedRun};
 
 #[derive(Debug)]
 pub(super) struct LoadConnection {
@@ -96,33 +96,38 @@ impl LoadConnection {
         if !self.is_open_loop() {
             return self.next_closed_turn(now).await;
         }
-        self.run.release_connection(self.load, self.slot, now);
-        let arrival = poll_fn(|cx| {
-            let arrival = self.run.take_arrival(self.load, self.slot, cx.waker());
-            arrival.map_or(Poll::Pending, Poll::Ready)
+        self.run.with_load(self.load, |_, it| {
+            let arrivals = it.arrivals.as_mut()?;
+            arrivals.release_connection(self.slot, now, &mut it.recorder);
+            Some(())
         });
-        let arrival = arrival.await;
+        let take = |cx: &mut Context<'_>| {
+            let arrival = self.run.with_load(self.load, |_, it| {
+                it.arrivals.as_mut()?.take_arrival(self.slot, cx.waker())
+            });
+            arrival.map_or(Poll::Pending, Poll::Ready)
+        };
+        let arrival = poll_fn(take).await;
         let now = clock::now();
-        Some((
-            self.run.begin_arrival(self.load, self.slot, arrival, now)?,
-            now,
-        ))
+        let turn = self.run.begin_arrival(self.load, self.slot, arrival, now)?;
+        Some((turn, now))
     }
 
     /// The next turn in a closed loop: now, or when the window begins.
-    async fn next_closed_turn(&self, now: Instant) -> Option<(RequestTurn, Instant)> {
-        let mut now = now;
-        loop {
-            match self.run.next_action(self.load, self.slot, now) {
-                NextAction::Begin(turn) => return Some((turn, now)),
-                NextAction::End => return None,
-                NextAction::Rest => {
-                    self.run.resting_connections.fetch_add(1, Ordering::AcqRel);
-                    poll_fn(|cx| self.run.poll_window(cx)).await;
-                    now = clock::now();
-                }
+    async fn next_closed_turn(&self, mut now: Instant) -> Option<(RequestTurn, Instant)> {
+        let mut is_resting = false;
+        let turn = poll_fn(|cx| {
+            if is_resting {
+                now = clock::now();
             }
-        }
+            let turn = self.run.poll_turn(self.load, self.slot, now, cx.waker());
+            if turn.is_pending() && !std::mem::replace(&mut is_resting, true) {
+                self.run.resting_connections.fetch_add(1, Ordering::AcqRel);
+            }
+            turn
+        });
+        let turn = turn.await?;
+        Some((turn, now))
     }
 
     /// Serves one turn that begins at `sent`; returns when it ended.

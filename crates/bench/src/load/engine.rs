@@ -179,7 +179,11 @@ impl Engine<'_> {
                 if let (Some(rate), true) = (shared.load.rate, share > 0) {
                     #[allow(clippy::cast_precision_loss, reason = "few loops")]
                     let phase = (loop_offset(number, index, count) as f64 / rate).min(1.0);
-                    run.start_schedule(number, base + Duration::from_secs_f64(phase));
+                    run.with_load(number, |_, it| {
+                        let arrivals = it.arrivals.as_mut()?;
+                        arrivals.start(base + Duration::from_secs_f64(phase));
+                        Some(())
+                    });
                     loops::spawn_here(run_schedule(Arc::clone(run), number, PreciseTimer::new()?));
                 }
             }

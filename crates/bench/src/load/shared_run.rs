@@ -12,7 +12,7 @@
 //!   were due in it.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::task::{Context, Poll, Waker};
+use std::task::{Poll, Waker};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
@@ -93,16 +93,6 @@ pub(super) struct LoopLoad {
     pub(super) arrivals: Option<ArrivalSchedule>,
     /// The start of each connection's active request, if it counts.
     pub(super) in_progress_since: Vec<Option<Instant>>,
-}
-
-/// The next action of a closed-loop connection.
-#[derive(Debug)]
-pub(super) enum NextAction {
-    Begin(RequestTurn),
-    /// Rest until the window begins.
-    Rest,
-    /// No request begins any more.
-    End,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -190,42 +180,40 @@ impl SharedRun {
             .is_some_and(|limit| self.ended_requests.load(Ordering::Acquire) >= limit)
     }
 
-    /// The next action of a closed-loop connection.
-    pub(super) fn next_action(&self, load: usize, slot: usize, now: Instant) -> NextAction {
-        let action = self.with_load(load, |phase, it| {
-            if phase == LoopPhase::Settling {
-                return Some(NextAction::Rest);
+    /// The next turn of a closed-loop connection: now, or when the window begins; `None` when no
+    /// request begins any more.
+    pub(super) fn poll_turn(
+        &self,
+        load: usize,
+        slot: usize,
+        now: Instant,
+        waker: &Waker,
+    ) -> Poll<Option<RequestTurn>> {
+        self.state.with(|state| {
+            if state.phase == LoopPhase::Settling {
+                state.resting.push(waker.clone());
+                return Poll::Pending;
             }
-            let is_counted = match self.send_permission(phase) {
-                SendPermission::Ended => return None,
+            let is_counted = match self.send_permission(state.phase) {
+                SendPermission::Ended => return Poll::Ready(None),
                 SendPermission::Counted => true,
                 // A request that ends within a timed window counts there.
                 SendPermission::Uncounted => self.limit.is_none(),
             };
-            it.in_progress_since[slot] = is_counted.then_some(now);
-            Some(NextAction::Begin(RequestTurn {
-                slot,
-                request_index: it.picker.next(&self.loads[load].in_order),
-                due: None,
-                is_counted,
+            Poll::Ready(state.loads.get_mut(load).map(|it| {
+                it.in_progress_since[slot] = is_counted.then_some(now);
+                RequestTurn {
+                    slot,
+                    request_index: it.picker.next(&self.loads[load].in_order),
+                    due: None,
+                    is_counted,
+                }
             }))
-        });
-        action.unwrap_or(NextAction::End)
-    }
-
-    /// Ready when the window has begun.
-    pub(super) fn poll_window(&self, cx: &mut Context<'_>) -> Poll<()> {
-        self.state.with(|state| match state.phase {
-            LoopPhase::Settling => {
-                state.resting.push(cx.waker().clone());
-                Poll::Pending
-            }
-            _ => Poll::Ready(()),
         })
     }
 
     /// Works on a load's state on this loop; `None` after the window.
-    fn with_load<T>(
+    pub(super) fn with_load<T>(
         &self,
         load: usize,
         work: impl FnOnce(LoopPhase, &mut LoopLoad) -> Option<T>,
@@ -236,14 +224,6 @@ impl SharedRun {
         })
     }
 
-    /// Sets when an open loop's first arrival on this loop is due.
-    pub(super) fn start_schedule(&self, load: usize, base: Instant) {
-        self.with_load(load, |_, it| {
-            it.arrivals.as_mut()?.start(base);
-            Some(())
-        });
-    }
-
     /// Assigns an open loop's due arrivals; returns the time until the next, `None` at the end.
     pub(super) fn assign_due(&self, load: usize, now: Instant) -> Option<Duration> {
         self.with_load(load, |phase, it| {
@@ -252,22 +232,6 @@ impl SharedRun {
             arrivals.assign_due(now, is_counted, &mut it.recorder, || {
                 self.send_permission(phase)
             })
-        })
-    }
-
-    /// An open-loop connection is free.
-    pub(super) fn release_connection(&self, load: usize, slot: usize, now: Instant) {
-        self.with_load(load, |_, it| {
-            let arrivals = it.arrivals.as_mut()?;
-            arrivals.release_connection(slot, now, &mut it.recorder);
-            Some(())
-        });
-    }
-
-    /// The arrival for an open-loop connection, which is woken when there is one.
-    pub(super) fn take_arrival(&self, load: usize, slot: usize, waker: &Waker) -> Option<Arrival> {
-        self.with_load(load, |_, it| {
-            it.arrivals.as_mut()?.take_arrival(slot, waker)
         })
     }
 
