@@ -4,8 +4,9 @@
 //! `arguments` makes a [`HoldPlan`]. `coordinator` ([`execute`]) starts agents through
 //! `child_link`, each a process with a share (`agent`), since descriptors per process are limited.
 //! They exchange the lines of `agent_protocol`. `source_addresses` assigns addresses and ports;
-//! `publisher` sends numbered messages (`numbered_message`), `probe` sends other requests meanwhile, `sampler` reads the cost, `aggregate` and `samples` combine it for the
-//! report.
+//! `publisher` sends numbered messages (`numbered_message`) and `probe` other requests meanwhile,
+//! both through an `open_loop`; `sampler` reads the cost, `aggregate` and `samples` combine it for
+//! the report.
 //!
 //! # Invariants
 //!
@@ -20,6 +21,7 @@ mod arguments;
 mod coordinator;
 mod json_lines;
 mod numbered_message;
+mod open_loop;
 mod plan;
 mod probe;
 mod publisher;

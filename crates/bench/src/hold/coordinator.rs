@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use super::agent_protocol::{AgentMessage, AgentRequest, PROTOCOL_VERSION};
 use super::aggregate::AgentTotals;
 use super::plan::{HoldError, HoldPhase, HoldPlan, HoldProgress, tick_interval};
-use super::probe::{HoldProbe, ProbeInterval};
+use super::probe::HoldProbe;
 use super::publisher::Publisher;
 use super::sampler::Sampler;
 use super::samples::SampleSeries;
@@ -353,29 +353,22 @@ impl<'a> HoldRun<'a> {
 
     fn take_sample(&mut self, now: Instant) {
         let counts = self.totals.counts();
-        let asked = self
-            .probe
-            .as_ref()
-            .map_or_else(ProbeInterval::default, HoldProbe::take_interval);
         let [latency_p50, latency_p99] = self.totals.take_latency();
         let at = self.opening_since.map_or(Duration::ZERO, |from| now - from);
-        self.samples.add(
-            now,
-            counts.receipts,
-            HoldSample {
-                at: at.as_secs_f64(),
-                is_opening: self.phase == HoldPhase::Opening,
-                open: counts.open,
-                lost: counts.lost.total(),
-                tool_bytes: self.totals.memory(),
-                probe_mean: asked.mean,
-                probe_p99: asked.p99,
-                probe_errors: asked.errors,
-                latency_p50,
-                latency_p99,
-                ..self.sampler.sample()
-            },
-        );
+        let mut sample = HoldSample {
+            at: at.as_secs_f64(),
+            is_opening: self.phase == HoldPhase::Opening,
+            open: counts.open,
+            lost: counts.lost.total(),
+            tool_bytes: self.totals.memory(),
+            latency_p50,
+            latency_p99,
+            ..self.sampler.sample()
+        };
+        if let Some(probe) = &self.probe {
+            probe.fill_sample(&mut sample);
+        }
+        self.samples.add(now, counts.receipts, sample);
     }
 
     fn ask_agents(&mut self, ask: AgentRequest) {

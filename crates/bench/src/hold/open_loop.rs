@@ -1,0 +1,188 @@
+//! Requests at the moments of a rate, over connections of their own: an open loop, for `publisher`
+//! and `probe`.
+//!
+//! # Invariants
+//!
+//! - Each request has an intended moment, also if all connections are busy then.
+//! - A thread ends within a timeout after it is stopped.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use bytes::Bytes;
+use penstock_client::{Client, ClientError};
+use penstock_runtime::loops::block_on;
+
+use super::numbered_message::monotonic_micros;
+use crate::load::Address;
+use crate::text::units::to_f64;
+
+/// Makes the requests and counts their outcomes. Moments are those of [`monotonic_micros`].
+pub(super) trait RequestSource: Send + 'static {
+    /// The request for the moment `due`, `late` microseconds ago; `None` to skip it.
+    fn next_request(&mut self, due: u64, late: u64) -> Option<Bytes>;
+
+    /// The status of a response, to a request that was sent at `begun`.
+    fn record_response(&mut self, outcome: Result<u16, ClientError>, due: u64, begun: u64);
+
+    /// No request can be sent.
+    fn record_failure(&mut self, why: String);
+}
+
+#[derive(Debug)]
+pub(super) struct OpenLoop<S> {
+    state: Arc<LoopState<S>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct LoopState<S> {
+    pace: RequestPace,
+    is_stopped: AtomicBool,
+    /// When the first request is due, and the next turn that no thread has taken.
+    first_due: u64,
+    next_turn: AtomicU64,
+    /// Held for one update at a time.
+    source: Mutex<S>,
+}
+
+#[derive(Debug)]
+pub(super) struct RequestPace {
+    pub(super) address: Address,
+    /// Requests per second.
+    pub(super) rate: f64,
+    /// For connecting, and for a response.
+    pub(super) timeout: Duration,
+}
+
+impl<S: RequestSource> OpenLoop<S> {
+    pub(super) fn start(pace: RequestPace, connections: usize, source: S) -> Self {
+        let state = Arc::new(LoopState {
+            pace,
+            is_stopped: AtomicBool::new(false),
+            first_due: monotonic_micros() + START_DELAY_US,
+            next_turn: AtomicU64::new(0),
+            source: Mutex::new(source),
+        });
+        let thread = |_| {
+            let state = Arc::clone(&state);
+            std::thread::spawn(move || {
+                if let Err(error) = block_on(state.run()) {
+                    state.with_source(|source| source.record_failure(error.to_string()));
+                }
+            })
+        };
+        Self {
+            threads: (0..connections).map(thread).collect(),
+            state,
+        }
+    }
+}
+
+impl<S> OpenLoop<S> {
+    pub(super) fn with_source<T>(&self, take: impl FnOnce(&mut S) -> T) -> T {
+        self.state.with_source(take)
+    }
+
+    /// Waits for the requests in progress; no other is sent.
+    pub(super) fn stop(&mut self) {
+        self.state.is_stopped.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            thread.thread().unpark();
+            // A panic was printed.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl<S> Drop for OpenLoop<S> {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl<S> LoopState<S> {
+    fn with_source<T>(&self, take: impl FnOnce(&mut S) -> T) -> T {
+        // An update is never left half done.
+        take(&mut self.source.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Waits until a moment; false if stopped before.
+    fn wait_until(&self, due: u64) -> bool {
+        loop {
+            if self.is_stopped.load(Ordering::Relaxed) {
+                return false;
+            }
+            let left = due.saturating_sub(monotonic_micros());
+            if left == 0 {
+                return true;
+            }
+            std::thread::park_timeout(Duration::from_micros(left.min(STOP_CHECK_US)));
+        }
+    }
+}
+
+impl<S: RequestSource> LoopState<S> {
+    /// One connection: takes the next moment, waits for it, sends a request.
+    async fn run(&self) {
+        let RequestPace {
+            address,
+            rate,
+            timeout,
+        } = &self.pace;
+        let mut client = Client::new(address.clone());
+        // The first request reports a failure.
+        let _ = client.connect(*timeout).await;
+        loop {
+            let turn = self.next_turn.fetch_add(1, Ordering::Relaxed);
+            let due = self.first_due + micros_after(turn, *rate);
+            if !self.wait_until(due) {
+                return;
+            }
+            let begun = monotonic_micros();
+            let late = begun.saturating_sub(due);
+            let Some(request) = self.with_source(|source| source.next_request(due, late)) else {
+                continue;
+            };
+            let outcome = client.exchange(&request, *timeout, MAX_BODY_BYTES).await;
+            let outcome = outcome.map(|response| response.status);
+            self.with_source(|source| source.record_response(outcome, due, begun));
+        }
+    }
+}
+
+/// Microseconds from the first to the `turn`-th moment of a rate.
+fn micros_after(turn: u64, rate: f64) -> u64 {
+    let micros = to_f64(turn) * 1e6 / rate;
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "not negative, and the cast saturates"
+    )]
+    let micros = micros as u64;
+    micros
+}
+
+/// More than any server responds with to a message or a probe.
+const MAX_BODY_BYTES: usize = 64 << 20;
+
+/// Microseconds before the first request, in which the connections are opened.
+const START_DELAY_US: u64 = 50_000;
+
+/// Microseconds within which the end of a wait is noticed.
+const STOP_CHECK_US: u64 = 50_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_of_a_rate_are_even() {
+        assert_eq!(
+            [0, 1, 2, 100].map(|turn| micros_after(turn, 4.0)),
+            [0, 250_000, 500_000, 25_000_000]
+        );
+    }
+}
