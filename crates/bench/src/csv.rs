@@ -190,11 +190,11 @@ fn samples_table(hold: &HoldResult, interrupted: bool) -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::testing;
+    use crate::report::test_reports;
 
     #[test]
     fn every_row_has_every_column() {
-        for (kind, report) in testing::reports() {
+        for (kind, report) in test_reports::reports() {
             let text = report_csv(&report);
             let mut reader = csv::ReaderBuilder::new().from_reader(text.as_bytes());
             let columns = reader.headers().unwrap().len();
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn a_comparison_has_a_row_a_deployment_round_and_point() {
-        let text = report_csv(&testing::compare());
+        let text = report_csv(&test_reports::compare());
         assert_eq!(
             text.matches("\r\n").count(),
             1 + 3 * 2 * 3 + 1,
@@ -225,16 +225,16 @@ mod tests {
 
     #[test]
     fn rows_say_what_is_doubtful_about_them() {
-        let text = report_csv(&testing::run());
+        let text = report_csv(&test_reports::run());
         assert!(text.contains(",7,81.500,9,20000,12,34,"), "{text}");
         assert!(text.contains(",its thread was busy 99 % of the time,"));
         assert!(text.ends_with(",false,,\r\n"));
-        assert!(report_csv(&testing::sweep()).ends_with(",true,,\r\n"));
+        assert!(report_csv(&test_reports::sweep()).ends_with(",true,,\r\n"));
     }
 
     #[test]
     fn held_streams_have_a_row_a_sample() {
-        let text = report_csv(&testing::hold());
+        let text = report_csv(&test_reports::hold());
         assert_eq!(text.matches("\r\n").count(), 1 + 41);
         assert!(text.starts_with("seconds,opening,streams,lost,"));
         assert!(text.contains("\r\n5.000,true,500,0,33.3,"), "{text}");

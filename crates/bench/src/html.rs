@@ -108,11 +108,11 @@ const MAX_NOTES_SHOWN: usize = 6;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::testing;
+    use crate::report::test_reports;
 
     #[test]
     fn a_page_asks_for_nothing_from_outside() {
-        for (kind, report) in testing::reports() {
+        for (kind, report) in test_reports::reports() {
             let page = report_html(&report);
             for asks in ["src=", "href=\"http", "@import", "url(", "fetch("] {
                 assert!(!page.contains(asks), "{kind}: {asks}");
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn words_of_strangers_stay_words() {
-        let page = report_html(&testing::compare());
+        let page = report_html(&test_reports::compare());
         assert!(page.contains("<title>Hello &amp; &lt;friends&gt;</title>"));
         assert!(page.contains("nginx, &quot;&lt;b&gt;tuned&lt;&#x2f;b&gt;&quot;"));
         assert!(!page.contains("<b>") && !page.contains("boom: </script>"));
@@ -138,16 +138,16 @@ mod tests {
 
     #[test]
     fn doubtful_reports_say_so_first() {
-        let page = report_html(&testing::run());
+        let page = report_html(&test_reports::run());
         let note = "NOTE: the load generator itself was the bottleneck: its thread was busy 99 %";
         assert!(page.find(note).unwrap() < page.find("<dl>").unwrap());
-        assert!(report_html(&testing::sweep()).contains("role=\"alert\">INTERRUPTED"));
-        assert!(!report_html(&testing::mix()).contains("role=\"alert\""));
+        assert!(report_html(&test_reports::sweep()).contains("role=\"alert\">INTERRUPTED"));
+        assert!(!report_html(&test_reports::mix()).contains("role=\"alert\""));
     }
 
     #[test]
     fn a_comparison_has_all_its_parts() {
-        let page = report_html(&testing::compare());
+        let page = report_html(&test_reports::compare());
         for part in [
             "<h2>Ranking</h2>",
             "<td class=\"pass\">PASS</td>",
@@ -170,17 +170,17 @@ mod tests {
         for (what, report, expected) in [
             (
                 "limited",
-                testing::run(),
+                test_reports::run(),
                 "its thread was busy 99 % of the time\n</text>",
             ),
             (
                 "ended early",
-                testing::sweep(),
+                test_reports::sweep(),
                 "\nINTERRUPTED: the run was ended early;",
             ),
             (
                 "a doubt",
-                testing::compare(),
+                test_reports::compare(),
                 "\nDOUBT: puma: 100 connections: other programs",
             ),
         ] {
@@ -196,13 +196,13 @@ mod tests {
                 assert!(svg.ends_with("</text>\n</svg>\n"), "{what} {name}");
             }
         }
-        let drawn = chart_svgs(&testing::mix()).remove(0).1;
-        assert_eq!(drawn, chart::charts(&testing::mix(), &[])[0].svg);
+        let drawn = chart_svgs(&test_reports::mix()).remove(0).1;
+        assert_eq!(drawn, chart::charts(&test_reports::mix(), &[])[0].svg);
     }
 
     #[test]
     fn words_on_single_drawings_stay_words() {
-        let mut report = testing::compare();
+        let mut report = test_reports::compare();
         if let ReportResult::Compare(compare) = &mut report.result
             && let Some(summary) = &mut compare.deployments[1].summary
         {
@@ -227,10 +227,13 @@ mod tests {
                 .map(|(name, _)| name)
                 .collect()
         };
-        assert_eq!(names(&testing::run()), ["latency.svg"]);
-        assert_eq!(names(&testing::mix()), ["latency-1.svg", "latency-2.svg"]);
+        assert_eq!(names(&test_reports::run()), ["latency.svg"]);
         assert_eq!(
-            names(&testing::sweep()),
+            names(&test_reports::mix()),
+            ["latency-1.svg", "latency-2.svg"]
+        );
+        assert_eq!(
+            names(&test_reports::sweep()),
             [
                 "throughput.svg",
                 "latency.svg",
@@ -241,7 +244,7 @@ mod tests {
             ]
         );
         assert_eq!(
-            names(&testing::compare()),
+            names(&test_reports::compare()),
             [
                 "ranking.svg",
                 "throughput.svg",

@@ -605,7 +605,7 @@ pub(crate) fn saturating_sum(counts: impl IntoIterator<Item = u64>) -> u64 {
 }
 
 #[cfg(test)]
-pub(crate) mod testing;
+pub(crate) mod test_reports;
 
 #[cfg(test)]
 mod tests {
@@ -613,7 +613,7 @@ mod tests {
 
     #[test]
     fn what_was_not_answered_is_not_clean() {
-        let calm = testing::figures(10, 1000.0, 5000);
+        let calm = test_reports::figures(10, 1000.0, 5000);
         type Change = fn(&mut Figures);
         let rows: [(&str, bool, Change); 8] = [
             ("all answered", true, |_| {}),

@@ -90,7 +90,7 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
-    use crate::report::testing;
+    use crate::report::test_reports;
     use crate::text;
 
     fn folder() -> PathBuf {
@@ -107,7 +107,7 @@ mod tests {
     fn what_was_written_is_read() {
         let folder = folder();
         let path = folder.join("report.json");
-        for (kind, report) in testing::reports() {
+        for (kind, report) in test_reports::reports() {
             write(&path, &report).unwrap();
             // Compared as text: the last binary digit of a number may differ.
             assert!(
@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn a_file_that_cannot_be_written_is_named() {
         let path = Path::new("/nowhere/at/all/report.json");
-        let (_, report) = testing::reports().remove(0);
+        let (_, report) = test_reports::reports().remove(0);
         for error in [write(path, &report).unwrap_err(), read(path).unwrap_err()] {
             assert!(
                 error.starts_with("/nowhere/at/all/report.json: "),
@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn reports_saved_in_the_past_are_read() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
-        for (kind, report) in testing::reports() {
+        for (kind, report) in test_reports::reports() {
             let old = read(&folder.join(format!("report-{kind}.json"))).unwrap();
             assert!(
                 text::report_text(&old) == text::report_text(&report),
@@ -181,7 +181,7 @@ mod tests {
     fn fields_that_came_later_may_be_missing() {
         let folder = folder();
         let path = folder.join("old.json");
-        write(&path, &testing::run()).unwrap();
+        write(&path, &test_reports::run()).unwrap();
         let mut json: serde_json::Value =
             serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
         for later in ["unfinished", "oldest_unfinished_us", "retried"] {
@@ -191,7 +191,7 @@ mod tests {
         fs::write(&path, json.to_string()).unwrap();
         let old = read(&path).unwrap();
         assert!(!text::report_text(&old).contains("Sent again"));
-        let (_, hold) = testing::reports().remove(testing::reports().len() - 1);
+        let (_, hold) = test_reports::reports().remove(test_reports::reports().len() - 1);
         write(&path, &hold).unwrap();
         let mut json: serde_json::Value =
             serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();

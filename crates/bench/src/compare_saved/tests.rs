@@ -1,7 +1,7 @@
 //! Which changes count between two saved reports.
 
 use super::*;
-use crate::report::{ReportResult, testing};
+use crate::report::{ReportResult, test_reports};
 
 fn find<'a>(changes: &'a Changes, part: &str, figure: &str) -> &'a Change {
     let mut all = changes.changes.iter();
@@ -11,7 +11,7 @@ fn find<'a>(changes: &'a Changes, part: &str, figure: &str) -> &'a Change {
 
 #[test]
 fn a_report_is_within_the_noise_of_itself() {
-    for (kind, report) in testing::reports() {
+    for (kind, report) in test_reports::reports() {
         let changes = compare_saved(&report, &report).unwrap();
         assert!(
             !changes.changes.is_empty() && !changes.has_worse(),
@@ -32,14 +32,14 @@ fn a_report_is_within_the_noise_of_itself() {
 
 #[test]
 fn different_kinds_are_refused() {
-    let error = compare_saved(&testing::run(), &testing::sweep()).unwrap_err();
+    let error = compare_saved(&test_reports::run(), &test_reports::sweep()).unwrap_err();
     let expected = "a report of `bench run` cannot be compared with one of `bench sweep`";
     assert_eq!(error, expected);
 }
 
 #[test]
 fn says_what_changed_in_a_run_and_that_it_was_another_machine() {
-    let (old, mut new) = (testing::run(), testing::run());
+    let (old, mut new) = (test_reports::run(), test_reports::run());
     new.context.machine.cpu = "Another".to_owned();
     if let ReportResult::Run(run) = &mut new.result {
         run.targets = vec!["http://127.0.0.1:9090/".to_owned()];
@@ -69,10 +69,10 @@ fn says_what_changed_in_a_run_and_that_it_was_another_machine() {
 
 #[test]
 fn points_and_deployments_without_a_partner_are_listed() {
-    let (old, mut new) = (testing::sweep(), testing::sweep());
+    let (old, mut new) = (test_reports::sweep(), test_reports::sweep());
     if let ReportResult::Sweep(sweep) = &mut new.result {
         sweep.points.remove(0);
-        sweep.points.push(testing::point(500, 0));
+        sweep.points.push(test_reports::point(500, 0));
     }
     let changes = compare_saved(&old, &new).unwrap();
     assert_eq!(changes.only_old, ["1 connection"]);
@@ -84,7 +84,7 @@ fn points_and_deployments_without_a_partner_are_listed() {
             .any(|warning| warning.starts_with("the connections differ"))
     );
 
-    let (old, mut new) = (testing::compare(), testing::compare());
+    let (old, mut new) = (test_reports::compare(), test_reports::compare());
     if let ReportResult::Compare(compare) = &mut new.result {
         compare.deployments[2].name = "another".to_owned();
     }
@@ -95,13 +95,13 @@ fn points_and_deployments_without_a_partner_are_listed() {
 
 #[test]
 fn comparisons_are_judged_by_their_rounds() {
-    let (old, mut new) = (testing::compare(), testing::compare());
+    let (old, mut new) = (test_reports::compare(), test_reports::compare());
     if let ReportResult::Compare(compare) = &mut new.result
         && let Some(summary) = &mut compare.deployments[0].summary
     {
         let throughput = summary.requests_per_second.median;
-        summary.requests_per_second = testing::spread(throughput * 1.06);
-        summary.cpu_us_per_request = Some(testing::spread(30.0));
+        summary.requests_per_second = test_reports::spread(throughput * 1.06);
+        summary.cpu_us_per_request = Some(test_reports::spread(30.0));
     }
     let changes = compare_saved(&old, &new).unwrap();
     let throughput = find(&changes, "penstock", "requests/s");
@@ -117,7 +117,7 @@ fn comparisons_are_judged_by_their_rounds() {
 
 #[test]
 fn says_that_scenarios_or_connections_were_others() {
-    let (old, mut new) = (testing::compare(), testing::compare());
+    let (old, mut new) = (test_reports::compare(), test_reports::compare());
     if let ReportResult::Compare(compare) = &mut new.result {
         compare.title = "Another".to_owned();
         compare.first = "puma".to_owned();
@@ -136,7 +136,7 @@ fn says_that_scenarios_or_connections_were_others() {
         assert!(text.contains(expected), "{expected}\n{text}");
     }
     for word in ["--no-keepalive", "-HConnection: close"] {
-        let (old, mut new) = (testing::run(), testing::run());
+        let (old, mut new) = (test_reports::run(), test_reports::run());
         new.context.command.push(word.to_owned());
         let warnings = compare_saved(&old, &new).unwrap().warnings;
         let expected = "the uses of connections differ: kept; a new one for each request";
@@ -146,7 +146,7 @@ fn says_that_scenarios_or_connections_were_others() {
 
 #[test]
 fn loads_of_one_name_are_matched_in_their_order() {
-    let (mut old, mut new) = (testing::mix(), testing::mix());
+    let (mut old, mut new) = (test_reports::mix(), test_reports::mix());
     for report in [&mut old, &mut new] {
         if let ReportResult::Mix(mix) = &mut report.result {
             mix.loads[1].name = mix.loads[0].name.clone();
@@ -160,7 +160,7 @@ fn loads_of_one_name_are_matched_in_their_order() {
 
 #[test]
 fn loads_of_a_mix_are_matched_by_name() {
-    let (old, mut new) = (testing::mix(), testing::mix());
+    let (old, mut new) = (test_reports::mix(), test_reports::mix());
     if let ReportResult::Mix(mix) = &mut new.result {
         mix.loads.reverse();
         mix.loads[0].requests_per_second /= 2.0;
