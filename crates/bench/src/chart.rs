@@ -27,36 +27,36 @@ use crate::text::units::sanitize;
 
 /// A drawing, and the positions of its values.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Chart {
+pub(crate) struct Chart {
     /// A name for files and the page: `throughput`.
-    pub name: String,
+    pub(crate) name: String,
     /// The title.
-    pub title: String,
+    pub(crate) title: String,
     /// The drawing.
-    pub svg: String,
+    pub(crate) svg: String,
     /// Width and height of the drawing in pixels, without its notes.
-    pub size: (u32, u32),
+    pub(crate) size: (u32, u32),
     /// Left, top, right and bottom of the plotting area in pixels.
-    pub plot_area: [i32; 4],
+    pub(crate) plot_area: [i32; 4],
     /// The values at their positions.
-    pub points: Vec<ChartPoint>,
+    pub(crate) points: Vec<ChartPoint>,
     /// The values as a table, for readers without the drawing.
     pub(crate) table: Table,
 }
 
 /// A value on a drawing.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ChartPoint {
+pub(crate) struct ChartPoint {
     /// Pixels from the left.
-    pub x: i32,
+    pub(crate) x: i32,
     /// Pixels from the top.
-    pub y: i32,
+    pub(crate) y: i32,
     /// The series of the value.
-    pub series: String,
+    pub(crate) series: String,
     /// Where it was measured: `100 connections`.
-    pub position: String,
+    pub(crate) position: String,
     /// The value with its unit.
-    pub value: String,
+    pub(crate) value: String,
 }
 
 /// A chart to draw.
@@ -92,8 +92,7 @@ impl ChartSpec {
 type Units = (&'static str, &'static str);
 
 /// All charts of a report that have values, each with lines of text at its lower edge.
-#[must_use]
-pub fn charts(report: &Report, notes: &[String]) -> Vec<Chart> {
+pub(crate) fn charts(report: &Report, notes: &[String]) -> Vec<Chart> {
     let specs = report_charts::chart_specs(report).into_iter();
     specs.filter_map(|spec| draw_chart(spec, notes)).collect()
 }

@@ -13,54 +13,45 @@ mod verdict;
 use self::parts::ReportPart;
 use crate::report::Report;
 use crate::text::table::Table;
-use crate::text::units::{format_figure, format_percent, sanitize};
+use crate::text::units::{format_figure, sanitize};
 
-pub use verdict::Verdict;
+pub(crate) use verdict::Verdict;
 
 /// What changed between two reports.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Changes {
+pub(crate) struct Changes {
     /// When and with what each was measured.
-    pub contexts: [String; 2],
+    pub(crate) contexts: [String; 2],
     /// Why the two may not be comparable, or a figure may not be the server's own.
-    pub warnings: Vec<String>,
+    pub(crate) warnings: Vec<String>,
     /// Every figure that both have.
-    pub changes: Vec<Change>,
+    pub(crate) changes: Vec<Change>,
     /// Parts of the first report without a partner.
-    pub only_old: Vec<String>,
+    pub(crate) only_old: Vec<String>,
     /// Parts of the second report without a partner.
-    pub only_new: Vec<String>,
+    pub(crate) only_new: Vec<String>,
 }
 
 /// One figure of both reports.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Change {
+pub(crate) struct Change {
     /// The part: a load, a number of connections, a deployment; empty if there is only one.
-    pub part: String,
+    pub(crate) part: String,
     /// The figure with its unit.
-    pub figure: &'static str,
+    pub(crate) figure: &'static str,
     /// In the first report.
-    pub old: f64,
+    pub(crate) old: f64,
     /// In the second.
-    pub new: f64,
+    pub(crate) new: f64,
     /// The verdict.
-    pub verdict: Verdict,
+    pub(crate) verdict: Verdict,
     /// The criterion for noise.
-    pub noise: String,
-}
-
-impl Change {
-    /// The change in percent of the old figure; `None` when that was zero.
-    #[must_use]
-    pub fn percent(&self) -> Option<f64> {
-        (self.old != 0.0).then(|| (self.new / self.old - 1.0) * 100.0)
-    }
+    pub(crate) noise: String,
 }
 
 impl Changes {
     /// Formats the changes for a terminal; ends with a line break.
-    #[must_use]
-    pub fn to_text(&self) -> String {
+    pub(crate) fn to_text(&self) -> String {
         let [old, new] = &self.contexts;
         let mut text = format!("old  {old}\nnew  {new}\n");
         for warning in &self.warnings {
@@ -87,8 +78,7 @@ impl Changes {
     }
 
     /// Whether any figure became worse beyond the noise.
-    #[must_use]
-    pub fn has_worse(&self) -> bool {
+    pub(crate) fn has_worse(&self) -> bool {
         self.changes
             .iter()
             .any(|change| change.verdict == Verdict::Worse)
@@ -105,8 +95,9 @@ impl Changes {
             .number("old", |(_, change)| format_figure(change.old))
             .number("new", |(_, change)| format_figure(change.new))
             .number("change", |(_, change)| {
-                let percent = change.percent().map(format_percent);
-                percent.unwrap_or_else(|| "-".to_owned())
+                // From nothing there is no percentage.
+                let percent = (change.old != 0.0).then(|| (change.new / change.old - 1.0) * 100.0);
+                percent.map_or_else(|| "-".to_owned(), |it| format!("{it:+.1} %"))
             })
             .text("", |(_, change)| match change.verdict {
                 Verdict::Better => "better",
@@ -122,7 +113,7 @@ impl Changes {
 ///
 /// # Errors
 /// The reports are of different kinds.
-pub fn compare_saved(old: &Report, new: &Report) -> Result<Changes, String> {
+pub(crate) fn compare_saved(old: &Report, new: &Report) -> Result<Changes, String> {
     let (verb, other) = (old.result.verb(), new.result.verb());
     if verb != other {
         return Err(format!(

@@ -3,14 +3,13 @@
 //! The first row names the columns. Numbers are plain (a decimal point, no thousands separators),
 //! times in milliseconds, unknown values empty. Pure.
 
-use crate::report::{Deployment, Figures, HoldResult, Report, ReportResult, ServerCost};
+use crate::report::{Deployment, Figures, HoldResult, Report, ReportResult, Schedule, ServerCost};
 use crate::text::table::Table;
 use crate::text::units::{format_ms, to_f64};
 
 /// Returns the rows, with a first line of column names. A deployment that failed before it was
 /// measured has a row with its failure.
-#[must_use]
-pub fn report_csv(report: &Report) -> String {
+pub(crate) fn report_csv(report: &Report) -> String {
     let interrupted = report.context.interrupted;
     let table = match &report.result {
         ReportResult::Hold(hold) => samples_table(hold, interrupted),
@@ -68,12 +67,9 @@ fn loads_table(result: &ReportResult, interrupted: bool) -> Table {
         .number("requests", load(|load| load.requests))
         .number(
             "requests_per_second",
-            load(|load| format!("{:.3}", load.requests_per_second)),
+            fixed(3, |load| load.requests_per_second),
         )
-        .number(
-            "bytes_per_second",
-            load(|load| format!("{:.0}", load.bytes_per_second)),
-        )
+        .number("bytes_per_second", fixed(0, |load| load.bytes_per_second))
         .number("status_2xx", load(|load| load.statuses.success))
         .number("status_3xx", load(|load| load.statuses.redirection))
         .number("status_4xx", load(|load| load.statuses.client_error))
@@ -88,18 +84,9 @@ fn loads_table(result: &ReportResult, interrupted: bool) -> Table {
         .number("unfinished", load(|load| load.unfinished))
         .number("oldest_unfinished_ms", ms(|load| load.oldest_unfinished_us))
         .number("retried", load(|load| load.retried))
-        .number(
-            "due",
-            load(|load| optional(load.schedule.map(|found| found.due))),
-        )
-        .number(
-            "late",
-            load(|load| optional(load.schedule.map(|found| found.late))),
-        )
-        .number(
-            "skipped",
-            load(|load| optional(load.schedule.map(|found| found.skipped))),
-        )
+        .number("due", schedule(|arrivals| arrivals.due))
+        .number("late", schedule(|arrivals| arrivals.late))
+        .number("skipped", schedule(|arrivals| arrivals.skipped))
         .number("mean_ms", load(|load| format_ms(load.total.mean)))
         .number("p50_ms", ms(|load| load.total.p50))
         .number("p75_ms", ms(|load| load.total.p75))
@@ -109,18 +96,18 @@ fn loads_table(result: &ReportResult, interrupted: bool) -> Table {
         .number("p99_9_ms", ms(|load| load.total.p999))
         .number("p99_99_ms", ms(|load| load.total.p9999))
         .number("max_ms", ms(|load| load.total.max))
-        .text(
-            "generator_bottleneck",
-            load(|load| optional(load.generator.bottleneck.clone())),
-        )
-        .number(
-            "server_cpu_us_per_request",
-            cost(|it| format!("{:.3}", it.cpu_us_per_request)),
-        )
-        .number(
-            "server_busy_cores",
-            cost(|it| format!("{:.4}", it.busy_cores)),
-        )
+        .text("generator_bottleneck", |row| {
+            optional(row.load.and_then(|load| load.generator.bottleneck.as_ref()))
+        })
+        .number("server_cpu_us_per_request", |row| {
+            optional(
+                row.server
+                    .map(|cost| format!("{:.3}", cost.cpu_us_per_request)),
+            )
+        })
+        .number("server_busy_cores", |row| {
+            optional(row.server.map(|cost| format!("{:.4}", cost.busy_cores)))
+        })
         .number("server_memory_bytes", cost(|it| it.memory_bytes))
         .number("server_processes", cost(|it| it.processes))
         .number("other_processes_share", |row| {
@@ -146,6 +133,14 @@ fn load<D: ToString>(of: fn(&Figures) -> D) -> impl Fn(&Row<'_>) -> String {
 
 fn ms(of: fn(&Figures) -> u64) -> impl Fn(&Row<'_>) -> String {
     move |row| optional(row.load.map(|load| format_ms(to_f64(of(load)))))
+}
+
+fn fixed(digits: usize, of: fn(&Figures) -> f64) -> impl Fn(&Row<'_>) -> String {
+    move |row| optional(row.load.map(|load| format!("{:.digits$}", of(load))))
+}
+
+fn schedule(of: fn(Schedule) -> u64) -> impl Fn(&Row<'_>) -> String {
+    move |row| optional(row.load.and_then(|load| load.schedule).map(of))
 }
 
 fn cost<D: ToString>(of: fn(&ServerCost) -> D) -> impl Fn(&Row<'_>) -> String {

@@ -14,8 +14,7 @@ use crate::report::{Compare, Point, Report, ReportResult};
 use crate::text::{self, notes, tables, template, units};
 
 /// The whole page.
-#[must_use]
-pub fn report_html(report: &Report) -> String {
+pub(crate) fn report_html(report: &Report) -> String {
     let targets = report.result.targets();
     let first = targets.first().map_or("", |target| target);
     let (verb, details) = match &report.result {
@@ -88,8 +87,7 @@ fn chart_values(chart: &Chart) -> Value {
 
 /// The charts of a report: file names without directory (`throughput.svg`), and drawings that
 /// include the report's warnings.
-#[must_use]
-pub fn chart_svgs(report: &Report) -> Vec<(String, String)> {
+pub(crate) fn chart_svgs(report: &Report) -> Vec<(String, String)> {
     let mut marks = notes::drawing_notes(report);
     if marks.len() > MAX_NOTES_SHOWN {
         let more = units::group_thousands((marks.len() - MAX_NOTES_SHOWN) as u64);

@@ -12,29 +12,29 @@
 //! - A result that the generator may have limited says so in every output.
 //! - No process started here outlives the run.
 
-pub mod chart;
+mod chart;
 mod child_link;
 pub mod command;
 mod compare;
-pub mod compare_saved;
+mod compare_saved;
 mod connection_steps;
 mod context;
-pub mod csv;
+mod csv;
 pub mod deploy;
 pub mod hold;
-pub mod html;
+mod html;
 mod live_line;
 pub mod load;
 mod output;
 pub mod report;
 mod run;
-pub mod saved;
+mod saved;
 pub mod scenario;
-pub mod spline;
+mod spline;
 mod summary;
 mod sweep;
 pub mod target;
-pub mod text;
+mod text;
 mod window;
 
 pub use command::Command;

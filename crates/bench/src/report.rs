@@ -419,13 +419,6 @@ impl ReportResult {
     }
 }
 
-impl MeasuredWindow<'_> {
-    /// Connections of all loads.
-    pub(crate) fn connections_total(&self) -> u32 {
-        total_connections(self.loads)
-    }
-}
-
 impl Deployment {
     fn windows(&self) -> impl Iterator<Item = MeasuredWindow<'_>> {
         (1..).zip(&self.rounds).flat_map(move |(round, points)| {
@@ -446,7 +439,6 @@ impl Deployment {
 
 impl Errors {
     /// The sum of all causes.
-    #[must_use]
     pub fn total(&self) -> u64 {
         saturating_sum(self.causes().map(|(_, count)| count))
     }
@@ -466,13 +458,11 @@ impl Errors {
 
 impl Statuses {
     /// The sum of all classes.
-    #[must_use]
     pub fn total(&self) -> u64 {
         saturating_sum([self.success, self.redirection, self.failed()])
     }
 
     /// Responses that report an error.
-    #[must_use]
     pub fn failed(&self) -> u64 {
         saturating_sum([self.client_error, self.server_error, self.other])
     }
@@ -480,33 +470,28 @@ impl Statuses {
 
 impl Figures {
     /// Whether every request was sent and answered, in time and without an error.
-    #[must_use]
     pub fn is_clean(&self) -> bool {
         self.failed() == 0 && self.requests > 0 && self.skipped() == 0 && !self.is_stuck()
     }
 
     /// Arrivals that were not sent; none in a closed loop.
-    #[must_use]
     pub fn skipped(&self) -> u64 {
         self.schedule.map_or(0, |schedule| schedule.skipped)
     }
 
     /// Whether a request was in progress for more than half of the window, and more than a second,
     /// when it ended: a server that stops responding causes no errors until the timeout.
-    #[must_use]
     pub fn is_stuck(&self) -> bool {
         let age = to_f64(self.oldest_unfinished_us);
         age > 1e6 && age > self.seconds * 0.5e6
     }
 
     /// Whether more than 1 % of the requests were sent again.
-    #[must_use]
     pub fn is_often_retried(&self) -> bool {
         to_f64(self.retried) * 100.0 > to_f64(self.requests)
     }
 
     /// Good responses per second: errors are quickly made and are no throughput.
-    #[must_use]
     pub fn good_per_second(&self) -> f64 {
         let good = self.requests.saturating_sub(self.statuses.failed());
         self.requests_per_second * to_f64(good) / to_f64(self.requests.max(1))
@@ -523,7 +508,6 @@ impl Figures {
     }
 
     /// Failed requests and responses that report an error.
-    #[must_use]
     pub fn failed(&self) -> u64 {
         self.errors.total().saturating_add(self.statuses.failed())
     }
@@ -531,26 +515,22 @@ impl Figures {
 
 impl Point {
     /// Connections of all loads.
-    #[must_use]
     pub fn connections_total(&self) -> u32 {
         total_connections(&self.loads)
     }
 
     /// [`Figures::good_per_second`] of all loads.
-    #[must_use]
     pub fn good_per_second(&self) -> f64 {
         self.loads.iter().map(Figures::good_per_second).sum()
     }
 
     /// A percentile of the slowest load's `total`, in microseconds.
-    #[must_use]
     pub fn slowest(&self, percentile: impl Fn(&Timings) -> u64) -> u64 {
         let totals = self.loads.iter().map(|load| percentile(&load.total));
         totals.max().unwrap_or(0)
     }
 
     /// [`Figures::failed`] of all loads.
-    #[must_use]
     pub fn failed(&self) -> u64 {
         saturating_sum(self.loads.iter().map(Figures::failed))
     }
@@ -559,7 +539,6 @@ impl Point {
 impl RoundSpread {
     /// Computes the spread of these values without NaN; `None` without any. The median of an even
     /// number of values is the mean of the middle two.
-    #[must_use]
     pub fn from_values(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values
             .into_iter()
@@ -594,7 +573,8 @@ impl RoundSpread {
     }
 }
 
-fn total_connections(loads: &[Figures]) -> u32 {
+/// Connections of all loads.
+pub(crate) fn total_connections(loads: &[Figures]) -> u32 {
     let connections = loads.iter().map(|load| load.connections);
     connections.fold(0, u32::saturating_add)
 }

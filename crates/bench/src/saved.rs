@@ -24,7 +24,7 @@ use crate::report::{FORMAT_VERSION, Report};
 ///
 /// # Errors
 /// The file could not be written; it is unchanged then. The text names it.
-pub fn write(path: &Path, report: &Report) -> Result<(), String> {
+pub(crate) fn write(path: &Path, report: &Report) -> Result<(), String> {
     let written = serde_json::to_vec_pretty(report).map_err(io::Error::from);
     let written = written.and_then(|json| write_atomically(path, &json));
     written.map_err(|cause| format!("{}: {cause}", path.display()))
@@ -57,7 +57,7 @@ fn write_atomically(path: &Path, json: &[u8]) -> io::Result<()> {
 ///
 /// # Errors
 /// There is no such file, or it holds no report of [`FORMAT_VERSION`]. The text names it.
-pub fn read(path: &Path) -> Result<Report, String> {
+pub(crate) fn read(path: &Path) -> Result<Report, String> {
     let name = path.display();
     let json = fs::read(path).map_err(|cause| format!("{name}: {cause}"))?;
     let refuse = |cause| format!("{name}: not a report of penstock bench: {cause}");
@@ -77,8 +77,7 @@ struct FormatVersion {
 }
 
 /// The JSON schema of reports; ends with a line break.
-#[must_use]
-pub fn json_schema() -> String {
+pub(crate) fn json_schema() -> String {
     let schema = schemars::schema_for!(Report);
     // A schema consists of strings and lists, which never fail to serialise.
     let json = serde_json::to_string_pretty(&schema).unwrap_or_default();

@@ -5,12 +5,11 @@
 //! their convex hull. It is clamped: it begins at the first point and ends at the last.
 
 /// A position on a chart.
-pub type CurvePoint = (f64, f64);
+pub(crate) type CurvePoint = (f64, f64);
 
 /// The curve of these control points, in even steps within each span; both ends are exactly the
 /// first and the last point.
-#[must_use]
-pub fn spline_curve(points: &[CurvePoint], steps: usize) -> Vec<CurvePoint> {
+pub(crate) fn spline_curve(points: &[CurvePoint], steps: usize) -> Vec<CurvePoint> {
     let (Some(&first), Some(&last)) = (points.first(), points.last()) else {
         return Vec::new();
     };

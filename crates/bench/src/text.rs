@@ -13,7 +13,7 @@ use minijinja::{Value, context};
 
 use crate::report::{Compare, Figures, HoldResult, Report, ReportResult, Timings};
 
-pub use progress::progress_line;
+pub(crate) use progress::progress_line;
 
 pub(crate) mod notes;
 pub(crate) mod progress;
@@ -23,8 +23,7 @@ pub(crate) mod template;
 pub(crate) mod units;
 
 /// Formats any report; ends with a line break.
-#[must_use]
-pub fn report_text(report: &Report) -> String {
+pub(crate) fn report_text(report: &Report) -> String {
     let details = match &report.result {
         ReportResult::Run(run) => context! { loads => [load_values(&run.figures)] },
         ReportResult::Mix(mix) => {

@@ -6,7 +6,7 @@ use crate::report::RoundSpread;
 
 /// The verdict on a figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub(crate) enum Verdict {
     /// It may be chance.
     WithinNoise,
     /// More requests, or less of anything else.

@@ -13,24 +13,23 @@
 //!   agent causes no false losses.
 //! - A closed connection counts once, under one cause.
 
-mod epoll_set;
 mod socket;
 mod stream;
 mod tally;
 
 use std::io::{self, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use rustix::event::epoll::EventFlags;
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use rustix::time::{ClockId, clock_gettime};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use self::epoll_set::{EpollEvent, EpollSet, MAX_EVENTS};
 use self::socket::SourcePorts;
 use self::stream::{HeldStream, ReceiptTime};
 use self::tally::{LossCause, StreamCounters};
@@ -42,6 +41,7 @@ use super::numbered_message;
 use crate::child_link::write_json_line;
 use crate::deploy::resource_usage;
 use crate::load;
+use crate::text::units::to_count;
 
 /// How long an agent may leave received bytes unread while nothing is timed.
 const BATCH_DELAY: Duration = Duration::from_millis(20);
@@ -94,7 +94,10 @@ struct AgentProcess {
     streams: Vec<HeldStream>,
     sources: SourcePorts,
     counters: StreamCounters,
-    epoll_set: EpollSet,
+    /// Streams by their row in the table, edge-triggered for all events at once: one system call
+    /// when a stream is begun, none afterwards. A closed socket leaves the set by itself.
+    epoll: OwnedFd,
+    events: Vec<Event>,
     /// The read buffer of all streams.
     buffer: Vec<u8>,
     started: Instant,
@@ -138,7 +141,8 @@ impl AgentProcess {
                 order.targets.iter().map(|goal| goal.address),
             ),
             counters: StreamCounters::new(order.run).map_err(|error| wrong(&error))?,
-            epoll_set: EpollSet::new().map_err(|error| wrong(&error))?,
+            epoll: epoll::create(CreateFlags::CLOEXEC).map_err(|error| wrong(&error))?,
+            events: Vec::with_capacity(MAX_EVENTS),
             streams,
             buffer: vec![0; RECEIVE_BUFFER_BYTES],
             started: now,
@@ -161,7 +165,8 @@ impl AgentProcess {
         lines: &mut JsonLines,
         output: &mut impl Write,
     ) -> io::Result<()> {
-        self.epoll_set.watch_input(input)?;
+        let token = EventData::new_u64(INPUT_TOKEN);
+        epoll::add(&self.epoll, input, token, EventFlags::IN)?;
         let tick = Duration::from_millis(self.order.tick_ms.max(1));
         let mut next_tick = Instant::now() + tick;
         loop {
@@ -229,8 +234,9 @@ impl AgentProcess {
         };
         let passed = now.saturating_duration_since(opening).as_secs_f64();
         // The first is due at once.
-        let due = whole_part(passed * self.order.rate).saturating_add(1);
+        let due = to_count(passed * self.order.rate).saturating_add(1);
         let room = (self.order.max_connecting as usize).saturating_sub(self.connecting_count);
+        let due = usize::try_from(due).unwrap_or(usize::MAX);
         let due = due.min(self.streams.len()).saturating_sub(self.begun);
         for _ in 0..due.min(room).min(MAX_OPEN_BATCH) {
             self.begin_stream(self.begun);
@@ -289,7 +295,8 @@ impl AgentProcess {
         let address = self.target(slot).address;
         self.counters.counts.begun += 1;
         let begun = self.sources.begin_connection(address).and_then(|socket| {
-            let watched = self.epoll_set.watch_stream(&socket, slot);
+            let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
+            let watched = epoll::add(&self.epoll, &socket, EventData::new_u64(slot as u64), flags);
             watched.map_err(|error| socket::describe_loss(error, address, None))?;
             Ok(socket)
         });
@@ -312,14 +319,21 @@ impl AgentProcess {
         let mut wait = wait;
         // More than one batch may be available, but the schedule must not wait for ever.
         for _ in 0..MAX_EVENT_BATCHES {
-            let count = self.epoll_set.wait(wait)?;
-            for index in 0..count {
-                match self.epoll_set.event(index) {
-                    EpollEvent::Input => has_input = true,
-                    EpollEvent::Stream(slot, flags) => self.handle_event(slot, flags),
+            self.events.clear();
+            let timeout = Timespec::try_from(wait).map_err(io::Error::other)?;
+            let events = spare_capacity(&mut self.events);
+            match epoll::wait(&self.epoll, events, Some(&timeout)) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            for index in 0..self.events.len() {
+                let event = self.events[index];
+                match usize::try_from(event.data.u64()) {
+                    Ok(slot) if slot < self.streams.len() => self.handle_event(slot, event.flags),
+                    _ => has_input = true,
                 }
             }
-            if count < MAX_EVENTS {
+            if self.events.len() < MAX_EVENTS {
                 break;
             }
             wait = Duration::ZERO;
@@ -328,9 +342,7 @@ impl AgentProcess {
     }
 
     fn handle_event(&mut self, slot: usize, flags: EventFlags) {
-        let Some(stream) = self.streams.get_mut(slot) else {
-            return;
-        };
+        let stream = &mut self.streams[slot];
         let Some(socket) = &stream.socket else {
             return;
         };
@@ -409,8 +421,10 @@ impl AgentProcess {
         self.counters.counts.unread += 1;
         let stream = &mut self.streams[slot];
         stream.stop_reading();
+        let flags = EventFlags::RDHUP | EventFlags::ET;
+        let token = EventData::new_u64(slot as u64);
         if let Some(socket) = &stream.socket
-            && let Err(error) = self.epoll_set.watch_end(socket, slot)
+            && let Err(error) = epoll::modify(&self.epoll, socket, token, flags)
         {
             let why = io::Error::from(error).to_string();
             self.lose_stream(slot, LossCause::NoDescriptor, Some(why));
@@ -513,22 +527,17 @@ fn tenths_of_ms_since(since: Instant) -> u32 {
     u32::try_from(since.elapsed().as_micros() / 100).unwrap_or(u32::MAX)
 }
 
-/// The integer part of a count that is not negative.
-fn whole_part(value: f64) -> usize {
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "a saturating cast to a count"
-    )]
-    let count = value as usize;
-    count
-}
-
 /// The read size: more than an event, and a burst of them for one stream.
 const RECEIVE_BUFFER_BYTES: usize = 64 << 10;
 
 /// Maximum connections begun at once, so that open ones are served in between.
 const MAX_OPEN_BATCH: usize = 256;
+
+/// Maximum events of one wait.
+const MAX_EVENTS: usize = 1024;
+
+/// The agent's input in the epoll set; not a row of the table.
+const INPUT_TOKEN: u64 = u64::MAX;
 
 /// Maximum full batches of events in a row.
 const MAX_EVENT_BATCHES: usize = 64;

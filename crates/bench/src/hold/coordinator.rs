@@ -35,12 +35,12 @@ pub fn execute(
     program: &Path,
     watch: &mut dyn FnMut(&HoldProgress),
 ) -> Result<HoldResult, HoldError> {
-    let mut run = HoldRun::start(plan, program)?;
-    run.prepare(watch)?;
-    run.open_streams(watch);
-    run.hold_streams(watch)?;
-    run.wait_for_receipts(watch);
-    Ok(run.finish(watch))
+    let mut run = HoldRun::start(plan, program, watch)?;
+    run.prepare()?;
+    run.open_streams();
+    run.hold_streams()?;
+    run.wait_for_receipts();
+    Ok(run.finish())
 }
 
 /// The number of an agent, and its message; `None` when it sends nothing more.
@@ -48,6 +48,7 @@ type AgentEvent = (usize, Option<AgentMessage>);
 
 struct HoldRun<'a> {
     plan: &'a HoldPlan,
+    watch: &'a mut dyn FnMut(&HoldProgress),
     phase: HoldPhase,
     /// Dropped before the links, so that an agent that still sends is not waited for.
     messages: Receiver<AgentEvent>,
@@ -68,7 +69,11 @@ struct HoldRun<'a> {
 }
 
 impl<'a> HoldRun<'a> {
-    fn start(plan: &'a HoldPlan, program: &Path) -> Result<Self, HoldError> {
+    fn start(
+        plan: &'a HoldPlan,
+        program: &Path,
+        watch: &'a mut dyn FnMut(&HoldProgress),
+    ) -> Result<Self, HoldError> {
         let run = run_number();
         let (sender, words) = sync_channel(MAX_QUEUED_MESSAGES);
         let mut links = Vec::new();
@@ -97,14 +102,15 @@ impl<'a> HoldRun<'a> {
             ready_agents: 0,
             notes: Vec::new(),
             plan,
+            watch,
         })
     }
 
     /// Waits until all agents are ready and the baseline is measured.
-    fn prepare(&mut self, watch: &mut dyn FnMut(&HoldProgress)) -> Result<(), HoldError> {
+    fn prepare(&mut self) -> Result<(), HoldError> {
         let deadline = Instant::now() + READY_TIMEOUT;
         while self.ready_agents < self.links.len() && !self.is_stopped() {
-            self.step(watch).map_err(HoldError::Agent)?;
+            self.step().map_err(HoldError::Agent)?;
             if self.totals.counts().lost.agent > 0 {
                 let why = self.notes.pop().unwrap_or_default();
                 return Err(HoldError::Agent(why));
@@ -120,13 +126,13 @@ impl<'a> HoldRun<'a> {
         }
         let until = Instant::now() + self.plan.baseline_time;
         while Instant::now() < until && !self.is_stopped() {
-            self.step(watch).map_err(HoldError::Agent)?;
+            self.step().map_err(HoldError::Agent)?;
         }
         Ok(())
     }
 
     /// Waits until all streams are open or given up.
-    fn open_streams(&mut self, watch: &mut dyn FnMut(&HoldProgress)) {
+    fn open_streams(&mut self) {
         self.phase = HoldPhase::Opening;
         let begun = Instant::now();
         self.opening_since = Some(begun);
@@ -135,7 +141,7 @@ impl<'a> HoldRun<'a> {
         let (mut last_opened, mut opened) = (begun, 0);
         let mut is_given_up = false;
         while self.totals.pending() > 0 && !self.is_stopped() {
-            self.step_noting_errors(watch);
+            self.step_noting_errors();
             let counts = self.totals.counts();
             if counts.opened > opened {
                 (last_opened, opened) = (Instant::now(), counts.opened);
@@ -164,7 +170,7 @@ impl<'a> HoldRun<'a> {
     }
 
     /// Holds the streams for the requested time.
-    fn hold_streams(&mut self, watch: &mut dyn FnMut(&HoldProgress)) -> Result<(), HoldError> {
+    fn hold_streams(&mut self) -> Result<(), HoldError> {
         self.phase = HoldPhase::Holding;
         let now = Instant::now();
         self.holding_since = Some(now);
@@ -176,7 +182,7 @@ impl<'a> HoldRun<'a> {
             self.ask_agents(AgentRequest::Publishing);
         }
         while now.elapsed() < self.plan.hold && !self.is_stopped() && !self.totals.is_done() {
-            self.step_noting_errors(watch);
+            self.step_noting_errors();
             if self.publisher.is_none()
                 && self.totals.all_expect_messages()
                 && let Some(publish) = &self.plan.publish
@@ -203,7 +209,7 @@ impl<'a> HoldRun<'a> {
     }
 
     /// Waits until no published message arrives any more.
-    fn wait_for_receipts(&mut self, watch: &mut dyn FnMut(&HoldProgress)) {
+    fn wait_for_receipts(&mut self) {
         self.phase = HoldPhase::AwaitingReceipts;
         let Some(publisher) = self.publisher.take() else {
             if let Some(publish) = &self.plan.publish {
@@ -218,7 +224,7 @@ impl<'a> HoldRun<'a> {
         let (mut last_heard, mut received) = (begun, self.totals.counts().received);
         let quiet = tick_interval(self.links.len()) * 2 + SETTLE_QUIET_TIME;
         while last_heard.elapsed() < quiet && begun.elapsed() < SETTLE_TIMEOUT {
-            self.step_noting_errors(watch);
+            self.step_noting_errors();
             let now = self.totals.counts().received;
             if now != received {
                 (last_heard, received) = (Instant::now(), now);
@@ -230,7 +236,7 @@ impl<'a> HoldRun<'a> {
     }
 
     /// Ends the agents and returns the report.
-    fn finish(mut self, watch: &mut dyn FnMut(&HoldProgress)) -> HoldResult {
+    fn finish(mut self) -> HoldResult {
         self.phase = HoldPhase::Ending;
         let now = Instant::now();
         self.take_sample(now);
@@ -240,7 +246,7 @@ impl<'a> HoldRun<'a> {
         self.ask_agents(AgentRequest::Finish { last });
         let deadline = now + FINISH_TIMEOUT;
         while !self.totals.is_done() && Instant::now() < deadline {
-            self.step_noting_errors(watch);
+            self.step_noting_errors();
         }
         if !self.totals.is_done() {
             let late =
@@ -286,7 +292,7 @@ impl<'a> HoldRun<'a> {
     }
 
     /// Handles pending events, and takes a sample when it is due.
-    fn step(&mut self, watch: &mut dyn FnMut(&HoldProgress)) -> Result<(), String> {
+    fn step(&mut self) -> Result<(), String> {
         let mut failed = None;
         let mut wait = STEP_TIMEOUT;
         // All pending events, so that no agent waits for the sample below.
@@ -310,7 +316,7 @@ impl<'a> HoldRun<'a> {
             Some(holding) => self.plan.hold.saturating_sub(holding.elapsed()),
             None => self.plan.hold,
         };
-        watch(&HoldProgress {
+        (self.watch)(&HoldProgress {
             phase: self.phase,
             streams: self.plan.total_streams(),
             counts: self.totals.counts(),
@@ -321,8 +327,8 @@ impl<'a> HoldRun<'a> {
     }
 
     /// As [`HoldRun::step`], with failures noted in the report.
-    fn step_noting_errors(&mut self, watch: &mut dyn FnMut(&HoldProgress)) {
-        if let Err(why) = self.step(watch) {
+    fn step_noting_errors(&mut self) {
+        if let Err(why) = self.step() {
             self.notes.push(why);
         }
     }

@@ -17,7 +17,7 @@ use penstock_runtime::loops::block_on;
 
 use super::numbered_message::monotonic_micros;
 use crate::load::Address;
-use crate::text::units::to_f64;
+use crate::text::units::{to_count, to_f64};
 
 /// Makes the requests and counts their outcomes. Moments are those of [`monotonic_micros`].
 pub(super) trait RequestSource: Send + 'static {
@@ -155,14 +155,7 @@ impl<S: RequestSource> LoopState<S> {
 
 /// Microseconds from the first to the `turn`-th moment of a rate.
 fn micros_after(turn: u64, rate: f64) -> u64 {
-    let micros = to_f64(turn) * 1e6 / rate;
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "not negative, and the cast saturates"
-    )]
-    let micros = micros as u64;
-    micros
+    to_count(to_f64(turn) * 1e6 / rate)
 }
 
 /// More than any server responds with to a message or a probe.

@@ -44,10 +44,10 @@ impl SampleSeries {
         self.next = Some(now + self.interval);
         self.samples.push(sample);
         if self.samples.len() >= MAX_SAMPLES {
-            let mut index = 0;
+            let mut is_dropped = true;
             self.samples.retain(|_| {
-                index += 1;
-                index % 2 == 1
+                is_dropped = !is_dropped;
+                !is_dropped
             });
             self.interval *= 2;
         }

@@ -66,13 +66,7 @@ pub(super) fn assign_sources(
     let users = shares.len().div_ceil(addresses.len());
     for at in 0..addresses.len().max(shares.len()) {
         let (user, address) = (at / addresses.len(), addresses[at % addresses.len()]);
-        let part = |user: usize| {
-            let user = u32::try_from(user).unwrap_or(u32::MAX);
-            let users = u32::try_from(users.max(1)).unwrap_or(u32::MAX);
-            u32::from(first)
-                + u32::try_from(u64::from(ports) * u64::from(user) / u64::from(users))
-                    .unwrap_or(ports)
-        };
+        let part = |user: usize| u64::from(first) + u64::from(ports) * user as u64 / users as u64;
         let (from, to) = (part(user), part(user + 1));
         if to > from
             && let (Ok(first_port), Ok(last_port)) = (u16::try_from(from), u16::try_from(to - 1))

@@ -233,7 +233,6 @@ pub struct HoldSample {
 
 impl LostStreams {
     /// Each cause with its name.
-    #[must_use]
     pub fn causes(mut self) -> [(&'static str, u64); 12] {
         self.causes_mut().map(|(name, count)| (name, *count))
     }
@@ -264,7 +263,6 @@ impl LostStreams {
     }
 
     /// The sum of all causes.
-    #[must_use]
     pub fn total(self) -> u64 {
         saturating_sum(self.causes().map(|(_, count)| count))
     }
@@ -300,7 +298,6 @@ impl StreamCounts {
 
 impl PublishResult {
     /// Whether every message was accepted.
-    #[must_use]
     pub fn is_clean(&self) -> bool {
         self.accepted > 0 && self.refused == 0 && self.uncertain == 0 && self.skipped == 0
     }
@@ -308,7 +305,6 @@ impl PublishResult {
 
 impl ProbeResult {
     /// Whether every request got a good response.
-    #[must_use]
     pub fn is_clean(&self) -> bool {
         self.requests > 0 && self.errors == 0 && self.skipped == 0
     }
@@ -316,13 +312,11 @@ impl ProbeResult {
 
 impl HoldResult {
     /// Whether all streams were opened and held, and everything arrived once and in order.
-    #[must_use]
     pub fn is_clean(&self) -> bool {
         self.reasons().is_empty()
     }
 
     /// Why it is not clean, one text per reason.
-    #[must_use]
     pub fn reasons(&self) -> Vec<String> {
         let counts = &self.counts;
         let lost = counts.lost.causes();
@@ -357,7 +351,6 @@ impl HoldResult {
 
     /// Streams opened for the first time, without those that churn closed and opened again, of
     /// which a few may be in progress at the end.
-    #[must_use]
     pub fn opened_first(&self) -> u64 {
         let counts = &self.counts;
         let first = counts.opened.saturating_sub(counts.renewed);
@@ -365,7 +358,6 @@ impl HoldResult {
     }
 
     /// The same per second, while they were being opened.
-    #[must_use]
     pub fn opened_per_second(&self) -> f64 {
         match self.opening_seconds > 0.0 {
             true => to_f64(self.opened_first()) / self.opening_seconds,

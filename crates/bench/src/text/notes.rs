@@ -2,7 +2,7 @@
 //!
 //! Every output (`text`, `html`, single drawings) shows these prominently.
 
-use crate::report::{Figures, Report, ReportResult};
+use crate::report::{Figures, Report, ReportResult, total_connections};
 use crate::text::{tables, units};
 
 /// The note on a report that was ended early.
@@ -93,7 +93,7 @@ pub(crate) fn bottleneck_note(report: &Report) -> Option<String> {
         loads.filter_map(move |load| Some((window, load, load.generator.bottleneck.as_ref()?)))
     });
     let (window, load, reason) = limited.next()?;
-    let at = units::count_connections(window.connections_total());
+    let at = units::count_connections(total_connections(window.loads));
     let place = match (&report.result, window.deployment) {
         (ReportResult::Run(_), _) => String::new(),
         (ReportResult::Mix(_), _) => format!(" (load `{}`)", load.name),

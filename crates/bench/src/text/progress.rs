@@ -8,8 +8,7 @@ use crate::text::units;
 
 /// One line about a load in progress: progress, requests per second since `before`, errors, time
 /// left. At most 70 columns, without a line break.
-#[must_use]
-pub fn progress_line(
+pub(crate) fn progress_line(
     now: &LoadProgress,
     before: &LoadProgress,
     until: WindowEnd,
@@ -40,7 +39,6 @@ pub fn progress_line(
 
 /// One line about streams that are opened or held: count, lost, receipts, latency, the probe. At
 /// most 110 columns, without a line break, most important first.
-#[must_use]
 pub(crate) fn hold_progress_line(now: &HoldProgress) -> String {
     let [all, begun, open, lost] = [
         now.streams,

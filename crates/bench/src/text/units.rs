@@ -10,6 +10,17 @@ pub(crate) fn to_f64(count: u64) -> f64 {
     count as f64
 }
 
+/// The whole part of a count that is not negative.
+pub(crate) fn to_count(value: f64) -> u64 {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "the cast saturates"
+    )]
+    let count = value as u64;
+    count
+}
+
 /// Microseconds as milliseconds with three decimals.
 pub(crate) fn format_ms(us: f64) -> String {
     format!("{:.3}", us / 1000.0)
@@ -56,11 +67,6 @@ pub(crate) fn format_size(bytes: u64) -> String {
         0x10_0000..0x4000_0000 => format!("{mib:.1} MiB"),
         _ => format!("{:.1} GiB", mib / 1024.0),
     }
-}
-
-/// A change in percent, with its sign.
-pub(crate) fn format_percent(change: f64) -> String {
-    format!("{change:+.1} %")
 }
 
 /// A UTC time, from seconds since the epoch.
