@@ -349,8 +349,7 @@ impl AppDispatcher {
     /// is for those that were given back after their worker died.
     pub(crate) fn expire(&self, now: Instant) -> Vec<(Job, Duration)> {
         let mut inner = self.lock();
-        let expired = std::iter::from_fn(|| inner.queue.pop_expired(now));
-        expired.map(|(_, job, waited)| (job, waited)).collect()
+        std::iter::from_fn(|| inner.queue.pop_expired(now)).collect()
     }
 
     /// Empties the queue: the server stops or the application cannot run.

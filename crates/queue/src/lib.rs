@@ -19,7 +19,6 @@
 //! - No job is lost or duplicated.
 
 mod queue;
-mod ranked_groups;
 mod slot_table;
 mod wait_list;
 

@@ -14,13 +14,13 @@
 //! - Jobs are dispatched oldest first.
 //! - `len` exceeds its bound only by requeued jobs.
 
-use std::fmt;
 use std::time::{Duration, Instant};
 
-use crate::slot_table::{SlotId, SlotSpec, SlotTable, SlotView};
+use crate::slot_table::{NO_LOOP, SlotId, SlotSpec, SlotTable, SlotView};
 use crate::wait_list::{Ticket, WaitList, Waiter};
 
 /// Waiting jobs of type `J` and the slots that take them.
+#[derive(Debug)]
 pub struct Queue<J> {
     limits: QueueLimits,
     wait_list: WaitList<J>,
@@ -54,7 +54,6 @@ pub struct DispatchedJob<J> {
 
 /// Result of submitting a job.
 #[derive(Debug, PartialEq, Eq)]
-#[must_use]
 pub enum QueueOutcome<J> {
     /// A slot was free.
     Dispatched(DispatchedJob<J>),
@@ -77,17 +76,6 @@ impl<J> Queue<J> {
             wait_list: WaitList::new(),
             slot_table: SlotTable::new(),
         }
-    }
-
-    /// Returns the current bounds.
-    pub const fn limits(&self) -> QueueLimits {
-        self.limits
-    }
-
-    /// Replaces the bounds. A smaller `max_len` does not evict waiting jobs; a shorter timeout
-    /// applies to them at the next `pop_expired`.
-    pub const fn set_limits(&mut self, limits: QueueLimits) {
-        self.limits = limits;
     }
 
     /// Dispatches the job to the best free slot, else queues it, else refuses it.
@@ -248,30 +236,18 @@ impl<J> Queue<J> {
     }
 
     /// Removes the oldest waiter if its timeout has passed; call until `None`.
-    pub fn pop_expired(&mut self, now: Instant) -> Option<(Ticket, J, Duration)> {
+    pub fn pop_expired(&mut self, now: Instant) -> Option<(J, Duration)> {
         let waited = now.saturating_duration_since(self.wait_list.oldest_enqueued_at()?);
         if waited < self.limits.timeout {
             return None;
         }
-        let waiter = self.wait_list.pop()?;
-        Some((waiter.ticket, waiter.job, waited))
-    }
-
-    /// When `pop_expired` next returns a job, unless the oldest waiter leaves before.
-    pub fn next_expiry(&self) -> Option<Instant> {
-        self.wait_list
-            .oldest_enqueued_at()?
-            .checked_add(self.limits.timeout)
+        Some((self.wait_list.pop()?.job, waited))
     }
 
     /// Removes all waiting jobs, oldest first. Requests in progress continue.
     #[must_use = "a client waits for each of these jobs"]
     pub fn clear(&mut self) -> Vec<J> {
-        let mut jobs = Vec::with_capacity(self.wait_list.len());
-        while let Some(waiter) = self.wait_list.pop() {
-            jobs.push(waiter.job);
-        }
-        jobs
+        std::iter::from_fn(|| Some(self.wait_list.pop()?.job)).collect()
     }
 
     /// Returns the waiting jobs, in no order.
@@ -304,11 +280,6 @@ impl<J> Queue<J> {
         process.map_or(0, |process| self.wait_list.len_bound(process))
     }
 
-    /// Number of slots that take new jobs; retired ones are not counted.
-    pub fn live_slots(&self) -> usize {
-        self.slot_table.live_count()
-    }
-
     /// How many requests could be in progress at once in the slots that take new jobs.
     pub fn capacity(&self) -> usize {
         self.slot_table.capacity()
@@ -333,11 +304,6 @@ impl<J> Queue<J> {
     /// Returns the state of one slot; `None` if it is gone.
     pub fn slot_view(&self, slot: SlotId) -> Option<SlotView> {
         self.slot_table.view(slot)
-    }
-
-    /// Returns every slot, retired ones included, in no particular order.
-    pub fn slot_views(&self) -> impl Iterator<Item = SlotView> {
-        self.slot_table.views()
     }
 
     /// Claims the best free slot for a new job, unless an unbound job waits.
@@ -394,16 +360,6 @@ impl<J> Queue<J> {
     }
 }
 
-impl<J> fmt::Debug for Queue<J> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Queue")
-            .field("len", &self.len())
-            .field("slots", &self.live_slots())
-            .field("in_progress", &self.in_progress())
-            .finish_non_exhaustive()
-    }
-}
-
 impl<J> DispatchedJob<J> {
     fn immediate(now: Instant, slot: SlotId, job: J, enqueued_at: Instant) -> Self {
         Self {
@@ -425,9 +381,6 @@ impl<J> DispatchedJob<J> {
         }
     }
 }
-
-/// No event loop has this index: a requeued job prefers no loop's slots.
-const NO_LOOP: usize = usize::MAX;
 
 #[cfg(test)]
 mod simulation;

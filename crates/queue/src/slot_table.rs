@@ -1,26 +1,28 @@
 //! Slots of one application or upstream, and which of the free ones is best; used by `queue.rs`.
 //!
-//! Each slot belongs to a group: its worker process, or itself alone. `ranked_groups.rs` chooses
-//! the group, so that a request does not start in a process that has one in progress while another
-//! process has none. Every change of a slot goes through `update`, which maintains the groups and
-//! the totals.
+//! Each slot belongs to a group: its worker process, or itself alone. A claim looks at each group,
+//! so that a request does not start in a process that has one in progress while another process has
+//! none, and then at each slot of the best one. Every change of a slot goes through `update`, which
+//! maintains the groups and the totals.
 //!
 //! # Invariants
 //!
-//! - A slot is in its group's free list exactly when it is not retired and has fewer requests in
-//!   progress than its capacity.
-//! - `totals` are the sums over the slots.
+//! - A slot is free exactly when it is not retired and has fewer requests in progress than its
+//!   capacity.
+//! - The counts of a group and `totals` are the sums over its slots, and over all.
+//! - A group without slots is unused.
 
 use std::cmp::Reverse;
 use std::fmt;
 
-use crate::ranked_groups::{self, RankedGroups};
-
 /// All slots, free and busy.
+#[derive(Debug)]
 pub(crate) struct SlotTable {
     entries: Vec<SlotEntry>,
-    vacant: Vec<usize>,
-    groups: RankedGroups,
+    groups: Vec<SlotGroup>,
+    /// The groups that have slots, the last used one last, those never used first.
+    groups_by_use: Vec<usize>,
+    newest_generation: u64,
     epoch: u64,
     use_count: u64,
     totals: SlotTotals,
@@ -60,6 +62,7 @@ pub struct SlotView {
     pub is_retired: bool,
 }
 
+#[derive(Debug)]
 struct SlotEntry {
     /// Zero while the entry is unused.
     epoch: u64,
@@ -68,14 +71,26 @@ struct SlotEntry {
     is_retired: bool,
     /// When it was last used, in uses of the whole table; zero is never.
     last_use: u64,
-    /// Its group's free list for its loop.
-    free_list: usize,
+    group: usize,
+}
+
+#[derive(Debug, Default)]
+struct SlotGroup {
+    /// Zero for a slot without a process.
+    name: u64,
+    generation: u64,
+    in_progress: u64,
+    is_used: bool,
+    /// In the order in which they were added, busy and retired ones included.
+    slots: Vec<usize>,
+    free_count: u32,
+    /// Number of its free slots by the event loop that owns them.
+    free_by_loop: Vec<u32>,
 }
 
 /// Sums over all slots; `u64` so that slots without a limit fit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct SlotTotals {
-    live: u64,
     in_progress: u64,
     free_capacity: u64,
     capacity: u64,
@@ -85,21 +100,17 @@ impl SlotTable {
     pub(crate) const fn new() -> Self {
         Self {
             entries: Vec::new(),
-            vacant: Vec::new(),
-            groups: RankedGroups::new(),
+            groups: Vec::new(),
+            groups_by_use: Vec::new(),
+            newest_generation: 0,
             epoch: 0,
             use_count: 0,
             totals: SlotTotals {
-                live: 0,
                 in_progress: 0,
                 free_capacity: 0,
                 capacity: 0,
             },
         }
-    }
-
-    pub(crate) fn live_count(&self) -> usize {
-        to_usize(self.totals.live)
     }
 
     /// Requests in progress over all slots, retired ones included.
@@ -122,42 +133,103 @@ impl SlotTable {
     /// use.
     pub(crate) fn add(&mut self, spec: SlotSpec) -> SlotId {
         self.epoch += 1;
+        let unused = self.entries.iter().position(|entry| entry.epoch == 0);
+        let index = unused.unwrap_or(self.entries.len());
+        let group = self.join_group(&spec, index);
         let entry = SlotEntry {
             epoch: self.epoch,
             spec,
             in_progress: 0,
             is_retired: false,
             last_use: 0,
-            free_list: self
-                .groups
-                .add_slot(spec.generation, spec.group, spec.loop_index),
+            group,
         };
-        let (bench, sums) = (entry.free_list, entry.totals());
-        self.totals = self.totals.replace(SlotTotals::default(), sums);
-        let index = ranked_groups::insert_or_reuse(&mut self.entries, &mut self.vacant, entry);
-        self.groups.remove_from_tier(bench);
-        if self.groups.last_use(bench) > 0 {
-            self.use_count += 1;
-            self.groups.record_use(bench, self.use_count);
+        self.totals = self.totals.replace(SlotTotals::default(), entry.totals());
+        self.groups[group].count_free(&entry, false);
+        match self.entries.get_mut(index) {
+            Some(unused) => *unused = entry,
+            None => self.entries.push(entry),
         }
-        self.list_if_free(index);
-        self.groups.add_to_tier(bench);
-        SlotId {
-            epoch: self.epoch,
-            index,
+        self.id(index)
+    }
+
+    /// Adds a slot to its group, or to a new group of one if it has none; returns the group.
+    fn join_group(&mut self, spec: &SlotSpec, slot: usize) -> usize {
+        let is_it = |group: &SlotGroup| {
+            let is_named = spec.group != 0 && !group.slots.is_empty();
+            is_named && (group.generation, group.name) == (spec.generation, spec.group)
+        };
+        let groups = &mut self.groups;
+        let known = groups.iter().position(is_it);
+        let unused = || groups.iter().position(|group| group.slots.is_empty());
+        let index = known.or_else(unused).unwrap_or(groups.len());
+        if known.is_none() {
+            let group = SlotGroup {
+                name: spec.group,
+                generation: spec.generation,
+                ..SlotGroup::default()
+            };
+            match groups.get_mut(index) {
+                Some(unused) => *unused = group,
+                None => groups.push(group),
+            }
+            self.groups_by_use.insert(0, index);
+        }
+        let group = &mut self.groups[index];
+        group.slots.push(slot);
+        if group.is_used {
+            self.record_use(index);
+        }
+        self.newest_generation = self.newest_generation.max(spec.generation);
+        index
+    }
+
+    fn record_use(&mut self, group: usize) {
+        self.groups[group].is_used = true;
+        if let Some(place) = self.groups_by_use.iter().rposition(|it| *it == group) {
+            self.groups_by_use[place..].rotate_left(1);
         }
     }
 
     /// Claims the best free slot, seen from loop `home`.
     pub(crate) fn claim_best(&mut self, home: usize) -> Option<SlotId> {
-        let entries = &self.entries;
-        let index = self
-            .groups
-            .best_free_slot(home, |index| entries[index].preference())?;
+        if self.totals.free_capacity == 0 {
+            return None;
+        }
+        let has_own =
+            |group: &SlotGroup| group.free_by_loop.get(home).is_some_and(|free| *free > 0);
+        let unbeatable = (self.newest_generation, Reverse(0), home != NO_LOOP);
+        let mut best: Option<(GroupRank, &SlotGroup)> = None;
+        for index in self.groups_by_use.iter().rev() {
+            let group = &self.groups[*index];
+            if group.free_count == 0 {
+                continue;
+            }
+            let rank = (group.generation, Reverse(group.in_progress), has_own(group));
+            if best.is_none_or(|(other, _)| rank > other) {
+                best = Some((rank, group));
+            }
+            if rank == unbeatable {
+                break;
+            }
+        }
+        let (_, best) = best?;
+        let loop_index = has_own(best).then_some(home);
+        let index = self.best_free_slot(best, loop_index)?;
         self.claim(index);
-        Some(SlotId {
-            epoch: self.entries[index].epoch,
-            index,
+        Some(self.id(index))
+    }
+
+    /// The best free slot of a group: the idlest, then the last used.
+    fn best_free_slot(&self, group: &SlotGroup, loop_index: Option<usize>) -> Option<usize> {
+        let is_eligible = |index: &usize| {
+            let entry = &self.entries[*index];
+            entry.is_free() && loop_index.is_none_or(|own| entry.spec.loop_index == own)
+        };
+        let free = group.slots.iter().copied().rev().filter(is_eligible);
+        free.max_by_key(|index| {
+            let entry = &self.entries[*index];
+            (Reverse(entry.in_progress), entry.last_use)
         })
     }
 
@@ -171,33 +243,23 @@ impl SlotTable {
 
     /// Claims the best free slot of the process that this slot belongs to.
     pub(crate) fn claim_within(&mut self, slot: SlotId) -> Option<SlotId> {
-        let (bench, entries) = (self.entry(slot)?.free_list, &self.entries);
-        let index = self
-            .groups
-            .best_free_slot_in_group(bench, |index| entries[index].preference())?;
+        let group = &self.groups[self.entry(slot)?.group];
+        let index = self.best_free_slot(group, None)?;
         self.claim(index);
-        Some(SlotId {
-            epoch: self.entries[index].epoch,
-            index,
-        })
+        Some(self.id(index))
     }
 
     /// The index of the process that this slot belongs to, unique among those that have slots now;
     /// `None` if the slot is gone.
     pub(crate) fn process_of(&self, slot: SlotId) -> Option<usize> {
-        let entry = self.entry(slot)?;
-        Some(self.groups.group_of(entry.free_list))
+        self.entry(slot).map(|entry| entry.group)
     }
 
     /// Whether another slot of the same process exists and is not retired.
     pub(crate) fn has_live_sibling(&self, slot: SlotId) -> bool {
+        let is_live = |index: &usize| *index != slot.index && !self.entries[*index].is_retired;
         let process = self.process_of(slot);
-        let mut others =
-            self.entries.iter().enumerate().filter(|(index, entry)| {
-                *index != slot.index && entry.epoch != 0 && !entry.is_retired
-            });
-        process.is_some()
-            && others.any(|(_, entry)| Some(self.groups.group_of(entry.free_list)) == process)
+        process.is_some_and(|process| self.groups[process].slots.iter().any(is_live))
     }
 
     /// Adds a request to this slot beyond its capacity, up to `in_progress_max`.
@@ -283,13 +345,12 @@ impl SlotTable {
 
     /// Returns the state of the slot; `None` if it is gone.
     pub(crate) fn view(&self, slot: SlotId) -> Option<SlotView> {
-        self.entry(slot).map(|entry| entry.view(slot.index))
-    }
-
-    pub(crate) fn views(&self) -> impl Iterator<Item = SlotView> {
-        let entries = self.entries.iter().enumerate();
-        let used = entries.filter(|(_, entry)| entry.epoch != 0);
-        used.map(|(index, entry)| entry.view(index))
+        self.entry(slot).map(|entry| SlotView {
+            id: slot,
+            spec: entry.spec,
+            in_progress: entry.in_progress,
+            is_retired: entry.is_retired,
+        })
     }
 
     fn entry(&self, slot: SlotId) -> Option<&SlotEntry> {
@@ -297,76 +358,104 @@ impl SlotTable {
         (entry.epoch == slot.epoch).then_some(entry)
     }
 
+    fn id(&self, index: usize) -> SlotId {
+        SlotId {
+            epoch: self.entries[index].epoch,
+            index,
+        }
+    }
+
     fn claim(&mut self, index: usize) {
         self.update(index, |entry| entry.in_progress += 1);
     }
 
-    /// Changes a slot, which counts as a use of it and of its group: a slot or group that is put in
-    /// front must be the last used.
+    /// Changes a slot, which counts as a use of it and of its group.
     fn update(&mut self, index: usize, change: impl FnOnce(&mut SlotEntry)) {
-        let entry = &mut self.entries[index];
-        let (bench, before, was_free) = (entry.free_list, entry.totals(), entry.is_free());
-        change(entry);
         self.use_count += 1;
+        let entry = &mut self.entries[index];
+        let (before, was_free) = (entry.totals(), entry.is_free());
+        change(entry);
         entry.last_use = self.use_count;
-        let (after, is_free) = (entry.totals(), entry.is_free());
+        let after = entry.totals();
         self.totals = self.totals.replace(before, after);
-        let (had, has) = (before.in_progress, after.in_progress);
-        if was_free
-            && is_free
-            && self
-                .groups
-                .try_update_in_place(bench, had, has, self.use_count)
-        {
-            return;
-        }
-        self.groups.remove_from_tier(bench);
-        if was_free {
-            self.groups.remove_free(bench, index);
-        }
-        self.groups.update_in_progress(bench, had, has);
-        self.groups.record_use(bench, self.use_count);
-        self.list_if_free(index);
-        self.groups.add_to_tier(bench);
-    }
-
-    fn list_if_free(&mut self, index: usize) {
-        let (entries, entry) = (&self.entries, &self.entries[index]);
-        if entry.is_free() {
-            let merit = entry.preference();
-            let is_better = |other: usize| entries[other].preference() >= merit;
-            self.groups.push_free(entry.free_list, index, is_better);
-        }
+        let group = &mut self.groups[entry.group];
+        group.in_progress = group.in_progress + after.in_progress - before.in_progress;
+        group.count_free(entry, was_free);
+        let group = entry.group;
+        self.record_use(group);
     }
 
     /// Frees the entry of a slot that is retired and has nothing in progress.
     fn free_entry(&mut self, index: usize) {
-        self.entries[index].epoch = 0;
-        self.groups.remove_slot(self.entries[index].free_list);
-        self.vacant.push(index);
+        let entry = &mut self.entries[index];
+        entry.epoch = 0;
+        let place = entry.group;
+        let slots = &mut self.groups[place].slots;
+        slots.retain(|slot| *slot != index);
+        if slots.is_empty() {
+            self.groups_by_use.retain(|group| *group != place);
+            let generations = self
+                .groups_by_use
+                .iter()
+                .map(|it| self.groups[*it].generation);
+            self.newest_generation = generations.max().unwrap_or(0);
+        }
     }
 
-    /// Walks every list and recounts every total.
+    /// Recounts every total.
     #[cfg(test)]
     pub(crate) fn check_invariants(&self) {
-        let entries = self.entries.iter().enumerate();
-        let used: Vec<_> = entries.filter(|(_, entry)| entry.epoch != 0).collect();
-        assert_eq!(used.len() + self.vacant.len(), self.entries.len());
-        let sums = used.iter().fold(SlotTotals::default(), |sums, (_, entry)| {
-            sums.replace(SlotTotals::default(), entry.totals())
-        });
+        let mut sums = SlotTotals::default();
+        for (index, entry) in self.entries.iter().enumerate() {
+            let is_listed = self.groups[entry.group].slots.contains(&index);
+            assert_eq!(is_listed, entry.epoch != 0);
+            if is_listed {
+                sums = sums.replace(SlotTotals::default(), entry.totals());
+            }
+        }
         assert_eq!(self.totals, sums);
-        let of_groups = used.iter().map(|(index, entry)| {
-            let in_progress = u64::from(entry.in_progress);
-            (
-                entry.free_list,
-                in_progress,
-                entry.is_free().then_some(*index),
-            )
-        });
-        let of_groups: Vec<_> = of_groups.collect();
-        let merit = |index: usize| self.entries[index].preference();
-        self.groups.check_invariants(&of_groups, merit);
+        let used = self
+            .groups
+            .iter()
+            .enumerate()
+            .filter(|(_, group)| !group.slots.is_empty());
+        let mut by_use = self.groups_by_use.clone();
+        by_use.sort_unstable();
+        assert!(used.map(|(place, _)| place).eq(by_use));
+        for (place, group) in self.groups.iter().enumerate() {
+            let own = group.slots.iter().map(|index| &self.entries[*index]);
+            assert!(own.clone().all(|entry| entry.group == place));
+            let in_progress = own.clone().map(|entry| u64::from(entry.in_progress));
+            assert!(group.slots.is_empty() || group.in_progress == in_progress.sum::<u64>());
+            let free = own.filter(|entry| entry.is_free());
+            assert_eq!(group.free_count as usize, free.clone().count());
+            for (home, count) in group.free_by_loop.iter().enumerate() {
+                let own = free.clone().filter(|entry| entry.spec.loop_index == home);
+                assert_eq!(*count as usize, own.count());
+            }
+        }
+    }
+}
+
+/// Compares lowest to highest: generation, fewest in progress, a free slot on the own loop.
+type GroupRank = (u64, Reverse<u64>, bool);
+
+/// No event loop has this index: a requeued job prefers no loop's slots.
+pub(crate) const NO_LOOP: usize = usize::MAX;
+
+impl SlotGroup {
+    /// Counts a slot as free or not, after a change.
+    fn count_free(&mut self, entry: &SlotEntry, was_free: bool) {
+        if entry.is_free() == was_free {
+            return;
+        }
+        let home = entry.spec.loop_index;
+        if self.free_by_loop.len() <= home {
+            self.free_by_loop.resize(home + 1, 0);
+        }
+        for count in [&mut self.free_count, &mut self.free_by_loop[home]] {
+            *count = if was_free { *count - 1 } else { *count + 1 };
+        }
     }
 }
 
@@ -375,33 +464,16 @@ impl SlotEntry {
         !self.is_retired && self.in_progress < self.spec.capacity
     }
 
-    /// Compares lowest to highest among the free slots of one group.
-    fn preference(&self) -> (Reverse<u32>, u64) {
-        (Reverse(self.in_progress), self.last_use)
-    }
-
     fn totals(&self) -> SlotTotals {
-        let (live, capacity) = match self.is_retired {
-            true => (0, 0),
-            false => (1, self.spec.capacity),
+        let capacity = if self.is_retired {
+            0
+        } else {
+            self.spec.capacity
         };
         SlotTotals {
-            live,
             in_progress: u64::from(self.in_progress),
             free_capacity: u64::from(capacity.saturating_sub(self.in_progress)),
             capacity: u64::from(capacity),
-        }
-    }
-
-    fn view(&self, index: usize) -> SlotView {
-        SlotView {
-            id: SlotId {
-                epoch: self.epoch,
-                index,
-            },
-            spec: self.spec,
-            in_progress: self.in_progress,
-            is_retired: self.is_retired,
         }
     }
 }
@@ -410,7 +482,6 @@ impl SlotTotals {
     /// Returns the totals after one slot's share changed from `before` to `after`.
     fn replace(self, before: Self, after: Self) -> Self {
         Self {
-            live: self.live + after.live - before.live,
             in_progress: self.in_progress + after.in_progress - before.in_progress,
             free_capacity: self.free_capacity + after.free_capacity - before.free_capacity,
             capacity: self.capacity + after.capacity - before.capacity,

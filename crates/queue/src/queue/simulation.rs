@@ -108,8 +108,7 @@ impl ModelQueue {
             106..109 => self.retire(),
             109..112 => self.kill_slot(),
             112..118 => self.set_capacity(),
-            118..121 => self.unbind_one(),
-            121..122 => self.set_limits(),
+            118..122 => self.unbind_one(),
             122..123 => self.use_old_names(),
             _ => self.clear_sometimes(),
         }
@@ -180,7 +179,7 @@ impl ModelQueue {
         match submitted {
             QueueOutcome::Dispatched(start) => return Some(start),
             QueueOutcome::Queued { ticket, position } => {
-                assert!(joined < self.queue.limits().max_len);
+                assert!(joined < self.queue.limits.max_len);
                 assert_eq!(position, self.waiters.len() + 1);
                 self.waiters.push(ModelWaiter {
                     job,
@@ -192,7 +191,7 @@ impl ModelQueue {
                 });
             }
             QueueOutcome::Full(back) => {
-                assert!(joined >= self.queue.limits().max_len);
+                assert!(joined >= self.queue.limits.max_len);
                 assert_eq!(back, job);
                 self.ended += 1;
             }
@@ -290,15 +289,13 @@ impl ModelQueue {
     }
 
     fn expire(&mut self) {
-        let timeout = self.queue.limits().timeout;
-        let soonest = self.waiters.iter().map(|w| w.since).min();
-        assert_eq!(self.queue.next_expiry(), soonest.map(|at| at + timeout));
-        while let Some((ticket, job, waited)) = self.queue.pop_expired(self.now) {
+        let timeout = self.queue.limits.timeout;
+        while let Some((job, waited)) = self.queue.pop_expired(self.now) {
             let first = self.waiters.remove(0);
-            assert_eq!((ticket, job), (first.ticket, first.job));
+            assert_eq!(job, first.job);
             assert_eq!(waited, self.now - first.since);
             assert!(waited >= timeout);
-            self.old_tickets.push(ticket);
+            self.old_tickets.push(first.ticket);
             self.ended += 1;
         }
         assert!(self.waiters.iter().all(|w| self.now - w.since < timeout));
@@ -472,11 +469,6 @@ impl ModelQueue {
             }
             QueueOutcome::Full(_) => panic!("a job given back is never refused"),
         }
-    }
-
-    fn set_limits(&mut self) {
-        let limits = random_limits(&mut self.rng);
-        self.queue.set_limits(limits);
     }
 
     /// Late messages about removed tickets and slots change nothing.

@@ -361,33 +361,23 @@ fn finishing_more_often_than_starting_frees_nothing() {
 }
 
 #[test]
-fn expires_the_oldest_first_and_says_when() {
+fn expires_the_oldest_first() {
     let mut bed = TestQueue::new(5);
     let (first, _) = bed.wait(0, "a");
     bed.wait(10, "b");
-    assert_eq!(bed.queue.next_expiry(), Some(bed.at(30)));
     assert_eq!(bed.queue.pop_expired(bed.at(29)), None);
     let waited = Duration::from_secs(31);
-    assert_eq!(
-        bed.queue.pop_expired(bed.at(31)),
-        Some((first, "a", waited))
-    );
-    assert_eq!(bed.queue.pop_expired(bed.at(31)), None);
-    assert_eq!(bed.queue.next_expiry(), Some(bed.at(40)));
+    assert_eq!(bed.queue.pop_expired(bed.at(31)), Some(("a", waited)));
+    assert_eq!(bed.queue.pop_expired(bed.at(39)), None);
     assert_eq!(bed.queue.cancel(first), None);
     assert_eq!(bed.waiting(), ["b"]);
-    assert_eq!(bed.queue.next_expiry(), None);
 }
 
 #[test]
 fn a_timeout_without_end_never_expires() {
     let mut bed = TestQueue::new(5);
-    bed.queue.set_limits(QueueLimits {
-        max_len: 5,
-        timeout: Duration::MAX,
-    });
+    bed.queue.limits.timeout = Duration::MAX;
     bed.wait(0, "a");
-    assert_eq!(bed.queue.next_expiry(), None);
     assert_eq!(bed.queue.pop_expired(bed.at(1_000_000)), None);
 }
 
@@ -401,20 +391,14 @@ fn a_clock_that_steps_back_gives_a_wait_of_zero() {
 }
 
 #[test]
-fn shorter_limits_apply_to_newcomers_and_to_the_next_expiry() {
-    let mut bed = TestQueue::new(2);
-    bed.wait(0, "a");
-    bed.wait(0, "b");
-    let timeout = Duration::from_secs(5);
-    let limits = QueueLimits {
-        max_len: 1,
-        timeout,
-    };
-    bed.queue.set_limits(limits);
-    let late = bed.queue.submit(bed.zero, "c", 0);
-    assert_eq!(late, QueueOutcome::Full("c"));
-    assert_eq!(bed.queue.len(), 2, "waiting jobs stay");
-    assert_eq!(bed.queue.next_expiry(), Some(bed.at(5)));
+fn a_clock_that_steps_back_loses_no_job() {
+    let mut bed = TestQueue::new(5);
+    let (late, _) = bed.wait(10, "b");
+    let (early, _) = bed.wait(3, "a");
+    bed.wait(10, "c");
+    assert_eq!(bed.queue.cancel(late), Some("b"));
+    assert_eq!(bed.queue.cancel(early), Some("a"));
+    assert_eq!(bed.waiting(), ["c"]);
 }
 
 #[test]
@@ -474,7 +458,7 @@ fn a_retired_slot_takes_no_job_and_ends_with_its_last_request() {
     bed.start("b");
     bed.wait(0, "c");
     assert!(!bed.queue.retire_slot(slots[0]));
-    assert_eq!((bed.queue.live_slots(), bed.queue.in_progress()), (0, 2));
+    assert_eq!((bed.queue.capacity(), bed.queue.in_progress()), (0, 2));
     assert_eq!(bed.finish(slots[0]), None);
     assert!(bed.queue.slot_view(slots[0]).unwrap().is_retired);
     assert_eq!(bed.finish(slots[0]), None);
@@ -488,7 +472,7 @@ fn a_dead_slot_takes_its_requests_out_of_the_count() {
     bed.start("a");
     bed.start("b");
     bed.queue.remove_slot(slots[0]);
-    assert_eq!((bed.queue.live_slots(), bed.queue.in_progress()), (1, 1));
+    assert_eq!((bed.queue.capacity(), bed.queue.in_progress()), (2, 1));
     assert_eq!(bed.queue.free_capacity(), 1);
     assert_eq!(bed.finish(slots[0]), None, "a late finish is ignored");
     assert_eq!(bed.queue.in_progress(), 1);
@@ -509,7 +493,6 @@ fn requeued_jobs_go_first_by_age_and_do_not_count_against_the_bound() {
     assert_eq!(positions, [1, 1, 2]);
     let full = bed.queue.submit(bed.zero, "late", 0);
     assert_eq!(full, QueueOutcome::Full("late"));
-    assert_eq!(bed.queue.next_expiry(), Some(bed.at(31)));
     assert_eq!(bed.waiting(), ["a", "b", "c", "waiting"]);
 }
 
@@ -534,9 +517,21 @@ fn memory_follows_the_longest_queue() {
         bed.wait(0, "b");
         let (ticket, _) = bed.wait(0, "c");
         bed.queue.cancel(ticket);
+        assert!(bed.queue.wait_list.entries() <= 2);
         bed.finish(slots[0]);
     }
-    assert_eq!(bed.queue.wait_list.entries(), 2);
+    assert_eq!(bed.queue.wait_list.entries(), 0);
+}
+
+#[test]
+fn jobs_that_left_in_the_middle_take_no_more_memory_than_those_that_wait() {
+    let mut bed = TestQueue::new(1000);
+    let tickets: Vec<_> = (0..100).map(|_| bed.wait(0, "a").0).collect();
+    for ticket in &tickets[1..99] {
+        assert_eq!(bed.queue.cancel(*ticket), Some("a"));
+        assert!(bed.queue.wait_list.entries() <= 2 * bed.queue.len());
+    }
+    assert_eq!(bed.waiting().len(), 2);
 }
 
 fn jobs(starts: &[DispatchedJob<&'static str>]) -> Vec<&'static str> {
@@ -668,13 +663,12 @@ fn bound_waiters_expire_cancel_and_clear_in_their_turn() {
     let canceled = bed.wait_for(3, "c", Some(slots[1]));
     bed.wait_for(4, "d", Some(slots[1]));
     bed.wait_for(5, "e", None);
-    assert_eq!(bed.queue.next_expiry(), Some(bed.at(31)));
     assert_eq!(
         bed.queue.oldest_wait(bed.at(11)),
         Some(Duration::from_secs(10))
     );
     let mut expire = || bed.queue.pop_expired(bed.zero + Duration::from_secs(32));
-    let expired = [expire(), expire(), expire()].map(|left| left.map(|(_, job, _)| job));
+    let expired = [expire(), expire(), expire()].map(|left| left.map(|(job, _)| job));
     assert_eq!(expired, [Some("a"), Some("b"), None]);
     assert_eq!(bed.queue.cancel(canceled), Some("c"));
     assert_eq!(bed.waiting(), ["d", "e"]);
