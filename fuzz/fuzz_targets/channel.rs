@@ -27,7 +27,7 @@ impl Outcome {
             } => {
                 if let Ok(head) = head {
                     assert!((200..=599).contains(&head.status));
-                    check(head.fields());
+                    check(head.fields);
                 }
                 self.bytes.extend_from_slice(body);
                 self.frames.push((id, format!("{head:?} {body_len:?}")));
@@ -44,7 +44,7 @@ impl Outcome {
             }
             ChannelEvent::Accept { head, .. } => {
                 if let Ok(head) = head {
-                    check(head.fields());
+                    check(head.fields);
                 }
                 self.frames.push((id, format!("{head:?}")));
             }

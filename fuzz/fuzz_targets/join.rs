@@ -6,10 +6,9 @@
 
 use libfuzzer_sys::fuzz_target;
 use penstock_wire::join::{
-    FrontEndMessage, HandshakeNonces, JoinPurpose, JoinReply, JoinSecret, JoinerMessage,
+    FrontEndMessage, HandshakeNonces, JoinPurpose, JoinReply, JoinSecret, JoinSide, JoinerMessage,
     MAX_LINE_BYTES, Nonce, encode_challenge, encode_greeting, encode_join_request, parse_challenge,
-    parse_greeting, parse_join_request, prove_front_end, prove_joiner, sanitise_label,
-    verify_front_end, verify_joiner,
+    parse_greeting, parse_join_request, sanitise_label,
 };
 
 const NONCES: HandshakeNonces = HandshakeNonces {
@@ -30,8 +29,8 @@ fuzz_target!(|data: &[u8]| {
         if let Ok(nonce) = parse_challenge(line) {
             assert_eq!(encode_challenge(&nonce), format!("{line}\n"));
         }
-        assert!(verify_joiner(&secret, &NONCES, line).is_err());
-        assert!(verify_front_end(&secret, &NONCES, line).is_err());
+        assert!(secret.verify(JoinSide::Joiner, &NONCES, line).is_err());
+        assert!(secret.verify(JoinSide::FrontEnd, &NONCES, line).is_err());
         assert!(parse_join_request(&secret, &NONCES, line).is_err());
         if let Ok(answer) = JoinReply::parse(line) {
             assert!(answer.encode().len() <= MAX_LINE_BYTES);
@@ -66,17 +65,17 @@ fn check_proofs(secret: &JoinSecret, data: &[u8]) {
         front_end: NONCES.front_end,
     };
     let (ours, theirs) = (
-        prove_joiner(secret, &nonces),
-        prove_front_end(secret, &nonces),
+        secret.prove(JoinSide::Joiner, &nonces),
+        secret.prove(JoinSide::FrontEnd, &nonces),
     );
     let (ours, theirs) = (ours.trim_end(), theirs.trim_end());
-    assert_eq!(verify_joiner(secret, &nonces, ours), Ok(()));
-    assert_eq!(verify_front_end(secret, &nonces, theirs), Ok(()));
-    assert!(verify_joiner(secret, &nonces, theirs).is_err());
-    assert!(verify_front_end(secret, &nonces, ours).is_err());
-    assert!(verify_joiner(&JoinSecret::new("another"), &nonces, ours).is_err());
+    assert_eq!(secret.verify(JoinSide::Joiner, &nonces, ours), Ok(()));
+    assert_eq!(secret.verify(JoinSide::FrontEnd, &nonces, theirs), Ok(()));
+    assert!(secret.verify(JoinSide::Joiner, &nonces, theirs).is_err());
+    assert!(secret.verify(JoinSide::FrontEnd, &nonces, ours).is_err());
+    assert!(JoinSecret::new("another").verify(JoinSide::Joiner, &nonces, ours).is_err());
     if nonce != NONCES.joiner.0 {
-        assert!(verify_joiner(secret, &NONCES, ours).is_err());
+        assert!(secret.verify(JoinSide::Joiner, &NONCES, ours).is_err());
     }
     let mut changed = ours.as_bytes().to_vec();
     if let [at, byte, ..] = *data {
@@ -85,7 +84,7 @@ fn check_proofs(secret: &JoinSecret, data: &[u8]) {
         if let Ok(line) = std::str::from_utf8(&changed)
             && line != ours
         {
-            assert!(verify_joiner(secret, &nonces, line).is_err(), "{line}");
+            assert!(secret.verify(JoinSide::Joiner, &nonces, line).is_err(), "{line}");
         }
     }
 }

@@ -46,7 +46,6 @@ impl App {
     /// Starts the application on the current loop, which must be on a thread that lives as long as
     /// the server: its workers die with that thread. The processes of a `command` or `fastcgi`
     /// application run unseen by any upstream: for those use [`App::start_servers`].
-    #[must_use]
     pub fn start(config: config::App, setup: &AppResources) -> Arc<Self> {
         Self::start_servers(config, setup, Arc::new(NoServers))
     }
@@ -54,7 +53,6 @@ impl App {
     /// As [`App::start`]; `servers` gets the addresses of the processes of a `command` or `fastcgi`
     /// application. Requests do not come here then: they go to the upstream behind `servers`. The
     /// other kinds do not use it.
-    #[must_use]
     pub fn start_servers(
         config: config::App,
         setup: &AppResources,
@@ -105,8 +103,9 @@ impl App {
             config::AppKind::Rack => DispatchMode::Workers(Dialect::Ruby),
             config::AppKind::Command | config::AppKind::FastCgi => DispatchMode::Servers(servers),
         };
-        let shared = AppShared::new(&config, way, setup.body_store.clone());
-        let shared = Arc::new(shared.within(setup.group.clone()));
+        let mut shared = AppShared::new(&config, way, setup.body_store.clone());
+        shared.group.clone_from(&setup.group);
+        let shared = Arc::new(shared);
         let (commands, inbox) = mpsc::channel(MAX_COMMANDS);
         let (said, boot) = watch::channel(BootStatus::Pending);
         let executor = Executor::new(Arc::clone(&shared), config.clone(), said, (policy, setup));
@@ -120,31 +119,26 @@ impl App {
     }
 
     /// Its name.
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.shared.name
     }
 
     /// When the code that serves began to load: later changes are not in it.
-    #[must_use]
     pub fn code_since(&self) -> SystemTime {
-        *self.shared.code_since()
+        *self.shared.code_since.lock()
     }
 
     /// The configuration that it runs with.
-    #[must_use]
     pub fn config(&self) -> &config::App {
         &self.config
     }
 
     /// Its kind: configured, or found by a process if the configuration only guesses.
-    #[must_use]
     pub fn kind(&self) -> config::AppKind {
         self.shared.model.kind()
     }
 
     /// Whether the kind is final: configured, or found by a process.
-    #[must_use]
     pub fn is_kind_settled(&self) -> bool {
         self.shared.model.get().is_some()
     }
@@ -158,7 +152,6 @@ impl App {
     }
 
     /// Requests that one of its processes may have in progress.
-    #[must_use]
     pub fn process_capacity(&self) -> u32 {
         match self.shared.model.has_reactor() {
             true => self.config.max_concurrent,
@@ -167,7 +160,6 @@ impl App {
     }
 
     /// Its counters.
-    #[must_use]
     pub fn metrics(&self) -> &Arc<AppMetrics> {
         &self.shared.metrics
     }
@@ -175,7 +167,6 @@ impl App {
     /// Why no request can be served now: the code does not boot, or the application stops. `None`
     /// otherwise, also during a first boot. For the upstream of a `command` or `fastcgi`
     /// application, whose requests would otherwise wait for servers that do not come.
-    #[must_use]
     pub fn refusal_fault(&self) -> Option<Fault> {
         self.shared.refusal_fault()
     }
@@ -192,13 +183,11 @@ impl App {
 
     /// The last lines that one of its processes has written, or all of them, oldest first, without
     /// the first `since` of all lines ever.
-    #[must_use]
     pub fn output(&self, pid: Option<u32>, since: u64) -> Vec<String> {
         self.shared.output_log.lines_of(pid, since)
     }
 
     /// How many lines its processes have written.
-    #[must_use]
     pub fn output_count(&self) -> u64 {
         self.shared.output_log.count()
     }
@@ -229,20 +218,18 @@ impl App {
     }
 
     /// Its current target size.
-    #[must_use]
     pub fn current_size(&self) -> AppSize {
-        let view = self.shared.view();
+        let view = self.shared.view.lock();
         AppSize {
-            processes: view.target_workers,
-            threads: view.threads,
+            processes: view.snapshot.processes.target,
+            threads: view.snapshot.threads,
         }
     }
 
     /// Whether it is up and still grows to its initial size ([`AppResources::initial_size`]). Not
     /// any more once one of its processes did not boot.
-    #[must_use]
     pub fn is_growing(&self) -> bool {
-        self.shared.view().is_catching_up
+        self.shared.view.lock().is_catching_up
     }
 
     /// Restarts with new code; returns when it serves.
@@ -260,7 +247,6 @@ impl App {
     }
 
     /// Whether requests wait for a process: ending now would leave them to their time-outs.
-    #[must_use]
     pub fn has_waiting_requests(&self) -> bool {
         let usage = match &self.shared.dispatch_mode {
             DispatchMode::Workers(_) => self.shared.dispatch.usage(clock::now()),

@@ -9,8 +9,6 @@
 //!   own lock is inside it), so it is always in exactly one place: queue, mailbox or driver.
 //! - No waker runs and nothing is awaited under the lock.
 
-#[cfg(test)]
-mod exact_slots;
 mod mailbox;
 mod recent_latency;
 #[cfg(test)]
@@ -18,10 +16,11 @@ mod tests;
 mod worker_stats;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use penstock_exchange::buffering::SpoolFile;
 use penstock_exchange::metrics::serialize_seconds;
 use penstock_exchange::{
@@ -36,7 +35,6 @@ use crate::sticky::{Affinity, AffinityTarget, WorkerToken};
 use crate::upload::UploadReader;
 use crate::websocket_handshake::Handshake;
 
-use self::mailbox::wake_driver;
 pub(crate) use self::mailbox::{Mailbox, MailboxDelivery};
 pub(crate) use self::recent_latency::{MAX_BATCH, RecentLatency};
 pub(crate) use self::worker_stats::WorkerStats;
@@ -167,7 +165,7 @@ impl AppDispatcher {
     }
 
     pub(crate) fn submit(&self, now: Instant, job: Job, home: usize) -> SubmitOutcome {
-        let mut inner = self.lock();
+        let mut inner = self.state.lock();
         if inner.is_closed {
             drop(inner);
             // The application was available a moment ago.
@@ -183,7 +181,7 @@ impl AppDispatcher {
             QueueOutcome::Dispatched(start) => {
                 let waker = inner.post_job(start);
                 drop(inner);
-                wake_driver(waker);
+                waker.into_iter().for_each(Waker::wake);
                 SubmitOutcome::Started
             }
             QueueOutcome::Queued { ticket, position } => {
@@ -197,7 +195,7 @@ impl AppDispatcher {
 
     /// Takes a waiting job out of the queue; `false` when it is not there any more.
     pub(crate) fn cancel(&self, ticket: Ticket) -> bool {
-        self.lock().queue.cancel(ticket).is_some()
+        self.state.lock().queue.cancel(ticket).is_some()
     }
 
     /// Adds a slot of the worker with these stats; jobs that waited are in its mailbox already. A
@@ -209,7 +207,7 @@ impl AppDispatcher {
         ledger: &Arc<WorkerStats>,
     ) -> (SlotId, Arc<Mailbox>) {
         let mailbox = Arc::new(Mailbox::new(Arc::clone(ledger)));
-        let mut inner = self.lock();
+        let mut inner = self.state.lock();
         let (slot, starts) = inner.queue.add_slot(now, spec);
         ledger.add_slot(slot, spec.capacity);
         let index = slot.index();
@@ -242,11 +240,11 @@ impl AppDispatcher {
     /// Gives a slot no new jobs. Jobs that waited for its worker go anywhere if it has no other
     /// slot.
     fn close_slot(&self, slot: SlotId, mailbox: &Mailbox) {
-        let mut inner = self.lock();
+        let mut inner = self.state.lock();
         inner.queue.retire_slot(slot);
         let wakers = inner.reassign_worker_slot(clock::now(), slot, &mailbox.stats);
         drop(inner);
-        wakers.into_iter().for_each(wake_driver);
+        wakers.into_iter().flatten().for_each(Waker::wake);
     }
 
     /// Forgets a slot whose driver ends. `unbegun` are jobs that its worker never saw, oldest
@@ -258,7 +256,7 @@ impl AppDispatcher {
         mailbox: &Mailbox,
         mut unbegun: Vec<DispatchedJob<Job>>,
     ) {
-        let mut inner = self.lock();
+        let mut inner = self.state.lock();
         inner.queue.remove_slot(slot);
         if let Some(place) = inner.mailboxes.get_mut(slot.index())
             && place.as_ref().is_some_and(|(owner, _)| *owner == slot)
@@ -282,7 +280,7 @@ impl AppDispatcher {
             }
         }
         drop(inner);
-        wakers.into_iter().for_each(wake_driver);
+        wakers.into_iter().flatten().for_each(Waker::wake);
     }
 
     /// Ends `ended` requests of a driver, and adds the next jobs to `into`. With `batch_max` above
@@ -295,7 +293,7 @@ impl AppDispatcher {
         batch_max: u32,
         into: &mut VecDeque<DispatchedJob<Job>>,
     ) {
-        let mut inner = self.lock();
+        let mut inner = self.state.lock();
         let is_due = inner
             .mailbox(slot)
             .is_some_and(|m| m.stats.record_served(ended));
@@ -329,7 +327,7 @@ impl AppDispatcher {
     /// Takes back jobs that were handed to a slot and not sent to its worker, because one before
     /// them lasts.
     pub(crate) fn requeue(&self, now: Instant, slot: SlotId, jobs: Vec<DispatchedJob<Job>>) {
-        let mut inner = self.lock();
+        let mut inner = self.state.lock();
         let mut wakers = Vec::new();
         for start in jobs {
             // The slot has more than its capacity, so it gets no other job for it.
@@ -342,43 +340,43 @@ impl AppDispatcher {
             }
         }
         drop(inner);
-        wakers.into_iter().for_each(wake_driver);
+        wakers.into_iter().flatten().for_each(Waker::wake);
     }
 
     /// Takes the jobs whose time in the queue is over. A submitted job has a timer of its own; this
     /// is for those that were given back after their worker died.
     pub(crate) fn expire(&self, now: Instant) -> Vec<(Job, Duration)> {
-        let mut inner = self.lock();
+        let mut inner = self.state.lock();
         std::iter::from_fn(|| inner.queue.pop_expired(now)).collect()
     }
 
     /// Empties the queue: the server stops or the application cannot run.
     pub(crate) fn drain_queue(&self) -> Vec<Job> {
-        self.lock().queue.clear()
+        self.state.lock().queue.clear()
     }
 
     /// How many requests a slot may have at once; 0 when the queue does not know it.
     pub(crate) fn capacity_of(&self, slot: SlotId) -> usize {
-        let inner = self.lock();
+        let inner = self.state.lock();
         let view = inner.queue.slot_view(slot);
         view.map_or(0, |view| view.spec.capacity as usize)
     }
 
     /// Empties the queue for good, and fails the jobs that ending drivers give back.
     pub(crate) fn close_queue(&self) -> Vec<Job> {
-        let mut inner = self.lock();
+        let mut inner = self.state.lock();
         inner.is_closed = true;
         inner.queue.clear()
     }
 
     pub(crate) fn usage(&self, now: Instant) -> QueueUsage {
-        self.lock().usage(now)
+        self.state.lock().usage(now)
     }
 
     /// The queue's numbers for a response that holds this slot; `None` when no job would get the
     /// slot.
     pub(crate) fn usage_for(&self, now: Instant, slot: SlotId) -> Option<QueueUsage> {
-        let inner = self.lock();
+        let inner = self.state.lock();
         let view = inner.queue.slot_view(slot)?;
         let takes_requests = !view.is_retired && view.spec.capacity > 0;
         takes_requests.then(|| inner.usage(now))
@@ -386,7 +384,7 @@ impl AppDispatcher {
 
     /// The clients of waiting requests, where they are known.
     pub(crate) fn waiting_clients(&self) -> Vec<Option<AddressPrefix>> {
-        let inner = self.lock();
+        let inner = self.state.lock();
         let waiting = inner.queue.waiting();
         waiting.map(|job| job.client.limit_prefix()).collect()
     }
@@ -401,14 +399,15 @@ impl AppDispatcher {
             let client = job.client.limit_prefix();
             client.is_some_and(|client| clients.contains(&client))
         };
-        let taken = self.lock().queue.take_matching(is_of_them).into_iter();
+        let taken = self
+            .state
+            .lock()
+            .queue
+            .take_matching(is_of_them)
+            .into_iter();
         taken
             .map(|(job, since)| (job, now.saturating_duration_since(since)))
             .collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, DispatchState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -2,133 +2,100 @@
 //!
 //! An application runs under its own `python3` or `ruby`, with nothing installed beside it. The
 //! executor writes [`bundle`] into a memory file once, hands its descriptor to the new process, and
-//! starts it with [`WorkerLaunch::argv`]: a stub on the command line loads the modules from there.
+//! starts it with [`worker_args`]: a stub on the command line loads the modules from there.
 //! No script ever exists on disk, so none can be stale, missing or replaced.
 //!
 //! # Invariants
 //! - A bundle is read through the descriptor with `pread`, from offset 0, so that several workers
 //!   may share one open file.
 
-use std::ffi::{OsStr, OsString};
-use std::time::Duration;
+use std::ffi::OsString;
 
+use penstock_config::{App, AppKind, Concurrency};
 use penstock_wire::Dialect;
 
-/// All of a process's command line.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WorkerLaunch<'a> {
-    pub dialect: Dialect,
-    /// Path of the application's interpreter.
-    pub interpreter: &'a OsStr,
-    /// Descriptor, in the new process, of a file that holds [`bundle`].
-    pub bundle_fd: i32,
-    pub control_fd: i32,
-    pub sockets: LaunchSockets<'a>,
-    /// How the application is called: `wsgi`, `asgi` or `rack`.
-    pub interface: &'a str,
-    /// Whether that is a guess: an application that is something else is served as what it is.
-    pub interface_is_guess: bool,
-    /// What has its requests in progress, when threads have not: `tasks` or `gevent`.
-    pub reactor: Option<&'a str>,
-    /// Threads of it, or of each worker that is forked from it.
-    pub threads: usize,
-    /// Whether garbage is collected on request, not within requests.
-    pub gc_when_idle: bool,
-    /// How long it may take to end.
-    pub stop_timeout: Duration,
-    /// Name of the application, for messages.
-    pub app: &'a str,
-    /// The application's folder: working directory and first place to import from.
-    pub dir: &'a OsStr,
-    /// `module:callable`, or the path of a `config.ru` relative to `dir`.
-    pub entry: &'a str,
+/// What a process gets its requests from: descriptors in the new process.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LaunchSockets {
+    /// One for each thread, and one for each that is spare.
+    pub(crate) slots: Vec<i32>,
+    pub(crate) spare: Vec<i32>,
+    /// The channel of a reactor, and its socket for files. A worker that has these and slots finds
+    /// out what it is, and closes the others.
+    pub(crate) reactor: Option<(i32, i32)>,
 }
 
-/// What a process gets its requests from: descriptors in the new process.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum LaunchSockets<'a> {
-    /// A worker with threads: one for each, and one for each that is spare.
-    Slots {
-        slots: &'a [i32],
-        spare: &'a [i32],
-    },
-    Reactor {
-        channel: i32,
-        files: i32,
-    },
-    /// A worker that finds out which of both it is, and closes the sockets of the other.
-    Either {
-        slots: &'a [i32],
-        spare: &'a [i32],
-        channel: i32,
-        files: i32,
-    },
-    /// A template gets no requests; its workers are to become children of this process, and are
-    /// forked whatever threads there are, or only where that is safe.
+/// What a process is started for.
+#[derive(Debug, Clone)]
+pub(crate) enum LaunchRole {
+    Worker(LaunchSockets),
+    /// A template, whose workers are to become children of this process. They are forked whatever
+    /// threads there are, or only where that is safe.
     Template {
-        server_pid: u32,
         ignores_threads: bool,
     },
 }
 
-impl WorkerLaunch<'_> {
-    /// The whole command line, interpreter first.
-    pub fn argv(&self) -> Vec<OsString> {
-        let (switch, stub) = match self.dialect {
-            Dialect::Python => ("-c", PYTHON_STUB),
-            Dialect::Ruby => ("-e", RUBY_STUB),
+/// The arguments of an application's interpreter, with the descriptors of a file that holds
+/// [`bundle`] and of its control socket. With `is_kind_guessed` an application that is of another
+/// kind is served as what it is.
+pub(crate) fn worker_args(
+    config: &App,
+    is_kind_guessed: bool,
+    (bundle_fd, control_fd): (i32, i32),
+    role: &LaunchRole,
+) -> Vec<OsString> {
+    let mut args: Vec<OsString> = match dialect(config) {
+        Dialect::Python => vec!["-c".into(), PYTHON_STUB.into()],
+        // Without the last ruby would take the first option below for its own.
+        Dialect::Ruby => vec!["-e".into(), RUBY_STUB.into(), "--".into()],
+    };
+    args.push(bundle_fd.to_string().into());
+    let mut option = |name: &str, value: OsString| args.extend([name.into(), value]);
+    option("--control-fd", control_fd.to_string().into());
+    option("--app", config.name.clone().into());
+    option("--dir", config.dir.clone().into());
+    option("--entry", config.entry.clone().into());
+    option("--interface", config.kind.as_str().into());
+    option("--threads", config.threads.to_string().into());
+    let seconds = config.stop_timeout.as_secs_f64();
+    option("--stop-timeout", seconds.to_string().into());
+    if config.has_reactor() {
+        let reactor = match config.concurrency {
+            Concurrency::Gevent => "gevent",
+            Concurrency::Threads | Concurrency::Tasks => "tasks",
         };
-        let mut argv = vec![self.interpreter.to_owned(), switch.into(), stub.into()];
-        if self.dialect == Dialect::Ruby {
-            // Without it ruby would take the first option below for its own.
-            argv.push("--".into());
-        }
-        argv.push(self.bundle_fd.to_string().into());
-        let mut option = |name: &str, value: &OsStr| argv.extend([name.into(), value.to_owned()]);
-        option("--control-fd", self.control_fd.to_string().as_ref());
-        option("--app", self.app.as_ref());
-        option("--dir", self.dir);
-        option("--entry", self.entry.as_ref());
-        option("--interface", self.interface.as_ref());
-        option("--threads", self.threads.to_string().as_ref());
-        let seconds = self.stop_timeout.as_secs_f64().to_string();
-        option("--stop-timeout", seconds.as_ref());
-        if let Some(reactor) = self.reactor {
-            option("--reactor", reactor.as_ref());
-        }
-        if let LaunchSockets::Slots { slots, spare } | LaunchSockets::Either { slots, spare, .. } =
-            &self.sockets
-        {
-            option("--slot-fds", comma_separated(slots).as_ref());
-            if !spare.is_empty() {
-                option("--spare-slot-fds", comma_separated(spare).as_ref());
+        option("--reactor", reactor.into());
+    }
+    match role {
+        LaunchRole::Worker(sockets) => {
+            if !sockets.slots.is_empty() {
+                option("--slot-fds", comma_separated(&sockets.slots).into());
+            }
+            if !sockets.spare.is_empty() {
+                option("--spare-slot-fds", comma_separated(&sockets.spare).into());
+            }
+            if let Some((channel, files)) = sockets.reactor {
+                option("--channel-fd", channel.to_string().into());
+                option("--files-fd", files.to_string().into());
             }
         }
-        match &self.sockets {
-            LaunchSockets::Slots { .. } => {}
-            LaunchSockets::Reactor { channel, files }
-            | LaunchSockets::Either { channel, files, .. } => {
-                option("--channel-fd", channel.to_string().as_ref());
-                option("--files-fd", files.to_string().as_ref());
-            }
-            LaunchSockets::Template {
-                server_pid,
-                ignores_threads,
-            } => {
-                option("--server-pid", server_pid.to_string().as_ref());
-                argv.push("--template".into());
-                if *ignores_threads {
-                    argv.push("--ignore-threads".into());
-                }
-            }
+        LaunchRole::Template { ignores_threads } => {
+            option("--server-pid", std::process::id().to_string().into());
+            args.push("--template".into());
+            args.extend(ignores_threads.then(|| "--ignore-threads".into()));
         }
-        if self.interface_is_guess {
-            argv.push("--interface-is-guess".into());
-        }
-        if self.gc_when_idle {
-            argv.push("--gc-when-idle".into());
-        }
-        argv
+    }
+    args.extend(is_kind_guessed.then(|| "--interface-is-guess".into()));
+    args.extend(config.gc_when_idle.then(|| "--gc-when-idle".into()));
+    args
+}
+
+/// The language of an application's workers.
+pub(crate) fn dialect(config: &App) -> Dialect {
+    match config.kind {
+        AppKind::Rack => Dialect::Ruby,
+        _ => Dialect::Python,
     }
 }
 
@@ -138,7 +105,7 @@ fn comma_separated(numbers: &[i32]) -> String {
 }
 
 /// All modules of one language: for each `name_len u32, name, source_len u32, source`.
-pub fn bundle(dialect: Dialect) -> Vec<u8> {
+pub(crate) fn bundle(dialect: Dialect) -> Vec<u8> {
     let mut out = Vec::new();
     for (name, source) in modules(dialect) {
         for part in [name, source] {
@@ -226,6 +193,9 @@ const RUBY_STUB: &str = include_str!("../workers/ruby/stub.rb");
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -250,80 +220,50 @@ mod tests {
 
     #[test]
     fn puts_the_bundle_before_the_options() {
-        let launch = WorkerLaunch {
-            dialect: Dialect::Ruby,
-            interpreter: OsStr::new("/usr/bin/ruby"),
-            bundle_fd: 9,
-            control_fd: 3,
-            sockets: LaunchSockets::Slots {
-                slots: &[4, 5],
-                spare: &[],
-            },
-            interface: "rack",
-            interface_is_guess: false,
+        let mut app = App::new("shop", "/srv/shop".into(), AppKind::Rack, "config.ru");
+        app.threads = 2;
+        app.stop_timeout = Duration::from_secs(10);
+        let slots = |slots: &[i32], spare: &[i32]| LaunchSockets {
+            slots: slots.to_vec(),
+            spare: spare.to_vec(),
             reactor: None,
-            threads: 2,
-            gc_when_idle: false,
-            stop_timeout: Duration::from_secs(10),
-            app: "shop",
-            dir: OsStr::new("/srv/shop"),
-            entry: "config.ru",
         };
-        let argv = launch.argv();
-        assert_eq!(argv[..2], ["/usr/bin/ruby", "-e"]);
-        let common = "-- 9 --control-fd 3 --app shop --dir /srv/shop --entry config.ru \
-                      --interface rack --threads 2 --stop-timeout 10";
-        let tail = |launch: &WorkerLaunch<'_>| {
-            let words = launch.argv()[3..].join(OsStr::new(" "));
-            let words = words.into_string().unwrap();
+        let reactor = |slots: &[i32]| {
+            LaunchRole::Worker(LaunchSockets {
+                slots: slots.to_vec(),
+                spare: Vec::new(),
+                reactor: Some((5, 6)),
+            })
+        };
+        let tail = |app: &App, is_guessed: bool, role: LaunchRole| {
+            let words = worker_args(app, is_guessed, (9, 3), &role);
+            assert_eq!(words[0], "-e");
+            let words = words[2..].join(OsStr::new(" ")).into_string().unwrap();
+            let common = "-- 9 --control-fd 3 --app shop --dir /srv/shop --entry config.ru \
+                          --interface rack --threads 2 --stop-timeout 10";
             let tail = words.strip_prefix(common).expect("the same for all");
             tail.trim_start().to_owned()
         };
-        assert_eq!(tail(&launch), "--slot-fds 4,5");
-        let with_spare = WorkerLaunch {
-            sockets: LaunchSockets::Slots {
-                slots: &[4, 5],
-                spare: &[6, 7],
-            },
-            gc_when_idle: true,
-            ..launch.clone()
-        };
-        let expected = "--slot-fds 4,5 --spare-slot-fds 6,7 --gc-when-idle";
-        assert_eq!(tail(&with_spare), expected);
-        let reactor = WorkerLaunch {
-            sockets: LaunchSockets::Reactor {
-                channel: 4,
-                files: 5,
-            },
-            reactor: Some("tasks"),
-            ..launch.clone()
-        };
-        let expected = "--reactor tasks --channel-fd 4 --files-fd 5";
-        assert_eq!(tail(&reactor), expected);
-        let either = WorkerLaunch {
-            sockets: LaunchSockets::Either {
-                slots: &[4],
-                spare: &[],
-                channel: 5,
-                files: 6,
-            },
-            interface_is_guess: true,
-            ..launch.clone()
-        };
+        app.gc_when_idle = false;
+        app.concurrency = Concurrency::Threads;
+        let plain = LaunchRole::Worker(slots(&[4, 5], &[]));
+        assert_eq!(tail(&app, false, plain), "--slot-fds 4,5");
+        let either = tail(&app, true, reactor(&[4]));
         let expected = "--slot-fds 4 --channel-fd 5 --files-fd 6 --interface-is-guess";
-        assert_eq!(tail(&either), expected);
-        for (ignores_threads, expected) in [
-            (false, "--server-pid 77 --template"),
-            (true, "--server-pid 77 --template --ignore-threads"),
-        ] {
-            let template = WorkerLaunch {
-                sockets: LaunchSockets::Template {
-                    server_pid: 77,
-                    ignores_threads,
-                },
-                ..launch.clone()
-            };
-            assert_eq!(tail(&template), expected);
+        assert_eq!(either, expected);
+        let pid = std::process::id();
+        for (ignores_threads, more) in [(false, ""), (true, " --ignore-threads")] {
+            let template = LaunchRole::Template { ignores_threads };
+            let expected = format!("--server-pid {pid} --template{more}");
+            assert_eq!(tail(&app, false, template), expected);
         }
+        app.gc_when_idle = true;
+        let with_spare = LaunchRole::Worker(slots(&[4, 5], &[6, 7]));
+        let expected = "--slot-fds 4,5 --spare-slot-fds 6,7 --gc-when-idle";
+        assert_eq!(tail(&app, false, with_spare), expected);
+        app.gc_when_idle = false;
+        app.concurrency = Concurrency::Tasks;
+        let expected = "--reactor tasks --channel-fd 5 --files-fd 6";
+        assert_eq!(tail(&app, false, reactor(&[])), expected);
     }
 }

@@ -42,7 +42,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use penstock_config as config;
-use penstock_exchange::{Fault, FaultKind, RequestTiming};
+use penstock_exchange::{Fault, FaultKind};
 use penstock_runtime::{LoopHandle, clock, loops};
 use penstock_sys::account::Account;
 use penstock_sys::cgroup::CgroupReading;
@@ -54,7 +54,7 @@ use self::cpu_usage::{CpuSample, CpuUsage};
 use self::launching::{Launching, Looking, UnclaimedProcess};
 use self::limits::{MemorySamples, ProcessLimits};
 use self::listen_address::SocketDir;
-use self::process_task::{GroupHold, OutputTail, Readiness};
+use self::process_task::{OutputTail, Readiness};
 use self::refork::Promotion;
 use self::reporting::BootFailures;
 use self::servers::ListedServer;
@@ -65,7 +65,7 @@ use crate::driver::DriverEnd;
 use crate::orphans;
 use crate::shared::AppShared;
 use crate::supervisor::{
-    Supervisor, SupervisorAction, SupervisorEvent, SupervisorPolicy, WorkerId,
+    KillReason, Supervisor, SupervisorAction, SupervisorEvent, SupervisorPolicy, WorkerId,
 };
 
 /// Inputs that may wait; senders wait when it is full.
@@ -230,20 +230,26 @@ pub(crate) struct Executor {
     is_stopped: bool,
 }
 
+/// A process that runs: a worker, a server of its own, or a template.
 #[derive(Debug)]
-struct ChildProcess {
-    pid: u32,
-    process: ProcessHandle,
-    group_hold: GroupHold,
+struct RunningProcess {
+    handle: ProcessHandle,
+    /// Whether its group outlives it.
+    is_group_held: watch::Sender<bool>,
     started_at: Instant,
     generation: u64,
     /// Its priority is lowered while it boots.
     has_low_priority: bool,
-    is_retiring: bool,
-    has_reported_boot: bool,
     output_tail: OutputTail,
     /// A worker's control socket, closed when this is dropped.
     control: Option<ControlHandle>,
+}
+
+#[derive(Debug)]
+struct ChildProcess {
+    process: RunningProcess,
+    is_retiring: bool,
+    has_reported_boot: bool,
     /// The template that it was forked from.
     template_key: Option<ProcessKey>,
     promotion: Promotion,
@@ -256,6 +262,7 @@ enum ProcessRole {
     Server(ListedServer),
 }
 
+/// The parts of a process that is about to be started.
 #[derive(Debug)]
 struct PreparedProcess {
     launch: process::ProcessSpec,
@@ -264,6 +271,44 @@ struct PreparedProcess {
     control: Option<ControlHandle>,
     /// Keeps a port reserved until the process takes it.
     reserved_port: Option<TcpListener>,
+}
+
+impl ChildProcess {
+    fn new(process: RunningProcess, role: ProcessRole, template_key: Option<ProcessKey>) -> Self {
+        Self {
+            process,
+            is_retiring: false,
+            has_reported_boot: false,
+            template_key,
+            promotion: Promotion::None,
+            role,
+        }
+    }
+
+    fn pid(&self) -> u32 {
+        self.process.handle.pid()
+    }
+
+    fn slots(&self) -> Option<&WorkerSlots> {
+        match &self.role {
+            ProcessRole::Worker(slots) => Some(slots),
+            ProcessRole::Server(_) => None,
+        }
+    }
+
+    fn slots_mut(&mut self) -> Option<&mut WorkerSlots> {
+        match &mut self.role {
+            ProcessRole::Worker(slots) => Some(slots),
+            ProcessRole::Server(_) => None,
+        }
+    }
+
+    fn server(&self) -> Option<&ListedServer> {
+        match &self.role {
+            ProcessRole::Server(listed) => Some(listed),
+            ProcessRole::Worker(_) => None,
+        }
+    }
 }
 
 impl Executor {
@@ -333,7 +378,7 @@ async fn run_loop(mut executor: Executor, mut commands: mpsc::Receiver<AppComman
     let shared = Arc::clone(&executor.shared);
     let mut is_forgotten = false;
     while !executor.is_stopped {
-        let sooner = [executor.wake_at, executor.limits.next_load_at()];
+        let sooner = [executor.wake_at, executor.limits.next_load_at];
         let at = sooner.into_iter().flatten().min();
         let at = at.map_or(executor.next_round_at, |at| at.min(executor.next_round_at));
         let timer = clock::sleep_until(at);
@@ -404,7 +449,10 @@ impl Executor {
             ExecutorInput::RestartFile(looked) => self.handle_restart_file(looked),
             ExecutorInput::SlotClosed { worker } => {
                 if self.children.contains_key(&worker) {
-                    self.handle_event(SupervisorEvent::ProtocolBroken { worker });
+                    self.handle_event(SupervisorEvent::Broken {
+                        worker,
+                        reason: KillReason::ProtocolBroken,
+                    });
                 }
             }
         }
@@ -433,14 +481,9 @@ impl Executor {
         for (mut job, waited) in self.shared.dispatch.expire(now) {
             self.shared.metrics.queue_timeout.increment();
             let cause = format!("no free worker within {waited:.1?}");
-            let timing = RequestTiming {
-                queue_time: waited,
-                handler: Some((&self.shared.name).into()),
-                ..RequestTiming::default()
-            };
-            job.answer(Err(
-                Fault::new(FaultKind::QueueTimeout, cause).with_timing(timing)
-            ));
+            let fault = Fault::new(FaultKind::QueueTimeout, cause);
+            let timing = self.shared.wait_timing(waited);
+            job.answer(Err(fault.with_timing(timing)));
         }
     }
 
@@ -493,7 +536,7 @@ impl Executor {
                 let asked = match self.restart.take() {
                     Some(rolling) => {
                         if result.is_ok() {
-                            *self.shared.code_since() = rolling.started_at;
+                            *self.shared.code_since.lock() = rolling.started_at;
                         }
                         rolling.requesters
                     }

@@ -207,7 +207,8 @@ pub(crate) fn submit(
             channel::encode_open(&mut frame, is_websocket, body, |out| {
                 let mut encoder = ScopeEncoder::new(out);
                 asgi::encode_scope(&mut encoder, request, is_websocket, announced, arrived);
-                encoder.finish()
+                encoder.finish();
+                Ok(())
             })
         }
     }
@@ -284,11 +285,10 @@ struct QueueWait {
 
 impl AppCall {
     fn timing(&self, position: usize, since: Instant) -> RequestTiming {
+        let waited = clock::now().saturating_duration_since(since);
         RequestTiming {
-            queue_time: clock::now().saturating_duration_since(since),
             queue_position: u32::try_from(position).unwrap_or(u32::MAX),
-            handler: Some((&self.shared.name).into()),
-            ..RequestTiming::default()
+            ..self.shared.wait_timing(waited)
         }
     }
 

@@ -16,7 +16,7 @@
 mod app;
 mod dispatch;
 mod driver;
-pub mod embed;
+mod embed;
 mod environ;
 mod executor;
 mod handler;
@@ -28,7 +28,7 @@ mod reply;
 mod server_set;
 mod shared;
 mod sticky;
-pub mod supervisor;
+mod supervisor;
 #[cfg(test)]
 mod testing;
 mod upload;

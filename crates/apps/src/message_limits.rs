@@ -8,9 +8,9 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use penstock_exchange::AddressPrefix;
 
 /// Bytes of unfinished messages, of all an application's clients together.
@@ -81,7 +81,7 @@ impl HeldMessageBytes {
     }
 
     fn change_client(&self, client: AddressPrefix, before: usize, now: usize) -> usize {
-        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut clients = self.clients.lock();
         let held = clients.entry(client).or_default();
         *held = (*held + now).saturating_sub(before);
         let own = *held;
@@ -161,7 +161,7 @@ mod tests {
         held.update(client(2), (13 * message, 0), &limits);
         held.update(None, (message, 0), &limits);
         assert_eq!(held.bytes(), 0);
-        assert!(held.clients.lock().unwrap().is_empty());
+        assert!(held.clients.lock().is_empty());
     }
 
     #[test]

@@ -6,7 +6,8 @@
 //! - It is bounded, whatever a process writes.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use parking_lot::Mutex;
 
 /// Lines that are kept of all processes together: a long traceback of a framework, and what came
 /// before it.
@@ -39,7 +40,7 @@ struct OutputLine {
 
 impl OutputLog {
     pub(crate) fn push(&self, pid: u32, line: &str) {
-        let mut lines = self.lines();
+        let mut lines = self.lines.lock();
         if lines.recent.len() == MAX_LINES {
             lines.recent.pop_front();
         }
@@ -50,19 +51,15 @@ impl OutputLog {
     }
 
     pub(crate) fn count(&self) -> u64 {
-        self.lines().total
+        self.lines.lock().total
     }
 
     /// The lines of one process, or of all of them, without the first `since` lines of all.
     pub(crate) fn lines_of(&self, pid: Option<u32>, since: u64) -> Vec<String> {
-        let lines = self.lines();
+        let lines = self.lines.lock();
         let own = lines.recent.iter();
         let own = own.filter(|line| line.number >= since && pid.is_none_or(|pid| pid == line.pid));
         own.map(|line| line.text.to_string()).collect()
-    }
-
-    fn lines(&self) -> MutexGuard<'_, OutputLines> {
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -12,7 +12,7 @@ use penstock_exchange::{
     AccelFields, Body, Fault, FaultKind, InternalRedirect, RequestTiming, Response, SendfileGrant,
     is_accel_field,
 };
-use penstock_http::{FieldBlock, Status, parse_length};
+use penstock_http::{FieldBlock, parse_length};
 use penstock_wire::ResponseHeadView;
 
 /// Fields of the application that are not passed on.
@@ -51,16 +51,13 @@ pub(crate) fn client_head(
     timing: RequestTiming,
     grant: Option<&SendfileGrant>,
 ) -> Result<ReplyHead, Fault> {
-    let Some(status) = Status::new(parts.status) else {
-        return Err(app_protocol_error(format!("status {}", parts.status)).with_timing(timing));
-    };
     let mut fields = FieldBlock::with_capacity(256);
     let mut declared = None;
     let (mut is_unbuffered, mut asks_for_no_buffer) = (false, false);
     let mut speaks_to_cache = false;
     let mut is_for_hub = false;
     let mut accel = None;
-    for (name, value) in parts.fields() {
+    for (name, value) in parts.fields {
         let name = std::str::from_utf8(name).unwrap_or_default();
         if is_forwarded(name) {
             is_unbuffered |= name.eq_ignore_ascii_case("content-type")
@@ -91,7 +88,7 @@ pub(crate) fn client_head(
             read_accel_field(&mut accel, name, value);
         }
     }
-    let mut response = Response::new(status, Body::Empty);
+    let mut response = Response::new(parts.status, Body::Empty);
     response.fields = fields;
     response.timing = timing;
     response.has_accel_expires = speaks_to_cache;
@@ -107,7 +104,7 @@ pub(crate) fn client_head(
             found.map_err(|cause| app_protocol_error(cause).with_timing(response.timing.clone()));
         redirect = found?.map(Box::new);
     }
-    let wants_body = !is_head && !status.forbids_body();
+    let wants_body = !is_head && !parts.status.forbids_body();
     Ok(ReplyHead {
         response,
         declared,

@@ -9,19 +9,21 @@
 mod model;
 mod slot_place;
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
+use parking_lot::Mutex;
 use penstock_config as config;
 use penstock_exchange::buffering::{BodyStore, HeldPlaces};
 use penstock_exchange::metrics::AppMetrics;
 use penstock_exchange::{Fault, FaultKind, RequestTiming};
 use penstock_queue::QueueLimits;
-use penstock_sys::cgroup::{Group, Usage};
+use penstock_sys::cgroup::Group;
 use penstock_wire::Dialect;
 
+use crate::app::{AppSnapshot, WorkerSnapshot};
 use crate::dispatch::{AppDispatcher, Mailbox, RecentLatency, WorkerStats};
 use crate::message_limits::{HeldMessageBytes, MessageLimits};
 use crate::output::OutputLog;
@@ -67,7 +69,7 @@ pub(crate) struct AppShared {
     /// The last lines that its processes have written.
     pub(crate) output_log: OutputLog,
     /// When the code that serves began to load.
-    code_since: Mutex<SystemTime>,
+    pub(crate) code_since: Mutex<SystemTime>,
 }
 
 /// How the application's processes get their requests.
@@ -85,41 +87,24 @@ pub(crate) struct Refusal {
     pub(crate) detail: Option<Arc<str>>,
 }
 
-/// The executor's view of the processes, for the status page.
+/// The executor's view of the application and its processes, for the status page.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct AppView {
-    pub(crate) state: String,
-    pub(crate) boot_report: Option<String>,
-    pub(crate) interpreter: String,
-    pub(crate) generation: u64,
-    pub(crate) target_workers: usize,
-    pub(crate) threads: usize,
+    /// What changes with the executor's events alone.
+    pub(crate) snapshot: AppSnapshot,
     /// Whether it still grows to its initial size.
     pub(crate) is_catching_up: bool,
-    pub(crate) last_scaling: Option<String>,
-    /// When and how a process last ended unexpectedly.
-    pub(crate) last_failure: Option<String>,
-    pub(crate) usage: Option<Usage>,
-    pub(crate) is_restarting: bool,
-    pub(crate) restart_error: Option<String>,
-    /// How workers are started: `forking`, or `plain` and why.
-    pub(crate) start_method: String,
     pub(crate) workers: Vec<WorkerView>,
     pub(crate) templates: Vec<WorkerView>,
 }
 
 #[derive(Debug, Clone)]
 pub(crate) struct WorkerView {
-    pub(crate) pid: Option<u32>,
-    pub(crate) generation: u64,
-    pub(crate) state: &'static str,
+    /// What changes with the executor's events alone.
+    pub(crate) snapshot: WorkerSnapshot,
     pub(crate) state_since: Instant,
-    pub(crate) restarts: u64,
     pub(crate) started_at: Option<Instant>,
     pub(crate) stats: Option<Arc<WorkerStats>>,
-    /// Proportional memory when it was last measured, in bytes.
-    pub(crate) memory: Option<u64>,
-    pub(crate) replace_reason: Option<String>,
     pub(crate) mailboxes: Vec<Arc<Mailbox>>,
     /// The address of a process that is a server of its own.
     pub(crate) address: Option<config::ServerAddr>,
@@ -157,10 +142,6 @@ impl AppShared {
         }
     }
 
-    pub(crate) fn within(self, group: Option<Arc<Group>>) -> Self {
-        Self { group, ..self }
-    }
-
     /// Responses that wait, or have waited, for their clients.
     #[cfg(test)]
     pub(crate) fn held_places(&self) -> &HeldPlaces {
@@ -177,10 +158,7 @@ impl AppShared {
         let refusal = refusing.as_ref()?;
         let mut fault = Fault::new(FaultKind::Unavailable, refusal.cause.clone());
         fault.detail.clone_from(&refusal.detail);
-        *fault.timing = RequestTiming {
-            handler: Some((&self.name).into()),
-            ..RequestTiming::default()
-        };
+        *fault.timing = self.wait_timing(Duration::ZERO);
         Some(fault)
     }
 
@@ -197,19 +175,12 @@ impl AppShared {
         }
     }
 
-    pub(crate) fn code_since(&self) -> MutexGuard<'_, SystemTime> {
-        let since = self.code_since.lock();
-        since.unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn view(&self) -> AppView {
-        self.view
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
-    }
-
-    pub(crate) fn set_view(&self, view: AppView) {
-        *self.view.lock().unwrap_or_else(PoisonError::into_inner) = view;
+    /// The timing of a request that has waited and that no worker has had.
+    pub(crate) fn wait_timing(&self, queue_time: Duration) -> RequestTiming {
+        RequestTiming {
+            queue_time,
+            handler: Some((&self.name).into()),
+            ..RequestTiming::default()
+        }
     }
 }

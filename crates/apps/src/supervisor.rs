@@ -7,7 +7,7 @@
 //! left a traceback); every `Retire` by `Idle` once nothing is in progress. `WakeAt` replaces the
 //! timer set before; `Tick` answers it. Each event has its effect (`events`), then its consequences
 //! follow (`settle`). The executor watches the limits of memory, age, requests and time, and sends
-//! `ReplacementRequested`, `LimitExceeded` or `ResponseTimedOut`.
+//! `ReplacementRequested` or `Broken`.
 //!
 //! # Invariants
 //! - No event takes a healthy worker out before its successor is ready, but for a restart that may
@@ -38,22 +38,24 @@ mod worker_steps;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-pub use message::{AppLoad, StopSignal, SupervisorAction, SupervisorEvent, SupervisorPolicy};
+pub(crate) use message::{
+    AppLoad, StopSignal, SupervisorAction, SupervisorEvent, SupervisorPolicy,
+};
 use rate_window::RateWindow;
 use replica::{Replica, RestartBackoff};
-pub use report::{AppState, ExitSummary, KillReason, ReplaceReason, SupervisorReport};
+pub(crate) use report::{AppState, ExitSummary, KillReason, ReplaceReason, SupervisorReport};
 use scaling::Scaling;
-pub use worker::{Worker, WorkerId, WorkerState};
+pub(crate) use worker::{Worker, WorkerId, WorkerState};
 
 /// The machine; see the head of this file for the contract.
 #[derive(Debug)]
-pub struct Supervisor {
+pub(crate) struct Supervisor {
     policy: SupervisorPolicy,
     phase: SupervisorPhase,
-    /// How many seats there are to be.
-    target: usize,
-    /// How many threads of each worker take requests.
-    threads_per_worker: usize,
+    /// How many seats there are to be, between the bounds of the policy.
+    pub(crate) target: usize,
+    /// How many threads of each worker take requests, between the bounds of the policy.
+    pub(crate) threads_per_worker: usize,
     scaling: Scaling,
     spawn_rate: RateWindow,
     replicas: Vec<Replica>,
@@ -67,11 +69,13 @@ pub struct Supervisor {
     boot_backoff: RestartBackoff,
     last_boot_time: Duration,
     failure_report: Option<String>,
-    restart_error: Option<String>,
+    /// Why the last restart was given up, until the next one begins.
+    pub(crate) restart_error: Option<String>,
     started_at: Option<Instant>,
     was_up: bool,
-    /// Fewer serve than there were of what this one follows, and none has failed.
-    is_catching_up: bool,
+    /// Whether it still comes to the number that it is to begin with: not any more once a worker did
+    /// not boot, since those that serve are enough to go on with.
+    pub(crate) is_catching_up: bool,
     wake_at: Option<Instant>,
     actions: Vec<SupervisorAction>,
 }
@@ -95,7 +99,7 @@ struct RollingRestart {
 
 impl Supervisor {
     /// A machine that waits for `Started`.
-    pub fn new(policy: SupervisorPolicy) -> Self {
+    pub(crate) fn new(policy: SupervisorPolicy) -> Self {
         Self {
             phase: SupervisorPhase::Stopped,
             target: policy.min_processes,
@@ -124,7 +128,7 @@ impl Supervisor {
 
     /// Takes in one event; the actions are to be carried out in order.
     #[must_use = "every action counts"]
-    pub fn handle(&mut self, now: Instant, event: SupervisorEvent) -> Vec<SupervisorAction> {
+    pub(crate) fn handle(&mut self, now: Instant, event: SupervisorEvent) -> Vec<SupervisorAction> {
         match event {
             SupervisorEvent::Started => self.handle_started(now),
             SupervisorEvent::Spawned { worker, pid } => self.handle_spawned(now, worker, pid),
@@ -136,17 +140,11 @@ impl Supervisor {
                 self.handle_boot_failed(now, worker, report);
             }
             SupervisorEvent::Exited { worker, status } => self.handle_exited(now, worker, status),
-            SupervisorEvent::ResponseTimedOut { worker } => {
-                self.handle_broken(now, worker, KillReason::ResponseTimedOut);
-            }
-            SupervisorEvent::ProtocolBroken { worker } => {
-                self.handle_broken(now, worker, KillReason::ProtocolBroken);
-            }
             SupervisorEvent::Idle { worker } => self.handle_idle(now, worker),
             SupervisorEvent::ReplacementRequested { worker, why } => {
                 self.handle_recycle(worker, why);
             }
-            SupervisorEvent::LimitExceeded { worker, reason } => {
+            SupervisorEvent::Broken { worker, reason } => {
                 self.handle_broken(now, worker, reason);
             }
             SupervisorEvent::Load(load) => self.handle_load(now, &load),
@@ -158,25 +156,13 @@ impl Supervisor {
         self.settle(now)
     }
 
-    /// Puts a new policy in force: more processes are spawned, the surplus is retired.
-    #[must_use = "every action counts"]
-    pub fn set_policy(&mut self, now: Instant, policy: SupervisorPolicy) -> Vec<SupervisorAction> {
-        self.policy = policy;
-        self.settle(now)
-    }
-
-    /// The policy in force.
-    pub fn policy(&self) -> &SupervisorPolicy {
-        &self.policy
-    }
-
     /// Every process that has been asked for and has not exited, oldest first.
-    pub fn workers(&self) -> impl Iterator<Item = &Worker> {
+    pub(crate) fn workers(&self) -> impl Iterator<Item = &Worker> {
         self.workers.values()
     }
 
     /// The application as a whole.
-    pub fn state(&self) -> AppState {
+    pub(crate) fn state(&self) -> AppState {
         match self.phase {
             SupervisorPhase::Stopped => return AppState::Stopped,
             SupervisorPhase::Draining => return AppState::Draining,
@@ -202,39 +188,18 @@ impl Supervisor {
 
     /// Whether the code does not even boot: then requests need not wait for a worker. One that
     /// boots and crashes is back within half a second.
-    pub fn is_boot_failing(&self) -> bool {
+    pub(crate) fn is_boot_failing(&self) -> bool {
         self.boot_backoff.is_active()
     }
 
-    /// Whether it still comes to the number that it is to begin with: not any more once a worker
-    /// did not boot, since those that serve are enough to go on with.
-    pub fn is_catching_up(&self) -> bool {
-        self.is_catching_up
-    }
-
-    /// Why the last restart was given up, until the next one begins.
-    pub fn restart_error(&self) -> Option<&str> {
-        self.restart_error.as_deref()
-    }
-
-    /// How many workers there are to be, between the bounds of the policy.
-    pub fn target(&self) -> usize {
-        self.target
-    }
-
-    /// How many threads of each worker take requests, between the bounds of the policy.
-    pub fn threads_per_worker(&self) -> usize {
-        self.threads_per_worker
-    }
-
     /// Why the number of workers, or of their threads, changed last with the load, in words.
-    pub fn last_scaling(&self) -> Option<&str> {
+    pub(crate) fn last_scaling(&self) -> Option<&str> {
         self.scaling.last_change()
     }
 
     /// The code that workers are spawned with, and what a restart under way would return to: of
     /// these it must be at hand.
-    pub fn generations(&self) -> (u64, Option<u64>) {
+    pub(crate) fn generations(&self) -> (u64, Option<u64>) {
         let fallback = self
             .rolling_restart
             .as_ref()
@@ -243,7 +208,7 @@ impl Supervisor {
     }
 
     /// Whether a restart is under way or waits for its turn.
-    pub fn is_restarting(&self) -> bool {
+    pub(crate) fn is_restarting(&self) -> bool {
         self.rolling_restart.is_some() || self.is_restart_queued
     }
 }

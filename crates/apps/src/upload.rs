@@ -10,9 +10,10 @@
 //! - The end of a body and a body that is cut are never mistaken for one another.
 //! - The connection has its reading side back before the end is visible.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use parking_lot::Mutex;
 use penstock_exchange::{ClientState, Fault, FaultKind, IncomingBody};
 use penstock_runtime::loops;
 use penstock_wire::MAX_INPUT_BYTES;
@@ -99,7 +100,7 @@ impl Upload {
 
     /// Gives the connection its reading side back at once. To be called on its loop.
     pub(crate) fn release(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.is_closed = true;
         // A worker that still reads learns that there is no more.
         state.end.get_or_insert_with(|| Err(body_cut_fault()));
@@ -110,14 +111,13 @@ impl Upload {
         );
         drop(state);
         drop(body);
-        wake_task(reader);
-        wake_task(driver);
+        reader.into_iter().chain(driver).for_each(Waker::wake);
     }
 
     /// Whether the body has failed; otherwise the task is polled when it does, or when the client
     /// is to be invited to send.
     pub(crate) fn poll_failed(&self, cx: &mut Context<'_>) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if matches!(state.end, Some(Err(_))) {
             return true;
         }
@@ -127,7 +127,7 @@ impl Upload {
 
     /// Why the body failed, for the first caller.
     pub(crate) fn take_failure(&self) -> Option<Fault> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         match state.end.take() {
             Some(Err(fault)) => {
                 state.end = Some(Err(body_cut_fault()));
@@ -143,7 +143,7 @@ impl Upload {
     /// The task: reads while there is room, or the worker waits.
     fn poll_read(&self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             store_waker(&mut state.reader_waker, cx);
             if state.is_closed || state.end.is_some() {
                 let body = state.body.take();
@@ -188,7 +188,7 @@ impl Upload {
 
     /// Keeps a body of which nothing is available now.
     fn store_pending_body(&self, body: Box<dyn IncomingBody>, is_awaited: bool) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let body = match state.is_closed {
             true => Some(body),
             false => {
@@ -200,7 +200,7 @@ impl Upload {
         let caller = state.caller_waker.take_if(|_| is_awaited);
         drop(state);
         drop(body);
-        wake_task(caller);
+        caller.into_iter().for_each(Waker::wake);
     }
 
     fn record_read(
@@ -209,7 +209,7 @@ impl Upload {
         bytes: &[u8],
         end: Option<Result<(), Fault>>,
     ) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.body = body;
         if matches!(end, Some(Err(_))) {
             state.bytes = Vec::new();
@@ -220,12 +220,7 @@ impl Upload {
         state.end = end;
         let driver = state.driver_waker.take();
         drop(state);
-        wake_task(driver);
-        wake_task(caller);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, UploadState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        driver.into_iter().chain(caller).for_each(Waker::wake);
     }
 }
 
@@ -236,7 +231,7 @@ impl UploadReader {
         if let Some(fault) = self.0.take_failure() {
             return Poll::Ready(UploadPiece::Failed(fault));
         }
-        let mut state = self.0.lock();
+        let mut state = self.0.state.lock();
         if is_wanted && (state.end.is_some() || !state.bytes.is_empty()) {
             let bytes = match state.bytes.len() > MAX_INPUT_BYTES {
                 true => state.bytes.drain(..MAX_INPUT_BYTES).collect(),
@@ -246,27 +241,27 @@ impl UploadReader {
             let is_last = state.end.is_some() && state.bytes.is_empty();
             let reader = state.reader_waker.take();
             drop(state);
-            wake_task(reader);
+            reader.into_iter().for_each(Waker::wake);
             return Poll::Ready(UploadPiece::Bytes { bytes, is_last });
         }
         store_waker(&mut state.driver_waker, cx);
         let is_news = is_wanted && !std::mem::replace(&mut state.is_piece_wanted, is_wanted);
         let reader = state.reader_waker.take_if(|_| is_news);
         drop(state);
-        wake_task(reader);
+        reader.into_iter().for_each(Waker::wake);
         Poll::Pending
     }
 }
 
 impl Drop for UploadReader {
     fn drop(&mut self) {
-        let mut state = self.0.lock();
+        let mut state = self.0.state.lock();
         state.is_closed = true;
         state.bytes = Vec::new();
         let reader = state.reader_waker.take();
         drop(state);
         // The connection's side is dropped on its loop.
-        wake_task(reader);
+        reader.into_iter().for_each(Waker::wake);
     }
 }
 
@@ -275,16 +270,11 @@ fn body_cut_fault() -> Fault {
     Fault::new(FaultKind::ClientDisconnected, "the request body was cut")
 }
 
-fn store_waker(place: &mut Option<Waker>, cx: &Context<'_>) {
+/// Has the task woken by a later [`Waker::wake`] of this one.
+pub(crate) fn store_waker(place: &mut Option<Waker>, cx: &Context<'_>) {
     match place {
         Some(waker) => waker.clone_from(cx.waker()),
         none => *none = Some(cx.waker().clone()),
-    }
-}
-
-fn wake_task(waker: Option<Waker>) {
-    if let Some(waker) = waker {
-        waker.wake();
     }
 }
 

@@ -102,7 +102,7 @@ pub(crate) fn accept_response(
     }
     let mut pushed = own.map_err(|error| ("Sec-WebSocket-Protocol", error));
     let mut is_for_hub = false;
-    for (name, value) in parts.fields() {
+    for (name, value) in parts.fields {
         let name = std::str::from_utf8(name).unwrap_or_default();
         if pushed.is_ok() && reply::is_forwarded(name) && !is_handshake_header(name) {
             is_for_hub |= is_grip_field(name.as_bytes());

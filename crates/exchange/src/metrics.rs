@@ -159,7 +159,7 @@ pub struct Histogram {
 }
 
 /// A histogram's numbers at one moment.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HistogramValues {
     /// Counts by bucket, not cumulative.
     pub counts: [u64; BUCKETS_US.len() + 1],

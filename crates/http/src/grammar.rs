@@ -34,7 +34,8 @@ pub(crate) const fn is_value_byte(byte: u8) -> bool {
 }
 
 /// Whether all of `bytes` may occur in a field value.
-pub(crate) fn is_value(bytes: &[u8]) -> bool {
+#[must_use]
+pub fn is_value(bytes: &[u8]) -> bool {
     valid_value_prefix(bytes) == bytes.len()
 }
 
@@ -70,7 +71,8 @@ const fn invalid_byte_mask(word: u64) -> u64 {
 }
 
 /// `bytes` without blanks (SP, HTAB) at either end (RFC 9110 §5.6.3, OWS).
-pub(crate) fn trim_blanks(mut bytes: &[u8]) -> &[u8] {
+#[must_use]
+pub fn trim_blanks(mut bytes: &[u8]) -> &[u8] {
     while let [b' ' | b'\t', rest @ ..] = bytes {
         bytes = rest;
     }

@@ -37,7 +37,8 @@ pub use authority::split_authority;
 pub use conditional::{PreconditionResult, evaluate_preconditions};
 pub use date::{imf_fixdate, parse_http_date, rfc3339_millis};
 pub use fields::{FieldBlock, FieldError};
-pub use grammar::{is_token, parse_length, token_eq_ignore_case};
+pub use grammar::is_value as is_field_value;
+pub use grammar::{is_token, parse_length, token_eq_ignore_case, trim_blanks};
 pub use h1::{
     BodyDecoder, BodyError, CheckedField, DecodeProgress, HeadLimits, HeadScanner, KnownName,
     LAST_CHUNK, ParseProgress, Persistence, RequestHeadError, ResponseBodyFraming, ResponseFraming,

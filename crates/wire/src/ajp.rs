@@ -18,11 +18,13 @@ mod request;
 pub use body_credit::BodyCredit;
 pub use request::{AjpRequest, MAX_PACKET_BYTES, encode_forward_request};
 
+use penstock_http::is_field_value;
+
 use crate::gateway::{
     DecodedGatewayEvent, GatewayError, GatewayEvent, GatewayHead, GatewayHeadLimits, HeadBuilder,
-    RemainingBody, final_status,
+    RemainingBody,
 };
-use crate::head::is_value_byte;
+use crate::head::final_status;
 
 /// Decodes one response. Inputs and outputs as for [`crate::gateway::ResponseDecoder`].
 #[derive(Debug)]
@@ -52,7 +54,6 @@ enum Stage {
 impl AjpDecoder {
     /// Creates a decoder for the response to a request that was just sent. `answers_head`: the
     /// request was a `HEAD`, so that the response has no body.
-    #[must_use]
     pub fn new(limits: GatewayHeadLimits, answers_head: bool) -> Self {
         Self {
             limits,
@@ -89,10 +90,7 @@ impl AjpDecoder {
                 return Ok(step);
             }
         }
-        Ok(DecodedGatewayEvent {
-            consumed,
-            event: None,
-        })
+        Ok(DecodedGatewayEvent::none(consumed))
     }
 
     /// Handles the end of the connection.
@@ -121,10 +119,7 @@ impl AjpDecoder {
             self.packet_start_len = u8::try_from(at + len).unwrap_or_default();
             consumed += len;
             if at + len < need {
-                return Ok(DecodedGatewayEvent {
-                    consumed,
-                    event: None,
-                });
+                return Ok(DecodedGatewayEvent::none(consumed));
             }
             if need == MIN_START_LEN {
                 self.check_packet_start()?;
@@ -227,10 +222,7 @@ impl AjpDecoder {
                 return Err(GatewayError::AjpContent(SEND_BODY_CHUNK));
             }
             self.stage = Stage::Start;
-            return Ok(DecodedGatewayEvent {
-                consumed: 1,
-                event: None,
-            });
+            return Ok(DecodedGatewayEvent::none(1));
         }
         let len = u16::try_from(input.len()).unwrap_or(u16::MAX).min(left);
         self.stage = Stage::Chunk(left - len);
@@ -258,9 +250,9 @@ fn required_start_len(start: &[u8]) -> usize {
 /// Parses the payload of SEND_HEADERS without its type: status, reason, fields.
 fn parse_head(payload: &[u8], limits: &GatewayHeadLimits) -> Result<GatewayHead, GatewayError> {
     let mut reader = PayloadReader(payload);
-    let status = final_status(reader.number()?)?;
+    let status = final_status(reader.number()?).ok_or(GatewayError::BadStatus)?;
     let reason = reader.string()?;
-    if !reason.iter().all(|&byte| is_value_byte(byte)) {
+    if !is_field_value(reason) {
         return Err(GatewayError::BadFieldValue);
     }
     let mut head = HeadBuilder::new();

@@ -11,13 +11,13 @@
 //! - The result does not depend on how the bytes were split.
 //! - Only an incomplete line is copied, and a head is bounded.
 
-use penstock_http::Status;
+use penstock_http::{Status, trim_blanks};
 
 use crate::gateway::{
     DecodedGatewayEvent, GatewayError, GatewayEvent, GatewayHead, GatewayHeadLimits, HeadBuilder,
-    RemainingBody, final_status,
+    RemainingBody,
 };
-use crate::head::{is_value_byte, trim_blanks};
+use crate::head::parse_status;
 
 /// Decodes one response. Inputs and outputs as for [`crate::gateway::ResponseDecoder`].
 #[derive(Debug)]
@@ -36,7 +36,6 @@ enum Stage {
 impl CgiDecoder {
     /// Creates a decoder at the start of a response. `answers_head`: the request was a `HEAD`, so
     /// that the response has no body.
-    #[must_use]
     pub fn new(limits: GatewayHeadLimits, answers_head: bool) -> Self {
         Self {
             stage: Stage::Head(HeadReader::new(limits)),
@@ -50,10 +49,7 @@ impl CgiDecoder {
     /// A head that is malformed or above its limits, or a body above its length.
     pub fn decode<'a>(&mut self, input: &'a [u8]) -> Result<DecodedGatewayEvent<'a>, GatewayError> {
         if input.is_empty() {
-            return Ok(DecodedGatewayEvent {
-                consumed: 0,
-                event: None,
-            });
+            return Ok(DecodedGatewayEvent::none(0));
         }
         match &mut self.stage {
             Stage::Head(reader) => {
@@ -191,17 +187,7 @@ impl HeadReader {
 
     /// `NNN` or `NNN reason`. Two statuses must be equal, since it is unclear which one counts.
     fn read_status(&mut self, text: &[u8]) -> Result<(), GatewayError> {
-        let digits = match text {
-            [a, b, c] | [a, b, c, b' ', ..] => [*a, *b, *c],
-            _ => return Err(GatewayError::BadStatus),
-        };
-        if !digits.iter().all(u8::is_ascii_digit) || !text.iter().all(|&byte| is_value_byte(byte)) {
-            return Err(GatewayError::BadStatus);
-        }
-        let code = digits
-            .iter()
-            .fold(0, |sum, digit| sum * 10 + u16::from(digit - b'0'));
-        let status = final_status(code)?;
+        let status = parse_status(text).ok_or(GatewayError::BadStatus)?;
         if self.status.replace(status).is_some_and(|it| it != status) {
             return Err(GatewayError::ConflictingStatuses);
         }

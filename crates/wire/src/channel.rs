@@ -13,7 +13,7 @@ mod decode;
 mod encode;
 pub mod worker;
 
-pub use decode::{ChannelDecoder, ChannelEvent, DecodedChannelEvent};
+pub use decode::{ChannelDecoder, ChannelEvent};
 pub use encode::{
     MESSAGE_HEAD_LEN, OPEN_ID_OFFSET, encode_close, encode_input, encode_message_head, encode_open,
     encode_stream_cancel, encode_window,

@@ -8,7 +8,8 @@
 
 use crate::WireError;
 use crate::frame::{
-    FLAG_END, FrameHeader, FrameKind, HEADER_LEN, PROTOCOL_VERSION, encode_header, split_text,
+    FLAG_END, FrameHeader, FrameKind, HEADER_LEN, PROTOCOL_VERSION, encode_header, parse_text,
+    read_u32, read_u64,
 };
 
 /// The largest READY or BOOT_FAILED payload: a traceback can be long.
@@ -124,67 +125,44 @@ impl ControlDecoder {
         let Some(header) = FrameHeader::parse(input)? else {
             return Ok(None);
         };
-        let rest = &input[HEADER_LEN..];
-        let (event, payload_len) = match (header.kind, self.stage) {
-            (FrameKind::Hello, Stage::Hello) => {
-                let Some(()) = check_version(header, rest)? else {
-                    return Ok(None);
-                };
-                self.stage = Stage::Booting;
-                (ControlEvent::Hello, 4)
-            }
-            (FrameKind::Ready, Stage::Booting) => {
-                let Some(json) = split_text(header.payload_len, rest, MAX_BOOT_TEXT_BYTES)? else {
-                    return Ok(None);
-                };
-                self.stage = Stage::Ready;
-                (ControlEvent::Ready { json }, json.len())
-            }
-            (FrameKind::BootFailed, Stage::Booting) => {
-                let Some(traceback) = split_text(header.payload_len, rest, MAX_BOOT_TEXT_BYTES)?
-                else {
-                    return Ok(None);
-                };
-                self.stage = Stage::Failed;
-                (ControlEvent::BootFailed { traceback }, traceback.len())
-            }
+        let lens = match (header.kind, self.stage) {
+            (FrameKind::Hello, Stage::Hello) => 4..=4,
+            (FrameKind::Ready | FrameKind::BootFailed, Stage::Booting) => 0..=MAX_BOOT_TEXT_BYTES,
             (FrameKind::ForkFailed, Stage::Ready) if self.is_template => {
-                let Some((worker, reason)) = decode_fork_failed(header, rest)? else {
-                    return Ok(None);
-                };
-                (
-                    ControlEvent::ForkFailed { worker, reason },
-                    8 + reason.len(),
-                )
+                8..=8 + MAX_BOOT_TEXT_BYTES
             }
             (kind, _) => return Err(WireError::UnexpectedFrameKind(kind as u8)),
         };
-        Ok(Some((event, HEADER_LEN + payload_len)))
-    }
-}
-
-fn decode_fork_failed(header: FrameHeader, rest: &[u8]) -> Result<Option<(u64, &str)>, WireError> {
-    let Some(text_len) = header.payload_len.checked_sub(8) else {
-        return Err(WireError::BadPayloadLength);
-    };
-    let Some((worker, rest)) = rest.split_first_chunk::<8>() else {
-        return Ok(None);
-    };
-    let reason = split_text(text_len, rest, MAX_BOOT_TEXT_BYTES)?;
-    Ok(reason.map(|reason| (u64::from_le_bytes(*worker), reason)))
-}
-
-fn check_version(header: FrameHeader, rest: &[u8]) -> Result<Option<()>, WireError> {
-    if header.payload_len != 4 {
-        return Err(WireError::BadPayloadLength);
-    }
-    match rest
-        .first_chunk::<4>()
-        .map(|bytes| u32::from_le_bytes(*bytes))
-    {
-        None => Ok(None),
-        Some(PROTOCOL_VERSION) => Ok(Some(())),
-        Some(other) => Err(WireError::UnsupportedVersion(other)),
+        let Some(payload) = header.split_payload(&input[HEADER_LEN..], lens)? else {
+            return Ok(None);
+        };
+        let event = match header.kind {
+            FrameKind::Hello => {
+                let version = read_u32(payload);
+                if version != PROTOCOL_VERSION {
+                    return Err(WireError::UnsupportedVersion(version));
+                }
+                self.stage = Stage::Booting;
+                ControlEvent::Hello
+            }
+            FrameKind::Ready => {
+                self.stage = Stage::Ready;
+                ControlEvent::Ready {
+                    json: parse_text(payload)?,
+                }
+            }
+            FrameKind::BootFailed => {
+                self.stage = Stage::Failed;
+                ControlEvent::BootFailed {
+                    traceback: parse_text(payload)?,
+                }
+            }
+            _ => ControlEvent::ForkFailed {
+                worker: read_u64(payload, 0),
+                reason: parse_text(&payload[8..])?,
+            },
+        };
+        Ok(Some((event, HEADER_LEN + payload.len())))
     }
 }
 

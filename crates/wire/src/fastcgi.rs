@@ -48,7 +48,6 @@ enum Stage {
 impl FastCgiDecoder {
     /// Creates a decoder for the response to a request that was just sent. `answers_head`: the
     /// request was a `HEAD`, so that the response has no body.
-    #[must_use]
     pub fn new(limits: GatewayHeadLimits, answers_head: bool) -> Self {
         Self {
             response: cgi::CgiDecoder::new(limits, answers_head),
@@ -72,19 +71,16 @@ impl FastCgiDecoder {
             let step = self.decode_step(&input[consumed..])?;
             consumed += step.consumed;
             let event = match self.advance_stage()? {
-                Some(_) => Some(GatewayEvent::End {
+                true => Some(GatewayEvent::End {
                     reusable: consumed == input.len(),
                 }),
-                None => step.event,
+                false => step.event,
             };
             if event.is_some() {
                 return Ok(DecodedGatewayEvent { consumed, event });
             }
         }
-        Ok(DecodedGatewayEvent {
-            consumed,
-            event: None,
-        })
+        Ok(DecodedGatewayEvent::none(consumed))
     }
 
     /// Handles the end of the connection.
@@ -110,33 +106,31 @@ impl FastCgiDecoder {
                 if self.gathered_len == 8 {
                     self.begin_record()?;
                 }
-                Ok(without_event(consumed))
+                Ok(DecodedGatewayEvent::none(consumed))
             }
             Stage::Content => self.read_content(input),
             Stage::Padding(left) => {
                 let (left, consumed) = split_remaining(u16::from(left), input);
                 self.stage = Stage::Padding(u8::try_from(left).unwrap_or_default());
-                Ok(without_event(consumed))
+                Ok(DecodedGatewayEvent::none(consumed))
             }
             Stage::Ended => Err(GatewayError::DataAfterEnd),
         }
     }
 
-    /// Moves past completed parts; returns [`EndOfResponse`] at the end of the response.
-    fn advance_stage(&mut self) -> Result<Option<EndOfResponse>, GatewayError> {
+    /// Moves past completed parts; returns whether that is the end of the response, with its
+    /// padding.
+    fn advance_stage(&mut self) -> Result<bool, GatewayError> {
         if self.stage == Stage::Content && self.remaining == 0 {
             self.end_content()?;
             self.stage = Stage::Padding(self.record.padding);
         }
         if self.stage != Stage::Padding(0) {
-            return Ok(None);
+            return Ok(false);
         }
-        if self.record.kind == END_REQUEST {
-            self.stage = Stage::Ended;
-            return Ok(Some(EndOfResponse));
-        }
-        self.stage = Stage::Header;
-        Ok(None)
+        let is_end = self.record.kind == END_REQUEST;
+        self.stage = if is_end { Stage::Ended } else { Stage::Header };
+        Ok(is_end)
     }
 
     fn begin_record(&mut self) -> Result<(), GatewayError> {
@@ -175,8 +169,8 @@ impl FastCgiDecoder {
                 consumed: len,
                 event: Some(GatewayEvent::Log(content)),
             },
-            END_REQUEST => without_event(self.gather(content, 8)),
-            _ => without_event(len),
+            END_REQUEST => DecodedGatewayEvent::none(self.gather(content, 8)),
+            _ => DecodedGatewayEvent::none(len),
         };
         // The decoder may stop after the head, in the middle of the content.
         let unread = u16::try_from(len - step.consumed).unwrap_or(u16::MAX);
@@ -208,9 +202,6 @@ impl FastCgiDecoder {
         consumed
     }
 }
-
-/// The response is complete, with its padding.
-struct EndOfResponse;
 
 /// Appends a FCGI_GET_VALUES record, which every application must answer.
 pub fn encode_probe(out: &mut Vec<u8>) {
@@ -297,13 +288,6 @@ impl RecordHeader {
             kind: self.kind,
             len: self.len,
         }
-    }
-}
-
-fn without_event<'a>(consumed: usize) -> DecodedGatewayEvent<'a> {
-    DecodedGatewayEvent {
-        consumed,
-        event: None,
     }
 }
 

@@ -5,6 +5,8 @@
 //! `workers/python/penstock_worker/wire.py` and `workers/ruby/wire.rb` repeat the numbers, and the
 //! vectors fail if they differ.
 
+use std::ops::RangeInclusive;
+
 use crate::WireError;
 
 /// Bytes before every payload.
@@ -36,113 +38,73 @@ pub const FLAG_OPEN_STREAM: u8 = 4;
 /// MESSAGE: text instead of bytes.
 pub const FLAG_TEXT: u8 = 1;
 
-/// The kind of a frame.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum FrameKind {
-    Request = 1,
-    Cancel = 2,
-    CollectGarbage = 3,
-    Input = 4,
-    FdRequest = 16,
-    Head = 17,
-    Body = 18,
-    File = 19,
-    Abort = 20,
-    Failed = 21,
-    IoBound = 22,
-    ExtendDeadline = 23,
-    GarbageCollected = 24,
-    Pull = 25,
-    Hijack = 26,
-    Hello = 32,
-    Ready = 33,
-    BootFailed = 34,
-    ForkFailed = 35,
-    Fork = 48,
-    Slots = 49,
-    Promote = 50,
-    Dismiss = 51,
-    Open = 64,
-    StreamCancel = 65,
-    Window = 66,
-    Message = 67,
-    Close = 68,
-    StreamInput = 69,
-    StreamResponse = 80,
-    Data = 81,
-    Accept = 82,
-    Reset = 83,
-    StreamPull = 84,
-    StreamHijack = 85,
+/// Declares the kinds of frames: each with its number and the flags that it may carry.
+macro_rules! frame_kinds {
+    ($($kind:ident = $number:literal $(, $flags:expr)?;)+) => {
+        /// The kind of a frame.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[repr(u8)]
+        pub enum FrameKind {
+            $($kind = $number),+
+        }
+
+        impl FrameKind {
+            /// The kind with this number.
+            ///
+            /// # Errors
+            /// [`WireError::UnknownFrameKind`] for every other number: the socket must be closed.
+            pub fn from_number(number: u8) -> Result<Self, WireError> {
+                match number {
+                    $($number => Ok(Self::$kind),)+
+                    _ => Err(WireError::UnknownFrameKind(number)),
+                }
+            }
+
+            fn allowed_flags(self) -> u8 {
+                match self {
+                    $(Self::$kind => 0 $(| $flags)?,)+
+                }
+            }
+        }
+    };
 }
 
-impl FrameKind {
-    /// The kind with this number.
-    ///
-    /// # Errors
-    /// [`WireError::UnknownFrameKind`] for every other number: the socket must be closed.
-    pub fn from_number(number: u8) -> Result<Self, WireError> {
-        Ok(match number {
-            1 => Self::Request,
-            2 => Self::Cancel,
-            3 => Self::CollectGarbage,
-            4 => Self::Input,
-            16 => Self::FdRequest,
-            17 => Self::Head,
-            18 => Self::Body,
-            19 => Self::File,
-            20 => Self::Abort,
-            21 => Self::Failed,
-            22 => Self::IoBound,
-            23 => Self::ExtendDeadline,
-            24 => Self::GarbageCollected,
-            25 => Self::Pull,
-            26 => Self::Hijack,
-            32 => Self::Hello,
-            33 => Self::Ready,
-            34 => Self::BootFailed,
-            35 => Self::ForkFailed,
-            48 => Self::Fork,
-            49 => Self::Slots,
-            50 => Self::Promote,
-            51 => Self::Dismiss,
-            64 => Self::Open,
-            65 => Self::StreamCancel,
-            66 => Self::Window,
-            67 => Self::Message,
-            68 => Self::Close,
-            69 => Self::StreamInput,
-            80 => Self::StreamResponse,
-            81 => Self::Data,
-            82 => Self::Accept,
-            83 => Self::Reset,
-            84 => Self::StreamPull,
-            85 => Self::StreamHijack,
-            _ => return Err(WireError::UnknownFrameKind(number)),
-        })
-    }
-
-    /// The flags that a frame of this kind may carry.
-    fn allowed_flags(self) -> u8 {
-        match self {
-            Self::Request => FLAG_BODY_FILE | FLAG_BODY_STREAM,
-            Self::Input => FLAG_END | FLAG_INPUT_ABORTED,
-            Self::Head => FLAG_END | FLAG_STREAM,
-            Self::Body => FLAG_END,
-            Self::File => FLAG_END | FLAG_HAS_FD,
-            Self::Hijack => FLAG_HAS_FD,
-            Self::Failed => FLAG_PROTOCOL_ERROR,
-            Self::Slots => FLAG_END,
-            Self::Open => FLAG_BODY_FILE | FLAG_WEBSOCKET | FLAG_OPEN_STREAM,
-            Self::StreamInput => FLAG_END,
-            Self::Message => FLAG_TEXT,
-            Self::StreamResponse => FLAG_END | FLAG_STREAM,
-            Self::Data => FLAG_END,
-            Self::Reset => FLAG_PROTOCOL_ERROR,
-            _ => 0,
-        }
-    }
+frame_kinds! {
+    Request = 1, FLAG_BODY_FILE | FLAG_BODY_STREAM;
+    Cancel = 2;
+    CollectGarbage = 3;
+    Input = 4, FLAG_END | FLAG_INPUT_ABORTED;
+    FdRequest = 16;
+    Head = 17, FLAG_END | FLAG_STREAM;
+    Body = 18, FLAG_END;
+    File = 19, FLAG_END | FLAG_HAS_FD;
+    Abort = 20;
+    Failed = 21, FLAG_PROTOCOL_ERROR;
+    IoBound = 22;
+    ExtendDeadline = 23;
+    GarbageCollected = 24;
+    Pull = 25;
+    Hijack = 26, FLAG_HAS_FD;
+    Hello = 32;
+    Ready = 33;
+    BootFailed = 34;
+    ForkFailed = 35;
+    Fork = 48;
+    Slots = 49, FLAG_END;
+    Promote = 50;
+    Dismiss = 51;
+    Open = 64, FLAG_BODY_FILE | FLAG_WEBSOCKET | FLAG_OPEN_STREAM;
+    StreamCancel = 65;
+    Window = 66;
+    Message = 67, FLAG_TEXT;
+    Close = 68;
+    StreamInput = 69, FLAG_END;
+    StreamResponse = 80, FLAG_END | FLAG_STREAM;
+    Data = 81, FLAG_END;
+    Accept = 82;
+    Reset = 83, FLAG_PROTOCOL_ERROR;
+    StreamPull = 84;
+    StreamHijack = 85;
 }
 
 /// The parsed form of the eight bytes: `type u8, flags u8, count u16 LE, length u32 LE`.
@@ -207,6 +169,35 @@ impl FrameHeader {
     pub fn has_flag(self, flag: u8) -> bool {
         self.flags & flag != 0
     }
+
+    /// Checks the length of the payload against that of its kind.
+    pub(crate) fn check_len(self, lens: RangeInclusive<u32>) -> Result<(), WireError> {
+        match self.payload_len {
+            len if lens.contains(&len) => Ok(()),
+            len if len < *lens.start() || lens.start() == lens.end() => {
+                Err(WireError::BadPayloadLength)
+            }
+            len => Err(WireError::PayloadTooLong(u64::from(len - lens.start()))),
+        }
+    }
+
+    /// Checks its length, and takes the whole payload off the front of `rest`; `None` until it is
+    /// there.
+    pub(crate) fn split_payload(
+        self,
+        rest: &[u8],
+        lens: RangeInclusive<u32>,
+    ) -> Result<Option<&[u8]>, WireError> {
+        self.check_len(lens)?;
+        Ok(rest.get(..widen(self.payload_len)))
+    }
+}
+
+/// An event, and the bytes it took from the front of the input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Decoded<E> {
+    pub event: E,
+    pub consumed: usize,
 }
 
 /// The header of a frame without strings.
@@ -220,13 +211,19 @@ pub(crate) fn encode_header(kind: FrameKind, flags: u8, payload_len: usize) -> [
     header.encode()
 }
 
-/// Splits `len` bytes of text off `rest`; `None` until they are there.
-pub(crate) fn split_text(len: u32, rest: &[u8], max_len: u32) -> Result<Option<&str>, WireError> {
-    if len > max_len {
-        return Err(WireError::PayloadTooLong(u64::from(len)));
-    }
-    let text = rest.get(..widen(len)).map(std::str::from_utf8);
-    text.transpose().map_err(|_| WireError::NotUtf8)
+pub(crate) fn parse_text(bytes: &[u8]) -> Result<&str, WireError> {
+    std::str::from_utf8(bytes).map_err(|_| WireError::NotUtf8)
+}
+
+/// The number at the start of a payload whose length was checked.
+pub(crate) fn read_u32(payload: &[u8]) -> u32 {
+    split_u32(payload).map_or(0, |(number, _)| number)
+}
+
+/// As [`read_u32`], of eight bytes at `place`.
+pub(crate) fn read_u64(payload: &[u8], place: usize) -> u64 {
+    let bytes = payload.get(place..).and_then(<[u8]>::first_chunk::<8>);
+    bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
 /// Splits a number off `bytes`; `None` until it is there.

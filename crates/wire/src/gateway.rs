@@ -14,9 +14,9 @@
 //!   longer or shorter than its head says.
 //! - Every error is final: the caller closes the connection.
 
-use penstock_http::{FieldBlock, FieldError, Status, parse_length};
+use penstock_http::{FieldBlock, FieldError, Status, parse_length, trim_blanks};
 
-use crate::{ajp, cgi, fastcgi, head};
+use crate::{ajp, cgi, fastcgi};
 
 /// Limits of a response head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,6 +75,16 @@ pub struct DecodedGatewayEvent<'a> {
     pub consumed: usize,
     /// The event; `None` when more bytes are needed.
     pub event: Option<GatewayEvent<'a>>,
+}
+
+impl DecodedGatewayEvent<'_> {
+    /// Bytes that are no event.
+    pub(crate) fn none(consumed: usize) -> Self {
+        Self {
+            consumed,
+            event: None,
+        }
+    }
 }
 
 /// Why a back end's bytes are not a valid response.
@@ -285,20 +295,13 @@ impl HeadBuilder {
     fn record_length(&mut self, value: &[u8]) -> Result<(), GatewayError> {
         for element in value.split(|&byte| byte == b',') {
             let length =
-                parse_length(head::trim_blanks(element)).ok_or(GatewayError::BadContentLength)?;
+                parse_length(trim_blanks(element)).ok_or(GatewayError::BadContentLength)?;
             if self.length.replace(length).is_some_and(|it| it != length) {
                 return Err(GatewayError::BadContentLength);
             }
         }
         Ok(())
     }
-}
-
-/// The final status with this number.
-pub(crate) fn final_status(code: u16) -> Result<Status, GatewayError> {
-    Status::new(code)
-        .filter(|status| !status.is_informational())
-        .ok_or(GatewayError::BadStatus)
 }
 
 /// How many bytes of a body remain.
@@ -346,21 +349,6 @@ impl RemainingBody {
     }
 }
 
-/// Writes `number` in decimal into `room`: requests hold a few, none worth an allocation.
-pub(crate) fn format_decimal(mut number: u64, room: &mut [u8; 20]) -> &[u8] {
-    let mut first = room.len();
-    while first > 0 {
-        first -= 1;
-        room[first] = DIGITS[usize::try_from(number % 10).unwrap_or_default()];
-        number /= 10;
-        if number == 0 {
-            break;
-        }
-    }
-    &room[first..]
-}
-
-const DIGITS: &[u8; 10] = b"0123456789";
 /// Enough for the fields of most responses.
 const TYPICAL_FIELD_BYTES: usize = 512;
 

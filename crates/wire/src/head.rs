@@ -6,6 +6,8 @@
 //! control character: the fields can be written to a client as they are (RFC 9110 §5.1, §5.5). The
 //! front end interprets Content-Length and hop-by-hop fields, not this file.
 
+use penstock_http::{Status, is_field_value, is_token, trim_blanks};
+
 use crate::WireError;
 use crate::frame::{FLAG_END, FLAG_STREAM, FrameHeader, narrow, split_u32, take_available, widen};
 
@@ -76,25 +78,21 @@ pub(crate) fn split_head(
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResponseHeadView<'b> {
     /// A final status: 200 to 599.
-    pub status: u16,
-    /// Number of fields.
-    pub field_count: usize,
-    fields: &'b [u8],
+    pub status: Status,
+    pub fields: HeadFields<'b>,
 }
 
-impl<'b> ResponseHeadView<'b> {
-    /// The fields in the application's order, repeated names kept apart, values without surrounding
-    /// blanks.
-    pub fn fields(&self) -> HeadFields<'b> {
-        HeadFields {
-            rest: self.fields,
-            remaining: self.field_count,
-        }
-    }
+/// A checked head with which an application accepts a WebSocket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AcceptHeadView<'b> {
+    /// A token, or empty if none was chosen.
+    pub subprotocol: &'b str,
+    pub fields: HeadFields<'b>,
 }
 
-/// Iterator over `(name, value)`.
-#[derive(Debug, Clone)]
+/// The `(name, value)` pairs of a head in the application's order, repeated names kept apart,
+/// values without surrounding blanks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HeadFields<'b> {
     rest: &'b [u8],
     remaining: usize,
@@ -104,10 +102,7 @@ impl<'b> Iterator for HeadFields<'b> {
     type Item = (&'b [u8], &'b [u8]);
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.remaining == 0 {
-            return None;
-        }
-        self.remaining -= 1;
+        self.remaining = self.remaining.checked_sub(1)?;
         let (name, rest) = split_at_nul(self.rest);
         let (value, rest) = split_at_nul(rest);
         self.rest = rest;
@@ -128,32 +123,10 @@ impl ExactSizeIterator for HeadFields<'_> {}
 /// The first broken rule; nothing of such a head may be sent on.
 pub fn parse_response_head(head: &[u8], count: u16) -> Result<ResponseHeadView<'_>, WireError> {
     let (line, fields) = split_strings(head, count)?;
-    let parts = ResponseHeadView {
-        status: parse_status(line)?,
-        field_count: fields.remaining,
-        fields: fields.rest,
-    };
+    // A worker answers once: a 1xx would leave the client waiting for a second head.
+    let status = parse_status(line).ok_or(WireError::BadStatus)?;
     check_fields(fields)?;
-    Ok(parts)
-}
-
-/// A checked head with which an application accepts a WebSocket.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AcceptHeadView<'b> {
-    /// A token, or empty if none was chosen.
-    pub subprotocol: &'b str,
-    field_count: usize,
-    fields: &'b [u8],
-}
-
-impl<'b> AcceptHeadView<'b> {
-    /// The fields in the application's order.
-    pub fn fields(&self) -> HeadFields<'b> {
-        HeadFields {
-            rest: self.fields,
-            remaining: self.field_count,
-        }
-    }
+    Ok(ResponseHeadView { status, fields })
 }
 
 /// As [`parse_response_head`], with a subprotocol (RFC 6455 §4.2.2) instead of the status line.
@@ -162,16 +135,14 @@ impl<'b> AcceptHeadView<'b> {
 /// The first broken rule; nothing of such a head may be sent on.
 pub fn parse_accept_head(head: &[u8], count: u16) -> Result<AcceptHeadView<'_>, WireError> {
     let (subprotocol, fields) = split_strings(head, count)?;
-    if !subprotocol.iter().all(|byte| is_token_byte(*byte)) {
+    if !subprotocol.is_empty() && !is_token(subprotocol) {
         return Err(WireError::BadSubprotocol);
     }
-    let parts = AcceptHeadView {
-        subprotocol: std::str::from_utf8(subprotocol).unwrap_or_default(),
-        field_count: fields.remaining,
-        fields: fields.rest,
-    };
     check_fields(fields)?;
-    Ok(parts)
+    Ok(AcceptHeadView {
+        subprotocol: std::str::from_utf8(subprotocol).unwrap_or_default(),
+        fields,
+    })
 }
 
 /// Splits `count` joined strings into the first, and pairs.
@@ -187,34 +158,32 @@ fn split_strings(head: &[u8], count: u16) -> Result<(&[u8], HeadFields<'_>), Wir
 
 fn check_fields(fields: HeadFields<'_>) -> Result<(), WireError> {
     for (name, value) in fields {
-        if name.is_empty() || !name.iter().all(|byte| is_token_byte(*byte)) {
+        if !is_token(name) {
             return Err(WireError::BadFieldName);
         }
-        if !value.iter().all(|byte| is_value_byte(*byte)) {
+        if !is_field_value(value) {
             return Err(WireError::BadFieldValue);
         }
     }
     Ok(())
 }
 
-/// `NNN` or `NNN reason`. Interim and unknown classes are refused: a worker answers once, and a 1xx
-/// would leave the client waiting for a second head (RFC 9110 §15.2).
-fn parse_status(line: &[u8]) -> Result<u16, WireError> {
+/// Parses `NNN` or `NNN reason` with a final status (RFC 9110 §15.2).
+pub(crate) fn parse_status(line: &[u8]) -> Option<Status> {
     let digits = match line {
         [a, b, c] | [a, b, c, b' ', ..] => [*a, *b, *c],
-        _ => return Err(WireError::BadStatus),
+        _ => return None,
     };
-    if !digits.iter().all(u8::is_ascii_digit) || !line.iter().all(|byte| is_value_byte(*byte)) {
-        return Err(WireError::BadStatus);
+    if !digits.iter().all(u8::is_ascii_digit) || !is_field_value(line) {
+        return None;
     }
-    let status = digits
-        .iter()
-        .fold(0, |sum, digit| sum * 10 + u16::from(digit - b'0'));
-    if (200..=599).contains(&status) {
-        Ok(status)
-    } else {
-        Err(WireError::BadStatus)
-    }
+    let digits = digits.iter();
+    final_status(digits.fold(0, |sum, digit| sum * 10 + u16::from(digit - b'0')))
+}
+
+/// The final status with this number.
+pub(crate) fn final_status(code: u16) -> Option<Status> {
+    Status::new(code).filter(|status| !status.is_informational())
 }
 
 fn split_at_nul(bytes: &[u8]) -> (&[u8], &[u8]) {
@@ -224,50 +193,6 @@ fn split_at_nul(bytes: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-pub(crate) fn trim_blanks(mut value: &[u8]) -> &[u8] {
-    while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = value {
-        value = rest;
-    }
-    value
-}
-
-/// RFC 9110 §5.6.2, by table: a head has a few hundred bytes, and each is checked once.
-fn is_token_byte(byte: u8) -> bool {
-    TOKEN_BYTES[usize::from(byte)]
-}
-
-/// Visible ASCII, blanks and obs-text; no other control character (RFC 9110 §5.5).
-pub(crate) fn is_value_byte(byte: u8) -> bool {
-    byte >= b' ' && byte != 0x7f || byte == b'\t'
-}
-
-const TOKEN_BYTES: [bool; 256] = {
-    let mut table = [false; 256];
-    let mut byte = 0u8;
-    while byte < 128 {
-        table[byte as usize] = byte.is_ascii_alphanumeric()
-            || matches!(
-                byte,
-                b'!' | b'#'
-                    | b'$'
-                    | b'%'
-                    | b'&'
-                    | b'\''
-                    | b'*'
-                    | b'+'
-                    | b'-'
-                    | b'.'
-                    | b'^'
-                    | b'_'
-                    | b'`'
-                    | b'|'
-                    | b'~'
-            );
-        byte += 1;
-    }
-    table
-};
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -275,8 +200,8 @@ mod tests {
     #[test]
     fn gives_status_and_fields_in_order() {
         let parts = parse_response_head(b"404 Not Found\0A\0 x \0B\0\0A\0y\tz", 7).unwrap();
-        assert_eq!(parts.status, 404);
-        let fields: Vec<_> = parts.fields().collect();
+        assert_eq!(parts.status, Status::NOT_FOUND);
+        let fields: Vec<_> = parts.fields.collect();
         let expected: [(&[u8], &[u8]); 3] = [(b"A", b"x"), (b"B", b""), (b"A", b"y\tz")];
         assert_eq!(fields, expected);
     }
@@ -284,15 +209,15 @@ mod tests {
     #[test]
     fn takes_a_status_without_a_reason_and_no_fields() {
         assert_eq!(
-            parse_response_head(b"204", 1).map(|parts| parts.status),
+            parse_response_head(b"204", 1).map(|parts| parts.status.code()),
             Ok(204)
         );
     }
 
     #[test]
     fn keeps_bytes_above_ascii_in_values() {
-        let parts = parse_response_head(b"200 OK\0A\0\xe9", 3).unwrap();
-        assert_eq!(parts.fields().next(), Some((&b"A"[..], &b"\xe9"[..])));
+        let mut parts = parse_response_head(b"200 OK\0A\0\xe9", 3).unwrap();
+        assert_eq!(parts.fields.next(), Some((&b"A"[..], &b"\xe9"[..])));
     }
 
     #[test]

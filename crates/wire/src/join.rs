@@ -29,6 +29,7 @@
 use std::fmt;
 
 use aws_lc_rs::hmac;
+use data_encoding::HEXLOWER;
 
 /// Maximum length of a line, with its end.
 pub const MAX_LINE_BYTES: usize = 512;
@@ -45,6 +46,13 @@ pub struct JoinSecret(hmac::Key);
 /// A random number from each side, which makes every handshake different.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Nonce(pub [u8; 16]);
+
+/// One side of a handshake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum JoinSide {
+    Joiner,
+    FrontEnd,
+}
 
 /// The two nonces of a handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,25 +131,52 @@ pub enum JoinError {
 
 impl JoinSecret {
     /// Creates it from the text of the configuration.
-    #[must_use]
     pub fn new(key: &str) -> Self {
         Self(hmac::Key::new(hmac::HMAC_SHA256, key.as_bytes()))
     }
 
-    fn sign(&self, line: &str, meeting: &HandshakeNonces, said: &str) -> String {
-        to_hex(hmac::sign(&self.0, &proof_input(line, meeting, said)).as_ref())
+    /// Encodes the line in which a side proves that it has the key.
+    #[must_use]
+    pub fn prove(&self, side: JoinSide, meeting: &HandshakeNonces) -> String {
+        format!("{}\n", self.sign(side.context(), meeting, ""))
     }
 
-    fn verify(
+    /// Verifies it, without its line end.
+    ///
+    /// # Errors
+    /// A malformed line, or a proof made with another key.
+    pub fn verify(
+        &self,
+        side: JoinSide,
+        meeting: &HandshakeNonces,
+        line: &str,
+    ) -> Result<(), JoinError> {
+        self.verify_proof(side.context(), meeting, "", line)
+    }
+
+    fn sign(&self, line: &str, meeting: &HandshakeNonces, said: &str) -> String {
+        HEXLOWER.encode(hmac::sign(&self.0, &proof_input(line, meeting, said)).as_ref())
+    }
+
+    fn verify_proof(
         &self,
         line: &str,
         meeting: &HandshakeNonces,
         said: &str,
         proof: &str,
     ) -> Result<(), JoinError> {
-        let proof: [u8; 32] = from_hex(proof).ok_or(JoinError::Malformed)?;
+        let proof: [u8; 32] = parse_hex(proof).ok_or(JoinError::Malformed)?;
         let message = proof_input(line, meeting, said);
         hmac::verify(&self.0, &message, &proof).map_err(|_| JoinError::WrongKey)
+    }
+}
+
+impl JoinSide {
+    fn context(self) -> &'static str {
+        match self {
+            Self::Joiner => "penstock-join joiner ",
+            Self::FrontEnd => "penstock-join front ",
+        }
     }
 }
 
@@ -156,14 +191,12 @@ fn proof_input(line: &str, meeting: &HandshakeNonces, said: &str) -> Vec<u8> {
     parts.concat()
 }
 
-const JOINER_PROOF_CONTEXT: &str = "penstock-join joiner ";
-const FRONT_END_PROOF_CONTEXT: &str = "penstock-join front ";
 const REQUEST_PROOF_CONTEXT: &str = "penstock-join request ";
 
 /// Encodes the joiner's first line.
 #[must_use]
 pub fn encode_greeting(nonce: &Nonce) -> String {
-    format!("{GREETING_PREFIX}{}\n", to_hex(&nonce.0))
+    format!("{GREETING_PREFIX}{}\n", HEXLOWER.encode(&nonce.0))
 }
 
 /// Parses it, without its line end.
@@ -171,14 +204,14 @@ pub fn encode_greeting(nonce: &Nonce) -> String {
 /// # Errors
 /// [`JoinError::UnsupportedVersion`].
 pub fn parse_greeting(line: &str) -> Result<Nonce, JoinError> {
-    let nonce = line.strip_prefix(GREETING_PREFIX).and_then(from_hex);
+    let nonce = line.strip_prefix(GREETING_PREFIX).and_then(parse_hex);
     nonce.map(Nonce).ok_or(JoinError::UnsupportedVersion)
 }
 
 /// Encodes the front end's first line.
 #[must_use]
 pub fn encode_challenge(nonce: &Nonce) -> String {
-    format!("{}\n", to_hex(&nonce.0))
+    format!("{}\n", HEXLOWER.encode(&nonce.0))
 }
 
 /// Parses it, without its line end.
@@ -186,43 +219,7 @@ pub fn encode_challenge(nonce: &Nonce) -> String {
 /// # Errors
 /// [`JoinError::Malformed`].
 pub fn parse_challenge(line: &str) -> Result<Nonce, JoinError> {
-    from_hex(line).map(Nonce).ok_or(JoinError::Malformed)
-}
-
-/// Encodes the joiner's second line, which proves that it has the key.
-#[must_use]
-pub fn prove_joiner(secret: &JoinSecret, meeting: &HandshakeNonces) -> String {
-    format!("{}\n", secret.sign(JOINER_PROOF_CONTEXT, meeting, ""))
-}
-
-/// Verifies it, without its line end.
-///
-/// # Errors
-/// A malformed line, or a proof made with another key.
-pub fn verify_joiner(
-    secret: &JoinSecret,
-    meeting: &HandshakeNonces,
-    line: &str,
-) -> Result<(), JoinError> {
-    secret.verify(JOINER_PROOF_CONTEXT, meeting, "", line)
-}
-
-/// Encodes the front end's second line, which proves that it has the key.
-#[must_use]
-pub fn prove_front_end(secret: &JoinSecret, meeting: &HandshakeNonces) -> String {
-    format!("{}\n", secret.sign(FRONT_END_PROOF_CONTEXT, meeting, ""))
-}
-
-/// Verifies it, without its line end.
-///
-/// # Errors
-/// A malformed line, or a proof made with another key.
-pub fn verify_front_end(
-    secret: &JoinSecret,
-    meeting: &HandshakeNonces,
-    line: &str,
-) -> Result<(), JoinError> {
-    secret.verify(FRONT_END_PROOF_CONTEXT, meeting, "", line)
+    parse_hex(line).map(Nonce).ok_or(JoinError::Malformed)
 }
 
 /// Encodes the joiner's third line.
@@ -247,7 +244,7 @@ pub fn parse_join_request(
     line: &str,
 ) -> Result<JoinPurpose, JoinError> {
     let (proof, said) = line.split_once(' ').ok_or(JoinError::Malformed)?;
-    secret.verify(REQUEST_PROOF_CONTEXT, meeting, said, proof)?;
+    secret.verify_proof(REQUEST_PROOF_CONTEXT, meeting, said, proof)?;
     JoinPurpose::parse(said).ok_or(JoinError::Malformed)
 }
 
@@ -315,59 +312,39 @@ impl JoinReply {
     }
 }
 
-impl JoinerMessage {
-    /// Encodes the line.
-    #[must_use]
-    pub fn encode(self) -> String {
-        match self {
-            Self::Heartbeat => "beat\n".to_owned(),
-            Self::Capacity(capacity) => format!("capacity {capacity}\n"),
-            Self::Leave => "leave\n".to_owned(),
-        }
-    }
+/// Messages are a word, or one word and a count.
+macro_rules! messages {
+    ($message:ident: $($unit:ident = $word:literal),+; $count:ident(count) = $count_word:literal) => {
+        impl $message {
+            /// Encodes the line.
+            #[must_use]
+            pub fn encode(self) -> String {
+                match self {
+                    $(Self::$unit => concat!($word, "\n").to_owned(),)+
+                    Self::$count(count) => format!(concat!($count_word, " {}\n"), count),
+                }
+            }
 
-    /// Parses the line, without its end.
-    ///
-    /// # Errors
-    /// [`JoinError::Malformed`].
-    pub fn parse(line: &str) -> Result<Self, JoinError> {
-        let said = match line.split_once(' ') {
-            None if line == "beat" => Some(Self::Heartbeat),
-            None if line == "leave" => Some(Self::Leave),
-            Some(("capacity", capacity)) => parse_count(capacity).map(Self::Capacity),
-            _ => None,
-        };
-        said.ok_or(JoinError::Malformed)
-    }
+            /// Parses the line, without its end.
+            ///
+            /// # Errors
+            /// [`JoinError::Malformed`].
+            pub fn parse(line: &str) -> Result<Self, JoinError> {
+                let message = match line.split_once(' ') {
+                    $(None if line == $word => Some(Self::$unit),)+
+                    Some(($count_word, count)) => parse_count(count).map(Self::$count),
+                    _ => None,
+                };
+                message.ok_or(JoinError::Malformed)
+            }
+        }
+    };
 }
 
-impl FrontEndMessage {
-    /// Encodes the line.
-    #[must_use]
-    pub fn encode(self) -> String {
-        match self {
-            Self::Heartbeat => "beat\n".to_owned(),
-            Self::Dial(count) => format!("dial {count}\n"),
-            Self::Superseded => "moved\n".to_owned(),
-            Self::Drained => "done\n".to_owned(),
-        }
-    }
-
-    /// Parses the line, without its end.
-    ///
-    /// # Errors
-    /// [`JoinError::Malformed`].
-    pub fn parse(line: &str) -> Result<Self, JoinError> {
-        let said = match line.split_once(' ') {
-            None if line == "beat" => Some(Self::Heartbeat),
-            None if line == "moved" => Some(Self::Superseded),
-            None if line == "done" => Some(Self::Drained),
-            Some(("dial", count)) => parse_count(count).map(Self::Dial),
-            _ => None,
-        };
-        said.ok_or(JoinError::Malformed)
-    }
-}
+messages!(JoinerMessage: Heartbeat = "beat", Leave = "leave"; Capacity(count) = "capacity");
+messages!(
+    FrontEndMessage: Heartbeat = "beat", Superseded = "moved", Drained = "done"; Dial(count) = "dial"
+);
 
 /// Turns a text into a label: replaces invalid characters and cuts a long text.
 #[must_use]
@@ -401,25 +378,8 @@ fn parse_count(text: &str) -> Option<u32> {
     (1..=1_000_000).contains(&number).then_some(number)
 }
 
-fn to_hex(bytes: &[u8]) -> String {
-    use fmt::Write;
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        // Writing to a text cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
-}
-
-fn from_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
-    let is_hex = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
-    if text.len() != 2 * N || !text.as_bytes().iter().all(is_hex) {
-        return None;
-    }
-    let mut bytes = [0; N];
-    for (byte, digits) in bytes.iter_mut().zip(text.as_bytes().chunks(2)) {
-        *byte = u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
-    }
-    Some(bytes)
+fn parse_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
+    HEXLOWER.decode(text.as_bytes()).ok()?.try_into().ok()
 }
 
 impl fmt::Debug for JoinSecret {
@@ -465,10 +425,16 @@ mod tests {
         assert_eq!(parse_greeting(line(&greeting)), Ok(NONCES.joiner));
         let challenge = encode_challenge(&NONCES.front_end);
         assert_eq!(parse_challenge(line(&challenge)), Ok(NONCES.front_end));
-        let proof = prove_joiner(&secret, &NONCES);
-        assert_eq!(verify_joiner(&secret, &NONCES, line(&proof)), Ok(()));
-        let proof = prove_front_end(&secret, &NONCES);
-        assert_eq!(verify_front_end(&secret, &NONCES, line(&proof)), Ok(()));
+        let proof = secret.prove(JoinSide::Joiner, &NONCES);
+        assert_eq!(
+            secret.verify(JoinSide::Joiner, &NONCES, line(&proof)),
+            Ok(())
+        );
+        let proof = secret.prove(JoinSide::FrontEnd, &NONCES);
+        assert_eq!(
+            secret.verify(JoinSide::FrontEnd, &NONCES, line(&proof)),
+            Ok(())
+        );
         for purpose in [
             control(),
             JoinPurpose::CarryRequests { member: 7 },
@@ -521,19 +487,19 @@ mod tests {
             ..NONCES
         };
         let (joiner, front) = (
-            prove_joiner(&secret, &NONCES),
-            prove_front_end(&secret, &NONCES),
+            secret.prove(JoinSide::Joiner, &NONCES),
+            secret.prove(JoinSide::FrontEnd, &NONCES),
         );
         for (secret, meeting) in [(&other, NONCES), (&secret, later), (&secret, before)] {
-            let proof = verify_joiner(secret, &meeting, line(&joiner));
+            let proof = secret.verify(JoinSide::Joiner, &meeting, line(&joiner));
             assert_eq!(proof, Err(JoinError::WrongKey));
-            let proof = verify_front_end(secret, &meeting, line(&front));
+            let proof = secret.verify(JoinSide::FrontEnd, &meeting, line(&front));
             assert_eq!(proof, Err(JoinError::WrongKey));
         }
         // Neither side proves itself with the other's proof.
-        let reflected = verify_front_end(&secret, &NONCES, line(&joiner));
+        let reflected = secret.verify(JoinSide::FrontEnd, &NONCES, line(&joiner));
         assert_eq!(reflected, Err(JoinError::WrongKey));
-        let reflected = verify_joiner(&secret, &NONCES, line(&front));
+        let reflected = secret.verify(JoinSide::Joiner, &NONCES, line(&front));
         assert_eq!(reflected, Err(JoinError::WrongKey));
         let asked = encode_join_request(&secret, &NONCES, &control());
         let refused = |asked: &str, meeting| parse_join_request(&secret, meeting, asked);

@@ -31,12 +31,12 @@ pub mod slot;
 pub mod uwsgi;
 pub mod worker;
 
-pub use channel::{ChannelDecoder, ChannelEvent, DecodedChannelEvent};
+pub use channel::{ChannelDecoder, ChannelEvent};
 pub use control::{ControlDecoder, ControlEvent};
 pub use environ::asgi::ScopeEncoder;
 pub use environ::{COMMON_VARIABLES, Dialect, EnvironEncoder};
 pub use error::WireError;
-pub use frame::{FrameHeader, FrameKind, HEADER_LEN, MAX_PAYLOAD_BYTES, PROTOCOL_VERSION};
+pub use frame::{Decoded, FrameHeader, FrameKind, HEADER_LEN, MAX_PAYLOAD_BYTES, PROTOCOL_VERSION};
 pub use head::{
     AcceptHeadView, HeadFields, ResponseHeadView, parse_accept_head, parse_response_head,
 };
@@ -44,4 +44,4 @@ pub use request::{
     MAX_INPUT_BYTES, RequestBodySource, encode_cancel, encode_collect_garbage, encode_input,
     encode_input_aborted, encode_request,
 };
-pub use slot::{DecodedSlotEvent, SlotDecoder, SlotEvent, request_name};
+pub use slot::{SlotDecoder, SlotEvent, request_name};

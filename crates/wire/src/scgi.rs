@@ -4,7 +4,7 @@
 //! exactly the announced length. The response is a CGI response until the connection closes:
 //! [`cgi::CgiDecoder`](crate::cgi::CgiDecoder) decodes it.
 
-use crate::gateway::{EncodeError, VariableWriter, format_decimal};
+use crate::gateway::{EncodeError, VariableWriter};
 
 /// Writes the variables of one request. It writes `CONTENT_LENGTH` and `SCGI` itself, and skips
 /// pairs of these names: the protocol demands the first before all others, and each only once.
@@ -25,10 +25,8 @@ impl<'o> ScgiVariableWriter<'o> {
             start,
             has_nul: false,
         };
-        writer.push(
-            b"CONTENT_LENGTH",
-            format_decimal(content_length, &mut [0; 20]),
-        );
+        let mut digits = itoa::Buffer::new();
+        writer.push(b"CONTENT_LENGTH", digits.format(content_length).as_bytes());
         writer.push(b"SCGI", b"1");
         writer
     }
@@ -43,9 +41,8 @@ impl<'o> ScgiVariableWriter<'o> {
             return Err(EncodeError::NulInText);
         }
         let len = self.out.len() - self.start - LENGTH_PREFIX_LEN;
-        let mut room = [0; 20];
-        let digits = format_decimal(u64::try_from(len).unwrap_or(u64::MAX), &mut room);
-        let prefix = digits.iter().chain(b":").copied();
+        let mut digits = itoa::Buffer::new();
+        let prefix = digits.format(len).bytes().chain([b':']);
         self.out
             .splice(self.start..self.start + LENGTH_PREFIX_LEN, prefix);
         self.out.push(b',');

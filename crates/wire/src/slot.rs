@@ -12,8 +12,8 @@
 
 use crate::WireError;
 use crate::frame::{
-    FLAG_END, FLAG_HAS_FD, FLAG_PROTOCOL_ERROR, FrameHeader, FrameKind, HEADER_LEN, split_text,
-    split_u32, take_available,
+    Decoded, FLAG_END, FLAG_HAS_FD, FLAG_PROTOCOL_ERROR, FrameHeader, FrameKind, HEADER_LEN,
+    parse_text, read_u32, read_u64, take_available,
 };
 use crate::head::{ResponseHeadView, split_head};
 
@@ -78,13 +78,6 @@ impl SlotEvent<'_> {
             Self::Abort { .. } | Self::Failed { .. } => true,
         }
     }
-}
-
-/// An event and the bytes it took from the front of the input.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DecodedSlotEvent<'b> {
-    pub event: SlotEvent<'b>,
-    pub consumed: usize,
 }
 
 /// The state of one slot socket, receiving side.
@@ -152,7 +145,7 @@ impl SlotDecoder {
     pub fn decode<'b>(
         &mut self,
         input: &'b [u8],
-    ) -> Result<Option<DecodedSlotEvent<'b>>, WireError> {
+    ) -> Result<Option<Decoded<SlotEvent<'b>>>, WireError> {
         if let Stage::Bytes {
             left,
             is_last_frame,
@@ -163,23 +156,19 @@ impl SlotDecoder {
         let Some(header) = FrameHeader::parse(input)? else {
             return Ok(None);
         };
-        if self.outstanding == 0 {
-            return self.decode_collected(header).map(Some);
-        }
         let rest = &input[HEADER_LEN..];
         let decoded = match (header.kind, self.stage) {
-            (FrameKind::FdRequest, Stage::Head) => self.decode_fd_request(header)?,
+            _ if self.outstanding == 0 => self.decode_collected(header, rest)?,
             (FrameKind::Head, Stage::Head) => self.decode_head(header, rest)?,
-            (FrameKind::Failed, Stage::Head) => decode_failed(header, rest)?,
-            (FrameKind::Hijack, Stage::Head) => Some(self.decode_hijack(header)?),
-            (FrameKind::Body, Stage::Hijacked) => Some(decode_end_of_hijack(header)?),
-            (FrameKind::Body, Stage::Stream) => return Ok(self.decode_body(header, rest)),
-            (FrameKind::File, Stage::Stream) => decode_file(header, rest)?,
-            (FrameKind::Abort, Stage::Stream) => decode_abort(header, rest)?,
-            (FrameKind::IoBound, _) => Some(decode_empty(header, SlotEvent::IoBound)?),
-            (FrameKind::ExtendDeadline, _) => decode_extend(header, rest)?,
-            (FrameKind::Pull, _) => Some(decode_empty(header, SlotEvent::Pull)?),
-            (kind, _) => return Err(WireError::UnexpectedFrameKind(kind as u8)),
+            (FrameKind::Body, Stage::Stream) => {
+                let is_last_frame = header.has_flag(FLAG_END);
+                let read = self.read_bytes(rest, header.payload_len, is_last_frame);
+                return Ok(read.map(|read| Decoded {
+                    consumed: HEADER_LEN + read.consumed,
+                    ..read
+                }));
+            }
+            _ => self.decode_whole(header, rest)?,
         };
         if decoded.is_some_and(|decoded| decoded.event.is_last()) {
             self.finish_response();
@@ -188,48 +177,93 @@ impl SlotDecoder {
     }
 
     /// Decodes the only frame that comes without a request.
-    fn decode_collected(
+    fn decode_collected<'b>(
         &mut self,
         header: FrameHeader,
-    ) -> Result<DecodedSlotEvent<'static>, WireError> {
+        rest: &'b [u8],
+    ) -> Result<Option<Decoded<SlotEvent<'b>>>, WireError> {
         if header.kind != FrameKind::GarbageCollected
             || !std::mem::take(&mut self.is_collecting_garbage)
         {
             return Err(WireError::ResponseWithoutRequest);
         }
-        decode_empty(header, SlotEvent::GarbageCollected)
+        let event = SlotEvent::GarbageCollected;
+        let consumed = HEADER_LEN;
+        Ok(header
+            .split_payload(rest, 0..=0)?
+            .map(|_| Decoded { event, consumed }))
     }
 
-    fn decode_fd_request(
+    /// Decodes a frame that is an event once all of it is there.
+    fn decode_whole<'b>(
         &mut self,
         header: FrameHeader,
-    ) -> Result<Option<DecodedSlotEvent<'static>>, WireError> {
-        let decoded = decode_empty(header, SlotEvent::FdRequest)?;
-        // Only the newest request can have a file, so its turn comes when it is the only one.
-        if !self.awaits_fd_request || self.outstanding != 1 {
-            return Err(WireError::UnexpectedFrameKind(FrameKind::FdRequest as u8));
-        }
-        self.awaits_fd_request = false;
-        Ok(Some(decoded))
-    }
-
-    fn decode_hijack(
-        &mut self,
-        header: FrameHeader,
-    ) -> Result<DecodedSlotEvent<'static>, WireError> {
-        if !header.has_flag(FLAG_HAS_FD) {
+        rest: &'b [u8],
+    ) -> Result<Option<Decoded<SlotEvent<'b>>>, WireError> {
+        let (lens, flags) = match (header.kind, self.stage) {
+            (FrameKind::FdRequest, Stage::Head) | (FrameKind::IoBound | FrameKind::Pull, _) => {
+                (0..=0, 0)
+            }
+            (FrameKind::ExtendDeadline, _) => (4..=4, 0),
+            (FrameKind::Hijack, Stage::Head) => (0..=0, FLAG_HAS_FD),
+            (FrameKind::Body, Stage::Hijacked) => (0..=0, FLAG_END),
+            (FrameKind::File, Stage::Stream) => (16..=16, FLAG_HAS_FD),
+            (FrameKind::Failed, Stage::Head) | (FrameKind::Abort, Stage::Stream) => {
+                (0..=MAX_REASON_BYTES, 0)
+            }
+            (kind, _) => return Err(WireError::UnexpectedFrameKind(kind as u8)),
+        };
+        if header.flags & flags != flags {
             return Err(header.bad_flags());
         }
-        let decoded = decode_empty(header, SlotEvent::Hijack)?;
-        self.stage = Stage::Hijacked;
-        Ok(decoded)
+        let Some(payload) = header.split_payload(rest, lens)? else {
+            return Ok(None);
+        };
+        let event = match header.kind {
+            FrameKind::FdRequest => {
+                // Only the newest request can have a file, so its turn comes when it is the only
+                // one.
+                if self.outstanding != 1 || !std::mem::take(&mut self.awaits_fd_request) {
+                    return Err(WireError::UnexpectedFrameKind(header.kind as u8));
+                }
+                SlotEvent::FdRequest
+            }
+            FrameKind::IoBound => SlotEvent::IoBound,
+            FrameKind::Pull => SlotEvent::Pull,
+            FrameKind::ExtendDeadline => SlotEvent::ExtendDeadline {
+                seconds: read_u32(payload),
+            },
+            FrameKind::Hijack => {
+                self.stage = Stage::Hijacked;
+                SlotEvent::Hijack
+            }
+            FrameKind::File => SlotEvent::File {
+                offset: read_u64(payload, 0),
+                len: Some(read_u64(payload, 8)).filter(|len| *len != u64::MAX),
+                end: header.has_flag(FLAG_END),
+            },
+            FrameKind::Failed => SlotEvent::Failed {
+                reason: parse_text(payload)?,
+                is_protocol: header.has_flag(FLAG_PROTOCOL_ERROR),
+            },
+            FrameKind::Abort => SlotEvent::Abort {
+                reason: parse_text(payload)?,
+            },
+            // The end of a hijacked request.
+            _ => SlotEvent::Body {
+                bytes: &[],
+                end: true,
+            },
+        };
+        let consumed = HEADER_LEN + payload.len();
+        Ok(Some(Decoded { event, consumed }))
     }
 
     fn decode_head<'b>(
         &mut self,
         header: FrameHeader,
         rest: &'b [u8],
-    ) -> Result<Option<DecodedSlotEvent<'b>>, WireError> {
+    ) -> Result<Option<Decoded<SlotEvent<'b>>>, WireError> {
         let split = split_head(header, header.payload_len, rest, [u32::MAX; 2])?;
         Ok(split.map(|payload| {
             let is_last_frame = !payload.is_streamed;
@@ -241,7 +275,7 @@ impl SlotDecoder {
                     is_last_frame,
                 },
             };
-            DecodedSlotEvent {
+            Decoded {
                 event: SlotEvent::Head {
                     head: payload.head,
                     app_time_us: payload.app_time_us,
@@ -254,47 +288,27 @@ impl SlotDecoder {
         }))
     }
 
-    fn decode_body<'b>(
-        &mut self,
-        header: FrameHeader,
-        rest: &'b [u8],
-    ) -> Option<DecodedSlotEvent<'b>> {
-        let is_last_frame = header.has_flag(FLAG_END);
-        let mut decoded = self.read_bytes(rest, header.payload_len, is_last_frame)?;
-        decoded.consumed += HEADER_LEN;
-        Some(decoded)
-    }
-
     fn read_bytes<'b>(
         &mut self,
         input: &'b [u8],
         left: u32,
         is_last_frame: bool,
-    ) -> Option<DecodedSlotEvent<'b>> {
+    ) -> Option<Decoded<SlotEvent<'b>>> {
         let (bytes, left) = take_available(input, left)?;
-        if left == 0 {
-            self.finish_frame(is_last_frame);
-        } else {
-            self.stage = Stage::Bytes {
-                left,
-                is_last_frame,
-            };
+        let end = left == 0 && is_last_frame;
+        match left {
+            0 if is_last_frame => self.finish_response(),
+            0 => self.stage = Stage::Stream,
+            _ => {
+                self.stage = Stage::Bytes {
+                    left,
+                    is_last_frame,
+                };
+            }
         }
-        let event = SlotEvent::Body {
-            bytes,
-            end: left == 0 && is_last_frame,
-        };
-        Some(DecodedSlotEvent {
-            event,
-            consumed: bytes.len(),
-        })
-    }
-
-    fn finish_frame(&mut self, is_last_frame: bool) {
-        self.stage = Stage::Stream;
-        if is_last_frame {
-            self.finish_response();
-        }
+        let event = SlotEvent::Body { bytes, end };
+        let consumed = bytes.len();
+        Some(Decoded { event, consumed })
     }
 
     fn finish_response(&mut self) {
@@ -305,99 +319,6 @@ impl SlotDecoder {
             self.awaits_fd_request = false;
         }
     }
-}
-
-/// Decodes a frame without a payload.
-fn decode_empty(
-    header: FrameHeader,
-    event: SlotEvent<'static>,
-) -> Result<DecodedSlotEvent<'static>, WireError> {
-    if header.payload_len != 0 {
-        return Err(WireError::BadPayloadLength);
-    }
-    Ok(DecodedSlotEvent {
-        event,
-        consumed: HEADER_LEN,
-    })
-}
-
-fn decode_end_of_hijack(header: FrameHeader) -> Result<DecodedSlotEvent<'static>, WireError> {
-    if !header.has_flag(FLAG_END) {
-        return Err(header.bad_flags());
-    }
-    let end = true;
-    decode_empty(header, SlotEvent::Body { bytes: &[], end })
-}
-
-fn decode_extend(
-    header: FrameHeader,
-    rest: &[u8],
-) -> Result<Option<DecodedSlotEvent<'static>>, WireError> {
-    if header.payload_len != 4 {
-        return Err(WireError::BadPayloadLength);
-    }
-    Ok(split_u32(rest).map(|(seconds, _)| DecodedSlotEvent {
-        event: SlotEvent::ExtendDeadline { seconds },
-        consumed: HEADER_LEN + 4,
-    }))
-}
-
-fn decode_file(
-    header: FrameHeader,
-    rest: &[u8],
-) -> Result<Option<DecodedSlotEvent<'_>>, WireError> {
-    if !header.has_flag(FLAG_HAS_FD) {
-        return Err(header.bad_flags());
-    }
-    if header.payload_len != 16 {
-        return Err(WireError::BadPayloadLength);
-    }
-    let (Some(offset), Some(len)) = (read_u64(rest, 0), read_u64(rest, 8)) else {
-        return Ok(None);
-    };
-    let len = (len != u64::MAX).then_some(len);
-    let event = SlotEvent::File {
-        offset,
-        len,
-        end: header.has_flag(FLAG_END),
-    };
-    Ok(Some(DecodedSlotEvent {
-        event,
-        consumed: HEADER_LEN + 16,
-    }))
-}
-
-fn decode_abort(
-    header: FrameHeader,
-    rest: &[u8],
-) -> Result<Option<DecodedSlotEvent<'_>>, WireError> {
-    let reason = split_text(header.payload_len, rest, MAX_REASON_BYTES)?;
-    Ok(reason.map(|reason| DecodedSlotEvent {
-        event: SlotEvent::Abort { reason },
-        consumed: HEADER_LEN + reason.len(),
-    }))
-}
-
-fn decode_failed(
-    header: FrameHeader,
-    rest: &[u8],
-) -> Result<Option<DecodedSlotEvent<'_>>, WireError> {
-    let is_protocol = header.has_flag(FLAG_PROTOCOL_ERROR);
-    let reason = split_text(header.payload_len, rest, MAX_REASON_BYTES)?;
-    Ok(reason.map(|reason| DecodedSlotEvent {
-        event: SlotEvent::Failed {
-            reason,
-            is_protocol,
-        },
-        consumed: HEADER_LEN + reason.len(),
-    }))
-}
-
-fn read_u64(bytes: &[u8], at: usize) -> Option<u64> {
-    bytes
-        .get(at..)?
-        .first_chunk::<8>()
-        .map(|chunk| u64::from_le_bytes(*chunk))
 }
 
 mod request_name;

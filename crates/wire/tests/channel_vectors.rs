@@ -240,7 +240,7 @@ fn scopes() {
                 _ => encoder.push_str(key, value.as_str().unwrap()),
             }
         }
-        encoder.finish().unwrap();
+        encoder.finish();
         assert_eq!(hex(&out), block["hex"], "{}", block["name"]);
     }
 }

@@ -18,7 +18,7 @@ use crate::dispatch::QueueUsage;
 use crate::shared::WorkerView;
 
 /// An application at one moment.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct AppSnapshot {
     pub name: String,
     /// `wsgi`, `rack`, `command` or `fastcgi`.
@@ -112,7 +112,7 @@ pub struct ProcessesSnapshot {
 }
 
 /// A worker at one moment.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct WorkerSnapshot {
     pub pid: Option<u32>,
     pub generation: u64,
@@ -143,34 +143,20 @@ pub struct WorkerSnapshot {
 
 impl App {
     /// How it is now. Reads each worker's memory from `/proc`.
-    #[must_use]
     pub fn snapshot(&self) -> AppSnapshot {
         let now = clock::now();
-        let view = self.shared.view();
+        let view = self.shared.view.lock().clone();
         let shown = |worker: &WorkerView| WorkerSnapshot {
-            pid: worker.pid,
-            generation: worker.generation,
-            state: worker.state,
             time_in_state: now.saturating_duration_since(worker.state_since),
-            restarts: worker.restarts,
             in_progress: self.shared.in_progress(worker),
             address: worker.address.as_ref().map(ToString::to_string),
-            resident_bytes: worker
-                .pid
-                .and_then(|p| penstock_sys::file::process_rss_bytes(p).ok()),
-            proportional_bytes: worker.memory,
+            resident_bytes: (worker.snapshot.pid)
+                .and_then(|pid| penstock_sys::file::process_rss_bytes(pid).ok()),
             age: worker
                 .started_at
                 .map(|at| now.saturating_duration_since(at)),
-            requests: worker.stats.as_ref().map(|ledger| ledger.served_requests()),
-            replace_reason: worker.replace_reason.clone(),
-        };
-        let ready = view.workers.iter().filter(|w| w.state == "ready");
-        let processes = ProcessesSnapshot {
-            min: self.config.processes.min,
-            ready: ready.count(),
-            target: view.target_workers,
-            max: self.config.processes.max,
+            requests: worker.stats.as_ref().map(|stats| stats.served_requests()),
+            ..worker.snapshot.clone()
         };
         let mut queue = self.shared.dispatch.usage(now);
         queue.waiting += self.shared.model.waiting_requests();
@@ -185,25 +171,19 @@ impl App {
             kind: self.kind().as_str(),
             workers: view.workers.iter().map(shown).collect(),
             templates: view.templates.iter().map(shown).collect(),
-            state: view.state,
-            boot_report: view.boot_report,
-            interpreter: view.interpreter,
-            generation: view.generation,
-            processes,
-            last_scaling: view.last_scaling,
-            last_failure: view.last_failure,
-            is_restarting: view.is_restarting,
-            restart_error: view.restart_error,
-            start_method: view.start_method,
-            threads: of_threads(view.threads),
+            processes: ProcessesSnapshot {
+                min: self.config.processes.min,
+                max: self.config.processes.max,
+                ..view.snapshot.processes
+            },
+            threads: of_threads(view.snapshot.threads),
             min_threads: of_threads(self.config.min_threads),
             max_threads: of_threads(self.config.threads),
             bounds: BoundsSnapshot {
-                tasks: view.usage.and_then(|usage| usage.tasks),
                 max_tasks: plan.and_then(|plan| plan.max_tasks),
-                memory_bytes: view.usage.and_then(|usage| usage.memory),
                 max_memory_bytes: plan.and_then(|plan| plan.max_memory),
                 max_cpu: plan.and_then(|plan| plan.max_cpu),
+                ..view.snapshot.bounds
             },
             queue: QueueSnapshot {
                 usage: queue,
@@ -212,6 +192,7 @@ impl App {
             queue_time: self.metrics().queue_time.values(),
             header_time: self.metrics().app_time.values(),
             counters: Arc::clone(self.metrics()),
+            ..view.snapshot
         }
     }
 }

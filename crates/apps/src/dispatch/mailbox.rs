@@ -7,21 +7,23 @@
 //! - The lock is never held while a waker runs.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Waker};
 use std::time::Instant;
 
+use parking_lot::Mutex;
 use penstock_queue::DispatchedJob;
 
 use super::{Job, WorkerStats};
+use crate::upload::store_waker;
 
 /// How one slot's driver hears of new jobs, of its retirement and of its worker's end.
 #[derive(Debug, Default)]
 pub(crate) struct Mailbox {
     state: Mutex<MailboxState>,
-    /// Until when the request at hand has asked for time.
-    deadline_extension: Mutex<Option<Instant>>,
+    /// Until when the request at hand has asked for time, if it has.
+    pub(crate) deadline_extension: Mutex<Option<Instant>>,
     /// Requests that the driver has in progress, for the status page.
     pub(crate) in_progress: AtomicU32,
     pub(crate) stats: Arc<WorkerStats>,
@@ -29,10 +31,7 @@ pub(crate) struct Mailbox {
 
 #[derive(Debug, Default)]
 struct MailboxState {
-    jobs: VecDeque<DispatchedJob<Job>>,
-    is_retired: bool,
-    is_worker_lost: bool,
-    are_streams_cut: bool,
+    delivery: MailboxDelivery,
     waker: Option<Waker>,
 }
 
@@ -45,13 +44,6 @@ pub(crate) struct MailboxDelivery {
     pub(crate) are_streams_cut: bool,
 }
 
-/// Wakes a driver; not to be called under the queue's lock.
-pub(super) fn wake_driver(waker: Option<Waker>) {
-    if let Some(waker) = waker {
-        waker.wake();
-    }
-}
-
 impl Mailbox {
     pub(super) fn new(ledger: Arc<WorkerStats>) -> Self {
         Self {
@@ -62,14 +54,14 @@ impl Mailbox {
 
     /// Leaves a job; gives the driver's waker.
     pub(super) fn post(&self, start: DispatchedJob<Job>) -> Option<Waker> {
-        let mut mail = self.lock();
-        mail.jobs.push_back(start);
+        let mut mail = self.state.lock();
+        mail.delivery.jobs.push_back(start);
         mail.waker.take()
     }
 
     /// Takes the jobs that the driver has not found.
     pub(super) fn take_jobs(&self) -> VecDeque<DispatchedJob<Job>> {
-        std::mem::take(&mut self.lock().jobs)
+        std::mem::take(&mut self.state.lock().delivery.jobs)
     }
 
     pub(super) fn mark_retired(&self) {
@@ -85,49 +77,28 @@ impl Mailbox {
         self.update_and_wake(|mail| mail.are_streams_cut = true);
     }
 
-    fn update_and_wake(&self, change: impl FnOnce(&mut MailboxState)) {
-        let mut mail = self.lock();
-        change(&mut mail);
+    fn update_and_wake(&self, change: impl FnOnce(&mut MailboxDelivery)) {
+        let mut mail = self.state.lock();
+        change(&mut mail.delivery);
         let waker = mail.waker.take();
         drop(mail);
-        wake_driver(waker);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, MailboxState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        waker.into_iter().for_each(Waker::wake);
     }
 
     /// Takes the delivery; without one the driver is polled when there is one.
     pub(crate) fn poll_delivery(&self, cx: &mut Context<'_>) -> Option<MailboxDelivery> {
-        let mut mail = self.lock();
-        if !mail.jobs.is_empty() || mail.is_retired || mail.is_worker_lost || mail.are_streams_cut {
-            return Some(MailboxDelivery {
-                jobs: std::mem::take(&mut mail.jobs),
-                is_retired: std::mem::take(&mut mail.is_retired),
-                is_worker_lost: std::mem::take(&mut mail.is_worker_lost),
-                are_streams_cut: std::mem::take(&mut mail.are_streams_cut),
-            });
+        let mut mail = self.state.lock();
+        let MailboxDelivery {
+            jobs,
+            is_retired,
+            is_worker_lost,
+            are_streams_cut,
+        } = &mail.delivery;
+        if !jobs.is_empty() || *is_retired || *is_worker_lost || *are_streams_cut {
+            return Some(std::mem::take(&mut mail.delivery));
         }
-        match &mut mail.waker {
-            Some(waker) if waker.will_wake(cx.waker()) => {}
-            other => *other = Some(cx.waker().clone()),
-        }
+        store_waker(&mut mail.waker, cx);
         None
-    }
-
-    /// Shows until when the request at hand has asked for time, if it has.
-    pub(crate) fn set_deadline_extension(&self, until: Option<Instant>) {
-        *self.lock_deadline_extension() = until;
-    }
-
-    /// Until when the request at hand has asked for time, if it has.
-    pub(crate) fn deadline_extension(&self) -> Option<Instant> {
-        *self.lock_deadline_extension()
-    }
-
-    fn lock_deadline_extension(&self) -> MutexGuard<'_, Option<Instant>> {
-        let extended = &self.deadline_extension;
-        extended.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn set_in_progress(&self, count: usize) {

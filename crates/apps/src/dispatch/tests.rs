@@ -1,5 +1,7 @@
 //! The queue and its mailboxes: jobs, jobs given back, and the shared state of a worker's slots.
 
+mod exact_slots;
+
 use std::task::Context;
 
 use super::*;
@@ -15,7 +17,7 @@ const SPEC: SlotSpec = SlotSpec {
     capacity: 1,
 };
 
-pub(super) fn job(name: &str) -> Job {
+fn job(name: &str) -> Job {
     Job {
         frame: name.as_bytes().to_vec(),
         body_file: None,

@@ -15,13 +15,13 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Instant;
 
+use parking_lot::Mutex;
 use penstock_queue::{DispatchedJob, SlotId};
 
-use super::{AppDispatcher, DispatchState, Job, wake_driver};
+use super::{AppDispatcher, DispatchState, Job};
 use crate::sticky::WorkerToken;
 
 /// The least number of requests between two collections of a worker: a full collection of a large
@@ -97,7 +97,7 @@ impl WorkerStats {
     }
 
     pub(crate) fn gc_claimed_slots(&self) -> usize {
-        self.lock().gc_claimed.len()
+        self.slots.lock().gc_claimed.len()
     }
 
     /// Has `AppDispatcher::limit_reached` notified once this many requests have been served.
@@ -137,7 +137,7 @@ impl WorkerStats {
     }
 
     pub(super) fn add_slot(&self, slot: SlotId, capacity: u32) {
-        let mut members = self.lock();
+        let mut members = self.slots.lock();
         members.slots.push(slot);
         if capacity == 0 {
             match members.reserved.len() < self.initially_reserved {
@@ -146,18 +146,17 @@ impl WorkerStats {
             }
         }
     }
-
-    fn lock(&self) -> MutexGuard<'_, SlotGroup> {
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl AppDispatcher {
     /// Opens a spare slot of this slot's worker, whose request is I/O-bound; `false` when there is
     /// none.
     pub(crate) fn lend_spare_slot(&self, now: Instant, slot: SlotId) -> bool {
-        let mut inner = self.lock();
-        let Some(spare) = inner.mailbox(slot).and_then(|m| m.stats.lock().spare.pop()) else {
+        let mut inner = self.state.lock();
+        let Some(spare) = inner
+            .mailbox(slot)
+            .and_then(|m| m.stats.slots.lock().spare.pop())
+        else {
             return false;
         };
         let starts = inner.queue.set_capacity(now, spare, 1);
@@ -166,18 +165,18 @@ impl AppDispatcher {
             .map(|start| inner.post_job(start))
             .collect();
         drop(inner);
-        wakers.into_iter().for_each(wake_driver);
+        wakers.into_iter().flatten().for_each(Waker::wake);
         true
     }
 
     /// The request for which a spare slot was lent is about to end: this slot becomes the spare
     /// one. (The other may be busy, this one is not.)
     pub(crate) fn park_slot(&self, now: Instant, slot: SlotId) {
-        let mut inner = self.lock();
+        let mut inner = self.state.lock();
         let starts = inner.queue.set_capacity(now, slot, 0);
         debug_assert!(starts.is_empty(), "no capacity, no starts");
         if let Some(mailbox) = inner.mailbox(slot) {
-            mailbox.stats.lock().spare.push(slot);
+            mailbox.stats.slots.lock().spare.push(slot);
         }
     }
 
@@ -186,8 +185,8 @@ impl AppDispatcher {
     /// whose thread has ended counts as reserved. Nothing changes during a collection.
     pub(crate) fn reserve_slots(&self, now: Instant, ledger: &WorkerStats, count: usize) {
         let mut wakers = Vec::new();
-        let mut inner = self.lock();
-        let mut members = ledger.lock();
+        let mut inner = self.state.lock();
+        let mut members = ledger.slots.lock();
         if members.gc_slot.is_some() {
             return;
         }
@@ -215,19 +214,19 @@ impl AppDispatcher {
         }
         drop(members);
         drop(inner);
-        wakers.into_iter().for_each(wake_driver);
+        wakers.into_iter().flatten().for_each(Waker::wake);
     }
 
     /// Keeps all slots of this slot's worker for a collection, if one is due and delays no request:
     /// none waits, the worker has none in progress, and others have room. `end_gc` gives them back,
     /// and so does the end of the driver.
     pub(crate) fn begin_gc(&self, now: Instant, slot: SlotId) -> bool {
-        let mut inner = self.lock();
+        let mut inner = self.state.lock();
         let Some(mailbox) = inner.mailbox(slot).cloned() else {
             return false;
         };
         let ledger = &mailbox.stats;
-        let (served, mut members) = (ledger.served_requests(), ledger.lock());
+        let (served, mut members) = (ledger.served_requests(), ledger.slots.lock());
         let since = served.saturating_sub(members.served_at_last_gc);
         if !inner.queue.is_empty() || members.gc_slot.is_some() || since < MIN_REQUESTS_BETWEEN_GC {
             return false;
@@ -269,14 +268,14 @@ impl AppDispatcher {
         into: &mut VecDeque<DispatchedJob<Job>>,
     ) {
         let mut wakers = Vec::new();
-        let mut inner = self.lock();
+        let mut inner = self.state.lock();
         let Some(mailbox) = inner.mailbox(slot).cloned() else {
             return;
         };
         inner.release_gc_claims(now, slot, &mailbox.stats, &mut wakers);
         into.extend(mailbox.take_jobs());
         drop(inner);
-        wakers.into_iter().for_each(wake_driver);
+        wakers.into_iter().flatten().for_each(Waker::wake);
     }
 }
 
@@ -289,7 +288,7 @@ impl DispatchState {
         ledger: &WorkerStats,
         wakers: &mut Vec<Option<Waker>>,
     ) {
-        let mut members = ledger.lock();
+        let mut members = ledger.slots.lock();
         if members.gc_slot != Some(slot) {
             return;
         }

@@ -18,10 +18,11 @@
 use std::future::poll_fn;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use penstock_exchange::buffering::SpoolWriter;
 use penstock_exchange::{
     Body, Fault, FaultKind, Reply, RequestTiming, Response, Takeover, TakeoverFuture,
@@ -38,6 +39,7 @@ use super::response::{open_spool, send_reply};
 use crate::dispatch::Job;
 use crate::reply::{self, ReplyHead, app_protocol_error};
 use crate::shared::AppShared;
+use crate::upload::store_waker;
 
 /// How long a connection may be silent in both directions: as the tunnels of upstreams by default.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
@@ -77,11 +79,7 @@ impl Default for HijackedConnections {
 impl HijackedConnections {
     /// How many there are; the task is woken when that changes.
     pub(crate) fn poll_count(&self, cx: &mut Context<'_>) -> usize {
-        let mut driver = self.shared.lock_driver_waker();
-        match &mut *driver {
-            Some(waker) if waker.will_wake(cx.waker()) => {}
-            other => *other = Some(cx.waker().clone()),
-        }
+        store_waker(&mut self.shared.driver_waker.lock(), cx);
         self.shared.count.load(Ordering::Acquire)
     }
 
@@ -100,14 +98,6 @@ impl HijackedConnections {
             progress: Arc::default(),
             cut_receiver: self.cut_sender.subscribe(),
         }
-    }
-}
-
-impl HijackedCount {
-    fn lock_driver_waker(&self) -> std::sync::MutexGuard<'_, Option<Waker>> {
-        self.driver_waker
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -195,10 +185,8 @@ impl Drop for HijackGuard {
             waker.wake_by_ref();
         }
         self.shared.count.fetch_sub(1, Ordering::AcqRel);
-        let driver = self.shared.lock_driver_waker().take();
-        if let Some(driver) = driver {
-            driver.wake();
-        }
+        let driver = self.shared.driver_waker.lock().take();
+        driver.into_iter().for_each(Waker::wake);
     }
 }
 

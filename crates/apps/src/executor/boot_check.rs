@@ -10,16 +10,16 @@
 use penstock_config as config;
 use penstock_runtime::{clock, loops, process as watch_process};
 use penstock_sys::account::Account;
+use penstock_sys::process;
 use penstock_sys::process::Launcher;
-use penstock_sys::{net, process};
 use tokio::sync::mpsc;
 
 use super::access;
-use super::control::{self, ControlHandle};
+use super::control;
 use super::process_task::OutputTail;
-use super::workers::WorkerCommand;
+use super::workers::{WorkerCommand, failed};
 use super::{ControlMessage, ExecutorInput, ProcessKey};
-use crate::embed::LaunchSockets;
+use crate::embed::LaunchRole;
 
 /// Messages of one process that serves nothing: READY or the traceback.
 const MAX_MESSAGES: usize = 8;
@@ -33,9 +33,6 @@ pub async fn check_boot(
     config: &config::App,
     account: Option<(&Launcher, &Account)>,
 ) -> Result<(), String> {
-    let say = |what: &'static str| move |error: std::io::Error| format!("{what}: {error}");
-    let (socket, theirs) = net::worker_socket_pair().map_err(say("socketpair"))?;
-    let (kept, line) = ControlHandle::open(socket, true).map_err(say("control socket"))?;
     let command = WorkerCommand {
         config,
         account: account.map(|(_, account)| account),
@@ -43,24 +40,21 @@ pub async fn check_boot(
         interface_is_guess: config.kind_is_guess,
         is_development: false,
     };
-    let sockets = LaunchSockets::Template {
-        server_pid: std::process::id(),
+    let role = LaunchRole::Template {
         ignores_threads: true,
     };
-    let mut started = {
-        let mut launch = command.launch(sockets, theirs)?;
-        let found = access::find_files(config)?;
-        found.open(&mut launch.access);
-        launch.program = found.program.into();
-        let started = match account {
-            Some((launcher, _)) => watch_process::launch(launcher, launch).await,
-            None => process::spawn_process(&launch),
-        };
-        started.map_err(|error| format!("cannot be started: {error}"))?
+    let (mut launch, kept, line) = command.launch(&role)?;
+    let found = access::find_files(config)?;
+    found.open(&mut launch.access);
+    launch.program = found.program.into();
+    let started = match account {
+        Some((launcher, _)) => watch_process::launch(launcher, launch).await,
+        None => process::spawn_process(&launch),
     };
+    let mut started = started.map_err(failed("cannot be started"))?;
     let tail = OutputTail::default();
     for pipe in [started.stdout.try_clone(), started.stderr.try_clone()] {
-        let (pipe, tail) = (pipe.map_err(say("output"))?, tail.clone());
+        let (pipe, tail) = (pipe.map_err(failed("output"))?, tail.clone());
         loops::spawn_here(async move {
             watch_process::read_output(pipe, |line| tail.push(line), |_| {}).await;
         });

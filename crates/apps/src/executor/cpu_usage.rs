@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use penstock_runtime::{clock, loops};
+use penstock_runtime::clock;
 use penstock_sys::process;
 
 use super::{Executor, ExecutorInput};
@@ -38,7 +38,7 @@ const MIN_SAMPLE_INTERVAL: Duration = Duration::from_millis(300);
 impl Executor {
     /// Asks, where anybody decides by the answer.
     pub(super) fn measure_cpu(&mut self) {
-        if self.limits.next_load_at().is_none()
+        if self.limits.next_load_at.is_none()
             || !self.needs_cpu_usage()
             || self.cpu_usage.is_measuring
         {
@@ -53,12 +53,7 @@ impl Executor {
                 wanted.filter_map(|(id, pid)| Some((id, process::cpu_demand_time(pid).ok()?)));
             (clock::now(), wanted.collect())
         };
-        let (store, inputs) = (self.shared.body_store.load_full(), self.inputs.clone());
-        loops::spawn_here(async move {
-            let wanted = store.pool.run(work).await;
-            // The executor may have ended first.
-            let _ = inputs.send(ExecutorInput::CpuMeasured(wanted.ok())).await;
-        });
+        self.run_in_pool(false, work, ExecutorInput::CpuMeasured);
     }
 
     /// `None` if there was no reading: the last one stays.
@@ -97,10 +92,10 @@ impl Executor {
             return None;
         }
         let (sum, known, all) = self.cpu_totals();
-        Some(match self.reactor_name() {
-            Some(_) => sum,
+        Some(match self.config.has_reactor() {
+            true => sum,
             // Those that have just come do as the others.
-            None => sum * all / known.max(1),
+            false => sum * all / known.max(1),
         })
     }
 
@@ -138,7 +133,7 @@ impl Executor {
 
     /// Whether anything is decided by how busy its processes are.
     fn needs_cpu_usage(&self) -> bool {
-        self.reactor_name().is_some() || self.config.has_spare_threads()
+        self.config.has_reactor() || self.config.has_spare_threads()
     }
 
     fn ready_workers(&self) -> impl Iterator<Item = (WorkerId, u32)> {

@@ -15,9 +15,8 @@ use penstock_sys::process;
 use penstock_wire::control::SocketKind;
 
 use super::control::{self, ControlHandle, ControlLine};
-use super::process_task::{GroupHold, OutputTail, Readiness};
-use super::refork::Promotion;
-use super::workers::{WorkerSlots, WorkerSockets};
+use super::process_task::{PendingProcess, Readiness};
+use super::workers::{WorkerSlots, WorkerSockets, failed};
 use super::{ChildProcess, ControlMessage, Executor, ProcessKey, ProcessRole};
 use crate::supervisor::{SupervisorEvent, WorkerId};
 
@@ -47,15 +46,15 @@ pub(super) struct PendingFork {
 impl Executor {
     /// Orders a worker from a template that is ready.
     pub(super) fn order_fork(&mut self, key: ProcessKey, worker: WorkerId) -> Result<(), String> {
-        let say = |what: &'static str| move |error: std::io::Error| format!("{what}: {error}");
         let Some(generation) = self.templates.generation(key) else {
             return Err("the template is gone".to_owned());
         };
         let WorkerSockets { slots, sockets } = self.create_worker_sockets()?;
-        let (socket, theirs) = control::fork_socket_pair().map_err(say("socketpair"))?;
-        let (control, line) = ControlHandle::open(socket, false).map_err(say("control socket"))?;
-        let (stdout, stdout_theirs) = process::output_pipe().map_err(say("pipe"))?;
-        let (stderr, stderr_theirs) = process::output_pipe().map_err(say("pipe"))?;
+        let (socket, theirs) = control::fork_socket_pair().map_err(failed("socketpair"))?;
+        let (control, line) =
+            ControlHandle::open(socket, false).map_err(failed("control socket"))?;
+        let (stdout, stdout_theirs) = process::output_pipe().map_err(failed("pipe"))?;
+        let (stderr, stderr_theirs) = process::output_pipe().map_err(failed("pipe"))?;
         let descriptors = [theirs, stdout_theirs, stderr_theirs];
         let is_ordered = self.templates.order_fork(key, worker, descriptors);
         if !is_ordered {
@@ -80,9 +79,7 @@ impl Executor {
         loops::spawn_here(greeting);
         Ok(())
     }
-}
 
-impl Executor {
     pub(super) fn handle_fork_ready(&mut self, worker: WorkerId, pid: u32, line: ControlLine) {
         let Some(forking) = self.templates.pending_forks.remove(&worker) else {
             return;
@@ -96,28 +93,18 @@ impl Executor {
             }
         };
         self.shared.metrics.started_workers.increment();
-        let (held, group) = GroupHold::new();
-        let child = ChildProcess {
-            pid,
-            group_hold: held,
-            process: started.handle(),
-            started_at: forking.started_at,
-            generation: forking.generation,
-            has_low_priority: false,
-            is_retiring: false,
-            has_reported_boot: false,
-            output_tail: OutputTail::default(),
-            control: Some(forking.control),
-            template_key: Some(forking.template),
-            promotion: Promotion::None,
-            role: ProcessRole::Worker(forking.slots),
-        };
         let (key, template) = (ProcessKey::Worker(worker), forking.template);
         self.templates.record_fork(template);
-        let readiness = Readiness::Control(line);
-        self.spawn_follower(key, started, readiness, child.output_tail.clone(), group);
-        let control = child.control.as_ref();
-        let is_given = control.is_some_and(|control| control.send_sockets(forking.sockets));
+        let is_given = forking.control.send_sockets(forking.sockets);
+        let pending = PendingProcess {
+            generation: forking.generation,
+            started_at: forking.started_at,
+            readiness: Readiness::Control(line),
+            control: Some(forking.control),
+        };
+        let process = self.follow(key, started, pending);
+        let role = ProcessRole::Worker(forking.slots);
+        let child = ChildProcess::new(process, role, Some(template));
         self.children.insert(worker, child);
         self.handle_event(SupervisorEvent::Spawned { worker, pid });
         if !is_given {
@@ -130,12 +117,8 @@ impl Executor {
     /// A template says that it could not fork a worker: that is this worker's failure, which is
     /// tried again in due time, and no other's.
     pub(super) fn handle_fork_failed(&mut self, key: ProcessKey, worker: WorkerId, why: &str) {
-        match self
-            .templates
-            .pending_forks
-            .get(&worker)
-            .map(|f| f.template)
-        {
+        let forking = self.templates.pending_forks.get(&worker);
+        match forking.map(|forking| forking.template) {
             Some(template) if template == key => {
                 self.templates.pending_forks.remove(&worker);
                 let refused = self.templates.record_fork_failure(key);

@@ -14,7 +14,7 @@
 use std::net::TcpListener;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use penstock_config as config;
 use penstock_exchange::buffering::BodyStore;
@@ -24,9 +24,7 @@ use penstock_sys::process::{self, Launcher, SpawnedProcess};
 use tokio::sync::Mutex;
 
 use super::access::{self, ProgramFiles};
-use super::control::{ControlHandle, ControlLine};
-use super::process_task::{GroupHold, OutputTail, Readiness};
-use super::refork::Promotion;
+use super::process_task::PendingProcess;
 use super::{ChildProcess, Executor, ExecutorInput, PreparedProcess, ProcessKey, ProcessRole};
 use crate::shared::DispatchMode;
 use crate::supervisor::{SupervisorEvent, WorkerId};
@@ -41,39 +39,20 @@ pub(super) type Looking = Arc<Mutex<Option<(u64, ProgramFiles)>>>;
 /// A process that is being started. Dropped, the start is given up.
 #[derive(Debug)]
 pub(super) struct Launching {
-    generation: u64,
-    began: Instant,
-    purpose: Option<Purpose>,
-    task: TaskHandle<()>,
+    pending: PendingProcess,
+    /// What it offers, once there is such a process; `None` of a template.
+    pub(super) role: Option<ProcessRole>,
+    _start: StartTask,
 }
+
+/// The task that awaits a start, ended when this is dropped.
+#[derive(Debug)]
+struct StartTask(TaskHandle<()>);
 
 /// A process that was started and that nothing follows yet. Unless it is taken it is ended, with
 /// its group.
 #[derive(Debug)]
 pub(super) struct UnclaimedProcess(Option<SpawnedProcess>);
-
-/// The role of a process, with the resources that are kept for it.
-#[derive(Debug)]
-pub(super) enum Purpose {
-    Worker {
-        worker: WorkerId,
-        role: ProcessRole,
-        readiness: Readiness,
-        control: Option<ControlHandle>,
-    },
-    /// The rest is in the table of templates.
-    Template(ControlLine),
-}
-
-impl Launching {
-    /// What it offers, once there is such a process.
-    pub(super) fn role(&self) -> Option<&ProcessRole> {
-        match &self.purpose {
-            Some(Purpose::Worker { role, .. }) => Some(role),
-            _ => None,
-        }
-    }
-}
 
 impl UnclaimedProcess {
     pub(super) fn new(started: SpawnedProcess) -> Self {
@@ -95,9 +74,9 @@ impl Drop for UnclaimedProcess {
     }
 }
 
-impl Drop for Launching {
+impl Drop for StartTask {
     fn drop(&mut self) {
-        self.task.abort();
+        self.0.abort();
     }
 }
 
@@ -115,30 +94,27 @@ impl Executor {
             control,
             reserved_port: reserved,
         } = prepared?;
-        let purpose = Purpose::Worker {
-            worker,
-            role,
+        let pending = PendingProcess {
+            generation,
+            started_at: clock::now(),
             readiness,
             control,
         };
-        self.launch(
-            ProcessKey::Worker(worker),
-            generation,
-            (launch, reserved),
-            purpose,
-        );
+        let key = ProcessKey::Worker(worker);
+        self.launch(key, pending, Some(role), (launch, reserved));
         Ok(())
     }
 
-    /// Begins to start a process; `Input::Launched` tells what has come of it. A port that is kept
+    /// Begins to start a process; `ExecutorInput::Launched` has its outcome. A port that is kept
     /// for it is free from its start on.
     pub(super) fn launch(
         &mut self,
         key: ProcessKey,
-        generation: u64,
+        pending: PendingProcess,
+        role: Option<ProcessRole>,
         (mut launch, reserved): (process::ProcessSpec, Option<TcpListener>),
-        purpose: Purpose,
     ) {
+        let generation = pending.generation;
         let (launcher, inputs) = (self.launcher.clone(), self.inputs.clone());
         let (config, looking) = (self.config.clone(), Arc::clone(&self.looking));
         let store = self.shared.body_store.load_full();
@@ -159,10 +135,9 @@ impl Executor {
             let _ = inputs.send(ExecutorInput::Launched { key, started }).await;
         });
         let launching = Launching {
-            generation,
-            began: clock::now(),
-            purpose: Some(purpose),
-            task,
+            pending,
+            role,
+            _start: StartTask(task),
         };
         self.launching.insert(key, launching);
     }
@@ -175,55 +150,30 @@ impl Executor {
         if started.is_ok() {
             self.shared.metrics.started_workers.increment();
         }
-        let launching = self.launching.remove(&key);
-        let Some((launching, purpose)) =
-            launching.and_then(|mut it| it.purpose.take().map(|purpose| (it, purpose)))
-        else {
+        let Some(Launching { pending, role, .. }) = self.launching.remove(&key) else {
             // It was given up in the same moment.
             return;
         };
-        let started = started.map(UnclaimedProcess::take);
-        let Some(started) = started.transpose() else {
+        let Some(started) = started.map(UnclaimedProcess::take).transpose() else {
             return;
         };
-        match (purpose, started) {
-            (
-                Purpose::Worker {
-                    worker,
-                    role,
-                    readiness,
-                    control,
-                },
-                Ok(started),
-            ) => {
-                let (pid, generation) = (started.pid, launching.generation);
-                let (held, group) = GroupHold::new();
-                let child = ChildProcess {
-                    pid,
-                    group_hold: held,
-                    process: started.handle(),
-                    started_at: launching.began,
-                    generation,
-                    has_low_priority: self.lower_priority(generation, &started),
-                    is_retiring: false,
-                    has_reported_boot: false,
-                    output_tail: OutputTail::default(),
-                    control,
-                    template_key: None,
-                    promotion: Promotion::None,
-                    role,
-                };
-                self.spawn_follower(key, started, readiness, child.output_tail.clone(), group);
+        let process = started.map(|started| {
+            let mut process = self.follow(key, started, pending);
+            process.has_low_priority = self.lower_priority(&process);
+            process
+        });
+        match (key, role, process) {
+            (ProcessKey::Worker(worker), Some(role), Ok(process)) => {
+                let child = ChildProcess::new(process, role, None);
+                let pid = child.pid();
                 self.children.insert(worker, child);
                 self.handle_event(SupervisorEvent::Spawned { worker, pid });
             }
-            (Purpose::Worker { worker, .. }, Err(why)) => {
+            (ProcessKey::Worker(worker), _, Err(why)) => {
                 self.fail_spawn(worker, format!("cannot start a worker: {why}"));
             }
-            (Purpose::Template(line), Ok(started)) => {
-                self.handle_template_started(key, started, line);
-            }
-            (Purpose::Template(_), Err(why)) => {
+            (_, _, Ok(process)) => self.handle_template_started(key, process),
+            (_, _, Err(why)) => {
                 log::error!("{}: cannot start a worker: {why}", self.shared.name);
                 self.fail_template(key, why);
             }

@@ -18,17 +18,16 @@ mod tests;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use penstock_exchange::buffering::BodyStore;
 use penstock_runtime::{clock, loops};
 use penstock_sys::cgroup::{CgroupReading, Usage};
 use penstock_sys::file;
 
 use self::bounds::BoundsWatch;
 use self::process_watch::{MemoryVerdict, ProcessWatch};
-use super::{Executor, ExecutorInput, ProcessKey, ProcessRole};
+use super::workers::WorkerSlots;
+use super::{ChildProcess, Executor, ExecutorInput, ProcessKey, ProcessRole};
 use crate::shared::DispatchMode;
 use crate::supervisor::{
     AppLoad, KillReason, ReplaceReason, SupervisorEvent, WorkerId, WorkerState,
@@ -62,7 +61,7 @@ pub(super) struct ProcessLimits {
     next_measure_at: Instant,
     is_measuring: bool,
     /// When the load is reported next; `None` where it decides nothing.
-    next_load_at: Option<Instant>,
+    pub(super) next_load_at: Option<Instant>,
     restart_file: RestartFile,
     bounds: BoundsWatch,
 }
@@ -94,11 +93,6 @@ impl ProcessLimits {
     /// What was last seen of the application's group.
     pub(super) fn usage(&self) -> Option<Usage> {
         self.bounds.usage()
-    }
-
-    /// When `Executor::report_load` wants to be called, if ever.
-    pub(super) fn next_load_at(&self) -> Option<Instant> {
-        self.next_load_at
     }
 
     /// Proportional memory of a worker when it was last measured, in bytes.
@@ -145,11 +139,8 @@ impl Executor {
             DispatchMode::Servers(set) => set.usage(),
         };
         // Slots that are kept for a collection have nothing to do.
-        let claimed = |child: &super::ChildProcess| match &child.role {
-            ProcessRole::Worker(slots) => slots.stats().gc_claimed_slots(),
-            ProcessRole::Server(_) => 0,
-        };
-        let claimed: usize = self.children.values().map(claimed).sum();
+        let slots = self.children.values().filter_map(ChildProcess::slots);
+        let claimed: usize = slots.map(|slots| slots.stats().gc_claimed_slots()).sum();
         AppLoad {
             queued: usage.waiting,
             oldest_wait: usage.oldest_wait,
@@ -173,7 +164,7 @@ impl Executor {
                     .config
                     .max_requests
                     .map(|max| watch.jittered_count(max));
-                if let (ProcessRole::Worker(slots), Some(limit)) = (&child.role, limit) {
+                if let (Some(slots), Some(limit)) = (child.slots(), limit) {
                     slots.stats().notify_when_served(limit);
                 }
                 watch
@@ -187,17 +178,15 @@ impl Executor {
             self.children.get(&worker)?,
             self.limits.processes.get(&worker)?,
         );
-        let is_stuck = match &child.role {
-            ProcessRole::Worker(slots) => slots.stats().is_stuck(),
-            ProcessRole::Server(listed) => self.is_server_stuck(listed),
+        let (is_stuck, served) = match &child.role {
+            ProcessRole::Worker(slots) => {
+                (slots.stats().is_stuck(), slots.stats().served_requests())
+            }
+            ProcessRole::Server(listed) => (self.is_server_stuck(listed), 0),
         };
         if is_stuck {
             return Some(ReplaceReason::Stuck);
         }
-        let served = match &child.role {
-            ProcessRole::Worker(slots) => slots.stats().served_requests(),
-            ProcessRole::Server(_) => 0,
-        };
         if self
             .config
             .max_requests
@@ -205,7 +194,7 @@ impl Executor {
         {
             return Some(ReplaceReason::Requests(served));
         }
-        let age = now.saturating_duration_since(child.started_at);
+        let age = now.saturating_duration_since(child.process.started_at);
         let is_old = self
             .config
             .max_age
@@ -216,11 +205,11 @@ impl Executor {
     /// Asks a worker in which a request has had its time to write where all of them stand.
     fn dump_requested_stacks(&self, worker: WorkerId) {
         if let Some(child) = self.children.get(&worker)
-            && let ProcessRole::Worker(slots) = &child.role
+            && let Some(slots) = child.slots()
             && slots.stats().take_stacks_request()
         {
             // One that is gone has nothing to say.
-            let _ = child.process.request_stack_dump();
+            let _ = child.process.handle.request_stack_dump();
         }
     }
 
@@ -238,9 +227,7 @@ impl Executor {
         let mut workers = self.supervisor.workers();
         workers.find(|w| w.id == worker).map(|w| w.state)
     }
-}
 
-impl Executor {
     /// A worker is retired: from now on its streams have `stream_timeout`.
     pub(super) fn set_stream_deadline(&mut self, worker: WorkerId) {
         self.sync_watches();
@@ -262,16 +249,11 @@ impl Executor {
         }
         // It stays set: a stream that begins after this is cut at once.
         watch.streams_deadline = None;
-        if let ProcessRole::Worker(slots) = &child.role {
-            slots
-                .mailboxes()
-                .iter()
-                .for_each(|mailbox| mailbox.cut_streams());
+        if let Some(slots) = child.slots() {
+            slots.mailboxes().for_each(|mailbox| mailbox.cut_streams());
         }
     }
-}
 
-impl Executor {
     fn measure_memory(&mut self, now: Instant) {
         let every = match (self.config.max_memory, &self.shared.group) {
             (None, None) => MEASURE_INTERVAL_UNLIMITED,
@@ -292,12 +274,28 @@ impl Executor {
                 reading: group.map(|group| group.read()),
             }
         };
+        // A pool that has no room measures nothing: the next try is due soon.
+        self.run_in_pool(false, work, |measured| {
+            ExecutorInput::MemoryMeasured(measured.unwrap_or_default())
+        });
+    }
+
+    /// Does `work` in the pool, with priority or without; `input` turns its result into an input,
+    /// `None` if the pool has no room.
+    pub(super) fn run_in_pool<T: Send + 'static>(
+        &self,
+        has_priority: bool,
+        work: impl FnOnce() -> T + Send + 'static,
+        input: impl FnOnce(Option<T>) -> ExecutorInput + Send + 'static,
+    ) {
         let (store, inputs) = (self.shared.body_store.load_full(), self.inputs.clone());
         loops::spawn_here(async move {
-            // A pool that has no room measures nothing: the next try is due soon.
-            let measured = store.pool.run(work).await.unwrap_or_default();
+            let done = match has_priority {
+                true => store.pool.run_priority(work).await,
+                false => store.pool.run(work).await,
+            };
             // The executor may have ended first.
-            let _ = inputs.send(ExecutorInput::MemoryMeasured(measured)).await;
+            let _ = inputs.send(input(done.ok())).await;
         });
     }
 
@@ -336,15 +334,13 @@ impl Executor {
                 MemoryVerdict::HardExceeded => {
                     let max = limit.hard;
                     let reason = KillReason::MemoryExceeded { bytes, max };
-                    self.handle_event(SupervisorEvent::LimitExceeded { worker, reason });
+                    self.handle_event(SupervisorEvent::Broken { worker, reason });
                 }
             }
         }
         self.publish_view();
     }
-}
 
-impl Executor {
     /// A slot's request has had `response_timeout`: the worker is asked for its threads' stacks,
     /// then killed if that was its only slot, else replaced and killed once its other requests have
     /// ended.
@@ -353,7 +349,7 @@ impl Executor {
             return;
         };
         // A process that is gone already has nothing to say.
-        let _ = child.process.request_stack_dump();
+        let _ = child.process.handle.request_stack_dump();
         if is_last {
             return self.schedule_stuck_kill(worker);
         }
@@ -371,17 +367,14 @@ impl Executor {
         let Some(child) = self.children.get(&worker) else {
             return;
         };
-        let extended = match &child.role {
-            ProcessRole::Worker(slots) => slots
-                .mailboxes()
-                .iter()
-                .filter_map(|m| m.deadline_extension())
-                .max(),
-            ProcessRole::Server(_) => None,
-        };
+        let mailboxes = child.slots().into_iter().flat_map(WorkerSlots::mailboxes);
+        let extended = mailboxes.filter_map(|m| *m.deadline_extension.lock()).max();
         match extended.filter(|until| clock::now() < *until) {
             Some(until) => self.schedule_input(until, ExecutorInput::StuckOverdue { worker }),
-            None => self.handle_event(SupervisorEvent::ResponseTimedOut { worker }),
+            None => self.handle_event(SupervisorEvent::Broken {
+                worker,
+                reason: KillReason::ResponseTimedOut,
+            }),
         }
     }
 
@@ -392,25 +385,18 @@ impl Executor {
             ExecutorInput::StuckOverdue { worker },
         );
     }
-}
 
-impl Executor {
     fn check_restart_file(&mut self) {
         let file = &mut self.limits.restart_file;
         if std::mem::replace(&mut file.is_checking, true) {
             return;
         }
-        let (path, inputs) = (file.path.clone(), self.inputs.clone());
-        let store: Arc<BodyStore> = self.shared.body_store.load_full();
-        loops::spawn_here(async move {
-            let look = move || {
-                let about = std::fs::metadata(&path);
-                about.and_then(|about| about.modified()).ok()
-            };
-            let looked = store.pool.run_priority(look).await;
-            // The executor may have ended first.
-            let _ = inputs.send(ExecutorInput::RestartFile(looked.ok())).await;
-        });
+        let path = file.path.clone();
+        let look = move || {
+            let about = std::fs::metadata(&path);
+            about.and_then(|about| about.modified()).ok()
+        };
+        self.run_in_pool(true, look, ExecutorInput::RestartFile);
     }
 
     /// The file's date, if it is there; `None` if it could not be checked.

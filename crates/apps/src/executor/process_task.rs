@@ -7,18 +7,19 @@
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use penstock_runtime::output_events::{OutputEvent, OutputKind};
 use penstock_runtime::{clock, logger, loops, process as watch_process};
 use penstock_sys::process::{self, ProcessExit, SpawnedProcess};
 use tokio::sync::{mpsc, watch};
 
-use super::control::{self, ControlLine};
+use super::control::{self, ControlHandle, ControlLine};
 use super::limits::bounds;
 use super::probe::ReadinessProbe;
-use super::{ControlMessage, Executor, ExecutorInput, ProcessKey};
+use super::{ControlMessage, Executor, ExecutorInput, ProcessKey, RunningProcess};
 use crate::shared::AppShared;
 
 /// Lines of a worker's output kept for the report of a boot that fails without a traceback.
@@ -34,44 +35,27 @@ pub(super) enum Readiness {
     Probe(ReadinessProbe),
 }
 
-/// Whether what a process has started in its group ends with it; held back by [`Held`].
+/// What is known of a process before it runs.
 #[derive(Debug)]
-pub(super) struct GroupRelease(watch::Receiver<bool>);
-
-/// Keeps a process's group when the process itself has ended.
-#[derive(Debug)]
-pub(super) struct GroupHold(watch::Sender<bool>);
-
-impl GroupHold {
-    pub(super) fn new() -> (Self, GroupRelease) {
-        let (held, group) = watch::channel(false);
-        (Self(held), GroupRelease(group))
-    }
-
-    /// Lets the group outlive the process, or not any more.
-    pub(super) fn set_held(&self, is_held: bool) {
-        self.0.send_replace(is_held);
-    }
-
-    pub(super) fn is_held(&self) -> bool {
-        *self.0.borrow()
-    }
+pub(super) struct PendingProcess {
+    pub(super) generation: u64,
+    pub(super) started_at: Instant,
+    pub(super) readiness: Readiness,
+    pub(super) control: Option<ControlHandle>,
 }
 
-impl GroupRelease {
-    /// Waits until the rest of an ended process's group may be ended too.
-    async fn wait_until_released(&mut self, pid: u32) {
-        let is_held = *self.0.borrow();
-        let is_of = |orphan: &process::Orphan| orphan.group == pid && !orphan.has_ended;
-        if is_held
-            && process::list_orphans()
-                .unwrap_or_default()
-                .iter()
-                .any(is_of)
-        {
-            // A dropped hold holds nothing back.
-            let _ = self.0.wait_for(|is_held| !is_held).await;
-        }
+/// Waits until the rest of an ended process's group may be ended too.
+async fn wait_until_released(is_held: &mut watch::Receiver<bool>, pid: u32) {
+    let is_held_now = *is_held.borrow();
+    let is_of = |orphan: &process::Orphan| orphan.group == pid && !orphan.has_ended;
+    if is_held_now
+        && process::list_orphans()
+            .unwrap_or_default()
+            .iter()
+            .any(is_of)
+    {
+        // A process that is not kept any more holds nothing back.
+        let _ = is_held.wait_for(|is_held| !is_held).await;
     }
 }
 
@@ -86,14 +70,14 @@ const MAX_LINE_BYTES: usize = 16 * 1024;
 
 impl OutputTail {
     pub(super) fn text(&self) -> String {
-        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lines = self.0.lock();
         lines.make_contiguous().join("\n")
     }
 
     /// Keeps the beginning of a line.
     pub(super) fn push(&self, text: &str) {
         let text = truncate_line(text);
-        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lines = self.0.lock();
         if lines.len() == TAIL_LINES {
             lines.pop_front();
         }
@@ -103,15 +87,24 @@ impl OutputTail {
 
 impl Executor {
     /// Follows a process to its end: readiness, output lines, exit, in this order at the end.
-    pub(super) fn spawn_follower(
+    pub(super) fn follow(
         &self,
         key: ProcessKey,
         mut started: SpawnedProcess,
-        readiness: Readiness,
-        tail: OutputTail,
-        mut group: GroupRelease,
-    ) {
-        let inputs = self.inputs.clone();
+        pending: PendingProcess,
+    ) -> RunningProcess {
+        let (is_group_held, mut is_held) = watch::channel(false);
+        let tail = OutputTail::default();
+        let process = RunningProcess {
+            handle: started.handle(),
+            is_group_held,
+            started_at: pending.started_at,
+            generation: pending.generation,
+            has_low_priority: false,
+            output_tail: tail.clone(),
+            control: pending.control,
+        };
+        let (readiness, inputs) = (pending.readiness, self.inputs.clone());
         let shared = Arc::clone(&self.shared);
         loops::spawn_here(async move {
             let pid = started.pid;
@@ -121,7 +114,7 @@ impl Executor {
                 tail: &tail,
             };
             follow_process(key, &started, readiness, output, &inputs).await;
-            group.wait_until_released(pid).await;
+            wait_until_released(&mut is_held, pid).await;
             // Whatever it started in its group ends with it, or after it; before it is reaped its
             // number is certainly still its own.
             let _ = started.handle().kill_group();
@@ -136,6 +129,7 @@ impl Executor {
                 .send(ExecutorInput::Exited { key, exit, reading })
                 .await;
         });
+        process
     }
 }
 

@@ -9,25 +9,28 @@
 
 use penstock_runtime::clock;
 use penstock_sys::cgroup::CgroupReading;
-use penstock_sys::process::{ProcessExit, ProcessHandle, SpawnedProcess};
+use penstock_sys::process::ProcessExit;
 
 use super::control::ControlHandle;
 use super::refork::Promotion;
 use super::setup::BootStatus;
-use super::{ChildProcess, ControlMessage, Executor, ProcessKey, ProcessRole};
+use super::workers::WorkerSlots;
+use super::{ChildProcess, ControlMessage, Executor, ProcessKey, ProcessRole, RunningProcess};
 use crate::shared::DispatchMode;
-use crate::supervisor::{ExitSummary, StopSignal, SupervisorEvent, WorkerId};
+use crate::supervisor::{ExitSummary, KillReason, StopSignal, SupervisorEvent, WorkerId};
 
 impl Executor {
-    /// Lets a process of a generation go last while it boots, if what it is to replace serves
-    /// meanwhile; says whether it does.
-    pub(super) fn lower_priority(&self, generation: u64, started: &SpawnedProcess) -> bool {
-        let is_older = |child: &ChildProcess| child.generation < generation && !child.is_retiring;
+    /// Lowers the priority of a process while it boots, if the one that it replaces serves
+    /// meanwhile; returns whether it did.
+    pub(super) fn lower_priority(&self, process: &RunningProcess) -> bool {
+        let is_older = |child: &ChildProcess| {
+            child.process.generation < process.generation && !child.is_retiring
+        };
         let is_coming =
-            *self.boot_status.borrow() == BootStatus::Pending || self.supervisor.is_catching_up();
+            *self.boot_status.borrow() == BootStatus::Pending || self.supervisor.is_catching_up;
         let is_followed = self.has_predecessor && is_coming;
         (is_followed || self.children.values().any(is_older))
-            && started.handle().lower_priority().unwrap_or(false)
+            && process.handle.lower_priority().unwrap_or(false)
     }
 
     /// Puts to use what a process that is ready offers.
@@ -80,16 +83,16 @@ impl Executor {
             ControlMessage::Ready {
                 interpreter, kind, ..
             } => {
-                let pid = child.pid;
+                let pid = child.pid();
                 if let Err(report) = self.settle_kind(pid, kind) {
                     return self.reject_worker(worker, report);
                 }
                 let Some(child) = self.children.get_mut(&worker) else {
                     return;
                 };
-                let boot = clock::now().saturating_duration_since(child.started_at);
+                let boot = clock::now().saturating_duration_since(child.process.started_at);
                 child.has_reported_boot = true;
-                restore_priority(&child.process, child.has_low_priority);
+                child.process.restore_priority();
                 self.interpreter = interpreter;
                 self.handle_event(SupervisorEvent::Ready { worker, boot });
             }
@@ -102,12 +105,12 @@ impl Executor {
             }
             ControlMessage::NoAnswer => {
                 child.has_reported_boot = true;
-                let place = match &child.role {
-                    ProcessRole::Server(listed) => listed.address().to_string(),
-                    ProcessRole::Worker(_) => "its socket".to_owned(),
+                let place = match child.server() {
+                    Some(listed) => listed.address().to_string(),
+                    None => "its socket".to_owned(),
                 };
                 let limit = self.config.boot_timeout;
-                let tail = child.output_tail.text();
+                let tail = child.process.output_tail.text();
                 let report =
                     format!("the worker did not answer at {place} within {limit:?}\n{tail}");
                 self.handle_event(SupervisorEvent::BootFailed { worker, report });
@@ -115,12 +118,15 @@ impl Executor {
             // Said by templates only: the decoder sees to it.
             ControlMessage::ForkFailed { .. } => {}
             ControlMessage::ProtocolBroken(why) => {
-                let pid = child.pid;
+                let pid = child.pid();
                 log::error!(
                     "{}[{pid}]: broke the worker protocol: {why}",
                     self.shared.name
                 );
-                self.handle_event(SupervisorEvent::ProtocolBroken { worker });
+                self.handle_event(SupervisorEvent::Broken {
+                    worker,
+                    reason: KillReason::ProtocolBroken,
+                });
             }
         }
     }
@@ -130,7 +136,7 @@ impl Executor {
         if let Some(child) = self.children.get_mut(&worker) {
             child.has_reported_boot = true;
             // An ended process needs no signal.
-            let _ = child.process.kill();
+            let _ = child.process.handle.kill();
         }
         self.handle_event(SupervisorEvent::BootFailed { worker, report });
     }
@@ -154,7 +160,7 @@ impl Executor {
             return;
         };
         if !child.has_reported_boot {
-            let tail = child.output_tail.text();
+            let tail = child.process.output_tail.text();
             let how = exit.map_or_else(|| "ended".to_owned(), |exit| format!("ended with {exit}"));
             let hint = match (&child.role, exit) {
                 // The first thing to think of with programs that were written to be daemons.
@@ -179,7 +185,7 @@ impl Executor {
         let Some(child) = self.children.get(&worker) else {
             return;
         };
-        let is_closed = matches!(&child.role, ProcessRole::Worker(slots) if slots.is_closed());
+        let is_closed = child.slots().is_some_and(WorkerSlots::is_closed);
         if signal == StopSignal::Terminate && child.is_retiring && is_closed {
             // Its sockets are closed: it ends by itself once its threads have, with what it wants
             // to do at its end, and has until it is killed for that.
@@ -187,8 +193,8 @@ impl Executor {
         }
         // A process that is gone already needs no signal.
         let _ = match signal {
-            StopSignal::Terminate => child.process.terminate(),
-            StopSignal::Kill => child.process.kill(),
+            StopSignal::Terminate => child.process.handle.terminate(),
+            StopSignal::Kill => child.process.handle.kill(),
         };
     }
 
@@ -204,21 +210,26 @@ impl Executor {
         let is_told = match child.promotion {
             // It may be a template already, which serves nothing and has nothing to end.
             Promotion::Cancelled => false,
-            _ => child
-                .control
-                .as_ref()
-                .is_some_and(ControlHandle::order_exit),
+            _ => {
+                let control = child.process.control.as_ref();
+                control.is_some_and(ControlHandle::order_exit)
+            }
         };
         if !is_told {
-            child.control = None;
+            child.process.control = None;
         }
     }
 }
 
-/// Ends what [`Executor::lower_priority`] began.
-pub(super) fn restore_priority(process: &ProcessHandle, gave_way: bool) {
-    if gave_way && let Err(error) = process.restore_priority() {
-        // It has ended, which its exit will say, or it serves on as it is.
-        log::debug!("[{}]: its priority is not set back: {error}", process.pid());
+impl RunningProcess {
+    /// Ends what [`Executor::lower_priority`] began.
+    pub(super) fn restore_priority(&self) {
+        if self.has_low_priority
+            && let Err(error) = self.handle.restore_priority()
+        {
+            // It has ended, which its exit will say, or it serves on as it is.
+            let pid = self.handle.pid();
+            log::debug!("[{pid}]: its priority is not set back: {error}");
+        }
     }
 }

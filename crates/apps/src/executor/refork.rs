@@ -14,7 +14,8 @@ use std::time::Duration;
 
 use penstock_runtime::clock;
 
-use super::{ControlMessage, Executor, ExecutorInput, ProcessKey, ProcessRole};
+use super::control::ControlHandle;
+use super::{ControlMessage, Executor, ExecutorInput, ProcessKey};
 use crate::supervisor::{ExitSummary, ReplaceReason, SupervisorEvent, WorkerId, WorkerState};
 
 /// How long a worker may take to become a template: it collects its garbage once.
@@ -54,22 +55,17 @@ impl Executor {
         if is_busy {
             return;
         }
-        let served = |worker: &WorkerId| match self.children.get(worker).map(|child| &child.role) {
-            Some(ProcessRole::Worker(slots)) => slots.stats().served_requests(),
-            _ => 0,
-        };
-        let is_ripe = |worker: &&crate::supervisor::Worker| {
-            worker.generation == current
+        let ripe = self.supervisor.workers().filter_map(|worker| {
+            let child = self.children.get(&worker.id)?;
+            let served = child.slots()?.stats().served_requests();
+            let is_ripe = worker.generation == current
                 && worker.state == WorkerState::Ready
-                && worker.replace_reason().is_none()
-                && served(&worker.id) >= enough.max(1)
-                && self
-                    .children
-                    .get(&worker.id)
-                    .is_some_and(|c| c.template_key.is_some())
-        };
-        let ripe = self.supervisor.workers().filter(is_ripe);
-        let Some(worker) = ripe.max_by_key(|w| served(&w.id)).map(|w| w.id) else {
+                && worker.replace_reason.is_none()
+                && served >= enough.max(1)
+                && child.template_key.is_some();
+            is_ripe.then_some((served, worker.id))
+        });
+        let Some((_, worker)) = ripe.max() else {
             return;
         };
         if let Some(child) = self.children.get_mut(&worker) {
@@ -90,8 +86,9 @@ impl Executor {
         if child.promotion != Promotion::Planned || !child.is_retiring {
             return child.promotion == Promotion::Requested && child.is_retiring;
         }
-        let is_of_use = !is_draining && child.generation == current;
-        let is_told = is_of_use && child.control.as_ref().is_some_and(|c| c.order_promotion());
+        let is_of_use = !is_draining && child.process.generation == current;
+        let control = child.process.control.as_ref().filter(|_| is_of_use);
+        let is_told = control.is_some_and(ControlHandle::order_promotion);
         child.promotion = if is_told {
             Promotion::Requested
         } else {
@@ -121,7 +118,7 @@ impl Executor {
             |w: &crate::supervisor::Worker| w.id == worker && w.state == WorkerState::Retiring;
         let is_retiring = self.supervisor.workers().any(is_it);
         let (current, _) = self.supervisor.generations();
-        let is_current = child.is_some_and(|child| child.generation == current);
+        let is_current = child.is_some_and(|child| child.process.generation == current);
         match prevents_fork {
             _ if !is_retiring || !is_current || self.is_draining => {
                 self.cancel_promotion(worker, None);
@@ -147,7 +144,8 @@ impl Executor {
         };
         child.promotion = Promotion::Cancelled;
         if let Some(why) = why {
-            let (name, pid, generation) = (&self.shared.name, child.pid, child.generation);
+            let generation = child.process.generation;
+            let (name, pid) = (&self.shared.name, child.pid());
             log::warn!(
                 "{name}[{pid}]: generation {generation} keeps the template that it has, \
                  the worker cannot be one: {why}"
@@ -161,7 +159,8 @@ impl Executor {
         let Some(child) = self.children.remove(&worker) else {
             return;
         };
-        let (name, pid, generation) = (&self.shared.name, child.pid, child.generation);
+        let generation = child.process.generation;
+        let (name, pid) = (&self.shared.name, child.pid());
         log::info!("{name}[{pid}]: the worker is the template of generation {generation} now");
         self.install_template(worker, child);
         // As far as the supervisor goes it has ended.
@@ -169,7 +168,8 @@ impl Executor {
         self.handle_event(SupervisorEvent::Exited { worker, status });
         let ours = ProcessKey::Worker(worker);
         let is_older = |child: &super::ChildProcess| {
-            child.generation == generation && !child.is_retiring && child.template_key != Some(ours)
+            let is_current = child.process.generation == generation && !child.is_retiring;
+            is_current && child.template_key != Some(ours)
         };
         let older = self.children.iter().filter(|(_, child)| is_older(child));
         let older: Vec<WorkerId> = older.map(|(worker, _)| *worker).collect();

@@ -13,8 +13,10 @@ use penstock_exchange::{Fault, FaultKind};
 use penstock_runtime::clock;
 
 use super::setup::BootStatus;
-use super::{Executor, ProcessRole, RestartInProgress};
-use crate::shared::{AppView, Refusal, WorkerView};
+use super::workers::WorkerSlots;
+use super::{ChildProcess, Executor, RestartInProgress};
+use crate::app::WorkerSnapshot;
+use crate::shared::{Refusal, WorkerView};
 use crate::supervisor::{
     AppState, ExitSummary, KillReason, ReplaceReason, SupervisorReport, Worker, WorkerState,
 };
@@ -29,14 +31,12 @@ impl Executor {
                 pid: p,
                 boot,
             } => {
-                let place = match self.children.get(&worker).map(|child| &child.role) {
-                    Some(ProcessRole::Server(listed)) => format!(" at {}", listed.address()),
-                    Some(ProcessRole::Worker(_)) | None => String::new(),
-                };
+                let server = self.children.get(&worker).and_then(ChildProcess::server);
+                let place = server.map_or_else(String::new, |it| format!(" at {}", it.address()));
                 log::info!("{name}[{}]: ready in {boot:.1?}{place}", pid(p));
                 self.boot_failures = BootFailures::default();
             }
-            SupervisorReport::Up { took, .. } => {
+            SupervisorReport::Up { took } => {
                 let interpreter = self.interpreter.clone();
                 self.boot_status
                     .send_replace(BootStatus::Ready { took, interpreter });
@@ -45,7 +45,6 @@ impl Executor {
                 pid: p,
                 status,
                 next_try,
-                ..
             } => {
                 self.shared.metrics.crashed_workers.increment();
                 let when = describe_delay(next_try);
@@ -56,9 +55,7 @@ impl Executor {
                 log::error!("{name}[{}]: worker {how}; replaced {when}", pid(p));
                 self.last_failure = Some(with_date(&format!("process {} {how}", pid(p))));
             }
-            SupervisorReport::BootFailed {
-                report, next_try, ..
-            } => {
+            SupervisorReport::BootFailed { report, next_try } => {
                 self.shared.metrics.failed_boots.increment();
                 let when = next_try.map_or_else(String::new, |next| {
                     format!("; tried again {}", describe_delay(next))
@@ -76,7 +73,7 @@ impl Executor {
                     });
                 }
             }
-            SupervisorReport::Killed { pid: p, reason, .. } => {
+            SupervisorReport::Killed { pid: p, reason } => {
                 self.shared.metrics.killed_workers[kill_reason_index(reason)].increment();
                 let level = match reason {
                     KillReason::StopTimedOut => log::Level::Warn,
@@ -109,7 +106,7 @@ impl Executor {
             SupervisorReport::ThreadsScaled { from, to, why } => {
                 log::info!("{name}: {from} to {to} threads of each process: {why}");
             }
-            SupervisorReport::Replaced { pid: p, why, .. } => {
+            SupervisorReport::Replaced { pid: p, why } => {
                 self.shared.metrics.recycled_workers[replace_reason_index(why)].increment();
                 log::info!("{name}[{}]: worker replaced: {why}", pid(p));
             }
@@ -132,11 +129,11 @@ impl Executor {
             AppState::Draining => "draining",
             AppState::Stopped => "stopped",
         };
-        let mut shown = self.supervisor.restart_error().map(str::to_owned);
+        let mut boot_report = self.supervisor.restart_error.clone();
         match state {
             AppState::Failing { report } if !self.supervisor.is_boot_failing() => {
                 self.shared.refusal.store(None);
-                shown = Some(report);
+                boot_report = Some(report);
             }
             AppState::Failing { report } => {
                 if self.shared.refusal.load().is_none() {
@@ -145,66 +142,67 @@ impl Executor {
                         Some(report.as_str().into()),
                     );
                 }
-                shown = Some(report);
+                boot_report = Some(report);
             }
             AppState::Starting | AppState::Ready | AppState::Degraded => {
                 self.shared.refusal.store(None);
             }
             AppState::Draining | AppState::Stopped => {}
         }
-        let workers: Vec<WorkerView> = self
-            .supervisor
-            .workers()
-            .map(|w| self.worker_view(w))
-            .collect();
-        self.shared.set_view(AppView {
-            state: word.to_owned(),
-            boot_report: shown,
-            interpreter: self.interpreter.clone(),
-            generation: workers.iter().map(|w| w.generation).max().unwrap_or(0),
-            target_workers: self.supervisor.target(),
-            threads: self.supervisor.threads_per_worker(),
-            is_catching_up: self.supervisor.is_catching_up(),
-            last_scaling: self.supervisor.last_scaling().map(str::to_owned),
-            last_failure: self.last_failure.clone(),
-            usage: self.limits.usage(),
-            is_restarting: self.supervisor.is_restarting(),
-            restart_error: self.supervisor.restart_error().map(str::to_owned),
-            start_method: self.spawn_method(),
-            workers,
-            templates: self.template_views(),
-        });
+        let workers = self.supervisor.workers().map(|w| self.worker_view(w));
+        let workers: Vec<WorkerView> = workers.collect();
+        let all = workers.iter().map(|worker| &worker.snapshot);
+        let usage = self.limits.usage();
+        let mut view = self.shared.view.lock();
+        let shown = &mut view.snapshot;
+        shown.state = word.to_owned();
+        shown.boot_report = boot_report;
+        shown.interpreter.clone_from(&self.interpreter);
+        shown.generation = all.clone().map(|w| w.generation).max().unwrap_or(0);
+        shown.processes.ready = all.filter(|w| w.state == "ready").count();
+        shown.processes.target = self.supervisor.target;
+        shown.threads = self.supervisor.threads_per_worker;
+        shown.last_scaling = self.supervisor.last_scaling().map(str::to_owned);
+        shown.last_failure.clone_from(&self.last_failure);
+        shown.bounds.tasks = usage.and_then(|usage| usage.tasks);
+        shown.bounds.memory_bytes = usage.and_then(|usage| usage.memory);
+        shown.is_restarting = self.supervisor.is_restarting();
+        shown
+            .restart_error
+            .clone_from(&self.supervisor.restart_error);
+        shown.start_method = self.spawn_method();
+        view.is_catching_up = self.supervisor.is_catching_up;
+        view.workers = workers;
+        view.templates = self.template_views();
     }
 
     fn worker_view(&self, worker: &Worker) -> WorkerView {
         let child = self.children.get(&worker.id);
-        let role = child.map(|child| &child.role);
+        let slots = child.and_then(ChildProcess::slots);
         WorkerView {
-            pid: worker.pid,
-            generation: worker.generation,
-            state: match worker.state {
-                WorkerState::Booting => "booting",
-                WorkerState::Ready => "ready",
-                WorkerState::Retiring => "retiring",
-                WorkerState::Stopping => "stopping",
+            snapshot: WorkerSnapshot {
+                pid: worker.pid,
+                generation: worker.generation,
+                state: match worker.state {
+                    WorkerState::Booting => "booting",
+                    WorkerState::Ready => "ready",
+                    WorkerState::Retiring => "retiring",
+                    WorkerState::Stopping => "stopping",
+                },
+                restarts: worker.restarts,
+                proportional_bytes: self.limits.memory(worker.id),
+                replace_reason: worker.replace_reason.map(|why| why.to_string()),
+                ..WorkerSnapshot::default()
             },
             state_since: worker.state_since,
-            restarts: worker.restarts,
-            started_at: child.map(|child| child.started_at),
-            stats: match role {
-                Some(ProcessRole::Worker(slots)) => Some(Arc::clone(slots.stats())),
-                Some(ProcessRole::Server(_)) | None => None,
-            },
-            memory: self.limits.memory(worker.id),
-            replace_reason: worker.replace_reason().map(ToString::to_string),
-            mailboxes: match role {
-                Some(ProcessRole::Worker(slots)) => slots.mailboxes(),
-                Some(ProcessRole::Server(_)) | None => Vec::new(),
-            },
-            address: match role {
-                Some(ProcessRole::Server(listed)) => Some(listed.address().clone()),
-                Some(ProcessRole::Worker(_)) | None => None,
-            },
+            started_at: child.map(|child| child.process.started_at),
+            stats: slots.map(|slots| Arc::clone(slots.stats())),
+            mailboxes: slots
+                .into_iter()
+                .flat_map(WorkerSlots::mailboxes)
+                .cloned()
+                .collect(),
+            address: child.and_then(|child| Some(child.server()?.address().clone())),
         }
     }
 

@@ -19,12 +19,11 @@ use penstock_sys::isolation::AccessRules;
 use penstock_sys::process;
 
 use super::access;
-use super::launching::Launching;
 use super::listen_address::{ListenAddress, ListenPlaceholder, SocketDir, SocketFile};
 use super::probe::{ReadinessProbe, ReadinessSign};
 use super::process_task::Readiness;
-use super::workers::{account_variables, process_sandbox};
-use super::{Executor, ExecutorInput, PreparedProcess, ProcessRole};
+use super::workers::{process_environment, process_sandbox};
+use super::{ChildProcess, Executor, ExecutorInput, PreparedProcess, ProcessRole};
 use crate::server_set::ServerSet;
 use crate::shared::DispatchMode;
 use crate::supervisor::WorkerId;
@@ -107,7 +106,7 @@ impl Executor {
 
     /// A child that is ending keeps its address until nothing more can be in progress there.
     fn is_address_taken(&self, address: &ServerAddr) -> bool {
-        let starting = self.launching.values().filter_map(Launching::role);
+        let starting = self.launching.values().filter_map(|it| it.role.as_ref());
         let children = self.children.values().map(|child| &child.role);
         let mut roles = children.chain(starting);
         roles.any(|role| matches!(role, ProcessRole::Server(listed) if listed.address == *address))
@@ -148,19 +147,17 @@ impl Executor {
         blank: ListenPlaceholder,
         address: &ServerAddr,
     ) -> Vec<(OsString, OsString)> {
-        let mut env = vec![("PENSTOCK_APP".into(), self.config.name.as_str().into())];
+        let mut env = process_environment(&self.config, self.account.as_ref());
         match (blank, address) {
             (ListenPlaceholder::Port, ServerAddr::Tcp(address)) => {
-                env.push(("PORT".into(), address.port().to_string().into()));
+                env.insert(0, ("PORT".into(), address.port().to_string().into()));
             }
             // With `LISTEN_PID`, which the process itself has to set.
-            (ListenPlaceholder::Descriptor, _) => env.push(("LISTEN_FDS".into(), "1".into())),
+            (ListenPlaceholder::Descriptor, _) => {
+                env.insert(0, ("LISTEN_FDS".into(), "1".into()));
+            }
             _ => {}
         }
-        env.extend(account_variables(self.account.as_ref()));
-        env.extend(access::temporary_folder(&self.config));
-        let own = self.config.env.iter().map(|(k, v)| (k.into(), v.into()));
-        env.extend(own);
         env
     }
 }
@@ -201,7 +198,7 @@ impl Executor {
         if let ProcessRole::Server(listed) = &mut child.role {
             listed.is_in_set = true;
             let server = UpstreamServer::new(listed.address.clone());
-            set.add(server, child.generation);
+            set.add(server, child.process.generation);
         }
     }
 
@@ -222,8 +219,8 @@ impl Executor {
     /// follows.
     pub(super) fn retire_server(&mut self, worker: WorkerId) -> bool {
         self.remove_from_server_set(worker);
-        let role = self.children.get(&worker).map(|child| &child.role);
-        let (Some(set), Some(ProcessRole::Server(listed))) = (self.server_set(), role) else {
+        let listed = self.children.get(&worker).and_then(ChildProcess::server);
+        let (Some(set), Some(listed)) = (self.server_set(), listed) else {
             return false;
         };
         if set.in_progress(&listed.address) == 0 {

@@ -17,14 +17,11 @@ use std::time::{Duration, Instant};
 
 use penstock_config::Preload;
 use penstock_runtime::clock;
-use penstock_sys::process::{ProcessExit, ProcessHandle, SpawnedProcess};
+use penstock_sys::process::ProcessExit;
 
-use super::control::{ControlHandle, ControlLine};
 use super::forking::PendingFork;
-use super::launching::Purpose;
-use super::process_task::{GroupHold, OutputTail, Readiness};
-use super::processes::restore_priority;
-use super::{ChildProcess, ControlMessage, Executor, ExecutorInput, ProcessKey};
+use super::process_task::{PendingProcess, Readiness};
+use super::{ChildProcess, ControlMessage, Executor, ExecutorInput, ProcessKey, RunningProcess};
 use crate::shared::DispatchMode;
 use crate::supervisor::{SupervisorEvent, WorkerId};
 
@@ -49,16 +46,10 @@ pub(super) struct Templates {
 
 #[derive(Debug)]
 struct Template {
-    /// None while it is being started.
-    process: Option<ProcessHandle>,
-    group_hold: GroupHold,
+    /// `None` while it is being started. Its control socket is closed once it is to end.
+    process: Option<RunningProcess>,
     generation: u64,
-    /// It lets others go first while it boots.
-    has_low_priority: bool,
     started_at: Instant,
-    output_tail: OutputTail,
-    /// None once it is to end.
-    control: Option<ControlHandle>,
     state: TemplateState,
     /// Workers that wait for it: until it is ready, and then until it has forked those before them.
     waiting_workers: VecDeque<WorkerId>,
@@ -71,11 +62,31 @@ struct Template {
     failed_forks: u32,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TemplateState {
     Starting,
     Ready,
     Ending,
+}
+
+impl Template {
+    fn new(generation: u64, waiting_workers: VecDeque<WorkerId>) -> Self {
+        Self {
+            process: None,
+            generation,
+            started_at: clock::now(),
+            state: TemplateState::Starting,
+            waiting_workers,
+            memory_bytes: None,
+            renewals: 0,
+            failed_forks: 0,
+        }
+    }
+
+    fn is_group_held(&self) -> bool {
+        let process = self.process.as_ref();
+        process.is_some_and(|process| *process.is_group_held.borrow())
+    }
 }
 
 impl Templates {
@@ -102,16 +113,16 @@ impl Templates {
     }
 
     fn find_by_generation(&self, generation: u64) -> Option<(ProcessKey, &Template)> {
-        let is_it =
-            |t: &Template| t.generation == generation && !matches!(t.state, TemplateState::Ending);
-        let mut all = self.processes.iter().filter(|(_, t)| is_it(t));
-        all.next().map(|(key, template)| (*key, template))
+        let is_it = |t: &Template| t.generation == generation && t.state != TemplateState::Ending;
+        let mut all = self.processes.iter();
+        let (key, template) = all.find(|(_, template)| is_it(template))?;
+        Some((*key, template))
     }
 
     /// The template of this generation that forks, and how many there were before it.
     pub(super) fn find_ready(&self, generation: u64) -> Option<(ProcessKey, usize)> {
         let (key, template) = self.find_by_generation(generation)?;
-        matches!(template.state, TemplateState::Ready).then_some((key, template.renewals))
+        (template.state == TemplateState::Ready).then_some((key, template.renewals))
     }
 
     pub(super) fn generation(&self, key: ProcessKey) -> Option<u64> {
@@ -120,14 +131,14 @@ impl Templates {
 
     /// Has a template fork a worker; `false` when it takes no orders.
     pub(super) fn order_fork(&self, key: ProcessKey, worker: WorkerId, with: [OwnedFd; 3]) -> bool {
-        let template = self.processes.get(&key);
-        let control = template.and_then(|template| template.control.as_ref());
+        let process = self.processes.get(&key).and_then(|it| it.process.as_ref());
+        let control = process.and_then(|process| process.control.as_ref());
         control.is_some_and(|control| control.order_fork(worker, with))
     }
 
     pub(super) fn pids(&self) -> impl Iterator<Item = (ProcessKey, u32)> {
         let all = self.processes.iter();
-        all.filter_map(|(key, template)| Some((*key, template.process.as_ref()?.pid())))
+        all.filter_map(|(key, template)| Some((*key, template.process.as_ref()?.handle.pid())))
     }
 
     pub(super) fn set_memory(&mut self, key: ProcessKey, bytes: Option<u64>) {
@@ -171,12 +182,8 @@ impl Executor {
         if is_plain {
             return self.spawn_plain(worker, generation);
         }
-        match self
-            .templates
-            .find_by_generation(generation)
-            .map(|(key, _)| key)
-        {
-            Some(key) => self.spawn_from_template(key, worker),
+        match self.templates.find_by_generation(generation) {
+            Some((key, _)) => self.spawn_from_template(key, worker),
             None => self.start_template(worker, generation),
         }
     }
@@ -186,7 +193,7 @@ impl Executor {
             return Err("the template is gone".to_owned());
         };
         let is_ready =
-            matches!(template.state, TemplateState::Ready) && template.waiting_workers.is_empty();
+            template.state == TemplateState::Ready && template.waiting_workers.is_empty();
         if !is_ready || self.templates.ordered_forks(key) >= MAX_ORDERED_FORKS {
             self.templates.push_waiting(key, worker);
             return Ok(());
@@ -198,48 +205,25 @@ impl Executor {
         let (launch, control, line) = self.prepare_template()?;
         self.templates.started_count += 1;
         let key = ProcessKey::Template(self.templates.started_count);
-        let (held, _) = GroupHold::new();
-        let template = Template {
-            process: None,
-            group_hold: held,
+        let template = Template::new(generation, VecDeque::from([worker]));
+        let pending = PendingProcess {
             generation,
-            has_low_priority: false,
-            started_at: clock::now(),
-            output_tail: OutputTail::default(),
+            started_at: template.started_at,
+            readiness: Readiness::Control(line),
             control: Some(control),
-            state: TemplateState::Starting,
-            waiting_workers: VecDeque::from([worker]),
-            memory_bytes: None,
-            renewals: 0,
-            failed_forks: 0,
         };
         self.templates.processes.insert(key, template);
-        let purpose = Purpose::Template(line);
-        self.launch(key, generation, (launch, None), purpose);
+        self.launch(key, pending, None, (launch, None));
         let deadline = clock::now() + self.config.boot_timeout;
         self.schedule_input(deadline, ExecutorInput::TemplateOverdue { key });
         Ok(())
     }
 
-    pub(super) fn handle_template_started(
-        &mut self,
-        key: ProcessKey,
-        started: SpawnedProcess,
-        line: ControlLine,
-    ) {
-        let generation = self.templates.generation(key);
-        let gives_way =
-            generation.is_some_and(|generation| self.lower_priority(generation, &started));
-        let Some(template) = self.templates.processes.get_mut(&key) else {
-            return;
-        };
-        let (held, group) = GroupHold::new();
-        template.process = Some(started.handle());
-        template.has_low_priority = gives_way;
-        template.group_hold = held;
-        let (readiness, tail) = (Readiness::Control(line), template.output_tail.clone());
-        self.spawn_follower(key, started, readiness, tail, group);
-        self.publish_view();
+    pub(super) fn handle_template_started(&mut self, key: ProcessKey, process: RunningProcess) {
+        if let Some(template) = self.templates.processes.get_mut(&key) {
+            template.process = Some(process);
+            self.publish_view();
+        }
     }
 
     /// A worker is not wanted any more before there is one; `true` when none will come. One that is
@@ -265,9 +249,10 @@ impl Executor {
         };
         let generation = template.generation;
         // It says nothing before it runs.
-        let Some(process) = template.process.clone() else {
+        let Some(process) = &template.process else {
             return;
         };
+        let process = process.handle.clone();
         let pid = process.pid();
         match message {
             ControlMessage::Ready {
@@ -276,7 +261,7 @@ impl Executor {
                 prevents_fork,
                 leaves_threads,
             } => {
-                if !matches!(template.state, TemplateState::Starting) {
+                if template.state != TemplateState::Starting {
                     return;
                 }
                 if let Err(report) = self.settle_kind(pid, kind) {
@@ -288,7 +273,10 @@ impl Executor {
                 };
                 let boot = clock::now().saturating_duration_since(template.started_at);
                 template.state = TemplateState::Ready;
-                restore_priority(&process, template.has_low_priority);
+                template
+                    .process
+                    .iter()
+                    .for_each(RunningProcess::restore_priority);
                 self.interpreter = interpreter;
                 match prevents_fork {
                     None => {
@@ -340,7 +328,7 @@ impl Executor {
     pub(super) fn fork_waiting_workers(&mut self, key: ProcessKey) {
         while self.templates.ordered_forks(key) < MAX_ORDERED_FORKS {
             let template = self.templates.processes.get_mut(&key);
-            let ready = template.filter(|template| matches!(template.state, TemplateState::Ready));
+            let ready = template.filter(|template| template.state == TemplateState::Ready);
             let Some(worker) = ready.and_then(|template| template.waiting_workers.pop_front())
             else {
                 return;
@@ -363,23 +351,23 @@ impl Executor {
         let Some(template) = self.templates.processes.get(&key) else {
             return;
         };
-        let Some(process) = template.process.clone() else {
-            let limit = self.config.boot_timeout;
+        let limit = self.config.boot_timeout;
+        let Some(process) = &template.process else {
             return self.fail_template(key, format!("the application did not run after {limit:?}"));
         };
         match template.state {
             TemplateState::Ready => {}
             TemplateState::Ending => {
                 // An ended process needs no signal.
-                let _ = process.kill_process();
+                let _ = process.handle.kill_process();
             }
             TemplateState::Starting => {
-                let (limit, tail) = (self.config.boot_timeout, template.output_tail.text());
+                let (handle, tail) = (process.handle.clone(), process.output_tail.text());
                 let report = format!(
                     "the application was not loaded after {limit:?} and was killed\n{tail}"
                 );
                 self.fail_template(key, report);
-                let _ = process.kill();
+                let _ = handle.kill();
             }
         }
     }
@@ -388,16 +376,17 @@ impl Executor {
         let Some(template) = self.templates.processes.get(&key) else {
             return;
         };
+        let process = template.process.as_ref();
         let how = exit.map_or_else(|| "ended".to_owned(), |exit| format!("ended with {exit}"));
         match template.state {
             TemplateState::Starting => {
-                let tail = template.output_tail.text();
+                let tail = process.map_or_else(String::new, |it| it.output_tail.text());
                 let report = format!("the template {how} before it was ready\n{tail}");
                 self.fail_template(key, report);
             }
             TemplateState::Ready => {
                 let name = &self.shared.name;
-                let pid = template.process.as_ref().map_or(0, ProcessHandle::pid);
+                let pid = process.map_or(0, |process| process.handle.pid());
                 log::error!(
                     "{name}[{pid}]: the template {how} unasked; the next one loads what is on disk then"
                 );
@@ -453,18 +442,19 @@ impl Executor {
         let Some(template) = self.templates.processes.get_mut(&key) else {
             return;
         };
-        template.control = None;
-        // What the application has started while it loaded serves the workers.
-        if is_used && matches!(template.state, TemplateState::Ready) {
-            template.group_hold.set_held(true);
-        }
         let before = std::mem::replace(&mut template.state, TemplateState::Ending);
-        if matches!(before, TemplateState::Ending) {
-            return;
+        if let Some(process) = &mut template.process {
+            process.control = None;
+            match before {
+                // What the application has started while it loaded serves the workers.
+                TemplateState::Ready if is_used => _ = process.is_group_held.send_replace(true),
+                // It does not look at its socket while it loads the application.
+                TemplateState::Starting => _ = process.handle.terminate(),
+                TemplateState::Ready | TemplateState::Ending => {}
+            }
         }
-        if matches!(before, TemplateState::Starting) {
-            // It does not look at its socket while it loads the application.
-            let _ = template.process.as_ref().map(ProcessHandle::terminate);
+        if before == TemplateState::Ending {
+            return;
         }
         let at = clock::now() + END_TIMEOUT;
         self.schedule_input(at, ExecutorInput::TemplateOverdue { key });
@@ -482,7 +472,7 @@ impl Executor {
     }
 
     fn has_workers_of(&self, generation: u64) -> bool {
-        let mut children = self.children.values().map(|child| child.generation);
+        let mut children = self.children.values().map(|child| child.process.generation);
         let mut forking = self.templates.pending_forks.values().map(|f| f.generation);
         children.any(|g| g == generation) || forking.any(|g| g == generation)
     }
@@ -501,54 +491,41 @@ impl Executor {
         self.templates
             .not_reforked
             .retain(|generation| is_wanted(*generation));
-        let mut unwanted = Vec::new();
-        for (key, template) in &self.templates.processes {
-            let is_needed = !template.waiting_workers.is_empty();
-            if !is_wanted(template.generation) && !is_needed {
-                unwanted.push(*key);
-            }
-        }
+        let is_unwanted =
+            |it: &Template| !is_wanted(it.generation) && it.waiting_workers.is_empty();
+        let unwanted = self.templates.processes.iter();
+        let unwanted = unwanted.filter(|(_, template)| is_unwanted(template));
+        let unwanted: Vec<_> = unwanted.map(|(key, _)| *key).collect();
         for key in unwanted {
             self.end_template(key);
         }
         for template in self.templates.processes.values() {
             let generation = template.generation;
             let is_used = is_wanted(generation) || self.has_workers_of(generation);
-            if template.group_hold.is_held() && !is_used {
-                template.group_hold.set_held(false);
+            if let Some(process) = &template.process
+                && !is_used
+            {
+                process.is_group_held.send_if_modified(std::mem::take);
             }
         }
     }
 
     /// Makes a worker that was promoted the template of its generation, in place of the one before.
     pub(super) fn install_template(&mut self, worker: WorkerId, child: ChildProcess) {
-        let generation = child.generation;
-        let before = self
-            .templates
-            .find_by_generation(generation)
-            .map(|(key, t)| (key, t.renewals));
-        let mut waiting = VecDeque::new();
-        if let Some((key, _)) = before {
-            let template = self.templates.processes.get_mut(&key);
-            waiting = template.map_or(waiting, |template| {
-                std::mem::take(&mut template.waiting_workers)
-            });
+        let generation = child.process.generation;
+        let mut template = Template::new(generation, VecDeque::new());
+        template.state = TemplateState::Ready;
+        template.started_at = child.process.started_at;
+        template.process = Some(child.process);
+        template.renewals = 1;
+        let before = self.templates.find_by_generation(generation);
+        if let Some(key) = before.map(|(key, _)| key)
+            && let Some(before) = self.templates.processes.get_mut(&key)
+        {
+            template.renewals += before.renewals;
+            template.waiting_workers = std::mem::take(&mut before.waiting_workers);
             self.end_template(key);
         }
-        let template = Template {
-            process: Some(child.process),
-            group_hold: child.group_hold,
-            generation,
-            has_low_priority: false,
-            started_at: child.started_at,
-            output_tail: child.output_tail,
-            control: child.control,
-            state: TemplateState::Ready,
-            waiting_workers: waiting,
-            memory_bytes: None,
-            renewals: before.map_or(0, |(_, renewals)| renewals) + 1,
-            failed_forks: 0,
-        };
         let key = ProcessKey::Worker(worker);
         self.templates.processes.insert(key, template);
         self.fork_waiting_workers(key);

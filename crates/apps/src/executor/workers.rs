@@ -9,21 +9,19 @@
 //! - A slot whose worker has ended leaves the queue at once.
 //! - A worker that lost a thread or is stuck in a request is replaced.
 
-use std::collections::HashMap;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_config as config;
-use penstock_config::{AppKind, Concurrency, Preload};
+use penstock_config::{AppKind, Preload};
 use penstock_queue::{SlotId, SlotSpec};
 use penstock_runtime::{Stream, clock};
 use penstock_sys::account::Account;
 use penstock_sys::cgroup::Group;
 use penstock_sys::isolation::Sandbox;
 use penstock_sys::{file, net, process};
-use penstock_wire::Dialect;
 use penstock_wire::control::SocketKind;
 
 use super::access;
@@ -32,8 +30,8 @@ use super::process_task::Readiness;
 use super::{ChildProcess, Executor, ExecutorInput, PreparedProcess, ProcessRole};
 use crate::dispatch::{Mailbox, WorkerStats};
 use crate::driver::{ChannelDriver, DriverEnd, SlotDriver};
-use crate::embed::{self, LaunchSockets, WorkerLaunch};
-use crate::supervisor::{SupervisorEvent, WorkerId};
+use crate::embed::{self, LaunchRole, LaunchSockets};
+use crate::supervisor::{KillReason, SupervisorEvent, WorkerId};
 
 /// How long a worker may live on after it closed a slot unasked.
 const SLOT_CLOSED_TIMEOUT: Duration = Duration::from_secs(1);
@@ -65,12 +63,8 @@ impl WorkerSlots {
         &self.stats
     }
 
-    pub(super) fn mailboxes(&self) -> Vec<Arc<Mailbox>> {
-        let mailboxes = self
-            .driven_slots
-            .iter()
-            .map(|(_, mailbox)| Arc::clone(mailbox));
-        mailboxes.collect()
+    pub(super) fn mailboxes(&self) -> impl Iterator<Item = &Arc<Mailbox>> {
+        self.driven_slots.iter().map(|(_, mailbox)| mailbox)
     }
 }
 
@@ -85,7 +79,7 @@ impl Executor {
     pub(super) fn create_worker_sockets(&self) -> Result<WorkerSockets, String> {
         let mut sockets = Vec::new();
         let mut pair = |kind: SocketKind| -> Result<OwnedFd, String> {
-            let pair = net::worker_socket_pair().map_err(|error| format!("socketpair: {error}"))?;
+            let pair = net::worker_socket_pair().map_err(failed("socketpair"))?;
             sockets.push((kind, pair.1));
             Ok(pair.0)
         };
@@ -116,29 +110,15 @@ impl Executor {
             let of_kind = sockets.iter().filter(|(kind, _)| *kind == wanted);
             of_kind.map(|(_, socket)| socket.as_raw_fd()).collect()
         };
-        let plain = numbers(SocketKind::Slot);
-        let spare = numbers(SocketKind::Spare);
-        let reactor = (numbers(SocketKind::Channel), numbers(SocketKind::Files));
-        let sockets_said = match (reactor.0.first(), reactor.1.first()) {
-            (Some(channel), Some(files)) if !plain.is_empty() => LaunchSockets::Either {
-                slots: &plain,
-                spare: &spare,
-                channel: *channel,
-                files: *files,
-            },
-            (Some(channel), Some(files)) => LaunchSockets::Reactor {
-                channel: *channel,
-                files: *files,
-            },
-            _ => LaunchSockets::Slots {
-                slots: &plain,
-                spare: &spare,
-            },
-        };
-        let (mut launch, control, line) = self.prepare_launch(sockets_said, false)?;
-        launch
-            .inherited_fds
-            .extend(sockets.into_iter().map(|(_, s)| s));
+        let (channels, files) = (numbers(SocketKind::Channel), numbers(SocketKind::Files));
+        let role = LaunchRole::Worker(LaunchSockets {
+            slots: numbers(SocketKind::Slot),
+            spare: numbers(SocketKind::Spare),
+            reactor: channels.into_iter().zip(files).next(),
+        });
+        let (mut launch, control, line) = self.prepare_launch(&role)?;
+        let sockets = sockets.into_iter().map(|(_, socket)| socket);
+        launch.inherited_fds.extend(sockets);
         Ok(PreparedProcess {
             launch,
             role: ProcessRole::Worker(slots),
@@ -151,37 +131,24 @@ impl Executor {
     pub(super) fn prepare_template(
         &self,
     ) -> Result<(process::ProcessSpec, ControlHandle, ControlLine), String> {
-        let server_pid = std::process::id();
-        let ignores_threads = self.config.preload == Preload::Always;
-        let sockets = LaunchSockets::Template {
-            server_pid,
-            ignores_threads,
-        };
-        self.prepare_launch(sockets, true)
+        self.prepare_launch(&LaunchRole::Template {
+            ignores_threads: self.config.preload == Preload::Always,
+        })
     }
 
     /// The command line and all that is inherited but the sockets for requests.
     fn prepare_launch(
         &self,
-        sockets: LaunchSockets<'_>,
-        is_template: bool,
+        role: &LaunchRole,
     ) -> Result<(process::ProcessSpec, ControlHandle, ControlLine), String> {
-        let say = |what: &'static str| move |error: std::io::Error| format!("{what}: {error}");
-        let (socket, theirs) = net::worker_socket_pair().map_err(say("socketpair"))?;
-        let (control, line) =
-            ControlHandle::open(socket, is_template).map_err(say("control socket"))?;
-        let command = WorkerCommand {
+        WorkerCommand {
             config: &self.config,
             account: self.account.as_ref(),
             group: self.shared.group.as_deref(),
             interface_is_guess: self.is_kind_unknown(),
             is_development: self.is_development,
-        };
-        Ok((command.launch(sockets, theirs)?, control, line))
-    }
-
-    pub(super) fn reactor_name(&self) -> Option<&'static str> {
-        reactor_name(&self.config)
+        }
+        .launch(role)
     }
 }
 
@@ -202,44 +169,28 @@ pub(super) struct WorkerCommand<'a> {
 }
 
 impl WorkerCommand<'_> {
-    /// The command line without its program, and all that is inherited but the sockets for
-    /// requests; `control` is the process's end of its control socket.
+    /// The command line without its program, all that is inherited but the sockets for requests,
+    /// and our end of the control socket.
     ///
     /// # Errors
     /// A sentence: descriptors ran out.
     pub(super) fn launch(
         &self,
-        sockets: LaunchSockets<'_>,
-        control: OwnedFd,
-    ) -> Result<process::ProcessSpec, String> {
+        role: &LaunchRole,
+    ) -> Result<(process::ProcessSpec, ControlHandle, ControlLine), String> {
         let config = self.config;
-        let dialect = match config.kind {
-            AppKind::Rack => Dialect::Ruby,
-            _ => Dialect::Python,
-        };
-        let bundle = file::memfd_with_content("penstock-worker", &embed::bundle(dialect))
-            .map_err(|error| format!("memfd: {error}"))?;
-        let launch = WorkerLaunch {
-            dialect,
+        let (socket, control) = net::worker_socket_pair().map_err(failed("socketpair"))?;
+        let is_template = matches!(role, LaunchRole::Template { .. });
+        let (handle, line) =
+            ControlHandle::open(socket, is_template).map_err(failed("control socket"))?;
+        let bundle = embed::bundle(embed::dialect(config));
+        let bundle =
+            file::memfd_with_content("penstock-worker", &bundle).map_err(failed("memfd"))?;
+        let descriptors = (bundle.as_raw_fd(), control.as_raw_fd());
+        let spec = process::ProcessSpec {
             // Found later: it lies on a disk.
-            interpreter: OsStr::new(""),
-            bundle_fd: bundle.as_raw_fd(),
-            control_fd: control.as_raw_fd(),
-            sockets,
-            interface: config.kind.as_str(),
-            interface_is_guess: self.interface_is_guess,
-            reactor: reactor_name(config),
-            threads: config.threads,
-            gc_when_idle: config.gc_when_idle,
-            stop_timeout: config.stop_timeout,
-            app: &config.name,
-            dir: config.dir.as_os_str(),
-            entry: &config.entry,
-        };
-        let mut argv = launch.argv().into_iter();
-        Ok(process::ProcessSpec {
-            program: argv.next().unwrap_or_default(),
-            args: argv.collect(),
+            program: OsString::new(),
+            args: embed::worker_args(config, self.interface_is_guess, descriptors, role),
             dir: config.dir.clone(),
             env: self.environment(),
             account: self.account.map(|account| account.name.clone()),
@@ -249,27 +200,19 @@ impl WorkerCommand<'_> {
             sandbox: process_sandbox(config),
             access: access::of(config),
             app: config.name.clone(),
-        })
+        };
+        Ok((spec, handle, line))
     }
 
     fn environment(&self) -> Vec<(OsString, OsString)> {
-        let multiprocess = if self.config.processes.max > 1 {
-            "1"
-        } else {
-            "0"
-        };
-        let house = [
-            ("PENSTOCK_APP", self.config.name.as_str()),
-            ("PENSTOCK_MULTIPROCESS", multiprocess),
-        ];
-        let house = house.map(|(k, v)| (k.into(), v.into()));
-        let surroundings =
-            (self.config.kind == AppKind::Rack).then(|| ("RACK_ENV".into(), self.rack_env()));
-        let own = self.config.env.iter().map(|(k, v)| (k.into(), v.into()));
-        let house = house.into_iter().chain(account_variables(self.account));
-        let temporary = access::temporary_folder(self.config);
-        let house = house.chain(surroundings).chain(temporary);
-        house.chain(own).collect()
+        let multiprocess = i32::from(self.config.processes.max > 1);
+        let multiprocess = multiprocess.to_string().into();
+        let mut env = process_environment(self.config, self.account);
+        env.insert(0, ("PENSTOCK_MULTIPROCESS".into(), multiprocess));
+        if self.config.kind == AppKind::Rack {
+            env.insert(0, ("RACK_ENV".into(), self.rack_env()));
+        }
+        env
     }
 
     /// What Ruby code asks where it is (`RACK_ENV`): as it was told by any of the usual names, else
@@ -289,21 +232,28 @@ impl WorkerCommand<'_> {
     }
 }
 
-/// The variables of a process that runs as a user of its own.
-pub(super) fn account_variables(
+/// The variables of any process of an application; those that its configuration sets are the last,
+/// which count.
+pub(super) fn process_environment(
+    config: &config::App,
     account: Option<&Account>,
-) -> impl Iterator<Item = (OsString, OsString)> {
-    let variables = account.map(Account::env_vars).unwrap_or_default();
-    (variables.into_iter()).map(|(name, value)| (name.into(), value.into()))
+) -> Vec<(OsString, OsString)> {
+    let mut env = vec![("PENSTOCK_APP".into(), config.name.as_str().into())];
+    let account = account.map(Account::env_vars).unwrap_or_default();
+    env.extend(
+        account
+            .into_iter()
+            .map(|(name, value)| (name.into(), value.into())),
+    );
+    env.extend(access::temporary_folder(config));
+    let own = config.env.iter();
+    env.extend(own.map(|(name, value)| (name.into(), value.into())));
+    env
 }
 
-/// What has the requests of an application in progress, when threads have not.
-fn reactor_name(config: &config::App) -> Option<&'static str> {
-    match config.concurrency {
-        Concurrency::Gevent => Some("gevent"),
-        _ if config.has_reactor() => Some("tasks"),
-        Concurrency::Threads | Concurrency::Tasks => None,
-    }
+/// Says what has failed.
+pub(super) fn failed(what: &'static str) -> impl Fn(std::io::Error) -> String {
+    move |error| format!("{what}: {error}")
 }
 
 impl Executor {
@@ -312,8 +262,8 @@ impl Executor {
         let Some(child) = self.children.get_mut(&worker) else {
             return;
         };
-        let (pid, generation) = (child.pid, child.generation);
-        let ProcessRole::Worker(slots) = &mut child.role else {
+        let (pid, generation) = (child.pid(), child.process.generation);
+        let Some(slots) = child.slots_mut() else {
             return;
         };
         let mut files = None;
@@ -381,7 +331,7 @@ impl Executor {
             return;
         }
         for child in self.children.values() {
-            if let ProcessRole::Worker(slots) = &child.role
+            if let Some(slots) = child.slots()
                 && !child.is_retiring
                 && !slots.driven_slots.is_empty()
             {
@@ -396,12 +346,12 @@ impl Executor {
         let config = &self.config;
         config
             .threads
-            .saturating_sub(self.supervisor.threads_per_worker())
+            .saturating_sub(self.supervisor.threads_per_worker)
     }
 
     /// Takes the worker's slots out of the queue; `true` when nothing is in progress.
     pub(super) fn retire_slots(&mut self, worker: WorkerId) -> bool {
-        let Some(slots) = worker_slots(&mut self.children, worker) else {
+        let Some(slots) = self.children.get(&worker).and_then(ChildProcess::slots) else {
             return false;
         };
         for (slot, mailbox) in &slots.driven_slots {
@@ -412,8 +362,8 @@ impl Executor {
 
     /// Ends the drivers of an ended process, even if other processes hold its sockets.
     pub(super) fn lose_slots(&mut self, worker: WorkerId) {
-        let slots = worker_slots(&mut self.children, worker).map(|slots| &slots.driven_slots);
-        for (slot, mailbox) in slots.into_iter().flatten() {
+        let slots = self.children.get(&worker).and_then(ChildProcess::slots);
+        for (slot, mailbox) in slots.iter().flat_map(|slots| &slots.driven_slots) {
             self.shared.dispatch.mark_lost(*slot, mailbox);
         }
     }
@@ -422,8 +372,8 @@ impl Executor {
         let Some(child) = self.children.get_mut(&worker) else {
             return;
         };
-        let (pid, is_retiring) = (child.pid, child.is_retiring);
-        let ProcessRole::Worker(slots) = &mut child.role else {
+        let (pid, is_retiring) = (child.pid(), child.is_retiring);
+        let Some(slots) = child.slots_mut() else {
             return;
         };
         slots.active_drivers -= 1;
@@ -444,7 +394,10 @@ impl Executor {
                     "{}[{pid}]: broke the worker protocol: {why}",
                     self.shared.name
                 );
-                return self.handle_event(SupervisorEvent::ProtocolBroken { worker });
+                return self.handle_event(SupervisorEvent::Broken {
+                    worker,
+                    reason: KillReason::ProtocolBroken,
+                });
             }
             DriverEnd::TimedOut => {
                 slots.is_stuck = true;
@@ -456,15 +409,5 @@ impl Executor {
         } else if is_retiring && is_last {
             self.handle_idle(worker);
         }
-    }
-}
-
-fn worker_slots(
-    children: &mut HashMap<WorkerId, ChildProcess>,
-    worker: WorkerId,
-) -> Option<&mut WorkerSlots> {
-    match &mut children.get_mut(&worker)?.role {
-        ProcessRole::Worker(slots) => Some(slots),
-        ProcessRole::Server(_) => None,
     }
 }

@@ -15,7 +15,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use penstock_config::{self as config, AppKind};
-use penstock_exchange::{ClientState, Fault, FaultKind, RequestTiming};
+use penstock_exchange::{ClientState, Fault, FaultKind};
 use penstock_runtime::{LazyDeadline, clock};
 use tokio::sync::Notify;
 
@@ -183,12 +183,7 @@ impl AppShared {
             let limit = self.queue_timeout();
             format!("the application has not loaded its code within {limit:?}")
         };
-        let timing = RequestTiming {
-            queue_time: waited,
-            handler: Some((&self.name).into()),
-            ..RequestTiming::default()
-        };
-        Fault::new(kind, cause).with_timing(timing)
+        Fault::new(kind, cause).with_timing(self.wait_timing(waited))
     }
 }
 

@@ -6,11 +6,12 @@
 //! # Invariants
 //! - Nothing waits for a slot that takes no more requests.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
+use parking_lot::Mutex;
 use penstock_exchange::buffering::{Demand, HeldPlaces, Producer};
-use penstock_exchange::{AddressPrefix, Fault, FaultKind, RequestTiming};
+use penstock_exchange::{AddressPrefix, Fault, FaultKind};
 use penstock_queue::SlotId;
 use penstock_runtime::clock;
 
@@ -35,11 +36,7 @@ impl SlotPlace {
 
     /// Notes since when requests wait behind the current response, if any do.
     pub(crate) fn set_behind(&self, since: Option<Instant>) {
-        let mut behind_since = self
-            .behind_since
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        *behind_since = since;
+        *self.behind_since.lock() = since;
     }
 }
 
@@ -49,10 +46,7 @@ impl Producer for SlotPlace {
     }
 
     fn demand(&self, now: Instant) -> Demand {
-        let behind_since = *self
-            .behind_since
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let behind_since = *self.behind_since.lock();
         let behind = behind_since.map(|since| now.saturating_duration_since(since));
         match self.app.dispatch.usage_for(now, self.slot) {
             Some(queue) => Demand {
@@ -75,11 +69,7 @@ impl Producer for SlotPlace {
     fn refuse_waiting(&self, clients: &[AddressPrefix], cause: &str) {
         let now = clock::now();
         for (mut job, waited) in self.app.dispatch.take_waiting_of(now, clients) {
-            let timing = RequestTiming {
-                queue_time: waited,
-                handler: Some((&self.app.name).into()),
-                ..RequestTiming::default()
-            };
+            let timing = self.app.wait_timing(waited);
             let fault = Fault::new(FaultKind::Overloaded, cause.to_owned());
             job.answer(Err(fault.with_timing(timing)));
         }

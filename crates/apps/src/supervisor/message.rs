@@ -10,40 +10,40 @@ use super::{ExitSummary, KillReason, ReplaceReason, SupervisorReport, WorkerId};
 
 /// How many processes, and how patient to be with them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SupervisorPolicy {
+pub(crate) struct SupervisorPolicy {
     /// Workers that are there for ever.
-    pub min_processes: usize,
+    pub(crate) min_processes: usize,
     /// Workers that there may be, at least `processes_min`; what lies between follows the load.
-    pub max_processes: usize,
+    pub(crate) max_processes: usize,
     /// Workers that there are to be as soon as the least of them serve; a number outside the bounds
     /// is brought between them.
-    pub initial_processes: usize,
+    pub(crate) initial_processes: usize,
     /// Threads of each worker that take requests for ever.
-    pub min_threads: usize,
+    pub(crate) min_threads: usize,
     /// Threads of each that may take requests, at least `threads_min`.
-    pub max_threads: usize,
+    pub(crate) max_threads: usize,
     /// Threads of each that take requests at the start, as `initial_processes`.
-    pub initial_threads: usize,
+    pub(crate) initial_threads: usize,
     /// Workers beyond their number that a replacement may run at once; 0 counts as 1.
-    pub max_surge: usize,
+    pub(crate) max_surge: usize,
     /// Workers that a restart may take out before their successors are ready, once the new code has
     /// shown that it boots. One always stays.
-    pub max_unavailable: usize,
+    pub(crate) max_unavailable: usize,
     /// Workers a second by which the load may make their number grow; 0 counts as 1. No more than
     /// 20 times as many are spawned within a second for any reason.
-    pub spawn_rate: u32,
+    pub(crate) spawn_rate: u32,
     /// There is to be one more when a request has waited this long for a slot.
-    pub scale_up_after: Duration,
+    pub(crate) scale_up_after: Duration,
     /// There is to be one less when it would not have been missed for this long.
-    pub scale_down_after: Duration,
+    pub(crate) scale_down_after: Duration,
     /// From spawn to ready.
-    pub boot_timeout: Duration,
+    pub(crate) boot_timeout: Duration,
     /// From the terminate signal to the kill signal.
-    pub stop_timeout: Duration,
+    pub(crate) stop_timeout: Duration,
     /// Delay after the first failure that is not retried at once.
-    pub min_backoff: Duration,
+    pub(crate) min_backoff: Duration,
     /// Where the doubling of the delay ends.
-    pub max_backoff: Duration,
+    pub(crate) max_backoff: Duration,
 }
 
 impl SupervisorPolicy {
@@ -80,27 +80,27 @@ impl Default for SupervisorPolicy {
 
 /// How much an application has to do, in slots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct AppLoad {
+pub(crate) struct AppLoad {
     /// Requests in line.
-    pub queued: usize,
+    pub(crate) queued: usize,
     /// How long the first in line has waited; zero without a line.
-    pub oldest_wait: Duration,
+    pub(crate) oldest_wait: Duration,
     /// Requests that workers have.
-    pub in_progress: usize,
+    pub(crate) in_progress: usize,
     /// Slots of the workers that are admitted and not retired.
-    pub slots: usize,
+    pub(crate) slots: usize,
     /// Per cent of a processor that the workers want together, at most 100 for each: of those that
     /// take nearly every request at once, and of those with a number of threads that follows the
     /// load. `None` where slots tell how much there is to do.
-    pub cpu_percent: Option<usize>,
+    pub(crate) cpu_percent: Option<usize>,
     /// Since when at the latest most of them have been watched for it; `None` while they have not
     /// been.
-    pub cpu_known_since: Option<Instant>,
+    pub(crate) cpu_known_since: Option<Instant>,
 }
 
 /// Everything that can happen to an application.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SupervisorEvent {
+pub(crate) enum SupervisorEvent {
     /// Begin.
     Started,
     /// The process exists, which may take a while: a forked one is known once it has spoken.
@@ -116,11 +116,6 @@ pub enum SupervisorEvent {
         worker: WorkerId,
         status: ExitSummary,
     },
-    /// One of its requests took longer than it may.
-    ResponseTimedOut { worker: WorkerId },
-    /// It sent something that is not the protocol. A closed channel alone is not that: the process
-    /// is about to exit, and `Exited` or `BootFailed` will say more.
-    ProtocolBroken { worker: WorkerId },
     /// A retiring worker has nothing in progress.
     Idle { worker: WorkerId },
     /// It reached a limit at which it is replaced, in due form.
@@ -128,8 +123,9 @@ pub enum SupervisorEvent {
         worker: WorkerId,
         why: ReplaceReason,
     },
-    /// It broke a limit at which it is killed.
-    LimitExceeded {
+    /// It did what it is killed for. A closed channel alone is not that: the process is about to
+    /// exit, and `Exited` or `BootFailed` will say more.
+    Broken {
         worker: WorkerId,
         reason: KillReason,
     },
@@ -148,7 +144,7 @@ pub enum SupervisorEvent {
 
 /// What the executor has to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SupervisorAction {
+pub(crate) enum SupervisorAction {
     /// Start a process with the code of this generation; a new number means: load it afresh.
     Spawn { worker: WorkerId, generation: u64 },
     /// Put its slots into the queue; should it exit unasked, they go with it.
@@ -178,7 +174,7 @@ pub enum SupervisorAction {
 
 /// The signals a worker may get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StopSignal {
+pub(crate) enum StopSignal {
     /// Please go.
     Terminate,
     /// Go.

@@ -10,7 +10,7 @@ use super::WorkerId;
 
 /// One thing worth a log line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SupervisorReport {
+pub(crate) enum SupervisorReport {
     /// A worker answers requests now.
     WorkerReady {
         worker: WorkerId,
@@ -19,13 +19,11 @@ pub enum SupervisorReport {
     },
     /// All processes are ready for the first time.
     Up {
-        processes: usize,
         /// Since the start.
         took: Duration,
     },
     /// A worker that had been ready exited without being asked.
     Crashed {
-        worker: WorkerId,
         pid: Option<u32>,
         status: ExitSummary,
         /// When it is replaced; zero is at once.
@@ -33,14 +31,12 @@ pub enum SupervisorReport {
     },
     /// A worker did not become ready.
     BootFailed {
-        worker: WorkerId,
         report: String,
         /// When the next one is tried; `None` for a new version that is given up.
         next_try: Option<Duration>,
     },
     /// A worker was killed.
     Killed {
-        worker: WorkerId,
         pid: Option<u32>,
         reason: KillReason,
     },
@@ -58,7 +54,6 @@ pub enum SupervisorReport {
     ThreadsScaled { from: usize, to: usize, why: String },
     /// A worn worker is retired: its successor is ready, or one less is wanted.
     Replaced {
-        worker: WorkerId,
         pid: Option<u32>,
         why: ReplaceReason,
     },
@@ -68,7 +63,7 @@ pub enum SupervisorReport {
 
 /// Why a worker was killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KillReason {
+pub(crate) enum KillReason {
     /// It did not become ready in time.
     BootTimedOut,
     /// A request took longer than it may.
@@ -83,7 +78,7 @@ pub enum KillReason {
 
 /// Why a worker is to be replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReplaceReason {
+pub(crate) enum ReplaceReason {
     /// It uses more memory than it should.
     Memory { bytes: u64, max: u64 },
     /// It has served so many requests.
@@ -98,7 +93,7 @@ pub enum ReplaceReason {
 
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ExitSummary {
+pub(crate) enum ExitSummary {
     /// By itself, with this code.
     Code(i32),
     /// By this signal.
@@ -110,7 +105,7 @@ pub enum ExitSummary {
 
 /// The application as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum AppState {
+pub(crate) enum AppState {
     /// Not all processes have been ready yet, and nothing has failed.
     Starting,
     /// All processes are ready.

@@ -227,14 +227,13 @@ impl Supervisor {
     }
 
     fn report_up(&mut self, now: Instant) {
-        let processes = self.policy.min_processes;
-        if self.was_up || self.ready_workers() < processes {
+        if self.was_up || self.ready_workers() < self.policy.min_processes {
             return;
         }
         self.was_up = true;
         if let Some(started_at) = self.started_at {
             let took = now.saturating_duration_since(started_at);
-            self.report(SupervisorReport::Up { processes, took });
+            self.report(SupervisorReport::Up { took });
         }
         if self.is_catching_up {
             self.target = self.target.max(self.policy.bounded_initial_processes());

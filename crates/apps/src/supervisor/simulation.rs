@@ -104,7 +104,7 @@ impl SupervisorSimulation {
         }
         self.is_calm = true;
         self.pass(Duration::from_secs(300));
-        let processes = self.supervisor.target();
+        let processes = self.supervisor.target;
         let ready = self.count(|p| p.is_admitted && !p.is_retired);
         assert_eq!(ready, processes, "back to full strength");
         assert_eq!(self.supervisor.state(), AppState::Ready);
@@ -128,7 +128,7 @@ impl SupervisorSimulation {
 
     /// With nothing to do the number of workers goes down to the least.
     fn rest(&mut self) {
-        let policy = *self.supervisor.policy();
+        let policy = self.supervisor.policy;
         // One for the threads, and as much again as is lost between two looks.
         let steps = policy.max_processes - policy.min_processes + 3;
         let end = self.now + policy.scale_down_after * u32::try_from(steps).unwrap();
@@ -137,8 +137,8 @@ impl SupervisorSimulation {
             let load = self.load(0, 0);
             self.tell(SupervisorEvent::Load(load));
         }
-        assert_eq!(self.supervisor.target(), policy.min_processes);
-        assert_eq!(self.supervisor.threads_per_worker(), policy.min_threads);
+        assert_eq!(self.supervisor.target, policy.min_processes);
+        assert_eq!(self.supervisor.threads_per_worker, policy.min_threads);
     }
 
     /// Lets time pass and tells what happens in it.
@@ -194,13 +194,19 @@ impl SupervisorSimulation {
         let is_ready = self.processes.get(&worker).is_some_and(|p| p.is_ready);
         match self.rng.below(20) {
             0..4 if is_spawned => self.happen(exited(worker)),
-            4 if is_ready => self.happen(SupervisorEvent::ResponseTimedOut { worker }),
-            5 if is_spawned => self.happen(SupervisorEvent::ProtocolBroken { worker }),
+            4 if is_ready => self.happen(SupervisorEvent::Broken {
+                worker,
+                reason: KillReason::ResponseTimedOut,
+            }),
+            5 if is_spawned => self.happen(SupervisorEvent::Broken {
+                worker,
+                reason: KillReason::ProtocolBroken,
+            }),
             6..8 => self.wear(worker),
             8 if is_spawned => {
                 let (bytes, max) = (3 << 20, 2 << 20);
                 let reason = KillReason::MemoryExceeded { bytes, max };
-                self.happen(SupervisorEvent::LimitExceeded { worker, reason });
+                self.happen(SupervisorEvent::Broken { worker, reason });
             }
             9 | 10 => self.restart(),
             11 if self.rng.below(3) == 0 => self.change_policy(),
@@ -261,11 +267,12 @@ impl SupervisorSimulation {
 
     fn change_policy(&mut self) {
         let policy = SupervisorPolicy {
-            spawn_rate: self.supervisor.policy().spawn_rate,
+            spawn_rate: self.supervisor.policy.spawn_rate,
             ..random_policy(&mut self.rng)
         };
         self.max_surge = self.max_surge.max(policy.max_surge);
-        let actions = self.supervisor.set_policy(self.now, policy);
+        self.supervisor.policy = policy;
+        let actions = self.supervisor.settle(self.now);
         self.carry_out(actions);
         self.check_invariants();
     }
@@ -273,7 +280,13 @@ impl SupervisorSimulation {
     /// Events about a worker that never was get no answer about it.
     fn talk_nonsense(&mut self) {
         let worker = WorkerId(10_000);
-        for event in [exited(worker), SupervisorEvent::ProtocolBroken { worker }] {
+        for event in [
+            exited(worker),
+            SupervisorEvent::Broken {
+                worker,
+                reason: KillReason::ProtocolBroken,
+            },
+        ] {
             self.tell(event);
         }
     }
@@ -282,27 +295,27 @@ impl SupervisorSimulation {
         let serving = |p: &SimulatedProcess| p.is_admitted && !p.is_retired;
         let before = self.count(serving) + self.count_gone(&event);
         let loses = match &event {
-            SupervisorEvent::Exited { .. } | SupervisorEvent::SpawnFailed { .. } => 1,
-            SupervisorEvent::ResponseTimedOut { .. } | SupervisorEvent::ProtocolBroken { .. } => 1,
-            SupervisorEvent::LimitExceeded { .. } => 1,
+            SupervisorEvent::Exited { .. }
+            | SupervisorEvent::SpawnFailed { .. }
+            | SupervisorEvent::Broken { .. } => 1,
             SupervisorEvent::Drain => before,
             _ => 0,
         };
-        let target = self.supervisor.target();
+        let target = self.supervisor.target;
         let actions = self.supervisor.handle(self.now, event.clone());
         self.carry_out(actions);
         let after = self.count(serving);
         let s = &self.supervisor;
         // A smaller load takes one out; a restart, with leave, so many at once; a limit none.
-        let less = target.saturating_sub(s.target());
+        let less = target.saturating_sub(s.target);
         assert!(less <= usize::from(matches!(event, SupervisorEvent::Load(_))));
         let removable = match event {
             SupervisorEvent::ReplacementRequested { .. } => 0,
-            _ => s.policy().max_unavailable.min(s.target().saturating_sub(1)),
+            _ => s.policy.max_unavailable.min(s.target.saturating_sub(1)),
         };
         let least = match removable {
             0 => before,
-            _ => before.min(s.target() - removable),
+            _ => before.min(s.target - removable),
         };
         let loses = loses + less;
         assert!(after + loses >= least, "{event:?}: {before} to {after}");
@@ -436,7 +449,14 @@ impl SupervisorSimulation {
 
     fn retire(&mut self, worker: WorkerId) {
         match self.rng.below(6) {
-            0 => self.plan(200, 2000, SupervisorEvent::ResponseTimedOut { worker }),
+            0 => self.plan(
+                200,
+                2000,
+                SupervisorEvent::Broken {
+                    worker,
+                    reason: KillReason::ResponseTimedOut,
+                },
+            ),
             _ => self.plan(0, 500, SupervisorEvent::Idle { worker }),
         }
     }
@@ -478,10 +498,8 @@ fn worker_of(event: &SupervisorEvent) -> Option<WorkerId> {
         | SupervisorEvent::Ready { worker, .. }
         | SupervisorEvent::BootFailed { worker, .. }
         | SupervisorEvent::Exited { worker, .. }
-        | SupervisorEvent::ResponseTimedOut { worker }
-        | SupervisorEvent::ProtocolBroken { worker }
         | SupervisorEvent::Idle { worker }
-        | SupervisorEvent::LimitExceeded { worker, .. }
+        | SupervisorEvent::Broken { worker, .. }
         | SupervisorEvent::ReplacementRequested { worker, .. } => Some(*worker),
         SupervisorEvent::Started
         | SupervisorEvent::Restart

@@ -46,10 +46,11 @@ impl SupervisorHarness {
     }
 
     fn resize(&mut self, processes: usize) -> Vec<String> {
-        let mut policy = *self.supervisor.policy();
+        let mut policy = self.supervisor.policy;
         policy.min_processes = processes;
         policy.max_processes = processes;
-        let actions = self.supervisor.set_policy(self.now, policy);
+        self.supervisor.policy = policy;
+        let actions = self.supervisor.settle(self.now);
         self.transcript(actions)
     }
 
@@ -160,7 +161,6 @@ fn spawns_all_processes_and_admits_each_as_it_becomes_ready() {
     assert_eq!(bed.boot(1), ["admit 1"]);
     assert_eq!(bed.supervisor.state(), AppState::Ready);
     let up = SupervisorReport::Up {
-        processes: 2,
         took: Duration::ZERO,
     };
     assert_eq!(bed.reports.last(), Some(&up));
@@ -249,7 +249,10 @@ fn every_way_not_to_boot_is_reported() {
         ),
         (
             "babbled",
-            SupervisorEvent::ProtocolBroken { worker },
+            SupervisorEvent::Broken {
+                worker,
+                reason: KillReason::ProtocolBroken,
+            },
             "the worker was killed: it broke the worker protocol",
         ),
     ];
@@ -284,8 +287,14 @@ fn kills_a_worker_that_does_not_become_ready_in_time() {
 fn kills_a_stuck_worker_and_replaces_it_at_once() {
     let worker = WorkerId(1);
     for event in [
-        SupervisorEvent::ResponseTimedOut { worker },
-        SupervisorEvent::ProtocolBroken { worker },
+        SupervisorEvent::Broken {
+            worker,
+            reason: KillReason::ResponseTimedOut,
+        },
+        SupervisorEvent::Broken {
+            worker,
+            reason: KillReason::ProtocolBroken,
+        },
     ] {
         let mut bed = SupervisorHarness::ready(2);
         let lines = bed.send(event.clone());
@@ -299,12 +308,14 @@ fn kills_a_stuck_worker_and_replaces_it_at_once() {
 #[test]
 fn backs_off_when_workers_get_stuck_again_and_again() {
     let mut bed = SupervisorHarness::ready(1);
-    bed.send(SupervisorEvent::ResponseTimedOut {
+    bed.send(SupervisorEvent::Broken {
         worker: WorkerId(1),
+        reason: KillReason::ResponseTimedOut,
     });
     bed.boot(2);
-    let lines = bed.send(SupervisorEvent::ResponseTimedOut {
+    let lines = bed.send(SupervisorEvent::Broken {
         worker: WorkerId(2),
+        reason: KillReason::ResponseTimedOut,
     });
     assert_eq!(lines, ["retire 2", "kill 2"]);
     assert_eq!(bed.sleep().1, ["spawn 3 of 1"]);
@@ -429,7 +440,10 @@ fn ignores_unknown_and_unexpected_events() {
     let worker = WorkerId(77);
     assert_eq!(bed.exit(77), NOTHING);
     assert_eq!(
-        bed.send(SupervisorEvent::ResponseTimedOut { worker }),
+        bed.send(SupervisorEvent::Broken {
+            worker,
+            reason: KillReason::ResponseTimedOut
+        }),
         NOTHING
     );
     assert_eq!(bed.send(recycle(worker)), NOTHING);

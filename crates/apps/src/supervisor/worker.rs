@@ -10,25 +10,25 @@ use super::{ReplaceReason, StopSignal};
 
 /// Names one worker of this application; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct WorkerId(pub u64);
+pub(crate) struct WorkerId(pub(crate) u64);
 
 /// One worker process, as the status page shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Worker {
+pub(crate) struct Worker {
     /// Its name.
-    pub id: WorkerId,
+    pub(crate) id: WorkerId,
     /// The code it runs.
-    pub generation: u64,
+    pub(crate) generation: u64,
     /// Its process, once spawned.
-    pub pid: Option<u32>,
+    pub(crate) pid: Option<u32>,
     /// What it is doing.
-    pub state: WorkerState,
+    pub(crate) state: WorkerState,
     /// Since when it has been doing that.
-    pub state_since: Instant,
+    pub(crate) state_since: Instant,
     /// How many workers had its seat before it.
-    pub restarts: u64,
+    pub(crate) restarts: u64,
     /// Why it is to be replaced by a fresh one.
-    pub(super) replace_reason: Option<ReplaceReason>,
+    pub(crate) replace_reason: Option<ReplaceReason>,
     /// When patience with its state ends.
     pub(super) deadline: Option<Instant>,
     /// The strongest signal it was given, or is given as soon as it is spawned.
@@ -37,7 +37,7 @@ pub struct Worker {
 
 /// The life of a worker, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WorkerState {
+pub(crate) enum WorkerState {
     /// Spawned, or about to be; not ready yet.
     Booting,
     /// Takes requests.
@@ -49,11 +49,6 @@ pub enum WorkerState {
 }
 
 impl Worker {
-    /// Why it is to be replaced by a fresh one, if it is.
-    pub fn replace_reason(&self) -> Option<&ReplaceReason> {
-        self.replace_reason.as_ref()
-    }
-
     pub(super) fn set_state(
         &mut self,
         state: WorkerState,

@@ -46,7 +46,6 @@ impl Supervisor {
         let is_trial = self.has_fallback() && self.is_current_generation(id);
         let next_try = (!is_trial).then(|| self.boot_backoff.record_failure(now, &self.policy));
         self.report(SupervisorReport::BootFailed {
-            worker: id,
             report: report.clone(),
             next_try,
         });
@@ -57,7 +56,6 @@ impl Supervisor {
         let pid = self.workers.get(&id).and_then(|worker| worker.pid);
         let next_try = self.record_crash(now, id);
         self.report(SupervisorReport::Crashed {
-            worker: id,
             pid,
             status,
             next_try,
@@ -163,8 +161,7 @@ impl Supervisor {
                 let (pid, worn) = (worker.pid, worker.replace_reason);
                 self.actions.push(SupervisorAction::Retire { worker: id });
                 if let (Some(why), SupervisorPhase::Running) = (worn, self.phase) {
-                    let worker = id;
-                    self.report(SupervisorReport::Replaced { worker, pid, why });
+                    self.report(SupervisorReport::Replaced { pid, why });
                 }
             }
             Some(worker) if worker.state == WorkerState::Booting => {
@@ -177,11 +174,7 @@ impl Supervisor {
     pub(super) fn kill_worker(&mut self, now: Instant, id: WorkerId, reason: KillReason) {
         let pid = self.workers.get(&id).and_then(|worker| worker.pid);
         self.stop_worker(now, id, StopSignal::Kill);
-        self.report(SupervisorReport::Killed {
-            worker: id,
-            pid,
-            reason,
-        });
+        self.report(SupervisorReport::Killed { pid, reason });
     }
 
     pub(super) fn stop_worker(&mut self, now: Instant, id: WorkerId, signal: StopSignal) {

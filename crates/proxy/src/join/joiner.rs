@@ -23,7 +23,7 @@ use penstock_runtime::{LoopHandle, Stream, clock, loops};
 use penstock_sys::net::{self, PeerAddress};
 use penstock_wire::join::{
     self, FrontEndMessage, HandshakeNonces, JoinError, JoinPurpose, JoinReply, JoinSecret,
-    JoinerMessage,
+    JoinSide, JoinerMessage,
 };
 use tokio::sync::{oneshot, watch};
 
@@ -348,7 +348,7 @@ impl JoinerInner {
             front_end: join::parse_challenge(&lines.next_line().await?)?,
         };
         lines
-            .send(&join::prove_joiner(&self.secret, &meeting))
+            .send(&self.secret.prove(JoinSide::Joiner, &meeting))
             .await?;
         // A front end with another key closes without a further line.
         let proved = lines.next_line().await;
@@ -358,7 +358,7 @@ impl JoinerInner {
         })?;
         // A front end that cannot prove itself does not learn what wants to join, and can send no
         // request.
-        join::verify_front_end(&self.secret, &meeting, &proved)?;
+        self.secret.verify(JoinSide::FrontEnd, &meeting, &proved)?;
         let request = join::encode_join_request(&self.secret, &meeting, purpose);
         lines.send(&request).await?;
         let answered = lines.next_line().await?;

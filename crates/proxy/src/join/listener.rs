@@ -16,7 +16,8 @@ use penstock_runtime::log_throttle::{LogThrottle, suppressed_suffix};
 use penstock_runtime::{Stream, clock, loops};
 use penstock_sys::net::{self, PeerAddress};
 use penstock_wire::join::{
-    self, FrontEndMessage, HandshakeNonces, JoinPurpose, JoinReply, JoinSecret, JoinerMessage,
+    self, FrontEndMessage, HandshakeNonces, JoinPurpose, JoinReply, JoinSecret, JoinSide,
+    JoinerMessage,
 };
 use tokio::sync::watch;
 
@@ -110,7 +111,7 @@ impl JoinTable {
     fn door(&self, meeting: &HandshakeNonces, proof: &str) -> Result<&Door, JoinFailure> {
         let mut failure = JoinFailure::from(join::JoinError::WrongKey);
         for door in &self.doors {
-            match join::verify_joiner(&door.secret, meeting, proof) {
+            match door.secret.verify(JoinSide::Joiner, meeting, proof) {
                 Ok(()) => return Ok(door),
                 Err(error) => failure = error.into(),
             }
@@ -225,7 +226,9 @@ impl JoinListenerInner {
         // A peer without the key learns nothing more, and causes no work.
         let proof = lines.next_line().await?;
         let Door { by, secret } = table.door(&meeting, &proof)?;
-        lines.send(&join::prove_front_end(secret, &meeting)).await?;
+        lines
+            .send(&secret.prove(JoinSide::FrontEnd, &meeting))
+            .await?;
         let line = lines.next_line().await?;
         match join::parse_join_request(secret, &meeting, &line)? {
             JoinPurpose::Control {

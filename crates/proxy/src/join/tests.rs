@@ -12,7 +12,7 @@ use penstock_exchange::{HandlerProgress, ListenerInfo, Reply, TunnelHandler};
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::{Listener, LoopHandle, Stream, clock, loops};
 use penstock_sys::net;
-use penstock_wire::join::{self as words, JoinPurpose, JoinSecret};
+use penstock_wire::join::{self as words, JoinPurpose, JoinSecret, JoinSide};
 
 use super::line_stream::LineStream;
 use super::*;
@@ -654,9 +654,9 @@ async fn handshake_manually_with_proof(
             front_end: words::parse_challenge(&lines.next_line().await?)?,
         };
         lines
-            .send(&words::prove_joiner(&JoinSecret::new(proved), &meeting))
+            .send(&JoinSecret::new(proved).prove(JoinSide::Joiner, &meeting))
             .await?;
-        words::verify_front_end(&JoinSecret::new(key), &meeting, &lines.next_line().await?)?;
+        JoinSecret::new(key).verify(JoinSide::FrontEnd, &meeting, &lines.next_line().await?)?;
         let request = words::encode_join_request(&JoinSecret::new(proved), &meeting, &purpose);
         lines.send(&request).await?;
         let line = lines.next_line().await?;

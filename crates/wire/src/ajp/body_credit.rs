@@ -18,7 +18,6 @@ pub struct BodyCredit {
 
 impl BodyCredit {
     /// The state after a FORWARD_REQUEST with a body of `length` bytes.
-    #[must_use]
     pub fn new(length: u64) -> Self {
         let wanted = if length > 0 { MAX_DATA_BYTES } else { 0 };
         Self { credit: wanted }

@@ -5,7 +5,7 @@
 //! comes from the configuration.
 
 use super::{NULL_STRING, TO_CONTAINER, codes};
-use crate::gateway::{EncodeError, format_decimal};
+use crate::gateway::EncodeError;
 
 /// The largest packet that every container accepts, with its header.
 pub const MAX_PACKET_BYTES: u16 = 8192;
@@ -111,7 +111,7 @@ fn write_attributes(
     }
     if let Some(port) = request.remote_port {
         packet.attribute(CUSTOM_ATTRIBUTE, "AJP_REMOTE_PORT")?;
-        packet.string(format_decimal(u64::from(port), &mut [0; 20]))?;
+        packet.string(itoa::Buffer::new().format(port).as_bytes())?;
     }
     Ok(())
 }

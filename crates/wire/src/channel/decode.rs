@@ -7,8 +7,8 @@
 use super::{MAX_DATA_BYTES, MAX_RESPONSE_BODY, WINDOW_BYTES};
 use crate::WireError;
 use crate::frame::{
-    FLAG_END, FLAG_PROTOCOL_ERROR, FLAG_TEXT, FrameHeader, FrameKind, HEADER_LEN, split_text,
-    split_u32, take_available, widen,
+    Decoded, FLAG_END, FLAG_PROTOCOL_ERROR, FLAG_TEXT, FrameHeader, FrameKind, HEADER_LEN,
+    MAX_PAYLOAD_BYTES, parse_text, read_u32, split_u32, take_available, widen,
 };
 use crate::head::{
     AcceptHeadView, MAX_HEAD_BYTES, ResponseHeadView, parse_accept_head, split_head,
@@ -82,13 +82,6 @@ impl ChannelEvent<'_> {
     }
 }
 
-/// An event and the bytes it took from the front of the input.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DecodedChannelEvent<'b> {
-    pub event: ChannelEvent<'b>,
-    pub consumed: usize,
-}
-
 /// The state of one channel socket, receiving side.
 #[derive(Debug, Default)]
 pub struct ChannelDecoder {
@@ -109,7 +102,7 @@ enum FrameContent {
     Message { is_text: bool, len: u32 },
 }
 
-type DecodeResult<'b> = Result<Option<DecodedChannelEvent<'b>>, WireError>;
+type DecodeResult<'b> = Result<Option<Decoded<ChannelEvent<'b>>>, WireError>;
 
 impl ChannelDecoder {
     /// A machine for a fresh socket.
@@ -128,28 +121,46 @@ impl ChannelDecoder {
         let Some(header) = FrameHeader::parse(input)? else {
             return Ok(None);
         };
-        if header.payload_len < min_payload_len(header.kind)? {
-            return Err(WireError::BadPayloadLength);
-        }
-        let rest = &input[HEADER_LEN..];
-        let Some((id, rest)) = split_u32(rest) else {
-            return Ok(None);
-        };
-        let step = match header.kind {
-            FrameKind::StreamResponse => self.decode_response(header, id, rest)?,
-            FrameKind::Data => self.decode_data(header, id, rest)?,
-            FrameKind::Accept => decode_accept(header, id, rest)?,
-            FrameKind::Reset => decode_reset(header, id, rest)?,
-            FrameKind::Message => self.decode_message(header, id, rest),
-            FrameKind::Close => decode_close(header, id, rest)?,
-            FrameKind::Window => decode_window(header, id, rest)?,
-            FrameKind::StreamPull => Some(decode_id_only(header, ChannelEvent::Pull { id })?),
-            FrameKind::StreamHijack => Some(decode_id_only(header, ChannelEvent::Hijack { id })?),
+        let lens = match header.kind {
+            FrameKind::StreamResponse => 12..=MAX_PAYLOAD_BYTES,
+            FrameKind::Message => 4..=MAX_PAYLOAD_BYTES,
+            FrameKind::Data => 4..=4 + MAX_DATA_BYTES,
+            FrameKind::Accept => 4..=4 + MAX_HEAD_BYTES,
+            FrameKind::Reset => 4..=4 + MAX_REASON_BYTES,
+            FrameKind::Close => 6..=6 + MAX_REASON_BYTES,
+            FrameKind::Window => 8..=8,
+            FrameKind::StreamPull | FrameKind::StreamHijack => 4..=4,
             kind => return Err(WireError::UnexpectedFrameKind(kind as u8)),
         };
-        Ok(step.map(|mut decoded| {
-            decoded.consumed += HEADER_LEN + 4;
-            decoded
+        header.check_len(lens)?;
+        let Some((id, rest)) = split_u32(&input[HEADER_LEN..]) else {
+            return Ok(None);
+        };
+        let left = header.payload_len - 4;
+        let step = match header.kind {
+            FrameKind::StreamResponse => self.decode_response(header, id, rest)?,
+            FrameKind::Data | FrameKind::Message => {
+                let content = match header.kind {
+                    FrameKind::Data => FrameContent::Body {
+                        is_last_frame: header.has_flag(FLAG_END),
+                    },
+                    _ => FrameContent::Message {
+                        is_text: header.has_flag(FLAG_TEXT),
+                        len: left,
+                    },
+                };
+                let frame = OpenFrame {
+                    id,
+                    remaining: left,
+                    content,
+                };
+                self.read_bytes(rest, frame, true)
+            }
+            _ => decode_whole(header, id, rest)?,
+        };
+        Ok(step.map(|decoded| Decoded {
+            consumed: decoded.consumed + HEADER_LEN + 4,
+            ..decoded
         }))
     }
 
@@ -170,7 +181,7 @@ impl ChannelDecoder {
                     content: FrameContent::Body { is_last_frame },
                 });
             }
-            DecodedChannelEvent {
+            Decoded {
                 event: ChannelEvent::Response {
                     id,
                     head: payload.head,
@@ -184,41 +195,6 @@ impl ChannelDecoder {
         }))
     }
 
-    fn decode_data<'b>(
-        &mut self,
-        header: FrameHeader,
-        id: u32,
-        rest: &'b [u8],
-    ) -> DecodeResult<'b> {
-        let is_last_frame = header.has_flag(FLAG_END);
-        let remaining = header.payload_len - 4;
-        if remaining > MAX_DATA_BYTES {
-            return Err(WireError::PayloadTooLong(u64::from(remaining)));
-        }
-        let frame = OpenFrame {
-            id,
-            remaining,
-            content: FrameContent::Body { is_last_frame },
-        };
-        Ok(self.read_bytes(rest, frame, true))
-    }
-
-    fn decode_message<'b>(
-        &mut self,
-        header: FrameHeader,
-        id: u32,
-        rest: &'b [u8],
-    ) -> Option<DecodedChannelEvent<'b>> {
-        let len = header.payload_len - 4;
-        let is_text = header.has_flag(FLAG_TEXT);
-        let frame = OpenFrame {
-            id,
-            remaining: len,
-            content: FrameContent::Message { is_text, len },
-        };
-        self.read_bytes(rest, frame, true)
-    }
-
     /// Returns the available bytes. An empty frame has none to wait for; any other is worth an
     /// event only with some.
     fn read_bytes<'b>(
@@ -226,7 +202,7 @@ impl ChannelDecoder {
         input: &'b [u8],
         open: OpenFrame,
         is_first: bool,
-    ) -> Option<DecodedChannelEvent<'b>> {
+    ) -> Option<Decoded<ChannelEvent<'b>>> {
         let (bytes, left) = take_available(input, open.remaining)?;
         self.open_frame = (left > 0).then_some(OpenFrame {
             remaining: left,
@@ -248,89 +224,41 @@ impl ChannelDecoder {
                 end: left == 0,
             },
         };
-        Some(DecodedChannelEvent {
-            event,
-            consumed: bytes.len(),
-        })
+        let consumed = bytes.len();
+        Some(Decoded { event, consumed })
     }
 }
 
-/// The least payload of a frame of this kind.
-///
-/// # Errors
-/// [`WireError::UnexpectedFrameKind`] for a frame that a reactor does not send here.
-fn min_payload_len(kind: FrameKind) -> Result<u32, WireError> {
-    Ok(match kind {
-        FrameKind::StreamResponse => 12,
-        FrameKind::Data
-        | FrameKind::Accept
-        | FrameKind::Reset
-        | FrameKind::Message
-        | FrameKind::StreamPull
-        | FrameKind::StreamHijack => 4,
-        FrameKind::Close => 6,
-        FrameKind::Window => 8,
-        kind => return Err(WireError::UnexpectedFrameKind(kind as u8)),
-    })
-}
-
-fn decode_accept(header: FrameHeader, id: u32, rest: &[u8]) -> DecodeResult<'_> {
-    let len = header.payload_len - 4;
-    if len > MAX_HEAD_BYTES {
-        return Err(WireError::HeadTooLong);
-    }
-    Ok(rest.get(..widen(len)).map(|head| DecodedChannelEvent {
-        event: ChannelEvent::Accept {
+/// Decodes the rest of a frame that is an event once all of it is there.
+fn decode_whole(header: FrameHeader, id: u32, rest: &[u8]) -> DecodeResult<'_> {
+    let Some((payload, _)) = rest.split_at_checked(widen(header.payload_len - 4)) else {
+        return Ok(None);
+    };
+    let event = match header.kind {
+        FrameKind::Accept => ChannelEvent::Accept {
             id,
-            head: parse_accept_head(head, header.string_count),
+            head: parse_accept_head(payload, header.string_count),
         },
-        consumed: head.len(),
-    }))
-}
-
-fn decode_reset(header: FrameHeader, id: u32, rest: &[u8]) -> DecodeResult<'_> {
-    let Some(reason) = split_text(header.payload_len - 4, rest, MAX_REASON_BYTES)? else {
-        return Ok(None);
+        FrameKind::Reset => ChannelEvent::Reset {
+            id,
+            reason: parse_text(payload)?,
+            is_protocol: header.has_flag(FLAG_PROTOCOL_ERROR),
+        },
+        FrameKind::Close => {
+            let [low, high, reason @ ..] = payload else {
+                return Err(WireError::BadPayloadLength);
+            };
+            let code = u16::from_le_bytes([*low, *high]);
+            let reason = parse_text(reason)?;
+            ChannelEvent::Close { id, code, reason }
+        }
+        FrameKind::Window => ChannelEvent::Window {
+            id,
+            bytes: read_u32(payload),
+        },
+        FrameKind::StreamPull => ChannelEvent::Pull { id },
+        _ => ChannelEvent::Hijack { id },
     };
-    let event = ChannelEvent::Reset {
-        id,
-        reason,
-        is_protocol: header.has_flag(FLAG_PROTOCOL_ERROR),
-    };
-    let consumed = reason.len();
-    Ok(Some(DecodedChannelEvent { event, consumed }))
-}
-
-fn decode_close(header: FrameHeader, id: u32, rest: &[u8]) -> DecodeResult<'_> {
-    let Some(([low, high], rest)) = rest.split_first_chunk::<2>() else {
-        return Ok(None);
-    };
-    let Some(reason) = split_text(header.payload_len - 6, rest, MAX_REASON_BYTES)? else {
-        return Ok(None);
-    };
-    let code = u16::from_le_bytes([*low, *high]);
-    let consumed = 2 + reason.len();
-    let event = ChannelEvent::Close { id, code, reason };
-    Ok(Some(DecodedChannelEvent { event, consumed }))
-}
-
-fn decode_window(header: FrameHeader, id: u32, rest: &[u8]) -> DecodeResult<'static> {
-    if header.payload_len != 8 {
-        return Err(WireError::BadPayloadLength);
-    }
-    Ok(split_u32(rest).map(|(bytes, _)| DecodedChannelEvent {
-        event: ChannelEvent::Window { id, bytes },
-        consumed: 4,
-    }))
-}
-
-/// Decodes a frame with an id and nothing else.
-fn decode_id_only(
-    header: FrameHeader,
-    event: ChannelEvent<'static>,
-) -> Result<DecodedChannelEvent<'static>, WireError> {
-    if header.payload_len != 4 {
-        return Err(WireError::BadPayloadLength);
-    }
-    Ok(DecodedChannelEvent { event, consumed: 0 })
+    let consumed = payload.len();
+    Ok(Some(Decoded { event, consumed }))
 }

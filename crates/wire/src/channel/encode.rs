@@ -41,15 +41,15 @@ pub fn encode_open(
 
 /// STREAM_CANCEL: the client of the stream has left, or wants no more.
 pub fn encode_stream_cancel(id: u32) -> [u8; HEADER_LEN + 4] {
-    with_stream_id(encode_header(FrameKind::StreamCancel, 0, 4), id)
+    encode_stream_header(FrameKind::StreamCancel, 0, id, 0)
 }
 
 /// WINDOW: this many more bytes may be sent on the stream.
 pub fn encode_window(id: u32, bytes: u32) -> [u8; HEADER_LEN + 8] {
     let mut out = [0; HEADER_LEN + 8];
-    out[..HEADER_LEN + 4]
-        .copy_from_slice(&with_stream_id(encode_header(FrameKind::Window, 0, 8), id));
-    out[HEADER_LEN + 4..].copy_from_slice(&bytes.to_le_bytes());
+    let (start, end) = out.split_at_mut(HEADER_LEN + 4);
+    start.copy_from_slice(&encode_stream_header(FrameKind::Window, 0, id, 4));
+    end.copy_from_slice(&bytes.to_le_bytes());
     out
 }
 
@@ -57,11 +57,8 @@ pub fn encode_window(id: u32, bytes: u32) -> [u8; HEADER_LEN + 8] {
 pub fn encode_input(out: &mut Vec<u8>, id: u32, bytes: &[u8], is_last: bool) {
     debug_assert!(bytes.len() <= MAX_INPUT_BYTES);
     let flags = if is_last { FLAG_END } else { 0 };
-    let payload_len = 4 + bytes.len();
-    out.extend_from_slice(&with_stream_id(
-        encode_header(FrameKind::StreamInput, flags, payload_len),
-        id,
-    ));
+    let header = encode_stream_header(FrameKind::StreamInput, flags, id, bytes.len());
+    out.extend_from_slice(&header);
     out.extend_from_slice(bytes);
 }
 
@@ -74,30 +71,24 @@ pub fn encode_message_head(
     is_text: bool,
     len: usize,
 ) -> Result<[u8; MESSAGE_HEAD_LEN], WireError> {
-    let payload_len = len.saturating_add(4);
-    check_payload_len(payload_len.min(MAX_PAYLOAD_BYTES as usize + 1))?;
+    check_payload_len(len.saturating_add(4).min(MAX_PAYLOAD_BYTES as usize + 1))?;
     let flags = if is_text { FLAG_TEXT } else { 0 };
-    Ok(with_stream_id(
-        encode_header(FrameKind::Message, flags, payload_len),
-        id,
-    ))
+    Ok(encode_stream_header(FrameKind::Message, flags, id, len))
 }
 
 /// Appends CLOSE; a reason that is too long is truncated.
 pub fn encode_close(out: &mut Vec<u8>, id: u32, code: u16, reason: &str) {
     let reason = truncate_reason(reason);
-    let payload_len = 6 + reason.len();
-    out.extend_from_slice(&with_stream_id(
-        encode_header(FrameKind::Close, 0, payload_len),
-        id,
-    ));
+    let header = encode_stream_header(FrameKind::Close, 0, id, 2 + reason.len());
+    out.extend_from_slice(&header);
     out.extend_from_slice(&code.to_le_bytes());
     out.extend_from_slice(reason.as_bytes());
 }
 
-fn with_stream_id(header: [u8; HEADER_LEN], id: u32) -> [u8; HEADER_LEN + 4] {
+/// The header of a frame with `len` bytes behind its stream's id, and the id.
+fn encode_stream_header(kind: FrameKind, flags: u8, id: u32, len: usize) -> [u8; HEADER_LEN + 4] {
     let mut out = [0; HEADER_LEN + 4];
-    out[..HEADER_LEN].copy_from_slice(&header);
+    out[..HEADER_LEN].copy_from_slice(&encode_header(kind, flags, 4 + len));
     out[HEADER_LEN..].copy_from_slice(&id.to_le_bytes());
     out
 }

@@ -37,8 +37,8 @@ fn record(seen: &mut Vec<RecordedChannelEvent>, event: ChannelEvent<'_>) {
             let head = head.unwrap();
             seen.push(RecordedChannelEvent::Answer(
                 id,
-                head.status,
-                head.field_count,
+                head.status.code(),
+                head.fields.len(),
                 body_len,
             ));
             add(seen, id, body);
@@ -58,7 +58,7 @@ fn record(seen: &mut Vec<RecordedChannelEvent>, event: ChannelEvent<'_>) {
             seen.push(RecordedChannelEvent::Accept(
                 id,
                 subprotocol,
-                head.fields().count(),
+                head.fields.len(),
             ));
         }
         ChannelEvent::Reset {

@@ -27,7 +27,7 @@ pub fn encode_response(
 
 /// Appends DATA.
 pub fn encode_data(out: &mut Vec<u8>, flags: u8, id: u32, bytes: &[u8]) {
-    encode_frame(out, FrameKind::Data, flags, 0, &[&id.to_le_bytes(), bytes]);
+    encode_on_stream(out, FrameKind::Data, flags, id, bytes);
 }
 
 /// Appends ACCEPT; `strings` are the subprotocol, then names and values in turn.
@@ -39,43 +39,35 @@ pub fn encode_accept(out: &mut Vec<u8>, id: u32, strings: &[&[u8]]) {
 
 /// Appends RESET.
 pub fn encode_reset(out: &mut Vec<u8>, flags: u8, id: u32, reason: &str) {
-    let parts = [&id.to_le_bytes()[..], reason.as_bytes()];
-    encode_frame(out, FrameKind::Reset, flags, 0, &parts);
+    encode_on_stream(out, FrameKind::Reset, flags, id, reason.as_bytes());
 }
 
 /// Appends MESSAGE.
 pub fn encode_message(out: &mut Vec<u8>, flags: u8, id: u32, bytes: &[u8]) {
-    encode_frame(
-        out,
-        FrameKind::Message,
-        flags,
-        0,
-        &[&id.to_le_bytes(), bytes],
-    );
+    encode_on_stream(out, FrameKind::Message, flags, id, bytes);
 }
 
 /// Appends CLOSE.
 pub fn encode_close(out: &mut Vec<u8>, id: u32, code: u16, reason: &str) {
-    let parts = [
-        &id.to_le_bytes()[..],
-        &code.to_le_bytes(),
-        reason.as_bytes(),
-    ];
-    encode_frame(out, FrameKind::Close, 0, 0, &parts);
+    let payload = [&code.to_le_bytes(), reason.as_bytes()].concat();
+    encode_on_stream(out, FrameKind::Close, 0, id, &payload);
 }
 
 /// Appends WINDOW.
 pub fn encode_window(out: &mut Vec<u8>, id: u32, bytes: u32) {
-    let parts = [&id.to_le_bytes()[..], &bytes.to_le_bytes()];
-    encode_frame(out, FrameKind::Window, 0, 0, &parts);
+    encode_on_stream(out, FrameKind::Window, 0, id, &bytes.to_le_bytes());
 }
 
 /// Appends PULL.
 pub fn encode_pull(out: &mut Vec<u8>, id: u32) {
-    encode_frame(out, FrameKind::StreamPull, 0, 0, &[&id.to_le_bytes()]);
+    encode_on_stream(out, FrameKind::StreamPull, 0, id, &[]);
 }
 
 /// Appends HIJACK.
 pub fn encode_hijack(out: &mut Vec<u8>, id: u32) {
-    encode_frame(out, FrameKind::StreamHijack, 0, 0, &[&id.to_le_bytes()]);
+    encode_on_stream(out, FrameKind::StreamHijack, 0, id, &[]);
+}
+
+fn encode_on_stream(out: &mut Vec<u8>, kind: FrameKind, flags: u8, id: u32, payload: &[u8]) {
+    encode_frame(out, kind, flags, 0, &[&id.to_le_bytes(), payload]);
 }

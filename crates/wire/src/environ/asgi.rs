@@ -6,7 +6,6 @@
 //! but room in the output. The caller chooses keys and values; this file knows the bytes.
 
 use super::{marshal_len, write_python_ascii_len, write_python_str};
-use crate::WireError;
 
 /// Writes one scope to the end of a buffer: entries in any order, each key once, then
 /// [`finish`](Self::finish).
@@ -37,7 +36,7 @@ impl<'a> ScopeEncoder<'a> {
     /// Adds an entry of bytes.
     pub fn push_bytes(&mut self, key: &'static str, value: &[u8]) {
         self.write_key(key);
-        self.write_bytes(value);
+        write_python_bytes(self.out, value);
     }
 
     /// Adds an address: host, and port if it has one.
@@ -88,12 +87,8 @@ impl<'a> ScopeEncoder<'a> {
     }
 
     /// Closes the scope.
-    ///
-    /// # Errors
-    /// None today: `marshal` has a length before every text.
-    pub fn finish(self) -> Result<(), WireError> {
+    pub fn finish(self) {
         self.out.push(b'0');
-        Ok(())
     }
 
     fn write_key(&mut self, key: &'static str) {
@@ -110,10 +105,6 @@ impl<'a> ScopeEncoder<'a> {
                 .extend_from_slice(&marshal_len(value.len()).to_le_bytes());
         }
         self.out.extend_from_slice(value.as_bytes());
-    }
-
-    fn write_bytes(&mut self, value: &[u8]) {
-        write_python_bytes(self.out, value);
     }
 
     /// Writes a list; `fill` returns its length.
@@ -167,7 +158,7 @@ mod tests {
         scope.push_none("server");
         scope.push_str_list("subprotocols", [&b"a"[..], b"b"].into_iter());
         scope.push_headers(|headers| headers.add(b"X-A", b"B"));
-        scope.finish().unwrap();
+        scope.finish();
         let expected = b"{z\x04typez\x04httpz\x04pathu\x04\0\0\0/\xef\xbf\xbd\
             z\x08raw_paths\x04\0\0\0/%ffz\x06client)\x02z\x03::1i\x02\x01\0\0z\x06serverN\
             z\x0csubprotocols[\x02\0\0\0z\x01az\x01b\

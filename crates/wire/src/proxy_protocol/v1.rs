@@ -7,8 +7,9 @@ use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
+use penstock_http::is_field_value;
+
 use super::{AddressPair, ProxyHeader, ProxyProtocolError};
-use crate::head::is_value_byte;
 
 pub(super) fn parse(input: &[u8]) -> Result<Option<(ProxyHeader, usize)>, ProxyProtocolError> {
     let common = input.len().min(PREFIX.len());
@@ -25,7 +26,7 @@ pub(super) fn parse(input: &[u8]) -> Result<Option<(ProxyHeader, usize)>, ProxyP
     };
     let line = seen[common..end]
         .strip_suffix(b"\r")
-        .filter(|line| line.iter().all(|&byte| is_value_byte(byte)))
+        .filter(|line| is_field_value(line))
         .and_then(|line| std::str::from_utf8(line).ok());
     let header = line.and_then(parse_line);
     header.map_or(Err(ProxyProtocolError::BadLine), |header| {

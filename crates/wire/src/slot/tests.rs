@@ -38,12 +38,9 @@ fn record(seen: &mut Vec<RecordedSlotEvent>, event: SlotEvent<'_>) {
             ..
         } => {
             let head = head.unwrap();
-            let fields = head
-                .fields()
-                .map(|(n, v)| (n.to_vec(), v.to_vec()))
-                .collect();
+            let fields = head.fields.map(|(n, v)| (n.to_vec(), v.to_vec())).collect();
             seen.push(RecordedSlotEvent::Head(
-                head.status,
+                head.status.code(),
                 fields,
                 app_time_us,
                 body_len,

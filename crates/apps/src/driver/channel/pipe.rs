@@ -9,13 +9,15 @@
 //! - An idle pipe owns no buffer.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Waker};
 
+use parking_lot::{Mutex, MutexGuard};
 use penstock_http::websocket::code;
 use penstock_wire::channel::WINDOW_BYTES;
 
 use super::websocket::window_cost;
+use crate::upload::store_waker;
 
 /// Bytes, and number, of a client's messages that may wait before it is no longer read. One read
 /// may come on top.
@@ -29,17 +31,9 @@ pub(super) struct PipeMessage {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum WorkerBound {
+pub(super) enum PipeItem {
     Message(PipeMessage),
-    /// The client has closed, and all its messages are taken.
-    Close(u16, String),
-    Nothing,
-}
-
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum ClientBound {
-    Message(PipeMessage),
-    /// The application has closed, and all its messages are taken.
+    /// The other side has closed, and all its messages are taken.
     Close(u16, String),
     Nothing,
 }
@@ -74,7 +68,7 @@ impl WebSocketPipe {
     // The driver's side.
 
     pub(super) fn send_to_client(&self, message: PipeMessage) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.client_closed.is_none() {
             state.to_client.push_back(message);
         }
@@ -83,7 +77,7 @@ impl WebSocketPipe {
 
     /// Closes from the application's side. Only the first close counts.
     pub(super) fn close_by_worker(&self, code: u16, reason: &str) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.worker_closed.is_none() {
             state.worker_closed = Some((code, reason.to_owned()));
         }
@@ -91,20 +85,20 @@ impl WebSocketPipe {
     }
 
     /// The next item for the worker, whose window is `room`.
-    pub(super) fn take_for_worker(&self, room: u32) -> WorkerBound {
-        let mut state = self.lock();
+    pub(super) fn take_for_worker(&self, room: u32) -> PipeItem {
+        let mut state = self.state.lock();
         let Some(first) = state.to_worker.front() else {
             return match &state.client_closed {
-                Some((code, reason)) => WorkerBound::Close(*code, reason.clone()),
-                None => WorkerBound::Nothing,
+                Some((code, reason)) => PipeItem::Close(*code, reason.clone()),
+                None => PipeItem::Nothing,
             };
         };
         if window_cost(first.payload.len()) > room {
-            return WorkerBound::Nothing;
+            return PipeItem::Nothing;
         }
         let was_full = state.is_full();
         let Some(message) = state.to_worker.pop_front() else {
-            return WorkerBound::Nothing;
+            return PipeItem::Nothing;
         };
         state.to_worker_bytes -= message.payload.len();
         if state.to_worker.is_empty() {
@@ -113,27 +107,27 @@ impl WebSocketPipe {
         if was_full && !state.is_full() {
             wake_session(state);
         }
-        WorkerBound::Message(message)
+        PipeItem::Message(message)
     }
 
     pub(super) fn has_client_closed(&self) -> bool {
-        self.lock().client_closed.is_some()
+        self.state.lock().client_closed.is_some()
     }
 
     pub(super) fn client_close(&self) -> (u16, String) {
-        let closed = self.lock().client_closed.clone();
+        let closed = self.state.lock().client_closed.clone();
         closed.unwrap_or((code::ABNORMAL_CLOSURE, String::new()))
     }
 
     /// Window to be given back to the worker.
     pub(super) fn take_credit(&self) -> u32 {
-        std::mem::take(&mut self.lock().freed_window)
+        std::mem::take(&mut self.state.lock().freed_window)
     }
 
     // The session's side.
 
     pub(super) fn send_to_worker(&self, message: PipeMessage) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.to_worker_bytes += message.payload.len();
         state.to_worker.push_back(message);
         drop(state);
@@ -154,7 +148,7 @@ impl WebSocketPipe {
     }
 
     fn close_client_with(&self, code: u16, reason: &str, also: impl FnOnce(&mut PipeState)) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.client_closed.is_none() {
             state.client_closed = Some((code, reason.to_owned()));
             state.to_client = VecDeque::new();
@@ -165,49 +159,45 @@ impl WebSocketPipe {
     }
 
     pub(super) fn is_full_now(&self) -> bool {
-        self.lock().is_full()
+        self.state.lock().is_full()
     }
 
     /// Whether the client must not be read now; the task is woken when it may be.
     pub(super) fn poll_is_full(&self, cx: &mut Context<'_>) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let is_full = state.is_full();
         if is_full {
-            state.register(cx);
+            store_waker(&mut state.session, cx);
         }
         is_full
     }
 
     /// The next item for the client; without one the task is woken when there is one. `credit` is
     /// the cost of the messages that the client has taken since.
-    pub(super) fn take_for_client(&self, cx: &mut Context<'_>, credit: u32) -> ClientBound {
-        let mut state = self.lock();
+    pub(super) fn take_for_client(&self, cx: &mut Context<'_>, credit: u32) -> PipeItem {
+        let mut state = self.state.lock();
         state.freed_window = state.freed_window.saturating_add(credit).min(WINDOW_BYTES);
         let given = match state.to_client.pop_front() {
             Some(message) => {
                 if state.to_client.is_empty() {
                     state.to_client = VecDeque::new();
                 }
-                ClientBound::Message(message)
+                PipeItem::Message(message)
             }
             None => match state.worker_closed.take() {
                 Some((code, reason)) => {
                     state.worker_closed = Some((code, String::new()));
-                    ClientBound::Close(code, reason)
+                    PipeItem::Close(code, reason)
                 }
-                None => ClientBound::Nothing,
+                None => PipeItem::Nothing,
             },
         };
-        state.register(cx);
+        store_waker(&mut state.session, cx);
         drop(state);
         if credit > 0 {
             self.driver.wake_by_ref();
         }
         given
-    }
-
-    fn lock(&self) -> MutexGuard<'_, PipeState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -215,20 +205,11 @@ impl PipeState {
     fn is_full(&self) -> bool {
         self.to_worker_bytes >= MAX_BYTES || self.to_worker.len() >= MAX_MESSAGES
     }
-
-    fn register(&mut self, cx: &mut Context<'_>) {
-        match &mut self.session {
-            Some(waker) if waker.will_wake(cx.waker()) => {}
-            other => *other = Some(cx.waker().clone()),
-        }
-    }
 }
 
 /// Wakes the session, outside of the lock.
 fn wake_session(mut state: MutexGuard<'_, PipeState>) {
     let session = state.session.take();
     drop(state);
-    if let Some(session) = session {
-        session.wake();
-    }
+    session.into_iter().for_each(Waker::wake);
 }

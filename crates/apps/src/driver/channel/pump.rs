@@ -9,9 +9,10 @@
 //! - At most the stream's window waits here, or one whole body (the bounds are `wire`'s).
 //! - A complete body reaches its client even if the driver has ended.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use parking_lot::{Mutex, MutexGuard};
 use penstock_exchange::Fault;
 use penstock_exchange::buffering::{HeldPlace, SpoolPlace, SpoolWriter};
 use penstock_runtime::loops;
@@ -70,7 +71,7 @@ impl BodyPump {
     }
 
     pub(super) fn push(&self, bytes: &[u8]) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if !state.is_client_disconnected {
             state.bytes.extend_from_slice(bytes);
         }
@@ -79,7 +80,7 @@ impl BodyPump {
 
     /// Ends the body: it is complete, or cut.
     pub(super) fn end(&self, end: Result<(), Fault>) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if end.is_err() {
             state.bytes = Vec::new();
         }
@@ -89,7 +90,7 @@ impl BodyPump {
     }
 
     pub(super) fn progress(&self) -> PumpProgress {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         PumpProgress {
             taken_bytes: std::mem::take(&mut state.taken_bytes),
             is_idle: !state.is_busy && state.bytes.is_empty(),
@@ -99,14 +100,14 @@ impl BodyPump {
 
     /// The place of the response, if it was cut for its client.
     pub(super) fn take_cut_place(&self) -> Option<Box<HeldPlace>> {
-        self.lock().cut_place.take()
+        self.state.lock().cut_place.take()
     }
 
     async fn run(self: Arc<Self>, mut writer: SpoolWriter, over: u32) {
         let mut count = over;
         loop {
             if let Err(fault) = writer.flush().await {
-                self.lock().cut_place = writer.take_held_place().map(Box::new);
+                self.state.lock().cut_place = writer.take_held_place().map(Box::new);
                 self.record_progress(count, true);
                 writer.finish(Err(fault));
                 return;
@@ -125,7 +126,7 @@ impl BodyPump {
     }
 
     fn poll_next(&self, cx: &mut Context<'_>, writer: &SpoolWriter) -> Poll<PumpInput> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if writer.poll_reader_gone(cx) {
             return Poll::Ready(PumpInput::ClientDisconnected);
         }
@@ -141,7 +142,7 @@ impl BodyPump {
     }
 
     fn record_progress(&self, taken: u32, is_gone: bool) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.taken_bytes = state.taken_bytes.saturating_add(taken);
         state.is_busy = false;
         state.is_client_disconnected |= is_gone;
@@ -150,10 +151,6 @@ impl BodyPump {
         }
         drop(state);
         self.driver.wake_by_ref();
-    }
-
-    fn lock(&self) -> MutexGuard<'_, PumpState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -167,7 +164,5 @@ enum PumpInput {
 fn wake_task(mut state: MutexGuard<'_, PumpState>) {
     let task = state.task.take();
     drop(state);
-    if let Some(task) = task {
-        task.wake();
-    }
+    task.into_iter().for_each(Waker::wake);
 }

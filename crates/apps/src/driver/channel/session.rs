@@ -22,7 +22,7 @@ use penstock_http::websocket::{
 };
 use penstock_runtime::{ByteStream, LazyDeadline, buffers, clock};
 
-use super::pipe::{ClientBound, PipeMessage, WebSocketPipe};
+use super::pipe::{PipeItem, PipeMessage, WebSocketPipe};
 use super::websocket::window_cost;
 use crate::message_limits::{MessageLimits, PartialMessage};
 use crate::shared::AppShared;
@@ -465,13 +465,13 @@ impl WebSocketSession {
             loop {
                 let credit = std::mem::take(&mut self.freed_window);
                 match self.pipe.take_for_client(cx, credit) {
-                    ClientBound::Message(message) => self.encode_message(message),
-                    ClientBound::Close(code, reason) => {
+                    PipeItem::Message(message) => self.encode_message(message),
+                    PipeItem::Close(code, reason) => {
                         encode_close_frame(&mut self.write_buffer, code, &reason);
                         self.stage = SessionStage::Closing(clock::now() + self.timeouts.close);
                         break;
                     }
-                    ClientBound::Nothing => break,
+                    PipeItem::Nothing => break,
                 }
                 if !self.long_payload.is_empty() || self.write_buffer.len() >= MAX_GATHERED_BYTES {
                     break;

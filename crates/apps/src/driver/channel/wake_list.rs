@@ -10,8 +10,12 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Wake, Waker};
+
+use parking_lot::Mutex;
+
+use crate::upload::store_waker;
 
 /// The indices of a driver's streams that were woken.
 #[derive(Debug, Default)]
@@ -44,21 +48,14 @@ impl WakeList {
 
     /// The next index to look at; without one the task is woken when there is one.
     pub(super) fn poll_next(&self, cx: &mut Context<'_>) -> Option<u32> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if let Some(place) = state.woken.pop_front() {
             drop(state);
             place.is_listed.store(false, Ordering::Release);
             return Some(place.index);
         }
-        match &mut state.driver {
-            Some(waker) if waker.will_wake(cx.waker()) => {}
-            other => *other = Some(cx.waker().clone()),
-        }
+        store_waker(&mut state.driver, cx);
         None
-    }
-
-    fn lock(&self) -> MutexGuard<'_, WakeListState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -70,13 +67,11 @@ impl Wake for StreamWaker {
         let Some(notices) = self.wake_list.upgrade() else {
             return;
         };
-        let mut state = notices.lock();
+        let mut state = notices.state.lock();
         state.woken.push_back(self);
         let driver = state.driver.take();
         drop(state);
-        if let Some(driver) = driver {
-            driver.wake();
-        }
+        driver.into_iter().for_each(Waker::wake);
     }
 }
 

@@ -15,7 +15,7 @@ use penstock_wire::{AcceptHeadView, WireError};
 use penstock_exchange::Reply;
 
 use super::ChannelDriver;
-use super::pipe::{PipeMessage, WebSocketPipe, WorkerBound};
+use super::pipe::{PipeItem, PipeMessage, WebSocketPipe};
 use super::receive::unexpected_frame;
 use super::session::AcceptedWebSocket;
 use super::stream_table::{StreamState, index_of};
@@ -207,16 +207,16 @@ impl ChannelDriver {
                 break;
             }
             match socket.pipe.take_for_worker(socket.window) {
-                WorkerBound::Message(message) => {
+                PipeItem::Message(message) => {
                     socket.window -= window_cost(message.payload.len());
                     self.outbox
                         .push_message(id, message.is_text, message.payload);
                     has_sent = true;
                 }
-                WorkerBound::Close(code, reason) => {
+                PipeItem::Close(code, reason) => {
                     return self.close_socket(id, code, &reason);
                 }
-                WorkerBound::Nothing => break,
+                PipeItem::Nothing => break,
             }
         }
         // The worker has this long to take the messages before the client's close.

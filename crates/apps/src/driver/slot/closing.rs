@@ -38,7 +38,7 @@ impl SlotDriver {
         let unanswered = line.filter(|entry| entry.start.job.reply_sender.is_some());
         unbegun.extend(unanswered.map(|entry| entry.start));
         self.core.mailbox.set_in_progress(0);
-        self.core.mailbox.set_deadline_extension(None);
+        *self.core.mailbox.deadline_extension.lock() = None;
         self.core.app.dispatch.remove_slot(
             clock::now(),
             self.core.slot,

@@ -55,7 +55,7 @@ impl SlotDriver {
                 self.cut_place = None;
                 self.end_input();
                 if self.deadline_extension.take().is_some() {
-                    self.core.mailbox.set_deadline_extension(None);
+                    *self.core.mailbox.deadline_extension.lock() = None;
                 }
                 self.in_flight.pop_front();
                 ended += 1;
@@ -100,9 +100,7 @@ impl SlotDriver {
             SlotEvent::ExtendDeadline { seconds } => {
                 let until = clock::now() + Duration::from_secs(u64::from(seconds));
                 self.deadline_extension = self.deadline_extension.max(Some(until));
-                self.core
-                    .mailbox
-                    .set_deadline_extension(self.deadline_extension);
+                *self.core.mailbox.deadline_extension.lock() = self.deadline_extension;
             }
             SlotEvent::GarbageCollected => self.finish_gc(),
             SlotEvent::Head {

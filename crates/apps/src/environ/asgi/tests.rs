@@ -17,7 +17,7 @@ fn scope(request: &Request, is_websocket: bool, body_len: Option<u64>) -> Vec<u8
     let mut encoder = ScopeEncoder::new(&mut out);
     let body = body_len.map_or(AnnouncedLength::NoBody, AnnouncedLength::Length);
     encode_scope(&mut encoder, request, is_websocket, body, ARRIVED);
-    encoder.finish().unwrap();
+    encoder.finish();
     out
 }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use penstock_config::{self as config, AppKind, MemoryLimit};
+use penstock_exchange::buffering::BodyStore;
 use penstock_exchange::{Body, Fault, FaultKind, Handler, HandlerProgress, Reply};
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::loops::spawn_here;

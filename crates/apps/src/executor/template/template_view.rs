@@ -4,28 +4,29 @@
 //! not shown, also while what it has started is kept.
 
 use penstock_config::Preload;
-use penstock_sys::process::ProcessHandle;
 
 use super::{Template, TemplateState};
+use crate::app::WorkerSnapshot;
 use crate::executor::Executor;
 use crate::shared::{DispatchMode, WorkerView};
 
 impl Template {
     fn worker_view(&self) -> WorkerView {
         WorkerView {
-            pid: self.process.as_ref().map(ProcessHandle::pid),
-            generation: self.generation,
-            state: match self.state {
-                TemplateState::Starting => "booting",
-                TemplateState::Ready => "template",
-                TemplateState::Ending => "stopping",
+            snapshot: WorkerSnapshot {
+                pid: self.process.as_ref().map(|process| process.handle.pid()),
+                generation: self.generation,
+                state: match self.state {
+                    TemplateState::Starting => "booting",
+                    TemplateState::Ready => "template",
+                    TemplateState::Ending => "stopping",
+                },
+                proportional_bytes: self.memory_bytes,
+                ..WorkerSnapshot::default()
             },
             state_since: self.started_at,
-            restarts: 0,
             started_at: Some(self.started_at),
             stats: None,
-            memory: self.memory_bytes,
-            replace_reason: None,
             mailboxes: Vec::new(),
             address: None,
         }
@@ -52,9 +53,9 @@ impl Executor {
     pub(in crate::executor) fn template_views(&self) -> Vec<WorkerView> {
         let all = self.templates.processes.values();
         // One that is held has ended, or is about to: only what it has started is there.
-        let shown = all.filter(|template| !template.group_hold.is_held());
+        let shown = all.filter(|template| !template.is_group_held());
         let mut views: Vec<_> = shown.map(Template::worker_view).collect();
-        views.sort_by_key(|view| view.pid);
+        views.sort_by_key(|view| view.snapshot.pid);
         views
     }
 }

@@ -157,7 +157,7 @@ impl ScalingSimulation {
             };
             ends.push(self.now + takes);
         }
-        if self.load().oldest_wait >= self.supervisor.policy().scale_up_after {
+        if self.load().oldest_wait >= self.supervisor.policy.scale_up_after {
             self.last_late = self.now - self.began;
         }
     }
@@ -194,7 +194,7 @@ impl ScalingSimulation {
     /// Slots of a worker.
     fn each(&self) -> usize {
         match self.busy_each {
-            Some(_) => self.supervisor.threads_per_worker(),
+            Some(_) => self.supervisor.threads_per_worker,
             None => EACH,
         }
     }
@@ -233,15 +233,15 @@ impl ScalingSimulation {
                 }
             }
         }
-        let policy = self.supervisor.policy();
+        let policy = &self.supervisor.policy;
         let bounds = policy.min_processes..=policy.max_processes;
-        assert!(bounds.contains(&self.supervisor.target()));
+        assert!(bounds.contains(&self.supervisor.target));
         let bounds = policy.min_threads..=policy.max_threads;
-        assert!(bounds.contains(&self.supervisor.threads_per_worker()));
+        assert!(bounds.contains(&self.supervisor.threads_per_worker));
     }
 
     fn target(&self) -> usize {
-        self.supervisor.target()
+        self.supervisor.target
     }
 
     /// Changes from this second on.
@@ -405,7 +405,7 @@ fn what_waits_for_something_else_than_the_processor_gets_threads() {
     world.advance(60, |_| vec![Duration::from_millis(100); 1]);
     let context = format!("{:?} {:?}", world.thread_changes, world.changes);
     assert!(
-        (11..=16).contains(&world.supervisor.threads_per_worker()),
+        (11..=16).contains(&world.supervisor.threads_per_worker),
         "{context}"
     );
     assert_eq!((world.target(), world.changes.len()), (1, 0), "{context}");
@@ -421,7 +421,7 @@ fn what_waits_for_something_else_than_the_processor_gets_threads() {
     world.advance(600, |_| Vec::new());
     let context = format!("{:?} {:?}", world.thread_changes, world.changes);
     assert_eq!(
-        (world.target(), world.supervisor.threads_per_worker()),
+        (world.target(), world.supervisor.threads_per_worker),
         (1, 1),
         "{context}"
     );
@@ -437,14 +437,14 @@ fn what_computes_gets_processes_and_no_threads() {
     world.advance(60, |_| vec![Duration::from_millis(10); 3]);
     let context = format!("{:?} {:?}", world.thread_changes, world.changes);
     assert!((3..=6).contains(&world.target()), "{context}");
-    assert_eq!(world.supervisor.threads_per_worker(), 1, "{context}");
+    assert_eq!(world.supervisor.threads_per_worker, 1, "{context}");
     // It came at once, beside others that serve already.
     let mut world = ScalingSimulation::of_threads(8, 16, 100);
     world.advance(5, |_| Vec::new());
     world.advance(60, |_| vec![Duration::from_millis(10); 6]);
     let context = format!("{:?} {:?}", world.thread_changes, world.changes);
     assert!((6..=8).contains(&world.target()), "{context}");
-    assert_eq!(world.supervisor.threads_per_worker(), 1, "{context}");
+    assert_eq!(world.supervisor.threads_per_worker, 1, "{context}");
 }
 
 #[test]
@@ -463,7 +463,7 @@ fn short_requests_get_threads_beside_long_computations() {
     let context = format!("{:?} {:?}", world.thread_changes, world.changes);
     assert_eq!(world.target(), 2, "{context}");
     assert!(
-        (2..=3).contains(&world.supervisor.threads_per_worker()),
+        (2..=3).contains(&world.supervisor.threads_per_worker),
         "{context}"
     );
     assert!(world.last_late < Duration::from_secs(8), "{context}");
@@ -481,7 +481,7 @@ fn threads_that_a_load_needs_now_and_then_stay() {
     });
     let context = format!("{:?}", world.thread_changes);
     assert!(
-        (11..=32).contains(&world.supervisor.threads_per_worker()),
+        (11..=32).contains(&world.supervisor.threads_per_worker),
         "{context}"
     );
     assert!(world.thread_changes.len() <= 6, "{context}");

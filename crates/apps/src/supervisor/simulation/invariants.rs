@@ -6,14 +6,10 @@ impl SupervisorSimulation {
     pub(super) fn check_invariants(&mut self) {
         let s = &self.supervisor;
         assert!(s.workers().map(|w| &w.id).eq(self.processes.keys()));
-        let policy = s.policy();
-        let target = s.target();
+        let policy = &s.policy;
+        let target = s.target;
         assert!((policy.min_processes..=policy.max_processes).contains(&target));
-        assert_eq!(
-            s.threads_per_worker(),
-            self.threads,
-            "the executor was told"
-        );
+        assert_eq!(s.threads_per_worker, self.threads, "the executor was told");
         let threads = policy.min_threads..=policy.max_threads;
         assert!(s.phase != SupervisorPhase::Running || threads.contains(&self.threads));
         assert!(s.phase != SupervisorPhase::Running || s.replicas.len() == target);

@@ -9,9 +9,10 @@ fn ready(processes: usize, max_surge: usize, max_unavailable: usize) -> Supervis
     let policy = SupervisorPolicy {
         max_surge,
         max_unavailable,
-        ..*bed.supervisor.policy()
+        ..bed.supervisor.policy
     };
-    let actions = bed.supervisor.set_policy(bed.now, policy);
+    bed.supervisor.policy = policy;
+    let actions = bed.supervisor.settle(bed.now);
     assert_eq!(bed.transcript(actions), NOTHING);
     bed
 }
@@ -105,17 +106,11 @@ fn reports_the_replace_reason() {
     let why = ReplaceReason::Age(Duration::from_secs(3600));
     bed.send(SupervisorEvent::ReplacementRequested { worker, why });
     bed.send(recycle(worker));
-    let shown = bed
-        .supervisor
-        .workers()
-        .next()
-        .unwrap()
-        .replace_reason()
-        .copied();
+    let shown = bed.supervisor.workers().next().unwrap().replace_reason;
     assert_eq!(shown, Some(why), "the first reason stays");
     bed.boot(2);
     let pid = Some(1001);
-    let told = SupervisorReport::Replaced { worker, pid, why };
+    let told = SupervisorReport::Replaced { pid, why };
     assert_eq!(bed.reports.last(), Some(&told));
     let rows = [
         (
@@ -154,7 +149,7 @@ fn a_worn_worker_that_breaks_a_limit_is_killed_and_its_successor_takes_over() {
         bytes: 600 << 20,
         max: 1 << 29,
     };
-    let exceeded = SupervisorEvent::LimitExceeded { worker, reason };
+    let exceeded = SupervisorEvent::Broken { worker, reason };
     let lines = bed.send(exceeded.clone());
     assert_eq!(lines, ["retire 1", "kill 1"], "another boots already");
     assert_eq!(bed.send(exceeded), NOTHING, "once is enough");
@@ -162,11 +157,7 @@ fn a_worn_worker_that_breaks_a_limit_is_killed_and_its_successor_takes_over() {
     assert_eq!(bed.exit(1), NOTHING);
     let killed = |report: &&SupervisorReport| matches!(report, SupervisorReport::Killed { .. });
     let pid = Some(1001);
-    let told = SupervisorReport::Killed {
-        worker,
-        pid,
-        reason,
-    };
+    let told = SupervisorReport::Killed { pid, reason };
     assert_eq!(bed.reports.iter().find(killed), Some(&told));
     let words = "it used 600.0 MiB of memory and may use 512.0 MiB";
     assert_eq!(reason.to_string(), words);
@@ -176,7 +167,7 @@ fn a_worn_worker_that_breaks_a_limit_is_killed_and_its_successor_takes_over() {
 fn one_that_breaks_a_limit_unworn_is_replaced_at_once() {
     let mut bed = SupervisorHarness::ready(1);
     let (bytes, max) = (2, 1);
-    let lines = bed.send(SupervisorEvent::LimitExceeded {
+    let lines = bed.send(SupervisorEvent::Broken {
         worker: WorkerId(1),
         reason: KillReason::MemoryExceeded { bytes, max },
     });
@@ -248,7 +239,7 @@ fn no_storm_of_spawns_lasts() {
     let mut bed = SupervisorHarness::new(100);
     let policy = SupervisorPolicy {
         spawn_rate: 2,
-        ..*bed.supervisor.policy()
+        ..bed.supervisor.policy
     };
     bed.supervisor = Supervisor::new(policy);
     assert_eq!(bed.send(SupervisorEvent::Started).len(), 40);

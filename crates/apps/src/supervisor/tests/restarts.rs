@@ -21,7 +21,7 @@ fn keeps_the_old_version_when_the_new_one_does_not_boot() {
     bed.send(SupervisorEvent::Restart);
     let lines = bed.fail(3);
     assert_eq!(lines, ["not restarted: Traceback", "terminate 3"]);
-    assert_eq!(bed.supervisor.restart_error(), Some("Traceback"));
+    assert_eq!(bed.supervisor.restart_error.as_deref(), Some("Traceback"));
     assert_eq!(bed.supervisor.state(), AppState::Ready);
     let (r1, r2) = ((1, WorkerState::Ready), (2, WorkerState::Ready));
     assert_eq!(bed.states(), [r1, r2]);
@@ -63,8 +63,9 @@ fn gives_up_a_new_version_that_crashes_during_the_restart() {
 #[test]
 fn gives_up_a_new_version_that_gets_stuck_again_and_again() {
     let mut bed = SupervisorHarness::ready(2);
-    let stuck = |id| SupervisorEvent::ResponseTimedOut {
+    let stuck = |id| SupervisorEvent::Broken {
         worker: WorkerId(id),
+        reason: KillReason::ResponseTimedOut,
     };
     bed.send(SupervisorEvent::Restart);
     bed.boot(3);

@@ -9,9 +9,10 @@ fn between(least: usize, most: usize) -> SupervisorHarness {
     let policy = SupervisorPolicy {
         max_processes: most,
         scale_down_after: Duration::from_secs(1),
-        ..*bed.supervisor.policy()
+        ..bed.supervisor.policy
     };
-    let actions = bed.supervisor.set_policy(bed.now, policy);
+    bed.supervisor.policy = policy;
+    let actions = bed.supervisor.settle(bed.now);
     assert_eq!(bed.transcript(actions), NOTHING);
     bed
 }
@@ -72,20 +73,19 @@ fn begins_as_large_as_the_one_before_within_its_bounds() {
         }
         // The least of them first: it is up with those.
         let more = bed.boot(1);
-        let is_up =
-            |report: &SupervisorReport| matches!(report, SupervisorReport::Up { processes: 1, .. });
+        let is_up = |report: &SupervisorReport| matches!(report, SupervisorReport::Up { .. });
         assert!(bed.reports.iter().any(is_up));
         let spawned = (2..=processes).map(|id| format!("spawn {id} of 1"));
         let expected: Vec<_> = std::iter::once("admit 1".to_owned())
             .chain(spawned)
             .collect();
         assert_eq!(more, expected);
-        assert_eq!(bed.supervisor.target(), processes);
+        assert_eq!(bed.supervisor.target, processes);
         for id in 2..=processes as u64 {
-            assert!(bed.supervisor.is_catching_up());
+            assert!(bed.supervisor.is_catching_up);
             bed.boot(id);
         }
-        assert!(!bed.supervisor.is_catching_up());
+        assert!(!bed.supervisor.is_catching_up);
     }
 }
 
@@ -103,9 +103,9 @@ fn one_that_does_not_boot_ends_the_wait_for_the_size_of_the_one_before() {
         if fails > 1 {
             bed.boot(1);
         }
-        assert!(bed.supervisor.is_catching_up());
+        assert!(bed.supervisor.is_catching_up);
         bed.fail(fails);
-        assert!(!bed.supervisor.is_catching_up());
+        assert!(!bed.supervisor.is_catching_up);
     }
 }
 
@@ -113,7 +113,7 @@ fn one_that_does_not_boot_ends_the_wait_for_the_size_of_the_one_before() {
 fn starts_with_the_least_and_follows_the_load() {
     let mut bed = between(1, 2);
     assert_eq!(bed.grow(), ["spawn 2 of 1"]);
-    assert_eq!(bed.supervisor.target(), 2);
+    assert_eq!(bed.supervisor.target, 2);
     let why = "1 request waited 1000 ms with the only slot busy".to_owned();
     let (from, to) = (1, 2);
     let scaled = SupervisorReport::Scaled { from, to, why };
@@ -241,7 +241,7 @@ fn nobody_comes_for_the_load_while_the_code_does_not_boot() {
         };
         assert_eq!(bed.send(SupervisorEvent::Load(three)), NOTHING);
     }
-    assert_eq!(bed.supervisor.target(), 3);
+    assert_eq!(bed.supervisor.target, 3);
 }
 
 #[test]

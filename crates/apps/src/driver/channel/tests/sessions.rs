@@ -8,7 +8,7 @@ use penstock_exchange::Takeover;
 
 use super::websockets::{Client, frame};
 use super::*;
-use crate::driver::channel::pipe::{PipeMessage, WebSocketPipe, WorkerBound};
+use crate::driver::channel::pipe::{PipeItem, PipeMessage, WebSocketPipe};
 use crate::driver::channel::session::AcceptedWebSocket;
 use crate::message_limits::{MessageLimits, PartialMessage};
 
@@ -60,7 +60,7 @@ async fn fill(client: &Client) {
 
 fn closed(pipe: &WebSocketPipe) -> Option<u16> {
     match pipe.take_for_worker(u32::MAX) {
-        WorkerBound::Close(code, _) => Some(code),
+        PipeItem::Close(code, _) => Some(code),
         _ => None,
     }
 }
@@ -124,9 +124,9 @@ fn a_client_is_read_again_when_the_worker_has_taken_enough() {
         for n in 0..total {
             let message = loop {
                 match pipe.take_for_worker(u32::MAX) {
-                    WorkerBound::Message(message) => break message,
-                    WorkerBound::Nothing => loops::yield_now().await,
-                    WorkerBound::Close(code, _) => panic!("closed with {code}"),
+                    PipeItem::Message(message) => break message,
+                    PipeItem::Nothing => loops::yield_now().await,
+                    PipeItem::Close(code, _) => panic!("closed with {code}"),
                 }
             };
             assert!(message.payload == vec![n; 60_000]);
@@ -271,13 +271,13 @@ fn what_a_client_compresses_unfolds_only_as_far_as_there_is_room() {
             let mut at_once = 0;
             loop {
                 match pipe.take_for_worker(u32::MAX) {
-                    WorkerBound::Message(message) if message.payload == b"last" => break 'all,
-                    WorkerBound::Message(taken) => {
+                    PipeItem::Message(message) if message.payload == b"last" => break 'all,
+                    PipeItem::Message(taken) => {
                         assert!(taken.is_text && taken.payload == message);
                         (count, at_once) = (count + 1, at_once + 1);
                     }
-                    WorkerBound::Nothing => break,
-                    WorkerBound::Close(code, why) => panic!("{code} {why}"),
+                    PipeItem::Nothing => break,
+                    PipeItem::Close(code, why) => panic!("{code} {why}"),
                 }
             }
             most = most.max(at_once);

@@ -9,8 +9,8 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::task::Context;
 
-use super::recent_latency::QUICK_REQUEST;
 use super::*;
+use crate::dispatch::recent_latency::QUICK_REQUEST;
 
 /// A deployment and what comes to it.
 #[derive(Clone, Copy)]
@@ -217,7 +217,7 @@ impl Simulation {
         });
         let job = Job {
             frame: number.to_le_bytes().to_vec(),
-            ..tests::job("")
+            ..job("")
         };
         let home = usize::from(self.random_below(2) == 1);
         let _ = self.dispatch.submit(self.start + self.now, job, home);
@@ -312,7 +312,7 @@ impl Simulation {
 
     /// Writes down when slots that take requests begin and cease to have none.
     fn record_idle_slots(&mut self) {
-        let inner = self.dispatch.lock();
+        let inner = self.dispatch.state.lock();
         for slot in &mut self.slots {
             let view = inner.queue.slot_view(slot.id).unwrap();
             let is_resting = view.spec.capacity > 0 && slot.requests.is_empty();
