@@ -18,8 +18,8 @@ use penstock_proxy::{Joiner, JoinerState};
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::{clock, loops};
 use penstock_status::{
-    AdminOperations, BoxFuture, FrontEndStatus, HubStatus, LimitStatus, PublishError, PurgeError,
-    PurgeRequest, ServerChangeRequest, ServerChangeRequestError, ServerState, Snapshot, Traffic,
+    AdminOperations, BoxFuture, ChangeError, FrontEndStatus, HubStatus, LimitStatus, PublishError,
+    PurgeRequest, ServerChangeRequest, ServerState, Snapshot, Traffic,
 };
 use tokio::sync::oneshot;
 
@@ -94,7 +94,7 @@ impl AdminOperations for AdminBackend {
         &self,
         upstream: &str,
         change: ServerChangeRequest,
-    ) -> BoxFuture<'static, Result<String, ServerChangeRequestError>> {
+    ) -> BoxFuture<'static, Result<String, ChangeError>> {
         let found = self.server.upgrade().and_then(|server| {
             let live = server.live();
             // The lock is released before the change takes its own.
@@ -103,21 +103,21 @@ impl AdminOperations for AdminBackend {
         });
         let done = match found {
             Some((upstream, is_app)) => upstreams::manage_upstream(&upstream, change, is_app),
-            None => Err(ServerChangeRequestError::UnknownUpstream(
-                upstream.to_owned(),
-            )),
+            None => Err(ChangeError::not_found(format!(
+                "there is no upstream named {upstream}"
+            ))),
         };
         Box::pin(std::future::ready(done))
     }
 
-    fn purge(&self, wanted: PurgeRequest) -> BoxFuture<'static, Result<u64, PurgeError>> {
+    fn purge(&self, wanted: PurgeRequest) -> BoxFuture<'static, Result<u64, ChangeError>> {
         let caches = self
             .server
             .upgrade()
             .map(|server| server.live().components.caches.clone());
         let pool = self.purge_pool.clone();
         Box::pin(async move {
-            let stopped = || PurgeError::Rejected(STOPPED_ERROR.to_owned());
+            let stopped = || ChangeError::unavailable(STOPPED_ERROR.to_owned());
             let work = caches::purge(pool, caches.ok_or_else(stopped)?, wanted);
             run_detached(work).await.ok_or_else(stopped)?
         })

@@ -24,10 +24,9 @@ use serde::Serialize;
 use crate::authority::{Authority, Permission};
 use crate::event_stream::{EVENT_INTERVAL, EventFeed};
 use crate::page::{ASSETS, Asset, CONTENT_SECURITY_POLICY};
-use crate::server_changes::ServerChangeParseError;
 use crate::{
-    AdminOperations, BoxFuture, PublishError, PurgeError, ServerChangeRequestError, browser_guard,
-    metrics_text, publish, purge, server_changes,
+    AdminOperations, BoxFuture, ChangeError, PublishError, browser_guard, metrics_text, publish,
+    purge, server_changes,
 };
 
 /// The admin API as a handler.
@@ -40,7 +39,6 @@ pub struct Admin {
 
 impl Admin {
     /// The admin API of the server behind `source`. `authority` decides which changes are permitted.
-    #[must_use]
     pub fn new(source: Arc<dyn AdminOperations>, authority: Authority) -> Self {
         let feed = EventFeed::new(Arc::clone(&source), EVENT_INTERVAL);
         Self {
@@ -149,21 +147,12 @@ impl Admin {
             ),
             _ => (status, error),
         };
-        let made = match change {
+        let made = match is_publish {
             // Libraries that publish show the text.
-            ChangeRoute::Publish(_) => Ok(text_response(status, format!("{error}\n"))),
-            _ => json_response(status, &ChangeOutcome::failed(error)),
+            true => Ok(text_response(status, format!("{error}\n"))),
+            false => json_response(status, &ChangeOutcome::failed(error)),
         };
-        Some(made.map(|mut response| {
-            match status {
-                Status::UNAUTHORIZED => response
-                    .fields
-                    .push_static("WWW-Authenticate", "Bearer realm=\"penstock\""),
-                Status::TOO_MANY_REQUESTS => response.fields.push_static("Retry-After", "1"),
-                _ => {}
-            }
-            response
-        }))
+        Some(made.map(with_retry_fields))
     }
 
     fn respond_to_read(&self, what: ReadRoute, method: Method) -> Result<Response, Fault> {
@@ -203,63 +192,44 @@ impl Admin {
         namespace: Option<String>,
         body: RequestBody,
     ) -> HandlerProgress {
-        match what {
+        let operations = Arc::clone(&self.operations);
+        let work: BoxFuture<'static, _> = match what {
             ChangeRoute::Stop => {
-                self.operations.stop();
-                self.respond_now(json_response(
-                    Status::ACCEPTED,
-                    &ChangeOutcome::succeeded(None),
-                ))
+                operations.stop();
+                let outcome = ChangeOutcome::succeeded(None);
+                return self.respond_now(json_response(Status::ACCEPTED, &outcome));
             }
             ChangeRoute::Reload => {
-                let work = self.operations.reload();
-                self.respond_later(Box::pin(async move { change_response(work.await) }))
+                let work = operations.reload();
+                Box::pin(async move { message_response(work.await) })
             }
-            ChangeRoute::Upgrade => {
-                let work = handle_upgrade(Arc::clone(&self.operations), body);
-                self.respond_later(Box::pin(work))
-            }
+            ChangeRoute::Upgrade => Box::pin(handle_upgrade(operations, body)),
             ChangeRoute::ReopenLogs => {
-                let work = self.operations.reopen_logs();
-                self.respond_later(Box::pin(async move { change_response(work.await) }))
+                let work = operations.reopen_logs();
+                Box::pin(async move { message_response(work.await) })
             }
             ChangeRoute::Restart(app) => {
-                let work = self.operations.restart_app(app);
+                let work = operations.restart_app(app);
                 let unknown = format!("there is no application named {app}");
-                self.respond_later(Box::pin(async move {
-                    match work.await {
-                        Some(Ok(())) => json_response(Status::OK, &ChangeOutcome::succeeded(None)),
-                        Some(Err(error)) => {
-                            json_response(Status::CONFLICT, &ChangeOutcome::failed(error))
-                        }
-                        None => json_response(Status::NOT_FOUND, &ChangeOutcome::failed(unknown)),
-                    }
-                }))
+                Box::pin(async move {
+                    let done = work.await.ok_or_else(|| ChangeError::not_found(unknown));
+                    let done = done.and_then(|done| done.map_err(ChangeError::conflict));
+                    change_response(done.map(|()| ChangeOutcome::succeeded(None)))
+                })
             }
             ChangeRoute::Servers(upstream) => {
-                let work =
-                    handle_server_change(Arc::clone(&self.operations), upstream.to_owned(), body);
-                self.respond_later(Box::pin(work))
+                Box::pin(handle_server_change(operations, upstream.to_owned(), body))
             }
-            ChangeRoute::Purge => {
-                let work = handle_purge(Arc::clone(&self.operations), body);
-                self.respond_later(Box::pin(work))
-            }
-            ChangeRoute::Publish(form) => {
-                let source = Arc::clone(&self.operations);
-                self.respond_later(Box::pin(async move {
-                    publish::handle_publish(&*source, form, namespace.as_deref(), body).await
-                }))
-            }
-        }
+            ChangeRoute::Purge => Box::pin(handle_purge(operations, body)),
+            ChangeRoute::Publish(form) => Box::pin(async move {
+                publish::handle_publish(&*operations, form, namespace.as_deref(), body).await
+            }),
+        };
+        HandlerProgress::Pending(Box::pin(async move { with_handler_name(work.await) }))
     }
 
     fn respond_now(&self, made: Result<Response, Fault>) -> HandlerProgress {
         HandlerProgress::Ready(with_handler_name(made))
-    }
-
-    fn respond_later(&self, work: BoxFuture<'static, Result<Response, Fault>>) -> HandlerProgress {
-        HandlerProgress::Pending(Box::pin(async move { with_handler_name(work.await) }))
     }
 }
 
@@ -298,11 +268,32 @@ impl Handler for RefuseAll {
 }
 
 /// The response with the outcome of a change.
-fn change_response(done: Result<String, String>) -> Result<Response, Fault> {
+fn change_response(done: Result<ChangeOutcome, ChangeError>) -> Result<Response, Fault> {
     match done {
-        Ok(message) => json_response(Status::OK, &ChangeOutcome::succeeded(Some(message))),
-        Err(error) => json_response(Status::CONFLICT, &ChangeOutcome::failed(error)),
+        Ok(outcome) => json_response(Status::OK, &outcome),
+        Err(error) => json_response(error.status, &ChangeOutcome::failed(error.text)),
     }
+}
+
+/// The response with the message of a change, or why it is not possible.
+fn message_response(done: Result<String, String>) -> Result<Response, Fault> {
+    let outcome = done.map(|message| ChangeOutcome::succeeded(Some(message)));
+    change_response(outcome.map_err(ChangeError::conflict))
+}
+
+/// The maximum size of the body of a change: far more than any needs.
+const MAX_BODY_BYTES: usize = 64 * 1024;
+
+/// Reads the whole body.
+///
+/// # Errors
+/// The outer error: the client disconnected or is too slow. The inner error: the body is too large.
+async fn read_body(body: RequestBody) -> Result<Result<Vec<u8>, ChangeError>, Fault> {
+    let text = body.read_within(MAX_BODY_BYTES).await?;
+    Ok(text.ok_or_else(|| ChangeError {
+        status: Status::CONTENT_TOO_LARGE,
+        text: format!("more than {MAX_BODY_BYTES} bytes"),
+    }))
 }
 
 /// Reads the path of the new program, if there is one, and starts the upgrade.
@@ -315,17 +306,16 @@ async fn handle_upgrade(
     struct Wanted {
         binary: Option<String>,
     }
-    let wanted = match server_changes::read_body(body).await? {
+    let wanted = match read_body(body).await? {
         Ok(text) if text.is_empty() => Ok(Wanted::default()),
         Ok(text) => serde_json::from_slice(&text).map_err(|error| error.to_string()),
-        Err(error) => Err(error.to_string()),
+        Err(error) => Err(error.text),
     };
     match wanted {
-        Ok(Wanted { binary }) => change_response(source.upgrade(binary).await),
-        Err(error) => {
-            let error = format!("{error}: expected nothing, or {{\"binary\": \"/path\"}}");
-            json_response(Status::BAD_REQUEST, &ChangeOutcome::failed(error))
-        }
+        Ok(Wanted { binary }) => message_response(source.upgrade(binary).await),
+        Err(error) => change_response(Err(ChangeError::bad_request(format!(
+            "{error}: expected nothing, or {{\"binary\": \"/path\"}}"
+        )))),
     }
 }
 
@@ -335,31 +325,12 @@ async fn handle_server_change(
     upstream: String,
     body: RequestBody,
 ) -> Result<Response, Fault> {
-    let text = server_changes::read_body(body).await?;
-    let change = match text.and_then(|text| server_changes::parse_server_change(&text)) {
-        Ok(change) => change,
-        Err(error) => {
-            let status = match error {
-                ServerChangeParseError::TooLarge(_) => Status::CONTENT_TOO_LARGE,
-                ServerChangeParseError::Malformed(_) | ServerChangeParseError::NotAnObject => {
-                    Status::BAD_REQUEST
-                }
-            };
-            return json_response(status, &ChangeOutcome::failed(error.to_string()));
-        }
+    let text = read_body(body).await?;
+    let done = match text.and_then(|text| server_changes::parse_server_change(&text)) {
+        Ok(change) => source.change_servers(&upstream, change).await,
+        Err(error) => Err(error),
     };
-    match source.change_servers(&upstream, change).await {
-        Ok(message) => json_response(Status::OK, &ChangeOutcome::succeeded(Some(message))),
-        Err(error) => {
-            let status = match error {
-                ServerChangeRequestError::InvalidAddress { .. } => Status::BAD_REQUEST,
-                ServerChangeRequestError::UnknownUpstream(_)
-                | ServerChangeRequestError::UnknownServer { .. } => Status::NOT_FOUND,
-                ServerChangeRequestError::Rejected(_) => Status::CONFLICT,
-            };
-            json_response(status, &ChangeOutcome::failed(error.to_string()))
-        }
-    }
+    change_response(done.map(|message| ChangeOutcome::succeeded(Some(message))))
 }
 
 /// Reads and makes a purge.
@@ -367,32 +338,12 @@ async fn handle_purge(
     source: Arc<dyn AdminOperations>,
     body: RequestBody,
 ) -> Result<Response, Fault> {
-    let wanted = match server_changes::read_body(body).await? {
-        Ok(text) => purge::parse_purge(&text),
-        Err(error) => {
-            let outcome = ChangeOutcome::failed(error.to_string());
-            return json_response(Status::CONTENT_TOO_LARGE, &outcome);
-        }
+    let text = read_body(body).await?;
+    let done = match text.and_then(|text| purge::parse_purge(&text)) {
+        Ok(wanted) => source.purge(wanted).await,
+        Err(error) => Err(error),
     };
-    let wanted = match wanted {
-        Ok(wanted) => wanted,
-        Err(error) => {
-            return json_response(
-                Status::BAD_REQUEST,
-                &ChangeOutcome::failed(error.to_string()),
-            );
-        }
-    };
-    match source.purge(wanted).await {
-        Ok(objects) => json_response(Status::OK, &ChangeOutcome::purged(objects)),
-        Err(error) => {
-            let status = match error {
-                PurgeError::UnknownCache(_) => Status::NOT_FOUND,
-                PurgeError::Rejected(_) => Status::SERVICE_UNAVAILABLE,
-            };
-            json_response(status, &ChangeOutcome::failed(error.to_string()))
-        }
-    }
+    change_response(done.map(ChangeOutcome::purged))
 }
 
 /// The route of a request.
@@ -531,7 +482,7 @@ pub(crate) fn with_handler_name(made: Result<Response, Fault>) -> Result<Reply, 
 }
 
 /// The outcome of a change as JSON.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 struct ChangeOutcome {
     ok: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -548,8 +499,7 @@ impl ChangeOutcome {
         Self {
             ok: true,
             message,
-            objects: None,
-            error: None,
+            ..Self::default()
         }
     }
 
@@ -562,9 +512,8 @@ impl ChangeOutcome {
 
     fn failed(error: String) -> Self {
         Self {
-            ok: false,
             error: Some(error),
-            ..Self::succeeded(None)
+            ..Self::default()
         }
     }
 }
@@ -594,6 +543,19 @@ pub(crate) fn text_response(status: Status, text: impl Into<Bytes>) -> Response 
         "text/plain; charset=utf-8",
         Body::Bytes(text.into()),
     )
+}
+
+/// Adds the field that tells the client how to try again.
+pub(crate) fn with_retry_fields(mut response: Response) -> Response {
+    let fields = &mut response.fields;
+    match response.status {
+        Status::UNAUTHORIZED => {
+            fields.push_static("WWW-Authenticate", "Bearer realm=\"penstock\"");
+        }
+        Status::TOO_MANY_REQUESTS => fields.push_static("Retry-After", "1"),
+        _ => {}
+    }
+    response
 }
 
 pub(crate) fn unavailable_response(reason: impl Into<Bytes>) -> Response {

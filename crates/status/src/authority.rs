@@ -4,15 +4,15 @@
 //!
 //! # Invariants
 //! - The token itself is not kept, and comparing takes the same time for every wrong token.
-//! - At most [`MAX_LOGGED_WRONG_TOKENS`] wrong tokens per second are answered with 401 and logged.
-//!   The right token is always accepted.
+//! - Of the wrong tokens in a second only the first are answered with 401 and logged
+//!   ([`LogThrottle`]). The right token is always accepted.
 
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use aws_lc_rs::digest;
 use penstock_http::RequestHead;
+use penstock_runtime::LogThrottle;
 
 /// Which changes are permitted on a listener.
 #[derive(Debug)]
@@ -28,24 +28,11 @@ pub enum Authority {
 /// The SHA-256 of `server.admin_token`.
 pub struct AdminToken {
     digest: [u8; DIGEST_BYTES],
-    wrong_tokens: Mutex<WrongTokenCount>,
+    wrong_tokens: LogThrottle,
 }
 
 /// The length of a SHA-256.
 const DIGEST_BYTES: usize = 32;
-
-/// Recent wrong tokens.
-#[derive(Debug, Default)]
-struct WrongTokenCount {
-    /// The start of the current second.
-    since: Option<Instant>,
-    count: u32,
-}
-
-/// Wrong tokens per second that are answered with 401 and logged.
-const MAX_LOGGED_WRONG_TOKENS: u32 = 10;
-
-const WRONG_TOKEN_PERIOD: Duration = Duration::from_secs(1);
 
 /// Whether a change is permitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,7 +66,6 @@ impl Authority {
 
 impl AdminToken {
     /// Hashes the token.
-    #[must_use]
     pub fn new(text: &str) -> Self {
         Self::from_digest(sha256(text.as_bytes()))
     }
@@ -89,12 +75,11 @@ impl AdminToken {
     pub fn from_digest(digest: [u8; DIGEST_BYTES]) -> Self {
         Self {
             digest,
-            wrong_tokens: Mutex::default(),
+            wrong_tokens: LogThrottle::default(),
         }
     }
 
     /// The SHA-256, for the new process of an upgrade, which may not be able to read the file.
-    #[must_use]
     pub fn digest(&self) -> [u8; DIGEST_BYTES] {
         self.digest
     }
@@ -108,19 +93,7 @@ impl AdminToken {
 
     /// Counts a wrong token. Returns whether it is answered with 401 and logged.
     fn count_wrong_token(&self, now: Instant) -> bool {
-        let mut wrong = self
-            .wrong_tokens
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let is_over = |since: Instant| now.saturating_duration_since(since) >= WRONG_TOKEN_PERIOD;
-        if wrong.since.is_none_or(is_over) {
-            *wrong = WrongTokenCount {
-                since: Some(now),
-                count: 0,
-            };
-        }
-        wrong.count = wrong.count.saturating_add(1);
-        wrong.count <= MAX_LOGGED_WRONG_TOKENS
+        self.wrong_tokens.admit_line("wrong token", now).is_some()
     }
 }
 
@@ -149,6 +122,7 @@ fn sha256(bytes: &[u8]) -> [u8; DIGEST_BYTES] {
 mod tests {
     use super::*;
     use crate::fake::{TestTransport, request};
+    use std::time::Duration;
 
     const TOKEN: &str = "dGhpcyBpcyBub3QgYSByZWFsIHRva2VuLCBidXQgbG9uZw==";
 
@@ -233,7 +207,7 @@ mod tests {
             format!("\nAuthorization: Bearer {TOKEN}"),
         );
         let now = Instant::now();
-        for _ in 0..MAX_LOGGED_WRONG_TOKENS {
+        for _ in 0..10 {
             assert_eq!(permit(&authority, wrong, now), Permission::TokenWrong);
         }
         for _ in 0..3 {
@@ -244,7 +218,7 @@ mod tests {
             assert_eq!(permit(&authority, &right, now), Permission::Granted);
         }
         assert_eq!(
-            permit(&authority, wrong, now + WRONG_TOKEN_PERIOD),
+            permit(&authority, wrong, now + Duration::from_secs(60)),
             Permission::TokenWrong
         );
     }

@@ -26,9 +26,8 @@ use penstock_runtime::blocking::{DurationStats, PoolSnapshot};
 use penstock_sys::net::PeerAddress;
 
 use crate::{
-    AdminOperations, BoxFuture, FrontEndStatus, HubStatus, LimitStatus, MachineStatus,
-    PublishError, PurgeError, PurgeRequest, ServerChangeRequest, ServerChangeRequestError,
-    ServerState, Snapshot, Traffic,
+    AdminOperations, BoxFuture, ChangeError, FrontEndStatus, HubStatus, LimitStatus, MachineStatus,
+    PublishError, PurgeRequest, ServerChangeRequest, ServerState, Snapshot, Traffic,
 };
 
 /// The name of the application that does not boot.
@@ -381,40 +380,40 @@ impl AdminOperations for FakeServer {
         &self,
         upstream: &str,
         change: ServerChangeRequest,
-    ) -> BoxFuture<'static, Result<String, ServerChangeRequestError>> {
+    ) -> BoxFuture<'static, Result<String, ChangeError>> {
         self.record_call(&format!("{upstream}: {change:?}"));
-        let is_known = upstream == "backends";
-        let is_broken = self.is_broken.load(Ordering::Relaxed);
-        let upstream = upstream.to_owned();
-        Box::pin(async move {
-            match change {
-                _ if !is_known => Err(ServerChangeRequestError::UnknownUpstream(upstream)),
-                ServerChangeRequest::Add(new) if new.server.is_empty() => {
-                    Err(ServerChangeRequestError::InvalidAddress {
-                        server: new.server,
-                        expected: "an address",
-                    })
-                }
-                ServerChangeRequest::Drain { server } if server != "127.0.0.1:3000" => {
-                    Err(ServerChangeRequestError::UnknownServer { upstream, server })
-                }
-                _ if is_broken => Err(ServerChangeRequestError::Rejected(
-                    "the upstream is closed".into(),
-                )),
-                _ => Ok("done".into()),
+        let done = match change {
+            _ if upstream != "backends" => {
+                let text = format!("there is no upstream named {upstream}");
+                Err(ChangeError::not_found(text))
             }
-        })
+            ServerChangeRequest::Add(new) if new.server.is_empty() => Err(
+                ChangeError::bad_request("\"\" is no server: expected an address".into()),
+            ),
+            ServerChangeRequest::Drain { server } if server != "127.0.0.1:3000" => {
+                let text = format!("upstream {upstream} has no server {server}");
+                Err(ChangeError::not_found(text))
+            }
+            _ if self.is_broken.load(Ordering::Relaxed) => {
+                Err(ChangeError::conflict("the upstream is closed".into()))
+            }
+            _ => Ok("done".into()),
+        };
+        Box::pin(std::future::ready(done))
     }
 
-    fn purge(&self, wanted: PurgeRequest) -> BoxFuture<'static, Result<u64, PurgeError>> {
+    fn purge(&self, wanted: PurgeRequest) -> BoxFuture<'static, Result<u64, ChangeError>> {
         self.record_call(&format!("purge {wanted:?}"));
         let is_broken = self.is_broken.load(Ordering::Relaxed);
         Box::pin(async move {
             match wanted {
                 PurgeRequest {
                     cache: Some(name), ..
-                } if name != "disk1" => Err(PurgeError::UnknownCache(name)),
-                _ if is_broken => Err(PurgeError::Rejected("purges wait".into())),
+                } if name != "disk1" => {
+                    let text = format!("there is no cache named {name}");
+                    Err(ChangeError::not_found(text))
+                }
+                _ if is_broken => Err(ChangeError::unavailable("purges wait".into())),
                 wanted if wanted.target == PurgeTarget::All => Ok(20),
                 _ => Ok(1),
             }

@@ -25,11 +25,11 @@ mod snapshot;
 
 pub use api::{Admin, RefuseAll};
 pub use authority::{AdminToken, Authority};
-pub use operations::{AdminOperations, BoxFuture};
+pub use operations::{AdminOperations, BoxFuture, ChangeError};
 pub use probes::Probes;
 pub use publish::PublishError;
-pub use purge::{PurgeError, PurgeRequest};
-pub use server_changes::{NewServer, ServerChangeRequest, ServerChangeRequestError};
+pub use purge::PurgeRequest;
+pub use server_changes::{NewServer, ServerChangeRequest};
 pub use snapshot::{
     FrontEndStatus, HubStatus, LimitStatus, LimitUnit, MachineStatus, ServerState, Snapshot,
     Traffic,

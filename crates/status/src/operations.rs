@@ -9,9 +9,45 @@ use std::fmt::Debug;
 use std::future::Future;
 use std::pin::Pin;
 
-use crate::{
-    PublishError, PurgeError, PurgeRequest, ServerChangeRequest, ServerChangeRequestError, Snapshot,
-};
+use penstock_http::Status;
+
+use crate::{PublishError, PurgeRequest, ServerChangeRequest, Snapshot};
+
+/// Why a change was not made.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{text}")]
+pub struct ChangeError {
+    /// The status of the response.
+    pub status: Status,
+    /// The mistake, or the reason.
+    pub text: String,
+}
+
+impl ChangeError {
+    /// The request is malformed.
+    pub fn bad_request(text: String) -> Self {
+        let status = Status::BAD_REQUEST;
+        Self { status, text }
+    }
+
+    /// What the request names does not exist.
+    pub fn not_found(text: String) -> Self {
+        let status = Status::NOT_FOUND;
+        Self { status, text }
+    }
+
+    /// The change is not possible.
+    pub fn conflict(text: String) -> Self {
+        let status = Status::CONFLICT;
+        Self { status, text }
+    }
+
+    /// The change cannot be made now.
+    pub fn unavailable(text: String) -> Self {
+        let status = Status::SERVICE_UNAVAILABLE;
+        Self { status, text }
+    }
+}
 
 /// A boxed future.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -45,7 +81,7 @@ pub trait AdminOperations: Send + Sync + Debug {
         &self,
         upstream: &str,
         change: ServerChangeRequest,
-    ) -> BoxFuture<'static, Result<String, ServerChangeRequestError>>;
+    ) -> BoxFuture<'static, Result<String, ChangeError>>;
 
     /// Purges caches and returns the number of objects. None of them is served any more when the
     /// future is done.
@@ -54,7 +90,7 @@ pub trait AdminOperations: Send + Sync + Debug {
     ///
     /// # Errors
     /// There is no such cache, or nothing was purged.
-    fn purge(&self, wanted: PurgeRequest) -> BoxFuture<'static, Result<u64, PurgeError>>;
+    fn purge(&self, wanted: PurgeRequest) -> BoxFuture<'static, Result<u64, ChangeError>>;
 
     /// The namespace whose publish key signed this token. Never waits.
     ///

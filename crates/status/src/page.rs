@@ -15,67 +15,37 @@ pub(crate) struct Asset {
 
 /// All files of the page.
 pub(crate) const ASSETS: [Asset; 12] = [
-    Asset {
-        path: "/",
-        content_type: "text/html; charset=utf-8",
-        text: include_str!("ui/index.html"),
-    },
-    Asset {
-        path: "/app.js",
-        content_type: "text/javascript; charset=utf-8",
-        text: include_str!("ui/app.js"),
-    },
-    Asset {
-        path: "/views.js",
-        content_type: "text/javascript; charset=utf-8",
-        text: include_str!("ui/views.js"),
-    },
-    Asset {
-        path: "/upstreams.js",
-        content_type: "text/javascript; charset=utf-8",
-        text: include_str!("ui/upstreams.js"),
-    },
-    Asset {
-        path: "/caches.js",
-        content_type: "text/javascript; charset=utf-8",
-        text: include_str!("ui/caches.js"),
-    },
-    Asset {
-        path: "/streams.js",
-        content_type: "text/javascript; charset=utf-8",
-        text: include_str!("ui/streams.js"),
-    },
-    Asset {
-        path: "/charts.js",
-        content_type: "text/javascript; charset=utf-8",
-        text: include_str!("ui/charts.js"),
-    },
-    Asset {
-        path: "/elements.js",
-        content_type: "text/javascript; charset=utf-8",
-        text: include_str!("ui/elements.js"),
-    },
-    Asset {
-        path: "/history.js",
-        content_type: "text/javascript; charset=utf-8",
-        text: include_str!("ui/history.js"),
-    },
-    Asset {
-        path: "/numbers.js",
-        content_type: "text/javascript; charset=utf-8",
-        text: include_str!("ui/numbers.js"),
-    },
-    Asset {
-        path: "/style.css",
-        content_type: "text/css; charset=utf-8",
-        text: include_str!("ui/style.css"),
-    },
-    Asset {
-        path: "/icon.svg",
-        content_type: "image/svg+xml",
-        text: include_str!("ui/icon.svg"),
-    },
+    asset(
+        "/",
+        "text/html; charset=utf-8",
+        include_str!("ui/index.html"),
+    ),
+    asset("/app.js", SCRIPT, include_str!("ui/app.js")),
+    asset("/views.js", SCRIPT, include_str!("ui/views.js")),
+    asset("/upstreams.js", SCRIPT, include_str!("ui/upstreams.js")),
+    asset("/caches.js", SCRIPT, include_str!("ui/caches.js")),
+    asset("/streams.js", SCRIPT, include_str!("ui/streams.js")),
+    asset("/charts.js", SCRIPT, include_str!("ui/charts.js")),
+    asset("/elements.js", SCRIPT, include_str!("ui/elements.js")),
+    asset("/history.js", SCRIPT, include_str!("ui/history.js")),
+    asset("/numbers.js", SCRIPT, include_str!("ui/numbers.js")),
+    asset(
+        "/style.css",
+        "text/css; charset=utf-8",
+        include_str!("ui/style.css"),
+    ),
+    asset("/icon.svg", "image/svg+xml", include_str!("ui/icon.svg")),
 ];
+
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+
+const fn asset(path: &'static str, content_type: &'static str, text: &'static str) -> Asset {
+    Asset {
+        path,
+        content_type,
+        text,
+    }
+}
 
 /// The page's Content-Security-Policy (CSP level 3).
 pub(crate) const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \

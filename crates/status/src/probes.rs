@@ -20,7 +20,6 @@ pub struct Probes {
 
 impl Probes {
     /// The probes of the server behind `source`.
-    #[must_use]
     pub fn new(source: Arc<dyn AdminOperations>) -> Self {
         Self {
             admin: Admin::new(source, Authority::ReadOnly),

@@ -10,7 +10,7 @@
 use penstock_exchange::{Body, Fault, RequestBody, Response};
 use penstock_http::{RequestHead, Status, accepts_media_type, prefers_media_type};
 
-use crate::{AdminOperations, api, authority, server_changes};
+use crate::{AdminOperations, api, authority};
 
 /// Why an item was not published.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -85,7 +85,7 @@ pub(crate) async fn handle_publish(
         return Ok(api::text_response(Status::NOT_ACCEPTABLE, text));
     };
     let max = source.max_publish_bytes();
-    let Ok(items) = server_changes::read_body_within(body, max).await? else {
+    let Some(items) = body.read_within(max).await? else {
         let text = format!("more than {max} bytes\n");
         return Ok(api::text_response(Status::CONTENT_TOO_LARGE, text));
     };
@@ -104,15 +104,7 @@ pub(crate) fn error_response(error: &PublishError) -> Response {
         PublishError::TooFast(_) => Status::TOO_MANY_REQUESTS,
         PublishError::Rejected(_) => return api::unavailable_response(format!("{error}\n")),
     };
-    let mut response = api::text_response(status, format!("{error}\n"));
-    match status {
-        Status::TOO_MANY_REQUESTS => response.fields.push_static("Retry-After", "1"),
-        Status::UNAUTHORIZED => response
-            .fields
-            .push_static("WWW-Authenticate", "Bearer realm=\"penstock\""),
-        _ => {}
-    }
-    response
+    api::with_retry_fields(api::text_response(status, format!("{error}\n")))
 }
 
 fn success_response(form: ResponseFormat) -> Response {

@@ -4,11 +4,13 @@
 //! - A body is accepted as a whole or refused with the expected form. A key that an action does not
 //!   have is refused.
 
-use std::fmt;
+use std::fmt::Display;
 use std::num::{NonZeroU16, NonZeroU32};
 
-use penstock_exchange::{Fault, RequestBody};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
+
+use crate::ChangeError;
 
 /// A requested change.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -70,91 +72,30 @@ pub struct NewServer {
     pub backup: bool,
 }
 
-/// Why a change was not made.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ServerChangeRequestError {
-    /// The text is not the address of a server: 400.
-    #[error("{server:?} is no server: expected {expected}")]
-    InvalidAddress {
-        /// The text.
-        server: String,
-        /// The expected form.
-        expected: &'static str,
-    },
-    /// There is no such upstream: 404.
-    #[error("there is no upstream named {0}")]
-    UnknownUpstream(String),
-    /// There is no such server: 404.
-    #[error("upstream {upstream} has no server {server}")]
-    UnknownServer {
-        /// The upstream.
-        upstream: String,
-        /// The requested server.
-        server: String,
-    },
-    /// The change is not possible: 409.
-    #[error("{0}")]
-    Rejected(String),
-}
-
-/// Why a body was refused.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum ServerChangeParseError {
-    #[error("more than {0} bytes")]
-    TooLarge(usize),
-    #[error("{0}: expected {ExpectedBody}")]
-    Malformed(serde_json::Error),
-    #[error("not an object: expected {ExpectedBody}")]
-    NotAnObject,
-}
-
-/// The form of a valid body.
-struct ExpectedBody;
-
-impl fmt::Display for ExpectedBody {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(
-            "an object such as {\"action\": \"drain\", \"server\": \"127.0.0.1:3000\"}; the actions are \
-             add (may have weight, max_active, backup), remove, drain, disable, enable, \
-             weight (with weight), max_active (with max_active)",
-        )
-    }
-}
-
-/// The maximum size of a body: far more than any change needs.
-pub(crate) const MAX_BODY_BYTES: usize = 64 * 1024;
-
-/// Reads the whole body.
-///
-/// # Errors
-/// The outer error: the client disconnected or is too slow. The inner error: the body is too large.
-pub(crate) async fn read_body(
-    body: RequestBody,
-) -> Result<Result<Vec<u8>, ServerChangeParseError>, Fault> {
-    read_body_within(body, MAX_BODY_BYTES).await
-}
-
-/// Reads a body of at most `bytes_max` bytes.
-pub(crate) async fn read_body_within(
-    body: RequestBody,
-    bytes_max: usize,
-) -> Result<Result<Vec<u8>, ServerChangeParseError>, Fault> {
-    let text = body.read_within(bytes_max).await?;
-    Ok(text.ok_or(ServerChangeParseError::TooLarge(bytes_max)))
-}
+const BODY_EXPECTED: &str = "an object such as {\"action\": \"drain\", \"server\": \
+     \"127.0.0.1:3000\"}; the actions are add (may have weight, max_active, backup), remove, drain, \
+     disable, enable, weight (with weight), max_active (with max_active)";
 
 /// Parses a body.
 ///
 /// # Errors
 /// The mistake, and the expected form.
-pub(crate) fn parse_server_change(
+pub(crate) fn parse_server_change(text: &[u8]) -> Result<ServerChangeRequest, ChangeError> {
+    parse_object(text, BODY_EXPECTED)
+}
+
+/// Parses a JSON object; an error ends with the `expected` form.
+pub(crate) fn parse_object<T: DeserializeOwned>(
     text: &[u8],
-) -> Result<ServerChangeRequest, ServerChangeParseError> {
+    expected: &str,
+) -> Result<T, ChangeError> {
+    let refuse =
+        |cause: &dyn Display| ChangeError::bad_request(format!("{cause}: expected {expected}"));
     // serde would accept an array of the values.
     if !text.trim_ascii_start().starts_with(b"{") {
-        return Err(ServerChangeParseError::NotAnObject);
+        return Err(refuse(&"not an object"));
     }
-    serde_json::from_slice(text).map_err(ServerChangeParseError::Malformed)
+    serde_json::from_slice(text).map_err(|error| refuse(&error))
 }
 
 fn default_weight() -> NonZeroU16 {

@@ -163,7 +163,6 @@ pub enum LimitUnit {
 
 impl Traffic {
     /// The counters with their total.
-    #[must_use]
     pub fn new(edge: EdgeMetrics) -> Self {
         Self {
             requests_total: edge.responses_total(),

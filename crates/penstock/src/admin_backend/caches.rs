@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use penstock_cache::{PurgeTarget, Store};
 use penstock_runtime::blocking::Pool;
-use penstock_status::{PurgeError, PurgeRequest};
+use penstock_status::{ChangeError, PurgeRequest};
 
 use crate::caches::Caches;
 
@@ -25,19 +25,22 @@ pub(super) async fn purge(
     pool: Pool,
     caches: Caches,
     wanted: PurgeRequest,
-) -> Result<u64, PurgeError> {
+) -> Result<u64, ChangeError> {
     let said = describe_purge(&wanted);
     let stores: Vec<Arc<Store>> = match wanted.cache {
         None => caches.into_values().collect(),
         Some(name) => match caches.get(&name) {
             Some(store) => vec![Arc::clone(store)],
-            None => return Err(PurgeError::UnknownCache(name)),
+            None => {
+                let text = format!("there is no cache named {name}");
+                return Err(ChangeError::not_found(text));
+            }
         },
     };
     let purged = pool.run(move || penstock_cache::purge(&stores, &wanted.target));
     let purged = purged
         .await
-        .map_err(|error| PurgeError::Rejected(error.to_string()))?;
+        .map_err(|error| ChangeError::unavailable(error.to_string()))?;
     // A purge explains a later load on the back end.
     log::info!(
         "admin: cache purge: {said} (objects={})",

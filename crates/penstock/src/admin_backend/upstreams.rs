@@ -6,20 +6,20 @@
 
 use penstock_config::{ServerAddr, UpstreamServer};
 use penstock_proxy::{ServerChange, Upstream};
-use penstock_status::{NewServer, ServerChangeRequest, ServerChangeRequestError};
+use penstock_status::{ChangeError, NewServer, ServerChangeRequest};
 
 /// Makes a change of an upstream's servers. The servers of an application are its processes.
 pub(super) fn manage_upstream(
     upstream: &Upstream,
     change: ServerChangeRequest,
     is_app: bool,
-) -> Result<String, ServerChangeRequestError> {
+) -> Result<String, ChangeError> {
     if is_app && is_supervisor_only(&change) {
         let why = format!(
             "the servers of {} are the application's processes: they come and go with them",
             upstream.name()
         );
-        return Err(ServerChangeRequestError::Rejected(why));
+        return Err(ChangeError::conflict(why));
     }
     let done = upstream.apply_change(server_change(change)?);
     // The log must show why servers came and went.
@@ -27,13 +27,11 @@ pub(super) fn manage_upstream(
         log::info!("admin: upstream {}: {message}", upstream.name());
     }
     done.map_err(|error| match error {
-        penstock_proxy::ServerChangeError::NoSuchServer(server) => {
-            ServerChangeRequestError::UnknownServer {
-                upstream: upstream.name().to_owned(),
-                server,
-            }
-        }
-        other => ServerChangeRequestError::Rejected(other.to_string()),
+        penstock_proxy::ServerChangeError::NoSuchServer(server) => ChangeError::not_found(format!(
+            "upstream {} has no server {server}",
+            upstream.name()
+        )),
+        other => ChangeError::conflict(other.to_string()),
     })
 }
 
@@ -46,7 +44,7 @@ fn is_supervisor_only(change: &ServerChangeRequest) -> bool {
 }
 
 /// Converts a request into a change. A server is named as in the status or as in the configuration.
-fn server_change(change: ServerChangeRequest) -> Result<ServerChange, ServerChangeRequestError> {
+fn server_change(change: ServerChangeRequest) -> Result<ServerChange, ChangeError> {
     Ok(match change {
         ServerChangeRequest::Add(new) => ServerChange::Add(new_server(new)?),
         ServerChangeRequest::Remove { server } => ServerChange::Remove(server),
@@ -62,15 +60,15 @@ fn server_change(change: ServerChangeRequest) -> Result<ServerChange, ServerChan
     })
 }
 
-fn new_server(new: NewServer) -> Result<UpstreamServer, ServerChangeRequestError> {
+fn new_server(new: NewServer) -> Result<UpstreamServer, ChangeError> {
     let address = match new.server.parse() {
         // A relative path has no base here.
         Ok(ServerAddr::Unix(path)) if path.is_relative() => None,
         parsed => parsed.ok(),
     };
-    let address = address.ok_or(ServerChangeRequestError::InvalidAddress {
-        server: new.server,
-        expected: ServerAddr::EXPECTED,
+    let address = address.ok_or_else(|| {
+        let (server, expected) = (&new.server, ServerAddr::EXPECTED);
+        ChangeError::bad_request(format!("{server:?} is no server: expected {expected}"))
     })?;
     Ok(UpstreamServer {
         address,

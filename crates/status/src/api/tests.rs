@@ -10,7 +10,6 @@ use super::*;
 use crate::authority::AdminToken;
 use crate::event_stream::MAX_STREAMS;
 use crate::fake::{FakeServer, PiecewiseBody, TestTransport, request};
-use crate::server_changes::MAX_BODY_BYTES;
 
 /// An API without authority checks.
 fn admin_without_authority() -> (Arc<FakeServer>, Admin) {
