@@ -16,10 +16,8 @@ pub(crate) fn nearest<'a>(word: &str, words: impl IntoIterator<Item = &'a str>) 
     words
         .into_iter()
         .map(|candidate| {
-            (
-                edit_distance(&word, &candidate.to_ascii_lowercase()),
-                candidate,
-            )
+            let far = strsim::osa_distance(&word, &candidate.to_ascii_lowercase());
+            (far, candidate)
         })
         .filter(|(far, _)| *far <= allowed)
         .min_by_key(|(far, _)| *far)
@@ -28,25 +26,6 @@ pub(crate) fn nearest<'a>(word: &str, words: impl IntoIterator<Item = &'a str>) 
 
 /// Longer than any word we know: nothing could be near.
 const MAX_WORD_BYTES: usize = 64;
-
-/// Insertions, deletions, replacements and swaps of neighbours between two words.
-fn edit_distance(a: &str, b: &str) -> usize {
-    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
-    let mut rows = vec![(0..=b.len()).collect::<Vec<usize>>()];
-    for i in 1..=a.len() {
-        let mut row = vec![i];
-        for j in 1..=b.len() {
-            let replaced = rows[i - 1][j - 1] + usize::from(a[i - 1] != b[j - 1]);
-            let mut best = replaced.min(rows[i - 1][j] + 1).min(row[j - 1] + 1);
-            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
-                best = best.min(rows[i - 2][j - 2] + 1);
-            }
-            row.push(best);
-        }
-        rows.push(row);
-    }
-    rows[a.len()][b.len()]
-}
 
 #[cfg(test)]
 mod tests {
