@@ -5,70 +5,34 @@
 
 use std::path::Path;
 
-/// Files that show another kind of application, and what to write for it.
-const KNOWN_PROJECTS: [(&str, &str, Remedy); 14] = [
-    (
-        "package.json",
-        "a Node.js application",
-        Remedy::Command("npm start"),
-    ),
-    (
-        "deno.json",
-        "a Deno application",
-        Remedy::Command("deno task start"),
-    ),
-    ("go.mod", "a Go program", Remedy::Command("go run .")),
-    (
-        "Cargo.toml",
-        "a Rust program",
-        Remedy::Command("cargo run --release"),
-    ),
-    (
-        "mix.exs",
-        "an Elixir application",
-        Remedy::Command("mix phx.server"),
-    ),
-    (
-        "pom.xml",
-        "a Java application",
-        Remedy::Command("mvn spring-boot:run"),
-    ),
-    (
-        "build.gradle",
-        "a Java application",
-        Remedy::Command("./gradlew bootRun"),
-    ),
+/// Files that show a program which listens at `PORT`, and the command that starts it.
+const PROGRAMS: [(&str, &str, &str); 8] = [
+    ("package.json", "a Node.js application", "npm start"),
+    ("deno.json", "a Deno application", "deno task start"),
+    ("go.mod", "a Go program", "go run ."),
+    ("Cargo.toml", "a Rust program", "cargo run --release"),
+    ("mix.exs", "an Elixir application", "mix phx.server"),
+    ("pom.xml", "a Java application", "mvn spring-boot:run"),
+    ("build.gradle", "a Java application", "./gradlew bootRun"),
     (
         "build.gradle.kts",
         "a Kotlin application",
-        Remedy::Command("./gradlew bootRun"),
-    ),
-    ("artisan", "a PHP application", Remedy::UsePhpFpm),
-    ("composer.json", "a PHP application", Remedy::UsePhpFpm),
-    ("public/index.php", "a PHP application", Remedy::UsePhpFpm),
-    ("index.php", "a PHP application", Remedy::UsePhpFpm),
-    (
-        "Gemfile",
-        "a Ruby application",
-        Remedy::NameEntry("config.ru"),
-    ),
-    (
-        "requirements.txt",
-        "a Python application",
-        Remedy::NameEntry("MODULE:CALLABLE"),
+        "./gradlew bootRun",
     ),
 ];
 
-/// How such an application is served.
-#[derive(Debug, Clone, Copy)]
-enum Remedy {
-    /// As a program that listens at `PORT`.
-    Command(&'static str),
-    /// By servers of FastCGI.
-    UsePhpFpm,
-    /// When its entry is named.
-    NameEntry(&'static str),
-}
+/// Files of PHP applications.
+const PHP: [&str; 4] = ["artisan", "composer.json", "public/index.php", "index.php"];
+
+/// Files that show an application whose entry must be named, and what an entry looks like.
+const UNNAMED: [(&str, &str, &str); 2] = [
+    ("Gemfile", "a Ruby application", "config.ru"),
+    (
+        "requirements.txt",
+        "a Python application",
+        "MODULE:CALLABLE",
+    ),
+];
 
 /// Directories into which sites are built.
 const BUILD_DIRS: [&str; 10] = [
@@ -77,13 +41,9 @@ const BUILD_DIRS: [&str; 10] = [
 
 /// What would work for `dir`, as the end of a sentence.
 pub(crate) fn advice(dir: &Path) -> String {
-    let mut parts = Vec::new();
-    let sign = KNOWN_PROJECTS
-        .iter()
-        .find(|(name, ..)| dir.join(name).is_file());
-    if let Some((name, what, remedy)) = sign {
-        parts.push(format!("{name} shows {what}: {}", remedy.instructions()));
-    }
+    let project = project_advice(dir);
+    let is_project = project.is_some();
+    let mut parts: Vec<String> = project.into_iter().collect();
     let built = BUILD_DIRS
         .iter()
         .find(|name| dir.join(name).join("index.html").is_file());
@@ -94,7 +54,7 @@ pub(crate) fn advice(dir: &Path) -> String {
             built.display()
         ));
     }
-    if sign.is_none() {
+    if !is_project {
         parts.push("for an application: penstock serve MODULE:CALLABLE".to_owned());
     }
     let public = dir.join("public");
@@ -106,17 +66,22 @@ pub(crate) fn advice(dir: &Path) -> String {
     parts.join("; ")
 }
 
-impl Remedy {
-    fn instructions(self) -> String {
-        match self {
-            Self::Command(command) => format!(
-                "write [apps.site] with kind = \"command\" and command = \"{command}\" to \
-                 penstock.toml (it listens at the port in PORT)"
-            ),
-            Self::UsePhpFpm => {
-                "start php-fpm and name it in penstock.toml (docs/php.md)".to_owned()
-            }
-            Self::NameEntry(entry) => format!("say which object it is: penstock serve {entry}"),
-        }
+/// What a file of `dir` shows it to be, and how to serve that.
+fn project_advice(dir: &Path) -> Option<String> {
+    let has = |name: &str| dir.join(name).is_file();
+    if let Some((name, what, command)) = PROGRAMS.iter().find(|(name, ..)| has(name)) {
+        return Some(format!(
+            "{name} shows {what}: write [apps.site] with kind = \"command\" and command = \
+             \"{command}\" to penstock.toml (it listens at the port in PORT)"
+        ));
     }
+    if let Some(name) = PHP.iter().find(|name| has(name)) {
+        return Some(format!(
+            "{name} shows a PHP application: start php-fpm and name it in penstock.toml (docs/php.md)"
+        ));
+    }
+    let (name, what, entry) = UNNAMED.iter().find(|(name, ..)| has(name))?;
+    Some(format!(
+        "{name} shows {what}: say which object it is: penstock serve {entry}"
+    ))
 }
