@@ -11,7 +11,6 @@ use std::path::{Path, PathBuf};
 
 use crate::detect::{self, DetectedApp};
 use crate::entry;
-use crate::error::Problem;
 use crate::findings::LocatedValue;
 use crate::model::{App, AppKind, Protocol};
 use crate::parse::report_unusable_dir;
@@ -111,7 +110,9 @@ fn read_program_keys(table: &Section<'_>, kind: &KindSetting, app: &mut App) {
         Some(words) => {
             check_placeholders(table, &words, protocol);
             if app.user.is_some() && words.value.iter().any(|word| word.contains("{socket}")) {
-                table.report(words.offset, Problem::SocketPlaceholderWithUser);
+                let problem = "`command` has {socket}, which is in a folder of the server's: with a \
+                               `user` of its own the application needs `{port}` or `{fd}`";
+                table.report(words.offset, problem);
             }
             app.command = words.value;
         }
@@ -159,9 +160,13 @@ fn is_valid_command(words: &[String]) -> bool {
 fn check_placeholders(table: &Section<'_>, words: &LocatedValue<Vec<String>>, protocol: Protocol) {
     let places = command_line::placeholders(&words.value);
     if places.len() > 1 {
-        table.report(words.offset, Problem::TooManyPlaceholders(places));
+        let places = places.join(" and ");
+        let problem = format!("`command` has {places}: one of them says where to listen");
+        table.report(words.offset, problem);
     } else if places.is_empty() && protocol == Protocol::Http {
-        table.report(words.offset, Problem::MissingPlaceholder);
+        let problem = "`command` needs one of `{port}`, `{socket}` and `{fd}`: it is how a process \
+                       is told where to listen";
+        table.report(words.offset, problem);
     }
 }
 
@@ -208,8 +213,13 @@ fn detect_code(table: &Section<'_>, app: &App, kind: Option<AppKind>) -> Option<
         Some(AppKind::Command | AppKind::FastCgi) => None,
     };
     if found.is_none() {
-        let (app, dir) = (app.name.clone(), app.dir.clone());
-        table.report(table.offset, Problem::AppNotDetected { app, dir });
+        let problem = format!(
+            "app `{}`: no application was recognised in {}: set `entry`, such as entry = \
+             \"module:callable\"",
+            app.name,
+            app.dir.display()
+        );
+        table.report(table.offset, problem);
     }
     found
 }

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use crate::disk;
-use crate::error::Problem;
+use crate::error::on_line;
 use crate::findings::LocatedValue;
 use crate::model::{BlockingPool, Cache};
 use crate::route::check_name_exists;
@@ -97,15 +97,15 @@ fn check_cache_dir(
         real.starts_with(&other.canonical_path) || other.canonical_path.starts_with(&real)
     };
     if let Some(other) = earlier.iter().find(overlaps) {
-        table.report(
-            path.offset,
-            Problem::OverlappingCacheDirs {
-                path: path.value.clone(),
-                other: other.cache_name.clone(),
-                other_path: other.path.value.clone(),
-                line: table.findings.line(other.path.offset),
-            },
+        let problem = format!(
+            "`path`: {} and {}, the folder of cache `{}`{}, overlap: each cache needs a folder of \
+             its own",
+            path.value.display(),
+            other.path.value.display(),
+            other.cache_name,
+            on_line(table.findings.line(other.path.offset))
         );
+        table.report(path.offset, problem);
     }
     earlier.push(ClaimedDir {
         cache_name: cache.to_owned(),

@@ -11,6 +11,7 @@ use std::fmt::Write as _;
 use crate::options::{
     self, OptionDefault, OptionKind, OptionRow, SECTIONS, SectionDoc, SharedKeys,
 };
+use crate::units;
 
 /// The reference page of every option, in Markdown.
 pub fn reference_page() -> String {
@@ -130,15 +131,12 @@ fn explain_section(section: &SectionDoc) -> String {
 /// The type with its unit and range.
 fn describe_type(option: &OptionRow) -> String {
     let expected = option.kind.expected();
-    match option.kind {
-        OptionKind::Size(min) | OptionKind::SizeOrTable(min, _) if min > 0 => {
-            format!("{expected}; at least {}", crate::units::format_size(min))
+    match option.kind.without_table() {
+        OptionKind::Size(min) if min > 0 => {
+            format!("{expected}; at least {}", units::format_size(min))
         }
         OptionKind::Time(min) if min > 1 => {
-            format!(
-                "{expected}; at least {}",
-                crate::units::format_duration(min)
-            )
+            format!("{expected}; at least {}", units::format_duration(min))
         }
         OptionKind::Time(1) => format!("{expected}; not zero"),
         _ => expected,

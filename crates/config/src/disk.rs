@@ -11,7 +11,7 @@
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
-use crate::error::Problem;
+use crate::units;
 
 /// The bytes of a file that the user named.
 pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
@@ -33,27 +33,26 @@ pub(crate) fn read_source_or_empty(path: &Path) -> String {
 }
 
 /// Whether the directory that `key` names can be used.
-pub(crate) fn check_directory(key: &'static str, path: &Path) -> Result<(), Problem> {
+pub(crate) fn check_directory(key: &str, path: &Path) -> Result<(), String> {
     match std::fs::metadata(path) {
         Ok(found) if found.is_dir() => Ok(()),
-        Ok(_) => Err(Problem::NotADirectory {
-            key,
-            path: path.to_owned(),
-        }),
-        Err(error) if error.kind() == io::ErrorKind::NotADirectory => Err(Problem::NotADirectory {
-            key,
-            path: path.to_owned(),
-        }),
-        Err(error) => Err(Problem::PathNotFound {
-            key,
-            path: path.to_owned(),
-            reason: error.kind(),
-        }),
+        Err(error) if error.kind() != io::ErrorKind::NotADirectory => {
+            Err(path_not_found(key, path, &error))
+        }
+        Ok(_) | Err(_) => Err(format!("`{key}`: {} is not a folder", path.display())),
     }
 }
 
+fn path_not_found(key: &str, path: &Path, error: &io::Error) -> String {
+    let reason = match error.kind() {
+        io::ErrorKind::NotFound => "does not exist".to_owned(),
+        other => format!("cannot be read: {other}"),
+    };
+    format!("`{key}`: {} {reason}", path.display())
+}
+
 /// Whether the directory that `key` names is there, or can be made with those above it.
-pub(crate) fn check_creatable_directory(key: &'static str, path: &Path) -> Result<(), Problem> {
+pub(crate) fn check_creatable_directory(key: &str, path: &Path) -> Result<(), String> {
     for ancestor in path.ancestors() {
         // A link that leads nowhere is in the way, too.
         match std::fs::metadata(ancestor) {
@@ -88,21 +87,16 @@ pub(crate) fn canonicalize_existing(path: &Path) -> PathBuf {
 pub const MAX_ERROR_PAGE_BYTES: u64 = 1 << 20;
 
 /// Whether the file that `key` names can be loaded as an error page.
-pub(crate) fn check_error_page(key: &'static str, path: &Path) -> Result<(), Problem> {
-    let failed = |error: io::Error| Problem::PathNotFound {
-        key,
-        path: path.to_owned(),
-        reason: error.kind(),
-    };
+pub(crate) fn check_error_page(key: &str, path: &Path) -> Result<(), String> {
+    let failed = |error: io::Error| path_not_found(key, path, &error);
     let found = std::fs::metadata(path).map_err(failed)?;
-    let path_owned = || path.to_owned();
     if !found.is_file() {
-        let path = path_owned();
-        return Err(Problem::NotARegularFile { key, path });
+        let path = path.display();
+        return Err(format!("`{key}`: {path} is not a regular file"));
     }
     if found.len() > MAX_ERROR_PAGE_BYTES {
-        let (path, max) = (path_owned(), MAX_ERROR_PAGE_BYTES);
-        return Err(Problem::FileTooLarge { key, path, max });
+        let (path, max) = (path.display(), units::format_size(MAX_ERROR_PAGE_BYTES));
+        return Err(format!("`{key}`: {path} is larger than {max}"));
     }
     #[expect(
         clippy::disallowed_methods,

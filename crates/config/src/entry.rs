@@ -8,7 +8,6 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::error::Problem;
 use crate::model::{App, AppKind};
 use crate::{detect, disk};
 
@@ -42,7 +41,7 @@ pub(crate) fn is_valid_entry(kind: AppKind, entry: &str) -> bool {
 }
 
 /// Whether the file of a valid entry exists.
-pub(crate) fn check_file_exists(app: &App, kind: AppKind, entry: &str) -> Result<(), Problem> {
+pub(crate) fn check_file_exists(app: &App, kind: AppKind, entry: &str) -> Result<(), String> {
     let looked_for = match kind {
         AppKind::Rack => {
             let file = split_ruby(entry).map_or(entry, |(file, _)| file);
@@ -59,11 +58,13 @@ pub(crate) fn check_file_exists(app: &App, kind: AppKind, entry: &str) -> Result
         return Ok(());
     }
     // The virtual environment's places come last and would only hide the two that matter.
-    let looked_for = looked_for.into_iter().take(2).collect();
-    Err(Problem::EntryNotFound {
-        entry: entry.to_owned(),
-        looked_for,
-    })
+    let looked_for: Vec<_> = (looked_for.iter().take(2))
+        .map(|path| path.display().to_string())
+        .collect();
+    Err(format!(
+        "entry `{entry}` was not found: looked for {}",
+        looked_for.join(", ")
+    ))
 }
 
 /// The file and the constant of `FILE.ru`, `FILE.rb` or `FILE.rb:Constant`; the constant is empty

@@ -58,30 +58,11 @@ fn write_option(file: &mut String, option: &OptionRow) {
         "{}",
         comment(&format!("{}{default}", option.meaning()))
     );
-    if let Some(inner) = describe_inline_keys(option) {
-        let _ = writeln!(file, "{}", comment(&inner));
+    if let Some(section) = option.kind.inline_table() {
+        let keys = format!("Keys: {}.", keys_with_defaults(section));
+        let _ = writeln!(file, "{}", comment(&keys));
     }
     let _ = writeln!(file, "{mark}{} = {value}", option.key);
-}
-
-/// The keys of a table that is written inline.
-fn describe_inline_keys(option: &OptionRow) -> Option<String> {
-    let section = inline_section(option)?;
-    Some(format!("Keys: {}.", keys_with_defaults(section)))
-}
-
-fn inline_section(option: &OptionRow) -> Option<&'static str> {
-    match option.kind {
-        OptionKind::Table(section)
-        | OptionKind::NumberOrTable(_, _, section)
-        | OptionKind::SizeOrTable(_, section)
-        | OptionKind::TextOrTable(_, section)
-        | OptionKind::ListOrTable(_, section)
-        | OptionKind::FlagOrTable(section)
-        | OptionKind::FlagListOrTable(_, section)
-        | OptionKind::TextsOrTables(_, section) => Some(section),
-        _ => None,
-    }
 }
 
 /// Keys with their defaults, and with the keys of inner tables.
@@ -89,8 +70,8 @@ fn keys_with_defaults(section: &str) -> String {
     let keys = options::options_in(section).map(|inner| {
         let default = inner.default_toml().map(|value| format!(" = {value}"));
         let default = default.unwrap_or_default();
-        let within =
-            inline_section(inner).map(|section| format!(" ({})", keys_with_defaults(section)));
+        let table = inner.kind.inline_table();
+        let within = table.map(|section| format!(" ({})", keys_with_defaults(section)));
         format!("{}{default}{}", inner.key, within.unwrap_or_default())
     });
     keys.collect::<Vec<_>>().join(", ")

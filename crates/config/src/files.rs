@@ -10,7 +10,6 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use crate::disk;
-use crate::error::Problem;
 use crate::findings::LocatedValue;
 use crate::headers::{is_field_value, is_token};
 use crate::hide;
@@ -144,8 +143,13 @@ fn check_no_cache_below(
         let path = cache.path.as_ref();
         if let Some(path) = path.filter(|path| disk::canonicalize_existing(path).starts_with(&real))
         {
-            let (cache, path) = (cache.name.clone(), path.clone());
-            table.report(root.offset, Problem::CacheInsideFilesRoot { cache, path });
+            let problem = format!(
+                "`root`: {}, the folder of cache `{}`, is inside: what it holds would be served as \
+                 files",
+                path.display(),
+                cache.name
+            );
+            table.report(root.offset, problem);
         }
     }
 }

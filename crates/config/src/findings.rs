@@ -10,7 +10,7 @@
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 
-use crate::error::{ConfigError, Problem, Report};
+use crate::error::{ConfigError, Report};
 
 /// A value and the byte offset where it stands.
 #[derive(Debug, Clone)]
@@ -68,13 +68,12 @@ impl<'a> Findings<'a> {
     }
 
     /// Adds a problem at a byte offset.
-    pub(crate) fn add(&self, at: usize, what: Problem) {
+    pub(crate) fn add(&self, at: usize, problem: impl Into<String>) {
         let (line, column) = self.line_and_column(at);
         let error = ConfigError {
-            file: self.file.clone(),
             line,
             column,
-            problem: what,
+            ..ConfigError::without_position(&self.file, problem)
         };
         self.errors.borrow_mut().push(error);
     }

@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use crate::error::Problem;
+use crate::error::NAMESPACE_OF_HUB_ROUTES;
 use crate::findings::LocatedValue;
 use crate::hub::read_origins;
 use crate::model::{App, Grip, HUB_NAMESPACE, Sendfile};
@@ -48,11 +48,14 @@ pub(crate) fn read_grip(
 /// Reports a back end that cannot have its name as namespace, because others have that: the routes
 /// with `hub`, or an application of the name of an upstream.
 pub(crate) fn check_namespace(table: &Section<'_>, name: &str, apps: &BTreeMap<String, App>) {
-    let at = table.key_offset(&["grip"]);
     if name == HUB_NAMESPACE {
-        table.report(at, Problem::NamespaceOfHubRoutes);
+        table.report_key("grip", NAMESPACE_OF_HUB_ROUTES);
     } else if apps.contains_key(name) {
-        table.report(at, Problem::NamespaceOfApp(name.to_owned()));
+        let problem = format!(
+            "an application is called `{name}` too, and their channels are not to be one by \
+             accident: say `grip = {{ namespace = \"...\" }}`"
+        );
+        table.report_key("grip", problem);
     }
 }
 

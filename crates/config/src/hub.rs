@@ -10,7 +10,6 @@ mod mercure;
 mod route;
 
 use crate::dev_defaults;
-use crate::error::Problem;
 use crate::model::{Hub, HubHistory, Limits};
 use crate::section::{Keys as _, Section};
 
@@ -27,27 +26,15 @@ pub(crate) fn read(top: &Section<'_>, limits: &Limits) -> Hub {
         return hub;
     };
     hub.read_keys(&table);
-    check_max_streams(&table, &hub, limits);
+    // Each stream is a connection too.
+    table.check_order(
+        ("max_streams", hub.max_streams.unwrap_or_default() as u64),
+        ("limits.connections", limits.max_connections as u64),
+    );
     read_backlogs(&table, &mut hub);
     read_history(&table, &mut hub.history);
     read_signing(&table, &mut hub);
     hub
-}
-
-/// Reports more streams than there may be connections.
-fn check_max_streams(table: &Section<'_>, hub: &Hub, limits: &Limits) {
-    let streams = hub.max_streams.unwrap_or_default();
-    if streams > limits.max_connections {
-        table.report(
-            table.key_offset(&["max_streams"]),
-            Problem::BoundsReversed {
-                low: "max_streams",
-                low_value: streams as u64,
-                high: "limits.connections",
-                high_value: limits.max_connections as u64,
-            },
-        );
-    }
 }
 
 fn read_backlogs(table: &Section<'_>, hub: &mut Hub) {

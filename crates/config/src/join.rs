@@ -7,9 +7,8 @@
 //!   (RFC 2104 §3) and cannot be guessed, and no message shows it.
 
 use crate::entropy::is_hard_to_guess;
-use crate::error::Problem;
 use crate::findings::LocatedValue;
-use crate::model::{JoinEndpoint, TcpFrontend, Upstream};
+use crate::model::{JoinEndpoint, Upstream};
 use crate::redacted::Secret;
 use crate::section::Section;
 use crate::server;
@@ -19,12 +18,10 @@ pub(crate) const JOIN_KEY_EXPECTED: &str = "a random secret of at least 32 bytes
 
 const MIN_KEY_BYTES: usize = 32;
 
-/// Reads the table of `[server]`.
+/// Reads the table of `[server]`, placed where its address stands.
 pub(crate) fn read(server: &Section<'_>) -> Option<LocatedValue<JoinEndpoint>> {
     let table = server.table("join")?;
-    let listen = table.parse_text("listen", |text| {
-        server::parse_listen_addr(table.findings, text)
-    });
+    let listen = server::read_listen_addr(&table, "listen");
     let key = read_key(&table, "key");
     let (listen, key) = (listen?, key?);
     let join = JoinEndpoint {
@@ -49,41 +46,35 @@ pub(crate) fn is_join_key(text: &str) -> bool {
     text.len() >= MIN_KEY_BYTES && !text.contains(char::is_control) && is_hard_to_guess(text)
 }
 
-/// Reports where it listens if something else does, and upstreams that cannot be joined.
+/// Reports upstreams that cannot be joined.
 pub(crate) fn check<'u>(
     top: &Section<'_>,
-    join: Option<&LocatedValue<JoinEndpoint>>,
-    streams: &[LocatedValue<TcpFrontend>],
-    server: &server::ServerSection,
+    join: Option<&JoinEndpoint>,
     upstreams: impl Iterator<Item = &'u Upstream>,
 ) {
-    let Some(join) = join else {
-        for upstream in upstreams.filter(|upstream| upstream.joinable) {
-            let at = top.key_offset(&["upstreams"]);
-            top.report(at, Problem::MissingJoinListener(upstream.name.clone()));
-        }
-        return;
-    };
-    let mut keys = vec![&join.value.key];
+    let mut keys: Vec<_> = join.iter().map(|join| &join.key).collect();
     for upstream in upstreams {
-        if let Some(key) = &upstream.join_key {
-            if keys.contains(&key) {
-                let at = top.key_offset(&["upstreams"]);
-                top.report(at, Problem::SameJoinKey(upstream.name.clone()));
+        let name = &upstream.name;
+        match (join, &upstream.join_key) {
+            (None, _) if upstream.joinable => {
+                let problem = format!(
+                    "upstream `{name}` is `joinable`, and nobody can join: `join` is missing in \
+                     [server]"
+                );
+                top.report_key("upstreams", problem);
             }
-            keys.push(key);
+            (Some(_), Some(key)) => {
+                if keys.contains(&key) {
+                    let problem = format!(
+                        "the `join_key` of upstream `{name}` is another's too: each needs one of \
+                         its own"
+                    );
+                    top.report_key("upstreams", problem);
+                }
+                keys.push(key);
+            }
+            _ => {}
         }
-    }
-    let (listen, at) = (&join.value.listen, join.offset);
-    let of_stream = streams.iter().find(|it| it.value.listen.overlaps(listen));
-    let of_stream = of_stream.map(|it| (it.value.listen.clone(), top.findings.line(it.offset)));
-    if let Some((other, line)) = server.conflicting_listener(top, listen).or(of_stream) {
-        top.report(at, server::address_taken(listen, &other, line));
-    }
-    let admin = server.config.admin.as_ref();
-    if let Some(admin) = admin.filter(|admin| admin.overlaps(listen)) {
-        let (admin, listener) = (admin.clone(), listen.clone());
-        top.report(at, Problem::AdminAddressTaken { admin, listener });
     }
 }
 

@@ -62,7 +62,7 @@ pub use channel::{ChannelPart, ChannelPattern, InvalidChannelPattern, MAX_CHANNE
 pub use describe::{explain, reference_page};
 pub use disk::MAX_ERROR_PAGE_BYTES;
 pub use entropy::is_hard_to_guess;
-pub use error::{ConfigError, Problem, Report};
+pub use error::{ConfigError, Report};
 pub use example::example;
 pub use foreign_words::{FlagTranslation, translate_flag};
 pub use hide::{DEFAULT_HIDE_PATTERNS, HidePattern};

@@ -47,20 +47,16 @@ pub(crate) enum OptionKind {
     TextOrTexts(&'static str),
     /// A list of such texts, or of tables in their place.
     TextsOrTables(&'static str, &'static str),
-    /// A list of such texts, or a table that has one.
-    ListOrTable(&'static str, &'static str),
     /// `true` or `false`.
     Bool,
     /// `true` for all of these words, `false` for none, or a list of some.
     FlagOrChoices(&'static [&'static str]),
     /// `true`, `false`, or this word.
     FlagOrWord(&'static str),
-    /// `true`, `false`, or a table.
-    FlagOrTable(&'static str),
+    /// `true`, `false`, or a list of such texts.
+    FlagOrTexts(&'static str),
     /// `true`, `false`, or a list of paths, relative to the file's directory.
     FlagOrPaths,
-    /// `true`, `false`, a list of such texts, or a table.
-    FlagListOrTable(&'static str, &'static str),
     /// A number from 0 to 1.
     Fraction,
     /// A number within bounds, which may have digits after the point.
@@ -73,8 +69,6 @@ pub(crate) enum OptionKind {
     NumberOrNumbers(u64, u64),
     /// A number of bytes, at least this.
     Size(u64),
-    /// A number of bytes, at least this, or a table.
-    SizeOrTable(u64, &'static str),
     /// A duration of at least so many milliseconds.
     Time(u64),
     /// Bytes a second.
@@ -85,10 +79,8 @@ pub(crate) enum OptionKind {
     StringMap,
     /// A table; its options stand under the section of this name.
     Table(&'static str),
-    /// A number within bounds, or a table.
-    NumberOrTable(u64, u64, &'static str),
-    /// A text (the words say which), or a table.
-    TextOrTable(&'static str, &'static str),
+    /// A value of this kind, or a table.
+    OrTable(&'static Self, &'static str),
     /// Tables under free names.
     NamedTables(&'static str),
     /// A list of tables.
@@ -178,13 +170,30 @@ impl OptionRow {
 }
 
 impl OptionKind {
+    /// The kind of a value that is not a table, where both are possible.
+    pub(crate) fn without_table(self) -> Self {
+        match self {
+            Self::OrTable(kind, _) => *kind,
+            kind => kind,
+        }
+    }
+
+    /// The table that a value is or may be.
+    pub(crate) fn inline_table(self) -> Option<&'static str> {
+        match self {
+            Self::Table(table) | Self::OrTable(_, table) | Self::TextsOrTables(_, table) => {
+                Some(table)
+            }
+            _ => None,
+        }
+    }
+
     /// What a message says was expected of an item of a list, or of the value if it is no list.
     pub(crate) fn expected_item(&self) -> String {
-        match *self {
-            Self::Texts(each)
-            | Self::TextsOrTables(each, _)
-            | Self::ListOrTable(each, _)
-            | Self::FlagListOrTable(each, _) => each.to_owned(),
+        match self.without_table() {
+            Self::Texts(each) | Self::TextsOrTables(each, _) | Self::FlagOrTexts(each) => {
+                each.to_owned()
+            }
             Self::FlagOrChoices(words) => join_alternatives(words),
             Self::FlagOrPaths => "a path".to_owned(),
             _ => self.expected(),
@@ -198,16 +207,12 @@ impl OptionKind {
             Self::Texts(what) => format!("a list, each {what}"),
             Self::TextOrTexts(what) => format!("{what}, or a list of texts"),
             Self::TextsOrTables(what, _) => format!("a list, each {what}, or a table"),
-            Self::ListOrTable(what, _) => format!("a list, each {what}, or a table"),
             Self::Bool => "true or false".to_owned(),
             Self::FlagOrChoices(words) => {
                 format!("true, false, or a list, each {}", join_alternatives(words))
             }
             Self::FlagOrWord(word) => format!("true, false or {word:?}"),
-            Self::FlagListOrTable(what, _) => {
-                format!("true, false, a list, each {what}, or a table")
-            }
-            Self::FlagOrTable(_) => "true, false, or a table".to_owned(),
+            Self::FlagOrTexts(what) => format!("true, false, or a list, each {what}"),
             Self::FlagOrPaths => "true, false, or a list of paths".to_owned(),
             Self::Fraction => "a number from 0 to 1".to_owned(),
             Self::Decimal(min, max) => format!("a number from {min} to {max}, such as 1.5"),
@@ -216,15 +221,14 @@ impl OptionKind {
             Self::NumberOrNumbers(min, max) => {
                 format!("a number from {min} to {max}, or a list of such numbers")
             }
-            Self::SizeOrTable(_, _) => format!("{}, or a table", crate::units::SIZE_EXPECTED),
             Self::Size(_) => crate::units::SIZE_EXPECTED.to_owned(),
             Self::Time(_) => crate::units::TIME_EXPECTED.to_owned(),
             Self::Rate => crate::units::RATE_EXPECTED.to_owned(),
             Self::Choice(words) => join_alternatives(words),
             Self::StringMap => "a table of strings".to_owned(),
             Self::Table(_) => "a table".to_owned(),
-            Self::NumberOrTable(min, max, _) => format!("a number from {min} to {max}, or a table"),
-            Self::TextOrTable(what, _) => format!("{what}, or a table"),
+            Self::OrTable(Self::Bool, _) => "true, false, or a table".to_owned(),
+            Self::OrTable(kind, _) => format!("{}, or a table", kind.expected()),
             Self::NamedTables(_) => "a table of named tables".to_owned(),
             Self::Tables(_) => "a list of tables".to_owned(),
         }

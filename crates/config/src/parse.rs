@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use toml::de::DeTable;
 
-use crate::error::{ConfigError, Problem, Report};
+use crate::error::Report;
 use crate::findings::{Findings, LocatedValue, make_absolute};
 use crate::model::{App, BlockingPool, Config, Limits, Site, TcpFrontend};
 use crate::section::{Keys as _, Section};
@@ -28,9 +28,9 @@ pub fn load(path: &Path) -> Result<Config, Report> {
 
 /// The same, for a server in development or not.
 pub(crate) fn load_with_mode(path: &Path, development: bool) -> Result<Config, Report> {
-    let bytes = disk::read(path).map_err(|error| unreadable(path, &error))?;
-    let text = String::from_utf8(bytes)
-        .map_err(|_| unreadable(path, &io::Error::from(io::ErrorKind::InvalidData)))?;
+    let bytes = disk::read(path).map_err(|error| Report::unreadable(path, error.kind()))?;
+    let text = String::from_utf8(bytes);
+    let text = text.map_err(|_| Report::unreadable(path, io::ErrorKind::InvalidData))?;
     parse_with_mode(&text, path, development)
 }
 
@@ -48,10 +48,8 @@ fn parse_with_mode(text: &str, origin: &Path, development: bool) -> Result<Confi
         // What was recovered would only give errors that follow from these.
         for error in &syntax {
             let message = error.message().lines().collect::<Vec<_>>().join("; ");
-            found.add(
-                error.span().map_or(0, |span| span.start),
-                Problem::InvalidToml(message),
-            );
+            let at = error.span().map_or(0, |span| span.start);
+            found.add(at, format!("not valid TOML: {message}"));
         }
         return found.finish(None);
     }
@@ -106,12 +104,8 @@ fn read<'a>(found: &'a Findings<'a>, root: &'a DeTable<'a>, origin: &Path) -> Op
             server.remove_default_listener();
         }
     }
-    server.check_admin(&top);
-    server.check_probes(&top);
-    server.check_control(&top);
-    tcp::check(&top, &streams, &server);
-    let joined = upstreams.values();
-    join::check(&top, server.join.as_ref(), &streams, &server, joined);
+    server.check_addresses(&top, &streams);
+    join::check(&top, server.config.join.as_ref(), upstreams.values());
     Some(Config {
         path: Some(make_absolute(Path::new(""), origin)),
         base_dir: found.base().to_owned(),
@@ -197,7 +191,7 @@ fn default_sites(
     match (apps, free.as_slice()) {
         // With errors, the application may be among them.
         ([], []) if streams.is_empty() && top.findings.is_empty() => {
-            top.report(0, Problem::NothingToServe);
+            top.report(0, site::NOTHING_TO_SERVE);
         }
         ([], []) => {}
         ([name], []) => {
@@ -209,10 +203,18 @@ fn default_sites(
         }
         ([], [name]) => return vec![site::default_site_for_upstream(name)],
         _ => {
-            let names = apps.iter().chain(free).cloned().collect();
-            let at = top.key_offset(&["apps", "upstreams"]);
-            let apps = apps.len();
-            top.report(at, Problem::MissingSites { names, apps });
+            let noun = match (apps, free.as_slice()) {
+                ([], _) => "upstreams",
+                (_, []) => "applications",
+                _ => "applications and upstreams",
+            };
+            let names: Vec<_> = apps.iter().chain(free).map(String::as_str).collect();
+            let problem = format!(
+                "{} {noun} ({}) and no [[sites]]: say which one answers which path",
+                names.len(),
+                names.join(", ")
+            );
+            top.report(top.key_offset(&["apps", "upstreams"]), problem);
         }
     }
     Vec::new()
@@ -231,13 +233,6 @@ pub(crate) fn report_unusable_dir(
             false
         }
     }
-}
-
-fn unreadable(path: &Path, error: &io::Error) -> Report {
-    Report::new(vec![ConfigError::without_position(
-        path,
-        Problem::Unreadable(error.kind()),
-    )])
 }
 
 /// Every option that reading a text asks for.

@@ -10,7 +10,6 @@
 
 use std::collections::BTreeMap;
 
-use crate::error::Problem;
 use crate::findings::LocatedValue;
 use crate::grants;
 use crate::model::{Access, App, AppKind, Concurrency, MemoryLimit, Preload, Processes};
@@ -32,11 +31,7 @@ pub(crate) fn read(table: &Section<'_>, app: &mut App) {
     check_restart_limits(table, app);
     (app.user, app.group) = read_account(table);
     if app.user.is_none() && app.group.is_some() {
-        let what = "an application with a `user`";
-        table.report(
-            table.key_offset(&["group"]),
-            Problem::NotApplicable { key: "group", what },
-        );
+        table.report_key("group", "`group` is only for an application with a `user`");
     }
     app.grip = grants::read_grip(table, &app.name, &BTreeMap::new());
     app.sendfile = grants::read_sendfile_and_root(table);
@@ -71,7 +66,8 @@ pub(crate) fn read_kind_dependent(table: &Section<'_>, app: &mut App) {
         table.report_not_applicable("io_threads");
         table.report_not_applicable("gc_when_idle");
         if app.threads > 1 {
-            table.report(table.key_offset(&["threads"]), Problem::ThreadsWithReactor);
+            let problem = "a process with a reactor has one thread: `max_concurrent` bounds what it does at once";
+            table.report_key("threads", problem);
         }
     } else {
         table.report_not_applicable("max_concurrent");
@@ -90,10 +86,9 @@ pub(crate) fn refuse_script_keys(table: &Section<'_>) {
         table.report_not_applicable(key);
     }
     if table.is_table("threads") {
-        table.report(
-            table.key_offset(&["threads"]),
-            Problem::ThreadBoundsOfProgram,
-        );
+        let problem = "how many threads a program of its own has is not Penstock's to decide: say \
+                       how many requests a process gets at once";
+        table.report_key("threads", problem);
     }
 }
 
@@ -239,7 +234,7 @@ fn read_concurrency(table: &Section<'_>, app: &mut App) -> bool {
     if fits {
         app.concurrency = concurrency;
     } else {
-        table.report(at, Problem::NotApplicable { key, what });
+        table.report(at, format!("`{key}` is only for {what}"));
     }
     fits
 }

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::detect::{self, DETECTION_CANDIDATES, DetectedApp};
-use crate::error::{ConfigError, Problem, Report};
+use crate::error::{ConfigError, NAMESPACE_OF_HUB_ROUTES, Report, access_error};
 use crate::findings::make_absolute;
 use crate::foreign_words::translate_verb;
 use crate::model::{
@@ -138,7 +138,10 @@ fn find_config(invocation: &Invocation) -> Result<Config, Report> {
         return config_for_files_flag(invocation.target.as_deref(), cwd);
     }
     match (&invocation.target, &invocation.config) {
-        (Some(target), Some(_)) => Err(Report::single(target, Problem::TargetWithConfigFile)),
+        (Some(target), Some(_)) => Err(Report::single(
+            target,
+            "a TARGET and -c FILE exclude each other: the file already says what to serve",
+        )),
         (None, Some(file)) => load_file(&make_absolute(cwd, file), invocation),
         (None, None) => config_for_dir(cwd, invocation),
         (Some(target), None) => find_target(target, cwd, invocation),
@@ -148,7 +151,11 @@ fn find_config(invocation: &Invocation) -> Result<Config, Report> {
 /// A configuration file, which says itself what its applications are.
 fn load_file(file: &Path, invocation: &Invocation) -> Result<Config, Report> {
     match invocation.kind {
-        Some(_) => Err(Report::single(file, Problem::KindWithConfigFile)),
+        Some(_) => Err(Report::single(
+            file,
+            "a configuration file sets the kind of each application (`kind` in [apps.NAME]): leave \
+             --kind out, which is for a folder or module:callable",
+        )),
         None => parse::load_with_mode(file, invocation.development),
     }
 }
@@ -176,8 +183,14 @@ fn find_target(target: &str, cwd: &Path, invocation: &Invocation) -> Result<Conf
             None => Err(Report::single(
                 target,
                 match translate_verb(target) {
-                    Some(verb) => Problem::ForeignVerb(verb),
-                    None => Problem::InvalidTarget(looked.err().map(|error| error.kind())),
+                    Some(verb) => format!(
+                        "there is no such verb, file or folder; did you mean `penstock {verb}`?"
+                    ),
+                    None => format!(
+                        "is neither a folder, a FILE.toml, a .ru, .rb or .py file, nor \
+                         module:callable{}",
+                        access_error(looked.err().map(|error| error.kind()))
+                    ),
                 },
             )),
         },
@@ -244,12 +257,10 @@ fn config_for_dir(dir: &Path, invocation: &Invocation) -> Result<Config, Report>
     } else if let Some(found) = detect::detect_only_module(dir, said) {
         return config_for_app(&dir.to_string_lossy(), found, dir, said);
     } else {
-        let looked_for = DETECTION_CANDIDATES.to_vec();
-        let advice = detect::advice(dir);
-        return Err(Report::single(
-            dir,
-            Problem::NothingDetected { looked_for, advice },
-        ));
+        let (looked_for, advice) = (DETECTION_CANDIDATES.join(", "), detect::advice(dir));
+        let problem =
+            format!("nothing to serve was recognised here; looked for {looked_for}; {advice}");
+        return Err(Report::single(dir, problem));
     };
     Ok(config_for_files(dir, root))
 }
@@ -271,20 +282,13 @@ fn config_for_files_flag(target: Option<&str>, cwd: &Path) -> Result<Config, Rep
         "." => cwd.to_owned(),
         target => make_absolute(cwd, Path::new(target)),
     };
-    match std::fs::metadata(&dir) {
-        Ok(found) if found.is_dir() => Ok(config_for_files(&dir, dir.clone())),
-        Ok(_) => Err(Report::single(
-            target,
-            Problem::FilesTargetNotADirectory(None),
-        )),
-        Err(error) => {
-            let kind = Some(error.kind());
-            Err(Report::single(
-                target,
-                Problem::FilesTargetNotADirectory(kind),
-            ))
-        }
+    let looked = std::fs::metadata(&dir);
+    if looked.as_ref().is_ok_and(std::fs::Metadata::is_dir) {
+        return Ok(config_for_files(&dir, dir.clone()));
     }
+    let cause = access_error(looked.err().map(|error| error.kind()));
+    let problem = format!("--files serves a folder, and this is none{cause}");
+    Err(Report::single(target, problem))
 }
 
 /// A rackup file, or a Ruby file with the constant that is its application, if one is named.
@@ -309,13 +313,14 @@ fn config_for_module(target: &str, file: &Path, said: Option<AppKind>) -> Result
         .unwrap_or_default();
     let dir = parse::parent_dir(file);
     if let Err(error) = std::fs::metadata(file) {
-        return Err(Report::single(target, Problem::Unreadable(error.kind())));
+        return Err(Report::unreadable(target, error.kind()));
     }
     if !entry::is_python_entry(module) {
-        return Err(Report::single(
-            target,
-            Problem::InvalidModuleName(module.to_owned()),
-        ));
+        let problem = format!(
+            "`{module}` is not the name of a Python module, so the file cannot be imported: rename \
+             it"
+        );
+        return Err(Report::single(target, problem));
     }
     let mut found = detect::detect_in_module(file, module);
     found.kind = python_kind(said).unwrap_or(found.kind);
@@ -331,10 +336,12 @@ fn config_for_app(
 ) -> Result<Config, Report> {
     let is_rack = |kind: AppKind| kind == AppKind::Rack;
     if said.is_some_and(|said| is_rack(said) != is_rack(found.kind)) {
-        return Err(Report::single(
-            origin,
-            Problem::KindOfOtherLanguage(found.kind),
-        ));
+        let problem = format!(
+            "the application is of kind \"{}\", and --kind cannot make it one of another language: \
+             leave --kind out",
+            found.kind
+        );
+        return Err(Report::single(origin, problem));
     }
     let mut app = App::new(
         &app_name_of_dir(dir),
@@ -428,7 +435,7 @@ fn apply_overrides(mut config: Config, invocation: &Invocation) -> Result<Config
         if invocation.grip && app.grip.is_none() {
             app.grip = Some(Grip::new(&app.name));
             if app.name == HUB_NAMESPACE {
-                errors.push(Problem::NamespaceOfHubRoutes);
+                errors.push(NAMESPACE_OF_HUB_ROUTES.to_owned());
             }
         }
         app.apply_to_upstream();
@@ -445,17 +452,14 @@ fn apply_overrides(mut config: Config, invocation: &Invocation) -> Result<Config
 }
 
 /// The same range as in a file.
-fn check_count(key: &str, count: Option<usize>, errors: &mut Vec<Problem>) -> Option<usize> {
+fn check_count(key: &str, count: Option<usize>, errors: &mut Vec<String>) -> Option<usize> {
     let count = count?;
     if (1..=1024).contains(&count) {
         return Some(count);
     }
-    let (key, value) = (key.to_owned(), count.to_string());
-    errors.push(Problem::OutOfRange {
-        key,
-        value,
-        expected: "a number from 1 to 1024".to_owned(),
-    });
+    errors.push(format!(
+        "`{key}` cannot be {count}: expected a number from 1 to 1024"
+    ));
     None
 }
 

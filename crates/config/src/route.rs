@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::error::Problem;
+use crate::error::{did_you_mean, on_line};
 use crate::findings::LocatedValue;
 use crate::model::Route;
 use crate::section::{Keys as _, Section};
@@ -21,7 +21,7 @@ use crate::{cache, files, grants, headers, hub};
 pub(crate) fn read(site: &Section<'_>, known: &RouteContext<'_>) -> Vec<Route> {
     let tables = site.tables("routes");
     if tables.is_empty() && (!site.has("routes") || site.is_empty_list("routes")) {
-        site.report(site.offset, Problem::EmptySite);
+        site.report(site.offset, "a site needs at least one [[sites.routes]]");
     }
     let mut routes: Vec<LocatedValue<Route>> = Vec::with_capacity(tables.len());
     for table in &tables {
@@ -92,7 +92,10 @@ fn read_grants(table: &Section<'_>, known: &RouteContext<'_>, route: &mut Route)
 fn check_handlers(table: &Section<'_>, path: &PathPattern) {
     let has_any = |keys: &[&str]| keys.iter().any(|key| table.has(key));
     if !has_any(&["files", "app", "upstream", "hub", "mercure"]) {
-        table.report(table.offset, Problem::EmptyRoute(path.clone()));
+        let problem = format!(
+            "route {path} has nothing to do: give it `files`, `app`, `upstream`, `hub` or `mercure`"
+        );
+        table.report(table.offset, problem);
     } else if !has_any(&["app", "upstream"]) {
         table.report_not_applicable("cache");
         table.report_not_applicable("grip");
@@ -148,15 +151,12 @@ pub(crate) fn check_name_exists<'n>(
     name: &LocatedValue<&str>,
     known: impl Iterator<Item = &'n str> + Clone,
 ) {
-    if !known.clone().any(|known| known == name.value) {
-        let (name_written, suggestion) = (name.value.to_owned(), nearest(name.value, known));
+    let text = name.value;
+    if !known.clone().any(|known| known == text) {
+        let suggestion = did_you_mean(nearest(text, known));
         table.report(
             name.offset,
-            Problem::UnknownName {
-                what,
-                name: name_written,
-                suggestion,
-            },
+            format!("there is no {what} `{text}`{suggestion}"),
         );
     }
 }
@@ -174,24 +174,16 @@ fn check_reachable(
     let same = |first: &&LocatedValue<Route>| first.value.path == *path;
     let wider = |first: &&LocatedValue<Route>| first.value.path.covers(path);
     if let Some(first) = earlier.clone().find(same) {
-        let line = table.findings.line(first.offset);
-        table.report(
-            route.offset,
-            Problem::DuplicateRoute {
-                path: path.clone(),
-                line,
-            },
-        );
+        let line = on_line(table.findings.line(first.offset));
+        let problem = format!("route {path} can never match: the site has the same path{line}");
+        table.report(route.offset, problem);
     } else if let Some(first) = earlier.find(wider) {
-        let (line, wider) = (table.findings.line(first.offset), first.value.path.clone());
-        table.report(
-            route.offset,
-            Problem::UnreachableRoute {
-                path: path.clone(),
-                wider,
-                line,
-            },
+        let (line, wider) = (table.findings.line(first.offset), &first.value.path);
+        let problem = format!(
+            "route {path} can never match: {wider}{} answers first; put this one before it",
+            on_line(line)
         );
+        table.report(route.offset, problem);
     }
 }
 

@@ -44,85 +44,69 @@ fn object_schema(section: &str) -> Value {
 }
 
 fn property_schema(option: &OptionRow) -> Value {
-    let mut property = match option.kind {
-        OptionKind::Text(_) | OptionKind::Path => json!({ "type": "string" }),
-        OptionKind::Texts(_) => string_list_schema(),
-        OptionKind::TextOrTexts(_) => {
-            json!({ "anyOf": [{ "type": "string" }, string_list_schema()] })
-        }
-        OptionKind::TextsOrTables(_, section) => {
-            json!({ "type": "array", "items": { "anyOf": [{ "type": "string" }, object_schema(section)] } })
-        }
-        OptionKind::ListOrTable(_, section) => {
-            json!({ "anyOf": [string_list_schema(), object_schema(section)] })
-        }
-        OptionKind::Bool => json!({ "type": "boolean" }),
-        OptionKind::FlagOrChoices(words) => json!({ "anyOf": [
-            { "type": "boolean" },
-            { "type": "array", "items": { "type": "string", "enum": words } },
-        ] }),
-        OptionKind::FlagOrWord(word) => json!({ "anyOf": [
-            { "type": "boolean" },
-            { "type": "string", "enum": [word] },
-        ] }),
-        OptionKind::FlagListOrTable(_, section) => {
-            json!({ "anyOf": [{ "type": "boolean" }, string_list_schema(), object_schema(section)] })
-        }
-        OptionKind::FlagOrTable(section) => {
-            json!({ "anyOf": [{ "type": "boolean" }, object_schema(section)] })
-        }
-        OptionKind::FlagOrPaths => {
-            json!({ "anyOf": [{ "type": "boolean" }, string_list_schema()] })
-        }
-        OptionKind::Decimal(min, max) => {
-            json!({ "type": "number", "minimum": min, "maximum": max })
-        }
-        OptionKind::Fraction => json!({ "type": "number", "minimum": 0, "maximum": 1 }),
-        OptionKind::Number(min, max) => number_schema(min, max),
-        OptionKind::NumberOrNumbers(min, max) => json!({ "anyOf": [
-            number_schema(min, max),
-            { "type": "array", "minItems": 1, "items": number_schema(min, max) },
-        ] }),
-        OptionKind::Size(min) => json!({ "anyOf": size_schemas(min) }),
-        OptionKind::SizeOrTable(min, section) => {
-            let [text, number] = size_schemas(min);
-            json!({ "anyOf": [text, number, object_schema(section)] })
-        }
-        OptionKind::Time(_) => {
-            json!({ "type": "string", "pattern": "^\\s*[0-9]+\\s*(ms|s|m|h|d)\\s*$" })
-        }
-        OptionKind::Rate => {
-            json!({ "type": "string", "pattern": "^\\s*[0-9]+\\s*([kKMGT]B|[KMGT]iB|B)/s\\s*$" })
-        }
-        OptionKind::Choice(words) => json!({ "type": "string", "enum": words }),
-        OptionKind::StringMap => {
-            json!({ "type": "object", "additionalProperties": { "type": "string" } })
-        }
-        OptionKind::Table(section) => object_schema(section),
-        OptionKind::NumberOrTable(min, max, section) => {
-            json!({ "anyOf": [number_schema(min, max), object_schema(section)] })
-        }
-        OptionKind::TextOrTable(_, section) => {
-            json!({ "anyOf": [{ "type": "string" }, object_schema(section)] })
-        }
-        OptionKind::NamedTables(section) => {
-            json!({ "type": "object", "additionalProperties": object_schema(section) })
-        }
-        OptionKind::Tables(section) => json!({ "type": "array", "items": object_schema(section) }),
+    let mut forms = schemas_of_kind(option.kind);
+    let mut property = match forms.len() {
+        1 => forms.remove(0),
+        _ => json!({ "anyOf": forms }),
     };
     property["description"] = json!(option.meaning());
     property
 }
 
-fn string_list_schema() -> Value {
-    json!({ "type": "array", "items": { "type": "string" } })
-}
-
-fn size_schemas(min: u64) -> [Value; 2] {
-    [
-        json!({ "type": "string", "pattern": "^\\s*[0-9]+\\s*([kKMGT]B|[KMGT]iB|B)?\\s*$" }),
-        json!({ "type": "integer", "minimum": min }),
-    ]
+/// The schemas of the forms that a value may have.
+fn schemas_of_kind(kind: OptionKind) -> Vec<Value> {
+    let string = || json!({ "type": "string" });
+    let flag = || json!({ "type": "boolean" });
+    let list = |items: Value| json!({ "type": "array", "items": items });
+    match kind {
+        OptionKind::Text(_) | OptionKind::Path => vec![string()],
+        OptionKind::Texts(_) => vec![list(string())],
+        OptionKind::TextOrTexts(_) => vec![string(), list(string())],
+        OptionKind::TextsOrTables(_, section) => {
+            vec![list(json!({ "anyOf": [string(), object_schema(section)] }))]
+        }
+        OptionKind::Bool => vec![flag()],
+        OptionKind::FlagOrChoices(words) => {
+            vec![flag(), list(json!({ "type": "string", "enum": words }))]
+        }
+        OptionKind::FlagOrWord(word) => vec![flag(), json!({ "type": "string", "enum": [word] })],
+        OptionKind::FlagOrTexts(_) | OptionKind::FlagOrPaths => vec![flag(), list(string())],
+        OptionKind::OrTable(kind, section) => {
+            let mut forms = schemas_of_kind(*kind);
+            forms.push(object_schema(section));
+            forms
+        }
+        OptionKind::Decimal(min, max) => {
+            vec![json!({ "type": "number", "minimum": min, "maximum": max })]
+        }
+        OptionKind::Fraction => vec![json!({ "type": "number", "minimum": 0, "maximum": 1 })],
+        OptionKind::Number(min, max) => vec![number_schema(min, max)],
+        OptionKind::NumberOrNumbers(min, max) => {
+            let mut numbers = list(number_schema(min, max));
+            numbers["minItems"] = json!(1);
+            vec![number_schema(min, max), numbers]
+        }
+        OptionKind::Size(min) => vec![
+            json!({ "type": "string", "pattern": "^\\s*[0-9]+\\s*([kKMGT]B|[KMGT]iB|B)?\\s*$" }),
+            json!({ "type": "integer", "minimum": min }),
+        ],
+        OptionKind::Time(_) => {
+            vec![json!({ "type": "string", "pattern": "^\\s*[0-9]+\\s*(ms|s|m|h|d)\\s*$" })]
+        }
+        OptionKind::Rate => {
+            let pattern = "^\\s*[0-9]+\\s*([kKMGT]B|[KMGT]iB|B)/s\\s*$";
+            vec![json!({ "type": "string", "pattern": pattern })]
+        }
+        OptionKind::Choice(words) => vec![json!({ "type": "string", "enum": words })],
+        OptionKind::StringMap => {
+            vec![json!({ "type": "object", "additionalProperties": string() })]
+        }
+        OptionKind::Table(section) => vec![object_schema(section)],
+        OptionKind::NamedTables(section) => {
+            vec![json!({ "type": "object", "additionalProperties": object_schema(section) })]
+        }
+        OptionKind::Tables(section) => vec![list(object_schema(section))],
+    }
 }
 
 fn number_schema(min: u64, max: u64) -> Value {

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::error::Problem;
+use crate::error::did_you_mean;
 use crate::findings::{Findings, LocatedValue};
 use crate::foreign_words::{address_of_url, translate_key};
 use crate::options::{self, OptionDefault, OptionKind, OptionRow};
@@ -73,24 +73,24 @@ impl<'a> Section<'a> {
     }
 
     /// Adds a problem at an offset.
-    pub(crate) fn report(&self, at: usize, what: Problem) {
-        self.findings.add(at, what);
+    pub(crate) fn report(&self, at: usize, problem: impl Into<String>) {
+        self.findings.add(at, problem);
+    }
+
+    /// Adds a problem at the value of a key, or at the table if the key was not written.
+    pub(crate) fn report_key(&self, key: &str, problem: impl Into<String>) {
+        self.report(self.key_offset(&[key]), problem);
     }
 
     /// Reports that a key without a default is absent.
     pub(crate) fn report_missing(&self, key: &'static str) {
-        let expected = self
-            .option(key)
-            .map(|option| option.kind.expected())
-            .unwrap_or_default();
-        self.report(
-            self.offset,
-            Problem::MissingKey {
-                key,
-                section: self.display_name.clone(),
-                expected,
-            },
-        );
+        if let Some(option) = self.option(key) {
+            let (place, expected) = (self.place(), option.kind.expected());
+            self.report(
+                self.offset,
+                format!("`{key}` is missing {place}: expected {expected}"),
+            );
+        }
     }
 
     /// Reports a value of the right type that its reader could not make sense of.
@@ -103,16 +103,9 @@ impl<'a> Section<'a> {
             Some(OptionKind::FlagOrWord(word)) => nearest(value.value, [word]),
             _ => address_of_url(value.value).filter(|_| ADDRESS_KEYS.contains(&key)),
         };
-        let expected = kind.map(|kind| kind.expected_item());
-        self.report(
-            value.offset,
-            Problem::InvalidValue {
-                key: key.to_owned(),
-                value: value.value.to_owned(),
-                expected: expected.unwrap_or_default(),
-                suggestion,
-            },
-        );
+        let expected = kind.map(|kind| kind.expected_item()).unwrap_or_default();
+        let expected = format!("{expected}{}", did_you_mean(suggestion));
+        self.report_invalid_item(key, value.value, value.offset, &expected);
     }
 
     /// A text.
@@ -162,14 +155,7 @@ impl<'a> Section<'a> {
                     let text = LocatedValue::new(text.to_owned(), name.span().start);
                     texts.insert(name.get_ref().to_string(), text);
                 }
-                None => self.report(
-                    value.span().start,
-                    Problem::WrongType {
-                        key: name.get_ref().to_string(),
-                        expected: "a string".to_owned(),
-                        found: type_with_article(value.get_ref()),
-                    },
-                ),
+                None => self.report_type(name.get_ref(), "a string", value),
             }
         }
         texts
@@ -178,16 +164,7 @@ impl<'a> Section<'a> {
     /// The table under a key.
     pub(crate) fn table(&self, key: &str) -> Option<Self> {
         let (option, value) = self.option_and_value(key)?;
-        let (OptionKind::Table(name)
-        | OptionKind::NumberOrTable(_, _, name)
-        | OptionKind::SizeOrTable(_, name)
-        | OptionKind::TextOrTable(_, name)
-        | OptionKind::ListOrTable(_, name)
-        | OptionKind::FlagOrTable(name)
-        | OptionKind::FlagListOrTable(_, name)) = option.kind
-        else {
-            return None;
-        };
+        let name = option.kind.inline_table()?;
         let shown = format!("{}.{key}", self.display_name.trim_matches(['[', ']']));
         let shown = shown.trim_start_matches('.').to_owned();
         match value.get_ref() {
@@ -228,14 +205,7 @@ impl<'a> Section<'a> {
                         section,
                     ));
                 }
-                other => self.report(
-                    value.span().start,
-                    Problem::WrongType {
-                        key: shown,
-                        expected: "a table".to_owned(),
-                        found: type_with_article(other),
-                    },
-                ),
+                _ => self.report_type(&shown, "a table", value),
             }
         }
         tables
@@ -264,50 +234,29 @@ impl<'a> Section<'a> {
     pub(crate) fn report_invalid_item(&self, key: &str, value: &str, at: usize, expected: &str) {
         self.report(
             at,
-            Problem::InvalidValue {
-                key: key.to_owned(),
-                value: value.to_owned(),
-                expected: expected.to_owned(),
-                suggestion: None,
-            },
+            format!("`{key}` cannot be {value:?}: expected {expected}"),
         );
     }
 
     /// Reports a text that is no usable secret, without showing it.
-    pub(crate) fn report_invalid_secret(
-        &self,
-        key: &'static str,
-        at: usize,
-        expected: &'static str,
-    ) {
-        self.report(at, Problem::InvalidSecret { key, expected });
+    pub(crate) fn report_invalid_secret(&self, key: &str, at: usize, expected: &str) {
+        self.report(at, invalid_secret(key, expected));
     }
 
     /// Reports a key that was written beside what it cannot stand with.
     pub(crate) fn report_not_applicable(&self, key: &'static str) {
         if let Some(option) = self.option(key).filter(|_| self.has(key)) {
-            let what = option.only_for;
-            self.report(
-                self.key_offset(&[key]),
-                Problem::NotApplicable { key, what },
-            );
+            self.report_key(key, format!("`{key}` is only for {}", option.only_for));
         }
     }
 
     /// Reports two bounds that are the wrong way round.
-    pub(crate) fn check_order(&self, low: (&'static str, u64), high: (&'static str, u64)) {
+    pub(crate) fn check_order(&self, low: (&str, u64), high: (&str, u64)) {
         let ((low, low_value), (high, high_value)) = (low, high);
         if low_value > high_value {
             let at = self.key_offset(&[low, high]);
-            self.report(
-                at,
-                Problem::BoundsReversed {
-                    low,
-                    low_value,
-                    high,
-                    high_value,
-                },
-            );
+            let problem = format!("`{low}` ({low_value}) is above `{high}` ({high_value})");
+            self.report(at, problem);
         }
     }
 
@@ -334,15 +283,14 @@ impl<'a> Section<'a> {
 
     /// Reports the type and gives nothing.
     fn report_wrong_type<T>(&self, option: &OptionRow, value: &Spanned<DeValue<'_>>) -> Option<T> {
-        self.report(
-            value.span().start,
-            Problem::WrongType {
-                key: option.key.to_owned(),
-                expected: option.kind.expected(),
-                found: type_with_article(value.get_ref()),
-            },
-        );
+        self.report_type(option.key, &option.kind.expected(), value);
         None
+    }
+
+    fn report_type(&self, key: &str, expected: &str, value: &Spanned<DeValue<'_>>) {
+        let found = type_with_article(value.get_ref());
+        let problem = format!("`{key}` must be {expected}, not {found}");
+        self.report(value.span().start, problem);
     }
 
     fn check_key_is_known(&self, key: &Spanned<std::borrow::Cow<'_, str>>) {
@@ -350,30 +298,23 @@ impl<'a> Section<'a> {
         if options::find_option(self.name, text).is_some() {
             return;
         }
-        let section = self.display_name.clone();
+        let place = self.place();
         let but = options::shared_keys_of(self.name).map_or(&[][..], |like| like.except);
         if let Some((key, reason)) = but.iter().find(|(key, _)| *key == text) {
-            return self.report(
-                at,
-                Problem::KeyBelongsElsewhere {
-                    key,
-                    section,
-                    reason,
-                },
-            );
+            return self.report(at, format!("`{key}` has no place {place}: {reason}"));
         }
         let known = options::options_in(self.name).map(|option| option.key);
         let translated = translate_key(self.name, text).map(str::to_owned);
-        let suggestion = translated.or_else(|| nearest(text, known));
-        let key = text.to_owned();
-        self.report(
-            at,
-            Problem::UnknownKey {
-                key,
-                section,
-                suggestion,
-            },
-        );
+        let suggestion = did_you_mean(translated.or_else(|| nearest(text, known)));
+        self.report(at, format!("unknown key `{text}` {place}{suggestion}"));
+    }
+
+    /// `in [section]`, or at the top.
+    fn place(&self) -> String {
+        match self.display_name.as_str() {
+            "" => "at the top level".to_owned(),
+            section => format!("in [{section}]"),
+        }
     }
 
     /// The whole name of a key of this table; those of lists are clear without it.
@@ -391,6 +332,11 @@ pub(crate) fn is_name(text: &str) -> bool {
     text.len() <= 64
         && text.starts_with(|first: char| first.is_ascii_alphanumeric() || first == '_')
         && text.bytes().all(plain)
+}
+
+/// What is wrong with a secret, without showing it.
+pub(crate) fn invalid_secret(key: &str, expected: &str) -> String {
+    format!("`{key}` (not shown) cannot be used: expected {expected}")
 }
 
 /// The type of a value with its article.

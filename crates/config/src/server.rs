@@ -8,13 +8,14 @@
 
 mod redis;
 
+use std::borrow::Cow;
 use std::path::Path;
 
-use crate::error::Problem;
+use crate::error::on_line;
 use crate::findings::{Findings, LocatedValue, make_absolute};
 use crate::model::{
-    AccessLog, AccessLogFormat, Config, ControlSocket, JoinEndpoint, LogFormat, LogTarget, Server,
-    SocketPermissions,
+    AccessLog, AccessLogFormat, Config, ControlSocket, LogFormat, LogTarget, Server,
+    SocketPermissions, TcpFrontend,
 };
 use crate::parse::report_unusable_dir;
 use crate::redacted::Secret;
@@ -31,68 +32,69 @@ const MAX_ACCOUNT_BYTES: usize = 256;
 pub(crate) struct ServerSection {
     /// What it says.
     pub(crate) config: Server,
-    /// Its own addresses, unless they are the default's.
-    listen_written: Option<Vec<LocatedValue<ListenAddr>>>,
-    /// Where `admin` stands.
-    admin_offset: Option<usize>,
-    /// Where `probes` stands.
-    probes_offset: Option<usize>,
-    /// The offset of `control_socket`.
-    control_offset: Option<usize>,
-    /// Its `join`, placed at its address.
-    pub(crate) join: Option<LocatedValue<JoinEndpoint>>,
+    offsets: AddressOffsets,
     /// Where the table starts.
     offset: usize,
 }
 
+/// Where the addresses stand that are written; the others are defaults.
+#[derive(Default)]
+struct AddressOffsets {
+    listen: Option<Vec<usize>>,
+    admin: Option<usize>,
+    probes: Option<usize>,
+    control_socket: Option<usize>,
+    join: Option<usize>,
+}
+
 /// Reads the table, or gives the defaults when there is none.
 pub(crate) fn read(top: &Section<'_>) -> ServerSection {
-    let mut read = ServerSection {
-        config: Server::default(),
-        listen_written: None,
-        admin_offset: None,
-        probes_offset: None,
-        control_offset: None,
-        join: None,
-        offset: top.offset,
-    };
+    let mut server = Server::default();
+    let mut offsets = AddressOffsets::default();
     let Some(table) = top.table("server") else {
-        return read;
+        return ServerSection {
+            config: server,
+            offsets,
+            offset: top.offset,
+        };
     };
-    read.offset = table.offset;
-    let server = &mut read.config;
-    read.listen_written = read_listen(&table, server);
-    if let Some(listen) = &read.listen_written {
-        server.listen = listen.iter().map(|addr| addr.value.clone()).collect();
+    if let Some(listen) = read_listen(&table, &mut server) {
+        offsets.listen = Some(listen.iter().map(|addr| addr.offset).collect());
+        server.listen = listen.into_iter().map(|addr| addr.value).collect();
     }
     server.read_keys(&table);
     if let Some(admin) = table.parse_text("admin", |text| parse_admin(table.findings, text)) {
         server.admin = admin.value;
-        read.admin_offset = Some(admin.offset);
+        offsets.admin = Some(admin.offset);
     }
-    if let Some(probes) = table.parse_text("probes", |text| parse_listen_addr(table.findings, text))
-    {
+    if let Some(probes) = read_listen_addr(&table, "probes") {
         server.probes = Some(probes.value);
-        read.probes_offset = Some(probes.offset);
+        offsets.probes = Some(probes.offset);
     }
     if let Some(control) =
         table.parse_text("control_socket", |text| parse_control(table.findings, text))
     {
         server.control_socket = control.value;
-        read.control_offset = Some(control.offset);
+        offsets.control_socket = Some(control.offset);
     }
     if let Some(token) = table.table("admin_token") {
         server.admin_token = token.path("file").map(|file| file.value);
     }
     server.access_log = read_access_log(&table);
     server.redis = redis::read(&table).map(Secret::from);
-    read.join = join::read(&table);
-    server.join = read.join.as_ref().map(|join| join.value.clone());
-    read_process(&table, server);
+    if let Some(join) = join::read(&table) {
+        server.join = Some(join.value);
+        offsets.join = Some(join.offset);
+    }
+    read_process(&table, &mut server);
     if let Some(hide) = hide::read(&table) {
         server.hide = hide;
     }
-    read
+    ServerSection {
+        config: server,
+        offsets,
+        offset: table.offset,
+    }
 }
 
 /// The account and the working directory of the server.
@@ -154,103 +156,107 @@ pub(crate) fn parse_mode(text: &str) -> Option<u32> {
 impl ServerSection {
     /// Leaves out the default listener, which nothing would answer at.
     pub(crate) fn remove_default_listener(&mut self) {
-        if self.listen_written.is_none() {
+        if self.offsets.listen.is_none() {
             self.config.listen.clear();
         }
     }
 
-    /// The listener that an address clashes with, and its line, 0 when it is not in the file.
-    pub(crate) fn conflicting_listener(
-        &self,
-        top: &Section<'_>,
-        addr: &ListenAddr,
-    ) -> Option<(ListenAddr, usize)> {
-        let listen = &self.config.listen;
-        let index = listen.iter().position(|other| other.overlaps(addr))?;
-        let line = self
-            .listener_offset(index)
-            .map_or(0, |at| top.findings.line(at));
-        Some((listen[index].clone(), line))
-    }
-
-    /// Reports a clash of the admin address where the reader wrote something: at its key, else at
-    /// the listener.
-    pub(crate) fn check_admin(&self, top: &Section<'_>) {
-        let Some(admin) = &self.config.admin else {
-            return;
-        };
-        let listen = &self.config.listen;
-        let Some(index) = listen.iter().position(|addr| addr.overlaps(admin)) else {
-            return;
-        };
-        let at = self
-            .admin_offset
-            .or_else(|| self.listener_offset(index))
-            .unwrap_or(self.offset);
-        let (admin, listener) = (admin.clone(), listen[index].clone());
-        top.report(at, Problem::AdminAddressTaken { admin, listener });
-    }
-
-    /// Reports an address of probes that a listener or the admin interface has.
-    pub(crate) fn check_probes(&self, top: &Section<'_>) {
-        let (Some(probes), Some(at)) = (&self.config.probes, self.probes_offset) else {
-            return;
-        };
-        if let Some((other, line)) = self.conflicting_listener(top, probes) {
-            top.report(at, address_taken(probes, &other, line));
+    /// Reports addresses that overlap, each where it is written, else where the other is.
+    pub(crate) fn check_addresses(&self, top: &Section<'_>, streams: &[LocatedValue<TcpFrontend>]) {
+        let streams = streams.iter().map(|it| (&it.value.listen, Some(it.offset)));
+        let addresses = bound_addresses(&self.config, streams, &self.offsets);
+        for (later, earlier) in find_conflicts(&addresses) {
+            let at = later.offset.or(earlier.offset).unwrap_or(self.offset);
+            let line = earlier.offset.map_or(0, |at| top.findings.line(at));
+            top.report(at, later.describe_conflict(earlier, line));
         }
-        let admin = self.config.admin.as_ref();
-        if let Some(admin) = admin.filter(|admin| admin.overlaps(probes)) {
-            let line = self.admin_offset.map_or(0, |at| top.findings.line(at));
-            top.report(at, address_taken(probes, admin, line));
-        }
-    }
-
-    /// Reports a control socket that is also a listener's, the admin interface's or that of probes.
-    pub(crate) fn check_control(&self, top: &Section<'_>) {
-        let (ControlSocket::Path(path), Some(at)) =
-            (&self.config.control_socket, self.control_offset)
-        else {
-            return;
-        };
-        let control = ListenAddr::Unix(path.clone());
-        let others = [
-            (&self.config.admin, self.admin_offset),
-            (&self.config.probes, self.probes_offset),
-        ];
-        let mut others = others.iter().filter_map(|(other, at)| {
-            let other = other.as_ref().filter(|other| other.overlaps(&control))?;
-            Some((other.clone(), at.map_or(0, |at| top.findings.line(at))))
-        });
-        let listener = self.conflicting_listener(top, &control);
-        if let Some((other, line)) = listener.or_else(|| others.next()) {
-            top.report(at, address_taken(&control, &other, line));
-        }
-    }
-
-    fn listener_offset(&self, index: usize) -> Option<usize> {
-        let listen = self.listen_written.as_ref()?;
-        listen.get(index).map(|addr| addr.offset)
     }
 }
 
-/// The first clash among the addresses of a configuration.
-pub(crate) fn find_address_conflict(config: &Config) -> Option<Problem> {
-    let streams = config.tcp.iter().map(|stream| &stream.listen);
-    let join = config.server.join.iter().map(|join| &join.listen);
-    let listen = config.server.listen.iter().chain(streams).chain(join);
-    let listen: Vec<_> = listen.collect();
-    for (index, addr) in listen.iter().enumerate() {
-        if let Some(other) = listen[..index].iter().find(|other| other.overlaps(addr)) {
-            return Some(address_taken(addr, other, 0));
-        }
+/// An address that the server listens on.
+struct BoundAddress<'a> {
+    addr: Cow<'a, ListenAddr>,
+    role: AddressRole,
+    /// Where it is written; `None` for a default, and outside of a file.
+    offset: Option<usize>,
+}
+
+#[derive(Clone, Copy)]
+enum AddressRole {
+    Listener,
+    Admin,
+    Internal,
+}
+
+impl BoundAddress<'_> {
+    fn describe_conflict(&self, earlier: &Self, line: usize) -> String {
+        let (admin, listener) = match (self.role, earlier.role) {
+            (AddressRole::Admin, AddressRole::Listener) => (&self.addr, &earlier.addr),
+            (AddressRole::Listener, AddressRole::Admin) => (&earlier.addr, &self.addr),
+            _ => {
+                let (addr, other) = (&self.addr, &earlier.addr);
+                return format!("{addr} is already taken by {other}{}", on_line(line));
+            }
+        };
+        format!(
+            "admin ({admin}) and the listener {listener} are the same address: move one, or set \
+             admin = \"off\""
+        )
     }
-    let admin = config.server.admin.as_ref()?;
-    let listener = listen.iter().find(|listener| listener.overlaps(admin))?;
-    Some(Problem::AdminAddressTaken {
-        admin: admin.clone(),
-        listener: (*listener).clone(),
+}
+
+/// Every address of a server. Of two that overlap the later one is refused.
+fn bound_addresses<'a>(
+    server: &'a Server,
+    streams: impl Iterator<Item = (&'a ListenAddr, Option<usize>)>,
+    offsets: &AddressOffsets,
+) -> Vec<BoundAddress<'a>> {
+    let bound = |addr, role, offset| BoundAddress { addr, role, offset };
+    let listener = |addr, offset| bound(Cow::Borrowed(addr), AddressRole::Listener, offset);
+    let mut all = Vec::new();
+    for (index, addr) in server.listen.iter().enumerate() {
+        let offset = offsets.listen.as_ref().and_then(|all| all.get(index));
+        all.push(listener(addr, offset.copied()));
+    }
+    if let Some(addr) = &server.admin {
+        all.push(bound(
+            Cow::Borrowed(addr),
+            AddressRole::Admin,
+            offsets.admin,
+        ));
+    }
+    all.extend(streams.map(|(addr, offset)| listener(addr, offset)));
+    if let Some(join) = &server.join {
+        all.push(listener(&join.listen, offsets.join));
+    }
+    let control = match &server.control_socket {
+        ControlSocket::Path(path) => Some(Cow::Owned(ListenAddr::Unix(path.clone()))),
+        ControlSocket::Auto | ControlSocket::Off => None,
+    };
+    let probes = server.probes.as_ref().map(Cow::Borrowed);
+    for (addr, offset) in [(probes, offsets.probes), (control, offsets.control_socket)] {
+        all.extend(addr.map(|addr| bound(addr, AddressRole::Internal, offset)));
+    }
+    all
+}
+
+/// Each address that overlaps an earlier one, and the first such.
+fn find_conflicts<'b, 'a>(
+    all: &'b [BoundAddress<'a>],
+) -> impl Iterator<Item = (&'b BoundAddress<'a>, &'b BoundAddress<'a>)> {
+    all.iter().enumerate().filter_map(|(index, later)| {
+        let mut earlier = all[..index].iter();
+        let first = earlier.find(|earlier| earlier.addr.overlaps(&later.addr))?;
+        Some((later, first))
     })
+}
+
+/// The first clash among the addresses of a configuration.
+pub(crate) fn find_address_conflict(config: &Config) -> Option<String> {
+    let streams = config.tcp.iter().map(|stream| (&stream.listen, None));
+    let addresses = bound_addresses(&config.server, streams, &AddressOffsets::default());
+    let (later, earlier) = find_conflicts(&addresses).next()?;
+    Some(later.describe_conflict(earlier, 0))
 }
 
 /// A Unix socket's path seen from `base`; none when that is too long for the system.
@@ -263,8 +269,13 @@ pub(crate) fn resolve_socket_path(addr: ListenAddr, base: &Path) -> Option<Liste
 }
 
 /// A listener's address in a file.
-pub(crate) fn parse_listen_addr(found: &Findings<'_>, text: &str) -> Option<ListenAddr> {
+fn parse_listen_addr(found: &Findings<'_>, text: &str) -> Option<ListenAddr> {
     resolve_socket_path(text.parse().ok()?, found.base())
+}
+
+/// A listener's address, placed where it stands.
+pub(crate) fn read_listen_addr(table: &Section<'_>, key: &str) -> Option<LocatedValue<ListenAddr>> {
+    table.parse_text(key, |text| parse_listen_addr(table.findings, text))
 }
 
 fn parse_admin(found: &Findings<'_>, text: &str) -> Option<Option<ListenAddr>> {
@@ -286,14 +297,23 @@ fn parse_control(found: &Findings<'_>, text: &str) -> Option<ControlSocket> {
 }
 
 /// Why a text cannot be the path of a Unix socket, where it is meant to be one.
-pub(crate) fn check_socket_path(text: &str, base: &Path) -> Option<Problem> {
+pub(crate) fn check_socket_path(text: &str, base: &Path) -> Option<String> {
     let path = text.strip_prefix("unix:")?;
     if path.starts_with('@') {
-        return Some(Problem::AbstractSocket(path.to_owned()));
+        return Some(format!(
+            "`unix:{path}` would be an abstract socket, which has no permissions: choose the path \
+             of a file, such as \"unix:/run/site.sock\""
+        ));
     }
     let path = make_absolute(base, Path::new(path));
     let bytes = path.as_os_str().len();
-    (bytes > MAX_UNIX_PATH_BYTES).then_some(Problem::SocketPathTooLong { path, bytes })
+    (bytes > MAX_UNIX_PATH_BYTES).then(|| {
+        format!(
+            "{}: {bytes} bytes, and the path of a Unix socket has at most {MAX_UNIX_PATH_BYTES}: \
+             choose a shorter one",
+            path.display()
+        )
+    })
 }
 
 /// An address; why there is none is reported at `key`.
@@ -329,7 +349,11 @@ fn read_socket_file(table: &Section<'_>, addr: Option<&ListenAddr>) -> Option<So
     if let Some(ListenAddr::Tcp(_) | ListenAddr::Port(_)) = addr {
         for key in ["mode", "owner"] {
             if table.has(key) {
-                table.report(table.key_offset(&[key]), Problem::NotAUnixSocket(key));
+                let problem = format!(
+                    "`{key}` sets who may open the file of a Unix socket, and this address is a TCP \
+                     port: remove `{key}`"
+                );
+                table.report_key(key, problem);
             }
         }
         return None;
@@ -362,7 +386,7 @@ fn read_listen(table: &Section<'_>, server: &mut Server) -> Option<Vec<LocatedVa
         }
     }
     split_families(listen.iter_mut().map(|addr| &mut addr.value).collect());
-    check_listen(table, &listen);
+    table.check_not_empty("listen");
     Some(listen)
 }
 
@@ -379,28 +403,6 @@ pub(crate) fn split_families(mut listen: Vec<&mut ListenAddr>) {
         {
             *listen[index] = ListenAddr::Tcp((std::net::Ipv4Addr::UNSPECIFIED, port).into());
         }
-    }
-}
-
-fn check_listen(table: &Section<'_>, listen: &[LocatedValue<ListenAddr>]) {
-    table.check_not_empty("listen");
-    for (index, addr) in listen.iter().enumerate() {
-        if let Some(other) = listen[..index]
-            .iter()
-            .find(|o| o.value.overlaps(&addr.value))
-        {
-            let line = table.findings.line(other.offset);
-            table.report(addr.offset, address_taken(&addr.value, &other.value, line));
-        }
-    }
-}
-
-/// Why an address cannot be listened at.
-pub(crate) fn address_taken(addr: &ListenAddr, other: &ListenAddr, line: usize) -> Problem {
-    Problem::AddressTaken {
-        addr: addr.clone(),
-        other: other.clone(),
-        line,
     }
 }
 

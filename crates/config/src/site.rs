@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::error::Problem;
+use crate::error::on_line;
 use crate::findings::LocatedValue;
 use crate::hide::HidePattern;
 use crate::model::{App, BlockingPool, Cache, Files, Hub, Route, Site, Upstream};
@@ -35,13 +35,17 @@ pub(crate) struct RouteContext<'a> {
     pub(crate) blocking: &'a BTreeMap<String, BlockingPool>,
 }
 
+/// No application, upstream, site or TCP listener.
+pub(crate) const NOTHING_TO_SERVE: &str =
+    "nothing to serve: there is no [apps.NAME], [upstreams.NAME], [[sites]] or [[tcp]] table";
+
 /// Reads every site.
 pub(crate) fn read(top: &Section<'_>, known: &RouteContext<'_>) -> Vec<Site> {
     let mut hosts_seen: Vec<LocatedValue<HostPattern>> = Vec::new();
     let mut any_seen = None;
     let tables = top.tables("sites");
     if tables.is_empty() && top.is_empty_list("sites") {
-        top.report(top.key_offset(&["sites"]), Problem::NothingToServe);
+        top.report_key("sites", NOTHING_TO_SERVE);
     }
     tables
         .iter()
@@ -50,7 +54,11 @@ pub(crate) fn read(top: &Section<'_>, known: &RouteContext<'_>) -> Vec<Site> {
             let is_any = !table.has("hosts") || table.is_empty_list("hosts");
             let hosts = hosts.unwrap_or_default();
             if is_any && let Some(line) = any_seen.replace(table.findings.line(table.offset)) {
-                table.report(table.offset, Problem::DuplicateDefaultSite { line });
+                let problem = format!(
+                    "only one site can answer for any host: the one{} does; give this one `hosts`",
+                    on_line(line)
+                );
+                table.report(table.offset, problem);
             }
             check_hosts(table, &hosts, &mut hosts_seen);
             let hosts = hosts.into_iter().map(|host| host.value).collect();
@@ -98,14 +106,9 @@ fn check_hosts(
 ) {
     for host in hosts {
         if let Some(first) = seen.iter().find(|first| first.value == host.value) {
-            let line = table.findings.line(first.offset);
-            table.report(
-                host.offset,
-                Problem::DuplicateHost {
-                    host: host.value.clone(),
-                    line,
-                },
-            );
+            let line = on_line(table.findings.line(first.offset));
+            let problem = format!("host {} is already taken by the site{line}", host.value);
+            table.report(host.offset, problem);
         } else {
             seen.push(host.clone());
         }

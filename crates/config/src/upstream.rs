@@ -12,7 +12,6 @@ mod servers;
 use std::collections::BTreeMap;
 
 use crate::address::is_host;
-use crate::error::Problem;
 use crate::findings::LocatedValue;
 use crate::grants;
 use crate::headers::is_token;
@@ -31,10 +30,12 @@ pub(crate) fn read(
 ) -> Upstream {
     let namesake = apps.get(&name.value);
     if namesake.is_some_and(|app| app.upstream.is_some()) {
-        table.report(
-            name.offset,
-            Problem::UpstreamNamedLikeApp(name.value.clone()),
+        let problem = format!(
+            "upstream `{}` has the name of an application of kind \"command\" or \"fastcgi\": \
+             rename one",
+            name.value
         );
+        table.report(name.offset, problem);
     }
     let protocol = read_protocol(table);
     let mut joined = false;
@@ -44,7 +45,10 @@ pub(crate) fn read(
     upstream.joinable = joined && protocol == Some(Protocol::Http);
     upstream.join_key = join::read_key(table, "join_key");
     if upstream.join_key.is_some() && !joined {
-        table.report(table.key_offset(&["join_key"]), Problem::KeyOfNoJoin);
+        table.report_key(
+            "join_key",
+            "`join_key` is for an upstream that is `joinable`",
+        );
     }
     if let Some(queue) = table.table("queue") {
         queue.read("max", &mut upstream.max_queued);
@@ -60,10 +64,8 @@ pub(crate) fn read(
     upstream.grip = grants::read_grip(table, &name.value, apps);
     upstream.sendfile = grants::read_sendfile_and_root(table);
     if upstream.joinable && upstream.proxy_protocol.is_some() {
-        table.report(
-            table.key_offset(&["proxy_protocol"]),
-            Problem::ProxyProtocolWithJoinable,
-        );
+        let problem = "`proxy_protocol` cannot stand with `joinable`: who joins knows its client";
+        table.report_key("proxy_protocol", problem);
     }
     if let Some(protocol) = protocol {
         refuse_keys_of_other_protocols(table, protocol);

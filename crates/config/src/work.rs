@@ -10,7 +10,6 @@
 use std::path::Path;
 use std::time::Duration;
 
-use crate::error::Problem;
 use crate::findings::make_absolute;
 use crate::model::{Config, Hub, JoinTarget, Server};
 use crate::values::MAX_UNIX_PATH_BYTES;
@@ -51,19 +50,26 @@ pub(crate) fn keep_only_app(
     work: &WorkOptions,
     invocation: &Invocation,
 ) -> Result<Config, Report> {
-    let refuse = |what| Err(Report::single("work", what));
+    let refuse = |problem: String| Err(Report::single("work", problem));
     let names: Vec<String> = config.apps.keys().cloned().collect();
     let name = match (name, names.as_slice()) {
         (Some(name), _) if has_app(&config, name) => name.to_owned(),
         (None, [only]) => only.clone(),
-        _ => return refuse(Problem::UnknownWorkApp(names)),
+        (_, []) => return refuse("say which application: there is none here".to_owned()),
+        (_, names) => return refuse(format!("say which application: {}", names.join(", "))),
     };
     let Some(address) = parse_join_address(&work.front_end, &invocation.cwd) else {
-        return refuse(Problem::InvalidJoinAddress(work.front_end.clone()));
+        return refuse(format!(
+            "--join cannot be {:?}: expected HOST:PORT, such as \"front.example:7000\", or \
+             unix:PATH",
+            work.front_end
+        ));
     };
     let upstream = work.upstream.clone().unwrap_or_else(|| name.clone());
     if !section::is_name(&upstream) {
-        return refuse(Problem::InvalidUpstreamName(upstream));
+        return refuse(format!(
+            "--upstream cannot be {upstream:?}: expected the name of an upstream"
+        ));
     }
     let key = match (&work.key_file, &config.server.join) {
         (Some(file), _) => read_key_file(&make_absolute(&invocation.cwd, file))?.into(),
@@ -72,7 +78,11 @@ pub(crate) fn keep_only_app(
             let own = own.and_then(|upstream| upstream.join_key.as_ref());
             own.unwrap_or(&join.key).clone()
         }
-        (None, None) => return refuse(Problem::MissingJoinKey),
+        (None, None) => {
+            let problem =
+                "there is no key: say --key-file, or `join` in [server] of the configuration";
+            return refuse(problem.to_owned());
+        }
     };
     let mut config = config;
     config.apps.retain(|other, _| *other == name);
@@ -137,16 +147,15 @@ fn parse_join_address(text: &str, cwd: &Path) -> Option<String> {
     reason = "a configuration is resolved in a pool"
 )]
 fn read_key_file(file: &Path) -> Result<String, Report> {
-    let refuse = |what| Report::single(file, what);
     let text = std::fs::read_to_string(file);
-    let text = text.map_err(|error| refuse(Problem::Unreadable(error.kind())))?;
+    let text = text.map_err(|error| Report::unreadable(file, error.kind()))?;
     let key = text.trim_end_matches(['\r', '\n']);
     match join::is_join_key(key) {
         true => Ok(key.to_owned()),
-        false => Err(refuse(Problem::InvalidSecret {
-            key: "key",
-            expected: join::JOIN_KEY_EXPECTED,
-        })),
+        false => {
+            let problem = section::invalid_secret("key", join::JOIN_KEY_EXPECTED);
+            Err(Report::single(file, problem))
+        }
     }
 }
 

@@ -434,7 +434,7 @@ fn reports_names_that_nothing_could_have() {
             "query type",
             "cache = { stores = [\"c\"], key = { query = 1 } }",
             &[
-                "penstock.toml:5:43: `query` must be true, false, a list, each the name of a parameter such as \"page\" or \"utm_*\", or a table, not an integer",
+                "penstock.toml:5:43: `query` must be true, false, or a list, each the name of a parameter such as \"page\" or \"utm_*\", or a table, not an integer",
             ],
         ),
         (

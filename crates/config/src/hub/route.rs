@@ -7,7 +7,6 @@
 //!   stands in braces in their names is known.
 
 use crate::channel::ChannelPattern;
-use crate::error::Problem;
 use crate::findings::LocatedValue;
 use crate::model::{Hub, RouteHub};
 use crate::section::{Keys as _, Section};
@@ -34,10 +33,9 @@ fn read_channels(table: &Section<'_>, bounds: &Hub) -> Vec<String> {
     match (table.has("channel"), table.has("channels")) {
         (false, false) => table.report_missing("channel"),
         (true, true) => {
-            let (key, other) = ("channel", "channels");
-            table.report(
-                table.key_offset(&[other]),
-                Problem::ConflictingKeys { key, other },
+            table.report_key(
+                "channels",
+                "`channel` and `channels` say the same: keep one",
             );
         }
         _ => {}
@@ -45,17 +43,11 @@ fn read_channels(table: &Section<'_>, bounds: &Hub) -> Vec<String> {
     table.check_not_empty("channels");
     let several = several.unwrap_or_default();
     table.check_unique("channels", &several, |a, b| a == b);
-    if several.len() > bounds.max_channels_per_stream {
-        table.report(
-            table.key_offset(&["channels"]),
-            Problem::BoundsReversed {
-                low: "channels",
-                low_value: several.len() as u64,
-                high: "hub.max_channels_per_stream",
-                high_value: bounds.max_channels_per_stream as u64,
-            },
-        );
-    }
+    let most = bounds.max_channels_per_stream as u64;
+    table.check_order(
+        ("channels", several.len() as u64),
+        ("hub.max_channels_per_stream", most),
+    );
     let one = one.and_then(|channel| read_channel(table, "channel", &channel));
     let several = several.iter().filter_map(|channel| {
         let channel = LocatedValue::new(channel.value.as_str(), channel.offset);

@@ -44,7 +44,7 @@ section! {
             example r#""thin -p {port} start""#, only ONLY_PROGRAM_KINDS, by hand;
         /// Number of worker processes, or bounds on it.
         processes: Processes = Processes::default(),
-            NumberOrTable(1, 1024, "apps.NAME.processes"),
+            OrTable(&Number(1, 1024), "apps.NAME.processes"),
             default "number of cores; 1 in development", example "{ min = 1, max = 4 }", by hand;
         /// When the number of processes and threads changes between the bounds of `processes`
         /// and `threads`.
@@ -54,7 +54,7 @@ section! {
         /// Threads in each worker process, each with one request at a time, or bounds on them;
         /// of a command, requests that a process gets at once. An application with a reactor
         /// has one.
-        threads: usize = 1, NumberOrTable(1, 1024, "apps.NAME.threads"), example "5", by hand;
+        threads: usize = 1, OrTable(&Number(1, 1024), "apps.NAME.threads"), example "5", by hand;
         /// Threads of each worker process beyond `threads`, for requests that have called
         /// `penstock.mark_as_io_bound`: such a request frees its slot, and another takes it.
         io_threads: usize = 0, Number(0, 1024), example "4", only ONLY_THREADED;
@@ -91,7 +91,7 @@ section! {
         /// reach other processes (signals, memory, abstract sockets), and make no system calls
         /// that only debuggers and administrators need. A table is `true`, and limits files and
         /// ports as well.
-        isolation: bool = true, FlagOrTable("apps.NAME.isolation"),
+        isolation: bool = true, OrTable(&Bool, "apps.NAME.isolation"),
             example r#"{ write_paths = ["uploads"] }"#, by hand;
         /// How long a worker that was asked to end may take before it is killed; 2s in
         /// development.
@@ -103,7 +103,7 @@ section! {
         /// held, and of wsgi and rack WebSockets come as requests (WebSocket-over-HTTP). Its
         /// workers find in `GRIP_URL` where they publish. A table is `true`. A route may say
         /// otherwise.
-        grip: Option<Grip> = None, FlagOrTable("apps.NAME.grip"), shows "false", example "true",
+        grip: Option<Grip> = None, OrTable(&Bool, "apps.NAME.grip"), shows "false", example "true",
             by hand;
         /// Whether responses may name another body: a route of the site (`X-Accel-Redirect`), or a
         /// file by absolute path below one of these directories (`X-Sendfile`); and bound its rate
@@ -129,7 +129,7 @@ section! {
         max_unavailable: usize = 0, Number(0, 1024), example "1";
         /// Memory of a worker (its proportional set size), or bounds on it; a size alone is
         /// `hard`.
-        max_memory: Option<MemoryLimit> = None, SizeOrTable(1 << 20, "apps.NAME.max_memory"),
+        max_memory: Option<MemoryLimit> = None, OrTable(&Size(1 << 20), "apps.NAME.max_memory"),
             default "no limit", example r#""512MiB""#, by hand;
         /// Processes and threads at once of its workers and of all that they start: one more is
         /// refused (a cgroup; see isolation.md). A change takes a restart.

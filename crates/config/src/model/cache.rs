@@ -111,7 +111,7 @@ section! {
         /// The part of the query that is in the key: all of it, nothing, these parameters, or
         /// all but some.
         query: QueryKey = QueryKey::All,
-            FlagListOrTable(PARAMETER_EXPECTED, "sites.routes.cache.key.query"), shows "true",
+            OrTable(&FlagOrTexts(PARAMETER_EXPECTED), "sites.routes.cache.key.query"), shows "true",
             example r#"["page", "lang"]"#, by hand;
         /// Request fields that are in the key with their values.
         headers: Vec<String> = Vec::new(), Texts(FIELD_EXPECTED), example r#"["X-Tenant"]"#,

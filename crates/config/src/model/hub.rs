@@ -47,7 +47,7 @@ section! {
         heartbeat_interval: Duration = Duration::from_secs(15), Time(1000);
         /// The messages kept of each channel; a number alone is `max_messages`.
         history: HubHistory = HubHistory::default(),
-            NumberOrTable(0, MAX_HISTORY_MESSAGES, "hub.history"), default "every default",
+            OrTable(&Number(0, MAX_HISTORY_MESSAGES), "hub.history"), default "every default",
             example r#"{ max_messages = 100, max_age = "5m" }"#, by hand;
         /// Over how long held streams are ended when the server stops, so that their clients do
         /// not all come back at once; beside `server.shutdown_timeout`, not within it.
@@ -158,12 +158,12 @@ section! {
     in "sites.routes.mercure", "mercure = { ... } in [[sites.routes]]", "" {
         /// Key of publishers' tokens; a text alone is the secret of HS256.
         publisher_key: Option<MercureKey> = None,
-            TextOrTable(crate::hub::SECRET, "sites.routes.mercure.publisher_key"),
+            OrTable(&Text(crate::hub::SECRET), "sites.routes.mercure.publisher_key"),
             default "nobody may publish", example r#""!ChangeThisMercureHubJWTSecretKey!""#,
             by hand;
         /// Key of subscribers' tokens; a text alone is the secret of HS256.
         subscriber_key: Option<MercureKey> = None,
-            TextOrTable(crate::hub::SECRET, "sites.routes.mercure.subscriber_key"),
+            OrTable(&Text(crate::hub::SECRET), "sites.routes.mercure.subscriber_key"),
             default "`publisher_key`", example r#""!ChangeThisMercureHubJWTSecretKey!""#, by hand;
         /// Whether clients without a token may subscribe to public updates.
         anonymous: bool = false, Bool;

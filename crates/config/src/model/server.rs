@@ -48,7 +48,7 @@ section! {
             by hand;
         /// Where every request is logged; a text alone is the path, in the combined format.
         access_log: Option<AccessLog> = None,
-            TextOrTable("\"off\", \"stdout\", \"stderr\" or a path", "server.access_log"),
+            OrTable(&Text("\"off\", \"stdout\", \"stderr\" or a path"), "server.access_log"),
             shows r#""off""#, example r#"{ path = "logs/access.log", format = "combined" }"#,
             by hand;
         /// How long a stop waits for requests in progress.

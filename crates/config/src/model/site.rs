@@ -48,7 +48,7 @@ section! {
         upstream: Option<String> = None, Text(UPSTREAM), default "no upstream",
             example r#""legacy""#, only "a route without `app`", by hand;
         /// Holds a stream of Server-Sent Events for each client; a text alone is `channel`.
-        hub: Option<RouteHub> = None, TextOrTable(CHANNEL_EXPECTED, "sites.routes.hub"),
+        hub: Option<RouteHub> = None, OrTable(&Text(CHANNEL_EXPECTED), "sites.routes.hub"),
             default "no streams", example r#""news.{path.1}""#,
             only "a route without `app`, `upstream` and `files`", by hand;
         /// Answers as a Mercure hub, of this server alone also with `server.redis`; its clients
@@ -86,7 +86,7 @@ section! {
         max_body_size: Option<u64> = None, Size(1), default "`limits.body_bytes`",
             example r#""2GiB""#;
         /// Caches in front of the app or upstream; a list alone is `stores`.
-        cache: Option<RouteCache> = None, ListOrTable(CACHE_EXPECTED, "sites.routes.cache"),
+        cache: Option<RouteCache> = None, OrTable(&Texts(CACHE_EXPECTED), "sites.routes.cache"),
             default "no cache", example r#"["disk1"]"#, only ONLY_ROUTE_WITH_BACKEND, by hand;
     }
 }

@@ -116,7 +116,7 @@ section! {
             example r#""v2""#;
         /// Whether what the servers say by GRIP is obeyed: responses with `Grip-Hold` are held.
         /// A table is `true`. A route may say otherwise.
-        grip: Option<Grip> = None, FlagOrTable("upstreams.NAME.grip"), shows "false",
+        grip: Option<Grip> = None, OrTable(&Bool, "upstreams.NAME.grip"), shows "false",
             example "true", by hand;
         /// Whether responses may name another body: a route of the site (`X-Accel-Redirect`), or a
         /// file by absolute path below one of these directories (`X-Sendfile`); and bound its rate

@@ -719,7 +719,7 @@ fn reports_syntax_with_its_place() {
     for (name, text, place) in rows {
         let report = check(&folder, text).unwrap_err();
         assert!(
-            matches!(report.errors[0].problem, Problem::InvalidToml(_)),
+            report.errors[0].problem.starts_with("not valid TOML"),
             "{name}: {report}"
         );
         assert!(

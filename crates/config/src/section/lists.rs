@@ -9,7 +9,6 @@ use toml::Spanned;
 use toml::de::{DeArray, DeValue};
 
 use super::Section;
-use crate::error::Problem;
 use crate::findings::LocatedValue;
 use crate::options::OptionKind;
 
@@ -119,8 +118,7 @@ impl<'a> Section<'a> {
             let text = item.value.as_ref();
             let mut earlier = items[..index].iter();
             if earlier.any(|other| is_same(other.value.as_ref(), text)) {
-                let text = text.to_owned();
-                self.report(item.offset, Problem::DuplicateItem { key, item: text });
+                self.report(item.offset, format!("`{key}` has `{text}` twice"));
             }
         }
     }
@@ -197,10 +195,8 @@ impl<'a> Section<'a> {
         if self.is_empty_list(key) {
             let kind = self.option(key).map(|option| option.kind);
             let expected = kind.map(|kind| kind.expected_item()).unwrap_or_default();
-            self.report(
-                self.key_offset(&[key]),
-                Problem::EmptyList { key, expected },
-            );
+            let problem = format!("`{key}` needs at least one item: expected {expected}");
+            self.report_key(key, problem);
         }
     }
 

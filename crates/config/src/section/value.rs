@@ -15,7 +15,6 @@ use toml::Spanned;
 use toml::de::DeValue;
 
 use super::Section;
-use crate::error::Problem;
 use crate::findings::LocatedValue;
 use crate::options::{OptionKind, OptionRow, SectionDoc};
 use crate::units;
@@ -76,8 +75,8 @@ macro_rules! whole_numbers {
             }
 
             fn to_toml(&self, kind: &OptionKind) -> String {
-                match (kind, u64::try_from(*self)) {
-                    (OptionKind::Size(_) | OptionKind::SizeOrTable(..), Ok(bytes)) => {
+                match (kind.without_table(), u64::try_from(*self)) {
+                    (OptionKind::Size(_), Ok(bytes)) => {
                         format!("{:?}", units::format_size(bytes))
                     }
                     (OptionKind::Rate, Ok(bytes)) => format!("\"{}/s\"", units::format_size(bytes)),
@@ -212,10 +211,8 @@ impl Section<'_> {
 
     fn whole_number(&self, key: &str) -> Option<u64> {
         let (option, value) = self.option_and_value(key)?;
-        match option.kind {
-            OptionKind::Size(min) | OptionKind::SizeOrTable(min, _) => {
-                self.parse_size(option, value, min)
-            }
+        match option.kind.without_table() {
+            OptionKind::Size(min) => self.parse_size(option, value, min),
             OptionKind::Rate => self
                 .parse_text(key, units::parse_rate)
                 .map(|rate| rate.value),
@@ -248,9 +245,8 @@ impl Section<'_> {
         option: &OptionRow,
         value: &Spanned<DeValue<'_>>,
     ) -> Option<u64> {
-        let (OptionKind::Number(min, max)
-        | OptionKind::NumberOrTable(min, max, _)
-        | OptionKind::NumberOrNumbers(min, max)) = option.kind
+        let (OptionKind::Number(min, max) | OptionKind::NumberOrNumbers(min, max)) =
+            option.kind.without_table()
         else {
             return None;
         };
@@ -277,14 +273,8 @@ impl Section<'_> {
             DeValue::Float(number) => number.to_string(),
             other => other.type_str().to_owned(),
         };
-        self.report(
-            value.span().start,
-            Problem::OutOfRange {
-                key: option.key.to_owned(),
-                value: shown,
-                expected,
-            },
-        );
+        let problem = format!("`{}` cannot be {shown}: expected {expected}", option.key);
+        self.report(value.span().start, problem);
     }
 }
 

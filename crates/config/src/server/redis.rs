@@ -9,8 +9,7 @@
 use std::path::Path;
 
 use crate::address::is_host;
-use crate::error::Problem;
-use crate::findings::{LocatedValue, make_absolute};
+use crate::findings::make_absolute;
 use crate::section::Section;
 use crate::values::MAX_UNIX_PATH_BYTES;
 
@@ -22,7 +21,9 @@ pub(crate) const REDIS_EXPECTED: &str = "an address such as \"redis://127.0.0.1:
 pub(super) fn read(server: &Section<'_>) -> Option<String> {
     let text = server.text("redis")?;
     if text.value.starts_with("rediss://") {
-        server.report(text.offset, Problem::RedisTlsUnsupported);
+        let problem =
+            "`redis` cannot be a rediss:// address: TLS is not supported by this version yet";
+        server.report(text.offset, problem);
         return None;
     }
     let address = match text.value.strip_prefix("unix:") {
@@ -30,7 +31,8 @@ pub(super) fn read(server: &Section<'_>) -> Option<String> {
         None => is_redis_url(text.value).then(|| text.value.to_owned()),
     };
     if address.is_none() {
-        report_invalid(server, &text);
+        let shown = mask_credentials(text.value);
+        server.report_invalid_item("redis", &shown, text.offset, REDIS_EXPECTED);
     }
     address
 }
@@ -77,15 +79,6 @@ fn is_user_info(text: &str) -> bool {
         rest = &rest[percent + 3..];
     }
     text.contains(':')
-}
-
-fn report_invalid(server: &Section<'_>, text: &LocatedValue<&str>) {
-    server.report_invalid_item(
-        "redis",
-        &mask_credentials(text.value),
-        text.offset,
-        REDIS_EXPECTED,
-    );
 }
 
 /// The text, or its scheme alone when there may be a password in it.

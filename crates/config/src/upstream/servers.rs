@@ -7,7 +7,7 @@
 //!   out when it is used.
 
 use crate::address;
-use crate::error::Problem;
+use crate::error::on_line;
 use crate::findings::LocatedValue;
 use crate::model::{ServerAddr, UpstreamServer};
 use crate::section::{Keys as _, Section, TextOrTable};
@@ -27,14 +27,16 @@ pub(super) fn read(table: &Section<'_>, joined: bool) -> Vec<UpstreamServer> {
         };
         let address = &server.value.address;
         if let Some(first) = servers.iter().find(|s| s.value.address == *address) {
-            let (address, line) = (address.clone(), table.findings.line(first.offset));
-            table.report(server.offset, Problem::DuplicateServer { address, line });
+            let line = on_line(table.findings.line(first.offset));
+            let problem = format!("server {address} is already listed{line}");
+            table.report(server.offset, problem);
         } else {
             servers.push(server);
         }
     }
     if !joined && !servers.is_empty() && servers.iter().all(|server| server.value.backup) {
-        table.report(table.key_offset(&["servers"]), Problem::OnlyBackups);
+        let problem = "every server is `backup`: at least one must not be";
+        table.report_key("servers", problem);
     }
     servers.into_iter().map(|server| server.value).collect()
 }
