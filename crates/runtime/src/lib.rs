@@ -2,6 +2,7 @@
 //!
 //! The interface between components and the machine: components never use epoll or threads
 //! directly. One event loop is one thread ([`loops`]); a task stays on the loop where it starts.
+//! Errors are the kernel's, such as lack of descriptors, unless the documentation names others.
 //!
 //! # Invariants
 //! - Nothing here blocks an event loop; blocking work goes through [`blocking`].

@@ -11,6 +11,7 @@
 mod event_loop;
 mod fd_table;
 mod mailbox;
+mod slots;
 mod task_handle;
 mod tasks;
 mod timers;
@@ -54,9 +55,6 @@ pub struct LoopHandle {
 
 impl Loops {
     /// Starts `count` loops (at least one).
-    ///
-    /// # Errors
-    /// When threads or descriptors ran out.
     pub fn start(count: usize) -> io::Result<Self> {
         let mut loops = Self {
             handles: Vec::new(),
@@ -83,7 +81,6 @@ impl Loops {
     }
 
     /// The loops, by index.
-    #[must_use]
     pub fn handles(&self) -> &[LoopHandle] {
         &self.handles
     }
@@ -109,7 +106,6 @@ impl LoopHandle {
     }
 
     /// The loop's index, from 0.
-    #[must_use]
     pub fn index(&self) -> usize {
         self.index
     }
@@ -126,9 +122,6 @@ impl LoopHandle {
 /// Runs a loop on this thread until `main` is done and returns its output. Other tasks are dropped
 /// then.
 ///
-/// # Errors
-/// When descriptors ran out.
-///
 /// # Panics
 /// Within another loop, and when `main` does.
 pub fn block_on<F: Future>(main: F) -> io::Result<F::Output> {
@@ -143,7 +136,6 @@ pub struct PerLoop<T: Send> {
 
 impl<T: Send + Default> PerLoop<T> {
     /// Creates values that begin as their type's default.
-    #[must_use]
     pub fn new() -> Self {
         Self {
             values: ThreadLocal::new(),

@@ -22,9 +22,10 @@ use std::time::{Duration, Instant};
 use penstock_sys::poll::{self, Event, Interest};
 use penstock_sys::timer;
 
-use super::fd_table::{FdTable, FdToken, IoDirection};
+use super::fd_table::{FdTable, IoDirection};
 use super::mailbox::{LoopMessage, Mailbox};
-use super::tasks::{TaskFuture, TaskHeader, TaskKey, Tasks};
+use super::slots::SlotKey;
+use super::tasks::{MAIN_TASK, TaskFuture, TaskHeader, Tasks};
 use super::timers::{TimerKey, Timers};
 
 /// Polls in a row before the kernel is asked for events.
@@ -48,7 +49,7 @@ struct CurrentLoop {
     mailbox_id: Cell<u32>,
     /// How often the task being polled may still find a descriptor ready.
     task_budget: Cell<u32>,
-    run_queue: RefCell<VecDeque<TaskKey>>,
+    run_queue: RefCell<VecDeque<SlotKey>>,
     /// Tasks that yielded to all others.
     deferred: RefCell<Vec<Waker>>,
     tasks: RefCell<Tasks>,
@@ -66,8 +67,6 @@ pub(super) struct LoopResources {
 }
 
 impl LoopResources {
-    /// # Errors
-    /// When descriptors ran out.
     pub(super) fn new() -> io::Result<Self> {
         let (alarm, mail) = (timer::create()?, Mailbox::new()?);
         let (set, read) = (mail.epoll_fd().as_fd(), Interest::Read);
@@ -126,7 +125,7 @@ impl CurrentLoop {
                 let next = self.run_queue.borrow_mut().pop_front();
                 let Some(key) = next else { break };
                 self.task_budget.set(TASK_BUDGET);
-                if key == TaskKey::MAIN {
+                if key == MAIN_TASK {
                     if let Poll::Ready(output) = main.poll() {
                         return Some(output);
                     }
@@ -144,7 +143,7 @@ impl CurrentLoop {
         }
     }
 
-    fn run_task(&self, key: TaskKey) {
+    fn run_task(&self, key: SlotKey) {
         let taken = self.tasks.borrow_mut().take(key);
         let Some(mut task) = taken else { return };
         task.mark_polled();
@@ -224,7 +223,7 @@ impl CurrentLoop {
         for (side, waker) in [(IoDirection::Read, reads), (IoDirection::Write, writes)] {
             let Some(waker) = waker else { continue };
             waker.wake_by_ref();
-            let token = FdToken::from_u64(event.token);
+            let token = SlotKey::from_u64(event.token);
             let unwanted = self.fds.borrow_mut().restore_waker(token, side, waker);
             drop(unwanted);
         }
@@ -264,7 +263,7 @@ pub(super) fn run<F: Future>(kernel: LoopResources, main: F) -> F::Output {
             waker: Waker::from(Arc::clone(&head)),
             header: head,
         };
-        here.run_queue.borrow_mut().push_back(TaskKey::MAIN);
+        here.run_queue.borrow_mut().push_back(MAIN_TASK);
         let mut letters = Vec::new();
         let mut events = Vec::with_capacity(poll::MAX_EVENTS);
         loop {
@@ -300,7 +299,7 @@ impl Drop for LoopCleanup<'_> {
         here.run_queue.borrow_mut().clear();
         let wakers = (here.deferred.take(), here.timers.borrow_mut().drain());
         drop(wakers);
-        drop(here.fds.take());
+        drop(here.fds.replace(FdTable::new()));
         drop(here.resources.take());
     }
 }
@@ -333,7 +332,7 @@ fn with_loop_of<T>(mail: &Mailbox, work: impl FnOnce(&CurrentLoop) -> T) -> Opti
     done.ok().flatten()
 }
 
-pub(super) fn schedule(key: TaskKey) {
+pub(super) fn schedule(key: SlotKey) {
     let _ = CURRENT_LOOP.try_with(|here| here.run_queue.borrow_mut().push_back(key));
 }
 
@@ -364,7 +363,7 @@ pub(super) fn defer(waker: &Waker) {
 #[derive(Debug)]
 pub(crate) struct Registration {
     mailbox: Arc<Mailbox>,
-    token: FdToken,
+    token: SlotKey,
 }
 
 impl Registration {

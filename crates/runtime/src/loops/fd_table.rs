@@ -11,18 +11,12 @@ use std::task::Waker;
 
 use penstock_sys::poll::Event;
 
-/// State of a loop's descriptors.
-#[derive(Debug, Default)]
-pub(super) struct FdTable {
-    entries: Vec<FdEntry>,
-    free: Vec<u32>,
-}
+use super::slots::{SlotKey, Slots};
 
-/// Identifies an entry. Each reuse of an entry has another generation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct FdToken {
-    index: u32,
-    generation: u32,
+/// State of a loop's descriptors.
+#[derive(Debug)]
+pub(super) struct FdTable {
+    entries: Slots<FdEntry>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,7 +27,6 @@ pub(crate) enum IoDirection {
 
 #[derive(Debug, Default)]
 struct FdEntry {
-    generation: u32,
     read: DirectionState,
     write: DirectionState,
 }
@@ -62,60 +55,26 @@ impl DirectionState {
     }
 }
 
-impl FdToken {
-    /// The form in which epoll stores it.
-    pub(crate) fn to_u64(self) -> u64 {
-        u64::from(self.generation) << 32 | u64::from(self.index)
-    }
-
-    pub(super) fn from_u64(number: u64) -> Self {
-        let half = |number: u64| u32::try_from(number & u64::from(u32::MAX)).unwrap_or_default();
-        Self {
-            index: half(number),
-            generation: half(number >> 32),
-        }
-    }
-}
-
 impl FdTable {
     pub(super) const fn new() -> Self {
         Self {
-            entries: Vec::new(),
-            free: Vec::new(),
+            entries: Slots::new(),
         }
     }
 
-    pub(super) fn add(&mut self) -> FdToken {
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.entries.push(FdEntry::default());
-            u32::try_from(self.entries.len() - 1).expect("descriptors are numbered by 31 bits")
-        });
-        FdToken {
-            index,
-            generation: self.entries[index as usize].generation,
-        }
+    pub(super) fn add(&mut self) -> SlotKey {
+        self.entries.add()
     }
 
     /// Frees an entry; returns its wakers, to be dropped when nothing is borrowed.
-    pub(super) fn remove(&mut self, token: FdToken) -> [Option<Waker>; 2] {
-        let Some(source) = self.entry(token) else {
-            return [None, None];
-        };
-        let generation = source.generation.wrapping_add(1);
-        let old = std::mem::replace(
-            source,
-            FdEntry {
-                generation,
-                ..FdEntry::default()
-            },
-        );
-        self.free.push(token.index);
+    pub(super) fn remove(&mut self, token: SlotKey) -> [Option<Waker>; 2] {
+        let old = self.entries.remove(token).unwrap_or_default();
         [old.read.waker, old.write.waker]
     }
 
     /// Applies an event; returns the wakers to wake, which then go to [`FdTable::restore_waker`].
     pub(super) fn apply_event(&mut self, event: &Event) -> [Option<Waker>; 2] {
-        let Some(source) = self.entry(FdToken::from_u64(event.token)) else {
+        let Some(source) = self.entries.get_mut(SlotKey::from_u64(event.token)) else {
             return [None, None];
         };
         let read = source.read.update(|read| {
@@ -132,7 +91,7 @@ impl FdTable {
     /// Restores a waker after it was woken: it waits again once the direction is no longer ready.
     pub(super) fn restore_waker(
         &mut self,
-        token: FdToken,
+        token: SlotKey,
         side: IoDirection,
         waker: Waker,
     ) -> Option<Waker> {
@@ -143,13 +102,13 @@ impl FdTable {
     }
 
     /// Whether the direction is ready, as far as reported.
-    pub(super) fn is_ready(&self, token: FdToken, side: IoDirection) -> bool {
+    pub(super) fn is_ready(&self, token: SlotKey, side: IoDirection) -> bool {
         self.direction_of(token, side)
             .is_some_and(DirectionState::is_ready)
     }
 
     /// Whether the peer has ended, or the connection broke, as far as reported.
-    pub(super) fn is_ended(&self, token: FdToken, side: IoDirection) -> bool {
+    pub(super) fn is_ended(&self, token: SlotKey, side: IoDirection) -> bool {
         self.direction_of(token, side)
             .is_some_and(|direction| direction.is_ended)
     }
@@ -158,7 +117,7 @@ impl FdTable {
     /// borrowed.
     pub(super) fn set_waker(
         &mut self,
-        token: FdToken,
+        token: SlotKey,
         side: IoDirection,
         waker: &Waker,
     ) -> Option<Waker> {
@@ -172,7 +131,7 @@ impl FdTable {
     }
 
     /// Records that the direction is not ready any more.
-    pub(super) fn clear(&mut self, token: FdToken, side: IoDirection) {
+    pub(super) fn clear(&mut self, token: SlotKey, side: IoDirection) {
         if let Some(direction) = self.direction(token, side) {
             direction.is_ready = false;
         }
@@ -180,36 +139,30 @@ impl FdTable {
 
     /// Sets whether the end of the readable side is reported. If not, the direction waits for the
     /// next edge, which a connection that breaks later raises.
-    pub(super) fn set_end_reporting(&mut self, token: FdToken, is_told: bool) {
-        if let Some(source) = self.entry(token) {
+    pub(super) fn set_end_reporting(&mut self, token: SlotKey, is_told: bool) {
+        if let Some(source) = self.entries.get_mut(token) {
             (source.read.is_ready, source.read.is_ended) = (false, is_told);
         }
     }
 
     #[cfg(test)]
     pub(super) fn entry_count(&self) -> usize {
-        self.entries.len()
+        self.entries.slot_count()
     }
 
-    fn direction(&mut self, token: FdToken, side: IoDirection) -> Option<&mut DirectionState> {
-        let source = self.entry(token)?;
+    fn direction(&mut self, token: SlotKey, side: IoDirection) -> Option<&mut DirectionState> {
+        let source = self.entries.get_mut(token)?;
         Some(match side {
             IoDirection::Read => &mut source.read,
             IoDirection::Write => &mut source.write,
         })
     }
 
-    fn direction_of(&self, token: FdToken, side: IoDirection) -> Option<&DirectionState> {
-        let source = self.entries.get(token.index as usize)?;
-        let direction = match side {
+    fn direction_of(&self, token: SlotKey, side: IoDirection) -> Option<&DirectionState> {
+        let source = self.entries.get(token)?;
+        Some(match side {
             IoDirection::Read => &source.read,
             IoDirection::Write => &source.write,
-        };
-        (source.generation == token.generation).then_some(direction)
-    }
-
-    fn entry(&mut self, token: FdToken) -> Option<&mut FdEntry> {
-        let source = self.entries.get_mut(token.index as usize)?;
-        (source.generation == token.generation).then_some(source)
+        })
     }
 }

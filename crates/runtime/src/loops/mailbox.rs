@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use penstock_sys::poll;
 
-use super::fd_table::FdToken;
+use super::slots::SlotKey;
 use super::tasks::{TaskFuture, TaskHeader};
 use super::timers::TimerKey;
 
@@ -37,13 +37,11 @@ pub(super) enum LoopMessage {
     Wake(Arc<TaskHeader>),
     Spawn(TaskFuture),
     /// Forgets a descriptor that its owner has closed.
-    RemoveFd(FdToken),
+    RemoveFd(SlotKey),
     DisarmTimer(TimerKey),
 }
 
 impl Mailbox {
-    /// # Errors
-    /// When descriptors ran out.
     pub(super) fn new() -> io::Result<Self> {
         static IDS: AtomicU32 = AtomicU32::new(1);
         Ok(Self {

@@ -66,7 +66,6 @@ impl<T> TaskHandle<T> {
     }
 
     /// Whether the task has ended.
-    #[must_use]
     pub fn is_finished(&self) -> bool {
         self.alive.strong_count() == 0
     }

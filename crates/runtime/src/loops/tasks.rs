@@ -13,28 +13,18 @@ use std::task::{Wake, Waker};
 
 use super::event_loop;
 use super::mailbox::{LoopMessage, Mailbox};
+use super::slots::{SlotKey, Slots};
 
 pub(super) type TaskFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Tasks {
-    slots: Vec<TaskSlot>,
-    free: Vec<u32>,
+    /// `None` while a task is polled.
+    tasks: Slots<Option<Task>>,
 }
 
-/// Identifies a task. Each reuse of a slot has another generation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct TaskKey {
-    index: u32,
-    generation: u32,
-}
-
-#[derive(Debug, Default)]
-struct TaskSlot {
-    generation: u32,
-    /// `None` while the task is polled.
-    task: Option<Task>,
-}
+/// The key of the future that a thread runs its loop for.
+pub(super) const MAIN_TASK: SlotKey = SlotKey::NONE;
 
 pub(super) struct Task {
     pub(super) future: TaskFuture,
@@ -46,78 +36,55 @@ pub(super) struct Task {
 #[derive(Debug)]
 pub(super) struct TaskHeader {
     mailbox: Arc<Mailbox>,
-    key: TaskKey,
+    key: SlotKey,
     /// Whether it is in the loop's run queue. Used only by its loop.
     is_queued: AtomicBool,
     /// Whether a wake message of it is still unhandled.
     is_posted: AtomicBool,
 }
 
-impl TaskKey {
-    /// The future that a thread runs its loop for.
-    pub(super) const MAIN: Self = Self {
-        index: u32::MAX,
-        generation: 0,
-    };
-}
-
 impl Tasks {
     pub(super) const fn new() -> Self {
         Self {
-            slots: Vec::new(),
-            free: Vec::new(),
+            tasks: Slots::new(),
         }
     }
 
     /// Adds a task; the caller schedules the returned key.
-    pub(super) fn add(&mut self, work: TaskFuture, home: &Arc<Mailbox>) -> TaskKey {
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(TaskSlot::default());
-            u32::try_from(self.slots.len() - 1).expect("fewer tasks than fit in memory")
-        });
-        let place = &mut self.slots[index as usize];
-        let key = TaskKey {
-            index,
-            generation: place.generation,
-        };
-        let head = TaskHeader::new(home, key);
-        let waker = Waker::from(Arc::clone(&head));
-        place.task = Some(Task {
-            future: work,
-            waker,
-            header: head,
-        });
+    pub(super) fn add(&mut self, future: TaskFuture, home: &Arc<Mailbox>) -> SlotKey {
+        let key = self.tasks.add();
+        let header = TaskHeader::new(home, key);
+        let waker = Waker::from(Arc::clone(&header));
+        self.put_back(
+            key,
+            Task {
+                future,
+                waker,
+                header,
+            },
+        );
         key
     }
 
     /// Takes a task to poll it; `None` when it has ended.
-    pub(super) fn take(&mut self, key: TaskKey) -> Option<Task> {
-        let place = self.slots.get_mut(key.index as usize)?;
-        match place.generation == key.generation {
-            true => place.task.take(),
-            false => None,
-        }
+    pub(super) fn take(&mut self, key: SlotKey) -> Option<Task> {
+        self.tasks.get_mut(key)?.take()
     }
 
-    pub(super) fn put_back(&mut self, key: TaskKey, task: Task) {
-        if let Some(place) = self.slots.get_mut(key.index as usize) {
-            debug_assert!(place.generation == key.generation && place.task.is_none());
-            place.task = Some(task);
+    pub(super) fn put_back(&mut self, key: SlotKey, task: Task) {
+        if let Some(place) = self.tasks.get_mut(key) {
+            debug_assert!(place.is_none());
+            *place = Some(task);
         }
     }
 
     /// Frees the slot of a task that was taken and has ended.
-    pub(super) fn release(&mut self, key: TaskKey) {
-        if let Some(place) = self.slots.get_mut(key.index as usize) {
-            place.generation = place.generation.wrapping_add(1);
-            self.free.push(key.index);
-        }
+    pub(super) fn release(&mut self, key: SlotKey) {
+        self.tasks.remove(key);
     }
 
     pub(super) fn drain(&mut self) -> Vec<Task> {
-        self.free.clear();
-        let places = std::mem::take(&mut self.slots);
-        places.into_iter().filter_map(|place| place.task).collect()
+        self.tasks.take_all().flatten().collect()
     }
 }
 
@@ -137,11 +104,11 @@ impl std::fmt::Debug for Task {
 impl TaskHeader {
     /// The header of a loop's main future.
     pub(super) fn main(home: &Arc<Mailbox>) -> Arc<Self> {
-        Self::new(home, TaskKey::MAIN)
+        Self::new(home, MAIN_TASK)
     }
 
     /// A header whose task the caller schedules.
-    fn new(home: &Arc<Mailbox>, key: TaskKey) -> Arc<Self> {
+    fn new(home: &Arc<Mailbox>, key: SlotKey) -> Arc<Self> {
         Arc::new(Self {
             mailbox: Arc::clone(home),
             key,
