@@ -10,7 +10,6 @@
 //!
 //! File reads (`Pool::spawn_read`) are normal work, ordered by `fair_queue`.
 
-mod compute_permits;
 mod fair_queue;
 mod lanes;
 mod snapshot;
@@ -18,16 +17,15 @@ mod snapshot;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-pub use self::compute_permits::ComputePermit;
-use self::compute_permits::ComputePermits;
 pub(crate) use self::fair_queue::ReadId;
 use self::lanes::{Admission, Job, Lane, Lanes, NewJob};
 use self::snapshot::PoolCounters;
 pub use self::snapshot::{DurationStats, PoolSnapshot};
 use crate::clock;
 use crate::disk::{FileKey, Reads};
+use crate::log_throttle::OncePerSecond;
 
 /// A pool of threads with a bounded queue. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -61,7 +59,8 @@ struct PoolInner {
     state: Mutex<PoolState>,
     job_available: Condvar,
     reads: Reads,
-    compute_permits: ComputePermits,
+    compute_permits: Arc<Semaphore>,
+    refusal_log: OncePerSecond,
 }
 
 impl std::fmt::Debug for PoolInner {
@@ -82,15 +81,11 @@ struct PoolState {
     idle_threads: usize,
     is_closed: bool,
     counters: PoolCounters,
-    /// Refusals since the last log line, and the time of that line.
-    unlogged_refusals: u64,
-    refusals_logged_at: Option<Instant>,
 }
 
 impl Pool {
     /// Creates a pool with at most `threads` threads and `queue_max` waiting jobs in each lane.
     /// With a `queue_max` of 0 a job is taken by an idle thread or refused.
-    #[must_use]
     pub fn new(name: &str, threads: usize, queue_max: usize) -> Self {
         let state = PoolState {
             lanes: Lanes::new(threads.max(1)),
@@ -99,8 +94,6 @@ impl Pool {
             idle_threads: 0,
             is_closed: false,
             counters: PoolCounters::default(),
-            unlogged_refusals: 0,
-            refusals_logged_at: None,
         };
         Self {
             inner: Arc::new(PoolInner {
@@ -109,13 +102,13 @@ impl Pool {
                 state: Mutex::new(state),
                 job_available: Condvar::new(),
                 reads: Reads::default(),
-                compute_permits: ComputePermits::new(threads),
+                compute_permits: Arc::new(Semaphore::new((threads / COMPUTING_SHARE).max(1))),
+                refusal_log: OncePerSecond::default(),
             }),
         }
     }
 
     /// Its name in the configuration.
-    #[must_use]
     pub fn name(&self) -> &Arc<str> {
         &self.inner.name
     }
@@ -136,9 +129,6 @@ impl Pool {
     /// Like [`Pool::run`], for work that is short unless the disk is failing and moves little data,
     /// such as opening a file or reading its metadata. It is taken before waiting reads and writes,
     /// and some threads are reserved for it.
-    ///
-    /// # Errors
-    /// As [`Pool::run`].
     pub async fn run_priority<R, F>(&self, work: F) -> Result<R, PoolError>
     where
         R: Send + 'static,
@@ -224,7 +214,6 @@ impl Pool {
     }
 
     /// What the pool is doing now.
-    #[must_use]
     pub fn snapshot(&self) -> PoolSnapshot {
         let state = self.inner.lock();
         PoolSnapshot {
@@ -244,7 +233,6 @@ impl Pool {
 
     /// How long the longest running job has run; `None` when none runs. A stalled disk shows here
     /// first.
-    #[must_use]
     pub fn oldest_running(&self) -> Option<Duration> {
         self.inner.lock().oldest_running()
     }
@@ -259,7 +247,9 @@ impl Pool {
     /// other threads stay available for disks. `None` while all are in use.
     #[must_use]
     pub fn try_compute_permit(&self) -> Option<ComputePermit> {
-        self.inner.compute_permits.try_acquire()
+        Arc::clone(&self.inner.compute_permits)
+            .try_acquire_owned()
+            .ok()
     }
 
     /// The file reads in flight in this pool.
@@ -286,9 +276,9 @@ impl Pool {
         state.lanes.update_time(now);
         match state.lanes.admit(arrival, now, queue_max) {
             Admission::Refused(job) => {
-                let refused = state.count_refused(now);
+                state.counters.refused += 1;
                 drop(state);
-                self.log_refused(refused);
+                self.log_refused(now);
                 let full = PoolError::Full {
                     pool: self.inner.name.clone(),
                     max_queue: self.inner.max_queue,
@@ -315,8 +305,8 @@ impl Pool {
         Ok(())
     }
 
-    fn log_refused(&self, count: Option<u64>) {
-        if let Some(count) = count {
+    fn log_refused(&self, now: Instant) {
+        if let Some(count) = self.inner.refusal_log.count_event(now) {
             let (name, queue_max) = (&self.inner.name, self.inner.max_queue);
             log::warn!(
                 "blocking pool `{name}` is full (max_queue={queue_max}): {count} jobs refused"
@@ -329,7 +319,11 @@ impl Pool {
 /// usually may have descriptors.
 pub const MAX_DETACHED: usize = 65_536;
 
-const REFUSAL_LOG_INTERVAL: Duration = Duration::from_secs(1);
+/// One thread in this many may compute, but at least one. Several directories may use one pool.
+const COMPUTING_SHARE: usize = 4;
+
+/// A permit to compute; dropping it releases it.
+pub type ComputePermit = OwnedSemaphorePermit;
 
 /// Which thread takes an admitted job.
 enum WakeOutcome {
@@ -342,19 +336,6 @@ impl PoolState {
     fn oldest_running(&self) -> Option<Duration> {
         let oldest = self.busy_since.iter().flatten().min()?;
         Some(clock::now().saturating_duration_since(*oldest))
-    }
-
-    /// Counts a refusal; returns the number of refusals when a log line is due.
-    fn count_refused(&mut self, now: Instant) -> Option<u64> {
-        self.counters.refused += 1;
-        self.unlogged_refusals += 1;
-        if (self.refusals_logged_at)
-            .is_some_and(|told| now.saturating_duration_since(told) < REFUSAL_LOG_INTERVAL)
-        {
-            return None;
-        }
-        self.refusals_logged_at = Some(now);
-        Some(std::mem::take(&mut self.unlogged_refusals))
     }
 }
 

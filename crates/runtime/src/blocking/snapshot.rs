@@ -79,7 +79,6 @@ impl Serialize for DurationStats {
 
 impl DurationStats {
     /// `count` durations of `sum_us` microseconds together.
-    #[must_use]
     pub fn new(count: u64, sum_us: u64) -> Self {
         Self {
             count,
@@ -89,7 +88,6 @@ impl DurationStats {
     }
 
     /// The sum in seconds.
-    #[must_use]
     pub fn sum_seconds(&self) -> f64 {
         Duration::from_micros(self.sum_us).as_secs_f64()
     }

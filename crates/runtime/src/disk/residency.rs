@@ -60,30 +60,22 @@ impl ResidencyFacts {
     };
 
     pub(super) fn to_bits(self) -> u8 {
-        let means = match self.method {
-            ResidencyMethod::Unknown => 0,
-            ResidencyMethod::InMemory => 1,
-            ResidencyMethod::Cachestat => 2,
-            ResidencyMethod::Probe => 3,
-            ResidencyMethod::Unavailable => 4,
-            ResidencyMethod::Mincore => 5,
-            ResidencyMethod::RecentlyRead => 6,
-        };
-        means | u8::from(self.has_inodes) << 7
+        self.method as u8 | u8::from(self.has_inodes) << 7
     }
 
     pub(super) fn from_bits(bits: u8) -> Self {
-        let means = match bits & 0x7f {
-            1 => ResidencyMethod::InMemory,
-            2 => ResidencyMethod::Cachestat,
-            3 => ResidencyMethod::Probe,
-            4 => ResidencyMethod::Unavailable,
-            5 => ResidencyMethod::Mincore,
-            6 => ResidencyMethod::RecentlyRead,
-            _ => ResidencyMethod::Unknown,
-        };
+        let methods = [
+            ResidencyMethod::Unknown,
+            ResidencyMethod::InMemory,
+            ResidencyMethod::Cachestat,
+            ResidencyMethod::Mincore,
+            ResidencyMethod::RecentlyRead,
+            ResidencyMethod::Probe,
+            ResidencyMethod::Unavailable,
+        ];
+        let method = methods.get(usize::from(bits & 0x7f));
         Self {
-            method: means,
+            method: *method.unwrap_or(&ResidencyMethod::Unknown),
             has_inodes: bits & 0x80 != 0,
         }
     }
@@ -231,39 +223,31 @@ const LATER_WORDS: usize = 63;
 
 impl VerifiedChunks {
     pub(super) fn has(&self, chunk: u64) -> bool {
-        let word = match chunk {
-            0..64 => Some(&self.first),
-            _ => self
-                .more
-                .get()
-                .and_then(|more| more.get(later_word_index(chunk))),
-        };
-        word.is_some_and(|word| word.load(Ordering::Relaxed) & chunk_bit(chunk) != 0)
+        self.word(chunk)
+            .is_some_and(|word| word.load(Ordering::Relaxed) & chunk_bit(chunk) != 0)
     }
 
     pub(super) fn add(&self, chunk: u64) {
-        let word = match chunk {
-            0..64 => Some(&self.first),
-            _ => self
-                .more
-                .get_or_init(|| Box::new([const { AtomicU64::new(0) }; LATER_WORDS]))
-                .get(later_word_index(chunk)),
-        };
-        if let Some(word) = word {
+        if chunk >= 64 {
+            self.more
+                .get_or_init(|| Box::new([const { AtomicU64::new(0) }; LATER_WORDS]));
+        }
+        if let Some(word) = self.word(chunk) {
             word.fetch_or(chunk_bit(chunk), Ordering::Relaxed);
         }
     }
 
     pub(super) fn forget(&self, chunk: u64) {
-        let word = match chunk {
-            0..64 => Some(&self.first),
-            _ => self
-                .more
-                .get()
-                .and_then(|more| more.get(later_word_index(chunk))),
-        };
-        if let Some(word) = word {
+        if let Some(word) = self.word(chunk) {
             word.fetch_and(!chunk_bit(chunk), Ordering::Relaxed);
+        }
+    }
+
+    /// The word of a chunk; `None` for chunks that are not remembered.
+    fn word(&self, chunk: u64) -> Option<&AtomicU64> {
+        match usize::try_from(chunk / 64).ok()?.checked_sub(1) {
+            None => Some(&self.first),
+            Some(later) => self.more.get()?.get(later),
         }
     }
 }
@@ -428,11 +412,6 @@ impl AtomicMoment {
 
 fn chunk_bit(chunk: u64) -> u64 {
     1 << (chunk % 64)
-}
-
-/// The index in `more`; beyond its end for chunks that are not remembered.
-fn later_word_index(chunk: u64) -> usize {
-    usize::try_from(chunk / 64 - 1).unwrap_or(usize::MAX)
 }
 
 #[cfg(test)]
