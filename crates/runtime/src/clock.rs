@@ -84,7 +84,6 @@ pub struct PollInterval {
 
 impl PollInterval {
     /// Creates an interval whose first tick is now.
-    #[must_use]
     pub fn new(every: Duration) -> Self {
         Self {
             period: every,

@@ -19,7 +19,6 @@ pub struct LazyDeadline {
 
 impl LazyDeadline {
     /// Creates a deadline at `at`; no timer is armed until it is polled.
-    #[must_use]
     pub fn new(at: Instant) -> Self {
         Self { at, timer: None }
     }
@@ -30,7 +29,6 @@ impl LazyDeadline {
     }
 
     /// The current deadline.
-    #[must_use]
     pub fn at(&self) -> Instant {
         self.at
     }

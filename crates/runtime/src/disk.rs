@@ -110,7 +110,6 @@ pub enum ReadError {
 
 impl ReadError {
     /// Returns whether this is overload rather than a failure: a later attempt may succeed.
-    #[must_use]
     pub fn is_overload(&self) -> bool {
         match self {
             Self::Pool(_) => true,
@@ -121,7 +120,6 @@ impl ReadError {
 
 impl DiskFile {
     /// Wraps an open regular file. Makes no system call that could wait for a disk.
-    #[must_use]
     pub fn new(file: File, pool: Pool) -> Self {
         Self::with_source(DiskSource::File(file), pool, ResidencyFacts::UNKNOWN)
     }
@@ -177,7 +175,6 @@ impl DiskFile {
     }
 
     /// The pool that reads it.
-    #[must_use]
     pub fn pool(&self) -> &Pool {
         &self.pool
     }
@@ -490,7 +487,6 @@ impl DiskFile {
 
     /// Whether the pool's reads take so much memory that a task that waits for a slow client should
     /// drop its piece and read it again in time.
-    #[must_use]
     pub fn is_memory_scarce(&self) -> bool {
         self.pool.reads().is_memory_scarce()
     }

@@ -63,7 +63,6 @@ pub struct DrainGuard {
 
 impl Drain {
     /// Creates an empty set.
-    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
@@ -79,20 +78,17 @@ impl Drain {
     }
 
     /// Whether the drain has begun.
-    #[must_use]
     pub fn is_draining(&self) -> bool {
         self.inner.is_draining.load(Ordering::Acquire)
     }
 
     /// Number of live guards.
-    #[must_use]
     pub fn running_count(&self) -> usize {
         self.inner.running.load(Ordering::Acquire)
     }
 
     /// Until when an idle holder may wait, once the drain has begun: the next request of a
     /// keep-alive connection may be on its way.
-    #[must_use]
     pub fn idle_until(&self) -> Option<Instant> {
         let idle = self.is_draining().then(|| self.inner.idle_limits.get())??;
         Some(idle.until)
@@ -152,7 +148,6 @@ impl Drain {
 
 impl DrainGuard {
     /// The set this guard belongs to.
-    #[must_use]
     pub fn drain(&self) -> &Drain {
         &self.drain
     }

@@ -21,9 +21,6 @@ pub struct Listener {
 
 impl Listener {
     /// Registers a listening socket with the current loop.
-    ///
-    /// # Errors
-    /// When the kernel refuses the registration.
     pub fn new(socket: OwnedFd) -> io::Result<Self> {
         // Connections inherit it. Later would be too late: a connection that was paced once stays
         // so.

@@ -50,9 +50,6 @@ pub enum LogOutput {
 
 impl LineWriter {
     /// Starts the writer thread.
-    ///
-    /// # Errors
-    /// When no thread can be started.
     pub fn start(name: &str, target: LogOutput) -> std::io::Result<Self> {
         let (lines, queue) = std::sync::mpsc::sync_channel(MAX_QUEUED_LINES);
         let dropped = Arc::new(AtomicU64::new(0));
@@ -85,7 +82,6 @@ impl LineWriter {
     }
 
     /// Number of lines dropped so far.
-    #[must_use]
     pub fn dropped_lines(&self) -> u64 {
         self.dropped_lines.load(Ordering::Relaxed)
     }

@@ -115,7 +115,6 @@ impl OutputEvents {
     }
 
     /// Whether [`Self::flush`] would return lines.
-    #[must_use]
     pub fn is_pending(&self) -> bool {
         self.lines > 0
     }

@@ -25,17 +25,11 @@ pub struct Pollset {
 
 impl Pollset {
     /// Creates an empty set on the current loop.
-    ///
-    /// # Errors
-    /// When descriptors ran out.
     pub fn new() -> io::Result<Self> {
         Self::from_descriptor(poll::create()?)
     }
 
     /// Registers a set that was created elsewhere (`sys::poll::create`) with the current loop.
-    ///
-    /// # Errors
-    /// When the kernel refuses the registration.
     pub fn from_descriptor(set: OwnedFd) -> io::Result<Self> {
         Ok(Self {
             set: RegisteredFd::new(set, Interest::Read)?,
@@ -51,26 +45,17 @@ impl Pollset {
     }
 
     /// Changes the interest in `fd`.
-    ///
-    /// # Errors
-    /// When it is not in the set.
     pub fn modify(&self, fd: BorrowedFd<'_>, token: u64, interest: Interest) -> io::Result<()> {
         poll::modify(self.set.as_fd(), fd, token, interest)
     }
 
     /// Removes `fd` from the set.
-    ///
-    /// # Errors
-    /// When it is not in the set.
     pub fn remove(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
         poll::remove(self.set.as_fd(), fd)
     }
 
     /// Appends at most [`MAX_EVENTS`] events, so that the rest of the loop has its turn; the next
     /// call continues. May be ready without events; when pending, the task is woken.
-    ///
-    /// # Errors
-    /// The kernel's error; none is expected.
     pub fn poll_events(&self, cx: &mut Context<'_>, into: &mut Vec<Event>) -> Poll<io::Result<()>> {
         ready!(self.set.poll_readable(cx))?;
         let count = poll::take_events(self.set.as_fd(), into)?;

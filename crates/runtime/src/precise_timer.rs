@@ -22,9 +22,6 @@ pub struct PreciseTimer {
 
 impl PreciseTimer {
     /// Creates a timer that is not set.
-    ///
-    /// # Errors
-    /// When descriptors ran out.
     pub fn new() -> io::Result<Self> {
         Ok(Self {
             timer: RegisteredFd::new(timer::create()?, Interest::Read)?,
@@ -32,9 +29,6 @@ impl PreciseTimer {
     }
 
     /// Sets it to fire `after` from now, replacing the previous setting.
-    ///
-    /// # Errors
-    /// The kernel's error; none is expected.
     pub fn set(&self, after: Duration) -> io::Result<()> {
         timer::set(self.timer.as_fd(), after)
     }

@@ -71,9 +71,6 @@ pub trait ByteStream: Send + Sync + std::fmt::Debug {
 }
 
 /// Writes all of `bytes` at the peer's pace. Cancel safety: none, a part may be out.
-///
-/// # Errors
-/// The connection's error.
 pub async fn write_all<S: ByteStream + ?Sized>(stream: &S, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         let written = poll_fn(|cx| stream.poll_write(cx, &[IoSlice::new(bytes)])).await?;
@@ -90,9 +87,6 @@ pub struct Stream {
 
 impl Stream {
     /// Registers `socket`, which must be non-blocking, with the current loop.
-    ///
-    /// # Errors
-    /// When the kernel refuses the registration.
     pub fn new(socket: OwnedFd) -> io::Result<Self> {
         Ok(Self {
             socket: RegisteredFd::new(socket, Interest::Both)?,
@@ -161,9 +155,6 @@ impl Stream {
 
     /// Reads available bytes and descriptors; `WouldBlock` when there are none. Use it when data is
     /// known to have arrived, even if the loop has not seen the event.
-    ///
-    /// # Errors
-    /// The connection's error.
     pub fn try_read_descriptors(
         &self,
         buffer: &mut [u8],
@@ -315,25 +306,16 @@ impl Stream {
 
     /// Writes all of `bytes`, waiting for the peer as needed. Not cancel safe: a part may have been
     /// sent.
-    ///
-    /// # Errors
-    /// The connection's error.
     pub async fn write_all(&self, bytes: &[u8]) -> io::Result<()> {
         write_all(self, bytes).await
     }
 
     /// Sends `bytes` (few: they must fit at once) with a descriptor attached.
-    ///
-    /// # Errors
-    /// The connection's error.
     pub async fn send_descriptor(&self, bytes: &[u8], descriptor: impl AsFd) -> io::Result<()> {
         self.send_descriptors(bytes, &[descriptor.as_fd()]).await
     }
 
     /// Like [`Stream::send_descriptor`], with up to `sys::net::MAX_DESCRIPTORS` of them.
-    ///
-    /// # Errors
-    /// The connection's error.
     pub async fn send_descriptors(
         &self,
         bytes: &[u8],
@@ -402,7 +384,6 @@ impl Stream {
     }
 
     /// Whether no event was reported since the last read: no bytes, no end. Costs no system call.
-    #[must_use]
     pub fn is_quiet(&self) -> bool {
         match self.socket.is_readable() {
             Some(is_readable) => !is_readable,
@@ -417,7 +398,6 @@ impl Stream {
     }
 
     /// Whether it belongs to the loop that this code runs on: elsewhere it cannot be awaited.
-    #[must_use]
     pub fn is_on_current_loop(&self) -> bool {
         self.socket.is_on_current_loop()
     }
@@ -425,7 +405,6 @@ impl Stream {
     /// Whether the peer is reported to have closed its side, or the connection to be broken, even
     /// while bytes wait to be read. Costs no system call. Use it for a stream that no task waits to
     /// read.
-    #[must_use]
     pub fn is_ended(&self) -> bool {
         let known = self.socket.is_ended();
         known.unwrap_or_else(|| match net::peek(self.socket.as_fd()) {
@@ -435,20 +414,17 @@ impl Stream {
     }
 
     /// Whether the stream is open and has nothing to read, by asking the kernel.
-    #[must_use]
     pub fn is_open(&self) -> bool {
         let peeked = net::peek(self.socket.as_fd());
         matches!(peeked, Err(e) if e.kind() == io::ErrorKind::WouldBlock)
     }
 
     /// Deregisters and returns the socket, so that another loop may take it.
-    #[must_use]
     pub fn into_socket(self) -> OwnedFd {
         self.socket.into_fd()
     }
 
     /// Bytes written that the peer has not acknowledged yet; 0 when the kernel cannot tell.
-    #[must_use]
     pub fn unsent_bytes(&self) -> u64 {
         net::unsent_bytes(self.socket.as_fd()).unwrap_or(0)
     }

@@ -22,9 +22,6 @@ pub struct TokioThread {
 
 impl TokioThread {
     /// Starts the runtime.
-    ///
-    /// # Errors
-    /// When threads or descriptors ran out.
     pub fn start() -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let handle = runtime.handle().clone();

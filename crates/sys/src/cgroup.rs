@@ -62,7 +62,6 @@ impl Controller {
     const ALL: [Self; 3] = [Self::Tasks, Self::Memory, Self::Cpu];
 
     /// The kernel's name for it.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Tasks => "pids",
@@ -196,7 +195,6 @@ impl Groups {
     }
 
     /// The controllers that are wanted and unavailable.
-    #[must_use]
     pub fn missing(&self) -> &[MissingController] {
         &self.missing
     }
@@ -242,25 +240,21 @@ impl Group {
     }
 
     /// The application's name.
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.plan.name
     }
 
     /// Its configured limits.
-    #[must_use]
     pub fn plan(&self) -> &GroupPlan {
         &self.plan
     }
 
     /// Whether its programs run as this user; `None` is the server's.
-    #[must_use]
     pub fn is_of(&self, account: Option<&str>) -> bool {
         self.plan.account.as_deref() == account
     }
 
     /// Whether the number of its user's processes is limited in place of the group's.
-    #[must_use]
     pub fn bounds_user(&self) -> bool {
         self.max_user_tasks.is_some()
     }
@@ -276,9 +270,6 @@ impl Group {
 
     /// Limits the processes of the user that the calling process has switched to, where the group
     /// has no limit on processes. The kernel counts all processes of the user.
-    ///
-    /// # Errors
-    /// Those of `setrlimit`.
     pub(crate) fn limit_user(&self) -> io::Result<()> {
         let Some(bound) = self.max_user_tasks else {
             return Ok(());
@@ -303,7 +294,6 @@ impl Group {
     }
 
     /// Returns the usage, and the events since the last call. Blocks as [`Group::usage`] does.
-    #[must_use]
     pub fn read(&self) -> CgroupReading {
         let usage = self.usage();
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
@@ -311,7 +301,6 @@ impl Group {
     }
 
     /// Returns the usage of each resource. Reads a few small files in the kernel's memory.
-    #[must_use]
     pub fn usage(&self) -> Usage {
         let mut usage = Usage::default();
         for folder in &self.folders {

@@ -143,9 +143,6 @@ pub(crate) fn check_single_threaded() -> io::Result<()> {
 }
 
 /// Replaces the standard streams: no input, and output to `out` or nowhere.
-///
-/// # Errors
-/// Those of `open` and `dup2`.
 pub fn detach_from_terminal(out: Option<BorrowedFd<'_>>) -> io::Result<()> {
     let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC;
     let null = rustix::fs::open("/dev/null", flags, rustix::fs::Mode::empty())?;
@@ -154,18 +151,12 @@ pub fn detach_from_terminal(out: Option<BorrowedFd<'_>>) -> io::Result<()> {
 }
 
 /// Redirects standard output and standard error to `out`.
-///
-/// # Errors
-/// Those of `dup2`.
 pub fn redirect_output(out: BorrowedFd<'_>) -> io::Result<()> {
     rustix::stdio::dup2_stdout(out)?;
     redirect_stderr(out)
 }
 
 /// Redirects standard error to `out`.
-///
-/// # Errors
-/// Those of `dup2`.
 pub fn redirect_stderr(out: BorrowedFd<'_>) -> io::Result<()> {
     Ok(rustix::stdio::dup2_stderr(out)?)
 }

@@ -27,7 +27,6 @@ pub fn next_fd_number(any: impl AsFd) -> io::Result<RawFd> {
 }
 
 /// Whether an error says that no descriptor is left, for this process or the whole system.
-#[must_use]
 pub fn is_exhausted(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),

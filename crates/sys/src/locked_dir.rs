@@ -52,7 +52,6 @@ impl LockedDir {
     }
 
     /// Its path.
-    #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -94,9 +94,6 @@ impl PageRegion {
 
     /// Copies `pieces`, one behind the other, into an extent; `None` when the region has no room
     /// for it.
-    ///
-    /// # Errors
-    /// When there is no memory.
     pub fn store(self: &Arc<Self>, pieces: &[&[u8]]) -> io::Result<Option<Extent>> {
         let mut lens = pieces.iter().map(|piece| piece.len());
         let len = lens.try_fold(0, usize::checked_add);
@@ -135,7 +132,6 @@ impl PageRegion {
     }
 
     /// Bytes in use by extents.
-    #[must_use]
     pub fn used_bytes(&self) -> u64 {
         let free: usize = self.free_extents().by_start.values().sum();
         (self.bytes - free) as u64
@@ -176,7 +172,6 @@ impl Drop for PageRegion {
 
 impl Extent {
     /// Its content.
-    #[must_use]
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: within the mapping, which lives as long as the extent; written before the extent
         // was returned and not since.
@@ -280,9 +275,6 @@ const MAX_PIPE_BYTES: usize = 256 * 1024;
 
 impl SplicePipe {
     /// Creates an empty pipe; uses two descriptors.
-    ///
-    /// # Errors
-    /// When there are no more descriptors.
     pub fn new() -> io::Result<Self> {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         // A smaller pipe needs more calls.

@@ -115,9 +115,6 @@ impl PeerProcess {
 }
 
 /// The user that created this listening Unix socket.
-///
-/// # Errors
-/// Those of `getsockopt`.
 pub fn listener_owner(socket: BorrowedFd<'_>) -> io::Result<u32> {
     peer_credentials(socket).map(|(_, uid)| uid)
 }

@@ -36,26 +36,22 @@ pub struct Event {
 
 impl Event {
     /// There is something to read, which may be the end of the stream.
-    #[must_use]
     pub fn is_readable(&self) -> bool {
         self.flags.intersects(EventFlags::IN | EventFlags::RDHUP)
     }
 
     /// There is room to write.
-    #[must_use]
     pub fn is_writable(&self) -> bool {
         self.flags.contains(EventFlags::OUT)
     }
 
     /// The peer has ended its side, or the connection broke.
-    #[must_use]
     pub fn is_ended(&self) -> bool {
         let ended = EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR;
         self.flags.intersects(ended)
     }
 
     /// The connection broke, or both sides have ended it.
-    #[must_use]
     pub fn is_broken(&self) -> bool {
         self.flags.intersects(EventFlags::HUP | EventFlags::ERR)
     }
@@ -65,9 +61,6 @@ impl Event {
 pub const MAX_EVENTS: usize = 256;
 
 /// Creates an empty set.
-///
-/// # Errors
-/// When descriptors ran out.
 pub fn create() -> io::Result<OwnedFd> {
     Ok(epoll::create(CreateFlags::CLOEXEC)?)
 }
@@ -91,9 +84,6 @@ pub fn add(
 }
 
 /// Changes the interest in `fd`; reports present readiness again.
-///
-/// # Errors
-/// When it is not in the set.
 pub fn modify(
     set: BorrowedFd<'_>,
     fd: BorrowedFd<'_>,
@@ -109,26 +99,17 @@ pub fn modify(
 }
 
 /// Removes `fd` from the set.
-///
-/// # Errors
-/// When it is not in the set.
 pub fn remove(set: BorrowedFd<'_>, fd: BorrowedFd<'_>) -> io::Result<()> {
     Ok(epoll::delete(set, fd)?)
 }
 
 /// Appends the events since the last call, at most [`MAX_EVENTS`], without waiting. Fewer means
 /// that there are no more.
-///
-/// # Errors
-/// The kernel's, for a descriptor that is not a set.
 pub fn take_events(set: BorrowedFd<'_>, into: &mut Vec<Event>) -> io::Result<usize> {
     epoll_wait(set, Some(&NO_WAIT), into)
 }
 
 /// Like [`take_events`], but waits for an event; a signal may end the wait without one.
-///
-/// # Errors
-/// As [`take_events`].
 pub fn wait_for_events(set: BorrowedFd<'_>, into: &mut Vec<Event>) -> io::Result<usize> {
     epoll_wait(set, None, into)
 }
@@ -147,7 +128,6 @@ pub fn have_events<'f>(fds: impl Iterator<Item = BorrowedFd<'f>>) -> io::Result<
 
 /// Whether a socket is so full that an edge will report when it has room ([`Interest::Write`]),
 /// even if no write was refused before.
-#[must_use]
 pub fn is_write_full(socket: BorrowedFd<'_>) -> bool {
     let mut asked = [PollFd::from_borrowed_fd(socket, PollFlags::OUT)];
     // On an error the caller attempts the write.
@@ -178,9 +158,6 @@ const NO_WAIT: Timespec = Timespec {
 
 /// Creates a descriptor that becomes readable at each [`wake`], by which another thread ends a
 /// wait.
-///
-/// # Errors
-/// When descriptors ran out.
 pub fn create_wake_fd() -> io::Result<OwnedFd> {
     let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
     Ok(rustix::event::eventfd(0, flags)?)

@@ -248,9 +248,6 @@ fn take_in(pid: u32) -> io::Result<(OwnedFd, TrackedChild)> {
 }
 
 /// Creates a pipe for the output of a future process: our end, non-blocking, and its end.
-///
-/// # Errors
-/// `EMFILE` and the like.
 pub fn output_pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     let (ours, theirs) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
     rustix::io::ioctl_fionbio(&ours, true)?;
@@ -259,9 +256,6 @@ pub fn output_pipe() -> io::Result<(OwnedFd, OwnedFd)> {
 
 /// Makes orphaned descendants become our children, instead of those of the system's first process
 /// (`PR_SET_CHILD_SUBREAPER`).
-///
-/// # Errors
-/// Those of `prctl`.
 pub fn become_subreaper() -> io::Result<()> {
     Ok(rustix::process::set_child_subreaper(Some(
         rustix::process::getpid(),
@@ -388,9 +382,6 @@ pub fn raise_open_files() -> io::Result<(u64, u64)> {
 
 /// Sends SIGKILL to the process's whole group. Only for a process that has certainly not been
 /// reaped; else use [`ProcessHandle::kill_group`].
-///
-/// # Errors
-/// When it is gone.
 pub fn kill_group(pid: u32) -> io::Result<()> {
     Ok(rustix::process::kill_process_group(
         to_pid(pid)?,
@@ -401,9 +392,6 @@ pub fn kill_group(pid: u32) -> io::Result<()> {
 /// How long the present threads of a process have wanted a processor since their start, running or
 /// waiting for one (`sched-stats.rst`, the first two numbers). Zero where the kernel does not
 /// count.
-///
-/// # Errors
-/// When it is gone.
 pub fn cpu_demand_time(pid: u32) -> io::Result<Duration> {
     let mut total = 0;
     for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {

@@ -65,9 +65,6 @@ const MARK: u64 = 0x5045_4e53;
 
 /// Marks this process, and its descendants, as part of an application: one below the server's own
 /// limit, as the server may itself be started by an application.
-///
-/// # Errors
-/// Those of `setrlimit`.
 pub(crate) fn mark_application() -> io::Result<()> {
     let own = read_limit(Resource::Locks)?.maximum;
     let mark = Some(own.map_or(MARK, |own| own.saturating_sub(1)));

@@ -87,9 +87,6 @@ impl ProcessRoots {
 
 /// Begins to record the senders of this signal. Register the task to be woken by it afterwards, so
 /// that it finds the record. `predecessor` is the previous server, the parent until it ends.
-///
-/// # Errors
-/// Those of `sigaction`.
 pub fn watch_signal(signal: i32, predecessor: Option<u32>) -> io::Result<SignalWatch> {
     let notes = Arc::new(SignalNotes::default());
     let (noted, us) = (Arc::clone(&notes), rustix::process::getpid());

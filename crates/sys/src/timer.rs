@@ -11,9 +11,6 @@ use std::time::Duration;
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 
 /// Creates a timer that is not set.
-///
-/// # Errors
-/// When descriptors ran out.
 pub fn create() -> io::Result<OwnedFd> {
     let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
     Ok(rustix::time::timerfd_create(
@@ -23,9 +20,6 @@ pub fn create() -> io::Result<OwnedFd> {
 }
 
 /// Makes the timer readable once, `after` from now; replaces the previous setting.
-///
-/// # Errors
-/// The kernel's, for a descriptor that is not a timer.
 pub fn set(timer: BorrowedFd<'_>, after: Duration) -> io::Result<()> {
     // Zero would disarm it.
     let after = after.max(Duration::from_nanos(1));

@@ -85,9 +85,6 @@ impl ResidencyMapping {
 
     /// Returns how many of the `len` bytes at `at` are in memory, as a prefix, without pages that
     /// are still being read. None beyond the mapped length. Takes about 3 us for 128 pages.
-    ///
-    /// # Errors
-    /// Those of `mincore`.
     pub fn cached_prefix(&self, at: u64, len: u64) -> io::Result<u64> {
         let end = at.saturating_add(len).min(self.file_bytes);
         if end <= at {

@@ -127,9 +127,6 @@ pub struct Orphan {
 }
 
 /// Returns all children that are not waited for.
-///
-/// # Errors
-/// Those of `/proc`.
 pub fn list_orphans() -> io::Result<Vec<Orphan>> {
     let table = tracked_children();
     let mut all = children()?;

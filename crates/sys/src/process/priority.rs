@@ -61,9 +61,6 @@ fn own_priority() -> io::Result<i32> {
 impl ProcessHandle {
     /// Lowers its priority until [`ProcessHandle::restore_priority`]; for a process that was just
     /// started. Returns `false` and changes nothing if it could not be restored.
-    ///
-    /// # Errors
-    /// When it is gone.
     pub fn lower_priority(&self) -> io::Result<bool> {
         let ours = own_priority()?;
         if ours >= LOWEST_PRIORITY || !can_restore_priority(ours) {
