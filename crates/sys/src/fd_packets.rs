@@ -4,7 +4,7 @@
 //! activation (a service manager passes them to us). Packets keep their bounds (`SOCK_SEQPACKET`),
 //! so that a descriptor and its text arrive together or not at all.
 
-use std::io::{self, IoSliceMut};
+use std::io;
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -16,16 +16,13 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
-    SocketAddrUnix, SocketFlags, SocketType, sockopt,
+    AddressFamily, RecvAncillaryMessage, ReturnFlags, SocketAddrUnix, SocketFlags, SocketType,
+    sockopt,
 };
 
 use crate::net;
 
 /// A connected pair of packet sockets, both non-blocking and close-on-exec.
-///
-/// # Errors
-/// `EMFILE` and the like.
 pub fn packet_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let pair = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
@@ -80,33 +77,22 @@ pub fn receive_packet(
 }
 
 /// Like [`receive_packet`], with all descriptors, [`net::MAX_DESCRIPTORS`] at most.
-///
-/// # Errors
-/// As [`receive_packet`].
 pub(crate) fn receive_packet_with_fds(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8],
 ) -> io::Result<(usize, Vec<OwnedFd>)> {
-    let mut space =
-        [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(net::MAX_DESCRIPTORS))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let message = rustix::net::recvmsg(
-        socket,
-        &mut [IoSliceMut::new(buffer)],
-        &mut ancillary,
-        RecvFlags::CMSG_CLOEXEC,
-    )?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(net::MAX_DESCRIPTORS))];
     let mut descriptors = Vec::new();
-    for item in ancillary.drain() {
+    let received = net::receive_message(socket, buffer, &mut space, |item| {
         if let RecvAncillaryMessage::ScmRights(rights) = item {
             descriptors.extend(rights);
         }
-    }
+    })?;
     let cut = ReturnFlags::TRUNC | ReturnFlags::CTRUNC;
-    if message.flags.intersects(cut) {
+    if received.flags.intersects(cut) {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "packet cut"));
     }
-    Ok((message.bytes, descriptors))
+    Ok((received.bytes, descriptors))
 }
 
 /// Waits until there is something to receive, without a limit if `limit` is `None`.

@@ -6,7 +6,7 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
@@ -14,8 +14,9 @@ use std::time::Duration;
 use rustix::fs::{AtFlags, FileType, FlockOperation, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, RecvMsg,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    sockopt,
 };
 
 pub use rustix::net::Shutdown;
@@ -29,24 +30,7 @@ const BACKLOG: i32 = 4096;
 /// # Errors
 /// Those of `socket`, `bind` or `listen`, for example address in use or permission denied.
 pub fn listen_tcp(address: SocketAddr) -> io::Result<OwnedFd> {
-    let family = if address.is_ipv4() {
-        AddressFamily::INET
-    } else {
-        AddressFamily::INET6
-    };
-    let socket = rustix::net::socket_with(
-        family,
-        SocketType::STREAM,
-        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
-        None,
-    )?;
-    sockopt::set_socket_reuseaddr(&socket, true)?;
-    sockopt::set_socket_reuseport(&socket, true)?;
-    if address.is_ipv6() {
-        // `[::]:80` beside `0.0.0.0:80` is two listeners, not a clash.
-        sockopt::set_ipv6_v6only(&socket, true)?;
-    }
-    rustix::net::bind(&socket, &address)?;
+    let socket = bind_tcp(address, Sharing::Allowed, Families::One)?;
     rustix::net::listen(&socket, BACKLOG)?;
     Ok(socket)
 }
@@ -62,35 +46,18 @@ pub fn check_tcp_free(address: SocketAddr) -> io::Result<()> {
     if address.port() == 0 {
         return Ok(());
     }
-    let family = if address.is_ipv4() {
-        AddressFamily::INET
-    } else {
-        AddressFamily::INET6
-    };
-    let socket = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    sockopt::set_socket_reuseaddr(&socket, true)?;
-    if address.is_ipv6() {
-        sockopt::set_ipv6_v6only(&socket, true)?;
-    }
-    rustix::net::bind(&socket, &address)?;
-    Ok(())
+    Ok(bind_tcp(address, Sharing::Refused, Families::One).map(drop)?)
 }
 
 /// Returns the real address of a TCP listener (port 0 resolved).
-///
-/// # Errors
-/// Those of `getsockname`.
 pub fn local_address(listener: &OwnedFd) -> io::Result<SocketAddr> {
     TcpListener::from(listener.try_clone()?).local_addr()
 }
 
 /// Opens a TCP listener for `port` on every address of the machine, IPv6 and IPv4; only IPv4 where
 /// there is no IPv6. Shares its port like [`listen_tcp`].
-///
-/// # Errors
-/// As [`listen_tcp`].
 pub fn listen_port(port: u16) -> io::Result<OwnedFd> {
-    match bind_port(port, Sharing::Allowed) {
+    match bind_tcp(all_ipv6(port), Sharing::Allowed, Families::Both) {
         Err(error) if has_no_ipv6(error) => {
             listen_tcp(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)))
         }
@@ -103,19 +70,20 @@ pub fn listen_port(port: u16) -> io::Result<OwnedFd> {
 }
 
 /// Like [`check_tcp_free`], for [`listen_port`].
-///
-/// # Errors
-/// As [`check_tcp_free`].
 pub fn check_port_free(port: u16) -> io::Result<()> {
     if port == 0 {
         return Ok(());
     }
-    match bind_port(port, Sharing::Refused) {
+    match bind_tcp(all_ipv6(port), Sharing::Refused, Families::Both) {
         Err(error) if has_no_ipv6(error) => {
             check_tcp_free(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)))
         }
         bound => Ok(bound.map(drop)?),
     }
+}
+
+fn all_ipv6(port: u16) -> SocketAddr {
+    SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,17 +92,32 @@ enum Sharing {
     Refused,
 }
 
-/// Binds an IPv6 socket that accepts IPv4 too.
-fn bind_port(port: u16, sharing: Sharing) -> Result<OwnedFd, Errno> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = rustix::net::socket_with(AddressFamily::INET6, SocketType::STREAM, flags, None)?;
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Families {
+    /// That of the address: `[::]:80` beside `0.0.0.0:80` is two listeners, not a clash.
+    One,
+    /// IPv6 and IPv4.
+    Both,
+}
+
+fn bind_tcp(address: SocketAddr, sharing: Sharing, families: Families) -> Result<OwnedFd, Errno> {
+    let socket = stream_socket(family_of(address))?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
     if sharing == Sharing::Allowed {
         sockopt::set_socket_reuseport(&socket, true)?;
     }
-    sockopt::set_ipv6_v6only(&socket, false)?;
-    rustix::net::bind(&socket, &SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)))?;
+    if address.is_ipv6() {
+        sockopt::set_ipv6_v6only(&socket, families == Families::One)?;
+    }
+    rustix::net::bind(&socket, &address)?;
     Ok(socket)
+}
+
+fn family_of(address: SocketAddr) -> AddressFamily {
+    match address {
+        SocketAddr::V4(_) => AddressFamily::INET,
+        SocketAddr::V6(_) => AddressFamily::INET6,
+    }
 }
 
 /// Whether an error means that this machine, or a sandbox, has no IPv6: it is not built in or
@@ -312,7 +295,6 @@ impl PeerAddress {
 }
 
 /// Whether an address is a loopback address, including IPv4-mapped ones.
-#[must_use]
 pub fn is_loopback(address: SocketAddr) -> bool {
     address.ip().to_canonical().is_loopback()
 }
@@ -326,11 +308,7 @@ pub fn accept(listener: BorrowedFd<'_>) -> io::Result<(OwnedFd, PeerAddress)> {
     let (socket, address) = rustix::net::acceptfrom_with(listener, flags)?;
     let tcp = address.and_then(|a| SocketAddr::try_from(a).ok());
     match tcp {
-        Some(mut address) => {
-            // An IPv4 client of a dual-stack listener gets its IPv4 address.
-            if let canonical @ IpAddr::V4(_) = address.ip().to_canonical() {
-                address.set_ip(canonical);
-            }
+        Some(address) => {
             sockopt::set_tcp_nodelay(&socket, true)?;
             Ok((socket, PeerAddress::tcp(address)))
         }
@@ -357,7 +335,6 @@ pub fn enable_keepalive(
 }
 
 /// Whether the kernel paces what a TCP socket, or a listener's connections, send (`bbr`).
-#[must_use]
 pub fn is_paced(socket: impl AsFd) -> bool {
     sockopt::tcp_congestion(socket).is_ok_and(|name| is_pacing(&name))
 }
@@ -371,9 +348,6 @@ fn is_pacing(congestion_control: &str) -> bool {
 /// piece waits for a timer, and 1 GB took eight times the processor time, and three times as long.
 /// `reno` does not pace, and any user may select it (tcp(7)). A connection that was paced
 /// once stays so.
-///
-/// # Errors
-/// Those of `setsockopt`.
 pub fn stop_pacing(socket: impl AsFd) -> io::Result<()> {
     Ok(sockopt::set_tcp_congestion(socket, "reno")?)
 }
@@ -384,12 +358,7 @@ pub fn stop_pacing(socket: impl AsFd) -> io::Result<()> {
 /// # Errors
 /// Immediate errors of `socket` or `connect`, for example that no route or no port is left.
 pub fn connect_tcp(address: SocketAddr) -> io::Result<OwnedFd> {
-    let family = if address.is_ipv4() {
-        AddressFamily::INET
-    } else {
-        AddressFamily::INET6
-    };
-    let socket = stream_socket(family)?;
+    let socket = stream_socket(family_of(address))?;
     sockopt::set_tcp_nodelay(&socket, true)?;
     if is_loopback(address) && is_paced(&socket) {
         // Where this is forbidden, the connection is only slower.
@@ -412,28 +381,17 @@ pub fn connect_unix(path: &Path) -> io::Result<OwnedFd> {
 }
 
 /// Returns the result of [`connect_tcp`]; call it once the socket is writable.
-///
-/// # Errors
-/// Why the connection failed.
 pub fn connect_result(socket: BorrowedFd<'_>) -> io::Result<()> {
     sockopt::socket_error(socket)?.map_err(io::Error::from)
 }
 
-fn stream_socket(family: AddressFamily) -> io::Result<OwnedFd> {
+fn stream_socket(family: AddressFamily) -> Result<OwnedFd, Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    Ok(rustix::net::socket_with(
-        family,
-        SocketType::STREAM,
-        flags,
-        None,
-    )?)
+    rustix::net::socket_with(family, SocketType::STREAM, flags, None)
 }
 
 /// Creates a connected pair of Unix stream sockets. The first is non-blocking (ours), the second
 /// blocking (for a worker process); both are close-on-exec.
-///
-/// # Errors
-/// `EMFILE` and the like.
 pub fn worker_socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let (ours, theirs) = rustix::net::socketpair(
         AddressFamily::UNIX,
@@ -465,28 +423,32 @@ pub fn peek(socket: BorrowedFd<'_>) -> io::Result<usize> {
 }
 
 /// Like [`receive`], and receives descriptors that come with the bytes (at most four a message).
-///
-/// # Errors
-/// As [`receive`].
 pub fn receive_with_descriptors(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8],
     descriptors: &mut Vec<OwnedFd>,
 ) -> io::Result<usize> {
-    let mut space = [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(4))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let message = rustix::net::recvmsg(
-        socket,
-        &mut [IoSliceMut::new(buffer)],
-        &mut ancillary,
-        RecvFlags::CMSG_CLOEXEC,
-    )?;
-    for item in ancillary.drain() {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+    let received = receive_message(socket, buffer, &mut space, |item| {
         if let RecvAncillaryMessage::ScmRights(rights) = item {
             descriptors.extend(rights);
         }
-    }
-    Ok(message.bytes)
+    });
+    Ok(received?.bytes)
+}
+
+/// Receives bytes, passing what comes beside them to `take`.
+pub(crate) fn receive_message(
+    socket: BorrowedFd<'_>,
+    buffer: &mut [u8],
+    space: &mut [MaybeUninit<u8>],
+    take: impl FnMut(RecvAncillaryMessage<'_>),
+) -> Result<RecvMsg, Errno> {
+    let mut ancillary = RecvAncillaryBuffer::new(space);
+    let buffers = &mut [IoSliceMut::new(buffer)];
+    let received = rustix::net::recvmsg(socket, buffers, &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+    ancillary.drain().for_each(take);
+    Ok(received)
 }
 
 /// Writes a prefix of `buffer`, never raising SIGPIPE.
@@ -499,9 +461,6 @@ pub fn send(socket: BorrowedFd<'_>, buffer: &[u8]) -> io::Result<usize> {
 
 /// Like [`send`], but lets the kernel hold the bytes back for more that follows at once
 /// (`MSG_MORE`).
-///
-/// # Errors
-/// As [`send`].
 pub fn send_more(socket: BorrowedFd<'_>, buffer: &[u8]) -> io::Result<usize> {
     let flags = SendFlags::NOSIGNAL | SendFlags::MORE;
     Ok(rustix::net::send(socket, buffer, flags)?)
@@ -523,35 +482,22 @@ pub fn send_vectored(socket: BorrowedFd<'_>, buffers: &[IoSlice<'_>]) -> io::Res
 
 /// Like [`receive`], and returns which process sent the bytes, if enabled
 /// ([`enable_sender_credentials`]).
-///
-/// # Errors
-/// As [`receive`].
 pub fn receive_with_sender(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8],
 ) -> io::Result<(usize, Option<u32>)> {
-    let mut space = [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let message = rustix::net::recvmsg(
-        socket,
-        &mut [IoSliceMut::new(buffer)],
-        &mut ancillary,
-        RecvFlags::CMSG_CLOEXEC,
-    )?;
-    let sender = ancillary.drain().find_map(|item| match item {
-        RecvAncillaryMessage::ScmCredentials(who) => {
-            u32::try_from(who.pid.as_raw_nonzero().get()).ok()
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
+    let mut sender = None;
+    let received = receive_message(socket, buffer, &mut space, |item| {
+        if let RecvAncillaryMessage::ScmCredentials(who) = item {
+            sender = u32::try_from(who.pid.as_raw_nonzero().get()).ok();
         }
-        _ => None,
     });
-    Ok((message.bytes, sender))
+    Ok((received?.bytes, sender))
 }
 
 /// Makes the kernel report the sending process of later messages to this Unix socket
 /// (`SO_PASSCRED`).
-///
-/// # Errors
-/// Those of `setsockopt`.
 pub fn enable_sender_credentials(socket: &OwnedFd) -> io::Result<()> {
     Ok(sockopt::set_socket_passcred(socket, true)?)
 }
@@ -601,9 +547,6 @@ pub fn send_descriptors(
 
 /// Makes the coming close a reset (`SO_LINGER` 0), so that the peer cannot take a truncated message
 /// for a complete one.
-///
-/// # Errors
-/// Those of `setsockopt`.
 pub fn reset_on_close(socket: impl AsFd) -> io::Result<()> {
     Ok(sockopt::set_socket_linger(socket, Some(Duration::ZERO))?)
 }
@@ -638,9 +581,6 @@ pub fn enable_keepalive_after(socket: impl AsFd, idle: Duration) -> io::Result<(
 
 /// Bytes written to a socket that its peer has not received yet (`SIOCOUTQ`): for TCP, not
 /// acknowledged.
-///
-/// # Errors
-/// Those of `ioctl`.
 pub fn unsent_bytes(socket: BorrowedFd<'_>) -> io::Result<u64> {
     let mut count: libc::c_int = 0;
     #[expect(unsafe_code, reason = "an ioctl that no safe wrapper offers")]

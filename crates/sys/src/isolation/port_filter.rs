@@ -9,10 +9,10 @@
 //! - Calls of other interfaces are left to the sandbox's filter, which refuses and reports them
 //!   all: an error of this one would hide the report.
 
-use libc::{BPF_ABS, BPF_JEQ, BPF_JGE, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_RET, BPF_W};
-use libc::{c_long, sock_filter};
+use libc::{BPF_JEQ, BPF_JGE, BPF_JSET, c_long, sock_filter};
 
 use super::seccomp::{ARCHITECTURE, ARCHITECTURE_AT, ARGUMENT_AT, NUMBER_AT, X32};
+use super::seccomp::{branch, give, give_error, load, on_call};
 
 /// TCP by other names: SMC falls back to TCP, an MPTCP connection is a TCP connection.
 const SMC_FAMILY: u32 = 43;
@@ -40,10 +40,12 @@ pub(super) fn make() -> Option<Vec<sock_filter>> {
         load(NUMBER_AT),
         branch(BPF_JGE, X32, 0, 1),
         give(libc::SECCOMP_RET_ALLOW),
-        // It performs all other calls, unseen by filters.
-        branch(BPF_JEQ, number(libc::SYS_io_uring_setup), 0, 1),
-        fail(libc::EPERM),
     ];
+    // It performs all other calls, unseen by filters.
+    filter.extend(on_call(
+        libc::SYS_io_uring_setup,
+        &[give_error(libc::EPERM)],
+    ));
     let socket = [(0, SMC_FAMILY), (2, SMC_PROTOCOL), (2, MPTCP_PROTOCOL)];
     let socket = socket.map(|(place, value)| (place, BPF_JEQ, value, libc::EPROTONOSUPPORT));
     filter.extend(guard(libc::SYS_socket, &socket));
@@ -59,40 +61,10 @@ pub(super) fn make() -> Option<Vec<sock_filter>> {
 fn guard(call: c_long, looks: &[Look]) -> Vec<sock_filter> {
     let looks = looks.iter().flat_map(|(place, test, value, error)| {
         let at = ARGUMENT_AT + 8 * place;
-        [load(at), branch(*test, *value, 0, 1), fail(*error)]
+        [load(at), branch(*test, *value, 0, 1), give_error(*error)]
     });
     let looks: Vec<_> = looks.chain([give(libc::SECCOMP_RET_ALLOW)]).collect();
-    let length = u8::try_from(looks.len()).expect("jumps of a filter are short");
-    let mut guard = vec![branch(BPF_JEQ, number(call), 0, length)];
-    guard.extend(looks);
-    guard
-}
-
-fn number(call: c_long) -> u32 {
-    u32::try_from(call).expect("numbers of calls are small")
-}
-
-fn load(at: u32) -> sock_filter {
-    step(BPF_LD | BPF_W | BPF_ABS, at, 0, 0)
-}
-
-fn give(result: u32) -> sock_filter {
-    step(BPF_RET | BPF_K, result, 0, 0)
-}
-
-fn fail(error: i32) -> sock_filter {
-    give(libc::SECCOMP_RET_ERRNO | error.unsigned_abs())
-}
-
-/// How many instructions to skip if the test succeeds, and if not.
-fn branch(test: u32, value: u32, jt: u8, jf: u8) -> sock_filter {
-    step(BPF_JMP | BPF_K | test, value, jt, jf)
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "codes are small")]
-fn step(code: u32, k: u32, jt: u8, jf: u8) -> sock_filter {
-    let code = code as u16;
-    sock_filter { code, jt, jf, k }
+    on_call(call, &looks)
 }
 
 #[cfg(test)]

@@ -11,7 +11,8 @@
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
-use libc::{BPF_ABS, BPF_JEQ, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_RET, BPF_W, sock_filter};
+use libc::sock_filter;
+use libc::{BPF_ABS, BPF_JEQ, BPF_JGE, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_RET, BPF_W};
 
 /// A system call: its name and its number.
 pub(crate) type Call = (&'static str, libc::c_long);
@@ -130,67 +131,54 @@ pub(crate) fn build(rules: SeccompRules<'_>) -> Option<Vec<sock_filter>> {
     ARCHITECTURE.map(|architecture| build_for(architecture, rules))
 }
 
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "codes and numbers are small"
-)]
 fn build_for(architecture: u32, rules: SeccompRules<'_>) -> Vec<sock_filter> {
-    let step = |code: u32, k: u32| sock_filter {
-        code: code as u16,
-        jt: 0,
-        jf: 0,
-        k,
-    };
-    // How many instructions to skip if the test succeeds, and if not.
-    let branch = |code: u32, k: u32, jt: usize, jf: usize| sock_filter {
-        code: (BPF_JMP | BPF_K | code) as u16,
-        // A list that is too long for a jump fails in the first test that builds it.
-        jt: u8::try_from(jt).expect("jumps of a filter are short"),
-        jf: u8::try_from(jf).expect("jumps of a filter are short"),
-        k,
-    };
-    let load = |at: u32| step(BPF_LD | BPF_W | BPF_ABS, at);
-    let give = |result: u32| step(BPF_RET | BPF_K, result);
     let fail = |error: i32| match rules.refusal {
-        Refusal::Error => give(libc::SECCOMP_RET_ERRNO | error.unsigned_abs()),
+        Refusal::Error => give_error(error),
         Refusal::Report => give(libc::SECCOMP_RET_USER_NOTIF),
     };
-    // Jump targets behind the list: allow, deny, missing, check an argument, and then the guards,
-    // one after the other.
-    const DENY: usize = 1;
-    const MISSING: usize = 2;
-    const LOOK: usize = 3;
-    const GUARDS: usize = 7;
-    let mut guards = Vec::new();
-    let mut guarded = Vec::new();
+    let allow = give(libc::SECCOMP_RET_ALLOW);
+    let mut filter = vec![
+        load(ARCHITECTURE_AT),
+        branch(BPF_JEQ, architecture, 1, 0),
+        fail(libc::ENOSYS),
+        load(NUMBER_AT),
+        branch(BPF_JGE, X32, 0, 1),
+        fail(libc::ENOSYS),
+    ];
+    for (_, number) in rules.denied.iter().copied().flatten() {
+        filter.extend(on_call(*number, &[fail(libc::EPERM)]));
+    }
+    for (_, number) in rules.unsupported {
+        filter.extend(on_call(*number, &[fail(libc::ENOSYS)]));
+    }
+    if rules.only_threads {
+        let is_thread = [
+            load(ARGUMENT_AT),
+            branch(BPF_JSET, libc::CLONE_THREAD.unsigned_abs(), 1, 0),
+            fail(libc::EPERM),
+            allow,
+        ];
+        filter.extend(on_call(libc::SYS_clone, &is_thread));
+    }
     for guard in rules.guards {
-        let place = GUARDS + guards.len();
-        guarded.extend(guard.calls.iter().map(|(_, number)| (*number, place)));
-        let values = guard.looks.iter().map(|(_, values)| values.len() + 1);
-        let mut left: usize = values.sum();
-        left += guard.only.map_or(0, |_| 3);
+        let mut checks = Vec::new();
         for (at, (argument, values)) in guard.looks.iter().enumerate() {
-            let only = guard.only.filter(|_| at + 1 == guard.looks.len());
-            if let Some((argument, value)) = only {
-                guards.extend([
-                    load(ARGUMENT_AT + 8 * argument),
-                    branch(BPF_JEQ, value, 1, 0),
-                    give(libc::SECCOMP_RET_ALLOW),
-                ]);
-                left -= 3;
+            if let Some((argument, value)) = guard.only.filter(|_| at + 1 == guard.looks.len()) {
+                let is_other = [branch(BPF_JEQ, value, 1, 0), allow];
+                checks.push(load(ARGUMENT_AT + 8 * argument));
+                checks.extend(is_other);
             }
-            guards.push(load(ARGUMENT_AT + 8 * argument));
-            left -= 1;
-            for value in values {
-                guards.push(branch(BPF_JEQ, *value, left, 0));
-                left -= 1;
-            }
+            checks.push(load(ARGUMENT_AT + 8 * argument));
+            let denied = |value: &u32| [branch(BPF_JEQ, *value, 0, 1), fail(libc::EPERM)];
+            checks.extend(values.iter().flat_map(denied));
         }
-        guards.extend([give(libc::SECCOMP_RET_ALLOW), fail(libc::EPERM)]);
+        checks.push(allow);
+        for (_, number) in guard.calls {
+            filter.extend(on_call(*number, &checks));
+        }
     }
     if rules.own_limits_only {
-        guarded.push((libc::SYS_prlimit64, GUARDS + guards.len()));
-        guards.extend([
+        let sets_none = [
             load(ARGUMENT_AT),
             branch(BPF_JEQ, 0, 4, 0),
             // Both halves of the pointer to the new limit.
@@ -198,39 +186,45 @@ fn build_for(architecture: u32, rules: SeccompRules<'_>) -> Vec<sock_filter> {
             branch(BPF_JEQ, 0, 0, 3),
             load(ARGUMENT_AT + 20),
             branch(BPF_JEQ, 0, 0, 1),
-            give(libc::SECCOMP_RET_ALLOW),
+            allow,
             fail(libc::EPERM),
-        ]);
+        ];
+        filter.extend(on_call(libc::SYS_prlimit64, &sets_none));
     }
-    let denied = rules.denied.iter().copied().flatten();
-    let denied = denied.map(|(_, number)| (*number, DENY));
-    let missing = rules
-        .unsupported
-        .iter()
-        .map(|(_, number)| (*number, MISSING));
-    let clone = rules.only_threads.then_some((libc::SYS_clone, LOOK));
-    let calls: Vec<_> = denied.chain(missing).chain(clone).chain(guarded).collect();
-    let count = calls.len();
-    let mut filter = vec![
-        load(ARCHITECTURE_AT),
-        branch(BPF_JEQ, architecture, 0, 2 + count + MISSING),
-        load(NUMBER_AT),
-        branch(libc::BPF_JGE, X32, count + MISSING, 0),
-    ];
-    for (at, (number, place)) in calls.into_iter().enumerate() {
-        filter.push(branch(BPF_JEQ, number as u32, count - 1 - at + place, 0));
-    }
-    filter.extend([
-        give(libc::SECCOMP_RET_ALLOW),
-        fail(libc::EPERM),
-        fail(libc::ENOSYS),
-        load(ARGUMENT_AT),
-        branch(BPF_JSET, libc::CLONE_THREAD.unsigned_abs(), 0, 1),
-        give(libc::SECCOMP_RET_ALLOW),
-        fail(libc::EPERM),
-    ]);
-    filter.extend(guards);
+    filter.push(allow);
     filter
+}
+
+/// The steps for one call, which return; after them the number of another call is still loaded.
+pub(super) fn on_call(call: libc::c_long, steps: &[sock_filter]) -> Vec<sock_filter> {
+    let call = u32::try_from(call).expect("numbers of calls are small");
+    let length = u8::try_from(steps.len()).expect("jumps of a filter are short");
+    let mut filter = vec![branch(BPF_JEQ, call, 0, length)];
+    filter.extend(steps);
+    filter
+}
+
+pub(super) fn load(at: u32) -> sock_filter {
+    step(BPF_LD | BPF_W | BPF_ABS, at, 0, 0)
+}
+
+pub(super) fn give(result: u32) -> sock_filter {
+    step(BPF_RET | BPF_K, result, 0, 0)
+}
+
+pub(super) fn give_error(error: i32) -> sock_filter {
+    give(libc::SECCOMP_RET_ERRNO | error.unsigned_abs())
+}
+
+/// How many instructions to skip if the test succeeds, and if not.
+pub(super) fn branch(test: u32, value: u32, jt: u8, jf: u8) -> sock_filter {
+    step(BPF_JMP | BPF_K | test, value, jt, jf)
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "codes are small")]
+fn step(code: u32, k: u32, jt: u8, jf: u8) -> sock_filter {
+    let code = code as u16;
+    sock_filter { code, jt, jf, k }
 }
 
 /// Installs a filter for the calling thread, for good; threads and programs that it starts inherit
