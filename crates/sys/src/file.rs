@@ -77,7 +77,7 @@ pub fn open_beneath_with(
     symlinks: Symlinks,
     access_time: AccessTime,
 ) -> io::Result<File> {
-    if !kernel::has_openat2() {
+    if !*kernel::OPENAT2 {
         return open_by_walking(root, relative, symlinks, access_time);
     }
     // openat2(2): EAGAIN where a directory was renamed meanwhile, anywhere on the machine, and the
@@ -99,9 +99,6 @@ pub fn open_beneath_with(
 /// open itself (network, FUSE): use this only for roots that
 /// [`crate::page_cache::file_system_kind`] reports as local. Mounts below such a root are `None`
 /// too (`RESOLVE_NO_XDEV`), and so is everything without `openat2`.
-///
-/// # Errors
-/// As [`open_beneath`].
 pub fn open_beneath_cached(root: &OwnedFd, relative: &[u8]) -> io::Result<Option<File>> {
     open_beneath_cached_with(root, relative, Symlinks::Beneath, AccessTime::Updated)
 }
@@ -116,7 +113,7 @@ pub fn open_beneath_cached_with(
     symlinks: Symlinks,
     access_time: AccessTime,
 ) -> io::Result<Option<File>> {
-    if !kernel::has_openat2() {
+    if !*kernel::OPENAT2 {
         return Ok(None);
     }
     let cached = ResolveFlags::CACHED | ResolveFlags::NO_XDEV;
@@ -132,7 +129,7 @@ pub fn open_beneath_cached_with(
 /// Opens one name in `folder` for reading if no disk is needed for it (`RESOLVE_CACHED`), following
 /// no link; `None` also where the kernel cannot tell. An event loop may call it.
 pub fn open_name_cached(folder: impl AsFd, name: &str) -> Option<File> {
-    if !kernel::has_openat2() {
+    if !*kernel::OPENAT2 {
         return None;
     }
     let resolve = ResolveFlags::CACHED | ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
@@ -205,9 +202,6 @@ fn escapes_root(relative: &[u8]) -> bool {
 
 /// The path of an open file or directory, without symbolic links (`/proc/self/fd`). That of an
 /// unlinked one ends in ` (deleted)`. Does not wait for a disk.
-///
-/// # Errors
-/// When `/proc` is not mounted.
 pub fn fd_path(file: impl AsFd) -> io::Result<std::path::PathBuf> {
     use std::os::fd::AsRawFd;
     use std::os::unix::ffi::OsStringExt;
@@ -234,9 +228,6 @@ pub fn read_at_if_cached(file: &File, buffer: &mut [u8], offset: u64) -> io::Res
 }
 
 /// Reads at `offset`, waiting for the disk if necessary. Blocks.
-///
-/// # Errors
-/// Those of `pread`.
 pub fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
     file.read_at(buffer, offset)
 }
@@ -270,7 +261,7 @@ pub fn unnamed_temp_file(dir: &Path) -> io::Result<File> {
 /// # Errors
 /// Those of `memfd_create`, or of the temporary directory's file system.
 pub fn memfd_with_content(name: &str, content: &[u8]) -> io::Result<OwnedFd> {
-    let file = match kernel::has_memfd() {
+    let file = match *kernel::MEMFD {
         true => File::from(rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC)?),
         false => unnamed_temp_file(&std::env::temp_dir())?,
     };
@@ -279,9 +270,6 @@ pub fn memfd_with_content(name: &str, content: &[u8]) -> io::Result<OwnedFd> {
 }
 
 /// The resident memory of process `pid` in bytes, from `/proc`. Blocks for some microseconds.
-///
-/// # Errors
-/// When the process has exited.
 pub fn process_rss_bytes(pid: u32) -> io::Result<u64> {
     #[expect(
         clippy::disallowed_methods,
@@ -298,9 +286,6 @@ pub fn process_rss_bytes(pid: u32) -> io::Result<u64> {
 /// The proportional set size of process `pid` in bytes: its own memory, and its share of shared
 /// memory. The kernel walks the whole address space: some milliseconds for a large process. For a
 /// process of another user, whose memory this one may not inspect, it is the resident set size.
-///
-/// # Errors
-/// When the process has exited.
 pub fn process_pss_bytes(pid: u32) -> io::Result<u64> {
     match read_pss_bytes(pid) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => process_rss_bytes(pid),

@@ -10,59 +10,37 @@
 
 use std::io::IoSliceMut;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::OnceLock;
+use std::sync::LazyLock;
 
 use rustix::event::{EventfdFlags, epoll, eventfd};
-use rustix::fs::{AtFlags, MemfdFlags, Mode, OFlags, ResolveFlags, StatxFlags};
+use rustix::fs::{AtFlags, CWD, MemfdFlags, Mode, OFlags, ResolveFlags, StatxFlags};
+use rustix::fs::{openat2, statx};
 use rustix::io::{Errno, ReadWriteFlags};
 use rustix::net::SocketFlags;
 use rustix::pipe::{SpliceFlags, splice, vmsplice};
 use rustix::process::PidfdFlags;
 use rustix::time::{TimerfdClockId, TimerfdFlags};
 
-/// A missing call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MissingCall {
-    /// Its name.
-    pub name: &'static str,
-    /// Its replacement.
-    pub fallback: &'static str,
-}
-
 /// Whether an error of a call means that this process does not have the call.
-#[must_use]
 pub(crate) fn is_denied(error: Errno) -> bool {
     matches!(error, Errno::NOSYS | Errno::PERM | Errno::ACCESS)
 }
 
 /// Whether files can be opened beneath a root in one call (`openat2`, Linux 5.6).
-pub(crate) fn has_openat2() -> bool {
-    static FOUND: OnceLock<bool> = OnceLock::new();
-    *FOUND.get_or_init(|| {
-        let flags = OFlags::PATH | OFlags::CLOEXEC;
-        let resolve = ResolveFlags::NO_MAGICLINKS;
-        is_available(rustix::fs::openat2(
-            rustix::fs::CWD,
-            c"/",
-            flags,
-            Mode::empty(),
-            resolve,
-        ))
-    })
-}
+pub(crate) static OPENAT2: LazyLock<bool> = LazyLock::new(|| {
+    let (flags, resolve) = (OFlags::PATH | OFlags::CLOEXEC, ResolveFlags::NO_MAGICLINKS);
+    is_available(openat2(CWD, c"/", flags, Mode::empty(), resolve))
+});
 
 /// Whether processes can be watched and signalled by descriptors (`pidfd_open`, Linux 5.3;
 /// `pidfd_send_signal`, Linux 5.1).
-pub(crate) fn has_pidfd() -> bool {
-    static FOUND: OnceLock<bool> = OnceLock::new();
-    *FOUND.get_or_init(|| {
-        let us = rustix::process::getpid();
-        match rustix::process::pidfd_open(us, PidfdFlags::empty()) {
-            Ok(fd) => is_available(test_signal(&fd)),
-            Err(error) => !is_denied(error),
-        }
-    })
-}
+pub(crate) static PIDFD: LazyLock<bool> = LazyLock::new(|| {
+    let us = rustix::process::getpid();
+    match rustix::process::pidfd_open(us, PidfdFlags::empty()) {
+        Ok(fd) => is_available(test_signal(&fd)),
+        Err(error) => !is_denied(error),
+    }
+});
 
 /// `pidfd_send_signal` with signal 0, which tests for a process as in `kill(2)`.
 fn test_signal(pidfd: &OwnedFd) -> Result<(), Errno> {
@@ -85,57 +63,31 @@ fn test_signal(pidfd: &OwnedFd) -> Result<(), Errno> {
 }
 
 /// Whether `statx` works (Linux 4.11; forbidden by Docker's filters before 18.04).
-pub(crate) fn has_statx() -> bool {
-    static FOUND: OnceLock<bool> = OnceLock::new();
-    *FOUND.get_or_init(|| {
-        let flags = AtFlags::STATX_DONT_SYNC;
-        is_available(rustix::fs::statx(
-            rustix::fs::CWD,
-            c"/",
-            flags,
-            StatxFlags::TYPE,
-        ))
-    })
-}
+pub(crate) static STATX: LazyLock<bool> =
+    LazyLock::new(|| is_available(statx(CWD, c"/", AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE)));
 
 /// Whether anonymous files in memory work (`memfd_create`, Linux 3.17).
-pub(crate) fn has_memfd() -> bool {
-    static FOUND: OnceLock<bool> = OnceLock::new();
-    *FOUND.get_or_init(|| is_available(rustix::fs::memfd_create(c"penstock", MemfdFlags::CLOEXEC)))
-}
+pub(crate) static MEMFD: LazyLock<bool> =
+    LazyLock::new(|| is_available(rustix::fs::memfd_create(c"penstock", MemfdFlags::CLOEXEC)));
 
 /// Whether the kernel moves bytes from a file to a socket (`sendfile`; forbidden by some
 /// sandboxes).
-pub(crate) fn has_sendfile() -> bool {
-    static FOUND: OnceLock<bool> = OnceLock::new();
-    *FOUND.get_or_init(|| {
-        let nowhere = rustix::fs::open(c"/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
-        // A descriptor that can be neither read nor written.
-        nowhere.map_or(true, |fd| {
-            is_available(rustix::fs::sendfile(&fd, &fd, None, 1))
-        })
-    })
-}
+pub(crate) static SENDFILE: LazyLock<bool> = LazyLock::new(|| {
+    nowhere().is_none_or(|fd| is_available(rustix::fs::sendfile(&fd, &fd, None, 1)))
+});
 
 /// Whether cached bytes can be read without a wait (`preadv2`, Linux 4.6).
 fn has_preadv2() -> bool {
-    let nowhere = rustix::fs::open(c"/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
-    let mut byte = [0];
-    nowhere.map_or(true, |fd| {
+    nowhere().is_none_or(|fd| {
+        let (mut byte, flags) = ([0], ReadWriteFlags::NOWAIT);
         let mut buffers = [IoSliceMut::new(&mut byte)];
-        is_available(rustix::io::preadv2(
-            &fd,
-            &mut buffers,
-            0,
-            ReadWriteFlags::NOWAIT,
-        ))
+        is_available(rustix::io::preadv2(&fd, &mut buffers, 0, flags))
     })
 }
 
 /// Whether bytes in memory can be sent to a socket by reference (`vmsplice` and `splice`).
 fn has_splice() -> bool {
-    let nowhere = rustix::fs::open(c"/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
-    nowhere.map_or(true, |fd| {
+    nowhere().is_none_or(|fd| {
         let none = SpliceFlags::NONBLOCK;
         #[expect(unsafe_code, reason = "the kernel would keep references to pages")]
         // SAFETY: there are no pages.
@@ -148,11 +100,8 @@ fn has_splice() -> bool {
 /// sandbox forbids them.
 #[must_use]
 pub fn missing_essentials() -> Vec<&'static str> {
-    let flags = OFlags::PATH | OFlags::CLOEXEC;
-    let nowhere = rustix::fs::open(c"/", flags, Mode::empty());
-    let has_accept4 = nowhere.map_or(true, |fd| {
-        is_available(rustix::net::accept_with(&fd, SocketFlags::CLOEXEC))
-    });
+    let has_accept4 = nowhere()
+        .is_none_or(|fd| is_available(rustix::net::accept_with(&fd, SocketFlags::CLOEXEC)));
     let timer = rustix::time::timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC);
     let all = [
         (
@@ -168,75 +117,67 @@ pub fn missing_essentials() -> Vec<&'static str> {
 }
 
 /// Whether the cached pages of a file can be counted (`cachestat`, Linux 6.5).
-fn has_cachestat() -> bool {
-    static FOUND: OnceLock<bool> = OnceLock::new();
-    *FOUND.get_or_init(|| {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        let Ok(program) = rustix::fs::open(c"/proc/self/exe", flags, Mode::empty()) else {
-            return true;
-        };
-        let program = std::fs::File::from(program);
-        match crate::page_cache::cached_pages(&program, 0, 1) {
-            Err(error) => Errno::from_io_error(&error).is_none_or(|error| !is_denied(error)),
-            Ok(_) => true,
-        }
-    })
-}
+static CACHESTAT: LazyLock<bool> = LazyLock::new(|| {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let Ok(program) = rustix::fs::open(c"/proc/self/exe", flags, Mode::empty()) else {
+        return true;
+    };
+    let program = std::fs::File::from(program);
+    match crate::page_cache::cached_pages(&program, 0, 1) {
+        Err(error) => Errno::from_io_error(&error).is_none_or(|error| !is_denied(error)),
+        Ok(_) => true,
+    }
+});
 
-/// The recent calls that this process does not have. Blocks for some microseconds.
-#[must_use]
-pub fn missing_calls() -> Vec<MissingCall> {
+/// The recent calls that this process does not have, each with what replaces it. Blocks for some
+/// microseconds.
+pub fn missing_calls() -> Vec<[&'static str; 2]> {
     let all = [
         (
-            has_openat2(),
-            "openat2",
-            "files are opened directory by directory, in a pool",
+            *OPENAT2,
+            [
+                "openat2",
+                "files are opened directory by directory, in a pool",
+            ],
         ),
         (
-            has_pidfd(),
-            "pidfd_open",
-            "a thread waits for each process's end",
+            *PIDFD,
+            ["pidfd_open", "a thread waits for each process's end"],
         ),
-        (has_statx(), "statx", "fstat is used instead"),
+        (*STATX, ["statx", "fstat is used instead"]),
         (
-            has_memfd(),
-            "memfd_create",
-            "worker scripts are temporary files",
+            *MEMFD,
+            ["memfd_create", "worker scripts are temporary files"],
         ),
-        (
-            has_sendfile(),
-            "sendfile",
-            "cached parts of files are copied",
-        ),
+        (*SENDFILE, ["sendfile", "cached parts of files are copied"]),
         (
             has_preadv2(),
-            "preadv2",
-            "a pool reads data that may not be cached",
+            ["preadv2", "a pool reads data that may not be cached"],
         ),
         (
             has_splice(),
-            "splice",
-            "bodies of a cache in memory are copied for each client",
+            [
+                "splice",
+                "bodies of a cache in memory are copied for each client",
+            ],
         ),
         (
-            has_cachestat(),
-            "cachestat",
-            "mincore is used to find resident pages",
+            *CACHESTAT,
+            ["cachestat", "mincore is used to find resident pages"],
         ),
     ];
-    let missing = all.into_iter().filter(|(is_there, ..)| !is_there);
-    missing
-        .map(|(_, name, instead)| MissingCall {
-            name,
-            fallback: instead,
-        })
-        .collect()
+    let missing = all.into_iter().filter(|(is_there, _)| !is_there);
+    missing.map(|(_, call)| call).collect()
 }
 
 /// Whether `/proc` is mounted and shows this process.
-#[must_use]
 pub fn has_proc() -> bool {
     rustix::fs::stat(c"/proc/self/stat").is_ok()
+}
+
+/// A descriptor that can be neither read nor written.
+fn nowhere() -> Option<OwnedFd> {
+    rustix::fs::open(c"/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()
 }
 
 fn is_available<T>(answer: Result<T, Errno>) -> bool {

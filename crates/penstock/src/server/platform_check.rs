@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use penstock_sys::account;
-use penstock_sys::kernel::{self, MissingCall};
+use penstock_sys::kernel;
 
 /// The features that are off without `/proc`.
 const NO_PROC_WARNING: &str = "/proc is not mounted or hidden: memory and CPU use of workers are \
@@ -45,11 +45,8 @@ pub(super) fn check_required_calls() -> Result<(), String> {
     }
 }
 
-fn describe_missing_calls(missing: &[MissingCall]) -> Option<String> {
-    let (names, instead): (Vec<_>, Vec<_>) = missing
-        .iter()
-        .map(|call| (call.name, call.fallback))
-        .unzip();
+fn describe_missing_calls(missing: &[[&str; 2]]) -> Option<String> {
+    let (names, instead): (Vec<_>, Vec<_>) = missing.iter().map(|&[name, it]| (name, it)).unzip();
     (!missing.is_empty()).then(|| {
         let (names, instead) = (names.join(", "), instead.join("; "));
         format!("this kernel or sandbox has no {names}: {instead}")
@@ -63,12 +60,7 @@ mod tests {
     #[test]
     fn missing_calls_are_one_line() {
         assert_eq!(describe_missing_calls(&[]), None);
-        let call = |name, instead| MissingCall {
-            name,
-            fallback: instead,
-        };
-        let line =
-            describe_missing_calls(&[call("openat2", "a is done"), call("statx", "b is done")]);
+        let line = describe_missing_calls(&[["openat2", "a is done"], ["statx", "b is done"]]);
         assert_eq!(
             line.unwrap(),
             "this kernel or sandbox has no openat2, statx: a is done; b is done"

@@ -17,6 +17,7 @@ use super::{kill_group, to_pid};
 use crate::kernel;
 
 /// A handle to signal a process. It never refers to another process, even after the pid was reused.
+/// An error means that the process is gone.
 #[derive(Debug, Clone)]
 pub struct ProcessHandle {
     pid: u32,
@@ -39,25 +40,16 @@ impl ProcessHandle {
     }
 
     /// Sends SIGTERM to the process alone.
-    ///
-    /// # Errors
-    /// When it is gone.
     pub fn terminate(&self) -> io::Result<()> {
         self.signal(Signal::TERM)
     }
 
     /// Requests a dump of its threads' stacks (SIGQUIT).
-    ///
-    /// # Errors
-    /// When it is gone.
     pub fn request_stack_dump(&self) -> io::Result<()> {
         self.signal(Signal::QUIT)
     }
 
     /// Sends SIGKILL to the process and to its group: it may have left that, or share it.
-    ///
-    /// # Errors
-    /// When it is gone.
     pub fn kill(&self) -> io::Result<()> {
         // A group that is gone needs no signal.
         let _ = self.kill_group();
@@ -65,18 +57,12 @@ impl ProcessHandle {
     }
 
     /// Sends SIGKILL to the process alone.
-    ///
-    /// # Errors
-    /// When it is gone.
     pub fn kill_process(&self) -> io::Result<()> {
         self.signal(Signal::KILL)
     }
 
     /// Sends SIGKILL to the process's group, unless the process has been reaped: then the number
     /// may be another group's.
-    ///
-    /// # Errors
-    /// When it is gone.
     pub fn kill_group(&self) -> io::Result<()> {
         self.reaped_flag.if_not_reaped(|| kill_group(self.pid))
     }
@@ -89,7 +75,7 @@ impl ProcessHandle {
 
     /// Sends it a signal; without pidfds only until it is reaped.
     pub(super) fn signal(&self, signal: Signal) -> io::Result<()> {
-        if kernel::has_pidfd() {
+        if *kernel::PIDFD {
             return Ok(rustix::process::pidfd_send_signal(&*self.process, signal)?);
         }
         self.unless_reaped(|pid| Ok(rustix::process::kill_process(pid, signal)?))

@@ -43,18 +43,12 @@ pub struct Successor {
 
 impl Successor {
     /// Returns how it ended, once `exit` is readable; `None` while it runs. Leaves no zombie.
-    ///
-    /// # Errors
-    /// Those of `waitid`.
     pub fn try_exit(&mut self) -> io::Result<Option<ProcessExit>> {
         let pid = to_pid(self.pid)?;
         (self.tracked).take_exit(|| wait_for_exit(pid, WaitIdOptions::NOHANG))
     }
 
     /// Another handle on it, to signal it while it serves.
-    ///
-    /// # Errors
-    /// When descriptors ran out.
     pub fn signal_target(&self) -> io::Result<SignalTarget> {
         let exit = Arc::new(self.exit.try_clone()?);
         let handle = ProcessHandle::new(self.pid, exit, self.tracked.reaped_flag());
@@ -63,9 +57,6 @@ impl Successor {
 
     /// Kills it and its group. Waits until it has exited: a killed process does within
     /// milliseconds.
-    ///
-    /// # Errors
-    /// When it is gone already.
     pub fn kill(&mut self) -> io::Result<()> {
         let done = super::kill_group(self.pid);
         let pid = to_pid(self.pid)?;
@@ -74,7 +65,8 @@ impl Successor {
     }
 }
 
-/// Sends signals to the next or the previous server, never to another process with its pid.
+/// Sends signals to the next or the previous server, never to another process with its pid. An error
+/// means that it is gone.
 #[derive(Debug)]
 pub struct SignalTarget(SignalRoute);
 
@@ -89,11 +81,8 @@ enum SignalRoute {
 
 impl SignalTarget {
     /// The target for the server before this one, `pid`, while it runs; `None` when it has ended.
-    ///
-    /// # Errors
-    /// When descriptors ran out.
     pub fn to_predecessor(pid: u32) -> io::Result<Option<Self>> {
-        let way = if kernel::has_pidfd() {
+        let way = if *kernel::PIDFD {
             match rustix::process::pidfd_open(to_pid(pid)?, PidfdFlags::empty()) {
                 Err(rustix::io::Errno::SRCH) => return Ok(None),
                 way => SignalRoute::Parent(way?),
@@ -106,17 +95,11 @@ impl SignalTarget {
     }
 
     /// Requests a reload of its configuration.
-    ///
-    /// # Errors
-    /// When it is gone.
     pub fn reload(&self) -> io::Result<()> {
         self.signal(Signal::HUP)
     }
 
     /// Requests a graceful shutdown.
-    ///
-    /// # Errors
-    /// When it is gone.
     pub fn stop(&self) -> io::Result<()> {
         self.signal(Signal::TERM)
     }
