@@ -3,8 +3,9 @@
 //!
 //! Every other crate reaches the operating system through here or through the standard library;
 //! this is the only crate where `unsafe` compiles. Functions are thin: one system call or one short
-//! sequence each, `io::Result` out, no policy, no logging, no clock. Callers: `runtime` (streams,
-//! listeners), `files` (opening and reading), `apps` (workers and their sockets).
+//! sequence each, `io::Result` out, no policy, no logging, no clock. Errors are those of the calls;
+//! a function's documentation names the ones that a caller distinguishes. Callers: `runtime`
+//! (streams, listeners), `files` (opening and reading), `apps` (workers and their sockets).
 
 #![cfg_attr(
     test,
@@ -25,7 +26,6 @@ pub mod locked_dir;
 pub mod net;
 pub mod page_cache;
 pub mod page_memory;
-pub mod path_entry;
 pub mod peer_process;
 pub mod poll;
 pub mod port_owner;

@@ -14,14 +14,17 @@
 //!   an application, which runs as that user, could have created them.
 
 use std::collections::VecDeque;
-use std::ffi::OsString;
-use std::fs::FileType;
-use std::os::fd::OwnedFd;
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, FileType};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
+use rustix::fs::{CWD, Mode, OFlags};
+
 use crate::account;
-use crate::path_entry::PathEntry;
 
 /// Symbolic links that are followed, as many as the kernel does.
 const MAX_LINKS: usize = 40;
@@ -52,7 +55,7 @@ pub fn check_program(program: &Path, owners: TrustedOwners) -> Result<TrustedPro
     if !program.is_absolute() {
         return refuse(program, "not an absolute path");
     }
-    let root = PathEntry::root().map_err(|error| with_path(Path::new("/"), &error))?;
+    let root = open_entry(CWD, "/".as_ref()).map_err(|error| with_path(Path::new("/"), &error))?;
     let (mut at, mut links) = (PathBuf::from("/"), 0);
     let mut kind = check_entry(&at, &root, owners)?;
     // The directories from the root on: `..` goes back.
@@ -75,24 +78,21 @@ pub fn check_program(program: &Path, owners: TrustedOwners) -> Result<TrustedPro
         }
         let next = at.join(&part);
         let folder = way.last().ok_or_else(|| with_path(&at, &"no directory"))?;
-        let entry = folder
-            .open(&part)
-            .map_err(|error| with_path(&next, &error))?;
+        let entry = open_entry(folder, &part).map_err(|error| with_path(&next, &error))?;
         let found = check_entry(&next, &entry, owners)?;
         if found.is_symlink() {
             links += 1;
             if links > MAX_LINKS {
                 return refuse(program, "too many symbolic links");
             }
-            let target = entry
-                .link_target()
-                .map_err(|error| with_path(&next, &error))?;
-            let target = Path::new(&target);
+            let target = rustix::fs::readlinkat(&entry, "", Vec::new());
+            let target = target.map_err(|error| with_path(&next, &error))?;
+            let target = PathBuf::from(OsString::from_vec(target.into_bytes()));
             if target.is_absolute() {
                 at = PathBuf::from("/");
                 way.truncate(1);
             }
-            for part in path_parts(target).into_iter().rev() {
+            for part in path_parts(&target).into_iter().rev() {
                 rest.push_front(part);
             }
             continue;
@@ -103,10 +103,17 @@ pub fn check_program(program: &Path, owners: TrustedOwners) -> Result<TrustedPro
     match way.pop() {
         Some(entry) if !kind.is_dir() => Ok(TrustedProgram {
             path: at,
-            file: entry.into_fd(),
+            file: entry.into(),
         }),
         _ => refuse(&at, "a directory"),
     }
+}
+
+/// Opens a file, a directory or a symbolic link itself, which may then be inspected, entered and
+/// executed, but not read.
+fn open_entry(folder: impl AsFd, name: &OsStr) -> io::Result<File> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(folder, name, flags, Mode::empty())?.into())
 }
 
 /// The names of a path, and `..`.
@@ -120,7 +127,7 @@ fn path_parts(path: &Path) -> VecDeque<OsString> {
 }
 
 /// Checks that only those owners can change the entry.
-fn check_entry(place: &Path, entry: &PathEntry, owners: TrustedOwners) -> Result<FileType, String> {
+fn check_entry(place: &Path, entry: &File, owners: TrustedOwners) -> Result<FileType, String> {
     let about = entry.metadata();
     let about = about.map_err(|error| with_path(place, &error))?;
     let kind = about.file_type();
@@ -175,7 +182,7 @@ mod tests {
         let folder = top.join("folder");
         std::fs::create_dir_all(&folder).unwrap();
         let program = folder.join("program");
-        std::fs::File::create(&program).unwrap();
+        File::create(&program).unwrap();
         for path in [&top, &folder, &program] {
             set(path, 0o755);
         }
@@ -246,7 +253,7 @@ mod tests {
         with_program("swapped", |_, folder, program| {
             let found = check_program(program, TrustedOwners::RootAndOwn).unwrap();
             let other = folder.join("other");
-            std::fs::File::create(&other).unwrap();
+            File::create(&other).unwrap();
             std::fs::rename(&other, program).unwrap();
             let held = format!("/proc/self/fd/{}", found.file.as_raw_fd());
             let ino = |path: &Path| path.metadata().unwrap().ino();
