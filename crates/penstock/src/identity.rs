@@ -14,6 +14,7 @@ use std::path::Path;
 use penstock_config::{App, Config, Server};
 use penstock_sys::account::{self, Account, User};
 use penstock_sys::cgroup::Group;
+use penstock_sys::net::{SocketAccess, set_socket_access};
 use penstock_sys::process::{CommandLine, Privileges};
 
 /// A user to switch to.
@@ -207,9 +208,14 @@ impl ServerIdentity {
         made: impl Iterator<Item = &'p Path>,
     ) -> Result<(), String> {
         let shown = &self.account.name;
+        let access = SocketAccess {
+            mode: None,
+            user: Some(self.account.user.uid),
+            group: Some(self.account.gid),
+        };
         for path in made {
-            let given = account::chown_socket(path, self.account.user.uid, self.account.gid);
-            given.map_err(|error| format!("{} for `{shown}`: {error}", path.display()))?;
+            set_socket_access(path, access)
+                .map_err(|error| format!("{} for `{shown}`: {error}", path.display()))?;
         }
         self.switch_user()
             .map_err(|error| format!("server.user: cannot become `{shown}`: {error}"))?;

@@ -10,11 +10,11 @@ mod mapping;
 
 use std::fs::File;
 use std::io;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::OnceLock;
 
+use nix::sys::resource::{UsageWho, getrusage};
 use rustix::buffer::spare_capacity;
 use rustix::fs::{Advice, AtFlags, FileType, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
@@ -75,9 +75,6 @@ pub fn page_bytes() -> u64 {
 
 /// Tells the kernel not to read ahead on this descriptor: otherwise a read next to resident pages
 /// would start to read more, and wait for a busy disk.
-///
-/// # Errors
-/// For files without pages.
 pub fn advise_random_access(file: &File) -> io::Result<()> {
     Ok(rustix::fs::fadvise(file, 0, None, Advice::Random)?)
 }
@@ -86,20 +83,11 @@ pub fn advise_random_access(file: &File) -> io::Result<()> {
 /// of others); 0 where the kernel does not count them. Takes half a microsecond.
 #[must_use]
 pub fn blocks_read() -> u64 {
-    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: the call writes one such structure, all of whose bytes may be zero.
-    #[expect(unsafe_code, reason = "rustix has no getrusage")]
-    let usage = unsafe {
-        libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
-        usage.assume_init()
-    };
-    u64::try_from(usage.ru_inblock).unwrap_or(0)
+    let usage = getrusage(UsageWho::RUSAGE_THREAD);
+    usage.map_or(0, |usage| u64::try_from(usage.block_reads()).unwrap_or(0))
 }
 
 /// Drops the clean pages of the file from the page cache.
-///
-/// # Errors
-/// For files without pages.
 pub fn drop_cached_pages(file: &File) -> io::Result<()> {
     Ok(rustix::fs::fadvise(file, 0, None, Advice::DontNeed)?)
 }
@@ -134,7 +122,7 @@ pub fn mark_pages_used(file: &File, at: u64, len: u64) -> io::Result<()> {
 /// # Errors
 /// `WouldBlock` when the socket is full; the connection's error; the disk's.
 pub fn send_file(socket: BorrowedFd<'_>, file: &File, at: u64, len: usize) -> io::Result<usize> {
-    if !kernel::has_sendfile() {
+    if !*kernel::SENDFILE {
         return copy_to(socket, file, at, len);
     }
     let mut end = at;
@@ -158,9 +146,6 @@ fn copy_to(socket: BorrowedFd<'_>, file: &File, at: u64, len: usize) -> io::Resu
 const MAX_COPY_BYTES: usize = 64 << 10;
 
 /// Reads `len` bytes at `at`; fewer only at the end of the file. Blocks.
-///
-/// # Errors
-/// Those of `pread`.
 pub fn read_whole_at(file: &File, at: u64, len: usize) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(len);
     while bytes.len() < len {
@@ -217,9 +202,6 @@ const MOUNT_UNIQUE: u32 = 0x4000;
 
 /// Returns the file's present identity, from memory (`statx` without asking a server): an event
 /// loop may call it.
-///
-/// # Errors
-/// Those of `statx`.
 pub fn file_identity(file: impl AsFd) -> io::Result<FileIdentity> {
     let wanted = StatxFlags::INO
         | StatxFlags::CTIME
@@ -244,9 +226,6 @@ pub fn file_identity(file: impl AsFd) -> io::Result<FileIdentity> {
 
 /// Returns the length of a regular file, `None` for anything else. From memory, as
 /// [`file_identity`].
-///
-/// # Errors
-/// Those of `statx`.
 pub fn regular_file_size(file: impl AsFd) -> io::Result<Option<u64>> {
     let found = stat_cached(file, StatxFlags::TYPE | StatxFlags::SIZE)?;
     let kind = FileType::from_raw_mode(found.access.mode.into());
@@ -265,7 +244,7 @@ struct FileState {
 }
 
 fn stat_cached(file: impl AsFd, wanted: StatxFlags) -> io::Result<FileState> {
-    if !kernel::has_statx() {
+    if !*kernel::STATX {
         return stat_by_fstat(file);
     }
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
@@ -313,9 +292,6 @@ fn stat_by_fstat(file: impl AsFd) -> io::Result<FileState> {
 
 /// Returns whether the file is unlinked: it is deleted with its last descriptor, and closing that
 /// frees its blocks, which takes a while. From memory, as [`file_identity`].
-///
-/// # Errors
-/// Those of `statx`.
 pub fn is_unlinked(file: impl AsFd) -> io::Result<bool> {
     Ok(stat_cached(file, StatxFlags::NLINK)?.links == 0)
 }
@@ -336,9 +312,6 @@ pub enum FileSystemKind {
 
 /// Returns the kind of the file's file system; `Other` where a sandbox forbids the call. May block
 /// on network file systems.
-///
-/// # Errors
-/// Those of `fstatfs`.
 pub fn file_system_kind(file: impl AsFd) -> io::Result<FileSystemKind> {
     let magic = match rustix::fs::fstatfs(file) {
         Err(error) if kernel::is_denied(error) => return Ok(FileSystemKind::Other),
@@ -349,9 +322,6 @@ pub fn file_system_kind(file: impl AsFd) -> io::Result<FileSystemKind> {
 
 /// Returns the kind of a directory's file system, and its size in bytes; 0 where it has none, as a
 /// tmpfs without a limit. May block on network file systems.
-///
-/// # Errors
-/// Those of `statfs`.
 pub fn dir_space(folder: &Path) -> io::Result<(FileSystemKind, u64)> {
     let found = rustix::fs::statfs(folder)?;
     let number = |value| u64::try_from(value).unwrap_or(0);
