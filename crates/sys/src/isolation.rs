@@ -32,9 +32,6 @@ const MAX_TRIED_FD: RawFd = 65_536;
 /// Lets no process of the same user read this one's memory, environment or descriptors, trace it or
 /// copy one of its descriptors; it also leaves no core file. Lasts until the process switches users
 /// or executes another program: call it again then.
-///
-/// # Errors
-/// Those of `prctl(PR_SET_DUMPABLE)`.
 pub fn deny_inspection() -> io::Result<()> {
     Ok(rustix::process::set_dumpable_behavior(
         DumpableBehavior::NotDumpable,

@@ -16,11 +16,12 @@ use std::sync::OnceLock;
 
 use libc::sock_filter;
 use rustix::fs::{FileType, Mode, OFlags};
+use serde::{Deserialize, Serialize};
 
 use super::{MissingIsolation, port_filter, seccomp};
 
 /// Resources that a program may use; `None` is no limit.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct AccessRules {
     /// Files and directories, besides those of the system.
     pub files: Option<FileAccess>,
@@ -31,12 +32,34 @@ pub struct AccessRules {
 }
 
 /// Files and directories that a program may use.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct FileAccess {
     /// Those that it may read and execute. Absolute paths without links.
+    #[serde(with = "any_paths")]
     pub read: Vec<PathBuf>,
     /// Those that it may write to, too. Absolute paths without links.
+    #[serde(with = "any_paths")]
     pub write: Vec<PathBuf>,
+}
+
+/// Paths as bytes: `serde` alone refuses those that are not UTF-8.
+mod any_paths {
+    use std::ffi::{OsStr, OsString};
+    use std::path::PathBuf;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(paths: &[PathBuf], to: S) -> Result<S::Ok, S::Error> {
+        let paths: Vec<&OsStr> = paths.iter().map(|path| path.as_os_str()).collect();
+        serde::Serialize::serialize(&paths, to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Vec<PathBuf>, D::Error> {
+        let paths = Vec::<OsString>::deserialize(from)?;
+        Ok(paths.into_iter().map(PathBuf::from).collect())
+    }
 }
 
 /// Paths that programs need to run at all: libraries, interpreters, names, time zones,
@@ -234,7 +257,6 @@ pub(crate) struct OpenAccess {
 
 impl AccessRules {
     /// The limits that this kernel, or an enclosing sandbox, does not support.
-    #[must_use]
     pub fn missing(&self) -> Vec<MissingIsolation> {
         let has_ports = self.connect_ports.is_some() || self.bind_ports.is_some();
         let files = (self.files.is_some() && !has_file_rules()).then_some(FILES);
@@ -343,9 +365,6 @@ impl OpenAccess {
 
     /// Creates a Landlock domain and enters it, for good. Everything without a limit stays
     /// accessible; `scopes` is closed in addition. Allocates nothing.
-    ///
-    /// # Errors
-    /// The kernel's error.
     pub(super) fn enter(&self, scopes: u64) -> io::Result<()> {
         let [bind, connect] = &self.ports;
         let rights = |ports: &Option<Vec<u16>>, right| ports.as_ref().map_or(0, |_| right);

@@ -214,7 +214,11 @@ pub(crate) fn guards(processes: &[u32]) -> Vec<Guard> {
 
 /// The process that a guarded call affects, or [`EVERYONE`]; `None` for any other call.
 pub(crate) fn process_of(call: u32, arguments: [u32; 3]) -> Option<u32> {
-    let is_one = |calls: &[Call]| calls.iter().any(|(_, number)| *number == call.into());
+    let is_one = |calls: &[Call]| {
+        calls
+            .iter()
+            .any(|(_, number)| *number == libc::c_long::from(call))
+    };
     if is_one(WITH_PROCESS) || is_one(WITH_LIMITS) {
         let process = arguments[0].cast_signed();
         return Some(match process {
@@ -259,7 +263,7 @@ pub(crate) fn name(call: u32) -> Option<&'static str> {
         OF_DEVICES,
     ];
     let mut calls = lists.into_iter().flatten();
-    let found = calls.find(|(_, number)| *number == call.into());
+    let found = calls.find(|(_, number)| *number == libc::c_long::from(call));
     found.map(|(name, _)| *name)
 }
 

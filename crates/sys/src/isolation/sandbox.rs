@@ -16,13 +16,14 @@ use std::sync::OnceLock;
 use libc::sock_filter;
 use rustix::io::Errno;
 use rustix::process::Pid;
+use serde::{Deserialize, Serialize};
 
 use super::access::{OpenAccess, SCOPES};
 use super::listener;
 use super::seccomp::{self, Refusal, SYSTEM_CALLS, SeccompRules};
 
 /// The parts of one program's sandbox that this kernel supports.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sandbox {
     has_landlock: bool,
     has_seccomp: bool,
@@ -99,29 +100,9 @@ impl Sandbox {
         }
     }
 
-    /// Encodes it in one byte, which is never 0.
-    pub(crate) fn encode(self) -> u8 {
-        let parts = [self.has_landlock, self.has_seccomp, self.has_reports];
-        let bits = parts.into_iter().zip(1..);
-        bits.fold(1, |byte, (part, bit)| byte | u8::from(part) << bit)
-    }
-
-    /// Decodes [`Sandbox::encode`]; `None` for any other byte.
-    pub(crate) fn decode(byte: u8) -> Option<Self> {
-        let has = |bit: u8| byte & (1 << bit) != 0;
-        (byte < 16 && has(0)).then_some(Self {
-            has_landlock: has(1),
-            has_seccomp: has(2),
-            has_reports: has(3),
-        })
-    }
-
     /// Enters the sandbox for good, for this thread and all processes it starts, within the limits
     /// of `access`. If `is_watched`, and the kernel supports reports, returns the listener of its
     /// filter; otherwise the same calls are refused without one.
-    ///
-    /// # Errors
-    /// The kernel's error.
     pub(crate) fn enter(
         self,
         access: &OpenAccess,
@@ -197,30 +178,15 @@ impl Filters {
 /// The process group of a process; `None` if its leader is outside of our pid namespace, or the
 /// process has exited.
 pub(crate) fn group_of(process: Pid) -> Option<u32> {
-    #[expect(unsafe_code, reason = "rustix treats the kernel's 0 as a process id")]
-    // SAFETY: a number.
-    let group = unsafe { libc::getpgid(process.as_raw_nonzero().get()) };
+    // `rustix` takes the kernel's 0 for a process.
+    let process = nix::unistd::Pid::from_raw(process.as_raw_nonzero().get());
+    let group = nix::unistd::getpgid(Some(process)).ok()?.as_raw();
     u32::try_from(group).ok().filter(|group| *group != 0)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn parts_are_encoded_in_one_byte() {
-        for parts in 0..8 {
-            let sandbox = Sandbox {
-                has_landlock: parts & 1 != 0,
-                has_seccomp: parts & 2 != 0,
-                has_reports: parts & 4 != 0,
-            };
-            assert_eq!(Sandbox::decode(sandbox.encode()), Some(sandbox));
-        }
-        for byte in [0, 2, 16, 17, 255] {
-            assert_eq!(Sandbox::decode(byte), None, "{byte}");
-        }
-    }
 
     #[test]
     fn a_sandbox_that_nobody_watches_guards_the_same_processes() {

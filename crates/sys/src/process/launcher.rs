@@ -39,6 +39,7 @@ use std::time::{Duration, Instant};
 
 use rustix::net::Shutdown;
 use rustix::process::{Pid, Signal, WaitIdOptions, getpid};
+use serde::{Deserialize, Serialize};
 
 use self::child::{Helpers, Surroundings};
 use self::launch_order::{LaunchOrder, Lifetime};
@@ -65,8 +66,11 @@ const START_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long its end may take.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Longest reply: a kind and the text of an error.
-const MAX_REPLY_BYTES: usize = 1024;
+/// Longest reply: the text of an error.
+const MAX_REPLY_BYTES: usize = 4096;
+
+/// Longest text of an error: a character takes up to six bytes.
+const MAX_ERROR_CHARS: usize = 512;
 
 /// Tells a process that it may run its program.
 const GO: &[u8] = b"g";
@@ -178,7 +182,6 @@ impl Launcher {
     }
 
     /// Its process id.
-    #[must_use]
     pub fn pid(&self) -> u32 {
         self.pid
     }
@@ -203,7 +206,7 @@ impl Launcher {
             arg0: launch.program.clone(),
             program: launch.program,
             args: launch.args,
-            dir: launch.dir,
+            dir: launch.dir.into(),
             env: launch.env,
             fd_numbers: numbers,
             lifetime: Lifetime::WithServer,
@@ -246,7 +249,7 @@ impl Launcher {
             arg0: program.clone(),
             program,
             args,
-            dir,
+            dir: dir.into(),
             env,
             fd_numbers: vec![1, 2, number],
             lifetime: Lifetime::Independent,
@@ -327,7 +330,7 @@ fn is_of_end(error: &io::Error) -> bool {
 }
 
 /// The reply to an order, from its helper or from the process itself.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum LaunchReply {
     /// The process exists, under this pid, and waits for [`GO`].
     Waits(u32),
@@ -343,7 +346,10 @@ impl LaunchReply {
             Ok(pid) => Self::Waits(pid),
             Err(error) => match error.raw_os_error() {
                 Some(number) => Self::Failed(number),
-                None => Self::Refused(error.to_string()),
+                None => {
+                    let why = error.to_string();
+                    Self::Refused(why.chars().take(MAX_ERROR_CHARS).collect())
+                }
             },
         }
     }
@@ -357,34 +363,12 @@ impl LaunchReply {
     }
 
     fn encode(&self) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        match self {
-            Self::Waits(pid) => {
-                bytes.push(b'p');
-                bytes.extend(pid.to_le_bytes());
-            }
-            Self::Failed(number) => {
-                bytes.push(b'e');
-                bytes.extend(number.to_le_bytes());
-            }
-            Self::Refused(why) => {
-                bytes.push(b't');
-                bytes.extend(why.bytes().take(MAX_REPLY_BYTES - bytes.len()));
-            }
-        }
-        bytes
+        serde_json::to_vec(self).expect("a reply holds numbers and a string")
     }
 
     fn decode(bytes: &[u8]) -> io::Result<Self> {
-        let number = |bytes: &[u8]| <[u8; 4]>::try_from(bytes).ok();
-        let answer = bytes.split_first().and_then(|it| match it {
-            (b'p', rest) => Some(Self::Waits(u32::from_le_bytes(number(rest)?))),
-            (b'e', rest) => Some(Self::Failed(i32::from_le_bytes(number(rest)?))),
-            (b't', rest) => Some(Self::Refused(String::from_utf8_lossy(rest).into_owned())),
-            _ => None,
-        });
-        answer
-            .ok_or_else(|| io::Error::new(io::ErrorKind::UnexpectedEof, "the launcher has exited"))
+        let gone = |_| io::Error::new(io::ErrorKind::UnexpectedEof, "the launcher has exited");
+        serde_json::from_slice(bytes).map_err(gone)
     }
 }
 
@@ -532,9 +516,10 @@ mod tests {
             assert_eq!(given, answer);
             assert_eq!(LaunchReply::decode(&given.encode()).unwrap(), answer);
         }
-        let long = LaunchReply::Refused("x".repeat(MAX_REPLY_BYTES * 2)).encode();
-        assert_eq!(long.len(), MAX_REPLY_BYTES);
-        for bytes in [&b""[..], b"p", b"1234", b"p12345", b"e1", b"x"] {
+        let long = io::Error::other("\u{1}".repeat(MAX_REPLY_BYTES));
+        let long = LaunchReply::from_result(Err(long)).encode();
+        assert!(long.len() <= MAX_REPLY_BYTES && LaunchReply::decode(&long).is_ok());
+        for bytes in [&b""[..], b"{", b"1234", b"{\"Waits\":-1}", b"x"] {
             assert!(LaunchReply::decode(bytes).is_err(), "{bytes:?}");
         }
     }

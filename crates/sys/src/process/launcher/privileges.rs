@@ -176,7 +176,7 @@ fn is_successor(order: &LaunchOrder, (command, variable): &(CommandLine, OsStrin
         // A server starts the next one by the name that it was given itself.
         && program == arg0
         && *args == command.args
-        && *dir == command.dir
+        && command.dir == *dir
         && env == command.env
         && name == variable
         && socket.is_some_and(|socket: RawFd| *numbers == [1, 2, socket])
@@ -245,7 +245,7 @@ mod tests {
             program: program.clone().into(),
             arg0: program.into(),
             args,
-            dir,
+            dir: dir.into(),
             env,
             fd_numbers: vec![1, 2, 9],
             lifetime,
@@ -277,7 +277,7 @@ mod tests {
 
     fn confined(name: Option<&str>) -> LaunchOrder {
         LaunchOrder {
-            sandbox: Sandbox::decode(1),
+            sandbox: Some(Sandbox::available()),
             ..order(name, Lifetime::WithServer)
         }
     }
@@ -395,7 +395,7 @@ mod tests {
         |order| order.env.clear(),
         |order| order.fd_numbers.push(0),
         |order| order.fd_numbers.swap(0, 2),
-        |order| order.sandbox = Sandbox::decode(1),
+        |order| order.sandbox = Some(Sandbox::available()),
         |order| order.access.bind_ports = Some(Vec::new()),
         |order| order.account = Some("blog".to_owned()),
         |order| order.group = Some("Shop".to_owned()),

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::Resource;
+use serde::{Deserialize, Serialize};
 
 use crate::isolation::{
     self, Filters,
@@ -43,12 +44,11 @@ const SLICE: Duration = Duration::from_millis(100);
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 const REPORTS_MAX: usize = 32;
 
-/// Longest report: numbers, the name of a program (15 bytes) and of an application.
-const REPORT_BYTES: usize = 512;
-const PROGRAM_BYTES: usize = 64;
+/// Longest report: numbers, the name of a program (15 bytes) and of an application, or a sentence.
+const MAX_REPORT_BYTES: usize = 1024;
 
 /// A system call that an application was refused.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RefusedCall {
     /// The application.
     pub app: String,
@@ -63,32 +63,22 @@ pub struct RefusedCall {
 }
 
 /// The common properties of calls that are reported as the same.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 struct Kind {
     /// Its number; `None` of another processor's interface.
     call: Option<u32>,
     target: Target,
-    signal: Option<u8>,
+    signal: Option<u32>,
 }
 
 /// The guarded processes that a call affects.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 enum Target {
     None,
     Server,
     Launcher,
     Everyone,
 }
-
-const TARGETS: [Target; 4] = [
-    Target::None,
-    Target::Server,
-    Target::Launcher,
-    Target::Everyone,
-];
-
-/// No signal, in a report.
-const NO_SIGNAL: u8 = u8::MAX;
 
 impl std::fmt::Display for RefusedCall {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -128,7 +118,7 @@ impl std::fmt::Display for RefusedCall {
 }
 
 /// A message from the launcher on the socket of [`super::Launcher::take_refusals`].
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LauncherReport {
     /// A refused call.
     RefusedCall(RefusedCall),
@@ -137,66 +127,10 @@ pub enum LauncherReport {
 }
 
 impl LauncherReport {
-    fn encode(&self) -> Vec<u8> {
-        let (kind, rest) = match self {
-            Self::RefusedCall(call) => (b'r', call.encode()),
-            Self::Note(text) => (b'n', text.bytes().take(REPORT_BYTES).collect()),
-        };
-        let mut bytes = vec![kind];
-        bytes.extend(rest);
-        bytes
-    }
-
     /// Decodes a report; `None` if it is invalid.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        match bytes.split_first()? {
-            (b'r', rest) => RefusedCall::decode(rest).map(Self::RefusedCall),
-            (b'n', rest) => Some(Self::Note(String::from_utf8_lossy(rest).into_owned())),
-            _ => None,
-        }
-    }
-}
-
-impl RefusedCall {
-    fn encode(&self) -> Vec<u8> {
-        let Kind {
-            call,
-            target,
-            signal,
-        } = self.kind;
-        let mut bytes = Vec::with_capacity(REPORT_BYTES);
-        for number in [self.pid, self.count, call.unwrap_or(u32::MAX)] {
-            bytes.extend(number.to_le_bytes());
-        }
-        let target = TARGETS.iter().position(|it| *it == target);
-        bytes.push(target.and_then(|at| u8::try_from(at).ok()).unwrap_or(0));
-        bytes.push(signal.unwrap_or(NO_SIGNAL));
-        let program: Vec<u8> = self.program.bytes().take(PROGRAM_BYTES).collect();
-        bytes.push(u8::try_from(program.len()).unwrap_or(0));
-        bytes.extend(program);
-        bytes.extend(self.app.bytes());
-        bytes.truncate(REPORT_BYTES);
-        bytes
-    }
-
-    fn decode(bytes: &[u8]) -> Option<Self> {
-        let (numbers, rest) = bytes.split_first_chunk::<12>()?;
-        let number = |at: usize| Some(u32::from_le_bytes(*numbers.get(at..)?.first_chunk()?));
-        let ([target, signal, length], rest) = rest.split_first_chunk()?;
-        let (program, app) = rest.split_at_checked(usize::from(*length))?;
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        Some(Self {
-            app: text(app),
-            pid: number(0)?,
-            program: text(program),
-            kind: Kind {
-                call: number(8).filter(|call| *call != u32::MAX),
-                target: *TARGETS.get(usize::from(*target))?,
-                signal: (*signal != NO_SIGNAL).then_some(*signal),
-            },
-            count: number(4)?,
-        })
+        serde_json::from_slice(bytes).ok()
     }
 }
 
@@ -258,9 +192,6 @@ struct Watched {
 
 impl Refusals {
     /// Creates the listeners of a launcher for this server; reports are sent to `reports`.
-    ///
-    /// # Errors
-    /// `EMFILE` and the like.
     pub(super) fn new(reports: OwnedFd, server: rustix::process::Pid) -> io::Result<Self> {
         let number = |pid: rustix::process::Pid| pid.as_raw_nonzero().get().unsigned_abs();
         let guarded = Guarded {
@@ -287,16 +218,13 @@ impl Refusals {
     }
 
     /// The socket to which a process sends its listener, with the name of its application.
-    ///
-    /// # Errors
-    /// That descriptors ran out.
     pub(super) fn registrar(&self) -> io::Result<OwnedFd> {
         self.registrar.try_clone()
     }
 
     /// Accepts a listener that has arrived.
     fn take_in(&mut self) {
-        let mut app = [0; REPORT_BYTES];
+        let mut app = [0; MAX_REPORT_BYTES];
         // A truncated message contains no listener, and its calls fail.
         if let Ok((length, Some(listener))) =
             fd_packets::receive_packet(self.arrivals.as_fd(), &mut app)
@@ -353,9 +281,6 @@ impl Refusals {
     }
 
     /// Replies to refused calls until there is an order.
-    ///
-    /// # Errors
-    /// Those of `poll`.
     pub(super) fn answer_until_ready(&mut self, orders: BorrowedFd<'_>) -> io::Result<()> {
         loop {
             let ready = self.wait(orders)?;
@@ -480,7 +405,7 @@ impl Watched {
             pid: field("Tgid")
                 .and_then(|pid| pid.parse().ok())
                 .unwrap_or(call.thread),
-            program: field("Name").unwrap_or("exited").to_owned(),
+            program: field("Name").unwrap_or("exited").chars().take(64).collect(),
             kind,
             count: 1,
         }
@@ -506,14 +431,16 @@ impl Kind {
                 // Limits of another process.
                 Some(_) => Target::None,
             },
-            signal: signal.map(|signal| u8::try_from(signal).unwrap_or(NO_SIGNAL - 1)),
+            signal,
         }
     }
 }
 
 /// A report that finds no room is dropped: the server has enough of them.
 fn send(reports: &OwnedFd, report: &LauncherReport) {
-    let _ = fd_packets::send_packet(reports.as_fd(), &report.encode(), None);
+    if let Ok(bytes) = serde_json::to_vec(report) {
+        let _ = fd_packets::send_packet(reports.as_fd(), &bytes, None);
+    }
 }
 
 #[cfg(test)]
@@ -526,7 +453,7 @@ mod tests {
         launcher: 71,
     };
 
-    fn refused(call: libc::c_long, target: Target, signal: Option<u8>) -> RefusedCall {
+    fn refused(call: libc::c_long, target: Target, signal: Option<u32>) -> RefusedCall {
         RefusedCall {
             app: "shop".to_owned(),
             pid: 1234,
@@ -548,21 +475,16 @@ mod tests {
             refused(-1, Target::None, None),
         ] {
             let report = LauncherReport::RefusedCall(call);
-            let bytes = report.encode();
+            let bytes = serde_json::to_vec(&report).unwrap();
+            assert!(bytes.len() < MAX_REPORT_BYTES);
             assert_eq!(LauncherReport::decode(&bytes), Some(report));
             assert_eq!(LauncherReport::decode(&bytes[..15]), None);
         }
         let note = LauncherReport::Note("a sentence".to_owned());
-        assert_eq!(LauncherReport::decode(&note.encode()), Some(note));
+        let bytes = serde_json::to_vec(&note).unwrap();
+        assert_eq!(LauncherReport::decode(&bytes), Some(note));
         assert_eq!(LauncherReport::decode(b""), None);
         assert_eq!(LauncherReport::decode(b"x"), None);
-        // An application with a long process name.
-        let mut long = refused(libc::SYS_bpf, Target::None, None);
-        long.program = "x".repeat(1000);
-        assert_eq!(
-            RefusedCall::decode(&long.encode()).unwrap().program.len(),
-            64
-        );
     }
 
     #[test]
@@ -665,7 +587,7 @@ mod tests {
         // The end of a sandbox causes the remaining reports.
         refusals.answer_until_ready(orders.as_fd()).unwrap();
         let mut told = Vec::new();
-        let mut buffer = [0; REPORT_BYTES];
+        let mut buffer = [0; MAX_REPORT_BYTES];
         while let Ok((length, _)) = fd_packets::receive_packet(reports.as_fd(), &mut buffer) {
             match LauncherReport::decode(&buffer[..length]) {
                 Some(LauncherReport::RefusedCall(call)) => told.push(call),

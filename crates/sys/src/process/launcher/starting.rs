@@ -86,13 +86,11 @@ impl<'a> StartingProcess<'a> {
     }
 
     /// Becomes readable when there is more to do.
-    #[must_use]
     pub fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
     /// When it is cancelled.
-    #[must_use]
     pub fn deadline(&self) -> Instant {
         self.deadline
     }
