@@ -1,7 +1,6 @@
 //! Files and TCP ports that a sandbox leaves accessible: rules of a Landlock domain.
 //!
-//! Set by `apps` for an application, entered with its [`Sandbox`](super::Sandbox). It needs only
-//! three system calls, so they are made here instead of through a crate.
+//! Set by `apps` for an application, entered with its [`Sandbox`](super::Sandbox).
 //!
 //! # Invariants
 //! - A resource without a limit is not handled: the kernel does not check it.
@@ -10,10 +9,14 @@
 //!   could have created it.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::OwnedFd;
 use std::path::{Component, Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::LazyLock;
 
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, BitFlags, Errno, NetPort, PathBeneath, Ruleset, RulesetAttr,
+    RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
+};
 use libc::sock_filter;
 use rustix::fs::{FileType, Mode, OFlags};
 use serde::{Deserialize, Serialize};
@@ -136,33 +139,11 @@ fn versioned_folders() -> Vec<PathBuf> {
 /// World-writable devices.
 const DEVICES: &[&str] = &["/dev/null", "/dev/zero", "/dev/full"];
 
-/// File rights (`linux/landlock.h`): to execute, to write, to read.
-const EXECUTE: u64 = 1;
-const WRITE_FILE: u64 = 1 << 1;
-const READ_FILE: u64 = 1 << 2;
-const READ_DIR: u64 = 1 << 3;
-/// Creating character or block devices: never granted.
-const MAKE_DEVICES: u64 = 1 << 6 | 1 << 11;
-const TRUNCATE: u64 = 1 << 14;
-/// Rights that apply to a file; all apply to a directory.
-const OF_FILES: u64 = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE;
-const READ: u64 = EXECUTE | READ_FILE | READ_DIR;
-
-/// Port rights: to listen, to connect.
-const BIND_TCP: u64 = 1;
-const CONNECT_TCP: u64 = 1 << 1;
-
-/// The first version of Landlock with ports (Linux 6.7).
-const WITH_PORTS: i32 = 4;
-
-/// Kinds of rules, and the flag that queries the version.
-const RULE_PATH: libc::c_long = 1;
-const RULE_PORT: libc::c_long = 2;
-const ASK_VERSION: libc::c_long = 1;
-
-/// Abstract Unix sockets, and signals (Linux 6.12). Every domain denies access to the memory of
-/// outside processes (ptrace, `/proc/PID/mem`).
-pub(super) const SCOPES: u64 = 1 | 2;
+/// All file rights that are limited, where the kernel knows them: all but those on open devices.
+/// Without `Refer` no process may rename or link across directories where files are limited.
+fn all() -> BitFlags<AccessFs> {
+    AccessFs::from_all(ABI::V3)
+}
 
 const FILES: MissingIsolation = MissingIsolation {
     name: "Landlock (Linux 5.13)",
@@ -174,39 +155,18 @@ const PORTS: MissingIsolation = MissingIsolation {
     allows: "`connect_ports` and `bind_ports` of an application limit nothing",
 };
 
-/// The version of Landlock's interface, 0 without it.
-pub(super) fn version() -> i32 {
-    static FOUND: OnceLock<i32> = OnceLock::new();
-    *FOUND.get_or_init(|| {
-        let none = std::ptr::null::<Attributes>();
-        #[expect(unsafe_code, reason = "no safe wrapper offers this call")]
-        // SAFETY: without attributes the call returns a number.
-        let found =
-            unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, none, 0, ASK_VERSION) };
-        i32::try_from(found).unwrap_or(0).max(0)
-    })
-}
+/// Whether limits on files work here: an enclosing sandbox may forbid the rules.
+static HAS_FILE_RULES: LazyLock<bool> = LazyLock::new(|| {
+    let root = open_system(Path::new("/")).map(|root| (root, AccessFs::ReadDir.into()));
+    can_enter(OpenAccess::new(
+        Some(root.into_iter().collect()),
+        [None, None],
+    ))
+});
 
-/// Whether limits on files work here: an enclosing sandbox may report the version and forbid the
-/// rules.
-fn has_file_rules() -> bool {
-    static FOUND: OnceLock<bool> = OnceLock::new();
-    *FOUND.get_or_init(|| {
-        let root = open_system(Path::new("/")).map(|root| (root, READ_DIR));
-        let files = Some(root.into_iter().collect());
-        let ports = [None, None];
-        version() > 0 && can_enter(OpenAccess::new(files, ports))
-    })
-}
-
-/// Whether limits on ports work, as [`has_file_rules`].
-fn has_port_rules() -> bool {
-    static FOUND: OnceLock<bool> = OnceLock::new();
-    *FOUND.get_or_init(|| {
-        let (files, ports) = (None, [Some(vec![1]), Some(vec![1])]);
-        version() >= WITH_PORTS && can_enter(OpenAccess::new(files, ports))
-    })
-}
+/// Whether limits on ports work.
+static HAS_PORT_RULES: LazyLock<bool> =
+    LazyLock::new(|| can_enter(OpenAccess::new(None, [Some(vec![1]), Some(vec![1])])));
 
 /// Tries it in a thread that ends afterwards. If the thread cannot be started nothing is known, and
 /// a requested limit is tried when a program starts.
@@ -214,7 +174,7 @@ fn can_enter(access: OpenAccess) -> bool {
     let thread = std::thread::Builder::new().name("access-probe".to_owned());
     let tried = thread.spawn(move || {
         rustix::thread::set_no_new_privs(true)?;
-        access.enter(0)
+        access.enter(BitFlags::EMPTY)
     });
     tried.map_or(true, |thread| {
         thread
@@ -223,33 +183,10 @@ fn can_enter(access: OpenAccess) -> bool {
     })
 }
 
-/// `struct landlock_ruleset_attr` of the kernel since version 6. An older kernel accepts it if the
-/// fields it does not know are zero.
-#[repr(C)]
-struct Attributes {
-    files: u64,
-    ports: u64,
-    scopes: u64,
-}
-
-/// `struct landlock_path_beneath_attr`.
-#[repr(C, packed)]
-struct PathRule {
-    rights: u64,
-    folder: RawFd,
-}
-
-/// `struct landlock_net_port_attr`.
-#[repr(C)]
-struct PortRule {
-    rights: u64,
-    port: u64,
-}
-
-/// An [`Access`] with open paths, so that it can be entered without allocating.
+/// [`AccessRules`] with open paths, so that they can be entered without allocating.
 #[derive(Debug, Default)]
 pub(crate) struct OpenAccess {
-    files: Option<Vec<(OwnedFd, u64)>>,
+    files: Option<Vec<(OwnedFd, BitFlags<AccessFs>)>>,
     ports: [Option<Vec<u16>>; 2],
     /// Closes the other ways to a port, if ports are limited.
     port_filter: Option<Vec<sock_filter>>,
@@ -259,17 +196,17 @@ impl AccessRules {
     /// The limits that this kernel, or an enclosing sandbox, does not support.
     pub fn missing(&self) -> Vec<MissingIsolation> {
         let has_ports = self.connect_ports.is_some() || self.bind_ports.is_some();
-        let files = (self.files.is_some() && !has_file_rules()).then_some(FILES);
-        let ports = (has_ports && !has_port_rules()).then_some(PORTS);
+        let files = (self.files.is_some() && !*HAS_FILE_RULES).then_some(FILES);
+        let ports = (has_ports && !*HAS_PORT_RULES).then_some(PORTS);
         files.into_iter().chain(ports).collect()
     }
 
     /// The limits that work here: without those that are [missing](Self::missing).
     #[must_use]
     pub fn available(self) -> Self {
-        let ports = |ports: Option<Vec<u16>>| ports.filter(|_| has_port_rules());
+        let ports = |ports: Option<Vec<u16>>| ports.filter(|_| *HAS_PORT_RULES);
         Self {
-            files: self.files.filter(|_| has_file_rules()),
+            files: self.files.filter(|_| *HAS_FILE_RULES),
             connect_ports: ports(self.connect_ports),
             bind_ports: ports(self.bind_ports),
         }
@@ -277,43 +214,24 @@ impl AccessRules {
 
     /// Opens its files. Paths that are missing or not accessible to this user are left out.
     pub(crate) fn open(&self) -> OpenAccess {
-        let files = self.files.as_ref().filter(|_| version() > 0).map(|files| {
-            let handled = handled();
-            let all = handled & !MAKE_DEVICES;
-            let of_system = |paths: &'static [&str], rights| {
-                let open = paths.iter().map(|path| open_system(Path::new(path)));
-                open.map(move |file| (file, rights))
-            };
-            let own = |paths: &'_ [PathBuf], rights| {
-                let open = paths.iter().map(|path| open_own(path));
-                open.map(move |file| (file, rights)).collect::<Vec<_>>()
-            };
+        let files = self.files.as_ref().map(|files| {
+            let read = AccessFs::from_read(ABI::V1);
+            // Devices are not made.
+            let write = all() & !(AccessFs::MakeChar | AccessFs::MakeBlock);
             let versioned = versioned_folders();
-            let versioned = versioned.iter().map(|path| (open_system(path), READ));
-            let system = of_system(SYSTEM, READ).chain(of_system(DEVICES, all));
-            let system = system.chain(versioned);
-            let own = (own(&files.read, READ).into_iter()).chain(own(&files.write, all));
-            let open = system.chain(own).filter_map(|(file, rights)| {
-                let file = file.ok()?;
-                let rights = rights_on(&file, rights & handled)?;
-                Some((file, rights))
-            });
-            open.collect()
+            let system = SYSTEM.iter().map(Path::new);
+            let system = system.chain(versioned.iter().map(PathBuf::as_path));
+            let system = system.map(|path| (open_system(path), read));
+            let devices = DEVICES
+                .iter()
+                .map(|path| (open_system(Path::new(path)), write));
+            let readable = files.read.iter().map(|path| (open_own(path), read));
+            let writable = files.write.iter().map(|path| (open_own(path), write));
+            let open = system.chain(devices).chain(readable).chain(writable);
+            let open = open.filter_map(|(file, rights)| Some((file.ok()?, rights)));
+            open.filter(|(file, _)| !is_link(file)).collect()
         });
-        let ports = [&self.bind_ports, &self.connect_ports];
-        let ports = ports.map(|ports| ports.clone().filter(|_| version() >= WITH_PORTS));
-        OpenAccess::new(files, ports)
-    }
-}
-
-/// All file rights that this kernel checks, except those on open devices.
-fn handled() -> u64 {
-    match version() {
-        1 => (1 << 13) - 1,
-        // Renaming and linking across directories; without it no process may where files are
-        // handled.
-        2 => (1 << 14) - 1,
-        _ => (1 << 15) - 1,
+        OpenAccess::new(files, [self.bind_ports.clone(), self.connect_ports.clone()])
     }
 }
 
@@ -342,18 +260,17 @@ fn open_own(path: &Path) -> rustix::io::Result<OwnedFd> {
     Ok(at)
 }
 
-/// Which of these rights a rule on it may have; `None` for a link.
-fn rights_on(file: &OwnedFd, rights: u64) -> Option<u64> {
-    let about = rustix::fs::fstat(file).ok()?;
-    match FileType::from_raw_mode(about.st_mode) {
-        FileType::Symlink => None,
-        FileType::Directory => Some(rights),
-        _ => Some(rights & OF_FILES),
-    }
+fn is_link(file: &OwnedFd) -> bool {
+    rustix::fs::fstat(file).map_or(true, |about| {
+        FileType::from_raw_mode(about.st_mode) == FileType::Symlink
+    })
 }
 
 impl OpenAccess {
-    fn new(files: Option<Vec<(OwnedFd, u64)>>, ports: [Option<Vec<u16>>; 2]) -> Self {
+    fn new(
+        files: Option<Vec<(OwnedFd, BitFlags<AccessFs>)>>,
+        ports: [Option<Vec<u16>>; 2],
+    ) -> Self {
         let has_ports = ports.iter().any(Option::is_some);
         let port_filter = has_ports.then(port_filter::make).flatten();
         Self {
@@ -365,78 +282,40 @@ impl OpenAccess {
 
     /// Creates a Landlock domain and enters it, for good. Everything without a limit stays
     /// accessible; `scopes` is closed in addition. Allocates nothing.
-    pub(super) fn enter(&self, scopes: u64) -> io::Result<()> {
-        let [bind, connect] = &self.ports;
-        let rights = |ports: &Option<Vec<u16>>, right| ports.as_ref().map_or(0, |_| right);
-        let attributes = Attributes {
-            // A domain that handles any file right forbids renaming across directories without a
-            // right to.
-            files: self.files.as_ref().map_or(0, |_| handled()),
-            ports: rights(bind, BIND_TCP) | rights(connect, CONNECT_TCP),
-            scopes,
-        };
-        if attributes.files | attributes.ports | attributes.scopes == 0 {
-            return Ok(());
-        }
-        let ruleset = make_ruleset(&attributes)?;
-        for (file, rights) in self.files.iter().flatten() {
-            let rule = PathRule {
-                rights: *rights,
-                folder: file.as_raw_fd(),
-            };
-            add_rule(&ruleset, RULE_PATH, (&raw const rule).cast())?;
-        }
-        for (ports, rights) in [(bind, BIND_TCP), (connect, CONNECT_TCP)] {
-            for port in ports.iter().flatten() {
-                let port = u64::from(*port);
-                let rule = PortRule { rights, port };
-                add_rule(&ruleset, RULE_PORT, (&raw const rule).cast())?;
+    pub(super) fn enter(&self, scopes: BitFlags<Scope>) -> io::Result<()> {
+        if self.files.is_some() || self.ports.iter().any(Option::is_some) || !scopes.is_empty() {
+            match self.enter_domain(scopes) {
+                Ok(RulesetStatus::NotEnforced) => return Err(io::ErrorKind::Unsupported.into()),
+                Ok(_) => {}
+                Err(error) => return Err(io::Error::from_raw_os_error(*Errno::from(error))),
             }
         }
-        #[expect(unsafe_code, reason = "no safe wrapper offers this call")]
-        // SAFETY: numbers only.
-        checked(unsafe {
-            libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0)
-        })?;
         self.port_filter.as_deref().map_or(Ok(()), seccomp::install)
     }
-}
 
-fn make_ruleset(attributes: &Attributes) -> io::Result<OwnedFd> {
-    #[expect(unsafe_code, reason = "no safe wrapper offers this call")]
-    // SAFETY: the attributes are alive for the call, and the size is theirs.
-    let number = checked(unsafe {
-        libc::syscall(
-            libc::SYS_landlock_create_ruleset,
-            std::ptr::from_ref(attributes),
-            size_of::<Attributes>(),
-            0,
-        )
-    })?;
-    #[expect(unsafe_code, reason = "the call gives a number")]
-    // SAFETY: the kernel has just opened it for us, close-on-exec.
-    Ok(unsafe { OwnedFd::from_raw_fd(number) })
-}
-
-fn add_rule(ruleset: &OwnedFd, kind: libc::c_long, rule: *const libc::c_void) -> io::Result<()> {
-    #[expect(unsafe_code, reason = "no safe wrapper offers this call")]
-    // SAFETY: the rule is alive for the call, and of its kind.
-    checked(unsafe {
-        libc::syscall(
-            libc::SYS_landlock_add_rule,
-            ruleset.as_raw_fd(),
-            kind,
-            rule,
-            0,
-        )
-    })
-    .map(|_| ())
-}
-
-fn checked(done: libc::c_long) -> io::Result<RawFd> {
-    match done {
-        -1 => Err(io::Error::last_os_error()),
-        done => RawFd::try_from(done).map_err(io::Error::other),
+    fn enter_domain(&self, scopes: BitFlags<Scope>) -> Result<RulesetStatus, RulesetError> {
+        let rights = [AccessNet::BindTcp, AccessNet::ConnectTcp];
+        let ports = || self.ports.iter().zip(rights);
+        let mut rules = Ruleset::default();
+        if self.files.is_some() {
+            rules = rules.handle_access(all())?;
+        }
+        for (_, right) in ports().filter(|(ports, _)| ports.is_some()) {
+            rules = rules.handle_access(right)?;
+        }
+        if !scopes.is_empty() {
+            rules = rules.scope(scopes)?;
+        }
+        let mut rules = rules.create()?;
+        for (file, rights) in self.files.iter().flatten() {
+            rules = rules.add_rule(PathBeneath::new(file, *rights))?;
+        }
+        for (ports, right) in ports() {
+            for port in ports.iter().flatten() {
+                rules = rules.add_rule(NetPort::new(*port, right))?;
+            }
+        }
+        Ok(rules.restrict_self()?.ruleset)
     }
 }
 
@@ -453,7 +332,7 @@ mod tests {
     ) -> std::thread::Result<T> {
         let limited = std::thread::spawn(move || {
             rustix::thread::set_no_new_privs(true).unwrap();
-            access.open().enter(0).unwrap();
+            access.open().enter(BitFlags::EMPTY).unwrap();
             act()
         });
         limited.join()
@@ -462,7 +341,7 @@ mod tests {
     #[test]
     #[expect(clippy::disallowed_methods, reason = "files of a test")]
     fn only_named_files_are_within_reach() {
-        if version() < 1 {
+        if !*HAS_FILE_RULES {
             return;
         }
         let folder = std::env::temp_dir().join(format!("penstock-access-{}", std::process::id()));
@@ -534,7 +413,7 @@ mod tests {
 
     #[test]
     fn only_named_ports_are_within_reach() {
-        if version() < WITH_PORTS {
+        if !*HAS_PORT_RULES {
             return;
         }
         let listener = |_| TcpListener::bind("127.0.0.1:0").unwrap();
@@ -566,7 +445,6 @@ mod tests {
             connect_ports: Some(Vec::new()),
             bind_ports: None,
         };
-        let expected = usize::from(version() < 1) + usize::from(version() < WITH_PORTS);
-        assert_eq!(all.missing().len(), expected);
+        assert!(all.available().missing().is_empty());
     }
 }

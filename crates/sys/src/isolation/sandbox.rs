@@ -13,12 +13,13 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::OnceLock;
 
+use landlock::{ABI, Access, BitFlags, Scope};
 use libc::sock_filter;
 use rustix::io::Errno;
 use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
 
-use super::access::{OpenAccess, SCOPES};
+use super::access::OpenAccess;
 use super::listener;
 use super::seccomp::{self, Refusal, SYSTEM_CALLS, SeccompRules};
 
@@ -73,10 +74,16 @@ pub fn missing_isolation() -> &'static [MissingIsolation] {
     })
 }
 
+/// Abstract Unix sockets, and signals (Linux 6.12). Every domain denies access to the memory of
+/// outside processes (ptrace, `/proc/PID/mem`).
+fn scopes() -> BitFlags<Scope> {
+    Scope::from_all(ABI::V6)
+}
+
 fn try_parts() -> Vec<MissingIsolation> {
     let mut missing = Vec::new();
     let entered = rustix::thread::set_no_new_privs(true).map_err(io::Error::from);
-    let entered = entered.and_then(|()| OpenAccess::default().enter(SCOPES));
+    let entered = entered.and_then(|()| OpenAccess::default().enter(scopes()));
     missing.extend(entered.is_err().then_some(LANDLOCK));
     // The one with a listener first: there is at most one listener. These are the longest filters.
     let filters = Filters::guarding_beside(&[], false);
@@ -110,7 +117,10 @@ impl Sandbox {
         is_watched: bool,
     ) -> io::Result<Option<OwnedFd>> {
         rustix::thread::set_no_new_privs(true)?;
-        access.enter(if self.has_landlock { SCOPES } else { 0 })?;
+        access.enter(match self.has_landlock {
+            true => scopes(),
+            false => BitFlags::EMPTY,
+        })?;
         if !self.has_seccomp {
             return Ok(None);
         }
