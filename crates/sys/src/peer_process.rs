@@ -13,9 +13,9 @@
 //!   another one that has reused its pid.
 
 use std::io;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::resource_limits;
@@ -123,34 +123,12 @@ pub fn listener_owner(socket: BorrowedFd<'_>) -> io::Result<u32> {
 /// it.
 fn peer_credentials(socket: BorrowedFd<'_>) -> io::Result<(libc::pid_t, u32)> {
     // Not by `rustix`, whose pids are never 0.
-    let mut found = MaybeUninit::<libc::ucred>::zeroed();
-    let mut size = option_length::<libc::ucred>();
-    #[expect(unsafe_code, reason = "no safe wrapper takes the process number 0")]
-    // SAFETY: the pointers are valid for the call and the size is that of the buffer, for which any
-    // bytes are valid numbers.
-    let (done, found) = unsafe {
-        let done = libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
-            found.as_mut_ptr().cast(),
-            &raw mut size,
-        );
-        (done, found.assume_init())
-    };
-    if done != 0 {
-        return Err(io::Error::last_os_error());
-    }
+    let found = getsockopt(&socket, PeerCredentials)?;
     // A socket that is not a Unix socket has no peer that the kernel knows.
-    if found.uid == u32::MAX {
+    if found.uid() == u32::MAX {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    Ok((found.pid, found.uid))
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "a dozen bytes")]
-const fn option_length<T>() -> libc::socklen_t {
-    size_of::<T>() as libc::socklen_t
+    Ok((found.pid(), found.uid()))
 }
 
 /// `SO_PEERPIDFD` of Linux, which the C library's bindings do not name on every architecture.
@@ -159,7 +137,8 @@ const PEER_PIDFD: libc::c_int = 77;
 /// Gets a pidfd of the process at the other end.
 fn peer_pidfd(socket: BorrowedFd<'_>) -> io::Result<PeerHandle> {
     let mut found: libc::c_int = -1;
-    let mut size = option_length::<libc::c_int>();
+    #[expect(clippy::cast_possible_truncation, reason = "four bytes")]
+    let mut size = size_of::<libc::c_int>() as libc::socklen_t;
     #[expect(unsafe_code, reason = "no safe wrapper knows this option")]
     // SAFETY: the pointers are valid for the call, and the size is that of the number.
     let done = unsafe {
