@@ -71,7 +71,7 @@ impl Drop for Dir {
 fn on_a_loop(test: impl Future<Output = ()>) {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     // It hears of children that ended through tokio.
-    let tokio = penstock_runtime::TokioThread::start().unwrap();
+    let tokio = penstock_runtime::start_tokio().unwrap();
     let _entered = tokio.enter();
     loops::block_on(test).unwrap();
 }

@@ -15,7 +15,7 @@ use std::{io, iter};
 
 use penstock_config::{App, AppKind, Config, ControlSocket, Limits, ListenAddr, ServerAddr};
 use penstock_edge::DescriptorBudget;
-use penstock_runtime::{TokioThread, loops};
+use penstock_runtime::{loops, start_tokio};
 use penstock_sys::account::check_dir_writable;
 use penstock_sys::port_owner::{PortOwner, find_port_owners};
 use penstock_sys::process::Launcher;
@@ -115,7 +115,7 @@ impl PreflightReport {
         if names.is_empty() {
             return Ok(());
         }
-        let tokio = TokioThread::start()?;
+        let tokio = start_tokio()?;
         let _entered = tokio.enter();
         for (upstream, address) in names {
             if let Err(error) = loops::block_on(penstock_proxy::count_addresses(address))? {

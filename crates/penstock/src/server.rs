@@ -32,7 +32,7 @@ use penstock_edge::{DescriptorBudget, Edge, ErrorPages, Route, RouteTable, Setti
 use penstock_exchange::Handler;
 use penstock_proxy::{JoinListener, Joiner};
 use penstock_runtime::logger::{LineWriter, LogMask};
-use penstock_runtime::{Loops, TokioThread, clock, loops};
+use penstock_runtime::{Loops, clock, loops, start_tokio};
 use penstock_status::{Admin, AdminToken, Authority, Probes, RefuseAll};
 use penstock_sys::process::Launcher;
 use penstock_sys::process::successor::SignalTarget;
@@ -211,7 +211,7 @@ pub(crate) fn run(
         log::warn!("{warning}");
     }
     remove_abandoned_folders(&config);
-    let tokio = TokioThread::start().map_err(say)?;
+    let tokio = start_tokio().map_err(say)?;
     let _entered = tokio.enter();
     let started = Loops::start(config.server.threads).map_err(say)?;
     let served = loops::block_on(async {

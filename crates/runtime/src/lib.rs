@@ -45,4 +45,4 @@ pub use precise_timer::PreciseTimer;
 pub use registered_fd::RegisteredFd;
 pub use relay::relay;
 pub use stream::{ByteStream, Stream, probe_peer, write_all};
-pub use tokio_thread::TokioThread;
+pub use tokio_thread::start_tokio;

@@ -148,7 +148,7 @@ async fn until(is_so: impl Fn() -> bool) {
 
 fn on_a_loop(test: impl Future<Output = ()>) {
     // It hears of children that ended through tokio.
-    let tokio = penstock_runtime::TokioThread::start().unwrap();
+    let tokio = penstock_runtime::start_tokio().unwrap();
     let _entered = tokio.enter();
     loops::block_on(test).unwrap();
 }

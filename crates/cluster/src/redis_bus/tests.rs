@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use penstock_hub::{EventPart, History, ListenerEvent, Settings, StreamPart, Subscription};
 use penstock_runtime::loops::TaskHandle;
-use penstock_runtime::{Loops, TokioThread, clock, loops};
+use penstock_runtime::{Loops, clock, loops, start_tokio};
 
 use self::server::RedisServer;
 use super::*;
@@ -19,7 +19,7 @@ const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Runs a test on a loop of its own; Redis is reached through tokio's thread.
 fn run(test: impl Future<Output = ()>) {
-    let tokio = TokioThread::start().unwrap();
+    let tokio = start_tokio().unwrap();
     let _entered = tokio.enter();
     loops::block_on(test).unwrap();
 }

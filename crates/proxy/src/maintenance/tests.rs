@@ -20,7 +20,7 @@ use crate::{ServerSnapshot, Upstream, UpstreamSetup};
 
 /// Runs a test on its own loop, as the control loop is one. Its servers run on tokio's thread.
 pub(crate) fn on_a_loop(test: impl Future<Output = ()>) {
-    let tokio = penstock_runtime::TokioThread::start().unwrap();
+    let tokio = penstock_runtime::start_tokio().unwrap();
     let _entered = tokio.enter();
     loops::block_on(test).unwrap();
 }
