@@ -200,14 +200,8 @@ impl Log for ServerLog {
     }
 }
 
-const fn level_name(level: Level) -> &'static str {
-    match level {
-        Level::Error => "error",
-        Level::Warn => "warn",
-        Level::Info => "info",
-        Level::Debug => "debug",
-        Level::Trace => "trace",
-    }
+fn level_name(level: Level) -> String {
+    level.as_str().to_ascii_lowercase()
 }
 
 /// Formats a line for people. Output of an application begins with its name and process (`app`,

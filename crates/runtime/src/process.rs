@@ -36,9 +36,6 @@ const BUSY: Duration = Duration::from_millis(5);
 
 /// Starts a program and waits until it runs, for 10 s at most, as a disk may not answer. Dropping
 /// the future cancels the start.
-///
-/// # Errors
-/// As [`penstock_sys::process::StartingProcess::advance`].
 pub async fn launch(launcher: &Launcher, launch: ProcessSpec) -> io::Result<SpawnedProcess> {
     let mut starting = launcher.begin(launch)?;
     let socket = starting.socket().try_clone_to_owned()?;

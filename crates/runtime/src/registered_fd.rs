@@ -46,9 +46,6 @@ impl RegisteredFd {
     }
 
     /// Ready when there is room to write, or the connection broke.
-    ///
-    /// # Errors
-    /// As [`RegisteredFd::poll_readable`].
     pub fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.registration.poll_ready(cx, IoDirection::Write)
     }

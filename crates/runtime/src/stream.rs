@@ -114,9 +114,6 @@ impl Stream {
     }
 
     /// Connects to the Unix socket at `path`. The caller bounds the wait.
-    ///
-    /// # Errors
-    /// As [`Stream::connect_tcp`].
     pub async fn connect_unix(path: &Path) -> io::Result<Self> {
         loop {
             match net::connect_unix(path) {
@@ -219,9 +216,17 @@ impl Stream {
         cx: &mut Context<'_>,
         buffers: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        self.poll_write_by(cx, || self.try_write(buffers))
+    }
+
+    fn poll_write_by<T>(
+        &self,
+        cx: &mut Context<'_>,
+        write: impl Fn() -> io::Result<T>,
+    ) -> Poll<io::Result<T>> {
         loop {
             ready!(self.socket.poll_writable(cx))?;
-            match self.try_write(buffers) {
+            match write() {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.socket.clear_writable(),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 done => return Poll::Ready(done),
@@ -294,14 +299,7 @@ impl Stream {
         at: u64,
         len: usize,
     ) -> Poll<io::Result<usize>> {
-        loop {
-            ready!(self.socket.poll_writable(cx))?;
-            match self.try_send_file(file, at, len) {
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.socket.clear_writable(),
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                done => return Poll::Ready(done),
-            }
-        }
+        self.poll_write_by(cx, || self.try_send_file(file, at, len))
     }
 
     /// Writes all of `bytes`, waiting for the peer as needed. Not cancel safe: a part may have been
@@ -321,17 +319,9 @@ impl Stream {
         bytes: &[u8],
         descriptors: &[BorrowedFd<'_>],
     ) -> io::Result<()> {
-        poll_fn(|cx| {
-            loop {
-                ready!(self.socket.poll_writable(cx))?;
-                match net::send_descriptors(self.socket.as_fd(), bytes, descriptors) {
-                    Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.socket.clear_writable(),
-                    Err(e) => return Poll::Ready(Err(e)),
-                    Ok(_) => return Poll::Ready(Ok(())),
-                }
-            }
-        })
-        .await
+        let send = || net::send_descriptors(self.socket.as_fd(), bytes, descriptors);
+        poll_fn(|cx| self.poll_write_by(cx, send)).await?;
+        Ok(())
     }
 
     /// Shuts down the sending side; the peer reads the end of the stream.

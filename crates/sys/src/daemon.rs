@@ -93,9 +93,6 @@ pub fn fork() -> io::Result<ForkSide> {
 
 /// Removes variables from the environment, so that no started program gets them; returns their
 /// values.
-///
-/// # Errors
-/// When other threads exist.
 pub fn take_env_vars(names: &[&str]) -> io::Result<Vec<Option<std::ffi::OsString>>> {
     check_single_threaded()?;
     let take = |name: &&str| {
@@ -111,9 +108,6 @@ pub fn take_env_vars(names: &[&str]) -> io::Result<Vec<Option<std::ffi::OsString
 }
 
 /// Sets environment variables for programs that are started.
-///
-/// # Errors
-/// When other threads exist.
 pub fn set_env_vars(variables: &[(&str, String)]) -> io::Result<()> {
     check_single_threaded()?;
     for (name, value) in variables {

@@ -104,9 +104,6 @@ pub fn open_beneath_cached(root: &OwnedFd, relative: &[u8]) -> io::Result<Option
 }
 
 /// Like [`open_beneath_cached`], with choices for symbolic links and the access time.
-///
-/// # Errors
-/// As [`open_beneath`].
 pub fn open_beneath_cached_with(
     root: &OwnedFd,
     relative: &[u8],

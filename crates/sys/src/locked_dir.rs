@@ -75,9 +75,6 @@ const SOCKET_SUFFIX: &[u8] = b".sock";
 
 /// Removes the directories in `parent` whose names begin with `prefix` and whose owners have
 /// exited; returns their number. Blocks.
-///
-/// # Errors
-/// When `parent` cannot be read.
 pub fn remove_abandoned(parent: &Path, prefix: &str) -> io::Result<usize> {
     let parent = rustix::fs::open(parent, DIR_FLAGS - OFlags::NOFOLLOW, Mode::empty())?;
     let mut names = Vec::new();

@@ -413,9 +413,6 @@ pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<usize> {
 }
 
 /// Checks for a byte without taking it; 0 is the end of the stream.
-///
-/// # Errors
-/// As [`receive`].
 pub fn peek(socket: BorrowedFd<'_>) -> io::Result<usize> {
     let mut byte = [0_u8; 1];
     let (count, _) = rustix::net::recv(socket, &mut byte, RecvFlags::PEEK)?;
@@ -467,9 +464,6 @@ pub fn send_more(socket: BorrowedFd<'_>, buffer: &[u8]) -> io::Result<usize> {
 }
 
 /// Writes a prefix of the slices in one call, never raising SIGPIPE.
-///
-/// # Errors
-/// As [`send`].
 pub fn send_vectored(socket: BorrowedFd<'_>, buffers: &[IoSlice<'_>]) -> io::Result<usize> {
     let mut ancillary = SendAncillaryBuffer::default();
     Ok(rustix::net::sendmsg(
@@ -503,9 +497,6 @@ pub fn enable_sender_credentials(socket: &OwnedFd) -> io::Result<()> {
 }
 
 /// Sends `bytes` with one descriptor attached to them.
-///
-/// # Errors
-/// As [`send`].
 pub fn send_descriptor(
     socket: BorrowedFd<'_>,
     bytes: &[u8],

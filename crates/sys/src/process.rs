@@ -88,9 +88,6 @@ pub struct SpawnedProcess {
 
 impl SpawnedProcess {
     /// Returns how it ended, once `exit` is readable; `None` while it runs. Leaves no zombie.
-    ///
-    /// # Errors
-    /// Those of `waitid`, also when it was reaped before.
     pub fn try_exit(&mut self) -> io::Result<Option<ProcessExit>> {
         let pid = to_pid(self.pid)?;
         self.tracked

@@ -9,9 +9,6 @@ use std::io;
 use rustix::process::{Resource, Rlimit};
 
 /// Returns the limits of `resource`; `None` in it is no limit.
-///
-/// # Errors
-/// Those of `getrlimit`: that a sandbox forbids it.
 pub(crate) fn read_limit(resource: Resource) -> io::Result<Rlimit> {
     // `struct rlimit64`: current, maximum.
     let mut both = [0_u64; 2];
@@ -76,9 +73,6 @@ pub(crate) fn mark_application() -> io::Result<()> {
 }
 
 /// Whether a process is part of an application, of any server.
-///
-/// # Errors
-/// That it is gone, or cannot be inspected.
 pub(crate) fn is_marked(pid: u32) -> io::Result<bool> {
     // `None` is no limit.
     let number = |limit: Option<u64>| limit.unwrap_or(u64::MAX);

@@ -147,9 +147,6 @@ pub(super) fn mapped_prefix_bytes(map: &ResidencyMapping, at: u64, len: u64) -> 
 
 /// How many of the `len` bytes at `at` are in counted pages, as a prefix; in steps of
 /// [`STEP_BYTES`] where some are missing.
-///
-/// # Errors
-/// When pages cannot be counted.
 pub(super) fn cached_prefix_bytes(file: &File, at: u64, len: u64) -> io::Result<u64> {
     if len == 0 || are_pages_cached(file, at, len)? {
         return Ok(len);
@@ -167,9 +164,6 @@ pub(super) fn cached_prefix_bytes(file: &File, at: u64, len: u64) -> io::Result<
 }
 
 /// Whether the pages of the `len` bytes at `at` are all counted.
-///
-/// # Errors
-/// When pages cannot be counted.
 pub(super) fn are_pages_cached(file: &File, at: u64, len: u64) -> io::Result<bool> {
     let page = page_cache::page_bytes();
     let pages = (at + len).div_ceil(page) - at / page;

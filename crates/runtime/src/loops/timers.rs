@@ -58,9 +58,6 @@ impl Timers {
 
     /// Replaces the waker of a timer. Returns the previous waker if it was another, to be dropped
     /// when nothing is borrowed.
-    ///
-    /// # Errors
-    /// When it has fired.
     pub(super) fn set_waker(
         &mut self,
         key: TimerKey,

@@ -229,9 +229,6 @@ fn step(code: u32, k: u32, jt: u8, jf: u8) -> sock_filter {
 
 /// Installs a filter for the calling thread, for good; threads and programs that it starts inherit
 /// it. Needs `no_new_privs`. Allocates nothing.
-///
-/// # Errors
-/// The kernel's error: it may not support filters.
 pub(crate) fn install(filter: &[sock_filter]) -> io::Result<()> {
     install_with(filter, 0).map(|_| ())
 }

@@ -42,9 +42,6 @@ impl Privileges {
 
     /// Checks whether an order may be carried out, and limits it to what is allowed. Returns the
     /// user that its program runs as; `None` is the launcher's own.
-    ///
-    /// # Errors
-    /// Why it may not.
     pub(super) fn authorize(
         &self,
         order: &mut LaunchOrder,

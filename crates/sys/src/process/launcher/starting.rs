@@ -131,9 +131,6 @@ impl<'a> StartingProcess<'a> {
     }
 
     /// Advances to the end. Blocks until the program runs, `START_TIMEOUT` at most.
-    ///
-    /// # Errors
-    /// As [`Self::advance`].
     pub fn finish(mut self) -> io::Result<SpawnedProcess> {
         loop {
             match self.advance()? {
