@@ -27,7 +27,6 @@ use crate::report::{Compare, Deployment, Figures, Point, ReportResult};
 use crate::run::exit_code;
 use crate::scenario::{self, LoadSpec, Scenario};
 use crate::summary::{MAX_OTHER_PROCESSES_SHARE, alone_name, judge_goals, summarize_deployments};
-use crate::sweep::cool_down;
 use crate::target::{RequestTemplate, TargetError};
 use crate::text::notes;
 use crate::window::{MeasurementWindow, measure_window};
@@ -269,7 +268,7 @@ impl Comparison<'_> {
                 break;
             }
             if at + 1 < count {
-                cool_down(self.scenario.cool_down, &self.live);
+                self.live.pause(self.scenario.cool_down);
             }
         }
         Ok(points)

@@ -7,6 +7,7 @@
 use std::io::{IsTerminal, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -51,6 +52,18 @@ impl LiveLine {
     #[must_use]
     pub(crate) fn is_stopped(&self) -> bool {
         self.stop_flag.load(Ordering::Relaxed)
+    }
+
+    /// Waits for a while, or until the user wants to end.
+    #[expect(clippy::disallowed_methods, reason = "a command line tool, not a loop")]
+    pub(crate) fn pause(&self, time: Duration) {
+        let until = Instant::now() + time;
+        while let Some(left) = until.checked_duration_since(Instant::now()) {
+            if self.is_stopped() || left.is_zero() {
+                return;
+            }
+            std::thread::sleep(left.min(Duration::from_millis(50)));
+        }
     }
 
     /// Shows a line in place of the previous one, on a terminal, truncated to its width.

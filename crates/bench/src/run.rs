@@ -17,7 +17,7 @@ use crate::command::{
 use crate::deploy::resource_usage::{ProcessTree, ResourceUsage};
 use crate::live_line::LiveLine;
 use crate::load::{EncodedRequest, Load, LoadPlan, RequestOrder, WindowEnd};
-use crate::report::{Mix, ReportResult, Run};
+use crate::report::{Figures, Mix, Point, ReportResult, Run, ServerCost};
 use crate::target::{RequestTemplate, Target, TargetError, read_file, read_headers, read_paths};
 use crate::text::notes;
 use crate::window::{MeasurementWindow, measure_window};
@@ -40,67 +40,121 @@ pub(crate) fn run(arguments: &RunArguments) -> VerbResult {
     };
     let until = WindowEnd::from_options(arguments.requests, arguments.duration)
         .unwrap_or(WindowEnd::Elapsed(DEFAULT_DURATION));
-    measure_and_report(
-        (vec![load], until, arguments.warm_up),
-        &arguments.request,
-        &arguments.generator,
-        &arguments.output,
-        |mut mix| {
-            ReportResult::Run(Box::new(Run {
-                targets: mix.targets,
-                figures: mix.loads.pop().unwrap_or_default(),
-                server: mix.server,
-            }))
-        },
-    )
+    let measurement = Measurement {
+        points: vec![(String::new(), vec![load])],
+        until,
+        warm_up: arguments.warm_up,
+        cool_down: Duration::ZERO,
+        request: &arguments.request,
+        generator: &arguments.generator,
+    };
+    measurement.report(&arguments.output, |targets, points| {
+        let (mut loads, server) = only_point(points);
+        ReportResult::Run(Box::new(Run {
+            targets,
+            figures: loads.pop().unwrap_or_default(),
+            server,
+        }))
+    })
 }
 
 pub(crate) fn mix(arguments: &MixArguments) -> VerbResult {
     let loads = arguments.loads.iter();
     let loads = loads.map(|text| parse_mix_load(text, &arguments.request));
     let loads = loads.collect::<Result<Vec<_>, _>>()?;
-    let until = WindowEnd::Elapsed(arguments.duration);
-    measure_and_report(
-        (loads, until, arguments.warm_up),
-        &arguments.request,
-        &arguments.generator,
-        &arguments.output,
-        ReportResult::Mix,
-    )
+    let measurement = Measurement {
+        points: vec![(String::new(), loads)],
+        until: WindowEnd::Elapsed(arguments.duration),
+        warm_up: arguments.warm_up,
+        cool_down: Duration::ZERO,
+        request: &arguments.request,
+        generator: &arguments.generator,
+    };
+    measurement.report(&arguments.output, |targets, points| {
+        let (loads, server) = only_point(points);
+        ReportResult::Mix(Mix {
+            targets,
+            loads,
+            server,
+        })
+    })
 }
 
-/// Executes loads until an end, after a warm-up, and reports; returns the exit code.
-fn measure_and_report(
-    (loads, until, warm_up): (Vec<Load>, WindowEnd, Duration),
-    request: &RequestArguments,
-    generator: &GeneratorArguments,
-    to: &OutputArguments,
-    result: impl FnOnce(Mix) -> ReportResult,
-) -> VerbResult {
-    let started = SystemTime::now();
-    let account = server_processes(generator)?;
-    let mut live = LiveLine::new(generator.quiet)?;
-    let plan = load_plan(loads, until, warm_up, generator, &live);
-    let window = MeasurementWindow {
-        usage: account.as_ref().map(|known| known as &dyn ResourceUsage),
-        cores: &[],
-        live: &mut live,
-        label: "",
-    };
-    let point = measure_window(&plan, window)?;
-    let reasons: Vec<String> = point
-        .loads
-        .iter()
-        .flat_map(notes::failure_reasons)
-        .collect();
-    let result = result(Mix {
-        targets: request.urls.clone(),
-        loads: point.loads,
-        server: point.server,
-    });
-    let report = context::report_with_context(result, started, live.is_stopped(), &request.headers);
-    output::write_report(&report, to)?;
-    Ok(exit_code(&reasons, &live))
+fn only_point(mut points: Vec<Point>) -> (Vec<Figures>, Option<ServerCost>) {
+    let point = points.pop();
+    point.map_or_else(Default::default, |point| (point.loads, point.server))
+}
+
+/// Loads on a running server: one point, or several after one another.
+pub(crate) struct Measurement<'a> {
+    /// The label and the loads of each point.
+    pub(crate) points: Vec<(String, Vec<Load>)>,
+    pub(crate) until: WindowEnd,
+    pub(crate) warm_up: Duration,
+    /// A pause between two points.
+    pub(crate) cool_down: Duration,
+    pub(crate) request: &'a RequestArguments,
+    pub(crate) generator: &'a GeneratorArguments,
+}
+
+impl Measurement<'_> {
+    /// Measures all points, and reports the result of targets and points; returns the exit code.
+    pub(crate) fn report(
+        self,
+        output: &OutputArguments,
+        result: impl FnOnce(Vec<String>, Vec<Point>) -> ReportResult,
+    ) -> VerbResult {
+        let started = SystemTime::now();
+        let account = server_processes(self.generator)?;
+        let mut live = LiveLine::new(self.generator.quiet)?;
+        let (mut points, mut reasons) = (Vec::new(), Vec::new());
+        let is_only = self.points.len() == 1;
+        for (at, (label, loads)) in self.points.into_iter().enumerate() {
+            if at > 0 {
+                live.pause(self.cool_down);
+            }
+            if live.is_stopped() && at > 0 {
+                break;
+            }
+            let plan = LoadPlan {
+                loads,
+                window_end: self.until,
+                warm_up: self.warm_up,
+                threads: usize::from(self.generator.threads),
+                core: self.generator.core,
+                stop: live.stop(),
+            };
+            let window = MeasurementWindow {
+                usage: account.as_ref().map(|known| known as &dyn ResourceUsage),
+                cores: &[],
+                live: &mut live,
+                label: &label,
+            };
+            match measure_window(&plan, window) {
+                Ok(point) => {
+                    let is_empty = point.loads.iter().all(|load| load.requests == 0);
+                    // Of several points, one that ended before its window began is none.
+                    if is_only || !is_empty || !live.is_stopped() {
+                        points.push(point);
+                    }
+                }
+                // The results so far are worth keeping.
+                Err(error) if !points.is_empty() => {
+                    live.print_line(&format!("{label}: {error}"));
+                    reasons.push(format!("{label}: {error}"));
+                    break;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let loads = points.iter().flat_map(|point| &point.loads);
+        reasons.extend(loads.flat_map(notes::failure_reasons));
+        let result = result(self.request.urls.clone(), points);
+        let headers = &self.request.headers;
+        let report = context::report_with_context(result, started, live.is_stopped(), headers);
+        output::write_report(&report, output)?;
+        Ok(exit_code(&reasons, &live))
+    }
 }
 
 /// Maximum reasons printed for an exit code.
@@ -123,9 +177,7 @@ pub(crate) fn exit_code(reasons: &[String], live: &LiveLine) -> ExitCode {
 }
 
 /// The server's processes, if known.
-pub(crate) fn server_processes(
-    generator: &GeneratorArguments,
-) -> Result<Option<ProcessTree>, Box<dyn Error>> {
+fn server_processes(generator: &GeneratorArguments) -> Result<Option<ProcessTree>, Box<dyn Error>> {
     let pid = match (generator.pid, &generator.admin) {
         (Some(pid), _) => pid,
         (None, Some(admin)) => pid_of_admin(admin)?,
@@ -157,24 +209,6 @@ fn pid_of_admin(admin: &str) -> Result<u32, Box<dyn Error>> {
         .as_u64()
         .and_then(|pid| u32::try_from(pid).ok());
     Ok(pid.ok_or_else(|| format!("{admin}: not the admin interface of a Penstock"))?)
-}
-
-/// Builds the plan of these loads.
-pub(crate) fn load_plan(
-    loads: Vec<Load>,
-    until: WindowEnd,
-    warm_up: Duration,
-    generator: &GeneratorArguments,
-    live: &LiveLine,
-) -> LoadPlan {
-    LoadPlan {
-        loads,
-        window_end: until,
-        warm_up,
-        threads: usize::from(generator.threads),
-        core: generator.core,
-        stop: live.stop(),
-    }
 }
 
 /// Builds a load of one connection for the requests of the arguments.
@@ -229,7 +263,11 @@ fn request_template(arguments: &RequestArguments) -> Result<RequestTemplate, Tar
 
 /// One load of a mix, in addition to the command's own arguments.
 #[derive(Parser)]
-#[command(no_binary_name = true, disable_help_flag = true)]
+#[command(
+    no_binary_name = true,
+    disable_help_flag = true,
+    override_usage = "c=N [name=NAME] [path=PATH | paths=FILE] [order=random|sequence] [rate=N]"
+)]
 struct MixLoad {
     #[arg(long)]
     name: Option<String>,
