@@ -16,8 +16,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use penstock_http::{
-    BodyDecoder, BodyError, BodyFraming, ParseProgress, ResponseBodyFraming, ResponseHead,
-    ResponseHeadError, ResponseLimits, ResponseScanner,
+    BodyDecoder, BodyError, ParseProgress, ResponseHead, ResponseHeadError, ResponseLimits,
+    ResponseScanner,
 };
 use penstock_runtime::{Stream, clock};
 use thiserror::Error;
@@ -184,13 +184,7 @@ pub async fn read_body(
     max_body: usize,
     body: &mut Vec<u8>,
 ) -> Result<(), ClientError> {
-    let mut decoder = match head.framing {
-        ResponseBodyFraming::None => return Ok(()),
-        ResponseBodyFraming::Length(length) => Some(BodyFraming::Length(length)),
-        ResponseBodyFraming::Chunked => Some(BodyFraming::Chunked),
-        ResponseBodyFraming::UntilClose => None,
-    }
-    .map(BodyDecoder::new);
+    let mut decoder = BodyDecoder::for_response(head.framing);
     loop {
         match &mut decoder {
             Some(decoder) => {

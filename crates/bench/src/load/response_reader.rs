@@ -9,8 +9,7 @@
 //! - Excess bytes are reported.
 
 use penstock_http::{
-    BodyDecoder, BodyFraming, ParseProgress, ResponseBodyFraming, ResponseHead, ResponseHeadError,
-    ResponseLimits, ResponseScanner,
+    BodyDecoder, ParseProgress, ResponseHead, ResponseHeadError, ResponseLimits, ResponseScanner,
 };
 
 /// Why a request has no complete response.
@@ -167,16 +166,10 @@ impl ResponseReader {
     fn begin_body(&mut self, head: &ResponseHead) {
         self.status = head.status;
         self.keep_alive = head.keep_alive;
-        let framing = match head.framing {
-            ResponseBodyFraming::None => BodyFraming::None,
-            ResponseBodyFraming::Length(length) => BodyFraming::Length(length),
-            ResponseBodyFraming::Chunked => BodyFraming::Chunked,
-            ResponseBodyFraming::UntilClose => {
-                self.stage = ReaderStage::UntilClose;
-                return;
-            }
+        self.stage = match BodyDecoder::for_response(head.framing) {
+            Some(decoder) => ReaderStage::Body(decoder),
+            None => ReaderStage::UntilClose,
         };
-        self.stage = ReaderStage::Body(BodyDecoder::new(framing));
     }
 
     /// The parsed head if `received` begins with the same head as last time.

@@ -16,6 +16,7 @@ use thiserror::Error;
 
 use crate::{
     grammar::{DIGITS, is_token, is_token_byte, is_value_byte},
+    h1::ResponseBodyFraming,
     head::BodyFraming,
     trailers::is_forbidden_trailer,
 };
@@ -139,6 +140,17 @@ impl BodyDecoder {
             trailer_line_start: 0,
             trailer_bytes: 0,
         }
+    }
+
+    /// Creates a decoder for the body of a response. `None` if the body ends with the connection.
+    #[must_use]
+    pub fn for_response(framing: ResponseBodyFraming) -> Option<Self> {
+        Some(Self::new(match framing {
+            ResponseBodyFraming::None => BodyFraming::None,
+            ResponseBodyFraming::Length(length) => BodyFraming::Length(length),
+            ResponseBodyFraming::Chunked => BodyFraming::Chunked,
+            ResponseBodyFraming::UntilClose => return None,
+        }))
     }
 
     /// Creates a decoder for chunked responses of old servers. Accepts sizes padded with blanks,
