@@ -17,13 +17,12 @@ mod watch;
 use std::collections::BTreeSet;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use penstock_config::LogTarget;
 use penstock_runtime::{clock, loops};
-use tokio::sync::Notify;
+use tokio::sync::mpsc;
 
 pub(crate) use self::explain::with_explanations;
 use self::watch::{ChangeQueue, DirWatcher, FileChange};
@@ -74,36 +73,33 @@ struct WatchedPaths {
     non_code: NonCodePaths,
 }
 
-/// Actions that changes require.
-#[derive(Debug, Default, PartialEq)]
-struct PendingActions {
-    needs_reload: bool,
-    apps_to_restart: BTreeSet<String>,
-}
-
-#[derive(Debug, Default)]
-struct OngoingRestarts {
-    app_names: Mutex<BTreeSet<String>>,
-    is_reloading: AtomicBool,
-    finished: Notify,
+/// An action that changes require.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Action {
+    Reload,
+    /// Of the application of that name.
+    Restart(String),
 }
 
 async fn watch_and_apply(server: Arc<Server>, watch: DirWatcher, mut changes: ChangeQueue) {
     let watch = Arc::new(Mutex::new(watch));
-    let restarting = Arc::new(OngoingRestarts::default());
     let outputs = code::standard_output_files();
     let mut places = WatchedPaths::default();
-    let mut due = PendingActions::default();
+    let (mut due, mut ongoing) = (BTreeSet::new(), BTreeSet::new());
+    let (done, mut finished) = mpsc::channel(1);
     while !server.is_draining() {
         let now = WatchedPaths::from_live(&server.live(), &outputs);
         if now != places {
             places = now;
             watch_folders(&server, &watch, places.roots()).await;
         }
-        apply_pending(&server, &restarting, &mut due);
+        start_actions(&server, &mut due, &mut ongoing, &done);
         let change = tokio::select! {
             change = changes.next() => change,
-            () = restarting.finished.notified() => continue,
+            Some(action) = finished.recv() => {
+                ongoing.remove(&action);
+                continue;
+            }
             () = clock::sleep(APPS_POLL_INTERVAL) => continue,
         };
         let Some(change) = change else { return };
@@ -117,7 +113,7 @@ async fn gather_changes(
     first: FileChange,
     changes: &mut ChangeQueue,
     places: &WatchedPaths,
-    due: &mut PendingActions,
+    due: &mut BTreeSet<Action>,
 ) -> Vec<(PathBuf, WatchDepth)> {
     let end = clock::now() + MAX_GATHER_TIME;
     let mut folders = BTreeSet::new();
@@ -139,9 +135,9 @@ async fn gather_changes(
         .map(|path| (path, WatchDepth::Recursive))
         .collect();
     if changes.take_lost_flag() {
-        due.needs_reload = places.config_file.is_some();
-        due.apps_to_restart
-            .extend(places.app_dirs.iter().map(|(name, _)| name.clone()));
+        due.extend(places.config_file.iter().map(|_| Action::Reload));
+        let names = places.app_dirs.iter().map(|(name, _)| name.clone());
+        due.extend(names.map(Action::Restart));
         folders.extend(places.roots());
     }
     folders
@@ -180,53 +176,37 @@ async fn watch_folders(
     }
 }
 
-/// Starts due reloads and restarts without waiting for them. An application that is being restarted
-/// stays due.
-fn apply_pending(
+/// Starts due actions without waiting for them; those in progress stay due.
+fn start_actions(
     server: &Arc<Server>,
-    restarting: &Arc<OngoingRestarts>,
-    due: &mut PendingActions,
+    due: &mut BTreeSet<Action>,
+    ongoing: &mut BTreeSet<Action>,
+    done: &mpsc::Sender<Action>,
 ) {
-    if due.needs_reload && !restarting.is_reloading.swap(true, Ordering::Relaxed) {
-        due.needs_reload = false;
-        let (server, restarting) = (Arc::clone(server), Arc::clone(restarting));
+    let free: Vec<_> = due.difference(ongoing).cloned().collect();
+    for action in free {
+        due.remove(&action);
+        let app = match &action {
+            Action::Reload => None,
+            Action::Restart(name) => {
+                let Some(app) = server.live().components.apps.get(name).cloned() else {
+                    continue;
+                };
+                log::info!("{name}: restarting: files have changed");
+                Some(app)
+            }
+        };
+        ongoing.insert(action.clone());
+        let (server, done) = (Arc::clone(server), done.clone());
         loops::spawn_here(async move {
             // The result is in the log.
-            let _ = server.reload_after_current().await;
-            restarting.is_reloading.store(false, Ordering::Relaxed);
-            restarting.finished.notify_one();
+            let _ = match app {
+                None => server.reload_after_current().await.map(drop),
+                Some(app) => app.restart().await,
+            };
+            // Development may have ended meanwhile.
+            let _ = done.send(action).await;
         });
-    }
-    let free: Vec<_> = {
-        let names = restarting.names();
-        let free = due
-            .apps_to_restart
-            .iter()
-            .filter(|name| !names.contains(*name));
-        free.cloned().collect()
-    };
-    for name in free {
-        due.apps_to_restart.remove(&name);
-        let Some(app) = server.live().components.apps.get(&name).cloned() else {
-            continue;
-        };
-        log::info!("{name}: restarting: files have changed");
-        restarting.names().insert(name.clone());
-        let restarting = Arc::clone(restarting);
-        loops::spawn_here(async move {
-            // The executor logs the result.
-            let _ = app.restart().await;
-            restarting.names().remove(&name);
-            restarting.finished.notify_one();
-        });
-    }
-}
-
-impl OngoingRestarts {
-    fn names(&self) -> MutexGuard<'_, BTreeSet<String>> {
-        self.app_names
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -255,16 +235,16 @@ impl WatchedPaths {
 
     /// Records the actions that a changed path requires; returns whether the path is an
     /// application's code.
-    fn record_change(&self, path: &Path, due: &mut PendingActions) -> bool {
+    fn record_change(&self, path: &Path, due: &mut BTreeSet<Action>) -> bool {
         if self.config_file.as_deref() == Some(path) {
             // The reload restarts changed applications.
-            due.needs_reload = true;
+            due.insert(Action::Reload);
             return false;
         }
         let mut is_code = false;
         for (name, dir) in &self.app_dirs {
             if self.non_code.is_code(path, dir) {
-                due.apps_to_restart.insert(name.clone());
+                due.insert(Action::Restart(name.clone()));
                 is_code = true;
             }
         }
@@ -301,19 +281,16 @@ mod tests {
             ("/srv/tmp/other.py", false, &[]),
         ];
         for (path, reload, apps) in rows {
-            let mut due = PendingActions::default();
+            let mut due = BTreeSet::new();
             assert_eq!(
                 places.record_change(Path::new(path), &mut due),
                 !apps.is_empty(),
                 "{path}"
             );
-            let apps = apps.iter().map(|name| (*name).to_owned()).collect();
-            assert_eq!(
-                due,
-                PendingActions {
-                    needs_reload: reload,
-                    apps_to_restart: apps
-                },
+            let restarts = apps.iter().map(|name| Action::Restart((*name).to_owned()));
+            let reload = reload.then_some(Action::Reload);
+            assert!(
+                due.into_iter().eq(reload.into_iter().chain(restarts)),
                 "{path}"
             );
         }

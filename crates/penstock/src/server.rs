@@ -73,12 +73,12 @@ const MAX_JOIN_HANDSHAKES: usize = 1024;
 /// How long an upgrade waits for the new server to join the front end.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(3);
 
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Options {
     /// Whether error pages show causes.
     pub(crate) development: bool,
     /// The descriptor that reports readiness.
-    pub(crate) ready_fd: Option<ReadyFd>,
+    pub(crate) ready_fd: Mutex<Option<ReadyFd>>,
     pub(crate) log: LineWriter,
     /// Starts all processes.
     pub(crate) launcher: Arc<Launcher>,

@@ -7,7 +7,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use penstock_config::{self as config, Invocation, ServerLogFormat};
 use penstock_runtime::logger::{self, LineFormat, LineWriter, LogOutput};
@@ -84,7 +84,7 @@ pub(super) fn run(
     let options = Options {
         development: invocation.development,
         // The previous server has used it already.
-        ready_fd: ready,
+        ready_fd: Mutex::new(ready),
         log: log.clone(),
         launcher: Arc::new(launcher),
         announce: announce.clone(),

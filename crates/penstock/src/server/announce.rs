@@ -7,7 +7,7 @@
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use penstock_apps::{App, BootStatus};
 use penstock_config::{AppKind, Config, Processes, Upstream};
@@ -23,10 +23,10 @@ use crate::inherited_listeners::ListenerRole;
 use crate::listeners::Listener;
 
 /// A descriptor that gets one report of readiness.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct ReadyFd {
     number: i32,
-    fd: Arc<Mutex<Result<File, String>>>,
+    fd: std::io::Result<File>,
 }
 
 impl ReadyFd {
@@ -38,18 +38,14 @@ impl ReadyFd {
             2 => std::io::stderr().as_fd().try_clone_to_owned(),
             number => fd_packets::take_inherited_fd(number),
         };
-        let fd = fd.map(File::from).map_err(|error| error.to_string());
-        let fd = Arc::new(Mutex::new(fd));
+        let fd = fd.map(File::from);
         Self { number, fd }
     }
 
     /// Reports readiness and closes the descriptor. May block.
-    fn report_ready(&self) -> Result<(), String> {
-        let mut fd = self.fd.lock().unwrap_or_else(PoisonError::into_inner);
-        let said = std::mem::replace(&mut *fd, Err("already reported".to_owned()));
-        let mut file = said?;
-        file.write_all(b"ready\n")
-            .map_err(|error| error.to_string())
+    fn report_ready(self) -> Result<(), String> {
+        let written = self.fd.and_then(|mut file| file.write_all(b"ready\n"));
+        written.map_err(|error| error.to_string())
     }
 }
 
@@ -80,7 +76,9 @@ impl Server {
         // Ends when every application has been announced.
         let _ = left.recv().await;
         self.options.manager.notify_ready(&self.status_line());
-        if let Some(ready) = self.options.ready_fd.clone() {
+        let ready = self.options.ready_fd.lock();
+        let ready = ready.unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(ready) = ready {
             let number = ready.number;
             let pool = default_pool(&self.live().components.pools);
             let announce = announce.clone();

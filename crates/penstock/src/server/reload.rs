@@ -6,6 +6,7 @@
 //! - A refused reload changes nothing.
 //! - No connection is lost during a reload.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -254,29 +255,20 @@ impl Server {
         let patience = server.upgrade_timeout.min(MAX_ROUTED_WAIT);
         let patience = patience.max(server.shutdown_timeout);
         live.draining_apps.retain(|app| app.strong_count() > 0);
-        for (name, old) in old.apps {
-            let new = live.components.apps.get(&name);
-            if new.is_none_or(|new| !Arc::ptr_eq(new, &old)) {
-                changes.push(format!("application {name} replaced"));
-                live.draining_apps.push(Arc::downgrade(&old));
-                finish_in_background(old, patience);
-            }
+        let live = &mut *live;
+        for (name, old) in replaced(old.apps, &live.components.apps) {
+            changes.push(format!("application {name} replaced"));
+            live.draining_apps.push(Arc::downgrade(&old));
+            finish_in_background(old, patience);
         }
-        for (name, old) in old.upstreams {
-            let new = live.components.upstreams.get(&name);
-            let is_replaced = new.is_none_or(|new| !Arc::ptr_eq(new, &old));
+        for (name, _) in replaced(old.upstreams, &live.components.upstreams) {
             // Earlier requests hold what they need of the old one.
-            if is_replaced && live.config.upstreams.contains_key(&name) {
+            if live.config.upstreams.contains_key(&name) {
                 changes.push(format!("upstream {name} replaced"));
             }
         }
-        for (name, old) in old.caches {
-            let new = live.components.caches.get(&name);
-            let is_replaced = new.is_none_or(|new| !Arc::ptr_eq(new, &old));
-            if !is_replaced {
-                continue;
-            }
-            if new.is_some() {
+        for (name, old) in replaced(old.caches, &live.components.caches) {
+            if live.components.caches.contains_key(&name) {
                 changes.push(format!("cache {name} replaced"));
             }
             // Frees the directory for the new store. Earlier requests no longer find anything in
@@ -335,6 +327,16 @@ impl Server {
         };
         (done, gone)
     }
+}
+
+/// The components that `new` does not have or has replaced.
+fn replaced<T>(
+    old: BTreeMap<String, Arc<T>>,
+    new: &BTreeMap<String, Arc<T>>,
+) -> impl Iterator<Item = (String, Arc<T>)> {
+    let is_kept = |name: &str, old: &Arc<T>| new.get(name).is_some_and(|it| Arc::ptr_eq(it, old));
+    old.into_iter()
+        .filter(move |(name, old)| !is_kept(name, old))
 }
 
 /// Waits until each application has its initial processes, and those that its predecessor had under
