@@ -17,7 +17,8 @@ mod socket;
 mod stream;
 mod tally;
 
-use std::io::{self, Write};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -36,9 +37,8 @@ use self::tally::{LossCause, StreamCounters};
 use super::agent_protocol::{
     AgentMessage, AgentOrder, AgentRequest, AgentTick, PROTOCOL_VERSION, StreamTarget,
 };
-use super::json_lines::JsonLines;
 use super::numbered_message;
-use crate::child_link::write_json_line;
+use crate::child_link::{MAX_LINE_BYTES, write_json_line};
 use crate::deploy::resource_usage;
 use crate::load;
 use crate::text::units::to_count;
@@ -57,7 +57,9 @@ pub fn run_agent() -> ExitCode {
         }
     }
     load::allow_all_descriptors();
-    match serve_coordinator(&io::stdin(), io::stdout()) {
+    // Without the buffer of the standard input, which epoll does not see.
+    let input = io::stdin().as_fd().try_clone_to_owned().map(File::from);
+    match input.and_then(|input| serve_coordinator(input, io::stdout())) {
         Ok(()) => ExitCode::SUCCESS,
         // The coordinator may be gone: the end of the streams reports it too.
         Err(_) => ExitCode::FAILURE,
@@ -68,9 +70,9 @@ pub fn run_agent() -> ExitCode {
 ///
 /// # Errors
 /// One of the streams failed, so the coordinator has ended.
-pub(super) fn serve_coordinator(input: &impl AsFd, mut output: impl Write) -> io::Result<()> {
-    let mut lines = JsonLines::default();
-    let Some(order) = lines.first_line(input)? else {
+pub(super) fn serve_coordinator(input: impl Read + AsFd, mut output: impl Write) -> io::Result<()> {
+    let mut input = BufReader::new(input);
+    let Some(order) = read_line(&mut input)? else {
         return Ok(());
     };
     let agent = serde_json::from_slice(&order)
@@ -86,7 +88,15 @@ pub(super) fn serve_coordinator(input: &impl AsFd, mut output: impl Write) -> io
             protocol: PROTOCOL_VERSION,
         },
     )?;
-    agent.run(input, &mut lines, &mut output)
+    agent.run(&mut input, &mut output)
+}
+
+/// The next line; `None` if the input ends before its end, or it is too long.
+fn read_line(input: &mut BufReader<impl Read>) -> io::Result<Option<Vec<u8>>> {
+    let mut line = Vec::new();
+    let mut bounded = input.take(MAX_LINE_BYTES as u64);
+    bounded.read_until(b'\n', &mut line)?;
+    Ok(line.ends_with(b"\n").then_some(line))
 }
 
 struct AgentProcess {
@@ -161,21 +171,26 @@ impl AgentProcess {
 
     fn run(
         &mut self,
-        input: &impl AsFd,
-        lines: &mut JsonLines,
+        input: &mut BufReader<impl Read + AsFd>,
         output: &mut impl Write,
     ) -> io::Result<()> {
         let token = EventData::new_u64(INPUT_TOKEN);
-        epoll::add(&self.epoll, input, token, EventFlags::IN)?;
+        epoll::add(&self.epoll, input.get_ref(), token, EventFlags::IN)?;
+        // Buffered lines are not reported by the epoll set.
+        let mut has_input = !input.buffer().is_empty();
         let tick = Duration::from_millis(self.order.tick_ms.max(1));
         let mut next_tick = Instant::now() + tick;
         loop {
-            while let Some(line) = lines.next_line() {
+            while has_input {
+                let Some(line) = read_line(input)? else {
+                    return Ok(());
+                };
                 if let Some(last) = self.handle_request(&line)? {
                     self.handle_events(Duration::ZERO)?;
                     self.count_missed(last);
                     return write_json_line(output, &AgentMessage::Done(Box::new(self.tick())));
                 }
+                has_input = !input.buffer().is_empty();
             }
             let now = Instant::now();
             self.open_due_streams(now);
@@ -188,10 +203,8 @@ impl AgentProcess {
             let next = [Some(next_tick), Some(self.next_check), self.next_opening()];
             let next = next.into_iter().chain([self.next_renewal]).flatten().min();
             let wait = next.map_or(tick, |next| next.saturating_duration_since(now));
-            let wait = self.batch_receipts(input, wait)?;
-            if self.handle_events(wait)? && !lines.read_more(input)? {
-                return Ok(());
-            }
+            let wait = self.batch_receipts(input.get_ref(), wait)?;
+            has_input = self.handle_events(wait)?;
         }
     }
 

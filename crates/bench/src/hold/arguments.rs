@@ -10,6 +10,7 @@ use clap::Args;
 
 use super::agent_protocol::{SourceRange, StreamTarget};
 use super::coordinator::execute;
+use super::open_loop::RequestPace;
 use super::plan::HoldPlan;
 use super::probe::ProbeSpec;
 use super::publisher::{MESSAGE_PLACEHOLDER, PublishSpec};
@@ -275,12 +276,14 @@ fn publish_spec(arguments: &HoldArguments) -> Result<Option<PublishSpec>, String
     head.truncate(head.trim_end().len() + 2);
     Ok(Some(PublishSpec {
         target: url.clone(),
-        address: request.address,
+        pace: RequestPace {
+            address: request.address,
+            rate: given.publish_rate,
+            timeout: arguments.timeout,
+        },
         head,
         body,
         channel: given.channel.clone(),
-        rate: given.publish_rate,
-        timeout: arguments.timeout,
     }))
 }
 
@@ -298,10 +301,12 @@ fn probe_spec(arguments: &HoldArguments) -> Result<Option<ProbeSpec>, String> {
     let request = encode_request(url, &RequestTemplate::default())?;
     Ok(Some(ProbeSpec {
         target: url.clone(),
-        address: request.address,
+        pace: RequestPace {
+            address: request.address,
+            rate: arguments.probe_rate,
+            timeout: PROBE_TIMEOUT,
+        },
         request: request.bytes,
-        rate: arguments.probe_rate,
-        timeout: PROBE_TIMEOUT,
     }))
 }
 

@@ -8,6 +8,7 @@
 //! - Every phase ends by itself; Ctrl-C ends it with the results so far.
 //! - Agents, publisher and probe have ended when it returns, in every case.
 
+use std::error::Error;
 use std::hash::{BuildHasher, RandomState};
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -16,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use super::agent_protocol::{AgentMessage, AgentRequest, PROTOCOL_VERSION};
 use super::aggregate::AgentTotals;
-use super::plan::{HoldError, HoldPhase, HoldPlan, HoldProgress, tick_interval};
+use super::plan::{HoldPhase, HoldPlan, HoldProgress, tick_interval};
 use super::probe::HoldProbe;
 use super::publisher::Publisher;
 use super::sampler::Sampler;
@@ -34,7 +35,7 @@ pub fn execute(
     plan: &HoldPlan,
     program: &Path,
     watch: &mut dyn FnMut(&HoldProgress),
-) -> Result<HoldResult, HoldError> {
+) -> Result<HoldResult, Box<dyn Error>> {
     let mut run = HoldRun::start(plan, program, watch)?;
     run.prepare()?;
     run.open_streams();
@@ -73,7 +74,7 @@ impl<'a> HoldRun<'a> {
         plan: &'a HoldPlan,
         program: &Path,
         watch: &'a mut dyn FnMut(&HoldProgress),
-    ) -> Result<Self, HoldError> {
+    ) -> Result<Self, Box<dyn Error>> {
         let run = run_number();
         let (sender, words) = sync_channel(MAX_QUEUED_MESSAGES);
         let mut links = Vec::new();
@@ -82,7 +83,7 @@ impl<'a> HoldRun<'a> {
             let sender = sender.clone();
             let forward = move |message| sender.send((agent, message)).is_ok();
             let link = ChildLink::start(program, "hold-agent", &order, forward);
-            let named = |error| HoldError::Agent(format!("agent {agent}: {error}"));
+            let named = |error| format!("agent {agent}: {error}");
             links.push(link.map_err(named)?);
         }
         Ok(Self {
@@ -107,17 +108,17 @@ impl<'a> HoldRun<'a> {
     }
 
     /// Waits until all agents are ready and the baseline is measured.
-    fn prepare(&mut self) -> Result<(), HoldError> {
+    fn prepare(&mut self) -> Result<(), Box<dyn Error>> {
         let deadline = Instant::now() + READY_TIMEOUT;
         while self.ready_agents < self.links.len() && !self.is_stopped() {
-            self.step().map_err(HoldError::Agent)?;
+            self.step()?;
             if self.totals.counts().lost.agent > 0 {
                 let why = self.notes.pop().unwrap_or_default();
-                return Err(HoldError::Agent(why));
+                return Err(why.into());
             }
             if Instant::now() > deadline {
-                let why = format!("{} of {} agents", self.ready_agents, self.links.len());
-                return Err(HoldError::Agent(format!("only {why} started in time")));
+                let (ready, all) = (self.ready_agents, self.links.len());
+                return Err(format!("only {ready} of {all} agents started in time").into());
             }
         }
         self.sampler = Sampler::new(self.plan.servers.clone());
@@ -126,7 +127,7 @@ impl<'a> HoldRun<'a> {
         }
         let until = Instant::now() + self.plan.baseline_time;
         while Instant::now() < until && !self.is_stopped() {
-            self.step().map_err(HoldError::Agent)?;
+            self.step()?;
         }
         Ok(())
     }
@@ -170,7 +171,7 @@ impl<'a> HoldRun<'a> {
     }
 
     /// Holds the streams for the requested time.
-    fn hold_streams(&mut self) -> Result<(), HoldError> {
+    fn hold_streams(&mut self) -> Result<(), Box<dyn Error>> {
         self.phase = HoldPhase::Holding;
         let now = Instant::now();
         self.holding_since = Some(now);

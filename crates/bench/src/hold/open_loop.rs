@@ -48,13 +48,15 @@ struct LoopState<S> {
     source: Mutex<S>,
 }
 
-#[derive(Debug)]
-pub(super) struct RequestPace {
-    pub(super) address: Address,
+/// The server, and the moments of its requests.
+#[derive(Debug, Clone)]
+pub struct RequestPace {
+    /// Where to connect.
+    pub address: Address,
     /// Requests per second.
-    pub(super) rate: f64,
+    pub rate: f64,
     /// For connecting, and for a response.
-    pub(super) timeout: Duration,
+    pub timeout: Duration,
 }
 
 impl<S: RequestSource> OpenLoop<S> {

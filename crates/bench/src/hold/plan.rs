@@ -84,17 +84,6 @@ pub enum HoldPhase {
     Ending,
 }
 
-/// Why nothing could be measured.
-#[derive(Debug, thiserror::Error)]
-pub enum HoldError {
-    /// An agent could not be started, or refused its order.
-    #[error("{0}")]
-    Agent(String),
-    /// Out of memory for the histograms.
-    #[error("figures: {0}")]
-    Figures(#[from] hdrhistogram::CreationError),
-}
-
 impl HoldPlan {
     pub(super) fn agent_order(&self, agent: usize, share: u32, run: u32) -> AgentOrder {
         let all = self.total_streams();

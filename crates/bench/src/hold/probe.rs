@@ -7,30 +7,24 @@
 //!
 //! - A server that stalls makes no requests disappear.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use hdrhistogram::{CreationError, Histogram};
 use penstock_client::ClientError;
 
 use super::numbered_message::monotonic_micros;
 use super::open_loop::{OpenLoop, RequestPace, RequestSource};
-use crate::load::{Address, new_histogram, summarize};
+use crate::load::{new_histogram, summarize};
 use crate::report::{HoldSample, ProbeResult};
 
-/// The request, and its rate.
+/// The requests.
 #[derive(Debug, Clone)]
 pub struct ProbeSpec {
     /// As given, for the report.
     pub target: String,
-    /// Where to connect.
-    pub address: Address,
+    /// Where to send it, and when.
+    pub pace: RequestPace,
     /// The request.
     pub request: Bytes,
-    /// Requests per second.
-    pub rate: f64,
-    /// For connecting, and for a response.
-    pub timeout: Duration,
 }
 
 #[derive(Debug)]
@@ -54,10 +48,10 @@ impl HoldProbe {
     pub(super) fn start(spec: &ProbeSpec) -> Result<Self, CreationError> {
         let counters = ProbeCounters {
             request: spec.request.clone(),
-            too_late: u64::try_from(spec.timeout.as_micros()).unwrap_or(u64::MAX),
+            too_late: u64::try_from(spec.pace.timeout.as_micros()).unwrap_or(u64::MAX),
             probed: ProbeResult {
                 target: spec.target.clone(),
-                rate: spec.rate,
+                rate: spec.pace.rate,
                 ..ProbeResult::default()
             },
             total: new_histogram()?,
@@ -66,11 +60,7 @@ impl HoldProbe {
             interval: new_histogram()?,
             interval_errors: 0,
         };
-        let pace = RequestPace {
-            address: spec.address.clone(),
-            rate: spec.rate,
-            timeout: spec.timeout,
-        };
+        let pace = spec.pace.clone();
         Ok(Self(OpenLoop::start(pace, PROBE_CONNECTIONS, counters)))
     }
 

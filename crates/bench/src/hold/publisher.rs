@@ -10,15 +10,13 @@
 //! - A message carries its intended moment, so that a server that is slow to accept one does not
 //!   hide how long the next had to wait.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use hdrhistogram::{CreationError, Histogram};
 use penstock_client::ClientError;
 
 use super::numbered_message::{NumberedMessage, monotonic_micros};
 use super::open_loop::{OpenLoop, RequestPace, RequestSource};
-use crate::load::{Address, new_histogram, summarize};
+use crate::load::{new_histogram, summarize};
 use crate::report::PublishResult;
 
 /// The messages to publish, and the target.
@@ -26,18 +24,14 @@ use crate::report::PublishResult;
 pub struct PublishSpec {
     /// As given, for the report.
     pub target: String,
-    /// Where to connect.
-    pub address: Address,
+    /// Where to publish, and when.
+    pub pace: RequestPace,
     /// The head of the request, without its `Content-Length` and the blank line.
     pub head: String,
     /// The body: `{message}` is replaced by a word without characters to escape.
     pub body: String,
     /// The channel, for the report.
     pub channel: String,
-    /// Messages per second.
-    pub rate: f64,
-    /// For the server to accept one.
-    pub timeout: Duration,
 }
 
 #[derive(Debug)]
@@ -57,13 +51,8 @@ struct PublisherCounters {
 impl Publisher {
     /// Starts publishing messages of a run.
     pub(super) fn start(spec: &PublishSpec, run: u32) -> Result<Self, CreationError> {
-        let pace = RequestPace {
-            address: spec.address.clone(),
-            rate: spec.rate,
-            timeout: spec.timeout,
-        };
         let counters = PublisherCounters::new(spec, run)?;
-        Ok(Self(OpenLoop::start(pace, 1, counters)))
+        Ok(Self(OpenLoop::start(spec.pace.clone(), 1, counters)))
     }
 
     /// Stops publishing; returns the results and the number of the last message.
@@ -143,7 +132,7 @@ impl PublishSpec {
         PublishResult {
             target: self.target.clone(),
             channel: self.channel.clone(),
-            rate: self.rate,
+            rate: self.pace.rate,
             ..PublishResult::default()
         }
     }
@@ -163,17 +152,22 @@ const SKIP_AFTER_US: u64 = 1_000_000;
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::load::Address;
 
     fn spec() -> PublishSpec {
         PublishSpec {
             target: String::new(),
-            address: Address::Unix("/nowhere".into()),
+            pace: RequestPace {
+                address: Address::Unix("/nowhere".into()),
+                rate: 1.0,
+                timeout: Duration::from_secs(1),
+            },
             head: "POST / HTTP/1.1\r\n".to_owned(),
             body: "a{message}b".to_owned(),
             channel: String::new(),
-            rate: 1.0,
-            timeout: Duration::from_secs(1),
         }
     }
 

@@ -21,8 +21,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use penstock_bench::hold::{
-    self, HoldPhase, HoldPlan, HoldProgress, ProbeSpec, PublishSpec, SourceRange, StreamTarget,
-    execute,
+    self, HoldPhase, HoldPlan, HoldProgress, ProbeSpec, PublishSpec, RequestPace, SourceRange,
+    StreamTarget, execute,
 };
 use penstock_bench::load::{Address, allow_all_descriptors};
 use penstock_bench::report::{HoldResult, LostStreams};
@@ -414,21 +414,25 @@ fn publish(server: &Server) -> PublishSpec {
     let body = serde_json::json!({ "items": [{ "channel": "a", "formats": formats }] });
     PublishSpec {
         target: server.url("/publish/"),
-        address: Address::Tcp(server.address),
+        pace: pace(server, 20.0),
         head: "POST /publish/ HTTP/1.1\r\nHost: test\r\n".to_owned(),
         body: body.to_string(),
         channel: "a".to_owned(),
-        rate: 20.0,
-        timeout: Duration::from_secs(10),
     }
 }
 
 fn asking(server: &Server, path: &str) -> ProbeSpec {
     ProbeSpec {
         target: server.url(path),
-        address: Address::Tcp(server.address),
+        pace: pace(server, 50.0),
         request: format!("GET {path} HTTP/1.1\r\nHost: test\r\n\r\n").into(),
-        rate: 50.0,
+    }
+}
+
+fn pace(server: &Server, rate: f64) -> RequestPace {
+    RequestPace {
+        address: Address::Tcp(server.address),
+        rate,
         timeout: Duration::from_secs(10),
     }
 }

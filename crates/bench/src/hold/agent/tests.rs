@@ -11,7 +11,7 @@ fn says(lines: &str) -> Vec<String> {
     let (reader, writer) = UnixStream::pair().unwrap();
     ours.write_all(lines.as_bytes()).unwrap();
     drop(ours);
-    let agent = std::thread::spawn(move || serve_coordinator(&theirs, writer));
+    let agent = std::thread::spawn(move || serve_coordinator(theirs, writer));
     let words = BufReader::new(reader).lines().map(Result::unwrap).collect();
     // Only the messages matter.
     let _ = agent.join().unwrap();
