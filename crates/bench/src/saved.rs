@@ -12,8 +12,9 @@
     reason = "reports are read and written before and after a load, never on a loop"
 )]
 
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use serde::Deserialize;
@@ -37,20 +38,14 @@ fn write_atomically(path: &Path, json: &[u8]) -> io::Result<()> {
         file.write_all(json)?;
         return file.write_all(b"\n");
     }
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}.new", std::process::id()));
-    let beside = path.with_file_name(name);
-    let write = || {
-        let mut file = File::create(&beside)?;
-        file.write_all(json)?;
-        file.write_all(b"\n")?;
-        file.sync_all()?;
-        fs::rename(&beside, path)
-    };
-    write().inspect_err(|_| {
-        // The first error is the one to report.
-        let _ = fs::remove_file(&beside);
-    })
+    let mut file = tempfile::Builder::new()
+        .permissions(Permissions::from_mode(0o666))
+        .tempfile_in(path.parent().unwrap_or(path))?;
+    file.write_all(json)?;
+    file.write_all(b"\n")?;
+    file.as_file().sync_all()?;
+    file.persist(path)?;
+    Ok(())
 }
 
 /// Reads a saved report.
