@@ -23,8 +23,9 @@ def note(name, line=None):
 
 
 def wait_for(name):
+    # Looks seldom: a thread that waits is not to want a processor, which it gets late on a busy machine.
     while not os.path.exists(os.path.join(FOLDER, name)):
-        pause(0.003)
+        pause(0.05)
 
 
 def linger():

@@ -11,8 +11,9 @@ def note(name, line = Process.pid)
   File.open(File.join(FOLDER, name), "a") { |file| file.write("#{line}\n") }
 end
 
+# Looks seldom: a thread that waits is not to want a processor, which it gets late on a busy machine.
 def wait_for(name)
-  sleep(0.003) until File.exist?(File.join(FOLDER, name))
+  sleep(0.05) until File.exist?(File.join(FOLDER, name))
 end
 
 # Waits to be killed, and ends by itself otherwise.
