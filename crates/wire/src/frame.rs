@@ -195,7 +195,7 @@ impl FrameHeader {
 
 /// An event, and the bytes it took from the front of the input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Decoded<E> {
+pub struct DecodedFrame<E> {
     pub event: E,
     pub consumed: usize,
 }

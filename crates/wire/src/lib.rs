@@ -36,7 +36,9 @@ pub use control::{ControlDecoder, ControlEvent};
 pub use environ::asgi::ScopeEncoder;
 pub use environ::{COMMON_VARIABLES, Dialect, EnvironEncoder};
 pub use error::WireError;
-pub use frame::{Decoded, FrameHeader, FrameKind, HEADER_LEN, MAX_PAYLOAD_BYTES, PROTOCOL_VERSION};
+pub use frame::{
+    DecodedFrame, FrameHeader, FrameKind, HEADER_LEN, MAX_PAYLOAD_BYTES, PROTOCOL_VERSION,
+};
 pub use head::{
     AcceptHeadView, HeadFields, ResponseHeadView, parse_accept_head, parse_response_head,
 };

@@ -12,7 +12,7 @@
 
 use crate::WireError;
 use crate::frame::{
-    Decoded, FLAG_END, FLAG_HAS_FD, FLAG_PROTOCOL_ERROR, FrameHeader, FrameKind, HEADER_LEN,
+    DecodedFrame, FLAG_END, FLAG_HAS_FD, FLAG_PROTOCOL_ERROR, FrameHeader, FrameKind, HEADER_LEN,
     parse_text, read_u32, read_u64, take_available,
 };
 use crate::head::{ResponseHeadView, split_head};
@@ -145,7 +145,7 @@ impl SlotDecoder {
     pub fn decode<'b>(
         &mut self,
         input: &'b [u8],
-    ) -> Result<Option<Decoded<SlotEvent<'b>>>, WireError> {
+    ) -> Result<Option<DecodedFrame<SlotEvent<'b>>>, WireError> {
         if let Stage::Bytes {
             left,
             is_last_frame,
@@ -163,7 +163,7 @@ impl SlotDecoder {
             (FrameKind::Body, Stage::Stream) => {
                 let is_last_frame = header.has_flag(FLAG_END);
                 let read = self.read_bytes(rest, header.payload_len, is_last_frame);
-                return Ok(read.map(|read| Decoded {
+                return Ok(read.map(|read| DecodedFrame {
                     consumed: HEADER_LEN + read.consumed,
                     ..read
                 }));
@@ -181,7 +181,7 @@ impl SlotDecoder {
         &mut self,
         header: FrameHeader,
         rest: &'b [u8],
-    ) -> Result<Option<Decoded<SlotEvent<'b>>>, WireError> {
+    ) -> Result<Option<DecodedFrame<SlotEvent<'b>>>, WireError> {
         if header.kind != FrameKind::GarbageCollected
             || !std::mem::take(&mut self.is_collecting_garbage)
         {
@@ -191,7 +191,7 @@ impl SlotDecoder {
         let consumed = HEADER_LEN;
         Ok(header
             .split_payload(rest, 0..=0)?
-            .map(|_| Decoded { event, consumed }))
+            .map(|_| DecodedFrame { event, consumed }))
     }
 
     /// Decodes a frame that is an event once all of it is there.
@@ -199,7 +199,7 @@ impl SlotDecoder {
         &mut self,
         header: FrameHeader,
         rest: &'b [u8],
-    ) -> Result<Option<Decoded<SlotEvent<'b>>>, WireError> {
+    ) -> Result<Option<DecodedFrame<SlotEvent<'b>>>, WireError> {
         let (lens, flags) = match (header.kind, self.stage) {
             (FrameKind::FdRequest, Stage::Head) | (FrameKind::IoBound | FrameKind::Pull, _) => {
                 (0..=0, 0)
@@ -256,14 +256,14 @@ impl SlotDecoder {
             },
         };
         let consumed = HEADER_LEN + payload.len();
-        Ok(Some(Decoded { event, consumed }))
+        Ok(Some(DecodedFrame { event, consumed }))
     }
 
     fn decode_head<'b>(
         &mut self,
         header: FrameHeader,
         rest: &'b [u8],
-    ) -> Result<Option<Decoded<SlotEvent<'b>>>, WireError> {
+    ) -> Result<Option<DecodedFrame<SlotEvent<'b>>>, WireError> {
         let split = split_head(header, header.payload_len, rest, [u32::MAX; 2])?;
         Ok(split.map(|payload| {
             let is_last_frame = !payload.is_streamed;
@@ -275,7 +275,7 @@ impl SlotDecoder {
                     is_last_frame,
                 },
             };
-            Decoded {
+            DecodedFrame {
                 event: SlotEvent::Head {
                     head: payload.head,
                     app_time_us: payload.app_time_us,
@@ -293,7 +293,7 @@ impl SlotDecoder {
         input: &'b [u8],
         left: u32,
         is_last_frame: bool,
-    ) -> Option<Decoded<SlotEvent<'b>>> {
+    ) -> Option<DecodedFrame<SlotEvent<'b>>> {
         let (bytes, left) = take_available(input, left)?;
         let end = left == 0 && is_last_frame;
         match left {
@@ -308,7 +308,7 @@ impl SlotDecoder {
         }
         let event = SlotEvent::Body { bytes, end };
         let consumed = bytes.len();
-        Some(Decoded { event, consumed })
+        Some(DecodedFrame { event, consumed })
     }
 
     fn finish_response(&mut self) {

@@ -7,7 +7,7 @@
 use super::{MAX_DATA_BYTES, MAX_RESPONSE_BODY, WINDOW_BYTES};
 use crate::WireError;
 use crate::frame::{
-    Decoded, FLAG_END, FLAG_PROTOCOL_ERROR, FLAG_TEXT, FrameHeader, FrameKind, HEADER_LEN,
+    DecodedFrame, FLAG_END, FLAG_PROTOCOL_ERROR, FLAG_TEXT, FrameHeader, FrameKind, HEADER_LEN,
     MAX_PAYLOAD_BYTES, parse_text, read_u32, split_u32, take_available, widen,
 };
 use crate::head::{
@@ -102,7 +102,7 @@ enum FrameContent {
     Message { is_text: bool, len: u32 },
 }
 
-type DecodeResult<'b> = Result<Option<Decoded<ChannelEvent<'b>>>, WireError>;
+type DecodeResult<'b> = Result<Option<DecodedFrame<ChannelEvent<'b>>>, WireError>;
 
 impl ChannelDecoder {
     /// A machine for a fresh socket.
@@ -158,7 +158,7 @@ impl ChannelDecoder {
             }
             _ => decode_whole(header, id, rest)?,
         };
-        Ok(step.map(|decoded| Decoded {
+        Ok(step.map(|decoded| DecodedFrame {
             consumed: decoded.consumed + HEADER_LEN + 4,
             ..decoded
         }))
@@ -181,7 +181,7 @@ impl ChannelDecoder {
                     content: FrameContent::Body { is_last_frame },
                 });
             }
-            Decoded {
+            DecodedFrame {
                 event: ChannelEvent::Response {
                     id,
                     head: payload.head,
@@ -202,7 +202,7 @@ impl ChannelDecoder {
         input: &'b [u8],
         open: OpenFrame,
         is_first: bool,
-    ) -> Option<Decoded<ChannelEvent<'b>>> {
+    ) -> Option<DecodedFrame<ChannelEvent<'b>>> {
         let (bytes, left) = take_available(input, open.remaining)?;
         self.open_frame = (left > 0).then_some(OpenFrame {
             remaining: left,
@@ -225,7 +225,7 @@ impl ChannelDecoder {
             },
         };
         let consumed = bytes.len();
-        Some(Decoded { event, consumed })
+        Some(DecodedFrame { event, consumed })
     }
 }
 
@@ -260,5 +260,5 @@ fn decode_whole(header: FrameHeader, id: u32, rest: &[u8]) -> DecodeResult<'_> {
         _ => ChannelEvent::Hijack { id },
     };
     let consumed = payload.len();
-    Ok(Some(Decoded { event, consumed }))
+    Ok(Some(DecodedFrame { event, consumed }))
 }
