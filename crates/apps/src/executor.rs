@@ -45,14 +45,13 @@ use penstock_config as config;
 use penstock_exchange::{Fault, FaultKind};
 use penstock_runtime::{LoopHandle, clock, loops};
 use penstock_sys::account::Account;
-use penstock_sys::cgroup::CgroupReading;
-use penstock_sys::process::{self, Launcher, ProcessExit, ProcessHandle};
+use penstock_sys::process::{self, Launcher, ProcessHandle};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use self::control::{ControlHandle, ControlLine};
-use self::cpu_usage::{CpuSample, CpuUsage};
-use self::launching::{Launching, Looking, UnclaimedProcess};
-use self::limits::{MemorySamples, ProcessLimits};
+use self::control::ControlHandle;
+use self::cpu_usage::CpuUsage;
+use self::launching::{Launching, Looking};
+use self::limits::ProcessLimits;
 use self::listen_address::SocketDir;
 use self::process_task::{OutputTail, Readiness};
 use self::refork::Promotion;
@@ -61,11 +60,10 @@ use self::servers::ListedServer;
 use self::setup::{AppResources, BootStatus};
 use self::template::Templates;
 use self::workers::WorkerSlots;
-use crate::driver::DriverEnd;
 use crate::orphans;
 use crate::shared::AppShared;
 use crate::supervisor::{
-    KillReason, Supervisor, SupervisorAction, SupervisorEvent, SupervisorPolicy, WorkerId,
+    Supervisor, SupervisorAction, SupervisorEvent, SupervisorPolicy, WorkerId,
 };
 
 /// Inputs that may wait; senders wait when it is full.
@@ -99,68 +97,21 @@ enum ProcessKey {
     Template(u64),
 }
 
-#[derive(Debug)]
+/// News for the executor.
 enum ExecutorInput {
-    Command(AppCommand),
+    /// Said by a process; the check of a boot waits for it as well.
     Control {
         key: ProcessKey,
         message: ControlMessage,
     },
-    /// A process was started, or the reason why not.
-    Launched {
-        key: ProcessKey,
-        started: Result<UnclaimedProcess, String>,
-    },
-    /// Its process has ended; its last messages may still come.
-    ProcessEnded {
-        key: ProcessKey,
-    },
-    Exited {
-        key: ProcessKey,
-        exit: Option<ProcessExit>,
-        /// The application's usage, if the process was killed.
-        reading: Option<CgroupReading>,
-    },
-    /// A forked worker has sent HELLO: this is its process id.
-    ForkReady {
-        worker: WorkerId,
-        pid: u32,
-        line: ControlLine,
-    },
-    /// A worker could not be forked.
-    ForkFailed {
-        worker: WorkerId,
-        why: String,
-    },
-    /// A template's time to load, or to end, is over.
-    TemplateOverdue {
-        key: ProcessKey,
-    },
-    /// A worker's time to become a template is over.
-    PromotionOverdue {
-        worker: WorkerId,
-    },
-    DriverEnded {
-        worker: WorkerId,
-        end: DriverEnd,
-    },
-    SlotClosed {
-        worker: WorkerId,
-    },
-    /// A server of its own is idle, or its time is over.
-    ServerIdle {
-        worker: WorkerId,
-    },
-    /// The time of a worker with a stuck thread is over.
-    StuckOverdue {
-        worker: WorkerId,
-    },
-    MemoryMeasured(MemorySamples),
-    CpuMeasured(Option<CpuSample>),
-    /// The date of the file that requests a restart, if it exists; `None` if it could not be
-    /// checked.
-    RestartFile(Option<Option<SystemTime>>),
-    DrainOverdue,
+    /// What is to be done about all else.
+    Call(Box<dyn FnOnce(&mut Executor) + Send>),
+}
+
+impl ExecutorInput {
+    fn call(what: impl FnOnce(&mut Executor) + Send + 'static) -> Self {
+        Self::Call(Box::new(what))
+    }
 }
 
 #[derive(Debug)]
@@ -383,9 +334,12 @@ async fn run_loop(mut executor: Executor, mut commands: mpsc::Receiver<AppComman
         let at = at.map_or(executor.next_round_at, |at| at.min(executor.next_round_at));
         let timer = clock::sleep_until(at);
         tokio::select! {
-            Some(input) = inbox.recv() => executor.handle(input),
+            Some(input) = inbox.recv() => match input {
+                ExecutorInput::Control { key, message } => executor.handle_control(key, message),
+                ExecutorInput::Call(what) => what(&mut executor),
+            },
             command = commands.recv(), if !is_forgotten => match command {
-                Some(command) => executor.handle(ExecutorInput::Command(command)),
+                Some(command) => executor.handle_command(command),
                 None => {
                     // All handles of the application are dropped: end it.
                     is_forgotten = true;
@@ -409,51 +363,22 @@ async fn run_loop(mut executor: Executor, mut commands: mpsc::Receiver<AppComman
 }
 
 impl Executor {
-    fn handle(&mut self, input: ExecutorInput) {
-        match input {
-            ExecutorInput::Command(AppCommand::Restart(done)) => {
+    fn handle_command(&mut self, command: AppCommand) {
+        match command {
+            AppCommand::Restart(done) => {
                 self.queued_restarts.push(done);
                 self.handle_event(SupervisorEvent::Restart);
             }
-            ExecutorInput::Command(AppCommand::Drain { deadline, done }) => {
+            AppCommand::Drain { deadline, done } => {
                 self.drain_requesters.push(done);
                 self.is_draining = true;
                 self.refuse_requests("the application is stopping", None);
                 if let Some(deadline) = deadline {
-                    self.schedule_input(deadline, ExecutorInput::DrainOverdue);
-                }
-                self.handle_event(SupervisorEvent::Drain);
-            }
-            ExecutorInput::DrainOverdue => self.handle_event(SupervisorEvent::DrainOverdue),
-            ExecutorInput::Control { key, message } => self.handle_control(key, message),
-            ExecutorInput::Launched { key, started } => self.handle_launched(key, started),
-            ExecutorInput::ProcessEnded {
-                key: ProcessKey::Worker(worker),
-            } => self.remove_lost_worker(worker),
-            // It has no slots to give up.
-            ExecutorInput::ProcessEnded {
-                key: ProcessKey::Template(_),
-            } => {}
-            ExecutorInput::Exited { key, exit, reading } => self.handle_exited(key, exit, reading),
-            ExecutorInput::ForkReady { worker, pid, line } => {
-                self.handle_fork_ready(worker, pid, line);
-            }
-            ExecutorInput::ForkFailed { worker, why } => self.handle_fork_missing(worker, &why),
-            ExecutorInput::TemplateOverdue { key } => self.handle_template_overdue(key),
-            ExecutorInput::PromotionOverdue { worker } => self.handle_promotion_overdue(worker),
-            ExecutorInput::DriverEnded { worker, end } => self.handle_driver_ended(worker, end),
-            ExecutorInput::ServerIdle { worker } => self.handle_idle(worker),
-            ExecutorInput::StuckOverdue { worker } => self.handle_stuck_overdue(worker),
-            ExecutorInput::MemoryMeasured(measured) => self.handle_memory_measured(measured),
-            ExecutorInput::CpuMeasured(wanted) => self.handle_cpu_measured(wanted),
-            ExecutorInput::RestartFile(looked) => self.handle_restart_file(looked),
-            ExecutorInput::SlotClosed { worker } => {
-                if self.children.contains_key(&worker) {
-                    self.handle_event(SupervisorEvent::Broken {
-                        worker,
-                        reason: KillReason::ProtocolBroken,
+                    self.schedule(deadline, |executor| {
+                        executor.handle_event(SupervisorEvent::DrainOverdue);
                     });
                 }
+                self.handle_event(SupervisorEvent::Drain);
             }
         }
     }
@@ -564,12 +489,12 @@ impl Executor {
         }
     }
 
-    fn schedule_input(&self, at: Instant, input: ExecutorInput) {
+    fn schedule(&self, at: Instant, what: impl FnOnce(&mut Self) + Send + 'static) {
         let inputs = self.inputs.clone();
         loops::spawn_here(async move {
             clock::sleep_until(at).await;
             // The executor may have ended first.
-            let _ = inputs.send(input).await;
+            let _ = inputs.send(ExecutorInput::call(what)).await;
         });
     }
 }

@@ -43,15 +43,8 @@ pub(super) struct ControlHandle {
 struct ControlOrder {
     bytes: Vec<u8>,
     descriptors: Vec<OwnedFd>,
-    effect: OrderEffect,
-}
-
-/// The effect of an order on later messages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum OrderEffect {
-    None,
-    /// READY may come again, and a template's messages.
-    Promoted,
+    /// From then on READY may come again, and a template's messages.
+    promotes: bool,
 }
 
 #[derive(Debug)]
@@ -86,7 +79,11 @@ impl ControlHandle {
     /// Has a template fork a worker with these descriptors: control socket, standard output,
     /// standard error. `false` when it reads no orders.
     pub(super) fn order_fork(&self, worker: WorkerId, descriptors: [OwnedFd; 3]) -> bool {
-        self.send_order(control::encode_fork(worker.0).to_vec(), descriptors.into())
+        self.send_order(
+            control::encode_fork(worker.0).to_vec(),
+            descriptors.into(),
+            false,
+        )
     }
 
     /// Gives a forked worker its sockets. `false` when it reads no orders.
@@ -96,7 +93,8 @@ impl ControlHandle {
             let part: Vec<_> = rest.by_ref().take(control::MAX_SLOTS_PER_FRAME).collect();
             let (kinds, descriptors): (Vec<_>, Vec<_>) = part.into_iter().unzip();
             let is_last = rest.peek().is_none();
-            let is_taken = self.send_order(control::encode_slots(&kinds, is_last), descriptors);
+            let is_taken =
+                self.send_order(control::encode_slots(&kinds, is_last), descriptors, false);
             if is_last || !is_taken {
                 return is_taken;
             }
@@ -105,24 +103,19 @@ impl ControlHandle {
 
     /// Asks a worker to become a template. `false` when it reads no orders.
     pub(super) fn order_promotion(&self) -> bool {
-        let order = ControlOrder {
-            bytes: control::encode_promote().to_vec(),
-            descriptors: Vec::new(),
-            effect: OrderEffect::Promoted,
-        };
-        self.orders.try_send(order).is_ok()
+        self.send_order(control::encode_promote().to_vec(), Vec::new(), true)
     }
 
     /// Asks a worker to exit once all its threads have ended. `false` when it reads no orders.
     pub(super) fn order_exit(&self) -> bool {
-        self.send_order(control::encode_dismiss().to_vec(), Vec::new())
+        self.send_order(control::encode_dismiss().to_vec(), Vec::new(), false)
     }
 
-    fn send_order(&self, bytes: Vec<u8>, descriptors: Vec<OwnedFd>) -> bool {
+    fn send_order(&self, bytes: Vec<u8>, descriptors: Vec<OwnedFd>, promotes: bool) -> bool {
         let order = ControlOrder {
             bytes,
             descriptors,
-            effect: OrderEffect::None,
+            promotes,
         };
         self.orders.try_send(order).is_ok()
     }
@@ -136,20 +129,21 @@ pub(super) async fn await_hello(
     inputs: mpsc::Sender<ExecutorInput>,
 ) {
     let hello = clock::timeout(patience, line.read_hello()).await;
-    let input = match hello {
-        Some(Ok(pid)) => ExecutorInput::ForkReady { worker, pid, line },
+    let hello = match hello {
+        Some(Ok(pid)) => Ok((pid, line)),
         Some(Err(why)) => {
             // Its template may be about to report why, on a socket of its own.
             clock::sleep(FORK_FAILURE_WAIT).await;
-            ExecutorInput::ForkFailed { worker, why }
+            Err(why)
         }
-        None => ExecutorInput::ForkFailed {
-            worker,
-            why: format!("it did not say hello within {patience:?}"),
-        },
+        None => Err(format!("it did not say hello within {patience:?}")),
     };
+    let call = ExecutorInput::call(move |executor| match hello {
+        Ok((pid, line)) => executor.handle_fork_ready(worker, pid, line),
+        Err(why) => executor.handle_fork_missing(worker, &why),
+    });
     // The executor may have ended: then the process ends with its socket.
-    let _ = inputs.send(input).await;
+    let _ = inputs.send(call).await;
 }
 
 /// Reads a process's control socket to its end, or to the first message that is not allowed, and
@@ -210,7 +204,7 @@ impl ControlLine {
     }
 
     async fn send_order(&mut self, order: ControlOrder) -> Result<(), ControlMessage> {
-        if order.effect == OrderEffect::Promoted {
+        if order.promotes {
             self.decoder.expect_promotion();
         }
         let descriptors: Vec<_> = order.descriptors.iter().map(AsFd::as_fd).collect();

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use penstock_runtime::clock;
 use penstock_sys::process;
 
-use super::{Executor, ExecutorInput};
+use super::Executor;
 use crate::supervisor::{WorkerId, WorkerState};
 
 /// For how long each process's threads had wanted a processor by then.
@@ -53,7 +53,7 @@ impl Executor {
                 wanted.filter_map(|(id, pid)| Some((id, process::cpu_demand_time(pid).ok()?)));
             (clock::now(), wanted.collect())
         };
-        self.run_in_pool(false, work, ExecutorInput::CpuMeasured);
+        self.run_in_pool(false, work, Self::handle_cpu_measured);
     }
 
     /// `None` if there was no reading: the last one stays.

@@ -105,7 +105,7 @@ impl Executor {
         Ok(())
     }
 
-    /// Begins to start a process; `ExecutorInput::Launched` has its outcome. A port that is kept
+    /// Begins to start a process; `handle_launched` gets its outcome. A port that is kept
     /// for it is free from its start on.
     pub(super) fn launch(
         &mut self,
@@ -132,7 +132,8 @@ impl Executor {
                 Err(why) => Err(why),
             };
             // The executor may have ended first: then the process ends as well.
-            let _ = inputs.send(ExecutorInput::Launched { key, started }).await;
+            let call = ExecutorInput::call(move |it| it.handle_launched(key, started));
+            let _ = inputs.send(call).await;
         });
         let launching = Launching {
             pending,

@@ -275,18 +275,18 @@ impl Executor {
             }
         };
         // A pool that has no room measures nothing: the next try is due soon.
-        self.run_in_pool(false, work, |measured| {
-            ExecutorInput::MemoryMeasured(measured.unwrap_or_default())
+        self.run_in_pool(false, work, |executor, measured| {
+            executor.handle_memory_measured(measured.unwrap_or_default());
         });
     }
 
-    /// Does `work` in the pool, with priority or without; `input` turns its result into an input,
-    /// `None` if the pool has no room.
+    /// Does `work` in the pool, with priority or without; `handle` gets its result, `None` if the
+    /// pool has no room.
     pub(super) fn run_in_pool<T: Send + 'static>(
         &self,
         has_priority: bool,
         work: impl FnOnce() -> T + Send + 'static,
-        input: impl FnOnce(Option<T>) -> ExecutorInput + Send + 'static,
+        handle: impl FnOnce(&mut Self, Option<T>) + Send + 'static,
     ) {
         let (store, inputs) = (self.shared.body_store.load_full(), self.inputs.clone());
         loops::spawn_here(async move {
@@ -295,7 +295,8 @@ impl Executor {
                 false => store.pool.run(work).await,
             };
             // The executor may have ended first.
-            let _ = inputs.send(input(done.ok())).await;
+            let call = ExecutorInput::call(move |executor| handle(executor, done.ok()));
+            let _ = inputs.send(call).await;
         });
     }
 
@@ -356,7 +357,7 @@ impl Executor {
         // Its other threads go on until a new worker has taken their place, and then finish what
         // they have: but not for ever, as the stuck one may be burning a core.
         let until = clock::now() + self.config.boot_timeout + self.config.response_timeout;
-        self.schedule_input(until, ExecutorInput::StuckOverdue { worker });
+        self.schedule(until, move |it| it.handle_stuck_overdue(worker));
         let why = ReplaceReason::Stuck;
         self.handle_event(SupervisorEvent::ReplacementRequested { worker, why });
     }
@@ -370,7 +371,7 @@ impl Executor {
         let mailboxes = child.slots().into_iter().flat_map(WorkerSlots::mailboxes);
         let extended = mailboxes.filter_map(|m| *m.deadline_extension.lock()).max();
         match extended.filter(|until| clock::now() < *until) {
-            Some(until) => self.schedule_input(until, ExecutorInput::StuckOverdue { worker }),
+            Some(until) => self.schedule(until, move |it| it.handle_stuck_overdue(worker)),
             None => self.handle_event(SupervisorEvent::Broken {
                 worker,
                 reason: KillReason::ResponseTimedOut,
@@ -380,10 +381,8 @@ impl Executor {
 
     /// Nothing of a stuck worker is left to be waited for but its last words.
     pub(super) fn schedule_stuck_kill(&self, worker: WorkerId) {
-        self.schedule_input(
-            clock::now() + STACKS_TIMEOUT,
-            ExecutorInput::StuckOverdue { worker },
-        );
+        let at = clock::now() + STACKS_TIMEOUT;
+        self.schedule(at, move |it| it.handle_stuck_overdue(worker));
     }
 
     fn check_restart_file(&mut self) {
@@ -396,7 +395,7 @@ impl Executor {
             let about = std::fs::metadata(&path);
             about.and_then(|about| about.modified()).ok()
         };
-        self.run_in_pool(true, look, ExecutorInput::RestartFile);
+        self.run_in_pool(true, look, Self::handle_restart_file);
     }
 
     /// The file's date, if it is there; `None` if it could not be checked.

@@ -125,9 +125,8 @@ impl Executor {
                 _ => None,
             };
             // The executor ends only after this message.
-            let _ = inputs
-                .send(ExecutorInput::Exited { key, exit, reading })
-                .await;
+            let call = ExecutorInput::call(move |it| it.handle_exited(key, exit, reading));
+            let _ = inputs.send(call).await;
         });
         process
     }
@@ -187,8 +186,11 @@ async fn follow_process(
     tokio::select! {
         () = &mut words => watch_process::wait_for_exit(&started.exit).await,
         () = watch_process::wait_for_exit(&started.exit) => {
-            // The executor ends only after `Exited`.
-            let _ = inputs.send(ExecutorInput::ProcessEnded { key }).await;
+            // A template has no slots to give up. The executor ends only after the process.
+            if let ProcessKey::Worker(worker) = key {
+                let call = ExecutorInput::call(move |it| it.remove_lost_worker(worker));
+                let _ = inputs.send(call).await;
+            }
             clock::timeout(LAST_OUTPUT_TIMEOUT, &mut words).await;
         }
     }
@@ -216,7 +218,7 @@ async fn follow_boot(
                     },
                     None => ControlMessage::NoAnswer,
                 };
-                // The executor ends only after `Exited`.
+                // The executor ends only after the process.
                 let _ = inputs.send(ExecutorInput::Control { key, message }).await;
             }
             () = watch_process::wait_for_exit(&started.exit) => {}

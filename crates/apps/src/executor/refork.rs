@@ -15,7 +15,7 @@ use std::time::Duration;
 use penstock_runtime::clock;
 
 use super::control::ControlHandle;
-use super::{ControlMessage, Executor, ExecutorInput, ProcessKey};
+use super::{ControlMessage, Executor, ProcessKey};
 use crate::supervisor::{ExitSummary, ReplaceReason, SupervisorEvent, WorkerId, WorkerState};
 
 /// How long a worker may take to become a template: it collects its garbage once.
@@ -96,7 +96,7 @@ impl Executor {
         };
         if is_told {
             let at = clock::now() + PROMOTION_TIMEOUT;
-            self.schedule_input(at, ExecutorInput::PromotionOverdue { worker });
+            self.schedule(at, move |it| it.handle_promotion_overdue(worker));
         }
         is_told
     }

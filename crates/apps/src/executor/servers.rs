@@ -234,7 +234,8 @@ impl Executor {
                 clock::sleep(IDLE_CHECK_INTERVAL).await;
             }
             // The executor may have ended: a drain has a deadline of its own.
-            let _ = inputs.send(ExecutorInput::ServerIdle { worker }).await;
+            let call = ExecutorInput::call(move |it| it.handle_idle(worker));
+            let _ = inputs.send(call).await;
         });
         false
     }

@@ -21,7 +21,7 @@ use penstock_sys::process::ProcessExit;
 
 use super::forking::PendingFork;
 use super::process_task::{PendingProcess, Readiness};
-use super::{ChildProcess, ControlMessage, Executor, ExecutorInput, ProcessKey, RunningProcess};
+use super::{ChildProcess, ControlMessage, Executor, ProcessKey, RunningProcess};
 use crate::shared::DispatchMode;
 use crate::supervisor::{SupervisorEvent, WorkerId};
 
@@ -215,7 +215,7 @@ impl Executor {
         self.templates.processes.insert(key, template);
         self.launch(key, pending, None, (launch, None));
         let deadline = clock::now() + self.config.boot_timeout;
-        self.schedule_input(deadline, ExecutorInput::TemplateOverdue { key });
+        self.schedule(deadline, move |it| it.handle_template_overdue(key));
         Ok(())
     }
 
@@ -457,7 +457,7 @@ impl Executor {
             return;
         }
         let at = clock::now() + END_TIMEOUT;
-        self.schedule_input(at, ExecutorInput::TemplateOverdue { key });
+        self.schedule(at, move |it| it.handle_template_overdue(key));
     }
 
     /// Gives up one that does not run yet: nothing will tell its end.

@@ -315,9 +315,8 @@ impl Executor {
                     }
                 };
                 // The executor ends only when all processes have.
-                let _ = inputs
-                    .send(ExecutorInput::DriverEnded { worker, end })
-                    .await;
+                let call = ExecutorInput::call(move |it| it.handle_driver_ended(worker, end));
+                let _ = inputs.send(call).await;
             });
         }
         let dispatch = &self.shared.dispatch;
@@ -383,11 +382,13 @@ impl Executor {
             DriverEnd::WorkerDied if is_retiring => {}
             DriverEnd::WorkerDied => {
                 // Its exit is about to be seen; a worker that only lost a thread is replaced.
-                self.schedule_input(
-                    clock::now() + SLOT_CLOSED_TIMEOUT,
-                    ExecutorInput::SlotClosed { worker },
-                );
-                return;
+                let at = clock::now() + SLOT_CLOSED_TIMEOUT;
+                return self.schedule(at, move |executor| {
+                    if executor.children.contains_key(&worker) {
+                        let reason = KillReason::ProtocolBroken;
+                        executor.handle_event(SupervisorEvent::Broken { worker, reason });
+                    }
+                });
             }
             DriverEnd::ProtocolBroken(why) => {
                 log::error!(

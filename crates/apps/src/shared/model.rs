@@ -10,7 +10,8 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -35,41 +36,22 @@ pub(crate) enum RequestEncoding {
     Scope,
 }
 
-impl RequestEncoding {
-    /// The encoding for an application; `None` when its workers have a socket for each thread.
-    fn for_config(config: &config::App) -> Option<Self> {
-        match config.kind {
-            AppKind::Asgi => Some(Self::Scope),
-            AppKind::Wsgi | AppKind::Rack if config.has_reactor() => Some(Self::Environ),
-            _ => None,
-        }
-    }
-}
-
 /// The model of an application, and the requests that wait for it.
 #[derive(Debug)]
 pub(crate) struct ModelCell {
     /// The kind that the configuration says or guesses.
     guessed_kind: AppKind,
-    /// A code of [`WorkerModel`]; zero before it is settled.
-    code: AtomicU8,
+    /// With whether workers get a request before its body is complete.
+    settled: OnceLock<(WorkerModel, bool)>,
     changed: Notify,
     waiting_requests: AtomicUsize,
 }
-
-const UNSETTLED: u8 = 0;
-const THREADS: u8 = 1;
-const ENVIRON: u8 = 2;
-const SCOPE: u8 = 3;
-
-/// A bit beside the others: workers get a request before its body is complete.
-const STREAMS_BODIES: u8 = 4;
 
 impl ModelCell {
     pub(crate) fn new(config: &config::App) -> Self {
         let cell = Self {
             guessed_kind: config.kind,
-            code: AtomicU8::new(UNSETTLED),
+            settled: OnceLock::new(),
             changed: Notify::new(),
             waiting_requests: AtomicUsize::new(0),
         };
@@ -81,17 +63,12 @@ impl ModelCell {
 
     /// The model; `None` while no process has loaded the code.
     pub(crate) fn get(&self) -> Option<WorkerModel> {
-        match self.code.load(Ordering::Acquire) & !STREAMS_BODIES {
-            UNSETTLED => None,
-            THREADS => Some(WorkerModel::Threads),
-            ENVIRON => Some(WorkerModel::Reactor(RequestEncoding::Environ)),
-            _ => Some(WorkerModel::Reactor(RequestEncoding::Scope)),
-        }
+        self.settled.get().map(|(model, _)| *model)
     }
 
     /// Whether workers get a request before its body is complete.
     pub(crate) fn streams_bodies(&self) -> bool {
-        self.code.load(Ordering::Acquire) & STREAMS_BODIES != 0
+        self.settled.get().is_some_and(|(_, streams)| *streams)
     }
 
     pub(crate) fn has_reactor(&self) -> bool {
@@ -111,17 +88,15 @@ impl ModelCell {
 
     /// Settles the model for good.
     pub(crate) fn settle(&self, config: &config::App) {
-        let code = match RequestEncoding::for_config(config) {
-            None => THREADS,
-            Some(RequestEncoding::Environ) => ENVIRON,
-            Some(RequestEncoding::Scope) => SCOPE,
+        let model = match config.kind {
+            AppKind::Asgi => WorkerModel::Reactor(RequestEncoding::Scope),
+            AppKind::Wsgi | AppKind::Rack if config.has_reactor() => {
+                WorkerModel::Reactor(RequestEncoding::Environ)
+            }
+            _ => WorkerModel::Threads,
         };
-        let streams = if config.streams_bodies() {
-            STREAMS_BODIES
-        } else {
-            0
-        };
-        self.code.store(code | streams, Ordering::Release);
+        self.settled
+            .get_or_init(|| (model, config.streams_bodies()));
         self.wake_waiters();
     }
 

@@ -162,59 +162,46 @@ impl StreamTable {
             Some(_) => RequestBodyState::Arriving,
             None => RequestBodyState::Complete,
         };
-        let state = StreamState::AwaitingResponse(Box::new(start));
-        let index = match self.free_indices.pop() {
-            Some(index) => {
-                let entry = &mut self.entries[index as usize];
-                entry.id = entry.id.wrapping_add(1 << INDEX_BITS);
-                entry.is_open = true;
-                entry.opened_at = now;
-                entry.receive_window = WINDOW_BYTES;
-                entry.window_owed = 0;
-                entry.is_window_update_pending = false;
-                entry.uses_window = false;
-                entry.input = input;
-                entry.is_unbuffered = false;
-                entry.is_sent = false;
-                entry.is_stuck = false;
-                entry.state = state;
-                index
-            }
-            None => {
-                // More than a million at once is above any `max_concurrent`.
-                let index = u32::try_from(self.entries.len()).unwrap_or(NO_INDEX) & INDEX_MASK;
-                self.entries.push(StreamEntry {
-                    id: index,
-                    is_open: true,
-                    is_timed: false,
-                    clock_started_at: now,
-                    prev_timed: NO_INDEX,
-                    next_timed: NO_INDEX,
-                    waker: self.wake_list.waker(index),
-                    opened_at: now,
-                    receive_window: WINDOW_BYTES,
-                    window_owed: 0,
-                    is_window_update_pending: false,
-                    uses_window: false,
-                    input,
-                    is_unbuffered: false,
-                    is_sent: false,
-                    is_stuck: false,
-                    state,
-                });
-                index
-            }
+        // More than a million at once is above any `max_concurrent`.
+        let new_index = || u32::try_from(self.entries.len()).unwrap_or(NO_INDEX) & INDEX_MASK;
+        let index = self.free_indices.pop().unwrap_or_else(new_index);
+        let before = self.entries.get_mut(index as usize);
+        let (id, waker) = match before {
+            Some(entry) => (
+                entry.id.wrapping_add(1 << INDEX_BITS),
+                std::mem::replace(&mut entry.waker, Waker::noop().clone()),
+            ),
+            None => (index, self.wake_list.waker(index)),
         };
+        if let Some(place) = start.job.frame.get_mut(OPEN_ID_OFFSET..OPEN_ID_OFFSET + 4) {
+            place.copy_from_slice(&id.to_le_bytes());
+        }
+        let entry = StreamEntry {
+            id,
+            is_open: true,
+            is_timed: false,
+            clock_started_at: now,
+            prev_timed: NO_INDEX,
+            next_timed: NO_INDEX,
+            waker,
+            opened_at: now,
+            receive_window: WINDOW_BYTES,
+            window_owed: 0,
+            is_window_update_pending: false,
+            uses_window: false,
+            input,
+            is_unbuffered: false,
+            is_sent: false,
+            is_stuck: false,
+            state: StreamState::AwaitingResponse(Box::new(start)),
+        };
+        match self.entries.get_mut(index as usize) {
+            Some(place) => *place = entry,
+            None => self.entries.push(entry),
+        }
         self.open_count += 1;
         if let Some(upload) = upload {
             self.uploads.insert(index, upload);
-        }
-        let entry = &mut self.entries[index as usize];
-        let id = entry.id;
-        if let StreamState::AwaitingResponse(start) = &mut entry.state
-            && let Some(place) = start.job.frame.get_mut(OPEN_ID_OFFSET..OPEN_ID_OFFSET + 4)
-        {
-            place.copy_from_slice(&id.to_le_bytes());
         }
         self.start_clock(id, now);
         id

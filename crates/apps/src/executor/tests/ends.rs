@@ -4,6 +4,7 @@ use penstock_config::{Concurrency, MemoryLimit};
 
 use super::templates::{RunningApp, python};
 use super::*;
+use crate::executor::launching::UnclaimedProcess;
 use crate::shared::DispatchMode;
 use penstock_sys::isolation::AccessRules;
 
@@ -253,10 +254,11 @@ fn a_process_is_ended_if_its_application_ends_while_it_starts() {
             let executor = Executor::new(Arc::new(shared), config, boot, (policy, &setup));
             let process = started();
             let pid = process.pid;
-            let launched = ExecutorInput::Launched {
-                key: ProcessKey::Worker(WorkerId(1_000)),
-                started: Ok(UnclaimedProcess::new(process)),
-            };
+            let (key, started) = (
+                ProcessKey::Worker(WorkerId(1_000)),
+                UnclaimedProcess::new(process),
+            );
+            let launched = ExecutorInput::call(move |it| it.handle_launched(key, Ok(started)));
             executor.inputs.try_send(launched).unwrap();
             let (commands, inbox) = mpsc::channel(1);
             let (done, is_done) = oneshot::channel();
