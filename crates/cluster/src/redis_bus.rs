@@ -167,10 +167,11 @@ impl LocalHub for HubWithCounters {
     }
 
     fn counters(&self) -> Vec<(String, u64)> {
-        let counts = self.hub.counters();
+        let hub = self.hub.snapshot();
+        let counts = hub.counters;
         let own = [
-            ("streams", counts.streams),
-            ("polls", counts.long_polls),
+            ("streams", hub.streams),
+            ("polls", hub.long_polls),
             ("opened", counts.opened),
             ("closed", counts.closed),
             ("published", counts.published),

@@ -13,7 +13,6 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -37,7 +36,7 @@ const RECONNECT_EVENT: Bytes = Bytes::from_static(b"retry: 15000\n\n");
 /// All held streams of this process. Cheap to clone; clones are the same hub.
 #[derive(Debug, Clone)]
 pub struct Hub {
-    shared: Arc<HubShared>,
+    pub(crate) shared: Arc<HubShared>,
 }
 
 /// Why a stream was not held or a message not published. The texts are for the log and for
@@ -95,31 +94,10 @@ impl From<HubError> for Fault {
     }
 }
 
-/// The hub's counters.
+/// The hub's counters, since the start.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
 pub struct HubCounters {
-    /// Streams held now.
-    #[serde(skip)]
-    pub streams: u64,
-    /// Long polls that wait now.
-    #[serde(skip)]
-    pub long_polls: u64,
-    /// All that `max_streams` bounds: these, WebSockets that listen, and streams on their way.
-    #[serde(skip)]
-    pub held: u64,
-    /// The most streams that one client has.
-    #[serde(skip)]
-    pub max_streams_of_one_client: u64,
-    /// Streams refused because of `max_streams`.
-    #[serde(skip)]
-    pub refused_streams: u64,
-    /// Streams refused because of `max_streams_per_client`.
-    #[serde(skip)]
-    pub refused_client_streams: u64,
-    /// Channels with subscribers or a history.
-    #[serde(skip)]
-    pub channels: u64,
-    /// Streams held since the start.
+    /// Streams held.
     pub opened: u64,
     /// Streams that ended, for whatever reason.
     pub closed: u64,
@@ -134,15 +112,6 @@ pub struct HubCounters {
     pub dropped: u64,
     /// Heartbeats written.
     pub heartbeats: u64,
-    /// Bytes that wait for slow subscribers.
-    #[serde(skip)]
-    pub backlog_bytes: u64,
-    /// Bytes of all histories.
-    #[serde(skip)]
-    pub history_bytes: u64,
-    /// Bytes of memory for held streams, without their backlogs.
-    #[serde(skip)]
-    pub stream_bytes: u64,
 }
 
 impl Hub {
@@ -330,35 +299,6 @@ impl Hub {
         let after = state.history.after(from);
         let after = after.map(|message| message.publication.clone());
         (!state.history.has_gap(from)).then(|| after.collect())
-    }
-
-    /// The counters, read one by one.
-    #[must_use]
-    pub fn counters(&self) -> HubCounters {
-        let tally = &self.shared.metrics;
-        let bytes = |number: &std::sync::atomic::AtomicUsize| number.load(Ordering::Relaxed) as u64;
-        // In this order, so that a stream that ends meanwhile does not make it negative.
-        let closed = tally.closed.load(Ordering::Relaxed);
-        let opened = tally.opened.load(Ordering::Relaxed);
-        HubCounters {
-            streams: opened.saturating_sub(closed),
-            long_polls: bytes(&tally.long_polls),
-            held: tally.held() as u64,
-            max_streams_of_one_client: tally.client_permits.max_count() as u64,
-            refused_streams: tally.refused_streams.load(Ordering::Relaxed),
-            refused_client_streams: tally.client_permits.refused_total(),
-            channels: self.shared.registry.len() as u64,
-            opened,
-            closed,
-            closed_as_slow: tally.closed_slow.load(Ordering::Relaxed),
-            published: tally.published.load(Ordering::Relaxed),
-            delivered: tally.delivered.load(Ordering::Relaxed),
-            dropped: tally.dropped.load(Ordering::Relaxed),
-            heartbeats: tally.heartbeats.load(Ordering::Relaxed),
-            backlog_bytes: bytes(&tally.backlog_bytes),
-            history_bytes: bytes(&tally.history_bytes),
-            stream_bytes: bytes(&tally.shard_bytes) + self.shared.registry.bytes() as u64,
-        }
     }
 
     /// Ends all held streams, spread over `over`, each with a proper end, and refuses new ones.

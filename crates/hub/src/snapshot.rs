@@ -1,5 +1,7 @@
 //! The hub at one moment, as `/status.json` and `/metrics` show it.
 
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
 use penstock_exchange::metric_table;
 use penstock_exchange::metrics::Usage;
 use serde::Serialize;
@@ -10,10 +12,19 @@ use crate::{Hub, HubCounters};
 const MIN_STREAMS_FOR_AVERAGE: u64 = 500;
 
 /// The hub at one moment.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct HubSnapshot {
     /// Streams, long polls, WebSockets and connections being accepted, and their common limit.
     pub connections: Usage,
+    /// The most streams that one client has.
+    #[serde(skip)]
+    pub max_streams_of_one_client: u64,
+    /// Streams refused because of `max_streams`.
+    #[serde(skip)]
+    pub refused_streams: u64,
+    /// Streams refused because of `max_streams_per_client`.
+    #[serde(skip)]
+    pub refused_client_streams: u64,
     /// Open streams.
     pub streams: u64,
     /// Long polls waiting.
@@ -33,21 +44,45 @@ pub struct HubSnapshot {
 }
 
 impl Hub {
-    /// The hub now.
+    /// The hub now; the numbers are read one by one.
     #[must_use]
     pub fn snapshot(&self) -> HubSnapshot {
-        let (counters, settings) = (self.counters(), self.settings());
+        let (settings, metrics) = (self.settings(), &self.shared.metrics);
+        let registry = &self.shared.registry;
+        let count = |number: &AtomicU64| number.load(Ordering::Relaxed);
+        let size = |number: &AtomicUsize| number.load(Ordering::Relaxed) as u64;
+        // In this order, so that a stream that ends meanwhile does not make it negative.
+        let closed = count(&metrics.closed);
+        let opened = count(&metrics.opened);
+        let streams = opened.saturating_sub(closed);
+        let stream_bytes = size(&metrics.shard_bytes) + registry.bytes() as u64;
         HubSnapshot {
-            connections: Usage::new(counters.held, settings.max_streams.unwrap_or_default()),
-            streams: counters.streams,
-            long_polls: counters.long_polls,
-            channels: Usage::new(counters.channels, settings.max_channels),
-            stream_bytes: counters.stream_bytes,
-            bytes_per_stream: (counters.streams >= MIN_STREAMS_FOR_AVERAGE)
-                .then(|| counters.stream_bytes / counters.streams),
-            backlog_bytes: Usage::new(counters.backlog_bytes, settings.max_backlog_total),
-            history_bytes: Usage::new(counters.history_bytes, settings.history.max_size_total),
-            counters,
+            connections: Usage::new(
+                metrics.held() as u64,
+                settings.max_streams.unwrap_or_default(),
+            ),
+            max_streams_of_one_client: metrics.client_permits.max_count() as u64,
+            refused_streams: count(&metrics.refused_streams),
+            refused_client_streams: metrics.client_permits.refused_total(),
+            streams,
+            long_polls: size(&metrics.long_polls),
+            channels: Usage::new(registry.len() as u64, settings.max_channels),
+            counters: HubCounters {
+                opened,
+                closed,
+                closed_as_slow: count(&metrics.closed_slow),
+                published: count(&metrics.published),
+                delivered: count(&metrics.delivered),
+                dropped: count(&metrics.dropped),
+                heartbeats: count(&metrics.heartbeats),
+            },
+            stream_bytes,
+            bytes_per_stream: (streams >= MIN_STREAMS_FOR_AVERAGE).then(|| stream_bytes / streams),
+            backlog_bytes: Usage::new(size(&metrics.backlog_bytes), settings.max_backlog_total),
+            history_bytes: Usage::new(
+                size(&metrics.history_bytes),
+                settings.history.max_size_total,
+            ),
         }
     }
 }

@@ -44,7 +44,7 @@ fn allocated() -> isize {
 
 /// Bytes that streams cost by the hub's account.
 fn told(hub: &Hub) -> isize {
-    isize::try_from(hub.counters().stream_bytes).expect("it is less than all memory")
+    isize::try_from(hub.snapshot().stream_bytes).expect("it is less than all memory")
 }
 
 fn until(what: &str, is_so: impl Fn() -> bool) {
@@ -110,7 +110,7 @@ fn hold(
     };
     let route = HubRouteHandler::new(hub.clone(), &route).expect("it is a pattern");
     let front: Arc<dyn HeldConnectionCounter> = Arc::new(Nobody);
-    let before = hub.counters().opened;
+    let before = hub.snapshot().counters.opened;
     let mut clients = Vec::with_capacity(STREAMS);
     for number in 0..STREAMS {
         let (ours, theirs) = net::worker_socket_pair().expect("there are descriptors");
@@ -126,7 +126,7 @@ fn hold(
     }
     drop(busy);
     until("all are held", || {
-        hub.counters().opened - before == STREAMS as u64
+        hub.snapshot().counters.opened - before == STREAMS as u64
     });
     clients
 }
@@ -151,7 +151,7 @@ fn a_held_stream_costs_less_than_600_bytes() {
     drop(hold(&hub, &loops, all_at_once, |number| {
         request(format!("warm-{number}"), String::new())
     }));
-    until("they are gone", || hub.counters().streams == 0);
+    until("they are gone", || hub.snapshot().streams == 0);
     for (name, goal, own, comes_back) in [
         ("one channel for all", 200, false, false),
         ("a channel for each", 600, true, false),
@@ -185,7 +185,7 @@ fn a_held_stream_costs_less_than_600_bytes() {
             "{name}: {grown} are {told} by the hub's account"
         );
         drop(clients);
-        until("they are gone", || hub.counters().streams == 0);
+        until("they are gone", || hub.snapshot().streams == 0);
         until("their memory is given back", || {
             allocated() - before < 300_000
         });
@@ -195,7 +195,7 @@ fn a_held_stream_costs_less_than_600_bytes() {
 
 /// Whether nothing is on its way any more: two looks see the same.
 fn settled(hub: &Hub) -> bool {
-    let look = || (allocated(), hub.counters());
+    let look = || (allocated(), hub.snapshot());
     let first = look();
     std::thread::park_timeout(Duration::from_millis(50));
     first == look()

@@ -192,12 +192,12 @@ fn hub() -> HubStatus {
             delivered: 900,
             dropped: 13,
             heartbeats: 77,
-            ..HubCounters::default()
         },
         stream_bytes: 10_000,
         bytes_per_stream: Some(200),
         backlog_bytes: of(4096, 1 << 28),
         history_bytes: of(5000, 1 << 27),
+        ..HubSnapshot::default()
     };
     HubStatus {
         hub,

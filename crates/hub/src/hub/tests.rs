@@ -83,9 +83,11 @@ impl HubHarness {
 
     /// Holds a stream in chunks on the first loop; it is there when this returns.
     fn hold(&self, stream: HeldStream) -> Client {
-        let before = self.hub.counters().opened;
+        let before = self.hub.snapshot().counters.opened;
         let client = self.hand_over(stream, HeldFraming::Chunked, b"", 0);
-        self.until("the stream is held", |hub| hub.counters().opened > before);
+        self.until("the stream is held", |hub| {
+            hub.snapshot().counters.opened > before
+        });
         client
     }
 
@@ -140,7 +142,7 @@ impl HubHarness {
     fn until(&self, what: &str, is_so: impl Fn(&Hub) -> bool) {
         let deadline = Instant::now() + TEST_TIMEOUT;
         while !is_so(&self.hub) {
-            let counts = self.hub.counters();
+            let counts = self.hub.snapshot();
             assert!(Instant::now() < deadline, "not in time: {what}: {counts:?}");
             std::thread::park_timeout(Duration::from_millis(1));
         }

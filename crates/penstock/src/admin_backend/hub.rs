@@ -22,21 +22,25 @@ const MAX_MESSAGES_PER_BODY: usize = 4;
 
 /// The limits of the hub by their configuration keys.
 pub(super) fn hub_limits(hub: &Hub) -> [LimitStatus; 9] {
-    let (counts, bounds) = (hub.counters(), hub.settings());
+    let (counts, bounds) = (hub.snapshot(), hub.settings());
     let streams_max = bounds.max_streams.unwrap_or_default() as u64;
     let channels_max = bounds.max_channels as u64;
     let of_client = bounds.max_streams_per_client.unwrap_or_default() as u64;
     let of_a_stream = bounds.max_channels_per_stream as u64;
     [
-        LimitStatus::count("hub.max_streams", streams_max, Some(counts.held))
-            .with_reached(counts.refused_streams),
+        LimitStatus::count(
+            "hub.max_streams",
+            streams_max,
+            Some(counts.connections.used),
+        )
+        .with_reached(counts.refused_streams),
         LimitStatus::count(
             "hub.max_streams_per_client",
             of_client,
             Some(counts.max_streams_of_one_client),
         )
         .with_reached(counts.refused_client_streams),
-        LimitStatus::count("hub.max_channels", channels_max, Some(counts.channels)),
+        LimitStatus::count("hub.max_channels", channels_max, Some(counts.channels.used)),
         LimitStatus::count("hub.max_channels_per_stream", of_a_stream, None),
         LimitStatus::bytes("hub.max_message_size", bounds.max_message_size as u64),
         LimitStatus::bytes("hub.max_backlog", bounds.max_backlog as u64),

@@ -235,14 +235,17 @@ impl Server {
     /// over `hub.drain_timeout`, or less for few streams.
     async fn close_streams(&self) {
         let hub = &self.hub_service.hub;
-        let held = u32::try_from(hub.counters().held).unwrap_or(u32::MAX);
+        let held = u32::try_from(hub.snapshot().connections.used).unwrap_or(u32::MAX);
         let over = hub
             .settings()
             .drain_timeout
             .min(MIN_STREAM_END_INTERVAL.saturating_mul(held));
         let deadline = clock::now() + over + STREAM_CLOSE_TIMEOUT;
         if clock::timeout_at(deadline, hub.drain(over)).await.is_none() {
-            log::warn!("server: {} open streams closed", hub.counters().held);
+            log::warn!(
+                "server: {} open streams closed",
+                hub.snapshot().connections.used
+            );
         }
     }
 

@@ -82,7 +82,9 @@ fn run(seed: u64) {
         publisher.join().unwrap();
     }
     // Those that stay hear of the end of each of their channels; the first ends them.
-    rig.until("all have come", |hub| hub.counters().opened == begun);
+    rig.until("all have come", |hub| {
+        hub.snapshot().counters.opened == begun
+    });
     let hub = rig.hub.clone();
     rig.until("all is delivered", |hub| {
         hub.shared.metrics.pending_bytes.load(Ordering::Relaxed) == 0
@@ -91,9 +93,12 @@ fn run(seed: u64) {
     for member in &mut members {
         check(member, seed);
     }
-    rig.until("none is left", |hub| hub.counters().streams == 0);
-    let counts = rig.hub.counters();
-    assert_eq!((counts.dropped, counts.closed_as_slow), (0, 0));
+    rig.until("none is left", |hub| hub.snapshot().streams == 0);
+    let counts = rig.hub.snapshot();
+    assert_eq!(
+        (counts.counters.dropped, counts.counters.closed_as_slow),
+        (0, 0)
+    );
     rig.until("places are given back", |_| {
         rig.front.0.load(Ordering::SeqCst) == 0
     });

@@ -87,7 +87,7 @@ fn a_gap_that_cannot_be_announced_ends_an_arriving_stream_before_it() {
         }
         let mut client = rig.hand_over_body(body, HeldFraming::Chunked, b"", 0);
         if notice.is_some() {
-            rig.until("the stream is held", |hub| hub.counters().streams > 0);
+            rig.until("the stream is held", |hub| hub.snapshot().streams > 0);
             rig.hub.publish(close("a")).unwrap();
         }
         let rest = client.rest();

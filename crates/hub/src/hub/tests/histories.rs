@@ -118,8 +118,8 @@ fn an_expired_history_frees_its_channel_and_leaves_a_gap() {
     let first = rig.hub.last_id("a").unwrap();
     rig.hub.publish(message("a", "old too")).unwrap();
     let last = rig.hub.last_id("a").unwrap();
-    rig.until("nothing is kept", |hub| hub.counters().channels == 0);
-    assert_eq!(rig.hub.counters().history_bytes, 0);
+    rig.until("nothing is kept", |hub| hub.snapshot().channels.used == 0);
+    assert_eq!(rig.hub.snapshot().history_bytes.used, 0);
     // The channel is no longer known, nor is the id of its last message.
     assert_eq!(gets(&rig, after(&first)), "(gap)");
     let _ = last;
@@ -141,11 +141,11 @@ fn what_all_histories_keep_is_bounded() {
         rig.hub
             .publish(message(&channel, &"x".repeat(500)))
             .unwrap();
-        assert!(rig.hub.counters().history_bytes <= 200_000);
+        assert!(rig.hub.snapshot().history_bytes.used <= 200_000);
     }
-    let counts = rig.hub.counters();
+    let counts = rig.hub.snapshot();
     assert!(
-        counts.history_bytes > 150_000 && counts.channels < 400,
+        counts.history_bytes.used > 150_000 && counts.channels.used < 400,
         "{counts:?}"
     );
     // Other bounds count from the next message on.
@@ -157,7 +157,7 @@ fn what_all_histories_keep_is_bounded() {
         ..Settings::default()
     });
     rig.hub.publish(message("a", "x")).unwrap();
-    assert!(rig.hub.counters().history_bytes <= 1_000);
+    assert!(rig.hub.snapshot().history_bytes.used <= 1_000);
 }
 
 #[test]

@@ -22,7 +22,7 @@ fn streams_and_channels_are_bounded() {
     let _second = rig.hub.stream_body(stream(&["c"])).unwrap();
     assert_eq!(refused(&["d", "e"]), HubError::TooManyChannels(4));
     assert_eq!(
-        rig.hub.counters().channels,
+        rig.hub.snapshot().channels.used,
         3,
         "the first of the two was let go of"
     );
@@ -79,7 +79,7 @@ fn each_client_has_a_bound_of_its_own() {
     let _unnamed: Vec<_> = (0..4)
         .map(|_| rig.hub.stream_body(of(None)).unwrap())
         .collect();
-    let counts = rig.hub.counters();
+    let counts = rig.hub.snapshot();
     assert_eq!(
         (
             counts.max_streams_of_one_client,
@@ -126,7 +126,7 @@ fn one_namespace_cannot_use_up_the_channels_of_others() {
     rig.hub.share_among(2);
     for number in 0..200 {
         rig.hub.publish(message(&of("a", number), "x")).unwrap();
-        assert!(rig.hub.counters().channels <= 15);
+        assert!(rig.hub.snapshot().channels.used <= 15);
     }
     // Its oldest channels gave way to its newest ones.
     let is_kept = |namespace, number| rig.hub.last_id(&of(namespace, number)).is_some();
@@ -239,14 +239,14 @@ fn a_channel_that_is_gone_makes_no_room() {
         ..settings()
     });
     drop(body);
-    assert_eq!(rig.hub.counters().channels, 0);
+    assert_eq!(rig.hub.snapshot().channels.used, 0);
     rig.hub.configure(Settings {
         max_channels: 40,
         ..with_history(10)
     });
     for number in 1..40 {
         publish(number);
-        assert!(rig.hub.counters().channels <= 15);
+        assert!(rig.hub.snapshot().channels.used <= 15);
     }
 }
 
@@ -275,7 +275,7 @@ fn a_publication_that_is_refused_leaves_what_there_is() {
         assert_eq!(refused, Err(HubError::TooManyUnheardChannels(1)));
         assert!(rig.hub.last_id(&of("a", 1)).is_some());
     }
-    assert_eq!(rig.hub.counters().channels, 8);
+    assert_eq!(rig.hub.snapshot().channels.used, 8);
     drop(streams);
 }
 
@@ -291,7 +291,7 @@ fn each_of_many_namespaces_has_a_little() {
         for number in 0..200 {
             rig.hub.publish(message(&of(name, number), "x")).unwrap();
         }
-        assert!(rig.hub.counters().channels <= 120);
+        assert!(rig.hub.snapshot().channels.used <= 120);
     }
     // A quarter of the 120 is for the ten of them.
     for name in &names {
@@ -328,7 +328,7 @@ fn a_small_namespace_keeps_its_history_where_a_large_one_has_too_much() {
     rig.hub.configure(bytes_all(50_000));
     publish("b", 0);
     assert!(bytes("b") > before);
-    assert!(bytes("a") > 40_000 && rig.hub.counters().history_bytes <= 50_000);
+    assert!(bytes("a") > 40_000 && rig.hub.snapshot().history_bytes.used <= 50_000);
 }
 
 #[test]
@@ -381,16 +381,16 @@ fn one_namespace_cannot_push_out_the_histories_of_others() {
     publish("b", 0);
     for number in 0..2_000 {
         publish("a", number % 50);
-        assert!(rig.hub.counters().history_bytes <= 102_000);
+        assert!(rig.hub.snapshot().history_bytes.used <= 102_000);
     }
-    assert!(rig.hub.counters().history_bytes > 90_000);
+    assert!(rig.hub.snapshot().history_bytes.used > 90_000);
     assert!(rig.hub.last_id(&of("b", 0)).is_some());
     // What another takes comes off, once there is more.
     for number in 0..2_000 {
         publish("b", number % 50);
         publish("a", number % 50);
     }
-    assert!(rig.hub.counters().history_bytes <= 200_000);
+    assert!(rig.hub.snapshot().history_bytes.used <= 200_000);
     let bytes = |namespace| {
         let share = rig.hub.shared.registry.shares.of(&of(namespace, 0));
         share.history_bytes.load(Ordering::Relaxed)
@@ -398,7 +398,7 @@ fn one_namespace_cannot_push_out_the_histories_of_others() {
     assert!(bytes("a") > 60_000 && bytes("b") > 60_000);
     assert_eq!(
         (bytes("a") + bytes("b")) as u64,
-        rig.hub.counters().history_bytes
+        rig.hub.snapshot().history_bytes.used
     );
 }
 
@@ -425,7 +425,7 @@ fn a_message_is_bounded_in_all_its_forms() {
         rig.hub.publish(both).unwrap_err(),
         HubError::MessageTooLarge(1_000)
     );
-    assert_eq!(rig.hub.counters().published, 1);
+    assert_eq!(rig.hub.snapshot().counters.published, 1);
 }
 
 #[test]
@@ -442,7 +442,7 @@ fn a_hundred_thousand_channels_come_and_go() {
     }
     let refused = rig.hub.publish(message("one more", "x")).unwrap_err();
     assert_eq!(refused, HubError::TooManyUnheardChannels(100_000));
-    assert_eq!(rig.hub.counters().channels, 100_000);
+    assert_eq!(rig.hub.snapshot().channels.used, 100_000);
     let mut client = rig.hold(stream(&["channel 77777"]));
     rig.hub.publish(message("channel 77777", "heard")).unwrap();
     assert_eq!(client.chunk(), "heard");
@@ -456,8 +456,8 @@ fn a_hundred_thousand_channels_come_and_go() {
     });
     rig.hub.publish(message("channel 77777", "again")).unwrap();
     assert_eq!(client.chunk(), "again");
-    assert_eq!(rig.hub.counters().channels, 1);
-    assert_eq!(rig.hub.counters().history_bytes, 0);
+    assert_eq!(rig.hub.snapshot().channels.used, 1);
+    assert_eq!(rig.hub.snapshot().history_bytes.used, 0);
 }
 
 #[test]
@@ -466,9 +466,13 @@ fn publishing_without_subscribers_keeps_nothing() {
     for number in 0..1_000 {
         rig.hub.publish(message(&format!("{number}"), "x")).unwrap();
     }
-    let counts = rig.hub.counters();
+    let counts = rig.hub.snapshot();
     assert_eq!(
-        (counts.published, counts.channels, counts.history_bytes),
+        (
+            counts.counters.published,
+            counts.channels.used,
+            counts.history_bytes.used
+        ),
         (1_000, 0, 0)
     );
 }

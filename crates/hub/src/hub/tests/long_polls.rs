@@ -51,7 +51,7 @@ fn the_first_message_of_any_channel_answers() {
     let first = rig.hub.long_poll(poll(&["a", "b"])).unwrap();
     let second = rig.hub.long_poll(poll(&["b"])).unwrap();
     assert_eq!(
-        (rig.hub.counters().long_polls, rig.hub.subscriber_count("b")),
+        (rig.hub.snapshot().long_polls, rig.hub.subscriber_count("b")),
         (2, 2)
     );
     rig.hub.publish(message("b", "for streams")).unwrap();
@@ -60,9 +60,13 @@ fn the_first_message_of_any_channel_answers() {
     rig.hub.publish(response("b", "three")).unwrap();
     assert_eq!(body(rig.run(first)), "one");
     assert_eq!(body(rig.run(second)), "one");
-    let counts = rig.hub.counters();
+    let counts = rig.hub.snapshot();
     assert_eq!(
-        (counts.long_polls, counts.channels, counts.delivered),
+        (
+            counts.long_polls,
+            counts.channels.used,
+            counts.counters.delivered
+        ),
         (0, 0, 2)
     );
 }
@@ -77,8 +81,8 @@ fn a_poll_ends_by_its_time_or_its_leaving() {
     let waiting = rig.hub.long_poll(timed).unwrap();
     assert_eq!(body(rig.run(waiting)), "TimedOut");
     drop(rig.hub.long_poll(poll(&["a", "b"])).unwrap());
-    let counts = rig.hub.counters();
-    assert_eq!((counts.long_polls, counts.channels), (0, 0));
+    let counts = rig.hub.snapshot();
+    assert_eq!((counts.long_polls, counts.channels.used), (0, 0));
 }
 
 #[test]
@@ -153,7 +157,7 @@ fn very_many_are_answered_in_pieces_and_drained_in_time() {
             assert_eq!(body(waiting.await), "to all");
         }
     });
-    assert_eq!(rig.hub.counters().delivered, 1_000);
+    assert_eq!(rig.hub.snapshot().counters.delivered, 1_000);
     let waiting = rig.hub.long_poll(poll(&["a"])).unwrap();
     let hub = rig.hub.clone();
     let outcome = rig.run(async move {

@@ -77,9 +77,9 @@ fn everything_of_all_channels_comes_once_and_in_order() {
     let mut clients: Vec<(Client, &[&str])> = Vec::new();
     for number in 0..70 {
         let channels = &subsets[number % subsets.len()][..];
-        let before = rig.hub.counters().opened;
+        let before = rig.hub.snapshot().counters.opened;
         let client = rig.hand_over(stream(channels), HeldFraming::Chunked, b"", number % 2);
-        rig.until("it is held", |hub| hub.counters().opened > before);
+        rig.until("it is held", |hub| hub.snapshot().counters.opened > before);
         clients.push((client, channels));
     }
     let channel_of = |number: usize| CHANNELS[number * number / 7 % CHANNELS.len()];
@@ -95,5 +95,5 @@ fn everything_of_all_channels_comes_once_and_in_order() {
         let expected = (0..3_000).filter(|&number| channels.contains(&channel_of(number)));
         assert!(numbers(client).into_iter().eq(expected), "{channels:?}");
     }
-    assert_eq!(rig.hub.counters().dropped, 0);
+    assert_eq!(rig.hub.snapshot().counters.dropped, 0);
 }

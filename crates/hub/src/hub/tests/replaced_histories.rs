@@ -66,7 +66,7 @@ fn arriving_streams_get_local_messages_and_no_old_history() {
                 }
             }
             let client = rig.hand_over_body(body, HeldFraming::Chunked, b"", 0);
-            rig.until("it is held", |hub| hub.counters().opened == 1);
+            rig.until("it is held", |hub| hub.snapshot().counters.opened == 1);
             assert_eq!(all_of(&rig, client, "a"), expected, "{name}, {count}");
             let kept = rig.hub.shared.registry.find("a");
             assert!(
@@ -82,18 +82,18 @@ fn what_was_put_aside_counts_and_is_given_back() {
     let rig = HubHarness::new(with_history(10));
     let body = rig.hub.stream_body(fresh(&["a"])).unwrap();
     publish(&rig, "a", "m1");
-    let bytes = rig.hub.counters().history_bytes;
+    let bytes = rig.hub.snapshot().history_bytes.used;
     restore(&rig, "a", &[]);
     assert_eq!(
-        rig.hub.counters().history_bytes,
+        rig.hub.snapshot().history_bytes.used,
         bytes,
         "it is kept for the stream"
     );
     restore(&rig, "a", &[]);
-    assert_eq!(rig.hub.counters().history_bytes, bytes);
+    assert_eq!(rig.hub.snapshot().history_bytes.used, bytes);
     drop(body);
-    let counts = rig.hub.counters();
-    assert_eq!((counts.history_bytes, counts.channels), (0, 0));
+    let counts = rig.hub.snapshot();
+    assert_eq!((counts.history_bytes.used, counts.channels.used), (0, 0));
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn a_cut_is_a_gap_also_behind_the_last_message() {
     restore(&rig, "a", &[]);
     drop((other, new));
     rig.until("the channel is let go of", |hub| {
-        hub.counters().channels == 0
+        hub.snapshot().channels.used == 0
     });
     publish(&rig, "b", "x");
     let mut client = rig.hold(back(&["a"], "m3"));
@@ -218,15 +218,18 @@ fn internal_channels_keep_no_history() {
     let rig = HubHarness::new(with_history(10));
     let own = "\u{1}own";
     publish(&rig, own, "to nobody");
-    assert_eq!(rig.hub.counters().channels, 0);
+    assert_eq!(rig.hub.snapshot().channels.used, 0);
     let body = rig.hub.stream_body(fresh(&[own])).unwrap();
     publish(&rig, own, "m1");
-    assert!(rig.hub.counters().history_bytes > 0, "one is on its way");
+    assert!(
+        rig.hub.snapshot().history_bytes.used > 0,
+        "one is on its way"
+    );
     let mut client = rig.hand_over_body(body, HeldFraming::Chunked, b"", 0);
     assert_eq!(client.chunk(), "m1");
     publish(&rig, own, "m2");
     assert_eq!(client.chunk(), "m2");
-    assert_eq!(rig.hub.counters().history_bytes, 0);
+    assert_eq!(rig.hub.snapshot().history_bytes.used, 0);
     drop(client);
-    rig.until("it is gone", |hub| hub.counters().channels == 0);
+    rig.until("it is gone", |hub| hub.snapshot().channels.used == 0);
 }

@@ -40,15 +40,15 @@ fn a_stalled_stream_delays_no_other() {
             assert_eq!(got, 100 * 1000);
         }
     }
-    let counts = rig.hub.counters();
-    assert!(counts.dropped > 0, "{counts:?}");
+    let counts = rig.hub.snapshot();
+    assert!(counts.counters.dropped > 0, "{counts:?}");
     assert!(
-        0 < counts.backlog_bytes && counts.backlog_bytes < 200_000,
+        0 < counts.backlog_bytes.used && counts.backlog_bytes.used < 200_000,
         "{counts:?}"
     );
     drop(stuck);
     rig.until("nothing waits for it", |hub| {
-        hub.counters().backlog_bytes == 0
+        hub.snapshot().backlog_bytes.used == 0
     });
 }
 
@@ -61,8 +61,9 @@ fn the_oldest_are_dropped_whole_and_replaced_by_a_gap() {
     });
     flood(&rig, 0);
     rig.until("all are through", |hub| {
-        let counts = hub.counters();
-        counts.dropped > 0 && rig.hub.shared.metrics.pending_bytes.load(Ordering::Relaxed) == 0
+        let counts = hub.snapshot();
+        counts.counters.dropped > 0
+            && rig.hub.shared.metrics.pending_bytes.load(Ordering::Relaxed) == 0
     });
     let end = Publication {
         stream: Some(StreamPart::Close),
@@ -90,8 +91,11 @@ fn the_oldest_are_dropped_whole_and_replaced_by_a_gap() {
     }
     assert_eq!(expected, 2_000, "the newest are there");
     assert!(lost > 0);
-    let counts = rig.hub.counters();
-    assert_eq!((counts.dropped, counts.delivered), (lost, 2_000 - lost));
+    let counts = rig.hub.snapshot();
+    assert_eq!(
+        (counts.counters.dropped, counts.counters.delivered),
+        (lost, 2_000 - lost)
+    );
 }
 
 #[test]
@@ -100,11 +104,17 @@ fn or_the_connection_is_closed() {
     let mut client = rig.hold(stream(&["a"]));
     let mut other = rig.hold(stream(&["b"]));
     flood(&rig, 0);
-    rig.until("it is closed", |hub| hub.counters().closed_as_slow == 1);
+    rig.until("it is closed", |hub| {
+        hub.snapshot().counters.closed_as_slow == 1
+    });
     client.expect_end();
-    let counts = rig.hub.counters();
+    let counts = rig.hub.snapshot();
     assert_eq!(
-        (counts.streams, counts.backlog_bytes, counts.dropped),
+        (
+            counts.streams,
+            counts.backlog_bytes.used,
+            counts.counters.dropped
+        ),
         (1, 0, 0)
     );
     rig.hub.publish(message("b", "fine")).unwrap();
@@ -120,7 +130,9 @@ fn a_stalled_stream_is_closed_after_the_timeout() {
     let mut client = rig.hold(stream(&["a"]));
     let mut idle = rig.hold(stream(&["b"]));
     flood(&rig, 0);
-    rig.until("it is closed", |hub| hub.counters().closed_as_slow == 1);
+    rig.until("it is closed", |hub| {
+        hub.snapshot().counters.closed_as_slow == 1
+    });
     client.expect_end();
     // Also while its end waits to be written.
     let mut ended = rig.hold(stream(&["a"]));
@@ -130,7 +142,9 @@ fn a_stalled_stream_is_closed_after_the_timeout() {
         ..message("a", "")
     };
     rig.hub.publish(end).unwrap();
-    rig.until("it is closed", |hub| hub.counters().closed_as_slow == 2);
+    rig.until("it is closed", |hub| {
+        hub.snapshot().counters.closed_as_slow == 2
+    });
     ended.expect_end();
     rig.hub.publish(message("b", "fine")).unwrap();
     assert_eq!(
@@ -153,7 +167,7 @@ fn what_waits_for_all_is_bounded_too() {
         while rig.hub.publish(message("a", &text)).is_err() {
             std::thread::yield_now();
         }
-        most = most.max(rig.hub.counters().backlog_bytes);
+        most = most.max(rig.hub.snapshot().backlog_bytes.used);
     }
     rig.until("all are through", |hub| {
         hub.shared.metrics.pending_bytes.load(Ordering::Relaxed) == 0
@@ -161,7 +175,9 @@ fn what_waits_for_all_is_bounded_too() {
     // Each has the rest of one write that was taken in part, which must go out.
     assert!(most <= 300_000 + 20 * (33 << 10), "{most}");
     drop(stuck);
-    rig.until("nothing waits", |hub| hub.counters().backlog_bytes == 0);
+    rig.until("nothing waits", |hub| {
+        hub.snapshot().backlog_bytes.used == 0
+    });
 }
 
 #[test]

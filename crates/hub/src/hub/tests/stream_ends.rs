@@ -38,7 +38,7 @@ fn a_client_that_leaves_is_gone_and_one_that_half_closes_is_not() {
         ..stream(&["a"])
     });
     drop(client);
-    rig.until("it is gone", |hub| hub.counters().streams == 0);
+    rig.until("it is gone", |hub| hub.snapshot().streams == 0);
     let mut after = rig.hold(stream(&["a"]));
     rig.hub.publish(message("a", "still here")).unwrap();
     assert_eq!(after.chunk(), "still here");
@@ -48,7 +48,7 @@ fn a_client_that_leaves_is_gone_and_one_that_half_closes_is_not() {
 fn bytes_behind_the_request_are_dropped_up_to_a_bound() {
     let rig = HubHarness::new(settings());
     let mut client = rig.hand_over(stream(&["a"]), HeldFraming::Chunked, b"GET / HT", 0);
-    rig.until("it is held", |hub| hub.counters().streams == 1);
+    rig.until("it is held", |hub| hub.snapshot().streams == 1);
     client.send(&[b'x'; 30_000]);
     rig.hub.publish(message("a", "heard")).unwrap();
     assert_eq!(client.chunk(), "heard");
@@ -57,7 +57,7 @@ fn bytes_behind_the_request_are_dropped_up_to_a_bound() {
     assert_eq!(client.chunk(), "again");
     client.send(&[b'x'; 10_000]);
     client.expect_end();
-    rig.until("it is gone", |hub| hub.counters().streams == 0);
+    rig.until("it is gone", |hub| hub.snapshot().streams == 0);
     static EARLY: [u8; 70_000] = [0; 70_000];
     let mut early = rig.hand_over(stream(&["a"]), HeldFraming::Chunked, &EARLY, 0);
     early.expect_end();
@@ -86,7 +86,7 @@ fn a_stream_ends_after_its_lifetime() {
         });
         drop(client);
     }
-    rig.until("they are gone", |hub| hub.counters().streams == 1);
+    rig.until("they are gone", |hub| hub.snapshot().streams == 1);
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn a_drain_ends_all_streams_one_after_the_other_and_takes_no_new_ones() {
         hub.drain(Duration::from_secs(10)).await;
         let _ = say.send(());
     });
-    rig.until("some have ended", |hub| hub.counters().streams < 200);
+    rig.until("some have ended", |hub| hub.snapshot().streams < 200);
     assert_eq!(
         rig.hub.stream_body(stream(&["a"])).unwrap_err(),
         HubError::Draining
@@ -122,7 +122,7 @@ fn a_drain_ends_all_streams_one_after_the_other_and_takes_no_new_ones() {
         started.elapsed()
     );
     rig.run(said).unwrap();
-    assert_eq!(rig.hub.counters().streams, 0);
+    assert_eq!(rig.hub.snapshot().streams, 0);
     rig.until("places are given back", |_| {
         rig.front.0.load(Ordering::SeqCst) == 0
     });

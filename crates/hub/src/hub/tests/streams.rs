@@ -19,14 +19,21 @@ fn a_stream_gets_what_it_begins_with_then_messages_then_a_proper_end() {
     };
     rig.hub.publish(end).unwrap();
     assert_eq!(client.rest(), "hello\nonetwo");
-    rig.until("it is gone", |hub| hub.counters().streams == 0);
-    let counts = rig.hub.counters();
+    rig.until("it is gone", |hub| hub.snapshot().streams == 0);
+    let counts = rig.hub.snapshot();
     assert_eq!(
-        (counts.opened, counts.closed, counts.closed_as_slow),
+        (
+            counts.counters.opened,
+            counts.counters.closed,
+            counts.counters.closed_as_slow
+        ),
         (1, 1, 0)
     );
-    assert_eq!((counts.published, counts.delivered), (4, 2));
-    assert_eq!((counts.channels, counts.backlog_bytes), (0, 0));
+    assert_eq!(
+        (counts.counters.published, counts.counters.delivered),
+        (4, 2)
+    );
+    assert_eq!((counts.channels.used, counts.backlog_bytes.used), (0, 0));
     rig.until("its place is given back", |_| {
         rig.front.0.load(Ordering::SeqCst) == 0
     });
@@ -40,7 +47,7 @@ fn a_body_without_chunks_ends_with_its_connection() {
         ..stream(&["a"])
     };
     let mut client = rig.hand_over(body, HeldFraming::UntilClose, b"", 1);
-    rig.until("it is held", |hub| hub.counters().streams == 1);
+    rig.until("it is held", |hub| hub.snapshot().streams == 1);
     rig.hub.publish(message("a", "raw")).unwrap();
     client.expect("<raw");
     rig.run({
@@ -83,7 +90,7 @@ fn messages_of_several_channels_come_once_each() {
         }
     }
     drop(client);
-    rig.until("it is gone", |hub| hub.counters().channels == 0);
+    rig.until("it is gone", |hub| hub.snapshot().channels.used == 0);
 }
 
 #[test]
@@ -97,12 +104,14 @@ fn what_is_published_between_the_answer_and_the_hold_is_not_missed() {
             .publish(message("a", &format!("{number},")))
             .unwrap();
     }
-    assert!(rig.hub.counters().history_bytes > 0);
+    assert!(rig.hub.snapshot().history_bytes.used > 0);
     let mut client = rig.hand_over_body(body, HeldFraming::Chunked, b"", 0);
     for number in 0..20 {
         assert_eq!(client.chunk(), format!("{number},"));
     }
-    rig.until("nothing is kept", |hub| hub.counters().history_bytes == 0);
+    rig.until("nothing is kept", |hub| {
+        hub.snapshot().history_bytes.used == 0
+    });
     drop(client);
     // And an end is an end.
     let body = rig.hub.stream_body(stream(&["a"])).unwrap();
@@ -124,10 +133,10 @@ fn a_body_that_is_never_held_leaves_nothing_behind() {
         on_end: Some(crate::EndCallback::new(move || say.send(()).unwrap())),
         ..stream(&["a", "b"])
     });
-    assert_eq!(rig.hub.counters().channels, 2);
+    assert_eq!(rig.hub.snapshot().channels.used, 2);
     drop(body);
     said.recv_timeout(TEST_TIMEOUT).unwrap();
-    assert_eq!(rig.hub.counters().channels, 0);
+    assert_eq!(rig.hub.snapshot().channels.used, 0);
     rig.run({
         let hub = rig.hub.clone();
         async move { hub.drain(Duration::ZERO).await }
@@ -151,9 +160,9 @@ fn heart_beats_come_while_nothing_else_does() {
     }
     drop(client);
     // One that is written to in every tick hears none, unless it is to come regardless.
-    rig.until("it is gone", |hub| hub.counters().streams == 0);
+    rig.until("it is gone", |hub| hub.snapshot().streams == 0);
     for regardless in [false, true] {
-        let beats = rig.hub.counters().heartbeats;
+        let beats = rig.hub.snapshot().counters.heartbeats;
         let mut client = rig.hold(beating(regardless));
         let start = Instant::now();
         let mut longest = Duration::ZERO;
@@ -173,10 +182,10 @@ fn heart_beats_come_while_nothing_else_does() {
         }
         // A machine that was too busy to write in time proves nothing.
         if !regardless && longest < 3 * TICK {
-            assert_eq!((beaten, rig.hub.counters().heartbeats), (0, beats));
+            assert_eq!((beaten, rig.hub.snapshot().counters.heartbeats), (0, beats));
         }
         drop(client);
-        rig.until("it is gone", |hub| hub.counters().streams == 0);
+        rig.until("it is gone", |hub| hub.snapshot().streams == 0);
     }
 }
 
@@ -226,5 +235,7 @@ fn filters_decide_for_each_stream_and_change_its_content() {
     rig.hub.publish(broken).unwrap();
     rig.hub.publish(message("a", "next")).unwrap();
     assert_eq!(ann.chunk(), "next", "what cannot be made is not sent");
-    rig.until("all three are counted", |hub| hub.counters().dropped == 3);
+    rig.until("all three are counted", |hub| {
+        hub.snapshot().counters.dropped == 3
+    });
 }
