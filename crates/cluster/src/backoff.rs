@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 
 use penstock_runtime::clock;
 
-/// The first wait and the longest.
 const MIN_DELAY: Duration = Duration::from_millis(50);
 const MAX_DELAY: Duration = Duration::from_secs(5);
 

@@ -23,10 +23,8 @@ use crate::outbox::broadcast_channel;
 /// A channel without a subscriber is followed for so long: long polls come back.
 const UNFOLLOW_DELAY: Duration = Duration::from_secs(60);
 
-/// Channels of one SUBSCRIBE.
 const MAX_SUBSCRIBE_CHANNELS: usize = 500;
 
-/// Channels that are read in one go.
 const MAX_CONCURRENT_READS: usize = 64;
 
 /// Entries of all channels that wait for readings.
@@ -67,7 +65,6 @@ pub(super) struct FollowInputs {
     pub(super) broken_up_to: StreamPosition,
     pub(super) total_held: usize,
     pub(super) max_held: usize,
-    /// Redis' time.
     pub(super) clock: RedisClock,
 }
 

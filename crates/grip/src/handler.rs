@@ -278,6 +278,10 @@ fn restore_passed(
     })
 }
 
+fn backend_fault(cause: String) -> Fault {
+    Fault::new(FaultKind::BackendProtocolError, cause)
+}
+
 /// A name that cannot be guessed: the keys of hash tables come from the kernel.
 pub(super) fn random_name() -> String {
     let half = |salt: u8| RandomState::new().hash_one(salt);

@@ -22,7 +22,6 @@ use crate::shares::Share;
 pub(crate) struct HubMetrics {
     /// Streams and polls, also those on their way.
     held: AtomicUsize,
-    /// Of each client.
     pub(crate) client_permits: Arc<ClientPermits>,
     /// Limits log lines about refused streams.
     pub(crate) log_throttle: LogThrottle,
@@ -104,17 +103,15 @@ impl StreamPermit {
         let settings = shared.settings.load();
         let max = settings.max_streams.unwrap_or(usize::MAX);
         let max_of_client = settings.max_streams_per_client.unwrap_or(usize::MAX);
-        let permit = match client {
-            Some(client) => {
-                let permit = shared.metrics.client_permits.claim(client, max_of_client);
-                Some(permit.ok_or(HubError::TooManyClientStreams(client, max_of_client))?)
-            }
-            None => None,
-        };
+        let client_permit = client.map(|client| {
+            let permit = shared.metrics.client_permits.claim(client, max_of_client);
+            permit.ok_or(HubError::TooManyClientStreams(client, max_of_client))
+        });
+        let client_permit = client_permit.transpose()?;
         // Counted before the bound is looked at: the drop takes it back.
         let seat = Self {
             shared: Some(shared.clone()),
-            client_permit: permit,
+            client_permit,
         };
         if shared.metrics.held.fetch_add(1, Ordering::AcqRel) >= max {
             shared

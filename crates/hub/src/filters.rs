@@ -6,7 +6,6 @@
 //! # Invariants
 //! - A message that cannot be rendered for a subscriber is not sent to it.
 
-use std::fmt::Write;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -170,12 +169,8 @@ fn expand_directives(
 }
 
 fn hex(bytes: &[u8]) -> Vec<u8> {
-    let mut out = String::with_capacity(2 * bytes.len());
-    for byte in bytes {
-        // Writing to a string cannot fail.
-        let _ = write!(out, "{byte:02x}");
-    }
-    out.into_bytes()
+    let digits = bytes.iter().map(|byte| format!("{byte:02x}"));
+    digits.collect::<String>().into_bytes()
 }
 
 fn meta_value_or_empty<'a>(meta: &'a MetaPairs, name: &str) -> &'a str {

@@ -27,7 +27,6 @@ mod namespace;
 mod ordering;
 mod publication;
 mod registry;
-mod settings;
 mod shard;
 mod shares;
 mod snapshot;
@@ -42,8 +41,8 @@ pub use held_stream::{
 pub use hub::{Bus, ChannelsPrepared, Hub, HubCounters, HubError, ListenerEvent, MessageListener};
 pub use hub_route::{GAP_EVENT, HubRouteHandler};
 pub use namespace::{Namespace, NamespaceError, Namespaces, channel_name};
+pub use penstock_config::{Hub as Settings, HubHistory as History, SlowPolicy};
 pub use publication::{
     Content, EventPart, LongPollResponse, Publication, ResponsePart, StreamPart, WebSocketPart,
 };
-pub use settings::{History, Settings, SlowPolicy};
 pub use snapshot::{HUB_METRICS, HubSnapshot};

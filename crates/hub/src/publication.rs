@@ -86,6 +86,14 @@ pub struct Content {
     pub filters: Vec<Box<str>>,
 }
 
+impl From<Bytes> for Content {
+    /// As they are, for all.
+    fn from(bytes: Bytes) -> Self {
+        let filters = Vec::new();
+        Self { bytes, filters }
+    }
+}
+
 /// What a held stream gets.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

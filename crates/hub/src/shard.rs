@@ -59,12 +59,10 @@ pub(crate) struct Shard {
     tick_clock: TickClock,
     now_tick: u32,
     commands: VecDeque<ShardCommand>,
-    /// Streams that are not accepted yet.
     arrivals: VecDeque<Box<ArrivedStream>>,
     streams: Slab<LiveStream>,
     /// How many streams there were.
     generation: u32,
-    /// The channels that they subscribe to.
     channels: Slab<ShardChannel>,
     /// The queue of channels with something to deliver.
     ready_channels: VecDeque<u32>,

@@ -101,7 +101,6 @@ pub struct Signer {
     cached_token: Mutex<Option<CachedToken>>,
 }
 
-/// A token that was made.
 struct CachedToken {
     token: Arc<str>,
     /// Since the epoch.

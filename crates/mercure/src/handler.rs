@@ -77,15 +77,6 @@ impl MercureHubs {
 }
 
 impl MercureHandler {
-    /// A hub by itself, which no other handler goes on with.
-    ///
-    /// # Errors
-    /// Which key cannot be used, and why.
-    pub fn new(hub: Hub, settings: &RouteMercure) -> Result<Self, String> {
-        let access = AccessRules::new(settings)?;
-        Ok(Self::with_broker(Broker::new(hub), access, settings))
-    }
-
     /// The handler for a route with such paths: `subscriptions` in the fixed part of the path is
     /// not the subscriptions API.
     #[must_use]

@@ -26,13 +26,13 @@ pub(super) enum SelectorError {
 }
 
 /// One selector. Cheap to clone.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct TopicSelector {
     text: Arc<str>,
     kind: SelectorKind,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum SelectorKind {
     All,
     Exact,
@@ -128,21 +128,6 @@ pub(super) fn check_topic_length(topic: &str) -> Result<(), SelectorError> {
         0 => Err(SelectorError::Empty),
         1..=MAX_TOPIC_BYTES => Ok(()),
         _ => Err(SelectorError::TooLong),
-    }
-}
-
-impl PartialEq for TopicSelector {
-    /// The text says all.
-    fn eq(&self, other: &Self) -> bool {
-        self.text == other.text
-    }
-}
-
-impl Eq for TopicSelector {}
-
-impl std::hash::Hash for TopicSelector {
-    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        self.text.hash(state);
     }
 }
 

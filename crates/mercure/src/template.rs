@@ -14,7 +14,7 @@
 /// what a match costs.
 pub(super) const MAX_VARIABLES: usize = 32;
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, Hash)]
 pub(super) struct Template {
     /// The text before the first expression.
     prefix: Box<str>,
@@ -35,19 +35,19 @@ pub(super) enum TemplateError {
     TooComplex,
 }
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, Hash)]
 enum TemplatePart {
     Literal(Box<str>),
     Expression(Expression),
 }
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, Hash)]
 struct Expression {
     operator: Operator,
     variables: Box<[Variable]>,
 }
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, Hash)]
 struct Variable {
     name: Box<str>,
     /// `*`: the values of a list apart.
@@ -57,7 +57,7 @@ struct Variable {
 }
 
 /// How an expression is written out (RFC 6570, appendix A).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Operator {
     first: &'static str,
     separator: &'static str,
@@ -65,7 +65,7 @@ struct Operator {
     allows_reserved: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Naming {
     Unnamed,
     /// `name=value`.
@@ -135,17 +135,18 @@ impl Template {
             return false;
         };
         let middle = middle.as_bytes();
-        let mut places = MatchPositions::at_start(middle.len());
+        let mut places = MatchPositions::empty(middle.len());
+        places.0[0] = true;
         for part in &self.parts {
             places = match part {
                 TemplatePart::Literal(text) => places.after_text(text, middle),
                 TemplatePart::Expression(expression) => expression.match_end(&places, middle),
             };
-            if places.is_empty() {
+            if !places.0.contains(&true) {
                 return false;
             }
         }
-        places.contains(middle.len())
+        places.0[middle.len()]
     }
 }
 
@@ -249,26 +250,6 @@ impl MatchPositions {
         Self(vec![false; len + 1].into())
     }
 
-    fn at_start(len: usize) -> Self {
-        let mut places = Self::empty(len);
-        places.insert(0);
-        places
-    }
-
-    fn insert(&mut self, at: usize) {
-        if let Some(place) = self.0.get_mut(at) {
-            *place = true;
-        }
-    }
-
-    fn contains(&self, at: usize) -> bool {
-        self.0.get(at).is_some_and(|place| *place)
-    }
-
-    fn is_empty(&self) -> bool {
-        !self.0.contains(&true)
-    }
-
     fn union(&mut self, other: &Self) {
         for (mine, theirs) in self.0.iter_mut().zip(&other.0) {
             *mine |= theirs;
@@ -278,9 +259,9 @@ impl MatchPositions {
     /// Behind `text`, wherever it stands at one of these.
     fn after_text(&self, text: &str, topic: &[u8]) -> Self {
         let mut places = Self::empty(topic.len());
-        for at in (0..=topic.len()).filter(|&at| self.contains(at)) {
-            if topic[at..].starts_with(text.as_bytes()) {
-                places.insert(at + text.len());
+        for at in 0..=topic.len() {
+            if self.0[at] && topic[at..].starts_with(text.as_bytes()) {
+                places.0[at + text.len()] = true;
             }
         }
         places
@@ -293,11 +274,11 @@ impl MatchPositions {
         // How many more characters may follow at each place, at best; none is a place not come to.
         let mut left: Vec<Option<u32>> = vec![None; topic.len() + 1];
         for at in 0..=topic.len() {
-            if self.contains(at) {
+            if self.0[at] {
                 left[at] = Some(max.unwrap_or(u32::MAX));
             }
             let Some(more) = left[at] else { continue };
-            places.insert(at);
+            places.0[at] = true;
             let (next, characters) = match &topic[at..] {
                 [b'%', high, low, ..] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => {
                     (at + 3, u32::from(!is_continuation(*high)))

@@ -18,7 +18,6 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 pub(crate) struct BodyLimit {
     pub(crate) body_name: &'static str,
     pub(crate) max_bytes: usize,
-    /// The name of the limit.
     pub(crate) limit_name: &'static str,
 }
 

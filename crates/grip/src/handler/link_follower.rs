@@ -10,20 +10,20 @@
 //!   the response has them already.
 //! - The task ends with its stream.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use penstock_exchange::{Fault, FaultKind, Reply};
+use penstock_exchange::{Fault, Reply};
 use penstock_hub::{
-    Content, EndCallback, HubError, ListenerEvent, MessageListener, Publication, StreamPart,
-    Subscription,
+    EndCallback, HubError, ListenerEvent, MessageListener, Publication, StreamPart, Subscription,
 };
 use penstock_runtime::{clock, loops};
 use tokio::sync::oneshot;
 
-use super::GripShared;
 use super::body_reader::{self, BodyLimit};
 use super::original_request::OriginalRequest;
+use super::{GripShared, backend_fault};
 use crate::instructions::{GripInstructions, InstructionError, NextLink, has_instruction_body};
 
 /// A stream's other half.
@@ -34,7 +34,7 @@ pub(super) struct LinkFollower {
     /// The channel that only the stream listens at.
     stream_channel: Arc<str>,
     /// The channels, each with the last message that the stream knows.
-    channel_ids: Vec<(Arc<str>, Option<Arc<str>>)>,
+    channel_ids: BTreeMap<Arc<str>, Option<Arc<str>>>,
     next_link: Option<NextLink>,
     /// When the link is asked without a reason.
     next_fetch_at: Instant,
@@ -62,11 +62,11 @@ impl LinkFollower {
     ) -> Result<Self, HubError> {
         let mut listener = shared.hub.listen(None)?;
         listener.set_meta(meta);
-        let mut known = Vec::with_capacity(subscriptions.len());
+        let mut known = BTreeMap::new();
         for mut subscription in subscriptions {
             // What came after that the link brings: it is not asked of the hub's history.
             let prev_id = subscription.prev_id.take();
-            known.push((subscription.channel.clone(), prev_id));
+            known.insert(subscription.channel.clone(), prev_id);
             listener.subscribe(subscription)?;
         }
         Ok(Self {
@@ -149,11 +149,7 @@ impl LinkFollower {
         if self.has_gap_before(publication) {
             return Some(true);
         }
-        let mut known = self.channel_ids.iter_mut();
-        let known = known.find(|(channel, _)| *channel == publication.channel);
-        if let Some((_, last)) = known
-            && last.is_some()
-        {
+        if let Some(last @ Some(_)) = self.channel_ids.get_mut(&publication.channel) {
             last.clone_from(&publication.id);
         }
         if let Some(next) = &self.next_link {
@@ -166,10 +162,7 @@ impl LinkFollower {
                 let Some(bytes) = self.listener.render(publication, content) else {
                     return Some(false);
                 };
-                Some(StreamPart::Send(Content {
-                    bytes,
-                    filters: Vec::new(),
-                }))
+                Some(StreamPart::Send(bytes.into()))
             }
             None => None,
         };
@@ -184,9 +177,8 @@ impl LinkFollower {
 
     /// Whether a message says that it follows another one than the last that the stream knows.
     fn has_gap_before(&self, publication: &Publication) -> bool {
-        let mut known = self.channel_ids.iter();
-        let last = known.find(|(channel, _)| *channel == publication.channel);
-        let last = last.and_then(|(_, last)| last.as_ref());
+        let last = self.channel_ids.get(&publication.channel);
+        let last = last.and_then(Option::as_ref);
         let prev_id = publication.prev_id.as_ref();
         !publication.allows_any_order && last.is_some() && prev_id.is_some() && last != prev_id
     }
@@ -235,17 +227,17 @@ impl LinkFollower {
         let response = match self.shared.backend.handle(request).finish().await? {
             Reply::Response(response) if response.status.is_success() => response,
             Reply::Response(response) => {
-                return Err(link_fault(format!(
+                return Err(backend_fault(format!(
                     "a next link answers {}",
                     response.status
                 )));
             }
             Reply::Pass(_) | Reply::Redirect(_) => {
-                return Err(link_fault("nobody answers at a next link".to_owned()));
+                return Err(backend_fault("nobody answers at a next link".to_owned()));
             }
         };
         let not_understood =
-            |error: InstructionError| link_fault(format!("what a next link says: {error}"));
+            |error: InstructionError| backend_fault(format!("what a next link says: {error}"));
         let mut instruct = GripInstructions::from_fields(response.status, &response.fields)
             .map_err(not_understood)?;
         let bound = BodyLimit {
@@ -261,12 +253,8 @@ impl LinkFollower {
             body = instruct.body.take().unwrap_or_default();
         }
         if !body.is_empty() {
-            let part = StreamPart::Send(Content {
-                bytes: body,
-                filters: Vec::new(),
-            });
             self.publish_to_stream(Publication {
-                stream: Some(part),
+                stream: Some(StreamPart::Send(body.into())),
                 ..Publication::default()
             });
         }
@@ -289,25 +277,19 @@ impl LinkFollower {
                 let subscriptions = self.shared.with_channel_keys(hold.subscriptions);
                 self.shared.prepare_channels(&subscriptions).await;
                 let named = |name: &str| subscriptions.iter().any(|one| *one.channel == *name);
-                let gone = self
-                    .channel_ids
-                    .extract_if(.., |(channel, _)| !named(channel));
-                for (channel, _) in gone {
-                    self.listener.unsubscribe(&channel);
-                }
+                self.channel_ids.retain(|channel, _| {
+                    let is_named = named(channel);
+                    if !is_named {
+                        self.listener.unsubscribe(channel);
+                    }
+                    is_named
+                });
                 for mut subscription in subscriptions {
                     let id = subscription.prev_id.take();
                     let channel = subscription.channel.clone();
                     let subscribed = self.listener.subscribe(subscription);
-                    subscribed.map_err(|refused| link_fault(refused.to_string()))?;
-                    match self
-                        .channel_ids
-                        .iter_mut()
-                        .find(|(known, _)| *known == channel)
-                    {
-                        Some((_, known)) => *known = id,
-                        None => self.channel_ids.push((channel, id)),
-                    }
+                    subscribed.map_err(|refused| backend_fault(refused.to_string()))?;
+                    self.channel_ids.insert(channel, id);
                 }
                 Ok(LinkOutcome::Continues)
             }
@@ -339,8 +321,4 @@ impl LinkFollower {
             ..Publication::default()
         });
     }
-}
-
-fn link_fault(cause: String) -> Fault {
-    Fault::new(FaultKind::BackendProtocolError, cause)
 }

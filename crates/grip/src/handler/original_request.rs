@@ -18,7 +18,7 @@ use penstock_http::{HeadWriter, Method, RequestHead};
 use penstock_hub::{AllowedOrigins, channel_name, is_same_host};
 use penstock_runtime::clock;
 
-use super::GripShared;
+use super::{GripShared, backend_fault};
 use crate::field_lists::starts_with_ignore_case;
 
 pub(super) const SIGNATURE_HEADER: &str = "Grip-Sig";
@@ -203,7 +203,7 @@ impl OriginalRequest {
             let slash = if target.starts_with('/') { "" } else { "/" };
             is_own
                 .then(|| format!("{slash}{target}"))
-                .ok_or_else(|| bad_link_fault(format!("Grip-Link: `{link}` is of another host")))
+                .ok_or_else(|| backend_fault(format!("Grip-Link: `{link}` is of another host")))
         };
         let mut absolute = ["http://", "https://", "//"].into_iter();
         if let Some(start) = absolute.find(|start| starts_with_ignore_case(link, start)) {
@@ -267,7 +267,7 @@ impl OriginalRequest {
         shared: &GripShared,
     ) -> Result<Request, Fault> {
         let path = RequestPath::from_head(&head)
-            .map_err(|error| bad_link_fault(format!("Grip-Link: {error}")))?;
+            .map_err(|error| backend_fault(format!("Grip-Link: {error}")))?;
         let arrival = RequestOrigin {
             client_state: client,
             arrived: clock::now(),
@@ -330,8 +330,4 @@ fn is_plain_field_value(text: &str) -> bool {
 fn invalid_request_fault(error: &penstock_http::RequestHeadError) -> Fault {
     let cause = format!("grip: what is asked of the back end is no valid request: {error}");
     Fault::new(FaultKind::Internal, cause)
-}
-
-fn bad_link_fault(cause: String) -> Fault {
-    Fault::new(FaultKind::BackendProtocolError, cause)
 }

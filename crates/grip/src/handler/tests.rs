@@ -243,7 +243,7 @@ fn a_body_of_instructions_alone_is_an_ordinary_body() {
         let response = world.response(get("/"));
         assert_eq!(bytes(response.body), instruct);
         assert!(!response.fields.contains("set-cookie"));
-        assert_eq!(world.hub.counters().opened, 0);
+        assert_eq!(world.hub.snapshot().counters.opened, 0);
     }
 }
 
@@ -456,7 +456,7 @@ fn who_gets_no_body_is_not_held() {
                 .any(|name| name.starts_with("Grip"))
         );
         assert_eq!(
-            world.hub.counters().streams + world.hub.counters().long_polls,
+            world.hub.snapshot().streams + world.hub.snapshot().long_polls,
             0
         );
     }

@@ -9,7 +9,7 @@ use penstock_http::websocket::{HandshakeRequest, check_handshake, subprotocols};
 use penstock_http::{FieldBlock, Status};
 
 use super::events_client::{BackendReply, EventsClient, EventsResponse, MetaMap, bad_events_fault};
-use super::session::AcceptedWebSocket;
+use super::session::WebSocketSession;
 use super::websocket_events::SocketEvent;
 use crate::field_lists::starts_with_ignore_case;
 use crate::handler::GripShared;
@@ -105,8 +105,8 @@ fn accept_websocket(
         let fault = Fault::new(FaultKind::Overloaded, refused.to_string());
         fault.with_timing(timing.clone())
     })?;
-    let agreed = AcceptedWebSocket::new(dialog, listener, answer);
-    let body = Body::Takeover(Box::new(agreed));
+    let session = WebSocketSession::new(dialog, listener, answer);
+    let body = Body::Takeover(Box::new(session));
     let mut response = Response::new(Status::SWITCHING_PROTOCOLS, body);
     response.fields = fields;
     response.timing = timing;

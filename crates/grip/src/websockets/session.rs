@@ -38,48 +38,6 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Registry).
 const TRY_AGAIN_LATER: u16 = 1013;
 
-/// An agreed WebSocket until edge hands its connection over.
-pub(super) struct AcceptedWebSocket(Box<WebSocketSession>);
-
-impl AcceptedWebSocket {
-    pub(super) fn new(
-        dialog: EventsClient,
-        listener: MessageListener,
-        answer: EventsResponse,
-    ) -> Self {
-        let settings = dialog.shared.hub.settings();
-        Self(Box::new(WebSocketSession {
-            decoder: MessageDecoder::new(settings.max_message_size),
-            write_timeout: settings.send_timeout,
-            pending_events: VecDeque::new(),
-            pending_bytes: 0,
-            meta: MetaMap::new(),
-            message_prefix: answer.message_prefix.clone(),
-            poll_schedule: None,
-            keep_alive: None,
-            is_detached: false,
-            last_heard: (clock::now(), false),
-            client_close_code: None,
-            write_buffer: Vec::new(),
-            open_response: Some(answer),
-            listener,
-            events_client: Arc::new(dialog),
-        }))
-    }
-}
-
-impl std::fmt::Debug for AcceptedWebSocket {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Agreed")
-    }
-}
-
-impl Takeover for AcceptedWebSocket {
-    fn take_over(self: Box<Self>, client: Arc<dyn ByteStream>, early: Vec<u8>) -> TakeoverFuture {
-        Box::pin(self.0.run(client, early))
-    }
-}
-
 /// A request to the back end that is under way.
 type EventsRequest = Pin<Box<dyn Future<Output = Result<BackendReply, Fault>> + Send>>;
 
@@ -126,7 +84,45 @@ enum SessionInput {
     PingDue,
 }
 
+impl std::fmt::Debug for WebSocketSession {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WebSocketSession").finish_non_exhaustive()
+    }
+}
+
+impl Takeover for WebSocketSession {
+    fn take_over(self: Box<Self>, client: Arc<dyn ByteStream>, early: Vec<u8>) -> TakeoverFuture {
+        Box::pin(self.run(client, early))
+    }
+}
+
 impl WebSocketSession {
+    /// One that is agreed, for edge to hand its connection over.
+    pub(super) fn new(
+        events_client: EventsClient,
+        listener: MessageListener,
+        answer: EventsResponse,
+    ) -> Self {
+        let settings = events_client.shared.hub.settings();
+        Self {
+            decoder: MessageDecoder::new(settings.max_message_size),
+            write_timeout: settings.send_timeout,
+            pending_events: VecDeque::new(),
+            pending_bytes: 0,
+            meta: MetaMap::new(),
+            message_prefix: answer.message_prefix.clone(),
+            poll_schedule: None,
+            keep_alive: None,
+            is_detached: false,
+            last_heard: (clock::now(), false),
+            client_close_code: None,
+            write_buffer: Vec::new(),
+            open_response: Some(answer),
+            listener,
+            events_client: Arc::new(events_client),
+        }
+    }
+
     async fn run(mut self: Box<Self>, client: Arc<dyn ByteStream>, early: Vec<u8>) {
         let mut asking = None;
         let end = match self.start(&early).await {

@@ -48,42 +48,36 @@ pub(crate) enum DeliveryKind {
     Ignored,
 }
 
-/// A stream's form and framing as one number below [`STREAM_FORMATS`].
+/// A stream's form and framing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct StreamFormat(u8);
+pub(crate) struct StreamFormat {
+    pub(crate) form: StreamForm,
+    pub(crate) is_chunked: bool,
+}
 
 /// Two forms in two framings.
 pub(crate) const STREAM_FORMATS: usize = 4;
 
 impl StreamFormat {
     /// Events in chunks.
-    pub(crate) const CHUNKED: Self = Self(2);
+    pub(crate) const CHUNKED: Self = Self {
+        form: StreamForm::Events,
+        is_chunked: true,
+    };
 
     pub(crate) fn new(form: StreamForm, framing: HeldFraming) -> Self {
-        let bytes = u8::from(form == StreamForm::Bytes);
-        let chunked = u8::from(framing == HeldFraming::Chunked);
-        Self(bytes | chunked << 1)
+        let is_chunked = framing == HeldFraming::Chunked;
+        Self { form, is_chunked }
     }
 
+    /// Below [`STREAM_FORMATS`].
     pub(crate) fn index(self) -> usize {
-        usize::from(self.0)
-    }
-
-    pub(crate) fn form(self) -> StreamForm {
-        if self.0 & 1 == 0 {
-            StreamForm::Events
-        } else {
-            StreamForm::Bytes
-        }
-    }
-
-    pub(crate) fn is_chunked(self) -> bool {
-        self.0 & 2 != 0
+        2 * usize::from(self.is_chunked) + usize::from(self.form == StreamForm::Bytes)
     }
 
     /// `payload` as this shape's streams get it.
     pub(crate) fn apply_framing(self, payload: Bytes) -> Bytes {
-        if !self.is_chunked() || payload.is_empty() {
+        if !self.is_chunked || payload.is_empty() {
             return payload;
         }
         let mut out = Vec::with_capacity(payload.len() + 12);
@@ -130,7 +124,7 @@ impl Message {
     /// The bytes for streams of this shape, framed; empty is nothing to send.
     pub(crate) fn encoded_for(&self, shape: StreamFormat) -> &Bytes {
         let form = &self.encoded[shape.index()];
-        form.get_or_init(|| shape.apply_framing(self.payload(shape.form())))
+        form.get_or_init(|| shape.apply_framing(self.payload(shape.form)))
     }
 
     /// The bytes for streams of this form, without framing.

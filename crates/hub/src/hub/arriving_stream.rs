@@ -148,16 +148,13 @@ pub(crate) fn deduplicate(
 ) -> Result<Vec<Subscription>, HubError> {
     let mut distinct: Vec<Subscription> = Vec::new();
     for subscription in subscriptions {
-        if distinct
-            .iter()
-            .any(|each| each.channel == subscription.channel)
-        {
-            continue;
+        let is_same = |each: &Subscription| each.channel == subscription.channel;
+        if !distinct.iter().any(is_same) {
+            if distinct.len() == channels_max {
+                return Err(HubError::TooManyStreamChannels(channels_max));
+            }
+            distinct.push(subscription);
         }
-        if distinct.len() == channels_max {
-            return Err(HubError::TooManyStreamChannels(channels_max));
-        }
-        distinct.push(subscription);
     }
     Ok(distinct)
 }

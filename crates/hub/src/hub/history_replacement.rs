@@ -18,7 +18,7 @@ use penstock_runtime::clock;
 
 use super::HubShared;
 use crate::Publication;
-use crate::channel::{Channel, ChannelState, Message};
+use crate::channel::{ChannelState, Message};
 use crate::history::ChannelHistory;
 
 impl HubShared {
@@ -44,7 +44,9 @@ impl HubShared {
             self.replace_history_locked(&mut state, history);
             state.update_places(&channel);
             drop(state);
-            self.finish_replacement(&channel);
+            self.maintenance_due.notify_one();
+            self.evict_histories(channel.share(), settings.history.max_size_total);
+            self.registry.remove_if_idle(&channel);
             return;
         }
     }
@@ -116,11 +118,5 @@ impl HubShared {
             let bytes = before.bytes();
             self.metrics.change_history(&state.share, bytes, 0);
         }
-    }
-
-    fn finish_replacement(&self, channel: &Arc<Channel>) {
-        self.maintenance_due.notify_one();
-        self.evict_histories(channel.share(), self.settings.load().history.max_size_total);
-        self.registry.remove_if_idle(channel);
     }
 }

@@ -173,7 +173,10 @@ impl PollWaiter {
                     PollAnswer::Message(message.response(response))
                 } else {
                     match filters::render_content(&response.body, filters, self) {
-                        Ok(bytes) => PollAnswer::Message(Arc::new(with_body(response, bytes))),
+                        Ok(bytes) => PollAnswer::Message(Arc::new(LongPollResponse {
+                            body: bytes.into(),
+                            ..LongPollResponse::clone(response)
+                        })),
                         Err(e) => {
                             log::warn!(
                                 "hub: channel {:?}: a response is not sent: {e}",
@@ -209,13 +212,4 @@ impl FilterSubscriber for PollWaiter {
         let found = channels.find(|each| channel_name(each.name()) == channel)?;
         Some(found.lock().last_id.clone().unwrap_or_default())
     }
-}
-
-fn with_body(response: &LongPollResponse, bytes: bytes::Bytes) -> LongPollResponse {
-    let mut response = response.clone();
-    response.body = crate::Content {
-        bytes,
-        filters: Vec::new(),
-    };
-    response
 }

@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 use penstock_runtime::{clock, loops};
 
 use super::HubShared;
-use crate::shares::Share;
 
 /// Within so long all histories are looked at.
 const ROUND_SECONDS: usize = 30;
@@ -41,10 +40,7 @@ fn next_due(shared: &HubShared) -> Option<Instant> {
     let shares = shared.registry.shares.all();
     let has_history = shares.iter().any(|share| !share.histories.is_empty());
     let kept = has_history.then_some(soon);
-    match (parked, kept) {
-        (Some(parked), _) => Some(parked.min(soon)),
-        (None, kept) => kept,
-    }
+    parked.map(|parked| parked.min(soon)).or(kept)
 }
 
 async fn release_overdue(shared: &HubShared) {
@@ -67,28 +63,23 @@ async fn release_overdue(shared: &HubShared) {
 }
 
 async fn trim_histories(shared: &HubShared) {
-    for share in shared.registry.shares.all() {
-        look_at(shared, &share).await;
-    }
-}
-
-async fn look_at(shared: &HubShared, share: &Share) {
-    let part = share.histories.len() / ROUND_SECONDS + 1;
     let mut count = 0;
-    for _ in 0..part {
-        let Some((_, channel)) = share.histories.first_from(0) else {
-            return;
-        };
-        let is_empty = {
-            let mut state = channel.lock();
-            shared.trim_history(&mut state, clock::now());
-            state.move_back(&channel);
-            state.history.is_empty()
-        };
-        if is_empty {
-            shared.registry.remove_if_idle(&channel);
+    for share in shared.registry.shares.all() {
+        for _ in 0..share.histories.len() / ROUND_SECONDS + 1 {
+            let Some((_, channel)) = share.histories.first_from(0) else {
+                break;
+            };
+            let is_empty = {
+                let mut state = channel.lock();
+                shared.trim_history(&mut state, clock::now());
+                state.move_back(&channel);
+                state.history.is_empty()
+            };
+            if is_empty {
+                shared.registry.remove_if_idle(&channel);
+            }
+            yield_occasionally(&mut count).await;
         }
-        yield_occasionally(&mut count).await;
     }
 }
 

@@ -213,7 +213,7 @@ impl MessageListener {
 
     /// A message's content as this listener gets it; none if that cannot be made.
     pub fn render(&self, publication: &Publication, content: &Content) -> Option<bytes::Bytes> {
-        let filters = self.filters(&publication.channel);
+        let filters = self.filters(&publication.channel).unwrap_or_default();
         if filters.is_empty() && content.filters.is_empty() {
             return Some(content.bytes.clone());
         }
@@ -225,18 +225,18 @@ impl MessageListener {
         rendered.map_err(told).ok()
     }
 
-    fn filters(&self, channel: &str) -> &[MessageFilter] {
+    /// None of a channel that is not heard.
+    fn filters(&self, channel: &str) -> Option<&[MessageFilter]> {
         let mut channels = self.channels.iter();
         let found = channels.find(|(each, _)| **each.name() == *channel);
-        found.map_or(&[], |(_, filters)| filters)
+        found.map(|(_, filters)| &**filters)
     }
 
     /// Whether a message passes. What waited when its channel was left does not.
     fn is_accepted(&self, message: &Message) -> bool {
         let publication = &message.publication;
-        let mut channels = self.channels.iter();
-        channels.any(|(each, _)| **each.name() == *publication.channel)
-            && filters::passes_filters(self.filters(&publication.channel), &publication.meta, self)
+        let filters = self.filters(&publication.channel);
+        filters.is_some_and(|filters| filters::passes_filters(filters, &publication.meta, self))
     }
 
     fn leave_channel(&self, channel: &Arc<Channel>) {

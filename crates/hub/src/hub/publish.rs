@@ -69,7 +69,6 @@ impl HubShared {
         Ok(())
     }
 
-    /// Publishes on this server.
     pub(crate) fn deliver(&self, publication: Publication) -> Result<(), HubError> {
         let settings = self.settings.load();
         let now = clock::now();

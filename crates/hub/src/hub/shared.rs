@@ -32,11 +32,8 @@ pub(crate) struct HubShared {
     pub(crate) bus_notifier: BusNotifier,
     /// The ways to the shards, by their numbers.
     pub(crate) shards: Vec<ShardInbox>,
-    /// Notified when nothing is held any more.
     pub(crate) all_ended: Notify,
-    /// Notified when the drain begins.
     pub(crate) drain_started: Notify,
-    /// Notified when the maintenance task has work.
     pub(crate) maintenance_due: Notify,
     is_draining: AtomicBool,
     /// The time over which the drain ends streams, in milliseconds.

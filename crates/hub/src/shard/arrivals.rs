@@ -108,7 +108,7 @@ impl Shard {
             own_heartbeat: None,
         };
         let shape = held.format;
-        debug_assert_eq!(shape.form(), wanted.form);
+        debug_assert_eq!(shape.form, wanted.form);
         let gap = wanted.gap_notice.filter(|gap| !gap.is_empty());
         if let Some(gap) = &gap {
             match self.shared_gap_notice(gap) {
@@ -177,7 +177,7 @@ impl Shard {
             .missed_messages
             .sort_by_key(|(_, message)| message.sequence);
         let held = self.streams.get(stream);
-        if held.is_some_and(|held| held.format.form() == StreamForm::Bytes) {
+        if held.is_some_and(|held| held.format.form == StreamForm::Bytes) {
             let mut all = found.missed_messages.iter();
             found.is_ended |= all.any(|(_, message)| message.delivery_kind() == DeliveryKind::Gap);
         }

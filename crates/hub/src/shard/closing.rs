@@ -25,7 +25,6 @@ use crate::counters::{self, StreamPermit};
 pub(super) enum CloseReason {
     /// Its client left, or sent what it must not.
     ClientDisconnected,
-    /// Its connection broke.
     ConnectionError,
     /// It took too little, for too long.
     Slow,
@@ -102,7 +101,7 @@ impl Shard {
             return;
         }
         held.connection.probe_peer();
-        if held.backlog.is_some() || !held.format.is_chunked() {
+        if held.backlog.is_some() || !held.format.is_chunked {
             return;
         }
         match held.connection.try_write(&[IoSlice::new(b"0")]) {

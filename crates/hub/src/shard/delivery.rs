@@ -284,7 +284,7 @@ impl Shard {
         match batch.kind {
             DeliveryKind::Ignored => {}
             DeliveryKind::Close => self.end_stream(stream),
-            DeliveryKind::Gap if shape.form() == StreamForm::Bytes => self.end_stream(stream),
+            DeliveryKind::Gap if shape.form == StreamForm::Bytes => self.end_stream(stream),
             DeliveryKind::Shared | DeliveryKind::PerStream if is_each => {
                 for message in batch.messages.iter().filter(|each| each.sequence >= next) {
                     if let Some(bytes) = self.render_for(stream, channel, message) {
@@ -411,10 +411,7 @@ impl Shard {
         let content = match &message.publication.stream {
             Some(StreamPart::Send(content)) => content,
             _ => {
-                encoded = Content {
-                    bytes: message.payload(held.format.form()),
-                    filters: Vec::new(),
-                };
+                encoded = Content::from(message.payload(held.format.form));
                 &encoded
             }
         };

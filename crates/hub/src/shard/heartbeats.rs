@@ -192,7 +192,7 @@ impl Heartbeats {
     /// The bytes of a ring's heartbeat, framed.
     pub(super) fn heartbeat_bytes(&self, at: RingPosition, shape: StreamFormat) -> Option<&Bytes> {
         let ring = self.rings.get(usize::from(at.ring))?.as_ref()?;
-        Some(if shape.is_chunked() {
+        Some(if shape.is_chunked {
             &ring.chunked
         } else {
             &ring.keep_alive.bytes

@@ -178,7 +178,7 @@ impl Shard {
         let is_chunked = self
             .streams
             .get(stream)
-            .is_some_and(|held| held.format.is_chunked());
+            .is_some_and(|held| held.format.is_chunked);
         if is_chunked {
             let piece = BacklogPiece {
                 bytes: Bytes::from_static(LAST_CHUNK),
@@ -296,7 +296,7 @@ impl Shard {
     /// with that message's id, which is in no stream's memory.
     pub(super) fn resume_gap_notice(&self, held: &LiveStream, id: Option<&str>) -> Option<Bytes> {
         let gap = self.gap_notice_of(held)?;
-        let Some(id) = id.filter(|_| held.format.form() == StreamForm::Events) else {
+        let Some(id) = id.filter(|_| held.format.form == StreamForm::Events) else {
             return Some(gap.clone());
         };
         let mut event = Vec::new();
@@ -310,7 +310,7 @@ impl Shard {
             return held.extras.as_ref()?.gap_notice.as_ref();
         }
         let gap = self.gap_notices.get(usize::from(held.gap_notice))?;
-        Some(if held.format.is_chunked() {
+        Some(if held.format.is_chunked {
             &gap.chunked
         } else {
             &gap.bytes

@@ -18,7 +18,6 @@ use crate::selector::{SelectorSet, TopicSelector};
 /// variables times the topic's length, and everybody may bring new ones.
 pub(super) const MAX_VARIABLES: usize = 10_000;
 
-/// Selectors and the audiences that have them.
 #[derive(Debug, Default)]
 pub(super) struct SelectorIndex {
     /// All but `*`: a template selects its own spelling too.

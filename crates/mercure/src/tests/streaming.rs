@@ -357,6 +357,6 @@ fn a_quiet_stream_is_kept_alive_by_comments() {
         house.route_with(|settings| settings.heartbeat_interval = Some(Duration::from_secs(1)));
     let _client = house.subscribe(&mercure, "topic=a");
     until("a heart-beat was written", || {
-        house.hub.counters().heartbeats > 0
+        house.hub.snapshot().counters.heartbeats > 0
     });
 }

@@ -3,10 +3,22 @@
 use super::*;
 use crate::{Content, EventPart, WebSocketPart};
 
-const EVENTS: StreamFormat = StreamFormat(0);
-const BYTES: StreamFormat = StreamFormat(1);
-const CHUNKED_EVENTS: StreamFormat = StreamFormat(2);
-const CHUNKED_BYTES: StreamFormat = StreamFormat(3);
+const EVENTS: StreamFormat = StreamFormat {
+    form: StreamForm::Events,
+    is_chunked: false,
+};
+const BYTES: StreamFormat = StreamFormat {
+    form: StreamForm::Bytes,
+    is_chunked: false,
+};
+const CHUNKED_EVENTS: StreamFormat = StreamFormat {
+    form: StreamForm::Events,
+    is_chunked: true,
+};
+const CHUNKED_BYTES: StreamFormat = StreamFormat {
+    form: StreamForm::Bytes,
+    is_chunked: true,
+};
 
 fn message(publication: Publication) -> Message {
     Message::new(7, "seven".into(), publication, Instant::now())
@@ -24,8 +36,8 @@ fn each_shape_gets_its_own_bytes() {
     for form in [StreamForm::Events, StreamForm::Bytes] {
         for framing in [HeldFraming::Chunked, HeldFraming::UntilClose] {
             let shape = StreamFormat::new(form, framing);
-            assert_eq!(shape.form(), form);
-            assert_eq!(shape.is_chunked(), framing == HeldFraming::Chunked);
+            assert_eq!(shape.form, form);
+            assert_eq!(shape.is_chunked, framing == HeldFraming::Chunked);
         }
     }
     let event = Some(EventPart {
