@@ -3,10 +3,11 @@
 //! The way of a request: [`App`] (`handler`) reads its body, builds the environment (`environ`) and
 //! submits it to the queue (`dispatch`). The driver of a free worker (`driver`) sends it to its
 //! process and returns the response (`reply`, a spool). The `executor` starts and ends the
-//! processes as the pure [`supervisor`] decides.
+//! processes as the pure `supervisor` decides.
 //!
-//! Modules use only those above them in this list: leaves (`environ`, `reply`, `upload`, ...),
-//! `dispatch`, `shared`, `driver`, `executor` (with `supervisor` beside it), `app`, `handler`.
+//! Modules use only those above them in this list: leaves (`environ`, `reply`, `upload`, the values
+//! of `app/snapshot`, ...), `dispatch`, `shared`, `driver`, `executor` (with `supervisor` beside
+//! it), `app`, `handler`.
 //!
 //! # Invariants
 //! - The front end always knows which requests a worker has.
