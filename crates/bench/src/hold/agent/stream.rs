@@ -12,9 +12,7 @@
 
 use std::os::fd::OwnedFd;
 
-use penstock_http::{
-    BodyDecoder, BodyFraming, ParseProgress, ResponseBodyFraming, ResponseLimits, ResponseScanner,
-};
+use penstock_http::{BodyDecoder, ParseProgress, ResponseLimits, ResponseScanner};
 
 use super::tally::{LossCause, StreamCounters};
 use crate::hold::numbered_message::NumberedMessage;
@@ -184,14 +182,8 @@ impl HeldStream {
             if head.status != 200 {
                 return Err(LossCause::Status(head.status));
             }
-            let framing = match head.framing {
-                ResponseBodyFraming::None => Some(BodyFraming::None),
-                ResponseBodyFraming::Length(length) => Some(BodyFraming::Length(length)),
-                ResponseBodyFraming::Chunked => Some(BodyFraming::Chunked),
-                ResponseBodyFraming::UntilClose => None,
-            };
-            let body = |framing| StreamStage::Body(BodyDecoder::new(framing));
-            self.stage = framing.map_or(StreamStage::UntilClose, body);
+            let body = BodyDecoder::for_response(head.framing);
+            self.stage = body.map_or(StreamStage::UntilClose, StreamStage::Body);
             return Ok((taken, true));
         }
     }
