@@ -23,7 +23,7 @@ use penstock_exchange::{
     Handler, HandlerProgress, InlineResponse, Request, RequestView as AskedAtHand, Response,
 };
 use penstock_http::caching::{
-    CacheStatus, ForwardReason, ReuseDecision, decide_reuse_with, push_cache_status, variant_key,
+    CacheStatus, ForwardReason, ReuseDecision, decide_reuse, push_cache_status, variant_key,
 };
 use penstock_http::{RequestHead, Status};
 use penstock_runtime::{LogThrottle, PerLoop, clock};
@@ -240,7 +240,7 @@ impl SharedCache {
                 is_stale,
             })
         };
-        match decide_reuse_with(&asked.directives, &lifetime, came, now) {
+        match decide_reuse(&asked.directives, &lifetime, came, now) {
             ReuseDecision::Fresh { age } => usable(hit, age, false, false),
             ReuseDecision::Stale { age } => usable(hit, age, true, false),
             ReuseDecision::StaleWhileRevalidate { age } => usable(hit, age, true, true),

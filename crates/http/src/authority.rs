@@ -13,7 +13,6 @@ use std::{net::Ipv6Addr, str};
 pub(crate) struct Authority<'a> {
     /// The name or the bracketed address.
     pub(crate) host: &'a [u8],
-    /// The port, if present.
     pub(crate) port: Option<u16>,
 }
 
@@ -71,7 +70,6 @@ fn is_host_name(host: &[u8]) -> bool {
     !is_label_empty && host.len() <= MAX_NAME_BYTES
 }
 
-/// The bytes of a label.
 const NAME_BYTES: [bool; 256] = {
     let mut table = [false; 256];
     let mut byte = 0_u8;

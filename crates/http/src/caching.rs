@@ -34,10 +34,7 @@ pub use cache_control::RequestDirectives;
 pub use cache_status::{CacheStatus, ForwardReason, encode_cache_status, push_cache_status};
 pub use freshness::{LIFETIME_WORDS, Lifetime};
 pub use invalidation::{invalidated_targets, invalidates_stored};
-pub use reuse::{
-    BypassReason, CacheEligibility, ReuseDecision, cache_eligibility, decide_reuse,
-    decide_reuse_with,
-};
+pub use reuse::{BypassReason, CacheEligibility, ReuseDecision, cache_eligibility, decide_reuse};
 pub use storage::{StoreRefusal, check_storable, may_store_status, stored_fields};
 pub use validation::{
     RevalidationFields, evaluate_condition, freshen, head_matches_stored, is_304_for,

@@ -136,7 +136,7 @@ impl FieldBlock {
     pub fn set(&mut self, name: &str, value: &[u8]) -> Result<(), FieldError> {
         let before = self.as_bytes().len();
         self.push(name, value)?;
-        self.remove_within(name, before);
+        self.remove_within(before, |other| other.eq_ignore_ascii_case(name));
         Ok(())
     }
 
@@ -153,7 +153,12 @@ impl FieldBlock {
 
     /// Removes all fields of that name. Returns whether there was one.
     pub fn remove(&mut self, name: &str) -> bool {
-        self.remove_within(name, self.as_bytes().len())
+        self.remove_where(|other| other.eq_ignore_ascii_case(name))
+    }
+
+    /// Removes all fields with such names. Returns whether there was one.
+    pub fn remove_where(&mut self, is_removed: impl Fn(&str) -> bool) -> bool {
+        self.remove_within(usize::MAX, is_removed)
     }
 
     /// The value of the first field of that name, ignoring ASCII case.
@@ -226,13 +231,12 @@ impl FieldBlock {
     }
 
     // Only considers lines in the first `end` bytes.
-    fn remove_within(&mut self, name: &str, end: usize) -> bool {
-        let is_named = |line: &[u8]| split_line(line).0.eq_ignore_ascii_case(name);
+    fn remove_within(&mut self, end: usize, is_removed: impl Fn(&str) -> bool) -> bool {
         let (mut at, mut found) = (0, false);
         // Nearly always nothing is removed, and a shared block stays shared.
         let mut kept = Vec::new();
         for line in self.lines() {
-            let is_match = at < end && is_named(line);
+            let is_match = at < end && is_removed(split_line(line).0);
             if is_match && !found {
                 found = true;
                 kept.extend_from_slice(&self.as_bytes()[..at]);

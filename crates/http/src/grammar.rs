@@ -22,6 +22,14 @@ pub fn token_eq_ignore_case<const N: usize>(token: &[u8], known: &[u8; N]) -> bo
     })
 }
 
+/// Whether `bytes` starts with `start`, ignoring ASCII case.
+#[must_use]
+pub fn starts_with_ignore_case(bytes: impl AsRef<[u8]>, start: impl AsRef<[u8]>) -> bool {
+    let (bytes, start) = (bytes.as_ref(), start.as_ref());
+    let found = bytes.get(..start.len());
+    found.is_some_and(|found| found.eq_ignore_ascii_case(start))
+}
+
 /// Whether `bytes` is a token: not empty and token bytes only (RFC 9110 §5.6.2).
 #[must_use]
 pub fn is_token(bytes: &[u8]) -> bool {
@@ -83,7 +91,7 @@ pub fn trim_blanks(mut bytes: &[u8]) -> &[u8] {
 }
 
 /// The elements of a comma-separated list without quoted strings, trimmed, without empty ones.
-pub(crate) fn list_elements(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+pub fn list_elements(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value
         .split(|&byte| byte == b',')
         .map(trim_blanks)
@@ -109,19 +117,8 @@ pub fn parse_length(digits: &[u8]) -> Option<u64> {
 }
 
 /// Appends `number` in decimal, without the formatting machinery.
-pub(crate) fn push_decimal(out: &mut Vec<u8>, mut number: u64) {
-    // 20 digits hold 2^64 - 1.
-    let mut digits = [0u8; 20];
-    let mut first = digits.len();
-    for slot in digits.iter_mut().rev() {
-        *slot = DIGITS[(number % 10) as usize];
-        number /= 10;
-        first -= 1;
-        if number == 0 {
-            break;
-        }
-    }
-    out.extend_from_slice(&digits[first..]);
+pub(crate) fn push_decimal(out: &mut Vec<u8>, number: u64) {
+    out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
 }
 
 /// Digits up to base sixteen, lower case.

@@ -299,7 +299,6 @@ impl HeadSpan {
     }
 }
 
-/// Position of one field in the raw head.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FieldSpan {
     pub(crate) name: HeadSpan,

@@ -27,18 +27,23 @@ impl HeadWriter {
         writer
     }
 
-    /// Writes a head for another target with the fields of `old`.
+    /// Writes a head for another target with those fields of `old` that `is_kept` names.
     ///
     /// The authority of an absolute-form target replaces `Host` (RFC 9112 §3.2.2), so it becomes
     /// the `Host` of a target in origin form.
-    pub fn with_target(old: &RequestHead, target: &str) -> Self {
-        let mut writer = Self::new(old, old.method_str(), target);
+    pub fn with_fields(
+        old: &RequestHead,
+        method: &str,
+        target: &str,
+        is_kept: impl Fn(&str) -> bool,
+    ) -> Self {
+        let mut writer = Self::new(old, method, target);
         let is_absolute = old.target() != old.target_path_query();
-        if is_absolute {
+        if is_absolute && is_kept("host") {
             writer.field("Host", old.host().as_bytes());
         }
         for (name, value) in old.fields() {
-            if !is_absolute || !name.eq_ignore_ascii_case("host") {
+            if is_kept(name) && !(is_absolute && name.eq_ignore_ascii_case("host")) {
                 writer.field(name, value);
             }
         }
@@ -85,7 +90,9 @@ mod tests {
             else {
                 panic!("the head is whole");
             };
-            let new = HeadWriter::with_target(&old, "/a?b").finish().unwrap();
+            let new = HeadWriter::with_fields(&old, old.method_str(), "/a?b", |_| true)
+                .finish()
+                .unwrap();
             assert_eq!((new.target(), new.host()), ("/a?b", host), "{line}");
             assert_eq!(new.field("x"), Some(&b"1"[..]), "{line}");
             assert_eq!(new.field_all("host").count(), 1, "{line}");

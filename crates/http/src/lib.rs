@@ -30,15 +30,17 @@ mod uri;
 pub mod websocket;
 
 pub use accept::{
-    CodingChoice, accepts_coding, accepts_media_type, is_media_type, negotiate_coding,
-    prefers_media_type,
+    CodingChoice, accepts_media_type, is_media_type, negotiate_coding, prefers_media_type,
 };
 pub use authority::split_authority;
 pub use conditional::{PreconditionResult, evaluate_preconditions};
 pub use date::{imf_fixdate, parse_http_date, rfc3339_millis};
 pub use fields::{FieldBlock, FieldError};
 pub use grammar::is_value as is_field_value;
-pub use grammar::{is_token, parse_length, token_eq_ignore_case, trim_blanks};
+pub use grammar::{
+    is_token, list_elements, parse_length, starts_with_ignore_case, token_eq_ignore_case,
+    trim_blanks,
+};
 pub use h1::{
     BodyDecoder, BodyError, CheckedField, DecodeProgress, HeadLimits, HeadScanner, KnownName,
     LAST_CHUNK, ParseProgress, Persistence, RequestHeadError, ResponseBodyFraming, ResponseFraming,
@@ -56,4 +58,6 @@ pub use range::{
 pub use refresh::refresh_target;
 pub use status::Status;
 pub use trailers::is_forbidden_trailer;
-pub use uri::{NormalisedPath, UriError, encode_path, encode_target, normalise_path};
+pub use uri::{
+    NormalisedPath, UriError, encode_path, encode_segment, encode_target, normalise_path,
+};

@@ -14,6 +14,7 @@
 use std::borrow::Cow;
 
 use memchr::{memchr2, memchr2_iter, memmem};
+use percent_encoding::percent_decode;
 
 /// Replaces a value.
 pub const MASK: &str = "***";
@@ -216,9 +217,7 @@ fn is_encoded_name_end(three: &[u8]) -> bool {
     ends.iter().any(|end| three.eq_ignore_ascii_case(*end))
 }
 
-/// A value to mask.
 struct Value {
-    /// The quotes around it.
     opening: Option<u8>,
     closing: Option<u8>,
     /// Its length, quotes included.
@@ -311,27 +310,11 @@ fn leading_spaces(value: &[u8]) -> usize {
 /// The name in its compared form. `None` if it is too long.
 fn normalise_name<'b>(name: &[u8], buffer: &'b mut [u8; MAX_NAME_BYTES]) -> Option<&'b [u8]> {
     let mut len = 0;
-    let mut rest = name;
-    while let Some((&byte, after)) = rest.split_first() {
-        let (byte, after) = match (byte, after) {
-            (b'%', [high, low, after @ ..]) => match (digit(*high), digit(*low)) {
-                (Some(high), Some(low)) => (high << 4 | low, after),
-                _ => (byte, after),
-            },
-            _ => (byte, after),
-        };
-        rest = after;
-        if !is_separator(byte) {
-            *buffer.get_mut(len)? = byte.to_ascii_lowercase();
-            len += 1;
-        }
+    for byte in percent_decode(name).filter(|&byte| !is_separator(byte)) {
+        *buffer.get_mut(len)? = byte.to_ascii_lowercase();
+        len += 1;
     }
     Some(&buffer[..len])
-}
-
-fn digit(byte: u8) -> Option<u8> {
-    let digit = char::from(byte).to_digit(16)?;
-    u8::try_from(digit).ok()
 }
 
 fn is_separator(byte: u8) -> bool {

@@ -53,7 +53,6 @@ pub struct ByteRange {
 }
 
 impl ByteRange {
-    /// The position after the last byte.
     fn end(self) -> u64 {
         self.start.saturating_add(self.len)
     }

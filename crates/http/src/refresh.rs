@@ -5,6 +5,8 @@
 
 use std::ops::Range;
 
+use crate::grammar::starts_with_ignore_case;
+
 /// The range of the reference in the value of a `Refresh` field, without quotes. `None` if it only
 /// reloads.
 #[must_use]
@@ -13,9 +15,7 @@ pub fn refresh_target(value: &str) -> Option<Range<usize>> {
         value.find(|c: char| !(c.is_ascii_digit() || c == '.' || c.is_ascii_whitespace()));
     let at = seconds?;
     let rest = value[at..].strip_prefix([';', ','])?.trim_start();
-    let is_named = rest
-        .get(..3)
-        .is_some_and(|name| name.eq_ignore_ascii_case("url"));
+    let is_named = starts_with_ignore_case(rest, "url");
     let named = is_named.then(|| rest[3..].trim_start().strip_prefix('='));
     // `url =` is optional.
     let reference = named.flatten().map_or(rest, str::trim_start);

@@ -7,16 +7,16 @@
 //! - A field about the framing, routing or decoding of a message is never accepted after the
 //!   content.
 
+use crate::grammar::starts_with_ignore_case;
+
 /// Whether a field of that name must not be sent after the content.
 pub fn is_forbidden_trailer(name: &[u8]) -> bool {
-    let begins = |start: &&[u8]| {
-        let found = name.get(..start.len());
-        found.is_some_and(|found| found.eq_ignore_ascii_case(start))
-    };
     FORBIDDEN
         .iter()
         .any(|forbidden| name.eq_ignore_ascii_case(forbidden))
-        || FORBIDDEN_STARTS.iter().any(begins)
+        || FORBIDDEN_STARTS
+            .iter()
+            .any(|start| starts_with_ignore_case(name, start))
 }
 
 /// Fields that proxies and front ends set on requests. An upstream program that merges trailers

@@ -14,6 +14,7 @@
 
 use std::borrow::Cow;
 
+use percent_encoding::percent_encode_byte;
 use thiserror::Error;
 
 /// Why a target has no safe meaning as a path.
@@ -98,12 +99,26 @@ pub fn normalise_path(path_query: &str) -> Result<NormalisedPath<'_>, UriError> 
 /// Encodes a decoded path for a target (RFC 3986 §3.3).
 #[must_use]
 pub fn encode_path(path: &[u8]) -> String {
-    let mut out = String::with_capacity(path.len());
-    for &byte in path {
-        if byte.is_ascii_alphanumeric() || b"/-._~!$&'()*+,;=:@".contains(&byte) {
-            out.push(char::from(byte));
-        } else {
-            push_percent(&mut out, byte);
+    encode_where(path, |byte| {
+        !byte.is_ascii_alphanumeric() && !b"/-._~!$&'()*+,;=:@".contains(&byte)
+    })
+}
+
+/// Encodes a segment of a path: all but unreserved bytes (RFC 3986 §2.3).
+#[must_use]
+pub fn encode_segment(segment: &[u8]) -> String {
+    encode_where(segment, |byte| {
+        !byte.is_ascii_alphanumeric() && !b"-._~".contains(&byte)
+    })
+}
+
+/// Encodes those bytes, and all others beyond ASCII, percent-encoded.
+pub(crate) fn encode_where(text: &[u8], is_encoded: impl Fn(u8) -> bool) -> String {
+    let mut out = String::with_capacity(text.len());
+    for &byte in text {
+        match byte.is_ascii() && !is_encoded(byte) {
+            true => out.push(char::from(byte)),
+            false => out.push_str(percent_encode_byte(byte)),
         }
     }
     out
@@ -129,21 +144,13 @@ pub fn encode_target(text: &[u8]) -> String {
             _ => true,
         };
         if is_raw {
-            push_percent(&mut target, byte);
+            target.push_str(percent_encode_byte(byte));
         } else {
             target.push(char::from(byte));
         }
     }
     target
 }
-
-fn push_percent(out: &mut String, byte: u8) {
-    let digits = [byte >> 4, byte & 0xf].map(|half| char::from(HEX[usize::from(half)]));
-    out.extend(['%', digits[0], digits[1]]);
-}
-
-/// Upper case, as RFC 3986 §2.1 recommends.
-const HEX: &[u8; 16] = b"0123456789ABCDEF";
 
 const CONTROL: u8 = 1;
 const PERCENT: u8 = 2;

@@ -22,7 +22,7 @@ use penstock_exchange::{
     RequestTiming, Response,
 };
 use penstock_http::caching::{
-    CacheStatus, ForwardReason, ReuseDecision, decide_reuse_with, evaluate_condition,
+    CacheStatus, ForwardReason, ReuseDecision, decide_reuse, evaluate_condition,
     head_matches_stored, variant_key,
 };
 use penstock_http::{Method, PreconditionResult, RequestHead, Status};
@@ -495,7 +495,7 @@ impl CacheLookup {
         }
         let reuse = lifetime.map(|lifetime| {
             let now = clock::wall();
-            decide_reuse_with(
+            decide_reuse(
                 &self.directives.directives,
                 &lifetime,
                 meta.response_time,

@@ -149,7 +149,6 @@ impl ResponseDirectives {
     }
 }
 
-/// One directive: a name and its argument.
 pub(super) struct Directive<'a> {
     pub(super) name: &'a [u8],
     pub(super) argument: DirectiveArgument<'a>,

@@ -10,14 +10,9 @@
 //! - A targeted field that cannot be parsed counts as absent as a whole (RFC 9213 §2.2).
 //! - A valid targeted field makes `Cache-Control` and `Expires` count as absent.
 
-use std::{borrow::Cow, convert::Infallible, time::Duration};
+use std::{borrow::Cow, time::Duration};
 
-use sfv::{
-    BareItemFromInput, KeyRef, Parser,
-    visitor::{
-        DictionaryVisitor, EntryVisitor, Ignored, InnerListVisitor, ItemVisitor, ParameterVisitor,
-    },
-};
+use sfv::{BareItem, Dictionary, ListEntry, Parser};
 
 use super::{
     cache_control::{Directive, DirectiveArgument, ResponseDirectives, parse_delta_seconds},
@@ -87,20 +82,32 @@ fn parse_cdn_cache_control(fields: &FieldBlock) -> Option<ResponseDirectives> {
         value.to_mut().extend_from_slice(b", ");
         value.to_mut().extend_from_slice(line);
     }
-    let members = Parser::new(&*value)
-        .parse_dictionary_with_visitor(DictionaryMembers::default())
-        .ok()?;
+    let members = Parser::new(&*value).parse::<Dictionary>().ok()?;
     if members.is_empty() {
         return None;
     }
     let mut directives = ResponseDirectives::default();
-    for (name, argument) in members {
-        if let Some(argument) = argument {
-            directives.add(&Directive {
-                name: name.as_bytes(),
-                argument,
-            });
-        }
+    for (name, member) in &members {
+        let takes_field_names = matches!(name.as_str(), "no-cache" | "private");
+        let argument = match member {
+            ListEntry::Item(item) => match &item.bare_item {
+                BareItem::Boolean(false) => continue,
+                BareItem::Boolean(true) => DirectiveArgument::None,
+                // A negative number is no delta-seconds, and malformed like any other type.
+                BareItem::Integer(number) => {
+                    let digits = i64::from(*number).to_string().into_bytes();
+                    DirectiveArgument::Text(Cow::Owned(digits))
+                }
+                // Only field names are strings (RFC 9213 §2.1).
+                BareItem::String(text) if takes_field_names => {
+                    DirectiveArgument::Text(Cow::Borrowed(text.as_str().as_bytes()))
+                }
+                _ => DirectiveArgument::Malformed,
+            },
+            ListEntry::InnerList(_) => DirectiveArgument::Malformed,
+        };
+        let name = name.as_str().as_bytes();
+        directives.add(&Directive { name, argument });
     }
     Some(directives)
 }
@@ -154,100 +161,4 @@ const SURROGATE_DIRECTIVES: &[&[u8]] = &[
     b"no-store",
     b"stale-while-revalidate",
     b"stale-if-error",
-];
-
-/// A member's name and argument; `None` for a false flag.
-type DictionaryMember<'a> = (&'a str, Option<DirectiveArgument<'a>>);
-
-/// The members of a dictionary, the last one of each name.
-#[derive(Default)]
-struct DictionaryMembers<'a>(Vec<DictionaryMember<'a>>);
-
-impl<'a> DictionaryVisitor<'a> for DictionaryMembers<'a> {
-    type Out = Vec<DictionaryMember<'a>>;
-    type Error = Infallible;
-
-    fn entry(&mut self, key: &'a KeyRef) -> Result<impl EntryVisitor<'a>, Infallible> {
-        let name = key.as_str();
-        // Unknown names only record that the field is not empty.
-        let name = if KNOWN_DIRECTIVES.contains(&name) {
-            name
-        } else {
-            ""
-        };
-        let at = self.0.iter().position(|(found, _)| *found == name);
-        let at = at.unwrap_or(self.0.len());
-        if at == self.0.len() {
-            self.0.push((name, None));
-        }
-        Ok(MemberVisitor {
-            argument: &mut self.0[at].1,
-            takes_field_names: matches!(name, "no-cache" | "private"),
-        })
-    }
-
-    fn finish(self) -> Result<Vec<DictionaryMember<'a>>, Infallible> {
-        Ok(self.0)
-    }
-}
-
-struct MemberVisitor<'s, 'a> {
-    argument: &'s mut Option<DirectiveArgument<'a>>,
-    /// Whether the directive takes field names.
-    takes_field_names: bool,
-}
-
-impl<'a> EntryVisitor<'a> for MemberVisitor<'_, 'a> {
-    type Error = Infallible;
-
-    fn item(self) -> Result<impl ItemVisitor<'a>, Infallible> {
-        Ok(self)
-    }
-
-    fn inner_list(self) -> Result<impl InnerListVisitor<'a>, Infallible> {
-        *self.argument = Some(DirectiveArgument::Malformed);
-        Ok(Ignored)
-    }
-}
-
-impl<'a> ItemVisitor<'a> for MemberVisitor<'_, 'a> {
-    type Out = ();
-    type Error = Infallible;
-
-    fn bare_item(
-        self,
-        item: BareItemFromInput<'a>,
-    ) -> Result<impl ParameterVisitor<'a, Out = ()>, Infallible> {
-        *self.argument = match item {
-            BareItemFromInput::Boolean(is_set) => is_set.then_some(DirectiveArgument::None),
-            BareItemFromInput::Integer(number) => {
-                // A negative number is no delta-seconds, and malformed like any other type.
-                let digits = i64::from(number).to_string().into_bytes();
-                Some(DirectiveArgument::Text(Cow::Owned(digits)))
-            }
-            // Only field names are strings (RFC 9213 §2.1).
-            BareItemFromInput::String(text) if self.takes_field_names => {
-                let text = text.as_ref().as_str().as_bytes().to_vec();
-                Some(DirectiveArgument::Text(Cow::Owned(text)))
-            }
-            _ => Some(DirectiveArgument::Malformed),
-        };
-        Ok(Ignored)
-    }
-}
-
-/// The directives with an effect; names are lower case in structured fields.
-const KNOWN_DIRECTIVES: &[&str] = &[
-    "max-age",
-    "must-revalidate",
-    "must-understand",
-    "no-cache",
-    "no-store",
-    "no-transform",
-    "private",
-    "proxy-revalidate",
-    "public",
-    "s-maxage",
-    "stale-if-error",
-    "stale-while-revalidate",
 ];

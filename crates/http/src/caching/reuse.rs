@@ -115,26 +115,9 @@ pub enum ReuseDecision {
 }
 
 /// Decides at `now` about a response that arrived at `response_time` (both since the Unix epoch),
-/// for a request that selects it.
+/// for a request with these directives that selects it. Clients have no influence by the default.
 #[must_use]
 pub fn decide_reuse(
-    request: &RequestHead,
-    lifetime: &Lifetime,
-    response_time: Duration,
-    now: Duration,
-) -> ReuseDecision {
-    decide_reuse_with(
-        &RequestDirectives::from_request(request),
-        lifetime,
-        response_time,
-        now,
-    )
-}
-
-/// Like [`decide_reuse`], with directives already parsed, or with the default where clients have no
-/// influence.
-#[must_use]
-pub fn decide_reuse_with(
     asked: &RequestDirectives,
     lifetime: &Lifetime,
     response_time: Duration,

@@ -147,8 +147,8 @@ pub fn may_store_status(status: Status) -> bool {
 
 /// The fields to store of a response that arrived at `response_time`. Removes hop-by-hop fields
 /// (RFC 9110 §7.6.1), proxy authentication, fields named by `no-cache="…"` and `private="…"`
-/// (§3.1), cookies, `Age`, which the caller writes anew, and `X-Accel-Expires`, which is for the
-/// cache only. Adds a missing `Date` (RFC 9110 §6.6.1).
+/// (§3.1), cookies, `Age`, which the caller writes anew, and `X-Accel-*`, which are for the front
+/// end only. Adds a missing `Date` (RFC 9110 §6.6.1).
 #[must_use]
 pub fn stored_fields(fields: &FieldBlock, response_time: Duration) -> FieldBlock {
     let directed = EffectiveDirectives::from_fields(fields, response_time);
@@ -178,7 +178,6 @@ pub fn stored_fields(fields: &FieldBlock, response_time: Duration) -> FieldBlock
     kept
 }
 
-/// The values of all fields of that name.
 pub(super) fn field_values<'a>(
     fields: &'a FieldBlock,
     name: &'a str,
@@ -227,6 +226,7 @@ pub(super) const NEVER_STORED: &[&str] = &[
     "proxy-authentication-info",
     "proxy-authorization",
     "age",
+    "x-accel-buffering",
     "x-accel-expires",
     "surrogate-control",
     "set-cookie",

@@ -14,8 +14,10 @@ use std::time::Duration;
 
 use super::storage::{NEVER_STORED, field_values, parse_date_field, stored_fields};
 use crate::{
-    FieldBlock, PreconditionResult, RequestHead, Status, conditional::evaluate_preconditions,
-    date::parse_http_date, grammar::parse_length,
+    FieldBlock, PreconditionResult, RequestHead, Status,
+    conditional::evaluate_preconditions,
+    date::parse_http_date,
+    grammar::{parse_length, starts_with_ignore_case},
 };
 
 /// Validators for a request to the back end. Empty if there is nothing to validate by.
@@ -131,11 +133,8 @@ pub fn evaluate_condition(
 /// Whether a field name begins like a condition's. Most requests have none, and the stored fields
 /// need not be read.
 fn has_condition(request: &RequestHead) -> bool {
-    let starts = |name: &str| {
-        name.get(..3)
-            .is_some_and(|start| start.eq_ignore_ascii_case("if-"))
-    };
-    request.fields().any(|(name, _)| starts(name))
+    let mut fields = request.field_lines();
+    fields.any(|(name, _)| starts_with_ignore_case(name, "if-"))
 }
 
 /// Optional `W/`, then a quoted string without inner quotes (RFC 9110 §8.8.3).

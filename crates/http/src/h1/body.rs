@@ -10,7 +10,7 @@
 //! - Every deviation from the grammar is an error: a chunk line with two readings is a smuggled
 //!   request.
 
-use std::ops::Range;
+use std::{ops::Range, str};
 
 use thiserror::Error;
 
@@ -36,7 +36,7 @@ pub enum BodyError {
     /// Extensions above 256 bytes in a line or 16 KiB in a body.
     #[error("chunk extensions too large")]
     ChunkExtensionsTooLarge,
-    /// A CR without LF or a LF without CR where a line ends.
+    /// A CR without LF or a LF without CR.
     #[error("malformed line end in a chunked body")]
     BadLineEnd,
     /// Chunk data longer than the chunk size.
@@ -69,54 +69,27 @@ pub struct BodyDecoder {
     state: BodyState,
     /// Content bytes left in this chunk, or in a body of known length.
     remaining: u64,
-    size_digits: u16,
     /// Accepts the deviations of old servers; see [`BodyDecoder::lenient`].
     is_lenient: bool,
     /// A strict decoder would have refused the input.
     needed_leniency: bool,
-    line_extension_bytes: u16,
-    extension_bytes: u16,
-    /// Validated lines, then the current line.
-    trailers: Vec<u8>,
-    trailer_line_start: usize,
+    /// Kept trailer lines, then the current line if it came in pieces.
+    buffer: Vec<u8>,
+    kept_bytes: u32,
     /// Bytes of all trailer lines, including dropped ones.
-    trailer_bytes: usize,
+    trailer_bytes: u32,
+    /// Bytes of all extensions.
+    extension_bytes: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BodyState {
-    /// Content of a body of known length.
     Length,
-    /// Hexadecimal digits of a chunk size.
-    Size,
-    /// Blanks after the digits: an extension follows.
-    SizeBlank,
-    /// After `;`.
-    ExtensionNameStart,
-    ExtensionName,
-    /// Blanks after a name: `=` or another extension follows.
-    ExtensionNameBlank,
-    /// After `=`.
-    ExtensionValueStart,
-    ExtensionToken,
-    ExtensionQuoted,
-    /// After a backslash in a quoted string.
-    ExtensionEscape,
-    ExtensionQuotedEnd,
-    /// Blanks after a value: another extension follows.
-    ExtensionValueBlank,
-    /// Lenient only: any bytes after a size.
-    SkippedExtension,
-    /// After the CR of a chunk line.
-    SizeLf,
+    SizeLine,
     Data,
-    DataCr,
-    DataLf,
-    /// At the start of a trailer line or of the final blank line.
-    TrailerStart,
+    /// The line end behind the data of a chunk.
+    DataEnd,
     TrailerLine,
-    TrailerLf,
-    FinalLf,
     Done,
 }
 
@@ -126,19 +99,17 @@ impl BodyDecoder {
         let (state, remaining) = match framing {
             BodyFraming::None | BodyFraming::Length(0) => (BodyState::Done, 0),
             BodyFraming::Length(length) => (BodyState::Length, length),
-            BodyFraming::Chunked => (BodyState::Size, 0),
+            BodyFraming::Chunked => (BodyState::SizeLine, 0),
         };
         Self {
             state,
             remaining,
-            size_digits: 0,
             is_lenient: false,
             needed_leniency: false,
-            line_extension_bytes: 0,
-            extension_bytes: 0,
-            trailers: Vec::new(),
-            trailer_line_start: 0,
+            buffer: Vec::new(),
+            kept_bytes: 0,
             trailer_bytes: 0,
+            extension_bytes: 0,
         }
     }
 
@@ -186,9 +157,7 @@ impl BodyDecoder {
     /// The trailer lines, each `name: value` as sent with its CR LF; complete when done. Fields
     /// that may not follow the content (RFC 9110 §6.5.1) are dropped.
     pub fn trailers(&self) -> &[u8] {
-        self.trailers
-            .get(..self.trailer_line_start)
-            .unwrap_or_default()
+        &self.buffer[..self.kept_bytes as usize]
     }
 
     /// Consumes a prefix of `input` and returns its content, at most one range.
@@ -209,9 +178,8 @@ impl BodyDecoder {
                     data = self.consume_content(at, input.len());
                     at = data.end;
                 }
-                _ => {
-                    self.consume_framing(input[at])?;
-                    at += 1;
+                BodyState::SizeLine | BodyState::DataEnd | BodyState::TrailerLine => {
+                    at += self.consume_line(&input[at..])?;
                 }
             }
         }
@@ -230,214 +198,175 @@ impl BodyDecoder {
             self.state = if self.state == BodyState::Length {
                 BodyState::Done
             } else {
-                BodyState::DataCr
+                BodyState::DataEnd
             };
         }
         at..at + taken
     }
 
-    fn consume_framing(&mut self, byte: u8) -> Result<(), BodyError> {
-        if self.is_lenient && self.consume_leniently(byte)? {
-            self.needed_leniency = true;
-            return Ok(());
-        }
-        match self.state {
-            BodyState::Size => self.consume_size(byte),
-            BodyState::SizeLf => self.end_size_line(byte),
-            BodyState::DataCr if byte == b'\r' => self.enter(BodyState::DataLf),
-            BodyState::DataCr => Err(BodyError::ChunkOverrun),
-            BodyState::DataLf if byte == b'\n' => self.enter(BodyState::Size),
-            BodyState::TrailerStart if byte == b'\r' => self.enter(BodyState::FinalLf),
-            BodyState::TrailerStart | BodyState::TrailerLine => self.consume_trailer(byte),
-            BodyState::TrailerLf if byte == b'\n' => self.end_trailer_line(),
-            BodyState::FinalLf if byte == b'\n' => self.enter(BodyState::Done),
-            BodyState::DataLf | BodyState::TrailerLf | BodyState::FinalLf => {
-                Err(BodyError::BadLineEnd)
+    /// Consumes a part of a line, or all of it.
+    fn consume_line(&mut self, input: &[u8]) -> Result<usize, BodyError> {
+        let (max, too_long) = match self.state {
+            BodyState::DataEnd => (1, BodyError::ChunkOverrun),
+            BodyState::TrailerLine => {
+                let left = MAX_TRAILER_BYTES.saturating_sub(self.trailer_bytes as usize);
+                (left, BodyError::TrailersTooLarge)
             }
-            // Handled by `decode`.
-            BodyState::Length | BodyState::Data | BodyState::Done => Ok(()),
-            // An extension outside the grammar is skipped.
-            _ if self.is_lenient => match self.consume_extension(byte) {
-                Ok(()) => Ok(()),
-                Err(_) => {
-                    self.needed_leniency = true;
-                    self.skip_extension(byte)
-                }
-            },
-            _ => self.consume_extension(byte),
-        }
-    }
-
-    /// Consumes a byte that only lenient decoding accepts. `false` leaves it to the strict rules.
-    fn consume_leniently(&mut self, byte: u8) -> Result<bool, BodyError> {
-        match (self.state, byte) {
-            (BodyState::Size, b'\n') if self.size_digits > 0 => self.end_size_line(byte)?,
-            (BodyState::SkippedExtension, _) => self.skip_extension(byte)?,
-            (BodyState::DataCr, b'\n') => self.state = BodyState::Size,
-            (BodyState::TrailerStart, b'\n') => self.state = BodyState::Done,
-            (BodyState::TrailerLine, b'\n') => {
-                self.trailers.push(b'\r');
-                self.end_trailer_line()?;
+            _ => {
+                let extensions = match self.is_lenient {
+                    true => MAX_SKIPPED_EXTENSION_BYTES,
+                    false => MAX_LINE_EXTENSION_BYTES,
+                };
+                (
+                    MAX_SIZE_DIGITS + extensions + 2,
+                    BodyError::ChunkExtensionsTooLarge,
+                )
             }
-            _ => return Ok(false),
+        };
+        let end = memchr::memchr(b'\n', input).map_or(input.len(), |end| end + 1);
+        let start = self.kept_bytes as usize;
+        let line_len = self.buffer.len() - start;
+        let used = end.min(max + 1 - line_len);
+        let part = &input[..used];
+        if line_len == 0 && part.ends_with(b"\n") {
+            self.end_line(part)?;
+            return Ok(used);
         }
-        Ok(true)
+        self.buffer.extend_from_slice(part);
+        // A CR ends a line and occurs nowhere else.
+        let tail = &self.buffer[start + line_len.saturating_sub(1)..];
+        let cr = memchr::memchr(b'\r', tail);
+        if cr.is_some_and(|at| !matches!(tail[at + 1..], [] | [b'\n'])) {
+            return Err(BodyError::BadLineEnd);
+        }
+        if part.ends_with(b"\n") {
+            let line = self.buffer.split_off(start);
+            self.end_line(&line)?;
+        } else if line_len + used > max {
+            return Err(too_long);
+        }
+        Ok(used)
     }
 
-    fn skip_extension(&mut self, byte: u8) -> Result<(), BodyError> {
-        match byte {
-            b'\n' => return self.end_size_line(byte),
-            b'\r' => return self.enter(BodyState::SizeLf),
-            _ => {}
+    fn end_line(&mut self, line: &[u8]) -> Result<(), BodyError> {
+        let text = match line {
+            [text @ .., b'\r', _] => text,
+            [text @ .., _] if self.is_lenient => {
+                self.needed_leniency = true;
+                text
+            }
+            _ => return Err(BodyError::BadLineEnd),
+        };
+        if memchr::memchr(b'\r', text).is_some() {
+            return Err(BodyError::BadLineEnd);
         }
-        self.line_extension_bytes = self.line_extension_bytes.saturating_add(1);
-        if self.line_extension_bytes > MAX_SKIPPED_EXTENSION_BYTES {
-            return Err(BodyError::ChunkExtensionsTooLarge);
+        match (self.state, text) {
+            (BodyState::DataEnd, []) => self.state = BodyState::SizeLine,
+            (BodyState::DataEnd, _) => return Err(BodyError::ChunkOverrun),
+            (BodyState::TrailerLine, []) => self.state = BodyState::Done,
+            (BodyState::TrailerLine, _) => {
+                self.trailer_bytes += line_bytes(line);
+                self.end_trailer_line(text)?;
+            }
+            _ => self.end_size_line(text)?,
         }
-        self.enter(BodyState::SkippedExtension)
-    }
-
-    fn enter(&mut self, state: BodyState) -> Result<(), BodyError> {
-        self.state = state;
         Ok(())
     }
 
-    // Leading zeros are valid (RFC 9112 §7.1). The shift never loses a digit.
-    fn consume_size(&mut self, byte: u8) -> Result<(), BodyError> {
-        let digit = match byte {
-            b'0'..=b'9' => byte - b'0',
-            b'a'..=b'f' => byte - b'a' + 10,
-            b'A'..=b'F' => byte - b'A' + 10,
-            b'\r' if self.size_digits > 0 => return self.enter(BodyState::SizeLf),
-            b';' if self.size_digits > 0 => return self.enter(BodyState::ExtensionNameStart),
-            b' ' | b'\t' if self.size_digits > 0 => return self.enter(BodyState::SizeBlank),
-            _ => return Err(BodyError::BadChunkSize),
-        };
-        if self.size_digits == MAX_SIZE_DIGITS {
+    // Leading zeros are valid (RFC 9112 §7.1).
+    fn end_size_line(&mut self, line: &[u8]) -> Result<(), BodyError> {
+        let end = line.iter().position(|byte| !byte.is_ascii_hexdigit());
+        let (digits, rest) = line.split_at(end.unwrap_or(line.len()));
+        if digits.is_empty() || digits.len() > MAX_SIZE_DIGITS {
             return Err(BodyError::BadChunkSize);
         }
-        if self.remaining >> (u64::BITS - 4) != 0 {
-            return Err(BodyError::ChunkTooLarge);
-        }
-        self.size_digits += 1;
-        // More digits than fit an offset: readers that count digits, zeros included, refuse them.
-        self.needed_leniency |= self.is_lenient && self.size_digits > OFFSET_DIGITS;
-        self.remaining = self.remaining << 4 | u64::from(digit);
-        Ok(())
-    }
-
-    fn end_size_line(&mut self, byte: u8) -> Result<(), BodyError> {
-        if byte != b'\n' {
-            return Err(BodyError::BadLineEnd);
-        }
-        if i64::try_from(self.remaining).is_err() {
-            return Err(BodyError::ChunkTooLarge);
-        }
-        self.size_digits = 0;
-        self.line_extension_bytes = 0;
-        self.enter(if self.remaining == 0 {
-            BodyState::TrailerStart
-        } else {
-            BodyState::Data
-        })
-    }
-
-    // RFC 9112 §7.1.1: *( BWS ";" BWS name [ BWS "=" BWS value ] ). Blanks are allowed only around
-    // these two marks, not at the end of the line.
-    fn consume_extension(&mut self, byte: u8) -> Result<(), BodyError> {
-        self.line_extension_bytes = self.line_extension_bytes.saturating_add(1);
-        self.extension_bytes = self.extension_bytes.saturating_add(1);
-        if self.line_extension_bytes > MAX_LINE_EXTENSION_BYTES
+        let digits_text = str::from_utf8(digits).unwrap_or_default();
+        let size = i64::from_str_radix(digits_text, 16).map_err(|_| BodyError::ChunkTooLarge)?;
+        self.extension_bytes = self.extension_bytes.saturating_add(line_bytes(rest));
+        let checked = match rest.len() > MAX_LINE_EXTENSION_BYTES
             || self.extension_bytes > MAX_EXTENSION_BYTES
         {
-            return Err(BodyError::ChunkExtensionsTooLarge);
+            true => Err(BodyError::ChunkExtensionsTooLarge),
+            false => check_extensions(rest),
+        };
+        match checked {
+            // An extension outside the grammar is skipped.
+            Err(_) if self.is_lenient && matches!(rest, [b';' | b' ' | b'\t', ..]) => {
+                self.needed_leniency = true;
+            }
+            checked => checked?,
         }
-        let is_token = is_token_byte(byte);
-        self.state = match (self.state, byte) {
-            (
-                BodyState::SizeBlank
-                | BodyState::ExtensionNameStart
-                | BodyState::ExtensionNameBlank
-                | BodyState::ExtensionValueStart
-                | BodyState::ExtensionValueBlank,
-                b' ' | b'\t',
-            ) => self.state,
-            (BodyState::ExtensionName, b' ' | b'\t') => BodyState::ExtensionNameBlank,
-            (BodyState::ExtensionToken | BodyState::ExtensionQuotedEnd, b' ' | b'\t') => {
-                BodyState::ExtensionValueBlank
-            }
-            (BodyState::ExtensionNameStart | BodyState::ExtensionName, _) if is_token => {
-                BodyState::ExtensionName
-            }
-            (BodyState::ExtensionName | BodyState::ExtensionNameBlank, b'=') => {
-                BodyState::ExtensionValueStart
-            }
-            (BodyState::ExtensionValueStart, b'"') => BodyState::ExtensionQuoted,
-            (BodyState::ExtensionValueStart | BodyState::ExtensionToken, _) if is_token => {
-                BodyState::ExtensionToken
-            }
-            (BodyState::ExtensionQuoted, b'"') => BodyState::ExtensionQuotedEnd,
-            (BodyState::ExtensionQuoted, b'\\') => BodyState::ExtensionEscape,
-            (BodyState::ExtensionQuoted | BodyState::ExtensionEscape, _) if is_value_byte(byte) => {
-                BodyState::ExtensionQuoted
-            }
-            (
-                BodyState::SizeBlank
-                | BodyState::ExtensionName
-                | BodyState::ExtensionNameBlank
-                | BodyState::ExtensionToken
-                | BodyState::ExtensionQuotedEnd
-                | BodyState::ExtensionValueBlank,
-                b';',
-            ) => BodyState::ExtensionNameStart,
-            (
-                BodyState::ExtensionName
-                | BodyState::ExtensionToken
-                | BodyState::ExtensionQuotedEnd,
-                b'\r',
-            ) => BodyState::SizeLf,
-            (BodyState::SizeBlank, _) => return Err(BodyError::BadChunkSize),
-            _ => return Err(BodyError::BadChunkExtension),
+        // More digits than fit an offset: readers that count digits, zeros included, refuse them.
+        self.needed_leniency |= self.is_lenient && digits.len() > OFFSET_DIGITS;
+        self.remaining = size.unsigned_abs();
+        self.state = match size {
+            0 => BodyState::TrailerLine,
+            _ => BodyState::Data,
         };
         Ok(())
     }
 
-    fn consume_trailer(&mut self, byte: u8) -> Result<(), BodyError> {
-        if byte == b'\n' {
-            return Err(BodyError::BadLineEnd);
-        }
-        self.trailer_bytes += 1;
-        if self.trailer_bytes > MAX_TRAILER_BYTES {
-            return Err(BodyError::TrailersTooLarge);
-        }
-        self.trailers.push(byte);
-        self.enter(if byte == b'\r' {
-            BodyState::TrailerLf
-        } else {
-            BodyState::TrailerLine
-        })
-    }
-
-    fn end_trailer_line(&mut self) -> Result<(), BodyError> {
-        let line = self
-            .trailers
-            .get(self.trailer_line_start..)
-            .unwrap_or_default();
-        let is_kept = match is_allowed_trailer_line(line.strip_suffix(b"\r").unwrap_or(line)) {
-            Err(_) if self.is_lenient => {
-                self.needed_leniency = true;
-                false
+    fn end_trailer_line(&mut self, line: &[u8]) -> Result<(), BodyError> {
+        match is_allowed_trailer_line(line) {
+            Ok(true) => {
+                self.buffer.extend_from_slice(&[line, b"\r\n"].concat());
+                self.kept_bytes = line_bytes(&self.buffer);
             }
-            checked => checked?,
-        };
-        if is_kept {
-            self.trailers.push(b'\n');
-            self.trailer_line_start = self.trailers.len();
-        } else {
-            self.trailers.truncate(self.trailer_line_start);
+            Ok(false) => {}
+            Err(_) if self.is_lenient => self.needed_leniency = true,
+            Err(error) => return Err(error),
         }
-        self.trailer_bytes += 1;
-        self.enter(BodyState::TrailerStart)
+        Ok(())
+    }
+}
+
+/// The length of bounded bytes.
+fn line_bytes(bytes: &[u8]) -> u32 {
+    u32::try_from(bytes.len()).unwrap_or(u32::MAX)
+}
+
+/// Checks what follows a chunk size (RFC 9112 §7.1.1):
+/// `*( BWS ";" BWS name [ BWS "=" BWS value ] )`. Blanks are allowed only around these two marks.
+fn check_extensions(mut rest: &[u8]) -> Result<(), BodyError> {
+    let mut error = BodyError::BadChunkSize;
+    while !rest.is_empty() {
+        let marked = trim_start_blanks(rest).strip_prefix(b";").ok_or(error)?;
+        error = BodyError::BadChunkExtension;
+        rest = skip_token(trim_start_blanks(marked)).ok_or(error)?;
+        if let Some(value) = trim_start_blanks(rest).strip_prefix(b"=") {
+            rest = match trim_start_blanks(value) {
+                [b'"', quoted @ ..] => skip_quoted(quoted),
+                token => skip_token(token),
+            }
+            .ok_or(error)?;
+        }
+    }
+    Ok(())
+}
+
+fn trim_start_blanks(mut bytes: &[u8]) -> &[u8] {
+    while let [b' ' | b'\t', rest @ ..] = bytes {
+        bytes = rest;
+    }
+    bytes
+}
+
+fn skip_token(bytes: &[u8]) -> Option<&[u8]> {
+    let len = bytes
+        .iter()
+        .take_while(|&&byte| is_token_byte(byte))
+        .count();
+    (len > 0).then(|| &bytes[len..])
+}
+
+/// The bytes behind a quoted string, from behind its first quote.
+fn skip_quoted(mut bytes: &[u8]) -> Option<&[u8]> {
+    loop {
+        bytes = match bytes {
+            [b'"', rest @ ..] => return Some(rest),
+            [b'\\', byte, rest @ ..] | [byte, rest @ ..] if is_value_byte(*byte) => rest,
+            _ => return None,
+        };
     }
 }
 
@@ -467,13 +396,13 @@ pub fn encode_chunk_head(len: usize, out: &mut Vec<u8>) {
 pub const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 
 /// Far above any sender's padding; bounds an endless size.
-const MAX_SIZE_DIGITS: u16 = 256;
+const MAX_SIZE_DIGITS: usize = 256;
 /// Hexadecimal digits of the largest offset.
-const OFFSET_DIGITS: u16 = 16;
-const MAX_LINE_EXTENSION_BYTES: u16 = 256;
-const MAX_EXTENSION_BYTES: u16 = 16 << 10;
-/// Skipped extensions are not stored; the limit keeps a server from sending nothing else.
-const MAX_SKIPPED_EXTENSION_BYTES: u16 = 16 << 10;
+const OFFSET_DIGITS: usize = 16;
+const MAX_LINE_EXTENSION_BYTES: usize = 256;
+const MAX_EXTENSION_BYTES: u32 = 16 << 10;
+/// Keeps a server from sending nothing but extensions that are skipped.
+const MAX_SKIPPED_EXTENSION_BYTES: usize = 16 << 10;
 const MAX_TRAILER_BYTES: usize = 8 << 10;
 
 #[cfg(test)]

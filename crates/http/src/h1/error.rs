@@ -11,16 +11,13 @@ use crate::status::Status;
 /// Why bytes are no acceptable request head. The connection closes after the response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum RequestHeadError {
-    /// A TLS client hello on a plain port.
     #[error("tls client hello on a plain port")]
     TlsHello,
-    /// An SSH banner.
     #[error("ssh banner")]
     SshBanner,
     /// A PROXY protocol preamble, version 1, on a listener without it.
     #[error("proxy protocol preamble not expected here")]
     ProxyPreamble,
-    /// The HTTP/2 connection preface.
     #[error("http/2 preface on an http/1 connection")]
     Http2Preface,
     /// More than the one blank line that may precede a request. A PROXY preamble of version 2
@@ -33,7 +30,6 @@ pub enum RequestHeadError {
     /// No method, or bytes outside a token.
     #[error("malformed method")]
     BadMethod,
-    /// A method longer than any known one.
     #[error("method too long")]
     MethodTooLong,
     /// Not exactly three parts.
@@ -42,7 +38,6 @@ pub enum RequestHeadError {
     /// A target in no permitted form, or with invalid bytes.
     #[error("malformed request target")]
     BadTarget,
-    /// A target above the limit.
     #[error("request target too long")]
     TargetTooLong,
     /// A version not of the form `HTTP/d.d`.
@@ -51,10 +46,8 @@ pub enum RequestHeadError {
     /// A well-formed version with a major number other than 1.
     #[error("http version not supported")]
     VersionNotSupported,
-    /// A head above the limit.
     #[error("request head too large")]
     HeadTooLarge,
-    /// More fields than the limit.
     #[error("too many header fields")]
     TooManyFields,
     /// A field name above 256 bytes.
@@ -66,16 +59,12 @@ pub enum RequestHeadError {
     /// A field name that is empty or not a token.
     #[error("malformed header field name")]
     BadFieldName,
-    /// A control byte in a field value.
     #[error("malformed header field value")]
     BadFieldValue,
-    /// HTTP/1.1 without `Host`.
     #[error("host missing")]
     HostMissing,
-    /// More than one `Host`.
     #[error("host given more than once")]
     HostRepeated,
-    /// An invalid host or port.
     #[error("malformed host")]
     BadHost,
     /// `Content-Length` that is not one plain number.
@@ -84,19 +73,15 @@ pub enum RequestHeadError {
     /// More than one `Content-Length`, equal or not.
     #[error("content-length given more than once")]
     ContentLengthRepeated,
-    /// Both kinds of framing at once.
     #[error("content-length together with transfer-encoding")]
     LengthAndCoding,
     /// `Transfer-Encoding` that is a list, repeated or malformed.
     #[error("malformed transfer-encoding")]
     BadTransferEncoding,
-    /// A single transfer coding other than chunked.
     #[error("unknown transfer coding")]
     UnknownCoding,
-    /// `Transfer-Encoding` in HTTP/1.0.
     #[error("transfer-encoding in http/1.0")]
     CodingInHttp10,
-    /// A connection option that is not a token.
     #[error("malformed connection option")]
     BadConnection,
     /// An expectation other than `100-continue`.

@@ -8,7 +8,9 @@
 use super::error::RequestHeadError;
 use crate::{
     authority::Authority,
-    grammar::{is_token, list_elements, parse_length, token_eq_ignore_case},
+    grammar::{
+        is_token, list_elements, parse_length, starts_with_ignore_case, token_eq_ignore_case,
+    },
     head::{BodyFraming, HeadSpan, Version},
 };
 
@@ -179,10 +181,7 @@ impl<'a> MessageFields<'a> {
 /// spelling: readers differ in what they strip around it.
 fn contains_websocket_events(value: &[u8]) -> bool {
     const EVENTS: &[u8] = b"websocket-events";
-    memchr::memchr2_iter(b'w', b'W', value).any(|at| {
-        let found = value.get(at..at + EVENTS.len());
-        found.is_some_and(|found| found.eq_ignore_ascii_case(EVENTS))
-    })
+    memchr::memchr2_iter(b'w', b'W', value).any(|at| starts_with_ignore_case(&value[at..], EVENTS))
 }
 
 const PROTECTED_FIELDS: [&[u8]; 3] = [b"host", b"content-length", b"transfer-encoding"];

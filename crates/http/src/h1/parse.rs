@@ -62,7 +62,6 @@ pub struct HeadScanner {
     blank_prefix: usize,
     /// Bytes searched for line ends.
     scanned: usize,
-    /// Start of the current line.
     line_start: usize,
     /// Complete lines, including the request line.
     line_count: usize,
@@ -356,7 +355,7 @@ impl HeadSpans {
         tail.extend_from_slice(&raw[target.start..rest.start]);
         let origin_form = raw.len() + tail.len();
         tail.extend_from_slice(prefix);
-        request_line::push_encoded(&mut tail, &raw[rest]);
+        tail.extend_from_slice(request_line::encode_raw_bytes(&raw[rest]).as_bytes());
         let end = raw.len() + tail.len();
         let path_query = HeadSpan::new(origin_form, end - origin_form);
         Self {

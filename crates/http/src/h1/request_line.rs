@@ -6,11 +6,11 @@
 use super::{error::RequestHeadError, parse::HeadLimits};
 use crate::{
     authority::Authority,
-    grammar::is_token_byte,
+    grammar::{is_token_byte, starts_with_ignore_case},
     head::{HeadSpan, Method, Version},
+    uri::encode_where,
 };
 
-/// A checked request line.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RequestLine {
     /// Length of the line without its line end.
@@ -163,10 +163,8 @@ fn parse_form(
 }
 
 fn parse_absolute(target: &[u8], span: HeadSpan) -> Result<TargetForm, RequestHeadError> {
-    let scheme = SCHEMES.iter().find(|scheme| {
-        let start = target.get(..scheme.len());
-        start.is_some_and(|start| start.eq_ignore_ascii_case(scheme))
-    });
+    let mut schemes = SCHEMES.iter();
+    let scheme = schemes.find(|scheme| starts_with_ignore_case(target, scheme));
     let scheme_len = scheme.ok_or(RequestHeadError::BadTarget)?.len();
     let after = &target[scheme_len..];
     let authority_len = memchr::memchr2(b'/', b'?', after).unwrap_or(after.len());
@@ -207,17 +205,9 @@ const TARGET_BYTES: [u8; 256] = {
     table
 };
 
-/// Appends `text` with every byte outside the URI grammar percent-encoded.
-pub(super) fn push_encoded(out: &mut Vec<u8>, text: &[u8]) {
-    for &byte in text {
-        if TARGET_BYTES[byte as usize] & NEEDS_ENCODING == 0 {
-            out.push(byte);
-        } else {
-            let digits = [byte >> 4, byte & 0xf].map(|half| HEX[half as usize]);
-            out.extend_from_slice(&[b'%', digits[0], digits[1]]);
-        }
-    }
+/// `text` with every byte outside the URI grammar percent-encoded.
+pub(super) fn encode_raw_bytes(text: &[u8]) -> String {
+    encode_where(text, |byte| {
+        TARGET_BYTES[byte as usize] & NEEDS_ENCODING != 0
+    })
 }
-
-/// Upper case, as RFC 3986 §2.1 recommends.
-const HEX: &[u8; 16] = b"0123456789ABCDEF";

@@ -131,10 +131,8 @@ impl<'b> CheckedField<'b> {
 /// Why bytes are no acceptable response head. The connection must close.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ResponseHeadError {
-    /// The first bytes are not those of an HTTP/1 response.
     #[error("not an http/1 response")]
     NotHttp,
-    /// A version other than 1.0 and 1.1.
     #[error("http version not supported")]
     VersionNotSupported,
     /// No status of three digits.
@@ -152,16 +150,13 @@ pub enum ResponseHeadError {
     /// A control byte in a field value or the reason.
     #[error("malformed header field value")]
     BadFieldValue,
-    /// A head above the limit.
     #[error("response head too large")]
     HeadTooLarge,
-    /// More fields than the limit.
     #[error("too many header fields")]
     TooManyFields,
     /// `Content-Length` that is no number, or several that differ.
     #[error("malformed content-length")]
     BadContentLength,
-    /// Both kinds of framing at once.
     #[error("content-length together with transfer-encoding")]
     LengthAndCoding,
     /// `Transfer-Encoding` other than a single `chunked`, in HTTP/1.0, or with 1xx or 204.
@@ -387,20 +382,7 @@ impl ResponseScanner {
         if self.status_line.is_none() || self.scanned > self.line_start {
             return None;
         }
-        let name_len = buf.iter().position(|&byte| !is_token_byte(byte))?;
-        let (name, [b':', rest @ ..]) = buf.split_at(name_len) else {
-            return None;
-        };
-        let (value, end) = rest.split_at(valid_value_prefix(rest));
-        if name.is_empty() || !end.starts_with(b"\r\n") {
-            return None;
-        }
-        Some(CheckedField {
-            line: &buf[..name_len + 1 + value.len() + 2],
-            name,
-            known_name: KnownName::from_name(name),
-            value: trim_blanks(value),
-        })
+        split_field_line(buf)
     }
 
     fn record(&mut self, field: &CheckedField<'_>) -> Result<(), ResponseHeadError> {
@@ -548,31 +530,36 @@ fn is_well_formed_line(whole: &[u8]) -> bool {
     first.len() == whole.len() && !has_blank
 }
 
-/// Parses a line with its end into a field.
-fn parse_field_line(whole: &[u8]) -> Result<CheckedField<'_>, ResponseHeadError> {
-    let line = &whole[..whole.len() - 2];
-    let name_len = line
-        .iter()
-        .position(|&byte| !is_token_byte(byte))
-        .unwrap_or(line.len());
-    let (name, rest) = line.split_at(name_len);
-    let [b':', value @ ..] = rest else {
-        return Err(match line {
-            [b' ' | b'\t', ..] => ResponseHeadError::FoldedField,
-            _ => ResponseHeadError::BadFieldName,
-        });
+/// The field at the start of `buf`, whose line ends in CR LF; `None` for any other line.
+fn split_field_line(buf: &[u8]) -> Option<CheckedField<'_>> {
+    let name_len = buf.iter().position(|&byte| !is_token_byte(byte))?;
+    let (name, [b':', rest @ ..]) = buf.split_at(name_len) else {
+        return None;
     };
-    if name.is_empty() {
-        return Err(ResponseHeadError::BadFieldName);
+    let (value, end) = rest.split_at(valid_value_prefix(rest));
+    if name.is_empty() || !end.starts_with(b"\r\n") {
+        return None;
     }
-    if !is_value(value) {
-        return Err(ResponseHeadError::BadFieldValue);
-    }
-    Ok(CheckedField {
-        line: whole,
+    Some(CheckedField {
+        line: &buf[..name_len + 1 + value.len() + 2],
         name,
         known_name: KnownName::from_name(name),
         value: trim_blanks(value),
+    })
+}
+
+/// Parses a line with its end into a field.
+fn parse_field_line(whole: &[u8]) -> Result<CheckedField<'_>, ResponseHeadError> {
+    split_field_line(whole).ok_or_else(|| {
+        let name_len = whole
+            .iter()
+            .take_while(|&&byte| is_token_byte(byte))
+            .count();
+        match whole {
+            [b' ' | b'\t', ..] => ResponseHeadError::FoldedField,
+            _ if name_len > 0 && whole[name_len] == b':' => ResponseHeadError::BadFieldValue,
+            _ => ResponseHeadError::BadFieldName,
+        }
     })
 }
 

@@ -18,7 +18,6 @@ const BOUNDARY_LEN: usize = 32;
 /// A piece of the body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MultipartPiece {
-    /// These bytes.
     Text(Vec<u8>),
     /// This part of the representation.
     Content(ByteRange),

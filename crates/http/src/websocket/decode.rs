@@ -59,26 +59,17 @@ pub struct MessageDecoder {
     head: [u8; MAX_HEAD_BYTES],
     head_len: u8,
     frame: Option<IncomingFrame>,
-    /// Set while a message is pending in `message`.
-    kind: Option<MessageKind>,
+    /// Text or binary, while a message is pending in `message`.
+    kind: Option<Opcode>,
     message: Vec<u8>,
     /// Bytes of it known to be UTF-8.
     validated_len: usize,
     control: Vec<u8>,
     is_closed: bool,
-    /// Whether `permessage-deflate` was negotiated.
     is_deflate_enabled: bool,
-    /// Whether the pending message is compressed.
     is_compressed: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum MessageKind {
-    Text,
-    Binary,
-}
-
-/// A frame whose payload is being received.
 #[derive(Debug, Clone, Copy)]
 struct IncomingFrame {
     opcode: Opcode,
@@ -192,10 +183,24 @@ impl MessageDecoder {
         if self.is_deflate_enabled && matches!(first & OPCODE_BITS, TEXT | BINARY) {
             first &= !RSV1;
         }
-        parse_frame_start(first, second)
+        if first & RESERVED_BITS != 0 {
+            return Err(WebSocketError::Protocol("a reserved bit"));
+        }
+        let Some(opcode) = Opcode::from_number(first & OPCODE_BITS) else {
+            return Err(WebSocketError::Protocol("a reserved opcode"));
+        };
+        if second & MASK_BIT == 0 {
+            return Err(WebSocketError::Protocol("a frame without a mask"));
+        }
+        if opcode.is_control() && first & FIN == 0 {
+            return Err(WebSocketError::Protocol("a control frame in fragments"));
+        }
+        if opcode.is_control() && second & LENGTH_BITS > 125 {
+            return Err(WebSocketError::Protocol("a control frame over 125 bytes"));
+        }
+        Ok(opcode)
     }
 
-    /// Maximum payload bytes of the pending message.
     fn max_payload_bytes(&self) -> usize {
         match self.is_compressed {
             false => self.max_message_bytes,
@@ -208,19 +213,12 @@ impl MessageDecoder {
     fn begin_frame(&mut self, head_len: usize) -> Result<IncomingFrame, WebSocketError> {
         let opcode = self.check_frame_start()?;
         let left = self.payload_len()?;
-        let at = head_len - 4;
-        let mask = [
-            self.head[at],
-            self.head[at + 1],
-            self.head[at + 2],
-            self.head[at + 3],
-        ];
+        let mask = *self.head[..head_len].last_chunk().unwrap_or(&[0; 4]);
         match opcode {
             Opcode::Text | Opcode::Binary if self.kind.is_some() => {
                 return Err(WebSocketError::Protocol("a message within a message"));
             }
-            Opcode::Text => self.kind = Some(MessageKind::Text),
-            Opcode::Binary => self.kind = Some(MessageKind::Binary),
+            Opcode::Text | Opcode::Binary => self.kind = Some(opcode),
             Opcode::Continuation if self.kind.is_none() => {
                 return Err(WebSocketError::Protocol(
                     "continuation frame without a message",
@@ -279,7 +277,7 @@ impl MessageDecoder {
         unmask(&mut into[start..], frame.mask);
         let mut mask = frame.mask;
         mask.rotate_left(bytes.len() % 4);
-        let is_text = self.kind == Some(MessageKind::Text) && !self.is_compressed;
+        let is_text = self.kind == Some(Opcode::Text) && !self.is_compressed;
         if !frame.opcode.is_control() && is_text {
             self.check_text(false)?;
         }
@@ -320,7 +318,7 @@ impl MessageDecoder {
             }
             _ if !frame.is_final => Ok(None),
             _ => {
-                let is_text = self.kind.take() == Some(MessageKind::Text);
+                let is_text = self.kind.take() == Some(Opcode::Text);
                 if std::mem::take(&mut self.is_compressed) {
                     let compressed = std::mem::take(&mut self.message);
                     self.message = deflate::inflate(&compressed, self.max_message_bytes)?;
@@ -346,26 +344,6 @@ fn required_head_len(head: &[u8]) -> usize {
         127 => 8,
         _ => 0,
     }
-}
-
-/// Checks the first two bytes of a frame.
-fn parse_frame_start(first: u8, second: u8) -> Result<Opcode, WebSocketError> {
-    if first & RESERVED_BITS != 0 {
-        return Err(WebSocketError::Protocol("a reserved bit"));
-    }
-    let Some(opcode) = Opcode::from_number(first & OPCODE_BITS) else {
-        return Err(WebSocketError::Protocol("a reserved opcode"));
-    };
-    if second & MASK_BIT == 0 {
-        return Err(WebSocketError::Protocol("a frame without a mask"));
-    }
-    if opcode.is_control() && first & FIN == 0 {
-        return Err(WebSocketError::Protocol("a control frame in fragments"));
-    }
-    if opcode.is_control() && second & LENGTH_BITS > 125 {
-        return Err(WebSocketError::Protocol("a control frame over 125 bytes"));
-    }
-    Ok(opcode)
 }
 
 fn parse_close(payload: &[u8]) -> Result<WebSocketEvent, WebSocketError> {

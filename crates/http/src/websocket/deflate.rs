@@ -123,17 +123,8 @@ const CLIENT_WINDOW: usize = 3;
 /// 8 to 15 without leading zeros (RFC 7692 §7.1.2.1), optionally quoted.
 fn parse_window_bits(value: &str) -> Option<u8> {
     let quoted = value.strip_prefix('"').and_then(|v| v.strip_suffix('"'));
-    match quoted.unwrap_or(value) {
-        "8" => Some(8),
-        "9" => Some(9),
-        "10" => Some(10),
-        "11" => Some(11),
-        "12" => Some(12),
-        "13" => Some(13),
-        "14" => Some(14),
-        "15" => Some(15),
-        _ => None,
-    }
+    let value = quoted.unwrap_or(value);
+    (8..=MAX_WINDOW_BITS).find(|bits| bits.to_string() == value)
 }
 
 /// Compresses a whole message. `None` if the result is not shorter.
@@ -164,29 +155,22 @@ pub(super) fn inflate(compressed: &[u8], max: usize) -> Result<Vec<u8>, WebSocke
         decompressor.reset(false);
         let mut out = Vec::new();
         for input in [compressed, &FLUSH_TAIL] {
-            match inflate_chunk(decompressor, input, &mut out, max)? {
-                // A final block ends the message; the removed tail is not needed then.
-                InflateStatus::StreamEnd => return Ok(out),
-                InflateStatus::InputConsumed => {}
+            // A final block ends the message; the removed tail is not needed then.
+            if inflate_chunk(decompressor, input, &mut out, max)? == Status::StreamEnd {
+                break;
             }
         }
         Ok(out)
     })
 }
 
-enum InflateStatus {
-    /// All input was consumed.
-    InputConsumed,
-    /// A final block was read.
-    StreamEnd,
-}
-
+/// Inflates all of `input`, or up to the end of a final block.
 fn inflate_chunk(
     decompressor: &mut Decompress,
     mut input: &[u8],
     out: &mut Vec<u8>,
     max: usize,
-) -> Result<InflateStatus, WebSocketError> {
+) -> Result<Status, WebSocketError> {
     loop {
         if out.len() == out.capacity() {
             // One byte above the limit shows that there is more.
@@ -205,11 +189,9 @@ fn inflate_chunk(
             return Err(WebSocketError::MessageTooBig);
         }
         match status {
-            Status::StreamEnd => return Ok(InflateStatus::StreamEnd),
+            Status::StreamEnd => return Ok(status),
             // Output left in the decompressor appears once there is capacity.
-            _ if input.is_empty() && out.len() < out.capacity() => {
-                return Ok(InflateStatus::InputConsumed);
-            }
+            _ if input.is_empty() && out.len() < out.capacity() => return Ok(Status::Ok),
             // No progress is possible.
             _ if taken == 0 && out.len() == before && out.len() < out.capacity() => {
                 return Err(WebSocketError::InvalidDeflate);

@@ -6,6 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use sha1_smol::Sha1;
 
+use crate::grammar::list_elements;
 use crate::{BodyFraming, Method, RequestHead};
 
 /// The result of checking a request.
@@ -56,15 +57,12 @@ pub fn check_handshake(head: &RequestHead) -> HandshakeRequest {
 /// The subprotocols that a client offers, in its order of preference (RFC 6455 §4.1).
 pub fn subprotocols(head: &RequestHead) -> impl Iterator<Item = &[u8]> {
     head.field_all("sec-websocket-protocol")
-        .flat_map(|value| value.split(|&byte| byte == b','))
-        .map(<[u8]>::trim_ascii)
-        .filter(|name| !name.is_empty())
+        .flat_map(list_elements)
 }
 
 fn field_contains(head: &RequestHead, name: &str, word: &str) -> bool {
-    head.field_all(name)
-        .flat_map(|value| value.split(|&byte| byte == b','))
-        .any(|listed| listed.trim_ascii().eq_ignore_ascii_case(word.as_bytes()))
+    let mut listed = head.field_all(name).flat_map(list_elements);
+    listed.any(|listed| listed.eq_ignore_ascii_case(word.as_bytes()))
 }
 
 /// RFC 6455 §1.3.

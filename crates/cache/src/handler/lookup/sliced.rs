@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_exchange::{Fault, FaultSide, Reply};
-use penstock_http::caching::{CacheStatus, ForwardReason, ReuseDecision, decide_reuse_with};
+use penstock_http::caching::{CacheStatus, ForwardReason, ReuseDecision, decide_reuse};
 use penstock_http::{Method, RangeOutcome, Status, select_range};
 use penstock_runtime::clock;
 
@@ -193,8 +193,7 @@ impl CacheLookup {
                 None => None,
                 Some((hit, lifetime)) => {
                     let came = hit.meta.response_time;
-                    let reuse =
-                        decide_reuse_with(&self.directives.directives, &lifetime, came, now);
+                    let reuse = decide_reuse(&self.directives.directives, &lifetime, came, now);
                     let age = match reuse {
                         ReuseDecision::Fresh { age } | ReuseDecision::Stale { age } => Some(age),
                         ReuseDecision::StaleWhileRevalidate { age } if lead.is_none() => {

@@ -2,11 +2,15 @@
 
 use super::*;
 
+fn directives(asked: &str) -> RequestDirectives {
+    RequestDirectives::from_request(&get(asked))
+}
+
 /// The decision `seconds` after a response arrived.
 fn after(seconds: u64, control: &str, asked: &str) -> ReuseDecision {
     let fields = format!("ETag: \"a\" | Cache-Control: {control}");
     let lifetime = store(200, &fields).unwrap();
-    decide_reuse(&get(asked), &lifetime, secs(T), secs(T + seconds))
+    decide_reuse(&directives(asked), &lifetime, secs(T), secs(T + seconds))
 }
 
 /// The decision in one word.
@@ -88,7 +92,7 @@ fn fresh_until_the_lifetime_ends() {
         assert_eq!(word(seconds, "max-age=10", ""), expected, "{seconds}");
     }
     let lifetime = store(200, "Age: 4 | Cache-Control: max-age=10").unwrap();
-    let found = decide_reuse(&get(""), &lifetime, secs(T), secs(T + 5));
+    let found = decide_reuse(&directives(""), &lifetime, secs(T), secs(T + 5));
     assert_eq!(found, ReuseDecision::Fresh { age: secs(9) });
 }
 
@@ -264,17 +268,17 @@ fn only_if_cached_never_asks() {
 fn a_clock_that_goes_back_makes_nothing_fresher() {
     let lifetime = store(200, "Age: 4 | Cache-Control: max-age=10").unwrap();
     for now in [0, T - 1, T] {
-        let found = decide_reuse(&get(""), &lifetime, secs(T), secs(now));
+        let found = decide_reuse(&directives(""), &lifetime, secs(T), secs(now));
         assert_eq!(found, ReuseDecision::Fresh { age: secs(4) }, "{now}");
     }
     let lifetime = store(200, "ETag: \"a\" | Age: 11 | Cache-Control: max-age=10").unwrap();
-    let found = decide_reuse(&get(""), &lifetime, secs(T), Duration::ZERO);
+    let found = decide_reuse(&directives(""), &lifetime, secs(T), Duration::ZERO);
     assert!(matches!(found, ReuseDecision::Validate { .. }), "{found:?}");
 }
 
 #[test]
 fn clients_have_no_say_with_the_directives_of_nobody() {
-    let found = decide_reuse_with(
+    let found = decide_reuse(
         &RequestDirectives::default(),
         &ten_seconds(),
         secs(T),

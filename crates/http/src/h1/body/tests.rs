@@ -103,7 +103,7 @@ fn a_lenient_decoder_reads_what_old_servers_write() {
             assert_eq!(decoder.needed_leniency(), !is_regular, "{name}");
         }
     }
-    for text in ["\n", " 5\r\n", "-5\r\n", "5\rx", "5\nhellox", "x\n"] {
+    for text in ["\n", " 5\r\n", "-5\r\n", "5\rx", "5\nhelloxy", "x\n"] {
         let error = BodyDecoder::lenient().decode(text.as_bytes());
         assert!(error.is_err(), "{text:?}");
     }
@@ -253,10 +253,10 @@ fn refuses_every_doubtful_chunk() {
         ("2^64 - 1", "ffffffffffffffff\r\n", ChunkTooLarge),
         ("2^63", "8000000000000000\r\n", ChunkTooLarge),
         ("nul", "5\0\r\n", BadChunkSize),
-        ("size ends in lf", "5\nhello\r\n", BadChunkSize),
+        ("size ends in lf", "5\nhello\r\n", BadLineEnd),
         ("size ends in cr", "5\rhello\r\n", BadLineEnd),
         ("size ends in cr cr lf", "5\r\r\nhello\r\n", BadLineEnd),
-        ("data ends in lf", "5\r\nhello\n0\r\n\r\n", ChunkOverrun),
+        ("data ends in lf", "5\r\nhello\n0\r\n\r\n", BadLineEnd),
         ("data ends in cr", "5\r\nhello\r0\r\n\r\n", BadLineEnd),
         (
             "data longer than its size",
@@ -269,10 +269,10 @@ fn refuses_every_doubtful_chunk() {
             "1\r\nx\r\n\r\n0\r\n\r\n",
             BadChunkSize,
         ),
-        ("last chunk ends in lf", "0\n\n", BadChunkSize),
+        ("last chunk ends in lf", "0\n\n", BadLineEnd),
         ("final line is lf", "0\r\n\n", BadLineEnd),
         ("final line is cr and more", "0\r\n\rX", BadLineEnd),
-        ("extension with lf", "5;a\nhello\r\n", BadChunkExtension),
+        ("extension with lf", "5;a\nhello\r\n", BadLineEnd),
         ("extension with cr", "5;a\rhello\r\n", BadLineEnd),
         ("extension with nul", "5;\0\r\nhello\r\n", BadChunkExtension),
         (
@@ -312,12 +312,12 @@ fn refuses_every_doubtful_chunk() {
         ("blank for a value", "5;a= \r\nhello\r\n", BadChunkExtension),
         ("blanks above 256 bytes", &blanks, ChunkExtensionsTooLarge),
         ("unclosed quote", "5;a=\"b\r\nhello\r\n", BadChunkExtension),
-        ("lf in quotes", "5;a=\"\n\"\r\nhello\r\n", BadChunkExtension),
-        ("cr in quotes", "5;a=\"\r\"\r\nhello\r\n", BadChunkExtension),
+        ("lf in quotes", "5;a=\"\n\"\r\nhello\r\n", BadLineEnd),
+        ("cr in quotes", "5;a=\"\r\"\r\nhello\r\n", BadLineEnd),
         (
             "escaped lf in quotes",
             "5;a=\"\\\n\"\r\nhello\r\n",
-            BadChunkExtension,
+            BadLineEnd,
         ),
         ("after quotes", "5;a=\"b\"c\r\nhello\r\n", BadChunkExtension),
         ("extension above 256 bytes", &long, ChunkExtensionsTooLarge),
