@@ -10,6 +10,8 @@
 //!   are.
 //! - A busy connection takes its loop's lock once a tick, not once a request.
 
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
@@ -17,14 +19,8 @@ use std::time::Instant;
 
 use penstock_runtime::loops;
 
-/// No node.
-const NO_NODE: u32 = u32::MAX;
-
 /// No connection is idle.
 const NO_IDLE_TICK: u32 = u32::MAX;
-
-/// Nodes that an empty list keeps.
-const MAX_KEPT_NODES: usize = 1024;
 
 /// All idle connections of a front end.
 #[derive(Debug)]
@@ -36,7 +32,6 @@ pub(crate) struct IdleConnections {
     closing: AtomicUsize,
 }
 
-/// The idle connections of one loop.
 #[derive(Debug)]
 #[repr(align(64))]
 struct LoopShard {
@@ -48,33 +43,26 @@ struct LoopShard {
     closing: AtomicUsize,
 }
 
-/// The entry of one connection.
 #[derive(Debug)]
 pub(crate) struct IdleEntry {
-    node: u32,
+    /// Its key in the list of its loop. One that was told to close is no longer there.
+    key: Option<IdleKey>,
     /// The tick of its last activity.
     idle_since: u32,
     shard: u16,
-    /// The list does not have `idle_since` yet.
-    needs_update: bool,
 }
 
 impl IdleEntry {
-    /// The entry of a new connection.
     pub(crate) fn new(waiting: &IdleConnections, now: Instant) -> Self {
         Self {
-            node: NO_NODE,
+            key: None,
             idle_since: waiting.tick(now),
             shard: 0,
-            needs_update: true,
         }
     }
 
-    /// Restarts the idle time.
     pub(crate) fn restart(&mut self, waiting: &IdleConnections, now: Instant) {
-        let since = waiting.tick(now);
-        self.needs_update |= since != self.idle_since;
-        self.idle_since = since;
+        self.idle_since = waiting.tick(now);
     }
 }
 
@@ -103,36 +91,38 @@ impl IdleConnections {
     /// Enters an idle connection; `waker` is its task's. Returns whether it is to close, which
     /// activity since it became idle prevents.
     pub(crate) fn mark_idle(&self, place: &mut IdleEntry, waker: &Waker) -> bool {
-        if !std::mem::take(&mut place.needs_update) {
+        if place
+            .key
+            .is_some_and(|(since, _)| since == place.idle_since)
+        {
             return self.is_closing(place);
         }
-        if place.node == NO_NODE {
+        if place.key.is_none() {
             let own = u16::try_from(loops::current_index()).unwrap_or_default();
             let is_known = usize::from(own) < self.shards.len();
             place.shard = if is_known { own } else { 0 };
         }
         let shard = self.shard(place);
         let mut list = shard.lock();
-        if place.node == NO_NODE {
-            place.node = list.insert(place.idle_since, waker.clone());
-        } else if list.renew(place.node, place.idle_since) {
+        let listed = place.key.map(|key| list.remove(key));
+        if let Some(None) = listed {
             self.cancel_closing(shard);
         }
+        let waker = listed.flatten().unwrap_or_else(|| waker.clone());
+        place.key = Some(list.insert(place.idle_since, waker));
         shard.publish(&list);
         false
     }
 
     /// Removes a connection that has a request, or ends.
     pub(crate) fn remove(&self, place: &mut IdleEntry) {
-        place.needs_update = true;
-        let slot = std::mem::replace(&mut place.node, NO_NODE);
-        if slot == NO_NODE {
+        let Some(key) = place.key.take() else {
             return;
-        }
+        };
         let shard = self.shard(place);
         let mut list = shard.lock();
-        let (waker, was_leaving) = list.remove(slot);
-        if was_leaving {
+        let waker = list.remove(key);
+        if waker.is_none() {
             self.cancel_closing(shard);
         }
         shard.publish(&list);
@@ -175,9 +165,8 @@ impl IdleConnections {
 
     fn is_closing(&self, place: &IdleEntry) -> bool {
         let shard = self.shard(place);
-        place.node != NO_NODE
-            && shard.closing.load(Ordering::Relaxed) > 0
-            && shard.lock().is_closing(place.node)
+        shard.closing.load(Ordering::Relaxed) > 0
+            && (place.key).is_some_and(|key| !shard.lock().by_age.contains_key(&key))
     }
 
     fn cancel_closing(&self, shard: &LoopShard) {
@@ -202,143 +191,47 @@ impl LoopShard {
     }
 }
 
-/// A list through the nodes of a vector: every change is a few writes. Pure.
+/// The tick since when a connection is idle, and its number, which no other one of that tick has.
+type IdleKey = (u32, NonZeroU32);
+
+/// Idle connections, longest first. Pure.
 #[derive(Debug)]
 struct IdleList<T> {
-    nodes: Vec<IdleNode<T>>,
-    /// Nodes in use.
-    count: usize,
-    free: u32,
-    first: u32,
-    last: u32,
-}
-
-#[derive(Debug)]
-struct IdleNode<T> {
-    /// `None` of a node that is free.
-    owner: Option<T>,
-    previous: u32,
-    next: u32,
-    idle_since: u32,
-    /// Told to close, and no longer in the list.
-    is_closing: bool,
+    by_age: BTreeMap<IdleKey, T>,
+    last_number: NonZeroU32,
 }
 
 impl<T> Default for IdleList<T> {
     fn default() -> Self {
         Self {
-            nodes: Vec::new(),
-            count: 0,
-            free: NO_NODE,
-            first: NO_NODE,
-            last: NO_NODE,
+            by_age: BTreeMap::new(),
+            last_number: NonZeroU32::MIN,
         }
     }
 }
 
-impl<T: Clone> IdleList<T> {
-    /// Adds an owner that is idle since now; returns its node.
-    fn insert(&mut self, since: u32, owner: T) -> u32 {
-        let node = IdleNode {
-            owner: Some(owner),
-            previous: NO_NODE,
-            next: NO_NODE,
-            idle_since: since,
-            is_closing: false,
-        };
-        let slot = match self.free {
-            NO_NODE => {
-                self.nodes.push(node);
-                // There are fewer descriptors than that.
-                u32::try_from(self.nodes.len() - 1).unwrap_or(NO_NODE)
-            }
-            slot => {
-                self.free = self.node(slot).next;
-                *self.node(slot) = node;
-                slot
-            }
-        };
-        self.count += 1;
-        self.link(slot);
-        slot
+impl<T> IdleList<T> {
+    /// Adds an owner that is idle since a tick.
+    fn insert(&mut self, since: u32, owner: T) -> IdleKey {
+        self.last_number = self.last_number.checked_add(1).unwrap_or(NonZeroU32::MIN);
+        let key = (since, self.last_number);
+        self.by_age.insert(key, owner);
+        key
     }
 
-    /// Moves a node to the end; returns whether it was closing.
-    fn renew(&mut self, slot: u32, since: u32) -> bool {
-        let node = self.node(slot);
-        node.idle_since = since;
-        let was_leaving = std::mem::take(&mut node.is_closing);
-        if !was_leaving {
-            self.unlink(slot);
-        }
-        self.link(slot);
-        was_leaving
+    /// Removes an owner; `None` for one that was told to close.
+    fn remove(&mut self, key: IdleKey) -> Option<T> {
+        self.by_age.remove(&key)
     }
 
-    /// Removes a node; returns its owner, and whether it was closing.
-    fn remove(&mut self, slot: u32) -> (Option<T>, bool) {
-        let was_leaving = self.node(slot).is_closing;
-        if !was_leaving {
-            self.unlink(slot);
-        }
-        let free = self.free;
-        let node = self.node(slot);
-        let owner = node.owner.take();
-        (node.next, node.is_closing) = (free, false);
-        self.free = slot;
-        self.count -= 1;
-        if self.count == 0 && self.nodes.capacity() > MAX_KEPT_NODES {
-            *self = Self::default();
-        }
-        (owner, was_leaving)
-    }
-
-    /// Marks the node that has been idle longest, and since before `now`, as closing; returns its
-    /// owner.
+    /// Takes out the owner that has been idle longest, and since before `now`, to be told to close.
     fn close_oldest(&mut self, now: u32) -> Option<T> {
-        self.oldest().filter(|oldest| *oldest < now)?;
-        let slot = self.first;
-        self.unlink(slot);
-        let node = self.node(slot);
-        node.is_closing = true;
-        node.owner.clone()
+        let oldest = self.by_age.first_entry()?;
+        (oldest.key().0 < now).then(|| oldest.remove())
     }
 
     fn oldest(&self) -> Option<u32> {
-        self.nodes
-            .get(self.first as usize)
-            .map(|node| node.idle_since)
-    }
-
-    fn is_closing(&self, slot: u32) -> bool {
-        self.nodes[slot as usize].is_closing
-    }
-
-    fn link(&mut self, slot: u32) {
-        let last = std::mem::replace(&mut self.last, slot);
-        let node = self.node(slot);
-        (node.previous, node.next) = (last, NO_NODE);
-        match last {
-            NO_NODE => self.first = slot,
-            last => self.node(last).next = slot,
-        }
-    }
-
-    fn unlink(&mut self, slot: u32) {
-        let node = self.node(slot);
-        let (previous, next) = (node.previous, node.next);
-        match previous {
-            NO_NODE => self.first = next,
-            previous => self.node(previous).next = next,
-        }
-        match next {
-            NO_NODE => self.last = previous,
-            next => self.node(next).previous = previous,
-        }
-    }
-
-    fn node(&mut self, slot: u32) -> &mut IdleNode<T> {
-        &mut self.nodes[slot as usize]
+        self.by_age.first_key_value().map(|((since, _), _)| *since)
     }
 }
 
