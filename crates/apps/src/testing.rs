@@ -35,7 +35,7 @@ pub(crate) fn request(head: &str, peer: PeerAddress, listens: Option<&str>) -> R
         proxy_protocol: false,
     };
     // This machine, as an operator lists it.
-    let networks = ["127.0.0.0/8", "::1"].map(|text| text.parse().unwrap());
+    let networks = ["127.0.0.0/8", "::1/128"].map(|text| text.parse().unwrap());
     let trust = Arc::new(TrustedProxies::new(networks.into(), true));
     let told = ForwardedInfo::has_forwarding_fields(&head, &trust) && trust.covers(peer);
     let forwarded = told.then(|| Arc::new(ForwardedInfo::read(&head, &trust).0));

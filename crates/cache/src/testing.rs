@@ -67,7 +67,7 @@ pub(crate) fn request_of(head: RequestHead, peer: &str) -> Request {
     };
     let peer = PeerAddress::Tcp(peer.parse().unwrap());
     // Localhost, as an operator lists it.
-    let networks = ["127.0.0.0/8", "::1"].map(|text| text.parse().unwrap());
+    let networks = ["127.0.0.0/8", "::1/128"].map(|text| text.parse().unwrap());
     let trust = Arc::new(TrustedProxies::new(networks.into(), true));
     let told = ForwardedInfo::has_forwarding_fields(&head, &trust) && trust.covers(peer);
     let forwarded = told.then(|| Arc::new(ForwardedInfo::read(&head, &trust).0));

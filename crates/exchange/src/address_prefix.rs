@@ -68,7 +68,6 @@ pub struct ClientPermits {
     refused_total: AtomicU64,
 }
 
-/// The permits of one client.
 #[derive(Debug)]
 struct ClientCount {
     permits: Arc<ClientPermits>,

@@ -7,6 +7,7 @@
 //! # Invariants
 //! - One field gives one variable, in any case, and no two fields give the same one.
 
+use std::io::Write;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -120,20 +121,6 @@ pub fn server_name_and_port<'r>(
     }
 }
 
-/// The numbers below a hundred, two digits each.
-const DIGIT_PAIRS: &[u8; 200] = &{
-    let mut pairs = [b'0'; 200];
-    let mut at = 0;
-    while at < 100 {
-        pairs[2 * at] = DIGITS[at / 10];
-        pairs[2 * at + 1] = DIGITS[at % 10];
-        at += 1;
-    }
-    pairs
-};
-
-const DIGITS: &[u8; 10] = b"0123456789";
-
 /// A buffer for the text of one number or address.
 #[derive(Debug)]
 pub struct TextBuffer([u8; 64]);
@@ -153,7 +140,7 @@ impl TextBuffer {
 
     /// A number in decimal.
     pub fn format_number(&mut self, number: u64) -> &[u8] {
-        let end = self.push_number(0, number, 1);
+        let end = self.push_number(0, number);
         &self.0[..end]
     }
 
@@ -165,56 +152,38 @@ impl TextBuffer {
             IpAddr::V4(v4) => {
                 let mut end = 0;
                 for octet in v4.octets() {
-                    if end > 0 {
-                        self.0[end] = b'.';
-                        end += 1;
-                    }
-                    end = self.push_number(end, u64::from(octet), 1);
+                    end = self.push_number(end, u64::from(octet));
+                    self.0[end] = b'.';
+                    end += 1;
                 }
-                &self.0[..end]
+                &self.0[..end - 1]
             }
-            IpAddr::V6(v6) => self.write_args(format_args!("{v6}")),
+            IpAddr::V6(v6) => {
+                let mut rest: &mut [u8] = &mut self.0;
+                // 64 bytes hold any address.
+                let _ = write!(rest, "{v6}");
+                let left = rest.len();
+                &self.0[..self.0.len() - left]
+            }
         }
     }
 
     /// `t=` seconds and milliseconds, the form of `X-Request-Start` that application monitors read.
     pub fn format_request_start(&mut self, time: Duration) -> &[u8] {
         self.0[..2].copy_from_slice(b"t=");
-        let end = self.push_number(2, time.as_secs(), 1);
+        let end = self.push_number(2, time.as_secs());
+        // The point takes the place of the leading 1, which keeps the zeros.
+        let last = self.push_number(end, 1000 + u64::from(time.subsec_millis()));
         self.0[end] = b'.';
-        let end = self.push_number(end + 1, u64::from(time.subsec_millis()), 3);
-        &self.0[..end]
+        &self.0[..last]
     }
 
-    /// Writes a number at `at`, with at least this many digits; returns its end.
-    fn push_number(&mut self, at: usize, mut number: u64, digits_min: usize) -> usize {
-        let mut digits = [b'0'; 20];
-        let mut first = digits.len();
-        // Two digits at a time: this runs for each request.
-        while number >= 10 {
-            let pair = 2 * (number % 100) as usize;
-            first -= 2;
-            digits[first..first + 2].copy_from_slice(&DIGIT_PAIRS[pair..pair + 2]);
-            number /= 100;
-        }
-        if number > 0 {
-            first -= 1;
-            digits[first] = DIGIT_PAIRS[2 * (number % 10) as usize + 1];
-        }
-        let first = first.min(digits.len() - digits_min);
-        let end = at + digits.len() - first;
-        self.0[at..end].copy_from_slice(&digits[first..]);
-        end
-    }
-
-    fn write_args(&mut self, args: std::fmt::Arguments<'_>) -> &[u8] {
-        use std::io::Write;
-        let mut rest: &mut [u8] = &mut self.0;
-        // 64 bytes hold any address or number.
-        let _ = rest.write_fmt(args);
-        let left = rest.len();
-        let used = self.0.len() - left;
-        &self.0[..used]
+    /// Writes a number at `at`; returns its end.
+    fn push_number(&mut self, at: usize, number: u64) -> usize {
+        let mut buffer = itoa::Buffer::new();
+        let digits = buffer.format(number).as_bytes();
+        self.0[at..at + digits.len()].copy_from_slice(digits);
+        at + digits.len()
     }
 }
 

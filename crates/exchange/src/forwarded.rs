@@ -19,9 +19,9 @@
 pub mod outgoing;
 mod rfc7239;
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use penstock_http::{RequestHead, split_authority};
+use penstock_http::{RequestHead, list_elements, split_authority};
 use penstock_sys::net::PeerAddress;
 
 use crate::field_policy::TrustedHeaders;
@@ -67,36 +67,15 @@ pub struct InvalidForwardedField {
     pub cause: &'static str,
 }
 
-/// The meaning of a field that names no address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum ForwardedNode {
-    Address(SocketAddr),
-    /// A proxy that hides the address (RFC 7239 §6.2, §6.3).
-    Hidden,
-}
-
-/// The client in a list of addresses, and the number of elements right of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct ClientNode {
-    node: ForwardedNode,
-    hops: usize,
-}
-
-/// The search for the client in a list of addresses.
+/// The client in a list of addresses.
 #[derive(Debug, Default)]
-struct AddressSearch {
-    client: Option<ClientNode>,
+struct FoundClient {
+    /// `None` also for a proxy that hides the address (RFC 7239 §6.2, §6.3).
+    address: Option<SocketAddr>,
+    /// The number of elements right of it.
+    hops: usize,
     /// An element that had to be read is invalid.
     has_invalid_element: bool,
-}
-
-/// Relates the elements of a list to those of the addresses.
-#[derive(Debug, Clone, Copy, Default)]
-struct ListAlignment {
-    /// The number of elements right of the client's.
-    hops: usize,
-    /// The number of addresses.
-    address_count: usize,
 }
 
 /// The fields that [`ForwardedInfo::read`] reads, besides that of `server.client_address`.
@@ -225,6 +204,8 @@ impl ForwardedInfo {
             is_sent,
             may_read: is_read,
             info: Self::default(),
+            hops: 0,
+            address_count: 0,
             invalid_fields: Vec::new(),
         };
         let is_standard = match trust.client_field() {
@@ -240,7 +221,6 @@ impl ForwardedInfo {
     }
 }
 
-/// The fields of one request while they are read.
 struct FieldReader<'h> {
     head: &'h RequestHead,
     trust: &'h TrustedProxies,
@@ -249,6 +229,9 @@ struct FieldReader<'h> {
     is_sent: &'h dyn Fn(&str) -> bool,
     may_read: &'h dyn Fn(&str) -> bool,
     info: ForwardedInfo,
+    /// In the list of addresses: the elements right of the client's, and all of them.
+    hops: usize,
+    address_count: usize,
     invalid_fields: Vec<InvalidForwardedField>,
 }
 
@@ -273,25 +256,19 @@ impl<'h> FieldReader<'h> {
         let lines = self.field_values(name);
         let all: Vec<&[u8]> = lines.iter().flat_map(|line| list_elements(line)).collect();
         let nodes = all.iter().map(|element| parse_node(element));
-        let AddressSearch {
-            client,
-            has_invalid_element: is_broken,
-        } = find_client(nodes.rev(), self.trust);
-        if is_broken {
+        let client = find_client(nodes.rev(), self.trust);
+        if client.has_invalid_element {
             self.reject_field(name, lines.last().copied(), UNREADABLE);
         } else if name.eq_ignore_ascii_case("x-forwarded-for") && !all.is_empty() {
             self.info.source = AddressSource::XForwardedFor;
         }
-        self.info.client = client.and_then(ClientNode::address);
-        let alignment = ListAlignment {
-            hops: client.map_or(0, |client| client.hops),
-            address_count: all.len(),
-        };
-        self.info.scheme = self.read_scheme(alignment);
-        if let Some(host) = self.client_value(X_FORWARDED_HOST, alignment) {
+        self.info.client = client.address.map(PeerAddress::Tcp);
+        (self.hops, self.address_count) = (client.hops, all.len());
+        self.info.scheme = self.read_scheme();
+        if let Some(host) = self.client_value(X_FORWARDED_HOST) {
             self.set_host(X_FORWARDED_HOST, host);
         }
-        if let Some(port) = self.client_value(X_FORWARDED_PORT, alignment) {
+        if let Some(port) = self.client_value(X_FORWARDED_PORT) {
             match parse_port(port) {
                 Some(port) if self.accepts_hosts => self.info.port = Some(port),
                 // Nearly always the scheme's own port.
@@ -302,13 +279,13 @@ impl<'h> FieldReader<'h> {
         }
     }
 
-    fn read_scheme(&mut self, alignment: ListAlignment) -> Option<&'static str> {
+    fn read_scheme(&mut self) -> Option<&'static str> {
         for name in ["x-forwarded-proto", "x-forwarded-scheme", "x-forwarded-ssl"] {
             // A rule removed or changed it: the next ones are not read in its place.
             if (self.is_sent)(name) && self.field_values(name).is_empty() {
                 return None;
             }
-            let Some(value) = self.client_value(name, alignment) else {
+            let Some(value) = self.client_value(name) else {
                 continue;
             };
             let scheme = match name {
@@ -335,25 +312,22 @@ impl<'h> FieldReader<'h> {
             let element = element?;
             let node = match &element.node {
                 Some(node) => parse_node(node)?,
-                None => ForwardedNode::Hidden,
+                None => None,
             };
             found = Some(element);
             Ok(node)
         });
-        let AddressSearch {
-            client,
-            has_invalid_element: is_broken,
-        } = find_client(read, self.trust);
-        if is_broken {
+        let client = find_client(read, self.trust);
+        if client.has_invalid_element {
             self.reject_field(FORWARDED, Some(last), UNREADABLE);
         } else {
             self.info.source = AddressSource::Forwarded;
         }
         // The last element read is the client's.
-        let (Some(client), Some(element)) = (client, found) else {
+        let Some(element) = found else {
             return;
         };
-        self.info.client = client.address();
+        self.info.client = client.address.map(PeerAddress::Tcp);
         if let Some(scheme) = element.scheme {
             match parse_scheme(&scheme) {
                 Some(scheme) => self.info.scheme = Some(scheme),
@@ -397,14 +371,10 @@ impl<'h> FieldReader<'h> {
     /// A proxy adds at the right end or replaces the list, so that of as many elements as there are
     /// proxies behind the client none is the client's own. If these agree, any of them will do. If
     /// they do not, the element is known only where each address has one.
-    fn client_value(&mut self, name: &str, alignment: ListAlignment) -> Option<&'h [u8]> {
+    fn client_value(&mut self, name: &str) -> Option<&'h [u8]> {
         let lines = self.field_values(name);
         let all: Vec<&[u8]> = lines.iter().flat_map(|line| list_elements(line)).collect();
-        let ListAlignment {
-            hops: from_right,
-            address_count: count,
-        } = alignment;
-        let of_proxies = &all[all.len() - all.len().min(from_right + 1)..];
+        let of_proxies = &all[all.len() - all.len().min(self.hops + 1)..];
         let last = *of_proxies.last()?;
         if of_proxies
             .iter()
@@ -412,7 +382,7 @@ impl<'h> FieldReader<'h> {
         {
             return Some(last);
         }
-        if count == all.len() {
+        if self.address_count == all.len() {
             return of_proxies.first().copied();
         }
         self.reject_field(name, Some(last), UNREADABLE);
@@ -430,73 +400,47 @@ impl<'h> FieldReader<'h> {
     }
 }
 
-impl ClientNode {
-    fn address(self) -> Option<PeerAddress> {
-        match self.node {
-            ForwardedNode::Address(address) => Some(PeerAddress::Tcp(address)),
-            ForwardedNode::Hidden => None,
-        }
-    }
-}
-
 /// The rightmost address that is not trusted; the leftmost of all if every one is, or of those
 /// right of an element that cannot be read.
 fn find_client(
-    from_right: impl Iterator<Item = Result<ForwardedNode, ()>>,
+    from_right: impl Iterator<Item = Result<Option<SocketAddr>, ()>>,
     trust: &TrustedProxies,
-) -> AddressSearch {
-    let mut search = AddressSearch::default();
-    for (from_right, node) in from_right.enumerate() {
-        let Ok(node) = node else {
-            search.has_invalid_element = true;
-            break;
-        };
-        search.client = Some(ClientNode {
-            node,
-            hops: from_right,
-        });
+) -> FoundClient {
+    let mut found = FoundClient::default();
+    for (hops, node) in from_right.enumerate() {
         match node {
-            ForwardedNode::Address(address) if trust.covers_ip(address.ip()) => {}
-            _ => break,
+            Ok(address) => (found.address, found.hops) = (address, hops),
+            Err(()) => found.has_invalid_element = true,
+        }
+        let is_proxy = |address: SocketAddr| trust.covers_ip(address.ip());
+        if !node.is_ok_and(|address| address.is_some_and(is_proxy)) {
+            break;
         }
     }
-    search
+    found
 }
 
-/// The elements of a list (RFC 9110 §5.6.1): empty ones do not count.
-fn list_elements(line: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let all = line.split(|&byte| byte == b',').map(<[u8]>::trim_ascii);
-    all.filter(|element| !element.is_empty())
-}
-
-/// An address as proxies write it: with a port or without, IPv6 with brackets or without.
-fn parse_node(bytes: &[u8]) -> Result<ForwardedNode, ()> {
+/// An address as proxies write it: with a port or without, IPv6 with brackets or without. `None` if
+/// it is hidden.
+fn parse_node(bytes: &[u8]) -> Result<Option<SocketAddr>, ()> {
     let text = std::str::from_utf8(bytes).map_err(|_| ())?;
     if text.eq_ignore_ascii_case("unknown") || text.starts_with('_') {
-        return Ok(ForwardedNode::Hidden);
+        return Ok(None);
     }
-    if let Ok(address) = text.parse::<IpAddr>() {
-        return Ok(ForwardedNode::Address(SocketAddr::new(
-            address.to_canonical(),
-            0,
-        )));
-    }
-    let (host, port) = match text.strip_prefix('[') {
-        Some(rest) => {
-            let (host, rest) = rest.split_once(']').ok_or(())?;
-            let host = IpAddr::V6(host.parse::<Ipv6Addr>().map_err(|_| ())?);
-            (
-                host,
-                rest.strip_prefix(':')
-                    .or_else(|| rest.is_empty().then_some("0")),
-            )
-        }
-        None => {
-            let (host, port) = text.split_once(':').ok_or(())?;
-            (IpAddr::V4(host.parse().map_err(|_| ())?), Some(port))
-        }
+    let (host, port): (IpAddr, _) = if let Ok(address) = text.parse() {
+        (address, "0")
+    } else if let Some(rest) = text.strip_prefix('[') {
+        let (host, rest) = rest.split_once(']').ok_or(())?;
+        let port = match rest {
+            "" => "0",
+            _ => rest.strip_prefix(':').ok_or(())?,
+        };
+        (host.parse::<Ipv6Addr>().map_err(|_| ())?.into(), port)
+    } else {
+        let (host, port) = text.split_once(':').ok_or(())?;
+        (host.parse::<Ipv4Addr>().map_err(|_| ())?.into(), port)
     };
-    let port = match port.ok_or(())? {
+    let port = match port {
         // RFC 7239 §6: a port may be hidden as well.
         hidden if hidden.starts_with('_') => 0,
         digits if digits.bytes().all(|byte| byte.is_ascii_digit()) => {
@@ -504,10 +448,7 @@ fn parse_node(bytes: &[u8]) -> Result<ForwardedNode, ()> {
         }
         _ => return Err(()),
     };
-    Ok(ForwardedNode::Address(SocketAddr::new(
-        host.to_canonical(),
-        port,
-    )))
+    Ok(Some(SocketAddr::new(host.to_canonical(), port)))
 }
 
 fn parse_scheme(value: &[u8]) -> Option<&'static str> {

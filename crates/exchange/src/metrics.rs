@@ -170,25 +170,25 @@ pub struct HistogramValues {
 impl Histogram {
     /// Counts one duration.
     pub fn record(&self, duration: Duration) {
-        let us = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
-        let bucket = BUCKETS_US.partition_point(|&bound| bound < us);
-        self.counts[bucket].fetch_add(1, Ordering::Relaxed);
-        self.sum_us.fetch_add(us, Ordering::Relaxed);
+        for (cell, by) in self.increments(duration) {
+            cell.fetch_add(by, Ordering::Relaxed);
+        }
     }
 
     /// Counts one duration in a histogram that only this thread changes.
     pub fn record_local(&self, duration: Duration) {
-        let us = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
-        let bucket = BUCKETS_US.partition_point(|&bound| bound < us);
-        for (cell, by) in [(&self.counts[bucket], 1), (&self.sum_us, us)] {
-            cell.store(
-                cell.load(Ordering::Relaxed).wrapping_add(by),
-                Ordering::Relaxed,
-            );
+        for (cell, by) in self.increments(duration) {
+            let sum = cell.load(Ordering::Relaxed).wrapping_add(by);
+            cell.store(sum, Ordering::Relaxed);
         }
     }
 
-    /// Adds another histogram's numbers.
+    fn increments(&self, duration: Duration) -> [(&AtomicU64, u64); 2] {
+        let us = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+        let bucket = BUCKETS_US.partition_point(|&bound| bound < us);
+        [(&self.counts[bucket], 1), (&self.sum_us, us)]
+    }
+
     fn merge(&self, other: &Self) {
         for (mine, theirs) in self.counts.iter().zip(&other.counts) {
             mine.fetch_add(theirs.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -252,7 +252,6 @@ impl Serialize for Histogram {
     }
 }
 
-/// Microseconds as seconds.
 fn micros_to_seconds(us: u64) -> f64 {
     to_f64(us) / 1e6
 }

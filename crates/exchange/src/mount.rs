@@ -73,6 +73,20 @@ impl Mount {
         }
     }
 
+    /// The `Location` of the directory at `path` below this mount, with its final slash: an absolute
+    /// path, which keeps host, scheme and port, with every byte encoded that a browser might
+    /// interpret differently.
+    #[must_use]
+    pub fn directory_location(&self, path: &[u8], query: Option<&str>) -> String {
+        let path = encode_path(path);
+        // Two slashes at the start would name a host.
+        let path = path.trim_matches('/');
+        let slash = if path.is_empty() { "" } else { "/" };
+        let query = query.filter(|query| !query.is_empty());
+        let query = query.map_or(String::new(), |query| format!("?{query}"));
+        format!("{}/{path}{slash}{query}", self.encoded())
+    }
+
     /// The rest of `target`, an encoded path that may have a query, behind the prefix; `None` for a
     /// target that is not below it.
     #[must_use]
@@ -122,6 +136,38 @@ mod tests {
         assert_eq!(own.nested_in(&root), own);
         assert_eq!(root.nested_in(&outer), outer);
         assert!(root.nested_in(&root).is_root() && root.encoded().is_empty());
+    }
+
+    #[test]
+    fn a_redirect_stays_on_its_host_and_on_one_line() {
+        for (what, path, query, expected) in [
+            ("plain", "/docs", None, "/docs/"),
+            ("query", "/docs", Some("a=1&b=/"), "/docs/?a=1&b=/"),
+            ("empty query", "/docs", Some(""), "/docs/"),
+            (
+                "another host",
+                "//evil.example/docs",
+                None,
+                "/evil.example/docs/",
+            ),
+            ("slashes only", "///", None, "/"),
+            ("backslashes", "/\\evil.example", None, "/%5Cevil.example/"),
+            ("a query in the path", "/a?b#c", None, "/a%3Fb%23c/"),
+            ("an encoded percent", "/a%2e", None, "/a%252e/"),
+            (
+                "line break",
+                "/a\r\nSet-Cookie: b",
+                None,
+                "/a%0D%0ASet-Cookie:%20b/",
+            ),
+            ("not ASCII", "/\u{e9}", None, "/%C3%A9/"),
+            ("markup", "/<b>\"'", None, "/%3Cb%3E%22'/"),
+        ] {
+            let found = Mount::default().directory_location(path.as_bytes(), query);
+            assert_eq!(found, expected, "{what}");
+            let below = Mount::new("/a b").directory_location(path.as_bytes(), query);
+            assert_eq!(below, format!("/a%20b{expected}"), "{what}, mounted");
+        }
     }
 
     #[test]

@@ -78,17 +78,13 @@ fn slice_span(content: &[u8], span: ByteRange) -> &[u8] {
 
 type PartReadFuture = Pin<Box<dyn Future<Output = Result<Bytes, ReadError>> + Send>>;
 
-/// Parts of an open file.
 struct MultipartFileStream {
     file: FileBody,
     length: u64,
-    /// The pieces still to be sent.
     pieces: VecDeque<MultipartPiece>,
     /// The first text, until the content behind it is read.
     first_text: Option<Bytes>,
-    /// The next piece to send.
     next_piece: Option<Bytes>,
-    /// The first content was read.
     has_read_content: bool,
     pending_read: Option<PartReadFuture>,
 }

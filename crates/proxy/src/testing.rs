@@ -42,7 +42,7 @@ pub(crate) fn request_at(
     listens: Option<SocketAddr>,
 ) -> Request {
     // This machine, as an operator lists it.
-    let networks = ["127.0.0.0/8", "::1"].map(|text| text.parse().unwrap());
+    let networks = ["127.0.0.0/8", "::1/128"].map(|text| text.parse().unwrap());
     let trust = TrustedProxies::new(networks.into(), true);
     request_trusting(head, peer, scheme, listens, trust)
 }

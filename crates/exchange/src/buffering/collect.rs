@@ -4,6 +4,7 @@
 //! The first step of an application's or upstream's handler. A slow sender costs a connection,
 //! never a worker; a body of any size costs at most `limits.body_memory` and one write buffer.
 
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use super::{BodyStore, SpoolFile, TempGrant, TempPurpose};
@@ -20,12 +21,7 @@ pub enum CollectedBody {
     /// All of it in memory.
     Memory(Vec<u8>),
     /// All of it in a file.
-    File {
-        /// The file.
-        file: Arc<SpoolFile>,
-        /// Its length.
-        len: u64,
-    },
+    File { file: Arc<SpoolFile>, len: u64 },
 }
 
 impl CollectedBody {

@@ -15,6 +15,7 @@
 //!   tries again when its own client has taken something.
 
 use std::collections::VecDeque;
+use std::os::unix::fs::FileExt;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -73,7 +74,6 @@ impl SpoolPlace {
 #[derive(Debug)]
 struct Contest {
     place: HeldPlace,
-    /// The next check of the demand.
     check: LazyDeadline,
     /// The start of the wait for the client.
     since: Option<Instant>,
@@ -120,18 +120,15 @@ struct SpoolState {
     blocks: VecDeque<u64>,
     /// Blocks of the file that may be reused.
     free_blocks: Vec<u64>,
-    /// The number of blocks in the file.
     block_count: u64,
     /// Blocks are reserved for a write at `write_position`, or it is under way: positions must not
     /// restart meanwhile.
     is_writing: bool,
-    /// The last try found no room.
     has_no_space: bool,
     /// The disk was full; it is not tried again until the client has taken something.
     is_disk_full: bool,
     /// Others wait for the producer: `limits.response_spool` does not apply.
     is_growing: bool,
-    /// Bytes that the client has taken.
     taken: u64,
     end: Option<Result<(), Fault>>,
     /// Fields behind the body, set before its end.
@@ -249,7 +246,6 @@ impl SpoolState {
         parts
     }
 
-    /// Counts bytes of the file that the client took.
     fn advance(&mut self, bytes: u64) {
         let before = self.read_position / BLOCK_BYTES;
         self.read_position += bytes;
@@ -271,7 +267,6 @@ impl SpoolState {
         }
     }
 
-    /// Ends the response for the client with a fault.
     fn cut(&mut self, fault: Fault) {
         self.memory.clear();
         self.memory_bytes = 0;
@@ -567,7 +562,6 @@ impl Contest {
         }
     }
 
-    /// Stops waiting for the client.
     fn pause(&mut self) {
         if let Some(since) = self.since.take() {
             self.waited += clock::now().saturating_duration_since(since);

@@ -6,8 +6,8 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -36,42 +36,26 @@ impl SpoolFile {
         Ok(Self { file, pool, grant })
     }
 
-    /// Writes all of `bytes` at `at`. Blocks.
-    ///
-    /// # Errors
-    /// The disk's.
-    pub fn write_all_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
-        self.get()?.write_all_at(bytes, at)
-    }
-
-    /// Fills `bytes` from `at`. Blocks.
-    ///
-    /// # Errors
-    /// The disk's, or the file is shorter.
-    pub fn read_exact_at(&self, bytes: &mut [u8], at: u64) -> io::Result<()> {
-        self.get()?.read_exact_at(bytes, at)
-    }
-
     /// Reads bytes at `at` that are in memory already.
     ///
     /// # Errors
     /// When none are, or the kernel cannot tell.
     pub fn read_at_if_cached(&self, bytes: &mut [u8], at: u64) -> io::Result<usize> {
-        file::read_at_if_cached(self.get()?, bytes, at)
+        file::read_at_if_cached(self, bytes, at)
     }
+}
 
-    /// Its descriptor.
-    ///
-    /// # Errors
-    /// When the file is being closed.
-    pub fn descriptor(&self) -> io::Result<BorrowedFd<'_>> {
-        Ok(self.get()?.as_fd())
+impl AsFd for SpoolFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        (**self).as_fd()
     }
+}
 
-    fn get(&self) -> io::Result<&File> {
-        self.file
-            .as_ref()
-            .ok_or_else(|| io::ErrorKind::NotFound.into())
+impl Deref for SpoolFile {
+    type Target = File;
+
+    fn deref(&self) -> &File {
+        self.file.as_ref().expect("taken by Drop only")
     }
 }
 

@@ -55,7 +55,6 @@ struct UsageTable {
     clients: HashMap<AddressPrefix, ClientUsage>,
 }
 
-/// The space of one client.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct ClientUsage {
     responses: u64,
@@ -145,7 +144,6 @@ impl TempSpace {
         self.refused_total.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The cause of a refusal.
     pub(super) fn refusal_cause(&self) -> String {
         let TempSpaceSnapshot { max, used, .. } = self.snapshot();
         format!("limits.temp_bytes has no room ({used} of {max} bytes are in use)")

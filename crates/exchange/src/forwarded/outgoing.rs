@@ -13,9 +13,10 @@
 
 use std::borrow::Cow;
 
+use penstock_http::list_elements;
 use penstock_sys::net::PeerAddress;
 
-use super::{AddressSource, ForwardedInfo, ForwardedNode, list_elements, parse_node, parse_scheme};
+use super::{AddressSource, ForwardedInfo, parse_node, parse_scheme};
 use crate::Request;
 use crate::cgi::TextBuffer;
 use crate::field_policy::{is_client_address_field, is_forwarding_field};
@@ -131,9 +132,8 @@ impl Request {
             return false;
         };
         let ip = client.ip().to_canonical();
-        list_elements(value).all(|element| match parse_node(element) {
-            Ok(ForwardedNode::Address(address)) => address.ip() == ip,
-            Ok(ForwardedNode::Hidden) | Err(()) => false,
+        list_elements(value).all(|element| {
+            parse_node(element).is_ok_and(|node| node.is_some_and(|address| address.ip() == ip))
         })
     }
 }

@@ -11,7 +11,6 @@
 //! - A `for`, `proto` or `host` that comes twice in one element, and any other text outside the
 //!   grammar, ends the reading; the elements to its right count.
 
-/// The element of one proxy.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct ForwardedElement {
     /// `for`: the client's node.
@@ -39,7 +38,6 @@ impl<'h> ReverseElements<'h> {
         }
     }
 
-    /// The next element of the current line.
     fn take_last(&mut self) -> Result<ForwardedElement, ()> {
         let line = self.rest;
         let commas = line.iter().enumerate().rev();
@@ -80,7 +78,6 @@ impl Iterator for ReverseElements<'_> {
     }
 }
 
-/// Parses exactly one element.
 fn parse_element(bytes: &[u8]) -> Result<ForwardedElement, ()> {
     let mut element = ForwardedElement::default();
     let mut rest = bytes;

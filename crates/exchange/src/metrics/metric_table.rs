@@ -81,40 +81,24 @@ impl From<Option<f64>> for MetricValue<'_> {
     }
 }
 
-impl From<u64> for MetricValue<'_> {
-    fn from(value: u64) -> Self {
-        Self::from(to_f64(value))
-    }
+/// Converts numbers, times and switches to samples, which are floats in this format.
+macro_rules! samples {
+    ($($from:ty: $value:ident => $sample:expr;)*) => {
+        $(impl From<$from> for MetricValue<'_> {
+            fn from($value: $from) -> Self {
+                Self::from($sample)
+            }
+        })*
+    };
 }
 
-impl From<Option<u64>> for MetricValue<'_> {
-    fn from(value: Option<u64>) -> Self {
-        Self::Number(value.map(to_f64))
-    }
-}
-
-impl From<u32> for MetricValue<'_> {
-    fn from(value: u32) -> Self {
-        Self::from(f64::from(value))
-    }
-}
-
-impl From<usize> for MetricValue<'_> {
-    fn from(value: usize) -> Self {
-        Self::from(value as u64)
-    }
-}
-
-impl From<bool> for MetricValue<'_> {
-    fn from(value: bool) -> Self {
-        Self::from(u32::from(value))
-    }
-}
-
-impl From<Duration> for MetricValue<'_> {
-    fn from(value: Duration) -> Self {
-        Self::from(value.as_secs_f64())
-    }
+samples! {
+    u64: value => to_f64(value);
+    Option<u64>: value => value.map(to_f64);
+    u32: value => f64::from(value);
+    usize: value => value as u64;
+    bool: value => u32::from(value);
+    Duration: value => value.as_secs_f64();
 }
 
 impl From<i64> for MetricValue<'_> {

@@ -494,7 +494,7 @@ fn forwarding_fields_pass_if_trusted_or_true() {
         ("", "CF-Connecting-IP: 10.0.0.1", true, true),
     ] {
         let head = format!("GET / HTTP/1.1\r\nHost: a.test\r\n{extra}{field}\r\n\r\n");
-        let listed = TrustedProxies::new(vec!["127.0.0.1".parse().unwrap()], false);
+        let listed = TrustedProxies::new(vec!["127.0.0.1/32".parse().unwrap()], false);
         for (trust, passes) in [
             (TrustedProxies::default(), passes),
             (listed, passes_of_listed),
