@@ -7,10 +7,10 @@
 
 use std::borrow::Cow;
 
-use penstock_exchange::grip::is_grip_field;
+use penstock_exchange::field_policy::is_internal;
 use penstock_exchange::{
-    AccelFields, Body, Fault, FaultKind, InternalRedirect, RequestTiming, Response, SendfileGrant,
-    is_accel_field,
+    AccelFields, Body, Fault, FaultKind, Instructions, InternalRedirect, RequestTiming, Response,
+    SendfileGrant, is_accel_field,
 };
 use penstock_http::{FieldBlock, parse_length};
 use penstock_wire::ResponseHeadView;
@@ -53,19 +53,22 @@ pub(crate) fn client_head(
 ) -> Result<ReplyHead, Fault> {
     let mut fields = FieldBlock::with_capacity(256);
     let mut declared = None;
-    let (mut is_unbuffered, mut asks_for_no_buffer) = (false, false);
-    let mut speaks_to_cache = false;
-    let mut is_for_hub = false;
+    let mut is_unbuffered = false;
+    let mut instructions = Instructions::None;
     let mut accel = None;
     for (name, value) in parts.fields {
         let name = std::str::from_utf8(name).unwrap_or_default();
-        if is_forwarded(name) {
-            is_unbuffered |= name.eq_ignore_ascii_case("content-type")
-                && value
-                    .get(..17)
-                    .is_some_and(|t| t.eq_ignore_ascii_case(b"text/event-stream"));
-            speaks_to_cache |= name.eq_ignore_ascii_case("x-accel-expires");
-            is_for_hub |= is_grip_field(name.as_bytes());
+        let disables_buffering =
+            name.eq_ignore_ascii_case("x-accel-buffering") && value.eq_ignore_ascii_case(b"no");
+        if disables_buffering || is_forwarded(name) {
+            is_unbuffered |= disables_buffering
+                || name.eq_ignore_ascii_case("content-type")
+                    && value
+                        .get(..17)
+                        .is_some_and(|t| t.eq_ignore_ascii_case(b"text/event-stream"));
+            if is_internal(name.as_bytes()) {
+                instructions = Instructions::ForThisServer;
+            }
             if let Err(error) = fields.push(name, value) {
                 return Err(
                     app_protocol_error(format!("response field `{name}`: {error}"))
@@ -82,18 +85,14 @@ pub(crate) fn client_head(
                 );
             }
             declared = length;
-        } else if name.eq_ignore_ascii_case("x-accel-buffering") {
-            asks_for_no_buffer |= value.eq_ignore_ascii_case(b"no");
         } else {
-            read_accel_field(&mut accel, name, value);
+            AccelFields::read(&mut accel, name.as_bytes(), value);
         }
     }
     let mut response = Response::new(parts.status, Body::Empty);
     response.fields = fields;
     response.timing = timing;
-    response.has_accel_expires = speaks_to_cache;
-    response.has_grip = is_for_hub;
-    response.disables_buffering = asks_for_no_buffer;
+    response.instructions = instructions;
     let mut redirect = None;
     if let Some(accel) = accel
         && grant.is_some()
@@ -108,22 +107,10 @@ pub(crate) fn client_head(
     Ok(ReplyHead {
         response,
         declared,
-        is_unbuffered: is_unbuffered || asks_for_no_buffer,
+        is_unbuffered,
         wants_body,
         redirect,
     })
-}
-
-/// Reads a field for the front end, if this is one.
-fn read_accel_field(accel: &mut Option<AccelFields>, name: &str, value: &[u8]) {
-    let is = |known: &str| name.eq_ignore_ascii_case(known);
-    if is("x-accel-redirect") {
-        accel.get_or_insert_default().set_redirect(value);
-    } else if is("x-sendfile") || is("x-lighttpd-send-file") {
-        accel.get_or_insert_default().set_sendfile(value);
-    } else if is("x-accel-limit-rate") {
-        accel.get_or_insert_default().set_max_rate(value);
-    }
 }
 
 /// Whether a field of that name is sent to the client unchanged.

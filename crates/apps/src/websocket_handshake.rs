@@ -4,7 +4,6 @@
 //! The rules are in `http::websocket`.
 
 use bytes::Bytes;
-use penstock_exchange::grip::is_grip_field;
 use penstock_exchange::{Body, Fault, FaultKind, Reply, RequestTiming, Response, Takeover};
 use penstock_http::websocket::{
     DeflateParams, HandshakeRequest, check_handshake, negotiate_deflate, subprotocols,
@@ -101,11 +100,9 @@ pub(crate) fn accept_response(
         );
     }
     let mut pushed = own.map_err(|error| ("Sec-WebSocket-Protocol", error));
-    let mut is_for_hub = false;
     for (name, value) in parts.fields {
         let name = std::str::from_utf8(name).unwrap_or_default();
         if pushed.is_ok() && reply::is_forwarded(name) && !is_handshake_header(name) {
-            is_for_hub |= is_grip_field(name.as_bytes());
             pushed = fields.push(name, value).map_err(|error| (name, error));
         }
     }
@@ -117,7 +114,6 @@ pub(crate) fn accept_response(
     let mut response = Response::new(Status::SWITCHING_PROTOCOLS, body);
     response.fields = fields;
     response.timing = timing;
-    response.has_grip = is_for_hub;
     Ok(response)
 }
 

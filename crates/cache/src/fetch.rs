@@ -472,7 +472,7 @@ fn unstorable_reason(response: &Response) -> Option<&'static str> {
         return Some("limit-rate");
     }
     // GRIP instructions are for this request's client only.
-    if response.has_grip {
+    if response.has_grip() {
         return Some("hub");
     }
     // An event stream never ends.

@@ -8,11 +8,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-use penstock_http::{FieldBlock, Status, encode_target, parse_length};
+use penstock_http::{
+    FieldBlock, Status, encode_segment, encode_target, parse_length, starts_with_ignore_case,
+};
 
 use crate::body::Body;
 use crate::handler::{Handler, InternalRedirect};
-use crate::response::{RequestTiming, Response};
+use crate::response::{Instructions, RequestTiming, Response};
 
 /// Instructions of a response to the front end.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -36,30 +38,26 @@ pub struct SendfileGrant {
 /// `X-Sendfile` and similar.
 #[must_use]
 pub fn is_accel_field(name: &[u8]) -> bool {
-    let begins = |start: &[u8]| {
-        let found = name.get(..start.len());
-        found.is_some_and(|found| found.eq_ignore_ascii_case(start))
-    };
+    let begins = |start: &str| starts_with_ignore_case(name, start);
     matches!(name.first(), Some(b'x' | b'X'))
-        && (begins(b"x-accel-")
-            || begins(b"x-sendfile")
+        && (begins("x-accel-")
+            || begins("x-sendfile")
             || name.eq_ignore_ascii_case(b"x-lighttpd-send-file"))
 }
 
 impl AccelFields {
-    /// Reads `X-Accel-Redirect`: applications write the path encoded or raw.
-    pub fn set_redirect(&mut self, value: &[u8]) {
-        self.redirect = Some(encode_target(value));
-    }
-
-    /// Reads `X-Sendfile`.
-    pub fn set_sendfile(&mut self, value: &[u8]) {
-        self.sendfile = Some(value.to_vec());
-    }
-
-    /// Reads `X-Accel-Limit-Rate`: 0, and a value that is not a number, is no limit.
-    pub fn set_max_rate(&mut self, value: &[u8]) {
-        self.max_rate = parse_length(value).filter(|&rate| rate > 0);
+    /// Reads a field of a response, if it is one of these. Applications write the path of a redirect
+    /// encoded or raw. A rate of 0, and one that is not a number, is no limit.
+    pub fn read(accel: &mut Option<Box<Self>>, name: &[u8], value: &[u8]) {
+        let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
+        if is("x-accel-redirect") {
+            accel.get_or_insert_default().redirect = Some(encode_target(value));
+        } else if is("x-sendfile") || is("x-lighttpd-send-file") {
+            accel.get_or_insert_default().sendfile = Some(value.to_vec());
+        } else if is("x-accel-limit-rate") {
+            let rate = parse_length(value).filter(|&rate| rate > 0);
+            accel.get_or_insert_default().max_rate = rate;
+        }
     }
 
     /// Returns the redirect to the body, if that is elsewhere. `None` without a `grant`;
@@ -122,13 +120,8 @@ impl InternalRedirect {
 
 impl Response {
     /// Leaves the instructions to another Penstock in front of this server: the fields are sent.
-    pub fn pass_accel_fields(&mut self) {
-        self.passes_grip = self.has_grip;
-        self.has_accel_expires = false;
-        if self.disables_buffering {
-            // A literal is a valid field.
-            let _ = self.fields.push("X-Accel-Buffering", b"no");
-        }
+    pub fn pass_instructions(&mut self) {
+        self.instructions = Instructions::ForFrontEnd;
         if let Some(rate) = self.max_rate.take() {
             let rate = rate.to_string();
             // Digits are a valid value.
@@ -174,14 +167,7 @@ fn target_below(root: &Path, path: &[u8]) -> Option<String> {
             return None;
         };
         target.push('/');
-        for &byte in name.as_bytes() {
-            match byte {
-                b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-                    target.push(char::from(byte));
-                }
-                _ => target.push_str(&format!("%{byte:02X}")),
-            }
-        }
+        target.push_str(&encode_segment(name.as_bytes()));
     }
     (!target.is_empty()).then_some(target)
 }
@@ -221,13 +207,11 @@ mod tests {
         let grant = SendfileGrant::default();
         let redirect = accel.internal_redirect(Some(&grant), &fields, &RequestTiming::default());
         let mut response = redirect.unwrap().unwrap().into_response();
-        response.has_accel_expires = true;
-        response.has_grip = true;
-        response.disables_buffering = true;
-        response.pass_accel_fields();
-        let said = b"Content-Type: text/plain\r\nX-Accel-Redirect: /kept/a?b\r\nX-Accel-Buffering: no\r\nX-Accel-Limit-Rate: 4096\r\n";
+        response.pass_instructions();
+        let said = b"Content-Type: text/plain\r\nX-Accel-Redirect: /kept/a?b\r\nX-Accel-Limit-Rate: 4096\r\n";
         assert_eq!(response.fields.as_bytes(), said);
-        assert!(response.passes_grip && !response.has_accel_expires && response.max_rate.is_none());
+        assert_eq!(response.instructions, Instructions::ForFrontEnd);
+        assert!(response.max_rate.is_none());
     }
 
     /// A handler that is never called.

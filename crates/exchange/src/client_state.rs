@@ -24,8 +24,8 @@ pub struct ClientState {
     address_prefix: AtomicU64,
     is_unnamed_proxy: AtomicBool,
     has_interim: AtomicBool,
-    /// Interim heads, encoded; held for a copy only.
-    interim: Mutex<Vec<u8>>,
+    /// Held for a move only.
+    interim: Mutex<Vec<(Status, FieldBlock)>>,
 }
 
 impl ClientState {
@@ -70,31 +70,34 @@ impl ClientState {
         .await
     }
 
-    /// Queues an interim response (103, or another 1xx that is passed on) for an HTTP/1.1 client;
-    /// `false` when too many wait already.
-    pub fn push_interim(&self, status: Status, fields: &FieldBlock) -> bool {
+    /// Queues an interim response (103, or another 1xx that is passed on); `false` when too many wait
+    /// already.
+    pub fn push_interim(&self, status: Status, fields: FieldBlock) -> bool {
         let mut interim = self.interim.lock().unwrap_or_else(PoisonError::into_inner);
-        if interim.len() + fields.as_bytes().len() > MAX_INTERIM_BYTES {
+        let waiting = interim
+            .iter()
+            .map(|(_, fields)| interim_bytes(fields))
+            .sum::<usize>();
+        if waiting + interim_bytes(&fields) > MAX_INTERIM_BYTES {
             return false;
         }
-        interim.extend_from_slice(b"HTTP/1.1 ");
-        interim.extend_from_slice(&status.digits());
-        interim.push(b' ');
-        interim.extend_from_slice(status.reason().as_bytes());
-        interim.extend_from_slice(b"\r\n");
-        interim.extend_from_slice(fields.as_bytes());
-        interim.extend_from_slice(b"\r\n");
+        interim.push((status, fields));
         self.has_interim.store(true, Ordering::Relaxed);
         true
     }
 
     /// Takes the interim responses to be sent now; usually none, which is free.
     #[must_use]
-    pub fn take_interim(&self) -> Vec<u8> {
+    pub fn take_interim(&self) -> Vec<(Status, FieldBlock)> {
         if !self.has_interim.load(Ordering::Relaxed) {
             return Vec::new();
         }
         self.has_interim.store(false, Ordering::Relaxed);
         std::mem::take(&mut self.interim.lock().unwrap_or_else(PoisonError::into_inner))
     }
+}
+
+/// The bytes of an interim response, with a status line.
+fn interim_bytes(fields: &FieldBlock) -> usize {
+    fields.as_bytes().len() + 32
 }

@@ -16,7 +16,7 @@
 
 use std::sync::Arc;
 
-use penstock_http::{FieldBlock, RequestHead, token_eq_ignore_case};
+use penstock_http::{FieldBlock, RequestHead, starts_with_ignore_case, token_eq_ignore_case};
 
 use crate::accel::is_accel_field;
 use crate::grip::is_grip_field;
@@ -60,15 +60,7 @@ pub fn is_internal(name: &[u8]) -> bool {
 
 /// Removes all fields that [`is_internal`] names.
 pub fn remove_internal(fields: &mut FieldBlock) {
-    let next = |fields: &FieldBlock| {
-        let mut names = fields.iter().map(|(name, _)| name);
-        let found = names.find(|name| is_internal(name.as_bytes()));
-        found.map(str::to_owned)
-    };
-    // Each pass removes all fields of one name, and a head has few names.
-    while let Some(name) = next(fields) {
-        fields.remove(&name);
-    }
+    fields.remove_where(|name| is_internal(name.as_bytes()));
 }
 
 /// Whether two names make the same variable: they differ only in case, and in underscores for
@@ -159,45 +151,29 @@ impl TrustedHeaders {
 pub fn classify_field(name: impl AsRef<[u8]>) -> FieldClass {
     let bytes = name.as_ref();
     let first = bytes.first().map_or(0, |byte| byte | 0x20);
-    match (bytes.len(), first) {
-        (2, b't') if token_eq_ignore_case(bytes, b"te") => FieldClass::HopByHop,
-        (3, b'v') if token_eq_ignore_case(bytes, b"via") => FieldClass::Via,
-        (4, b'h') if token_eq_ignore_case(bytes, b"host") => FieldClass::HopByHop,
+    let (names, class): (&[&str], _) = match (bytes.len(), first) {
+        (2, b't') => (&["te"], FieldClass::HopByHop),
+        (3, b'v') => (&["via"], FieldClass::Via),
+        (4, b'h') => (&["host"], FieldClass::HopByHop),
         // Never HTTP_PROXY: an environment variable of that name redirects requests of its program.
-        (5, b'p') if token_eq_ignore_case(bytes, b"proxy") => FieldClass::Internal,
-        (6, b'e') if token_eq_ignore_case(bytes, b"expect") => FieldClass::HopByHop,
-        (7, b't' | b'u')
-            if token_eq_ignore_case(bytes, b"trailer")
-                || token_eq_ignore_case(bytes, b"upgrade") =>
-        {
-            FieldClass::HopByHop
-        }
-        (9, b'f' | b'x')
-            if token_eq_ignore_case(bytes, b"forwarded")
-                || token_eq_ignore_case(bytes, b"x-real-ip") =>
-        {
-            FieldClass::Forwarding
-        }
+        (5, b'p') => (&["proxy"], FieldClass::Internal),
+        (6, b'e') => (&["expect"], FieldClass::HopByHop),
+        (7, b't' | b'u') => (&["trailer", "upgrade"], FieldClass::HopByHop),
+        (9, b'f' | b'x') => (&["forwarded", "x-real-ip"], FieldClass::Forwarding),
+        (10, b'c' | b'k') => (&["connection", "keep-alive"], FieldClass::HopByHop),
         // The hub's to a back end that gets a WebSocket as requests.
-        (13, b'c') if token_eq_ignore_case(bytes, b"connection-id") => FieldClass::Internal,
-        (5.., b'm') if token_eq_ignore_case(&bytes[..5], b"meta-") => FieldClass::Internal,
-        (10, b'c' | b'k')
-            if token_eq_ignore_case(bytes, b"connection")
-                || token_eq_ignore_case(bytes, b"keep-alive") =>
-        {
-            FieldClass::HopByHop
-        }
-        (14, b'c' | b'h')
-            if token_eq_ignore_case(bytes, b"content-length")
-                || token_eq_ignore_case(bytes, b"http2-settings") =>
-        {
-            FieldClass::HopByHop
-        }
-        (16, b'p') if token_eq_ignore_case(bytes, b"proxy-connection") => FieldClass::HopByHop,
-        (17, b't') if token_eq_ignore_case(bytes, b"transfer-encoding") => FieldClass::HopByHop,
-        (_, b'x') => classify_x_field(bytes),
+        (13, b'c') => (&["connection-id"], FieldClass::Internal),
+        (14, b'c' | b'h') => (&["content-length", "http2-settings"], FieldClass::HopByHop),
+        (16, b'p') => (&["proxy-connection"], FieldClass::HopByHop),
+        (17, b't') => (&["transfer-encoding"], FieldClass::HopByHop),
+        _ => (&[], FieldClass::EndToEnd),
+    };
+    match first {
+        _ if is_named_in(names, bytes) => class,
+        b'm' if starts_with_ignore_case(bytes, "meta-") => FieldClass::Internal,
+        b'x' => classify_x_field(bytes),
         // The hub's to a back end.
-        (_, b'g') if is_grip_field(bytes) => FieldClass::Internal,
+        b'g' if is_grip_field(bytes) => FieldClass::Internal,
         _ if bytes.contains(&b'_') => classify_underscored(bytes),
         _ => FieldClass::EndToEnd,
     }
@@ -228,10 +204,7 @@ const MAX_NAME_BYTES: usize = 256;
 
 /// The treatment of names that begin with an X.
 fn classify_x_field(name: &[u8]) -> FieldClass {
-    let is_in = |list: &[&str]| {
-        let mut known = list.iter();
-        known.any(|known| name.eq_ignore_ascii_case(known.as_bytes()))
-    };
+    let is_in = |list: &[&str]| is_named_in(list, name);
     if is_in(&FORWARDING_X_FIELDS) {
         FieldClass::Forwarding
     } else if is_in(&INTERNAL_X_FIELDS) {
@@ -251,21 +224,13 @@ fn classify_x_field(name: &[u8]) -> FieldClass {
 /// untrusted peers ([`crate::Request::passes_forwarding_field`]).
 #[must_use]
 pub fn is_forwarding_field(name: impl AsRef<[u8]>) -> bool {
-    const FORWARDED: &[u8] = b"x-forwarded-";
     let name = name.as_ref();
-    let is_in = |list: &[&str]| {
-        let mut known = list.iter();
-        known.any(|known| name.eq_ignore_ascii_case(known.as_bytes()))
-    };
+    let is_in = |list: &[&str]| is_named_in(list, name);
     match name.first().map_or(0, |byte| byte | 0x20) {
         // Rails reads it.
         b'c' => name.eq_ignore_ascii_case(b"client-ip"),
         b'f' => is_in(&["forwarded", "front-end-https"]),
-        b'x' => {
-            let start = name.get(..FORWARDED.len());
-            start.is_some_and(|start| start.eq_ignore_ascii_case(FORWARDED))
-                || is_in(&OTHER_FORWARDING_X_FIELDS)
-        }
+        b'x' => starts_with_ignore_case(name, "x-forwarded-") || is_in(&OTHER_FORWARDING_X_FIELDS),
         _ => false,
     }
 }
@@ -274,10 +239,13 @@ pub fn is_forwarding_field(name: impl AsRef<[u8]>) -> bool {
 /// but Penstock does not.
 #[must_use]
 pub fn is_client_address_field(name: impl AsRef<[u8]>) -> bool {
-    const NAMES: [&str; 3] = ["client-ip", "x-client-ip", "x-cluster-client-ip"];
-    let name = name.as_ref();
-    let is = |known: &&str| name.eq_ignore_ascii_case(known.as_bytes());
-    NAMES.iter().any(is)
+    let names = ["client-ip", "x-client-ip", "x-cluster-client-ip"];
+    is_named_in(&names, name.as_ref())
+}
+
+fn is_named_in(list: &[&str], name: &[u8]) -> bool {
+    let mut known = list.iter();
+    known.any(|known| name.eq_ignore_ascii_case(known.as_bytes()))
 }
 
 /// Those without `X-Forwarded-` in front.

@@ -2,16 +2,13 @@
 //!
 //! A back end holds a connection by a response with such fields, and with a body of instructions
 //! beside them. By others the hub tells it that it may. `apps` and `proxy` mark a response that has
-//! any ([`crate::Response::has_grip`]), the hub's handler around them applies them, and `edge`
+//! any ([`crate::Response::instructions`]), the hub's handler around them applies them, and `edge`
 //! removes those that are left.
 //!
 //! # Invariants
 //! - No client can send one ([`crate::field_policy::classify_field`]), and none sees one.
 
-use penstock_http::FieldBlock;
-
-/// The beginning of their names.
-const GRIP_PREFIX: &[u8] = b"grip-";
+use penstock_http::{FieldBlock, starts_with_ignore_case};
 
 /// The type of a body of instructions.
 const INSTRUCT_TYPE: &[u8] = b"application/grip-instruct";
@@ -19,31 +16,20 @@ const INSTRUCT_TYPE: &[u8] = b"application/grip-instruct";
 /// Whether a field of that name is for the hub or from it.
 #[must_use]
 pub fn is_grip_field(name: &[u8]) -> bool {
-    let start = name.get(..GRIP_PREFIX.len());
-    start.is_some_and(|start| start.eq_ignore_ascii_case(GRIP_PREFIX))
+    starts_with_ignore_case(name, "grip-")
 }
 
 /// Whether a body of that `Content-Type` has GRIP instructions.
 #[must_use]
 pub fn is_grip_instruct_type(content_type: &[u8]) -> bool {
-    let Some((start, rest)) = content_type.split_at_checked(INSTRUCT_TYPE.len()) else {
-        return false;
-    };
-    start.eq_ignore_ascii_case(INSTRUCT_TYPE)
-        && matches!(rest.first(), None | Some(b';' | b' ' | b'\t'))
+    let behind = content_type.get(INSTRUCT_TYPE.len());
+    starts_with_ignore_case(content_type, INSTRUCT_TYPE)
+        && matches!(behind, None | Some(b';' | b' ' | b'\t'))
 }
 
 /// Removes all GRIP fields.
 pub fn remove_grip_fields(fields: &mut FieldBlock) {
-    let next = |fields: &FieldBlock| {
-        let mut names = fields.iter().map(|(name, _)| name);
-        let found = names.find(|name| is_grip_field(name.as_bytes()));
-        found.map(str::to_owned)
-    };
-    // Each pass removes all fields of one name, and a head has few names.
-    while let Some(name) = next(fields) {
-        fields.remove(&name);
-    }
+    fields.remove_where(|name| is_grip_field(name.as_bytes()));
 }
 
 #[cfg(test)]

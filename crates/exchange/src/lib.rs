@@ -38,9 +38,9 @@ pub use handler::{
 };
 pub use mount::Mount;
 pub use request::{ListenerInfo, Request, RequestPath};
-pub use response::{HandlerName, RequestTiming, Response};
+pub use response::{HandlerName, Instructions, RequestTiming, Response};
 pub use takeover::{
     HeldConnection, HeldConnectionCounter, HeldConnectionGuard, HeldFraming, Hold, Takeover,
     TakeoverFuture, TunnelHandler,
 };
-pub use trusted_proxies::{IpNetwork, TrustedProxies};
+pub use trusted_proxies::{TrustedProxies, parse_network};

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use penstock_http::{FieldBlock, Status};
 
 use crate::Body;
+use crate::grip::is_grip_field;
 
 /// One response. Framing fields (`Content-Length`, `Transfer-Encoding`, `Connection`) are added by
 /// edge; handlers leave them out.
@@ -23,16 +24,22 @@ pub struct Response {
     pub created_at: Option<Instant>,
     /// Maximum bytes of the body per second (`X-Accel-Limit-Rate`).
     pub max_rate: Option<u64>,
-    /// Has a field for the cache (`X-Accel-Expires`), which edge removes. Set by the reader of the
-    /// fields, so that no later stage searches each response.
-    pub has_accel_expires: bool,
-    /// Has fields for the hub (`Grip-*`), set as above. Applied where the route has `grip`, and
-    /// removed by edge in any case.
-    pub has_grip: bool,
-    /// Another Penstock in front of this one applies the GRIP fields: edge sends them.
-    pub passes_grip: bool,
-    /// The application asked not to buffer the response (`X-Accel-Buffering: no`), which was done.
-    pub disables_buffering: bool,
+    /// Whether instructions to a front end are among its fields, and to which.
+    pub instructions: Instructions,
+}
+
+/// Instructions to a front end among the fields of a response: `X-Accel-Expires` for its cache,
+/// `X-Accel-Buffering`, `Grip-*` for its hub. Set by the reader of the fields, so that no later
+/// stage searches each response.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Instructions {
+    /// There are none.
+    #[default]
+    None,
+    /// This server's cache and hub apply them where the route allows it; edge removes them.
+    ForThisServer,
+    /// Another Penstock in front of this one applies them: edge sends them.
+    ForFrontEnd,
 }
 
 /// The time spent on a request, for the access log and the metrics. Zero where it does not apply.
@@ -93,11 +100,18 @@ impl Response {
             timing: RequestTiming::default(),
             created_at: None,
             max_rate: None,
-            has_accel_expires: false,
-            has_grip: false,
-            passes_grip: false,
-            disables_buffering: false,
+            instructions: Instructions::None,
         }
+    }
+
+    /// Whether it has instructions for the hub (`Grip-*`), here or in front.
+    #[must_use]
+    pub fn has_grip(&self) -> bool {
+        self.instructions != Instructions::None
+            && self
+                .fields
+                .iter()
+                .any(|(name, _)| is_grip_field(name.as_bytes()))
     }
 
     /// A short page or text in memory with its type.

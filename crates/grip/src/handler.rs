@@ -26,8 +26,8 @@ use original_request::OriginalRequest;
 use penstock_exchange::field_policy::TrustedHeaders;
 use penstock_exchange::grip::remove_grip_fields;
 use penstock_exchange::{
-    Body, Fault, FaultKind, Handler, HandlerFuture, HandlerProgress, InlineResponse, Reply,
-    Request, RequestView, Response,
+    Body, Fault, FaultKind, Handler, HandlerFuture, HandlerProgress, InlineResponse, Instructions,
+    Reply, Request, RequestView, Response, is_accel_field,
 };
 use penstock_hub::token::Signer;
 use penstock_hub::{AllowedOrigins, Hub, Namespace, Subscription};
@@ -229,7 +229,6 @@ async fn hijack_or_websocket(
         }
         (_, Some(mut first)) => {
             remove_grip_fields(&mut first.fields);
-            first.has_grip = false;
             Ok(Reply::Response(first))
         }
         (second, None) => second,
@@ -240,7 +239,12 @@ async fn hijack_or_websocket(
 fn pass_to_front(handling: HandlerProgress, origin: OriginalRequest) -> HandlerProgress {
     let pass_on = move |mut answered: Result<Reply, Fault>| {
         if let Ok(Reply::Response(response)) = &mut answered {
-            response.passes_grip = response.has_grip;
+            if response.has_grip() {
+                // It obeys these fields, and no others.
+                let is_removed = |name: &str| is_accel_field(name.as_bytes());
+                response.fields.remove_where(is_removed);
+                response.instructions = Instructions::ForFrontEnd;
+            }
             return answered;
         }
         restore_passed(answered, &origin)
@@ -262,7 +266,7 @@ enum GripOutcome {
 
 fn classify_reply(answered: Result<Reply, Fault>, origin: &OriginalRequest) -> GripOutcome {
     match answered {
-        Ok(Reply::Response(response)) if response.has_grip => GripOutcome::Instructed(response),
+        Ok(Reply::Response(response)) if response.has_grip() => GripOutcome::Instructed(response),
         answered => GripOutcome::Passed(restore_passed(answered, origin)),
     }
 }

@@ -4,6 +4,7 @@
 //! Buffered bodies (memory or an unnamed temporary file) can be sent again to another server. A
 //! body that streams from its client cannot, once a byte of it was read.
 
+use std::os::unix::fs::FileExt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};

@@ -50,18 +50,14 @@ pub(crate) fn build_reply(
         fields,
         length,
         is_unbuffered,
-        disables_buffering: asks_for_no_buffer,
-        has_accel_expires: speaks_to_cache,
-        has_grip: speaks_to_hub,
+        instructions,
         has_location: names_location,
         accel,
     } = head;
     let mut response = Box::new(Response::new(status, Body::Empty));
     response.fields = fields;
     response.created_at = Some(now);
-    response.has_accel_expires = speaks_to_cache;
-    response.has_grip = speaks_to_hub;
-    response.disables_buffering = asks_for_no_buffer;
+    response.instructions = instructions;
     if names_location && let Some(server) = &call.timing.server {
         let asked = call.request.head.host();
         location_rewrite::rewrite_location_fields(&mut response.fields, server, asked);

@@ -9,8 +9,9 @@
 //!
 //! - A client never sees a field that addresses the front end.
 
-use penstock_exchange::grip;
-use penstock_exchange::{AccelFields, is_accel_field};
+use penstock_exchange::field_policy::remove_internal;
+use penstock_exchange::grip::is_grip_field;
+use penstock_exchange::{AccelFields, Instructions, is_accel_field};
 use penstock_http::{
     CheckedField, FieldBlock, FieldError, KnownName, Status, parse_length, token_eq_ignore_case,
 };
@@ -25,12 +26,8 @@ pub(crate) struct UpstreamResponseHead {
     pub(crate) length: Option<u64>,
     /// Do not buffer: an event stream, or `X-Accel-Buffering: no`.
     pub(crate) is_unbuffered: bool,
-    /// Set by `X-Accel-Buffering`.
-    pub(crate) disables_buffering: bool,
-    /// There is a field for an internal cache (`X-Accel-Expires`), which edge removes.
-    pub(crate) has_accel_expires: bool,
-    /// There are fields for the internal hub, which edge removes.
-    pub(crate) has_grip: bool,
+    /// There are instructions for this front end among the fields, which edge removes.
+    pub(crate) instructions: Instructions,
     /// There is a `Location`, `Content-Location` or `Refresh`.
     pub(crate) has_location: bool,
     /// Instructions to the front end; rare.
@@ -55,12 +52,9 @@ enum FieldAction {
     Length,
     Type,
     Location,
-    Redirect,
-    Sendfile,
+    Accel,
     Buffering,
-    Rate,
-    Expires,
-    Grip,
+    Instruction,
 }
 
 impl ResponseHeadBuilder {
@@ -72,9 +66,7 @@ impl ResponseHeadBuilder {
                 fields: FieldBlock::with_capacity(bytes),
                 length: None,
                 is_unbuffered: false,
-                disables_buffering: false,
-                has_accel_expires: false,
-                has_grip: false,
+                instructions: Instructions::None,
                 has_location: false,
                 accel: None,
             },
@@ -113,11 +105,8 @@ impl ResponseHeadBuilder {
             return None;
         }
         // Edge forwards interim heads unchanged.
-        if self.head.has_accel_expires && status.is_informational() {
-            self.head.fields.remove("x-accel-expires");
-        }
-        if self.head.has_grip && status.is_informational() {
-            grip::remove_grip_fields(&mut self.head.fields);
+        if status.is_informational() && self.head.instructions != Instructions::None {
+            remove_internal(&mut self.head.fields);
         }
         if !self.connection_options.is_empty() {
             for name in self.connection_options.split(|&byte| byte == b',') {
@@ -160,18 +149,13 @@ impl ResponseHeadBuilder {
             }
             FieldAction::Buffering if value.eq_ignore_ascii_case(b"no") => {
                 self.head.is_unbuffered = true;
-                self.head.disables_buffering = true;
-            }
-            FieldAction::Buffering => {}
-            FieldAction::Redirect => self.accel().set_redirect(value),
-            FieldAction::Sendfile => self.accel().set_sendfile(value),
-            FieldAction::Rate => self.accel().set_max_rate(value),
-            FieldAction::Expires => {
-                self.head.has_accel_expires = true;
+                self.head.instructions = Instructions::ForThisServer;
                 return true;
             }
-            FieldAction::Grip => {
-                self.head.has_grip = true;
+            FieldAction::Buffering => {}
+            FieldAction::Accel => AccelFields::read(&mut self.head.accel, name, value),
+            FieldAction::Instruction => {
+                self.head.instructions = Instructions::ForThisServer;
                 return true;
             }
         }
@@ -192,10 +176,6 @@ impl ResponseHeadBuilder {
                 self.connection_options.push(b',');
             }
         }
-    }
-
-    fn accel(&mut self) -> &mut AccelFields {
-        self.head.accel.get_or_insert_default()
     }
 }
 
@@ -222,16 +202,12 @@ fn uncommon_field_action(name: &[u8]) -> FieldAction {
         (7, b't') if token_eq_ignore_case(name, b"trailer") => FieldAction::Drop,
         (8, b'l') if token_eq_ignore_case(name, b"location") => FieldAction::Location,
         (10, b'k') if token_eq_ignore_case(name, b"keep-alive") => FieldAction::Drop,
-        (10, b'x') if token_eq_ignore_case(name, b"x-sendfile") => FieldAction::Sendfile,
-        (15, b'x') if token_eq_ignore_case(name, b"x-accel-expires") => FieldAction::Expires,
+        (15, b'x') if token_eq_ignore_case(name, b"x-accel-expires") => FieldAction::Instruction,
         (16, b'c') if token_eq_ignore_case(name, b"content-location") => FieldAction::Location,
-        (16, b'x') if token_eq_ignore_case(name, b"x-accel-redirect") => FieldAction::Redirect,
         (16, b'p') if token_eq_ignore_case(name, b"proxy-connection") => FieldAction::Drop,
         (17, b'x') if token_eq_ignore_case(name, b"x-accel-buffering") => FieldAction::Buffering,
-        (18, b'x') if token_eq_ignore_case(name, b"x-accel-limit-rate") => FieldAction::Rate,
-        (20, b'x') if token_eq_ignore_case(name, b"x-lighttpd-send-file") => FieldAction::Sendfile,
-        (_, b'x') if is_accel_field(name) => FieldAction::Drop,
-        (_, b'g') if grip::is_grip_field(name) => FieldAction::Grip,
+        (_, b'x') if is_accel_field(name) => FieldAction::Accel,
+        (_, b'g') if is_grip_field(name) => FieldAction::Instruction,
         _ => FieldAction::Pass,
     }
 }
@@ -294,8 +270,12 @@ mod tests {
         )
         .unwrap();
         // A cache may be in front of the proxy; edge removes the field.
-        assert_eq!(head.fields.as_bytes(), b"X-Accel-Expires: 0\r\nA: 1\r\n");
-        assert!(head.has_accel_expires && head.is_unbuffered);
+        assert_eq!(
+            head.fields.as_bytes(),
+            b"X-Accel-Buffering: no\r\nX-Accel-Expires: 0\r\nA: 1\r\n"
+        );
+        assert_eq!(head.instructions, Instructions::ForThisServer);
+        assert!(head.is_unbuffered);
         let accel = head.accel.unwrap();
         assert_eq!(accel.redirect.as_deref(), Some("/internal/a?b"));
         assert_eq!(accel.sendfile.as_deref(), Some(&b"/srv/a"[..]));
@@ -308,20 +288,20 @@ mod tests {
     fn grip_fields_are_marked_and_kept() {
         let hold = [("Grip-Hold", "stream"), ("GRIP-channel", "a"), ("A", "1")];
         let head = built(200, &hold).unwrap();
-        assert!(head.has_grip);
+        assert_eq!(head.instructions, Instructions::ForThisServer);
         assert_eq!(
             head.fields.as_bytes(),
             b"Grip-Hold: stream\r\nGRIP-channel: a\r\nA: 1\r\n"
         );
         let early = built(103, &hold).unwrap();
         assert_eq!(early.fields.as_bytes(), b"A: 1\r\n");
-        for (name, value, expected) in [
-            ("Content-Type", "application/grip-instruct", false),
-            ("Content-Type", "text/plain", false),
-            ("Grip", "1", false),
+        for (name, value) in [
+            ("Content-Type", "application/grip-instruct"),
+            ("Content-Type", "text/plain"),
+            ("Grip", "1"),
         ] {
             let head = built(200, &[(name, value)]).unwrap();
-            assert_eq!(head.has_grip, expected, "{name}: {value}");
+            assert_eq!(head.instructions, Instructions::None, "{name}: {value}");
             assert!(head.fields.contains(name));
         }
     }

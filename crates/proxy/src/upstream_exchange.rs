@@ -410,7 +410,7 @@ impl UpstreamExchange {
                 if status.code() == EARLY_HINTS
                     && let Some(client) = hearer.client
                 {
-                    let _ = client.push_interim(status, &fields);
+                    let _ = client.push_interim(status, fields);
                 }
             }
             ResponseEvent::Head(head) => {

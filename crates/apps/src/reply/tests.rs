@@ -24,14 +24,18 @@ fn made_with(fields: &[(&str, &str)], grant: Option<&SendfileGrant>) -> ReplyHea
 #[test]
 fn what_speaks_to_the_hub_is_marked_and_left_to_it() {
     for (name, value, expected) in [
-        ("Grip-Hold", "stream", true),
-        ("grip-channel", "a", true),
-        ("Content-Type", "application/grip-instruct", false),
-        ("Content-Type", "text/plain", false),
-        ("Grip", "a", false),
+        ("Grip-Hold", "stream", Instructions::ForThisServer),
+        ("grip-channel", "a", Instructions::ForThisServer),
+        (
+            "Content-Type",
+            "application/grip-instruct",
+            Instructions::None,
+        ),
+        ("Content-Type", "text/plain", Instructions::None),
+        ("Grip", "a", Instructions::None),
     ] {
         let response = made(&[("A", "1"), (name, value)]).response;
-        assert_eq!(response.has_grip, expected, "{name}: {value}");
+        assert_eq!(response.instructions, expected, "{name}: {value}");
         assert_eq!(response.fields.get(name), Some(value.as_bytes()), "{name}");
     }
 }
@@ -45,9 +49,11 @@ fn fields_of_the_connection_are_the_front_ends() {
         ("Content-Length", "5"),
         ("X-Accel-Expires", "0"),
     ]);
-    assert_eq!(made.response.fields.as_bytes(), b"X-Accel-Expires: 0\r\n");
+    let kept = b"X-Accel-Buffering: no\r\nX-Accel-Expires: 0\r\n";
+    assert_eq!(made.response.fields.as_bytes(), kept);
     assert_eq!(made.declared, Some(5));
-    assert!(made.is_unbuffered && made.response.has_accel_expires);
+    assert!(made.is_unbuffered);
+    assert_eq!(made.response.instructions, Instructions::ForThisServer);
 }
 
 #[test]

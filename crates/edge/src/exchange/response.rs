@@ -8,7 +8,7 @@
 use std::time::Instant;
 
 use penstock_exchange::field_policy::remove_internal;
-use penstock_exchange::{Body, Fault, FaultKind, RequestTiming, Response, grip};
+use penstock_exchange::{Body, Fault, FaultKind, Instructions, RequestTiming, Response};
 use penstock_http::{RequestHead, Status};
 use penstock_runtime::clock;
 use penstock_runtime::log_throttle::suppressed_suffix;
@@ -19,14 +19,12 @@ use super::{Exchange, Ingress, RequestMeta};
 use crate::access_log::AccessRecord;
 use crate::{Edge, faults};
 
-/// A response for the client.
 pub(crate) struct FinalResponse {
     pub(crate) response: Box<Response>,
     /// The request was not understood: nothing behind it can be read.
     pub(crate) is_request_invalid: bool,
 }
 
-/// Why a response was not sent to its end.
 #[derive(Debug)]
 pub(crate) enum SendError {
     /// The client closed or the connection broke.
@@ -38,7 +36,8 @@ pub(crate) enum SendError {
 }
 
 impl Exchange {
-    /// The response for the client. `is_cut_short` says that the request was not read to its end.
+    /// The response for the client. `switch_refusal` gives the reason why the connection cannot
+    /// switch protocols behind a head with this status.
     ///
     /// # Errors
     /// The fault of a client that left.
@@ -46,13 +45,15 @@ impl Exchange {
         &mut self,
         ingress: Ingress<'_>,
         result: ResponseResult,
-        is_cut_short: bool,
+        switch_refusal: impl FnOnce(&RequestHead, Status) -> Option<&'static str>,
     ) -> Result<FinalResponse, Fault> {
         let result = match self.redirects.take() {
             Some(chain) => self.finish_redirects(ingress, *chain, result),
             None => result,
         };
-        let result = result.and_then(|response| check_sendable(response, &self.head, is_cut_short));
+        let head = &*self.head;
+        let refusal = |status| switch_refusal(head, status);
+        let result = result.and_then(|response| check_sendable(response, refusal));
         let mut is_request_invalid = false;
         let mut response = match result {
             Ok(response) => response,
@@ -128,7 +129,6 @@ impl RequestMeta<'_> {
         }
     }
 
-    /// Counts and logs a response that was cut.
     pub(crate) fn record_cut(self, edge: &Edge, error: &SendError) {
         let (method, target) = (self.head.method_str(), self.head.target());
         match error {
@@ -154,37 +154,28 @@ impl RequestMeta<'_> {
 
 /// Removes the fields that are for the front end's own cache and hub.
 fn remove_instructions(response: &mut Response) {
-    if response.has_accel_expires {
-        response.fields.remove("x-accel-expires");
-    }
-    if response.has_grip && !response.passes_grip {
-        grip::remove_grip_fields(&mut response.fields);
-    }
-    // No handler acts on such fields of a 101, wherever its head was copied from.
-    if response.status == Status::SWITCHING_PROTOCOLS {
+    // No handler acts on such fields of a switch, wherever its head was copied from.
+    let is_switch = matches!(response.body, Body::Takeover(_));
+    if is_switch || response.instructions == Instructions::ForThisServer {
         remove_internal(&mut response.fields);
     }
 }
 
-/// Passes a response that can be sent: a final one, or the switch of protocols that was asked for.
-/// Behind a request that was not read to its end nothing says where the other protocol begins.
+/// Passes a response that can be sent: a final one, or a switch of protocols unless its connection
+/// has a reason against it.
 fn check_sendable(
     response: Box<Response>,
-    head: &RequestHead,
-    is_cut_short: bool,
+    switch_refusal: impl FnOnce(Status) -> Option<&'static str>,
 ) -> ResponseResult {
-    let is_switch = matches!(response.body, Body::Takeover(_));
-    let cause = match (is_switch, response.status) {
-        (false, status) if status.is_informational() => "an interim status on a final response",
-        (false, _) => return Ok(response),
-        (true, Status::SWITCHING_PROTOCOLS) if !head.is_upgrade() => {
-            "protocols switched for a request that did not ask for it"
-        }
-        (true, Status::SWITCHING_PROTOCOLS) if is_cut_short => {
-            "protocols switched before the request's body was read"
-        }
-        (true, Status::SWITCHING_PROTOCOLS) => return Ok(response),
-        (true, _) => "protocols switched without status 101",
+    let status = response.status;
+    let cause = match response.body {
+        Body::Takeover(_) => switch_refusal(status),
+        _ => (status.is_informational()).then_some("an interim status on a final response"),
     };
-    Err(Fault::new(FaultKind::BackendProtocolError, cause).with_timing(response.timing))
+    match cause {
+        None => Ok(response),
+        Some(cause) => {
+            Err(Fault::new(FaultKind::BackendProtocolError, cause).with_timing(response.timing))
+        }
+    }
 }

@@ -54,3 +54,20 @@ impl ResponsePlan {
 pub(super) fn is_bodiless(head: &RequestHead, status: Status) -> bool {
     head.method() == Method::Head || status.forbids_body()
 }
+
+/// The reason why the connection cannot switch protocols behind a response with this status, if
+/// there is one. Behind a request that was not read to its end nothing says where the other
+/// protocol begins.
+pub(super) fn switch_refusal(
+    head: &RequestHead,
+    status: Status,
+    is_cut_short: bool,
+) -> Option<&'static str> {
+    if status != Status::SWITCHING_PROTOCOLS {
+        Some("protocols switched without status 101")
+    } else if !head.is_upgrade() {
+        Some("protocols switched for a request that did not ask for it")
+    } else {
+        is_cut_short.then_some("protocols switched before the request's body was read")
+    }
+}

@@ -18,10 +18,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use penstock_exchange::{ClientState, Fault, Reply, RequestBody};
-use penstock_http::Version;
+use penstock_http::{Persistence, ResponseFraming, ResponseHeadParts, Version, encode_head};
 use penstock_runtime::{buffers, clock};
 
-use super::body_reader::{BodyReader, BodyReaderOptions, ConnectionBody};
+use super::body_reader::{BodyReader, ConnectionBody};
 use super::client_watch::{FIRST_PROBE_DELAY, MAX_PIPELINED_BYTES};
 use super::{Connection, HandlerWait, WireState};
 use crate::exchange::dispatch::RunningHandler;
@@ -30,10 +30,8 @@ use crate::exchange::{Exchange, has_request_body};
 /// The beginning of every response.
 pub(super) const STATUS_LINE_START: &[u8] = b"HTTP/1.1 ";
 
-/// The result of a read for pipelined bytes.
 enum PipelineRead {
     Received,
-    /// The client closed its sending side.
     HalfClosed,
     Failed,
 }
@@ -161,7 +159,6 @@ impl Connection {
         }
     }
 
-    /// Reads pipelined bytes.
     fn poll_pipelined(&mut self, cx: &mut Context<'_>) -> Poll<PipelineRead> {
         buffers::with_receive_buffer(|buffer| {
             self.stream.poll_read(cx, buffer).map(|read| match read {
@@ -197,12 +194,9 @@ impl Connection {
         let pending = self.received.take_unread();
         self.has_unscanned = false;
         let stream = Arc::downgrade(&self.stream);
-        let options = BodyReaderOptions {
-            client_state: &self.client_state,
-            limits: &exchange.settings.limits,
-            max_body,
-        };
-        let reader = BodyReader::new(stream, head, pending, options);
+        let limits = &exchange.settings.limits;
+        let client = &self.client_state;
+        let reader = BodyReader::new(stream, head, pending, client, limits, max_body);
         let (body, slot) = ConnectionBody::new(reader);
         wire.reader_slot = Some(slot);
         RequestBody::Incoming(Box::new(body))
@@ -228,11 +222,20 @@ impl Connection {
     }
 }
 
-/// Takes the interim responses that wait to be sent. HTTP/1.0 has none (RFC 9110 §15.2).
+/// Takes the interim responses that wait to be sent, encoded. HTTP/1.0 has none (RFC 9110 §15.2).
 pub(super) fn take_interim(client: &ClientState, version: Version) -> Vec<u8> {
-    let waiting = client.take_interim();
-    match version {
-        Version::Http11 => waiting,
-        Version::Http10 => Vec::new(),
+    let mut encoded = Vec::new();
+    for (status, fields) in client.take_interim() {
+        let head = ResponseHeadParts {
+            status,
+            fields: &fields,
+            framing: ResponseFraming::None,
+            persistence: Persistence::KeepAlive,
+            date: None,
+        };
+        if version == Version::Http11 {
+            encode_head(&mut encoded, &head);
+        }
     }
+    encoded
 }

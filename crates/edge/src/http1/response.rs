@@ -13,8 +13,8 @@ use penstock_exchange::{
 use penstock_http::{Method, RequestHead, ResponseFraming, ResponseHeadParts, Status, encode_head};
 use penstock_runtime::clock;
 
-use super::client_watch::{ClientWatch, PipelinedBytes};
-use super::framing::{ResponsePlan, is_bodiless};
+use super::client_watch::ClientWatch;
+use super::framing::{ResponsePlan, is_bodiless, switch_refusal};
 use super::handler_wait::take_interim;
 use super::send::{
     self, BufferedResponse, OutgoingResponse, SendProgress, SentBytes, UnsentResponse,
@@ -91,7 +91,8 @@ impl Connection {
         // Bytes behind CONNECT were meant for a tunnel and are no request.
         let is_tunnel = exchange.head.method() == Method::Connect;
         let must_close = !self.reclaim_body_reader(wire) || is_tunnel;
-        match exchange.finish(self.ingress(), result, must_close) {
+        let refusal = |head: &RequestHead, status| switch_refusal(head, status, must_close);
+        match exchange.finish(self.ingress(), result, refusal) {
             Ok(FinalResponse {
                 response,
                 is_request_invalid,
@@ -105,7 +106,6 @@ impl Connection {
         }
     }
 
-    /// Records an exchange that the client ended before the response.
     fn record_disconnect(&mut self, exchange: &Exchange, fault: &Fault) -> ConnectionAction {
         self.edge.metrics().client_disconnects.increment();
         self.record_exchange(exchange.meta(), fault.kind.status(), &fault.timing, 0);
@@ -155,7 +155,6 @@ impl Connection {
         self.finish_or_defer(exchange.meta(), summary, started, upgrade_target)
     }
 
-    /// Sends the rest of a response.
     pub(super) async fn finish_sending(
         &mut self,
         pending: Box<PendingExchange>,
@@ -203,15 +202,9 @@ impl Connection {
         wire: &WireState,
         unsent: UnsentResponse,
     ) -> (SentBytes, Result<(), SendError>) {
-        let pipelined = match wire.is_body_unread {
-            true => PipelinedBytes::Discard,
-            false => PipelinedBytes::Keep(&mut self.received),
-        };
-        let watch = ClientWatch::new(
-            wire.reader_slot.clone(),
-            pipelined,
-            &mut self.is_half_closed,
-        );
+        let pipelined = (!wire.is_body_unread).then_some(&mut self.received);
+        let reader_slot = wire.reader_slot.clone();
+        let watch = ClientWatch::new(reader_slot, pipelined, &mut self.is_half_closed);
         let (stream, limits) = (Arc::clone(&self.stream), &exchange.settings.limits);
         let sent = Box::pin(send::send_remaining(stream, unsent, limits, watch)).await;
         self.has_unscanned = !self.received.is_empty();

@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use penstock_config::{HeaderRules, Rewrite};
 use penstock_exchange::{
-    Body, Fault, FaultKind, HeldConnection, HeldConnectionGuard, HeldFraming, Hold,
+    Body, Fault, FaultKind, HeldConnection, HeldConnectionGuard, HeldFraming, Hold, Instructions,
     InternalRedirect, RequestBody, RequestTiming,
 };
 use penstock_runtime::loops;
@@ -263,7 +263,7 @@ fn a_route_changes_the_fields_of_what_is_held_and_redirects_may_lead_to_it() {
         ..HeaderRules::default()
     };
     let none = HeaderRules::default();
-    target.filters = Filters::compile(&Rewrite::default(), &none, &changes, None).unwrap();
+    target.filters = Filters::compile(&Rewrite::default(), &none, &changes, None);
     let redirects = handler_fn(|_| {
         HandlerProgress::Ready(Ok(Reply::Redirect(Box::new(InternalRedirect {
             target: "/held".to_owned(),
@@ -290,7 +290,7 @@ fn interim_responses_come_before_what_is_held() {
         let hints = fields(&[("Link", "</a>")]);
         request
             .client_state
-            .push_interim(Status::EARLY_HINTS, &hints);
+            .push_interim(Status::EARLY_HINTS, hints);
         ready(held_response(&keeper))
     });
     let house = TestEdge::new(vec![route("/", handler)]);
@@ -359,7 +359,7 @@ fn grip_fields_without_a_hub_are_removed() {
         };
         let said = [("Grip-Hold", "stream"), ("X-A", "1"), ("GRIP-channel", "a")];
         response.fields.append(&fields(&said));
-        response.has_grip = true;
+        response.instructions = Instructions::ForThisServer;
         ready(response)
     });
     let house = TestEdge::new(vec![route("/", handler)]);
@@ -386,8 +386,7 @@ fn grip_fields_for_a_front_penstock_are_passed_on() {
         let mut response = Response::text(Status::OK, "text/plain", "done");
         let said = [("Grip-Hold", "stream"), ("X-A", "1"), ("Grip-Channel", "a")];
         response.fields.append(&fields(&said));
-        response.has_grip = true;
-        response.passes_grip = true;
+        response.instructions = Instructions::ForFrontEnd;
         ready(response)
     });
     let house = TestEdge::new(vec![route("/", handler)]);

@@ -52,11 +52,11 @@ fn an_interim_response_does_not_wait_for_the_final_one() {
             pending(async move {
                 request
                     .client_state
-                    .push_interim(Status::EARLY_HINTS, &hints(1));
+                    .push_interim(Status::EARLY_HINTS, hints(1));
                 gate.await;
                 request
                     .client_state
-                    .push_interim(Status::EARLY_HINTS, &hints(2));
+                    .push_interim(Status::EARLY_HINTS, hints(2));
                 Ok(Response::text(Status::OK, "text/plain", "done").into())
             })
         }),
@@ -84,7 +84,7 @@ fn an_interim_response_of_a_handler_that_answers_at_once_comes_first() {
         handler_fn(|request| {
             request
                 .client_state
-                .push_interim(Status::EARLY_HINTS, &hints(1));
+                .push_interim(Status::EARLY_HINTS, hints(1));
             ready(Response::text(Status::OK, "text/plain", "done"))
         }),
     )]);
@@ -112,7 +112,7 @@ impl Future for InterimFlood {
         if self
             .request
             .client_state
-            .push_interim(Status::EARLY_HINTS, &large)
+            .push_interim(Status::EARLY_HINTS, large)
         {
             self.remaining.fetch_add(1, Ordering::Relaxed);
         }
@@ -170,7 +170,7 @@ fn continue_is_sent_at_the_first_read_of_the_body() {
             pending(async move {
                 request
                     .client_state
-                    .push_interim(Status::EARLY_HINTS, &hints(1));
+                    .push_interim(Status::EARLY_HINTS, hints(1));
                 let mut all = Vec::new();
                 if let RequestBody::Incoming(mut body) = request.body {
                     while std::future::poll_fn(|cx| body.poll_fill(cx, &mut all)).await? {}
@@ -200,7 +200,7 @@ fn a_prefetched_body_sends_no_continue() {
                     assert!(ahead.await && !body.is_at_end());
                     request
                         .client_state
-                        .push_interim(Status::EARLY_HINTS, &hints(1));
+                        .push_interim(Status::EARLY_HINTS, hints(1));
                     while !body.is_at_end() {
                         std::future::poll_fn(|cx| body.poll_fill(cx, &mut all)).await?;
                     }

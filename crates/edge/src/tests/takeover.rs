@@ -4,12 +4,11 @@ use std::future::poll_fn;
 use std::io::IoSlice;
 use std::sync::OnceLock;
 
-use penstock_exchange::{Body, Takeover, TakeoverFuture, TunnelHandler};
+use penstock_exchange::{Body, Instructions, Takeover, TakeoverFuture, TunnelHandler};
 use penstock_runtime::{ByteStream, Stream, write_all};
 use penstock_sys::net::PeerAddress;
 
 use super::*;
-use crate::accept_tunnel;
 
 /// Sends back what it gets, `early` bytes in brackets.
 #[derive(Debug, Clone, Copy)]
@@ -90,8 +89,9 @@ fn a_switch_has_no_internal_fields() {
                 ("Grip-Channel", "a"),
             ]));
             // Whether or not the maker of the response noticed.
-            response.has_grip = is_for_front;
-            response.passes_grip = is_for_front;
+            if is_for_front {
+                response.instructions = Instructions::ForFrontEnd;
+            }
             ready(response)
         });
         let house = TestEdge::new(vec![route("/", handler)]);
@@ -216,7 +216,8 @@ fn tunnel_edge(proxy_protocol: bool) -> TestEdge {
         TestEdge::without_acceptor(Vec::new(), |settings| settings.limits.max_connections = 2);
     let (edge, info) = (Arc::clone(&house.edge), house.info(proxy_protocol));
     house.spawn(async move {
-        let served = accept_tunnel(edge, socket, info, Drain::new(), Arc::new(Echo));
+        let service = ListenerService::Tunnel(Arc::new(Echo));
+        let served = accept(edge, socket, info, Drain::new(), service);
         served.await.unwrap();
     });
     house

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use penstock_exchange::{Body, Fault, FaultKind, Reply, RequestTiming, Response};
+use penstock_exchange::{Body, Fault, FaultKind, Instructions, Reply, RequestTiming, Response};
 use penstock_http::{FieldBlock, Method, is_media_type};
 use penstock_hub::{
     EndCallback, GAP_EVENT, HeldStream, HubError, LongPoll, LongPollResponse, PollOutcome,
@@ -43,12 +43,6 @@ enum SessionStep {
         /// Called if it is not held, or the client leaves meanwhile.
         notice: Option<EndCallback>,
     },
-}
-
-/// The rest of a response when its instructions are read.
-struct ResponseRemainder {
-    timing: RequestTiming,
-    speaks_to_cache: bool,
 }
 
 impl GripSession {
@@ -93,7 +87,7 @@ impl GripSession {
                         notice.disarm();
                     }
                     match answered {
-                        Reply::Response(next) if next.has_grip => *next,
+                        Reply::Response(next) if next.has_grip() => *next,
                         answered => return Ok(answered),
                     }
                 }
@@ -108,7 +102,6 @@ impl GripSession {
             mut body,
             timing,
             max_rate: rate_max,
-            has_accel_expires: speaks_to_cache,
             ..
         } = response;
         let mut instruct =
@@ -124,10 +117,6 @@ impl GripSession {
                 .map_err(instruction_fault)?;
             body = Body::Bytes(instruct.body.take().unwrap_or_default());
         }
-        let rest = ResponseRemainder {
-            timing,
-            speaks_to_cache,
-        };
         let has_no_body = self.original_request.head.method() == Method::Head
             || matches!(body, Body::Omitted(_) | Body::Takeover(_) | Body::Hold(_));
         let mut hold = instruct.hold.take();
@@ -138,15 +127,15 @@ impl GripSession {
         }
         match hold {
             Some(hold) if hold.mode == HoldMode::LongPoll && !has_no_body => {
-                self.hold_long_poll(instruct, hold, body, rest).await
+                self.hold_long_poll(instruct, hold, body, timing).await
             }
             Some(hold) if !has_no_body && !instruct.status.forbids_body() => self
-                .hold_stream(instruct, hold, body, rest)
+                .hold_stream(instruct, hold, body, timing)
                 .await
                 .map(SessionStep::Respond),
             // A client that gets no body (HEAD) cannot be held.
             _ => {
-                let mut answer = rest.into_response(instruct, body);
+                let mut answer = build_response(instruct, body, timing);
                 answer.max_rate = rate_max;
                 Ok(SessionStep::Respond(answer))
             }
@@ -158,7 +147,7 @@ impl GripSession {
         mut instruct: GripInstructions,
         hold: HoldInstruction,
         body: Body,
-        rest: ResponseRemainder,
+        timing: RequestTiming,
     ) -> Result<Response, Fault> {
         let coding = instruct.fields.get("content-encoding");
         if coding.is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity")) {
@@ -207,7 +196,7 @@ impl GripSession {
                     LinkFollower::new(shared, origin, hold.subscriptions, hold.meta, next);
                 let follower = match follower {
                     Ok(follower) => follower,
-                    Err(refused) => return self.send_away(&refused, form, instruct, rest),
+                    Err(refused) => return self.send_away(&refused, form, instruct, timing),
                 };
                 stream.subscriptions = vec![follower.subscription()];
                 told.push(follower.spawn());
@@ -216,8 +205,8 @@ impl GripSession {
         told.extend(links.gone.map(|link| self.gone_notice(link)));
         stream.on_end = (!told.is_empty()).then(|| EndCallback::new(move || drop(told)));
         match self.shared.hub.stream_body(stream) {
-            Ok(body) => Ok(rest.into_response(instruct, body)),
-            Err(refused) => self.send_away(&refused, form, instruct, rest),
+            Ok(body) => Ok(build_response(instruct, body, timing)),
+            Err(refused) => self.send_away(&refused, form, instruct, timing),
         }
     }
 
@@ -228,7 +217,7 @@ impl GripSession {
         refused: &HubError,
         form: StreamForm,
         instruct: GripInstructions,
-        rest: ResponseRemainder,
+        timing: RequestTiming,
     ) -> Result<Response, Fault> {
         let body = match (form, refused) {
             (StreamForm::Events, HubError::Draining) => Some(Body::Empty),
@@ -243,7 +232,7 @@ impl GripSession {
         };
         match body {
             Some(body) => {
-                let mut response = rest.into_response(instruct, body);
+                let mut response = build_response(instruct, body, timing);
                 forbid_storing(&mut response.fields);
                 Ok(response)
             }
@@ -256,7 +245,7 @@ impl GripSession {
         mut instruct: GripInstructions,
         hold: HoldInstruction,
         body: Body,
-        rest: ResponseRemainder,
+        timing: RequestTiming,
     ) -> Result<SessionStep, Fault> {
         let bound = BodyLimit::fixed("the body of a long poll");
         let own = body_reader::read_whole(body, bound).await?;
@@ -291,16 +280,20 @@ impl GripSession {
                 let body = message_body(&message, &own)?;
                 override_fields(&mut instruct.fields, &message.fields);
                 instruct.status = message.status;
-                Ok(SessionStep::Respond(
-                    rest.into_response(instruct, Body::Bytes(body)),
-                ))
+                Ok(SessionStep::Respond(build_response(
+                    instruct,
+                    Body::Bytes(body),
+                    timing,
+                )))
             }
-            PollOutcome::TimedOut => Ok(SessionStep::Respond(
-                rest.into_response(instruct, Body::Bytes(own)),
-            )),
+            PollOutcome::TimedOut => Ok(SessionStep::Respond(build_response(
+                instruct,
+                Body::Bytes(own),
+                timing,
+            ))),
             PollOutcome::RepeatRequest(last) => Ok(SessionStep::Repeat {
                 last_ids: last.into(),
-                fallback: rest.into_response(instruct, Body::Bytes(own)),
+                fallback: build_response(instruct, Body::Bytes(own), timing),
                 notice,
             }),
             // Its connection is closed without an answer, as of one that left.
@@ -317,14 +310,13 @@ impl GripSession {
     }
 }
 
-impl ResponseRemainder {
-    fn into_response(self, instruct: GripInstructions, body: Body) -> Response {
-        let mut response = Response::new(instruct.status, body);
-        response.fields = instruct.fields;
-        response.timing = self.timing;
-        response.has_accel_expires = self.speaks_to_cache;
-        response
-    }
+fn build_response(instruct: GripInstructions, body: Body, timing: RequestTiming) -> Response {
+    let mut response = Response::new(instruct.status, body);
+    response.fields = instruct.fields;
+    response.timing = timing;
+    // Those of its cache, if any.
+    response.instructions = Instructions::ForThisServer;
+    response
 }
 
 /// Has no cache keep a response: what its back end says of that is meant for the stream that it is

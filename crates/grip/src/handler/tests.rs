@@ -159,7 +159,7 @@ fn a_stream_begins_with_its_body_and_goes_on_with_messages() {
         let response = world.response(get(target));
         assert_eq!(response.status, Status::ACCEPTED);
         assert_eq!(names(&response.fields), ["Content-Type"]);
-        assert!(!response.has_grip);
+        assert!(!response.has_grip());
         let mut client = world.hold(response);
         client.expect("hello there\n");
         world.hub.publish(text("a", "one\n")).unwrap();

@@ -59,7 +59,6 @@ async fn open_websocket(dialog: EventsClient, accept: String) -> Result<Reply, F
         // It says no in its own words.
         BackendReply::Refusal(mut response) => {
             remove_grip_fields(&mut response.fields);
-            response.has_grip = false;
             Ok(Reply::Response(response))
         }
         BackendReply::Events(answer) => {

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
 use std::io::{self, IoSlice};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -263,7 +263,7 @@ impl ChannelOutbox {
 /// The stream's id goes with the descriptor: the worker compares it with the OPEN's.
 async fn send_body_descriptor(id: u32, files: Arc<Stream>, file: Arc<SpoolFile>) -> io::Result<()> {
     let bytes = id.to_le_bytes();
-    files.send_descriptor(&bytes, file.descriptor()?).await
+    files.send_descriptor(&bytes, file.as_fd()).await
 }
 
 impl ChannelDriver {

@@ -6,6 +6,7 @@
 //! - A request whose client leaves before any of it is sent is not sent at all.
 
 use std::io::IoSlice;
+use std::os::fd::AsFd;
 use std::task::{Context, Poll};
 
 use penstock_exchange::{Fault, FaultKind};
@@ -148,7 +149,7 @@ impl SlotDriver {
                 "asked for a body file that there is not".into(),
             ));
         };
-        let descriptor = file.descriptor().map_err(|_| DriverEnd::WorkerDied)?;
+        let descriptor = file.as_fd();
         self.is_frame_last = false;
         self.stream
             .send_descriptor(b"\0", descriptor)

@@ -47,7 +47,12 @@ fn what_speaks_to_the_hub_is_passed_on_to_a_server_in_front_that_holds_itself() 
         let world = GripHarness::with(Settings::default(), signer(KEY), [says(lines, body)]);
         let token = said(KEY, Duration::ZERO);
         let response = world.response(from(PeerAddress::Unix, target, &[&token]));
-        assert!(response.has_grip && response.passes_grip, "{lines:?}");
+        assert!(response.has_grip(), "{lines:?}");
+        assert_eq!(
+            response.instructions,
+            Instructions::ForFrontEnd,
+            "{lines:?}"
+        );
         assert_eq!(response.fields, answer(200, lines, "").fields);
         assert_eq!(bytes(response.body), body);
         let counts = world.hub.snapshot();
@@ -68,7 +73,7 @@ fn an_ordinary_answer_is_for_no_front() {
     let world = GripHarness::with(Settings::default(), signer(KEY), [says(&["A: 1"], "page")]);
     let token = said(KEY, Duration::ZERO);
     let response = world.response(from(PeerAddress::Unix, "/", &[&token]));
-    assert!(!response.has_grip && !response.passes_grip);
+    assert_eq!(response.instructions, Instructions::None);
     assert_eq!(bytes(response.body), "page");
 }
 
@@ -97,7 +102,7 @@ fn who_is_no_server_in_front_is_held_here() {
     ] {
         let world = GripHarness::with(Settings::default(), own, [says(&STREAM, "hello\n")]);
         let response = world.response(from(peer, "/", &[line]));
-        assert!(!response.has_grip && !response.passes_grip, "{name}");
+        assert!(!response.has_grip(), "{name}");
         assert_eq!(names(&response.fields), ["Content-Type"], "{name}");
         world.hold(response).expect("hello\n");
     }

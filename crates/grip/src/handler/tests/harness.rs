@@ -16,7 +16,7 @@ use bytes::Bytes;
 use penstock_exchange::request::{RequestOrigin, RequestPath};
 use penstock_exchange::{
     Body, BodyStream, Fault, Handler, HandlerProgress, HeldConnectionCounter, HeldConnectionGuard,
-    HeldFraming, ListenerInfo, Mount, Reply, Request, RequestBody, Response, grip,
+    HeldFraming, Instructions, ListenerInfo, Mount, Reply, Request, RequestBody, Response, grip,
 };
 use penstock_http::{HeadLimits, ParseProgress, RequestHead, Status, parse_head};
 use penstock_hub::token::Signer;
@@ -362,7 +362,9 @@ pub(crate) fn answer(status: u16, lines: &[&str], body: &str) -> Response {
     for line in lines {
         let (name, value) = line.split_once(": ").unwrap();
         response.fields.push(name, value.as_bytes()).unwrap();
-        response.has_grip |= grip::is_grip_field(name.as_bytes());
+        if grip::is_grip_field(name.as_bytes()) {
+            response.instructions = Instructions::ForThisServer;
+        }
     }
     response
 }

@@ -1,5 +1,7 @@
 //! Bodies both ways: streams, windows, slow clients, files, heads that are wrong.
 
+use std::os::unix::fs::FileExt;
+
 use super::*;
 use penstock_runtime::loops;
 

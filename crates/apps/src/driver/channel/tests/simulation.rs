@@ -5,6 +5,7 @@
 
 use penstock_runtime::loops;
 use std::collections::HashMap;
+use std::os::unix::fs::FileExt;
 
 use super::*;
 use crate::testing::{BodyScript, ScriptedBody};
