@@ -54,13 +54,10 @@ pub(crate) struct Compressor {
     shared: Arc<Mutex<CompressorState>>,
 }
 
-/// State of a coding.
 pub(crate) enum CompressionStatus {
     /// Finished; `None` if the result is not smaller.
     Done(Option<Bytes>),
-    /// In progress.
     Running(CompressionWait),
-    /// Too many jobs now.
     Busy,
 }
 

@@ -45,7 +45,6 @@ pub(crate) enum EtagVersion {
     MetadataHash(u64),
 }
 
-/// Input of a description.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FileFacts<'a> {
     pub(crate) content_type: &'a str,
@@ -133,7 +132,6 @@ impl FileDescription {
         }
     }
 
-    /// Whether responses depend on `Accept-Encoding`.
     pub(crate) fn varies_by_encoding(&self) -> bool {
         self.varies_by_encoding
     }

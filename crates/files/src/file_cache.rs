@@ -55,7 +55,6 @@ pub(crate) struct FileCacheLimits {
     pub(crate) loops: usize,
     pub(crate) max_bytes: usize,
     pub(crate) max_entries: usize,
-    /// Open files.
     pub(crate) max_descriptors: usize,
 }
 
@@ -87,20 +86,21 @@ pub(crate) enum FileCacheLookup {
 #[derive(Debug)]
 pub(crate) struct FileCache {
     shards: PerLoop<LoopCache>,
-    max_bytes: usize,
-    max_entries: usize,
-    max_descriptors: usize,
+    /// Those of one loop.
+    limits: FileCacheLimits,
 }
 
 impl FileCache {
     pub(crate) fn new(bounds: FileCacheLimits) -> Self {
-        let count = bounds.loops.max(1);
-        Self {
-            shards: PerLoop::new(),
-            max_bytes: bounds.max_bytes / count,
-            max_entries: bounds.max_entries / count,
-            max_descriptors: bounds.max_descriptors / count,
-        }
+        let loops = bounds.loops.max(1);
+        let limits = FileCacheLimits {
+            loops: 1,
+            max_bytes: bounds.max_bytes / loops,
+            max_entries: bounds.max_entries / loops,
+            max_descriptors: bounds.max_descriptors / loops,
+        };
+        let shards = PerLoop::new();
+        Self { shards, limits }
     }
 
     /// Looks up `path` in this loop's entries.
@@ -144,14 +144,16 @@ impl FileCache {
             if !self.has_room(cost, descriptors) {
                 return;
             }
-            while shard.open_descriptors + descriptors > self.max_descriptors {
+            while shard.open_descriptors + descriptors > self.limits.max_descriptors {
                 shard.close_oldest();
             }
             if descriptors > 0 {
                 shard.open_paths.push_back(Arc::clone(&path));
                 shard.open_descriptors += descriptors;
             }
-            while shard.slots.len() >= self.max_entries || shard.bytes + cost > self.max_bytes {
+            while shard.slots.len() >= self.limits.max_entries
+                || shard.bytes + cost > self.limits.max_bytes
+            {
                 shard.evict_one();
             }
             shard.bytes += cost;
@@ -172,7 +174,9 @@ impl FileCache {
 
     /// Whether an entry of that size fits in an empty cache.
     fn has_room(&self, cost: usize, descriptors: usize) -> bool {
-        cost <= self.max_bytes && self.max_entries > 0 && descriptors <= self.max_descriptors
+        cost <= self.limits.max_bytes
+            && self.limits.max_entries > 0
+            && descriptors <= self.limits.max_descriptors
     }
 
     /// Keeps other requests from starting a check of `path` during a running one, while the entry
@@ -236,7 +240,6 @@ impl FileCache {
 /// stay, so that a scan of unknown paths does not displace requested ones.
 #[derive(Debug, Default)]
 struct LoopCache {
-    /// Index of a path in `slots`.
     index_by_path: HashMap<Arc<[u8]>, usize>,
     slots: Vec<CacheSlot>,
     hand: usize,

@@ -29,21 +29,16 @@ pub(crate) enum CacheEntry {
     File(Arc<FileEntry>),
     /// A directory requested without its final slash.
     DirectoryRedirect,
-    /// The listing page of a directory.
     Listing(Bytes),
     /// A directory with an index script, which another handler runs.
     Script,
-    /// Nothing to serve.
     Absent,
 }
 
-/// A file with its possible codings.
 #[derive(Debug, Clone)]
 pub(crate) struct FileEntry {
     pub(crate) original: Representation,
     codings: Vec<CodingOffer>,
-    /// Names of the codings, for the negotiation.
-    coding_names: Vec<&'static str>,
 }
 
 #[derive(Debug, Clone)]
@@ -52,14 +47,11 @@ pub(crate) struct CodingOffer {
     pub(crate) state: CodingState,
 }
 
-/// The source of a coding.
 #[derive(Debug, Clone)]
 pub(crate) enum CodingState {
     /// A precompressed file next to the original.
     Precompressed(Representation),
-    /// Compressed on demand.
     Compressed(Representation),
-    /// Not compressed yet.
     Compressible,
 }
 
@@ -73,7 +65,6 @@ pub(crate) struct Representation {
     pub(crate) is_settled: bool,
 }
 
-/// The source of the bytes.
 #[derive(Debug, Clone)]
 pub(crate) enum ContentSource {
     Memory(Bytes),
@@ -89,13 +80,8 @@ pub(crate) enum SelectedCoding<'a> {
 }
 
 impl FileEntry {
-    pub(crate) fn new(original: Representation, offers: Vec<CodingOffer>) -> Self {
-        let names = offers.iter().map(|offer| offer.coding.as_str()).collect();
-        Self {
-            original,
-            codings: offers,
-            coding_names: names,
-        }
+    pub(crate) fn new(original: Representation, codings: Vec<CodingOffer>) -> Self {
+        Self { original, codings }
     }
 
     /// Selects the representation for a request.
@@ -103,7 +89,8 @@ impl FileEntry {
         if self.codings.is_empty() || head.field("accept-encoding").is_none() {
             return SelectedCoding::Ready(&self.original);
         }
-        match negotiate_coding(|| head.field_all("accept-encoding"), &self.coding_names) {
+        let names = self.codings.iter().map(|offer| offer.coding.as_str());
+        match negotiate_coding(|| head.field_all("accept-encoding"), names) {
             CodingChoice::Coding(number) => self.coding_for(number, head),
             // RFC 9110 §12.5.3 leaves this to the server: a body that may be useful is better than
             // none.
@@ -156,7 +143,6 @@ impl FileEntry {
         Self::new(self.original.clone(), offers)
     }
 
-    /// The precompressed file of `coding`.
     pub(crate) fn precompressed(&self, coding: ContentCoding) -> Option<&Representation> {
         let mut beside = self.codings.iter().filter_map(|offer| match &offer.state {
             CodingState::Precompressed(ready) if offer.coding == coding => Some(ready),
@@ -165,7 +151,6 @@ impl FileEntry {
         beside.next()
     }
 
-    /// Whether the files are unchanged.
     pub(crate) fn is_unchanged(&self, original: &Representation, beside: &[CodingOffer]) -> bool {
         let state = |offer: &CodingOffer| match &offer.state {
             CodingState::Precompressed(ready) if ready.is_settled => {
@@ -223,7 +208,6 @@ impl CodingOffer {
 }
 
 impl Representation {
-    /// A part of the content as a body.
     pub(crate) fn body(&self, start: u64, len: u64) -> Body {
         match &self.source {
             ContentSource::Memory(content) => Body::Bytes(slice(content, start, len)),
@@ -276,7 +260,6 @@ impl FileStamp {
         }
     }
 
-    /// A hash of the stamp's metadata.
     pub(crate) fn metadata_hash(&self) -> u64 {
         let mut hasher = XxHash3_64::new();
         let Self {

@@ -1,9 +1,8 @@
 //! Opens, checks and reads files below a root.
 //!
-//! `handler` calls [`FileTree::look_up_cached`] on the event loop, which answers from the kernel's
-//! caches. Otherwise it calls [`FileTree::look_up`] in a blocking pool, with priority over reads,
-//! which opens files, and [`FileTree::look_up_and_read`] among the reads, for small files with
-//! content on the disk.
+//! `handler` calls [`FileTree::look_up`] on the event loop, which answers from the kernel's caches.
+//! Otherwise it calls it in a blocking pool: with priority over reads to open files, and among the
+//! reads for small files with content on the disk.
 //!
 //! # Invariants
 //!
@@ -38,10 +37,11 @@ use crate::description::{EtagVersion, FileDescription, FileFacts, is_plausible_m
 use crate::file_entry::{
     CacheEntry, CodingOffer, CodingState, ContentSource, FileEntry, FileStamp, Representation,
 };
-use crate::hide_patterns::{HiddenFileLog, HidePatterns};
+use crate::hide_patterns::{HidePatterns, log_hidden};
+use crate::logged_names::LoggedNames;
 use crate::name_rules::{NameRules, is_compressible};
 use crate::resolve::PathCandidates;
-use crate::unfollowed_links::UnfollowedLinkLog;
+use crate::unfollowed_links::{is_link_logged, log_link};
 
 /// Files up to this size are cached with their content: copying it into the socket costs less than
 /// `sendfile` with its checks.
@@ -80,31 +80,29 @@ pub(crate) struct FileTree {
     listing: bool,
     symlinks: file::Symlinks,
     opener: NoAtimeOpener,
-    link_log: UnfollowedLinkLog,
+    logged_links: LoggedNames,
     hide_patterns: HidePatterns,
-    hidden_log: HiddenFileLog,
-    /// Reads large files.
+    logged_hidden: LoggedNames,
     pool: Pool,
     /// The file system's device number, if event loops may access it.
-    loop_device: Option<u64>,
+    pub(crate) loop_device: Option<u64>,
     /// The index script by which a directory belongs to another handler.
     script_index: Option<Vec<u8>>,
-    settle_duration: Duration,
+    pub(crate) settle_duration: Duration,
 }
 
 #[derive(Debug)]
 pub(crate) enum FileLookup {
     Found(CacheEntry),
-    /// A directory to be listed.
     Directory(File),
-    /// A file whose content must be read from the disk first.
-    NeedsRead,
+    /// It cannot be found at this depth.
+    NeedsDisk,
 }
 
 /// How far a look-up may go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum LookupDepth {
-    /// Memory only.
+pub(crate) enum LookupDepth {
+    /// The kernel's caches: for event loops.
     PageCache,
     /// Names and metadata on the disk, content in memory.
     Metadata,
@@ -114,16 +112,20 @@ enum LookupDepth {
 /// Why a look-up stopped without a result.
 #[derive(Debug)]
 enum LookupStop {
-    /// It is not in memory.
     NeedsDisk,
     Fault(Fault),
 }
 
-/// The name of an original, and the index of its candidate.
-struct OriginalName<'a> {
-    /// Temporarily extended by a suffix.
-    name: &'a mut Vec<u8>,
+/// The facts of a representation that follow from names.
+#[derive(Clone, Copy)]
+struct NameFacts<'a> {
+    /// That of the original.
+    name: &'a [u8],
+    /// The index of its candidate.
     candidate: usize,
+    content_type: &'a str,
+    coding: Option<ContentCoding>,
+    varies_by_encoding: bool,
 }
 
 struct OpenedFile {
@@ -176,8 +178,8 @@ impl FileTree {
         files: &penstock_config::Files,
         pool: Pool,
     ) -> io::Result<Self> {
-        let asked_on_loops = root.loop_device;
         Ok(Self {
+            loop_device: root.loop_device,
             root,
             candidates: PathCandidates::new(&files.try_),
             name_rules: NameRules::new(files)?,
@@ -190,11 +192,10 @@ impl FileTree {
                 Symlinks::Any => file::Symlinks::Anywhere,
             },
             opener: NoAtimeOpener::default(),
-            link_log: UnfollowedLinkLog::default(),
+            logged_links: LoggedNames::default(),
             hide_patterns: HidePatterns::new(&files.hide),
-            hidden_log: HiddenFileLog::default(),
+            logged_hidden: LoggedNames::default(),
             pool,
-            loop_device: asked_on_loops,
             script_index: None,
             settle_duration: SETTLE_DURATION,
         })
@@ -205,46 +206,21 @@ impl FileTree {
         self.script_index = Some(name.as_bytes().to_vec());
     }
 
-    /// Tries the candidates for `path` in order; the first regular file is the result. Blocks for
-    /// opening files; a read is deferred ([`FileLookup::NeedsRead`]).
+    /// Tries the candidates for `path` in order; the first regular file is the result. Blocks, except
+    /// for [`LookupDepth::PageCache`].
     pub(crate) fn look_up(
         &self,
         path: &[u8],
         known: Option<&CacheEntry>,
+        reach: LookupDepth,
     ) -> Result<FileLookup, Fault> {
-        match self.search(path, known, LookupDepth::Metadata) {
-            Err(LookupStop::NeedsDisk) => Ok(FileLookup::NeedsRead),
+        if reach == LookupDepth::PageCache && self.loop_device.is_none() {
+            return Ok(FileLookup::NeedsDisk);
+        }
+        match self.search(path, known, reach) {
+            Err(LookupStop::NeedsDisk) => Ok(FileLookup::NeedsDisk),
             Err(LookupStop::Fault(fault)) => Err(fault),
             Ok(looked) => Ok(looked),
-        }
-    }
-
-    /// Like [`FileTree::look_up`], but also reads. Blocks.
-    pub(crate) fn look_up_and_read(
-        &self,
-        path: &[u8],
-        known: Option<&CacheEntry>,
-    ) -> Result<FileLookup, Fault> {
-        self.search(path, known, LookupDepth::Disk).map_err(|stop| {
-            let cause = "a read from the disk was deferred";
-            match stop {
-                LookupStop::Fault(fault) => fault,
-                LookupStop::NeedsDisk => Fault::new(FaultKind::Internal, cause),
-            }
-        })
-    }
-
-    /// Like [`FileTree::look_up`], on an event loop. `None` if the kernel's caches are not enough.
-    pub(crate) fn look_up_cached(
-        &self,
-        path: &[u8],
-        known: Option<&CacheEntry>,
-    ) -> Option<Result<FileLookup, Fault>> {
-        self.loop_device?;
-        match self.search(path, known, LookupDepth::PageCache) {
-            Ok(looked) => Some(Ok(looked)),
-            Err(LookupStop::Fault(fault)) => Some(Err(fault)),
-            Err(LookupStop::NeedsDisk) => None,
         }
     }
 
@@ -257,19 +233,6 @@ impl FileTree {
             }
             _ => true,
         }
-    }
-
-    /// Overrides settings that take time or depend on the test machine.
-    #[cfg(test)]
-    pub(crate) fn set_for_tests(&mut self, is_asked_on_loops: bool, settled_after: Duration) {
-        self.loop_device = self.loop_device.filter(|_| is_asked_on_loops);
-        self.settle_duration = settled_after;
-    }
-
-    /// Whether look-ups on event loops are enabled.
-    #[cfg(test)]
-    pub(crate) fn looks_up_on_loops(&self) -> bool {
-        self.loop_device.is_some()
     }
 
     /// Opens the target of a symbolic link in the directory at `path`, for a listing. `None` if the
@@ -312,7 +275,7 @@ impl FileTree {
             if place.is_index_of(path) {
                 return Ok(FileLookup::Found(CacheEntry::DirectoryRedirect));
             }
-            let found = self.describe(regular, &mut name, number, known, reach)?;
+            let found = self.describe(regular, &name, number, known, reach)?;
             return Ok(FileLookup::Found(CacheEntry::File(found)));
         }
         if !path.ends_with(b"/") && self.has_script(path, reach)? {
@@ -369,12 +332,11 @@ impl FileTree {
         })
     }
 
-    /// Describes a file and its codings. `name` is changed temporarily.
     fn describe(
         &self,
         regular: OpenedFile,
-        name: &mut Vec<u8>,
-        place: usize,
+        name: &[u8],
+        candidate: usize,
         known: Option<&Arc<FileEntry>>,
         reach: LookupDepth,
     ) -> Result<Arc<FileEntry>, LookupStop> {
@@ -383,48 +345,28 @@ impl FileTree {
         let is_makeable = !self.compress.is_empty()
             && (compressor::MIN_SIZE..=compressor::MAX_SIZE).contains(&len)
             && is_compressible(&content_type);
-        let facts = |coding: Option<ContentCoding>, varies: bool| FileFacts {
+        let mut named = NameFacts {
+            name,
+            candidate,
             content_type: &content_type,
-            modified: (0, 0),
-            len: 0,
-            version: EtagVersion::ModificationTime,
-            coding,
-            varies_by_encoding: varies,
-            cache_control: None,
-            now: Duration::ZERO,
+            coding: None,
+            varies_by_encoding: true,
         };
         let mut offers = Vec::new();
-        let name_len = name.len();
         for &coding in &self.precompressed {
             let known = known.and_then(|known| known.precompressed(coding));
-            let facts = facts(Some(coding), true);
-            name.truncate(name_len);
-            let name = OriginalName {
-                name,
-                candidate: place,
-            };
-            if let Some(ready) =
-                self.load_precompressed(&regular.metadata, name, facts, known, reach)?
-            {
-                let state = CodingState::Precompressed(ready);
-                offers.push(CodingOffer { coding, state });
-            }
+            named.coding = Some(coding);
+            let ready = self.load_precompressed(&regular.metadata, named, known, reach)?;
+            offers.extend(ready.map(|ready| CodingOffer {
+                coding,
+                state: CodingState::Precompressed(ready),
+            }));
         }
-        name.truncate(name_len);
         let varies = is_makeable || !offers.is_empty();
+        (named.coding, named.varies_by_encoding) = (None, varies);
         let same = known.map(|known| &known.original);
         let same = same.filter(|same| same.description.varies_by_encoding() == varies);
-        let facts = facts(None, varies);
-        let original = self.load(
-            regular,
-            &OriginalName {
-                name,
-                candidate: place,
-            },
-            facts,
-            same,
-            reach,
-        )?;
+        let original = self.load(regular, named, same, reach)?;
         if let Some(known) = known.filter(|known| known.is_unchanged(&original, &offers)) {
             return Ok(Arc::clone(known));
         }
@@ -444,17 +386,13 @@ impl FileTree {
     fn load_precompressed(
         &self,
         original: &Metadata,
-        named: OriginalName<'_>,
-        facts: FileFacts<'_>,
+        named: NameFacts<'_>,
         known: Option<&Representation>,
         reach: LookupDepth,
     ) -> Result<Option<Representation>, LookupStop> {
-        let suffix = facts.coding.map_or("", ContentCoding::suffix);
-        let name_len = named.name.len();
-        named.name.extend_from_slice(suffix.as_bytes());
-        let opened = self.open_visible(named.name, reach);
-        named.name.truncate(name_len);
-        let opened = match opened {
+        let suffix = named.coding.map_or("", ContentCoding::suffix);
+        let name = [named.name, suffix.as_bytes()].concat();
+        let opened = match self.open_visible(&name, reach) {
             // A failure to open it does not affect the original.
             Err(LookupStop::Fault(fault)) if fault.kind != FaultKind::Overloaded => {
                 log::debug!("files: precompressed file not used: {}", fault.cause);
@@ -462,15 +400,11 @@ impl FileTree {
             }
             opened => opened?,
         };
-        match opened.filter(|beside| {
-            !is_older(
-                modification_time(&beside.metadata),
-                modification_time(original),
-            )
-        }) {
-            Some(beside) => self.load(beside, &named, facts, known, reach).map(Some),
-            None => Ok(None),
-        }
+        let modified = modification_time(original);
+        opened
+            .filter(|beside| !is_older(modification_time(&beside.metadata), modified))
+            .map(|beside| self.load(beside, named, known, reach))
+            .transpose()
     }
 
     /// Loads a file: with its content if it is small, else with its descriptor. Returns the known
@@ -478,36 +412,39 @@ impl FileTree {
     fn load(
         &self,
         regular: OpenedFile,
-        named: &OriginalName<'_>,
-        facts: FileFacts<'_>,
+        named: NameFacts<'_>,
         known: Option<&Representation>,
         reach: LookupDepth,
     ) -> Result<Representation, LookupStop> {
         let OpenedFile { file, metadata, .. } = regular;
-        let (name, place) = (named.name.as_slice(), named.candidate);
-        let identity = FileStamp::new(&metadata, place);
+        let identity = FileStamp::new(&metadata, named.candidate);
         if let Some(same) = known.filter(|k| k.is_settled && k.identity == identity) {
             return Ok(same.clone());
         }
         let now = clock::wall();
         let describe = |metadata: &Metadata, version: EtagVersion| {
             FileDescription::new(&FileFacts {
+                content_type: named.content_type,
                 modified: modification_time(metadata),
                 len: metadata.size(),
                 version,
-                cache_control: self.name_rules.cache_control(name),
+                coding: named.coding,
+                varies_by_encoding: named.varies_by_encoding,
+                cache_control: self.name_rules.cache_control(named.name),
                 now,
-                ..facts
             })
         };
-        let on_disk = |file: File, metadata: &Metadata, version: EtagVersion| Representation {
-            description: describe(metadata, version),
-            source: ContentSource::Disk(Arc::new(DiskFile::new(file, self.pool.clone()))),
-            identity: FileStamp::new(metadata, place),
-            is_settled: FileStamp::new(metadata, place)
-                .changed_before(now.saturating_sub(self.settle_duration)),
+        let settled_at = now.saturating_sub(self.settle_duration);
+        let on_disk = |file: File, metadata: &Metadata, version: EtagVersion| {
+            let identity = FileStamp::new(metadata, named.candidate);
+            Representation {
+                description: describe(metadata, version),
+                source: ContentSource::Disk(Arc::new(DiskFile::new(file, self.pool.clone()))),
+                identity,
+                is_settled: identity.changed_before(settled_at),
+            }
         };
-        let failed = |error: io::Error| self.stop_with_fault(&error, name);
+        let failed = |error: io::Error| self.stop_with_fault(&error, named.name);
         let len = metadata.size();
         if len > MAX_MEMORY_BYTES {
             let version = large_file_version(&file, &identity, &metadata, now, reach)
@@ -523,7 +460,7 @@ impl FileTree {
         };
         let after = file.metadata().map_err(failed)?;
         if content.len() as u64 != len || !identity.matches(&after) {
-            let state = FileStamp::new(&after, place).metadata_hash();
+            let state = FileStamp::new(&after, named.candidate).metadata_hash();
             let mut changing = on_disk(file, &after, EtagVersion::MetadataHash(state));
             changing.is_settled = false;
             return Ok(changing);
@@ -533,7 +470,7 @@ impl FileTree {
             description: describe(&metadata, version),
             source: ContentSource::Memory(content.into_boxed_slice().into()),
             identity,
-            is_settled: identity.changed_before(now.saturating_sub(self.settle_duration)),
+            is_settled: identity.changed_before(settled_at),
         })
     }
 
@@ -551,12 +488,12 @@ impl FileTree {
                 opened => Ok(opened),
             };
         };
-        if !hiding.is_default || self.hidden_log.is_logged(name) {
+        if !hiding.is_default || self.logged_hidden.is_logged(|known| known == name) {
             return Ok(None);
         }
         match self.open_regular(name, reach) {
             Err(LookupStop::NeedsDisk) => return Err(LookupStop::NeedsDisk),
-            Ok(Some(_)) => self.hidden_log.log_once(&self.root.path, name, hiding),
+            Ok(Some(_)) => log_hidden(&self.logged_hidden, &self.root.path, name, hiding),
             Ok(None) | Err(LookupStop::Fault(_)) => {}
         }
         Ok(None)
@@ -596,7 +533,7 @@ impl FileTree {
             return Ok(false);
         };
         if hiding.is_default {
-            self.hidden_log.log_once(&self.root.path, name, hiding);
+            log_hidden(&self.logged_hidden, &self.root.path, name, hiding);
         }
         Ok(true)
     }
@@ -631,7 +568,7 @@ impl FileTree {
                 if reach == LookupDepth::PageCache {
                     return Err(LookupStop::NeedsDisk);
                 }
-                self.link_log.log_once(&self.root.fd, &self.root.path, name);
+                log_link(&self.logged_links, &self.root.fd, &self.root.path, name);
                 Ok(None)
             }
             Err(error) if is_missing(&error) => Ok(None),
@@ -646,7 +583,7 @@ impl FileTree {
     fn is_unlogged_link(&self, error: &io::Error, name: &[u8]) -> bool {
         error.kind() == io::ErrorKind::CrossesDevices
             && self.symlinks == file::Symlinks::Beneath
-            && !self.link_log.is_logged(name)
+            && !is_link_logged(&self.logged_links, name)
     }
 
     /// Whether the opened file may be accessed at this depth. Other file systems mounted below the

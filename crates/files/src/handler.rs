@@ -28,7 +28,7 @@ use tokio::sync::oneshot;
 use crate::compressor::{CompressionStatus, CompressionWait, Compressor};
 use crate::file_cache::{FileCache, FileCacheLimits, FileCacheLookup};
 use crate::file_entry::{CacheEntry, ContentSource, FileEntry, SelectedCoding};
-use crate::file_tree::{FileLookup, FileTree, RootDir};
+use crate::file_tree::{FileLookup, FileTree, LookupDepth, RootDir};
 use crate::listing::ListingJobs;
 use crate::{reply, resolve};
 
@@ -113,12 +113,10 @@ impl FilesState {
             _ if !is_read => return HandlerProgress::Ready(self.respond_other_method(request)),
             CacheEntry::File(found) => return self.respond_with_file(request, found, is_news),
             CacheEntry::Absent => return HandlerProgress::Ready(self.respond_missing(request)),
-            CacheEntry::DirectoryRedirect => {
-                reply::redirect_to_directory(&request.mount, request.path(), request.query())
-            }
+            CacheEntry::DirectoryRedirect => reply::redirect_to_directory(&request),
             CacheEntry::Listing(page) => reply::respond_with_listing(&request.head, page),
         };
-        HandlerProgress::Ready(Ok(self.with_handler_name(response)))
+        HandlerProgress::Ready(Ok(with_handler_name(response)))
     }
 
     fn respond_with_file(
@@ -138,7 +136,7 @@ impl FilesState {
         }
         let (waiting, found) = match self.respond_in_coding(&request, Arc::clone(found)) {
             CodingOutcome::Response(response) => {
-                return HandlerProgress::Ready(Ok(self.with_handler_name(response)));
+                return HandlerProgress::Ready(Ok(with_handler_name(response)));
             }
             CodingOutcome::Wait(waiting, found) => (waiting, found),
         };
@@ -146,7 +144,7 @@ impl FilesState {
         HandlerProgress::Pending(Box::pin(async move {
             let is_done = clock::timeout(MAX_WAIT, waiting.finished()).await;
             let settled = is_done.map(|()| folder.respond_in_coding(&request, Arc::clone(&found)));
-            Ok(folder.with_handler_name(match settled {
+            Ok(with_handler_name(match settled {
                 Some(CodingOutcome::Response(response)) => response,
                 _ => reply::respond_to_file(&request.head, &found.original),
             }))
@@ -190,14 +188,15 @@ impl FilesState {
         is_old: bool,
     ) -> HandlerProgress {
         let began = clock::now().max(request.arrived);
-        match self.tree.look_up_cached(request.path(), known.as_ref()) {
-            Some(Ok(FileLookup::Found(found))) => {
+        let depth = LookupDepth::PageCache;
+        match self.tree.look_up(request.path(), known.as_ref(), depth) {
+            Ok(FileLookup::Found(found)) => {
                 self.cache_entry(request.path().into(), &found, began);
                 self.respond(request, &found, true)
             }
-            Some(Err(fault)) if fault.kind != FaultKind::Overloaded => {
+            Err(fault) if fault.kind != FaultKind::Overloaded => {
                 self.file_cache.remove(request.path());
-                HandlerProgress::Ready(Err(self.fault_with_handler_name(fault)))
+                HandlerProgress::Ready(Err(fault_with_handler_name(fault)))
             }
             _ => {
                 let folder = Arc::clone(self);
@@ -209,16 +208,13 @@ impl FilesState {
         }
     }
 
-    /// Looks the path up in the pool.
     async fn look_up_in_pool(
         self: Arc<Self>,
         request: Request,
         known: Option<CacheEntry>,
     ) -> Result<Reply, Fault> {
         let found = self.look_up_and_cache(request.path().into(), request.arrived, known);
-        let found = found
-            .await
-            .map_err(|fault| self.fault_with_handler_name(fault))?;
+        let found = found.await.map_err(fault_with_handler_name)?;
         match self.respond(request, &found, true) {
             HandlerProgress::Ready(reply) => reply,
             HandlerProgress::Pending(work) => work.await,
@@ -262,7 +258,7 @@ impl FilesState {
                 );
                 (known, false)
             }
-            Some(Ok(Err(fault))) => return Err(self.fault_with_handler_name(fault)),
+            Some(Ok(Err(fault))) => return Err(fault_with_handler_name(fault)),
             Some(Err(_)) | None => (known, false),
         };
         match self.respond(request, &found, is_news) {
@@ -271,34 +267,30 @@ impl FilesState {
         }
     }
 
-    /// Looks the path up in the pool and caches the result.
     async fn look_up_and_cache(
         &self,
         path: Arc<[u8]>,
         arrived: Instant,
         known: Option<CacheEntry>,
     ) -> Result<CacheEntry, Fault> {
-        let (tree, name) = (Arc::clone(&self.tree), Arc::clone(&path));
-        let before = known.clone();
-        let looked = self.pool.run_priority(move || {
-            let began = clock::now().max(arrived);
-            (began, tree.look_up(&name, before.as_ref()))
-        });
-        let mut looked = looked.await;
-        // The files just opened are in memory, so repeating that is quick.
-        if let Ok((_, Ok(FileLookup::NeedsRead))) = looked {
+        let look_up = |known: Option<CacheEntry>, depth| {
             let (tree, name) = (Arc::clone(&self.tree), Arc::clone(&path));
-            let reading = self.pool.run(move || {
+            move || {
                 let began = clock::now().max(arrived);
-                (began, tree.look_up_and_read(&name, known.as_ref()))
-            });
-            looked = reading.await;
+                (began, tree.look_up(&name, known.as_ref(), depth))
+            }
+        };
+        let first = look_up(known.clone(), LookupDepth::Metadata);
+        let mut looked = self.pool.run_priority(first).await;
+        // The files just opened are in memory, so repeating that is quick.
+        if let Ok((_, Ok(FileLookup::NeedsDisk))) = looked {
+            looked = self.pool.run(look_up(known, LookupDepth::Disk)).await;
         }
         let (began, looked) = looked.unwrap_or_else(|error| (arrived, Err(pool_fault(&error))));
         let found = match looked {
             Ok(FileLookup::Found(found)) => Ok(found),
             Ok(FileLookup::Directory(folder)) => self.build_listing(&path, folder).await,
-            Ok(FileLookup::NeedsRead) => {
+            Ok(FileLookup::NeedsDisk) => {
                 Err(Fault::new(FaultKind::Internal, "a file was not read"))
             }
             Err(fault) => Err(fault),
@@ -329,12 +321,8 @@ impl FilesState {
         }
     }
 
-    /// Responds to a request for a missing file.
     fn respond_missing(&self, request: Request) -> Result<Reply, Fault> {
-        if self.falls_through {
-            return Ok(Reply::Pass(Box::new(request)));
-        }
-        Err(self.fault_with_handler_name(Fault::new(FaultKind::NotFound, "no such file")))
+        self.pass_or_refuse(request, FaultKind::NotFound, "no such file")
     }
 
     /// Passes the request to the next handler, which runs the directory's index script.
@@ -346,22 +334,31 @@ impl FilesState {
     }
 
     fn respond_other_method(&self, request: Request) -> Result<Reply, Fault> {
-        if self.falls_through {
-            return Ok(Reply::Pass(Box::new(request)));
+        let cause = "files take GET and HEAD";
+        self.pass_or_refuse(request, FaultKind::MethodNotAllowed, cause)
+    }
+
+    fn pass_or_refuse(
+        &self,
+        request: Request,
+        kind: FaultKind,
+        cause: &'static str,
+    ) -> Result<Reply, Fault> {
+        match self.falls_through {
+            true => Ok(Reply::Pass(Box::new(request))),
+            false => Err(fault_with_handler_name(Fault::new(kind, cause))),
         }
-        let fault = Fault::new(FaultKind::MethodNotAllowed, "files take GET and HEAD");
-        Err(self.fault_with_handler_name(fault))
     }
+}
 
-    fn with_handler_name(&self, mut response: Response) -> Reply {
-        response.timing.handler = Some(HandlerName::Component(reply::HANDLER_NAME));
-        response.into()
-    }
+fn with_handler_name(mut response: Response) -> Reply {
+    response.timing.handler = Some(HandlerName::Component(reply::HANDLER_NAME));
+    response.into()
+}
 
-    fn fault_with_handler_name(&self, mut fault: Fault) -> Fault {
-        fault.timing.handler = Some(HandlerName::Component(reply::HANDLER_NAME));
-        fault
-    }
+fn fault_with_handler_name(mut fault: Fault) -> Fault {
+    fault.timing.handler = Some(HandlerName::Component(reply::HANDLER_NAME));
+    fault
 }
 
 impl Handler for Files {

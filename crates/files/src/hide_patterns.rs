@@ -9,41 +9,28 @@
 //! - The result does not depend on a name's spelling: case, final dots and spaces, letters that a
 //!   file system folds or ignores, and appended codings (`dump.sql.gz`) do not matter.
 //! - A match allocates nothing, unless a path is longer than [`MAX_STACK_PATH_BYTES`].
-//! - The log names a hidden file once, and at most [`MAX_LOGGED_FILES`] files of a root.
+//! - The log names a hidden file once, and a bounded number of files of a root.
 
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
 
 use penstock_config::{DEFAULT_HIDE_PATTERNS, HidePattern};
 
+use crate::logged_names::LoggedNames;
 use crate::name_rules::glob_matches;
 
 /// Paths up to this length are matched without allocation.
 const MAX_STACK_PATH_BYTES: usize = 1024;
 
-/// Hidden files logged for one root.
-const MAX_LOGGED_FILES: usize = 32;
-
-/// The pattern that hides a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct HideMatch<'a> {
-    /// The pattern as written.
     pub(crate) pattern: &'a str,
-    /// Whether it belongs to the default list.
     pub(crate) is_default: bool,
 }
 
-/// The patterns of one root.
 #[derive(Debug, Default)]
 pub(crate) struct HidePatterns {
     /// In written order; the last match decides.
     rules: Vec<HideRule>,
-    /// Indices in `rules` of plain names, sorted by name.
-    names: Vec<(Box<[u8]>, usize)>,
-    /// Indices in `rules` of plain extensions, sorted by extension.
-    extensions: Vec<(Box<[u8]>, usize)>,
-    /// Indices of the rules that must be tried one by one.
-    globs: Vec<usize>,
 }
 
 #[derive(Debug)]
@@ -57,7 +44,6 @@ struct HideRule {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RuleOrigin {
-    /// The default list.
     Default,
     Configured,
     /// The configuration, as an exception (`!`).
@@ -90,18 +76,14 @@ impl HidePatterns {
                 HidePattern::Except(pattern) => hidden.push(pattern, RuleOrigin::Exception),
             }
         }
-        hidden.names.sort();
-        hidden.extensions.sort();
         hidden
     }
 
-    /// Whether there is no pattern.
     pub(crate) fn is_empty(&self) -> bool {
         self.rules.is_empty()
     }
 
     fn push(&mut self, pattern: &str, origin: RuleOrigin) {
-        let at = self.rules.len();
         let folded = fold_to_vec(pattern.as_bytes());
         let matches = match (folded.strip_prefix(b"/"), folded.strip_suffix(b"/")) {
             (Some(path), _) if path.ends_with(b"/") => {
@@ -115,16 +97,6 @@ impl HidePatterns {
             }
             (None, None) => RulePattern::Segment(folded.as_slice().into()),
         };
-        match &matches {
-            RulePattern::Name(name) if !name.contains(&b'*') => self.names.push((name.clone(), at)),
-            RulePattern::Name(name) => match name.strip_prefix(b"*.") {
-                Some(extension) if !extension.iter().any(|byte| b"*.".contains(byte)) => {
-                    self.extensions.push((extension.into(), at));
-                }
-                _ => self.globs.push(at),
-            },
-            _ => self.globs.push(at),
-        }
         self.rules.push(HideRule {
             pattern: pattern.into(),
             origin,
@@ -159,23 +131,11 @@ impl HidePatterns {
             Some(slash) => (&path[..slash], &path[slash + 1..]),
             None => (&path[..0], path),
         };
-        let mut found = None;
-        for name in original_names(last) {
-            found = found.max(find_last(&self.names, name));
-            let dot = name.iter().rposition(|&byte| byte == b'.');
-            if let Some(extension) = dot.and_then(|dot| name.get(dot + 1..)) {
-                found = found.max(find_last(&self.extensions, extension));
-            }
-        }
         let absent = !letter_mask(path);
-        let mut later = self.globs.iter().rev().copied();
-        let glob = later.find(|&at| {
-            let rule = self.rules.get(at);
-            rule.is_some_and(|rule| {
-                rule.required_letters & absent == 0 && rule.matches.matches(path, folders, last)
-            })
-        });
-        self.rules.get(found.max(glob)?)
+        let mut rules = self.rules.iter().rev();
+        rules.find(|rule| {
+            rule.required_letters & absent == 0 && rule.matches.matches(path, folders, last)
+        })
     }
 }
 
@@ -202,13 +162,6 @@ fn letter_mask(text: &[u8]) -> u128 {
         .iter()
         .fold(0, |all, byte| all | 1_u128 << (byte & 127));
     all & !slash
-}
-
-/// The last index of a key in a sorted table.
-fn find_last(table: &[(Box<[u8]>, usize)], key: &[u8]) -> Option<usize> {
-    let end = table.partition_point(|(other, _)| other.as_ref() <= key);
-    let (last, at) = table.get(end.checked_sub(1)?)?;
-    (last.as_ref() == key).then_some(*at)
 }
 
 /// A name, and the names of which it is a packed, copied or numbered version: `dump.sql.1.gz`,
@@ -428,35 +381,17 @@ fn trim_ignored_suffix(out: &[u8], start: usize, mut len: usize) -> usize {
 /// NTFS's name for the content stream of a file.
 const NTFS_STREAM_SUFFIX: &[u8] = b"::$data";
 
-/// The logged hidden files of one root.
-#[derive(Debug, Default)]
-pub(crate) struct HiddenFileLog {
-    names: Mutex<Vec<Box<[u8]>>>,
-}
-
-impl HiddenFileLog {
-    /// Whether `name` need not be logged any more.
-    pub(crate) fn is_logged(&self, name: &[u8]) -> bool {
-        let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
-        names.len() >= MAX_LOGGED_FILES || names.iter().any(|told| told.as_ref() == name)
+/// Logs an existing hidden file, unless it was logged before.
+pub(crate) fn log_hidden(log: &LoggedNames, root: &Path, name: &[u8], hiding: HideMatch<'_>) {
+    if !log.insert(name) {
+        return;
     }
-
-    /// Logs an existing hidden file, unless it was logged before.
-    pub(crate) fn log_once(&self, root: &Path, name: &[u8], hiding: HideMatch<'_>) {
-        {
-            let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
-            if names.len() >= MAX_LOGGED_FILES || names.iter().any(|told| told.as_ref() == name) {
-                return;
-            }
-            names.push(name.into());
-        }
-        let file = root.join(String::from_utf8_lossy(name).as_ref());
-        let pattern = hiding.pattern;
-        log::warn!(
-            "files: 404 for {file:?}: hidden by \"{pattern}\" of the default list; to serve such files \
-             set files = {{ ..., hide = [\"default\", \"!{pattern}\"] }}"
-        );
-    }
+    let file = root.join(String::from_utf8_lossy(name).as_ref());
+    let pattern = hiding.pattern;
+    log::warn!(
+        "files: 404 for {file:?}: hidden by \"{pattern}\" of the default list; to serve such files \
+         set files = {{ ..., hide = [\"default\", \"!{pattern}\"] }}"
+    );
 }
 
 #[cfg(test)]

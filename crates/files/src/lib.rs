@@ -35,11 +35,12 @@ mod file_tree;
 mod handler;
 mod hide_patterns;
 mod listing;
+mod logged_names;
 mod name_rules;
 mod reply;
 mod resolve;
 #[cfg(test)]
-mod testing;
+mod test_support;
 mod unfollowed_links;
 
 pub use file_tree::RootDir;

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use penstock_exchange::{Fault, FaultKind};
-use penstock_http::imf_fixdate;
+use penstock_http::{encode_segment, imf_fixdate};
 use penstock_runtime::blocking::Pool;
 use rustix::fs::{AtFlags, Dir, FileType, statat};
 use tokio::sync::watch;
@@ -24,7 +24,6 @@ use tokio::sync::watch;
 use crate::file_tree::FileTree;
 use crate::handler::pool_fault;
 use crate::hide_patterns::is_dot_name;
-use crate::resolve::push_encoded;
 
 /// Names read, including those not shown: already a page of some megabytes.
 const MAX_ENTRIES: usize = 10_000;
@@ -95,7 +94,6 @@ impl ListingJobs {
 }
 
 enum ListingStart {
-    /// Started by another request.
     Joined(watch::Receiver<ListingResult>),
     Started(ListingJob, watch::Receiver<ListingResult>),
 }
@@ -227,7 +225,7 @@ fn push_row(page: &mut Vec<u8>, entry: &ListingEntry) {
     let slash = if entry.is_dir { "/" } else { "" };
     // The leading `./` keeps a name from being read as a scheme.
     page.extend_from_slice(b"<tr><td><a href=\"./");
-    push_encoded(page, &entry.name);
+    page.extend_from_slice(encode_segment(&entry.name).as_bytes());
     page.extend_from_slice(slash.as_bytes());
     page.extend_from_slice(b"\">");
     push_text(page, &entry.name);

@@ -10,7 +10,6 @@ use std::io;
 
 use penstock_http::FieldBlock;
 
-/// The configured rules for names.
 #[derive(Debug)]
 pub(crate) struct NameRules {
     media_types: BTreeMap<String, String>,

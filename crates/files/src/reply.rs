@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use penstock_exchange::multipart::{self, MultipartSource};
-use penstock_exchange::{Body, FileBody, InlineBody, InlineResponse, Mount, Response};
+use penstock_exchange::{Body, FileBody, InlineBody, InlineResponse, Request, Response};
 use penstock_http::{
     ByteRange, FieldBlock, Method, MultipartRanges, PreconditionResult, RangeOutcome, RequestHead,
     Status, encode_content_range, encode_unsatisfied_range, evaluate_preconditions, select_range,
@@ -21,7 +21,6 @@ use penstock_http::{
 
 use crate::description::{FileDescription, VARY, push_field};
 use crate::file_entry::{ContentSource, Representation};
-use crate::resolve;
 
 /// Content up to this size is copied behind the head, which is cheaper than counting references.
 const MAX_INLINE_BYTES: usize = 8 * 1024;
@@ -46,7 +45,6 @@ pub(crate) fn respond_to_file(head: &RequestHead, file: &Representation) -> Resp
     }
 }
 
-/// The handler name in the access log.
 pub(crate) const HANDLER_NAME: &str = "files";
 
 /// Like [`respond_to_file`] for a small file, if no range and no error text is needed. The response
@@ -75,15 +73,15 @@ pub(crate) fn try_inline<'a>(
     })
 }
 
-/// Redirects to the same path with a final slash.
-pub(crate) fn redirect_to_directory(mount: &Mount, path: &[u8], query: Option<&str>) -> Response {
+pub(crate) fn redirect_to_directory(request: &Request) -> Response {
     let mut fields = FieldBlock::new();
-    let location = resolve::directory_location(mount, path, query);
-    push_field(&mut fields, "Location", &location);
+    let location = request
+        .mount
+        .directory_location(request.path(), request.query());
+    push_field(&mut fields, "Location", location.as_bytes());
     build_response(Status::MOVED_PERMANENTLY, fields, Body::Empty)
 }
 
-/// Responds with the listing page of a directory.
 pub(crate) fn respond_with_listing(head: &RequestHead, page: &Bytes) -> Response {
     let mut fields = FieldBlock::new();
     fields.push_static("Content-Type", "text/html; charset=utf-8");

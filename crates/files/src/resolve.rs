@@ -1,4 +1,4 @@
-//! Maps a request's path to candidate names, and back to a path for a redirect. Pure.
+//! Maps a request's path to candidate names. Pure.
 //!
 //! `handler` calls [`is_servable`] before any disk access; `file_tree` tries the candidates in
 //! order. The kernel ensures that no name leaves the root.
@@ -9,11 +9,9 @@
 //! - Hidden files have no path.
 
 use penstock_config::TryPattern;
-use penstock_exchange::Mount;
 
 use crate::hide_patterns::is_dot_name;
 
-/// The candidates for a path, in order.
 #[derive(Debug)]
 pub(crate) struct PathCandidates(Vec<PathCandidate>);
 
@@ -104,50 +102,6 @@ pub(crate) fn is_servable(path: &[u8]) -> bool {
     }
     true
 }
-
-/// The `Location` for a directory requested without its final slash: path-absolute, so that it
-/// stays on the same host, with every byte encoded that a browser might interpret differently (RFC
-/// 3986 §3.3).
-pub(crate) fn directory_location(mount: &Mount, path: &[u8], query: Option<&str>) -> Vec<u8> {
-    let query = query.unwrap_or_default();
-    let mut location = Vec::with_capacity(path.len() + query.len() + 8);
-    location.extend_from_slice(mount.encoded().as_bytes());
-    let front = location.len() + 1;
-    // Two leading slashes would name a host.
-    location.push(b'/');
-    let start = path
-        .iter()
-        .position(|&byte| byte != b'/')
-        .unwrap_or(path.len());
-    push_percent(&mut location, &path[start..], PATH_BYTES);
-    if location.len() > front {
-        location.push(b'/');
-    }
-    if !query.is_empty() {
-        location.push(b'?');
-        location.extend_from_slice(query.as_bytes());
-    }
-    location
-}
-
-/// Appends a path segment with all but unreserved bytes encoded (RFC 3986 §2.3).
-pub(crate) fn push_encoded(out: &mut Vec<u8>, segment: &[u8]) {
-    push_percent(out, segment, b"-._~");
-}
-
-fn push_percent(out: &mut Vec<u8>, bytes: &[u8], plain: &[u8]) {
-    for &byte in bytes {
-        if byte.is_ascii_alphanumeric() || plain.contains(&byte) {
-            out.push(byte);
-        } else {
-            let digit = |value: u8| HEX[usize::from(value & 15)];
-            out.extend_from_slice(&[b'%', digit(byte >> 4), digit(byte)]);
-        }
-    }
-}
-
-const PATH_BYTES: &[u8] = b"-._~!$&'()*+,;=:@/";
-const HEX: &[u8; 16] = b"0123456789ABCDEF";
 
 #[cfg(test)]
 mod tests {
@@ -248,43 +202,6 @@ mod tests {
             ("/\u{200c}a.b", true),
         ] {
             assert_eq!(is_servable(path.as_bytes()), expected, "{path}");
-        }
-    }
-
-    #[test]
-    fn a_redirect_stays_on_its_host_and_on_one_line() {
-        for (what, path, query, expected) in [
-            ("plain", "/docs", None, "/docs/"),
-            ("query", "/docs", Some("a=1&b=/"), "/docs/?a=1&b=/"),
-            ("empty query", "/docs", Some(""), "/docs/"),
-            (
-                "another host",
-                "//evil.example/docs",
-                None,
-                "/evil.example/docs/",
-            ),
-            ("slashes only", "///", None, "/"),
-            ("backslashes", "/\\evil.example", None, "/%5Cevil.example/"),
-            ("a query in the path", "/a?b#c", None, "/a%3Fb%23c/"),
-            ("an encoded percent", "/a%2e", None, "/a%252e/"),
-            (
-                "line break",
-                "/a\r\nSet-Cookie: b",
-                None,
-                "/a%0D%0ASet-Cookie:%20b/",
-            ),
-            ("not ASCII", "/\u{e9}", None, "/%C3%A9/"),
-            ("markup", "/<b>\"'", None, "/%3Cb%3E%22'/"),
-        ] {
-            let found = directory_location(&Mount::default(), path.as_bytes(), query);
-            assert_eq!(String::from_utf8(found).unwrap(), expected, "{what}");
-            let below = directory_location(&Mount::new("/a b"), path.as_bytes(), query);
-            let expected = format!("/a%20b{expected}");
-            assert_eq!(
-                String::from_utf8(below).unwrap(),
-                expected,
-                "{what}, mounted"
-            );
         }
     }
 

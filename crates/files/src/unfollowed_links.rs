@@ -7,55 +7,37 @@
 //!
 //! # Invariants
 //!
-//! - A link is logged once per opening of its root, and at most [`MAX_LOGGED_LINKS`] links are.
+//! - A link is logged once per opening of its root, and at most [`MAX_LOGGED_NAMES`] links are.
 //! - Nothing here decides what is served.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 use std::{ffi::OsString, io};
 
 use penstock_config::Symlinks;
 use penstock_sys::file;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, openat, readlinkat, statat};
 
-/// Links logged for one root.
-const MAX_LOGGED_LINKS: usize = 32;
+use crate::logged_names::{LoggedNames, MAX_LOGGED_NAMES};
 
 /// Names searched in one root, in directories of at most this depth: deployments link at the top of
 /// `public/` or one level below.
 const MAX_SEARCHED_NAMES: usize = 10_000;
 const MAX_SEARCH_DEPTH: usize = 3;
 
-#[derive(Debug, Default)]
-pub(crate) struct UnfollowedLinkLog {
-    /// Relative to the root. The lock is not held while files are opened.
-    links: Mutex<Vec<Vec<u8>>>,
+/// Whether a link in the path of `name` need not be logged any more.
+pub(crate) fn is_link_logged(log: &LoggedNames, name: &[u8]) -> bool {
+    log.is_logged(|link| is_at_or_below(name, link))
 }
 
-impl UnfollowedLinkLog {
-    /// Whether `name` need not be logged any more.
-    pub(crate) fn is_logged(&self, name: &[u8]) -> bool {
-        let links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
-        links.len() >= MAX_LOGGED_LINKS || links.iter().any(|link| is_at_or_below(name, link))
-    }
-
-    /// Finds the link in the path of `name`, and logs it unless it was logged before. Blocks.
-    pub(crate) fn log_once(&self, root: &OwnedFd, root_name: &Path, name: &[u8]) {
-        let ends = name.iter().enumerate();
-        let ends = ends.filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
-        let mut prefixes = ends.chain([name.len()]).map(|end| &name[..end]);
-        let Some(link) = prefixes.find(|prefix| is_unfollowed(root, prefix)) else {
-            return;
-        };
-        {
-            let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
-            if links.len() >= MAX_LOGGED_LINKS || links.iter().any(|told| told == link) {
-                return;
-            }
-            links.push(link.to_vec());
-        }
+/// Finds the link in the path of `name`, and logs it unless it was logged before. Blocks.
+pub(crate) fn log_link(log: &LoggedNames, root: &OwnedFd, root_name: &Path, name: &[u8]) {
+    let ends = name.iter().enumerate();
+    let ends = ends.filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
+    let mut prefixes = ends.chain([name.len()]).map(|end| &name[..end]);
+    let link = prefixes.find(|prefix| is_unfollowed(root, prefix));
+    if let Some(link) = link.filter(|link| log.insert(link)) {
         let link = PathBuf::from(OsString::from_vec(link.to_vec()));
         let text = explain_unfollowed_link(root_name, &link);
         log::warn!("files: 404 for {text}");
@@ -117,7 +99,7 @@ fn search_dir(
             continue;
         }
         *left = match left.checked_sub(1) {
-            Some(left) if found.len() < MAX_LOGGED_LINKS => left,
+            Some(left) if found.len() < MAX_LOGGED_NAMES => left,
             _ => return Ok(()),
         };
         let path = name.join(std::ffi::OsStr::from_bytes(own.to_bytes()));
@@ -162,7 +144,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
-    use crate::testing::TestDir;
+    use crate::test_support::TestDir;
 
     #[test]
     fn links_that_lead_out_are_found_and_others_are_not() {
@@ -198,17 +180,17 @@ mod tests {
         let folder = TestDir::new();
         let root = file::open_root(&folder.root()).unwrap();
         folder.write("real/a.txt", "a");
-        for number in 0..MAX_LOGGED_LINKS + 5 {
+        for number in 0..MAX_LOGGED_NAMES + 5 {
             symlink("/etc", folder.root().join(format!("link{number}"))).unwrap();
         }
-        let told = UnfollowedLinkLog::default();
-        assert!(!told.is_logged(b"link0/hosts"));
+        let told = LoggedNames::default();
+        assert!(!is_link_logged(&told, b"link0/hosts"));
         for _ in 0..3 {
-            told.log_once(&root, &folder.root(), b"link0/hosts");
-            told.log_once(&root, &folder.root(), b"real/a.txt");
-            told.log_once(&root, &folder.root(), b"nothing/at/all");
+            log_link(&told, &root, &folder.root(), b"link0/hosts");
+            log_link(&told, &root, &folder.root(), b"real/a.txt");
+            log_link(&told, &root, &folder.root(), b"nothing/at/all");
         }
-        let count = || told.links.lock().unwrap().len();
+        let count = || told.0.lock().unwrap().len();
         assert_eq!(count(), 1);
         for (name, expected) in [
             (&b"link0/hosts"[..], true),
@@ -216,12 +198,22 @@ mod tests {
             (b"link00", false),
             (b"link1/x", false),
         ] {
-            assert_eq!(told.is_logged(name), expected, "{}", name.escape_ascii());
+            assert_eq!(
+                is_link_logged(&told, name),
+                expected,
+                "{}",
+                name.escape_ascii()
+            );
         }
-        for number in 0..MAX_LOGGED_LINKS + 5 {
-            told.log_once(&root, &folder.root(), format!("link{number}/x").as_bytes());
+        for number in 0..MAX_LOGGED_NAMES + 5 {
+            log_link(
+                &told,
+                &root,
+                &folder.root(),
+                format!("link{number}/x").as_bytes(),
+            );
         }
-        assert_eq!(count(), MAX_LOGGED_LINKS);
-        assert!(told.is_logged(b"whatever"), "enough is enough");
+        assert_eq!(count(), MAX_LOGGED_NAMES);
+        assert!(is_link_logged(&told, b"whatever"), "enough is enough");
     }
 }

@@ -258,9 +258,12 @@ fn however_many_loops_there_are_each_has_some_room() {
     for loops in [0, 1, 8, 64, 1000] {
         let bounds = FileCacheLimits::for_root(loops);
         let memory = FileCache::new(bounds);
-        assert!(memory.max_bytes >= MIN_LOOP_BYTES, "{loops}");
-        assert!(memory.max_entries >= MIN_LOOP_ENTRIES, "{loops}");
-        assert!(memory.max_descriptors >= MIN_LOOP_DESCRIPTORS, "{loops}");
+        assert!(memory.limits.max_bytes >= MIN_LOOP_BYTES, "{loops}");
+        assert!(memory.limits.max_entries >= MIN_LOOP_ENTRIES, "{loops}");
+        assert!(
+            memory.limits.max_descriptors >= MIN_LOOP_DESCRIPTORS,
+            "{loops}"
+        );
     }
     let eight = FileCacheLimits::for_root(8);
     assert_eq!(

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::description::{EtagVersion, FileFacts};
-use crate::testing::head;
+use crate::test_support::head;
 
 fn facts(coding: Option<ContentCoding>, len: usize) -> FileFacts<'static> {
     FileFacts {

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixListener;
 use penstock_config::{HidePattern, TryPattern};
 
 use super::*;
-use crate::testing::{TestDir, open_tree};
+use crate::test_support::{TestDir, open_tree};
 
 fn tree(folder: &TestDir) -> FileTree {
     let html = TryPattern::Template {
@@ -25,7 +25,7 @@ fn open(folder: &TestDir, say: impl FnOnce(&mut penstock_config::Files)) -> File
 }
 
 fn found(tree: &FileTree, path: &[u8]) -> String {
-    described(tree.look_up_and_read(path, None))
+    described(tree.look_up(path, None, LookupDepth::Disk))
 }
 
 fn described(looked: Result<FileLookup, Fault>) -> String {
@@ -41,14 +41,14 @@ fn described(looked: Result<FileLookup, Fault>) -> String {
         Ok(FileLookup::Found(CacheEntry::Absent)) => "absent".to_owned(),
         Ok(FileLookup::Found(CacheEntry::Listing(_))) => panic!("a page comes later"),
         Ok(FileLookup::Directory(_)) => "folder".to_owned(),
-        Ok(FileLookup::NeedsRead) => "unread".to_owned(),
+        Ok(FileLookup::NeedsDisk) => "unread".to_owned(),
         Err(fault) => format!("{:?}", fault.kind),
     }
 }
 
 fn file(tree: &FileTree, path: &[u8], known: Option<&Arc<FileEntry>>) -> Arc<FileEntry> {
     let known = known.map(|known| CacheEntry::File(Arc::clone(known)));
-    match tree.look_up_and_read(path, known.as_ref()) {
+    match tree.look_up(path, known.as_ref(), LookupDepth::Disk) {
         Ok(FileLookup::Found(CacheEntry::File(found))) => found,
         other => panic!("{other:?}"),
     }
@@ -255,11 +255,15 @@ fn what_the_kernel_knows_is_found_without_the_disk() {
         let path = path.as_bytes();
         let from_disk = found(&tree, path);
         // Just looked up, so usually in the kernel's caches; if not, there is no result.
-        if let Some(now) = tree.look_up_cached(path, None) {
-            assert_eq!(described(now), from_disk, "{}", path.escape_ascii());
-        }
+        let now = described(tree.look_up(path, None, LookupDepth::PageCache));
+        assert!(
+            now == from_disk || now == "unread",
+            "{}",
+            path.escape_ascii()
+        );
     }
-    assert!(tree.look_up_cached(b"/a", None).is_some());
+    let cached = tree.look_up(b"/a", None, LookupDepth::PageCache);
+    assert_ne!(described(cached), "unread");
 }
 
 #[test]
@@ -375,19 +379,25 @@ fn a_metadata_lookup_reads_nothing_from_the_disk() {
     let deadline = std::time::Instant::now() + Duration::from_secs(60);
     loop {
         page_cache::drop_cached_pages(&written).unwrap();
-        match described(tree.look_up(b"/a", None)).as_str() {
+        match described(tree.look_up(b"/a", None, LookupDepth::Metadata)).as_str() {
             "unread" => break,
             other => assert_eq!(other, "content"),
         }
         assert!(std::time::Instant::now() < deadline, "never put off");
     }
-    assert_eq!(described(tree.look_up_and_read(b"/a", None)), "content");
     assert_eq!(
-        described(tree.look_up(b"/a", None)),
+        described(tree.look_up(b"/a", None, LookupDepth::Disk)),
+        "content"
+    );
+    assert_eq!(
+        described(tree.look_up(b"/a", None, LookupDepth::Metadata)),
         "content",
         "in memory by now"
     );
-    assert_eq!(described(tree.look_up(b"/large", None)), "100000 bytes");
+    assert_eq!(
+        described(tree.look_up(b"/large", None, LookupDepth::Metadata)),
+        "100000 bytes"
+    );
 }
 
 #[test]
@@ -452,15 +462,15 @@ fn a_content_that_is_to_be_hashed_is_read_in_a_pool_only() {
     );
     let tree = open(&folder, |_| {});
     assert!(!matches!(
-        tree.look_up_cached(b"/a", None),
-        Some(Ok(FileLookup::Found(_)))
+        tree.look_up(b"/a", None, LookupDepth::PageCache),
+        Ok(FileLookup::Found(_))
     ));
     assert!(matches!(
-        tree.look_up(b"/a", None),
-        Ok(FileLookup::NeedsRead)
+        tree.look_up(b"/a", None, LookupDepth::Metadata),
+        Ok(FileLookup::NeedsDisk)
     ));
     assert!(matches!(
-        tree.look_up(b"/b", None),
+        tree.look_up(b"/b", None, LookupDepth::Metadata),
         Ok(FileLookup::Found(_))
     ));
     // A repeated look-up costs nothing more.
@@ -469,7 +479,7 @@ fn a_content_that_is_to_be_hashed_is_read_in_a_pool_only() {
     settled.original.is_settled = true;
     let settled = CacheEntry::File(Arc::new(settled));
     assert!(matches!(
-        tree.look_up(b"/a", Some(&settled)),
+        tree.look_up(b"/a", Some(&settled), LookupDepth::Metadata),
         Ok(FileLookup::Found(_))
     ));
 }
@@ -486,7 +496,7 @@ fn a_huge_file_without_a_time_is_versioned_by_metadata() {
         file.set_modified(at).unwrap();
         let tree = open(&folder, |_| {});
         // No read is needed.
-        match tree.look_up(b"/a", None) {
+        match tree.look_up(b"/a", None, LookupDepth::Metadata) {
             Ok(FileLookup::Found(CacheEntry::File(found))) => {
                 found.original.description.etag.clone()
             }

@@ -8,7 +8,7 @@ use penstock_exchange::{Body, InlineBody, RequestPath};
 use penstock_http::Status;
 
 use super::*;
-use crate::testing::{TestDir, head, request};
+use crate::test_support::{TestDir, head, request};
 
 mod codings;
 mod large;

@@ -1,6 +1,7 @@
 //! Hidden and visible names in many spellings.
 
 use super::*;
+use crate::logged_names::MAX_LOGGED_NAMES;
 
 fn hidden(patterns: &[&str]) -> HidePatterns {
     let parse = |text: &&str| HidePattern::parse(text).unwrap();
@@ -219,15 +220,20 @@ fn the_last_pattern_that_matches_decides() {
 
 #[test]
 fn each_file_is_logged_once_and_their_number_is_bounded() {
-    let told = HiddenFileLog::default();
+    let told = LoggedNames::default();
     let names = hidden(&["default"]);
     let hiding = names.find_match(b"app.py").unwrap();
-    assert!(!told.is_logged(b"app.py"));
-    told.log_once(Path::new("/srv"), b"app.py", hiding);
-    assert!(told.is_logged(b"app.py") && !told.is_logged(b"b.py"));
-    for number in 0..MAX_LOGGED_FILES {
-        told.log_once(Path::new("/srv"), format!("{number}.py").as_bytes(), hiding);
+    assert!(!told.is_logged(|name| name == b"app.py"));
+    log_hidden(&told, Path::new("/srv"), b"app.py", hiding);
+    assert!(told.is_logged(|name| name == b"app.py") && !told.is_logged(|name| name == b"b.py"));
+    for number in 0..MAX_LOGGED_NAMES {
+        log_hidden(
+            &told,
+            Path::new("/srv"),
+            format!("{number}.py").as_bytes(),
+            hiding,
+        );
     }
-    assert!(told.is_logged(b"b.py"));
-    assert_eq!(told.names.lock().unwrap().len(), MAX_LOGGED_FILES);
+    assert!(told.is_logged(|name| name == b"b.py"));
+    assert_eq!(told.0.lock().unwrap().len(), MAX_LOGGED_NAMES);
 }

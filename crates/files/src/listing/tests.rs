@@ -6,14 +6,14 @@ use std::os::unix::ffi::OsStrExt;
 use penstock_runtime::blocking::Pool;
 
 use super::*;
-use crate::file_tree::FileLookup;
-use crate::testing::{TestDir, open_tree};
+use crate::file_tree::{FileLookup, LookupDepth};
+use crate::test_support::{TestDir, open_tree};
 
 fn listed(folder: &TestDir, path: &str, symlinks: penstock_config::Symlinks) -> String {
     let mut files = penstock_config::Files::new(folder.root());
     (files.listing, files.symlinks) = (true, symlinks);
     let tree = open_tree(&files, Pool::new("disk", 1, 1));
-    match tree.look_up(path.as_bytes(), None) {
+    match tree.look_up(path.as_bytes(), None, LookupDepth::Metadata) {
         Ok(FileLookup::Directory(open)) => {
             String::from_utf8(build_page(&tree, path.as_bytes(), &open).unwrap().to_vec()).unwrap()
         }
@@ -145,7 +145,9 @@ fn concurrent_requests_for_a_directory_share_one_page() {
     let tree = Arc::new(open_tree(&files, pool.clone()));
     let listings = ListingJobs::default();
     let listed = |path: &'static str| {
-        let Ok(FileLookup::Directory(open)) = tree.look_up(path.as_bytes(), None) else {
+        let Ok(FileLookup::Directory(open)) =
+            tree.look_up(path.as_bytes(), None, LookupDepth::Metadata)
+        else {
             panic!("no folder")
         };
         let (tree, listings, pool) = (Arc::clone(&tree), listings.clone(), pool.clone());

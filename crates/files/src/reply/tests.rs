@@ -1,13 +1,13 @@
 //! Tables of conditions and ranges for a file of ten bytes.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use penstock_config::ContentCoding;
 
 use super::*;
 use crate::description::{EtagVersion, FileFacts};
 use crate::file_entry::{ContentSource, FileStamp};
-use crate::testing::{MODIFIED, head};
+use crate::test_support::{MODIFIED, head, request};
 
 const DATE: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
 const EARLIER: &str = "Sun, 06 Nov 1994 08:49:36 GMT";
@@ -400,7 +400,7 @@ fn head_has_the_fields_and_the_length_of_get() {
 
 #[test]
 fn a_directory_is_redirected_to_its_slash() {
-    let response = redirect_to_directory(&Mount::default(), b"/a b", Some("c=d"));
+    let response = redirect_to_directory(&request("GET /a%20b?c=d", &[], Instant::now()));
     assert_eq!(response.status, Status::MOVED_PERMANENTLY);
     assert_eq!(
         response.fields.get("location"),

@@ -239,7 +239,7 @@ fn only_the_sent_coding_is_checked() {
 fn one_beside_that_has_whole_seconds_is_compared_by_those() {
     let mut site = Site::settled(|files| files.compress.clear());
     let at = |millis| {
-        let since = crate::testing::MODIFIED + Duration::from_millis(millis);
+        let since = crate::test_support::MODIFIED + Duration::from_millis(millis);
         std::time::SystemTime::UNIX_EPOCH + since
     };
     let original = site.dir.write("a.css", "new");

@@ -21,6 +21,19 @@ pub(crate) fn open_tree(files: &penstock_config::Files, pool: Pool) -> FileTree 
     FileTree::new(root, files, pool).unwrap()
 }
 
+impl FileTree {
+    /// Overrides settings that take time or depend on the test machine.
+    pub(crate) fn set_for_tests(&mut self, is_asked_on_loops: bool, settled_after: Duration) {
+        self.loop_device = self.loop_device.filter(|_| is_asked_on_loops);
+        self.settle_duration = settled_after;
+    }
+
+    /// Whether look-ups on event loops are enabled.
+    pub(crate) fn looks_up_on_loops(&self) -> bool {
+        self.loop_device.is_some()
+    }
+}
+
 /// A directory removed at the end of its test; files go into its `root`.
 #[derive(Debug)]
 pub(crate) struct TestDir {
