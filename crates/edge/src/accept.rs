@@ -17,7 +17,6 @@ use penstock_runtime::{Drain, Listener, Stream, clock, loops};
 use penstock_sys::descriptors;
 use penstock_sys::net::PeerAddress;
 
-use crate::connection_limits::CapacityShortage;
 use crate::handover::ConnectionGuard;
 use crate::http1::Connection;
 use crate::{Edge, access_log, handover, proxy_protocol};
@@ -38,7 +37,8 @@ const ACCEPT_BATCH: u32 = 16;
 /// Interval of the same warning.
 const WARNING_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Accepts on `socket` until `stop` (this listener's own drain) or the whole edge drains.
+/// Accepts on `socket` until `stop` (this listener's own drain) or the whole edge drains. All
+/// connections count as open, for `limits.connections` and for the drain.
 ///
 /// # Errors
 /// When the socket cannot be registered with the loop.
@@ -47,55 +47,15 @@ pub async fn accept(
     socket: OwnedFd,
     info: Arc<ListenerInfo>,
     stop: Drain,
-) -> io::Result<()> {
-    accept_with_service(edge, socket, info, stop, ListenerService::Http).await
-}
-
-/// Accepts on `socket` as [`accept`] does; `handler` serves each connection from its first byte on.
-/// Such connections count as open, for `limits.connections` and for the drain.
-///
-/// # Errors
-/// As [`accept`].
-pub async fn accept_tunnel(
-    edge: Arc<Edge>,
-    socket: OwnedFd,
-    info: Arc<ListenerInfo>,
-    stop: Drain,
-    handler: Arc<dyn TunnelHandler>,
-) -> io::Result<()> {
-    accept_with_service(edge, socket, info, stop, ListenerService::Tunnel(handler)).await
-}
-
-/// Serves a connection that was dialled, not accepted, as one of `peer`, on the loop that this runs
-/// on; `early` was read from it already. It counts as open, for `limits.connections` and for the
-/// drain.
-pub fn serve_dialled(
-    edge: &Arc<Edge>,
-    stream: Arc<Stream>,
-    peer: PeerAddress,
-    info: Arc<ListenerInfo>,
-    early: Vec<u8>,
-) {
-    edge.metrics().accepted_connections.increment();
-    let (edge, sender) = (ConnectionGuard::new(edge), ConnectionSource::Peer(peer));
-    let connection = Connection::new(edge, stream, sender, info, early);
-    loops::spawn_here(connection.with_idle_deadline().run());
-}
-
-async fn accept_with_service(
-    edge: Arc<Edge>,
-    socket: OwnedFd,
-    info: Arc<ListenerInfo>,
-    stop: Drain,
     service: ListenerService,
 ) -> io::Result<()> {
     let listener = Listener::new(socket)?;
     let _running = stop.guard();
-    let mut door = Acceptor {
+    let mut acceptor = Acceptor {
         edge,
         info,
         service,
-        warnings: WarningThrottle::default(),
+        last_warning: None,
     };
     let mut stopped = std::pin::pin!(stop.wait_until_begun());
     let mut in_a_row = 0;
@@ -116,28 +76,42 @@ async fn accept_with_service(
             None => break,
             Some(Ok((socket, peer))) => {
                 in_a_row += 1;
-                door.ensure_capacity(&socket, &stop).await;
-                door.admit(socket, peer);
+                acceptor.ensure_capacity(&socket, &stop).await;
+                acceptor.admit(socket, peer);
             }
             // The connection stays in the backlog then.
             Some(Err(error))
                 if descriptors::is_exhausted(&error)
-                    && door.evict_oldest("no descriptor is left") =>
+                    && acceptor.evict_oldest("no descriptor is left") =>
             {
                 clock::sleep(EVICTION_DELAY).await;
             }
             Some(Err(error)) => {
-                if door.warnings.is_due() {
-                    log::error!("{}: cannot accept: {error}", door.info.name);
-                }
+                acceptor.log(log::Level::Error, &format!("cannot accept: {error}"));
                 clock::sleep(ACCEPT_RETRY_DELAY).await;
             }
         }
     }
     while let Some((socket, peer)) = listener.try_accept() {
-        door.admit(socket, peer);
+        acceptor.admit(socket, peer);
     }
     Ok(())
+}
+
+/// Serves a connection that was dialled, not accepted, as one of `peer`, on the loop that this runs
+/// on; `early` was read from it already. It counts as open, for `limits.connections` and for the
+/// drain.
+pub fn serve_dialled(
+    edge: &Arc<Edge>,
+    stream: Arc<Stream>,
+    peer: PeerAddress,
+    info: Arc<ListenerInfo>,
+    early: Vec<u8>,
+) {
+    edge.metrics().accepted_connections.increment();
+    let (edge, sender) = (ConnectionGuard::new(edge), ConnectionSource::Peer(peer));
+    let connection = Connection::new(edge, stream, sender, info, early);
+    loops::spawn_here(connection.with_idle_deadline().run());
 }
 
 /// The client of a connection.
@@ -196,10 +170,10 @@ impl ConnectionSource {
 
 /// The server of a listener's connections.
 #[derive(Debug, Clone)]
-pub(crate) enum ListenerService {
-    /// This crate's HTTP.
+pub enum ListenerService {
+    /// HTTP.
     Http,
-    /// A handler of the bytes as they are.
+    /// A handler of the bytes, from the first one on.
     Tunnel(Arc<dyn TunnelHandler>),
 }
 
@@ -233,7 +207,8 @@ struct Acceptor {
     edge: Arc<Edge>,
     info: Arc<ListenerInfo>,
     service: ListenerService,
-    warnings: WarningThrottle,
+    /// When a lasting condition was logged last.
+    last_warning: Option<Instant>,
 }
 
 impl Acceptor {
@@ -243,13 +218,13 @@ impl Acceptor {
         while let Some(shortage) = self.shortage(number) {
             if self.edge.idle_connections.closing() >= MAX_CLOSING {
                 clock::sleep(EVICTION_DELAY).await;
-            } else if self.evict_oldest(self.shortage_text(shortage)) || stop.is_draining() {
+            } else if self.evict_oldest(shortage) || stop.is_draining() {
                 return;
             } else {
-                self.warn(&format!(
-                    "not accepting for now: {}, and no connection is idle",
-                    self.shortage_text(shortage)
-                ));
+                self.log(
+                    log::Level::Warn,
+                    &format!("not accepting for now: {shortage}, and no connection is idle"),
+                );
                 clock::sleep(ACCEPT_RETRY_DELAY).await;
             }
             number = descriptors::next_fd_number(socket).ok();
@@ -258,27 +233,21 @@ impl Acceptor {
 
     /// The shortage, if there is one; `number` is that of a new descriptor, `None` if there was
     /// none.
-    fn shortage(&self, number: Option<RawFd>) -> Option<CapacityShortage> {
+    fn shortage(&self, number: Option<RawFd>) -> Option<&'static str> {
         let leaving = self.edge.idle_connections.closing();
         let open = self.edge.open_connections().saturating_sub(leaving);
-        if open >= self.edge.max_connections() {
-            return Some(CapacityShortage::Connections);
+        let max = self.edge.max_connections();
+        if open >= max {
+            let configured = self.edge.settings().limits.max_connections;
+            return Some(match max < configured {
+                true => "all connections that the limit of open files allows are open",
+                false => "limits.connections is reached",
+            });
         }
         let number = number.and_then(|number| u64::try_from(number).ok());
         let open = number.map_or(u64::MAX, |number| number.saturating_sub(leaving as u64));
         let is_scarce = self.edge.descriptor_budget.is_scarce(open);
-        is_scarce.then_some(CapacityShortage::Descriptors)
-    }
-
-    fn shortage_text(&self, shortage: CapacityShortage) -> &'static str {
-        let configured = self.edge.settings().limits.max_connections;
-        match shortage {
-            CapacityShortage::Connections if self.edge.max_connections() < configured => {
-                "all connections that the limit of open files allows are open"
-            }
-            CapacityShortage::Connections => "limits.connections is reached",
-            CapacityShortage::Descriptors => "the limit of open files is near",
-        }
+        is_scarce.then_some("the limit of open files is near")
     }
 
     /// Closes the connection that has been idle longest, for `cause`; `false` if none is idle.
@@ -291,19 +260,26 @@ impl Acceptor {
         is_closing
     }
 
-    fn warn(&mut self, what: &str) {
-        if self.warnings.is_due() {
-            log::warn!("{}: {what}", self.info.name);
+    /// Logs a condition that may last, now and then.
+    fn log(&mut self, level: log::Level, what: &str) {
+        let now = clock::now();
+        let is_due = |last| now.saturating_duration_since(last) > WARNING_INTERVAL;
+        if self.last_warning.is_none_or(is_due) {
+            self.last_warning = Some(now);
+            log::log!(level, "{}: {what}", self.info.name);
         }
     }
 
     fn admit(&mut self, socket: OwnedFd, peer: PeerAddress) {
         self.edge.metrics().accepted_connections.increment();
         if self.info.proxy_protocol && !self.edge.settings().trusted_proxies.covers(peer) {
-            return self.warn(&format!(
-                "{} closed: a PROXY protocol header is taken from server.trusted_proxies only",
-                access_log::peer_text(peer)
-            ));
+            return self.log(
+                log::Level::Warn,
+                &format!(
+                    "{} closed: a PROXY protocol header is taken from server.trusted_proxies only",
+                    access_log::peer_text(peer)
+                ),
+            );
         }
         let mut edge = ConnectionGuard::new(&self.edge);
         if let Err(max) = edge.count_client(peer) {
@@ -326,24 +302,5 @@ impl Acceptor {
             let sender = ConnectionSource::Peer(peer);
             self.service.start(edge, stream, sender, info, Vec::new());
         }
-    }
-}
-
-/// Keeps a lasting condition from filling the log.
-#[derive(Debug, Default)]
-struct WarningThrottle {
-    last_warning: Option<Instant>,
-}
-
-impl WarningThrottle {
-    fn is_due(&mut self) -> bool {
-        let now = clock::now();
-        let is_due = self
-            .last_warning
-            .is_none_or(|last| now.saturating_duration_since(last) > WARNING_INTERVAL);
-        if is_due {
-            self.last_warning = Some(now);
-        }
-        is_due
     }
 }

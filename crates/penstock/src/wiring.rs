@@ -11,13 +11,11 @@ use penstock_config::{
     AccessLog as AccessLogConfig, AppKind, Config, Limits, PathPattern, Protocol, Sendfile,
     TryPattern,
 };
-use penstock_edge::{
-    AccessLog, ErrorPages, Filters, ResponsePathRewrite, Route, RouteTable, Settings, Site,
-};
+use penstock_edge::{AccessLog, ErrorPages, Filters, Route, RouteTable, Settings, Site};
 use penstock_exchange::buffering::{BodyStore, TempSpace};
 use penstock_exchange::{
-    Handler, HandlerProgress, InlineResponse, IpNetwork, Reply, Request, RequestView,
-    TrustedProxies,
+    Handler, HandlerProgress, InlineResponse, Reply, Request, RequestView, TrustedProxies,
+    parse_network,
 };
 use penstock_files::{Files, FilesSetup};
 use penstock_grip::WebSocketSupport;
@@ -114,16 +112,13 @@ pub(crate) fn build_settings(
             }
             let (asked, answered) = (&route.request_headers, &route.response_headers);
             let rewrites_paths = route.rewrite.response_paths && is_upstream(route, rooms);
-            let paths = rewrites_paths.then(|| ResponsePathRewrite {
-                own_cookies: Arc::clone(&own_cookies),
-            });
-            let filters = Filters::compile(&route.rewrite, asked, answered, paths);
+            let own_cookies = rewrites_paths.then(|| Arc::clone(&own_cookies));
             routes.push(Route {
                 path: route.path.clone(),
                 is_internal: route.internal,
                 redirects_directories: strips_own_prefix(route),
                 max_body: route.max_body_size,
-                filters: filters.map_err(|error| format!("route {}: {error}", route.path))?,
+                filters: Filters::compile(&route.rewrite, asked, answered, own_cookies),
                 handlers: handlers.into(),
             });
         }
@@ -175,9 +170,8 @@ fn route_sendfile(config: &Config, route: &penstock_config::Route) -> Option<Sen
 pub(crate) fn trusted_proxies(config: &Config) -> Result<TrustedProxies, String> {
     if config.join_target.is_some() {
         // The only client is the joined front end.
-        let all = ["0.0.0.0/0", "::/0"].map(str::parse);
-        let all: Result<Vec<IpNetwork>, ()> = all.into_iter().collect();
-        let trust = TrustedProxies::new(all.unwrap_or_default(), true);
+        let all = ["0.0.0.0/0", "::/0"].into_iter().filter_map(parse_network);
+        let trust = TrustedProxies::new(all.collect(), true);
         // Only the front end knows the proxies before it: it sends the client's address.
         return Ok(trust.with_client_field(Some("X-Real-IP")));
     }
@@ -190,8 +184,8 @@ pub(crate) fn trusted_proxies(config: &Config) -> Result<TrustedProxies, String>
         if text == "unix" {
             unix = true;
         } else {
-            let network = text.parse::<IpNetwork>();
-            networks.push(network.map_err(|()| format!("server.trusted_proxies: `{text}`"))?);
+            let network = parse_network(text);
+            networks.push(network.ok_or_else(|| format!("server.trusted_proxies: `{text}`"))?);
         }
     }
     Ok(TrustedProxies::new(networks, unix).with_client_field(client_field))
