@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 
 use crate::model::HeaderRules;
-use crate::section::Section;
+use crate::section::{Keys, Section};
 
 /// What a message says was expected of a field's name.
 pub(crate) const FIELD_EXPECTED: &str =
@@ -27,6 +27,7 @@ pub(crate) fn read(route: &Section<'_>, key: &'static str) -> HeaderRules {
     });
     let remove = remove.unwrap_or_default();
     rules.remove = remove.into_iter().map(|name| name.value).collect();
+    rules.read_keys(&table);
     rules.set = read_fields(&table, "set", HeaderChange::Set);
     rules.add = read_fields(&table, "add", HeaderChange::Add);
     rules

@@ -6,7 +6,7 @@
 //! `response_paths` puts it back into the server's responses.
 //!
 //! # Invariants
-//! - No rule changes framing or the connection.
+//! - No rule changes framing or the connection: the configuration refuses such rules.
 //! - A changed request is parsed again by the same strict parser.
 //! - The log has what the client sent.
 //! - A field that a rule makes trusted never has a value from a client that may not set it.
@@ -23,28 +23,9 @@ use penstock_exchange::field_policy::{
 use penstock_exchange::{Fault, FaultKind, ForwardedInfo, Mount, TrustedProxies};
 use penstock_http::{FieldBlock, HeadWriter, RequestHead, encode_path, normalise_path};
 use penstock_sys::net::PeerAddress;
-use thiserror::Error;
 
 use self::response_paths::ResponsePathRewriter;
 use crate::access_log;
-
-/// The reason why a route's rules cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum FilterError {
-    /// A name that is no token or a value with control bytes (RFC 9110 §5).
-    #[error("header rule for `{0}`: no valid field")]
-    InvalidField(String),
-    /// A field that frames the message or belongs to the connection (RFC 9110 §7.6.1).
-    #[error("header rule for `{0}`: the field belongs to the connection")]
-    ProtectedField(String),
-}
-
-/// Puts the stripped prefix back into the paths of a route's responses.
-#[derive(Debug, Clone)]
-pub struct ResponsePathRewrite {
-    /// The names of Penstock's own cookies, which are for all paths.
-    pub own_cookies: Arc<[String]>,
-}
 
 /// The changes that one route makes, compiled.
 #[derive(Debug)]
@@ -62,7 +43,6 @@ pub struct Filters {
 pub(crate) struct Placeholders<'a> {
     pub(crate) head: &'a RequestHead,
     pub(crate) client: PeerAddress,
-    /// The authority that the client asked for.
     pub(crate) host: &'a str,
     pub(crate) scheme: &'static str,
     /// The prefix that proxies in front have stripped from the path.
@@ -75,13 +55,11 @@ pub(crate) struct Placeholders<'a> {
 #[derive(Debug)]
 pub(crate) struct FilteredRequest {
     pub(crate) head: RequestHead,
-    /// The fields that the rules set.
     pub(crate) trusted_headers: TrustedHeaders,
     /// The prefix stripped from the path, if the path is unchanged otherwise.
     pub(crate) mount: Mount,
 }
 
-/// A change of paths.
 #[derive(Debug)]
 struct PathRewrite {
     strip: Option<String>,
@@ -91,7 +69,6 @@ struct PathRewrite {
     mount: Mount,
 }
 
-/// A change of a header.
 #[derive(Debug)]
 struct CompiledHeaderRules {
     remove: Vec<String>,
@@ -99,7 +76,6 @@ struct CompiledHeaderRules {
     add: Vec<(String, Template)>,
 }
 
-/// A value with placeholders.
 #[derive(Debug)]
 struct Template(Vec<HeaderTemplatePart>);
 
@@ -108,7 +84,6 @@ enum HeaderTemplatePart {
     Text(String),
     /// The client's address without its port.
     Client,
-    /// The authority asked for.
     Host,
     Scheme,
     /// The path as sent, without the query.
@@ -116,44 +91,38 @@ enum HeaderTemplatePart {
 }
 
 impl Filters {
-    /// Compiles a route's rules; `None` when they change nothing.
-    ///
-    /// # Errors
-    /// When a rule is no valid field, or is about framing or the connection.
+    /// Compiles a route's rules, which the configuration has checked; `None` when they change
+    /// nothing. With `own_cookies`, the names of Penstock's own cookies, which are for all paths,
+    /// the stripped prefix is put back into the paths of responses.
+    #[must_use]
     pub fn compile(
         rewrite: &Rewrite,
         request: &HeaderRules,
         response: &HeaderRules,
-        paths: Option<ResponsePathRewrite>,
-    ) -> Result<Option<Arc<Self>>, FilterError> {
+        own_cookies: Option<Arc<[String]>>,
+    ) -> Option<Arc<Self>> {
         if *rewrite == Rewrite::default() && request.is_empty() && response.is_empty() {
-            return Ok(None);
-        }
-        // RFC 9112 §3.2: a request has one `Host`, so it can only be replaced.
-        let mut odd = request.remove.iter().chain(request.add.keys());
-        if let Some(name) = odd.find(|name| name.eq_ignore_ascii_case("host")) {
-            return Err(FilterError::ProtectedField(name.clone()));
+            return None;
         }
         let add = rewrite.add_prefix.as_deref().unwrap_or("");
         let said = request.set.keys().chain(request.add.keys());
         let strip = rewrite.strip_prefix.as_deref();
         let mount = Mount::new(strip.filter(|_| add.is_empty()).unwrap_or(""));
-        let paths = paths
-            .map(|paths| ResponsePathRewriter::new(strip.unwrap_or(""), add, paths.own_cookies));
-        Ok(Some(Arc::new(Self {
+        let paths = own_cookies
+            .and_then(|cookies| ResponsePathRewriter::new(strip.unwrap_or(""), add, cookies));
+        Some(Arc::new(Self {
             path_rewrite: PathRewrite {
                 strip: rewrite.strip_prefix.clone(),
                 add: encode_path(add.as_bytes()),
                 mount,
             },
-            response_path_rewriter: paths.flatten(),
-            request_rules: CompiledHeaderRules::compile(request)?,
-            response_rules: CompiledHeaderRules::compile(response)?,
+            response_path_rewriter: paths,
+            request_rules: CompiledHeaderRules::compile(request),
+            response_rules: CompiledHeaderRules::compile(response),
             trusted_headers: TrustedHeaders::new(said.cloned()),
-        })))
+        }))
     }
 
-    /// Whether the rules change forwarding fields.
     pub(crate) fn changes_forwarded(&self, trust: &TrustedProxies) -> bool {
         let client_field = trust.client_field();
         self.request_rules.field_names().any(|name| {
@@ -200,21 +169,10 @@ impl Filters {
         if rules.is_empty() && !is_rewritten {
             return Ok(None);
         }
-        let mut writer = HeadWriter::new(head, head.method_str(), &target);
-        // RFC 9112 §3.2.2: the authority of an absolute-form target stands in for `Host`, so once
-        // the target is in origin form it has to be written there.
-        let is_absolute = head.target() != head.target_path_query();
-        if is_absolute && !rules.removes_field("host") {
-            writer.field("Host", head.host().as_bytes());
-        }
-        for (name, value) in head.fields() {
-            let is_dropped = rules.removes_field(name)
-                || is_absolute && name.eq_ignore_ascii_case("host")
-                || self.trusted_headers.covers(name) && !may_client_set(name, trust);
-            if !is_dropped {
-                writer.field(name, value);
-            }
-        }
+        let mut writer = HeadWriter::with_fields(head, head.method_str(), &target, |name| {
+            let is_untrusted = self.trusted_headers.covers(name) && !may_client_set(name, trust);
+            !rules.removes_field(name) && !is_untrusted
+        });
         let mut text = Vec::new();
         for (name, value) in rules.set.iter().chain(&rules.add) {
             writer.field(name, value.render(values, &mut text));
@@ -275,40 +233,24 @@ fn may_client_set(name: &str, trust: Option<&TrustedProxies>) -> bool {
 }
 
 impl CompiledHeaderRules {
-    fn compile(rules: &HeaderRules) -> Result<Self, FilterError> {
-        let names = rules.remove.iter().map(|name| (name.as_str(), ""));
-        let fields = rules.set.iter().chain(&rules.add);
-        let fields = fields.map(|(name, value)| (name.as_str(), value.as_str()));
-        for (name, value) in names.chain(fields) {
-            if PROTECTED_FIELDS
-                .iter()
-                .any(|own| name.eq_ignore_ascii_case(own))
-            {
-                return Err(FilterError::ProtectedField(name.to_owned()));
-            }
-            FieldBlock::new()
-                .push(name, value.as_bytes())
-                .map_err(|_| FilterError::InvalidField(name.to_owned()))?;
-        }
+    fn compile(rules: &HeaderRules) -> Self {
         let compile = |(name, value): (&String, &String)| (name.clone(), Template::compile(value));
-        Ok(Self {
+        Self {
             remove: rules.remove.clone(),
             set: rules.set.iter().map(compile).collect(),
             add: rules.add.iter().map(compile).collect(),
-        })
+        }
     }
 
     fn is_empty(&self) -> bool {
         self.remove.is_empty() && self.set.is_empty() && self.add.is_empty()
     }
 
-    /// The names of all changed fields.
     fn field_names(&self) -> impl Iterator<Item = &str> {
         let said = self.set.iter().chain(&self.add).map(|(name, _)| name);
         self.remove.iter().chain(said).map(String::as_str)
     }
 
-    /// Whether a field of the request is removed.
     fn removes_field(&self, name: &str) -> bool {
         let set = self.set.iter().map(|(name, _)| name);
         let mut dropped = self.remove.iter().chain(set);
@@ -413,19 +355,6 @@ const PLACEHOLDERS: [(&str, HeaderTemplatePart); 4] = [
     ("{host}", HeaderTemplatePart::Host),
     ("{scheme}", HeaderTemplatePart::Scheme),
     ("{path}", HeaderTemplatePart::Path),
-];
-
-/// Fields about framing or the connection: they are edge's, and for requests the parser's.
-const PROTECTED_FIELDS: [&str; 9] = [
-    "connection",
-    "content-length",
-    "expect",
-    "keep-alive",
-    "proxy-connection",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
 ];
 
 #[cfg(test)]

@@ -130,6 +130,6 @@ section! {
 impl HeaderRules {
     /// Whether they change nothing.
     pub fn is_empty(&self) -> bool {
-        self.remove.is_empty() && self.set.is_empty() && self.add.is_empty()
+        *self == Self::default()
     }
 }

@@ -13,9 +13,9 @@ use penstock_http::RequestHead;
 use penstock_runtime::clock;
 use penstock_runtime::log_throttle::suppressed_suffix;
 
-use super::dispatch::{self, HandlerOutcome, run_handlers};
+use super::dispatch::{HandlerOutcome, run_handlers};
 use super::{Exchange, HandlerState, Ingress, internal_redirect};
-use crate::filters::{FilteredRequest, Filters, Placeholders};
+use crate::filters::{Filters, Placeholders};
 use crate::router::{Handlers, LookupOrigin};
 use crate::{Settings, access_log};
 
@@ -134,7 +134,7 @@ impl Exchange {
         let settings = Arc::clone(&self.settings);
         let host = self.head.host();
         let path = request.path.bytes(&request.head);
-        let route = dispatch::find_route(&settings, host, path, LookupOrigin::InternalRedirect);
+        let route = (settings.routes).find_route(host, path, LookupOrigin::InternalRedirect);
         let route = route.map_err(|fault| internal_redirect::missing_target(fault, &target))?;
         if let Some(filters) = &route.filters {
             request = self.apply_filters(ingress, filters, request)?;
@@ -152,30 +152,9 @@ impl Exchange {
         request: HandlerRequest,
         body: RequestBody,
     ) -> Request {
-        let HandlerRequest {
-            head,
-            path,
-            trusted_headers,
-            mount,
-            forwarded,
-        } = request;
-        self.handler_forwarded.clone_from(&forwarded);
-        let origin = self.request_origin(ingress, &mount, forwarded);
-        let mut request = Request::new(head, path, body, origin);
-        request.trusted_headers = trusted_headers;
-        request
-    }
-
-    /// Where a request came in. `mount` is the prefix that its route has stripped, `forwarded` what
-    /// proxies and rules say about its client.
-    fn request_origin(
-        &self,
-        ingress: Ingress<'_>,
-        mount: &Mount,
-        forwarded: Option<Arc<ForwardedInfo>>,
-    ) -> RequestOrigin {
+        self.handler_forwarded.clone_from(&request.forwarded);
         let trust = &self.settings.trusted_proxies;
-        RequestOrigin {
+        let origin = RequestOrigin {
             peer: ingress.source.client_address(),
             listener: Arc::clone(ingress.listener),
             client_state: Arc::clone(ingress.client_state),
@@ -184,12 +163,15 @@ impl Exchange {
                 true => Arc::clone(trust),
                 false => Arc::new(TrustedProxies::none()),
             },
-            mount: match &forwarded {
-                Some(forwarded) => mount.nested_in(&forwarded.mount),
-                None => mount.clone(),
+            mount: match &request.forwarded {
+                Some(forwarded) => request.mount.nested_in(&forwarded.mount),
+                None => request.mount,
             },
-            forwarded,
-        }
+            forwarded: request.forwarded,
+        };
+        let mut built = Request::new(request.head, request.path, body, origin);
+        built.trusted_headers = request.trusted_headers;
+        built
     }
 
     /// The request as a route's filters change it.
@@ -207,26 +189,22 @@ impl Exchange {
             Some(&*settings.trusted_proxies).filter(|trust| ingress.source.is_trusted_proxy(trust));
         let filtered =
             filters.apply_to_request(&request.head, &self.request_placeholders(ingress), trust)?;
-        let Some(FilteredRequest {
-            head,
-            trusted_headers,
-            mount,
-        }) = filtered
-        else {
+        let Some(filtered) = filtered else {
             return Ok(request);
         };
-        let path = RequestPath::from_head(&head);
+        let path = RequestPath::from_head(&filtered.head);
         let path = path.map_err(|error| Fault::new(FaultKind::BadRequest, error.to_string()))?;
         let forwarded = match filters.changes_forwarded(&settings.trusted_proxies) {
-            true => ingress.read_forwarded_with_rules(self, &head, &trusted_headers),
+            true => {
+                ingress.read_forwarded_with_rules(self, &filtered.head, &filtered.trusted_headers)
+            }
             false => request.forwarded,
         };
-        let head = Arc::new(head);
         Ok(HandlerRequest {
-            head,
+            head: Arc::new(filtered.head),
             path,
-            trusted_headers,
-            mount,
+            trusted_headers: filtered.trusted_headers,
+            mount: filtered.mount,
             forwarded,
         })
     }
@@ -242,7 +220,6 @@ impl Exchange {
         }
     }
 
-    /// The values of placeholders in a request's filters.
     fn request_placeholders(&self, ingress: Ingress<'_>) -> Placeholders<'_> {
         let forwarded = self.forwarded.as_deref();
         Placeholders {
@@ -278,28 +255,19 @@ impl HandlerRequest {
         path: RequestPath,
         forwarded: Option<Arc<ForwardedInfo>>,
     ) -> Result<Self, Fault> {
-        if !path.is_ambiguous() {
-            return Ok(Self::unfiltered(head, path, forwarded));
+        let (mut head, mut path) = (head, path);
+        if path.is_ambiguous() {
+            let refused = |cause: String| Fault::new(FaultKind::BadRequest, cause);
+            let rewritten = path.unambiguous_head(&head);
+            head = Arc::new(rewritten.map_err(|error| refused(error.to_string()))?);
+            path = RequestPath::from_head(&head).map_err(|error| refused(error.to_string()))?;
         }
-        let refused = |cause: String| Fault::new(FaultKind::BadRequest, cause);
-        let head = path.unambiguous_head(&head);
-        let head = head.map_err(|error| refused(error.to_string()))?;
-        let path = RequestPath::from_head(&head).map_err(|error| refused(error.to_string()))?;
-        Ok(Self::unfiltered(Arc::new(head), path, forwarded))
-    }
-
-    /// A request that no rule has changed.
-    fn unfiltered(
-        head: Arc<RequestHead>,
-        path: RequestPath,
-        forwarded: Option<Arc<ForwardedInfo>>,
-    ) -> Self {
-        Self {
+        Ok(Self {
             head,
             path,
             trusted_headers: TrustedHeaders::default(),
             mount: Mount::default(),
             forwarded,
-        }
+        })
     }
 }

@@ -15,7 +15,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use penstock_exchange::Mount;
-use penstock_http::{FieldBlock, refresh_target};
+use penstock_http::{FieldBlock, refresh_target, starts_with_ignore_case};
 
 use super::Placeholders;
 
@@ -73,9 +73,8 @@ impl ResponsePathRewriter {
 
     /// A reference for the client; `None` for one that stays.
     fn rewrite_reference(&self, reference: &str, values: &Placeholders<'_>) -> Option<String> {
-        let (before, rest) = split_authority(reference);
-        let Some(authority) = before.authority else {
-            return self.rewrite_path(rest, values);
+        let Some((before, authority, rest)) = split_authority(reference) else {
+            return self.rewrite_path(reference, values);
         };
         let is = |own: &str| !own.is_empty() && authority.eq_ignore_ascii_case(own);
         let own = [
@@ -90,7 +89,7 @@ impl ResponsePathRewriter {
             true => self.rewrite_path("/", values),
             false => self.rewrite_path(rest, values),
         };
-        Some(format!("{}{}", before.text, path?))
+        Some(format!("{before}{}", path?))
     }
 
     /// A path for the client, with its query and fragment.
@@ -148,9 +147,7 @@ impl ResponsePathRewriter {
     /// `__Host-` whose path is not `/`. One of Penstock's own with the path of a route would be
     /// sent beside that of another route.
     fn rewrite_cookie(&self, value: &[u8], values: &Placeholders<'_>) -> Option<Vec<u8>> {
-        const HOST_PREFIX: &[u8] = b"__host-";
-        let start = value.get(..HOST_PREFIX.len());
-        if start.is_some_and(|start| start.eq_ignore_ascii_case(HOST_PREFIX)) {
+        if starts_with_ignore_case(value, "__host-") {
             return None;
         }
         let name = value.split(|&byte| byte == b'=').next().unwrap_or_default();
@@ -187,34 +184,16 @@ fn trim_leading_slashes(path: &str) -> &str {
     path.trim_start_matches(['/', '\\', '\t'])
 }
 
-/// The part of a reference before its path.
-struct ReferenceOrigin<'t> {
-    /// Scheme and authority, as written.
-    text: &'t str,
-    authority: Option<&'t str>,
-}
-
-/// Splits a reference behind its authority (RFC 3986 §4.2).
-fn split_authority(reference: &str) -> (ReferenceOrigin<'_>, &str) {
-    let starts = |start: &str| {
-        let found = reference.get(..start.len());
-        found.is_some_and(|found| found.eq_ignore_ascii_case(start))
-    };
-    let starts = ["http://", "https://", "//"].map(|start| starts(start).then_some(start.len()));
-    let Some(start) = starts.into_iter().flatten().next() else {
-        let none = ReferenceOrigin {
-            text: "",
-            authority: None,
-        };
-        return (none, reference);
-    };
+/// Splits a reference into scheme and authority as written, the authority alone, and what follows
+/// (RFC 3986 §4.2). `None` for one without an authority.
+fn split_authority(reference: &str) -> Option<(&str, &str, &str)> {
+    let mut starts = ["http://", "https://", "//"].into_iter();
+    let start = starts
+        .find(|start| starts_with_ignore_case(reference, start))?
+        .len();
     let end = reference[start..].find(['/', '?', '#', '\\']);
     let end = end.map_or(reference.len(), |end| start + end);
-    let before = ReferenceOrigin {
-        text: &reference[..end],
-        authority: Some(&reference[start..end]),
-    };
-    (before, &reference[end..])
+    Some((&reference[..end], &reference[start..end], &reference[end..]))
 }
 
 /// The value of a cookie's `Path` attribute (RFC 6265 §5.2.4).
