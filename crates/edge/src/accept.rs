@@ -6,7 +6,6 @@
 //! delay established connections. When the drain begins it still accepts the connections in the
 //! backlog, so that none is reset, then closes.
 
-use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::task::Poll;
@@ -38,23 +37,24 @@ const ACCEPT_BATCH: u32 = 16;
 const WARNING_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Accepts on `socket` until `stop` (this listener's own drain) or the whole edge drains. All
-/// connections count as open, for `limits.connections` and for the drain.
-///
-/// # Errors
-/// When the socket cannot be registered with the loop.
+/// connections count as open, for `limits.connections` and for the drain. They go to `tunnel` from
+/// the first byte on, if there is one.
 pub async fn accept(
     edge: Arc<Edge>,
     socket: OwnedFd,
     info: Arc<ListenerInfo>,
     stop: Drain,
-    service: ListenerService,
-) -> io::Result<()> {
-    let listener = Listener::new(socket)?;
+    tunnel: Option<Arc<dyn TunnelHandler>>,
+) {
+    let listener = match Listener::new(socket) {
+        Ok(listener) => listener,
+        Err(error) => return log::error!("listener {}: {error}", info.name),
+    };
     let _running = stop.guard();
     let mut acceptor = Acceptor {
         edge,
         info,
-        service,
+        tunnel,
         last_warning: None,
     };
     let mut stopped = std::pin::pin!(stop.wait_until_begun());
@@ -95,7 +95,6 @@ pub async fn accept(
     while let Some((socket, peer)) = listener.try_accept() {
         acceptor.admit(socket, peer);
     }
-    Ok(())
 }
 
 /// Serves a connection that was dialled, not accepted, as one of `peer`, on the loop that this runs
@@ -168,35 +167,20 @@ impl ConnectionSource {
     }
 }
 
-/// The server of a listener's connections.
-#[derive(Debug, Clone)]
-pub enum ListenerService {
-    /// HTTP.
-    Http,
-    /// A handler of the bytes, from the first one on.
-    Tunnel(Arc<dyn TunnelHandler>),
-}
-
-impl ListenerService {
-    /// Starts to serve a connection; `early` was read from it already.
-    pub(crate) fn start(
-        &self,
-        edge: ConnectionGuard,
-        stream: Arc<Stream>,
-        sender: ConnectionSource,
-        info: Arc<ListenerInfo>,
-        early: Vec<u8>,
-    ) {
-        match self {
-            Self::Http => {
-                loops::spawn_here(Connection::new(edge, stream, sender, info, early).run());
-            }
-            Self::Tunnel(handler) => {
-                handover::spawn_takeover(
-                    edge,
-                    handler.serve(stream, sender.client_address(), info, early),
-                );
-            }
+/// Starts to serve a connection; `early` was read from it already.
+pub(crate) fn serve(
+    edge: ConnectionGuard,
+    stream: Arc<Stream>,
+    sender: ConnectionSource,
+    info: Arc<ListenerInfo>,
+    tunnel: Option<&Arc<dyn TunnelHandler>>,
+    early: Vec<u8>,
+) {
+    match tunnel {
+        None => loops::spawn_here(Connection::new(edge, stream, sender, info, early).run()),
+        Some(tunnel) => {
+            let serving = tunnel.serve(stream, sender.client_address(), info, early);
+            handover::spawn_takeover(edge, serving);
         }
     }
 }
@@ -206,7 +190,7 @@ impl ListenerService {
 struct Acceptor {
     edge: Arc<Edge>,
     info: Arc<ListenerInfo>,
-    service: ListenerService,
+    tunnel: Option<Arc<dyn TunnelHandler>>,
     /// When a lasting condition was logged last.
     last_warning: Option<Instant>,
 }
@@ -294,13 +278,13 @@ impl Acceptor {
         };
         let info = Arc::clone(&self.info);
         if info.proxy_protocol {
-            let service = self.service.clone();
+            let tunnel = self.tunnel.clone();
             loops::spawn_here(proxy_protocol::read_header_and_serve(
-                edge, stream, peer, info, service,
+                edge, stream, peer, info, tunnel,
             ));
         } else {
             let sender = ConnectionSource::Peer(peer);
-            self.service.start(edge, stream, sender, info, Vec::new());
+            serve(edge, stream, sender, info, self.tunnel.as_ref(), Vec::new());
         }
     }
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use penstock_config::LogFormat;
 use penstock_exchange::RequestTiming;
-use penstock_http::{LogMask, RequestHead, Version};
+use penstock_http::{LogMask, RequestHead};
 use penstock_runtime::{clock, logger::LineWriter};
 use penstock_sys::net::PeerAddress;
 
@@ -57,9 +57,7 @@ impl AccessLog {
         };
         self.writer.write(line.into_bytes());
     }
-}
 
-impl AccessLog {
     /// Writes a line for a head that was refused or did not arrive whole, with the beginning of its
     /// first line.
     pub(crate) fn write_refused(&self, sender: &ConnectionSource, status: u16, line: &[u8]) {
@@ -116,7 +114,7 @@ fn format_combined(record: &AccessRecord<'_>, now: u64, mask: &LogMask) -> Strin
         format_log_date(now),
         head.method_str(),
         EscapedBytes(&mask.apply_url(head.target().as_bytes())),
-        version_text(head),
+        head.version().as_str(),
         record.status,
         record.bytes,
     );
@@ -168,7 +166,7 @@ fn format_json(record: &AccessRecord<'_>, now: Duration, mask: &LogMask) -> Stri
         "method": head.method_str(),
         "host": head.host(),
         "target": mask.apply_url_str(head.target()),
-        "version": version_text(head),
+        "version": head.version().as_str(),
         "status": record.status,
         "bytes_sent": record.bytes,
         "referer": field("referer").map(|value| mask.apply_url_str(&value).into_owned()),
@@ -202,13 +200,6 @@ fn escape_controls(json: String) -> String {
         }
     }
     out
-}
-
-fn version_text(head: &RequestHead) -> &'static str {
-    match head.version() {
-        Version::Http10 => "HTTP/1.0",
-        Version::Http11 => "HTTP/1.1",
-    }
 }
 
 /// A peer's address without the port.

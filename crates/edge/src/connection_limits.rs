@@ -75,22 +75,12 @@ impl DescriptorBudget {
     }
 }
 
-/// The reason why a connection is not accepted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum CapacityShortage {
-    /// The bound on connections is reached.
-    Connections,
-    /// Few descriptors are left.
-    Descriptors,
-}
-
 /// The default bound for each client: half of all. One client never takes every slot, while a crowd
 /// behind one address has many.
 pub(crate) fn default_max_per_client(connections: usize) -> usize {
     (connections / 2).max(MIN_PER_CLIENT)
 }
 
-/// The connections of each client.
 #[derive(Debug, Default)]
 pub(crate) struct ClientCounts {
     /// Keyed hashes, as clients choose their addresses.
@@ -150,7 +140,6 @@ impl ClientConnections {
         self.count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Removes a connection that has ended.
     pub(crate) fn remove_connection(&self) {
         let mut clients = self.edge.client_counts.shard(self.address);
         if self.count.fetch_sub(1, Ordering::Relaxed) == 1 {
@@ -159,7 +148,6 @@ impl ClientConnections {
     }
 }
 
-/// Releases a held connection.
 impl HeldConnectionCounter for ClientConnections {
     fn release_held(&self) {
         self.edge.release_held();

@@ -107,7 +107,6 @@ impl<'c> Ingress<'c> {
         named.unwrap_or_else(|| self.source.client_address())
     }
 
-    /// The scheme that the client used.
     fn scheme(self, forwarded: Option<&ForwardedInfo>) -> &'static str {
         let named = forwarded.and_then(|it| it.scheme);
         named.unwrap_or(self.listener.scheme)

@@ -62,7 +62,6 @@ fn site_error_page(status: Status, head: &RequestHead, settings: &Settings) -> O
     pages.response(status)
 }
 
-/// The built-in page.
 fn builtin_error_page(
     status: Status,
     fault: &Fault,
@@ -86,7 +85,6 @@ fn builtin_error_page(
     }
 }
 
-/// The response to a head that the parser refused.
 pub(crate) fn respond_malformed(status: Status, explanation: &str) -> Response {
     let text = format!("{} {}\n{explanation}\n", status.code(), status.reason());
     Response::text(status, "text/plain; charset=utf-8", text)

@@ -45,7 +45,6 @@ const PIPELINE_BATCH: u32 = 16;
 /// not lost to a reset (RFC 9112 §9.6).
 const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// One connection.
 pub(crate) struct Connection {
     edge: ConnectionGuard,
     stream: Arc<Stream>,
@@ -77,7 +76,6 @@ pub(crate) struct Connection {
 /// has room for it.
 enum ReadOutcome {
     Done(ConnectionAction),
-    /// The rest of an exchange.
     Pending(Box<PendingExchange>),
     /// There is no request, and the client gets an error.
     Refused(Box<HeadOutcome>),
@@ -100,7 +98,6 @@ struct WireState {
 struct ResponseSummary {
     status: Status,
     timing: RequestTiming,
-    /// Whether the connection may serve another request.
     keeps_alive: bool,
     /// The request was not read to its end, or not understood.
     must_close: bool,
@@ -113,7 +110,6 @@ struct PendingExchange {
     stage: PendingStage,
 }
 
-/// The stage in which an exchange waits.
 enum PendingStage {
     Handling(HandlerWait),
     Sending(Box<PendingSend>),

@@ -38,11 +38,11 @@ use penstock_runtime::{Drain, LogThrottle, LoopHandle, OncePerSecond, PerLoop, c
 use self::connection_limits::ClientCounts;
 use self::idle_connections::IdleConnections;
 
-pub use accept::{accept, accept_tunnel, serve_dialled};
+pub use accept::{accept, serve_dialled};
 pub use access_log::AccessLog;
 pub use connection_limits::DescriptorBudget;
 pub use error_pages::ErrorPages;
-pub use filters::{FilterError, Filters, ResponsePathRewrite};
+pub use filters::Filters;
 pub use router::{Handlers, Route, RouteTable, Site};
 
 /// The state that all connections of one front end share.
@@ -51,7 +51,6 @@ pub struct Edge {
     settings: Arc<ArcSwap<Settings>>,
     /// Each loop's own reference to the settings, so that requests need not count references.
     settings_caches: PerLoop<Option<SettingsCache>>,
-    /// Metrics, a set for each loop.
     metrics_by_loop: Box<[EdgeMetrics]>,
     /// Tells listeners and connections to finish; not those that are held.
     pub drain: Drain,
@@ -60,9 +59,7 @@ pub struct Edge {
     idle_connections: IdleConnections,
     client_counts: ClientCounts,
     descriptor_budget: DescriptorBudget,
-    /// Connections closed to make room, for the log.
     eviction_log: OncePerSecond,
-    /// Connections refused, for the log.
     refusal_log: OncePerSecond,
     /// Throttles repeated log lines about failures.
     log_throttle: LogThrottle,
@@ -86,15 +83,7 @@ pub struct Settings {
 }
 
 /// A loop's reference to the settings.
-#[derive(Debug)]
-struct SettingsCache(Cache<Arc<ArcSwap<Settings>>, Arc<Settings>>);
-
-impl SettingsCache {
-    /// The settings now.
-    fn load(&mut self) -> &Arc<Settings> {
-        self.0.load()
-    }
-}
+type SettingsCache = Cache<Arc<ArcSwap<Settings>>, Arc<Settings>>;
 
 impl Edge {
     /// A front end on `loops` loops; [`accept`] feeds it.
@@ -144,7 +133,7 @@ impl Edge {
     /// [`Edge::release_settings`].
     fn acquire_settings(&self) -> SettingsCache {
         let known = self.settings_caches.with(Option::take);
-        known.unwrap_or_else(|| SettingsCache(Cache::new(Arc::clone(&self.settings))))
+        known.unwrap_or_else(|| Cache::new(Arc::clone(&self.settings)))
     }
 
     /// Returns the reference of [`Edge::acquire_settings`].
@@ -152,12 +141,16 @@ impl Edge {
         self.settings_caches.with(|place| *place = Some(settings));
     }
 
-    /// The limits of a request's head.
     fn head_limits(&self) -> HeadLimits {
         let mut settings = self.acquire_settings();
-        let limits = settings.load().head_limits();
+        let limits = &settings.load().limits;
+        let head_limits = HeadLimits {
+            max_target_bytes: limits.max_uri_size,
+            max_head_bytes: limits.max_header_size,
+            max_fields: limits.max_headers,
+        };
         self.release_settings(settings);
-        limits
+        head_limits
     }
 
     /// The sum of all loops' metrics.
@@ -166,7 +159,6 @@ impl Edge {
         EdgeMetrics::total(&self.metrics_by_loop)
     }
 
-    /// The metrics of the current loop.
     fn metrics(&self) -> &EdgeMetrics {
         let own = self.metrics_by_loop.get(loops::current_index());
         own.unwrap_or(&self.metrics_by_loop[0])
@@ -228,16 +220,6 @@ impl Edge {
             .map(|set| set.held_connections.value())
             .sum::<i64>();
         usize::try_from(held).unwrap_or(0)
-    }
-}
-
-impl Settings {
-    fn head_limits(&self) -> HeadLimits {
-        HeadLimits {
-            max_target_bytes: self.limits.max_uri_size,
-            max_head_bytes: self.limits.max_header_size,
-            max_fields: self.limits.max_headers,
-        }
     }
 }
 

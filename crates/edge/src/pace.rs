@@ -50,7 +50,6 @@ impl TransferTimeout {
         }
     }
 
-    /// Stops a wait for the peer.
     pub(crate) fn stop_wait(&mut self, now: Instant) {
         self.record_progress(now, 0);
     }
@@ -133,7 +132,6 @@ impl Throttle {
         }
     }
 
-    /// Counts bytes that went.
     pub(crate) fn spend(&mut self, bytes: usize) {
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
         self.credit = self.credit.saturating_sub(bytes);

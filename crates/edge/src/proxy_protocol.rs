@@ -12,12 +12,12 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use penstock_exchange::ListenerInfo;
+use penstock_exchange::{ListenerInfo, TunnelHandler};
 use penstock_runtime::{LazyDeadline, Stream, buffers, clock};
 use penstock_sys::net::PeerAddress;
 use penstock_wire::proxy_protocol::{ProxyHeader, ProxyProtocolError, parse_header};
 
-use crate::accept::{ConnectionSource, ListenerService};
+use crate::accept::{self, ConnectionSource};
 use crate::handover::ConnectionGuard;
 
 /// Reads the header, then starts to serve the connection.
@@ -26,7 +26,7 @@ pub(crate) async fn read_header_and_serve(
     stream: Arc<Stream>,
     peer: PeerAddress,
     info: Arc<ListenerInfo>,
-    service: ListenerService,
+    tunnel: Option<Arc<dyn TunnelHandler>>,
 ) {
     let guard = edge.drain.guard();
     let mut draining = pin!(guard.drain().wait_until_begun());
@@ -58,7 +58,7 @@ pub(crate) async fn read_header_and_serve(
             if let Err(max) = edge.count_client(address) {
                 return edge.log_client_limit(&info, address, max);
             }
-            service.start(edge, stream, sender, info, received);
+            accept::serve(edge, stream, sender, info, tunnel.as_ref(), received);
         }
         Err(HeaderError::Closed) => {}
         Err(HeaderError::TimedOut) => {

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use penstock_config::{HostPattern, PathPattern};
-use penstock_exchange::Handler;
+use penstock_exchange::{Fault, FaultKind, Handler};
 
 use crate::error_pages::ErrorPages;
 use crate::filters::Filters;
@@ -55,21 +55,12 @@ pub struct Route {
     pub handlers: Handlers,
 }
 
-/// The origin of a look-up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LookupOrigin {
     /// A client: internal routes are hidden.
     Client,
     /// An internal redirect.
     InternalRedirect,
-}
-
-/// The result of a look-up.
-#[derive(Debug)]
-pub(crate) enum RouteLookup<'a> {
-    Route(&'a Route),
-    NoRoute,
-    NoSite,
 }
 
 impl RouteTable {
@@ -95,19 +86,22 @@ impl RouteTable {
             .sort_by_key(|(pattern, _)| std::cmp::Reverse(length(pattern)));
     }
 
+    /// The route for a path.
+    ///
+    /// # Errors
+    /// When no site answers for the host, or none of its routes for the path.
     pub(crate) fn find_route(
         &self,
         authority: &str,
         path: &[u8],
         whose: LookupOrigin,
-    ) -> RouteLookup<'_> {
-        let Some(site) = self.find_site(strip_port(authority)) else {
-            return RouteLookup::NoSite;
-        };
-        match site.find_route(path, whose) {
-            Some(route) => RouteLookup::Route(route),
-            None => RouteLookup::NoRoute,
-        }
+    ) -> Result<&Route, Fault> {
+        let site = self.find_site(strip_port(authority)).ok_or_else(|| {
+            let cause = format!("no site for host `{authority}`");
+            Fault::new(FaultKind::UnknownHost, cause)
+        })?;
+        site.find_route(path, whose)
+            .ok_or_else(|| Fault::new(FaultKind::NotFound, "no route matches"))
     }
 
     /// Whether the host makes a difference.
@@ -115,7 +109,6 @@ impl RouteTable {
         !self.exact_hosts.is_empty() || !self.wildcard_hosts.is_empty()
     }
 
-    /// The error pages of the site for a host.
     pub(crate) fn error_pages(&self, authority: &str) -> Option<&ErrorPages> {
         let site = self.find_site(strip_port(authority))?;
         Some(&site.error_pages)
@@ -231,22 +224,12 @@ mod tests {
             "a.example.org",
             "[::1]:80",
         ] {
-            assert!(
-                matches!(
-                    routing.find_route(known, b"/", LookupOrigin::Client),
-                    RouteLookup::Route(_)
-                ),
-                "{known}"
-            );
+            let found = routing.find_route(known, b"/", LookupOrigin::Client);
+            assert!(found.is_ok(), "{known}");
         }
         for unknown in ["example.org", "badexample.org", "com", "", "[::2]"] {
-            assert!(
-                matches!(
-                    routing.find_route(unknown, b"/", LookupOrigin::Client),
-                    RouteLookup::NoSite
-                ),
-                "{unknown}"
-            );
+            let found = routing.find_route(unknown, b"/", LookupOrigin::Client);
+            assert_eq!(found.unwrap_err().kind, FaultKind::UnknownHost, "{unknown}");
         }
     }
 
@@ -271,7 +254,7 @@ mod tests {
             ("/up/x", false),
         ] {
             let route = routing.find_route("any", path.as_bytes(), LookupOrigin::Client);
-            assert_eq!(matches!(route, RouteLookup::Route(_)), found, "{path}");
+            assert_eq!(route.is_ok(), found, "{path}");
         }
     }
 
@@ -304,19 +287,15 @@ mod tests {
             routing.add_site(&[], site);
             // An internal redirect goes to routes for that very path.
             let redirected = routing.find_route("any", b"/shop", LookupOrigin::InternalRedirect);
-            assert!(
-                match redirected {
-                    RouteLookup::Route(route) => route.path.matches("/shop"),
-                    RouteLookup::NoRoute => names == ["/shop/*"],
-                    RouteLookup::NoSite => false,
-                },
-                "{names:?}"
-            );
-            let RouteLookup::Route(route) =
-                routing.find_route("any", b"/shop", LookupOrigin::Client)
-            else {
-                panic!("{names:?}");
-            };
+            match redirected {
+                Ok(route) => assert!(route.path.matches("/shop"), "{names:?}"),
+                Err(fault) => {
+                    assert_eq!(fault.kind, FaultKind::NotFound);
+                    assert_eq!(names, ["/shop/*"]);
+                }
+            }
+            let route = routing.find_route("any", b"/shop", LookupOrigin::Client);
+            let route = route.unwrap();
             let found = (
                 route.path.to_string(),
                 route.is_directory_redirect(b"/shop"),
@@ -347,9 +326,7 @@ mod tests {
             (LookupOrigin::Client, false),
             (LookupOrigin::InternalRedirect, true),
         ] {
-            let RouteLookup::Route(route) = routing.find_route("any", b"/kept/a", whose) else {
-                panic!("{whose:?}");
-            };
+            let route = routing.find_route("any", b"/kept/a", whose).unwrap();
             assert_eq!(route.is_internal, expected, "{whose:?}");
         }
     }

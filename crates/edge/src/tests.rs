@@ -49,7 +49,7 @@ impl TestEdge {
         let (house, socket) = Self::without_acceptor(routes, adjust);
         let info = house.info(false);
         let (edge, stop) = (Arc::clone(&house.edge), Drain::new());
-        house.spawn(async move { accept(edge, socket, info, stop).await.unwrap() });
+        house.spawn(accept(edge, socket, info, stop, None));
         house
     }
 

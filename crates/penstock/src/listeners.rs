@@ -391,7 +391,8 @@ impl Listener {
         // A socket's queue is visible to that socket only: every socket is served.
         for socket in self.sockets.drain(..) {
             let (edge, info) = (Arc::clone(edge), Arc::clone(&self.info));
-            let accepting = accept(edge, socket, info, self.stop.clone(), handler.cloned());
+            let (stop, handler) = (self.stop.clone(), handler.cloned());
+            let accepting = penstock_edge::accept(edge, socket, info, stop, handler);
             match loops.next() {
                 Some(event_loop) => event_loop.spawn(accepting),
                 None => loops::spawn_here(accepting),
@@ -455,23 +456,6 @@ impl Listener {
 
     pub(crate) async fn stopped(&self) {
         self.stop.wait_until_finished().await;
-    }
-}
-
-async fn accept(
-    edge: Arc<Edge>,
-    socket: OwnedFd,
-    info: Arc<ListenerInfo>,
-    stop: Drain,
-    handler: Option<Arc<dyn TunnelHandler>>,
-) {
-    let name = Arc::clone(&info);
-    let accepted = match handler {
-        None => penstock_edge::accept(edge, socket, info, stop).await,
-        Some(handler) => penstock_edge::accept_tunnel(edge, socket, info, stop, handler).await,
-    };
-    if let Err(error) = accepted {
-        log::error!("listener {}: {error}", name.name);
     }
 }
 

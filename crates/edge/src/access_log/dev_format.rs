@@ -31,7 +31,6 @@ pub(super) fn format_line(record: &AccessRecord<'_>, colours: bool, mask: &LogMa
     line
 }
 
-/// A line for a head that was refused or did not arrive.
 pub(super) fn format_refused(
     from: penstock_sys::net::PeerAddress,
     status: u16,

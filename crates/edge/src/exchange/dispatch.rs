@@ -13,10 +13,10 @@ use penstock_exchange::{
     Fault, FaultKind, ForwardedInfo, HandlerFuture, HandlerProgress, InternalRedirect, Mount,
     Reply, Request, RequestPath, Response,
 };
-use penstock_http::{Method, RequestHead, encode_path};
+use penstock_http::{Method, RequestHead};
 
 use crate::filters::Filters;
-use crate::router::{Handlers, LookupOrigin, Route, RouteLookup};
+use crate::router::{Handlers, LookupOrigin, Route};
 use crate::{Settings, faults};
 
 /// The response of an exchange, or the reason why there is none.
@@ -116,48 +116,23 @@ pub(crate) fn match_route<'s>(
         false => "",
     };
     let bytes = path.bytes(head);
-    match find_route(settings, host, bytes, LookupOrigin::Client) {
+    match settings
+        .routes
+        .find_route(host, bytes, LookupOrigin::Client)
+    {
         Ok(route) if route.is_directory_redirect(bytes) => {
             let outer = forwarded.map_or(&Mount::ROOT, |it| &it.mount);
             let outer = match &route.filters {
                 Some(filters) => filters.outer_mount(outer),
                 None => Cow::Borrowed(outer),
             };
-            let location = directory_location(head, bytes, &outer);
+            let query = head.target_path_query().split_once('?');
+            let location = outer.directory_location(bytes, query.map(|(_, query)| query));
             let response = faults::redirect_to_directory(head.method(), location.as_bytes());
             RouteMatch::Edge(Ok(Box::new(response)))
         }
         Ok(route) => RouteMatch::Route(path, route),
         Err(fault) => RouteMatch::Edge(Err(fault)),
-    }
-}
-
-/// The `Location` of a path with its final slash: an absolute path, which keeps host, scheme and
-/// port.
-fn directory_location(head: &RequestHead, path: &[u8], outer: &Mount) -> String {
-    let mount = outer.encoded();
-    let query = head.target_path_query().split_once('?');
-    let (mark, query) = query.map_or(("", ""), |(_, query)| ("?", query));
-    format!("{mount}{}/{mark}{query}", encode_path(path))
-}
-
-/// The route for a path.
-///
-/// # Errors
-/// When no site answers for the host, or none of its routes for the path.
-pub(crate) fn find_route<'s>(
-    settings: &'s Settings,
-    host: &str,
-    path: &[u8],
-    whose: LookupOrigin,
-) -> Result<&'s Route, Fault> {
-    match settings.routes.find_route(host, path, whose) {
-        RouteLookup::Route(route) => Ok(route),
-        RouteLookup::NoRoute => Err(Fault::new(FaultKind::NotFound, "no route matches")),
-        RouteLookup::NoSite => {
-            let cause = format!("no site for host `{host}`");
-            Err(Fault::new(FaultKind::UnknownHost, cause))
-        }
     }
 }
 

@@ -22,7 +22,6 @@ const MAX_REDIRECTS: u8 = 10;
 /// Path and query, and the handler that serves it in place of a route.
 pub(crate) type RedirectTarget = (String, Option<Arc<dyn Handler>>);
 
-/// The redirects of one exchange so far.
 #[derive(Debug, Default)]
 pub(crate) struct RedirectChain {
     count: u8,
@@ -90,26 +89,16 @@ pub(crate) fn redirect_head(head: &RequestHead, target: &str) -> Result<RequestH
         Method::Head => "HEAD",
         _ => "GET",
     };
-    let mut writer = HeadWriter::new(head, method, target);
-    if head.target() != head.target_path_query() {
-        writer.field("Host", head.host().as_bytes());
-    }
-    for (name, value) in head.fields() {
+    // RFC 9110 §13, §14: conditions on the response of another method do not apply here.
+    let is_kept = |name: &str| {
         let is = |other: &&str| name.eq_ignore_ascii_case(other);
-        let is_spent = head.target() != head.target_path_query() && is(&"host");
-        // RFC 9110 §13, §14: conditions on the response of another method do not apply here.
-        if !is_spent
-            && !BODY_FIELDS.iter().any(is)
-            && (is_read || !CONDITIONAL_FIELDS.iter().any(is))
-        {
-            writer.field(name, value);
-        }
-    }
+        !BODY_FIELDS.iter().any(is) && (is_read || !CONDITIONAL_FIELDS.iter().any(is))
+    };
     let broken = |cause: String| Fault::new(FaultKind::AppProtocolError, cause);
     if !target.starts_with('/') {
         return Err(broken(format!("internal redirect to `{target}`: no path")));
     }
-    let made = writer.finish();
+    let made = HeadWriter::with_fields(head, method, target, is_kept).finish();
     made.map_err(|error| broken(format!("internal redirect to `{target}`: {error}")))
 }
 
@@ -124,7 +113,6 @@ pub(crate) fn redirect_path(head: &RequestHead) -> Result<RequestPath, Fault> {
     })
 }
 
-/// The fault of a target without a route.
 pub(crate) fn missing_target(fault: Fault, target: &str) -> Fault {
     let cause = format!("internal redirect to `{target}`: {}", fault.cause);
     Fault::new(fault.kind, cause)

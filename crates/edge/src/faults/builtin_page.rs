@@ -13,7 +13,6 @@ use std::fmt::Write as _;
 use penstock_exchange::{Fault, FaultSide};
 use penstock_http::{LogMask, RequestHead, Status};
 
-/// The content of a page.
 pub(super) struct BuiltinPage<'a> {
     pub(super) status: Status,
     pub(super) fault: &'a Fault,

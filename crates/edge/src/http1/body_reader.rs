@@ -7,6 +7,7 @@
 //! # Invariants
 //! - Bytes behind the body stay in `pending` for the next request.
 
+use std::borrow::Cow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 
@@ -37,15 +38,6 @@ pub(crate) struct BodyReader {
     timer: LazyDeadline,
 }
 
-/// The options of a reader.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct BodyReaderOptions<'a> {
-    pub(crate) client_state: &'a Arc<ClientState>,
-    pub(crate) limits: &'a Limits,
-    /// The route's bound, in place of that of `limits`.
-    pub(crate) max_body: Option<u64>,
-}
-
 /// Whether the wait for the client counts against its timeout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum WaitMode {
@@ -61,7 +53,6 @@ pub(crate) struct ReaderSlot(Arc<Mutex<ReaderSlotState>>);
 #[derive(Debug, Default)]
 struct ReaderSlotState {
     reader: Option<Box<BodyReader>>,
-    /// The task that waits for the reader.
     waker: Option<Waker>,
 }
 
@@ -71,7 +62,6 @@ impl ReaderSlot {
         self.lock().reader.take()
     }
 
-    /// Puts the reader back.
     pub(crate) fn put(&self, reader: Box<BodyReader>) {
         let mut place = self.lock();
         place.reader = Some(reader);
@@ -82,7 +72,6 @@ impl ReaderSlot {
         }
     }
 
-    /// Ready when the reader is back.
     pub(crate) fn poll_returned(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut place = self.lock();
         if place.reader.is_some() {
@@ -100,7 +89,6 @@ impl ReaderSlot {
     }
 }
 
-/// The body as a handler sees it.
 #[derive(Debug)]
 pub(crate) struct ConnectionBody {
     reader: Option<Box<BodyReader>>,
@@ -108,18 +96,16 @@ pub(crate) struct ConnectionBody {
 }
 
 impl BodyReader {
-    /// A reader for the body that `head` announces; `pending` was received behind the head.
+    /// A reader for the body that `head` announces; `pending` was received behind the head. The
+    /// route's `max_body` goes before that of `limits`.
     pub(crate) fn new(
         stream: Weak<Stream>,
         head: &RequestHead,
         pending: Vec<u8>,
-        about: BodyReaderOptions<'_>,
+        client: &Arc<ClientState>,
+        limits: &Limits,
+        max_body: Option<u64>,
     ) -> Self {
-        let BodyReaderOptions {
-            client_state: client,
-            limits,
-            max_body,
-        } = about;
         let declared = match head.framing() {
             BodyFraming::Length(length) => Some(length),
             BodyFraming::None | BodyFraming::Chunked => None,
@@ -146,10 +132,7 @@ impl BodyReader {
 
     /// Discards the rest of the body that is received already.
     pub(crate) fn discard_buffered(&mut self) {
-        if self
-            .declared_length
-            .is_some_and(|length| length > self.max_received)
-        {
+        if self.is_declared_too_large() {
             return;
         }
         let mut ignored = Vec::new();
@@ -165,10 +148,7 @@ impl BodyReader {
         into: &mut Vec<u8>,
         wait: WaitMode,
     ) -> Poll<Result<bool, Fault>> {
-        if self
-            .declared_length
-            .is_some_and(|length| length > self.max_received)
-        {
+        if self.is_declared_too_large() {
             return Poll::Ready(Err(self.body_too_large()));
         }
         if !self.pending.is_empty() {
@@ -191,7 +171,7 @@ impl BodyReader {
         {
             // Queued with the other interim responses, so that they never mix. A client that does
             // not get it sends its body after a while anyway (RFC 9110 §10.1.1).
-            client.push_interim(Status::CONTINUE, &FieldBlock::new());
+            client.push_interim(Status::CONTINUE, FieldBlock::new());
         }
         self.poll_receive(cx, into, wait)
     }
@@ -203,25 +183,19 @@ impl BodyReader {
         wait: WaitMode,
     ) -> Poll<Result<bool, Fault>> {
         let Some(stream) = self.stream.upgrade() else {
-            self.has_failed = true;
             let cause = "the connection ended before its request body was read";
-            return Poll::Ready(Err(client_disconnected(cause)));
+            return Poll::Ready(Err(self.fail(FaultKind::ClientDisconnected, cause)));
         };
         let before = into.len();
-        let polled = buffers::with_receive_buffer(|buffer| match stream.poll_read(cx, buffer) {
-            Poll::Pending => Poll::Pending,
-            Poll::Ready(Ok(count)) => {
-                Poll::Ready(Ok(self.decode(&buffer[..count], into).map(|()| count)))
-            }
-            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+        let polled = buffers::with_receive_buffer(|buffer| {
+            let read = stream.poll_read(cx, buffer);
+            read.map_ok(|count| self.decode(&buffer[..count], into).map(|()| count))
         });
         match polled {
             Poll::Ready(Ok(done)) => {
                 if done? == 0 {
-                    self.has_failed = true;
-                    return Poll::Ready(Err(client_disconnected(
-                        "the client closed within its request body",
-                    )));
+                    let cause = "the client closed within its request body";
+                    return Poll::Ready(Err(self.fail(FaultKind::ClientDisconnected, cause)));
                 }
                 // The client did not wait for `100 Continue`.
                 self.continue_client = None;
@@ -230,10 +204,8 @@ impl BodyReader {
                 Poll::Ready(Ok(into.len() > before || !self.decoder.is_done()))
             }
             Poll::Ready(Err(_)) => {
-                self.has_failed = true;
-                Poll::Ready(Err(client_disconnected(
-                    "the connection broke within the request body",
-                )))
+                let cause = "the connection broke within the request body";
+                Poll::Ready(Err(self.fail(FaultKind::ClientDisconnected, cause)))
             }
             Poll::Pending if wait == WaitMode::Untimed => {
                 self.timeout.stop_wait(clock::now());
@@ -244,10 +216,9 @@ impl BodyReader {
                 self.timeout.start_wait(now);
                 self.timer.set(self.timeout.deadline(now));
                 self.timer.poll(cx).map(|()| {
-                    self.has_failed = true;
                     let cause =
                         format!("request body too slow after {} bytes", self.received_bytes);
-                    Err(Fault::new(FaultKind::ClientTooSlow, cause))
+                    Err(self.fail(FaultKind::ClientTooSlow, cause))
                 })
             }
         }
@@ -258,8 +229,7 @@ impl BodyReader {
         let mut rest = input;
         while !rest.is_empty() && !self.decoder.is_done() {
             let decoded = self.decoder.decode(rest).map_err(|error| {
-                self.has_failed = true;
-                Fault::new(FaultKind::BadRequest, format!("request body: {error}"))
+                self.fail(FaultKind::BadRequest, format!("request body: {error}"))
             })?;
             into.extend_from_slice(&rest[decoded.content.clone()]);
             self.received_bytes += decoded.content.len() as u64;
@@ -275,31 +245,34 @@ impl BodyReader {
         Ok(())
     }
 
+    fn is_declared_too_large(&self) -> bool {
+        self.declared_length
+            .is_some_and(|length| length > self.max_received)
+    }
+
     fn body_too_large(&mut self) -> Fault {
-        self.has_failed = true;
         let key = match self.is_route_limit {
             true => "max_body_size of its route",
             false => "limits.body_bytes",
         };
         let cause = format!("request body over {key} ({} bytes)", self.max_received);
-        Fault::new(FaultKind::BodyTooLarge, cause)
+        self.fail(FaultKind::BodyTooLarge, cause)
     }
-}
 
-fn client_disconnected(cause: &'static str) -> Fault {
-    Fault::new(FaultKind::ClientDisconnected, cause)
+    fn fail(&mut self, kind: FaultKind, cause: impl Into<Cow<'static, str>>) -> Fault {
+        self.has_failed = true;
+        Fault::new(kind, cause)
+    }
 }
 
 impl ConnectionBody {
     pub(crate) fn new(reader: BodyReader) -> (Self, ReaderSlot) {
-        let home = ReaderSlot::default();
-        (
-            Self {
-                reader: Some(Box::new(reader)),
-                reader_slot: home.clone(),
-            },
-            home,
-        )
+        let reader_slot = ReaderSlot::default();
+        let body = Self {
+            reader: Some(Box::new(reader)),
+            reader_slot: reader_slot.clone(),
+        };
+        (body, reader_slot)
     }
 }
 

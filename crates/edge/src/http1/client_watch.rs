@@ -30,29 +30,22 @@ pub(crate) struct ClientWatch<'c> {
     is_half_closed: &'c mut bool,
     /// The place where the reading side comes back, while it is lent.
     reader_slot: Option<ReaderSlot>,
-    pipelined: PipelinedBytes<'c>,
-}
-
-/// The use of bytes behind the request.
-#[derive(Debug)]
-pub(crate) enum PipelinedBytes<'c> {
-    /// They are requests, up to [`MAX_PIPELINED_BYTES`].
-    Keep(&'c mut ReceiveBuffer),
-    /// They follow a body that was not read to its end: their meaning is unknown.
-    Discard,
+    /// Keeps bytes behind the request, up to [`MAX_PIPELINED_BYTES`]. `None` behind a body that was
+    /// not read to its end: their meaning is unknown.
+    pipelined: Option<&'c mut ReceiveBuffer>,
 }
 
 impl<'c> ClientWatch<'c> {
     /// Watches once the reader, if it is lent, is back.
     pub(crate) fn new(
-        reader: Option<ReaderSlot>,
-        behind: PipelinedBytes<'c>,
-        has_ended: &'c mut bool,
+        reader_slot: Option<ReaderSlot>,
+        pipelined: Option<&'c mut ReceiveBuffer>,
+        is_half_closed: &'c mut bool,
     ) -> Self {
         Self {
-            is_half_closed: has_ended,
-            reader_slot: reader,
-            pipelined: behind,
+            is_half_closed,
+            reader_slot,
+            pipelined,
         }
     }
 
@@ -67,11 +60,12 @@ impl<'c> ClientWatch<'c> {
             }
             self.reader_slot = None;
         }
-        while self.pipelined.has_room() {
+        let has_room = |kept: &&mut ReceiveBuffer| kept.len() < MAX_PIPELINED_BYTES;
+        while self.pipelined.as_ref().is_none_or(has_room) {
             let read = buffers::with_receive_buffer(|buffer| {
                 let read = stream.poll_read(cx, buffer);
-                if let Poll::Ready(Ok(count)) = &read {
-                    self.pipelined.accept(&buffer[..*count]);
+                if let (Poll::Ready(Ok(count)), Some(kept)) = (&read, &mut self.pipelined) {
+                    kept.push(&buffer[..*count]);
                 }
                 read
             });
@@ -85,20 +79,5 @@ impl<'c> ClientWatch<'c> {
             }
         }
         Poll::Pending
-    }
-}
-
-impl PipelinedBytes<'_> {
-    fn has_room(&self) -> bool {
-        match self {
-            Self::Keep(pending) => pending.len() < MAX_PIPELINED_BYTES,
-            Self::Discard => true,
-        }
-    }
-
-    fn accept(&mut self, bytes: &[u8]) {
-        if let Self::Keep(pending) = self {
-            pending.push(bytes);
-        }
     }
 }

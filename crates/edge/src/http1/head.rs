@@ -13,7 +13,7 @@ use penstock_http::{
 };
 use penstock_runtime::{buffers, clock, loops};
 
-use super::client_watch::{ClientWatch, PipelinedBytes};
+use super::client_watch::ClientWatch;
 use super::send::{self, OutgoingResponse, SendProgress};
 use super::{Connection, ConnectionAction};
 use crate::faults::{self, MAX_LOGGED_LINE_BYTES};
@@ -35,7 +35,6 @@ pub(super) enum HeadOutcome {
 }
 
 impl Connection {
-    /// Waits for the next request's head.
     pub(super) fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<HeadOutcome> {
         if !std::mem::replace(&mut self.is_drain_registered, true) {
             self.drain_guard
@@ -193,7 +192,7 @@ impl Connection {
         };
         if let Ok(SendProgress::Partial(rest)) = send::try_send(&self.stream, outgoing) {
             // Whether it arrives or not, the connection ends.
-            let watch = ClientWatch::new(None, PipelinedBytes::Discard, &mut self.is_half_closed);
+            let watch = ClientWatch::new(None, None, &mut self.is_half_closed);
             let (stream, limits) = (Arc::clone(&self.stream), &settings.limits);
             let _ = send::send_remaining(stream, rest, limits, watch).await;
         }

@@ -26,7 +26,6 @@ impl ReceiveBuffer {
         self.bytes.len() - self.start
     }
 
-    /// The unused bytes.
     pub(crate) fn unread(&self) -> &[u8] {
         &self.bytes[self.start..]
     }
@@ -51,7 +50,6 @@ impl ReceiveBuffer {
         }
     }
 
-    /// Takes the unused bytes.
     pub(crate) fn take_unread(&mut self) -> Vec<u8> {
         let mut all = std::mem::take(self);
         all.bytes.drain(..all.start);

@@ -30,12 +30,10 @@ use crate::exchange::SendError;
 /// vectored one.
 const MAX_COPY_BYTES: usize = 8 * 1024;
 
-/// How far [`try_send`] got.
 #[derive(Debug)]
 pub(crate) enum SendProgress {
     /// All bytes are with the kernel.
     Done(SentBytes),
-    /// The rest, for [`send_remaining`].
     Partial(UnsentResponse),
 }
 
@@ -68,7 +66,6 @@ pub(crate) struct OutgoingResponse<'a> {
     pub(crate) max_rate: Option<u64>,
 }
 
-/// The rest of a response.
 #[derive(Debug)]
 pub(crate) struct UnsentResponse {
     head: Vec<u8>,
@@ -126,7 +123,6 @@ pub(crate) fn try_send(
 /// A response in a buffer, but for a body by reference.
 #[derive(Debug)]
 pub(crate) struct BufferedResponse {
-    /// The head's length.
     pub(crate) head_len: usize,
     /// The body behind the buffer's bytes.
     pub(crate) file: Option<FileBody>,
@@ -191,7 +187,6 @@ impl FirstWrite {
     }
 }
 
-/// The bytes that a write took.
 fn written_bytes(written: io::Result<usize>) -> Result<usize, SendError> {
     match written {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),

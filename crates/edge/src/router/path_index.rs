@@ -31,7 +31,6 @@ struct IndexedPath {
 }
 
 impl PathIndex {
-    /// Indexes the paths of a site's routes.
     pub(super) fn new<'a>(paths: impl Iterator<Item = &'a PathPattern>) -> Self {
         let (mut exact, mut prefixes) = (Vec::new(), Vec::new());
         for (route, path) in paths.enumerate() {

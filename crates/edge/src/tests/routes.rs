@@ -30,7 +30,7 @@ fn filtered(
     request: &HeaderRules,
     response: &HeaderRules,
 ) -> Route {
-    route.filters = Filters::compile(&rewrite, request, response, None).unwrap();
+    route.filters = Filters::compile(&rewrite, request, response, None);
     route
 }
 

@@ -215,11 +215,13 @@ fn tunnel_edge(proxy_protocol: bool) -> TestEdge {
     let (house, socket) =
         TestEdge::without_acceptor(Vec::new(), |settings| settings.limits.max_connections = 2);
     let (edge, info) = (Arc::clone(&house.edge), house.info(proxy_protocol));
-    house.spawn(async move {
-        let service = ListenerService::Tunnel(Arc::new(Echo));
-        let served = accept(edge, socket, info, Drain::new(), service);
-        served.await.unwrap();
-    });
+    house.spawn(accept(
+        edge,
+        socket,
+        info,
+        Drain::new(),
+        Some(Arc::new(Echo)),
+    ));
     house
 }
 

@@ -211,7 +211,6 @@ impl ResponseWriter<'_> {
         Ok(false)
     }
 
-    /// Reads a piece in the file's pool.
     async fn read_piece(
         &mut self,
         head: &mut Bytes,
@@ -292,7 +291,6 @@ impl ResponseWriter<'_> {
         Ok(PieceProgress::Sent(len))
     }
 
-    /// Waits until the socket takes something again.
     async fn wait_writable(&mut self) -> Result<(), SendError> {
         std::future::poll_fn(|cx| match self.stream.poll_writable(cx) {
             Poll::Ready(Ok(())) => Poll::Ready(Ok(())),

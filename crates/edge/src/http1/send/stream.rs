@@ -123,7 +123,6 @@ fn length_mismatch(how: &str) -> Fault {
 
 type StreamPiece = Option<Result<Bytes, Fault>>;
 
-/// The next piece if it is ready now.
 async fn try_next_piece(body: &mut dyn BodyStream) -> Option<StreamPiece> {
     std::future::poll_fn(|cx| match body.poll_chunk(cx) {
         Poll::Ready(piece) => Poll::Ready(Some(piece)),

@@ -18,7 +18,6 @@ use super::{SendError, SentBytes};
 use crate::http1::client_watch::{ClientWatch, FIRST_PROBE_DELAY};
 use crate::pace::{Throttle, TransferTimeout};
 
-/// Sends one response.
 #[derive(Debug)]
 pub(super) struct ResponseWriter<'c> {
     pub(super) stream: Arc<Stream>,
@@ -106,7 +105,6 @@ impl ResponseWriter<'_> {
         Ok(())
     }
 
-    /// Writes as much as the socket takes.
     async fn write_some(&mut self, slices: &[IoSlice<'_>]) -> Result<usize, SendError> {
         std::future::poll_fn(|cx| match self.stream.poll_write(cx, slices) {
             Poll::Ready(done) => Poll::Ready(done.map_err(|_| SendError::ClientDisconnected)),
