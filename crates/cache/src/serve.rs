@@ -173,7 +173,7 @@ pub(crate) fn respond_with_whole(
 /// Whether the request wants a part that is too far ahead to wait for in a partial body.
 pub(crate) fn wants_far_part(head: &RequestHead) -> bool {
     match select_range(single_value(head, "range"), None, u64::MAX, b"", None) {
-        RangeOutcome::Part { start, .. } => start >= FAR_PART_BYTES,
+        RangeOutcome::Part(part) => part.start >= FAR_PART_BYTES,
         RangeOutcome::Parts(parts) => parts.iter().any(|part| part.start >= FAR_PART_BYTES),
         RangeOutcome::Unsatisfiable => true,
         RangeOutcome::Whole => false,
@@ -205,7 +205,7 @@ fn respond_from_body(
             push_field(&mut response.fields, "Content-Range", &value);
             Ok(set_handler(response))
         }
-        RangeOutcome::Part { start, len } => {
+        RangeOutcome::Part(ByteRange { start, len }) => {
             let mut value = Vec::with_capacity(48);
             encode_content_range(start, len, length.unwrap_or_default(), &mut value);
             push_field(&mut fields, "Content-Range", &value);
@@ -243,7 +243,7 @@ pub(crate) fn requested_part(
         return Some(None);
     }
     match requested_range(head, meta, total) {
-        RangeOutcome::Part { start, len } => Some(Some(ByteRange { start, len })),
+        RangeOutcome::Part(part) => Some(Some(part)),
         RangeOutcome::Unsatisfiable => Some(None),
         RangeOutcome::Whole | RangeOutcome::Parts(_) => None,
     }

@@ -101,7 +101,7 @@ fn respond_with_range(head: &RequestHead, file: &Representation) -> Response {
     let range = single_field(head, "range");
     match select_range(range, if_range, about.len, &about.etag, about.modified) {
         RangeOutcome::Whole => respond_with_whole(file),
-        RangeOutcome::Part { start, len } => {
+        RangeOutcome::Part(ByteRange { start, len }) => {
             let mut value = Vec::with_capacity(48);
             encode_content_range(start, len, about.len, &mut value);
             let mut fields = about.fields.clone();

@@ -30,13 +30,8 @@ const MAX_OVERLAPS: usize = 2;
 pub enum RangeOutcome {
     /// 200 with the whole.
     Whole,
-    /// 206 and `len` bytes from `start`; never empty and never beyond the end.
-    Part {
-        /// The first byte.
-        start: u64,
-        /// Length in bytes.
-        len: u64,
-    },
+    /// 206 with this part.
+    Part(ByteRange),
     /// 206 with two or more disjoint parts in order, as `multipart/byteranges`.
     Parts(Vec<ByteRange>),
     /// 416.
@@ -123,12 +118,12 @@ fn resolve_ranges(field: &[u8], len: u64) -> Option<RangeOutcome> {
         if asked > MAX_RANGES {
             return None;
         }
-        spans.extend(RangeSpec::parse(spec)?.resolve(len)?);
+        spans.extend(resolve_range(spec, len)?);
     }
     match (asked, spans.as_slice()) {
         (0, _) => None,
         (_, []) => Some(RangeOutcome::Unsatisfiable),
-        (_, &[ByteRange { start, len }]) => Some(RangeOutcome::Part { start, len }),
+        (_, &[part]) => Some(RangeOutcome::Part(part)),
         _ => merge_ranges(spans, len),
     }
 }
@@ -157,53 +152,31 @@ fn merge_ranges(mut spans: Vec<ByteRange>, len: u64) -> Option<RangeOutcome> {
         return None;
     }
     Some(match parts.as_slice() {
-        &[ByteRange { start, len }] => RangeOutcome::Part { start, len },
+        &[part] => RangeOutcome::Part(part),
         _ => RangeOutcome::Parts(parts),
     })
 }
 
-enum RangeSpec {
-    Bounded { first: u64, last: u64 },
-    Suffix(u64),
-}
-
-impl RangeSpec {
-    fn parse(spec: &[u8]) -> Option<Self> {
-        let dash = memchr::memchr(b'-', spec)?;
-        let (first, last) = (&spec[..dash], &spec[dash + 1..]);
-        if first.is_empty() {
-            return parse_position(last).map(Self::Suffix);
-        }
-        let first = parse_position(first)?;
-        let last = if last.is_empty() {
-            u64::MAX
-        } else {
-            parse_position(last)?
-        };
-        (first <= last).then_some(Self::Bounded { first, last })
-    }
-
-    /// Resolves to a part of `len` bytes. `Some(None)` if it is beyond them; `None` if no
-    /// `Content-Range` can describe it, a suffix of nothing.
-    fn resolve(&self, len: u64) -> Option<Option<ByteRange>> {
-        Some(match *self {
-            Self::Bounded { first, .. } if first >= len => None,
-            // `first < len`, so neither the difference nor the sum can overflow.
-            Self::Bounded { first, last } => Some(ByteRange {
-                start: first,
-                len: last.min(len - 1) - first + 1,
-            }),
-            Self::Suffix(0) => None,
-            Self::Suffix(_) if len == 0 => return None,
-            Self::Suffix(suffix) => {
-                let taken = suffix.min(len);
-                Some(ByteRange {
-                    start: len - taken,
-                    len: taken,
-                })
+/// One range of `len` bytes. `Some(None)` if it is beyond them; `None` if it is malformed, or if no
+/// `Content-Range` can describe it: a suffix of nothing.
+fn resolve_range(spec: &[u8], len: u64) -> Option<Option<ByteRange>> {
+    let dash = memchr::memchr(b'-', spec)?;
+    let (start, end) = match (&spec[..dash], &spec[dash + 1..]) {
+        ([], suffix) => match parse_position(suffix)? {
+            1.. if len == 0 => return None,
+            suffix => (len - suffix.min(len), len),
+        },
+        (first, []) => (parse_position(first)?, len),
+        (first, last) => {
+            let (first, last) = (parse_position(first)?, parse_position(last)?);
+            if last < first {
+                return None;
             }
-        })
-    }
+            (first, last.saturating_add(1).min(len))
+        }
+    };
+    let len = end.checked_sub(start).filter(|&len| len > 0);
+    Some(len.map(|len| ByteRange { start, len }))
 }
 
 // A position above 64 bits is beyond every representation, not malformed.

@@ -2,7 +2,8 @@
 
 use super::*;
 
-const PART: fn(u64, u64) -> RangeOutcome = |start, len| RangeOutcome::Part { start, len };
+const PART: fn(u64, u64) -> RangeOutcome =
+    |start, len| RangeOutcome::Part(ByteRange { start, len });
 
 #[test]
 fn selects_from_one_range() {
@@ -173,7 +174,7 @@ fn any_field_is_answered_within_the_whole() {
         let len = [0, 1, 10, 11, 1000][next(5)];
         let spans = match select_range(Some(field.as_bytes()), None, len, b"", None) {
             RangeOutcome::Whole | RangeOutcome::Unsatisfiable => continue,
-            RangeOutcome::Part { start, len } => vec![ByteRange { start, len }],
+            RangeOutcome::Part(part) => vec![part],
             RangeOutcome::Parts(spans) => {
                 assert!((2..=MAX_PARTS).contains(&spans.len()), "{field}");
                 spans

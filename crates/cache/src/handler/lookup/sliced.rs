@@ -142,11 +142,10 @@ impl CacheLookup {
             && !self.is_reload()
             && head.field("authorization").is_none();
         let range = serve::single_value(head, "range")?;
-        let RangeOutcome::Part { start, .. } = select_range(Some(range), None, u64::MAX, b"", None)
-        else {
+        let RangeOutcome::Part(part) = select_range(Some(range), None, u64::MAX, b"", None) else {
             return None;
         };
-        is_plain.then_some(start)
+        is_plain.then_some(part.start)
     }
 
     /// Whether to begin slicing for this key: not if slices lately did not work, and only after
