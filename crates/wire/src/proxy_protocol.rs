@@ -12,7 +12,7 @@
 mod v1;
 mod v2;
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 /// Maximum number of bytes that [`parse_header`] needs: as many as the largest buffers in use hold,
 /// and far more than any sender writes.
@@ -67,30 +67,27 @@ pub fn parse_header(input: &[u8]) -> Result<Option<(ProxyHeader, usize)>, ProxyP
 /// Appends a header of version 1 for a client (`source`) that connected to a `destination`;
 /// `UNKNOWN` without one.
 pub fn encode_v1(out: &mut Vec<u8>, addresses: Option<(SocketAddr, SocketAddr)>) {
-    v1::encode(out, addresses.map(AddressPair::new));
+    v1::encode(out, addresses.map(unify_families));
 }
 
 /// Appends a header of version 2 for a client (`source`) that connected to a `destination`; `LOCAL`
 /// without one.
 pub fn encode_v2(out: &mut Vec<u8>, addresses: Option<(SocketAddr, SocketAddr)>) {
-    v2::encode(out, addresses.map(AddressPair::new));
+    v2::encode(out, addresses.map(unify_families));
 }
 
-/// Two addresses of one family, as a header needs them.
-enum AddressPair {
-    V4([Ipv4Addr; 2], [u16; 2]),
-    V6([Ipv6Addr; 2], [u16; 2]),
-}
-
-impl AddressPair {
-    fn new((source, destination): (SocketAddr, SocketAddr)) -> Self {
-        let ports = [source.port(), destination.port()];
-        // A socket for both families reports IPv4 as mapped addresses.
-        match (source.ip().to_canonical(), destination.ip().to_canonical()) {
-            (IpAddr::V4(source), IpAddr::V4(destination)) => Self::V4([source, destination], ports),
-            (source, destination) => Self::V6([to_v6(source), to_v6(destination)], ports),
-        }
+/// The same addresses in one family, as a header needs them.
+fn unify_families((source, destination): (SocketAddr, SocketAddr)) -> (SocketAddr, SocketAddr) {
+    // A socket for both families reports IPv4 as mapped addresses.
+    let mut ips = [source.ip().to_canonical(), destination.ip().to_canonical()];
+    if ips.iter().any(IpAddr::is_ipv6) {
+        ips = ips.map(|ip| to_v6(ip).into());
     }
+    let [from, to] = ips;
+    (
+        SocketAddr::new(from, source.port()),
+        SocketAddr::new(to, destination.port()),
+    )
 }
 
 fn to_v6(address: IpAddr) -> Ipv6Addr {

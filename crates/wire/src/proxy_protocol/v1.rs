@@ -9,7 +9,7 @@ use std::str::FromStr;
 
 use penstock_http::is_field_value;
 
-use super::{AddressPair, ProxyHeader, ProxyProtocolError};
+use super::{ProxyHeader, ProxyProtocolError};
 
 pub(super) fn parse(input: &[u8]) -> Result<Option<(ProxyHeader, usize)>, ProxyProtocolError> {
     let common = input.len().min(PREFIX.len());
@@ -18,20 +18,19 @@ pub(super) fn parse(input: &[u8]) -> Result<Option<(ProxyHeader, usize)>, ProxyP
     }
     let seen = &input[..input.len().min(MAX_LINE_BYTES)];
     let Some(end) = memchr::memchr(b'\n', seen) else {
-        return if seen.len() == MAX_LINE_BYTES {
-            Err(ProxyProtocolError::TooLong)
-        } else {
-            Ok(None)
+        return match seen.len() {
+            MAX_LINE_BYTES => Err(ProxyProtocolError::TooLong),
+            _ => Ok(None),
         };
     };
     let line = seen[common..end]
         .strip_suffix(b"\r")
         .filter(|line| is_field_value(line))
         .and_then(|line| std::str::from_utf8(line).ok());
-    let header = line.and_then(parse_line);
-    header.map_or(Err(ProxyProtocolError::BadLine), |header| {
-        Ok(Some((header, end + 1)))
-    })
+    let header = line
+        .and_then(parse_line)
+        .ok_or(ProxyProtocolError::BadLine)?;
+    Ok(Some((header, end + 1)))
 }
 
 /// Parses the line after `PROXY `.
@@ -39,19 +38,13 @@ fn parse_line(line: &str) -> Option<ProxyHeader> {
     if line == "UNKNOWN" || line.starts_with("UNKNOWN ") {
         return Some(ProxyHeader::Unknown);
     }
-    let mut words = line.split(' ');
-    let family = words.next()?;
-    let (source, destination) = (words.next()?, words.next()?);
-    let (source_port, destination_port) = (words.next()?, words.next()?);
-    if words.next().is_some() {
+    let words: Vec<_> = line.split(' ').collect();
+    let [family, from, to, from_port, to_port] = words[..] else {
         return None;
-    }
+    };
     Some(ProxyHeader::Tcp {
-        source: SocketAddr::new(parse_address(family, source)?, parse_port(source_port)?),
-        destination: SocketAddr::new(
-            parse_address(family, destination)?,
-            parse_port(destination_port)?,
-        ),
+        source: SocketAddr::new(parse_address(family, from)?, parse_port(from_port)?),
+        destination: SocketAddr::new(parse_address(family, to)?, parse_port(to_port)?),
     })
 }
 
@@ -69,28 +62,30 @@ fn parse_port(text: &str) -> Option<u16> {
     text.parse().ok().filter(|_| is_number)
 }
 
-pub(super) fn encode(out: &mut Vec<u8>, addresses: Option<AddressPair>) {
+pub(super) fn encode(out: &mut Vec<u8>, addresses: Option<(SocketAddr, SocketAddr)>) {
     // Writing to a vector cannot fail.
     let _ = match addresses {
         None => out.write_all(b"PROXY UNKNOWN\r\n"),
-        Some(AddressPair::V4([source, destination], [from, to])) => {
-            write!(out, "PROXY TCP4 {source} {destination} {from} {to}\r\n")
-        }
-        Some(AddressPair::V6([source, destination], [from, to])) => {
-            let (source, destination) = (HexIpv6(source), HexIpv6(destination));
-            write!(out, "PROXY TCP6 {source} {destination} {from} {to}\r\n")
+        Some((source, destination)) => {
+            let family = if source.is_ipv4() { "TCP4" } else { "TCP6" };
+            let (from, to) = (WithoutDots(source.ip()), WithoutDots(destination.ip()));
+            let (from_port, to_port) = (source.port(), destination.port());
+            write!(out, "PROXY {family} {from} {to} {from_port} {to_port}\r\n")
         }
     };
 }
 
-/// An address in hexadecimal groups only: the protocol has no dots in IPv6.
-struct HexIpv6(Ipv6Addr);
+/// An address with IPv6 in hexadecimal groups only: the protocol has no dots in it.
+struct WithoutDots(IpAddr);
 
-impl std::fmt::Display for HexIpv6 {
+impl std::fmt::Display for WithoutDots {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.0.segments() {
-            [0, 0, 0, 0, 0, 0xffff, high, low] => write!(f, "::ffff:{high:x}:{low:x}"),
-            _ => self.0.fmt(f),
+        match self.0 {
+            IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some() => {
+                let [.., high, low] = v6.segments();
+                write!(f, "::ffff:{high:x}:{low:x}")
+            }
+            ip => ip.fmt(f),
         }
     }
 }

@@ -5,9 +5,9 @@
 //! into it, and the type-length-value records after them fill it to the byte; their content is
 //! skipped.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 
-use super::{AddressPair, MAX_HEADER_BYTES, ProxyHeader, ProxyProtocolError};
+use super::{MAX_HEADER_BYTES, ProxyHeader, ProxyProtocolError};
 
 pub(super) fn parse(input: &[u8]) -> Result<Option<(ProxyHeader, usize)>, ProxyProtocolError> {
     let common = input.len().min(SIGNATURE.len());
@@ -44,8 +44,8 @@ pub(super) fn parse(input: &[u8]) -> Result<Option<(ProxyHeader, usize)>, ProxyP
     }
     let header = match (command, family) {
         (COMMAND_LOCAL, _) => ProxyHeader::Local,
-        (_, TCP4) => parse_tcp4(content).ok_or(ProxyProtocolError::BadLength)?,
-        (_, TCP6) => parse_tcp6(content).ok_or(ProxyProtocolError::BadLength)?,
+        (_, TCP4) => parse_tcp::<4>(content).ok_or(ProxyProtocolError::BadLength)?,
+        (_, TCP6) => parse_tcp::<16>(content).ok_or(ProxyProtocolError::BadLength)?,
         (_, UNIX_STREAM) => ProxyHeader::Unix,
         _ => ProxyHeader::Unknown,
     };
@@ -64,31 +64,16 @@ fn address_len(family: u8) -> Option<usize> {
     }
 }
 
-fn parse_tcp4(content: &[u8]) -> Option<ProxyHeader> {
-    let (&source, rest) = content.split_first_chunk::<4>()?;
-    let (&destination, rest) = rest.split_first_chunk::<4>()?;
-    parse_tcp(
-        Ipv4Addr::from(source).into(),
-        Ipv4Addr::from(destination).into(),
-        rest,
-    )
-}
-
-fn parse_tcp6(content: &[u8]) -> Option<ProxyHeader> {
-    let (&source, rest) = content.split_first_chunk::<16>()?;
-    let (&destination, rest) = rest.split_first_chunk::<16>()?;
-    parse_tcp(
-        Ipv6Addr::from(source).into(),
-        Ipv6Addr::from(destination).into(),
-        rest,
-    )
-}
-
-fn parse_tcp(source: IpAddr, destination: IpAddr, ports: &[u8]) -> Option<ProxyHeader> {
-    let &[s0, s1, d0, d1] = ports.first_chunk::<4>()?;
+fn parse_tcp<const N: usize>(content: &[u8]) -> Option<ProxyHeader>
+where
+    IpAddr: From<[u8; N]>,
+{
+    let (&source, rest) = content.split_first_chunk::<N>()?;
+    let (&destination, rest) = rest.split_first_chunk::<N>()?;
+    let &[s0, s1, d0, d1] = rest.first_chunk()?;
     Some(ProxyHeader::Tcp {
-        source: SocketAddr::new(source, u16::from_be_bytes([s0, s1])),
-        destination: SocketAddr::new(destination, u16::from_be_bytes([d0, d1])),
+        source: SocketAddr::new(source.into(), u16::from_be_bytes([s0, s1])),
+        destination: SocketAddr::new(destination.into(), u16::from_be_bytes([d0, d1])),
     })
 }
 
@@ -103,27 +88,22 @@ fn has_whole_records(mut records: &[u8]) -> bool {
     records.is_empty()
 }
 
-pub(super) fn encode(out: &mut Vec<u8>, addresses: Option<AddressPair>) {
+pub(super) fn encode(out: &mut Vec<u8>, addresses: Option<(SocketAddr, SocketAddr)>) {
     out.extend_from_slice(SIGNATURE);
-    match addresses {
-        None => out.extend_from_slice(&[COMMAND_LOCAL, UNSPEC, 0, 0]),
-        Some(AddressPair::V4(ips, ports)) => {
-            out.extend_from_slice(&[COMMAND_PROXY, TCP4, 0, 12]);
-            ips.iter()
-                .for_each(|ip| out.extend_from_slice(&ip.octets()));
-            encode_ports(out, ports);
-        }
-        Some(AddressPair::V6(ips, ports)) => {
-            out.extend_from_slice(&[COMMAND_PROXY, TCP6, 0, 36]);
-            ips.iter()
-                .for_each(|ip| out.extend_from_slice(&ip.octets()));
-            encode_ports(out, ports);
+    let Some((source, destination)) = addresses else {
+        return out.extend_from_slice(&[COMMAND_LOCAL, UNSPEC, 0, 0]);
+    };
+    out.extend_from_slice(match source {
+        SocketAddr::V4(_) => &[COMMAND_PROXY, TCP4, 0, 12],
+        SocketAddr::V6(_) => &[COMMAND_PROXY, TCP6, 0, 36],
+    });
+    for ip in [source.ip(), destination.ip()] {
+        match ip {
+            IpAddr::V4(v4) => out.extend_from_slice(&v4.octets()),
+            IpAddr::V6(v6) => out.extend_from_slice(&v6.octets()),
         }
     }
-}
-
-fn encode_ports(out: &mut Vec<u8>, ports: [u16; 2]) {
-    for port in ports {
+    for port in [source.port(), destination.port()] {
         out.extend_from_slice(&port.to_be_bytes());
     }
 }
