@@ -17,8 +17,8 @@ use crate::grants;
 use crate::headers::is_token;
 use crate::join;
 use crate::model::{
-    App, Balance, BalanceMethod, ConnectionLimits, HashKey, HealthCheck, HostHeader, Protocol,
-    Upstream, UpstreamServer,
+    App, BalanceMethod, ConnectionLimits, HashKey, HealthCheck, HostHeader, Protocol, Upstream,
+    UpstreamServer,
 };
 use crate::section::{Keys as _, Section};
 
@@ -110,15 +110,8 @@ fn read_balance(table: &Section<'_>, upstream: &mut Upstream) {
     let key = table.parse_text("key", parse_hash_key);
     let method = table.get("balance");
     let is_hash = method == Some(BalanceMethod::Hash);
-    upstream.balance = match (method.unwrap_or(BalanceMethod::IdleFirst), key) {
-        (BalanceMethod::IdleFirst, _) => Balance::IdleFirst,
-        (BalanceMethod::RoundRobin, _) => Balance::RoundRobin,
-        (BalanceMethod::LeastConn, _) => Balance::LeastConn,
-        (BalanceMethod::RandomTwo, _) => Balance::RandomTwo,
-        (BalanceMethod::Hash, Some(key)) => Balance::Hash(key.value),
-        // Reported: the key is absent or wrong.
-        (BalanceMethod::Hash, None) => Balance::default(),
-    };
+    let known = method.unwrap_or(BalanceMethod::IdleFirst);
+    upstream.balance = known.with_key(key.map(|key| key.value));
     if is_hash && !table.has("key") {
         table.report_missing("key");
     }

@@ -15,23 +15,9 @@ mod hash;
 
 use std::cmp::Ordering;
 
-pub(crate) use hash::hash_key;
+use penstock_config::Balance;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum BalancePolicy {
-    /// The fewest active requests for its share; then a server with an idle connection on this
-    /// loop, then on any loop, then the most recently used.
-    IdleFirst,
-    /// In turn, by share.
-    RoundRobin,
-    /// The fewest active requests for its share; ties in turn.
-    LeastActive,
-    /// The less loaded of two servers drawn by share.
-    RandomTwo,
-    /// The same server for the same key, while it has less than 1.25 times its share of active
-    /// requests.
-    Hash,
-}
+pub(crate) use hash::hash_key;
 
 /// A server's data for the choice.
 #[derive(Debug, Clone, Copy)]
@@ -57,10 +43,10 @@ pub(crate) struct Candidate {
     pub(crate) slow_start_permille: u16,
 }
 
-/// Chooses by one policy and keeps the state between choices.
+/// Chooses by one method and keeps the state between choices.
 #[derive(Debug)]
 pub(crate) struct Balancer {
-    policy: BalancePolicy,
+    method: Balance,
     random_state: u64,
     /// Per server: the credit of the smooth weighted round robin.
     round_robin_credit: Vec<i64>,
@@ -68,9 +54,9 @@ pub(crate) struct Balancer {
 
 impl Balancer {
     /// Creates a balancer. The same seed and candidates give the same choices.
-    pub(crate) const fn new(policy: BalancePolicy, seed: u64) -> Self {
+    pub(crate) const fn new(method: Balance, seed: u64) -> Self {
         Self {
-            policy,
+            method,
             random_state: seed,
             round_robin_credit: Vec::new(),
         }
@@ -83,12 +69,12 @@ impl Balancer {
     /// average, and their keys move only while they are full. Without a key, a server is drawn at
     /// random.
     pub(crate) fn choose(&mut self, candidates: &[Candidate], key: Option<u64>) -> Option<usize> {
-        match self.policy {
-            BalancePolicy::IdleFirst => idle_first(candidates),
-            BalancePolicy::RoundRobin => self.round_robin(candidates, |_| true),
-            BalancePolicy::LeastActive => self.least_active(candidates),
-            BalancePolicy::RandomTwo => self.random_two(candidates),
-            BalancePolicy::Hash => {
+        match self.method {
+            Balance::IdleFirst => idle_first(candidates),
+            Balance::RoundRobin => self.round_robin(candidates, |_| true),
+            Balance::LeastActive => self.least_active(candidates),
+            Balance::RandomTwo => self.random_two(candidates),
+            Balance::Hash(_) => {
                 let key = key.unwrap_or_else(|| self.next_random());
                 hash::choose(candidates, key)
             }
@@ -122,22 +108,20 @@ impl Balancer {
         Some(index)
     }
 
+    /// The fewest active requests for its share; ties in turn.
     fn least_active(&mut self, candidates: &[Candidate]) -> Option<usize> {
         let least = with_free_slot(candidates).min_by(|a, b| compare_load(a, b))?;
         self.round_robin(candidates, |c| compare_load(c, least).is_eq())
     }
 
+    /// The less loaded of two servers drawn by share.
     fn random_two(&mut self, candidates: &[Candidate]) -> Option<usize> {
         let one = self.draw_weighted(with_free_slot(candidates))?;
         let others = with_free_slot(candidates).filter(|c| c.index != one.index);
-        let Some(other) = self.draw_weighted(others) else {
-            return Some(one.index);
-        };
-        let chosen = if compare_load(other, one).is_lt() {
-            other
-        } else {
-            one
-        };
+        let other = self.draw_weighted(others);
+        let chosen = other
+            .filter(|other| compare_load(other, one).is_lt())
+            .unwrap_or(one);
         Some(chosen.index)
     }
 
@@ -185,6 +169,8 @@ fn compare_load(a: &Candidate, b: &Candidate) -> Ordering {
     of_a.cmp(&of_b)
 }
 
+/// The fewest active requests for its share; then a server with an idle connection on this loop,
+/// then on any loop, then the most recently used.
 fn idle_first(candidates: &[Candidate]) -> Option<usize> {
     let warmth = |c: &Candidate| (c.has_idle_on_this_loop, c.has_idle, c.last_used);
     let best = with_free_slot(candidates)

@@ -57,13 +57,6 @@ impl BodySource {
         }
     }
 
-    pub(crate) fn from_incoming(body: Box<dyn IncomingBody>) -> Self {
-        Self::Stream {
-            body,
-            is_begun: false,
-        }
-    }
-
     pub(crate) fn framing(&self) -> SourceFraming {
         match self {
             Self::Empty | Self::Consumed => SourceFraming::None,
@@ -182,10 +175,10 @@ fn read_in_pool(store: &Arc<BodyStore>, file: Arc<SpoolFile>, at: u64, want: usi
         });
         match read.await {
             Ok(Ok(bytes)) => Ok(bytes),
-            Ok(Err(error)) => Err(Fault::new(
-                FaultKind::Internal,
-                format!("cannot read a temporary file: {error}"),
-            )),
+            Ok(Err(error)) => {
+                let cause = format!("cannot read a temporary file: {error}");
+                Err(Fault::new(FaultKind::Internal, cause))
+            }
             Err(full) => Err(Fault::new(FaultKind::Overloaded, full.to_string())),
         }
     })

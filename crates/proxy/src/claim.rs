@@ -22,13 +22,13 @@ use penstock_sys::net::PeerAddress;
 use penstock_wire::proxy_protocol;
 use tokio::sync::oneshot;
 
-use crate::connection::{BackendServer, UpstreamConnection};
+use crate::connection::UpstreamConnection;
 use crate::failure::{AttemptFailure, AttemptStage};
 use crate::request_head::uses_keep_alive;
 use crate::saturation::UnansweredGuard;
 use crate::server_pool::{
     AttemptOutcome, AttemptReport, ClaimOutcome, ClaimedSlot, ReusePolicy, SelectionCriteria,
-    ServerId, SlotGrant, SlotWaiter,
+    SlotWaiter,
 };
 use crate::upstream::SharedUpstream;
 
@@ -36,13 +36,12 @@ use crate::upstream::SharedUpstream;
 /// connection closes.
 #[derive(Debug)]
 pub(crate) struct Lease {
-    upstream: Arc<SharedUpstream>,
-    slot: SlotId,
-    server_id: ServerId,
-    server: Arc<BackendServer>,
-    name_hash: u64,
-    report: AttemptReport,
-    queue_time: Duration,
+    pub(crate) upstream: Arc<SharedUpstream>,
+    /// With an idle connection if one looks alive.
+    pub(crate) slot: ClaimedSlot,
+    pub(crate) report: AttemptReport,
+    /// The request's queue time.
+    pub(crate) queue_time: Duration,
     /// When the server got the request.
     pub(crate) sent_at: Instant,
     /// Set while the connection is new and has brought no response.
@@ -53,8 +52,7 @@ pub(crate) struct Lease {
 /// The immediate result of a claim.
 #[derive(Debug)]
 pub(crate) enum LeaseOutcome {
-    /// A slot, with an idle connection if one looks alive.
-    Leased(Lease, Option<UpstreamConnection>),
+    Leased(Lease),
     Queued(Box<QueueWait>),
 }
 
@@ -72,42 +70,38 @@ pub(crate) fn claim_lease(
     client: Option<&Arc<ClientState>>,
 ) -> Result<LeaseOutcome, AttemptFailure> {
     let mut receiver = None;
-    let make = || {
-        let (grant, granted) = oneshot::channel();
+    let make_waiter = || {
+        let (grant_sender, granted) = oneshot::channel();
         receiver = Some(granted);
         let client = client.and_then(|client| client.limit_prefix());
         SlotWaiter {
-            grant_sender: grant,
+            grant_sender,
             client,
         }
     };
     let home = loops::current_index();
-    let claimed = shared.update_pool(|roster, after| roster.claim(now, home, want, make, after));
-    let refused = |kind, cause: String| Err(AttemptFailure::new(kind, AttemptStage::Local, cause));
-    match claimed {
-        ClaimOutcome::Slot(place) => Ok(LeaseOutcome::leased(
-            shared,
-            place,
-            now,
-            waited,
-            want.is_first_attempt,
-        )),
-        ClaimOutcome::Unavailable { reason: why } => {
-            refused(FaultKind::Unavailable, why.to_owned())
+    match shared.update_pool(|pool| pool.claim(now, home, want, make_waiter)) {
+        ClaimOutcome::Slot(slot) => {
+            let lease = Lease::new(shared, slot, now, waited, want.is_first_attempt);
+            Ok(LeaseOutcome::Leased(lease))
         }
-        ClaimOutcome::QueueFull { len } => refused(
-            FaultKind::QueueFull,
-            format!("the queue is full: queue.max = {len} requests wait"),
-        ),
+        ClaimOutcome::Unavailable { reason } => {
+            Err(AttemptFailure::local(FaultKind::Unavailable, reason))
+        }
+        ClaimOutcome::QueueFull { len } => {
+            let cause = format!("the queue is full: queue.max = {len} requests wait");
+            Err(AttemptFailure::local(FaultKind::QueueFull, cause))
+        }
         ClaimOutcome::Queued { ticket, position } => {
-            let Some(granted) = receiver else {
-                return refused(FaultKind::Internal, "a waiter without its end".to_owned());
+            let Some(grant_receiver) = receiver else {
+                let cause = "a waiter without its end";
+                return Err(AttemptFailure::local(FaultKind::Internal, cause));
             };
             Ok(LeaseOutcome::Queued(Box::new(QueueWait {
                 shared: Arc::clone(shared),
                 ticket,
                 position,
-                grant_receiver: granted,
+                grant_receiver,
                 reuse: want.reuse,
                 is_new: want.is_first_attempt,
                 client: client.map(Arc::clone),
@@ -119,24 +113,8 @@ pub(crate) fn claim_lease(
     }
 }
 
-impl LeaseOutcome {
-    fn leased(
-        shared: &Arc<SharedUpstream>,
-        mut place: ClaimedSlot,
-        now: Instant,
-        waited: Duration,
-        is_new: bool,
-    ) -> Self {
-        let kept = place
-            .idle_connection
-            .take()
-            .and_then(checked_idle_connection);
-        Self::Leased(Lease::new(shared, place, now, waited, is_new), kept)
-    }
-}
-
 /// The idle connection, on this loop, if it looks alive.
-fn checked_idle_connection(connection: UpstreamConnection) -> Option<UpstreamConnection> {
+fn checked_idle_connection(connection: Box<UpstreamConnection>) -> Option<Box<UpstreamConnection>> {
     if !connection.stream.is_quiet() {
         return None;
     }
@@ -157,7 +135,7 @@ pub(crate) struct QueueWait {
     shared: Arc<SharedUpstream>,
     ticket: Ticket,
     pub(crate) position: usize,
-    grant_receiver: oneshot::Receiver<Result<SlotGrant, String>>,
+    grant_receiver: oneshot::Receiver<Result<SlotId, String>>,
     reuse: ReusePolicy,
     is_new: bool,
     client: Option<Arc<ClientState>>,
@@ -173,41 +151,30 @@ impl QueueWait {
         self.waited_before + clock::now().saturating_duration_since(self.queued_at)
     }
 
-    fn accept_grant(&self, grant: &SlotGrant) -> Result<LeaseOutcome, AttemptFailure> {
+    fn accept_grant(&self, slot: SlotId) -> Result<Lease, AttemptFailure> {
         let (now, home) = (clock::now(), loops::current_index());
-        let place = self.shared.update_pool(|roster, after| {
-            roster.accept_grant(now, grant.slot, home, self.reuse, after)
-        });
-        let place =
-            place.ok_or_else(|| local_failure(FaultKind::Unavailable, "the server was removed"))?;
+        let accepted =
+            (self.shared).update_pool(|pool| pool.accept_grant(now, slot, home, self.reuse));
+        let slot = accepted.ok_or_else(|| {
+            AttemptFailure::local(FaultKind::Unavailable, "the server was removed")
+        })?;
         let waited = self.waited_before + now.saturating_duration_since(self.queued_at);
-        Ok(LeaseOutcome::leased(
-            &self.shared,
-            place,
-            now,
-            waited,
-            self.is_new,
-        ))
+        Ok(Lease::new(&self.shared, slot, now, waited, self.is_new))
     }
 }
 
 impl Future for QueueWait {
-    /// A slot, or the failure.
-    type Output = Result<LeaseOutcome, AttemptFailure>;
+    type Output = Result<Lease, AttemptFailure>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         if let Poll::Ready(granted) = Pin::new(&mut self.grant_receiver).poll(cx) {
             return Poll::Ready(match granted {
-                Ok(Ok(grant)) => self.accept_grant(&grant),
-                Ok(Err(cause)) => Err(AttemptFailure::new(
-                    FaultKind::Overloaded,
-                    AttemptStage::Local,
-                    cause,
-                )),
-                Err(_) => Err(local_failure(
-                    FaultKind::Unavailable,
-                    "the upstream was removed",
-                )),
+                Ok(Ok(slot)) => self.accept_grant(slot),
+                Ok(Err(cause)) => Err(AttemptFailure::local(FaultKind::Overloaded, cause)),
+                Err(_) => {
+                    let cause = "the upstream was removed";
+                    Err(AttemptFailure::local(FaultKind::Unavailable, cause))
+                }
             });
         }
         if self
@@ -215,36 +182,37 @@ impl Future for QueueWait {
             .as_ref()
             .is_some_and(|client| client.is_disconnected())
         {
-            self.shared.server_pool().count_abandoned(self.total_wait());
+            self.shared
+                .server_pool
+                .lock()
+                .count_abandoned(self.total_wait());
             let cause = "client disconnected while waiting for a server";
-            return Poll::Ready(Err(local_failure(FaultKind::ClientDisconnected, cause)));
+            return Poll::Ready(Err(AttemptFailure::local(
+                FaultKind::ClientDisconnected,
+                cause,
+            )));
         }
         ready!(self.deadline.poll(cx));
-        self.shared.server_pool().count_timeout(self.total_wait());
+        self.shared
+            .server_pool
+            .lock()
+            .count_timeout(self.total_wait());
         let limit = self.shared.config.queue_timeout;
         let cause = format!("queue.timeout: no free server within {limit:?}");
-        Poll::Ready(Err(AttemptFailure::new(
-            FaultKind::QueueTimeout,
-            AttemptStage::Local,
-            cause,
-        )))
+        Poll::Ready(Err(AttemptFailure::local(FaultKind::QueueTimeout, cause)))
     }
-}
-
-fn local_failure(kind: FaultKind, cause: &'static str) -> AttemptFailure {
-    AttemptFailure::new(kind, AttemptStage::Local, cause)
 }
 
 impl Drop for QueueWait {
     fn drop(&mut self) {
-        if self.shared.server_pool().cancel(self.ticket) {
+        if self.shared.server_pool.lock().cancel(self.ticket) {
             return;
         }
         // A slot may have been granted and not received: closing the channel decides which side
         // releases it.
         self.grant_receiver.close();
-        if let Ok(Ok(grant)) = self.grant_receiver.try_recv() {
-            self.shared.release_unused_slot(grant.slot);
+        if let Ok(Ok(slot)) = self.grant_receiver.try_recv() {
+            self.shared.release_unused_slot(slot);
         }
     }
 }
@@ -252,46 +220,24 @@ impl Drop for QueueWait {
 impl Lease {
     fn new(
         shared: &Arc<SharedUpstream>,
-        place: ClaimedSlot,
+        mut slot: ClaimedSlot,
         now: Instant,
-        waited: Duration,
+        queue_time: Duration,
         is_new: bool,
     ) -> Self {
-        let ended = AttemptReport {
-            outcome: AttemptOutcome::Neutral,
-            queue_time: is_new.then_some(waited),
-            connect_time: None,
-            header_time: None,
-        };
+        slot.idle_connection = slot.idle_connection.and_then(checked_idle_connection);
         Self {
             upstream: Arc::clone(shared),
-            slot: place.slot,
-            server_id: place.server_id,
-            server: place.server,
-            name_hash: place.name_hash,
-            report: ended,
-            queue_time: waited,
+            slot,
+            report: AttemptReport {
+                queue_time: is_new.then_some(queue_time),
+                ..AttemptReport::default()
+            },
+            queue_time,
             sent_at: now,
             unanswered_guard: None,
             is_released: false,
         }
-    }
-
-    pub(crate) fn server(&self) -> &Arc<BackendServer> {
-        &self.server
-    }
-
-    pub(crate) fn server_id(&self) -> ServerId {
-        self.server_id
-    }
-
-    /// The number that a sticky cookie holds for this server.
-    pub(crate) fn name_hash(&self) -> u64 {
-        self.name_hash
-    }
-
-    pub(crate) fn upstream(&self) -> &Arc<SharedUpstream> {
-        &self.upstream
     }
 
     /// Opens a connection and sends the PROXY header if configured. Count it with
@@ -303,9 +249,9 @@ impl Lease {
         &self,
         peer: PeerAddress,
         listener: &ListenerInfo,
-    ) -> impl Future<Output = Result<UpstreamConnection, AttemptFailure>> + Send + use<> {
+    ) -> impl Future<Output = Result<Box<UpstreamConnection>, AttemptFailure>> + Send + use<> {
         let config = &self.upstream.config;
-        let (server, timeout) = (Arc::clone(self.server()), config.connect_timeout);
+        let (server, timeout) = (Arc::clone(&self.slot.server), config.connect_timeout);
         let header = config
             .proxy_protocol
             .map(|version| proxy_protocol_header(version, peer, listener));
@@ -326,8 +272,8 @@ impl Lease {
     /// Records that a connection begun at `sent_at` was made.
     pub(crate) fn record_connected(&mut self) {
         self.report.connect_time = Some(clock::now().saturating_duration_since(self.sent_at));
-        self.unanswered_guard = Some(UnansweredGuard::new(&self.server));
-        self.upstream.server_pool().count_connect(self.slot);
+        self.unanswered_guard = Some(UnansweredGuard::new(&self.slot.server));
+        self.upstream.server_pool.lock().count_connect(self.slot.id);
     }
 
     /// Records the first response on a new `connection`.
@@ -340,22 +286,12 @@ impl Lease {
     /// Passes the trial of a server on trial before its request has ended: a long request must not
     /// keep all others away.
     pub(crate) fn pass_trial(&self) {
-        if self.server.is_on_trial.load(Ordering::Relaxed) {
-            let (now, key) = (clock::now(), self.server_id);
-            self.upstream.update_pool(|roster, after| {
-                roster.change_health(now, key, after, |ejection| ejection.record_success(now));
+        if self.slot.server.is_on_trial.load(Ordering::Relaxed) {
+            let (now, id) = (clock::now(), self.slot.server_id);
+            self.upstream.update_pool(|pool| {
+                pool.change_health(now, id, |health| health.record_success(now));
             });
         }
-    }
-
-    /// The connect time, if a connection was made.
-    pub(crate) fn connect_time(&self) -> Option<Duration> {
-        self.report.connect_time
-    }
-
-    /// The request's queue time.
-    pub(crate) fn queue_time(&self) -> Duration {
-        self.queue_time
     }
 
     /// Records that the response head has arrived; returns the time it took.
@@ -367,7 +303,11 @@ impl Lease {
     }
 
     /// Releases the slot; `connection` is given if it may carry another request.
-    pub(crate) fn finish(self, connection: Option<UpstreamConnection>, outcome: AttemptOutcome) {
+    pub(crate) fn finish(
+        self,
+        connection: Option<Box<UpstreamConnection>>,
+        outcome: AttemptOutcome,
+    ) {
         self.finish_at(clock::now(), connection, outcome);
     }
 
@@ -375,17 +315,30 @@ impl Lease {
     pub(crate) fn finish_at(
         mut self,
         now: Instant,
-        connection: Option<UpstreamConnection>,
+        connection: Option<Box<UpstreamConnection>>,
         outcome: AttemptOutcome,
     ) {
-        self.unanswered_guard = None;
         self.report.outcome = outcome;
+        self.release(
+            now,
+            connection.filter(|_| uses_keep_alive(&self.upstream.config)),
+        );
+    }
+
+    fn release(&mut self, now: Instant, connection: Option<Box<UpstreamConnection>>) {
+        self.unanswered_guard = None;
         self.is_released = true;
-        let connection = connection
-            .filter(|_| uses_keep_alive(&self.upstream.config))
-            .map(|it| (it, loops::current_index()));
+        let connection = connection.map(|it| (it, loops::current_index()));
         self.upstream
-            .release_slot(now, self.slot, connection, &self.report);
+            .update_pool(|pool| pool.release(now, self.slot.id, connection, &self.report));
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if !self.is_released {
+            self.release(clock::now(), None);
+        }
     }
 }
 
@@ -405,15 +358,4 @@ fn proxy_protocol_header(
         config::ProxyProtocol::V2 => proxy_protocol::encode_v2(&mut header, addresses),
     }
     header
-}
-
-impl Drop for Lease {
-    fn drop(&mut self) {
-        self.unanswered_guard = None;
-        if !self.is_released {
-            let now = clock::now();
-            self.upstream
-                .release_slot(now, self.slot, None, &self.report);
-        }
-    }
 }

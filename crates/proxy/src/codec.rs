@@ -15,6 +15,8 @@ use penstock_config::{self as config, Protocol};
 use penstock_exchange::Request;
 use penstock_http::{FieldBlock, Status};
 
+use self::gateway::GatewayDecoder;
+use self::http::HttpDecoder;
 use crate::body_source::SourceFraming;
 use crate::failure::{AttemptFailure, AttemptStage};
 use crate::request_head;
@@ -23,8 +25,8 @@ use crate::response_head::UpstreamResponseHead;
 /// Decodes one response.
 #[derive(Debug)]
 pub(crate) enum Codec {
-    Http(http::HttpDecoder),
-    Gateway(Box<gateway::GatewayDecoder>),
+    Http(HttpDecoder),
+    Gateway(Box<GatewayDecoder>),
 }
 
 #[derive(Debug)]
@@ -41,15 +43,18 @@ pub(crate) enum ResponseEvent<'a> {
     /// The server accepts this many bytes of the request body now.
     BodyRequested(usize),
     /// The response is complete.
-    End {
-        /// The connection may carry another request.
-        is_reusable: bool,
-        trailers: Option<FieldBlock>,
-    },
+    End(ResponseEnd),
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct ResponseEnd {
+    /// The connection may carry another request.
+    pub(crate) is_reusable: bool,
+    pub(crate) trailers: Option<FieldBlock>,
 }
 
 /// The result of one decoding step.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct DecodedEvent<'a> {
     pub(crate) consumed: usize,
     /// `None` when more bytes are needed.
@@ -85,13 +90,13 @@ impl Codec {
             Protocol::Http => {
                 let upgrades =
                     request_head::encode_request_head(out, config, request, framing, server);
-                let form = match framing {
+                let encoding = match framing {
                     SourceFraming::Chunked => BodyEncoding::Chunked,
                     SourceFraming::None | SourceFraming::Length(_) => BodyEncoding::Plain,
                 };
-                let decoder =
-                    http::HttpDecoder::new(request.head.method(), upgrades).with_config(config);
-                Ok((Self::Http(decoder), form))
+                let mut decoder = HttpDecoder::new(request.head.method(), config.strict);
+                decoder.may_upgrade = upgrades;
+                Ok((Self::Http(decoder), encoding))
             }
             _ => gateway::encode_request(config, request, framing, server, out),
         }
@@ -125,9 +130,8 @@ impl Codec {
 
 /// The stage of a failure, by whether the head has arrived.
 pub(crate) fn attempt_stage(has_head: bool) -> AttemptStage {
-    if has_head {
-        AttemptStage::ResponseStarted
-    } else {
-        AttemptStage::Sent
+    match has_head {
+        true => AttemptStage::ResponseStarted,
+        false => AttemptStage::Sent,
     }
 }

@@ -11,15 +11,14 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::ops::{Deref, DerefMut};
-use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use penstock_exchange::FaultKind;
 use penstock_runtime::{LazyDeadline, Stream, clock};
+use rustix::io::Errno;
 
 use crate::failure::{AttemptFailure, AttemptStage};
 use crate::join::JoinedConnections;
@@ -82,13 +81,9 @@ impl ResolvedAddress {
     }
 }
 
-/// A connection to a server. One allocation for its whole life, as it moves several times with each
-/// request.
+/// A connection to a server. Boxed, as it moves several times with each request.
 #[derive(Debug)]
-pub(crate) struct UpstreamConnection(Box<ConnectionParts>);
-
-#[derive(Debug)]
-pub(crate) struct ConnectionParts {
+pub(crate) struct UpstreamConnection {
     pub(crate) stream: Stream,
     pub(crate) deadline: LazyDeadline,
     pub(crate) count_guard: ConnectionCountGuard,
@@ -126,7 +121,7 @@ impl BackendServer {
 /// Counts a connection with its server while it exists.
 #[derive(Debug)]
 pub(crate) struct ConnectionCountGuard {
-    server: Arc<BackendServer>,
+    pub(crate) server: Arc<BackendServer>,
     /// The server has responded on it.
     has_answered: bool,
 }
@@ -138,10 +133,6 @@ impl ConnectionCountGuard {
             server: Arc::clone(server),
             has_answered: false,
         }
-    }
-
-    pub(crate) fn server(&self) -> &Arc<BackendServer> {
-        &self.server
     }
 
     /// Records the first response: the server has accepted the connection.
@@ -161,20 +152,6 @@ impl Drop for ConnectionCountGuard {
     }
 }
 
-impl Deref for UpstreamConnection {
-    type Target = ConnectionParts;
-
-    fn deref(&self) -> &ConnectionParts {
-        &self.0
-    }
-}
-
-impl DerefMut for UpstreamConnection {
-    fn deref_mut(&mut self) -> &mut ConnectionParts {
-        &mut self.0
-    }
-}
-
 impl UpstreamConnection {
     /// Connects to `server` until `deadline`.
     ///
@@ -184,24 +161,25 @@ impl UpstreamConnection {
     pub(crate) async fn open(
         server: &Arc<BackendServer>,
         deadline: Instant,
-    ) -> Result<Self, AttemptFailure> {
-        let counted = ConnectionCountGuard::new(server);
-        let connecting = server.address.connect();
+    ) -> Result<Box<Self>, AttemptFailure> {
+        let count_guard = ConnectionCountGuard::new(server);
         let failed = |cause: String| {
             AttemptFailure::new(FaultKind::ConnectFailed, AttemptStage::Unsent, cause)
         };
-        match clock::timeout_at(deadline, connecting).await {
-            Some(Ok(stream)) => {
-                let mut connection = Self::new(stream, counted);
-                // It may have waited: treat it like a reused one.
-                connection.requests_served =
-                    u32::from(matches!(server.address, ResolvedAddress::Joined(_)));
-                Ok(connection)
-            }
+        match clock::timeout_at(deadline, server.address.connect()).await {
+            Some(Ok(stream)) => Ok(Box::new(Self {
+                stream,
+                deadline: LazyDeadline::new(clock::now()),
+                // A joined one may have waited: treat it like a reused one.
+                requests_served: u32::from(matches!(server.address, ResolvedAddress::Joined(_))),
+                count_guard,
+                idle_since: clock::now(),
+                needs_check: false,
+            })),
             Some(Err(error)) => Err(match local_shortage(&server.address, &error) {
                 Some(what) => {
                     let cause = format!("cannot connect: out of {what} on this host: {error}");
-                    AttemptFailure::new(FaultKind::Overloaded, AttemptStage::Local, cause)
+                    AttemptFailure::local(FaultKind::Overloaded, cause)
                 }
                 None => failed(format!("cannot connect: {error}")),
             }),
@@ -209,44 +187,25 @@ impl UpstreamConnection {
         }
     }
 
-    fn new(stream: Stream, counted: ConnectionCountGuard) -> Self {
-        let now = clock::now();
-        Self(Box::new(ConnectionParts {
-            stream,
-            deadline: LazyDeadline::new(now),
-            count_guard: counted,
-            requests_served: 0,
-            idle_since: now,
-            needs_check: false,
-        }))
-    }
-
     /// Moves the connection to the current loop.
     ///
     /// # Errors
     /// The loop cannot watch another descriptor.
-    pub(crate) fn move_to_this_loop(self) -> io::Result<Self> {
-        let ConnectionParts {
+    pub(crate) fn move_to_this_loop(self: Box<Self>) -> io::Result<Box<Self>> {
+        let stream = Stream::new(self.stream.into_socket())?;
+        Ok(Box::new(Self {
             stream,
-            count_guard: counted,
-            requests_served: served,
-            idle_since,
-            ..
-        } = *self.0;
-        let socket: OwnedFd = stream.into_socket();
-        Ok(Self(Box::new(ConnectionParts {
-            stream: Stream::new(socket)?,
             // A timer belongs to the loop that made it.
-            deadline: LazyDeadline::new(idle_since),
-            count_guard: counted,
-            requests_served: served,
-            idle_since,
+            deadline: LazyDeadline::new(self.idle_since),
             needs_check: true,
-        })))
+            count_guard: self.count_guard,
+            requests_served: self.requests_served,
+            idle_since: self.idle_since,
+        }))
     }
 
-    pub(crate) fn server(&self) -> &Arc<BackendServer> {
-        self.count_guard.server()
+    pub(crate) fn idle_time(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.idle_since)
     }
 
     /// Whether it has carried a request before: the server may have closed it meanwhile.
@@ -258,11 +217,11 @@ impl UpstreamConnection {
 /// The resource that this machine lacks, if that is why no connection to `address` could be made.
 /// It does not blame the server, and no other server could be reached either.
 pub(crate) fn local_shortage(address: &ResolvedAddress, error: &io::Error) -> Option<&'static str> {
-    match error.raw_os_error()? {
-        EMFILE | ENFILE => Some("descriptors"),
-        ENOBUFS | ENOMEM => Some("memory for sockets"),
+    match Errno::from_io_error(error)? {
+        Errno::MFILE | Errno::NFILE => Some("descriptors"),
+        Errno::NOBUFS | Errno::NOMEM => Some("memory for sockets"),
         // Reported for exhausted ports and for unreachable addresses: `::1` where IPv6 is off.
-        EADDRNOTAVAIL => match address {
+        Errno::ADDRNOTAVAIL => match address {
             ResolvedAddress::Tcp(address) | ResolvedAddress::TcpPair([address, _]) => {
                 has_route_to(*address).then_some("ports to that address")
             }
@@ -282,13 +241,6 @@ fn has_route_to(address: SocketAddr) -> bool {
     let connected = UdpSocket::bind((any, 0)).and_then(|socket| socket.connect(address));
     connected.is_ok()
 }
-
-/// Linux error numbers (errno(3)); the standard library names few of them.
-const ENOMEM: i32 = 12;
-const ENFILE: i32 = 23;
-const EMFILE: i32 = 24;
-const EADDRNOTAVAIL: i32 = 99;
-const ENOBUFS: i32 = 105;
 
 #[cfg(test)]
 mod tests {

@@ -123,13 +123,9 @@ fn add_request_variables(pairs: &mut impl VariableWriter, request: &Request) {
     let scheme = request.scheme();
     let query = request.query().unwrap_or("");
     // With the stripped prefix: together with `SCRIPT_NAME` it is the client's.
-    let whole;
     let target = match request.mount.is_root() {
         true => head.target_path_query(),
-        false => {
-            whole = format!("{}{}", request.mount.encoded(), head.target_path_query());
-            &whole
-        }
+        false => &format!("{}{}", request.mount.encoded(), head.target_path_query()),
     };
     for (name, value) in [
         ("REQUEST_METHOD", head.method_str()),
@@ -192,10 +188,7 @@ fn add_script_variables(
     let Some(root) = root else { return };
     pairs.push_variable(b"DOCUMENT_ROOT", root);
     if !script.name.is_empty() {
-        let mut file = Vec::with_capacity(root.len() + script.name.len());
-        file.extend_from_slice(root);
-        file.extend_from_slice(&script.name);
-        pairs.push_variable(b"SCRIPT_FILENAME", &file);
+        pairs.push_variable(b"SCRIPT_FILENAME", &[root, &script.name].concat());
     }
 }
 

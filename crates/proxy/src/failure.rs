@@ -45,6 +45,11 @@ impl AttemptFailure {
         }
     }
 
+    /// A failure that is not the server's fault.
+    pub(crate) fn local(kind: FaultKind, cause: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(kind, AttemptStage::Local, cause)
+    }
+
     pub(crate) fn server_disconnected(
         stage: AttemptStage,
         cause: impl Into<Cow<'static, str>>,
@@ -78,10 +83,6 @@ impl AttemptFailure {
 impl From<Fault> for AttemptFailure {
     /// A failure of the request body, or a local error: no server caused it.
     fn from(fault: Fault) -> Self {
-        Self {
-            kind: fault.kind,
-            cause: fault.cause,
-            stage: AttemptStage::Local,
-        }
+        Self::local(fault.kind, fault.cause)
     }
 }

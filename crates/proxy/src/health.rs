@@ -39,7 +39,8 @@ struct HealthRules {
 pub(crate) struct ServerHealth {
     rules: HealthRules,
     admin_state: AdminState,
-    health_condition: HealthCondition,
+    /// Up, ejected, on trial or down.
+    condition: ServerState,
     /// Consecutive failed requests.
     consecutive_failures: u32,
     /// Ejections without a successful request between them.
@@ -111,14 +112,6 @@ pub(crate) enum HealthTransition {
     AdminChanged(AdminState),
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum HealthCondition {
-    Up,
-    Ejected { until: Instant },
-    OnTrial,
-    Down,
-}
-
 /// The longest ejection, as a multiple of the first.
 const MAX_EJECT_FACTOR: u32 = 30;
 
@@ -144,7 +137,7 @@ impl ServerHealth {
         Self {
             rules,
             admin_state: AdminState::Ready,
-            health_condition: HealthCondition::Up,
+            condition: ServerState::Up,
             consecutive_failures: 0,
             consecutive_ejections: 0,
             malformed_requests: [None; 8],
@@ -159,14 +152,14 @@ impl ServerHealth {
     /// nothing.
     pub(crate) fn record_success(&mut self, now: Instant) -> Option<HealthTransition> {
         match self.judged_condition() {
-            Some(HealthCondition::Up) => {
+            Some(ServerState::Up) => {
                 if self.consecutive_failures > 0 {
                     self.malformed_requests = [None; 8];
                 }
                 (self.consecutive_failures, self.consecutive_ejections) = (0, 0);
                 None
             }
-            Some(HealthCondition::OnTrial) => Some(self.restore(now)),
+            Some(ServerState::OnTrial) => Some(self.restore(now)),
             _ => None,
         }
     }
@@ -181,9 +174,9 @@ impl ServerHealth {
         may_eject: bool,
     ) -> Option<HealthTransition> {
         let is_trial = match self.judged_condition()? {
-            HealthCondition::Up => false,
-            HealthCondition::OnTrial => true,
-            HealthCondition::Ejected { .. } | HealthCondition::Down => return None,
+            ServerState::Up => false,
+            ServerState::OnTrial => true,
+            _ => return None,
         };
         self.consecutive_failures = self.consecutive_failures.saturating_add(1);
         // A trial adds to the failures that ejected it, so one failure is enough.
@@ -205,7 +198,7 @@ impl ServerHealth {
         may_eject: bool,
         request: u64,
     ) -> Option<HealthTransition> {
-        if self.judged_condition()? == HealthCondition::Up {
+        if self.judged_condition()? == ServerState::Up {
             if self.malformed_requests.contains(&Some(request)) {
                 return None;
             }
@@ -217,7 +210,7 @@ impl ServerHealth {
 
     /// Records the result of an active probe.
     pub(crate) fn record_probe(&mut self, now: Instant, is_good: bool) -> Option<HealthTransition> {
-        let is_down = self.judged_condition()? == HealthCondition::Down;
+        let is_down = self.judged_condition()? == ServerState::Down;
         if is_good != is_down {
             self.consecutive_probes = 0;
             return None;
@@ -230,7 +223,7 @@ impl ServerHealth {
         }
         if !is_down && probes >= self.rules.fall {
             self.consecutive_probes = 0;
-            self.health_condition = HealthCondition::Down;
+            self.condition = ServerState::Down;
             return Some(HealthTransition::Down { probes });
         }
         None
@@ -261,29 +254,24 @@ impl ServerHealth {
         if self.next_tick()? > now {
             return None;
         }
-        self.health_condition = HealthCondition::OnTrial;
+        self.condition = ServerState::OnTrial;
         Some(HealthTransition::Trial)
     }
 
     /// When to call `tick`; `None` if time alone changes nothing.
     pub(crate) fn next_tick(&self) -> Option<Instant> {
         match self.judged_condition()? {
-            HealthCondition::Ejected { until } => Some(until),
+            ServerState::Ejected { until } => Some(until),
             _ => None,
         }
     }
 
     /// The state to show: the operator's setting, else the health.
     pub(crate) fn state(&self) -> ServerState {
-        match (self.admin_state, self.health_condition) {
-            (AdminState::Draining, _) => ServerState::Draining,
-            (AdminState::Disabled, _) => ServerState::Disabled,
-            (AdminState::Ready, HealthCondition::Up) => ServerState::Up,
-            (AdminState::Ready, HealthCondition::Ejected { until }) => {
-                ServerState::Ejected { until }
-            }
-            (AdminState::Ready, HealthCondition::OnTrial) => ServerState::OnTrial,
-            (AdminState::Ready, HealthCondition::Down) => ServerState::Down,
+        match self.admin_state {
+            AdminState::Ready => self.condition,
+            AdminState::Draining => ServerState::Draining,
+            AdminState::Disabled => ServerState::Disabled,
         }
     }
 
@@ -311,7 +299,7 @@ impl ServerHealth {
     pub(crate) fn slow_start_permille(&self, now: Instant) -> u16 {
         let passed = now.saturating_duration_since(self.slow_start_from);
         let whole = self.rules.slow_start;
-        if passed >= whole || self.health_condition != HealthCondition::Up {
+        if passed >= whole || self.condition != ServerState::Up {
             return FULL_SHARE_PERMILLE;
         }
         let thousandths = passed.as_nanos() * u128::from(FULL_SHARE_PERMILLE) / whole.as_nanos();
@@ -319,8 +307,8 @@ impl ServerHealth {
     }
 
     /// The condition that inputs act on; `None` while nothing counts.
-    fn judged_condition(&self) -> Option<HealthCondition> {
-        (self.admin_state != AdminState::Disabled).then_some(self.health_condition)
+    fn judged_condition(&self) -> Option<ServerState> {
+        (self.admin_state != AdminState::Disabled).then_some(self.condition)
     }
 
     fn restore(&mut self, now: Instant) -> HealthTransition {
@@ -329,7 +317,7 @@ impl ServerHealth {
     }
 
     fn mark_up(&mut self, now: Instant, transition: HealthTransition) -> HealthTransition {
-        self.health_condition = HealthCondition::Up;
+        self.condition = ServerState::Up;
         self.slow_start_from = now;
         transition
     }
@@ -338,12 +326,14 @@ impl ServerHealth {
         let factor = 1_u32
             .checked_shl(self.consecutive_ejections)
             .unwrap_or(u32::MAX);
-        let factor = factor.min(MAX_EJECT_FACTOR);
-        let time = self.rules.eject_time.saturating_mul(factor);
+        let time = self
+            .rules
+            .eject_time
+            .saturating_mul(factor.min(MAX_EJECT_FACTOR));
         let time = time.min(MAX_EJECT_TIME);
         self.consecutive_ejections = self.consecutive_ejections.saturating_add(1);
         let until = now.checked_add(time).unwrap_or(now);
-        self.health_condition = HealthCondition::Ejected { until };
+        self.condition = ServerState::Ejected { until };
         HealthTransition::Ejected {
             failures: self.consecutive_failures,
             time,
@@ -393,12 +383,13 @@ impl fmt::Display for HealthTransition {
             Self::Restored => f.write_str("restored"),
             Self::Down { probes } => write!(f, "down after failed probes: {probes}"),
             Self::Up { probes } => write!(f, "up after successful probes: {probes}"),
-            Self::AdminChanged(AdminState::Ready) => f.write_str("set to ready by an operator"),
-            Self::AdminChanged(AdminState::Draining) => {
-                f.write_str("set to draining by an operator")
-            }
-            Self::AdminChanged(AdminState::Disabled) => {
-                f.write_str("set to disabled by an operator")
+            Self::AdminChanged(state) => {
+                let state = match state {
+                    AdminState::Ready => "ready",
+                    AdminState::Draining => "draining",
+                    AdminState::Disabled => "disabled",
+                };
+                write!(f, "set to {state} by an operator")
             }
         }
     }

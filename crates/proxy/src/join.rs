@@ -22,10 +22,13 @@ mod line_stream;
 mod listener;
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use aws_lc_rs::rand::{SecureRandom, SystemRandom};
-use penstock_wire::join::{JoinError, Nonce};
+use penstock_runtime::Stream;
+use penstock_sys::net;
+use penstock_wire::join::JoinError;
 
 pub(crate) use self::joined_connections::JoinedConnections;
 pub use self::joiner::{Joiner, JoinerSetup, JoinerState, ServeConnection};
@@ -67,19 +70,20 @@ enum JoinFailure {
     Refused(String),
 }
 
-/// A new random nonce.
-fn random_nonce() -> io::Result<Nonce> {
-    let mut bytes = [0; 16];
-    let drawn = SystemRandom::new().fill(&mut bytes);
-    drawn.map_err(|_| io::Error::other("the system gives no random numbers"))?;
-    Ok(Nonce(bytes))
+/// Takes the socket of a request connection, which ends once the other machine is silent.
+fn into_guarded_socket(stream: Stream) -> OwnedFd {
+    let socket = stream.into_socket();
+    // Unix sockets support neither, and need neither.
+    let _ = net::enable_keepalive_after(&socket, SILENCE_TIMEOUT);
+    let _ = net::set_user_timeout(&socket, SILENCE_TIMEOUT);
+    socket
 }
 
-/// A new random identifier.
-fn random_id() -> io::Result<u64> {
-    let Nonce(bytes) = random_nonce()?;
-    let (half, _) = bytes.split_at(8);
-    Ok(half.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte)))
+fn random_bytes<const N: usize>() -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    let drawn = SystemRandom::new().fill(&mut bytes);
+    drawn.map_err(|_| io::Error::other("the system gives no random numbers"))?;
+    Ok(bytes)
 }
 
 #[cfg(test)]

@@ -48,7 +48,7 @@ pub use join::{JoinListener, Joiner, JoinerSetup, JoinerState, ServeConnection};
 pub use resolve::count_addresses;
 pub use server_changes::{ServerChange, ServerChangeError};
 pub use snapshot::{
-    QueueSnapshot, SERVER_METRICS, ServerSnapshot, UPSTREAM_METRICS, UpstreamCounters,
-    UpstreamSnapshot,
+    QueueSnapshot, SERVER_METRICS, ServerCounters, ServerSnapshot, UPSTREAM_METRICS,
+    UpstreamCounters, UpstreamSnapshot,
 };
 pub use upstream::{BufferingMode, Upstream, UpstreamSetup};

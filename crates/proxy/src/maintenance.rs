@@ -13,7 +13,7 @@
 mod preconnect;
 
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use penstock_config as config;
 use penstock_runtime::{clock, loops};
@@ -39,71 +39,59 @@ pub(crate) fn add_configured(
     server: config::UpstreamServer,
     generation: u64,
 ) {
-    match &server.address {
-        config::ServerAddr::Tcp(address) => {
-            let address = ResolvedAddress::Tcp(*address);
-            add_at_address(shared, address, server, generation);
-        }
-        config::ServerAddr::Unix(path) => {
-            let address = ResolvedAddress::Unix(path.clone());
-            add_at_address(shared, address, server, generation);
-        }
-        config::ServerAddr::Name { .. } | config::ServerAddr::Srv(_) => {
-            shared.server_pool().dns_names.add(server, generation);
-        }
+    let address = match &server.address {
+        config::ServerAddr::Tcp(address) => Some(ResolvedAddress::Tcp(*address)),
+        config::ServerAddr::Unix(path) => Some(ResolvedAddress::Unix(path.clone())),
         // The join listener adds it.
-        config::ServerAddr::Joined(_) => {}
+        config::ServerAddr::Joined(_) => return,
+        config::ServerAddr::Name { .. } | config::ServerAddr::Srv(_) => None,
+    };
+    match address {
+        Some(address) => {
+            let name = server.address.to_string();
+            let spec = ServerSpec {
+                capacity: server_capacity(&shared.config, server.max_active),
+                address: server.address,
+                weight: server.weight,
+                backup: server.backup,
+                generation,
+            };
+            shared.add_server(address, name.into(), spec);
+        }
+        None => shared.server_pool.lock().dns_names.add(server, generation),
     }
     notify_changes(shared);
 }
 
 /// Starts tasks for new servers and names at once instead of with the next tick.
 pub(crate) fn notify_changes(shared: &SharedUpstream) {
-    let news = shared.server_pool().dns_names.changed();
-    news.notify_one();
-}
-
-fn add_at_address(
-    shared: &SharedUpstream,
-    address: ResolvedAddress,
-    server: config::UpstreamServer,
-    generation: u64,
-) {
-    let name = server.address.to_string();
-    let spec = ServerSpec {
-        capacity: server_capacity(&shared.config, server.max_active),
-        address: server.address,
-        weight: server.weight,
-        backup: server.backup,
-        generation,
-    };
-    shared.add_server(address, name.into(), spec);
+    let changed = Arc::clone(&shared.server_pool.lock().dns_names.changed);
+    changed.notify_one();
 }
 
 /// The limit of active requests of a server with its own `max_active`. Each request has a
 /// connection, so the limit of connections applies too.
 pub(crate) fn server_capacity(config: &config::Upstream, max_active: Option<u32>) -> u32 {
-    let connections_max = config.connections.max;
-    let said = max_active.or(config.max_active);
-    said.map_or(connections_max, |said| said.min(connections_max))
+    let max_active = max_active.or(config.max_active);
+    max_active.map_or(config.connections.max, |max| {
+        max.min(config.connections.max)
+    })
 }
 
 /// The same for a joined server, which announces its limit itself: at most that of the upstream's
 /// servers.
-pub(crate) fn member_capacity(config: &config::Upstream, said: u32) -> u32 {
-    let most = config.max_active.unwrap_or(u32::MAX);
-    said.min(most).min(config.connections.max)
+pub(crate) fn member_capacity(config: &config::Upstream, announced: u32) -> u32 {
+    announced.min(server_capacity(config, None))
 }
 
 /// Ticks until the upstream is gone.
 async fn run_maintenance(shared: Weak<SharedUpstream>, source: DnsSource) {
-    let Some(news) = shared
-        .upgrade()
-        .map(|it| it.server_pool().dns_names.changed())
-    else {
+    let changed = |it: Arc<SharedUpstream>| Arc::clone(&it.server_pool.lock().dns_names.changed);
+    let Some(changed) = shared.upgrade().map(changed) else {
         return;
     };
-    let mut attended = StartedTasks::default();
+    // Identifiers only grow.
+    let mut first_new_server = ServerId(0);
     let mut next_tick = clock::now();
     loop {
         {
@@ -112,51 +100,35 @@ async fn run_maintenance(shared: Weak<SharedUpstream>, source: DnsSource) {
             };
             let now = clock::now();
             if now >= next_tick {
-                tick(&shared, now);
+                shared.update_pool(|pool| pool.tick(now));
                 next_tick = now + TICK_INTERVAL;
             }
-            attended.start_missing(&shared, &source);
+            start_missing_tasks(&shared, &source, &mut first_new_server);
         }
-        clock::timeout_at(next_tick, news.notified()).await;
+        clock::timeout_at(next_tick, changed.notified()).await;
     }
 }
 
-fn tick(shared: &SharedUpstream, now: Instant) {
-    shared.update_pool(|roster, aftermath| roster.tick(now, aftermath));
-}
-
-/// What has a task already.
-#[derive(Debug, Default)]
-struct StartedTasks {
-    /// The newest server; identifiers only grow.
-    newest_server: Option<ServerId>,
-}
-
-impl StartedTasks {
-    /// Starts tasks for new servers and names.
-    fn start_missing(&mut self, shared: &Arc<SharedUpstream>, source: &DnsSource) {
-        let (names, servers) = {
-            let mut roster = shared.server_pool();
-            let keys = roster.servers().iter().map(|member| member.id);
-            let is_new = |key: &ServerId| self.newest_server.is_none_or(|newest| key.0 > newest.0);
-            let servers: Vec<_> = keys.filter(is_new).collect();
-            (roster.dns_names.take_new(), servers)
-        };
-        for id in names {
-            let shared = Arc::downgrade(shared);
-            loops::spawn_here(resolve::follow_dns_name(shared, id, source.clone()));
+/// Starts tasks for new names, and for servers from `first_new` on.
+fn start_missing_tasks(shared: &Arc<SharedUpstream>, source: &DnsSource, first_new: &mut ServerId) {
+    let (names, servers) = {
+        let mut pool = shared.server_pool.lock();
+        let ids = pool.servers.iter().map(|member| member.id);
+        let servers: Vec<_> = ids.filter(|id| id.0 >= first_new.0).collect();
+        (pool.dns_names.take_new(), servers)
+    };
+    for id in names {
+        let shared = Arc::downgrade(shared);
+        loops::spawn_here(resolve::follow_dns_name(shared, id, source.clone()));
+    }
+    for id in servers {
+        *first_new = ServerId(id.0 + 1);
+        if shared.config.health.is_some() {
+            loops::spawn_here(probe::run_probes(Arc::downgrade(shared), id));
         }
-        for key in servers {
-            self.newest_server = Some(key);
-            if shared.config.health.is_some() {
-                loops::spawn_here(probe::run_probes(Arc::downgrade(shared), key));
-            }
-            if preconnect::is_enabled(&shared.config) {
-                loops::spawn_here(preconnect::maintain_min_connections(
-                    Arc::downgrade(shared),
-                    key,
-                ));
-            }
+        if preconnect::is_enabled(&shared.config) {
+            let shared = Arc::downgrade(shared);
+            loops::spawn_here(preconnect::maintain_min_connections(shared, id));
         }
     }
 }

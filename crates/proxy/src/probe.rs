@@ -70,8 +70,8 @@ struct ProbeTarget {
 impl ProbeTarget {
     /// `None` when the server is gone.
     fn of_server(shared: &SharedUpstream, key: ServerId) -> Option<Self> {
-        let roster = shared.server_pool();
-        let member = roster.server(key)?;
+        let pool = shared.server_pool.lock();
+        let member = pool.server(key)?;
         Some(Self {
             server: Arc::clone(&member.server),
             config: Arc::clone(&shared.config),
@@ -89,7 +89,7 @@ fn close_idle_connections(shared: &Weak<SharedUpstream>, key: ServerId) -> bool 
     let Some(shared) = shared.upgrade() else {
         return false;
     };
-    shared.update_pool(|roster, aftermath| roster.close_idle(key, aftermath))
+    shared.update_pool(|pool| pool.close_idle(key))
 }
 
 /// Records a result; returns whether it was a failure. The first consecutive failure is logged with
@@ -104,22 +104,20 @@ fn record_result(
     let now = clock::now();
     let cause: Option<Arc<str>> = result.as_ref().err().map(|error| error.to_string().into());
     let is_ours = matches!(&result, Err(error) if error.is_local());
-    let counts = shared.update_pool(|roster, aftermath| {
-        let is_full = |member: &ServerEntry| member.active() >= member.spec.capacity;
+    let counts = shared.update_pool(|pool| {
+        let is_full = |member: &ServerEntry| member.active >= member.spec.capacity;
         // A server with as many active requests as it may have need not answer a probe: a busy
         // single thread would be taken for a dead one. Its requests show its health.
-        let is_busy = matches!(result, Err(ProbeError::Timeout(_)))
-            && roster.server(key).is_some_and(is_full);
+        let is_busy =
+            matches!(result, Err(ProbeError::Timeout(_))) && pool.server(key).is_some_and(is_full);
         if is_busy || is_ours {
             return false;
         }
         if let Some(cause) = &cause {
-            roster.record_probe_error(key, Arc::clone(cause));
+            pool.record_probe_error(key, Arc::clone(cause));
         }
         let is_good = cause.is_none();
-        roster.change_health(now, key, aftermath, |health| {
-            health.record_probe(now, is_good)
-        });
+        pool.change_health(now, key, |health| health.record_probe(now, is_good));
         true
     });
     match cause {

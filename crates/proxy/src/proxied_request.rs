@@ -33,7 +33,7 @@ use crate::join;
 use crate::response::{self, ResponseStart};
 use crate::server_pool::{AttemptOutcome, ReusePolicy, SelectionCriteria, ServerId};
 use crate::upstream::{BufferingMode, SharedUpstream};
-use crate::upstream_exchange::{ResponseEnd, ResponseProgress, UpstreamExchange};
+use crate::upstream_exchange::UpstreamExchange;
 
 /// A response up to this size is read whole before the client gets any of it, if all of it is
 /// available.
@@ -71,7 +71,7 @@ enum RequestStep {
     ReadBody(BoxedFuture<Result<BodySource, Fault>>),
     ClaimSlot,
     WaitInQueue(Box<QueueWait>),
-    Connect(BoxedFuture<Result<UpstreamConnection, AttemptFailure>>),
+    Connect(BoxedFuture<Result<Box<UpstreamConnection>, AttemptFailure>>),
     Exchange,
     Done,
 }
@@ -139,54 +139,39 @@ impl ProxiedRequest {
         let deadline = self
             .queue_deadline
             .unwrap_or(now + self.shared.config.queue_timeout);
+        let waited = self.timing.queue_time;
         let client = Some(&self.request.client_state);
-        let claimed = claim_lease(
-            &self.shared,
-            &want,
-            now,
-            self.timing.queue_time,
-            deadline,
-            client,
-        );
+        let claimed = claim_lease(&self.shared, &want, now, waited, deadline, client);
         self.queue_deadline = Some(deadline);
-        self.handle_claim(claimed, now)
-    }
-
-    fn handle_claim(
-        &mut self,
-        claimed: Result<LeaseOutcome, AttemptFailure>,
-        now: Instant,
-    ) -> Result<(), Fault> {
         match claimed {
-            Ok(LeaseOutcome::Leased(lease, kept)) => self.handle_lease(lease, kept, now),
+            Ok(LeaseOutcome::Leased(lease)) => self.handle_lease(lease, now),
             Ok(LeaseOutcome::Queued(wait)) => {
                 let position = u32::try_from(wait.position).unwrap_or(u32::MAX);
                 self.timing.queue_position = self.timing.queue_position.max(position);
                 self.step = RequestStep::WaitInQueue(wait);
                 Ok(())
             }
-            Err(refused) => {
-                // The last server's failure is more specific than "no other server".
-                let failure = match (refused.kind, self.last_failure.take()) {
-                    (FaultKind::Unavailable, Some(last)) => *last,
-                    _ => refused,
-                };
-                Err(self.make_fault(failure))
-            }
+            Err(refusal) => Err(self.refuse(refusal)),
         }
     }
 
-    fn handle_lease(
-        &mut self,
-        lease: Lease,
-        kept: Option<UpstreamConnection>,
-        now: Instant,
-    ) -> Result<(), Fault> {
-        self.timing.queue_time = lease.queue_time();
-        self.timing.server = Some(Arc::clone(&lease.server().name));
+    /// Fails a request that got no slot.
+    fn refuse(&mut self, refusal: AttemptFailure) -> Fault {
+        // The last server's failure is more specific than "no other server".
+        let failure = match (refusal.kind, self.last_failure.take()) {
+            (FaultKind::Unavailable, Some(last)) => *last,
+            _ => refusal,
+        };
+        self.make_fault(failure)
+    }
+
+    fn handle_lease(&mut self, mut lease: Lease, now: Instant) -> Result<(), Fault> {
+        self.timing.queue_time = lease.queue_time;
+        self.timing.server = Some(Arc::clone(&lease.slot.server.name));
         let is_idempotent = self.request.head.method().is_idempotent();
         // For a request that cannot be repeated, a check whether the server still listens is worth
         // its cost.
+        let kept = lease.slot.idle_connection.take();
         let kept = kept.filter(|kept| is_idempotent || kept.stream.is_open());
         let Some(connection) = kept else {
             let (client, listener) = (self.request.client_address(), &*self.request.listener);
@@ -199,108 +184,115 @@ impl ProxiedRequest {
     }
 
     /// Sends the request, as much as is accepted at once.
-    fn send_request(&mut self, connection: UpstreamConnection, now: Instant) -> Result<(), Fault> {
+    fn send_request(
+        &mut self,
+        connection: Box<UpstreamConnection>,
+        now: Instant,
+    ) -> Result<(), Fault> {
         let is_reused = connection.is_reused();
         if let Some(lease) = &mut self.lease {
             lease.sent_at = now;
         }
         self.first_sent_at.get_or_insert(now);
-        let (shared, request, source) = (&self.shared, &self.request, &mut self.body_source);
-        let talking = &mut self.attempt;
-        let begun = UpstreamExchange::begin(shared, connection, request, source, |talk| {
-            *talking = Some(Attempt {
-                exchange: talk,
-                is_reused,
-                wait_started_at: now,
+        let (request, source) = (&self.request, &mut self.body_source);
+        let attempt = &mut self.attempt;
+        let begun =
+            UpstreamExchange::begin(&self.shared, connection, request, source, |exchange| {
+                *attempt = Some(Attempt {
+                    exchange,
+                    is_reused,
+                    wait_started_at: now,
+                });
             });
-        });
-        match begun {
-            Ok(()) => {
-                self.step = RequestStep::Exchange;
-                Ok(())
-            }
-            Err(failure) => {
-                let is_stale = is_reused && failure.stage == AttemptStage::Unsent;
-                self.handle_failure(failure, is_stale)
-            }
+        if let Err(failure) = begun {
+            let is_stale = is_reused && failure.stage == AttemptStage::Unsent;
+            return self.handle_failure(failure, is_stale);
         }
+        self.step = RequestStep::Exchange;
+        Ok(())
     }
 
     /// Reads until the head, and the whole body if it is available; the result is in
     /// `response_start`.
     fn poll_response_start(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), AttemptFailure>> {
-        let (Some(talking), Some(lease)) = (&mut self.attempt, &mut self.lease) else {
+        let (Some(attempt), Some(lease)) = (&mut self.attempt, &self.lease) else {
             // Called only at that step.
             return Poll::Pending;
         };
-        let (talk, lead) = (&mut talking.exchange, &mut self.response_start);
+        let start = &mut self.response_start;
         loop {
             let client = Some(&*self.request.client_state);
-            let server = &lease.server().name;
-            let body = &mut lead.body;
+            let server = &lease.slot.server.name;
+            let body = &mut start.body;
             let mut take = |piece: &[u8]| body.extend_from_slice(piece);
-            match talk.poll_read(cx, &mut self.body_source, client, server, &mut take) {
-                Poll::Ready(Ok(ResponseProgress {
-                    head,
-                    is_upgraded: is_switched,
-                    end,
-                })) => {
-                    lead.is_upgraded |= is_switched;
-                    lead.head = head.or_else(|| lead.head.take());
-                    lead.end = end.or_else(|| lead.end.take());
-                    let is_enough = lead.end.is_some() || lead.is_upgraded;
-                    if is_enough || lead.body.len() > MAX_WHOLE_RESPONSE_BYTES {
+            match attempt
+                .exchange
+                .poll_read(cx, &mut self.body_source, client, server, &mut take)
+            {
+                Poll::Ready(Ok(progress)) => {
+                    start.is_upgraded |= progress.is_upgraded;
+                    start.head = progress.head.or_else(|| start.head.take());
+                    start.end = progress.end.or_else(|| start.end.take());
+                    let is_enough = start.end.is_some() || start.is_upgraded;
+                    if is_enough || start.body.len() > MAX_WHOLE_RESPONSE_BYTES {
                         return Poll::Ready(Ok(()));
                     }
                 }
                 Poll::Ready(Err(failure)) => return Poll::Ready(Err(failure)),
-                Poll::Pending if lead.head.is_some() => return Poll::Ready(Ok(())),
+                Poll::Pending if start.head.is_some() => return Poll::Ready(Ok(())),
                 Poll::Pending => break,
             }
         }
         if self.request.client_state.is_disconnected() {
             let cause = "client disconnected while a server processed its request";
-            return Poll::Ready(Err(AttemptFailure::new(
+            return Poll::Ready(Err(AttemptFailure::local(
                 FaultKind::ClientDisconnected,
-                AttemptStage::Local,
                 cause,
             )));
         }
+        let total = self.total_deadline();
         let config = &self.shared.config;
-        let total = config.total_timeout.zip(self.first_sent_at);
-        let total = total.map(|(limit, begun)| begun + limit);
-        talking.poll_timeout(cx, config, total)
+        match &mut self.attempt {
+            Some(attempt) => attempt.poll_timeout(cx, config, total),
+            None => Poll::Pending,
+        }
+    }
+
+    /// When `total_timeout` ends, if it runs.
+    pub(crate) fn total_deadline(&self) -> Option<Instant> {
+        Some(self.first_sent_at? + self.shared.config.total_timeout?)
     }
 
     /// Handles a failed attempt: starts another, or fails the request.
     fn handle_failure(&mut self, failure: AttemptFailure, is_stale: bool) -> Result<(), Fault> {
         self.step = RequestStep::Done;
         self.response_start = ResponseStart::default();
-        let mut verdict = match is_stale {
-            // Closing an idle connection is no failure.
-            true => AttemptOutcome::Neutral,
-            false => attempt_outcome(&failure, || request_hash(&self.request)),
-        };
-        let mut key = None;
+        let mut failed_server = None;
         if let Some(lease) = self.lease.take() {
-            key = Some(lease.server_id()).filter(|_| !is_stale);
-            // A server that left while this side connected, or that opens no more connections, got
-            // nothing: the queue is open as before.
-            if failure.stage == AttemptStage::Unsent && !may_connect(&self.shared, &lease) {
-                (key, verdict) = (None, AttemptOutcome::Neutral);
-            }
+            // Closing an idle connection is no failure. A server that left while this side
+            // connected, or that opens no more connections, got nothing: the queue is open as
+            // before.
+            let is_unsent = failure.stage == AttemptStage::Unsent;
+            let outcome = match is_stale || is_unsent && !may_connect(&self.shared, &lease) {
+                true => AttemptOutcome::Neutral,
+                false => {
+                    failed_server = Some(lease.slot.server_id);
+                    attempt_outcome(&failure, || request_hash(&self.request))
+                }
+            };
             // Only this side closes a joined connection: the server itself was lost.
-            if is_stale && !matches!(lease.server().address, ResolvedAddress::Joined(_)) {
-                lease.server().keeps_alive.store(false, Ordering::Relaxed);
+            let server = &lease.slot.server;
+            if is_stale && !matches!(server.address, ResolvedAddress::Joined(_)) {
+                server.keeps_alive.store(false, Ordering::Relaxed);
             }
             // For the log.
-            self.timing.connect_time = lease.connect_time().unwrap_or_default();
-            if failure.stage != AttemptStage::Unsent {
+            self.timing.connect_time = lease.report.connect_time.unwrap_or_default();
+            if !is_unsent {
                 self.timing.app_time = clock::now().saturating_duration_since(lease.sent_at);
             }
-            lease.finish(None, verdict);
+            lease.finish(None, outcome);
         }
-        if !self.may_retry(&failure, key) {
+        if !self.may_retry(&failure, failed_server) {
             return Err(self.make_fault(failure));
         }
         log::debug!(
@@ -310,35 +302,33 @@ impl ProxiedRequest {
             failure.cause
         );
         self.needs_new_connection |= is_stale;
-        self.tried_servers.extend(key);
+        self.tried_servers.extend(failed_server);
         self.last_failure = Some(Box::new(failure));
         self.timing.retries = self.timing.retries.saturating_add(1);
         self.step = RequestStep::ClaimSlot;
         Ok(())
     }
 
-    /// Whether to retry, on a server other than `key`, or without a key on a fresh connection.
-    fn may_retry(&mut self, failure: &AttemptFailure, key: Option<ServerId>) -> bool {
+    /// Whether to retry, on a server other than `failed`, or without one on a fresh connection.
+    fn may_retry(&mut self, failure: &AttemptFailure, failed: Option<ServerId>) -> bool {
         let is_idempotent = self.request.head.method().is_idempotent();
-        if !failure.allows_retry(is_idempotent) || self.request.client_state.is_disconnected() {
+        if !failure.allows_retry(is_idempotent)
+            || self.request.client_state.is_disconnected()
+            || !self.body_source.rewind()
+        {
             return false;
         }
-        if !self.body_source.rewind() {
+        let mut pool = self.shared.server_pool.lock();
+        if failed.is_some_and(|failed| !pool.has_other(&self.tried_servers, failed)) {
             return false;
         }
-        let mut roster = self.shared.server_pool();
-        if key.is_some_and(|key| !roster.has_other(&self.tried_servers, key)) {
-            return false;
-        }
-        if key.is_none() || failure.stage == AttemptStage::Unsent {
+        if failed.is_none() || failure.stage == AttemptStage::Unsent {
+            // It costs the servers nothing.
             let is_allowed = self.timing.retries < MAX_CONNECT_ATTEMPTS;
-            if is_allowed {
-                roster.count_retry();
-            }
+            pool.counters.retries += u64::from(is_allowed);
             return is_allowed;
         }
-        let attempts = self.shared.config.retry.max_attempts;
-        self.attempts < attempts && roster.spend_retry(clock::now())
+        self.attempts < self.shared.config.retry.max_attempts && pool.spend_retry(clock::now())
     }
 
     fn make_fault(&mut self, failure: AttemptFailure) -> Fault {
@@ -361,19 +351,18 @@ impl ProxiedRequest {
             }
             RequestStep::ClaimSlot => self.claim_slot()?,
             RequestStep::WaitInQueue(wait) => {
-                let claimed = ready!(Pin::new(&mut **wait).poll(cx));
+                let granted = ready!(Pin::new(&mut **wait).poll(cx));
                 self.timing.queue_time = wait.total_wait();
                 self.step = RequestStep::Done;
-                self.handle_claim(claimed, clock::now())?;
+                match granted {
+                    Ok(lease) => self.handle_lease(lease, clock::now())?,
+                    Err(refusal) => return Poll::Ready(Err(self.refuse(refusal))),
+                }
             }
             RequestStep::Connect(work) => match work.as_mut().poll(cx) {
                 Poll::Pending if self.request.client_state.is_disconnected() => {
                     let cause = "client disconnected while connecting to a server";
-                    let gone = AttemptFailure::new(
-                        FaultKind::ClientDisconnected,
-                        AttemptStage::Local,
-                        cause,
-                    );
+                    let gone = AttemptFailure::local(FaultKind::ClientDisconnected, cause);
                     self.handle_failure(gone, false)?;
                 }
                 Poll::Pending => return Poll::Pending,
@@ -397,42 +386,41 @@ impl ProxiedRequest {
     fn poll_exchange(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Reply>, Fault>> {
         let read = ready!(self.poll_response_start(cx));
         self.step = RequestStep::Done;
-        let (Some(talking), Some(lease)) = (&mut self.attempt, &mut self.lease) else {
+        let (Some(attempt), Some(lease)) = (&mut self.attempt, &mut self.lease) else {
             // Called only at that step.
             return Poll::Pending;
         };
         if let Err(failure) = read {
-            let is_died = failure.kind == FaultKind::BackendDisconnected;
-            let is_stale = talking.is_reused && is_died && talking.exchange.is_unanswered();
+            let is_disconnect = failure.kind == FaultKind::BackendDisconnected;
+            let is_stale = attempt.is_reused && is_disconnect && !attempt.exchange.has_received;
             self.attempts += u32::from(!is_stale);
-            talking.exchange.abort_if_incomplete();
+            attempt.exchange.abort_if_incomplete();
             self.attempt = None;
             return Poll::Ready(self.handle_failure(failure, is_stale).map(|()| None));
         }
-        lease.record_first_response(talking.exchange.connection());
-        let keeps = &lease.server().keeps_alive;
+        lease.record_first_response(&mut attempt.exchange.connection);
+        let keeps_alive = &lease.slot.server.keeps_alive;
         // Read first: a write each time would bounce the cache line between loops.
-        if talking.is_reused && !keeps.load(Ordering::Relaxed) {
-            keeps.store(true, Ordering::Relaxed);
+        if attempt.is_reused && !keeps_alive.load(Ordering::Relaxed) {
+            keeps_alive.store(true, Ordering::Relaxed);
         }
         let now = clock::now();
         self.timing.app_time = lease.record_response_head(now);
-        self.timing.connect_time = lease.connect_time().unwrap_or_default();
+        self.timing.connect_time = lease.report.connect_time.unwrap_or_default();
         let reply = response::build_reply(self, now);
         Poll::Ready(reply.map(Some).map_err(|failure| self.make_fault(failure)))
     }
 
     /// Takes the slot and the connection, to continue elsewhere.
-    pub(crate) fn take_exchange(&mut self) -> Option<(Lease, UpstreamExchange)> {
-        let lease = self.lease.take()?;
-        Some((lease, self.attempt.take()?.exchange))
-    }
-
-    /// Releases the slot after a complete response.
-    pub(crate) fn finish_exchange(&mut self, end: &ResponseEnd, now: Instant) {
-        if let Some((lease, talk)) = self.take_exchange() {
-            lease.finish_at(now, talk.into_connection(end), AttemptOutcome::Success);
-        }
+    ///
+    /// # Errors
+    /// Called only while both are here.
+    pub(crate) fn take_exchange(&mut self) -> Result<(Lease, UpstreamExchange), AttemptFailure> {
+        let exchange = self.lease.take().zip(self.attempt.take());
+        let exchange = exchange.map(|(lease, attempt)| (lease, attempt.exchange));
+        exchange.ok_or_else(|| {
+            AttemptFailure::local(FaultKind::Internal, "a response without its connection")
+        })
     }
 }
 
@@ -457,16 +445,14 @@ impl Attempt {
         total: Option<Instant>,
     ) -> Poll<Result<(), AttemptFailure>> {
         let is_sent = self.exchange.is_sent();
-        if let Some(at) = self.exchange.take_progress() {
+        if let Some(at) = self.exchange.progress_at.take() {
             // The wait for the head begins after the last byte.
             self.wait_started_at = at;
         }
         let (limit, name) = match is_sent {
             true => (config.response_timeout, "response_timeout"),
             // The reader of the client's body watches for slow clients.
-            false if self.exchange.waits_for_client() => {
-                (Duration::MAX, "limits.body_idle_timeout")
-            }
+            false if self.exchange.waits_for_client => (Duration::MAX, "limits.body_idle_timeout"),
             false => (config.body_idle_timeout, "body_idle_timeout"),
         };
         let at = self.wait_started_at.checked_add(limit);
@@ -476,18 +462,19 @@ impl Attempt {
             (None, None) => return Poll::Pending,
             (Some(at), _) => (at, name),
         };
-        let deadline = &mut self.exchange.connection().deadline;
+        let deadline = &mut self.exchange.connection.deadline;
         deadline.set(at);
         ready!(deadline.poll(cx));
-        let cause = match is_sent {
-            true => format!("{name}: timed out waiting for the response head"),
-            false => format!("{name}: timed out while sending the request"),
+        let activity = match is_sent {
+            true => "waiting for the response head",
+            false => "while sending the request",
         };
         // The time for all attempts is over: no retry, and no single server is to blame.
         let stage = match name {
             "total_timeout" => AttemptStage::Local,
             _ => AttemptStage::Sent,
         };
+        let cause = format!("{name}: timed out {activity}");
         Poll::Ready(Err(AttemptFailure::timed_out(stage, cause)))
     }
 }
@@ -495,11 +482,15 @@ impl Attempt {
 /// Whether the server can still be reached. A joined server that opens no more connections gets no
 /// more requests than it has connections.
 fn may_connect(shared: &SharedUpstream, lease: &Lease) -> bool {
-    if let Some(dialled) = lease.server().address.exhausted_joined() {
-        join::update_member_capacity(shared, lease.server_id(), dialled);
+    if let Some(joined) = lease.slot.server.address.exhausted_joined() {
+        join::update_member_capacity(shared, lease.slot.server_id, joined);
         return false;
     }
-    shared.server_pool().server(lease.server_id()).is_some()
+    shared
+        .server_pool
+        .lock()
+        .server(lease.slot.server_id)
+        .is_some()
 }
 
 /// Reads the whole body, or leaves it to be streamed.
@@ -514,9 +505,10 @@ async fn prepare_body(
         !buffering.request && (length.is_some() || shared.config.protocol == config::Protocol::Http)
     };
     match body {
-        RequestBody::Incoming(body) if may_stream(body.length()) => {
-            Ok(BodySource::from_incoming(body))
-        }
+        RequestBody::Incoming(body) if may_stream(body.length()) => Ok(BodySource::Stream {
+            body,
+            is_begun: false,
+        }),
         body => {
             let store = shared.body_store.load_full();
             let collected = collect_body(body, client, &store).await?;

@@ -19,11 +19,12 @@ use penstock_runtime::{clock, loops};
 
 use crate::body_source::BodySource;
 use crate::claim::Lease;
+use crate::codec::ResponseEnd;
 use crate::failure::{AttemptFailure, AttemptStage};
 use crate::proxied_request::attempt_outcome;
 use crate::server_pool::AttemptOutcome;
 use crate::upstream::ServerPlace;
-use crate::upstream_exchange::{ResponseEnd, UpstreamExchange};
+use crate::upstream_exchange::UpstreamExchange;
 
 /// A response after its head.
 #[derive(Debug)]
@@ -44,11 +45,14 @@ pub(crate) struct RemainingResponse {
 
 /// Relays the rest after `begun` in a task of its own; returns the body for the client.
 pub(crate) fn start_relay(rest: RemainingResponse, begun: Vec<u8>, length: Option<u64>) -> Body {
-    let upstream = rest.lease.upstream();
+    let upstream = &rest.lease.upstream;
     let store = upstream.body_store.load_full();
     let spec = SpoolSpec {
         client: rest.client,
-        producer: Some(ServerPlace::new(upstream, rest.lease.server_id())),
+        producer: Some(Arc::new(ServerPlace {
+            shared: Arc::clone(upstream),
+            server: rest.lease.slot.server_id,
+        })),
         is_unbuffered: rest.is_unbuffered,
         length,
     };
@@ -67,13 +71,11 @@ pub(crate) fn drain_body(mut rest: RemainingResponse) {
             None => read_until_full(&mut rest, None).await,
         };
         let RemainingResponse {
-            exchange: talk,
-            lease,
-            ..
+            exchange, lease, ..
         } = rest;
         match step {
             RelayStep::Ended(end) => {
-                lease.finish(talk.into_connection(&end), AttemptOutcome::Success);
+                lease.finish(exchange.into_connection(&end), AttemptOutcome::Success);
             }
             RelayStep::Failed(failure) => {
                 lease.finish(None, attempt_outcome(&failure, || rest.request_hash));
@@ -94,9 +96,8 @@ enum RelayStep {
 }
 
 async fn relay_body(mut rest: RemainingResponse, mut writer: SpoolWriter) {
-    let mut end = rest.end.take();
     let step = loop {
-        if let Some(end) = end.take() {
+        if let Some(end) = rest.end.take() {
             break RelayStep::Ended(end);
         }
         if writer.has_overflow()
@@ -110,29 +111,27 @@ async fn relay_body(mut rest: RemainingResponse, mut writer: SpoolWriter) {
         }
     };
     let RemainingResponse {
-        exchange: talk,
-        lease,
-        ..
+        exchange, lease, ..
     } = rest;
     match step {
         RelayStep::Ended(mut end) => {
             let trailers = end.trailers.take();
             // The server has finished; bytes that the client has not read may still be on their way
             // to the file.
-            lease.finish(talk.into_connection(&end), AttemptOutcome::Success);
+            lease.finish(exchange.into_connection(&end), AttemptOutcome::Success);
             writer.release_place();
             let settled = writer.flush().await;
             writer.finish(settled.map(|()| trailers));
         }
         RelayStep::SpoolFull | RelayStep::ClientDisconnected => {
-            talk.abort_if_incomplete();
+            exchange.abort_if_incomplete();
             lease.finish(None, AttemptOutcome::Neutral);
         }
         RelayStep::Failed(failure) => {
-            let server = &lease.server().name;
+            let server = &lease.slot.server.name;
             let cause = format!("{server}: {}", failure.cause);
             let kind = failure.kind;
-            talk.abort_if_incomplete();
+            exchange.abort_if_incomplete();
             lease.finish(None, attempt_outcome(&failure, || rest.request_hash));
             writer.finish(Err(Fault::new(kind, cause)));
         }
@@ -144,7 +143,7 @@ async fn read_until_full(
     rest: &mut RemainingResponse,
     mut writer: Option<&mut SpoolWriter>,
 ) -> RelayStep {
-    let config = Arc::clone(&rest.lease.upstream().config);
+    let config = Arc::clone(&rest.lease.upstream.config);
     let mut stalled_at = clock::now() + config.body_idle_timeout;
     std::future::poll_fn(|cx| {
         loop {
@@ -153,11 +152,11 @@ async fn read_until_full(
                     writer.push(piece);
                 }
             };
-            let server = &rest.lease.server().name;
+            let server = &rest.lease.slot.server.name;
             let source = &mut rest.body_source;
             match rest.exchange.poll_read(cx, source, None, server, &mut take) {
-                Poll::Ready(Ok(said)) => {
-                    if let Some(end) = said.end {
+                Poll::Ready(Ok(progress)) => {
+                    if let Some(end) = progress.end {
                         return Poll::Ready(RelayStep::Ended(end));
                     }
                     if writer.as_ref().is_some_and(|writer| writer.has_overflow()) {
@@ -175,17 +174,17 @@ async fn read_until_full(
         {
             return Poll::Ready(RelayStep::ClientDisconnected);
         }
-        if let Some(at) = rest.exchange.take_progress() {
+        if let Some(at) = rest.exchange.progress_at.take() {
             stalled_at = at + config.body_idle_timeout;
         }
         // The reader of the client's body watches for slow clients.
-        let is_clients_turn = rest.exchange.waits_for_client() && !rest.exchange.is_sent();
+        let is_clients_turn = rest.exchange.waits_for_client && !rest.exchange.is_sent();
         let (at, name) = match rest.total_deadline {
             Some(total) if is_clients_turn || total < stalled_at => (total, "total_timeout"),
             None if is_clients_turn => return Poll::Pending,
             _ => (stalled_at, "body_idle_timeout"),
         };
-        let deadline = &mut rest.exchange.connection().deadline;
+        let deadline = &mut rest.exchange.connection.deadline;
         deadline.set(at);
         deadline.poll(cx).map(|()| {
             let cause = format!("{name}: timed out in the response body");

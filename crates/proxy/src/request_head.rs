@@ -10,9 +10,6 @@
 //! - The framing is decided here alone.
 //! - A header is sent as one field, whatever its case.
 
-use std::fmt::Write as _;
-use std::net::IpAddr;
-
 use penstock_config as config;
 use penstock_exchange::cgi::TextBuffer;
 use penstock_exchange::field_policy::{FieldClass, classify_field};
@@ -33,19 +30,13 @@ pub(crate) fn encode_request_head(
     server: &str,
 ) -> bool {
     let head = &*request.head;
-    let field = |out: &mut Vec<u8>, name: &[u8], value: &[u8]| {
-        out.extend_from_slice(name);
-        out.extend_from_slice(b": ");
-        out.extend_from_slice(value);
-        out.extend_from_slice(b"\r\n");
-    };
     out.extend_from_slice(head.method_str().as_bytes());
     out.push(b' ');
     out.extend_from_slice(head.sent_path_query_bytes());
     out.extend_from_slice(b" HTTP/1.1\r\n");
     match &config.host {
-        config::HostHeader::Client => field(out, b"Host", head.host_bytes()),
-        _ => field(out, b"Host", host_header(config, head, server).as_bytes()),
+        config::HostHeader::Client => push_field(out, b"Host", head.host_bytes()),
+        _ => push_field(out, b"Host", host_header(config, head, server).as_bytes()),
     }
     let named = extra_connection_options(head);
     let mut has_via = false;
@@ -55,15 +46,15 @@ pub(crate) fn encode_request_head(
                 if !is_hop_by_hop(request, named, name)
                     && request.passes_forwarding_field(name) =>
             {
-                field(out, name, value);
+                push_field(out, name, value);
             }
             FieldClass::Underscored if forwards_underscored(request, named, name) => {
-                field(out, name, value);
+                push_field(out, name, value);
             }
             FieldClass::Forwarding | FieldClass::Internal
                 if request.trusted_headers.covers(name) =>
             {
-                field(out, name, value);
+                push_field(out, name, value);
             }
             FieldClass::Via => has_via = true,
             _ => {}
@@ -71,10 +62,10 @@ pub(crate) fn encode_request_head(
     }
     let upgrade = requested_upgrade(head, framing);
     if let Some(protocol) = upgrade {
-        field(out, b"Connection", b"Upgrade");
-        field(out, b"Upgrade", protocol);
+        push_field(out, b"Connection", b"Upgrade");
+        push_field(out, b"Upgrade", protocol);
     } else if !uses_keep_alive(config) {
-        field(out, b"Connection", b"close");
+        push_field(out, b"Connection", b"close");
     }
     encode_forwarding_fields(out, config, request);
     // Trust matters only if there is a `Via`.
@@ -92,9 +83,11 @@ pub(crate) fn encode_request_head(
         }
         SourceFraming::None => {}
         SourceFraming::Length(length) => {
-            out.extend_from_slice(b"Content-Length: ");
-            out.extend_from_slice(TextBuffer::new().format_number(length));
-            out.extend_from_slice(b"\r\n");
+            push_field(
+                out,
+                b"Content-Length",
+                TextBuffer::new().format_number(length),
+            );
         }
         SourceFraming::Chunked => out.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
     }
@@ -132,8 +125,17 @@ pub(crate) fn encode_forwarding_fields(
         return;
     }
     let arrived = clock::wall_at(request.arrived);
-    out.extend_from_slice(b"X-Request-Start: ");
-    out.extend_from_slice(TextBuffer::new().format_request_start(arrived));
+    push_field(
+        out,
+        b"X-Request-Start",
+        TextBuffer::new().format_request_start(arrived),
+    );
+}
+
+fn push_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+    out.extend_from_slice(name);
+    out.extend_from_slice(b": ");
+    out.extend_from_slice(value);
     out.extend_from_slice(b"\r\n");
 }
 
@@ -179,12 +181,8 @@ fn requested_upgrade(head: &RequestHead, framing: SourceFraming) -> Option<&[u8]
     }
     let protocol = head.field("upgrade")?;
     let is_http = protocol.split(|&byte| byte == b',').any(|name| {
-        let name = name.trim_ascii();
-        name.get(..2)
-            .is_some_and(|start| start.eq_ignore_ascii_case(b"h2"))
-            || name
-                .get(..4)
-                .is_some_and(|start| start.eq_ignore_ascii_case(b"http"))
+        let name = name.trim_ascii().to_ascii_lowercase();
+        name.starts_with(b"h2") || name.starts_with(b"http")
     });
     let is_early = framing != SourceFraming::None && protocol.eq_ignore_ascii_case(b"websocket");
     (!is_http && !is_early).then_some(protocol)
@@ -208,38 +206,33 @@ fn encode_client_fields(out: &mut Vec<u8>, config: &config::Upstream, request: &
     }
 }
 
-fn encode_x_forwarded(out: &mut Vec<u8>, request: &Request, is_told_by_us: bool) {
-    let line = |out: &mut Vec<u8>, name: &str, value: &[u8]| {
-        for part in [name.as_bytes(), b": ", value, b"\r\n"] {
-            out.extend_from_slice(part);
-        }
-    };
+fn encode_x_forwarded(out: &mut Vec<u8>, request: &Request, sets_real_ip: bool) {
     let is_ours = |name: &str| !request.trusted_headers.covers(name);
     let forwarded = request.forwarded.as_deref();
     if is_ours("X-Forwarded-For") {
         encode_x_forwarded_for(out, request);
     }
     if is_ours("X-Forwarded-Proto") {
-        line(out, "X-Forwarded-Proto", request.scheme().as_bytes());
+        push_field(out, b"X-Forwarded-Proto", request.scheme().as_bytes());
     }
     if is_ours("X-Forwarded-Host") {
         let host = forwarded.and_then(|forwarded| forwarded.host.as_deref());
         let host = host.map_or_else(|| request.head.host_bytes(), str::as_bytes);
-        line(out, "X-Forwarded-Host", host);
+        push_field(out, b"X-Forwarded-Host", host);
     }
     // In the common case no proxy in front has set any.
     if forwarded.is_some() {
         let names = OTHER_FORWARDING_FIELDS.iter();
-        for name in names.filter(|name| !is_told_by_us || **name != "X-Real-IP") {
+        for name in names.filter(|name| !sets_real_ip || **name != "X-Real-IP") {
             if let Some(value) = request.forwarded_field(name) {
-                line(out, name, &value);
+                push_field(out, name.as_bytes(), &value);
             }
         }
     }
     if is_ours("X-Forwarded-Prefix") && !request.mount.is_root() {
-        line(
+        push_field(
             out,
-            "X-Forwarded-Prefix",
+            b"X-Forwarded-Prefix",
             request.mount.encoded().as_bytes(),
         );
     }
@@ -324,25 +317,10 @@ fn encode_via(out: &mut Vec<u8>, head: &RequestHead, trusted: bool) {
 
 /// Writes the address. A Unix socket has none; the fields allow nothing else in its place.
 fn push_peer_address(out: &mut Vec<u8>, peer: PeerAddress) {
-    match peer {
-        PeerAddress::Tcp(address) => match address.ip().to_canonical() {
-            ip @ IpAddr::V4(_) => out.extend_from_slice(TextBuffer::new().format_address(ip)),
-            IpAddr::V6(v6) => push_formatted(out, format_args!("{v6}")),
-        },
-        PeerAddress::Unix => {}
+    if let PeerAddress::Tcp(address) = peer {
+        let ip = address.ip().to_canonical();
+        out.extend_from_slice(TextBuffer::new().format_address(ip));
     }
-}
-
-fn push_formatted(out: &mut Vec<u8>, args: std::fmt::Arguments<'_>) {
-    struct Text<'o>(&'o mut Vec<u8>);
-    impl std::fmt::Write for Text<'_> {
-        fn write_str(&mut self, text: &str) -> std::fmt::Result {
-            self.0.extend_from_slice(text.as_bytes());
-            Ok(())
-        }
-    }
-    // Writing to memory cannot fail.
-    let _ = Text(out).write_fmt(args);
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ use tokio::sync::Notify;
 use crate::connection::ResolvedAddress;
 use crate::health::AdminState;
 use crate::maintenance;
-use crate::server_pool::{DeferredActions, ServerId, ServerPool, ServerSpec};
+use crate::server_pool::{ServerId, ServerPool, ServerSpec};
 use crate::upstream::SharedUpstream;
 pub(crate) use lookup::DnsSource;
 use lookup::{DnsResolver, LookupAnswer, LookupError, ServerDefaults};
@@ -34,7 +34,9 @@ use targets::{DnsTarget, diff_targets, is_same_server, next_query_delay, retry_d
 pub(crate) struct DnsNames {
     entries: Vec<DnsName>,
     next_id: u64,
-    changed: Arc<Notify>,
+    /// Notified of new names and servers, after the pool's lock is released; `maintenance` waits
+    /// for it.
+    pub(crate) changed: Arc<Notify>,
 }
 
 /// Identifies a [`DnsName`] for the life of the upstream.
@@ -89,12 +91,6 @@ impl DnsNames {
         .collect()
     }
 
-    /// Notified of new names and servers, after the pool's lock is released; `maintenance` waits
-    /// for it.
-    pub(crate) fn changed(&self) -> Arc<Notify> {
-        Arc::clone(&self.changed)
-    }
-
     fn get(&self, id: DnsNameId) -> Option<&DnsName> {
         self.entries.iter().find(|entry| entry.id == id)
     }
@@ -105,13 +101,12 @@ impl DnsNames {
 /// # Errors
 /// A sentence: there is no answer, or no address.
 pub async fn count_addresses(address: &config::ServerAddr) -> Result<usize, String> {
-    let likeness = ServerDefaults {
+    let defaults = ServerDefaults {
         weight: 1,
         backup: false,
     };
-    let answer = DnsResolver::new(DnsSource::System)
-        .lookup(address, likeness, &[])
-        .await;
+    let mut resolver = DnsResolver::new(DnsSource::System);
+    let answer = resolver.lookup(address, defaults, &[]).await;
     answer
         .map(|found| found.targets.len())
         .map_err(|error| error.to_string())
@@ -123,64 +118,46 @@ pub(crate) async fn follow_dns_name(
     id: DnsNameId,
     source: DnsSource,
 ) {
-    let mut asker = DnsResolver::new(source);
+    let mut resolver = DnsResolver::new(source);
     let mut servers = ResolvedServers::default();
-    let mut trouble = LookupFailures::default();
-    loop {
-        let Some(asked) = DnsQuery::for_name(&shared, id) else {
-            return;
+    let mut failures = LookupFailures::default();
+    let find_name = |it: Arc<SharedUpstream>| {
+        it.server_pool
+            .lock()
+            .dns_names
+            .get(id)
+            .map(|n| n.server.clone())
+    };
+    while let Some(name) = shared.upgrade().and_then(find_name) {
+        let defaults = ServerDefaults {
+            weight: name.weight,
+            backup: name.backup,
         };
-        let known = servers.targets();
-        let address = &asked.address;
-        let answer = asker.lookup(address, asked.defaults, &known).await;
+        let answer = resolver
+            .lookup(&name.address, defaults, &servers.targets())
+            .await;
         let Some(shared) = shared.upgrade() else {
             return;
         };
         let now = clock::now();
+        let interval = shared.config.resolve_interval;
         let pause = match answer {
             Ok(LookupAnswer { targets, ttl }) => {
                 if !servers.apply_targets(&shared, now, id, &targets) {
                     return;
                 }
                 maintenance::notify_changes(&shared);
-                trouble.clear(&shared.name, address);
-                next_query_delay(ttl, asked.interval)
+                failures.clear(&shared.name, &name.address);
+                next_query_delay(ttl, interval)
             }
             Err(error) => {
-                trouble.record(now, &shared.name, address, &error);
-                retry_delay(trouble.count, asked.interval)
+                failures.record(now, &shared.name, &name.address, &error);
+                retry_delay(failures.count, interval)
             }
         };
         // The wait does not keep the upstream alive.
         drop(shared);
         clock::sleep(pause).await;
-    }
-}
-
-struct DnsQuery {
-    address: config::ServerAddr,
-    defaults: ServerDefaults,
-    interval: Duration,
-}
-
-impl DnsQuery {
-    fn for_name(shared: &Weak<SharedUpstream>, id: DnsNameId) -> Option<Self> {
-        let shared = shared.upgrade()?;
-        let roster = shared.server_pool();
-        let config::UpstreamServer {
-            address,
-            weight,
-            backup,
-            ..
-        } = &roster.dns_names.get(id)?.server;
-        Some(Self {
-            address: address.clone(),
-            defaults: ServerDefaults {
-                weight: *weight,
-                backup: *backup,
-            },
-            interval: shared.config.resolve_interval,
-        })
     }
 }
 
@@ -205,43 +182,40 @@ impl ResolvedServers {
         wanted: &[DnsTarget],
     ) -> bool {
         let changes = diff_targets(&self.targets(), wanted);
-        shared.update_pool(|roster, aftermath| {
-            let Some(named) = roster.dns_names.get(id).cloned() else {
+        shared.update_pool(|pool| {
+            let Some(named) = pool.dns_names.get(id).cloned() else {
                 return false;
             };
             // New servers first: waiting requests find them before the old ones are gone.
             for target in changes.added {
-                let key = add_resolved(roster, now, &shared.config, &named, &target, aftermath);
-                self.known.push((target, key));
+                let id = add_resolved(pool, now, &shared.config, &named, &target);
+                self.known.push((target, id));
             }
             for target in changes.changed {
                 let old = (self.known.iter_mut()).find(|(old, _)| is_same_server(old, &target));
-                if let Some((old, key)) = old {
-                    roster.change_spec(now, *key, aftermath, |spec| {
+                if let Some((old, id)) = old {
+                    pool.change_spec(now, *id, |spec| {
                         (spec.weight, spec.backup) = (target.weight, target.backup);
                     });
                     *old = target;
                 }
             }
-            self.known.retain(|(target, key)| {
-                let is_kept = !changes.removed.contains(target);
-                if !is_kept {
-                    roster.remove(now, *key, aftermath);
-                }
-                is_kept
-            });
+            let is_removed =
+                |(target, _): &mut (DnsTarget, ServerId)| changes.removed.contains(target);
+            for (_, id) in self.known.extract_if(.., is_removed) {
+                pool.remove(now, id);
+            }
             true
         })
     }
 }
 
 fn add_resolved(
-    roster: &mut ServerPool,
+    pool: &mut ServerPool,
     now: Instant,
     config: &config::Upstream,
     named: &DnsName,
     target: &DnsTarget,
-    aftermath: &mut DeferredActions,
 ) -> ServerId {
     let name = format!("{} ({})", target.host, target.address.ip());
     let spec = ServerSpec {
@@ -255,13 +229,11 @@ fn add_resolved(
         Some(other) => ResolvedAddress::TcpPair([target.address, other]),
         None => ResolvedAddress::Tcp(target.address),
     };
-    let key = roster.add(now, address, name.into(), spec, aftermath);
-    if named.admin_state != AdminState::Ready {
-        roster.change_health(now, key, aftermath, |health| {
-            health.set_admin_state(now, named.admin_state)
-        });
-    }
-    key
+    let id = pool.add(now, address, name.into(), spec);
+    pool.change_health(now, id, |health| {
+        health.set_admin_state(now, named.admin_state)
+    });
+    id
 }
 
 /// Consecutive failed look-ups: logged when they begin, once a minute, and when they end.
@@ -280,8 +252,8 @@ impl LookupFailures {
         error: &LookupError,
     ) {
         self.count = self.count.saturating_add(1);
-        let is_told = |at| now.saturating_duration_since(at) < LOG_INTERVAL;
-        if !self.logged_at.is_some_and(is_told) {
+        let is_due = |at| now.saturating_duration_since(at) >= LOG_INTERVAL;
+        if self.logged_at.is_none_or(is_due) {
             log::warn!("{upstream}: cannot resolve {name}: {error}");
             self.logged_at = Some(now);
         }

@@ -13,12 +13,13 @@ use std::time::Instant;
 use bytes::Bytes;
 use penstock_config as config;
 use penstock_exchange::cgi::TextBuffer;
-use penstock_exchange::{AccelFields, Body, FaultKind, InternalRedirect, Reply, Request, Response};
+use penstock_exchange::{Body, FaultKind, Reply, Request, Response};
 use penstock_http::Method;
 use penstock_sys::net::PeerAddress;
 
 use crate::balance::hash_key;
 use crate::body_source::BodySource;
+use crate::codec::ResponseEnd;
 use crate::failure::{AttemptFailure, AttemptStage};
 use crate::location_rewrite;
 use crate::proxied_request::{ProxiedRequest, request_hash};
@@ -26,7 +27,6 @@ use crate::relay;
 use crate::response_head::UpstreamResponseHead;
 use crate::server_pool::AttemptOutcome;
 use crate::tunnel::UpgradeTunnel;
-use crate::upstream_exchange::ResponseEnd;
 
 /// The part of a response received so far.
 #[derive(Debug, Default)]
@@ -42,66 +42,59 @@ pub(crate) fn build_reply(
     call: &mut ProxiedRequest,
     now: Instant,
 ) -> Result<Reply, AttemptFailure> {
-    let Some(head) = call.response_start.head.take() else {
-        return Err(internal_failure("a response without its head"));
-    };
-    let UpstreamResponseHead {
-        status,
-        fields,
-        length,
-        is_unbuffered,
-        instructions,
-        has_location: names_location,
-        accel,
-    } = head;
-    let mut response = Box::new(Response::new(status, Body::Empty));
-    response.fields = fields;
+    let head =
+        call.response_start.head.take().ok_or_else(|| {
+            AttemptFailure::local(FaultKind::Internal, "a response without its head")
+        })?;
+    let mut response = Box::new(Response::new(head.status, Body::Empty));
+    response.fields = head.fields;
     response.created_at = Some(now);
-    response.instructions = instructions;
-    if names_location && let Some(server) = &call.timing.server {
+    response.instructions = head.instructions;
+    if head.has_location
+        && let Some(server) = &call.timing.server
+    {
         let asked = call.request.head.host();
         location_rewrite::rewrite_location_fields(&mut response.fields, server, asked);
     }
     call.timing.handler = Some((&call.shared.name).into());
     set_sticky_cookie(call, &mut response);
     if call.response_start.is_upgraded {
-        let (lease, talk) = call.take_exchange().ok_or_else(missing_exchange)?;
+        let (lease, exchange) = call.take_exchange()?;
         if !is_requested_upgrade(call, response.fields.get("upgrade")) {
-            let request = request_hash(&call.request);
-            lease.finish(
-                None,
-                AttemptOutcome::Malformed {
-                    request_hash: request,
-                },
-            );
+            let request_hash = request_hash(&call.request);
+            lease.finish(None, AttemptOutcome::Malformed { request_hash });
             let cause = "101 Switching Protocols to a protocol that was not requested";
             return Err(AttemptFailure::protocol_error(
                 AttemptStage::ResponseStarted,
                 cause,
             ));
         }
-        response.body = Body::Takeover(Box::new(UpgradeTunnel::new(lease, talk)));
+        response.body = Body::Takeover(Box::new(UpgradeTunnel { lease, exchange }));
         response.timing = std::mem::take(&mut call.timing);
         return Ok(Reply::Response(response));
     }
     let end = call.response_start.end.take();
-    if let Some(accel) = accel
-        && call.request.sendfile_grant.is_some()
+    if let Some(accel) = head.accel
+        && let Some(grant) = call.request.sendfile_grant.as_deref()
     {
         response.max_rate = accel.max_rate;
-        match internal_redirect_of(call, &accel, &response) {
+        match accel.internal_redirect(Some(grant), &response.fields, &call.timing) {
             Ok(None) => {}
             Ok(Some(redirect)) => {
-                let (lease, talk) = call.take_exchange().ok_or_else(missing_exchange)?;
+                let (lease, exchange) = call.take_exchange()?;
                 // The server's own body is not needed.
-                let connection = end.and_then(|end| talk.into_connection(&end));
+                let connection = end.and_then(|end| exchange.into_connection(&end));
                 lease.finish(connection, AttemptOutcome::Success);
                 return Ok(Reply::Redirect(Box::new(redirect)));
             }
-            Err(failure) => {
-                let (lease, _) = call.take_exchange().ok_or_else(missing_exchange)?;
+            // It may not be followed.
+            Err(cause) => {
+                let (lease, _) = call.take_exchange()?;
                 lease.finish(None, AttemptOutcome::Success);
-                return Err(failure);
+                return Err(AttemptFailure::protocol_error(
+                    AttemptStage::ResponseStarted,
+                    cause,
+                ));
             }
         }
     }
@@ -110,44 +103,36 @@ pub(crate) fn build_reply(
     match end {
         Some(end) if end.trailers.is_none() => {
             response.body = match body {
-                _ if is_head => Body::Omitted(length),
+                _ if is_head => Body::Omitted(head.length),
                 body if body.is_empty() => Body::Empty,
                 body => Body::Bytes(Bytes::from(body)),
             };
-            call.finish_exchange(&end, now);
+            let (lease, exchange) = call.take_exchange()?;
+            lease.finish_at(now, exchange.into_connection(&end), AttemptOutcome::Success);
         }
         end => {
-            let (lease, talk) = call.take_exchange().ok_or_else(missing_exchange)?;
-            let source = std::mem::replace(&mut call.body_source, BodySource::Empty);
+            let (lease, exchange) = call.take_exchange()?;
             let rest = relay::RemainingResponse {
-                exchange: talk,
+                exchange,
                 lease,
-                body_source: source,
+                body_source: std::mem::replace(&mut call.body_source, BodySource::Empty),
                 end,
-                is_unbuffered: is_unbuffered || !call.buffering.response,
-                total_deadline: total_deadline_of(call),
+                is_unbuffered: head.is_unbuffered || !call.buffering.response,
+                total_deadline: call.total_deadline(),
                 client: call.request.client_state.limit_prefix(),
                 request_hash: request_hash(&call.request),
             };
-            response.body = match is_head || status.forbids_body() {
+            response.body = match is_head || head.status.forbids_body() {
                 true => {
                     relay::drain_body(rest);
-                    Body::Omitted(length)
+                    Body::Omitted(head.length)
                 }
-                false => relay::start_relay(rest, body, length),
+                false => relay::start_relay(rest, body, head.length),
             };
         }
     }
     response.timing = std::mem::take(&mut call.timing);
     Ok(Reply::Response(response))
-}
-
-fn missing_exchange() -> AttemptFailure {
-    internal_failure("a response without its connection")
-}
-
-fn internal_failure(cause: &'static str) -> AttemptFailure {
-    AttemptFailure::new(FaultKind::Internal, AttemptStage::Local, cause)
 }
 
 /// Whether the client asked for the protocol that the server switches to.
@@ -160,41 +145,20 @@ fn is_requested_upgrade(call: &ProxiedRequest, protocol: Option<&[u8]>) -> bool 
     asked.any(|asked| asked.trim_ascii().eq_ignore_ascii_case(protocol))
 }
 
-fn total_deadline_of(call: &ProxiedRequest) -> Option<Instant> {
-    let limit = call.shared.config.total_timeout?;
-    Some(call.first_sent_at? + limit)
-}
-
-/// The internal redirect that the head asks for, if any.
-///
-/// # Errors
-/// The redirect may not be followed.
-fn internal_redirect_of(
-    call: &ProxiedRequest,
-    accel: &AccelFields,
-    response: &Response,
-) -> Result<Option<InternalRedirect>, AttemptFailure> {
-    let grant = call.request.sendfile_grant.as_deref();
-    let redirect = accel.internal_redirect(grant, &response.fields, &call.timing);
-    redirect.map_err(|cause| AttemptFailure::protocol_error(AttemptStage::ResponseStarted, cause))
-}
-
 /// Sets the cookie of its server for a client without the right one.
 fn set_sticky_cookie(call: &ProxiedRequest, response: &mut Response) {
     let (Some(cookie), Some(lease)) = (&call.shared.config.sticky, &call.lease) else {
         return;
     };
-    if sticky_cookie_id(call) == Some(lease.name_hash()) {
+    let name_hash = lease.slot.name_hash;
+    if sticky_cookie_id(call) == Some(name_hash) {
         return;
     }
     let secure = match call.request.scheme() {
         "https" => "; Secure",
         _ => "",
     };
-    let value = format!(
-        "{cookie}={:016x}; Path=/; HttpOnly; SameSite=Lax{secure}",
-        lease.name_hash()
-    );
+    let value = format!("{cookie}={name_hash:016x}; Path=/; HttpOnly; SameSite=Lax{secure}");
     // Name and number are valid in a field.
     let _ = response.fields.push("Set-Cookie", value.as_bytes());
 }

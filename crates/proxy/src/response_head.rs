@@ -44,19 +44,6 @@ pub(crate) struct ResponseHeadBuilder {
     has_bad_length: bool,
 }
 
-enum FieldAction {
-    Pass,
-    Drop,
-    Connection,
-    Upgrade,
-    Length,
-    Type,
-    Location,
-    Accel,
-    Buffering,
-    Instruction,
-}
-
 impl ResponseHeadBuilder {
     /// Creates a builder for fields of about `bytes`.
     pub(crate) fn new(bytes: usize) -> Self {
@@ -88,11 +75,8 @@ impl ResponseHeadBuilder {
     /// # Errors
     /// A field that cannot be forwarded.
     pub(crate) fn push(&mut self, name: &str, value: &[u8]) -> Result<(), FieldError> {
-        if self.handle_field(
-            KnownName::from_name(name.as_bytes()),
-            name.as_bytes(),
-            value,
-        ) {
+        let known = KnownName::from_name(name.as_bytes());
+        if self.handle_field(known, name.as_bytes(), value) {
             self.head.fields.push(name, value)?;
         }
         Ok(())
@@ -114,9 +98,8 @@ impl ResponseHeadBuilder {
                 self.head.fields.remove(name);
             }
         }
-        if let Some(upgrade) = self
-            .upgrade
-            .filter(|_| self.head.status == Status::SWITCHING_PROTOCOLS)
+        if status == Status::SWITCHING_PROTOCOLS
+            && let Some(upgrade) = self.upgrade
         {
             self.head.fields.push_static("Connection", "Upgrade");
             // It was a field of a checked head.
@@ -125,41 +108,71 @@ impl ResponseHeadBuilder {
         Some(self.head)
     }
 
+    /// Applies a field; returns whether it is for the client, too.
     fn handle_field(&mut self, known: KnownName, name: &[u8], value: &[u8]) -> bool {
-        match field_action(known, name) {
-            FieldAction::Pass => return true,
-            FieldAction::Drop => {}
-            FieldAction::Connection => self.add_connection_options(value),
-            FieldAction::Upgrade => self.upgrade = Some(value.to_vec()),
-            FieldAction::Length => {
+        match known {
+            KnownName::Date => true,
+            KnownName::ContentType => {
+                let kind = value.get(..EVENT_STREAM.len());
+                self.head.is_unbuffered |=
+                    kind.is_some_and(|kind| kind.eq_ignore_ascii_case(EVENT_STREAM));
+                true
+            }
+            KnownName::ContentLength => {
                 let length = parse_lengths(value);
                 let is_other = self.head.length.is_some_and(|known| Some(known) != length);
                 self.has_bad_length |= length.is_none() || is_other;
                 self.head.length = length;
+                false
             }
-            FieldAction::Type => {
-                let kind = value.get(..EVENT_STREAM.len());
-                self.head.is_unbuffered |=
-                    kind.is_some_and(|kind| kind.eq_ignore_ascii_case(EVENT_STREAM));
-                return true;
+            KnownName::Connection => {
+                self.add_connection_options(value);
+                false
             }
-            FieldAction::Location => {
-                self.head.has_location = true;
-                return true;
-            }
-            FieldAction::Buffering if value.eq_ignore_ascii_case(b"no") => {
-                self.head.is_unbuffered = true;
-                self.head.instructions = Instructions::ForThisServer;
-                return true;
-            }
-            FieldAction::Buffering => {}
-            FieldAction::Accel => AccelFields::read(&mut self.head.accel, name, value),
-            FieldAction::Instruction => {
-                self.head.instructions = Instructions::ForThisServer;
-                return true;
-            }
+            KnownName::TransferEncoding => false,
+            KnownName::Other => self.handle_uncommon_field(name, value),
         }
-        false
+    }
+
+    /// Length and first letter nearly always decide without a comparison of names.
+    fn handle_uncommon_field(&mut self, name: &[u8], value: &[u8]) -> bool {
+        let first = name.first().map_or(0, |byte| byte | 0x20);
+        let head = &mut self.head;
+        match (name.len(), first) {
+            (2, b't') if token_eq_ignore_case(name, b"te") => return false,
+            (7, b't') if token_eq_ignore_case(name, b"trailer") => return false,
+            (10, b'k') if token_eq_ignore_case(name, b"keep-alive") => return false,
+            (16, b'p') if token_eq_ignore_case(name, b"proxy-connection") => return false,
+            (7, b'u') if token_eq_ignore_case(name, b"upgrade") => {
+                self.upgrade = Some(value.to_vec());
+                return false;
+            }
+            (7, b'r') if token_eq_ignore_case(name, b"refresh") => head.has_location = true,
+            (8, b'l') if token_eq_ignore_case(name, b"location") => head.has_location = true,
+            (16, b'c') if token_eq_ignore_case(name, b"content-location") => {
+                head.has_location = true
+            }
+            (15, b'x') if token_eq_ignore_case(name, b"x-accel-expires") => {
+                head.instructions = Instructions::ForThisServer
+            }
+            (_, b'g') if is_grip_field(name) => {
+                head.instructions = Instructions::ForThisServer
+            }
+            (17, b'x') if token_eq_ignore_case(name, b"x-accel-buffering") => {
+                let is_off = value.eq_ignore_ascii_case(b"no");
+                if is_off {
+                    head.is_unbuffered = true;
+                    head.instructions = Instructions::ForThisServer;
+                }
+                return is_off;
+            }
+            (_, b'x') if is_accel_field(name) => {
+                AccelFields::read(&mut head.accel, name, value);
+                return false;
+            }
+            _ => {}
+        }
+        true
     }
 
     fn add_connection_options(&mut self, value: &[u8]) {
@@ -168,10 +181,8 @@ impl ResponseHeadBuilder {
         }
         for option in value.split(|&byte| byte == b',') {
             let option = option.trim_ascii();
-            let is_known = [&b"close"[..], b"keep-alive", b"upgrade", b""]
-                .iter()
-                .any(|known| known.eq_ignore_ascii_case(option));
-            if !is_known {
+            let known = [&b"close"[..], b"keep-alive", b"upgrade", b""];
+            if !known.iter().any(|known| known.eq_ignore_ascii_case(option)) {
                 self.connection_options.extend_from_slice(option);
                 self.connection_options.push(b',');
             }
@@ -180,37 +191,6 @@ impl ResponseHeadBuilder {
 }
 
 const EVENT_STREAM: &[u8] = b"text/event-stream";
-
-fn field_action(known: KnownName, name: &[u8]) -> FieldAction {
-    match known {
-        KnownName::Connection => FieldAction::Connection,
-        KnownName::ContentLength => FieldAction::Length,
-        KnownName::ContentType => FieldAction::Type,
-        KnownName::Date => FieldAction::Pass,
-        KnownName::TransferEncoding => FieldAction::Drop,
-        KnownName::Other => uncommon_field_action(name),
-    }
-}
-
-/// Length and first letter nearly always decide without a comparison of names.
-fn uncommon_field_action(name: &[u8]) -> FieldAction {
-    let first = name.first().map_or(0, |byte| byte | 0x20);
-    match (name.len(), first) {
-        (2, b't') if token_eq_ignore_case(name, b"te") => FieldAction::Drop,
-        (7, b'r') if token_eq_ignore_case(name, b"refresh") => FieldAction::Location,
-        (7, b'u') if token_eq_ignore_case(name, b"upgrade") => FieldAction::Upgrade,
-        (7, b't') if token_eq_ignore_case(name, b"trailer") => FieldAction::Drop,
-        (8, b'l') if token_eq_ignore_case(name, b"location") => FieldAction::Location,
-        (10, b'k') if token_eq_ignore_case(name, b"keep-alive") => FieldAction::Drop,
-        (15, b'x') if token_eq_ignore_case(name, b"x-accel-expires") => FieldAction::Instruction,
-        (16, b'c') if token_eq_ignore_case(name, b"content-location") => FieldAction::Location,
-        (16, b'p') if token_eq_ignore_case(name, b"proxy-connection") => FieldAction::Drop,
-        (17, b'x') if token_eq_ignore_case(name, b"x-accel-buffering") => FieldAction::Buffering,
-        (_, b'x') if is_accel_field(name) => FieldAction::Accel,
-        (_, b'g') if is_grip_field(name) => FieldAction::Instruction,
-        _ => FieldAction::Pass,
-    }
-}
 
 /// One number, or a list of the same number (RFC 9112 §6.3 case 5).
 fn parse_lengths(value: &[u8]) -> Option<u64> {

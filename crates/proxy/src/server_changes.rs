@@ -9,8 +9,6 @@
 //! - Active requests continue.
 //! - A change affects only what it names.
 
-use std::time::Instant;
-
 use penstock_config as config;
 use penstock_runtime::clock;
 use thiserror::Error;
@@ -18,7 +16,7 @@ use thiserror::Error;
 use crate::health::AdminState;
 use crate::maintenance;
 use crate::resolve::DnsName;
-use crate::server_pool::{DeferredActions, ServerEntry, ServerId, ServerPool, ServerSpec};
+use crate::server_pool::{ServerEntry, ServerId, ServerPool, ServerSpec};
 use crate::upstream::Upstream;
 
 /// One change of an upstream's servers.
@@ -67,8 +65,19 @@ impl Upstream {
             ServerChange::Drain(name) => self.set_admin(&name, AdminState::Draining),
             ServerChange::Disable(name) => self.set_admin(&name, AdminState::Disabled),
             ServerChange::Enable(name) => self.set_admin(&name, AdminState::Ready),
-            ServerChange::Weight(name, weight) => self.set_weight(&name, weight),
-            ServerChange::MaxActive(name, max_active) => self.set_max_active(&name, max_active),
+            ServerChange::Weight(name, weight) => {
+                check_at_least_one("weight", Some(weight))?;
+                let set_default = |server: &mut config::UpstreamServer| server.weight = weight;
+                self.change_specs(&name, set_default, |spec| spec.weight = weight)?;
+                Ok(format!("{name} has weight {weight}"))
+            }
+            ServerChange::MaxActive(name, max) => {
+                check_at_least_one("max_active", max)?;
+                let capacity = maintenance::server_capacity(self.config(), max);
+                let set_default = |server: &mut config::UpstreamServer| server.max_active = max;
+                self.change_specs(&name, set_default, |spec| spec.capacity = capacity)?;
+                Ok(format!("{name} may have {capacity} requests in progress"))
+            }
         }
     }
 
@@ -82,38 +91,39 @@ impl Upstream {
     /// Removes the server: no new requests, and it is gone after its last active one.
     pub fn remove_server(&self, address: &config::ServerAddr) {
         let now = clock::now();
-        (self.shared)
-            .update_pool(|roster, aftermath| remove_by_address(roster, now, address, aftermath));
+        self.shared.update_pool(|pool| {
+            pool.dns_names.remove(address);
+            let found = (pool.servers.iter()).filter(|member| member.spec.address == *address);
+            for id in found.map(|member| member.id).collect::<Vec<_>>() {
+                pool.remove(now, id);
+            }
+        });
     }
 
     /// Active requests of the server, even if it is leaving.
     #[must_use]
     pub fn active_requests(&self, address: &config::ServerAddr) -> usize {
-        let roster = self.shared.server_pool();
-        let members = (roster.servers().iter()).filter(|it| it.spec.address == *address);
-        members.map(|it| it.active() as usize).sum()
+        let pool = self.shared.server_pool.lock();
+        let members = (pool.servers.iter()).filter(|it| it.spec.address == *address);
+        members.map(|it| it.active as usize).sum()
     }
 
     /// Consecutive requests that timed out at the server, up to now.
     #[must_use]
     pub fn consecutive_timeouts(&self, address: &config::ServerAddr) -> usize {
-        let roster = self.shared.server_pool();
-        let member = (roster.servers().iter()).find(|it| it.spec.address == *address);
-        member.map_or(0, |it| it.consecutive_timeouts() as usize)
+        let pool = self.shared.server_pool.lock();
+        let member = (pool.servers.iter()).find(|it| it.spec.address == *address);
+        member.map_or(0, |it| it.consecutive_timeouts as usize)
     }
 
     fn add_checked(&self, server: config::UpstreamServer) -> Result<String, ServerChangeError> {
         let name = server.address.to_string();
-        for (what, number) in [
-            ("weight", Some(server.weight)),
-            ("max_active", server.max_active),
-        ] {
-            check_at_least_one(what, number)?;
-        }
+        check_at_least_one("weight", Some(server.weight))?;
+        check_at_least_one("max_active", server.max_active)?;
         let is_there = {
-            let mut roster = self.shared.server_pool();
-            let is_same = |it: &ServerEntry| !it.is_leaving() && it.spec.address == server.address;
-            roster.dns_names.find(&server.address).is_some() || roster.servers().iter().any(is_same)
+            let mut pool = self.shared.server_pool.lock();
+            let is_same = |it: &ServerEntry| !it.is_leaving && it.spec.address == server.address;
+            pool.dns_names.find(&server.address).is_some() || pool.servers.iter().any(is_same)
         };
         if is_there {
             return Err(ServerChangeError::AlreadyExists(name));
@@ -123,99 +133,59 @@ impl Upstream {
     }
 
     fn remove_named(&self, name: &str) -> Result<String, ServerChangeError> {
-        self.with_named_servers(name, |change, found| {
+        let now = clock::now();
+        self.shared.update_pool(|pool| {
+            let found = NamedServers::find(pool, name)?;
             if let Some(address) = &found.dns_entry {
-                change.server_pool.dns_names.remove(address);
+                pool.dns_names.remove(address);
             }
-            for &key in &found.members {
-                change.server_pool.remove(change.now, key, change.deferred);
+            for &id in &found.servers {
+                pool.remove(now, id);
             }
-            format!("{name} was removed, {}", describe_active(found.active))
+            Ok(format!(
+                "{name} was removed, {}",
+                describe_active(found.active)
+            ))
         })
     }
 
     fn set_admin(&self, name: &str, admin: AdminState) -> Result<String, ServerChangeError> {
-        self.with_named_servers(name, |change, found| {
-            if let Some(named) = found.dns_name(change.server_pool) {
+        let now = clock::now();
+        self.shared.update_pool(|pool| {
+            let found = NamedServers::find(pool, name)?;
+            if let Some(named) = found.dns_name(pool) {
                 named.admin_state = admin;
             }
-            let PendingChange {
-                server_pool: roster,
-                now,
-                deferred: aftermath,
-            } = change;
-            for &key in &found.members {
-                roster.change_health(*now, key, aftermath, |health| {
-                    health.set_admin_state(*now, admin)
-                });
+            for &id in &found.servers {
+                pool.change_health(now, id, |health| health.set_admin_state(now, admin));
             }
-            let what = match admin {
+            let state = match admin {
                 AdminState::Ready => "is enabled",
                 AdminState::Draining => "is draining",
                 AdminState::Disabled => "is disabled",
             };
-            format!("{name} {what}, {}", describe_active(found.active))
+            Ok(format!("{name} {state}, {}", describe_active(found.active)))
         })
     }
 
-    fn set_weight(&self, name: &str, weight: u32) -> Result<String, ServerChangeError> {
-        check_at_least_one("weight", Some(weight))?;
-        self.with_named_servers(name, |change, found| {
-            if let Some(named) = found.dns_name(change.server_pool) {
-                named.server.weight = weight;
-            }
-            change.change_specs(found, |spec| spec.weight = weight);
-            format!("{name} has weight {weight}")
-        })
-    }
-
-    fn set_max_active(
+    /// Changes the servers of `name`, and what future ones of a DNS entry get.
+    fn change_specs(
         &self,
         name: &str,
-        max_active: Option<u32>,
-    ) -> Result<String, ServerChangeError> {
-        check_at_least_one("max_active", max_active)?;
-        let capacity = maintenance::server_capacity(self.config(), max_active);
-        self.with_named_servers(name, |change, found| {
-            if let Some(named) = found.dns_name(change.server_pool) {
-                named.server.max_active = max_active;
-            }
-            change.change_specs(found, |spec| spec.capacity = capacity);
-            format!("{name} may have {capacity} requests in progress")
-        })
-    }
-
-    /// Finds the servers of `name` and changes them under one lock.
-    fn with_named_servers(
-        &self,
-        name: &str,
-        make: impl FnOnce(&mut PendingChange<'_>, &NamedServers) -> String,
-    ) -> Result<String, ServerChangeError> {
+        set_default: impl FnOnce(&mut config::UpstreamServer),
+        change: impl Fn(&mut ServerSpec),
+    ) -> Result<(), ServerChangeError> {
         let now = clock::now();
-        self.shared.update_pool(|roster, aftermath| {
-            let found = NamedServers::find(roster, name)?;
-            let mut making = PendingChange {
-                server_pool: roster,
-                now,
-                deferred: aftermath,
-            };
-            Ok(make(&mut making, &found))
+        self.shared.update_pool(|pool| {
+            let found = NamedServers::find(pool, name)?;
+            if let Some(named) = found.dns_name(pool) {
+                set_default(&mut named.server);
+            }
+            for &id in &found.servers {
+                pool.change_spec(now, id, &change);
+            }
+            Ok(())
         })
-    }
-}
-
-struct PendingChange<'a> {
-    server_pool: &'a mut ServerPool,
-    now: Instant,
-    deferred: &'a mut DeferredActions,
-}
-
-impl PendingChange<'_> {
-    fn change_specs(&mut self, found: &NamedServers, change: impl Fn(&mut ServerSpec)) {
-        for &key in &found.members {
-            self.server_pool
-                .change_spec(self.now, key, self.deferred, &change);
-        }
     }
 }
 
@@ -223,53 +193,35 @@ impl PendingChange<'_> {
 struct NamedServers {
     /// The DNS entry, if it is one.
     dns_entry: Option<config::ServerAddr>,
-    members: Vec<ServerId>,
+    servers: Vec<ServerId>,
     /// Active requests of these servers.
     active: u32,
 }
 
 impl NamedServers {
-    fn find(roster: &mut ServerPool, name: &str) -> Result<Self, ServerChangeError> {
-        let entry = roster.dns_names.find_by_text(name);
-        let entry = entry.map(|named| named.server.address.clone());
-        let is_meant = |member: &&ServerEntry| match &entry {
+    fn find(pool: &mut ServerPool, name: &str) -> Result<Self, ServerChangeError> {
+        let entry = pool.dns_names.find_by_text(name);
+        let dns_entry = entry.map(|named| named.server.address.clone());
+        let is_meant = |member: &&ServerEntry| match &dns_entry {
+            _ if member.is_leaving => false,
             Some(address) => member.spec.address == *address,
             None => *member.server.name == *name,
         };
-        let staying = (roster.servers().iter()).filter(|member| !member.is_leaving());
-        let (members, active): (Vec<_>, Vec<_>) = staying
-            .filter(is_meant)
-            .map(|member| (member.id, member.active()))
-            .unzip();
-        if members.is_empty() && entry.is_none() {
+        let meant = pool.servers.iter().filter(is_meant);
+        let (servers, active): (Vec<_>, Vec<_>) =
+            meant.map(|member| (member.id, member.active)).unzip();
+        if servers.is_empty() && dns_entry.is_none() {
             return Err(ServerChangeError::NoSuchServer(name.to_owned()));
         }
         Ok(Self {
-            dns_entry: entry,
-            members,
             active: active.iter().sum(),
+            dns_entry,
+            servers,
         })
     }
 
-    fn dns_name<'a>(&self, roster: &'a mut ServerPool) -> Option<&'a mut DnsName> {
-        roster.dns_names.find(self.dns_entry.as_ref()?)
-    }
-}
-
-fn remove_by_address(
-    roster: &mut ServerPool,
-    now: Instant,
-    address: &config::ServerAddr,
-    aftermath: &mut DeferredActions,
-) {
-    roster.dns_names.remove(address);
-    let members = roster.servers().iter();
-    let found: Vec<_> = members
-        .filter(|member| member.spec.address == *address)
-        .map(|member| member.id)
-        .collect();
-    for key in found {
-        roster.remove(now, key, aftermath);
+    fn dns_name<'a>(&self, pool: &'a mut ServerPool) -> Option<&'a mut DnsName> {
+        pool.dns_names.find(self.dns_entry.as_ref()?)
     }
 }
 

@@ -79,6 +79,16 @@ pub struct ServerSnapshot {
     pub connections_open: u32,
     /// Idle connections among them.
     pub connections_idle: usize,
+    /// Its counters.
+    #[serde(flatten)]
+    pub counters: ServerCounters,
+    /// The error of the last failed health check.
+    pub last_error: Option<String>,
+}
+
+/// Counters of a server since it was added.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct ServerCounters {
     /// Requests sent to the server.
     pub requests: u64,
     /// Requests that failed on the server.
@@ -89,8 +99,6 @@ pub struct ServerSnapshot {
     pub connects: u64,
     /// Requests sent on an idle connection.
     pub connection_reuses: u64,
-    /// The error of the last failed health check.
-    pub last_error: Option<String>,
 }
 
 impl ServerSnapshot {
@@ -99,11 +107,11 @@ impl ServerSnapshot {
         self.active += other.active;
         self.connections_open += other.connections_open;
         self.connections_idle += other.connections_idle;
-        self.requests += other.requests;
-        self.failures += other.failures;
-        self.timeouts += other.timeouts;
-        self.connects += other.connects;
-        self.connection_reuses += other.connection_reuses;
+        self.counters.requests += other.counters.requests;
+        self.counters.failures += other.counters.failures;
+        self.counters.timeouts += other.counters.timeouts;
+        self.counters.connects += other.counters.connects;
+        self.counters.connection_reuses += other.counters.connection_reuses;
     }
 }
 
@@ -149,14 +157,14 @@ metric_table! {
             "Open connections to the server.";
         gauge upstream_server_connections_idle = server.connections_idle,
             "Idle connections to the server.";
-        counter upstream_server_requests_total = server.requests, "Requests sent to the server.";
-        counter upstream_server_failures_total = server.failures,
+        counter upstream_server_requests_total = server.counters.requests, "Requests sent to the server.";
+        counter upstream_server_failures_total = server.counters.failures,
             "Requests that failed on the server.";
-        counter upstream_server_timeouts_total = server.timeouts,
+        counter upstream_server_timeouts_total = server.counters.timeouts,
             "Failed requests that timed out.";
-        counter upstream_server_connects_total = server.connects,
+        counter upstream_server_connects_total = server.counters.connects,
             "Connections opened for requests.";
-        counter upstream_server_connection_reuses_total = server.connection_reuses,
+        counter upstream_server_connection_reuses_total = server.counters.connection_reuses,
             "Requests sent on an idle connection.";
         gauge upstream_server_state = MetricValue::Label("state", server.state),
             "The server's state, as a label; always 1.";

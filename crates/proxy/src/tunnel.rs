@@ -15,7 +15,7 @@ use penstock_sys::net::PeerAddress;
 use crate::balance::hash_key;
 use crate::claim::{Lease, LeaseOutcome, QueueWait, claim_lease};
 use crate::connection::UpstreamConnection;
-use crate::failure::{AttemptFailure, AttemptStage};
+use crate::failure::AttemptFailure;
 use crate::proxied_request::attempt_outcome;
 use crate::server_pool::{AttemptOutcome, ReusePolicy, SelectionCriteria};
 use crate::upstream::{SharedUpstream, Upstream};
@@ -27,37 +27,32 @@ const MAX_CONNECT_ATTEMPTS: usize = 8;
 /// An accepted upgrade, until edge hands the client over.
 #[derive(Debug)]
 pub(crate) struct UpgradeTunnel {
-    lease: Lease,
-    connection: UpstreamConnection,
-    /// Bytes that the server sent behind its response.
-    buffered_server_bytes: Vec<u8>,
-}
-
-impl UpgradeTunnel {
-    pub(crate) fn new(lease: Lease, talk: UpstreamExchange) -> Self {
-        let (connection, from_server) = talk.into_upgraded();
-        Self {
-            lease,
-            connection,
-            buffered_server_bytes: from_server,
-        }
-    }
+    pub(crate) lease: Lease,
+    pub(crate) exchange: UpstreamExchange,
 }
 
 impl Takeover for UpgradeTunnel {
     fn take_over(self: Box<Self>, client: Arc<dyn ByteStream>, early: Vec<u8>) -> TakeoverFuture {
-        let Self {
-            lease,
-            connection,
-            buffered_server_bytes: from_server,
-        } = *self;
-        let idle = lease.upstream().config.tunnel_timeout;
+        let Self { lease, exchange } = *self;
         Box::pin(async move {
-            relay(&*client, &connection.stream, early, from_server, idle).await;
-            drop(connection);
-            lease.finish(None, AttemptOutcome::Success);
+            let (connection, from_server) = exchange.into_upgraded();
+            run_tunnel(lease, connection, &*client, early, from_server).await;
         })
     }
+}
+
+/// Relays until either side ends, then releases the slot.
+async fn run_tunnel(
+    lease: Lease,
+    connection: Box<UpstreamConnection>,
+    client: &dyn ByteStream,
+    from_client: Vec<u8>,
+    from_server: Vec<u8>,
+) {
+    let idle = lease.upstream.config.tunnel_timeout;
+    relay(client, &connection.stream, from_client, from_server, idle).await;
+    drop(connection);
+    lease.finish(None, AttemptOutcome::Success);
 }
 
 /// The handler of a TCP listener: each connection holds one slot at a server.
@@ -86,20 +81,16 @@ impl TunnelHandler for TcpProxy {
     ) -> TakeoverFuture {
         let shared = Arc::clone(&self.shared);
         Box::pin(async move {
-            let (lease, connection) = match connect_server(&shared, &client, peer, &listener).await
-            {
-                Ok(reached) => reached,
+            match connect_server(&shared, &client, peer, &listener).await {
+                Ok((lease, connection)) => {
+                    run_tunnel(lease, connection, &*client, early, Vec::new()).await;
+                }
                 Err(failure) => {
                     // There is no protocol to report it in: the connection closes.
                     log::error!("{}: {}: {}", listener.name, shared.name, failure.cause);
                     client.abort();
-                    return;
                 }
-            };
-            let idle = shared.config.tunnel_timeout;
-            relay(&*client, &connection.stream, early, Vec::new(), idle).await;
-            drop(connection);
-            lease.finish(None, AttemptOutcome::Success);
+            }
         })
     }
 }
@@ -110,7 +101,7 @@ async fn connect_server(
     client: &Stream,
     peer: PeerAddress,
     listener: &ListenerInfo,
-) -> Result<(Lease, UpstreamConnection), AttemptFailure> {
+) -> Result<(Lease, Box<UpstreamConnection>), AttemptFailure> {
     let deadline = clock::now() + shared.config.queue_timeout;
     let key = match (&shared.config.balance, peer) {
         (config::Balance::Hash(_), PeerAddress::Tcp(address)) => {
@@ -124,25 +115,17 @@ async fn connect_server(
             hash_key: key,
             sticky_name_hash: None,
             tried_servers: &tried,
-            // A TCP client never shares or reuses a connection.
             reuse: ReusePolicy::Proven,
             is_first_attempt: tried.is_empty(),
         };
-        let claimed = match claim_lease(shared, &want, clock::now(), waited, deadline, None)? {
+        let mut lease = match claim_lease(shared, &want, clock::now(), waited, deadline, None)? {
+            LeaseOutcome::Leased(lease) => lease,
             LeaseOutcome::Queued(wait) => wait_for_slot(*wait, client).await?,
-            placed => placed,
         };
-        let LeaseOutcome::Leased(mut lease, _) = claimed else {
-            // A wait ends in a slot or an error.
-            let cause = "a claim without its place";
-            return Err(AttemptFailure::new(
-                FaultKind::Internal,
-                AttemptStage::Local,
-                cause,
-            ));
-        };
-        waited = lease.queue_time();
-        let key = lease.server_id();
+        // A TCP client never shares or reuses a connection.
+        lease.slot.idle_connection = None;
+        waited = lease.queue_time;
+        let id = lease.slot.server_id;
         match lease.connect(peer, listener).await {
             Ok(connection) => {
                 lease.record_connected();
@@ -151,7 +134,7 @@ async fn connect_server(
             }
             Err(failure) => {
                 lease.finish(None, attempt_outcome(&failure, || 0));
-                let has_other = shared.server_pool().has_other(&tried, key);
+                let has_other = shared.server_pool.lock().has_other(&tried, id);
                 if !has_other || tried.len() >= MAX_CONNECT_ATTEMPTS || clock::now() >= deadline {
                     return Err(failure);
                 }
@@ -160,8 +143,8 @@ async fn connect_server(
                     shared.name,
                     failure.cause
                 );
-                tried.push(key);
-                shared.server_pool().count_retry();
+                tried.push(id);
+                shared.server_pool.lock().counters.retries += 1;
             }
         }
     }
@@ -169,10 +152,7 @@ async fn connect_server(
 
 /// Waits for a slot as long as the client does. A client that has sent bytes is not seen to
 /// disconnect.
-async fn wait_for_slot(
-    mut wait: QueueWait,
-    client: &Stream,
-) -> Result<LeaseOutcome, AttemptFailure> {
+async fn wait_for_slot(mut wait: QueueWait, client: &Stream) -> Result<Lease, AttemptFailure> {
     let mut is_watched = true;
     std::future::poll_fn(|cx| {
         if let Poll::Ready(claimed) = std::pin::Pin::new(&mut wait).poll(cx) {
@@ -182,9 +162,10 @@ async fn wait_for_slot(
             is_watched = false;
             if is_gone {
                 let cause = "client disconnected while waiting for a server";
-                let gone =
-                    AttemptFailure::new(FaultKind::ClientDisconnected, AttemptStage::Local, cause);
-                return Poll::Ready(Err(gone));
+                return Poll::Ready(Err(AttemptFailure::local(
+                    FaultKind::ClientDisconnected,
+                    cause,
+                )));
             }
         }
         Poll::Pending

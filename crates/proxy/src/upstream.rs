@@ -5,22 +5,22 @@
 //! around the server pool, held for one decision at a time.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 use penstock_config as config;
 use penstock_exchange::buffering::{BodyStore, Demand, HeldPlaces, Producer};
 use penstock_exchange::{AddressPrefix, Handler, HandlerProgress, Request};
-use penstock_queue::{DispatchedJob, SlotId};
+use penstock_queue::SlotId;
 use penstock_runtime::clock;
 
-use crate::connection::{ResolvedAddress, UpstreamConnection};
+use crate::connection::ResolvedAddress;
 use crate::proxied_request::ProxiedRequest;
 use crate::resolve::DnsSource;
 use crate::server_pool::{
-    AttemptReport, DeferredActions, ServerEntry, ServerId, ServerPool, ServerSpec, SlotGrant,
-    SlotWaiter,
+    AttemptReport, DeferredActions, ServerEntry, ServerId, ServerPool, ServerSpec,
 };
 use crate::snapshot::{QueueSnapshot, UpstreamSnapshot};
 
@@ -57,7 +57,7 @@ pub(crate) struct SharedUpstream {
     /// Responses that still hold slots because their clients are slow.
     held_places: HeldPlaces,
     /// Guards the servers, their slots and the queue; never held across an await.
-    server_pool: Mutex<ServerPool>,
+    pub(crate) server_pool: Mutex<ServerPool>,
 }
 
 impl Upstream {
@@ -75,13 +75,13 @@ impl Upstream {
         names: DnsSource,
     ) -> Arc<Self> {
         let config = Arc::new(config);
-        let roster = ServerPool::new(&config, setup.loop_count, clock::now());
+        let server_pool = ServerPool::new(&config, setup.loop_count, clock::now());
         let shared = Arc::new(SharedUpstream {
             name: config.name.as_str().into(),
             config,
             body_store: ArcSwap::from_pointee(setup.body_store),
             held_places: HeldPlaces::default(),
-            server_pool: Mutex::new(roster),
+            server_pool: Mutex::new(server_pool),
         });
         crate::maintenance::start(&shared, names);
         Arc::new(Self { shared })
@@ -117,25 +117,22 @@ impl Upstream {
     #[must_use]
     pub fn snapshot(&self) -> UpstreamSnapshot {
         let now = clock::now();
-        let roster = self.shared.server_pool();
-        let (waiting, oldest_wait) = roster.waiting(now);
-        let [queue_time, connect_time, answer_time] = roster.latencies();
+        let pool = self.shared.server_pool.lock();
+        let (length, oldest_wait) = pool.waiting(now);
         UpstreamSnapshot {
             name: self.shared.name.to_string(),
             protocol: self.shared.config.protocol.as_str(),
-            up: roster.is_up(),
+            up: pool.places() > 0,
             queue: QueueSnapshot {
-                length: waiting,
+                length,
                 max: self.shared.config.max_queued,
                 oldest_wait,
             },
-            counters: roster.counters(),
-            queue_time,
-            connect_time,
-            header_time: answer_time,
-            servers: (roster.servers().iter())
-                .map(ServerEntry::snapshot)
-                .collect(),
+            counters: pool.counters,
+            queue_time: pool.latencies.queue_time.values(),
+            connect_time: pool.latencies.connect_time.values(),
+            header_time: pool.latencies.header_time.values(),
+            servers: pool.servers.iter().map(ServerEntry::snapshot).collect(),
         }
     }
 }
@@ -150,29 +147,18 @@ struct UpstreamHandler {
 impl Handler for UpstreamHandler {
     fn handle(&self, request: Request) -> HandlerProgress {
         // Constructed in place: it is large.
-        let room = Box::<ProxiedRequest>::new_uninit();
-        let call = Box::write(
-            room,
-            ProxiedRequest::new(Arc::clone(&self.shared), request, self.buffering),
-        );
-        HandlerProgress::Pending(Box::into_pin(call))
+        let place = Box::<ProxiedRequest>::new_uninit();
+        let shared = Arc::clone(&self.shared);
+        let request = Box::write(place, ProxiedRequest::new(shared, request, self.buffering));
+        HandlerProgress::Pending(Box::into_pin(request))
     }
 }
 
 /// A request's slot at one server, as the response that holds it sees it.
 #[derive(Debug)]
 pub(crate) struct ServerPlace {
-    shared: Arc<SharedUpstream>,
-    server: ServerId,
-}
-
-impl ServerPlace {
-    pub(crate) fn new(shared: &Arc<SharedUpstream>, server: ServerId) -> Arc<Self> {
-        Arc::new(Self {
-            shared: Arc::clone(shared),
-            server,
-        })
-    }
+    pub(crate) shared: Arc<SharedUpstream>,
+    pub(crate) server: ServerId,
 }
 
 impl Producer for ServerPlace {
@@ -181,26 +167,29 @@ impl Producer for ServerPlace {
     }
 
     fn demand(&self, now: Instant) -> Demand {
-        let roster = self.shared.server_pool();
-        if !roster.gives_places(self.server) {
+        let pool = self.shared.server_pool.lock();
+        if pool
+            .server(self.server)
+            .is_none_or(|member| member.capacity == 0)
+        {
             // The server is down or leaving.
             return Demand::default();
         }
-        let (waiting, oldest_wait) = roster.waiting(now);
+        let (waiting, oldest_wait) = pool.waiting(now);
         Demand {
             waiting,
             oldest_wait,
-            places: roster.places(),
+            places: pool.places(),
             behind: None,
         }
     }
 
     fn waiting_clients(&self) -> Vec<Option<AddressPrefix>> {
-        self.shared.server_pool().waiting_clients()
+        self.shared.server_pool.lock().waiting_clients()
     }
 
     fn refuse_waiting(&self, clients: &[AddressPrefix], cause: &str) {
-        let waiters = self.shared.server_pool().take_waiting_of(clients);
+        let waiters = self.shared.server_pool.lock().take_waiting_of(clients);
         for waiter in waiters {
             // The receiver may be gone.
             let _ = waiter.grant_sender.send(Err(cause.to_owned()));
@@ -213,40 +202,20 @@ impl Producer for ServerPlace {
 }
 
 impl SharedUpstream {
-    pub(crate) fn server_pool(&self) -> MutexGuard<'_, ServerPool> {
-        self.server_pool
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Changes the server pool, then runs the deferred actions.
-    pub(crate) fn update_pool<T>(
-        &self,
-        change: impl FnOnce(&mut ServerPool, &mut DeferredActions) -> T,
-    ) -> T {
-        let mut aftermath = DeferredActions::default();
-        let result = change(&mut self.server_pool(), &mut aftermath);
-        self.run_deferred(aftermath);
+    pub(crate) fn update_pool<T>(&self, change: impl FnOnce(&mut ServerPool) -> T) -> T {
+        let mut pool = self.server_pool.lock();
+        let result = change(&mut pool);
+        let deferred = pool.take_deferred();
+        drop(pool);
+        self.run_deferred(deferred);
         result
-    }
-
-    /// Releases the slot of a finished request.
-    pub(crate) fn release_slot(
-        &self,
-        now: Instant,
-        slot: SlotId,
-        connection: Option<(UpstreamConnection, usize)>,
-        ended: &AttemptReport,
-    ) {
-        self.update_pool(|roster, aftermath| {
-            roster.release(now, slot, connection, ended, aftermath);
-        });
     }
 
     /// Passes a granted but unused slot to the next request.
     pub(crate) fn release_unused_slot(&self, slot: SlotId) {
         let now = clock::now();
-        self.update_pool(|roster, aftermath| roster.release_unused(now, slot, aftermath));
+        self.update_pool(|pool| pool.release(now, slot, None, &AttemptReport::default()));
     }
 
     /// Adds a server with a resolved address.
@@ -256,40 +225,24 @@ impl SharedUpstream {
         name: Arc<str>,
         spec: ServerSpec,
     ) -> ServerId {
-        let now = clock::now();
-        self.update_pool(|roster, aftermath| roster.add(now, address, name, spec, aftermath))
+        self.update_pool(|pool| pool.add(clock::now(), address, name, spec))
     }
 
     /// Runs the actions deferred while the lock was held.
-    fn run_deferred(&self, aftermath: DeferredActions) {
-        if aftermath.is_empty() {
-            return;
-        }
-        let DeferredActions {
-            grants: starts,
-            closed_connections: dropped,
-            transitions,
-        } = aftermath;
-        drop(dropped);
-        for (server, transition) in transitions {
+    fn run_deferred(&self, deferred: DeferredActions) {
+        drop(deferred.closed_connections);
+        for (server, transition) in deferred.transitions {
             transition.log(&self.name, &server.name);
         }
-        // A waiter that is gone passes its slot to the next, which may be gone too.
-        let mut starts = VecDeque::from(starts);
-        while let Some(DispatchedJob {
-            slot_id: slot,
-            job: SlotWaiter {
-                grant_sender: grant,
-                ..
-            },
-            ..
-        }) = starts.pop_front()
-        {
-            if let Err(Ok(SlotGrant { slot })) = grant.send(Ok(SlotGrant { slot })) {
-                let mut aftermath = DeferredActions::default();
-                self.server_pool()
-                    .release_unused(clock::now(), slot, &mut aftermath);
-                starts.extend(aftermath.grants);
+        let mut grants = VecDeque::from(deferred.grants);
+        while let Some(grant) = grants.pop_front() {
+            // A waiter that is gone passes its slot to the next, which may be gone too.
+            if grant.job.grant_sender.send(Ok(grant.slot_id)).is_err() {
+                let mut pool = self.server_pool.lock();
+                pool.release(clock::now(), grant.slot_id, None, &AttemptReport::default());
+                let deferred = pool.take_deferred();
+                drop(pool);
+                grants.extend(deferred.grants);
             }
         }
     }

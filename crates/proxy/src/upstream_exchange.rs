@@ -11,17 +11,17 @@
 //!   bytes follow it.
 
 use std::io::{self, IoSlice};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
 use penstock_exchange::{ClientState, Request};
-use penstock_http::{FieldBlock, LAST_CHUNK, encode_chunk_head};
+use penstock_http::{LAST_CHUNK, encode_chunk_head};
 use penstock_runtime::{buffers, clock};
 use penstock_wire::ajp::BodyCredit;
 use penstock_wire::fastcgi;
 
 use crate::body_source::{BodySource, MAX_PIECE_BYTES, SourceFraming};
-use crate::codec::{BodyEncoding, Codec, DecodedEvent, ResponseEvent, attempt_stage};
+use crate::codec::{BodyEncoding, Codec, DecodedEvent, ResponseEnd, ResponseEvent, attempt_stage};
 use crate::connection::UpstreamConnection;
 use crate::failure::{AttemptFailure, AttemptStage};
 use crate::response_head::UpstreamResponseHead;
@@ -33,7 +33,7 @@ const MAX_BODY_WITH_HEAD: usize = 16 * 1024;
 /// A connection with an active request.
 #[derive(Debug)]
 pub(crate) struct UpstreamExchange {
-    connection: UpstreamConnection,
+    pub(crate) connection: Box<UpstreamConnection>,
     codec: Codec,
     body_encoding: BodyEncoding,
     /// Encoded bytes; those from `out_sent` on are not written yet.
@@ -43,7 +43,8 @@ pub(crate) struct UpstreamExchange {
     send_state: SendState,
     /// Received but not decoded: part of a head or a record.
     partial: Vec<u8>,
-    has_received: bool,
+    /// The server has sent anything at all.
+    pub(crate) has_received: bool,
     /// Part of a body has arrived.
     has_data: bool,
     has_head: bool,
@@ -51,10 +52,10 @@ pub(crate) struct UpstreamExchange {
     has_trailing_bytes: bool,
     /// The response came before the whole request was sent.
     was_answered_early: bool,
-    /// When the server last read something, since the last [`UpstreamExchange::take_progress`].
-    progress_at: Option<Instant>,
-    /// The rest of the request has not arrived from the client.
-    waits_for_client: bool,
+    /// When the server last read something, since the value was last taken.
+    pub(crate) progress_at: Option<Instant>,
+    /// The server has all of the request that has arrived, and more is to come.
+    pub(crate) waits_for_client: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,12 +80,6 @@ pub(crate) struct ResponseProgress {
     pub(crate) end: Option<ResponseEnd>,
 }
 
-#[derive(Debug)]
-pub(crate) struct ResponseEnd {
-    pub(crate) is_reusable: bool,
-    pub(crate) trailers: Option<FieldBlock>,
-}
-
 impl UpstreamExchange {
     /// Begins `request` on `connection` and passes the exchange to `keep`, so that this large value
     /// is constructed in place.
@@ -93,39 +88,40 @@ impl UpstreamExchange {
     /// A head that does not fit the protocol, or a connection that accepts no bytes.
     pub(crate) fn begin(
         shared: &SharedUpstream,
-        connection: UpstreamConnection,
+        connection: Box<UpstreamConnection>,
         request: &Request,
         source: &mut BodySource,
         keep: impl FnOnce(Self),
     ) -> Result<(), AttemptFailure> {
         let framing = source.framing();
         buffers::with_output_buffer(|out| {
-            let name = &connection.server().authority;
-            let (codec, form) = Codec::encode_request(&shared.config, request, framing, name, out)?;
-            let mut sending = SendState::Body;
-            if form == BodyEncoding::Ajp {
+            let name = &connection.count_guard.server.authority;
+            let (codec, body_encoding) =
+                Codec::encode_request(&shared.config, request, framing, name, out)?;
+            let mut send_state = SendState::Body;
+            if body_encoding == BodyEncoding::Ajp {
                 // The first packet is sent unrequested, the rest on request.
                 let length = match framing {
                     SourceFraming::Length(length) => length,
                     SourceFraming::None | SourceFraming::Chunked => 0,
                 };
-                sending = SendState::OnDemand {
+                send_state = SendState::OnDemand {
                     flow: BodyCredit::new(length),
                     is_ended: length == 0,
                 };
             } else if let Some(body) = source.take_small(MAX_BODY_WITH_HEAD) {
-                encode_piece(form, body, out);
-                encode_end(form, out);
-                sending = SendState::Encoded;
+                encode_piece(body_encoding, body, out);
+                encode_end(body_encoding, out);
+                send_state = SendState::Encoded;
             }
             let out = send_first(&connection, out)?;
             keep(Self {
                 connection,
                 codec,
-                body_encoding: form,
+                body_encoding,
                 out,
                 out_sent: 0,
-                send_state: sending,
+                send_state,
                 partial: Vec::new(),
                 has_received: false,
                 has_data: false,
@@ -149,29 +145,9 @@ impl UpstreamExchange {
         is_encoded && self.out_sent == self.out.len()
     }
 
-    /// Takes the time when the server last read something, if it did since the last call.
-    pub(crate) fn take_progress(&mut self) -> Option<Instant> {
-        self.progress_at.take()
-    }
-
-    /// Whether the server has all of the request that has arrived, and more is to come.
-    pub(crate) fn waits_for_client(&self) -> bool {
-        self.waits_for_client
-    }
-
-    /// Whether the server has sent nothing at all.
-    pub(crate) fn is_unanswered(&self) -> bool {
-        !self.has_received
-    }
-
-    pub(crate) fn connection(&mut self) -> &mut UpstreamConnection {
-        &mut self.connection
-    }
-
     /// Returns the connection, if it may carry another request after `end`.
-    pub(crate) fn into_connection(mut self, end: &ResponseEnd) -> Option<UpstreamConnection> {
-        let is_asked = matches!(self.body_encoding, BodyEncoding::Ajp);
-        let is_in_order = is_asked || !self.was_answered_early;
+    pub(crate) fn into_connection(mut self, end: &ResponseEnd) -> Option<Box<UpstreamConnection>> {
+        let is_in_order = self.body_encoding == BodyEncoding::Ajp || !self.was_answered_early;
         let is_clean =
             end.is_reusable && is_in_order && !self.has_trailing_bytes && self.partial.is_empty();
         let is_whole = self.is_sent() && self.send_state == SendState::Encoded;
@@ -192,7 +168,7 @@ impl UpstreamExchange {
     }
 
     /// Returns the connection as a tunnel, and the bytes behind the switch.
-    pub(crate) fn into_upgraded(self) -> (UpstreamConnection, Vec<u8>) {
+    pub(crate) fn into_upgraded(self) -> (Box<UpstreamConnection>, Vec<u8>) {
         (self.connection, self.partial)
     }
 
@@ -213,7 +189,7 @@ impl UpstreamExchange {
             if !self.is_sent() {
                 self.poll_send(cx, source)?;
             }
-            let mut hearer = ResponseSink {
+            let mut sink = ResponseSink {
                 progress: ResponseProgress::default(),
                 client,
                 server,
@@ -221,42 +197,29 @@ impl UpstreamExchange {
                 has_data: false,
             };
             let read = buffers::with_receive_buffer(|buffer| {
-                match self.connection.stream.poll_read(cx, buffer) {
-                    Poll::Pending => Poll::Pending,
-                    Poll::Ready(Ok(0)) => Poll::Ready(self.handle_eof(&mut hearer)),
-                    Poll::Ready(Ok(count)) => {
-                        Poll::Ready(self.handle_bytes(&buffer[..count], &mut hearer))
-                    }
-                    Poll::Ready(Err(error)) => {
-                        Poll::Ready(Err(AttemptFailure::server_disconnected(
-                            attempt_stage(self.has_head),
-                            format!("the connection to the server broke: {error}"),
-                        )))
-                    }
-                }
+                Poll::Ready(match ready!(self.connection.stream.poll_read(cx, buffer)) {
+                    Ok(0) => self.handle_eof(&mut sink),
+                    Ok(count) => self.handle_bytes(&buffer[..count], &mut sink),
+                    Err(error) => Err(AttemptFailure::server_disconnected(
+                        attempt_stage(self.has_head),
+                        format!("the connection to the server broke: {error}"),
+                    )),
+                })
             });
-            match read {
-                Poll::Pending => return Poll::Pending,
-                Poll::Ready(Err(failure)) => return Poll::Ready(Err(self.with_stage(failure))),
-                Poll::Ready(Ok(())) => {}
+            if let Err(mut failure) = ready!(read) {
+                // Only the exchange knows how far the request was.
+                if self.has_head && failure.stage == AttemptStage::Sent {
+                    failure.stage = AttemptStage::ResponseStarted;
+                }
+                return Poll::Ready(Err(failure));
             }
             let ResponseSink {
-                progress: said,
-                has_data,
-                ..
-            } = hearer;
-            if said.head.is_some() || said.end.is_some() || has_data {
-                return Poll::Ready(Ok(said));
+                progress, has_data, ..
+            } = sink;
+            if progress.head.is_some() || progress.end.is_some() || has_data {
+                return Poll::Ready(Ok(progress));
             }
         }
-    }
-
-    /// Adds to a failure how far the request was, which only the exchange knows.
-    fn with_stage(&self, mut failure: AttemptFailure) -> AttemptFailure {
-        if self.has_head && failure.stage == AttemptStage::Sent {
-            failure.stage = AttemptStage::ResponseStarted;
-        }
-        failure
     }
 
     /// Sends as much as the connection accepts and the source has.
@@ -349,17 +312,17 @@ impl UpstreamExchange {
     fn handle_bytes(
         &mut self,
         received: &[u8],
-        hearer: &mut ResponseSink<'_, impl FnMut(&[u8])>,
+        sink: &mut ResponseSink<'_, impl FnMut(&[u8])>,
     ) -> Result<(), AttemptFailure> {
         self.has_received = true;
         if self.partial.is_empty() {
-            let used = self.decode(received, hearer)?;
+            let used = self.decode(received, sink)?;
             self.partial.extend_from_slice(&received[used..]);
             return Ok(());
         }
         let mut whole = std::mem::take(&mut self.partial);
         whole.extend_from_slice(received);
-        let used = self.decode(&whole, hearer)?;
+        let used = self.decode(&whole, sink)?;
         whole.drain(..used);
         self.partial = whole;
         Ok(())
@@ -367,18 +330,18 @@ impl UpstreamExchange {
 
     fn handle_eof(
         &mut self,
-        hearer: &mut ResponseSink<'_, impl FnMut(&[u8])>,
+        sink: &mut ResponseSink<'_, impl FnMut(&[u8])>,
     ) -> Result<(), AttemptFailure> {
         let event = self.codec.finish_at_eof()?;
         self.has_trailing_bytes = true;
-        self.handle_event(event, hearer)
+        self.handle_event(event, sink)
     }
 
     /// Decodes as much as possible; returns the bytes consumed.
     fn decode(
         &mut self,
         input: &[u8],
-        hearer: &mut ResponseSink<'_, impl FnMut(&[u8])>,
+        sink: &mut ResponseSink<'_, impl FnMut(&[u8])>,
     ) -> Result<usize, AttemptFailure> {
         let mut used = 0;
         loop {
@@ -389,11 +352,11 @@ impl UpstreamExchange {
             };
             let is_over = matches!(
                 event,
-                ResponseEvent::End { .. } | ResponseEvent::SwitchedProtocols(_)
+                ResponseEvent::End(_) | ResponseEvent::SwitchedProtocols(_)
             );
-            self.handle_event(event, hearer)?;
+            self.handle_event(event, sink)?;
             if is_over {
-                self.has_trailing_bytes |= !hearer.progress.is_upgraded && used < input.len();
+                self.has_trailing_bytes |= !sink.progress.is_upgraded && used < input.len();
                 return Ok(used);
             }
         }
@@ -402,13 +365,13 @@ impl UpstreamExchange {
     fn handle_event(
         &mut self,
         event: ResponseEvent<'_>,
-        hearer: &mut ResponseSink<'_, impl FnMut(&[u8])>,
+        sink: &mut ResponseSink<'_, impl FnMut(&[u8])>,
     ) -> Result<(), AttemptFailure> {
         match event {
             ResponseEvent::Interim(status, fields) => {
                 // 100 and 102 apply to this hop; 103 is for the client.
                 if status.code() == EARLY_HINTS
-                    && let Some(client) = hearer.client
+                    && let Some(client) = sink.client
                 {
                     let _ = client.push_interim(status, fields);
                 }
@@ -416,7 +379,7 @@ impl UpstreamExchange {
             ResponseEvent::Head(head) => {
                 self.has_head = true;
                 self.record_early_response(head.status.code());
-                hearer.progress.head = Some(head);
+                sink.progress.head = Some(head);
             }
             ResponseEvent::SwitchedProtocols(_) if !self.is_sent() => {
                 // The start of the other protocol would be unknown.
@@ -425,19 +388,19 @@ impl UpstreamExchange {
             }
             ResponseEvent::SwitchedProtocols(head) => {
                 self.has_head = true;
-                hearer.progress.is_upgraded = true;
-                hearer.progress.head = Some(head);
+                sink.progress.is_upgraded = true;
+                sink.progress.head = Some(head);
             }
             ResponseEvent::Data(piece) => {
-                hearer.has_data = true;
+                sink.has_data = true;
                 self.has_data = true;
-                (hearer.body)(piece);
+                (sink.body)(piece);
             }
             ResponseEvent::Log(lines) => {
                 for line in lines.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii) {
                     if !line.is_empty() {
                         let line = String::from_utf8_lossy(line);
-                        log::warn!("{}: {}", hearer.server, line.escape_debug());
+                        log::warn!("{}: {}", sink.server, line.escape_debug());
                     }
                 }
             }
@@ -452,10 +415,7 @@ impl UpstreamExchange {
                     }
                 }
             }
-            ResponseEvent::End {
-                is_reusable: reusable,
-                trailers,
-            } => {
+            ResponseEvent::End(end) => {
                 if let SendState::OnDemand { flow, .. } = &self.send_state {
                     // It has read what it wanted of the body; a connection that still waits for
                     // more cannot be reused.
@@ -464,10 +424,7 @@ impl UpstreamExchange {
                         _ => SendState::Refused,
                     };
                 }
-                hearer.progress.end = Some(ResponseEnd {
-                    is_reusable: reusable,
-                    trailers,
-                });
+                sink.progress.end = Some(end);
             }
         }
         Ok(())

@@ -21,7 +21,9 @@ use penstock_exchange::request::{RequestOrigin, RequestPath};
 use penstock_exchange::{Fault, IncomingBody, ListenerInfo, Mount, Request, RequestBody};
 use penstock_http::{HeadLimits, ParseProgress, parse_head};
 use penstock_hub::{HubCounters, HubSnapshot};
-use penstock_proxy::{QueueSnapshot, ServerSnapshot, UpstreamCounters, UpstreamSnapshot};
+use penstock_proxy::{
+    QueueSnapshot, ServerCounters, ServerSnapshot, UpstreamCounters, UpstreamSnapshot,
+};
 use penstock_runtime::blocking::{DurationStats, PoolSnapshot};
 use penstock_sys::net::PeerAddress;
 
@@ -141,11 +143,13 @@ pub(crate) fn server(name: &str, state: &'static str) -> ServerSnapshot {
         max_active: Some(8),
         connections_open: 5,
         connections_idle: 4,
-        requests: 100,
-        failures: 7,
-        timeouts: 6,
-        connects: 9,
-        connection_reuses: 91,
+        counters: ServerCounters {
+            requests: 100,
+            failures: 7,
+            timeouts: 6,
+            connects: 9,
+            connection_reuses: 91,
+        },
         last_error: None,
     }
 }

@@ -222,12 +222,26 @@ choice! {
         IdleFirst = "idle_first",
         /// [`Balance::RoundRobin`].
         RoundRobin = "round_robin",
-        /// [`Balance::LeastConn`].
-        LeastConn = "least_active",
+        /// [`Balance::LeastActive`].
+        LeastActive = "least_active",
         /// [`Balance::RandomTwo`].
         RandomTwo = "random_two",
         /// [`Balance::Hash`] of `key`.
         Hash = "hash",
+    }
+}
+
+impl BalanceMethod {
+    /// The balance by this method; `key` is that of `hash`, which is reported if it is absent or
+    /// wrong.
+    pub(crate) fn with_key(self, key: Option<HashKey>) -> Balance {
+        match self {
+            Self::IdleFirst => Balance::IdleFirst,
+            Self::RoundRobin => Balance::RoundRobin,
+            Self::LeastActive => Balance::LeastActive,
+            Self::RandomTwo => Balance::RandomTwo,
+            Self::Hash => key.map_or_else(Balance::default, Balance::Hash),
+        }
     }
 }
 
@@ -240,7 +254,7 @@ pub enum Balance {
     /// In turn, by weight.
     RoundRobin,
     /// The least busy by weight.
-    LeastConn,
+    LeastActive,
     /// The less busy of two drawn at random.
     RandomTwo,
     /// The same server for the same key, unless it has far more than its share.

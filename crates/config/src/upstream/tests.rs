@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::*;
+use crate::Balance;
 use crate::model::{
     EjectPolicy, ForwardedHeaders, ProxyProtocol, RetryPolicy, ServerAddr, UpstreamServer,
 };
@@ -154,7 +155,7 @@ fn reads_the_words() {
     let balances = [
         ("idle_first", Balance::IdleFirst),
         ("round_robin", Balance::RoundRobin),
-        ("least_active", Balance::LeastConn),
+        ("least_active", Balance::LeastActive),
         ("random_two", Balance::RandomTwo),
     ];
     for (word, expected) in balances {

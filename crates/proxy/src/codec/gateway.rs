@@ -9,10 +9,13 @@
 use penstock_config::{self as config, Protocol};
 use penstock_exchange::{FaultKind, Request};
 use penstock_http::Method;
-use penstock_wire::gateway::{EncodeError, GatewayError, GatewayHeadLimits, ResponseDecoder};
-use penstock_wire::{ajp, cgi, fastcgi, gateway, scgi, uwsgi};
+use penstock_wire::gateway::{
+    EncodeError, GatewayError, GatewayEvent, GatewayHead, GatewayHeadLimits, ResponseDecoder,
+};
+use penstock_wire::{ajp, cgi, fastcgi, scgi, uwsgi};
 
-use super::{BodyEncoding, Codec, DecodedEvent, ResponseEvent, http};
+use super::http::HttpDecoder;
+use super::{BodyEncoding, Codec, DecodedEvent, ResponseEnd, ResponseEvent, attempt_stage};
 use crate::body_source::SourceFraming;
 use crate::environ;
 use crate::failure::{AttemptFailure, AttemptStage};
@@ -55,7 +58,11 @@ pub(super) fn encode_request(
     let length = match framing {
         SourceFraming::Length(length) => length,
         SourceFraming::None => 0,
-        SourceFraming::Chunked => return Err(missing_length()),
+        // A body of unknown length is read whole before the request is sent (`proxied_request`).
+        SourceFraming::Chunked => {
+            let cause = "a body without a length cannot be sent in a gateway protocol";
+            return Err(AttemptFailure::local(FaultKind::Internal, cause));
+        }
     };
     let keeps = request_head::uses_keep_alive(config);
     let (decoder, form) = match config.protocol {
@@ -85,7 +92,8 @@ pub(super) fn encode_request(
             let mut vars = uwsgi::UwsgiVariableWriter::new(out, UWSGI_MODIFIER);
             environ::encode_variables(&mut vars, config, request, framing, server);
             vars.finish().map_err(encode_failure)?;
-            let decoder = http::HttpDecoder::new_closing(request.head.method()).with_config(config);
+            let mut decoder = HttpDecoder::new(request.head.method(), config.strict);
+            decoder.must_close = true;
             return Ok((Codec::Http(decoder), BodyEncoding::Plain));
         }
     };
@@ -121,12 +129,9 @@ impl GatewayDecoder {
     pub(crate) fn finish_at_eof(&mut self) -> Result<ResponseEvent<'static>, AttemptFailure> {
         self.is_finished = true;
         match self.decoder.eof() {
-            Ok(_) => Ok(ResponseEvent::End {
-                is_reusable: false,
-                trailers: None,
-            }),
+            Ok(_) => Ok(ResponseEvent::End(ResponseEnd::default())),
             Err(error) => {
-                let stage = super::attempt_stage(self.has_head);
+                let stage = attempt_stage(self.has_head);
                 Err(AttemptFailure::server_disconnected(
                     stage,
                     error.to_string(),
@@ -137,22 +142,22 @@ impl GatewayDecoder {
 
     fn translate<'a>(
         &mut self,
-        event: gateway::GatewayEvent<'a>,
+        event: GatewayEvent<'a>,
     ) -> Result<Option<ResponseEvent<'a>>, AttemptFailure> {
         Ok(Some(match event {
-            gateway::GatewayEvent::Head(head) => {
+            GatewayEvent::Head(head) => {
                 self.has_head = true;
                 ResponseEvent::Head(convert_head(&head)?)
             }
-            gateway::GatewayEvent::Body(piece) => ResponseEvent::Data(piece),
-            gateway::GatewayEvent::Log(piece) => return Ok(self.limit_log(piece)),
-            gateway::GatewayEvent::BodyRequested(count) => ResponseEvent::BodyRequested(count),
-            gateway::GatewayEvent::End { reusable } => {
+            GatewayEvent::Body(piece) => ResponseEvent::Data(piece),
+            GatewayEvent::Log(piece) => return Ok(self.limit_log(piece)),
+            GatewayEvent::BodyRequested(count) => ResponseEvent::BodyRequested(count),
+            GatewayEvent::End { reusable } => {
                 self.is_finished = true;
-                ResponseEvent::End {
+                ResponseEvent::End(ResponseEnd {
                     is_reusable: reusable && self.keeps_alive,
                     trailers: None,
-                }
+                })
             }
         }))
     }
@@ -172,28 +177,21 @@ impl GatewayDecoder {
         // A server that refuses before the head has not begun the request.
         let stage = match error.is_refusal() && !self.has_head {
             true => AttemptStage::Unsent,
-            false => super::attempt_stage(self.has_head),
+            false => attempt_stage(self.has_head),
         };
         AttemptFailure::protocol_error(stage, error.to_string())
     }
 }
 
-fn convert_head(head: &gateway::GatewayHead) -> Result<UpstreamResponseHead, AttemptFailure> {
+fn convert_head(head: &GatewayHead) -> Result<UpstreamResponseHead, AttemptFailure> {
+    let broken = |cause: String| AttemptFailure::protocol_error(AttemptStage::Sent, cause);
     let mut builder = ResponseHeadBuilder::new(head.fields.as_bytes().len());
     for (name, value) in head.fields.iter() {
-        builder.push(name, value).map_err(|error| {
-            AttemptFailure::protocol_error(AttemptStage::Sent, error.to_string())
-        })?;
+        let pushed = builder.push(name, value);
+        pushed.map_err(|error| broken(error.to_string()))?;
     }
-    builder.finish(head.status).ok_or_else(|| {
-        AttemptFailure::protocol_error(AttemptStage::Sent, "malformed content-length")
-    })
-}
-
-/// A body of unknown length is read whole before the request is sent (`proxied_request`).
-fn missing_length() -> AttemptFailure {
-    let cause = "a body without a length cannot be sent in a gateway protocol";
-    AttemptFailure::new(FaultKind::Internal, AttemptStage::Local, cause)
+    let head = builder.finish(head.status);
+    head.ok_or_else(|| broken("malformed content-length".to_owned()))
 }
 
 fn encode_failure(error: EncodeError) -> AttemptFailure {
@@ -201,7 +199,7 @@ fn encode_failure(error: EncodeError) -> AttemptFailure {
         EncodeError::TooLarge => FaultKind::HeadTooLarge,
         EncodeError::NulInText => FaultKind::BadRequest,
     };
-    AttemptFailure::new(kind, AttemptStage::Local, error.to_string())
+    AttemptFailure::local(kind, error.to_string())
 }
 
 #[cfg(test)]

@@ -10,13 +10,12 @@
 //! - 101 is accepted only if the request asked for an upgrade.
 //! - Bytes behind a response are never decoded as another response.
 
-use penstock_config as config;
 use penstock_http::{
     BodyDecoder, BodyFraming, CheckedField, FieldBlock, Method, ParseProgress, ResponseBodyFraming,
     ResponseHead, ResponseLimits, ResponseScanner, Status,
 };
 
-use super::{DecodedEvent, ResponseEvent};
+use super::{DecodedEvent, ResponseEnd, ResponseEvent};
 use crate::failure::{AttemptFailure, AttemptStage};
 use crate::response_head::ResponseHeadBuilder;
 
@@ -36,10 +35,11 @@ pub(crate) struct HttpDecoder {
     partial_head: Option<Box<ResponseHeadBuilder>>,
     is_head_request: bool,
     /// The request asked for another protocol.
-    may_upgrade: bool,
+    pub(super) may_upgrade: bool,
     interim_count: u8,
     keep_alive: bool,
-    must_close: bool,
+    /// The server closes the connection after its response, whatever its head says.
+    pub(super) must_close: bool,
 }
 
 #[derive(Debug)]
@@ -55,36 +55,23 @@ enum DecoderState {
 }
 
 impl HttpDecoder {
-    /// Creates a strict decoder for the response to a request of `method`.
-    pub(crate) fn new(method: Method, upgrades: bool) -> Self {
+    /// Creates a decoder for the response to a request of `method`. Unless it `is_strict`, it
+    /// accepts the syntax of old servers.
+    pub(crate) fn new(method: Method, is_strict: bool) -> Self {
         Self {
             state: DecoderState::Head,
-            scanner: ResponseScanner::new(),
-            is_strict: true,
+            scanner: match is_strict {
+                true => ResponseScanner::new(),
+                false => ResponseScanner::lenient(),
+            },
+            is_strict,
             partial_head: None,
             is_head_request: method == Method::Head,
-            may_upgrade: upgrades,
+            may_upgrade: false,
             interim_count: 0,
             keep_alive: false,
             must_close: false,
         }
-    }
-
-    /// For a server that closes the connection after its response, whatever its head says.
-    pub(crate) fn new_closing(method: Method) -> Self {
-        Self {
-            must_close: true,
-            ..Self::new(method, false)
-        }
-    }
-
-    /// Accepts the syntax of old servers unless the upstream is `strict`.
-    pub(crate) fn with_config(mut self, config: &config::Upstream) -> Self {
-        if !config.strict {
-            self.is_strict = false;
-            self.scanner = ResponseScanner::lenient();
-        }
-        self
     }
 
     pub(crate) fn decode<'a>(
@@ -94,9 +81,8 @@ impl HttpDecoder {
         match &mut self.state {
             DecoderState::Head => self.decode_head(input),
             DecoderState::Length(left) => {
-                let count = usize::try_from(*left)
-                    .unwrap_or(usize::MAX)
-                    .min(input.len());
+                let count =
+                    usize::try_from(*left).map_or(input.len(), |left| left.min(input.len()));
                 *left -= count as u64;
                 if *left == 0 {
                     self.state = DecoderState::Done(None);
@@ -119,10 +105,7 @@ impl HttpDecoder {
             }
             DecoderState::UntilClose => Ok(data_event(input, input.len())),
             DecoderState::Done(_) => Ok(self.end_event(0)),
-            DecoderState::Finished => Ok(DecodedEvent {
-                consumed: 0,
-                event: None,
-            }),
+            DecoderState::Finished => Ok(DecodedEvent::default()),
         }
     }
 
@@ -130,10 +113,7 @@ impl HttpDecoder {
         match self.state {
             DecoderState::UntilClose | DecoderState::Done(_) | DecoderState::Finished => {
                 self.state = DecoderState::Finished;
-                Ok(ResponseEvent::End {
-                    is_reusable: false,
-                    trailers: None,
-                })
+                Ok(ResponseEvent::End(ResponseEnd::default()))
             }
             DecoderState::Head => Err(AttemptFailure::server_disconnected(
                 AttemptStage::Sent,
@@ -155,22 +135,16 @@ impl HttpDecoder {
             Some(building) => *building,
             None => ResponseHeadBuilder::new(FIELDS_CAPACITY),
         };
+        let broken = |cause: String| AttemptFailure::protocol_error(AttemptStage::Sent, cause);
         let mut take = |field: CheckedField<'_>| building.push_checked(field);
         let scanned = (self.scanner).scan_with(input, self.is_head_request, &limits, &mut take);
-        let scanned = scanned.map_err(|error| {
-            AttemptFailure::protocol_error(AttemptStage::Sent, error.to_string())
-        })?;
+        let scanned = scanned.map_err(|error| broken(error.to_string()))?;
         let ParseProgress::Complete(head) = scanned else {
             self.partial_head = Some(Box::new(building));
-            return Ok(DecodedEvent {
-                consumed: 0,
-                event: None,
-            });
+            return Ok(DecodedEvent::default());
         };
-        let broken = |cause: String| AttemptFailure::protocol_error(AttemptStage::Sent, cause);
-        let Some(status) = Status::new(head.status) else {
-            return Err(broken(format!("status {}", head.status)));
-        };
+        let status = Status::new(head.status);
+        let status = status.ok_or_else(|| broken(format!("status {}", head.status)))?;
         let reply = building.finish(status);
         let mut reply = reply.ok_or_else(|| broken("malformed content-length".to_owned()))?;
         if head.framing == ResponseBodyFraming::Chunked {
@@ -182,9 +156,7 @@ impl HttpDecoder {
                 self.state = DecoderState::Finished;
                 ResponseEvent::SwitchedProtocols(reply)
             }
-            101 => {
-                return Err(broken("unsolicited 101 Switching Protocols".to_owned()));
-            }
+            101 => return Err(broken("unsolicited 101 Switching Protocols".to_owned())),
             100..=199 => {
                 if !head.keep_alive && self.is_strict {
                     return Err(broken("an interim response with a close".to_owned()));
@@ -192,9 +164,8 @@ impl HttpDecoder {
                 self.must_close |= !head.keep_alive;
                 self.interim_count += 1;
                 if self.interim_count > MAX_INTERIM_RESPONSES {
-                    return Err(broken(format!(
-                        "more than {MAX_INTERIM_RESPONSES} interim responses"
-                    )));
+                    let cause = format!("more than {MAX_INTERIM_RESPONSES} interim responses");
+                    return Err(broken(cause));
                 }
                 ResponseEvent::Interim(status, reply.fields)
             }
@@ -229,10 +200,10 @@ impl HttpDecoder {
         };
         DecodedEvent {
             consumed,
-            event: Some(ResponseEvent::End {
+            event: Some(ResponseEvent::End(ResponseEnd {
                 is_reusable: self.keep_alive,
                 trailers,
-            }),
+            })),
         }
     }
 }

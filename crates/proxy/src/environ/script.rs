@@ -24,12 +24,9 @@ impl<'p> ScriptPath<'p> {
     /// Splits after the first script in `path`; a path without one belongs to `index`, if set.
     pub(super) fn split(path: &'p [u8], index: Option<&str>) -> Self {
         if let Some(end) = script_end(path) {
-            let (name, info) = path.split_at(end);
+            let (name, path_info) = path.split_at(end);
             let name = Cow::Borrowed(name);
-            return Self {
-                name,
-                path_info: info,
-            };
+            return Self { name, path_info };
         }
         match index {
             Some(index) => Self {

@@ -548,7 +548,7 @@ fn check_step(
         assert!(matches!(input, Bad));
         assert_eq!(ejection.next_tick(), Some(now + time));
     }
-    let is_ejected = matches!(ejection.health_condition, HealthCondition::Ejected { .. });
+    let is_ejected = matches!(ejection.condition, ServerState::Ejected { .. });
     let is_disabled = ejection.admin_state == Disabled;
     assert_eq!(ejection.next_tick().is_some(), is_ejected && !is_disabled);
     if matches!(input, Tick) {

@@ -12,8 +12,8 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::pin::pin;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::Mutex;
 use penstock_runtime::Stream;
 use tokio::sync::Notify;
 
@@ -74,19 +74,15 @@ impl JoinedConnections {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, JoinedConnectionsState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Changes the member's capacity.
     pub(super) fn set_capacity(&self, capacity: u32) {
-        self.lock().capacity = capacity;
+        self.state.lock().capacity = capacity;
     }
 
     /// The limit of active requests, with `open` connections counted as the member's: as announced,
     /// but once no more connections arrive, at most one request per connection.
     pub(super) fn capacity(&self, open: u32) -> u32 {
-        let state = self.lock();
+        let state = self.state.lock();
         if state.supply != SupplyState::Ended {
             return state.capacity;
         }
@@ -98,7 +94,7 @@ impl JoinedConnections {
 
     /// Whether no more connections arrive.
     pub(crate) fn has_supply_ended(&self) -> bool {
-        self.lock().supply == SupplyState::Ended
+        self.state.lock().supply == SupplyState::Ended
     }
 
     /// Takes a connection on this loop; waits until one is available. The caller bounds the wait.
@@ -126,7 +122,7 @@ impl JoinedConnections {
     /// Takes an idle connection, or requests one more.
     fn pop_or_request(&self) -> io::Result<Option<OwnedFd>> {
         let gone = |why| Err(io::Error::new(io::ErrorKind::NotConnected, why));
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.supply == SupplyState::Left {
             return gone("the server has left");
         }
@@ -144,7 +140,7 @@ impl JoinedConnections {
     /// lost.
     pub(super) async fn wait_for_demand(&self) -> u32 {
         loop {
-            let wanted = std::mem::take(&mut self.lock().wanted);
+            let wanted = std::mem::take(&mut self.state.lock().wanted);
             if wanted > 0 {
                 return wanted;
             }
@@ -155,41 +151,37 @@ impl JoinedConnections {
     /// Adds a connection that is registered with no loop; returns it if there are too many. A
     /// connection that no task needs while the member leaves is closed.
     pub(super) fn offer(&self, socket: OwnedFd) -> Result<(), OwnedFd> {
-        {
-            let mut state = self.lock();
-            let (most, leaves) = match state.supply {
-                SupplyState::OnRequest | SupplyState::Ended => {
-                    (state.capacity.min(MAX_IDLE), false)
-                }
-                SupplyState::ForWaiters => (state.waiter_count, true),
-                SupplyState::Left => (0, true),
-            };
-            match state.idle.len() < most as usize {
-                true => state.idle.push_back(socket),
-                false if leaves => return Ok(()),
-                false => return Err(socket),
-            }
+        let mut state = self.state.lock();
+        let (most, is_leaving) = match state.supply {
+            SupplyState::OnRequest | SupplyState::Ended => (state.capacity.min(MAX_IDLE), false),
+            SupplyState::ForWaiters => (state.waiter_count, true),
+            SupplyState::Left => (0, true),
+        };
+        match state.idle.len() < most as usize {
+            true => state.idle.push_back(socket),
+            false if is_leaving => return Ok(()),
+            false => return Err(socket),
         }
+        drop(state);
         self.available.notify_one();
         Ok(())
     }
 
     /// The member leaves: closes idle connections; more arrive only for waiting tasks.
     pub(super) fn close_idle(&self) {
-        let waiting = {
-            let mut state = self.lock();
-            if state.supply == SupplyState::OnRequest {
-                state.supply = SupplyState::ForWaiters;
-            }
-            std::mem::take(&mut state.idle)
-        };
-        drop(waiting);
+        let mut state = self.state.lock();
+        if state.supply == SupplyState::OnRequest {
+            state.supply = SupplyState::ForWaiters;
+        }
+        let idle = std::mem::take(&mut state.idle);
+        drop(state);
+        drop(idle);
     }
 
     /// No more connections arrive. Call [`JoinedConnections::wake_waiters`] after the follow-up
     /// work.
     pub(super) fn end_supply(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.supply != SupplyState::Left {
             state.supply = SupplyState::Ended;
         }
@@ -202,12 +194,11 @@ impl JoinedConnections {
 
     /// The member has left: waiting tasks fail.
     pub(super) fn close(&self) {
-        let waiting = {
-            let mut state = self.lock();
-            state.supply = SupplyState::Left;
-            std::mem::take(&mut state.idle)
-        };
-        drop(waiting);
+        let mut state = self.state.lock();
+        state.supply = SupplyState::Left;
+        let idle = std::mem::take(&mut state.idle);
+        drop(state);
+        drop(idle);
         self.wake_waiters();
     }
 }
@@ -216,14 +207,14 @@ impl JoinedConnections {
 struct WaiterGuard<'d>(&'d JoinedConnections);
 
 impl<'d> WaiterGuard<'d> {
-    fn new(dialled: &'d JoinedConnections) -> Self {
-        dialled.lock().waiter_count += 1;
-        Self(dialled)
+    fn new(connections: &'d JoinedConnections) -> Self {
+        connections.state.lock().waiter_count += 1;
+        Self(connections)
     }
 }
 
 impl Drop for WaiterGuard<'_> {
     fn drop(&mut self) {
-        self.0.lock().waiter_count -= 1;
+        self.0.state.lock().waiter_count -= 1;
     }
 }

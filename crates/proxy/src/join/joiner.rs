@@ -10,17 +10,19 @@
 //! - After [`Joiner::leave`] it accepts no new requests and finishes active ones.
 //! - If the front end moves, it follows at once, while requests of the old front end continue.
 
+use std::convert::Infallible;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use penstock_config as config;
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::{LoopHandle, Stream, clock, loops};
-use penstock_sys::net::{self, PeerAddress};
+use penstock_sys::net::PeerAddress;
 use penstock_wire::join::{
     self, FrontEndMessage, HandshakeNonces, JoinError, JoinPurpose, JoinReply, JoinSecret,
     JoinSide, JoinerMessage,
@@ -28,7 +30,10 @@ use penstock_wire::join::{
 use tokio::sync::{oneshot, watch};
 
 use super::line_stream::LineStream;
-use super::{HANDSHAKE_TIMEOUT, HEARTBEAT_INTERVAL, JoinFailure, SILENCE_TIMEOUT, random_nonce};
+use super::{
+    HANDSHAKE_TIMEOUT, HEARTBEAT_INTERVAL, JoinFailure, SILENCE_TIMEOUT, into_guarded_socket,
+    random_bytes,
+};
 
 /// Serves an opened connection on the current loop; the bytes were read from it already.
 pub type ServeConnection = Arc<dyn Fn(Stream, PeerAddress, Vec<u8>) + Send + Sync>;
@@ -99,9 +104,6 @@ const MAX_ADDRESSES: usize = 8;
 /// How often the same warning is repeated.
 const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The warning for a connection that could not be opened.
-const NO_CONNECTION: &str = "no connection for";
-
 /// Maximum connections being opened at once.
 const MAX_DIALS: u64 = 10_000;
 
@@ -123,27 +125,19 @@ impl Joiner {
     /// Starts joining on the current loop. It runs until the process ends.
     #[must_use]
     pub fn start(setup: JoinerSetup) -> Self {
-        let JoinerSetup {
-            config: joins,
-            label,
-            capacity,
-            loops: serving,
-            pool,
-            serve,
-        } = setup;
-        let wish = DesiredState {
-            capacity: capacity.max(1),
+        let desired = DesiredState {
+            capacity: setup.capacity.max(1),
             is_leaving: false,
         };
         let inner = Arc::new(JoinerInner {
-            secret: JoinSecret::new(joins.key.expose()),
-            address: joins.address,
-            upstream: joins.upstream,
-            label: join::sanitise_label(&label),
-            loops: serving,
-            pool,
-            serve,
-            desired: watch::channel(wish).0,
+            secret: JoinSecret::new(setup.config.key.expose()),
+            address: setup.config.address,
+            upstream: setup.config.upstream,
+            label: join::sanitise_label(&setup.label),
+            loops: setup.loops,
+            pool: setup.pool,
+            serve: setup.serve,
+            desired: watch::channel(desired).0,
             next_loop: AtomicUsize::new(0),
             dials_in_progress: AtomicU64::new(0),
             last_warning: Mutex::default(),
@@ -157,15 +151,19 @@ impl Joiner {
     /// Changes the maximum of active requests.
     pub fn set_capacity(&self, capacity: u32) {
         let capacity = capacity.max(1);
+        let replace =
+            |desired: &mut DesiredState| std::mem::replace(&mut desired.capacity, capacity);
         self.0
             .desired
-            .send_if_modified(|wish| std::mem::replace(&mut wish.capacity, capacity) != capacity);
+            .send_if_modified(|desired| replace(desired) != capacity);
     }
 
     /// Accepts no new requests from now on; [`Joiner::wait_until_drained`] waits for the active
     /// ones.
     pub fn leave(&self) {
-        self.0.desired.send_modify(|wish| wish.is_leaving = true);
+        self.0
+            .desired
+            .send_modify(|desired| desired.is_leaving = true);
     }
 
     /// The current state.
@@ -193,14 +191,14 @@ impl Joiner {
 impl JoinerInner {
     /// Joins again and again until told to leave.
     async fn run(self: Arc<Self>) {
-        let mut wish = self.desired.subscribe();
+        let mut desired = self.desired.subscribe();
         let mut pause = MIN_RETRY_DELAY;
-        while !wish.borrow().is_leaving {
+        while !desired.borrow().is_leaving {
             let began = clock::now();
             let begun = tokio::select! {
                 begun = self.join_once() => begun,
                 // A front end that accepted it notices the closed connection.
-                _ = wish.wait_for(|wish| wish.is_leaving) => break,
+                _ = desired.wait_for(|desired| desired.is_leaving) => break,
             };
             let end = match begun {
                 Ok(ended) => ended
@@ -216,85 +214,70 @@ impl JoinerInner {
                 pause = MIN_RETRY_DELAY;
                 continue;
             };
-            if wish.borrow().is_leaving {
+            if desired.borrow().is_leaving {
                 break;
             }
-            self.set_state(JoinerState::NotJoined(failure.to_string()));
+            self.state
+                .send_replace(JoinerState::NotJoined(failure.to_string()));
             self.warn_throttled("not a server of", &failure);
             if clock::now() > began + MAX_RETRY_DELAY {
                 pause = MIN_RETRY_DELAY;
             }
-            let left = async { wish.wait_for(|wish| wish.is_leaving).await.is_ok() };
+            let left = async { desired.wait_for(|desired| desired.is_leaving).await.is_ok() };
             clock::timeout(pause, left).await;
             pause = (pause * 2).min(MAX_RETRY_DELAY);
         }
-        self.set_state(JoinerState::Left);
+        self.state.send_replace(JoinerState::Left);
     }
 
     /// Warns that it is not a member or cannot open a connection; a lasting cause once a minute.
     fn warn_throttled(&self, what: &str, failure: &JoinFailure) {
         let (cause, now) = (failure.to_string(), clock::now());
-        {
-            let mut told = self
-                .last_warning
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
-            let is_known =
-                |(known, at): &(String, Instant)| *known == cause && now < *at + WARNING_INTERVAL;
-            if told.as_ref().is_some_and(is_known) {
-                return;
-            }
-            *told = Some((cause.clone(), now));
+        let is_known =
+            |(known, at): &(String, Instant)| *known == cause && now < *at + WARNING_INTERVAL;
+        let mut last = self.last_warning.lock();
+        if last.as_ref().is_some_and(is_known) {
+            return;
         }
+        *last = Some((cause.clone(), now));
+        drop(last);
         let (address, upstream) = (&self.address, &self.upstream);
         log::warn!("{address}: {what} `{upstream}`: {cause}");
     }
 
-    fn set_state(&self, state: JoinerState) {
-        self.state.send_replace(state);
-    }
-
     /// Joins once. The session runs as its own task; the receiver gets its end.
     async fn join_once(self: &Arc<Self>) -> Result<oneshot::Receiver<SessionEnd>, JoinFailure> {
-        let live = LiveSessionGuard::new(self);
-        let wish = DesiredState {
-            is_leaving: false,
-            ..*self.desired.borrow()
-        };
+        let live_guard = LiveSessionGuard::new(self);
+        let capacity = self.desired.borrow().capacity;
         let purpose = JoinPurpose::Control {
-            capacity: wish.capacity,
+            capacity,
             upstream: self.upstream.clone(),
             label: self.label.clone(),
         };
-        let mut failure = JoinFailure::Refused("the name has no address".to_owned());
-        let mut met = None;
+        let mut dialled = Err(JoinFailure::Refused("the name has no address".to_owned()));
         for target in self.resolve_address().await? {
-            match self.dial(&target, &purpose).await {
-                Ok((lines, member)) => {
-                    met = Some((lines, member, target));
-                    break;
-                }
-                Err(why) => failure = why,
+            dialled = self.dial(&target, &purpose).await.map(|met| (met, target));
+            if dialled.is_ok() {
+                break;
             }
         }
-        let (lines, member, target) = met.ok_or(failure)?;
+        let ((lines, member_id), target) = dialled?;
         let (address, upstream) = (&self.address, &self.upstream);
-        let capacity = wish.capacity;
         log::info!("{address}: joined `{upstream}` (capacity={capacity})");
-        self.set_state(JoinerState::Joined);
-        *self
-            .last_warning
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = None;
-        let (tell, ended) = oneshot::channel();
+        self.state.send_replace(JoinerState::Joined);
+        *self.last_warning.lock() = None;
+        let (end_sender, ended) = oneshot::channel();
         let session = JoinerSession {
             joiner: Arc::clone(self),
             lines,
             target,
-            member_id: member,
-            last_sent: wish,
-            end_sender: Some(tell),
-            live_guard: Some(live),
+            member_id,
+            last_sent: DesiredState {
+                capacity,
+                is_leaving: false,
+            },
+            end_sender: Some(end_sender),
+            live_guard: Some(live_guard),
         };
         loops::spawn_here(session.run());
         Ok(ended)
@@ -314,11 +297,10 @@ impl JoinerInner {
             Ok::<_, io::Error>(found.take(MAX_ADDRESSES).collect())
         });
         let found = clock::timeout(HANDSHAKE_TIMEOUT, looked_up).await;
-        let found = found.ok_or(JoinFailure::Timeout)?;
-        let refused = |error: penstock_runtime::blocking::PoolError| {
-            JoinFailure::Refused(format!("cannot resolve the name: {error}"))
-        };
-        Ok(found.map_err(refused)??)
+        let found = found
+            .ok_or(JoinFailure::Timeout)?
+            .map_err(|error| JoinFailure::Refused(format!("cannot resolve the name: {error}")));
+        Ok(found??)
     }
 
     /// Connects and performs the handshake for `purpose`.
@@ -341,7 +323,7 @@ impl JoinerInner {
             FrontEndAddress::Unix(path) => Stream::connect_unix(path).await?,
         };
         let mut lines = LineStream::new(stream, Vec::new());
-        let nonce = random_nonce()?;
+        let nonce = join::Nonce(random_bytes()?);
         lines.send(&join::encode_greeting(&nonce)).await?;
         let meeting = HandshakeNonces {
             joiner: nonce,
@@ -351,11 +333,10 @@ impl JoinerInner {
             .send(&self.secret.prove(JoinSide::Joiner, &meeting))
             .await?;
         // A front end with another key closes without a further line.
-        let proved = lines.next_line().await;
-        let proved = proved.map_err(|failure| match failure {
-            JoinFailure::Closed => JoinError::WrongKey.into(),
-            failure => failure,
-        })?;
+        let proved = match lines.next_line().await {
+            Err(JoinFailure::Closed) => return Err(JoinError::WrongKey.into()),
+            line => line?,
+        };
         // A front end that cannot prove itself does not learn what wants to join, and can send no
         // request.
         self.secret.verify(JoinSide::FrontEnd, &meeting, &proved)?;
@@ -371,22 +352,14 @@ impl JoinerInner {
     /// Opens one request connection on the current loop.
     async fn bring_connection(self: Arc<Self>, target: FrontEndAddress, member: u64) {
         let _counted = DialGuard(&self);
-        match self
-            .dial(&target, &JoinPurpose::CarryRequests { member })
-            .await
-        {
-            Ok((lines, _)) => {
-                let (stream, early) = lines.into_parts();
-                let socket = stream.into_socket();
-                // Unix sockets support neither, and need neither.
-                let _ = net::enable_keepalive_after(&socket, SILENCE_TIMEOUT);
-                let _ = net::set_user_timeout(&socket, SILENCE_TIMEOUT);
-                match Stream::new(socket) {
-                    Ok(stream) => (self.serve)(stream, target.peer_address(), early),
-                    Err(error) => self.warn_throttled(NO_CONNECTION, &error.into()),
-                }
-            }
-            Err(failure) => self.warn_throttled(NO_CONNECTION, &failure),
+        let purpose = JoinPurpose::CarryRequests { member };
+        let opened = self.dial(&target, &purpose).await.and_then(|(lines, _)| {
+            let (stream, early) = lines.into_parts();
+            Ok((Stream::new(into_guarded_socket(stream))?, early))
+        });
+        match opened {
+            Ok((stream, early)) => (self.serve)(stream, target.peer_address(), early),
+            Err(failure) => self.warn_throttled("no connection for", &failure),
         }
     }
 }
@@ -438,75 +411,53 @@ impl Drop for LiveSessionGuard {
     }
 }
 
-enum JoinerEvent {
-    Line(Result<String, JoinFailure>),
-    DesiredChanged,
-    Tick,
-}
-
 impl JoinerSession {
     async fn run(mut self) {
-        let failure = self.run_until_end().await;
+        let Err(failure) = self.run_until_end().await;
         self.end(SessionEnd::Failed(failure));
     }
 
     fn end(&mut self, end: SessionEnd) {
-        if let Some(tell) = self.end_sender.take() {
+        if let Some(sender) = self.end_sender.take() {
             // The receiver may be gone.
-            let _ = tell.send(end);
+            let _ = sender.send(end);
         }
     }
 
-    /// Runs the session; returns why it ended.
-    async fn run_until_end(&mut self) -> JoinFailure {
-        let mut wish = self.joiner.desired.subscribe();
-        let mut heard = clock::now();
-        let mut beats_at = heard + HEARTBEAT_INTERVAL;
+    /// Runs the session; it ends with a failure.
+    async fn run_until_end(&mut self) -> Result<Infallible, JoinFailure> {
+        let mut desired = self.joiner.desired.subscribe();
+        let mut heard_at = clock::now();
+        let mut beats_at = heard_at + HEARTBEAT_INTERVAL;
         loop {
-            let wanted = *wish.borrow_and_update();
-            if let Err(failure) = self.send_changes(wanted).await {
-                return failure;
-            }
-            let done = match self.next_event(&mut wish, beats_at).await {
-                JoinerEvent::Line(line) => {
-                    heard = clock::now();
-                    line.and_then(|line| self.handle_line(&line))
+            let wanted = *desired.borrow_and_update();
+            self.send_changes(wanted).await?;
+            tokio::select! {
+                line = self.lines.next_line() => {
+                    heard_at = clock::now();
+                    self.handle_line(&line?)?;
                 }
-                JoinerEvent::DesiredChanged => Ok(()),
-                JoinerEvent::Tick if clock::now() >= heard + SILENCE_TIMEOUT => {
-                    Err(JoinFailure::Timeout)
+                // The sender lives as long as the joiner.
+                _ = desired.changed() => {}
+                () = clock::sleep_until(beats_at) => {
+                    let now = clock::now();
+                    if now >= heard_at + SILENCE_TIMEOUT {
+                        return Err(JoinFailure::Timeout);
+                    }
+                    beats_at = now + HEARTBEAT_INTERVAL;
+                    self.lines.send(&JoinerMessage::Heartbeat.encode()).await?;
                 }
-                JoinerEvent::Tick => {
-                    beats_at = clock::now() + HEARTBEAT_INTERVAL;
-                    self.lines.send(&JoinerMessage::Heartbeat.encode()).await
-                }
-            };
-            if let Err(failure) = done {
-                return failure;
             }
         }
     }
 
-    async fn next_event(
-        &mut self,
-        wish: &mut watch::Receiver<DesiredState>,
-        until: Instant,
-    ) -> JoinerEvent {
-        tokio::select! {
-            line = self.lines.next_line() => JoinerEvent::Line(line),
-            // The sender lives as long as the joiner.
-            _ = wish.changed() => JoinerEvent::DesiredChanged,
-            () = clock::sleep_until(until) => JoinerEvent::Tick,
-        }
-    }
-
-    async fn send_changes(&mut self, wish: DesiredState) -> Result<(), JoinFailure> {
-        let before = std::mem::replace(&mut self.last_sent, wish);
-        if wish.capacity != before.capacity {
-            let capacity = JoinerMessage::Capacity(wish.capacity);
+    async fn send_changes(&mut self, desired: DesiredState) -> Result<(), JoinFailure> {
+        let before = std::mem::replace(&mut self.last_sent, desired);
+        if desired.capacity != before.capacity {
+            let capacity = JoinerMessage::Capacity(desired.capacity);
             self.lines.send(&capacity.encode()).await?;
         }
-        if wish.is_leaving && !before.is_leaving {
+        if desired.is_leaving && !before.is_leaving {
             self.lines.send(&JoinerMessage::Leave.encode()).await?;
         }
         Ok(())

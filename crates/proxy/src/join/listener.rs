@@ -6,25 +6,26 @@
 //! as edge's until then. Afterwards it belongs to the upstream, as if opened there.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 use penstock_config as config;
 use penstock_exchange::{ListenerInfo, TakeoverFuture, TunnelHandler};
 use penstock_runtime::log_throttle::{LogThrottle, suppressed_suffix};
 use penstock_runtime::{Stream, clock, loops};
-use penstock_sys::net::{self, PeerAddress};
+use penstock_sys::net::PeerAddress;
 use penstock_wire::join::{
-    self, FrontEndMessage, HandshakeNonces, JoinPurpose, JoinReply, JoinSecret, JoinSide,
-    JoinerMessage,
+    self, FrontEndMessage, HandshakeNonces, JoinPurpose, JoinReply, JoinSecret, JoinSide, JoinerMessage, Nonce,
 };
 use tokio::sync::watch;
 
 use super::joined_connections::JoinedConnections;
 use super::line_stream::LineStream;
 use super::{
-    HANDSHAKE_TIMEOUT, HEARTBEAT_INTERVAL, JoinFailure, SILENCE_TIMEOUT, random_id, random_nonce,
+    HANDSHAKE_TIMEOUT, HEARTBEAT_INTERVAL, JoinFailure, SILENCE_TIMEOUT, into_guarded_socket,
+    random_bytes,
 };
 use crate::connection::ResolvedAddress;
 use crate::maintenance;
@@ -54,7 +55,7 @@ struct JoinListenerInner {
 /// A member that may open connections.
 #[derive(Debug)]
 struct Member {
-    dialled: Arc<JoinedConnections>,
+    connections: Arc<JoinedConnections>,
     by: JoinedBy,
 }
 
@@ -91,20 +92,29 @@ impl JoinTable {
         let Some(join) = join else {
             return table;
         };
-        table.doors.push(Door::new(join.clone(), None));
+        table.add_door(join.clone(), None);
         for upstream in upstreams.filter(|upstream| upstream.config().joinable) {
             let name = upstream.name().to_owned();
-            if let Some(key) = &upstream.config().join_key {
-                let own = config::JoinEndpoint {
-                    key: key.clone(),
-                    ..join.clone()
-                };
-                table.doors.push(Door::new(own, Some(name.clone())));
+            if let Some(key) = upstream.config().join_key.clone() {
+                table.add_door(
+                    config::JoinEndpoint {
+                        key,
+                        ..join.clone()
+                    },
+                    Some(name.clone()),
+                );
             }
             let shared = Arc::downgrade(&upstream.shared);
             table.upstreams.insert(name, shared);
         }
         table
+    }
+
+    fn add_door(&mut self, join: config::JoinEndpoint, only: Option<String>) {
+        self.doors.push(Door {
+            secret: JoinSecret::new(join.key.expose()),
+            by: JoinedBy { join, only },
+        });
     }
 
     /// The door whose key `proof` proves.
@@ -127,14 +137,6 @@ impl JoinTable {
             None => shared.config.join_key.is_none(),
         };
         is_open.then_some(shared)
-    }
-}
-
-impl Door {
-    fn new(join: config::JoinEndpoint, only: Option<String>) -> Self {
-        let secret = JoinSecret::new(join.key.expose());
-        let by = JoinedBy { join, only };
-        Self { by, secret }
     }
 }
 
@@ -185,19 +187,14 @@ impl TunnelHandler for JoinListener {
             if let Err(failure) = met.unwrap_or(Err(JoinFailure::Timeout)) {
                 let cause = failure.to_string();
                 if let Some(count) = front.log_throttle.admit_line(&cause, clock::now()) {
-                    let (peer, more) = (peer_name(peer), suppressed_suffix(count));
-                    log::warn!("join: refused {peer}: {cause}{more}");
+                    let peer = match peer {
+                        PeerAddress::Tcp(address) => address.to_string(),
+                        PeerAddress::Unix => "a Unix socket".to_owned(),
+                    };
+                    log::warn!("join: refused {peer}: {cause}{}", suppressed_suffix(count));
                 }
             }
         })
-    }
-}
-
-/// The peer's address for the log.
-fn peer_name(peer: PeerAddress) -> String {
-    match peer {
-        PeerAddress::Tcp(address) => address.to_string(),
-        PeerAddress::Unix => "a Unix socket".to_owned(),
     }
 }
 
@@ -208,17 +205,16 @@ impl JoinListenerInner {
         client: Arc<Stream>,
         early: Vec<u8>,
     ) -> Result<(), JoinFailure> {
-        let shared = |_| JoinFailure::Refused("its connection is shared".to_owned());
-        let stream = Arc::try_unwrap(client).map_err(shared)?;
+        let refused = |cause: &str| JoinFailure::Refused(cause.to_owned());
+        let stream = Arc::try_unwrap(client).map_err(|_| refused("its connection is shared"))?;
         let mut lines = LineStream::new(stream, early);
         let table = self.table.load_full();
-        let nobody = || JoinFailure::Refused("joins are no longer accepted".to_owned());
         if table.doors.is_empty() || *self.changes.borrow() {
-            return Err(nobody());
+            return Err(refused("joins are no longer accepted"));
         }
         let meeting = HandshakeNonces {
             joiner: join::parse_greeting(&lines.next_line().await?)?,
-            front_end: random_nonce()?,
+            front_end: Nonce(random_bytes()?),
         };
         lines
             .send(&join::encode_challenge(&meeting.front_end))
@@ -240,20 +236,14 @@ impl JoinListenerInner {
                     let why = format!("no upstream `{upstream}` is `joinable` here by this key");
                     return send_refusal(&lines, why).await;
                 };
-                let who = JoinRequest {
-                    capacity,
-                    label,
-                    join_config: by.clone(),
-                };
-                self.admit_member(lines, &shared, who).await
+                self.admit_member(lines, &shared, by, capacity, &label)
+                    .await
             }
             JoinPurpose::CarryRequests { member } => {
-                let found = {
-                    let members = self.members();
-                    let found = members.get(&member).filter(|member| member.by == *by);
-                    found.map(|member| Arc::clone(&member.dialled))
-                };
-                let Some(dialled) = found else {
+                let connections = (self.members.lock().get(&member))
+                    .filter(|member| member.by == *by)
+                    .map(|member| Arc::clone(&member.connections));
+                let Some(connections) = connections else {
                     return send_refusal(&lines, "not a member any more".to_owned()).await;
                 };
                 lines.send(&JoinReply::Accepted(member).encode()).await?;
@@ -261,12 +251,8 @@ impl JoinListenerInner {
                 if !early.is_empty() {
                     return Err(join::JoinError::Malformed.into());
                 }
-                let socket = stream.into_socket();
-                // Unix sockets support neither, and need neither.
-                let _ = net::enable_keepalive_after(&socket, SILENCE_TIMEOUT);
-                let _ = net::set_user_timeout(&socket, SILENCE_TIMEOUT);
-                let too_many = |_| JoinFailure::Refused("more connections than requested".into());
-                dialled.offer(socket).map_err(too_many)
+                let offered = connections.offer(into_guarded_socket(stream));
+                offered.map_err(|_| refused("more connections than requested"))
             }
         }
     }
@@ -276,81 +262,71 @@ impl JoinListenerInner {
         self: &Arc<Self>,
         lines: LineStream,
         shared: &Arc<SharedUpstream>,
-        who: JoinRequest,
+        by: &JoinedBy,
+        capacity: u32,
+        label: &str,
     ) -> Result<(), JoinFailure> {
-        let JoinRequest {
-            capacity,
-            label,
-            join_config: by,
-        } = who;
-        let (number, dialled) = (random_id()?, Arc::new(JoinedConnections::new(capacity)));
+        let (member_id, connections) = (
+            u64::from_be_bytes(random_bytes()?),
+            Arc::new(JoinedConnections::new(capacity)),
+        );
         // Before the member learns its number, which it needs to open connections.
         let is_in = {
-            let mut members = self.members();
-            let has_room = members.len() < MAX_MEMBERS;
+            let mut members = self.members.lock();
             let member = Member {
-                dialled: Arc::clone(&dialled),
+                connections: Arc::clone(&connections),
                 by: by.clone(),
             };
-            has_room && members.insert(number, member).is_none()
+            members.len() < MAX_MEMBERS && members.insert(member_id, member).is_none()
         };
         if !is_in {
             return send_refusal(&lines, format!("too many members: {MAX_MEMBERS}")).await;
         }
-        let mut membership = Membership {
+        let mut session = MemberSession {
+            lines,
             listener: Arc::clone(self),
-            member_id: number,
-            connections: dialled,
-            join_config: by,
-            joined_server: None,
+            member_id,
+            connections,
+            by: by.clone(),
+            upstream: Weak::new(),
+            server_id: ServerId(0),
+            name: String::new(),
+            upstream_name: Arc::clone(&shared.name),
+            has_left: false,
+            is_drain_announced: false,
+            is_move_announced: false,
         };
-        lines.send(&JoinReply::Accepted(number).encode()).await?;
-        let name = format!("{label} (joined)");
-        let name = unique_name(shared, name);
+        session
+            .lines
+            .send(&JoinReply::Accepted(member_id).encode())
+            .await?;
+        let capacity = maintenance::member_capacity(&shared.config, capacity);
         let spec = ServerSpec {
-            address: config::ServerAddr::Joined(number),
+            address: config::ServerAddr::Joined(member_id),
             weight: 1,
-            capacity: maintenance::member_capacity(&shared.config, capacity),
+            capacity,
             backup: false,
             generation: 0,
         };
-        let capacity = spec.capacity;
-        let address = ResolvedAddress::Joined(Arc::clone(&membership.connections));
-        let key = shared.add_server(address, name.as_str().into(), spec);
-        membership.joined_server = Some((Arc::downgrade(shared), key));
+        let address = ResolvedAddress::Joined(Arc::clone(&session.connections));
+        session.name = unique_name(shared, format!("{label} (joined)"));
+        session.server_id = shared.add_server(address, session.name.as_str().into(), spec);
+        session.upstream = Arc::downgrade(shared);
         maintenance::notify_changes(shared);
-        let upstream = &shared.name;
-        log::info!("{upstream}: {name} joined (capacity={capacity})");
-        let session = MemberSession {
-            lines,
-            membership,
-            name,
-            upstream: Arc::clone(upstream),
-            has_left: false,
-            is_done_sent: false,
-            is_moved_sent: false,
-        };
+        log::info!(
+            "{}: {} joined (capacity={capacity})",
+            shared.name,
+            session.name
+        );
         loops::spawn_here(session.run());
         Ok(())
     }
-
-    fn members(&self) -> MutexGuard<'_, HashMap<u64, Member>> {
-        self.members.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// A request to become a server.
-#[derive(Debug)]
-struct JoinRequest {
-    capacity: u32,
-    label: String,
-    join_config: JoinedBy,
 }
 
 /// A name that no other server of the upstream has.
 fn unique_name(shared: &SharedUpstream, name: String) -> String {
-    let roster = shared.server_pool();
-    let is_free = |name: &String| !(roster.servers().iter()).any(|it| *it.server.name == **name);
+    let pool = shared.server_pool.lock();
+    let is_free = |name: &String| !pool.servers.iter().any(|it| *it.server.name == **name);
     let numbered = (2..).map(|number| format!("{name} {number}"));
     let mut names = std::iter::once(name.clone()).chain(numbered);
     names.find(is_free).unwrap_or_default()
@@ -363,121 +339,49 @@ async fn send_refusal(lines: &LineStream, why: String) -> Result<(), JoinFailure
     Err(JoinFailure::Refused(why))
 }
 
-/// A membership; it ends when dropped.
-#[derive(Debug)]
-struct Membership {
-    listener: Arc<JoinListenerInner>,
-    member_id: u64,
-    connections: Arc<JoinedConnections>,
-    join_config: JoinedBy,
-    /// The server that the member became.
-    joined_server: Option<(Weak<SharedUpstream>, ServerId)>,
-}
-
-impl Membership {
-    /// Removes the server: no new requests.
-    fn remove_server(&self) {
-        if let Some((shared, key)) = self.server() {
-            let now = clock::now();
-            shared.update_pool(|roster, aftermath| roster.remove(now, key, aftermath));
-        }
-    }
-
-    fn server(&self) -> Option<(Arc<SharedUpstream>, ServerId)> {
-        let (shared, key) = self.joined_server.as_ref()?;
-        Some((shared.upgrade()?, *key))
-    }
-
-    /// Whether it could still open connections: the key and the address are unchanged.
-    fn can_dial_in(&self) -> bool {
-        let table = self.listener.table.load();
-        table.doors.iter().any(|door| door.by == self.join_config)
-    }
-
-    /// Whether it is a server of its upstream.
-    fn is_active_server(&self) -> bool {
-        self.server()
-            .is_some_and(|(shared, key)| shared.server_pool().server(key).is_some())
-    }
-
-    /// Whether it is a server, or is leaving with active requests.
-    fn is_still_serving(&self) -> bool {
-        self.server().is_some_and(|(shared, key)| {
-            let roster = shared.server_pool();
-            roster.servers().iter().any(|member| member.id == key)
-        })
-    }
-
-    /// Updates the capacity by the member's announcement and its connections.
-    fn update_capacity(&self) {
-        if let Some((shared, key)) = self.server() {
-            update_member_capacity(&shared, key, &self.connections);
-        }
-    }
-
-    /// Whether its upstream is the configured one.
-    fn is_current(&self) -> bool {
-        let table = self.listener.table.load();
-        let is_it = |shared: &Weak<SharedUpstream>| {
-            let of = self.joined_server.as_ref();
-            of.is_some_and(|(of, _)| of.ptr_eq(shared))
-        };
-        table.upstreams.values().any(is_it)
-    }
-}
-
-impl Drop for Membership {
-    fn drop(&mut self) {
-        self.remove_server();
-        self.listener.members().remove(&self.member_id);
-        self.connections.close();
-    }
-}
-
 /// Sets a member's capacity by its announcement and its connections.
 pub(crate) fn update_member_capacity(
     shared: &SharedUpstream,
-    key: ServerId,
-    dialled: &JoinedConnections,
+    id: ServerId,
+    connections: &JoinedConnections,
 ) {
     let now = clock::now();
-    shared.update_pool(|roster, aftermath| {
-        let Some(member) = roster.server(key) else {
+    shared.update_pool(|pool| {
+        let Some(member) = pool.server(id) else {
             return;
         };
-        let capacity = dialled.capacity(member.open_connections());
+        let capacity = connections.capacity(member.open_connections());
         let capacity = maintenance::member_capacity(&shared.config, capacity);
         if capacity != member.spec.capacity {
-            roster.change_spec(now, key, aftermath, |spec| spec.capacity = capacity);
+            pool.change_spec(now, id, |spec| spec.capacity = capacity);
         }
     });
 }
 
-/// The session on a member's control connection.
+/// A membership and its control connection; it ends when dropped.
 #[derive(Debug)]
 struct MemberSession {
     lines: LineStream,
-    membership: Membership,
+    listener: Arc<JoinListenerInner>,
+    member_id: u64,
+    connections: Arc<JoinedConnections>,
+    by: JoinedBy,
+    /// Where the member is a server.
+    upstream: Weak<SharedUpstream>,
+    server_id: ServerId,
     /// The server's name.
     name: String,
-    upstream: Arc<str>,
+    upstream_name: Arc<str>,
     has_left: bool,
     /// The end of its requests was announced.
-    is_done_sent: bool,
-    is_moved_sent: bool,
-}
-
-enum MemberEvent {
-    Line(Result<String, JoinFailure>),
-    ConnectionsWanted(u32),
-    TableChanged,
-    Tick,
+    is_drain_announced: bool,
+    is_move_announced: bool,
 }
 
 impl MemberSession {
     async fn run(mut self) {
         let end = self.run_until_end().await;
-        let (upstream, name) = (&self.upstream, &self.name);
+        let (upstream, name) = (&self.upstream_name, &self.name);
         match end {
             Err(_) if self.has_left => log::info!("{upstream}: {name} left"),
             Err(failure) => log::warn!("{upstream}: {name} disconnected: {failure}"),
@@ -487,96 +391,129 @@ impl MemberSession {
 
     /// Runs until the member leaves or its upstream is gone.
     async fn run_until_end(&mut self) -> Result<(), JoinFailure> {
-        let mut news = self.membership.listener.changes.subscribe();
-        let mut heard = clock::now();
-        let mut beats_at = heard + HEARTBEAT_INTERVAL;
-        loop {
-            if self.membership.server().is_none() {
-                return Ok(());
-            }
-            let gives_way = *news.borrow_and_update();
+        let mut changes = self.listener.changes.subscribe();
+        let mut heard_at = clock::now();
+        let mut beats_at = heard_at + HEARTBEAT_INTERVAL;
+        while let Some(shared) = self.upstream.upgrade() {
+            let gives_way = *changes.borrow_and_update();
             if gives_way {
-                self.membership.connections.end_supply();
-                self.membership.update_capacity();
-                self.membership.connections.wake_waiters();
+                self.connections.end_supply();
+                update_member_capacity(&shared, self.server_id, &self.connections);
+                self.connections.wake_waiters();
             }
-            let may_dial = gives_way || self.membership.can_dial_in();
-            if !self.is_moved_sent && (gives_way || !may_dial || !self.membership.is_current()) {
-                self.is_moved_sent = true;
+            let may_dial = gives_way || self.can_dial_in();
+            if !self.is_move_announced && (gives_way || !may_dial || !self.is_current()) {
+                self.is_move_announced = true;
                 self.lines
                     .send(&FrontEndMessage::Superseded.encode())
                     .await?;
             }
             if !may_dial {
-                let why = "its key or listen address was removed";
-                return Err(JoinFailure::Refused(why.to_owned()));
+                let cause = "its key or listen address was removed";
+                return Err(JoinFailure::Refused(cause.to_owned()));
             }
-            if self.has_left && !self.is_done_sent && !self.membership.is_still_serving() {
-                self.is_done_sent = true;
+            if self.has_left && !self.is_drain_announced && !self.is_serving(&shared, true) {
+                self.is_drain_announced = true;
                 self.lines.send(&FrontEndMessage::Drained.encode()).await?;
             }
-            let looks_at = match self.has_left && !self.is_done_sent {
-                true => clock::now() + DRAIN_POLL_INTERVAL,
+            let wakes_at = match self.has_left && !self.is_drain_announced {
+                true => beats_at.min(clock::now() + DRAIN_POLL_INTERVAL),
                 false => beats_at,
             };
-            match self.next_event(&mut news, looks_at.min(beats_at)).await {
-                MemberEvent::Line(line) => {
-                    let said = JoinerMessage::parse(&line?)?;
-                    heard = clock::now();
-                    self.handle_message(said);
+            // The wait does not keep the upstream alive.
+            drop(shared);
+            tokio::select! {
+                line = self.lines.next_line() => {
+                    let message = JoinerMessage::parse(&line?)?;
+                    heard_at = clock::now();
+                    self.handle_message(message);
                 }
-                // The member would connect to the server that listens now.
-                MemberEvent::ConnectionsWanted(_) if gives_way => {}
-                MemberEvent::ConnectionsWanted(count) => {
-                    self.lines
-                        .send(&FrontEndMessage::Dial(count).encode())
-                        .await?;
+                count = self.connections.wait_for_demand() => {
+                    // A member of a server that steps down would connect to the next one.
+                    if !gives_way {
+                        self.lines.send(&FrontEndMessage::Dial(count).encode()).await?;
+                    }
                 }
-                MemberEvent::TableChanged => {}
-                MemberEvent::Tick if clock::now() >= heard + SILENCE_TIMEOUT => {
-                    return Err(JoinFailure::Timeout);
+                // The sender lives as long as the listener.
+                _ = changes.changed() => {}
+                () = clock::sleep_until(wakes_at) => {
+                    let now = clock::now();
+                    if now >= heard_at + SILENCE_TIMEOUT {
+                        return Err(JoinFailure::Timeout);
+                    }
+                    let shared = self.upstream.upgrade();
+                    if !self.has_left && shared.is_some_and(|it| !self.is_serving(&it, false)) {
+                        return Err(JoinFailure::Refused("its server was removed".to_owned()));
+                    }
+                    if now >= beats_at {
+                        beats_at = now + HEARTBEAT_INTERVAL;
+                        self.lines.send(&FrontEndMessage::Heartbeat.encode()).await?;
+                    }
                 }
-                MemberEvent::Tick if !self.has_left && !self.membership.is_active_server() => {
-                    return Err(JoinFailure::Refused("its server was removed".to_owned()));
-                }
-                MemberEvent::Tick if clock::now() >= beats_at => {
-                    beats_at = clock::now() + HEARTBEAT_INTERVAL;
-                    self.lines
-                        .send(&FrontEndMessage::Heartbeat.encode())
-                        .await?;
-                }
-                MemberEvent::Tick => {}
             }
         }
+        Ok(())
     }
 
-    async fn next_event(
-        &mut self,
-        news: &mut watch::Receiver<bool>,
-        until: Instant,
-    ) -> MemberEvent {
-        tokio::select! {
-            line = self.lines.next_line() => MemberEvent::Line(line),
-            count = self.membership.connections.wait_for_demand() => MemberEvent::ConnectionsWanted(count),
-            // The sender lives as long as the listener.
-            _ = news.changed() => MemberEvent::TableChanged,
-            () = clock::sleep_until(until) => MemberEvent::Tick,
-        }
+    /// Whether it could still open connections: the key and the address are unchanged.
+    fn can_dial_in(&self) -> bool {
+        self.listener
+            .table
+            .load()
+            .doors
+            .iter()
+            .any(|door| door.by == self.by)
     }
 
-    fn handle_message(&mut self, said: JoinerMessage) {
-        match said {
+    /// Whether its upstream is the configured one.
+    fn is_current(&self) -> bool {
+        let table = self.listener.table.load();
+        table
+            .upstreams
+            .values()
+            .any(|shared| shared.ptr_eq(&self.upstream))
+    }
+
+    /// Whether it is a server of its upstream, or with `or_leaving`, leaves with active requests.
+    fn is_serving(&self, shared: &SharedUpstream, or_leaving: bool) -> bool {
+        let pool = shared.server_pool.lock();
+        let mut members = pool
+            .servers
+            .iter()
+            .filter(|member| member.id == self.server_id);
+        members.any(|member| or_leaving || !member.is_leaving)
+    }
+
+    fn handle_message(&mut self, message: JoinerMessage) {
+        match message {
             JoinerMessage::Heartbeat => {}
             JoinerMessage::Capacity(capacity) => {
-                self.membership.connections.set_capacity(capacity);
-                self.membership.update_capacity();
+                self.connections.set_capacity(capacity);
+                if let Some(shared) = self.upstream.upgrade() {
+                    update_member_capacity(&shared, self.server_id, &self.connections);
+                }
             }
             JoinerMessage::Leave => {
                 self.has_left = true;
-                log::info!("{}: {} leaving", self.upstream, self.name);
-                self.membership.remove_server();
-                self.membership.connections.close_idle();
+                log::info!("{}: {} leaving", self.upstream_name, self.name);
+                self.remove_server();
+                self.connections.close_idle();
             }
         }
+    }
+
+    /// Removes the server: no new requests.
+    fn remove_server(&self) {
+        if let Some(shared) = self.upstream.upgrade() {
+            shared.update_pool(|pool| pool.remove(clock::now(), self.server_id));
+        }
+    }
+}
+
+impl Drop for MemberSession {
+    fn drop(&mut self) {
+        self.remove_server();
+        self.listener.members.lock().remove(&self.member_id);
+        self.connections.close();
     }
 }

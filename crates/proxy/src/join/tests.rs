@@ -177,7 +177,11 @@ fn a_joined_server_gets_requests_until_it_leaves() {
         })
         .await;
         for (number, connection) in open {
-            let served = connection.server().open_connections.load(Ordering::Relaxed);
+            let served = connection
+                .count_guard
+                .server
+                .open_connections
+                .load(Ordering::Relaxed);
             assert!(served > 0);
             // Only its socket: the connection itself is counted.
             let stream = connection.move_to_this_loop().unwrap();
@@ -339,7 +343,7 @@ fn an_unproven_joiner_gets_a_nonce_and_no_proof() {
         configure(&front, KEY, &[&upstream]);
         let stream = Stream::connect_tcp(listen(&front)).await.unwrap();
         let mut lines = LineStream::new(stream, Vec::new());
-        let nonce = random_nonce().unwrap();
+        let nonce = words::Nonce(random_bytes().unwrap());
         lines.send(&words::encode_greeting(&nonce)).await.unwrap();
         let answer = clock::timeout(Duration::from_secs(10), lines.next_line()).await;
         let answer = answer.expect("in time").unwrap();
@@ -363,7 +367,7 @@ fn a_front_end_without_the_key_learns_nothing_of_the_joiner() {
         let joiner_nonce = words::parse_greeting(&greeting).unwrap();
         let meeting = words::HandshakeNonces {
             joiner: joiner_nonce,
-            front_end: random_nonce().unwrap(),
+            front_end: words::Nonce(random_bytes().unwrap()),
         };
         lines
             .send(&words::encode_challenge(&meeting.front_end))
@@ -647,7 +651,7 @@ async fn handshake_manually_with_proof(
 ) -> Result<(LineStream, u64), String> {
     let meet = async {
         let mut lines = LineStream::new(Stream::connect_tcp(address).await?, Vec::new());
-        let nonce = random_nonce()?;
+        let nonce = words::Nonce(random_bytes()?);
         lines.send(&words::encode_greeting(&nonce)).await?;
         let meeting = words::HandshakeNonces {
             joiner: nonce,

@@ -29,73 +29,59 @@ pub(super) fn is_enabled(config: &config::Upstream) -> bool {
 }
 
 /// Keeps the server at `connections.min` until it or the upstream is gone.
-pub(super) async fn maintain_min_connections(shared: Weak<SharedUpstream>, key: ServerId) {
+pub(super) async fn maintain_min_connections(shared: Weak<SharedUpstream>, id: ServerId) {
     let mut pause = MIN_DELAY;
     loop {
-        let Some(wanted) = shared
-            .upgrade()
-            .and_then(|it| MissingConnections::of_server(&it, key))
+        let Some((config, server, missing)) =
+            shared.upgrade().and_then(|it| missing_connections(&it, id))
         else {
             return;
         };
-        pause = next_delay(pause, wanted.open(&shared, key).await);
+        let mut is_well = true;
+        for _ in 0..missing {
+            let deadline = clock::now() + config.connect_timeout;
+            let Ok(mut connection) = UpstreamConnection::open(&server, deadline).await else {
+                is_well = false;
+                break;
+            };
+            // Treated like a reused one: the server may close it while it waits.
+            connection.requests_served = 1;
+            let Some(shared) = shared.upgrade() else {
+                return;
+            };
+            // This loop serves no requests: its connections belong to the last list.
+            shared.update_pool(|pool| pool.add_idle(clock::now(), id, connection, usize::MAX));
+        }
+        pause = next_delay(pause, is_well);
         clock::sleep(pause).await;
     }
 }
 
 /// The delay until the next check, by whether the last one went well.
 pub(super) fn next_delay(pause: Duration, is_well: bool) -> Duration {
-    if is_well {
-        MIN_DELAY
-    } else {
-        pause.saturating_mul(2).min(MAX_DELAY)
+    match is_well {
+        true => MIN_DELAY,
+        false => pause.saturating_mul(2).min(MAX_DELAY),
     }
 }
 
-/// The connections that a server lacks.
-struct MissingConnections {
-    server: Arc<BackendServer>,
-    count: u32,
-    connect_timeout: Duration,
-}
-
-impl MissingConnections {
-    /// `None` when the server is gone.
-    fn of_server(shared: &SharedUpstream, key: ServerId) -> Option<Self> {
-        let roster = shared.server_pool();
-        let member = roster.server(key)?;
-        let min = match member.health.accepts_requests() {
-            true => shared.config.connections.min,
-            false => 0,
-        };
-        Some(Self {
-            server: Arc::clone(&member.server),
-            count: min.saturating_sub(member.open_connections()),
-            connect_timeout: shared.config.connect_timeout,
-        })
-    }
-
-    /// Opens them one after the other; `false` when one failed.
-    async fn open(self, shared: &Weak<SharedUpstream>, key: ServerId) -> bool {
-        for _ in 0..self.count {
-            let deadline = clock::now() + self.connect_timeout;
-            let Ok(mut connection) = UpstreamConnection::open(&self.server, deadline).await else {
-                return false;
-            };
-            // Treated like a reused one: the server may close it while it waits.
-            connection.requests_served = 1;
-            let Some(shared) = shared.upgrade() else {
-                return true;
-            };
-            let now = clock::now();
-            shared.update_pool(|roster, aftermath| {
-                // This loop serves no requests: its connections belong to the last list.
-                let refused = roster.add_idle(now, key, connection, usize::MAX);
-                aftermath.closed_connections.extend(refused);
-            });
-        }
-        true
-    }
+/// How many connections a server lacks; `None` when it is gone.
+fn missing_connections(
+    shared: &SharedUpstream,
+    id: ServerId,
+) -> Option<(Arc<config::Upstream>, Arc<BackendServer>, u32)> {
+    let pool = shared.server_pool.lock();
+    let member = pool.server(id)?;
+    let min = match member.health.accepts_requests() {
+        true => shared.config.connections.min,
+        false => 0,
+    };
+    let missing = min.saturating_sub(member.open_connections());
+    Some((
+        Arc::clone(&shared.config),
+        Arc::clone(&member.server),
+        missing,
+    ))
 }
 
 const MIN_DELAY: Duration = Duration::from_secs(1);

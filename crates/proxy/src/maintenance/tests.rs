@@ -85,7 +85,7 @@ pub(crate) fn first(upstream: &Upstream) -> ServerSnapshot {
 }
 
 pub(crate) fn first_key(upstream: &Upstream) -> ServerId {
-    upstream.shared.server_pool().servers()[0].id
+    upstream.shared.server_pool.lock().servers[0].id
 }
 
 pub(crate) fn claim(upstream: &Upstream) -> ClaimedSlot {
@@ -97,8 +97,7 @@ pub(crate) fn claim(upstream: &Upstream) -> ClaimedSlot {
         reuse: ReusePolicy::Any,
         ..SelectionCriteria::default()
     };
-    let claimed = (upstream.shared)
-        .update_pool(|roster, after| roster.claim(clock::now(), 0, &want, waiter, after));
+    let claimed = (upstream.shared).update_pool(|pool| pool.claim(clock::now(), 0, &want, waiter));
     match claimed {
         ClaimOutcome::Slot(place) => place,
         other => panic!("no place: {other:?}"),
@@ -106,17 +105,13 @@ pub(crate) fn claim(upstream: &Upstream) -> ClaimedSlot {
 }
 
 pub(crate) fn release(upstream: &Upstream, place: &ClaimedSlot) {
-    upstream
-        .shared
-        .release_slot(clock::now(), place.slot, None, &ended());
+    (upstream.shared).update_pool(|pool| pool.release(clock::now(), place.id, None, &success()));
 }
 
-fn ended() -> AttemptReport {
+fn success() -> AttemptReport {
     AttemptReport {
         outcome: AttemptOutcome::Success,
-        queue_time: None,
-        connect_time: None,
-        header_time: None,
+        ..AttemptReport::default()
     }
 }
 
@@ -199,7 +194,7 @@ fn idle_connections_are_opened_in_advance_and_reopened() {
         })
         .await;
         assert_eq!(taker.accepted.load(Ordering::Relaxed), 2);
-        assert!(upstream.shared.server_pool().servers()[0].open_connections() == 2);
+        assert!(upstream.shared.server_pool.lock().servers[0].open_connections() == 2);
         taker.close.notify_waiters();
         eventually("two new ones", || {
             taker.accepted.load(Ordering::Relaxed) == 4 && first(&upstream).connections_idle == 2
@@ -209,7 +204,7 @@ fn idle_connections_are_opened_in_advance_and_reopened() {
         let place = claim(&upstream);
         let connection = place.idle_connection.as_ref().unwrap();
         assert!(connection.is_reused());
-        assert_eq!(first(&upstream).requests, 1);
+        assert_eq!(first(&upstream).counters.requests, 1);
     });
 }
 
@@ -231,9 +226,8 @@ fn a_draining_server_keeps_no_connection_of_a_request_that_ends() {
         assert_eq!(message, Ok(want));
         assert_eq!(first(&upstream).connections_open, 1);
         let kept = place.idle_connection.take().map(|kept| (kept, usize::MAX));
-        upstream
-            .shared
-            .release_slot(clock::now(), place.slot, kept, &ended());
+        let report = success();
+        (upstream.shared).update_pool(|pool| pool.release(clock::now(), place.id, kept, &report));
         let seen = first(&upstream);
         assert_eq!((seen.active, seen.connections_open), (0, 0));
     });
@@ -272,10 +266,8 @@ fn an_ejected_server_comes_to_its_trial_without_any_request() {
         let upstream = start(config);
         let (key, now) = (first_key(&upstream), clock::now());
         for _ in 0..3 {
-            upstream.shared.update_pool(|roster, aftermath| {
-                roster.change_health(now, key, aftermath, |health| {
-                    health.record_failure(now, true)
-                });
+            upstream.shared.update_pool(|pool| {
+                pool.change_health(now, key, |health| health.record_failure(now, true));
             });
         }
         assert_eq!(first(&upstream).state, "ejected");
@@ -324,8 +316,8 @@ fn a_name_is_no_server_before_it_is_resolved() {
         assert!(states(&upstream).is_empty());
         let address: ServerAddr = "localhost:81".parse().unwrap();
         eventually("an address of it", || {
-            let roster = upstream.shared.server_pool();
-            let mut members = roster.servers().iter();
+            let pool = upstream.shared.server_pool.lock();
+            let mut members = pool.servers.iter();
             members.any(|it| it.spec.address == address)
         })
         .await;
@@ -335,7 +327,7 @@ fn a_name_is_no_server_before_it_is_resolved() {
             ("localhost:81 (127.0.0.1)", "up")
         );
         assert_eq!(
-            upstream.shared.server_pool().servers()[0]
+            upstream.shared.server_pool.lock().servers[0]
                 .server
                 .authority
                 .as_ref(),

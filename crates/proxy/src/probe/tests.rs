@@ -108,7 +108,7 @@ async fn probe_once(
     let health = config.health.take();
     let upstream = start(config.clone());
     config.health = health;
-    let server = Arc::clone(&upstream.shared.server_pool().servers()[0].server);
+    let server = Arc::clone(&upstream.shared.server_pool.lock().servers[0].server);
     let result = check_server(&server, &config, || false)
         .await
         .map_err(|error| error.to_string());
@@ -266,7 +266,7 @@ fn a_refused_connection_fails_the_probe() {
             let mut config = configured(Protocol::Uwsgi, &[address]);
             let upstream = start(config.clone());
             config.health = Some(health(None));
-            let server = Arc::clone(&upstream.shared.server_pool().servers()[0].server);
+            let server = Arc::clone(&upstream.shared.server_pool.lock().servers[0].server);
             let error = check_server(&server, &config, || false)
                 .await
                 .unwrap_err()
@@ -296,7 +296,11 @@ fn a_server_goes_down_with_its_probes_and_comes_up_with_them() {
         // Probes take no slot and no connection of a request.
         let seen = first(&upstream);
         assert_eq!(
-            (seen.requests, seen.connects, seen.connections_open),
+            (
+                seen.counters.requests,
+                seen.counters.connects,
+                seen.connections_open
+            ),
             (0, 0, 0)
         );
     });
@@ -412,7 +416,7 @@ fn a_local_shortage_does_not_fail_a_server() {
         });
         let upstream = start(config);
         let key = first_key(&upstream);
-        let server = Arc::clone(&upstream.shared.server_pool().servers()[0].server);
+        let server = Arc::clone(&upstream.shared.server_pool.lock().servers[0].server);
         let tell = |result| super::record_result(&upstream.shared, key, &server, result, false);
         for _ in 0..5 {
             assert!(!tell(Err(ProbeError::Shortage("descriptors"))));
@@ -451,9 +455,7 @@ fn disabled_and_removed_servers_are_not_probed() {
                 .metrics()
                 .num_alive_tasks()
         };
-        upstream.shared.update_pool(|roster, aftermath| {
-            roster.remove(clock::now(), key, aftermath);
-        });
+        (upstream.shared).update_pool(|pool| pool.remove(clock::now(), key));
         let (removed_at, others) = (count(&origin), count(&other));
         eventually("probes of the other", || count(&other) >= others + 6).await;
         assert!(count(&origin) <= removed_at + 1);

@@ -99,23 +99,25 @@ impl DnsResolver {
     pub(super) async fn lookup(
         &mut self,
         name: &ServerAddr,
-        likeness: ServerDefaults,
+        defaults: ServerDefaults,
         known: &[DnsTarget],
     ) -> Result<LookupAnswer, LookupError> {
-        let ready = self.load()?;
-        let asking = async {
+        let loaded = self.load()?;
+        let lookup = async {
             match name {
                 ServerAddr::Name { host, port } => {
-                    ready.lookup_host(host, *port, likeness, known).await
+                    let (addresses, ttl) = loaded.lookup_addresses(host, *port, known).await?;
+                    let ServerDefaults { weight, backup } = defaults;
+                    let targets = targets_of_host((host, *port), &addresses, weight, backup);
+                    Ok(LookupAnswer { targets, ttl })
                 }
-                ServerAddr::Srv(service) => ready.lookup_service(service, likeness, known).await,
+                ServerAddr::Srv(service) => loaded.lookup_service(service, defaults, known).await,
                 ServerAddr::Tcp(_) | ServerAddr::Unix(_) | ServerAddr::Joined(_) => {
                     Err(LookupError::BadName(name.to_string()))
                 }
             }
         };
-        let deadline = clock::now() + LOOKUP_TIMEOUT;
-        let answer = clock::timeout_at(deadline, asking).await;
+        let answer = clock::timeout(LOOKUP_TIMEOUT, lookup).await;
         let answer = answer.unwrap_or(Err(LookupError::Timeout));
         if answer.is_err() {
             // The system's files may be the cause: the next query reads them again.
@@ -128,13 +130,13 @@ impl DnsResolver {
     /// no clients.
     fn load(&mut self) -> Result<&LoadedResolver, LookupError> {
         let now = clock::now();
-        let is_old =
-            |it: &LoadedResolver| now.saturating_duration_since(it.loaded_at) > MAX_FILES_AGE;
-        let ready = match self.loaded.take().filter(|it| !is_old(it)) {
-            Some(ready) => ready,
+        let is_recent =
+            |it: &LoadedResolver| now.saturating_duration_since(it.loaded_at) <= MAX_FILES_AGE;
+        let loaded = match self.loaded.take().filter(is_recent) {
+            Some(loaded) => loaded,
             None => LoadedResolver::new(&self.source, now).map_err(LookupError::Failed)?,
         };
-        Ok(self.loaded.insert(ready))
+        Ok(self.loaded.insert(loaded))
     }
 }
 
@@ -168,25 +170,10 @@ impl LoadedResolver {
         })
     }
 
-    async fn lookup_host(
-        &self,
-        host: &str,
-        port: u16,
-        likeness: ServerDefaults,
-        known: &[DnsTarget],
-    ) -> Result<LookupAnswer, LookupError> {
-        let (addresses, ttl) = self.lookup_addresses(host, port, known).await?;
-        let ServerDefaults { weight, backup } = likeness;
-        Ok(LookupAnswer {
-            targets: targets_of_host((host, port), &addresses, weight, backup),
-            ttl,
-        })
-    }
-
     async fn lookup_service(
         &self,
         name: &str,
-        likeness: ServerDefaults,
+        defaults: ServerDefaults,
         known: &[DnsTarget],
     ) -> Result<LookupAnswer, LookupError> {
         self.resolver.clear_cache();
@@ -221,7 +208,7 @@ impl LoadedResolver {
                 addresses,
             });
         }
-        let targets = targets_of_services(&services, likeness.backup);
+        let targets = targets_of_services(&services, defaults.backup);
         if targets.is_empty() {
             return Err(LookupError::NoTargets);
         }
@@ -238,7 +225,7 @@ impl LoadedResolver {
         let name = to_name(host)?;
         let of_file = [RecordType::A, RecordType::AAAA]
             .map(|kind| (self.hosts).lookup_static_host(&Query::query(name.clone(), kind)));
-        let of_file: Vec<IpAddr> = of_file
+        let of_file: Vec<_> = of_file
             .iter()
             .flatten()
             .flat_map(answer_addresses)
@@ -255,10 +242,9 @@ impl LoadedResolver {
         let known = known_addresses(known, host, port);
         let merged = match (&v4, &v6) {
             (Err(one), Err(other)) => {
-                let error = if one.is_no_records_found() {
-                    other
-                } else {
-                    one
+                let error = match one.is_no_records_found() {
+                    true => other,
+                    false => one,
                 };
                 return Err(lookup_error(error.clone(), "A or AAAA"));
             }
@@ -282,10 +268,7 @@ async fn both_families(
     v6: impl Future<Output = Result<Lookup, NetError>>,
 ) -> (Result<Lookup, NetError>, Result<Lookup, NetError>) {
     let (mut v4, mut v6) = (pin!(v4), pin!(v6));
-    let rest = |late| match late {
-        Some(answer) => answer,
-        None => Err(NetError::Timeout),
-    };
+    let rest = |late: Option<_>| late.unwrap_or(Err(NetError::Timeout));
     tokio::select! {
         first = v4.as_mut() => match first {
             Ok(_) => (first, rest(clock::timeout(NAME_SERVER_TIMEOUT, v6).await)),

@@ -76,13 +76,9 @@ pub(super) fn targets_of_host(
 ) -> Vec<DnsTarget> {
     // A name with both loopback addresses, such as `localhost`, is one server: it may listen on
     // either or both, and has one `max_active`.
-    let v4 = addresses
-        .iter()
-        .find(|address| address.is_ipv4() && address.is_loopback());
-    let v6 = addresses
-        .iter()
-        .find(|address| address.is_ipv6() && address.is_loopback());
-    let pair = v4.zip(v6);
+    let mut loopback = addresses.iter().filter(|address| address.is_loopback());
+    let v4 = loopback.clone().find(|address| address.is_ipv4());
+    let pair = v4.zip(loopback.find(|address| address.is_ipv6()));
     let target = |&address| DnsTarget {
         host: host_and_port(host, port),
         address: SocketAddr::new(address, port),
@@ -123,20 +119,16 @@ pub(super) fn host_and_port(host: &str, port: u16) -> String {
 
 /// Computes the changes from `known` to `found`.
 pub(super) fn diff_targets(known: &[DnsTarget], found: &[DnsTarget]) -> TargetChanges {
-    let same = |set: &[DnsTarget], target: &DnsTarget| {
-        set.iter().find(|it| is_same_server(it, target)).cloned()
-    };
-    let kept = |target: &&DnsTarget| same(known, target).is_some_and(|old| old != **target);
+    fn same<'a>(set: &'a [DnsTarget], target: &DnsTarget) -> Option<&'a DnsTarget> {
+        set.iter().find(|it| is_same_server(it, target))
+    }
+    let is_new = |target: &&DnsTarget| same(known, target).is_none();
+    let is_changed = |target: &&DnsTarget| same(known, target).is_some_and(|old| old != *target);
+    let is_gone = |target: &&DnsTarget| same(found, target).is_none();
     TargetChanges {
-        added: (found.iter())
-            .filter(|target| same(known, target).is_none())
-            .cloned()
-            .collect(),
-        changed: found.iter().filter(kept).cloned().collect(),
-        removed: (known.iter())
-            .filter(|target| same(found, target).is_none())
-            .cloned()
-            .collect(),
+        added: found.iter().filter(is_new).cloned().collect(),
+        changed: found.iter().filter(is_changed).cloned().collect(),
+        removed: known.iter().filter(is_gone).cloned().collect(),
     }
 }
 

@@ -216,8 +216,8 @@ fn a_service_has_the_ports_weights_and_ranks_of_its_records() {
         assert_eq!(sorted, want);
         // Existing servers take over new weights and priorities.
         let keys = || -> Vec<_> {
-            let roster = upstream.shared.server_pool();
-            let mut keys: Vec<_> = roster.servers().iter().map(|it| it.id.0).collect();
+            let pool = upstream.shared.server_pool.lock();
+            let mut keys: Vec<_> = pool.servers.iter().map(|it| it.id.0).collect();
             keys.sort_unstable();
             keys
         };
@@ -354,7 +354,8 @@ fn changes_of_a_name_apply_to_servers_added_later() {
         assert!(
             upstream
                 .shared
-                .server_pool()
+                .server_pool
+                .lock()
                 .dns_names
                 .find(&address)
                 .is_none()

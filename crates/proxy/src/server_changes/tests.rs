@@ -158,17 +158,14 @@ fn a_smaller_bound_holds_from_now_on() {
             .unwrap();
         let place = claim(&upstream);
         assert_eq!(first(&upstream).active, 1);
-        let mut roster = upstream.shared.server_pool();
+        let mut roster = upstream.shared.server_pool.lock();
         let waiter = || crate::server_pool::SlotWaiter {
             grant_sender: tokio::sync::oneshot::channel().0,
             client: None,
         };
         let now = penstock_runtime::clock::now();
-        let (want, mut after) = (
-            crate::server_pool::SelectionCriteria::default(),
-            Default::default(),
-        );
-        let second = roster.claim(now, 0, &want, waiter, &mut after);
+        let want = crate::server_pool::SelectionCriteria::default();
+        let second = roster.claim(now, 0, &want, waiter);
         assert!(
             matches!(second, crate::server_pool::ClaimOutcome::Queued { .. }),
             "{second:?}"
@@ -188,21 +185,21 @@ fn waiting_requests_of_a_client_can_be_refused_and_a_draining_server_has_none() 
             .apply_change(ServerChange::MaxActive(named(A), Some(1)))
             .unwrap();
         let held = claim(&upstream);
-        let place = crate::upstream::ServerPlace::new(&upstream.shared, held.server_id);
+        let place = crate::upstream::ServerPlace {
+            shared: std::sync::Arc::clone(&upstream.shared),
+            server: held.server_id,
+        };
         let client = penstock_exchange::ClientState::default().limit_prefix();
         let now = penstock_runtime::clock::now();
         let wait = |client| {
             let (grant, granted) = tokio::sync::oneshot::channel();
-            let (want, mut after) = (
-                crate::server_pool::SelectionCriteria::default(),
-                Default::default(),
-            );
+            let want = crate::server_pool::SelectionCriteria::default();
             let waiter = || crate::server_pool::SlotWaiter {
                 grant_sender: grant,
                 client,
             };
-            let mut roster = upstream.shared.server_pool();
-            let claimed = roster.claim(now, 0, &want, waiter, &mut after);
+            let mut roster = upstream.shared.server_pool.lock();
+            let claimed = roster.claim(now, 0, &want, waiter);
             assert!(
                 matches!(claimed, crate::server_pool::ClaimOutcome::Queued { .. }),
                 "{claimed:?}"

@@ -14,7 +14,7 @@ struct PoolTest {
     roster: ServerPool,
     now: Instant,
     keys: Vec<ServerId>,
-    waiting: Vec<oneshot::Receiver<Result<SlotGrant, String>>>,
+    waiting: Vec<oneshot::Receiver<Result<SlotId, String>>>,
 }
 
 #[derive(Debug, PartialEq)]
@@ -53,9 +53,8 @@ impl PoolTest {
                 generation: 0,
             };
             let name = format!("server {at}").into();
-            let mut after = DeferredActions::default();
             let place = ResolvedAddress::Tcp(address(at));
-            let key = play.roster.add(now, place, name, spec, &mut after);
+            let key = play.roster.add(now, place, name, spec);
             play.keys.push(key);
         }
         play
@@ -78,8 +77,7 @@ impl PoolTest {
                 client: None,
             }
         };
-        let mut after = DeferredActions::default();
-        let claimed = self.roster.claim(self.now, 0, &want, waiter, &mut after);
+        let claimed = self.roster.claim(self.now, 0, &want, waiter);
         self.waiting.extend(made);
         match claimed {
             ClaimOutcome::Slot(place) => ClaimResult::Slot(self.index_of_key(place.server_id)),
@@ -94,23 +92,18 @@ impl PoolTest {
         let slot = self.member(at).slot;
         let ended = AttemptReport {
             outcome,
-            queue_time: None,
-            connect_time: None,
-            header_time: None,
+            ..AttemptReport::default()
         };
-        self.update(|roster, now, after| roster.release(now, slot, None, &ended, after))
+        self.update(|roster, now| roster.release(now, slot, None, &ended))
     }
 
     fn fail(&mut self, at: usize) -> Vec<usize> {
         self.end(at, AttemptOutcome::Failure { is_timeout: false })
     }
 
-    fn update(
-        &mut self,
-        act: impl FnOnce(&mut ServerPool, Instant, &mut DeferredActions),
-    ) -> Vec<usize> {
-        let mut after = DeferredActions::default();
-        act(&mut self.roster, self.now, &mut after);
+    fn update(&mut self, act: impl FnOnce(&mut ServerPool, Instant)) -> Vec<usize> {
+        act(&mut self.roster, self.now);
+        let after = self.roster.take_deferred();
         let index =
             |start: &DispatchedJob<SlotWaiter>| self.roster.index_by_slot(start.slot_id).unwrap();
         let granted = after.grants.iter().map(index);
@@ -121,7 +114,7 @@ impl PoolTest {
 
     fn advance(&mut self, time: Duration) -> Vec<usize> {
         self.now += time;
-        self.update(|roster, now, after| roster.tick(now, after))
+        self.update(|roster, now| roster.tick(now))
     }
 
     fn index_of_key(&self, key: ServerId) -> usize {
@@ -157,11 +150,10 @@ fn a_granted_slot_counts_as_active_before_it_is_accepted() {
     assert_eq!(play.end(0, AttemptOutcome::Success), [0]);
     assert_eq!(play.active(0), 1, "granted, not accepted");
     let (key, slot) = (play.keys[0], play.member(0).slot);
-    play.update(|roster, now, after| roster.remove(now, key, after));
-    let mut after = DeferredActions::default();
+    play.update(|roster, now| roster.remove(now, key));
     let accepted = play
         .roster
-        .accept_grant(play.now, slot, 0, ReusePolicy::Any, &mut after);
+        .accept_grant(play.now, slot, 0, ReusePolicy::Any);
     assert!(accepted.is_some(), "it is leaving, and has that one yet");
     play.end(0, AttemptOutcome::Success);
     assert!(play.roster.servers.is_empty());
@@ -273,7 +265,7 @@ fn requests_wait_for_the_first_process_of_an_application() {
     assert_eq!(play.claim(&[], None), ClaimResult::Queued);
     let mut play = PoolTest::new(&[(1, false)], |_| {});
     let key = play.keys[0];
-    play.update(|roster, now, after| roster.remove(now, key, after));
+    play.update(|roster, now| roster.remove(now, key));
     assert_eq!(
         play.claim(&[], None),
         ClaimResult::Unavailable,

@@ -80,10 +80,7 @@ fn decode_all(
             ResponseEvent::Data(piece) => string(piece),
             ResponseEvent::Log(_) => String::new(),
             ResponseEvent::BodyRequested(count) => format!("<wants {count}>"),
-            ResponseEvent::End {
-                is_reusable: reusable,
-                ..
-            } => return (format!("{text}|{reusable}"), None),
+            ResponseEvent::End(end) => return (format!("{text}|{}", end.is_reusable), None),
             other => panic!("{other:?}"),
         };
     }

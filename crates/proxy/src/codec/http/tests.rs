@@ -23,14 +23,11 @@ fn decode_all(
             let decoded = decoder.decode(&input[at..received])?;
             at += decoded.consumed;
             let Some(event) = decoded.event else { break };
-            if let ResponseEvent::End {
-                is_reusable: reusable,
-                trailers,
-            } = event
-            {
-                let trailers = trailers.map(|fields| string(fields.as_bytes()));
+            if let ResponseEvent::End(end) = event {
+                let trailers = end.trailers.map(|fields| string(fields.as_bytes()));
                 let trailers = trailers.unwrap_or_default();
-                return Ok(format!("{text}|{trailers}|{reusable} {}", input.len() - at));
+                let (reusable, left) = (end.is_reusable, input.len() - at);
+                return Ok(format!("{text}|{trailers}|{reusable} {left}"));
             }
             text += &match event {
                 ResponseEvent::Interim(status, fields) => {
@@ -57,10 +54,10 @@ fn decode_all(
     }
     assert!(matches!(
         decoder.finish_at_eof()?,
-        ResponseEvent::End {
+        ResponseEvent::End(ResponseEnd {
             is_reusable: false,
             ..
-        }
+        })
     ));
     Ok(format!("{text}|closed"))
 }
@@ -87,7 +84,7 @@ fn decode_in_any_pieces(
 }
 
 fn get() -> HttpDecoder {
-    HttpDecoder::new(Method::Get, false)
+    HttpDecoder::new(Method::Get, true)
 }
 
 #[test]
@@ -615,7 +612,7 @@ fn a_response_that_is_cut_anywhere_never_looks_complete() {
 
 #[test]
 fn a_response_to_head_has_no_body() {
-    let head = || HttpDecoder::new(Method::Head, false);
+    let head = || HttpDecoder::new(Method::Head, true);
     for (input, expected) in [
         (
             "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n",
@@ -640,7 +637,10 @@ fn a_response_to_head_has_no_body() {
 fn a_101_is_accepted_only_if_an_upgrade_was_requested() {
     let switch =
         "HTTP/1.1 101 Switching\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n\x01\x02";
-    let upgrading = || HttpDecoder::new(Method::Get, true);
+    let upgrading = || HttpDecoder {
+        may_upgrade: true,
+        ..get()
+    };
     let found = decode_in_any_pieces(&upgrading, switch.as_bytes());
     assert_eq!(
         found.as_deref(),
@@ -653,7 +653,10 @@ fn a_101_is_accepted_only_if_an_upgrade_was_requested() {
 
 #[test]
 fn a_server_that_closes_gets_no_other_request() {
-    let closing = || HttpDecoder::new_closing(Method::Get);
+    let closing = || HttpDecoder {
+        must_close: true,
+        ..get()
+    };
     let input = "HTTP/1.1 200 OK\r\nConnection: keep-alive\r\nContent-Length: 2\r\n\r\nhi";
     let found = decode_in_any_pieces(&closing, input.as_bytes());
     assert_eq!(found.as_deref(), Ok("200 |hi||false 0"));
