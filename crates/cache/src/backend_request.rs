@@ -11,19 +11,15 @@
 //!   is not trusted.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use penstock_exchange::field_policy::{
     FieldClass, TrustedHeaders, classify_field, is_forwarding_field,
 };
 use penstock_exchange::request::{RequestOrigin, RequestPath};
-use penstock_exchange::{
-    Fault, FaultKind, ForwardedInfo, ListenerInfo, Mount, Request, RequestBody, TrustedProxies,
-};
+use penstock_exchange::{Fault, FaultKind, Request, RequestBody};
 use penstock_http::caching::RevalidationFields;
 use penstock_http::{ByteRange, HeadWriter, RequestHead};
 use penstock_runtime::clock;
-use penstock_sys::net::PeerAddress;
 
 use crate::route_rules::{KeySource, RouteRules, push_host};
 
@@ -41,49 +37,44 @@ const CLIENT_ONLY_FIELDS: [&str; 6] = [
 #[derive(Debug, Clone)]
 pub(crate) struct ClientRequest {
     pub(crate) head: Arc<RequestHead>,
-    peer: PeerAddress,
-    listener: Arc<ListenerInfo>,
-    trusted_proxies: Arc<TrustedProxies>,
-    forwarded: Option<Arc<ForwardedInfo>>,
-    mount: Mount,
+    /// With a client state of its own: the client may disconnect while others wait.
+    pub(crate) origin: RequestOrigin,
     trusted_headers: TrustedHeaders,
-    arrived_at: Instant,
 }
 
 impl ClientRequest {
     pub(crate) fn from_request(request: &Request) -> Self {
         Self {
             head: Arc::clone(&request.head),
-            peer: request.peer,
-            listener: Arc::clone(&request.listener),
-            trusted_proxies: Arc::clone(&request.trusted_proxies),
-            forwarded: request.forwarded.clone(),
-            mount: request.mount.clone(),
+            origin: RequestOrigin {
+                peer: request.peer,
+                listener: Arc::clone(&request.listener),
+                client_state: Arc::default(),
+                arrived: request.arrived,
+                trusted_proxies: Arc::clone(&request.trusted_proxies),
+                forwarded: request.forwarded.clone(),
+                mount: request.mount.clone(),
+            },
             trusted_headers: request.trusted_headers.clone(),
-            arrived_at: request.arrived,
         }
-    }
-
-    pub(crate) fn arrived(&self) -> Instant {
-        self.arrived_at
     }
 
     /// The same request with the current time as its arrival, for a request that is sent later.
     pub(crate) fn with_current_time(&self) -> Self {
-        Self {
-            arrived_at: clock::now(),
-            ..self.clone()
-        }
+        let mut request = self.clone();
+        request.origin.arrived = clock::now();
+        request
     }
 
     pub(crate) fn key_source(&self) -> KeySource<'_> {
+        let origin = &self.origin;
         KeySource {
             head: &self.head,
-            scheme: (self.forwarded.as_ref().and_then(|told| told.scheme))
-                .unwrap_or(self.listener.scheme),
-            is_trusted: self.trusted_proxies.covers(self.peer),
-            forwarded: self.forwarded.as_deref(),
-            mount: &self.mount,
+            scheme: (origin.forwarded.as_ref().and_then(|info| info.scheme))
+                .unwrap_or(origin.listener.scheme),
+            is_trusted: origin.trusted_proxies.covers(origin.peer),
+            forwarded: origin.forwarded.as_deref(),
+            mount: &origin.mount,
         }
     }
 }
@@ -102,19 +93,13 @@ pub(crate) fn build_request(
     let broken = |cause: String| Fault::new(FaultKind::Internal, format!("cache: {cause}"));
     let head = build_head(rules, client, validators, part).map_err(broken)?;
     let path = RequestPath::from_head(&head).map_err(|error| broken(error.to_string()))?;
-    let arrival = RequestOrigin {
-        peer: client.peer,
-        listener: Arc::clone(&client.listener),
-        // A state of its own: the client may disconnect while others wait.
+    let origin = RequestOrigin {
         client_state: Arc::default(),
-        arrived: client.arrived_at,
-        trusted_proxies: Arc::clone(&client.trusted_proxies),
-        forwarded: client.forwarded.clone(),
-        mount: client.mount.clone(),
+        ..client.origin.clone()
     };
-    let mut question = Request::new(Arc::new(head), path, RequestBody::Empty, arrival);
-    question.trusted_headers = client.trusted_headers.clone();
-    Ok(question)
+    let mut request = Request::new(Arc::new(head), path, RequestBody::Empty, origin);
+    request.trusted_headers = client.trusted_headers.clone();
+    Ok(request)
 }
 
 fn build_head(

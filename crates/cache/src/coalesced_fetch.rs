@@ -14,11 +14,12 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 use penstock_exchange::{Fault, FaultKind, Reply, RequestTiming};
 use penstock_http::Status;
 use penstock_runtime::clock;
@@ -119,6 +120,8 @@ enum FetchMode {
 pub(crate) struct FetchWaiter {
     fetches: Arc<CoalescedFetches>,
     fetch: Arc<CoalescedFetch>,
+    /// This request began the fetch.
+    pub(crate) is_leader: bool,
 }
 
 /// The obligation to complete a fetch, held by the task that runs it.
@@ -129,93 +132,93 @@ pub(crate) struct FetchCompletion {
     is_completed: bool,
 }
 
-/// The result of [`CoalescedFetches::join`].
-#[derive(Debug)]
-pub(crate) enum JoinOutcome {
-    /// A new fetch: the caller runs it.
-    Leader(FetchWaiter, FetchCompletion),
-    /// Another request leads the fetch.
-    Waiter(FetchWaiter),
-}
-
 impl CoalescedFetches {
     fn shard(&self, key: &ObjectKey) -> MutexGuard<'_, FetchShard> {
         #[expect(clippy::cast_possible_truncation, reason = "a few bits are enough")]
         let index = (key.hash >> 64) as usize % SHARDS;
-        let shard = self.shards[index].lock();
-        shard.unwrap_or_else(PoisonError::into_inner)
+        self.shards[index].lock()
     }
 
-    /// Joins the fetch for this key and variant hint, or begins one. With `since`, only a fetch
-    /// that began no earlier is joined.
+    /// Joins the fetch for this key and variant hint, or begins one, which the caller runs. With
+    /// `since`, only a fetch that began no earlier is joined.
     pub(crate) fn join(
         self: &Arc<Self>,
         key: &ObjectKey,
-        guess: Vec<u8>,
+        hint: Vec<u8>,
         since: Option<Instant>,
-    ) -> JoinOutcome {
-        let mut shard = self.shard(key);
-        let under_way = shard.fetches.entry(key.hash).or_default();
-        let is_same = |flight: &&Arc<CoalescedFetch>| {
-            let is_current = !flight.is_outdated.load(Ordering::Relaxed);
-            let is_open = is_current && !flight.is_closed.load(Ordering::Relaxed);
-            let is_new = since.is_none_or(|since| flight.started_at >= since);
-            is_open && is_new && flight.matches(key, &guess)
+    ) -> (FetchWaiter, Option<FetchCompletion>) {
+        let shard = self.shard(key);
+        let is_same = |fetch: &&Arc<CoalescedFetch>| {
+            let is_open = !fetch.is_outdated.load(Relaxed) && !fetch.is_closed.load(Relaxed);
+            let is_new = since.is_none_or(|since| fetch.started_at >= since);
+            is_open && is_new && fetch.matches(key, &hint)
         };
-        if let Some(flight) = under_way.iter().find(is_same) {
-            return JoinOutcome::Waiter(self.new_waiter(flight));
+        if let Some(fetch) = shard.running(key).find(is_same) {
+            return (self.new_waiter(fetch, false), None);
         }
-        let flight = Arc::new(CoalescedFetch::new(key.clone(), guess, FetchMode::Shared));
-        under_way.push(Arc::clone(&flight));
-        drop(shard);
-        JoinOutcome::Leader(self.new_waiter(&flight), self.new_completion(flight))
+        let completion = self.begin(shard, key, hint, FetchMode::Shared);
+        (self.new_waiter(&completion.fetch, true), Some(completion))
     }
 
     /// Begins a fetch without waiters, unless there is one for this key and variant hint.
     pub(crate) fn begin_background(
         self: &Arc<Self>,
         key: &ObjectKey,
-        guess: Vec<u8>,
+        hint: Vec<u8>,
     ) -> Option<FetchCompletion> {
-        let mut shard = self.shard(key);
-        let under_way = shard.fetches.entry(key.hash).or_default();
-        if under_way.iter().any(|flight| flight.matches(key, &guess)) {
+        let shard = self.shard(key);
+        if shard.running(key).any(|fetch| fetch.matches(key, &hint)) {
             return None;
         }
-        let flight = Arc::new(CoalescedFetch::new(
-            key.clone(),
-            guess,
-            FetchMode::Background,
-        ));
-        under_way.push(Arc::clone(&flight));
-        drop(shard);
-        Some(self.new_completion(flight))
+        Some(self.begin(shard, key, hint, FetchMode::Background))
     }
 
     /// Begins a fetch that no other request can join.
     pub(crate) fn begin_exclusive(
         self: &Arc<Self>,
         key: &ObjectKey,
-    ) -> (FetchWaiter, FetchCompletion) {
-        let flight = Arc::new(CoalescedFetch::new(
-            key.clone(),
-            Vec::new(),
-            FetchMode::Exclusive,
-        ));
-        let ticket = self.new_waiter(&flight);
-        let mut shard = self.shard(key);
-        // The entry lets `mark_outdated` find the fetch.
-        let under_way = shard.fetches.entry(key.hash).or_default();
-        under_way.push(Arc::clone(&flight));
-        drop(shard);
-        (ticket, self.new_completion(flight))
+    ) -> (FetchWaiter, Option<FetchCompletion>) {
+        let completion = self.begin(self.shard(key), key, Vec::new(), FetchMode::Exclusive);
+        (self.new_waiter(&completion.fetch, true), Some(completion))
+    }
+
+    /// Lists a new fetch. `mark_outdated` finds an exclusive one, too.
+    fn begin(
+        self: &Arc<Self>,
+        mut shard: MutexGuard<'_, FetchShard>,
+        key: &ObjectKey,
+        variant_hint: Vec<u8>,
+        mode: FetchMode,
+    ) -> FetchCompletion {
+        let fetch = Arc::new(CoalescedFetch {
+            key: key.clone(),
+            variant_hint,
+            waiter_count: AtomicUsize::new(0),
+            mode,
+            started_at: clock::now(),
+            is_outdated: AtomicBool::new(false),
+            is_closed: AtomicBool::new(false),
+            last_waiter_left: Notify::new(),
+            outcome: watch::Sender::new(None),
+            leader_result: Mutex::default(),
+        });
+        shard
+            .fetches
+            .entry(key.hash)
+            .or_default()
+            .push(Arc::clone(&fetch));
+        FetchCompletion {
+            fetches: Arc::clone(self),
+            fetch,
+            is_completed: false,
+        }
     }
 
     /// Marks the running fetches for `key` as outdated: their responses are not stored.
     pub(crate) fn mark_outdated(&self, key: &ObjectKey) {
-        for flight in self.shard(key).fetches.get(&key.hash).into_iter().flatten() {
-            if flight.key.text == key.text {
-                flight.is_outdated.store(true, Ordering::Relaxed);
+        for fetch in self.shard(key).running(key) {
+            if fetch.key.text == key.text {
+                fetch.is_outdated.store(true, Relaxed);
             }
         }
     }
@@ -223,10 +226,9 @@ impl CoalescedFetches {
     /// Marks the fetches for all keys of a URL as outdated. Scans every fetch.
     pub(crate) fn mark_url_outdated(&self, url: &[u8]) {
         for shard in &self.shards {
-            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-            for flight in shard.fetches.values().flatten() {
-                if flight.key.text.split(|&byte| byte == 0).next() == Some(url) {
-                    flight.is_outdated.store(true, Ordering::Relaxed);
+            for fetch in shard.lock().fetches.values().flatten() {
+                if fetch.key.text.split(|&byte| byte == 0).next() == Some(url) {
+                    fetch.is_outdated.store(true, Relaxed);
                 }
             }
         }
@@ -268,85 +270,66 @@ impl CoalescedFetches {
         self.secret.hash_one(&key.text)
     }
 
-    fn new_waiter(self: &Arc<Self>, flight: &Arc<CoalescedFetch>) -> FetchWaiter {
-        flight.waiter_count.fetch_add(1, Ordering::Relaxed);
+    fn new_waiter(self: &Arc<Self>, fetch: &Arc<CoalescedFetch>, is_leader: bool) -> FetchWaiter {
+        fetch.waiter_count.fetch_add(1, Relaxed);
         FetchWaiter {
             fetches: Arc::clone(self),
-            fetch: Arc::clone(flight),
+            fetch: Arc::clone(fetch),
+            is_leader,
         }
     }
+}
 
-    fn new_completion(self: &Arc<Self>, flight: Arc<CoalescedFetch>) -> FetchCompletion {
-        FetchCompletion {
-            fetches: Arc::clone(self),
-            fetch: flight,
-            is_completed: false,
-        }
+impl FetchShard {
+    fn running(&self, key: &ObjectKey) -> impl Iterator<Item = &Arc<CoalescedFetch>> {
+        self.fetches.get(&key.hash).into_iter().flatten()
     }
 
-    fn remove(&self, flight: &Arc<CoalescedFetch>) {
-        let mut shard = self.shard(&flight.key);
-        if let Some(under_way) = shard.fetches.get_mut(&flight.key.hash) {
-            under_way.retain(|other| !Arc::ptr_eq(other, flight));
-            if under_way.is_empty() {
-                shard.fetches.remove(&flight.key.hash);
+    fn remove(&mut self, fetch: &Arc<CoalescedFetch>) {
+        if let Some(running) = self.fetches.get_mut(&fetch.key.hash) {
+            running.retain(|other| !Arc::ptr_eq(other, fetch));
+            if running.is_empty() {
+                self.fetches.remove(&fetch.key.hash);
             }
         }
     }
 }
 
 impl CoalescedFetch {
-    fn new(key: ObjectKey, guess: Vec<u8>, kind: FetchMode) -> Self {
-        Self {
-            key,
-            variant_hint: guess,
-            waiter_count: AtomicUsize::new(0),
-            mode: kind,
-            started_at: clock::now(),
-            is_outdated: AtomicBool::new(false),
-            is_closed: AtomicBool::new(false),
-            last_waiter_left: Notify::new(),
-            outcome: watch::Sender::new(None),
-            leader_result: Mutex::default(),
-        }
-    }
-
     /// Whether a request for this key and variant hint may wait for the fetch.
-    fn matches(&self, key: &ObjectKey, guess: &[u8]) -> bool {
-        self.mode != FetchMode::Exclusive && self.variant_hint == guess && self.key.text == key.text
-    }
-
-    fn leader_result(&self) -> MutexGuard<'_, LeaderResult> {
-        self.leader_result
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+    fn matches(&self, key: &ObjectKey, hint: &[u8]) -> bool {
+        self.mode != FetchMode::Exclusive && self.variant_hint == hint && self.key.text == key.text
     }
 }
 
 impl FetchWaiter {
-    /// Waits until the fetch has completed. Cancel safe.
-    pub(crate) async fn wait(&self) -> FetchOutcome {
-        let mut outcome = self.fetch.outcome.subscribe();
-        let landed = outcome.wait_for(Option::is_some).await;
+    /// Waits until the fetch has completed; for another request's fetch only until `deadline`.
+    /// Cancel safe.
+    pub(crate) async fn wait(&self, deadline: Instant) -> Option<FetchOutcome> {
+        let mut receiver = self.fetch.outcome.subscribe();
+        let outcome = receiver.wait_for(Option::is_some);
+        let outcome = match self.is_leader {
+            true => outcome.await,
+            false => clock::timeout_at(deadline, outcome).await?,
+        };
         // The sender is in the fetch, which this waiter holds.
-        let landed = landed.ok().and_then(|landed| landed.clone());
-        landed.unwrap_or_else(|| FetchOutcome::Failed(FaultKind::Internal, FETCH_LOST.to_owned()))
+        let outcome = outcome.ok().and_then(|outcome| outcome.clone());
+        Some(outcome.unwrap_or_else(FetchOutcome::lost))
     }
 
     /// Takes the leader's own result.
-    pub(crate) fn take_leader_result(&self) -> LeaderResult {
-        std::mem::take(&mut self.fetch.leader_result())
+    pub(crate) fn take_leader_result(&self) -> Option<LeaderResult> {
+        (self.is_leader).then(|| std::mem::take(&mut *self.fetch.leader_result.lock()))
     }
 }
 
 impl Drop for FetchWaiter {
     fn drop(&mut self) {
         // The lock keeps requests from joining between the last waiter's drop and its detection.
-        let shard = self.fetches.shard(&self.fetch.key);
-        if self.fetch.waiter_count.fetch_sub(1, Ordering::Relaxed) == 1 {
+        let _shard = self.fetches.shard(&self.fetch.key);
+        if self.fetch.waiter_count.fetch_sub(1, Relaxed) == 1 {
             self.fetch.last_waiter_left.notify_one();
         }
-        drop(shard);
     }
 }
 
@@ -359,11 +342,8 @@ impl FetchCompletion {
         loop {
             self.fetch.last_waiter_left.notified().await;
             let mut shard = self.fetches.shard(&self.fetch.key);
-            if self.fetch.waiter_count.load(Ordering::Relaxed) == 0 {
-                if let Some(under_way) = shard.fetches.get_mut(&self.fetch.key.hash) {
-                    under_way.retain(|other| !Arc::ptr_eq(other, &self.fetch));
-                }
-                return;
+            if self.fetch.waiter_count.load(Relaxed) == 0 {
+                return shard.remove(&self.fetch);
             }
         }
     }
@@ -381,19 +361,18 @@ impl FetchCompletion {
     /// Prepares for a second request to the back end: clears the outdated mark and lets requests
     /// join again.
     pub(crate) fn restart(&self) {
-        self.fetch.is_outdated.store(false, Ordering::Relaxed);
+        self.fetch.is_outdated.store(false, Relaxed);
         self.set_closed(false);
     }
 
     fn set_closed(&self, is_closed: bool) {
-        let shard = self.fetches.shard(&self.fetch.key);
-        self.fetch.is_closed.store(is_closed, Ordering::Relaxed);
-        drop(shard);
+        let _shard = self.fetches.shard(&self.fetch.key);
+        self.fetch.is_closed.store(is_closed, Relaxed);
     }
 
     /// Whether the response must not be stored.
     pub(crate) fn is_outdated(&self) -> bool {
-        self.fetch.is_outdated.load(Ordering::Relaxed)
+        self.fetch.is_outdated.load(Relaxed)
     }
 
     /// Publishes the result to all waiters. A stored object must be in its store by now.
@@ -403,8 +382,8 @@ impl FetchCompletion {
 
     fn complete_once(&mut self, outcome: FetchOutcome, lead: LeaderResult) {
         self.is_completed = true;
-        *self.fetch.leader_result() = lead;
-        self.fetches.remove(&self.fetch);
+        *self.fetch.leader_result.lock() = lead;
+        self.fetches.shard(&self.fetch.key).remove(&self.fetch);
         self.fetch.outcome.send_replace(Some(outcome));
     }
 }
@@ -412,14 +391,18 @@ impl FetchCompletion {
 impl Drop for FetchCompletion {
     fn drop(&mut self) {
         if !self.is_completed {
-            let lost = FetchOutcome::Failed(FaultKind::Internal, FETCH_LOST.to_owned());
-            self.complete_once(lost, LeaderResult::default());
+            self.complete_once(FetchOutcome::lost(), LeaderResult::default());
         }
     }
 }
 
-/// The failure's cause when the task ended early, because the event loop stops.
-const FETCH_LOST: &str = "the cache's request to the back end was aborted";
+impl FetchOutcome {
+    /// The task ended early, because the event loop stops.
+    fn lost() -> Self {
+        let cause = "the cache's request to the back end was aborted";
+        Self::Failed(FaultKind::Internal, cause.to_owned())
+    }
+}
 
 #[cfg(test)]
 mod tests;

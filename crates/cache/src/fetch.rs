@@ -19,9 +19,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use penstock_exchange::field_policy::remove_internal;
-use penstock_exchange::{
-    Body, BodyStream, Fault, FaultKind, HandlerProgress, Reply, RequestTiming, Response,
-};
+use penstock_exchange::{Body, BodyStream, Fault, FaultKind, Reply, RequestTiming, Response};
 use penstock_http::caching::{
     Lifetime, OriginExchange, RevalidationFields, StoreRefusal, VaryFields, check_storable,
     freshen, is_304_for, parse_vary, revalidation_fields, stored_fields, variant_key,
@@ -34,9 +32,7 @@ use crate::backend_request::{self, ClientRequest};
 use crate::coalesced_fetch::{FetchCompletion, FetchOutcome, LeaderResult};
 use crate::handler::SharedCache;
 use crate::slices::{self, SliceFetch};
-use crate::store::{
-    Hit, HitBody, LIFETIME_WORDS, ObjectKey, ObjectMeta, ObjectWriter, PartialObject, Store,
-};
+use crate::store::{Hit, HitBody, ObjectKey, ObjectMeta, ObjectWriter, PartialObject, Store};
 
 /// A request to the back end for one key.
 #[derive(Debug)]
@@ -60,8 +56,8 @@ struct FetchTimes {
 
 impl Fetch {
     /// Starts the fetch on the current event loop.
-    pub(crate) fn start(self, landing: FetchCompletion) {
-        loops::spawn_here(self.run(landing));
+    pub(crate) fn start(self, completion: FetchCompletion) {
+        loops::spawn_here(self.run(completion));
     }
 
     fn validators(&self) -> RevalidationFields<'_> {
@@ -74,28 +70,28 @@ impl Fetch {
         }
     }
 
-    async fn run(mut self, landing: FetchCompletion) {
+    async fn run(mut self, completion: FetchCompletion) {
         let mut purges = self.store.purge_count();
-        let Some((mut answered, mut times)) = self.send_request(&landing).await else {
+        let Some((mut answered, mut times)) = self.send_request(&completion).await else {
             return;
         };
         if is_not_modified(&answered) && self.stale_hit.is_some() {
             // A request that joins later could come after a purge that the check below misses.
-            landing.close_to_joiners();
-            match self.revalidate(&answered, times, purges, &landing) {
+            completion.close_to_joiners();
+            match self.revalidate(&answered, times, purges, &completion) {
                 Some(hit) => {
                     let lead = LeaderResult {
                         status: Some(Status::NOT_MODIFIED),
                         ..LeaderResult::default()
                     };
-                    return landing.complete(FetchOutcome::Revalidated(hit), lead);
+                    return completion.complete(FetchOutcome::Revalidated(hit), lead);
                 }
                 // The 304 is about another response or about a purged one: repeat without a
                 // condition.
                 None => {
-                    landing.restart();
+                    completion.restart();
                     purges = self.store.purge_count();
-                    match self.send_request(&landing).await {
+                    match self.send_request(&completion).await {
                         Some(asked) => (answered, times) = asked,
                         None => return,
                     }
@@ -106,44 +102,36 @@ impl Fetch {
             Ok(Reply::Response(response)) => match self.slice.take() {
                 Some(slice) => {
                     slice
-                        .store_or_refuse(self, *response, times, purges, landing)
+                        .store_or_refuse(self, *response, times, purges, completion)
                         .await;
                 }
                 None => {
-                    self.store_or_refuse(*response, times, purges, landing)
-                        .await;
+                    self.store_or_refuse(*response, times, purges, completion)
+                        .await
                 }
             },
             Ok(reply) => {
                 if matches!(reply, Reply::Redirect(_)) {
-                    self.shared
-                        .fetches
-                        .mark_uncacheable(&self.key, clock::now());
+                    self.mark_uncacheable(&self.key);
                     if self.slice.is_some() {
-                        let mark = slices::slicing_key(&self.key);
-                        self.shared.fetches.mark_uncacheable(&mark, clock::now());
+                        self.mark_uncacheable(&slices::slicing_key(&self.key));
                     }
                 }
-                complete_unstored(landing, Ok(reply), None, None);
+                complete_unstored(completion, Ok(reply), None, None);
             }
             Err(fault) => {
                 self.shared.counters.fetch_failures.increment();
                 self.shared
                     .fetches
                     .renew_uncacheable(&self.key, clock::now());
-                if landing.is_background()
-                    && let Some(count) = self
-                        .shared
-                        .log_throttle
-                        .admit_line(&fault.cause, clock::now())
+                let throttle = &self.shared.log_throttle;
+                if completion.is_background()
+                    && let Some(count) = throttle.admit_line(&fault.cause, clock::now())
                 {
-                    let (target, left_out) = (self.client.head.target(), suppressed_suffix(count));
-                    log::warn!(
-                        "cache: cannot revalidate {target}: {}{left_out}",
-                        fault.cause
-                    );
+                    let (target, suffix) = (self.client.head.target(), suppressed_suffix(count));
+                    log::warn!("cache: cannot revalidate {target}: {}{suffix}", fault.cause);
                 }
-                complete_failed(landing, fault);
+                complete_failed(completion, fault);
             }
         }
     }
@@ -151,43 +139,33 @@ impl Fetch {
     /// Sends the request. Returns `None` when no waiter is left.
     async fn send_request(
         &self,
-        landing: &FetchCompletion,
+        completion: &FetchCompletion,
     ) -> Option<(Result<Reply, Fault>, FetchTimes)> {
-        let request = clock::wall();
-        let question = match backend_request::build_request(
+        let request_time = clock::wall();
+        let request = backend_request::build_request(
             &self.shared.rules,
             &self.client,
             self.validators(),
             self.slice.as_ref().map(SliceFetch::span),
-        ) {
-            Ok(question) => question,
-            Err(fault) => {
-                let response = request;
-                return Some((
-                    Err(fault),
-                    FetchTimes {
-                        request_time: request,
-                        response_time: response,
-                    },
-                ));
-            }
-        };
-        let answered = match self.shared.backend.handle(question) {
-            HandlerProgress::Ready(answered) => answered,
-            HandlerProgress::Pending(work) => tokio::select! {
+        );
+        let answered = match request {
+            Ok(request) => tokio::select! {
                 biased;
-                answered = work => answered,
-                () = landing.wait_until_abandoned() => return None,
+                answered = self.shared.backend.handle(request).finish() => answered,
+                () = completion.wait_until_abandoned() => return None,
             },
+            Err(fault) => Err(fault),
         };
-        let response = clock::wall();
-        Some((
-            answered,
-            FetchTimes {
-                request_time: request,
-                response_time: response,
-            },
-        ))
+        let times = FetchTimes {
+            request_time,
+            response_time: clock::wall(),
+        };
+        Some((answered, times))
+    }
+
+    /// Lets requests for `key` not wait for each other for a while.
+    fn mark_uncacheable(&self, key: &ObjectKey) {
+        self.shared.fetches.mark_uncacheable(key, clock::now());
     }
 
     /// Returns the stored response after a 304. If the 304 is about another response, or the object
@@ -197,10 +175,10 @@ impl Fetch {
         answered: &Result<Reply, Fault>,
         times: FetchTimes,
         purges: u64,
-        landing: &FetchCompletion,
+        completion: &FetchCompletion,
     ) -> Option<Hit> {
         let base = self.stale_hit.take()?;
-        let is_out = landing.is_outdated() || self.store.is_purged_since(purges, &base.meta);
+        let is_out = completion.is_outdated() || self.store.is_purged_since(purges, &base.meta);
         if !is_out
             && let Ok(Reply::Response(response)) = answered
             && is_304_for(&base.meta.fields, &response.fields)
@@ -234,7 +212,7 @@ impl Fetch {
         }
         let meta = match lifetime {
             Ok(lifetime) => {
-                meta.lifetime = lifetime_words(&lifetime);
+                meta.lifetime = lifetime;
                 meta.request_time = times.request_time;
                 meta.response_time = times.response_time;
                 self.store.freshen(base, meta)
@@ -276,17 +254,17 @@ impl Fetch {
         response: Response,
         times: FetchTimes,
         purges: u64,
-        landing: FetchCompletion,
+        completion: FetchCompletion,
     ) {
         let is_error = is_server_error(response.status);
         if is_error && self.stale_hit.is_some() {
             // The stored response stays: it may be served stale for longer.
-            return complete_unstored_response(landing, response, "error");
+            return complete_unstored_response(completion, response, "error");
         }
         let judged = self.judge_storing(response.status, &response.fields, times);
         let mut refused = match judged {
             Err(reason) => Some(reason.as_str()),
-            Ok(_) if landing.is_outdated() => Some("outdated"),
+            Ok(_) if completion.is_outdated() => Some("outdated"),
             Ok(_) => unstorable_reason(&response),
         };
         if let (None, Ok(lifetime)) = (refused, judged) {
@@ -294,28 +272,24 @@ impl Fetch {
             let declared = response.body.length();
             let begun = self.store.begin_object(&self.key, meta, declared);
             // Checked after `begin_object`: later purges find the partial object.
-            let is_out = |growing: &PartialObject| {
-                landing.is_outdated() || self.store.is_purged_since(purges, growing.meta())
-            };
-            if begun.as_ref().is_some_and(|(_, growing)| is_out(growing)) {
+            if let Some((writer, partial)) = begun {
+                if !completion.is_outdated() && !self.store.is_purged_since(purges, &partial.meta) {
+                    self.evict_replaced(&partial.meta);
+                    let body = complete_stored(completion, response, partial).await;
+                    return self.write_body(body, writer).await;
+                }
                 refused = Some("outdated");
-            } else if let Some((filler, growing)) = begun {
-                self.evict_replaced(growing.meta());
-                let body = complete_stored(landing, response, growing).await;
-                return self.write_body(body, filler).await;
             }
         }
         let reason = refused.unwrap_or("store");
         // A failure of the back end tells nothing about the resource.
         if concerns_resource(judged.err()) && !is_error {
-            self.shared
-                .fetches
-                .mark_uncacheable(&self.key, clock::now());
+            self.mark_uncacheable(&self.key);
             if let Some(base) = &self.stale_hit {
                 self.store.remove_hit(base);
             }
         }
-        complete_unstored_response(landing, response, reason);
+        complete_unstored_response(completion, response, reason);
     }
 
     fn object_meta(
@@ -340,7 +314,7 @@ impl Fetch {
             key: Arc::clone(&self.key.text),
             status: response.status,
             fields: fields.freeze(),
-            lifetime: lifetime_words(lifetime),
+            lifetime: *lifetime,
             request_time: times.request_time,
             response_time: times.response_time,
             variant: match vary_names.is_empty() {
@@ -373,41 +347,43 @@ impl Fetch {
             let Some(other) = self.store.find(&self.key, &mut |meta| is_other(meta)) else {
                 break;
             };
-            match &other.body {
-                // Current readers continue; the object is neither kept nor found any more.
-                HitBody::Partial(growing) => growing.discard(),
-                HitBody::Memory(_) | HitBody::Disk(_) => self.store.remove_hit(&other),
-            }
+            self.discard_hit(&other);
         }
     }
 
-    async fn write_body(&self, body: Body, mut filler: ObjectWriter) {
+    /// Removes a found object. Current readers of a partial one continue.
+    fn discard_hit(&self, hit: &Hit) {
+        match &hit.body {
+            HitBody::Partial(partial) => partial.discard(),
+            HitBody::Memory(_) | HitBody::Disk(_) => self.store.remove_hit(hit),
+        }
+    }
+
+    async fn write_body(&self, body: Body, mut writer: ObjectWriter) {
         let counts = &self.shared.counters;
-        let key = filler.key().clone();
+        let key = writer.key.clone();
         let filled = match body {
             Body::Bytes(bytes) => {
-                filler.push(&bytes);
-                filler.wait_for_capacity().await;
+                writer.push(&bytes);
+                writer.wait_for_capacity().await;
                 Ok(true)
             }
-            Body::Stream(stream) => copy_stream(stream, &mut filler).await,
+            Body::Stream(stream) => copy_stream(stream, &mut writer).await,
             // `unstorable_reason` has refused the other kinds.
             _ => Ok(true),
         };
         match filled {
-            Ok(true) => {
-                match filler.finish().await {
-                    true => counts.stored.increment(),
-                    // Most likely too large: requests need not wait for the next one.
-                    false => self.shared.fetches.mark_uncacheable(&key, clock::now()),
-                }
-            }
+            Ok(true) => match writer.finish().await {
+                true => counts.stored.increment(),
+                // Most likely too large: requests need not wait for the next one.
+                false => self.mark_uncacheable(&key),
+            },
             // No reader is left, and the object cannot be stored.
-            Ok(false) => drop(filler),
+            Ok(false) => drop(writer),
             Err(fault) => {
                 counts.fetch_failures.increment();
                 log::debug!("cache: response not stored: aborted: {}", fault.cause);
-                filler.abort(&fault);
+                writer.abort(&fault);
             }
         }
     }
@@ -419,37 +395,34 @@ const MAX_REPLACED_VARIANTS: usize = 64;
 /// Copies a body into the store. Returns `false` once the object is not needed any more.
 async fn copy_stream(
     mut stream: Box<dyn BodyStream>,
-    filler: &mut ObjectWriter,
+    writer: &mut ObjectWriter,
 ) -> Result<bool, Fault> {
     let declared = stream.length();
-    let mut taken = 0_u64;
+    let mut received = 0_u64;
+    let mismatch = |received: u64, declared: u64| {
+        let cause = format!("body has {received} bytes, Content-Length says {declared}");
+        Err(Fault::new(FaultKind::BackendProtocolError, cause))
+    };
     loop {
-        let next = std::future::poll_fn(|cx| stream.poll_chunk(cx));
         let next = tokio::select! {
             biased;
-            next = next => next,
-            () = filler.wait_until_unneeded() => return Ok(false),
+            next = std::future::poll_fn(|cx| stream.poll_chunk(cx)) => next,
+            () = writer.wait_until_unneeded() => return Ok(false),
         };
         let Some(chunk) = next.transpose()? else {
             break;
         };
-        taken += chunk.len() as u64;
-        if declared.is_some_and(|declared| taken > declared) {
-            return Err(length_mismatch(declared, taken));
+        received += chunk.len() as u64;
+        if let Some(declared) = declared.filter(|&declared| received > declared) {
+            return mismatch(received, declared);
         }
-        filler.push(&chunk);
-        filler.wait_for_capacity().await;
+        writer.push(&chunk);
+        writer.wait_for_capacity().await;
     }
     match declared {
-        Some(length) if length != taken => Err(length_mismatch(declared, taken)),
+        Some(length) if length != received => mismatch(received, length),
         _ => Ok(true),
     }
-}
-
-fn length_mismatch(declared: Option<u64>, taken: u64) -> Fault {
-    let declared = declared.unwrap_or_default();
-    let cause = format!("body has {taken} bytes, Content-Length says {declared}");
-    Fault::new(FaultKind::BackendProtocolError, cause)
 }
 
 fn is_not_modified(answered: &Result<Reply, Fault>) -> bool {
@@ -477,10 +450,10 @@ fn unstorable_reason(response: &Response) -> Option<&'static str> {
     }
     // An event stream never ends.
     let content_type = response.fields.get("content-type").unwrap_or_default();
-    let is_stream = content_type
-        .get(..EVENT_STREAM.len())
-        .is_some_and(|start| start.eq_ignore_ascii_case(EVENT_STREAM));
-    is_stream.then_some("event-stream")
+    let start = content_type.get(..EVENT_STREAM.len());
+    start
+        .is_some_and(|start| start.eq_ignore_ascii_case(EVENT_STREAM))
+        .then_some("event-stream")
 }
 
 const EVENT_STREAM: &[u8] = b"text/event-stream";
@@ -494,28 +467,11 @@ pub(crate) fn concerns_resource(reason: Option<StoreRefusal>) -> bool {
     )
 }
 
-fn lifetime_words(lifetime: &Lifetime) -> [i64; LIFETIME_WORDS] {
-    let mut words = [0; LIFETIME_WORDS];
-    for (word, value) in words.iter_mut().zip(lifetime.to_words()) {
-        *word = value.cast_signed();
-    }
-    words
-}
-
-/// The lifetime that was stored with the response, if it is valid.
-pub(crate) fn lifetime_of(meta: &ObjectMeta) -> Option<Lifetime> {
-    let mut words = [0; penstock_http::caching::LIFETIME_WORDS];
-    for (word, value) in words.iter_mut().zip(meta.lifetime) {
-        *word = value.cast_unsigned();
-    }
-    Lifetime::from_words(words)
-}
-
 /// Publishes that the response is being stored, and returns its body, to be copied into the store.
 async fn complete_stored(
-    landing: FetchCompletion,
+    completion: FetchCompletion,
     response: Response,
-    growing: Arc<PartialObject>,
+    partial: Arc<PartialObject>,
 ) -> Body {
     let whole = match &response.body {
         Body::Bytes(bytes) => Some(bytes.clone()),
@@ -527,25 +483,23 @@ async fn complete_stored(
         status: Some(response.status),
         ..LeaderResult::default()
     };
-    landing.complete(
-        FetchOutcome::Stored {
-            partial: growing,
-            whole,
-        },
-        lead,
-    );
+    completion.complete(FetchOutcome::Stored { partial, whole }, lead);
     // Lets the waiters on this loop begin to read before the body can fail.
     loops::yield_now().await;
     response.body
 }
 
-fn complete_unstored_response(landing: FetchCompletion, response: Response, detail: &'static str) {
+fn complete_unstored_response(
+    completion: FetchCompletion,
+    response: Response,
+    detail: &'static str,
+) {
     let status = response.status;
-    complete_unstored(landing, Ok(response.into()), Some(status), Some(detail));
+    complete_unstored(completion, Ok(response.into()), Some(status), Some(detail));
 }
 
 fn complete_unstored(
-    landing: FetchCompletion,
+    completion: FetchCompletion,
     reply: Result<Reply, Fault>,
     status: Option<Status>,
     detail: Option<&'static str>,
@@ -557,14 +511,14 @@ fn complete_unstored(
         detail,
     };
     let is_error = status.is_some_and(is_server_error);
-    landing.complete(FetchOutcome::NotStored { is_error }, lead);
+    completion.complete(FetchOutcome::NotStored { is_error }, lead);
 }
 
-fn complete_failed(landing: FetchCompletion, fault: Fault) {
+fn complete_failed(completion: FetchCompletion, fault: Fault) {
     let told = FetchOutcome::Failed(fault.kind, fault.cause.clone().into_owned());
     let lead = LeaderResult {
         reply: Some(Err(fault)),
         ..LeaderResult::default()
     };
-    landing.complete(told, lead);
+    completion.complete(told, lead);
 }

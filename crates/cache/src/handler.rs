@@ -19,8 +19,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_config::RouteCache;
+use penstock_exchange::metrics::Counter;
 use penstock_exchange::{
-    Handler, HandlerProgress, InlineResponse, Request, RequestView as AskedAtHand, Response,
+    Handler, HandlerName, HandlerProgress, InlineResponse, Request, RequestView, Response,
 };
 use penstock_http::caching::{
     CacheStatus, ForwardReason, ReuseDecision, decide_reuse, push_cache_status, variant_key,
@@ -28,9 +29,9 @@ use penstock_http::caching::{
 use penstock_http::{RequestHead, Status};
 use penstock_runtime::{LogThrottle, PerLoop, clock};
 
+use crate::backend_request::ClientRequest;
 use crate::coalesced_fetch::CoalescedFetches;
 use crate::counters::CacheCounters;
-use crate::fetch::lifetime_of;
 use crate::route_rules::{CacheDirectives, CacheUse, KeySource, RouteRules};
 use crate::serve::{self, CACHE_STATUS_NAME, CacheHeaders};
 use crate::store::{Hit, ObjectKey, ObjectMeta, Store, StoreSet};
@@ -111,19 +112,16 @@ impl Cache {
         stores: Vec<Arc<Store>>,
         counters: Arc<CacheCounters>,
     ) -> Self {
-        let mut compiled = RouteRules::new(rules);
-        compiled.set_scope(scope);
-        let shared = SharedCache {
-            backend: inner,
-            rules: compiled,
-            stores: StoreSet::new(stores),
-            fetches: Arc::default(),
-            counters,
-            log_throttle: LogThrottle::default(),
-            loop_buffers: PerLoop::new(),
-        };
         Self {
-            shared: Arc::new(shared),
+            shared: Arc::new(SharedCache {
+                backend: inner,
+                rules: RouteRules::new(rules, scope),
+                stores: StoreSet::new(stores),
+                fetches: Arc::default(),
+                counters,
+                log_throttle: LogThrottle::default(),
+                loop_buffers: PerLoop::new(),
+            }),
         }
     }
 
@@ -137,22 +135,19 @@ impl Cache {
 impl Handler for Cache {
     fn handle(&self, request: Request) -> HandlerProgress {
         let shared = &self.shared;
-        let asked = match shared.rules.classify(&request.head) {
-            CacheUse::Lookup(asked) => asked,
+        let directives = match shared.rules.classify(&request.head) {
+            CacheUse::Lookup(directives) => directives,
             CacheUse::Bypass(fwd, detail) => {
-                return bypass::bypass(shared, request, bypass_status(fwd, detail));
+                return bypass::bypass(shared, request, bypass_status(fwd, detail), None);
             }
         };
         let key = shared.request_key(&request);
         let Some(store) = shared.stores.store_for(&key) else {
-            return bypass::bypass(
-                shared,
-                request,
-                bypass_status(ForwardReason::Miss, "store-out"),
-            );
+            let status = bypass_status(ForwardReason::Miss, "store-out");
+            return bypass::bypass(shared, request, status, None);
         };
         let now = clock::wall_at(request.arrived);
-        let found = shared.lookup(store, &key, &request.head, &asked, now);
+        let found = shared.lookup(store, &key, &request.head, &directives, now);
         let is_missing = matches!(found, LookupResult::Missing { .. });
         // Slices may answer it; it is counted then.
         let is_far = is_missing && serve::wants_far_part(&request.head);
@@ -166,14 +161,22 @@ impl Handler for Cache {
             return HandlerProgress::Ready(Ok(response.into()));
         }
         if is_missing && !is_far && shared.fetches.is_uncacheable(&key, request.arrived) {
-            let told = bypass_status(ForwardReason::UriMiss, bypass::RECENTLY_UNCACHEABLE);
-            return bypass::bypass_uncacheable(shared, request, told, key);
+            let status = bypass_status(ForwardReason::UriMiss, bypass::RECENTLY_UNCACHEABLE);
+            return bypass::bypass(shared, request, status, Some(key));
         }
-        let journey = CacheLookup::new(Arc::clone(shared), Arc::clone(store), key, asked, &request);
-        HandlerProgress::Pending(Box::pin(journey.run(request, found)))
+        let lookup = CacheLookup {
+            shared: Arc::clone(shared),
+            store: Arc::clone(store),
+            key,
+            directives,
+            client: ClientRequest::from_request(&request),
+            client_state: Arc::clone(&request.client_state),
+            deadline: request.arrived + shared.rules.lock_timeout,
+        };
+        HandlerProgress::Pending(Box::pin(lookup.run(request, found)))
     }
 
-    fn try_inline(&self, asked: &AskedAtHand<'_>, take: &mut dyn FnMut(InlineResponse<'_>)) {
+    fn try_inline(&self, asked: &RequestView<'_>, take: &mut dyn FnMut(InlineResponse<'_>)) {
         inline_response::try_inline(&self.shared, asked, take);
     }
 }
@@ -220,23 +223,22 @@ impl SharedCache {
             }
             is_selected
         });
-        let known = found.and_then(|hit| lifetime_of(&hit.meta).map(|lifetime| (hit, lifetime)));
-        let Some((hit, lifetime)) = known else {
-            return match asked.only_if_cached {
+        let Some(hit) = found else {
+            return match asked.directives.only_if_cached {
                 true => LookupResult::Unsatisfiable,
                 false => LookupResult::Missing {
                     names: other.map(|(names, _)| names),
                 },
             };
         };
-        let came = hit.meta.response_time;
+        let (lifetime, came) = (hit.meta.lifetime, hit.meta.response_time);
         let ttl = lifetime.ttl(came, now);
-        let usable = |hit, age, is_stale, is_revalidated| {
+        let usable = |hit, age, is_stale, needs_revalidation| {
             LookupResult::Usable(UsableHit {
                 hit,
                 age,
                 ttl,
-                needs_revalidation: is_revalidated,
+                needs_revalidation,
                 is_stale,
             })
         };
@@ -247,12 +249,12 @@ impl SharedCache {
             ReuseDecision::OnlyIfCachedMiss => LookupResult::Unsatisfiable,
             ReuseDecision::Validate {
                 age,
-                may_serve_stale_on_error,
+                may_serve_stale_on_error: may_serve_on_error,
             } => LookupResult::Stale(StaleHit {
                 hit,
                 age,
                 ttl,
-                may_serve_on_error: may_serve_stale_on_error,
+                may_serve_on_error,
                 is_shareable: !lifetime.no_cache && !lifetime.fresh_for.is_zero(),
             }),
         }
@@ -260,28 +262,38 @@ impl SharedCache {
 
     /// Builds the response from memory and counts the hit.
     fn respond_from_memory(&self, head: &RequestHead, usable: &UsableHit) -> Option<Response> {
-        let response = serve::respond_from_memory(head, &usable.hit, &self.cache_headers(usable))?;
-        self.count_hit(usable, response.body.length());
+        let response = serve::respond_from_memory(head, &usable.hit, &self.headers_of(usable))?;
+        self.count_hit(usable, &response);
         Some(response)
     }
 
-    fn count_hit(&self, usable: &UsableHit, length: Option<u64>) {
+    fn count_hit(&self, usable: &UsableHit, response: &Response) {
         match usable.is_stale {
-            true => self.counters.stale.increment(),
-            false => self.counters.hits.increment(),
+            true => self.count_served(&self.counters.stale, response),
+            false => self.count_served(&self.counters.hits, response),
         }
-        self.counters.served_bytes.add(length.unwrap_or_default());
+    }
+
+    /// Counts a response whose body is not from the back end.
+    fn count_served(&self, counter: &Counter, response: &Response) {
+        counter.increment();
+        self.counters
+            .served_bytes
+            .add(response.body.length().unwrap_or_default());
     }
 
     /// The `Age` and `Cache-Status` of a stored response.
-    fn cache_headers(&self, usable: &UsableHit) -> CacheHeaders<'static> {
-        let status = CacheStatus {
-            hit: true,
-            ttl: Some(usable.ttl),
-            ..CacheStatus::default()
-        };
+    fn headers_of(&self, usable: &UsableHit) -> CacheHeaders<'static> {
+        self.cache_headers(Some(usable.age), hit_status(usable.ttl))
+    }
+
+    fn cache_headers<'a>(
+        &self,
+        age: Option<Duration>,
+        status: CacheStatus<'a>,
+    ) -> CacheHeaders<'a> {
         CacheHeaders {
-            age: Some(usable.age),
+            age,
             status: self.rules.sends_cache_status.then_some(status),
         }
     }
@@ -312,6 +324,15 @@ fn key_source(request: &Request) -> KeySource<'_> {
     }
 }
 
+/// The `Cache-Status` of a stored response.
+fn hit_status(ttl: i64) -> CacheStatus<'static> {
+    CacheStatus {
+        hit: true,
+        ttl: Some(ttl),
+        ..CacheStatus::default()
+    }
+}
+
 /// The `Cache-Status` of a request that bypassed the cache.
 fn bypass_status(fwd: ForwardReason, detail: &'static str) -> CacheStatus<'static> {
     CacheStatus {
@@ -325,9 +346,7 @@ fn bypass_status(fwd: ForwardReason, detail: &'static str) -> CacheStatus<'stati
 fn unsatisfiable_response() -> Response {
     let text = "No stored response matches this request.\n";
     let mut response = Response::text(Status::GATEWAY_TIMEOUT, "text/plain; charset=utf-8", text);
-    response.timing.handler = Some(penstock_exchange::HandlerName::Component(
-        serve::HANDLER_NAME,
-    ));
+    response.timing.handler = Some(HandlerName::Component(serve::HANDLER_NAME));
     response
 }
 

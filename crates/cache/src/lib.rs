@@ -37,5 +37,5 @@ mod testing;
 
 pub use counters::{CACHED_ROUTE_METRICS, CacheCounters, CachedRoute};
 pub use handler::Cache;
-pub use purge::{PurgeOutcome, PurgeTarget, purge};
+pub use purge::{PurgeTarget, purge};
 pub use store::{STORE_METRICS, Store, StoreCounts, StoreSnapshot, StoreState};

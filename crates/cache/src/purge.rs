@@ -17,26 +17,19 @@ pub enum PurgeTarget {
     All,
 }
 
-/// The result of a purge.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct PurgeOutcome {
-    /// Objects removed, including a partial object that clients read. Fetches without a response
-    /// yet and objects that a store has not yet read back from disk are not counted, and not served
-    /// either.
-    pub removed_objects: u64,
-}
-
 /// Removes the matching objects from `stores`. After the return none of them is served any more;
 /// responses being sent continue. Scans every object in memory, about 50 ms for a million, and
 /// waits for no disk.
-pub fn purge(stores: &[Arc<Store>], purge: &PurgeTarget) -> PurgeOutcome {
+///
+/// Returns the number of objects removed, including a partial object that clients read. Fetches
+/// without a response yet and objects that a store has not yet read back from disk are not counted,
+/// and not served either.
+pub fn purge(stores: &[Arc<Store>], purge: &PurgeTarget) -> u64 {
     let rule = match purge {
         PurgeTarget::Url(url) => PurgeRule::Url(url.clone()),
         PurgeTarget::Prefix(prefix) => PurgeRule::Prefix(prefix.clone()),
         PurgeTarget::Tag(tag) => PurgeRule::Tag(tag.clone()),
         PurgeTarget::All => PurgeRule::All,
     };
-    PurgeOutcome {
-        removed_objects: stores.iter().map(|store| store.purge(&rule)).sum(),
-    }
+    stores.iter().map(|store| store.purge(&rule)).sum()
 }

@@ -68,8 +68,6 @@ pub(crate) enum CacheUse {
 pub(crate) struct CacheDirectives {
     /// Whether the response may be stored.
     pub(crate) may_store: bool,
-    /// Whether the back end must not be asked.
-    pub(crate) only_if_cached: bool,
     pub(crate) directives: RequestDirectives,
 }
 
@@ -86,7 +84,8 @@ const OVERRIDE_FIELDS: [&str; 6] = [
 ];
 
 impl RouteRules {
-    pub(crate) fn new(config: &RouteCache) -> Self {
+    /// Compiles rules; `scope` separates this route's keys from other routes'.
+    pub(crate) fn new(config: &RouteCache, scope: &str) -> Self {
         let mut key = config.key.clone();
         for name in key.headers.iter_mut() {
             name.make_ascii_lowercase();
@@ -107,31 +106,21 @@ impl RouteRules {
             tag_fields: config.tags.clone(),
             key,
             bypass: config.bypass.clone(),
-            scope: String::new(),
+            scope: scope.replace('\0', " "),
         }
-    }
-
-    /// Sets the text that separates this route's keys from other routes'.
-    pub(crate) fn set_scope(&mut self, scope: &str) {
-        self.scope = scope.replace('\0', " ");
     }
 
     /// Decides how the cache treats a request with this head.
     pub(crate) fn classify(&self, head: &RequestHead) -> CacheUse {
-        let (may_store, only_if_cached) = match cache_eligibility(head) {
-            CacheEligibility::Bypass(bypass) => {
-                let is_method = bypass == BypassReason::Method;
-                let fwd = if is_method {
-                    ForwardReason::Method
-                } else {
-                    ForwardReason::Bypass
+        let may_store = match cache_eligibility(head) {
+            CacheEligibility::Bypass(reason) => {
+                let fwd = match reason {
+                    BypassReason::Method => ForwardReason::Method,
+                    _ => ForwardReason::Bypass,
                 };
-                return CacheUse::Bypass(fwd, bypass.as_str());
+                return CacheUse::Bypass(fwd, reason.as_str());
             }
-            CacheEligibility::Cache {
-                may_store,
-                only_if_cached,
-            } => (may_store, only_if_cached),
+            CacheEligibility::Cache { may_store, .. } => may_store,
         };
         if !head.target_path_query().starts_with('/') {
             return CacheUse::Bypass(ForwardReason::Bypass, "target");
@@ -154,7 +143,6 @@ impl RouteRules {
         }
         CacheUse::Lookup(CacheDirectives {
             may_store,
-            only_if_cached,
             directives: RequestDirectives::from_request(head),
         })
     }
@@ -239,11 +227,11 @@ impl RouteRules {
             || !self.key.cookies.is_empty()
             || asker.forwarded_host().is_some()
             || asker.forwarded_port().is_some()
-            || (asker.is_trusted
+            || asker.is_trusted
                 && asker
                     .head
                     .fields()
-                    .any(|(name, _)| is_forwarded_proxy_field(name)))
+                    .any(|(name, _)| is_forwarded_proxy_field(name))
     }
 
     /// Writes the part of `target` that is in the key; the back end gets the same.
@@ -252,13 +240,10 @@ impl RouteRules {
             out.extend_from_slice(target.as_bytes());
             return;
         }
-        let (path, query) = match target.split_once('?') {
-            Some((path, query)) => (path, Some(query)),
-            None => (target, None),
-        };
+        let (path, query) = target.split_once('?').unwrap_or((target, ""));
         out.extend_from_slice(path.as_bytes());
         let mut separator = b'?';
-        for parameter in query.unwrap_or_default().split('&') {
+        for parameter in query.split('&') {
             if self.keeps_parameter(parameter) {
                 out.push(separator);
                 out.extend_from_slice(parameter.as_bytes());
@@ -340,8 +325,7 @@ pub(crate) fn push_host(asker: &KeySource<'_>, out: &mut Vec<u8>) {
 
 /// Whether a field may override the method or host without being in the key.
 pub(crate) fn is_override_field(name: &str) -> bool {
-    let is_extension = name.starts_with(['x', 'X']);
-    is_extension
+    name.starts_with(['x', 'X'])
         && OVERRIDE_FIELDS
             .iter()
             .any(|over| over.eq_ignore_ascii_case(name))

@@ -20,7 +20,7 @@ use penstock_http::{
 };
 
 use crate::slices::{OpenedPart, SliceReader, SlicedContent};
-use crate::store::{Hit, HitBody, MemoryBody, ObjectGone, ObjectMeta};
+use crate::store::{Hit, HitBody, MemoryBody, ObjectGone, ObjectMeta, PartialObject};
 
 /// The handler name in the access log.
 pub(crate) const HANDLER_NAME: &str = "cache";
@@ -41,10 +41,11 @@ pub(crate) struct CacheHeaders<'a> {
     pub(crate) status: Option<CacheStatus<'a>>,
 }
 
-enum StoredBody {
+/// The body of a stored response, ready to be sent.
+pub(crate) enum StoredBody {
     Memory(Bytes),
     File(FileBody),
-    Partial(HitBody),
+    Partial(Arc<PartialObject>),
     /// With the opened start of the requested part.
     Sliced(Arc<SlicedContent>, Option<(ByteRange, OpenedPart)>),
 }
@@ -59,30 +60,36 @@ impl From<&MemoryBody> for StoredBody {
 }
 
 impl StoredBody {
+    /// Opens the body of a found object.
+    ///
+    /// # Errors
+    /// Fails if the body is gone: a miss.
+    pub(crate) async fn open(body: &HitBody) -> Result<Self, ObjectGone> {
+        Ok(match body {
+            HitBody::Memory(held) => held.into(),
+            HitBody::Partial(partial) => Self::Partial(Arc::clone(partial)),
+            HitBody::Disk(object) => Self::File(object.open().await?),
+        })
+    }
+
     fn length(&self, meta: &ObjectMeta) -> Option<u64> {
         match self {
             Self::Memory(bytes) => Some(bytes.len() as u64),
             Self::File(file) => Some(file.len.min(meta.length)),
-            Self::Partial(HitBody::Partial(growing)) => growing.declared_length(),
-            Self::Partial(_) => None,
-            Self::Sliced(slices, _) => Some(slices.slice_set.total_length),
+            Self::Partial(partial) => partial.declared_length,
+            Self::Sliced(content, _) => Some(content.slice_set.total_length),
         }
     }
 
     /// `len` bytes from `start` on, or to the end if `len` is `None`.
-    fn into_part(self, start: u64, len: Option<u64>) -> Option<Body> {
+    pub(crate) fn into_part(self, start: u64, len: Option<u64>) -> Option<Body> {
         Some(match self {
             Self::Memory(bytes) => {
                 let start = usize::try_from(start).ok()?.min(bytes.len());
-                let end = match len {
-                    Some(len) => start.saturating_add(usize::try_from(len).ok()?),
-                    None => bytes.len(),
-                };
-                let part = bytes.slice(start..end.min(bytes.len()));
-                if part.is_empty() {
-                    Body::Empty
-                } else {
-                    Body::Bytes(part)
+                let len = len.map_or(Ok(bytes.len()), usize::try_from).ok()?;
+                match bytes.slice(start..start.saturating_add(len).min(bytes.len())) {
+                    part if part.is_empty() => Body::Empty,
+                    part => Body::Bytes(part),
                 }
             }
             Self::File(file) => Body::File(FileBody {
@@ -90,19 +97,14 @@ impl StoredBody {
                 len: len.unwrap_or_else(|| file.len.saturating_sub(start)),
                 file: file.file,
             }),
-            Self::Partial(HitBody::Partial(growing)) => {
-                Body::Stream(Box::new(growing.reader_from(start, len)?))
-            }
-            Self::Partial(_) => return None,
-            Self::Sliced(slices, opened) => {
+            Self::Partial(partial) => Body::Stream(Box::new(partial.reader_from(start, len)?)),
+            Self::Sliced(content, opened) => {
                 let (span, opened) = opened.filter(|(span, _)| span.start == start)?;
-                Body::Stream(Box::new(SliceReader::new(slices, span, opened)))
+                Body::Stream(Box::new(SliceReader::new(content, span, opened)))
             }
         })
     }
-}
 
-impl StoredBody {
     /// Builds a multipart body. `None` for partial and sliced bodies.
     fn into_multipart(self, framed: MultipartRanges) -> Option<Body> {
         let whole = match self {
@@ -120,11 +122,10 @@ pub(crate) fn respond_from_memory(
     hit: &Hit,
     note: &CacheHeaders<'_>,
 ) -> Option<Response> {
-    let source = match &hit.body {
-        HitBody::Memory(held) => held.into(),
-        HitBody::Partial(_) | HitBody::Disk(_) => return None,
+    let HitBody::Memory(held) = &hit.body else {
+        return None;
     };
-    respond_from_body(head, &hit.meta, source, note).ok()
+    respond_from_body(head, &hit.meta, held.into(), note).ok()
 }
 
 /// Answers from a stored response.
@@ -136,38 +137,13 @@ pub(crate) async fn respond_to_hit(
     hit: &Hit,
     note: &CacheHeaders<'_>,
 ) -> Result<Response, ObjectGone> {
-    let is_bodiless = head.method() == Method::Head
-        || evaluate_condition(
-            head,
-            hit.meta.status,
-            &hit.meta.fields,
-            hit.meta.response_time,
-        ) == PreconditionResult::NotModified;
-    let source = match &hit.body {
-        HitBody::Memory(held) => held.into(),
-        HitBody::Partial(_) => StoredBody::Partial(hit.body.clone()),
-        // Its length is known without the file.
-        HitBody::Disk(_) if is_bodiless => {
-            return Ok(respond_without_body(
-                head,
-                &hit.meta,
-                Some(hit.meta.length),
-                note,
-            ));
-        }
-        HitBody::Disk(object) => StoredBody::File(object.open().await?),
-    };
-    respond_from_body(head, &hit.meta, source, note)
-}
-
-/// Answers with a body that has just arrived whole.
-pub(crate) fn respond_with_whole(
-    head: &RequestHead,
-    meta: &ObjectMeta,
-    whole: Bytes,
-    note: &CacheHeaders<'_>,
-) -> Result<Response, ObjectGone> {
-    respond_from_body(head, meta, StoredBody::Memory(whole), note)
+    // Its length is known without the file.
+    if matches!(hit.body, HitBody::Disk(_))
+        && let Some(response) = respond_without_body(head, &hit.meta, Some(hit.meta.length), note)
+    {
+        return Ok(response);
+    }
+    respond_from_body(head, &hit.meta, StoredBody::open(&hit.body).await?, note)
 }
 
 /// Whether the request wants a part that is too far ahead to wait for in a partial body.
@@ -180,17 +156,19 @@ pub(crate) fn wants_far_part(head: &RequestHead) -> bool {
     }
 }
 
-fn respond_from_body(
+/// Answers with this body.
+///
+/// # Errors
+/// Fails if the body is gone: a miss.
+pub(crate) fn respond_from_body(
     head: &RequestHead,
     meta: &ObjectMeta,
     source: StoredBody,
     note: &CacheHeaders<'_>,
 ) -> Result<Response, ObjectGone> {
     let length = source.length(meta);
-    let is_had = evaluate_condition(head, meta.status, &meta.fields, meta.response_time)
-        == PreconditionResult::NotModified;
-    if is_had || head.method() == Method::Head {
-        return Ok(respond_without_body(head, meta, length, note));
+    if let Some(response) = respond_without_body(head, meta, length, note) {
+        return Ok(response);
     }
     let mut fields = response_fields(meta, note);
     match applicable_range(head, meta, &source, length) {
@@ -213,10 +191,9 @@ fn respond_from_body(
             Ok(build_response(Status::PARTIAL_CONTENT, fields, body))
         }
         RangeOutcome::Parts(spans) => {
-            let total = length.unwrap_or_default();
+            let (boundary, total) = (multipart::random_boundary(), length.unwrap_or_default());
             let content_type = meta.fields.get("content-type");
-            let framed =
-                MultipartRanges::new(multipart::random_boundary(), content_type, &spans, total);
+            let framed = MultipartRanges::new(boundary, content_type, &spans, total);
             let framed_type = framed.content_type();
             let body = source.into_multipart(framed).ok_or(ObjectGone)?;
             fields.remove("Content-Type");
@@ -237,9 +214,7 @@ pub(crate) fn requested_part(
     meta: &ObjectMeta,
     total: u64,
 ) -> Option<Option<ByteRange>> {
-    if evaluate_condition(head, meta.status, &meta.fields, meta.response_time)
-        == PreconditionResult::NotModified
-    {
+    if is_not_modified(head, meta) {
         return Some(None);
     }
     match requested_range(head, meta, total) {
@@ -249,36 +224,29 @@ pub(crate) fn requested_part(
     }
 }
 
-/// Answers from slices, for a request that wants a part ([`requested_part`]).
-pub(crate) fn respond_from_slices(
-    head: &RequestHead,
-    meta: &ObjectMeta,
-    slices: Arc<SlicedContent>,
-    opened: Option<(ByteRange, OpenedPart)>,
-    note: &CacheHeaders<'_>,
-) -> Option<Response> {
-    respond_from_body(head, meta, StoredBody::Sliced(slices, opened), note).ok()
-}
-
-/// Builds a 304 or the response to HEAD.
+/// Builds a 304 or the response to HEAD; `None` for a response with content.
 fn respond_without_body(
     head: &RequestHead,
     meta: &ObjectMeta,
     length: Option<u64>,
     note: &CacheHeaders<'_>,
-) -> Response {
-    let is_had = evaluate_condition(head, meta.status, &meta.fields, meta.response_time)
-        == PreconditionResult::NotModified;
-    let response = build_response(
-        meta.status,
-        response_fields(meta, note),
-        Body::Omitted(length),
-    );
-    if is_had {
-        not_modified(response)
-    } else {
-        response
+) -> Option<Response> {
+    let is_not_modified = is_not_modified(head, meta);
+    if !is_not_modified && head.method() != Method::Head {
+        return None;
     }
+    let fields = response_fields(meta, note);
+    let response = build_response(meta.status, fields, Body::Omitted(length));
+    Some(match is_not_modified {
+        true => not_modified(response),
+        false => response,
+    })
+}
+
+/// Whether the client's conditions say that it has the content.
+fn is_not_modified(head: &RequestHead, meta: &ObjectMeta) -> bool {
+    evaluate_condition(head, meta.status, &meta.fields, meta.response_time)
+        == PreconditionResult::NotModified
 }
 
 pub(crate) fn not_modified(mut response: Response) -> Response {
@@ -312,12 +280,12 @@ fn applicable_range(
     let outcome = requested_range(head, meta, length);
     // Parts of a partial body would wait for each other. A content coding covers the whole body,
     // and clients could not decode it with multipart framing around it.
-    let is_framed = matches!(outcome, RangeOutcome::Parts(_));
-    let is_whole =
-        matches!(source, StoredBody::Partial(_)) || meta.fields.contains("content-encoding");
-    match is_framed && is_whole {
-        true => RangeOutcome::Whole,
-        false => outcome,
+    let is_whole = |source: &StoredBody| {
+        matches!(source, StoredBody::Partial(_)) || meta.fields.contains("content-encoding")
+    };
+    match outcome {
+        RangeOutcome::Parts(_) if is_whole(source) => RangeOutcome::Whole,
+        outcome => outcome,
     }
 }
 

@@ -21,18 +21,17 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use penstock_exchange::{
-    Body, BodyStream, Fault, FaultKind, FaultSide, FileBody, HandlerProgress, Reply, Response,
-};
+use penstock_exchange::{Body, BodyStream, Fault, FaultKind, FaultSide, Reply, Response};
 use penstock_http::caching::{RevalidationFields, variant_key};
 use penstock_http::{ByteRange, FieldBlock, RequestHead, Status, parse_content_range};
 use penstock_runtime::clock;
 
 use crate::backend_request::{self, ClientRequest};
-use crate::coalesced_fetch::{FetchOutcome, JoinOutcome};
+use crate::coalesced_fetch::FetchOutcome;
 use crate::fetch::Fetch;
 use crate::handler::SharedCache;
-use crate::store::{HitBody, MemoryBody, ObjectKey, ObjectMeta, SliceSet, Store};
+use crate::serve::StoredBody;
+use crate::store::{HitBody, ObjectKey, ObjectMeta, SliceSet, Store};
 
 /// Size of a slice: small enough that a client does not notice the earlier start, and one write to
 /// a disk.
@@ -118,16 +117,11 @@ pub(crate) struct SlicedContent {
 
 /// Opened bytes of the content, from the reader's position to `end`.
 pub(crate) struct OpenedPart {
-    source: PartSource,
+    /// In memory, in a file, or a stream.
+    source: Body,
     end: u64,
     /// The bytes were stored before this request.
     pub(crate) is_hit: bool,
-}
-
-enum PartSource {
-    Bytes(Bytes),
-    File(FileBody),
-    Stream(Box<dyn BodyStream>),
 }
 
 impl SlicedContent {
@@ -168,21 +162,8 @@ impl SlicedContent {
             if !is_growing && hit.meta.length < skip + len {
                 break;
             }
-            let found = match hit.body {
-                HitBody::Memory(MemoryBody::Bytes(bytes)) => {
-                    subslice(&bytes, skip, len).map(PartSource::Bytes)
-                }
-                HitBody::Memory(MemoryBody::Arena(body)) => Some(file_part(body, skip, len)),
-                HitBody::Disk(object) => {
-                    let body = object.open().await.ok();
-                    body.map(|body| file_part(body, skip, len))
-                }
-                HitBody::Partial(growing) => {
-                    let reader = growing.reader_from(skip, Some(len));
-                    reader.map(|reader| PartSource::Stream(Box::new(reader)))
-                }
-            };
-            if let Some(source) = found {
+            let body = StoredBody::open(&hit.body).await.ok();
+            if let Some(source) = body.and_then(|body| body.into_part(skip, Some(len))) {
                 return Ok(Some(opened(source, !is_growing)));
             }
         }
@@ -197,10 +178,9 @@ impl SlicedContent {
         key: &ObjectKey,
         skip: u64,
         len: u64,
-    ) -> Result<Option<PartSource>, Fault> {
-        let is_index = |meta: &ObjectMeta| meta.slice_set == Some(self.slice_set);
-        let index = self.store.find(&self.key, &mut |meta| is_index(meta));
-        if index.is_none() {
+    ) -> Result<Option<Body>, Fault> {
+        let mut is_index = |meta: &ObjectMeta| meta.slice_set == Some(self.slice_set);
+        if self.store.find(&self.key, &mut is_index).is_none() {
             // Without its index the slice would never be found.
             return Ok(None);
         }
@@ -208,42 +188,31 @@ impl SlicedContent {
             number,
             index: Some(Arc::clone(&self.index)),
         };
-        let flights = &self.shared.fetches;
-        let guess = slice.variant_hint(&self.client.head, None);
-        let (ticket, leads) = match flights.join(&self.key, guess, None) {
-            JoinOutcome::Waiter(ticket) => (ticket, false),
-            JoinOutcome::Leader(ticket, landing) => {
-                let fetch = Fetch {
-                    shared: Arc::clone(&self.shared),
-                    store: Arc::clone(&self.store),
-                    key: self.key.clone(),
-                    client: self.client.with_current_time(),
-                    stale_hit: None,
-                    slice: Some(slice),
-                };
-                fetch.start(landing);
-                (ticket, true)
-            }
-        };
-        let outcome = match leads {
-            true => Some(ticket.wait().await),
-            false => {
-                let deadline = clock::now() + self.shared.rules.lock_timeout;
-                clock::timeout_at(deadline, ticket.wait()).await
-            }
-        };
+        let hint = slice.variant_hint(&self.client.head, None);
+        let (waiter, completion) = self.shared.fetches.join(&self.key, hint, None);
+        if let Some(completion) = completion {
+            let fetch = Fetch {
+                shared: Arc::clone(&self.shared),
+                store: Arc::clone(&self.store),
+                key: self.key.clone(),
+                client: self.client.with_current_time(),
+                stale_hit: None,
+                slice: Some(slice),
+            };
+            fetch.start(completion);
+        }
+        let deadline = clock::now() + self.shared.rules.lock_timeout;
+        let outcome = waiter.wait(deadline).await;
         Ok(match outcome {
-            Some(FetchOutcome::Stored {
-                partial: growing, ..
-            }) if growing.meta().key == key.text => {
-                let reader = growing.reader_from(skip, Some(len));
-                reader.map(|reader| PartSource::Stream(Box::new(reader) as _))
+            Some(FetchOutcome::Stored { partial, .. }) if partial.meta.key == key.text => {
+                StoredBody::Partial(partial).into_part(skip, Some(len))
             }
             // Another client's failure is not this client's.
-            Some(FetchOutcome::Failed(kind, _)) if !leads && kind.side() == FaultSide::Client => {
-                None
+            Some(FetchOutcome::Failed(kind, cause))
+                if waiter.is_leader || kind.side() != FaultSide::Client =>
+            {
+                return Err(Fault::new(kind, cause));
             }
-            Some(FetchOutcome::Failed(kind, cause)) => return Err(Fault::new(kind, cause)),
             _ => None,
         })
     }
@@ -256,12 +225,9 @@ impl SlicedContent {
         };
         let client = self.client.with_current_time();
         let none = RevalidationFields::default();
-        let question =
+        let request =
             backend_request::build_request(&self.shared.rules, &client, none, Some(span))?;
-        let answered = match self.shared.backend.handle(question) {
-            HandlerProgress::Ready(answered) => answered?,
-            HandlerProgress::Pending(work) => work.await?,
-        };
+        let answered = self.shared.backend.handle(request).finish().await?;
         let Reply::Response(response) = answered else {
             return Err(content_changed());
         };
@@ -269,14 +235,10 @@ impl SlicedContent {
         if returned_part(&response, span) != Some((span, self.slice_set.total_length)) || !is_same {
             return Err(content_changed());
         }
-        let source = match response.body {
-            Body::Bytes(bytes) => PartSource::Bytes(bytes),
-            Body::Stream(stream) => PartSource::Stream(stream),
-            Body::File(file) => PartSource::File(file),
-            Body::Empty | Body::Omitted(_) | Body::Takeover(_) | Body::Hold(_) => {
-                return Err(content_changed());
-            }
-        };
+        let source = response.body;
+        if !matches!(source, Body::Bytes(_) | Body::Stream(_) | Body::File(_)) {
+            return Err(content_changed());
+        }
         Ok(OpenedPart {
             source,
             end,
@@ -290,134 +252,118 @@ fn content_changed() -> Fault {
     Fault::new(FaultKind::BackendProtocolError, cause)
 }
 
-fn subslice(bytes: &Bytes, skip: u64, len: u64) -> Option<Bytes> {
-    let start = usize::try_from(skip).ok()?;
-    let end = start.checked_add(usize::try_from(len).ok()?)?;
-    (end <= bytes.len()).then(|| bytes.slice(start..end))
-}
-
-fn file_part(body: FileBody, skip: u64, len: u64) -> PartSource {
-    PartSource::File(FileBody {
-        start: body.start + skip,
-        len,
-        file: body.file,
-    })
-}
-
-type PendingOpen = Pin<Box<dyn Future<Output = Result<OpenedPart, Fault>> + Send>>;
-type PendingSliceRead = Pin<Box<dyn Future<Output = Option<Bytes>> + Send>>;
-
 /// Reads a part of a content slice by slice.
 pub(crate) struct SliceReader {
-    slices: Arc<SlicedContent>,
+    length: u64,
+    state: ReaderState,
+}
+
+enum ReaderState {
+    Idle(SliceCursor),
+    Reading(PendingChunk),
+    Ended,
+}
+
+type PendingChunk =
+    Pin<Box<dyn Future<Output = (SliceCursor, Result<Option<Bytes>, Fault>)> + Send>>;
+
+struct SliceCursor {
+    content: Arc<SlicedContent>,
     /// Position of the next byte.
     position: u64,
     /// Position after the last wanted byte.
     end: u64,
-    length: u64,
     opened: Option<OpenedPart>,
-    pending_open: Option<PendingOpen>,
-    pending_read: Option<PendingSliceRead>,
     /// The store failed this reader: the rest comes from the back end.
     is_direct: bool,
 }
 
 impl SliceReader {
     /// Reads `span` of the content. `opened` is at the start of the span.
-    pub(crate) fn new(slices: Arc<SlicedContent>, span: ByteRange, opened: OpenedPart) -> Self {
+    pub(crate) fn new(content: Arc<SlicedContent>, span: ByteRange, opened: OpenedPart) -> Self {
         Self {
-            slices,
-            position: span.start,
-            end: span.start + span.len,
             length: span.len,
-            opened: Some(opened),
-            pending_open: None,
-            pending_read: None,
-            is_direct: false,
+            state: ReaderState::Idle(SliceCursor {
+                content,
+                position: span.start,
+                end: span.start + span.len,
+                opened: Some(opened),
+                is_direct: false,
+            }),
         }
     }
+}
 
-    fn begin_open(&self) -> PendingOpen {
-        let (slices, at, end) = (Arc::clone(&self.slices), self.position, self.end);
-        match self.is_direct {
-            true => Box::pin(async move { slices.fetch_directly(at, end).await }),
-            false => Box::pin(async move { slices.open_at(at, end).await }),
+impl SliceCursor {
+    async fn next_chunk(&mut self) -> Result<Option<Bytes>, Fault> {
+        while self.position < self.end {
+            let opened = match &mut self.opened {
+                Some(opened) => opened,
+                None => {
+                    let opened = match self.is_direct {
+                        true => self.content.fetch_directly(self.position, self.end).await?,
+                        false => self.content.open_at(self.position, self.end).await?,
+                    };
+                    self.opened.insert(opened)
+                }
+            };
+            let mut bytes = match &mut opened.source {
+                Body::Bytes(bytes) => std::mem::take(bytes),
+                Body::Stream(stream) => {
+                    let next = std::future::poll_fn(|cx| stream.poll_chunk(cx)).await;
+                    next.transpose()?.unwrap_or_default()
+                }
+                Body::File(body) => {
+                    let read = body.file.read(body.start, body.len.min(READ_BYTES)).await;
+                    let bytes = read.unwrap_or_default();
+                    if bytes.is_empty() {
+                        // The disk failed, or the file was truncated.
+                        (self.is_direct, self.opened) = (true, None);
+                        continue;
+                    }
+                    body.start += bytes.len() as u64;
+                    body.len = body.len.saturating_sub(bytes.len() as u64);
+                    bytes
+                }
+                _ => Bytes::new(),
+            };
+            if bytes.is_empty() {
+                let cause = "a slice of the content ended too early";
+                return Err(Fault::new(FaultKind::BackendProtocolError, cause));
+            }
+            let left = opened.end.saturating_sub(self.position);
+            bytes.truncate(usize::try_from(left).unwrap_or(usize::MAX));
+            self.position += bytes.len() as u64;
+            if self.position >= opened.end {
+                self.opened = None;
+            }
+            return Ok(Some(bytes));
         }
-    }
-
-    /// Accepts received bytes, truncated to the wanted part of this source.
-    fn advance(&mut self, mut bytes: Bytes, end: u64) -> Bytes {
-        let left = usize::try_from(end.saturating_sub(self.position)).unwrap_or(usize::MAX);
-        bytes.truncate(left);
-        self.position += bytes.len() as u64;
-        if self.position >= end {
-            self.opened = None;
-        }
-        bytes
+        Ok(None)
     }
 }
 
 impl BodyStream for SliceReader {
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Fault>>> {
         loop {
-            if let Some(reading) = &mut self.pending_read {
-                let read = std::task::ready!(reading.as_mut().poll(cx));
-                self.pending_read = None;
-                if let (Some(bytes), Some(opened)) = (read, &mut self.opened) {
-                    if let PartSource::File(file) = &mut opened.source {
-                        file.start += bytes.len() as u64;
-                        file.len = file.len.saturating_sub(bytes.len() as u64);
-                    }
-                    let end = opened.end;
-                    return Poll::Ready(Some(Ok(self.advance(bytes, end))));
-                }
-                // The disk failed, or the file was truncated.
-                self.is_direct = true;
-                self.opened = None;
-            }
-            if self.position >= self.end {
-                return Poll::Ready(None);
-            }
-            let Some(opened) = &mut self.opened else {
-                if self.pending_open.is_none() {
-                    self.pending_open = Some(self.begin_open());
-                }
-                let Some(opening) = &mut self.pending_open else {
-                    continue;
-                };
-                let ready = std::task::ready!(opening.as_mut().poll(cx));
-                self.pending_open = None;
-                match ready {
-                    Ok(opened) => self.opened = Some(opened),
-                    Err(fault) => return Poll::Ready(Some(Err(fault))),
-                }
-                continue;
-            };
-            let end = opened.end;
-            match &mut opened.source {
-                PartSource::Bytes(bytes) => {
-                    let bytes = std::mem::take(bytes);
-                    if bytes.is_empty() {
-                        return Poll::Ready(Some(Err(slice_too_short())));
-                    }
-                    return Poll::Ready(Some(Ok(self.advance(bytes, end))));
-                }
-                PartSource::Stream(stream) => {
-                    let next = std::task::ready!(stream.poll_chunk(cx));
-                    return Poll::Ready(Some(match next {
-                        Some(Ok(bytes)) => Ok(self.advance(bytes, end)),
-                        Some(Err(fault)) => Err(fault),
-                        None => Err(slice_too_short()),
+            match std::mem::replace(&mut self.state, ReaderState::Ended) {
+                ReaderState::Idle(mut cursor) => {
+                    self.state = ReaderState::Reading(Box::pin(async move {
+                        let chunk = cursor.next_chunk().await;
+                        (cursor, chunk)
                     }));
                 }
-                PartSource::File(body) => {
-                    let (file, start) = (Arc::clone(&body.file), body.start);
-                    let len = body.len.min(READ_BYTES);
-                    self.pending_read = Some(Box::pin(async move {
-                        let read = file.read(start, len).await.ok();
-                        read.filter(|bytes| !bytes.is_empty())
-                    }));
-                }
+                ReaderState::Reading(mut reading) => match reading.as_mut().poll(cx) {
+                    Poll::Ready((cursor, chunk)) => {
+                        self.state = ReaderState::Idle(cursor);
+                        return Poll::Ready(chunk.transpose());
+                    }
+                    Poll::Pending => {
+                        self.state = ReaderState::Reading(reading);
+                        return Poll::Pending;
+                    }
+                },
+                ReaderState::Ended => return Poll::Ready(None),
             }
         }
     }
@@ -425,9 +371,4 @@ impl BodyStream for SliceReader {
     fn length(&self) -> Option<u64> {
         Some(self.length)
     }
-}
-
-fn slice_too_short() -> Fault {
-    let cause = "a slice of the content ended too early";
-    Fault::new(FaultKind::BackendProtocolError, cause)
 }

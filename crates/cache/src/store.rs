@@ -41,23 +41,23 @@ mod stored_object;
 mod tier;
 mod verification;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use parking_lot::{Mutex, MutexGuard};
 use penstock_config as config;
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::disk::Arena;
-use penstock_runtime::{DiskFile, loops};
+use penstock_runtime::loops;
 
 use disk::{Disk, DiskItem, MAX_DISCARDED_FILES};
 use frequency_sketch::FrequencySketch;
 use index_updates::memory_item;
-use object_file::ObjectFile;
-use purge_rules::PendingPurges;
+use purge_rules::NumberedPurges;
 use tier::{IndexedObject, Tier};
 
-pub(crate) use key::{LIFETIME_WORDS, ObjectKey, ObjectMeta, SliceSet};
+pub(crate) use key::{ObjectKey, ObjectMeta, SliceSet};
 pub(crate) use memory_body::MemoryBody;
 pub(crate) use object_writer::ObjectWriter;
 pub(crate) use partial_object::PartialObject;
@@ -88,7 +88,7 @@ pub struct Store {
     memory: Tier<MemoryBody>,
     /// For the larger bodies of a store without a disk.
     arena: Option<Arena>,
-    disk: Option<Arc<Disk>>,
+    pub(crate) disk: Option<Arc<Disk>>,
     is_stopped: AtomicBool,
     /// Runs work that may block or takes long.
     pool: Pool,
@@ -97,11 +97,8 @@ pub struct Store {
     partial_count: AtomicU64,
     /// Bytes of partial objects in memory.
     partial_memory: Arc<AtomicU64>,
-    /// Open files, oldest first.
-    open_files: Mutex<VecDeque<(Arc<ObjectFile>, Arc<DiskFile>)>>,
-    verifications: verification::Verifications,
     /// Purges while the index is incomplete. Locked before a tier's locks.
-    pending_purges: Mutex<PendingPurges>,
+    pending_purges: Mutex<NumberedPurges>,
     /// The last purges, for responses that are being fetched.
     recent_purges: recent_purges::RecentPurges,
     sketch: FrequencySketch,
@@ -128,10 +125,8 @@ impl Store {
     pub fn start(config: &config::Cache, pool: Pool) -> Arc<Self> {
         let store = Self::new(config, pool);
         if let Some(disk) = &store.disk {
-            loops::spawn_here(maintenance::run_maintenance(
-                Arc::downgrade(&store),
-                Arc::clone(disk),
-            ));
+            let (store, disk) = (Arc::downgrade(&store), Arc::clone(disk));
+            loops::spawn_here(maintenance::run_maintenance(store, disk));
         }
         store
     }
@@ -159,8 +154,6 @@ impl Store {
             partial: (0..SHARDS).map(|_| Mutex::default()).collect(),
             partial_count: AtomicU64::new(0),
             partial_memory: Arc::default(),
-            open_files: Mutex::default(),
-            verifications: verification::Verifications::new(),
             pending_purges: Mutex::default(),
             recent_purges: recent_purges::RecentPurges::default(),
             sketch: FrequencySketch::new(),
@@ -205,7 +198,7 @@ impl Store {
     /// memory, then on the disk. Runs on the event loop and touches no disk. Does not count the
     /// look-up: a request may look up more than once.
     pub(crate) fn find(
-        self: &Arc<Self>,
+        &self,
         key: &ObjectKey,
         pick: &mut dyn FnMut(&ObjectMeta) -> bool,
     ) -> Option<Hit> {
@@ -216,11 +209,11 @@ impl Store {
         let pick: &mut dyn FnMut(&ObjectMeta) -> bool =
             &mut |meta| !(is_hiding && self.recent_purges.filters(meta)) && pick(meta);
         if self.partial_count.load(Relaxed) > 0
-            && let Some(growing) = self.find_partial(key, pick)
+            && let Some(partial) = self.find_partial(key, pick)
         {
             return Some(Hit {
-                meta: Arc::clone(growing.meta()),
-                body: HitBody::Partial(growing),
+                meta: Arc::clone(&partial.meta),
+                body: HitBody::Partial(partial),
             });
         }
         if let Some(item) = self.memory.find(key, pick) {
@@ -229,11 +222,12 @@ impl Store {
                 body: HitBody::Memory(item.body.clone()),
             });
         }
-        let item = self.disk.as_ref()?.tier.find(key, pick)?;
+        let disk = self.disk.as_ref()?;
+        let item = disk.tier.find(key, pick)?;
         Some(Hit {
             meta: Arc::clone(&item.meta),
             body: HitBody::Disk(DiskObject {
-                store: Arc::clone(self),
+                disk: Arc::clone(disk),
                 item,
             }),
         })
@@ -256,9 +250,8 @@ impl Store {
         meta: ObjectMeta,
         declared: Option<u64>,
     ) -> Option<(ObjectWriter, Arc<PartialObject>)> {
-        let is_small_enough =
-            declared.is_none_or(|declared| declared <= self.config.max_object_size);
-        if !self.is_working() || !is_small_enough {
+        let is_too_large = declared.is_some_and(|length| length > self.config.max_object_size);
+        if !self.is_working() || is_too_large {
             return None;
         }
         if let Some(disk) = &self.disk
@@ -272,20 +265,22 @@ impl Store {
             return None;
         }
         let gauge = Arc::clone(&self.partial_memory);
-        let growing = PartialObject::new(Arc::new(meta), declared, gauge, self.disk.clone());
-        let listed = Arc::clone(&growing);
+        let partial = PartialObject::new(Arc::new(meta), declared, gauge, self.disk.clone());
         let mut shard = self.partial_shard(key.hash);
-        shard.entry(key.hash).or_default().push(listed);
+        shard
+            .entry(key.hash)
+            .or_default()
+            .push(Arc::clone(&partial));
         drop(shard);
         let store = Arc::clone(self);
-        let filler = ObjectWriter::new(store, key.clone(), Arc::clone(&growing), slot_bytes);
-        Some((filler, growing))
+        let writer = ObjectWriter::new(store, key.clone(), Arc::clone(&partial), slot_bytes);
+        Some((writer, partial))
     }
 
     /// Replaces the metadata of a found object after a 304; the body stays. Key and variant must be
     /// the same. Does nothing if the object was removed or replaced meanwhile. Returns the metadata
     /// as stored.
-    pub(crate) fn freshen(self: &Arc<Self>, hit: &Hit, meta: ObjectMeta) -> Arc<ObjectMeta> {
+    pub(crate) fn freshen(&self, hit: &Hit, meta: ObjectMeta) -> Arc<ObjectMeta> {
         let meta = Arc::new(ObjectMeta {
             length: hit.meta.length,
             key: Arc::clone(&hit.meta.key),
@@ -300,7 +295,7 @@ impl Store {
             let new = maintenance::disk_item(file, Arc::clone(&meta), self.config.max_size);
             if disk.tier.replace(&old, &new) && !disk.queue_rewrite(&new) {
                 // Without the rewrite, an older version would return after a restart.
-                self.remove_item(&new);
+                disk.remove_item(&new);
             }
         }
         if let Some(old) = self.memory.find(&key, &mut is_it) {
@@ -314,17 +309,15 @@ impl Store {
     /// of removed objects.
     pub(crate) fn remove_key(&self, key: &ObjectKey) -> u64 {
         self.add_pending_purge(|| PurgeRule::Key(Arc::clone(&key.text)));
-        let growing: Vec<_> = {
+        let partial: Vec<_> = {
             let mut shard = self.partial_shard(key.hash);
             let all = shard.get_mut(&key.hash).into_iter();
-            all.flat_map(|all| all.extract_if(.., |one| one.meta().key == key.text))
+            all.flat_map(|all| all.extract_if(.., |one| one.meta.key == key.text))
                 .collect()
         };
-        for growing in growing {
-            growing.discard();
-        }
-        let on_disk = self.disk.iter();
-        let on_disk: Vec<_> = on_disk.flat_map(|disk| disk.tier.remove_key(key)).collect();
+        partial.iter().for_each(|partial| partial.discard());
+        let on_disk = self.disk.as_ref().map(|disk| disk.tier.remove_key(key));
+        let on_disk = on_disk.unwrap_or_default();
         let in_memory = self.memory.remove_key(key);
         if let Some(disk) = &self.disk
             && (!on_disk.is_empty() || disk.health() != disk::DiskHealth::Working)
@@ -339,9 +332,8 @@ impl Store {
         let mut is_it = |other: &ObjectMeta| std::ptr::eq(other, &raw const *hit.meta);
         if let Some(disk) = &self.disk
             && let Some(item) = disk.tier.find(&key, &mut is_it)
-            && disk.tier.remove(&item)
         {
-            disk.discard([item]);
+            disk.remove_item(&item);
         }
         if let Some(item) = self.memory.find(&key, &mut is_it) {
             self.memory.remove(&item);
@@ -355,11 +347,13 @@ impl Store {
         in_memory: &[Arc<IndexedObject<MemoryBody>>],
     ) -> u64 {
         // An object in both tiers has one meta.
-        let metas: std::collections::HashSet<_> =
-            on_disk.iter().map(|item| Arc::as_ptr(&item.meta)).collect();
-        let is_alone =
-            |item: &&Arc<IndexedObject<MemoryBody>>| !metas.contains(&Arc::as_ptr(&item.meta));
-        let count = on_disk.len() + in_memory.iter().filter(is_alone).count();
+        let in_memory = in_memory.iter().map(|item| Arc::as_ptr(&item.meta));
+        let metas: HashSet<_> = on_disk
+            .iter()
+            .map(|item| Arc::as_ptr(&item.meta))
+            .chain(in_memory)
+            .collect();
+        let count = metas.len();
         if let Some(disk) = &self.disk {
             disk.discard(on_disk);
         }
@@ -373,13 +367,12 @@ impl Store {
     ) -> Option<Arc<PartialObject>> {
         let shard = self.partial_shard(key.hash);
         let all = shard.get(&key.hash)?.iter().rev();
-        let mut all = all.filter(|one| one.meta().key == key.text && one.is_findable());
-        all.find(|one| pick(one.meta())).cloned()
+        let mut all = all.filter(|one| one.meta.key == key.text && one.is_findable());
+        all.find(|one| pick(&one.meta)).cloned()
     }
 
     fn partial_shard(&self, hash: u128) -> MutexGuard<'_, PartialObjects> {
-        let shard = &self.partial[hash as usize % SHARDS];
-        shard.lock().unwrap_or_else(PoisonError::into_inner)
+        self.partial[hash as usize % SHARDS].lock()
     }
 
     fn max_memory(&self) -> u64 {
@@ -391,10 +384,8 @@ impl Store {
 
     /// Size of the largest body kept in memory.
     fn max_memory_object(&self) -> u64 {
-        match self.disk {
-            Some(_) => (self.config.max_memory / 16).min(memory_body::MAX_BUFFERED_BODY),
-            None => self.config.max_object_size,
-        }
+        let promoted = self.disk.as_ref().map(|disk| disk.max_promoted_size);
+        promoted.unwrap_or(self.config.max_object_size)
     }
 }
 

@@ -17,7 +17,7 @@ fn sent_head(
 ) -> Vec<String> {
     let mut request = request_of(head_of(method, target, lines), peer);
     request.trusted_headers = TrustedHeaders::new(vouched.iter().map(|&name| name.to_owned()));
-    let rules = RouteRules::new(&RouteCache::new(vec!["m".to_owned()]));
+    let rules = RouteRules::new(&RouteCache::new(vec!["m".to_owned()]), "");
     let validators = RevalidationFields {
         if_none_match: Some(b"\"stored\""),
         if_modified_since: None,
@@ -89,7 +89,7 @@ fn a_missing_host_stays_missing() {
     let Ok(penstock_http::ParseProgress::Complete((head, _))) = parsed else {
         panic!("a valid head")
     };
-    let rules = RouteRules::new(&RouteCache::new(vec!["m".to_owned()]));
+    let rules = RouteRules::new(&RouteCache::new(vec!["m".to_owned()]), "");
     let client = ClientRequest::from_request(&request_of(head, CLIENT));
     let question = build_request(&rules, &client, RevalidationFields::default(), None).unwrap();
     assert_eq!(question.head.host(), "");

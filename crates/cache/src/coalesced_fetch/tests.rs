@@ -7,24 +7,21 @@ use penstock_exchange::FaultKind;
 use penstock_runtime::clock;
 
 use super::{
-    CoalescedFetches, FetchCompletion, FetchOutcome, FetchWaiter, JoinOutcome, LeaderResult,
+    CoalescedFetches, FetchCompletion, FetchOutcome, FetchWaiter, LeaderResult,
     MAX_UNCACHEABLE_KEYS, SHARDS, UNCACHEABLE_TIME,
 };
 use crate::store::ObjectKey;
 use crate::testing::run;
 
-fn expect_leader(joined: JoinOutcome) -> (FetchWaiter, FetchCompletion) {
-    match joined {
-        JoinOutcome::Leader(ticket, landing) => (ticket, landing),
-        JoinOutcome::Waiter(_) => panic!("somebody else flies"),
-    }
+type Joined = (FetchWaiter, Option<FetchCompletion>);
+
+fn expect_leader((waiter, completion): Joined) -> (FetchWaiter, FetchCompletion) {
+    (waiter, completion.expect("a new fetch"))
 }
 
-fn expect_waiter(joined: JoinOutcome) -> FetchWaiter {
-    match joined {
-        JoinOutcome::Waiter(ticket) => ticket,
-        JoinOutcome::Leader(..) => panic!("nobody else flies"),
-    }
+fn expect_waiter((waiter, completion): Joined) -> FetchWaiter {
+    assert!(completion.is_none(), "another request's fetch");
+    waiter
 }
 
 #[test]
@@ -54,10 +51,10 @@ fn a_dropped_completion_fails_its_waiters() {
         let key = ObjectKey::new(b"http://a/");
         let (ticket, landing) = expect_leader(flights.join(&key, Vec::new(), None));
         drop(landing);
-        let outcome = ticket.wait().await;
+        let outcome = ticket.wait(clock::now()).await;
         assert!(matches!(
             outcome,
-            FetchOutcome::Failed(FaultKind::Internal, _)
+            Some(FetchOutcome::Failed(FaultKind::Internal, _))
         ));
         expect_leader(flights.join(&key, Vec::new(), None));
     });
@@ -119,7 +116,7 @@ fn uncacheable_keys_expire_and_are_bounded() {
     let held = |flights: &CoalescedFetches| {
         let shards = flights.shards.iter();
         shards
-            .map(|shard| shard.lock().unwrap().uncacheable.len())
+            .map(|shard| shard.lock().uncacheable.len())
             .sum::<usize>()
     };
     assert_eq!(held(&flights), MAX_UNCACHEABLE_KEYS * SHARDS);

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use penstock_exchange::{Response, multipart};
 use penstock_http::caching::Lifetime;
 use penstock_http::{ByteRange, FieldBlock, Status};
-use penstock_runtime::clock;
 
 use super::{
     Fetch, FetchTimes, complete_stored, complete_unstored_response, is_server_error,
@@ -44,38 +43,37 @@ impl SliceFetch {
         response: Response,
         times: FetchTimes,
         purges: u64,
-        landing: FetchCompletion,
+        completion: FetchCompletion,
     ) {
         let storable = match self.judge_storing(&fetch, &response, times) {
             Ok(storable) => storable,
-            Err(reason) => return self.complete_unstored(&fetch, landing, response, reason),
+            Err(reason) => return self.complete_unstored(&fetch, completion, response, reason),
         };
         if self.index.is_none() && fetch.has_newer_whole(&response, times) {
             // It arrived during this request and is the better answer.
-            return landing.complete(FetchOutcome::LookAgain, LeaderResult::default());
+            return completion.complete(FetchOutcome::LookAgain, LeaderResult::default());
         }
-        let Some((index, filler, growing)) =
+        let Some((index, writer, partial)) =
             self.begin_writing(&fetch, &response, &storable, times)
         else {
             if storable.span.len > fetch.store.config().max_object_size {
-                let mark = slices::slicing_key(&fetch.key);
-                fetch.shared.fetches.mark_uncacheable(&mark, clock::now());
+                fetch.mark_uncacheable(&slices::slicing_key(&fetch.key));
             }
-            return complete_unstored_response(landing, response, "store");
+            return complete_unstored_response(completion, response, "store");
         };
         // Checked after `begin_object`, as for a whole response: later purges find the partial
         // object.
-        if landing.is_outdated() || (fetch.store).is_purged_since(purges, index.meta()) {
-            return complete_unstored_response(landing, response, "outdated");
+        if completion.is_outdated() || (fetch.store).is_purged_since(purges, index.meta()) {
+            return complete_unstored_response(completion, response, "outdated");
         }
         if let SliceIndex::New(_, meta) = &index {
             fetch.evict_replaced(meta);
         }
-        let body = complete_stored(landing, response, growing).await;
+        let body = complete_stored(completion, response, partial).await;
         match index {
-            SliceIndex::Known(_) => fetch.write_body(body, filler).await,
-            SliceIndex::New(of_index, _) => {
-                tokio::join!(fetch.write_body(body, filler), of_index.finish());
+            SliceIndex::Known(_) => fetch.write_body(body, writer).await,
+            SliceIndex::New(index_writer, _) => {
+                tokio::join!(fetch.write_body(body, writer), index_writer.finish());
             }
         }
     }
@@ -87,10 +85,10 @@ impl SliceFetch {
         response: &Response,
         times: FetchTimes,
     ) -> Result<StorableSlice, &'static str> {
-        let (span, total) = slices::returned_part(response, self.span()).ok_or("range")?;
+        let (span, total_length) = slices::returned_part(response, self.span()).ok_or("range")?;
         let tag = slices::strong_tag(&response.fields).ok_or("no-strong-etag")?;
         if let Some(of) = &self.index
-            && !belongs_to(of, tag, total)
+            && !belongs_to(of, tag, total_length)
         {
             return Err("changed");
         }
@@ -102,7 +100,7 @@ impl SliceFetch {
             None => Ok(StorableSlice {
                 lifetime,
                 span,
-                total_length: total,
+                total_length,
             }),
         }
     }
@@ -131,8 +129,8 @@ impl SliceFetch {
             slice_set: None,
             ..ObjectMeta::clone(meta)
         };
-        let (filler, growing) = store.begin_object(&key, of_slice, Some(storable.span.len))?;
-        Some((index, filler, growing))
+        let (writer, partial) = store.begin_object(&key, of_slice, Some(storable.span.len))?;
+        Some((index, writer, partial))
     }
 
     /// Finds or begins the index for a first slice. A stale index of the same content becomes
@@ -166,25 +164,24 @@ impl SliceFetch {
             return Some(SliceIndex::Known(fetch.store.freshen(base, meta)));
         }
         // A concurrent request for another slice may have stored the index.
-        let is_it =
+        let mut is_it =
             |other: &ObjectMeta| other.is_same_variant(&meta) && belongs_to(other, tag, total);
-        if let Some(hit) = (fetch.store).find(&fetch.key, &mut |other| is_it(other)) {
+        if let Some(hit) = (fetch.store).find(&fetch.key, &mut is_it) {
             return Some(SliceIndex::Known(hit.meta));
         }
-        let id = multipart::random_boundary();
         meta.slice_set = Some(SliceSet {
-            id,
+            id: multipart::random_boundary(),
             total_length: total,
         });
-        let (filler, growing) = fetch.store.begin_object(&fetch.key, meta, Some(0))?;
-        Some(SliceIndex::New(filler, Arc::clone(growing.meta())))
+        let (writer, partial) = fetch.store.begin_object(&fetch.key, meta, Some(0))?;
+        Some(SliceIndex::New(writer, Arc::clone(&partial.meta)))
     }
 
     /// Leaves the response to the leader, and removes or marks what it proves wrong.
     fn complete_unstored(
         &self,
         fetch: &Fetch,
-        landing: FetchCompletion,
+        completion: FetchCompletion,
         response: Response,
         reason: &'static str,
     ) {
@@ -205,27 +202,18 @@ impl SliceFetch {
             // A failure of the back end tells nothing about the resource.
             None => !is_server_error(response.status) && response.status.code() != 429,
         };
-        let index = self
-            .index
-            .as_ref()
-            .or_else(|| fetch.stale_hit.as_ref().map(|base| &base.meta));
-        if let Some(index) = index.filter(|_| is_out) {
-            let is_it =
+        let stale_index = fetch.stale_hit.as_ref().map(|base| &base.meta);
+        if let Some(index) = self.index.as_ref().or(stale_index).filter(|_| is_out) {
+            let mut is_it =
                 |meta: &ObjectMeta| meta.slice_set.is_some() && meta.slice_set == index.slice_set;
-            if let Some(hit) = fetch.store.find(&fetch.key, &mut |meta| is_it(meta)) {
-                match &hit.body {
-                    HitBody::Partial(growing) => growing.discard(),
-                    HitBody::Memory(_) | HitBody::Disk(_) => fetch.store.remove_hit(&hit),
-                }
+            if let Some(hit) = fetch.store.find(&fetch.key, &mut is_it) {
+                fetch.discard_hit(&hit);
             }
         }
-        let is_of_others =
-            self.index.is_none() && matches!(response.status, Status::OK | Status::PARTIAL_CONTENT);
-        if is_of_others {
-            let mark = slices::slicing_key(&fetch.key);
-            fetch.shared.fetches.mark_uncacheable(&mark, clock::now());
+        if self.index.is_none() && matches!(response.status, Status::OK | Status::PARTIAL_CONTENT) {
+            fetch.mark_uncacheable(&slices::slicing_key(&fetch.key));
         }
-        complete_unstored_response(landing, response, reason);
+        complete_unstored_response(completion, response, reason);
     }
 }
 
@@ -234,12 +222,12 @@ impl Fetch {
     fn has_newer_whole(&self, response: &Response, times: FetchTimes) -> bool {
         let head = &self.client.head;
         let tag = slices::strong_tag(&response.fields);
-        let is_it = |meta: &ObjectMeta| {
+        let mut is_it = |meta: &ObjectMeta| {
             let is_same = slices::strong_tag(&meta.fields) == tag;
             let is_newer = meta.response_time >= times.request_time;
             meta.slice_set.is_none() && (is_same || is_newer) && selects_variant(head, meta)
         };
-        let found = self.store.find(&self.key, &mut |meta| is_it(meta));
+        let found = self.store.find(&self.key, &mut is_it);
         found.is_some_and(|hit| !matches!(hit.body, HitBody::Partial(_)))
     }
 }
@@ -254,8 +242,6 @@ impl SliceIndex {
 
 /// Whether a part with this validator and total length belongs to the content of `index`.
 fn belongs_to(index: &ObjectMeta, tag: &[u8], total: u64) -> bool {
-    let is_as_long = index
-        .slice_set
-        .is_some_and(|sliced| sliced.total_length == total);
-    is_as_long && slices::strong_tag(&index.fields) == Some(tag)
+    index.slice_set.is_some_and(|set| set.total_length == total)
+        && slices::strong_tag(&index.fields) == Some(tag)
 }

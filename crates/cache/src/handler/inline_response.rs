@@ -7,12 +7,12 @@
 //! - The buffers belong to the event loop and are reused.
 
 use penstock_exchange::field_policy::{FieldClass, classify_field, is_forwarding_field};
-use penstock_exchange::{InlineBody, InlineResponse, Mount, RequestView as AskedAtHand};
-use penstock_http::caching::{CacheStatus, RequestDirectives, encode_cache_status};
+use penstock_exchange::{InlineBody, InlineResponse, Mount, RequestView};
+use penstock_http::caching::{RequestDirectives, encode_cache_status};
 use penstock_http::{BodyFraming, FieldBlock, Method, RequestHead};
 use penstock_runtime::clock;
 
-use super::{LookupResult, SharedCache};
+use super::{LookupResult, SharedCache, hit_status};
 use crate::route_rules::{CacheDirectives, KeySource, is_override_field};
 use crate::serve::{CACHE_STATUS_NAME, HANDLER_NAME};
 use crate::store::{HitBody, MemoryBody, ObjectKey};
@@ -32,7 +32,7 @@ pub(super) struct LoopBuffers {
 /// Lends the response to `take` if it is fresh and in memory.
 pub(super) fn try_inline(
     shared: &SharedCache,
-    asked: &AskedAtHand<'_>,
+    asked: &RequestView<'_>,
     take: &mut dyn FnMut(InlineResponse<'_>),
 ) {
     let head = asked.head;
@@ -56,7 +56,11 @@ pub(super) fn try_inline(
             return;
         };
         let now = clock::wall_at(asked.arrived);
-        let LookupResult::Usable(usable) = shared.lookup(store, &key, head, &PLAIN_DIRECTIVES, now)
+        let directives = CacheDirectives {
+            may_store: true,
+            directives: RequestDirectives::default(),
+        };
+        let LookupResult::Usable(usable) = shared.lookup(store, &key, head, &directives, now)
         else {
             return;
         };
@@ -74,13 +78,12 @@ pub(super) fn try_inline(
         fields.push_u64("Age", usable.age.as_secs());
         fields.append(&meta.fields);
         if shared.rules.sends_cache_status {
-            let status = CacheStatus {
-                hit: true,
-                ttl: Some(usable.ttl),
-                ..CacheStatus::default()
-            };
             scratch.status.clear();
-            encode_cache_status(&mut scratch.status, CACHE_STATUS_NAME, &status);
+            encode_cache_status(
+                &mut scratch.status,
+                CACHE_STATUS_NAME,
+                &hit_status(usable.ttl),
+            );
             let pushed = fields.push("Cache-Status", &scratch.status);
             debug_assert!(pushed.is_ok(), "printable ASCII is a valid value");
         }
@@ -96,23 +99,8 @@ pub(super) fn try_inline(
     });
 }
 
-const PLAIN_DIRECTIVES: CacheDirectives = CacheDirectives {
-    may_store: true,
-    only_if_cached: false,
-    directives: RequestDirectives {
-        no_cache: false,
-        no_store: false,
-        only_if_cached: false,
-        no_transform: false,
-        max_age: None,
-        max_stale: None,
-        min_fresh: None,
-        stale_if_error: None,
-    },
-};
-
 /// Whether the request wants the whole response and has no field for caches and none of a proxy.
-/// [`RouteRules::classify`] would give it `PLAIN_DIRECTIVES`, apart from the route's own bypass
+/// [`RouteRules::classify`] would find no directives in it, apart from the route's own bypass
 /// rules. One pass over the fields.
 ///
 /// [`RouteRules::classify`]: crate::route_rules::RouteRules::classify

@@ -18,8 +18,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use penstock_exchange::{
-    ClientState, Fault, FaultKind, FaultSide, HandlerName, HandlerProgress, Reply, Request,
-    RequestTiming, Response,
+    ClientState, Fault, FaultKind, FaultSide, HandlerName, Reply, Request, RequestTiming, Response,
 };
 use penstock_http::caching::{
     CacheStatus, ForwardReason, ReuseDecision, decide_reuse, evaluate_condition,
@@ -30,15 +29,16 @@ use penstock_runtime::clock;
 use penstock_runtime::log_throttle::suppressed_suffix;
 
 use self::sliced::SlicedOutcome;
+use super::bypass::{self, BypassedRequest};
 use super::{
-    LookupResult, SharedCache, StaleHit, UsableHit, bypass, bypass_status, selects_variant,
+    LookupResult, SharedCache, StaleHit, UsableHit, bypass_status, hit_status, selects_variant,
     unsatisfiable_response,
 };
 use crate::backend_request::ClientRequest;
-use crate::coalesced_fetch::{FetchOutcome, JoinOutcome, LeaderResult};
-use crate::fetch::{Fetch, is_server_error, lifetime_of};
+use crate::coalesced_fetch::{FetchOutcome, LeaderResult};
+use crate::fetch::{Fetch, is_server_error};
 use crate::route_rules::CacheDirectives;
-use crate::serve::{self, CacheHeaders};
+use crate::serve::{self, CacheHeaders, StoredBody};
 use crate::store::{Hit, HitBody, ObjectGone, ObjectKey, ObjectMeta, PartialObject, Store};
 
 /// Rounds of looking up what other requests have stored meanwhile; then the request goes to the
@@ -48,15 +48,15 @@ const MAX_ROUNDS: u32 = 4;
 
 #[derive(Debug)]
 pub(super) struct CacheLookup {
-    shared: Arc<SharedCache>,
-    store: Arc<Store>,
-    key: ObjectKey,
-    directives: CacheDirectives,
-    client: ClientRequest,
+    pub(super) shared: Arc<SharedCache>,
+    pub(super) store: Arc<Store>,
+    pub(super) key: ObjectKey,
+    pub(super) directives: CacheDirectives,
+    pub(super) client: ClientRequest,
     /// Whether the client is still connected.
-    client_state: Arc<ClientState>,
+    pub(super) client_state: Arc<ClientState>,
     /// When the request stops waiting for others.
-    deadline: Instant,
+    pub(super) deadline: Instant,
 }
 
 /// The result of one round.
@@ -78,134 +78,88 @@ struct OutcomeRecipient<'a> {
 }
 
 impl CacheLookup {
-    pub(super) fn new(
-        shared: Arc<SharedCache>,
-        store: Arc<Store>,
-        key: ObjectKey,
-        asked: CacheDirectives,
-        request: &Request,
-    ) -> Self {
-        let deadline = request.arrived + shared.rules.lock_timeout;
-        Self {
-            shared,
-            store,
-            key,
-            directives: asked,
-            client: ClientRequest::from_request(request),
-            client_state: Arc::clone(&request.client_state),
-            deadline,
-        }
-    }
-
-    pub(super) async fn run(self, request: Request, found: LookupResult) -> Result<Reply, Fault> {
-        let mut found = found;
-        // A request that slices may answer is counted once that is known.
+    pub(super) async fn run(
+        self,
+        request: Request,
+        mut found: LookupResult,
+    ) -> Result<Reply, Fault> {
         let is_far = serve::wants_far_part(&self.client.head);
+        // A request that slices may answer is counted once that is known.
         let mut is_counted = !(is_far && matches!(found, LookupResult::Missing { .. }));
         let mut rounds = 0;
         while rounds < MAX_ROUNDS {
             rounds += 1;
-            let stale = match found {
-                LookupResult::Usable(usable) if self.is_far_part(&usable) => {
-                    let answered = self.answer_from_slices(Some(&usable.hit.meta)).await;
-                    found = self.lookup();
-                    match answered {
-                        SlicedOutcome::Answered(answered) => {
-                            return answered.map(|(reply, _)| reply);
-                        }
-                        SlicedOutcome::NextLeader => {
-                            rounds -= 1;
-                            continue;
-                        }
-                        SlicedOutcome::NotApplicable => {}
-                    }
-                    match &found {
-                        // The whole has arrived meanwhile.
-                        LookupResult::Usable(usable) if !self.is_far_part(usable) => continue,
-                        _ => {}
-                    }
-                    return self
-                        .bypass(
-                            request,
-                            bypass_status(ForwardReason::Partial, "range"),
-                            None,
-                        )
-                        .await;
+            // A part of nothing that is stored, or far ahead in a partial object.
+            let whole = match &found {
+                LookupResult::Usable(usable) if self.is_far_part(usable) => {
+                    Some(Some(Arc::clone(&usable.hit.meta)))
                 }
+                LookupResult::Missing { .. } if is_far => Some(None),
+                _ => None,
+            };
+            if let Some(whole) = whole {
+                let answered = self.answer_from_slices(whole.as_deref()).await;
+                if !std::mem::replace(&mut is_counted, true) {
+                    let is_hit = matches!(answered, SlicedOutcome::Answered(Ok((_, true))));
+                    self.store.count_lookup(is_hit);
+                }
+                match answered {
+                    SlicedOutcome::Answered(answered) => return answered.map(|(reply, _)| reply),
+                    SlicedOutcome::NextLeader => {
+                        rounds -= 1;
+                        found = self.lookup();
+                        continue;
+                    }
+                    SlicedOutcome::NotApplicable => found = self.lookup(),
+                }
+                match (&found, whole) {
+                    (LookupResult::Missing { .. }, None) => {}
+                    // It has arrived meanwhile.
+                    (_, None) => continue,
+                    (LookupResult::Usable(usable), _) if !self.is_far_part(usable) => continue,
+                    (_, Some(_)) => {
+                        let status = bypass_status(ForwardReason::Partial, "range");
+                        return self.bypass(request, status, None).await;
+                    }
+                }
+            }
+            let (stale, names) = match found {
                 LookupResult::Usable(usable) => match self.send_stored(&usable).await {
                     Ok(response) => return Ok(response.into()),
-                    // The file was removed, and the store has noticed.
-                    Err(ObjectGone) => None,
+                    Err(ObjectGone) => {
+                        // The file was removed, and the store has noticed.
+                        found = self.lookup();
+                        continue;
+                    }
                 },
                 LookupResult::Unsatisfiable => {
                     let mut response = unsatisfiable_response();
-                    let told = CacheStatus {
+                    let status = CacheStatus {
                         detail: Some("only-if-cached"),
                         ..CacheStatus::default()
                     };
-                    self.shared.annotate_response(&mut response, &told);
+                    self.shared.annotate_response(&mut response, &status);
                     return Ok(response.into());
                 }
-                LookupResult::Stale(stale) => Some((Some(stale), None)),
-                LookupResult::Missing { names } => {
-                    if is_far {
-                        let answered = self.answer_from_slices(None).await;
-                        if !std::mem::replace(&mut is_counted, true) {
-                            let is_hit = matches!(answered, SlicedOutcome::Answered(Ok((_, true))));
-                            self.store.count_lookup(is_hit);
-                        }
-                        let is_anothers = match answered {
-                            SlicedOutcome::Answered(answered) => {
-                                return answered.map(|(reply, _)| reply);
-                            }
-                            SlicedOutcome::NextLeader => true,
-                            SlicedOutcome::NotApplicable => false,
-                        };
-                        found = self.lookup();
-                        if is_anothers {
-                            rounds -= 1;
-                            continue;
-                        }
-                        match found {
-                            LookupResult::Missing { .. } => {}
-                            // It arrived meanwhile.
-                            _ => continue,
-                        }
-                    }
-                    Some((None, names))
-                }
+                LookupResult::Stale(stale) => (Some(stale), None),
+                LookupResult::Missing { names } => (None, names),
             };
-            let step = match stale {
-                Some((stale, names)) => {
-                    let step = self.fetch_or_wait(stale.as_ref(), names).await;
-                    match step {
-                        LookupStep::Bypass(told) => return self.bypass(request, told, stale).await,
-                        step => step,
-                    }
-                }
-                None => LookupStep::LookAgain,
-            };
-            match step {
+            match self.fetch_or_wait(stale.as_ref(), names).await {
                 LookupStep::Done(answered) => return answered,
-                LookupStep::LookAgain | LookupStep::Bypass(_) => {}
+                LookupStep::Bypass(status) => return self.bypass(request, status, stale).await,
+                LookupStep::LookAgain => {}
                 LookupStep::NextLeader => rounds -= 1,
             }
             found = self.lookup();
         }
-        self.bypass(request, bypass_status(ForwardReason::Miss, "rounds"), None)
-            .await
+        let status = bypass_status(ForwardReason::Miss, "rounds");
+        self.bypass(request, status, None).await
     }
 
     fn lookup(&self) -> LookupResult {
-        let shared = &self.shared;
-        let head = &self.client.head;
-        shared.lookup(
-            &self.store,
-            &self.key,
-            head,
-            &self.directives,
-            clock::wall(),
-        )
+        let (head, now) = (&self.client.head, clock::wall());
+        self.shared
+            .lookup(&self.store, &self.key, head, &self.directives, now)
     }
 
     /// Whether the requested part is too far ahead in a partial object to wait for.
@@ -216,9 +170,9 @@ impl CacheLookup {
 
     /// Sends the stored response, and starts its revalidation if needed.
     async fn send_stored(&self, usable: &UsableHit) -> Result<Response, ObjectGone> {
-        let note = self.shared.cache_headers(usable);
+        let note = self.shared.headers_of(usable);
         let response = serve::respond_to_hit(&self.client.head, &usable.hit, &note).await?;
-        self.shared.count_hit(usable, response.body.length());
+        self.shared.count_hit(usable, &response);
         if usable.needs_revalidation {
             self.revalidate(&usable.hit);
         }
@@ -226,10 +180,9 @@ impl CacheLookup {
     }
 
     fn revalidate(&self, hit: &Hit) {
-        let guess = self.variant_hint(Some(&hit.meta.vary_names));
-        let flights = &self.shared.fetches;
-        if let Some(landing) = flights.begin_background(&self.key, guess) {
-            self.new_fetch(Some(hit)).start(landing);
+        let hint = variant_key(&self.client.head, &hit.meta.vary_names);
+        if let Some(completion) = self.shared.fetches.begin_background(&self.key, hint) {
+            self.new_fetch(Some(hit)).start(completion);
         }
     }
 
@@ -242,11 +195,6 @@ impl CacheLookup {
             stale_hit: base.cloned(),
             slice: None,
         }
-    }
-
-    /// Distinguishes this fetch from those for other variants, if the selecting fields are known.
-    fn variant_hint(&self, names: Option<&Vec<String>>) -> Vec<u8> {
-        names.map_or_else(Vec::new, |names| variant_key(&self.client.head, names))
     }
 
     /// Leads a fetch, or waits for another request's.
@@ -267,35 +215,32 @@ impl CacheLookup {
         let base = stale.map(|stale| &stale.hit);
         let is_alone = self.client.head.field("authorization").is_some()
             || stale.is_some_and(|stale| !stale.is_shareable);
-        let (ticket, leads) = if is_alone {
-            let (ticket, landing) = self.shared.fetches.begin_exclusive(&self.key);
-            self.new_fetch(base).start(landing);
-            (ticket, true)
-        } else {
-            let names = base.map(|hit| &hit.meta.vary_names).or(names.as_ref());
-            // A fetch that began before this reload would bring a response that it does not accept.
-            let since = self.is_reload().then_some(self.client.arrived());
-            let flights = &self.shared.fetches;
-            match flights.join(&self.key, self.variant_hint(names), since) {
-                JoinOutcome::Waiter(ticket) => (ticket, false),
-                JoinOutcome::Leader(ticket, landing) => {
-                    // A fetch may have completed between the look-up and the join.
-                    if stale.is_none() && !matches!(self.lookup(), LookupResult::Missing { .. }) {
-                        landing.complete(FetchOutcome::LookAgain, LeaderResult::default());
-                        return LookupStep::LookAgain;
-                    }
-                    self.new_fetch(base).start(landing);
-                    (ticket, true)
-                }
+        let (waiter, completion) = match is_alone {
+            true => self.shared.fetches.begin_exclusive(&self.key),
+            false => {
+                // Distinguishes this fetch from those for other variants, if the selecting fields
+                // are known.
+                let names = base.map(|hit| &hit.meta.vary_names).or(names.as_ref());
+                let hint = names.map(|names| variant_key(&self.client.head, names));
+                // A fetch that began before this reload would bring a response that it does not
+                // accept.
+                let since = self.is_reload().then_some(self.client.origin.arrived);
+                self.shared
+                    .fetches
+                    .join(&self.key, hint.unwrap_or_default(), since)
             }
         };
-        let landed = async {
-            match leads {
-                true => Some(ticket.wait().await),
-                false => clock::timeout_at(self.deadline, ticket.wait()).await,
+        if let Some(completion) = completion {
+            // A fetch may have completed between the look-up and the join.
+            let is_new = is_alone || stale.is_some();
+            if !is_new && !matches!(self.lookup(), LookupResult::Missing { .. }) {
+                completion.complete(FetchOutcome::LookAgain, LeaderResult::default());
+                return LookupStep::LookAgain;
             }
-        };
-        let outcome = match self.client_state.run_while_connected(landed).await {
+            self.new_fetch(base).start(completion);
+        }
+        let outcome = waiter.wait(self.deadline);
+        let outcome = match self.client_state.run_while_connected(outcome).await {
             Some(Some(outcome)) => outcome,
             // Passing the last failure on to all waiters would let a client that provokes failures
             // cause errors for others. The back end's queue bounds how many requests are sent at
@@ -303,17 +248,14 @@ impl CacheLookup {
             Some(None) => return LookupStep::Bypass(bypass_status(fwd, "lock-timeout")),
             None => return LookupStep::Done(Err(client_disconnected())),
         };
-        let lead = leads.then(|| ticket.take_leader_result());
-        drop(ticket);
-        self.handle_outcome(
-            outcome,
-            OutcomeRecipient {
-                stale,
-                fwd,
-                leader_result: lead,
-            },
-        )
-        .await
+        let leader_result = waiter.take_leader_result();
+        drop(waiter);
+        let recipient = OutcomeRecipient {
+            stale,
+            fwd,
+            leader_result,
+        };
+        self.handle_outcome(outcome, recipient).await
     }
 
     /// Why the request bypasses the cache, with nothing stored.
@@ -342,35 +284,43 @@ impl CacheLookup {
     async fn handle_outcome(
         &self,
         outcome: FetchOutcome,
-        getter: OutcomeRecipient<'_>,
+        recipient: OutcomeRecipient<'_>,
     ) -> LookupStep {
         match outcome {
-            FetchOutcome::Stored {
-                partial: growing,
-                whole,
-            } => self.respond_stored(growing, whole, getter).await,
-            FetchOutcome::Revalidated(hit) => self.respond_revalidated(&hit, getter).await,
+            FetchOutcome::Stored { partial, whole } => {
+                self.respond_stored(partial, whole, recipient).await
+            }
+            FetchOutcome::Revalidated(hit) => self.respond_revalidated(&hit, recipient).await,
             FetchOutcome::LookAgain => LookupStep::LookAgain,
             FetchOutcome::NotStored { is_error } => {
-                if is_error && let Some(response) = self.stale_response(getter.stale, None).await {
+                if is_error
+                    && let Some(response) =
+                        stale_response(&self.shared, &self.client.head, recipient.stale, None).await
+                {
                     return LookupStep::Done(Ok(response.into()));
                 }
-                match getter.leader_result {
-                    Some(lead) => self.respond_unstored(lead, getter.fwd),
+                match recipient.leader_result {
+                    Some(lead) => self.respond_unstored(lead, recipient.fwd),
                     None => LookupStep::Bypass(CacheStatus {
                         collapsed: true,
-                        ..bypass_status(getter.fwd, "not-stored")
+                        ..bypass_status(recipient.fwd, "not-stored")
                     }),
                 }
             }
             FetchOutcome::Failed(kind, cause) => {
                 if kind.side() != FaultSide::Client
-                    && let Some(response) = self.stale_response(getter.stale, Some(&cause)).await
+                    && let Some(response) = stale_response(
+                        &self.shared,
+                        &self.client.head,
+                        recipient.stale,
+                        Some(&cause),
+                    )
+                    .await
                 {
                     return LookupStep::Done(Ok(response.into()));
                 }
-                let leads = getter.leader_result.is_some();
-                match getter.leader_result.and_then(|lead| lead.reply) {
+                let leads = recipient.leader_result.is_some();
+                match recipient.leader_result.and_then(|lead| lead.reply) {
                     Some(answered) => LookupStep::Done(answered),
                     None if kind.is_before_sending() => {
                         LookupStep::Done(Err(Fault::new(kind, cause)))
@@ -386,72 +336,50 @@ impl CacheLookup {
 
     async fn respond_stored(
         &self,
-        growing: Arc<PartialObject>,
+        partial: Arc<PartialObject>,
         whole: Option<Bytes>,
-        getter: OutcomeRecipient<'_>,
+        recipient: OutcomeRecipient<'_>,
     ) -> LookupStep {
-        let meta = Arc::clone(growing.meta());
-        if getter.leader_result.is_none() && !self.may_use(&meta) {
+        let meta = Arc::clone(&partial.meta);
+        if recipient.leader_result.is_none() && !self.may_use(&meta) {
             return LookupStep::LookAgain;
         }
-        let head = &self.client.head;
-        let note = self.headers_for(&meta, &getter, true);
-        let answered = match whole {
-            Some(whole) => serve::respond_with_whole(head, &meta, whole, &note),
-            None => {
-                let body = HitBody::Partial(growing);
-                serve::respond_to_hit(head, &Hit { meta, body }, &note).await
-            }
-        };
+        let note = self.headers_for(&meta, &recipient, true);
+        let body = whole.map_or(StoredBody::Partial(partial), StoredBody::Memory);
+        let answered = serve::respond_from_body(&self.client.head, &meta, body, &note);
         let Ok(mut response) = answered else {
-            return LookupStep::Bypass(bypass_status(getter.fwd, "too-late"));
+            return LookupStep::Bypass(bypass_status(recipient.fwd, "too-late"));
         };
-        match getter.leader_result {
+        match recipient.leader_result {
             Some(lead) => {
                 self.shared.counters.misses.increment();
                 response.timing = lead.timing;
             }
-            None => {
-                self.shared.counters.collapsed.increment();
-                let bytes = response.body.length();
-                self.shared
-                    .counters
-                    .served_bytes
-                    .add(bytes.unwrap_or_default());
-            }
+            None => self
+                .shared
+                .count_served(&self.shared.counters.collapsed, &response),
         }
         LookupStep::Done(Ok(response.into()))
     }
 
-    async fn respond_revalidated(&self, hit: &Hit, getter: OutcomeRecipient<'_>) -> LookupStep {
-        if getter.leader_result.is_none() && !self.may_use(&hit.meta) {
+    async fn respond_revalidated(&self, hit: &Hit, recipient: OutcomeRecipient<'_>) -> LookupStep {
+        if recipient.leader_result.is_none() && !self.may_use(&hit.meta) {
             return LookupStep::LookAgain;
         }
-        let note = self.headers_for(&hit.meta, &getter, false);
+        let note = self.headers_for(&hit.meta, &recipient, false);
         match serve::respond_to_hit(&self.client.head, hit, &note).await {
             Ok(response) => {
-                let counts = &self.shared.counters;
-                counts.revalidated.increment();
-                counts
-                    .served_bytes
-                    .add(response.body.length().unwrap_or_default());
+                self.shared
+                    .count_served(&self.shared.counters.revalidated, &response);
                 LookupStep::Done(Ok(response.into()))
             }
-            Err(ObjectGone) => LookupStep::Bypass(bypass_status(getter.fwd, "gone")),
+            Err(ObjectGone) => LookupStep::Bypass(bypass_status(recipient.fwd, "gone")),
         }
-    }
-
-    async fn stale_response(
-        &self,
-        stale: Option<&StaleHit>,
-        cause: Option<&str>,
-    ) -> Option<Response> {
-        stale_response_on_error(&self.shared, &self.client.head, stale, cause).await
     }
 
     /// Answers with a response that is for this request only.
     fn respond_unstored(&self, lead: LeaderResult, fwd: ForwardReason) -> LookupStep {
-        let answered = match lead.reply {
+        let mut response = match lead.reply {
             Some(Ok(Reply::Response(response))) => response,
             // The next handler must get the client's request, not the cache's.
             Some(Ok(Reply::Pass(_))) | None => {
@@ -461,20 +389,19 @@ impl CacheLookup {
         };
         let head = &self.client.head;
         // The cache requested the whole.
-        if answered.status == Status::OK && head.field("range").is_some() {
+        if response.status == Status::OK && head.field("range").is_some() {
             return LookupStep::Bypass(bypass_status(fwd, "range"));
         }
         self.shared.counters.misses.increment();
-        let mut response = answered;
-        let told = CacheStatus {
+        let status = CacheStatus {
             fwd: Some(fwd),
             fwd_status: lead.status,
             detail: lead.detail,
             ..CacheStatus::default()
         };
-        self.shared.annotate_response(&mut response, &told);
-        let had = evaluate_condition(head, response.status, &response.fields, clock::wall());
-        if had == PreconditionResult::NotModified {
+        self.shared.annotate_response(&mut response, &status);
+        let result = evaluate_condition(head, response.status, &response.fields, clock::wall());
+        if result == PreconditionResult::NotModified {
             *response = serve::not_modified(*response);
         }
         LookupStep::Done(Ok(Reply::Response(response)))
@@ -488,54 +415,42 @@ impl CacheLookup {
 
     /// Whether a response that another request fetched may answer this one.
     fn may_use(&self, meta: &ObjectMeta) -> bool {
-        let lifetime = lifetime_of(meta).filter(|_| selects_variant(&self.client.head, meta));
-        if self.is_reload() {
-            // It joined only fetches that began after it arrived.
-            return lifetime.is_some();
+        if !selects_variant(&self.client.head, meta) {
+            return false;
         }
-        let reuse = lifetime.map(|lifetime| {
-            let now = clock::wall();
-            decide_reuse(
-                &self.directives.directives,
-                &lifetime,
-                meta.response_time,
-                now,
-            )
-        });
-        matches!(
-            reuse,
-            Some(
+        // A reload joined only fetches that began after it arrived.
+        let (directives, now) = (&self.directives.directives, clock::wall());
+        let reuse = decide_reuse(directives, &meta.lifetime, meta.response_time, now);
+        self.is_reload()
+            || matches!(
+                reuse,
                 ReuseDecision::Fresh { .. }
                     | ReuseDecision::Stale { .. }
                     | ReuseDecision::StaleWhileRevalidate { .. }
             )
-        )
     }
 
     /// The `Age` and `Cache-Status` of a response that was just fetched.
     fn headers_for(
         &self,
         meta: &ObjectMeta,
-        getter: &OutcomeRecipient<'_>,
+        recipient: &OutcomeRecipient<'_>,
         stored: bool,
     ) -> CacheHeaders<'static> {
-        let lifetime = lifetime_of(meta);
-        let came = meta.response_time;
+        let (lifetime, came) = (&meta.lifetime, meta.response_time);
+        let lead = recipient.leader_result.as_ref();
         let status = CacheStatus {
-            fwd: Some(getter.fwd),
-            fwd_status: getter.leader_result.as_ref().and_then(|lead| lead.status),
-            ttl: lifetime.map(|lifetime| lifetime.ttl(came, came)),
+            fwd: Some(recipient.fwd),
+            fwd_status: lead.and_then(|lead| lead.status),
+            ttl: Some(lifetime.ttl(came, came)),
             stored,
-            collapsed: getter.leader_result.is_none(),
+            collapsed: lead.is_none(),
             ..CacheStatus::default()
         };
-        let age = lifetime.map(|lifetime| lifetime.age(came, came));
-        let is_own = getter.leader_result.is_some();
-        CacheHeaders {
-            // An `Age` from caches nearer to the origin stays.
-            age: age.filter(|age| !is_own || age.as_secs() > 0),
-            status: self.shared.rules.sends_cache_status.then_some(status),
-        }
+        // An `Age` from caches nearer to the origin stays.
+        let age = Some(lifetime.age(came, came));
+        let age = age.filter(|age| lead.is_none() || age.as_secs() > 0);
+        self.shared.cache_headers(age, status)
     }
 
     /// Sends the request to the back end. If that fails, answers with the stale response where
@@ -543,43 +458,42 @@ impl CacheLookup {
     async fn bypass(
         self,
         request: Request,
-        told: CacheStatus<'static>,
+        cache_status: CacheStatus<'static>,
         stale: Option<StaleHit>,
     ) -> Result<Reply, Fault> {
-        let Self {
-            shared, store, key, ..
-        } = self;
-        let is_marked = told.detail == Some(bypass::RECENTLY_UNCACHEABLE);
-        let after = bypass::BypassedRequest::new(&shared, &request, told);
-        let after = after.with_uncacheable_key(is_marked.then_some(key));
-        let Some(stale) = stale else {
-            return after.finish(call_backend(&shared, request).await);
+        let is_marked = cache_status.detail == Some(bypass::RECENTLY_UNCACHEABLE);
+        self.shared.counters.bypassed.increment();
+        let bypassed = BypassedRequest {
+            shared: self.shared,
+            client: self.client,
+            cache_status,
+            uncacheable_key: is_marked.then_some(self.key),
         };
-        let head = Arc::clone(&request.head);
-        let answered = call_backend(&shared, request).await;
+        let answered = bypassed.shared.backend.handle(request).finish().await;
+        let Some(stale) = stale else {
+            return bypassed.finish(answered);
+        };
+        let (shared, head) = (&bypassed.shared, &bypassed.client.head);
         match &answered {
             Ok(Reply::Response(response)) if !is_server_error(response.status) => {
                 let (meta, fields) = (&stale.hit.meta, &response.fields);
                 if head.method() == Method::Head
                     && !head_matches_stored(&meta.fields, meta.length, fields)
                 {
-                    store.remove_hit(&stale.hit);
+                    self.store.remove_hit(&stale.hit);
                 }
             }
             Err(fault) if fault.kind.side() == FaultSide::Client => {}
             Ok(Reply::Pass(_) | Reply::Redirect(_)) => {}
             Ok(Reply::Response(_)) | Err(_) => {
-                let cause = answered.as_ref().err();
-                let cause = cause.map(|fault| fault.cause.clone().into_owned());
+                let cause = answered.as_ref().err().map(|fault| fault.cause.to_string());
                 let cause = cause.as_deref();
-                if let Some(response) =
-                    stale_response_on_error(&shared, &head, Some(&stale), cause).await
-                {
+                if let Some(response) = stale_response(shared, head, Some(&stale), cause).await {
                     return Ok(response.into());
                 }
             }
         }
-        after.finish(answered)
+        bypassed.finish(answered)
     }
 }
 
@@ -594,7 +508,7 @@ fn client_disconnected() -> Fault {
 }
 
 /// The stale response, if it may be sent when the back end fails (RFC 5861 §4).
-async fn stale_response_on_error(
+async fn stale_response(
     shared: &SharedCache,
     head: &RequestHead,
     stale: Option<&StaleHit>,
@@ -602,34 +516,17 @@ async fn stale_response_on_error(
 ) -> Option<Response> {
     let stale = stale.filter(|stale| stale.may_serve_on_error)?;
     let status = CacheStatus {
-        hit: true,
-        ttl: Some(stale.ttl),
         detail: Some("stale-if-error"),
-        ..CacheStatus::default()
+        ..hit_status(stale.ttl)
     };
-    let note = CacheHeaders {
-        age: Some(stale.age),
-        status: shared.rules.sends_cache_status.then_some(status),
-    };
+    let note = shared.cache_headers(Some(stale.age), status);
     let response = serve::respond_to_hit(head, &stale.hit, &note).await.ok()?;
     if let Some(cause) = cause
         && let Some(count) = shared.log_throttle.admit_line(cause, clock::now())
     {
-        let target = head.target();
-        log::warn!(
-            "cache: serving {target} stale: {cause}{}",
-            suppressed_suffix(count)
-        );
+        let (target, suffix) = (head.target(), suppressed_suffix(count));
+        log::warn!("cache: serving {target} stale: {cause}{suffix}");
     }
-    shared.counters.stale.increment();
-    let bytes = response.body.length();
-    shared.counters.served_bytes.add(bytes.unwrap_or_default());
+    shared.count_served(&shared.counters.stale, &response);
     Some(response)
-}
-
-async fn call_backend(shared: &SharedCache, request: Request) -> Result<Reply, Fault> {
-    match shared.backend.handle(request) {
-        HandlerProgress::Ready(answered) => answered,
-        HandlerProgress::Pending(work) => work.await,
-    }
 }

@@ -29,7 +29,7 @@ fn key(
     let told = forwarded_info(&head).filter(|_| trusted);
     let asker = key_source_of(&head, told.as_ref(), trusted);
     let mut text = Vec::new();
-    RouteRules::new(&config).write_key(&asker, &mut text);
+    RouteRules::new(&config, "").write_key(&asker, &mut text);
     String::from_utf8(text).unwrap().replace('\0', " | ")
 }
 
@@ -168,7 +168,7 @@ fn only_a_trusted_proxy_adds_to_a_key() {
 
 #[test]
 fn one_url_has_several_keys_only_by_extra_parts() {
-    let rules = RouteRules::new(&RouteCache::new(vec!["m".to_owned()]));
+    let rules = RouteRules::new(&RouteCache::new(vec!["m".to_owned()]), "");
     for (line, trusted, expected) in [
         ("X-Forwarded-For: 192.0.2.1", true, false),
         ("X-Real-IP: 192.0.2.1", true, false),

@@ -39,27 +39,14 @@ pub(crate) struct CacheDir {
     root: OwnedFd,
     objects: OwnedFd,
     tmp: OwnedFd,
-    identity: DirIdentity,
+    /// File system and inode.
+    identity: (u64, u64),
     /// Bytes of the known files, and of reserved ones.
     used_bytes: AtomicU64,
     /// The file system opens a file with a cached name without asking another machine or process.
     is_local: bool,
     /// Set when writing has ended: another store has the directory, or may have it soon.
     is_closed: AtomicBool,
-}
-
-/// A lock on a directory, which permits writing. The last clone releases it.
-#[derive(Debug)]
-pub(crate) struct DirLock {
-    /// Locked while open.
-    _lock: File,
-}
-
-/// Identity of a directory: file system and inode.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct DirIdentity {
-    device: u64,
-    inode: u64,
 }
 
 /// Identity of a file's content: any write changes it.
@@ -100,12 +87,13 @@ pub(crate) fn disk_usage(bytes: u64) -> u64 {
 }
 
 impl CacheDir {
-    /// Opens `path`, creates missing parts and takes the lock. `below` is the file system of `path`
+    /// Opens `path`, creates missing parts and takes the lock, which permits writing while the
+    /// returned file is open. `below` is the file system of `path`
     /// while its own is not mounted ([`underlying_device`]): nothing is created there.
     ///
     /// # Errors
     /// See [`OpenDirError`].
-    pub(crate) fn open(path: &Path, below: Option<u64>) -> Result<(Self, DirLock), OpenDirError> {
+    pub(crate) fn open(path: &Path, below: Option<u64>) -> Result<(Self, File), OpenDirError> {
         if let Some(below) = below
             && devices_along(path)?.first() == Some(&below)
         {
@@ -114,7 +102,7 @@ impl CacheDir {
         let mut builder = DirBuilder::new();
         builder.recursive(true).mode(0o700).create(path)?;
         let root = open_dir(rustix::fs::CWD, path)?;
-        let place = dir_identity(&root)?;
+        let stat = rustix::fs::fstat(&root).map_err(io::Error::from)?;
         check_ownership(&root)?;
         // Read-only, so that the file system can be remounted read-only meanwhile.
         let flags = OFlags::RDONLY | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
@@ -131,11 +119,11 @@ impl CacheDir {
             // A sandbox may forbid the call.
             is_local: rustix::fs::fstatfs(&root).is_ok_and(|known| is_local(known.f_type)),
             root,
-            identity: place,
+            identity: (stat.st_dev, stat.st_ino),
             used_bytes: AtomicU64::new(0),
             is_closed: AtomicBool::new(false),
         };
-        Ok((folder, DirLock { _lock: lock }))
+        Ok((folder, lock))
     }
 
     /// Whether `path` still names this directory, with its lock and both subdirectories.
@@ -147,12 +135,9 @@ impl CacheDir {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
             metadata => metadata?,
         };
-        let place = DirIdentity {
-            device: metadata.dev(),
-            inode: metadata.ino(),
-        };
+        let identity = (metadata.dev(), metadata.ino());
         let has = |name| rustix::fs::statat(&self.root, name, AtFlags::SYMLINK_NOFOLLOW).is_ok();
-        Ok(place == self.identity && has("lock") && has("objects") && has("tmp"))
+        Ok(identity == self.identity && has("lock") && has("objects") && has("tmp"))
     }
 
     /// Ends writing. Open files remain readable. Never blocks.
@@ -201,10 +186,7 @@ impl CacheDir {
         let rename = || rustix::fs::renameat(&self.tmp, from.as_str(), &self.objects, to.as_str());
         match rename() {
             Err(Errno::NOENT) => {
-                match rustix::fs::mkdirat(&self.objects, &to[..2], Mode::RWXU) {
-                    Ok(()) | Err(Errno::EXIST) => {}
-                    Err(error) => return Err(error.into()),
-                }
+                make_dir(self.objects.as_fd(), &to[..2])?;
                 Ok(rename()?)
             }
             renamed => Ok(renamed?),
@@ -214,9 +196,10 @@ impl CacheDir {
     /// Removes a temporary file, if it exists.
     pub(crate) fn remove_temporary(&self, number: u64) -> io::Result<()> {
         self.check_open()?;
+        let name = temporary_name(number);
         ignore_missing(rustix::fs::unlinkat(
             &self.tmp,
-            temporary_name(number).as_str(),
+            name.as_str(),
             AtFlags::empty(),
         ))
     }
@@ -224,20 +207,17 @@ impl CacheDir {
     /// Removes an object's file, if it exists.
     pub(crate) fn remove(&self, name: ObjectName) -> io::Result<()> {
         self.check_open()?;
+        let path = name.path();
         ignore_missing(rustix::fs::unlinkat(
             &self.objects,
-            name.path().as_str(),
+            path.as_str(),
             AtFlags::empty(),
         ))
     }
 
-    /// Opens an object's file for reading, or for writing new metadata.
-    pub(crate) fn open_object(&self, name: ObjectName, access: OpenMode) -> io::Result<File> {
-        let flags = match access {
-            OpenMode::Read => OFlags::RDONLY,
-            OpenMode::Write => OFlags::RDWR,
-        };
-        let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    /// Opens an object's file: `RDONLY`, or `RDWR` to write new metadata.
+    pub(crate) fn open_object(&self, name: ObjectName, access: OFlags) -> io::Result<File> {
+        let flags = access | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let path = name.path();
         Ok(rustix::fs::openat(&self.objects, path.as_str(), flags, Mode::empty())?.into())
     }
@@ -270,9 +250,10 @@ impl CacheDir {
             return ignore_missing(rustix::fs::unlinkat(&self.root, name, AtFlags::empty()));
         }
         self.create(number)?.write_all_at(bytes, 0)?;
+        let temporary = temporary_name(number);
         Ok(rustix::fs::renameat(
             &self.tmp,
-            temporary_name(number).as_str(),
+            temporary.as_str(),
             &self.root,
             name,
         )?)
@@ -329,20 +310,11 @@ impl CacheDir {
     }
 
     fn check_open(&self) -> io::Result<()> {
-        if self.is_closed() {
-            return Err(io::Error::other("the directory is closed"));
+        match self.is_closed() {
+            true => Err(io::Error::other("the directory is closed")),
+            false => Ok(()),
         }
-        Ok(())
     }
-}
-
-/// Why an object's file is opened.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum OpenMode {
-    /// To read the body.
-    Read,
-    /// To write new metadata.
-    Write,
 }
 
 /// Largest note that is read.
@@ -451,14 +423,6 @@ fn is_local(kind: impl TryInto<u64>) -> bool {
         0x794c_7630, // overlayfs
     ];
     kind.try_into().is_ok_and(|kind| LOCAL.contains(&kind))
-}
-
-fn dir_identity(root: &OwnedFd) -> io::Result<DirIdentity> {
-    let stat = rustix::fs::fstat(root)?;
-    Ok(DirIdentity {
-        device: stat.st_dev,
-        inode: stat.st_ino,
-    })
 }
 
 /// The file system of `path` if its own is not mounted. `None` if nothing is mounted on the way.

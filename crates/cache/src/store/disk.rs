@@ -16,20 +16,24 @@
 mod health;
 mod queue;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::fs::File;
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use penstock_runtime::blocking::{Pool, PoolError};
-use penstock_runtime::clock;
+use penstock_runtime::{DiskFile, clock};
 use tokio::sync::Notify;
 
-use super::cache_dir::{CacheDir, DirLock};
+use super::cache_dir::CacheDir;
+use super::memory_body::MAX_BUFFERED_BODY;
 use super::object_file::ObjectFile;
 use super::tier::{IndexedObject, Tier};
+use super::verification::Verifications;
 
 pub(crate) use health::DiskHealth;
 use health::OutageReason;
@@ -55,7 +59,11 @@ pub(crate) struct Disk {
     pub(crate) wake_maintenance: Notify,
     /// Notified when bytes were freed.
     pub(crate) space_freed: Notify,
-    /// What was done.
+    /// Open files, oldest first.
+    pub(super) open_files: Mutex<VecDeque<(Arc<ObjectFile>, Arc<DiskFile>)>>,
+    pub(super) verifications: Verifications,
+    /// Bodies up to this size are read into memory when they are hot.
+    pub(super) max_promoted_size: u64,
     pub(crate) counters: DiskCounters,
     health: AtomicU8,
     /// Notified when the disk goes out of service, or the store stops.
@@ -75,8 +83,8 @@ pub(crate) struct Disk {
 #[derive(Debug, Clone)]
 pub(crate) struct OpenDir {
     pub(crate) dir: Arc<CacheDir>,
-    /// The lock that permits writing.
-    pub(crate) _lock: Arc<DirLock>,
+    /// Locked while open, which permits writing.
+    pub(crate) _lock: Arc<File>,
 }
 
 #[derive(Debug, Default)]
@@ -124,12 +132,18 @@ impl Disk {
             tier: Tier::new(),
             wake_maintenance: Notify::new(),
             space_freed: Notify::new(),
+            open_files: Mutex::default(),
+            verifications: Verifications::new(),
+            max_promoted_size: (config.max_memory / 16).min(MAX_BUFFERED_BODY),
             counters: DiskCounters::default(),
             health: AtomicU8::new(DiskHealth::OutOfService as u8),
             went_out: Notify::new(),
             current_max_size: AtomicU64::new(config.max_size),
             open_dir: Mutex::default(),
-            outage_reason: Mutex::new(OutageReason::new("its directory is being opened")),
+            outage_reason: Mutex::new(OutageReason {
+                text: "its directory is being opened".to_owned(),
+                last_logged: None,
+            }),
             maintenance_queue: Mutex::default(),
             running_operations: Mutex::default(),
             next_operation: AtomicU64::new(0),
@@ -142,7 +156,7 @@ impl Disk {
 
     /// The directory, while it may be written to.
     pub(crate) fn open_dir(&self) -> Option<OpenDir> {
-        lock(&self.open_dir).clone()
+        self.open_dir.lock().clone()
     }
 
     /// A file number that was never used.
@@ -152,8 +166,8 @@ impl Disk {
 
     /// Keeps numbers up to `number` from being used.
     pub(crate) fn skip_numbers(&self, number: u64) {
-        let next = number.saturating_add(1);
-        self.next_file_number.fetch_max(next, Relaxed);
+        self.next_file_number
+            .fetch_max(number.saturating_add(1), Relaxed);
     }
 
     /// The current limit in bytes.
@@ -183,10 +197,8 @@ impl Disk {
         let this = Arc::clone(self);
         let work = move || {
             // The directory stays locked while the operation may write to it.
-            let opened = this.open_dir();
-            let result = work();
-            drop(opened);
-            result
+            let _opened = this.open_dir();
+            work()
         };
         let result = self.unless_out(self.run_unchecked(kind, work)).await?;
         let micros = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
@@ -239,17 +251,13 @@ impl Disk {
     {
         let this = Arc::clone(self);
         let tracked = move || {
-            let operation = RunningOperation::begin(this);
-            let result = work();
-            drop(operation);
-            result
+            let _operation = RunningOperation::begin(this);
+            work()
         };
-        let result = if kind == OperationKind::Open {
-            self.pool.run_priority(tracked).await
-        } else {
-            self.pool.run(tracked).await
-        };
-        Ok(result??)
+        Ok(match kind {
+            OperationKind::Open => self.pool.run_priority(tracked).await,
+            OperationKind::Read | OperationKind::Write => self.pool.run(tracked).await,
+        }??)
     }
 
     /// Evicts objects until their weight is within the limit and, counting files already discarded,
@@ -258,8 +266,7 @@ impl Disk {
         let bound = self.current_max_size();
         let needed = (self.used_bytes().saturating_add(bytes)).saturating_sub(bound);
         let needed = needed.saturating_sub(self.maintenance_queue().discarded_bytes);
-        let mut freed = 0;
-        let mut counted = 0;
+        let (mut freed, mut counted) = (0, 0);
         let evicted = self.tier.evict(bound, |out| {
             freed += out[counted..]
                 .iter()
@@ -314,17 +321,13 @@ struct RunningOperation {
 impl RunningOperation {
     fn begin(disk: Arc<Disk>) -> Self {
         let id = disk.next_operation.fetch_add(1, Relaxed);
-        lock(&disk.running_operations).insert(id, clock::now());
+        disk.running_operations.lock().insert(id, clock::now());
         Self { disk, id }
     }
 }
 
 impl Drop for RunningOperation {
     fn drop(&mut self) {
-        lock(&self.disk.running_operations).remove(&self.id);
+        self.disk.running_operations.lock().remove(&self.id);
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

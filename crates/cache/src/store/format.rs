@@ -20,10 +20,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_exchange::field_policy::is_internal;
+use penstock_http::caching::{LIFETIME_WORDS, Lifetime};
 use penstock_http::{FieldBlock, Status};
 use twox_hash::XxHash3_64;
 
-use super::{LIFETIME_WORDS, ObjectMeta, SliceSet};
+use super::{ObjectMeta, SliceSet};
 
 pub(crate) const PREAMBLE_BYTES: usize = 64;
 
@@ -39,6 +40,9 @@ const SLOT_HEAD_BYTES: usize = 24;
 const MAX_PACKED_BODY: u64 = 16 * 1024;
 
 const PAGE_BYTES: usize = 4096;
+
+/// Space for further words of the lifetime.
+const UNUSED: [u8; 24] = [0; 24];
 
 /// The decoded preamble.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,10 +108,9 @@ impl Preamble {
         let is_whole = input.u64()? == XxHash3_64::oneshot(&bytes[..48]);
         let is_sound =
             preamble.slot_bytes as usize <= 2 * MAX_META_BYTES && preamble.length < 1 << 62;
-        if is_whole && is_sound {
-            Ok(preamble)
-        } else {
-            Err(FormatError::Damaged)
+        match is_whole && is_sound {
+            true => Ok(preamble),
+            false => Err(FormatError::Damaged),
         }
     }
 }
@@ -152,16 +155,10 @@ pub(crate) fn decode_slots(
     slots: &[u8],
     slot_bytes: u32,
 ) -> Result<(u64, ObjectMeta), FormatError> {
-    let mut found: Option<(u64, &[u8])> = None;
-    for slot in slots.chunks(slot_bytes.max(1) as usize).take(2) {
-        let Ok((sequence, meta)) = parse_slot(slot) else {
-            continue;
-        };
-        if found.is_none_or(|(best, _)| sequence > best) {
-            found = Some((sequence, meta));
-        }
-    }
-    let (sequence, meta) = found.ok_or(FormatError::Damaged)?;
+    let slots = slots.chunks(slot_bytes.max(1) as usize).take(2);
+    let intact = slots.filter_map(|slot| parse_slot(slot).ok());
+    let newest = intact.max_by_key(|(sequence, _)| *sequence);
+    let (sequence, meta) = newest.ok_or(FormatError::Damaged)?;
     Ok((sequence, decode_meta(meta)?))
 }
 
@@ -169,10 +166,9 @@ fn parse_slot(slot: &[u8]) -> Result<(u64, &[u8]), FormatError> {
     let mut input = ByteReader(slot);
     let (sequence, length, sum) = (input.u64()?, input.u64()?, input.u64()?);
     let meta = input.take(usize::try_from(length).map_err(|_| FormatError::Damaged)?)?;
-    if sequence > 0 && sum == slot_checksum(sequence, meta) {
-        Ok((sequence, meta))
-    } else {
-        Err(FormatError::Damaged)
+    match sequence > 0 && sum == slot_checksum(sequence, meta) {
+        true => Ok((sequence, meta)),
+        false => Err(FormatError::Damaged),
     }
 }
 
@@ -183,9 +179,10 @@ fn slot_checksum(sequence: u64, meta: &[u8]) -> u64 {
 pub(crate) fn encode_meta(meta: &ObjectMeta) -> Vec<u8> {
     let mut out = Vec::with_capacity(meta.fields.as_bytes().len() + meta.key.len() + 256);
     out.extend_from_slice(&meta.status.code().to_le_bytes());
-    for word in meta.lifetime {
+    for word in meta.lifetime.to_words() {
         out.extend_from_slice(&word.to_le_bytes());
     }
+    out.extend_from_slice(&UNUSED);
     for time in [meta.request_time, meta.response_time] {
         let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         out.extend_from_slice(&micros.to_le_bytes());
@@ -215,10 +212,12 @@ pub(crate) fn encode_meta(meta: &ObjectMeta) -> Vec<u8> {
 fn decode_meta(bytes: &[u8]) -> Result<ObjectMeta, FormatError> {
     let mut input = ByteReader(bytes);
     let status = Status::new(u16::from_le_bytes(input.array()?)).ok_or(FormatError::Damaged)?;
-    let mut lifetime = [0; LIFETIME_WORDS];
-    for word in &mut lifetime {
-        *word = i64::from_le_bytes(input.array()?);
+    let mut words = [0; LIFETIME_WORDS];
+    for word in &mut words {
+        *word = input.u64()?;
     }
+    let lifetime = Lifetime::from_words(words).ok_or(FormatError::Damaged)?;
+    input.take(UNUSED.len())?;
     let request_time = Duration::from_micros(input.u64()?);
     let response_time = Duration::from_micros(input.u64()?);
     let length = input.u64()?;
@@ -228,14 +227,13 @@ fn decode_meta(bytes: &[u8]) -> Result<ObjectMeta, FormatError> {
     let tags = input.names()?;
     let mut fields = FieldBlock::with_capacity(input.0.len());
     for _ in 0..input.u32()? {
-        let name = std::str::from_utf8(input.string()?).map_err(|_| FormatError::Damaged)?;
-        let value = input.string()?;
+        let (name, value) = (input.text()?, input.string()?);
         // An earlier version stored internal fields, which clients must not get.
         if !is_internal(name.as_bytes()) {
             fields.push(name, value).map_err(|_| FormatError::Damaged)?;
         }
     }
-    let sliced = match input.0.is_empty() {
+    let slice_set = match input.0.is_empty() {
         true => None,
         false => Some(SliceSet {
             id: u128::from_le_bytes(input.array()?),
@@ -256,7 +254,7 @@ fn decode_meta(bytes: &[u8]) -> Result<ObjectMeta, FormatError> {
         variant,
         tags,
         length,
-        slice_set: sliced,
+        slice_set,
     })
 }
 
@@ -298,11 +296,14 @@ impl<'a> ByteReader<'a> {
         self.take(length)
     }
 
+    fn text(&mut self) -> Result<&'a str, FormatError> {
+        std::str::from_utf8(self.string()?).map_err(|_| FormatError::Damaged)
+    }
+
     fn names(&mut self) -> Result<Vec<String>, FormatError> {
         let mut names = Vec::new();
         for _ in 0..self.u32()? {
-            let name = std::str::from_utf8(self.string()?).map_err(|_| FormatError::Damaged)?;
-            names.push(name.to_owned());
+            names.push(self.text()?.to_owned());
         }
         Ok(names)
     }

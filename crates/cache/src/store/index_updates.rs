@@ -12,7 +12,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use penstock_runtime::DiskFile;
@@ -22,18 +22,15 @@ use rustix::io::Errno;
 use super::disk::{Disk, DiskItem, OperationKind};
 use super::memory_body::{self, MemoryBody};
 use super::object_file::ObjectFile;
+use super::purge_rules::NumberedPurges;
 use super::tier::IndexedObject;
 use super::{
     HOT_USES, MAX_OPEN_FILES, MAX_SINGLE_WRITE, ObjectKey, ObjectMeta, PartialObject, Store,
-    maintenance, object_writer,
+    maintenance,
 };
 
 /// Partial objects.
 impl Store {
-    pub(super) fn disk(&self) -> Option<&Arc<Disk>> {
-        self.disk.as_ref()
-    }
-
     /// Size up to which a partial object stays in memory until its end.
     pub(super) fn max_buffered_body(&self) -> u64 {
         match self.disk {
@@ -55,7 +52,7 @@ impl Store {
 
     /// Whether partial objects use more than their share: a quarter of the memory, or 8 MiB.
     pub(super) fn is_memory_short(&self) -> bool {
-        object_writer::exceeds(&self.partial_memory, (self.max_memory() / 4).max(8 << 20))
+        self.partial_memory.load(Relaxed) > (self.max_memory() / 4).max(8 << 20)
     }
 
     /// Inserts an object into memory, unless it was purged while partial.
@@ -67,17 +64,16 @@ impl Store {
         body: MemoryBody,
     ) -> bool {
         let item = memory_item(key.hash, meta, body);
-        if item.weight() > self.max_memory() {
+        if item.weight > self.max_memory() {
             return false;
         }
         let shard = self.partial_shard(key.hash);
-        {
-            let mut state = growing.lock();
-            if state.is_discarded {
-                return false;
-            }
-            state.is_in_memory_tier = true;
+        let mut state = growing.state.lock();
+        if state.is_discarded {
+            return false;
         }
+        state.is_in_memory_tier = true;
+        drop(state);
         self.memory.insert(&item);
         drop(shard);
         if self.disk.is_none() {
@@ -91,20 +87,18 @@ impl Store {
     /// in a pool.
     pub(super) fn insert_on_disk(
         &self,
+        disk: &Disk,
         key: &ObjectKey,
         growing: &PartialObject,
         meta: &Arc<ObjectMeta>,
         file: ObjectFile,
     ) {
-        let Some(disk) = &self.disk else {
-            return;
-        };
         let item = maintenance::disk_item(Arc::new(file), Arc::clone(meta), self.config.max_size);
         let shard = self.partial_shard(key.hash);
         // A directory that was closed meanwhile adds nothing to the index.
         let out = if growing.may_be_kept() && !item.body.dir.is_closed() {
             let replaced = disk.tier.insert(&item);
-            growing.lock().is_in_memory_tier = true;
+            growing.state.lock().is_in_memory_tier = true;
             // Another object of the variant in memory is older.
             let mut is_older = |other: &ObjectMeta| {
                 other.is_same_variant(meta) && !std::ptr::eq(other, &raw const **meta)
@@ -149,49 +143,8 @@ impl Store {
 
 /// Objects on the disk.
 impl Store {
-    /// Keeps a file open for later requests.
-    pub(super) fn keep_open(&self, object: &Arc<ObjectFile>, file: &Arc<DiskFile>) {
-        object.set_open_file(file);
-        let mut open = self
-            .open_files
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        open.push_back((Arc::clone(object), Arc::clone(file)));
-        let oldest = (open.len() > MAX_OPEN_FILES).then(|| open.pop_front());
-        drop(open);
-        drop(oldest);
-    }
-
-    /// Takes the kept open files of objects marked for removal. They must be dropped in a pool, as
-    /// the last close of a removed file frees its blocks.
-    pub(super) fn take_open_files_of_discarded(&self) -> Vec<Arc<DiskFile>> {
-        let mut open = self
-            .open_files
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let (dying, others): (VecDeque<_>, _) = open
-            .drain(..)
-            .partition(|(object, _)| object.is_discarded());
-        *open = others;
-        drop(open);
-        dying.into_iter().map(|(_, file)| file).collect()
-    }
-
-    /// Queues a small object that is used repeatedly for the memory tier.
-    pub(super) fn record_use(&self, item: &Arc<DiskItem>) {
-        if let Some(disk) = &self.disk
-            && item.uses() >= HOT_USES
-            && self.fits_memory(&item.meta)
-        {
-            disk.queue_promotion(item);
-        }
-    }
-
     /// Inserts a small object read from disk into memory, if it is still in the index.
-    pub(super) fn insert_promoted(&self, item: &Arc<DiskItem>, body: Bytes) {
-        let Some(disk) = &self.disk else {
-            return;
-        };
+    pub(super) fn insert_promoted(&self, disk: &Disk, item: &Arc<DiskItem>, body: Bytes) {
         let in_memory = memory_item(item.hash, &item.meta, MemoryBody::Bytes(body));
         let entered = disk
             .tier
@@ -201,31 +154,11 @@ impl Store {
         }
     }
 
-    /// Counts and logs a damaged object.
-    pub(super) fn record_damaged(&self) {
-        if let Some(disk) = &self.disk {
-            disk.counters.errors.fetch_add(1, Relaxed);
-            disk.log_once("a stored object is damaged: it is removed");
-        }
-    }
-
-    /// Removes an object from the disk's index, and its file.
-    pub(super) fn remove_item(&self, item: &Arc<DiskItem>) {
-        if let Some(disk) = &self.disk
-            && disk.tier.remove(item)
-        {
-            disk.discard([Arc::clone(item)]);
-        }
-    }
-
     /// Inserts an object found at a start, unless it was purged since. Runs in a pool.
-    pub(super) fn insert_recovered(&self, item: Arc<DiskItem>) {
-        let Some(disk) = &self.disk else {
-            return;
-        };
-        let remembered = self.pending_purges();
+    pub(super) fn insert_recovered(&self, disk: &Disk, item: Arc<DiskItem>) {
+        let pending = self.pending_purges.lock();
         let number = item.body.name.number;
-        let out = if remembered.matches(&item.meta, number) {
+        let out = if pending.matches(&item.meta, number) {
             Some(item)
         } else {
             let is_newer = |there: &Arc<ObjectFile>| there.name.number >= number;
@@ -239,94 +172,119 @@ impl Store {
                 Err(()) => Some(item),
             }
         };
-        drop(remembered);
+        drop(pending);
         disk.discard(out);
     }
 
     /// Ends the recovery: the index is complete.
-    pub(super) fn finish_recovery(&self) {
-        let mut remembered = self.pending_purges();
-        remembered.clear();
-        if let Some(disk) = &self.disk {
-            disk.maintenance_queue().discarded_numbers.clear();
-            disk.set_recovered();
-        }
-        drop(remembered);
+    pub(super) fn finish_recovery(&self, disk: &Disk) {
+        let mut pending = self.pending_purges.lock();
+        *pending = NumberedPurges::default();
+        disk.maintenance_queue().discarded_numbers.clear();
+        disk.set_recovered();
+    }
+}
+
+impl Disk {
+    /// Keeps a file open for later requests.
+    pub(super) fn keep_open(&self, object: &Arc<ObjectFile>, file: &Arc<DiskFile>) {
+        object.set_open_file(file);
+        let mut open = self.open_files.lock();
+        open.push_back((Arc::clone(object), Arc::clone(file)));
+        let oldest = (open.len() > MAX_OPEN_FILES).then(|| open.pop_front());
+        drop(open);
+        drop(oldest);
     }
 
-    /// Empties the index after the directory was released, and closes its files. Blocks.
-    pub(super) fn drop_disk_index(&self) {
-        if let Some(disk) = &self.disk {
-            drop(disk.take_for_released_dir());
-            drop(disk.tier.remove_where(|_| true));
-        }
-        drop(self.take_open_files());
+    /// Takes the kept open files of objects marked for removal. They must be dropped in a pool, as
+    /// the last close of a removed file frees its blocks.
+    pub(super) fn take_open_files_of_discarded(&self) -> Vec<Arc<DiskFile>> {
+        let mut open = self.open_files.lock();
+        let (discarded, others): (VecDeque<_>, _) = open
+            .drain(..)
+            .partition(|(object, _)| object.is_discarded());
+        *open = others;
+        drop(open);
+        discarded.into_iter().map(|(_, file)| file).collect()
     }
 
     /// Takes the kept open files, which must be dropped in a pool.
     pub(super) fn take_open_files(&self) -> VecDeque<(Arc<ObjectFile>, Arc<DiskFile>)> {
-        let mut open = self
-            .open_files
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        std::mem::take(&mut open)
+        std::mem::take(&mut self.open_files.lock())
+    }
+
+    /// Queues a small object that is used repeatedly for the memory tier.
+    pub(super) fn record_use(&self, item: &Arc<DiskItem>) {
+        if item.use_marks.uses() >= HOT_USES && item.meta.length <= self.max_promoted_size {
+            self.queue_promotion(item);
+        }
+    }
+
+    /// Counts and logs a damaged object.
+    fn record_damaged(&self) {
+        self.counters.errors.fetch_add(1, Relaxed);
+        self.log_once("a stored object is damaged: it is removed");
+    }
+
+    /// Removes an object from the index, and its file.
+    pub(super) fn remove_item(&self, item: &Arc<DiskItem>) {
+        if self.tier.remove(item) {
+            self.discard([Arc::clone(item)]);
+        }
+    }
+
+    /// Removes an object whose read failed with an error that does not pass.
+    pub(super) fn remove_unreadable(&self, item: &Arc<DiskItem>, error: &io::Error) {
+        if is_damage(error) {
+            self.record_damaged();
+        }
+        if is_damage(error) || error.raw_os_error() == Some(Errno::IO.raw_os_error()) {
+            self.remove_item(item);
+        }
+    }
+
+    /// Empties the index after the directory was released, and closes its files. Blocks.
+    pub(super) fn drop_index(&self) {
+        drop(self.take_for_released_dir());
+        drop(self.tier.remove_where(|_| true));
+        drop(self.take_open_files());
     }
 
     /// Handles a read error of an open file: removes a damaged object, and takes the disk out of
     /// service if the error is the disk's. Never blocks.
     fn handle_read_failure(&self, object: &Arc<ObjectFile>, error: &io::Error) {
         // Read errors of a released directory say nothing about the current one.
-        let Some(disk) = self.disk.as_ref().filter(|_| !object.dir.is_closed()) else {
+        if object.dir.is_closed() {
             return;
-        };
+        }
         if error.kind() == io::ErrorKind::TimedOut {
-            disk.check_stall();
+            self.check_stall();
         }
-        if is_unrecoverable(error)
-            && let Some(item) = disk
-                .tier
-                .find_body(object.name.hash, |other| Arc::ptr_eq(other, object))
-        {
-            if is_damage(error) {
-                self.record_damaged();
-            }
-            self.remove_item(&item);
+        let is_it = |other: &Arc<ObjectFile>| Arc::ptr_eq(other, object);
+        if let Some(item) = self.tier.find_body(object.name.hash, is_it) {
+            self.remove_unreadable(&item, error);
         }
-        disk.handle_error(OperationKind::Read, error);
+        self.handle_error(OperationKind::Read, error);
     }
 }
 
 /// Reports read errors of an object's open file to the store.
 #[derive(Debug)]
 pub(super) struct ReadFailureWatch {
-    store: Weak<Store>,
-    object: Weak<ObjectFile>,
-}
-
-impl ReadFailureWatch {
-    pub(super) fn new(store: &Arc<Store>, object: &Arc<ObjectFile>) -> Arc<Self> {
-        Arc::new(Self {
-            store: Arc::downgrade(store),
-            object: Arc::downgrade(object),
-        })
-    }
+    pub(super) disk: Weak<Disk>,
+    pub(super) object: Weak<ObjectFile>,
 }
 
 impl ReadErrorSink for ReadFailureWatch {
     fn read_failed(&self, error: &io::Error) {
-        if let (Some(store), Some(object)) = (self.store.upgrade(), self.object.upgrade()) {
-            store.handle_read_failure(&object, error);
+        if let (Some(disk), Some(object)) = (self.disk.upgrade(), self.object.upgrade()) {
+            disk.handle_read_failure(&object, error);
         }
     }
 }
 
-/// Whether retrying the read is pointless.
-pub(super) fn is_unrecoverable(error: &io::Error) -> bool {
-    is_damage(error) || error.raw_os_error() == Some(Errno::IO.raw_os_error())
-}
-
 /// Whether the file exists but is not as written.
-pub(super) fn is_damage(error: &io::Error) -> bool {
+fn is_damage(error: &io::Error) -> bool {
     use io::ErrorKind::{InvalidData, UnexpectedEof};
     matches!(error.kind(), InvalidData | UnexpectedEof)
 }

@@ -9,11 +9,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use penstock_http::caching::Lifetime;
 use penstock_http::{FieldBlock, Status};
 use twox_hash::xxhash3_128;
-
-/// Words of the stored lifetime in [`ObjectMeta`], computed once by the caching rules.
-pub(crate) const LIFETIME_WORDS: usize = 8;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ObjectKey {
@@ -42,8 +40,7 @@ pub(crate) struct ObjectMeta {
     /// The fields as they are sent, without hop-by-hop fields. Freeze the block: it is cloned for
     /// each use.
     pub(crate) fields: FieldBlock,
-    /// The lifetime (`Lifetime`), encoded by `fetch`.
-    pub(crate) lifetime: [i64; LIFETIME_WORDS],
+    pub(crate) lifetime: Lifetime,
     /// When the request was sent, since the epoch. Stored in microseconds.
     pub(crate) request_time: Duration,
     /// When the response head arrived, since the epoch. Stored in microseconds.
@@ -80,12 +77,8 @@ impl ObjectMeta {
 
     /// Approximate memory use in bytes.
     pub(crate) fn memory_bytes(&self) -> u64 {
-        let names: usize = self
-            .vary_names
-            .iter()
-            .chain(&self.tags)
-            .map(|name| name.len() + 32)
-            .sum();
+        let names = self.vary_names.iter().chain(&self.tags);
+        let names: usize = names.map(|name| name.len() + 32).sum();
         (self.key.len() + self.fields.as_bytes().len() + self.variant.len() + names + 384) as u64
     }
 }

@@ -15,19 +15,19 @@ pub(super) mod purge_journal;
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use penstock_runtime::clock;
 
 use disk_probe::MIN_PROBE_DELAY;
-use purge_journal::PurgeJournal;
 
 use super::Store;
 use super::cache_dir::{CacheDir, ObjectName};
 use super::disk::{DiscardedFile, Disk, DiskError, DiskHealth, DiskItem, OperationKind};
-use super::index_updates::{is_damage, is_unrecoverable};
-use super::object_file::{ObjectFile, RecoveredObject, read_head};
+use super::object_file::{ObjectFile, read_head};
+use super::purge_rules::NumberedPurges;
 use super::tier::IndexedObject;
 
 /// Time between rounds without a wake-up.
@@ -55,7 +55,8 @@ pub(crate) async fn run_maintenance(store: Weak<Store>, disk: Arc<Disk>) {
         check_dir_at: clock::now() + DIR_CHECK_INTERVAL,
         raise_size_at: clock::now() + SIZE_RAISE_INTERVAL,
         removed_still_open: Vec::new(),
-        journal: PurgeJournal::default(),
+        journal: NumberedPurges::default(),
+        is_journal_dirty: false,
     };
     loop {
         let Some(store) = store.upgrade() else {
@@ -63,7 +64,7 @@ pub(crate) async fn run_maintenance(store: Weak<Store>, disk: Arc<Disk>) {
         };
         let has_more = match keeper.disk.health() {
             DiskHealth::Stopped => return,
-            DiskHealth::OutOfService => keeper.probe(&store).await,
+            DiskHealth::OutOfService => keeper.probe().await,
             DiskHealth::Working | DiskHealth::Recovering => keeper.run_round(&store).await,
         };
         drop(store);
@@ -90,7 +91,10 @@ struct Maintenance {
     raise_size_at: Instant,
     /// Removed files that are still open.
     removed_still_open: Vec<DiscardedFile>,
-    journal: PurgeJournal,
+    /// Purges that are not applied to all files.
+    journal: NumberedPurges,
+    /// The journal on the disk is outdated.
+    is_journal_dirty: bool,
 }
 
 /// Progress of rebuilding the index.
@@ -122,7 +126,7 @@ impl Maintenance {
         // Before files are removed: if the process is killed in between, purged objects must not
         // return.
         self.note_purges().await;
-        let has_buried = self.remove_discarded(store).await;
+        let has_buried = self.remove_discarded().await;
         self.write_metas().await;
         self.read_promotions(store).await;
         self.disk.evict_for(0);
@@ -144,13 +148,15 @@ impl Maintenance {
     }
 
     /// Removes discarded files. Returns whether there are more.
-    async fn remove_discarded(&mut self, store: &Store) -> bool {
-        let batch: Vec<_> = {
+    async fn remove_discarded(&mut self) -> bool {
+        let mut batch: Vec<_> = {
             let mut work = self.disk.maintenance_queue();
             let at = work.discarded.len().saturating_sub(BATCH_SIZE);
-            work.discarded.split_off(at)
+            work.discarded
+                .drain(at..)
+                .map(|file| (file, None))
+                .collect()
         };
-        let mut batch: Vec<_> = batch.into_iter().map(|dying| (dying, None)).collect();
         // Removed files that are no longer being read can be closed now.
         let mut kept = Vec::new();
         for dying in self.removed_still_open.drain(..) {
@@ -168,7 +174,7 @@ impl Maintenance {
             return false;
         }
         let count = batch.len();
-        let closing = store.take_open_files_of_discarded();
+        let closing = self.disk.take_open_files_of_discarded();
         let batch = Arc::new(Mutex::new(batch));
         let (for_work, left) = (Arc::clone(&self.disk), Arc::clone(&batch));
         let remove = move || {
@@ -177,12 +183,12 @@ impl Maintenance {
             let mut removed = Ok(());
             // Taken one by one: files left by an error or a stall are retried when the disk works.
             while removed.is_ok()
-                && let Some((dying, file)) = lock(&left).pop()
+                && let Some((dying, file)) = left.lock().pop()
             {
                 removed = dying.remove();
                 drop(file);
                 if removed.is_err() {
-                    lock(&left).push((dying, None));
+                    left.lock().push((dying, None));
                 } else if dying.open_file().is_some() {
                     // When its bytes will be free is unknown: other objects are evicted instead.
                     for_work.subtract_discarded_bytes(&dying);
@@ -197,10 +203,9 @@ impl Maintenance {
         if let Ok(still_open) = self.disk.run(OperationKind::Write, remove).await {
             self.removed_still_open.extend(still_open);
         }
-        let left = std::mem::take(&mut *lock(&batch));
-        let mut work = self.disk.maintenance_queue();
-        work.discarded
-            .extend(left.into_iter().map(|(dying, _)| dying));
+        let left = std::mem::take(&mut *batch.lock());
+        let left = left.into_iter().map(|(dying, _)| dying);
+        self.disk.maintenance_queue().discarded.extend(left);
         count >= BATCH_SIZE
     }
 
@@ -237,13 +242,8 @@ impl Maintenance {
                 body => body.map(Some),
             };
             match self.disk.run(OperationKind::Read, read).await {
-                Ok(Some(body)) => store.insert_promoted(&item, body),
-                Err(DiskError::Io(e)) if is_unrecoverable(&e) => {
-                    if is_damage(&e) {
-                        store.record_damaged();
-                    }
-                    store.remove_item(&item);
-                }
+                Ok(Some(body)) => store.insert_promoted(&self.disk, &item, body),
+                Err(DiskError::Io(error)) => self.disk.remove_unreadable(&item, &error),
                 _ => {}
             }
         }
@@ -274,7 +274,7 @@ impl Maintenance {
             let Ok(part) = u8::try_from(recovery.part) else {
                 self.recovery = None;
                 // Clears the recorded purges and changes the state under one lock.
-                store.finish_recovery();
+                store.finish_recovery(&self.disk);
                 return false;
             };
             let list = move || folder.object_names(part);
@@ -298,12 +298,10 @@ impl Maintenance {
         let (disk, store, names) = (Arc::clone(&self.disk), Arc::clone(store), batch.clone());
         let read = move || {
             // An unreadable file stays where it is and does not affect the others.
-            let mut result = Ok(());
-            for name in names {
-                let read = recover_file(&disk, &store, &folder, name);
-                result = result.and(read);
-            }
-            result
+            let read = names
+                .into_iter()
+                .map(|name| recover_file(&disk, &store, &folder, name));
+            read.fold(Ok(()), io::Result::and)
         };
         let entered = self.disk.run(OperationKind::Read, read).await;
         if is_retryable(&entered) {
@@ -341,10 +339,10 @@ fn recover_file(
         return folder.remove(name);
     }
     match read_head(folder, name) {
-        Ok(RecoveredObject { file, meta }) => {
+        Ok((file, meta)) => {
             folder.count_existing(file.disk_bytes());
             let item = disk_item(Arc::new(file), Arc::new(meta), disk.max_size);
-            store.insert_recovered(item);
+            store.insert_recovered(disk, item);
             Ok(())
         }
         Err(error) if error.kind() == io::ErrorKind::InvalidData => {
@@ -377,12 +375,8 @@ impl DiscardedFile {
         match self {
             Self::Object(object) if object.dir.is_closed() => Ok(()),
             Self::Object(object) => object.dir.remove(object.name),
-            Self::Temporary {
-                dir: folder,
-                number,
-                ..
-            } => match number {
-                Some(number) if !folder.is_closed() => folder.remove_temporary(*number),
+            Self::Temporary { dir, number, .. } => match number {
+                Some(number) if !dir.is_closed() => dir.remove_temporary(*number),
                 _ => Ok(()),
             },
         }
@@ -411,20 +405,19 @@ impl Disk {
         match dying {
             DiscardedFile::Object(object) => object.dir.release(object.disk_bytes()),
             DiscardedFile::Temporary {
-                dir: folder,
-                file,
-                bytes,
-                ..
+                dir, file, bytes, ..
             } => {
                 drop(file);
-                folder.release(bytes);
+                dir.release(bytes);
             }
         }
     }
 
     /// Whether an object in the index has this file.
     pub(super) fn has_object(&self, name: ObjectName) -> bool {
-        self.tier.has_body(name.hash, |file| file.name == name)
+        self.tier
+            .find_body(name.hash, |file| file.name == name)
+            .is_some()
     }
 
     /// Counts a file's bytes as about to be freed.
@@ -438,10 +431,6 @@ impl Disk {
         let mut work = self.maintenance_queue();
         work.discarded_bytes = work.discarded_bytes.saturating_sub(dying.bytes());
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

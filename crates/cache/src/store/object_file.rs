@@ -14,15 +14,17 @@ use std::hash::Hasher;
 use std::io::{self, IoSlice, Write};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use penstock_runtime::DiskFile;
 use penstock_sys::file::read_at;
+use rustix::fs::OFlags;
 use twox_hash::XxHash3_64;
 
 use super::ObjectMeta;
-use super::cache_dir::{CacheDir, ObjectFileId, ObjectName, OpenMode, disk_usage};
+use super::cache_dir::{CacheDir, ObjectFileId, ObjectName, disk_usage};
 use super::disk::{DiscardedFile, Disk};
 use super::format::{self, FormatError, PREAMBLE_BYTES, Preamble};
 
@@ -74,22 +76,22 @@ impl ObjectFile {
 
     /// Whether a file with this identity is trusted. Never blocks.
     pub(crate) fn is_trusted(&self, identity: &ObjectFileId) -> bool {
-        lock(&self.trusted_identity).as_ref() == Some(identity)
+        self.trusted_identity.lock().as_ref() == Some(identity)
     }
 
     /// Trusts this identity after a verification or an own write.
     pub(crate) fn trust(&self, identity: ObjectFileId) {
-        *lock(&self.trusted_identity) = Some(identity);
+        *self.trusted_identity.lock() = Some(identity);
     }
 
     /// The open file, if it is in use. Never blocks.
     pub(crate) fn open_file(&self) -> Option<Arc<DiskFile>> {
-        lock(&self.open_file).upgrade()
+        self.open_file.lock().upgrade()
     }
 
     /// Shares the open file with later openings. Never blocks.
     pub(crate) fn set_open_file(&self, file: &Arc<DiskFile>) {
-        *lock(&self.open_file) = Arc::downgrade(file);
+        *self.open_file.lock() = Arc::downgrade(file);
     }
 
     /// Marks the file for removal.
@@ -104,7 +106,7 @@ impl ObjectFile {
     /// Writes `meta` into the older slot. If it is too large, clears both slots, so that no restart
     /// finds older metadata.
     pub(crate) fn write_meta(&self, meta: &ObjectMeta) -> io::Result<()> {
-        let file = self.dir.open_object(self.name, OpenMode::Write)?;
+        let file = self.dir.open_object(self.name, OFlags::RDWR)?;
         let was_trusted = self.is_trusted(&ObjectFileId::of(&file)?);
         let sequence = self.sequence.load(Relaxed) + 1;
         let size = self.preamble.slot_bytes;
@@ -125,41 +127,36 @@ impl ObjectFile {
     }
 
     pub(crate) fn read_body(&self) -> io::Result<Bytes> {
-        let file = self.dir.open_object(self.name, OpenMode::Read)?;
+        let file = self.dir.open_object(self.name, OFlags::RDONLY)?;
         let length = usize::try_from(self.preamble.length).unwrap_or(usize::MAX);
         let mut body = vec![0; length];
         file.read_exact_at(&mut body, self.preamble.body_offset())?;
         if XxHash3_64::oneshot(&body) != self.preamble.checksum {
-            return Err(damaged_error(FormatError::Damaged));
+            return Err(damaged());
         }
         Ok(body.into())
     }
 }
 
-/// A file found at a start.
-#[derive(Debug)]
-pub(crate) struct RecoveredObject {
-    /// The file, not verified yet.
-    pub(crate) file: ObjectFile,
-    pub(crate) meta: ObjectMeta,
-}
-
-/// Reads a file's head.
+/// Reads the head of a file found at a start. The file is not verified yet.
 ///
 /// # Errors
 /// `InvalidData` if the file is not a complete object of this version.
-pub(crate) fn read_head(folder: &Arc<CacheDir>, name: ObjectName) -> io::Result<RecoveredObject> {
-    let file = folder.open_object(name, OpenMode::Read)?;
+pub(crate) fn read_head(
+    folder: &Arc<CacheDir>,
+    name: ObjectName,
+) -> io::Result<(ObjectFile, ObjectMeta)> {
+    let file = folder.open_object(name, OFlags::RDONLY)?;
     let metadata = file.metadata()?;
     if !metadata.is_file() {
-        return Err(damaged_error(FormatError::Damaged));
+        return Err(damaged());
     }
     let mut head = vec![0; HEAD_BYTES];
     let read = read_full(&file, &mut head, 0)?;
     head.truncate(read);
-    let preamble = Preamble::decode(&head).map_err(damaged_error)?;
+    let preamble = Preamble::decode(&head).map_err(to_io_error)?;
     if preamble.file_bytes() != metadata.len() || preamble.hash != name.hash {
-        return Err(damaged_error(FormatError::Damaged));
+        return Err(damaged());
     }
     let slots = 2 * preamble.slot_bytes as usize;
     if head.len() < PREAMBLE_BYTES + slots {
@@ -167,15 +164,14 @@ pub(crate) fn read_head(folder: &Arc<CacheDir>, name: ObjectName) -> io::Result<
         file.read_exact_at(&mut head, 0)?;
     }
     let slots = &head[PREAMBLE_BYTES..PREAMBLE_BYTES + slots];
-    let (sequence, meta) =
-        format::decode_slots(slots, preamble.slot_bytes).map_err(damaged_error)?;
+    let (sequence, meta) = format::decode_slots(slots, preamble.slot_bytes).map_err(to_io_error)?;
     let is_its_own =
         meta.length == preamble.length && super::ObjectKey::new(&meta.key).hash == name.hash;
     if !is_its_own {
-        return Err(damaged_error(FormatError::Damaged));
+        return Err(damaged());
     }
     let file = ObjectFile::new(Arc::clone(folder), name, preamble, sequence, None);
-    Ok(RecoveredObject { file, meta })
+    Ok((file, meta))
 }
 
 /// A running verification: computes the body's checksum a part at a time.
@@ -199,11 +195,10 @@ pub(crate) enum VerificationStep {
 
 impl Verification {
     pub(crate) fn new(file: Arc<DiskFile>, preamble: Preamble) -> io::Result<Self> {
-        let before = ObjectFileId::of(file.file()?)?;
         Ok(Self {
+            initial_identity: ObjectFileId::of(file.file()?)?,
             file,
             preamble,
-            initial_identity: before,
             position: 0,
             hasher: Box::default(),
         })
@@ -218,18 +213,15 @@ impl Verification {
         let end = (self.position + VERIFY_BYTES).min(self.preamble.length);
         let mut buffer = vec![0; 256 * 1024];
         if self.initial_identity.size != self.preamble.file_bytes() {
-            return Err(damaged_error(FormatError::Damaged));
+            return Err(damaged());
         }
         while self.position < end {
             let want = usize::try_from(end - self.position).unwrap_or(usize::MAX);
             let want = want.min(buffer.len());
-            let read = read_full(
-                file,
-                &mut buffer[..want],
-                self.preamble.body_offset() + self.position,
-            )?;
+            let at = self.preamble.body_offset() + self.position;
+            let read = read_full(file, &mut buffer[..want], at)?;
             if read == 0 {
-                return Err(damaged_error(FormatError::Damaged));
+                return Err(damaged());
             }
             self.hasher.write(&buffer[..read]);
             self.position += read as u64;
@@ -238,13 +230,12 @@ impl Verification {
             return Ok(VerificationStep::More(self));
         }
         if self.hasher.finish() != self.preamble.checksum {
-            return Err(damaged_error(FormatError::Damaged));
+            return Err(damaged());
         }
-        if ObjectFileId::of(file)? == self.initial_identity {
-            Ok(VerificationStep::Verified(self.initial_identity))
-        } else {
-            Ok(VerificationStep::Changed)
-        }
+        Ok(match ObjectFileId::of(file)? == self.initial_identity {
+            true => VerificationStep::Verified(self.initial_identity),
+            false => VerificationStep::Changed,
+        })
     }
 }
 
@@ -253,13 +244,13 @@ impl Verification {
 #[derive(Debug)]
 pub(crate) struct TempFile {
     disk: Arc<Disk>,
-    dir: Arc<CacheDir>,
+    pub(crate) dir: Arc<CacheDir>,
     number: u64,
     /// `None` only during the drop.
     file: Option<File>,
     slot_bytes: u32,
     /// Bytes reserved for it in the directory.
-    reserved: AtomicU64,
+    pub(crate) reserved: AtomicU64,
     is_committed: AtomicBool,
 }
 
@@ -272,36 +263,18 @@ impl TempFile {
         reserved: u64,
     ) -> io::Result<Self> {
         let number = disk.new_file_number();
-        match folder.create(number) {
-            Ok(file) => Ok(Self {
-                disk: Arc::clone(disk),
-                dir: folder,
-                number,
-                file: Some(file),
-                slot_bytes,
-                reserved: AtomicU64::new(reserved),
-                is_committed: AtomicBool::new(false),
-            }),
-            Err(error) => {
-                folder.release(reserved);
-                Err(error)
-            }
-        }
-    }
-
-    /// Its directory. Never blocks.
-    pub(crate) fn dir(&self) -> &Arc<CacheDir> {
-        &self.dir
-    }
-
-    /// Adds to the reserved bytes. Never blocks.
-    pub(crate) fn add_reserved(&self, bytes: u64) {
-        self.reserved.fetch_add(bytes, Relaxed);
-    }
-
-    /// Bytes reserved for it. Never blocks.
-    pub(crate) fn reserved(&self) -> u64 {
-        self.reserved.load(Relaxed)
+        let file = folder
+            .create(number)
+            .inspect_err(|_| folder.release(reserved))?;
+        Ok(Self {
+            disk: Arc::clone(disk),
+            dir: folder,
+            number,
+            file: Some(file),
+            slot_bytes,
+            reserved: AtomicU64::new(reserved),
+            is_committed: AtomicBool::new(false),
+        })
     }
 
     pub(crate) fn file(&self) -> io::Result<&File> {
@@ -361,10 +334,8 @@ impl TempFile {
         head.resize(PREAMBLE_BYTES + 2 * self.slot_bytes as usize, 0);
         let file = self.file()?;
         file.write_all_at(&head, 0)?;
-        let name = ObjectName {
-            hash,
-            number: self.number,
-        };
+        let number = self.number;
+        let name = ObjectName { hash, number };
         self.dir.commit(name)?;
         // After the rename, which changes the file's times.
         let identity = ObjectFileId::of(file)?;
@@ -407,10 +378,10 @@ pub(crate) fn read_full(file: &File, buffer: &mut [u8], at: u64) -> io::Result<u
     Ok(read)
 }
 
-fn damaged_error(error: FormatError) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, error)
+fn damaged() -> io::Error {
+    to_io_error(FormatError::Damaged)
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+fn to_io_error(error: FormatError) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
 }

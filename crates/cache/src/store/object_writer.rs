@@ -15,7 +15,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
 use penstock_exchange::{Fault, FaultKind, FileBody};
@@ -47,7 +47,7 @@ const READER_WINDOW: u64 = 512 * 1024;
 /// nothing is stored.
 pub(crate) struct ObjectWriter {
     store: Arc<Store>,
-    key: ObjectKey,
+    pub(crate) key: ObjectKey,
     partial: Arc<PartialObject>,
     slot_bytes: u32,
     file: Option<Arc<TempFile>>,
@@ -72,13 +72,13 @@ impl ObjectWriter {
     pub(super) fn new(
         store: Arc<Store>,
         key: ObjectKey,
-        growing: Arc<PartialObject>,
+        partial: Arc<PartialObject>,
         slot_bytes: u32,
     ) -> Self {
         Self {
             store,
             key,
-            partial: growing,
+            partial,
             slot_bytes,
             file: None,
             written_bytes: 0,
@@ -88,20 +88,19 @@ impl ObjectWriter {
         }
     }
 
-    pub(crate) fn key(&self) -> &ObjectKey {
-        &self.key
-    }
-
     /// Adds a piece, which readers see at once. Follow it with [`ObjectWriter::wait_for_capacity`].
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         if bytes.is_empty() || self.is_unneeded() {
             return;
         }
-        self.partial.push(bytes);
-        let total = self.partial.lock().total;
-        let declared = self.partial.declared_length();
-        let is_too_long = declared.is_some_and(|declared| total > declared);
-        if total > self.store.config().max_object_size || is_too_long {
+        let total = self.partial.push(bytes);
+        let max = self.store.config().max_object_size;
+        if total
+            > self
+                .partial
+                .declared_length
+                .map_or(max, |declared| declared.min(max))
+        {
             self.discard();
         }
     }
@@ -114,7 +113,7 @@ impl ObjectWriter {
 
     /// Whether the object is discarded and has no reader: the writer may stop.
     pub(crate) fn is_unneeded(&self) -> bool {
-        self.partial.lock().is_unneeded()
+        self.partial.state.lock().is_unneeded()
     }
 
     /// Waits until [`ObjectWriter::is_unneeded`]. Cancel safe.
@@ -134,10 +133,10 @@ impl ObjectWriter {
     /// Returns whether the object is stored. A body that differs from its declared length is cut
     /// instead.
     pub(crate) async fn finish(mut self) -> bool {
-        let total = self.partial.lock().total;
+        let total = self.partial.state.lock().total;
         if self
             .partial
-            .declared_length()
+            .declared_length
             .is_some_and(|declared| declared != total)
         {
             let kind = FaultKind::BackendDisconnected;
@@ -150,35 +149,35 @@ impl ObjectWriter {
         }
         let meta = Arc::new(ObjectMeta {
             length: total,
-            ..(**self.partial.meta()).clone()
+            ..(*self.partial.meta).clone()
         });
         let is_in_memory_only = self.file.is_none() && self.pending_write.is_none();
         let mut kept = false;
         if is_in_memory_only && self.store.fits_memory(&meta) {
             let body = self.memory_body(total).await;
+            let (key, partial) = (&self.key, &self.partial);
             kept = self
                 .store
-                .insert_in_memory(&self.key, &self.partial, &meta, body.clone());
+                .insert_in_memory(key, partial, &meta, body.clone());
             if kept {
                 // Current readers continue from there.
                 self.partial.set_memory_body(body);
             }
         }
-        match self.store.disk().cloned() {
-            Some(disk) if self.partial.may_be_kept() => {
-                let stored = self.write_rest(&disk, &meta).await;
-                if let Err(error) = &stored {
+        if let Some(disk) = self.store.disk.clone()
+            && self.partial.may_be_kept()
+        {
+            match self.write_rest(&disk, &meta).await {
+                Ok(()) => return true,
+                Err(error) => {
                     log::debug!("cache {}: object not stored: {error}", disk.name);
-                }
-                if stored.is_err() {
                     // A write that ends later must not insert an object that may have been purged
                     // by then.
                     self.partial.discard();
                 }
-                stored.is_ok() || kept
             }
-            _ => kept,
         }
+        kept
     }
 
     /// The whole body in the form of the memory tier.
@@ -186,12 +185,9 @@ impl ObjectWriter {
         let pieces = self.partial.pieces_from(0);
         if total > MAX_COPY_ON_LOOP {
             let (store, pieces) = (Arc::clone(&self.store), pieces.clone());
-            let there = self
-                .store
-                .pool
-                .run(move || to_memory_body(&pieces, store.arena_for(total)));
-            if let Ok(held) = there.await {
-                return held;
+            let copy = move || to_memory_body(&pieces, store.arena_for(total));
+            if let Ok(body) = self.store.pool.run(copy).await {
+                return body;
             }
         }
         to_memory_body(&pieces, self.store.arena_for(total))
@@ -216,40 +212,41 @@ impl ObjectWriter {
     fn poll_capacity(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             let is_writing = self.poll_write(cx).is_pending();
-            let (pending, in_memory) = {
-                let mut state = self.partial.lock();
-                if state.is_discarded {
-                    if state.in_memory() <= READER_WINDOW || state.is_unneeded() {
-                        return Poll::Ready(());
-                    }
-                    state.writer_waker = Some(cx.waker().clone());
-                    return Poll::Pending;
+            let mut state = self.partial.state.lock();
+            let (pending, in_memory) = (state.total - self.written_bytes, state.pieces_bytes);
+            if state.is_discarded {
+                if in_memory <= READER_WINDOW || state.is_unneeded() {
+                    return Poll::Ready(());
                 }
-                (state.total - self.written_bytes, state.in_memory())
-            };
+                state.writer_waker = Some(cx.waker().clone());
+                return Poll::Pending;
+            }
+            drop(state);
+            let is_short = self.store.is_memory_short();
             if is_writing {
                 // While memory is short, little more than one write may be pending.
-                let is_much = pending > MAX_PENDING_WHEN_SHORT && self.store.is_memory_short();
-                return if pending > MAX_PENDING_BYTES || is_much {
+                let max = if is_short {
+                    MAX_PENDING_WHEN_SHORT
+                } else {
+                    MAX_PENDING_BYTES
+                };
+                return if pending > max {
                     Poll::Pending
                 } else {
                     Poll::Ready(())
                 };
             }
-            let is_much = self.store.is_memory_short();
-            let Some(disk) = self.store.disk().cloned() else {
-                if is_much {
+            let Some(disk) = self.store.disk.clone() else {
+                if is_short {
                     // Partial objects exceed their memory: this one continues without being kept.
                     self.discard();
                     continue;
                 }
                 return Poll::Ready(());
             };
-            let begins = in_memory > self.store.max_buffered_body() || (is_much && in_memory > 0);
-            let is_due = if self.file.is_some() {
-                pending >= WRITE_BYTES || (is_much && pending > 0)
-            } else {
-                begins
+            let is_due = match self.file {
+                Some(_) => pending >= WRITE_BYTES || is_short && pending > 0,
+                None => in_memory > self.store.max_buffered_body() || is_short && in_memory > 0,
             };
             if !is_due {
                 return Poll::Ready(());
@@ -263,9 +260,7 @@ impl ObjectWriter {
         let Some(writing) = &mut self.pending_write else {
             return Poll::Ready(());
         };
-        let Poll::Ready(written) = writing.as_mut().poll(cx) else {
-            return Poll::Pending;
-        };
+        let written = ready!(writing.as_mut().poll(cx));
         self.pending_write = None;
         match written {
             Ok(written) => {
@@ -309,13 +304,14 @@ impl ObjectWriter {
         ) else {
             return Err(DiskError::OutOfService);
         };
-        let (store, key) = (Arc::clone(&self.store), self.key.clone());
-        let (growing, meta) = (Arc::clone(&self.partial), Arc::clone(meta));
+        let (store, key, disk_of_work) =
+            (Arc::clone(&self.store), self.key.clone(), Arc::clone(disk));
+        let (partial, meta) = (Arc::clone(&self.partial), Arc::clone(meta));
         // Inserted by the same operation that renames the file: a writer that is dropped meanwhile
         // leaves no orphaned file.
         let commit = move || {
             let object = file.commit(key.hash, &meta, &hasher)?;
-            store.insert_on_disk(&key, &growing, &meta, object);
+            store.insert_on_disk(&disk_of_work, &key, &partial, &meta, object);
             Ok(())
         };
         self.is_committing = true;
@@ -331,7 +327,7 @@ impl Drop for ObjectWriter {
         let cause = "the response ended before its end".into();
         self.partial
             .set_end(BodyEnd::Cut(FaultKind::BackendDisconnected, cause));
-        let is_whole = matches!(self.partial.lock().end, Some(BodyEnd::Complete));
+        let is_whole = matches!(self.partial.state.lock().end, Some(BodyEnd::Complete));
         // A purge would not find an object that is still being renamed.
         if !is_whole || self.is_committing {
             self.partial.discard();
@@ -360,23 +356,24 @@ async fn write(
 ) -> Result<WriteResult, DiskError> {
     let bytes: u64 = pieces.iter().map(|piece| piece.len() as u64).sum();
     let folder = match &file {
-        Some(file) => Arc::clone(file.dir()),
+        Some(file) => Arc::clone(&file.dir),
         None => disk.open_dir().ok_or(DiskError::OutOfService)?.dir,
     };
     let head = super::format::body_offset(slot_bytes);
     let size = disk_usage(head + at + bytes);
-    let reserved = SpaceReservation::reserve(&disk, &folder, file.as_deref(), size).await?;
-    let (for_work, folder) = (Arc::clone(&disk), folder);
+    let has = file.as_ref().map_or(0, |file| file.reserved.load(Relaxed));
+    let more = size.saturating_sub(has);
+    disk.reserve(&folder, more).await?;
+    let reservation = SpaceReservation(Arc::clone(&folder), more);
+    let disk_of_work = Arc::clone(&disk);
     let work = move || {
+        let more = reservation.into_bytes();
         let file = match file {
             Some(file) => {
-                file.add_reserved(reserved.into_bytes());
+                file.reserved.fetch_add(more, Relaxed);
                 file
             }
-            None => {
-                let bytes = reserved.into_bytes();
-                Arc::new(TempFile::create(&for_work, folder, slot_bytes, bytes)?)
-            }
+            None => Arc::new(TempFile::create(&disk_of_work, folder, slot_bytes, more)?),
         };
         file.write(&pieces, at, &mut hasher)?;
         Ok(WriteResult {
@@ -389,49 +386,27 @@ async fn write(
 }
 
 /// Bytes reserved in a directory until a file accounts for them.
-struct SpaceReservation {
-    dir: Arc<CacheDir>,
-    bytes: u64,
-}
+struct SpaceReservation(Arc<CacheDir>, u64);
 
 impl SpaceReservation {
-    /// Reserves the bytes that a file needs to grow to `size`.
-    async fn reserve(
-        disk: &Arc<Disk>,
-        folder: &Arc<CacheDir>,
-        file: Option<&TempFile>,
-        size: u64,
-    ) -> Result<Self, DiskError> {
-        let bytes = size.saturating_sub(file.map_or(0, TempFile::reserved));
-        disk.reserve(folder, bytes).await?;
-        Ok(Self {
-            dir: Arc::clone(folder),
-            bytes,
-        })
-    }
-
     fn into_bytes(mut self) -> u64 {
-        std::mem::take(&mut self.bytes)
+        std::mem::take(&mut self.1)
     }
 }
 
 impl Drop for SpaceReservation {
     fn drop(&mut self) {
-        self.dir.release(self.bytes);
+        self.0.release(self.1);
     }
 }
 
 fn to_memory_body(pieces: &[Bytes], arena: Option<&Arena>) -> MemoryBody {
-    let in_pages = arena.and_then(|arena| arena.store(pieces).ok());
-    match in_pages {
-        Some(file) => {
-            let len = pieces.iter().map(|piece| piece.len() as u64).sum();
-            MemoryBody::Arena(FileBody {
-                file,
-                start: 0,
-                len,
-            })
-        }
+    match arena.and_then(|arena| arena.store(pieces).ok()) {
+        Some(file) => MemoryBody::Arena(FileBody {
+            file,
+            start: 0,
+            len: pieces.iter().map(|piece| piece.len() as u64).sum(),
+        }),
         None => MemoryBody::Bytes(concat_pieces(pieces)),
     }
 }
@@ -445,9 +420,4 @@ fn concat_pieces(pieces: &[Bytes]) -> Bytes {
         all.extend_from_slice(piece);
     }
     all.freeze()
-}
-
-/// Whether the memory of partial objects exceeds `max`.
-pub(super) fn exceeds(gauge: &std::sync::atomic::AtomicU64, max: u64) -> bool {
-    gauge.load(Relaxed) > max
 }

@@ -16,11 +16,12 @@
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 use penstock_exchange::{BodyStream, Fault, FaultKind};
 use penstock_runtime::clock;
 use penstock_sys::file::read_at_if_cached;
@@ -30,11 +31,8 @@ use super::disk::{Disk, DiskError, OperationKind};
 use super::object_file::{TempFile, read_full};
 use super::{MemoryBody, ObjectMeta};
 
-/// Bytes read from the file at a time.
-const READ_BYTES: u64 = 128 * 1024;
-
-/// Bytes read from the memory tier at a time.
-const MEMORY_READ_BYTES: usize = 128 * 1024;
+/// Bytes read from the file or the memory tier at a time.
+const READ_BYTES: usize = 128 * 1024;
 
 /// Small pieces are joined up to this size.
 const JOIN_BYTES: usize = 4 * 1024;
@@ -42,9 +40,10 @@ const JOIN_BYTES: usize = 4 * 1024;
 /// The readers' view of a partial object.
 #[derive(Debug)]
 pub(crate) struct PartialObject {
-    meta: Arc<ObjectMeta>,
-    declared_length: Option<u64>,
-    state: Mutex<PartialState>,
+    /// Its length is not known yet.
+    pub(crate) meta: Arc<ObjectMeta>,
+    pub(crate) declared_length: Option<u64>,
+    pub(super) state: Mutex<PartialState>,
     /// Notified when the object is discarded and has no reader left.
     pub(super) unneeded: Notify,
     /// The store's gauge of such memory; this object's bytes are subtracted on drop.
@@ -57,7 +56,7 @@ pub(crate) struct PartialObject {
 pub(super) struct PartialState {
     /// Pieces, each with the position of its first byte, without gaps up to `total`.
     pieces: VecDeque<(u64, Bytes)>,
-    pieces_bytes: u64,
+    pub(super) pieces_bytes: u64,
     /// Bytes pushed.
     pub(super) total: u64,
     /// The temporary file; `written_bytes` of the body are in it.
@@ -116,15 +115,6 @@ impl PartialObject {
         })
     }
 
-    /// The metadata; its length is not known yet.
-    pub(crate) fn meta(&self) -> &Arc<ObjectMeta> {
-        &self.meta
-    }
-
-    pub(crate) fn declared_length(&self) -> Option<u64> {
-        self.declared_length
-    }
-
     #[cfg(test)]
     pub(crate) fn reader(self: &Arc<Self>) -> Option<PartialReader> {
         self.reader_from(0, None)
@@ -137,25 +127,19 @@ impl PartialObject {
         start: u64,
         len: Option<u64>,
     ) -> Option<PartialReader> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.is_discarded {
             return None;
         }
-        let place = ReaderPosition {
+        let free = state.readers.iter().position(Option::is_none);
+        let index = free.unwrap_or_else(|| {
+            state.readers.push(None);
+            state.readers.len() - 1
+        });
+        state.readers[index] = Some(ReaderPosition {
             position: start,
             waker: None,
-        };
-        let free = state.readers.iter().position(Option::is_none);
-        let index = match free {
-            Some(index) => {
-                state.readers[index] = Some(place);
-                index
-            }
-            None => {
-                state.readers.push(Some(place));
-                state.readers.len() - 1
-            }
-        };
+        });
         drop(state);
         Some(PartialReader {
             partial: Arc::clone(self),
@@ -169,65 +153,64 @@ impl PartialObject {
 
     /// Keeps the object from being stored. Current readers continue.
     pub(crate) fn discard(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.is_discarded = true;
+        self.trim_and_wake_writer(state);
+    }
+
+    fn trim_and_wake_writer(&self, mut state: MutexGuard<'_, PartialState>) {
         self.trim(&mut state);
         let writer = state.writer_waker.take();
         drop(state);
-        wake(writer);
+        if let Some(writer) = writer {
+            writer.wake();
+        }
     }
 
     /// Whether the object may still be kept.
     pub(super) fn may_be_kept(&self) -> bool {
-        !self.lock().is_discarded
+        !self.state.lock().is_discarded
     }
 
     /// Whether look-ups find the object here: it may be kept, and is in no index yet.
     pub(super) fn is_findable(&self) -> bool {
-        let state = self.lock();
+        let state = self.state.lock();
         !state.is_discarded
             && !state.is_in_memory_tier
             && !matches!(state.end, Some(BodyEnd::Cut(..)))
     }
 
-    /// Adds a piece and wakes waiting readers.
-    pub(super) fn push(&self, bytes: &[u8]) {
-        let mut state = self.lock();
+    /// Adds a piece and wakes waiting readers. Returns the bytes pushed so far.
+    pub(super) fn push(&self, bytes: &[u8]) -> u64 {
+        let mut state = self.state.lock();
         let at = state.total;
-        let joined = match state.pieces.back() {
-            Some((from, last)) if last.len() + bytes.len() <= JOIN_BYTES => {
-                Some((*from, [last, bytes].concat()))
+        match state.pieces.back_mut() {
+            Some((_, last)) if last.len() + bytes.len() <= JOIN_BYTES => {
+                *last = [last, bytes].concat().into();
             }
-            _ => None,
-        };
-        match joined {
-            Some((from, joined)) => {
-                state.pieces.pop_back();
-                state.pieces.push_back((from, joined.into()));
-            }
-            None => state.pieces.push_back((at, Bytes::copy_from_slice(bytes))),
+            _ => state.pieces.push_back((at, Bytes::copy_from_slice(bytes))),
         }
         state.total += bytes.len() as u64;
+        let total = state.total;
         state.pieces_bytes += bytes.len() as u64;
         self.memory_gauge.fetch_add(bytes.len() as u64, Relaxed);
         if state.is_discarded {
             self.trim(&mut state);
         }
         wake_readers(state);
+        total
     }
 
     /// Sets the end of the body, unless it has one.
     pub(super) fn set_end(&self, end: BodyEnd) {
-        let mut state = self.lock();
-        if state.end.is_none() {
-            state.end = Some(end);
-        }
+        let mut state = self.state.lock();
+        state.end.get_or_insert(end);
         wake_readers(state);
     }
 
     /// Records that `written` bytes of the body are in `file`, and releases their memory.
     pub(super) fn set_written(&self, file: &Arc<TempFile>, written: u64) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.file = Some(Arc::clone(file));
         state.written_bytes = written;
         self.trim(&mut state);
@@ -236,7 +219,7 @@ impl PartialObject {
 
     /// Replaces all pieces by the whole body, whose memory the tier accounts for.
     pub(super) fn set_memory_body(&self, body: MemoryBody) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         self.memory_gauge.fetch_sub(state.pieces_bytes, Relaxed);
         state.pieces_bytes = 0;
         state.pieces.clear();
@@ -245,25 +228,21 @@ impl PartialObject {
 
     /// Returns the pieces from position `from` on.
     pub(super) fn pieces_from(&self, from: u64) -> Vec<Bytes> {
-        let state = self.lock();
+        let state = self.state.lock();
         if let Some(held) = &state.memory_body {
             let rest = held.part(from, usize::MAX);
             return if rest.is_empty() { vec![] } else { vec![rest] };
         }
-        let first = state
+        let is_before = |(at, piece): &(u64, Bytes)| at + piece.len() as u64 <= from;
+        let pieces = state
             .pieces
-            .partition_point(|(at, piece)| at + piece.len() as u64 <= from);
-        let pieces = state.pieces.iter().skip(first);
-        pieces
-            .map(|(at, piece)| {
-                let skip = usize::try_from(from.saturating_sub(*at)).unwrap_or(usize::MAX);
-                piece.slice(skip.min(piece.len())..)
-            })
-            .collect()
-    }
-
-    pub(super) fn lock(&self) -> MutexGuard<'_, PartialState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+            .iter()
+            .skip(state.pieces.partition_point(is_before));
+        let rest = pieces.map(|(at, piece)| {
+            let skip = usize::try_from(from.saturating_sub(*at)).unwrap_or(usize::MAX);
+            piece.slice(skip.min(piece.len())..)
+        });
+        rest.collect()
     }
 
     /// Drops the pieces that are not needed any more.
@@ -273,10 +252,8 @@ impl PartialObject {
             let slowest = readers.map(|place| place.position).min();
             // Later readers of these bytes use the file.
             slowest.map_or(state.total, |at| at.max(state.written_bytes))
-        } else if state.file.is_some() {
-            state.written_bytes
         } else {
-            0
+            state.written_bytes
         };
         while let Some((at, piece)) = state.pieces.front()
             && at + piece.len() as u64 <= needed
@@ -298,14 +275,20 @@ impl PartialState {
         self.is_discarded && self.readers.iter().all(Option::is_none)
     }
 
-    pub(super) fn in_memory(&self) -> u64 {
-        self.pieces_bytes
+    fn piece_at(&self, position: u64) -> Option<Bytes> {
+        if let Some(held) = &self.memory_body {
+            return Some(held.part(position, READ_BYTES));
+        }
+        let index = self.pieces.partition_point(|(at, _)| *at <= position);
+        let (at, piece) = self.pieces.get(index.checked_sub(1)?)?;
+        let skip = usize::try_from(position - at).ok()?;
+        (skip < piece.len()).then(|| piece.slice(skip..))
     }
 }
 
 impl Drop for PartialObject {
     fn drop(&mut self) {
-        let bytes = self.lock().pieces_bytes;
+        let bytes = self.state.lock().pieces_bytes;
         self.memory_gauge.fetch_sub(bytes, Relaxed);
     }
 }
@@ -314,22 +297,18 @@ impl BodyStream for PartialReader {
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Fault>>> {
         loop {
             if let Some(reading) = &mut self.pending_read {
-                let Poll::Ready(read) = reading.as_mut().poll(cx) else {
-                    return Poll::Pending;
-                };
+                let read = ready!(reading.as_mut().poll(cx));
                 self.pending_read = None;
-                return match read {
-                    Ok(bytes) => Poll::Ready(Some(Ok(self.advance(bytes)))),
-                    Err(error) => {
-                        let cause = format!("a response could not be read back: {error}");
-                        Poll::Ready(Some(Err(Fault::new(FaultKind::Internal, cause))))
-                    }
-                };
+                let read = read.map(|bytes| self.advance(bytes)).map_err(|error| {
+                    let cause = format!("a response could not be read back: {error}");
+                    Fault::new(FaultKind::Internal, cause)
+                });
+                return Poll::Ready(Some(read));
             }
             if self.end.is_some_and(|end| self.position >= end) {
                 return Poll::Ready(None);
             }
-            let mut state = self.partial.lock();
+            let mut state = self.partial.state.lock();
             if self.position >= state.total {
                 match &state.end {
                     Some(BodyEnd::Complete) => return Poll::Ready(None),
@@ -366,24 +345,12 @@ impl BodyStream for PartialReader {
     }
 }
 
-impl PartialState {
-    fn piece_at(&self, position: u64) -> Option<Bytes> {
-        if let Some(held) = &self.memory_body {
-            return Some(held.part(position, MEMORY_READ_BYTES));
-        }
-        let index = self.pieces.partition_point(|(at, _)| *at <= position);
-        let (at, piece) = self.pieces.get(index.checked_sub(1)?)?;
-        let skip = usize::try_from(position - at).ok()?;
-        (skip < piece.len()).then(|| piece.slice(skip..))
-    }
-}
-
 impl PartialReader {
     /// Reads from the page cache at once, or starts a read in the pool and returns `None`.
     fn read_file(&mut self, from: Arc<TempFile>, written: u64) -> Option<Bytes> {
-        let want = (written.saturating_sub(self.position)).min(READ_BYTES);
-        let want = self.end.map_or(want, |end| want.min(end - self.position));
-        let mut bytes = vec![0; usize::try_from(want).unwrap_or(0)];
+        let end = self.end.map_or(written, |end| end.min(written));
+        let want = usize::try_from(end.saturating_sub(self.position)).unwrap_or(usize::MAX);
+        let mut bytes = vec![0; want.min(READ_BYTES)];
         let at = from.body_at() + self.position;
         if let Ok(file) = from.file()
             && let Ok(read @ 1..) = read_at_if_cached(file, &mut bytes, at)
@@ -406,9 +373,8 @@ impl PartialReader {
             };
             // Without the health check: a reader continues while the file can be read, even if the
             // disk is out of service.
-            let deadline = clock::now() + disk.stall_timeout;
-            let result =
-                clock::timeout_at(deadline, disk.run_unchecked(OperationKind::Read, read)).await;
+            let read = disk.run_unchecked(OperationKind::Read, read);
+            let result = clock::timeout(disk.stall_timeout, read).await;
             let result = result.unwrap_or(Err(DiskError::OutOfService));
             if let Err(DiskError::Io(error)) = &result {
                 disk.handle_error(OperationKind::Read, error);
@@ -424,15 +390,12 @@ impl PartialReader {
             bytes.truncate(left);
         }
         self.position += bytes.len() as u64;
-        let mut state = self.partial.lock();
+        let mut state = self.partial.state.lock();
         if let Some(Some(place)) = state.readers.get_mut(self.index) {
             place.position = self.position;
         }
         if state.is_discarded {
-            self.partial.trim(&mut state);
-            let writer = state.writer_waker.take();
-            drop(state);
-            wake(writer);
+            self.partial.trim_and_wake_writer(state);
         }
         bytes
     }
@@ -440,14 +403,11 @@ impl PartialReader {
 
 impl Drop for PartialReader {
     fn drop(&mut self) {
-        let mut state = self.partial.lock();
+        let mut state = self.partial.state.lock();
         if let Some(place) = state.readers.get_mut(self.index) {
             *place = None;
         }
-        self.partial.trim(&mut state);
-        let writer = state.writer_waker.take();
-        drop(state);
-        wake(writer);
+        self.partial.trim_and_wake_writer(state);
     }
 }
 
@@ -460,18 +420,10 @@ impl std::fmt::Debug for PartialReader {
     }
 }
 
-fn wake(waker: Option<Waker>) {
-    if let Some(waker) = waker {
-        waker.wake();
-    }
-}
-
 /// Wakes every waiting reader, outside the lock.
 fn wake_readers(mut state: MutexGuard<'_, PartialState>) {
     let places = state.readers.iter_mut().flatten();
     let wakers: Vec<_> = places.filter_map(|place| place.waker.take()).collect();
     drop(state);
-    for waker in wakers {
-        waker.wake();
-    }
+    wakers.into_iter().for_each(Waker::wake);
 }

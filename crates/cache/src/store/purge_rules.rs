@@ -6,14 +6,18 @@
 //! (about 50 ms for a million), one shard's lock at a time. The files are removed in the
 //! background.
 
-use std::collections::HashSet;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use super::disk::DiskHealth;
 use super::{ObjectMeta, Store};
 
-/// Recorded purges, at most. Beyond that, every object not yet recovered is purged.
+/// Recorded purges, and their approximate size, at most. Beyond that they become one purge of
+/// everything.
 pub(crate) const MAX_PENDING_PURGES: usize = 10_000;
+pub(crate) const MAX_PURGE_BYTES: usize = 4 << 20;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum PurgeRule {
@@ -28,12 +32,11 @@ pub(crate) enum PurgeRule {
     All,
 }
 
-/// Purges for objects that are not recovered yet.
+/// A bounded set of purges, each with the first file number that it does not match.
 #[derive(Debug, Default)]
-pub(crate) struct PendingPurges {
-    rules: Vec<PurgeRule>,
-    /// Purges by earlier processes, each with the first file number that it does not match.
-    from_journal: Vec<(u64, PurgeRule)>,
+pub(crate) struct NumberedPurges {
+    purges: HashMap<PurgeRule, u64>,
+    bytes: usize,
 }
 
 impl PurgeRule {
@@ -50,36 +53,60 @@ impl PurgeRule {
             Self::All => true,
         }
     }
+
+    /// Approximate memory use.
+    fn bytes(&self) -> usize {
+        32 + match self {
+            Self::Key(text) => text.len(),
+            Self::Url(text) | Self::Prefix(text) | Self::Tag(text) => text.len(),
+            Self::All => 0,
+        }
+    }
 }
 
-impl PendingPurges {
-    /// Whether a recorded purge matches this object with that file number.
-    pub(crate) fn matches(&self, meta: &ObjectMeta, number: u64) -> bool {
-        let mut former = self.from_journal.iter();
-        self.rules.iter().any(|rule| rule.matches(meta))
-            || former.any(|(before, rule)| number < *before && rule.matches(meta))
-    }
-
-    /// Sets the purges of earlier processes.
-    pub(crate) fn set_from_journal(&mut self, former: Vec<(u64, PurgeRule)>) {
-        self.from_journal = former;
-    }
-
-    /// Forgets all purges: every object is recovered.
-    pub(crate) fn clear(&mut self) {
-        *self = Self::default();
-    }
-
-    fn add(&mut self, rule: PurgeRule) {
-        if rule == PurgeRule::All || self.rules.len() >= MAX_PENDING_PURGES {
-            self.rules = vec![PurgeRule::All];
-        } else if !self.matches_everything() && !self.rules.contains(&rule) {
-            self.rules.push(rule);
+impl NumberedPurges {
+    /// Adds a purge. A purge of everything replaces earlier ones, and too many others.
+    pub(crate) fn add(&mut self, number: u64, rule: PurgeRule) {
+        let all = self.purges.get(&PurgeRule::All);
+        if all.is_some_and(|&all| number <= all) {
+            return;
+        }
+        if rule == PurgeRule::All {
+            self.purges.retain(|_, other| *other > number);
+            self.bytes = self.purges.keys().map(PurgeRule::bytes).sum();
+        }
+        let size = rule.bytes();
+        match self.purges.entry(rule) {
+            Entry::Occupied(mut there) => *there.get_mut() = number.max(*there.get()),
+            Entry::Vacant(place) => {
+                place.insert(number);
+                self.bytes += size;
+            }
+        }
+        if self.purges.len() > MAX_PENDING_PURGES || self.bytes > MAX_PURGE_BYTES {
+            let highest = self.purges.values().max().copied().unwrap_or(number);
+            self.purges = HashMap::from([(PurgeRule::All, highest)]);
+            self.bytes = PurgeRule::All.bytes();
         }
     }
 
-    fn matches_everything(&self) -> bool {
-        self.rules == [PurgeRule::All]
+    /// Whether a purge matches this object with that file number.
+    pub(crate) fn matches(&self, meta: &ObjectMeta, number: u64) -> bool {
+        (self.purges.iter()).any(|(rule, before)| number < *before && rule.matches(meta))
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.purges.is_empty()
+    }
+
+    /// The purges by number.
+    pub(crate) fn list(&self) -> Vec<(u64, PurgeRule)> {
+        let purges = self.purges.iter();
+        let mut list: Vec<_> = purges
+            .map(|(rule, &number)| (number, rule.clone()))
+            .collect();
+        list.sort_unstable_by_key(|(number, _)| *number);
+        list
     }
 }
 
@@ -140,17 +167,17 @@ impl Store {
         // A partial object counts if a client could have read it.
         let mut growing_count = 0;
         for shard in &self.partial {
-            let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut shard = shard.lock();
             for all in shard.values_mut() {
-                for growing in all.extract_if(.., |one| rules.matches(one.meta())) {
+                for growing in all.extract_if(.., |one| rules.matches(&one.meta)) {
                     growing_count += u64::from(growing.is_findable());
                     growing.discard();
                 }
             }
         }
-        let on_disk = self.disk.iter();
-        let on_disk = on_disk.flat_map(|disk| disk.tier.remove_where(|meta| rules.matches(meta)));
-        let on_disk = on_disk.collect();
+        let on_disk = self.disk.as_ref();
+        let on_disk = on_disk.map(|disk| disk.tier.remove_where(|meta| rules.matches(meta)));
+        let on_disk = on_disk.unwrap_or_default();
         let in_memory = self.memory.remove_where(|meta| rules.matches(meta));
         let count = growing_count + self.discard_files(on_disk, &in_memory);
         if let Some(disk) = &self.disk {
@@ -158,9 +185,7 @@ impl Store {
                 disk.queue_purge_note(rule);
             }
         }
-        self.counters
-            .purged
-            .fetch_add(count, std::sync::atomic::Ordering::Relaxed);
+        self.counters.purged.fetch_add(count, Relaxed);
         count
     }
 
@@ -170,16 +195,11 @@ impl Store {
             return;
         };
         // Checked under the lock, so that no object is recovered between check and record.
-        let mut remembered = self.pending_purges();
+        let mut pending = self.pending_purges.lock();
         if disk.health() != DiskHealth::Working {
-            remembered.add(rule());
+            // Whatever the clock, and so the numbers, of an earlier process.
+            pending.add(u64::MAX, rule());
         }
-    }
-
-    pub(super) fn pending_purges(&self) -> MutexGuard<'_, PendingPurges> {
-        self.pending_purges
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -197,4 +217,34 @@ fn path_of(key: &[u8]) -> &[u8] {
     let rest = &url[scheme + 3..];
     let slash = rest.iter().position(|&byte| byte == b'/');
     slash.map_or(b"/", |slash| &rest[slash..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_journal_is_bounded_and_has_each_purge_once() {
+        let url = |number: usize| PurgeRule::Url(format!("http://h/{number}"));
+        let mut journal = NumberedPurges::default();
+        for number in 0..100 {
+            journal.add(number, url(7));
+        }
+        assert_eq!(journal.list(), [(99, url(7))]);
+        journal.add(50, PurgeRule::All);
+        assert_eq!(journal.list().len(), 2);
+        journal.add(49, url(8));
+        journal.add(100, PurgeRule::All);
+        assert_eq!(journal.list(), [(100, PurgeRule::All)]);
+        for number in 0..=MAX_PENDING_PURGES {
+            journal.add(200 + number as u64, url(number));
+        }
+        let last = 200 + MAX_PENDING_PURGES as u64;
+        assert_eq!(
+            journal.list(),
+            [(last - 1, PurgeRule::All), (last, url(MAX_PENDING_PURGES))]
+        );
+        journal.add(last + 1, PurgeRule::Tag("x".repeat(MAX_PURGE_BYTES)));
+        assert_eq!(journal.list(), [(last + 1, PurgeRule::All)]);
+    }
 }

@@ -10,9 +10,10 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::{clock, loops};
 
@@ -84,26 +85,22 @@ impl PurgeHistory {
 impl RecentPurges {
     /// Records a purge, before it removes anything.
     pub(super) fn record(&self, rule: &PurgeRule) {
-        let mut noted = self.lock();
-        noted.count += 1;
-        let count = noted.count;
+        let mut log = self.log.lock();
+        log.count += 1;
+        let count = log.count;
         match rule {
             PurgeRule::Key(_) | PurgeRule::Url(_) => {
-                noted.exact.record(count, rule, MAX_EXACT_PURGES);
+                log.exact.record(count, rule, MAX_EXACT_PURGES);
             }
             PurgeRule::Prefix(_) | PurgeRule::Tag(_) | PurgeRule::All => {
-                noted.wide.record(count, rule, MAX_WIDE_PURGES);
+                log.wide.record(count, rule, MAX_WIDE_PURGES);
             }
         }
     }
 
     fn matches_since(&self, count: u64, meta: &ObjectMeta) -> bool {
-        let noted = self.lock();
-        noted.wide.matches_since(count, meta) || noted.exact.matches_since(count, meta)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, PurgeLog> {
-        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+        let log = self.log.lock();
+        log.wide.matches_since(count, meta) || log.exact.matches_since(count, meta)
     }
 
     /// Whether rules are queued or being applied. One atomic read.
@@ -112,19 +109,15 @@ impl RecentPurges {
     }
 
     pub(super) fn filters(&self, meta: &ObjectMeta) -> bool {
-        let waiting = self.queued();
-        let now = waiting.in_progress.as_ref();
-        waiting.next.matches(meta) || now.is_some_and(|rules| rules.matches(meta))
-    }
-
-    fn queued(&self) -> MutexGuard<'_, QueuedPurges> {
-        self.queued.lock().unwrap_or_else(PoisonError::into_inner)
+        let queued = self.queued.lock();
+        let in_progress = queued.in_progress.as_ref();
+        queued.next.matches(meta) || in_progress.is_some_and(|rules| rules.matches(meta))
     }
 }
 
 impl Store {
     pub(crate) fn purge_count(&self) -> u64 {
-        self.recent_purges.lock().count
+        self.recent_purges.log.lock().count
     }
 
     /// Whether a purge after the first `count` matches the object. Call it once the object is
@@ -139,14 +132,14 @@ impl Store {
     pub(crate) fn purge_in_background(self: &Arc<Self>, rule: PurgeRule) {
         self.recent_purges.record(&rule);
         let is_at_work = {
-            let mut waiting = self.recent_purges.queued();
-            if waiting.next.len() >= MAX_PENDING_PURGES {
-                waiting.next = PurgeRuleSet::new(vec![PurgeRule::All]);
+            let mut queued = self.recent_purges.queued.lock();
+            if queued.next.len() >= MAX_PENDING_PURGES {
+                queued.next = PurgeRuleSet::new(vec![PurgeRule::All]);
             } else {
-                waiting.next.add(rule);
+                queued.next.add(rule);
             }
             self.recent_purges.is_filtering.store(true, Relaxed);
-            std::mem::replace(&mut waiting.is_running, true)
+            std::mem::replace(&mut queued.is_running, true)
         };
         if !is_at_work {
             loops::spawn_here(purge_in_pool(Arc::downgrade(self), self.pool.clone()));
@@ -157,15 +150,15 @@ impl Store {
     fn run_queued_purges(&self) {
         loop {
             let rules = {
-                let mut waiting = self.recent_purges.queued();
-                waiting.in_progress = None;
-                if waiting.next.len() == 0 {
-                    waiting.is_running = false;
+                let mut queued = self.recent_purges.queued.lock();
+                queued.in_progress = None;
+                if queued.next.len() == 0 {
+                    queued.is_running = false;
                     self.recent_purges.is_filtering.store(false, Relaxed);
                     return;
                 }
-                let rules = Arc::new(std::mem::take(&mut waiting.next));
-                waiting.in_progress = Some(Arc::clone(&rules));
+                let rules = Arc::new(std::mem::take(&mut queued.next));
+                queued.in_progress = Some(Arc::clone(&rules));
                 rules
             };
             self.apply_purge(&rules);
@@ -185,6 +178,8 @@ async fn purge_in_pool(store: Weak<Store>, pool: Pool) {
 
 #[cfg(test)]
 mod tests {
+    use penstock_http::caching::Lifetime;
+
     use super::*;
 
     fn meta(key: &[u8]) -> ObjectMeta {
@@ -192,7 +187,7 @@ mod tests {
             key: key.into(),
             status: penstock_http::Status::OK,
             fields: penstock_http::FieldBlock::new(),
-            lifetime: [0; super::super::LIFETIME_WORDS],
+            lifetime: Lifetime::from_words([0; 5]).unwrap(),
             request_time: Duration::ZERO,
             response_time: Duration::ZERO,
             vary_names: Vec::new(),
@@ -221,7 +216,7 @@ mod tests {
         assert!(recent.matches_since(2, &meta) && !recent.matches_since(3, &meta));
         recent.record(&PurgeRule::Url("http://a/x".to_owned()));
         // The fourth was dropped, and might have matched.
-        let count = recent.lock().count;
+        let count = recent.log.lock().count;
         assert!(recent.matches_since(3, &meta) && recent.matches_since(count - 1, &meta));
         assert!(!recent.matches_since(count, &meta));
         for _ in 0..MAX_WIDE_PURGES {

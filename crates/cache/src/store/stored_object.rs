@@ -12,11 +12,12 @@ use std::sync::Arc;
 use penstock_exchange::FileBody;
 use penstock_runtime::DiskFile;
 use penstock_runtime::disk::{CHUNK_BYTES, ReadError};
+use rustix::fs::OFlags;
 
-use super::cache_dir::{ObjectFileId, OpenMode};
+use super::cache_dir::ObjectFileId;
 use super::disk::{Disk, DiskError, DiskItem, OperationKind};
-use super::index_updates::{ReadFailureWatch, is_damage, is_unrecoverable};
-use super::{MemoryBody, ObjectMeta, PartialObject, Store, verification};
+use super::index_updates::ReadFailureWatch;
+use super::{MemoryBody, ObjectMeta, PartialObject, verification};
 
 /// An object that was found.
 #[derive(Debug, Clone)]
@@ -38,7 +39,7 @@ pub(crate) enum HitBody {
 
 #[derive(Debug, Clone)]
 pub(crate) struct DiskObject {
-    pub(super) store: Arc<Store>,
+    pub(super) disk: Arc<Disk>,
     pub(super) item: Arc<DiskItem>,
 }
 
@@ -56,15 +57,12 @@ impl DiskObject {
     pub(crate) async fn open(&self) -> Result<FileBody, ObjectGone> {
         let file = match self.open_on_loop() {
             Some(file) => file,
-            None => self
-                .open_in_pool()
-                .await
-                .map_err(|error| self.handle_failure(&error))?,
+            None => (self.open_in_pool().await).map_err(|error| self.handle_failure(&error))?,
         };
         // A read failure before the head is sent is a miss; later it could only cut the response.
         let ready = self.read_first_chunk(&file).await;
         ready.map_err(|error| self.handle_failure(&error))?;
-        self.store.record_use(&self.item);
+        self.disk.record_use(&self.item);
         Ok(FileBody {
             file,
             start: self.item.body.preamble.body_offset(),
@@ -84,17 +82,20 @@ impl DiskObject {
             return Some(file);
         }
         let file = object.dir.open_cached(object.name)?;
-        let file = self.watch_file(file, self.store.disk()?);
+        let file = self.watch_file(file);
         if !is_trusted(&file) {
             return None;
         }
-        self.store.keep_open(object, &file);
+        self.disk.keep_open(object, &file);
         Some(file)
     }
 
-    fn watch_file(&self, file: File, disk: &Disk) -> Arc<DiskFile> {
-        let watch = ReadFailureWatch::new(&self.store, &self.item.body);
-        Arc::new(DiskFile::new(file, disk.pool.clone()).with_error_sink(watch))
+    fn watch_file(&self, file: File) -> Arc<DiskFile> {
+        let watch = ReadFailureWatch {
+            disk: Arc::downgrade(&self.disk),
+            object: Arc::downgrade(&self.item.body),
+        };
+        Arc::new(DiskFile::new(file, self.disk.pool.clone()).with_error_sink(Arc::new(watch)))
     }
 
     /// Reads the missing parts of the file's first chunk into the page cache for the sender. Starts
@@ -108,8 +109,7 @@ impl DiskObject {
             if resident > 0 {
                 continue;
             }
-            let disk = self.store.disk().ok_or(DiskError::OutOfService)?;
-            let piece = match disk.unless_out(file.read(at, end - at)).await? {
+            let piece = match self.disk.unless_out(file.read(at, end - at)).await? {
                 Ok(piece) if piece.is_empty() => {
                     return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
                 }
@@ -127,17 +127,16 @@ impl DiskObject {
     }
 
     async fn open_in_pool(&self) -> Result<Arc<DiskFile>, DiskError> {
-        let disk = self.store.disk().ok_or(DiskError::OutOfService)?;
         let object = Arc::clone(&self.item.body);
         let open = move || {
-            let file = object.dir.open_object(object.name, OpenMode::Read)?;
+            let file = object.dir.open_object(object.name, OFlags::RDONLY)?;
             let identity = ObjectFileId::of(&file)?;
             Ok((file, object.is_trusted(&identity)))
         };
-        let (file, is_trusted) = disk.run(OperationKind::Open, open).await?;
-        let file = self.watch_file(file, disk);
+        let (file, is_trusted) = self.disk.run(OperationKind::Open, open).await?;
+        let file = self.watch_file(file);
         if is_trusted {
-            self.store.keep_open(&self.item.body, &file);
+            self.disk.keep_open(&self.item.body, &file);
             return Ok(file);
         }
         verification::verify_once(self, file).await
@@ -145,15 +144,11 @@ impl DiskObject {
 
     /// Removes an object that cannot be served.
     pub(super) fn handle_failure(&self, error: &DiskError) -> ObjectGone {
-        let DiskError::Io(error) = error else {
-            return ObjectGone;
-        };
-        let is_gone = error.kind() == io::ErrorKind::NotFound && !self.item.body.is_discarded();
-        if is_damage(error) {
-            self.store.record_damaged();
-        }
-        if is_gone || is_unrecoverable(error) {
-            self.store.remove_item(&self.item);
+        if let DiskError::Io(error) = error {
+            self.disk.remove_unreadable(&self.item, error);
+            if error.kind() == io::ErrorKind::NotFound && !self.item.body.is_discarded() {
+                self.disk.remove_item(&self.item);
+            }
         }
         ObjectGone
     }

@@ -13,8 +13,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use penstock_exchange::BodyStream;
+use penstock_http::caching::Lifetime;
 use penstock_http::{FieldBlock, Status};
-use penstock_runtime::clock;
+use penstock_runtime::{DiskFile, clock};
 
 use super::partial_object::PartialReader;
 use super::*;
@@ -50,7 +51,7 @@ pub(crate) fn meta_of(text: &str) -> ObjectMeta {
         key: text.as_bytes().into(),
         status: Status::OK,
         fields: fields.freeze(),
-        lifetime: [60, 0, 0, 0, 0, 0, 0, 0],
+        lifetime: Lifetime::from_words([60_000, 0, 0, 0, 0]).unwrap(),
         request_time: Duration::from_secs(1_700_000_000),
         response_time: Duration::from_secs(1_700_000_001),
         vary_names: Vec::new(),

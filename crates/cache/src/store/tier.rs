@@ -12,8 +12,9 @@
 //! - The queued objects are the findable ones, except during a change.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use super::s3_fifo::{Evictable, S3Fifo, UseMarks};
 use super::{ObjectKey, ObjectMeta};
@@ -30,12 +31,12 @@ const MAX_REMOVED_PER_LOCK: usize = 64;
 #[derive(Debug)]
 pub(crate) struct IndexedObject<B> {
     pub(crate) hash: u128,
-    /// The object's metadata.
     pub(crate) meta: Arc<ObjectMeta>,
     /// The body, or its location.
     pub(crate) body: B,
-    weight: u64,
-    use_marks: UseMarks,
+    /// In bytes.
+    pub(crate) weight: u64,
+    pub(crate) use_marks: UseMarks,
 }
 
 #[derive(Debug)]
@@ -45,60 +46,9 @@ pub(crate) struct Tier<B> {
     eviction: Mutex<S3Fifo<IndexedObject<B>>>,
 }
 
-type TierShard<B> = HashMap<u128, Vec<Arc<IndexedObject<B>>>, KeyedHasher>;
-
-/// Hashes keys again. Their hashes are public, so clients that choose URLs could choose keys that
-/// collide in a map. Both halves are multiplied, each mixed with a random number of this process.
-#[derive(Debug, Clone)]
-pub(crate) struct KeyedHasher([u64; 2]);
-
-impl Default for KeyedHasher {
-    fn default() -> Self {
-        let random = RandomState::new();
-        Self([random.hash_one(0_u8), random.hash_one(1_u8)])
-    }
-}
-
-impl BuildHasher for KeyedHasher {
-    type Hasher = KeyedHash;
-
-    fn build_hasher(&self) -> KeyedHash {
-        let Self(seeds) = *self;
-        KeyedHash { seeds, hash: 0 }
-    }
-}
-
-#[derive(Debug)]
-pub(crate) struct KeyedHash {
-    seeds: [u64; 2],
-    hash: u64,
-}
-
-impl Hasher for KeyedHash {
-    fn finish(&self) -> u64 {
-        self.hash
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for part in bytes.chunks(16) {
-            let mut whole = [0; 16];
-            whole[..part.len()].copy_from_slice(part);
-            self.write_u128(u128::from_le_bytes(whole));
-        }
-    }
-
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "splits the hash into halves"
-    )]
-    fn write_u128(&mut self, hash: u128) {
-        let [low, high] = self.seeds;
-        let low = (hash as u64) ^ low ^ self.hash;
-        let high = ((hash >> 64) as u64) ^ high;
-        let product = u128::from(low) * u128::from(high);
-        self.hash = (product as u64) ^ ((product >> 64) as u64);
-    }
-}
+/// Hashes keys again, with a random number of this process. Their hashes are public, so clients
+/// that choose URLs could choose keys that collide in a map.
+type TierShard<B> = HashMap<u128, Vec<Arc<IndexedObject<B>>>, foldhash::quality::RandomState>;
 
 impl<B> IndexedObject<B> {
     /// Creates an object that weighs `weight` bytes.
@@ -111,16 +61,6 @@ impl<B> IndexedObject<B> {
             use_marks: UseMarks::default(),
         })
     }
-
-    /// Its weight in bytes.
-    pub(crate) fn weight(&self) -> u64 {
-        self.weight
-    }
-
-    /// Recent uses, at most 3.
-    pub(crate) fn uses(&self) -> u8 {
-        self.use_marks.uses()
-    }
 }
 
 impl<B> Evictable for IndexedObject<B> {
@@ -129,10 +69,10 @@ impl<B> Evictable for IndexedObject<B> {
     }
 
     fn ghost_key(&self) -> u64 {
-        if self.meta.variant.is_empty() {
-            (self.hash >> 64) as u64
-        } else {
-            (self.hash >> 64) as u64 ^ twox_hash::XxHash3_64::oneshot(&self.meta.variant)
+        let hash = (self.hash >> 64) as u64;
+        match self.meta.variant.is_empty() {
+            true => hash,
+            false => hash ^ twox_hash::XxHash3_64::oneshot(&self.meta.variant),
         }
     }
 
@@ -156,7 +96,6 @@ impl<B> Tier<B> {
         pick: &mut dyn FnMut(&ObjectMeta) -> bool,
     ) -> Option<Arc<IndexedObject<B>>> {
         let shard = self.shard(key.hash).read();
-        let shard = shard.unwrap_or_else(PoisonError::into_inner);
         let variants = shard.get(&key.hash)?.iter().rev();
         let mut variants = variants.filter(|item| item.meta.key == key.text);
         let item = variants.find(|item| pick(&item.meta))?;
@@ -168,14 +107,8 @@ impl<B> Tier<B> {
     pub(crate) fn insert(&self, item: &Arc<IndexedObject<B>>) -> Vec<Arc<IndexedObject<B>>> {
         self.write(item.hash, |shard| {
             let variants = shard.entry(item.hash).or_default();
-            let mut out = Vec::new();
-            variants.retain(|old| {
-                let stays = !old.meta.is_same_variant(&item.meta);
-                if !stays {
-                    out.push(Arc::clone(old));
-                }
-                stays
-            });
+            let is_replaced = |old: &mut Arc<_>| is_same_variant(old, item);
+            let mut out: Vec<_> = variants.extract_if(.., is_replaced).collect();
             if variants.len() >= MAX_VARIANTS {
                 out.push(variants.remove(0));
             }
@@ -199,8 +132,7 @@ impl<B> Tier<B> {
     ) -> Result<Option<Arc<IndexedObject<B>>>, ()> {
         self.write(item.hash, |shard| {
             let variants = shard.entry(item.hash).or_default();
-            let same = |old: &Arc<IndexedObject<B>>| old.meta.is_same_variant(&item.meta);
-            let at = variants.iter().position(same);
+            let at = variants.iter().position(|old| is_same_variant(old, item));
             if at.is_some_and(|at| is_newer(&variants[at].body)) || variants.len() >= MAX_VARIANTS {
                 return Err(());
             }
@@ -243,14 +175,6 @@ impl<B> Tier<B> {
         })
     }
 
-    /// Whether an object with this hash has a body that `is_meant` accepts.
-    pub(crate) fn has_body(&self, hash: u128, is_meant: impl Fn(&B) -> bool) -> bool {
-        let shard = self.shard(hash).read();
-        let shard = shard.unwrap_or_else(PoisonError::into_inner);
-        let mut variants = shard.get(&hash).into_iter().flatten();
-        variants.any(|item| is_meant(&item.body))
-    }
-
     /// Finds the object with this hash and a body that `is_meant` accepts.
     pub(crate) fn find_body(
         &self,
@@ -258,7 +182,6 @@ impl<B> Tier<B> {
         is_meant: impl Fn(&B) -> bool,
     ) -> Option<Arc<IndexedObject<B>>> {
         let shard = self.shard(hash).read();
-        let shard = shard.unwrap_or_else(PoisonError::into_inner);
         let mut variants = shard.get(&hash).into_iter().flatten();
         variants.find(|item| is_meant(&item.body)).cloned()
     }
@@ -270,7 +193,6 @@ impl<B> Tier<B> {
         then: impl FnOnce() -> R,
     ) -> Option<R> {
         let shard = self.shard(item.hash).read();
-        let shard = shard.unwrap_or_else(PoisonError::into_inner);
         let variants = shard.get(&item.hash)?;
         let is_there = variants.iter().any(|other| Arc::ptr_eq(other, item));
         is_there.then(then)
@@ -288,10 +210,10 @@ impl<B> Tier<B> {
     ) -> Vec<Arc<IndexedObject<B>>> {
         let mut out = Vec::new();
         for shard in &self.shards {
+            let is_one =
+                |items: &[Arc<IndexedObject<B>>]| items.iter().any(|item| is_meant(&item.meta));
             let meant: Vec<_> = {
-                let shard = shard.read().unwrap_or_else(PoisonError::into_inner);
-                let is_one =
-                    |items: &[Arc<IndexedObject<B>>]| items.iter().any(|item| is_meant(&item.meta));
+                let shard = shard.read();
                 let keys = shard.iter().filter(|(_, items)| is_one(items));
                 keys.map(|(&hash, _)| hash).collect()
             };
@@ -368,13 +290,16 @@ impl<B> Tier<B> {
     }
 
     fn write<R>(&self, hash: u128, change: impl FnOnce(&mut TierShard<B>) -> R) -> R {
-        let mut shard = self.shard(hash).write();
-        change(shard.as_deref_mut().unwrap_or_else(|e| e.get_mut()))
+        change(&mut self.shard(hash).write())
     }
 
     fn eviction(&self) -> MutexGuard<'_, S3Fifo<IndexedObject<B>>> {
-        self.eviction.lock().unwrap_or_else(PoisonError::into_inner)
+        self.eviction.lock()
     }
+}
+
+fn is_same_variant<B>(one: &IndexedObject<B>, other: &IndexedObject<B>) -> bool {
+    one.meta.is_same_variant(&other.meta)
 }
 
 fn remove_from_shard<B>(shard: &mut TierShard<B>, item: &Arc<IndexedObject<B>>) -> bool {

@@ -11,14 +11,14 @@
 //! - Every wait has a deadline. After that the request goes to the back end.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use penstock_runtime::{DiskFile, clock, loops};
 use tokio::sync::{Semaphore, watch};
 
-use super::Store;
-use super::disk::{Disk, DiskError, DiskItem, OperationKind};
+use super::disk::{DiskError, OperationKind};
 use super::object_file::{Verification, VerificationStep};
 use super::stored_object::DiskObject;
 
@@ -38,7 +38,7 @@ const MAX_TRIES: usize = 3;
 pub(super) struct Verifications {
     /// By the files' numbers. Locked for a look-up only.
     pending: Mutex<HashMap<u64, watch::Receiver<VerificationOutcome>>>,
-    permits: Arc<Semaphore>,
+    permits: Semaphore,
 }
 
 #[derive(Debug, Clone)]
@@ -53,18 +53,14 @@ impl Verifications {
     pub(super) fn new() -> Self {
         Self {
             pending: Mutex::default(),
-            permits: Arc::new(Semaphore::new(MAX_RUNNING)),
+            permits: Semaphore::new(MAX_RUNNING),
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, watch::Receiver<VerificationOutcome>>> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Pending verifications.
     #[cfg(test)]
     pub(super) fn count(&self) -> usize {
-        self.lock().len()
+        self.pending.lock().len()
     }
 }
 
@@ -77,89 +73,71 @@ pub(super) async fn verify_once(
     object: &DiskObject,
     file: Arc<DiskFile>,
 ) -> Result<Arc<DiskFile>, DiskError> {
-    let disk = object.store.disk().ok_or(DiskError::OutOfService)?;
     let mut outcome = {
-        let mut under_way = object.store.verifications.lock();
+        let mut pending = object.disk.verifications.pending.lock();
         let number = object.item.body.name.number;
-        match under_way.get(&number) {
+        match pending.get(&number) {
             Some(outcome) => outcome.clone(),
-            None if under_way.len() >= MAX_PENDING => return Err(DiskError::OutOfService),
+            None if pending.len() >= MAX_PENDING => return Err(DiskError::OutOfService),
             None => {
-                let (tell, outcome) = watch::channel(VerificationOutcome::Pending);
-                under_way.insert(number, outcome.clone());
+                let (outcome_sender, outcome) = watch::channel(VerificationOutcome::Pending);
+                pending.insert(number, outcome.clone());
+                let object = object.clone();
                 let task = VerificationTask {
-                    store: Arc::downgrade(&object.store),
-                    item: Arc::clone(&object.item),
-                    outcome_sender: tell,
+                    object,
+                    outcome_sender,
                 };
-                let at_work = Arc::clone(&object.store.verifications.permits);
-                loops::spawn_here(task.run(Arc::clone(disk), at_work, file));
+                loops::spawn_here(task.run(file));
                 outcome
             }
         }
     };
     let is_over = |outcome: &VerificationOutcome| !matches!(outcome, VerificationOutcome::Pending);
-    let deadline = clock::now() + WAIT_TIMEOUT;
-    match clock::timeout_at(deadline, outcome.wait_for(is_over)).await {
-        Some(Ok(outcome)) => match &*outcome {
-            VerificationOutcome::Verified(file) => Ok(Arc::clone(file)),
-            VerificationOutcome::Pending | VerificationOutcome::Failed => {
-                Err(DiskError::OutOfService)
-            }
-        },
-        // Too late, or its event loop has ended.
+    let outcome = clock::timeout(WAIT_TIMEOUT, outcome.wait_for(is_over)).await;
+    // Otherwise it failed, is late, or its event loop has ended.
+    match outcome.and_then(Result::ok).as_deref() {
+        Some(VerificationOutcome::Verified(file)) => Ok(Arc::clone(file)),
         _ => Err(DiskError::OutOfService),
     }
 }
 
 /// One verification. Its drop removes the pending entry, however it ends.
 struct VerificationTask {
-    /// Weak: the task does not keep the store alive.
-    store: Weak<Store>,
-    item: Arc<DiskItem>,
+    object: DiskObject,
     outcome_sender: watch::Sender<VerificationOutcome>,
 }
 
 impl VerificationTask {
-    async fn run(self, disk: Arc<Disk>, at_work: Arc<Semaphore>, file: Arc<DiskFile>) {
+    async fn run(self, file: Arc<DiskFile>) {
+        let disk = &self.object.disk;
         // Never closed.
-        let permit = at_work.acquire().await;
-        let verified = self.verify(&disk, &file).await;
+        let permit = disk.verifications.permits.acquire().await;
+        let verified = self.verify(&file).await;
         drop(permit);
-        let Some(store) = self.store.upgrade() else {
-            return;
-        };
-        let outcome = match verified {
+        self.outcome_sender.send_replace(match verified {
             Ok(()) => {
-                store.keep_open(&self.item.body, &file);
+                disk.keep_open(&self.object.item.body, &file);
                 VerificationOutcome::Verified(file)
             }
             Err(error) => {
-                let item = Arc::clone(&self.item);
-                let _ = DiskObject { store, item }.handle_failure(&error);
+                let _ = self.object.handle_failure(&error);
                 VerificationOutcome::Failed
             }
-        };
-        self.outcome_sender.send_replace(outcome);
+        });
     }
 
-    async fn verify(&self, disk: &Arc<Disk>, file: &Arc<DiskFile>) -> Result<(), DiskError> {
-        let object = &self.item.body;
+    async fn verify(&self, file: &Arc<DiskFile>) -> Result<(), DiskError> {
+        let DiskObject { disk, item } = &self.object;
         for _ in 0..MAX_TRIES {
-            let (for_work, preamble) = (Arc::clone(file), object.preamble);
+            let (for_work, preamble) = (Arc::clone(file), item.body.preamble);
             let begin = move || Verification::new(for_work, preamble)?.step();
             let mut step = disk.run(OperationKind::Read, begin).await?;
-            loop {
-                match step {
-                    VerificationStep::More(rest) => {
-                        step = disk.run(OperationKind::Read, move || rest.step()).await?;
-                    }
-                    VerificationStep::Verified(identity) => {
-                        object.trust(identity);
-                        return Ok(());
-                    }
-                    VerificationStep::Changed => break,
-                }
+            while let VerificationStep::More(rest) = step {
+                step = disk.run(OperationKind::Read, move || rest.step()).await?;
+            }
+            if let VerificationStep::Verified(identity) = step {
+                item.body.trust(identity);
+                return Ok(());
             }
         }
         Err(DiskError::OutOfService)
@@ -168,11 +146,10 @@ impl VerificationTask {
 
 impl Drop for VerificationTask {
     fn drop(&mut self) {
-        if let Some(store) = self.store.upgrade() {
-            store
-                .verifications
-                .lock()
-                .remove(&self.item.body.name.number);
-        }
+        let DiskObject { disk, item } = &self.object;
+        disk.verifications
+            .pending
+            .lock()
+            .remove(&item.body.name.number);
     }
 }

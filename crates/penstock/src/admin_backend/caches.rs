@@ -42,11 +42,8 @@ pub(super) async fn purge(
         .await
         .map_err(|error| ChangeError::unavailable(error.to_string()))?;
     // A purge explains a later load on the back end.
-    log::info!(
-        "admin: cache purge: {said} (objects={})",
-        purged.removed_objects
-    );
-    Ok(purged.removed_objects)
+    log::info!("admin: cache purge: {said} (objects={purged})");
+    Ok(purged)
 }
 
 /// Describes a purge for the log.

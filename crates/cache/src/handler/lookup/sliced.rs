@@ -16,10 +16,10 @@ use penstock_http::caching::{CacheStatus, ForwardReason, ReuseDecision, decide_r
 use penstock_http::{Method, RangeOutcome, Status, select_range};
 use penstock_runtime::clock;
 
-use super::{CacheLookup, LookupStep, client_disconnected, selects_variant};
-use crate::coalesced_fetch::{FetchOutcome, JoinOutcome, LeaderResult};
-use crate::fetch::{Fetch, lifetime_of};
-use crate::serve::{self, CacheHeaders};
+use super::{CacheLookup, LookupStep, client_disconnected, hit_status, selects_variant};
+use crate::coalesced_fetch::{FetchOutcome, LeaderResult};
+use crate::fetch::Fetch;
+use crate::serve::{self, CacheHeaders, StoredBody};
 use crate::slices::{self, SLICE_BYTES, SliceFetch, SlicedContent};
 use crate::store::{Hit, ObjectMeta};
 
@@ -87,20 +87,20 @@ impl CacheLookup {
     /// cannot answer this request.
     async fn answer_from_index(&self, index: FoundIndex) -> Option<Result<(Reply, bool), Fault>> {
         let head = &self.client.head;
-        let sliced = index.meta.slice_set?;
-        let slices = Arc::new(SlicedContent {
+        let slice_set = index.meta.slice_set?;
+        let content = Arc::new(SlicedContent {
             shared: Arc::clone(&self.shared),
             store: Arc::clone(&self.store),
             key: self.key.clone(),
             client: self.client.clone(),
             index: Arc::clone(&index.meta),
-            slice_set: sliced,
+            slice_set,
         });
         let mut note = index.cache_headers;
         // Conditions and unsatisfiable ranges need no content.
-        let opened = match serve::requested_part(head, &index.meta, sliced.total_length)? {
+        let opened = match serve::requested_part(head, &index.meta, slice_set.total_length)? {
             Some(span) => {
-                let open = slices.open_slice(span.start, span.start + span.len);
+                let open = content.open_slice(span.start, span.start + span.len);
                 match self.client_state.run_while_connected(open).await {
                     Some(Ok(opened)) => Some((span, opened?)),
                     Some(Err(fault)) => return Some(Err(fault)),
@@ -116,18 +116,19 @@ impl CacheLookup {
             status.stored = true;
             status.fwd = status.fwd.or(Some(ForwardReason::Partial));
         }
-        let mut response = serve::respond_from_slices(head, &index.meta, slices, opened, &note)?;
-        let counts = &self.shared.counters;
-        match is_hit {
-            true => counts.hits.increment(),
-            false => counts.misses.increment(),
-        }
-        if let Some(lead) = index.leader_result {
-            response.timing = lead.timing;
-        } else {
-            counts
-                .served_bytes
-                .add(response.body.length().unwrap_or_default());
+        let body = StoredBody::Sliced(content, opened);
+        let mut response = serve::respond_from_body(head, &index.meta, body, &note).ok()?;
+        let counters = &self.shared.counters;
+        let counter = match is_hit {
+            true => &counters.hits,
+            false => &counters.misses,
+        };
+        match index.leader_result {
+            Some(lead) => {
+                counter.increment();
+                response.timing = lead.timing;
+            }
+            None => self.shared.count_served(counter, &response),
         }
         Some(Ok((response.into(), is_hit)))
     }
@@ -138,7 +139,7 @@ impl CacheLookup {
         let head = &self.client.head;
         let is_plain = head.method() == Method::Get
             && self.directives.may_store
-            && !self.directives.only_if_cached
+            && !self.directives.directives.only_if_cached
             && !self.is_reload()
             && head.field("authorization").is_none();
         let range = serve::single_value(head, "range")?;
@@ -161,11 +162,10 @@ impl CacheLookup {
     fn find_index(&self, whole: Option<&ObjectMeta>) -> Option<Hit> {
         let head = &self.client.head;
         let tag = whole.map(|whole| slices::strong_tag(&whole.fields));
-        let is_it = |meta: &ObjectMeta| {
+        self.store.find(&self.key, &mut |meta| {
             let is_of_whole = tag.is_none_or(|tag| slices::strong_tag(&meta.fields) == tag);
             meta.slice_set.is_some() && selects_variant(head, meta) && is_of_whole
-        };
-        self.store.find(&self.key, &mut |meta| is_it(meta))
+        })
     }
 
     /// Returns a fresh index: the stored one, or one fetched with slice `number`.
@@ -185,14 +185,14 @@ impl CacheLookup {
                 // slices.
                 return Err(SlicedOutcome::NotApplicable);
             }
-            let known = found.and_then(|hit| lifetime_of(&hit.meta).map(|life| (hit, life)));
             let now = clock::wall();
             let mut for_errors = None;
-            let base = match known {
+            let base = match found {
                 None => None,
-                Some((hit, lifetime)) => {
-                    let came = hit.meta.response_time;
-                    let reuse = decide_reuse(&self.directives.directives, &lifetime, came, now);
+                Some(hit) => {
+                    let (lifetime, came) = (hit.meta.lifetime, hit.meta.response_time);
+                    let reuse =
+                        decide_reuse(&self.directives.directives, &lifetime, came, now);
                     let age = match reuse {
                         ReuseDecision::Fresh { age } | ReuseDecision::Stale { age } => Some(age),
                         ReuseDecision::StaleWhileRevalidate { age } if lead.is_none() => {
@@ -207,18 +207,17 @@ impl CacheLookup {
                         hit: fwd.is_none(),
                         fwd,
                         fwd_status: lead.as_ref().and_then(|lead: &LeaderResult| lead.status),
-                        ttl: Some(lifetime.ttl(came, now)),
-                        ..CacheStatus::default()
+                        ..hit_status(lifetime.ttl(came, now))
                     };
-                    let note = |age: Duration, status| CacheHeaders {
-                        age: Some(age).filter(|age| lead.is_none() || age.as_secs() > 0),
-                        status: self.shared.rules.sends_cache_status.then_some(status),
+                    let is_shown = |age: &Duration| lead.is_none() || age.as_secs() > 0;
+                    let headers = |age, status| {
+                        self.shared
+                            .cache_headers(Some(age).filter(is_shown), status)
                     };
                     if let Some(age) = age {
-                        let (meta, note) = (hit.meta, note(age, status));
                         return Ok(FoundIndex {
-                            meta,
-                            cache_headers: note,
+                            cache_headers: headers(age, status),
+                            meta: hit.meta,
                             leader_result: lead,
                         });
                     }
@@ -229,12 +228,10 @@ impl CacheLookup {
                             detail: Some("stale-if-error"),
                             ..status
                         };
-                        let (meta, lead) = (Arc::clone(&hit.meta), None);
-                        let note = note(lifetime.age(came, now), status);
                         for_errors = Some(FoundIndex {
-                            meta,
-                            cache_headers: note,
-                            leader_result: lead,
+                            meta: Arc::clone(&hit.meta),
+                            cache_headers: headers(lifetime.age(came, now), status),
+                            leader_result: None,
                         });
                     }
                     // Other requests could not use the response without revalidating it again.
@@ -256,9 +253,11 @@ impl CacheLookup {
             match self.fetch_or_wait_for_slice(number, base).await {
                 Ok(told) => lead = told,
                 Err(NoSlice {
-                    fallback: otherwise,
+                    fallback,
                     is_failure,
-                }) => return for_errors.filter(|_| is_failure).ok_or(otherwise),
+                }) => {
+                    return for_errors.filter(|_| is_failure).ok_or(fallback);
+                }
             }
         }
         Err(SlicedOutcome::NotApplicable)
@@ -274,53 +273,40 @@ impl CacheLookup {
             number,
             index: None,
         };
-        let flights = &self.shared.fetches;
+        let fetches = &self.shared.fetches;
         let (base, is_alone) = base.map_or((None, false), |(hit, is_alone)| (Some(hit), is_alone));
         let meta = base.as_ref().map(|base| &*base.meta);
-        let guess = slice.variant_hint(&self.client.head, meta);
-        let (ticket, landing) = match is_alone {
-            true => {
-                let (ticket, landing) = flights.begin_exclusive(&self.key);
-                (ticket, Some(landing))
-            }
-            false => match flights.join(&self.key, guess, None) {
-                JoinOutcome::Waiter(ticket) => (ticket, None),
-                JoinOutcome::Leader(ticket, landing) => (ticket, Some(landing)),
-            },
+        let hint = slice.variant_hint(&self.client.head, meta);
+        let (waiter, completion) = match is_alone {
+            true => fetches.begin_exclusive(&self.key),
+            false => fetches.join(&self.key, hint, None),
         };
-        let leads = landing.is_some();
-        if let Some(landing) = landing {
-            self.new_slice_fetch(slice, base).start(landing);
+        if let Some(completion) = completion {
+            self.new_slice_fetch(slice, base).start(completion);
         }
-        let landed = async {
-            match leads {
-                true => Some(ticket.wait().await),
-                false => clock::timeout_at(self.deadline, ticket.wait()).await,
-            }
-        };
-        let Some(outcome) = self.client_state.run_while_connected(landed).await else {
+        let outcome = waiter.wait(self.deadline);
+        let Some(outcome) = self.client_state.run_while_connected(outcome).await else {
             return Err(SlicedOutcome::Answered(Err(client_disconnected())).into());
         };
-        let lead = leads.then(|| ticket.take_leader_result());
-        drop(ticket);
+        let (lead, is_leader) = (waiter.take_leader_result(), waiter.is_leader);
+        drop(waiter);
         match outcome {
             Some(FetchOutcome::Stored { .. } | FetchOutcome::Revalidated(_)) => Ok(lead),
             // The whole is stored.
             Some(FetchOutcome::LookAgain) => Err(SlicedOutcome::NotApplicable.into()),
             Some(FetchOutcome::Failed(kind, cause)) => {
-                let told = lead.and_then(|lead| lead.reply);
                 let is_failure = kind.side() != FaultSide::Client;
-                let otherwise = match told {
+                let fallback = match lead.and_then(|lead| lead.reply) {
                     Some(answered) => Some(answered).into(),
                     None if kind.is_before_sending() => {
                         SlicedOutcome::Answered(Err(Fault::new(kind, cause)))
                     }
-                    None if leads => SlicedOutcome::NotApplicable,
+                    None if is_leader => SlicedOutcome::NotApplicable,
                     // The leader's request may have provoked it.
                     None => SlicedOutcome::NextLeader,
                 };
                 Err(NoSlice {
-                    fallback: otherwise,
+                    fallback,
                     is_failure,
                 })
             }
@@ -340,20 +326,18 @@ impl CacheLookup {
     }
 
     fn revalidate_index(&self, number: u64, hit: &Hit) {
-        let number = if is_beyond_any_content(number) {
-            0
-        } else {
-            number
-        };
         let slice = SliceFetch {
-            number,
+            number: if is_beyond_any_content(number) {
+                0
+            } else {
+                number
+            },
             index: None,
         };
-        let guess = slice.variant_hint(&self.client.head, Some(&hit.meta));
-        let flights = &self.shared.fetches;
-        if let Some(landing) = flights.begin_background(&self.key, guess) {
+        let hint = slice.variant_hint(&self.client.head, Some(&hit.meta));
+        if let Some(completion) = self.shared.fetches.begin_background(&self.key, hint) {
             self.new_slice_fetch(slice, Some(hit.clone()))
-                .start(landing);
+                .start(completion);
         }
     }
 

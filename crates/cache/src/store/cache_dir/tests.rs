@@ -121,5 +121,5 @@ fn a_file_system_that_asks_others_is_waited_for_in_the_pool() {
     folder.commit(name).unwrap();
     folder.is_local = false;
     assert!(folder.open_cached(name).is_none());
-    assert!(folder.open_object(name, OpenMode::Read).is_ok());
+    assert!(folder.open_object(name, OFlags::RDONLY).is_ok());
 }

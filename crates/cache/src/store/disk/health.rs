@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use penstock_runtime::clock;
 use rustix::io::Errno;
 
-use super::{Disk, OpenDir, OperationKind, lock};
+use super::{Disk, OpenDir, OperationKind};
 
 /// Time after which the same failure is logged again.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
@@ -32,19 +32,10 @@ pub(crate) enum DiskHealth {
 }
 
 /// Why a disk is out of service, and what was logged last.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct OutageReason {
-    text: String,
-    last_logged: Option<(String, Instant)>,
-}
-
-impl OutageReason {
-    pub(super) fn new(text: &str) -> Self {
-        Self {
-            text: text.to_owned(),
-            last_logged: None,
-        }
-    }
+    pub(super) text: String,
+    pub(super) last_logged: Option<(String, Instant)>,
 }
 
 impl Disk {
@@ -63,12 +54,12 @@ impl Disk {
 
     /// Why the disk is out of service.
     pub(crate) fn outage_reason(&self) -> String {
-        lock(&self.outage_reason).text.clone()
+        self.outage_reason.lock().text.clone()
     }
 
     /// How long the oldest operation has been running.
     pub(crate) fn oldest_operation(&self) -> Option<Duration> {
-        let oldest = lock(&self.running_operations).values().min().copied();
+        let oldest = self.running_operations.lock().values().min().copied();
         oldest.map(|begun| clock::now().saturating_duration_since(begun))
     }
 
@@ -86,7 +77,7 @@ impl Disk {
 
     pub(crate) fn handle_error(&self, kind: OperationKind, error: &io::Error) {
         let errno = error.raw_os_error().map(Errno::from_raw_os_error);
-        let is_the_disk = match errno {
+        let blames_disk = match errno {
             // On reading, the object's file was removed, which its reader notices. On writing, the
             // directory was removed.
             Some(Errno::NOENT) if kind == OperationKind::Write => true,
@@ -106,8 +97,7 @@ impl Disk {
                 | Errno::UCLEAN,
             ) => true,
             Some(Errno::NOSPC | Errno::DQUOT) => {
-                self.handle_full();
-                return;
+                return self.handle_full();
             }
             // A damaged or lost object, which its reader counts.
             None | Some(Errno::NOENT) => return,
@@ -115,7 +105,7 @@ impl Disk {
             _ => false,
         };
         self.counters.errors.fetch_add(1, Relaxed);
-        if is_the_disk {
+        if blames_disk {
             self.set_out_of_service(format!("{}: {error}", kind.error_text()));
         }
     }
@@ -127,15 +117,13 @@ impl Disk {
         let used = self.used_bytes();
         let bound = (used - used / 16).min(self.current_max_size());
         if bound < (self.max_size / 64).min(16 << 20) {
-            self.set_out_of_service("no space left on its file system".to_owned());
-            return;
+            return self.set_out_of_service("no space left on its file system".to_owned());
         }
         if self.current_max_size.swap(bound, Relaxed) > bound {
-            let text = format!(
-                "its file system is full: size limited to {} MB",
-                bound >> 20
-            );
-            self.log_once(&text);
+            let megabytes = bound >> 20;
+            self.log_once(&format!(
+                "its file system is full: size limited to {megabytes} MB"
+            ));
         }
         self.wake_maintenance.notify_one();
     }
@@ -161,16 +149,16 @@ impl Disk {
         if was != DiskHealth::OutOfService {
             self.log_once(&format!("out of service: {why}"));
         }
-        lock(&self.outage_reason).text = why;
+        self.outage_reason.lock().text = why;
         self.wake_maintenance.notify_one();
     }
 
     /// Records why the disk is still out of service.
     pub(crate) fn record_still_out(&self, why: String) {
-        let is_new = lock(&self.outage_reason).text != why;
+        let is_new = self.outage_reason.lock().text != why;
         if is_new {
             self.log_once(&format!("out of service: {why}"));
-            lock(&self.outage_reason).text = why;
+            self.outage_reason.lock().text = why;
         }
     }
 
@@ -180,13 +168,13 @@ impl Disk {
             return;
         }
         if let Some(opened) = opened {
-            let before = lock(&self.open_dir).replace(opened);
+            let before = self.open_dir.lock().replace(opened);
             if let Some(before) = before {
                 before.dir.close();
             }
             self.current_max_size.store(self.max_size, Relaxed);
         }
-        let was_logged = lock(&self.outage_reason).last_logged.is_some();
+        let was_logged = self.outage_reason.lock().last_logged.is_some();
         if self.health.swap(health as u8, Relaxed) == DiskHealth::OutOfService as u8 && was_logged {
             log::warn!(
                 "cache {}: back in service (path={})",
@@ -205,7 +193,7 @@ impl Disk {
 
     /// Releases the directory's lock, so that it can be opened again, here or elsewhere.
     pub(crate) fn release_dir(&self) -> Option<OpenDir> {
-        let mut opened = lock(&self.open_dir);
+        let mut opened = self.open_dir.lock();
         // Closed before the lock is released: an operation that still gets the lock may write, and
         // one that does not sees the directory closed.
         if let Some(opened) = &*opened {
@@ -217,7 +205,7 @@ impl Disk {
     /// Stops the disk with its store.
     pub(crate) fn stop(&self) {
         self.health.store(DiskHealth::Stopped as u8, Relaxed);
-        lock(&self.outage_reason).text = "it was stopped".to_owned();
+        self.outage_reason.lock().text = "it was stopped".to_owned();
         self.release_dir();
         self.went_out.notify_waiters();
         self.space_freed.notify_waiters();
@@ -227,18 +215,13 @@ impl Disk {
     /// Logs a failure unless the same one was logged lately.
     pub(crate) fn log_once(&self, what: &str) {
         let now = clock::now();
-        let is_known = {
-            let mut reason = lock(&self.outage_reason);
-            let logged = reason.last_logged.as_ref();
-            let is_known =
-                logged.is_some_and(|(text, at)| text == what && now < *at + LOG_INTERVAL);
-            if !is_known {
-                reason.last_logged = Some((what.to_owned(), now));
-            }
-            is_known
-        };
-        if !is_known {
-            log::error!("cache {}: {what} (path={})", self.name, self.path.display());
+        let mut reason = self.outage_reason.lock();
+        let logged = reason.last_logged.as_ref();
+        if logged.is_some_and(|(text, at)| text == what && now < *at + LOG_INTERVAL) {
+            return;
         }
+        reason.last_logged = Some((what.to_owned(), now));
+        drop(reason);
+        log::error!("cache {}: {what} (path={})", self.name, self.path.display());
     }
 }

@@ -10,12 +10,14 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::fs::File;
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 
-use super::{Disk, DiskItem, lock};
+use parking_lot::MutexGuard;
+
+use super::{Disk, DiskItem};
 use crate::store::cache_dir::CacheDir;
 use crate::store::object_file::ObjectFile;
-use crate::store::purge_rules::{MAX_PENDING_PURGES, PurgeRule};
+use crate::store::purge_rules::{NumberedPurges, PurgeRule};
 
 /// Discarded files, at most. Beyond that nothing new is stored.
 pub(crate) const MAX_DISCARDED_FILES: usize = 100_000;
@@ -33,8 +35,8 @@ pub(crate) struct MaintenanceQueue {
     pub(crate) rewrites: VecDeque<Arc<DiskItem>>,
     /// Objects to be read into memory.
     pub(crate) promotions: VecDeque<Arc<DiskItem>>,
-    /// Purges for the directory's journal, each with the first file number that it does not match.
-    pub(crate) purges: Vec<(u64, PurgeRule)>,
+    /// Purges for the directory's journal.
+    pub(crate) purges: NumberedPurges,
     /// Numbers of the objects that were discarded when their directory was released: they must not
     /// return with it.
     pub(crate) discarded_numbers: HashSet<u64>,
@@ -117,26 +119,19 @@ impl Disk {
     /// Queues an object's metadata to be written. Returns `false` if the queue is full.
     pub(crate) fn queue_rewrite(&self, item: &Arc<DiskItem>) -> bool {
         let mut work = self.maintenance_queue();
-        let has_room = work.rewrites.len() < MAX_REWRITES;
-        if has_room {
-            work.rewrites.push_back(Arc::clone(item));
-            drop(work);
-            self.wake_maintenance.notify_one();
+        if work.rewrites.len() >= MAX_REWRITES {
+            return false;
         }
-        has_room
+        work.rewrites.push_back(Arc::clone(item));
+        drop(work);
+        self.wake_maintenance.notify_one();
+        true
     }
 
-    /// Queues a purge for the directory's journal. If too many are queued, they become one purge of
-    /// everything.
+    /// Queues a purge for the directory's journal.
     pub(crate) fn queue_purge_note(&self, rule: &PurgeRule) {
         let number = self.new_file_number();
-        let mut work = self.maintenance_queue();
-        if work.purges.len() >= MAX_PENDING_PURGES {
-            work.purges = vec![(number, PurgeRule::All)];
-        } else {
-            work.purges.push((number, rule.clone()));
-        }
-        drop(work);
+        self.maintenance_queue().purges.add(number, rule.clone());
         self.wake_maintenance.notify_one();
     }
 
@@ -150,6 +145,6 @@ impl Disk {
 
     /// The queues. The lock is never held across an await.
     pub(crate) fn maintenance_queue(&self) -> MutexGuard<'_, MaintenanceQueue> {
-        lock(&self.maintenance_queue)
+        self.maintenance_queue.lock()
     }
 }

@@ -9,7 +9,7 @@ fn full_meta() -> ObjectMeta {
     meta.fields.push("Content-Type", b"text/plain").unwrap();
     meta.fields.push("X-Empty", b"").unwrap();
     meta.fields.push("X-Bytes", b"caf\xe9 \t!").unwrap();
-    meta.lifetime = [1, -2, i64::MAX, i64::MIN, 0, 7, 8, 9];
+    meta.lifetime = Lifetime::from_words([1, 7, u64::MAX, 1 << 63, 0b1011]).unwrap();
     meta.vary_names = vec!["accept".to_owned(), "x-y".to_owned()];
     meta.variant = vec![0, 255, b'\n'];
     meta.tags = vec!["news".to_owned(), String::new()];
@@ -49,7 +49,7 @@ fn fields_for_the_front_end_and_the_hub_are_not_read_from_disk() {
 #[test]
 fn the_newest_whole_slot_counts() {
     let (old, mut new) = (full_meta(), full_meta());
-    new.lifetime[0] = 99;
+    new.lifetime.fresh_for = Duration::from_secs(99);
     let size = slot_bytes(encode_meta(&old).len(), Some(1)).unwrap();
     let a = encode_slot(1, &encode_meta(&old), size).unwrap();
     let b = encode_slot(2, &encode_meta(&new), size).unwrap();

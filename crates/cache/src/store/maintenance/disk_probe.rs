@@ -18,10 +18,9 @@ use std::time::Duration;
 
 use penstock_runtime::clock;
 
-use super::super::Store;
-use super::super::cache_dir::{self, CacheDir, OpenDirError};
+use super::super::cache_dir::{self, CacheDir};
 use super::super::disk::{Disk, DiskHealth, OpenDir, OperationKind};
-use super::purge_journal::PurgeJournal;
+use super::super::purge_rules::NumberedPurges;
 use super::{DIR_CHECK_INTERVAL, Maintenance, Recovery};
 
 /// Delays before a disk that is out of service is probed: from the first, growing by half each
@@ -35,25 +34,21 @@ const STABLE_TIME: Duration = Duration::from_secs(60);
 
 impl Maintenance {
     /// Probes a disk that is out of service.
-    pub(super) async fn probe(&mut self, store: &Arc<Store>) -> bool {
-        self.close_released_dir(store);
+    pub(super) async fn probe(&mut self) -> bool {
+        self.close_released_dir();
         let now = clock::now();
         if now < self.probe_at || self.is_probing.swap(true, Relaxed) {
             return false;
         }
         let (path, below) = (self.disk.path.clone(), self.underlying_device);
         let (disk, is_probing) = (Arc::clone(&self.disk), Arc::clone(&self.is_probing));
-        let store_of_probe = Arc::downgrade(store);
         let probe = move || {
-            let store = store_of_probe;
             let outcome = probe_dir(&disk, &path, below);
             if !matches!(outcome, Ok((None, _))) {
                 // An administrator must be able to unmount it, and its content may have changed
                 // afterwards.
                 disk.release_dir();
-                if let Some(store) = store.upgrade() {
-                    store.drop_disk_index();
-                }
+                disk.drop_index();
             }
             is_probing.store(false, Relaxed);
             Ok(outcome)
@@ -83,15 +78,15 @@ impl Maintenance {
     }
 
     /// Closes the remaining files of a released directory.
-    fn close_released_dir(&mut self, store: &Store) {
+    fn close_released_dir(&mut self) {
         if self.disk.open_dir().is_some() {
             return;
         }
-        let open = store.take_open_files();
+        let open = self.disk.take_open_files();
         let (work, recovery) = (self.disk.take_for_released_dir(), self.recovery.take());
-        let dying = std::mem::take(&mut self.removed_still_open);
-        if !open.is_empty() || !dying.is_empty() || work.is_some() || recovery.is_some() {
-            let left = (open, dying, work, recovery);
+        let removed = std::mem::take(&mut self.removed_still_open);
+        if !open.is_empty() || !removed.is_empty() || work.is_some() || recovery.is_some() {
+            let left = (open, removed, work, recovery);
             self.disk.pool.run_detached(move || drop(left));
         }
     }
@@ -104,21 +99,17 @@ impl Maintenance {
         let now = clock::now();
         // A disk with successful probes but unreadable objects must not enter and leave service
         // continually.
-        if self
-            .in_service_since
-            .is_some_and(|in_at| now < in_at + STABLE_TIME)
-        {
-            self.increase_probe_delay();
-        } else {
-            self.probe_delay = MIN_PROBE_DELAY;
+        match self.in_service_since {
+            Some(since) if now < since + STABLE_TIME => self.increase_probe_delay(),
+            _ => self.probe_delay = MIN_PROBE_DELAY,
         }
         self.in_service_since = Some(now);
         self.probe_at = now + self.probe_delay;
         self.check_dir_at = now + DIR_CHECK_INTERVAL;
         if let Some(opened) = &opened {
             // Purges that were not written yet go to the journal of this directory.
-            if !self.journal.is_dirty {
-                self.journal = PurgeJournal::default();
+            if !self.is_journal_dirty {
+                self.journal = NumberedPurges::default();
             }
             self.recovery = Some(Recovery {
                 dir: Arc::clone(&opened.dir),
@@ -129,10 +120,9 @@ impl Maintenance {
                 is_swept: false,
             });
         }
-        let health = if self.recovery.is_some() {
-            DiskHealth::Recovering
-        } else {
-            DiskHealth::Working
+        let health = match self.recovery {
+            Some(_) => DiskHealth::Recovering,
+            None => DiskHealth::Working,
         };
         self.disk.set_in_service(opened, health);
     }
@@ -154,13 +144,12 @@ fn probe_dir(disk: &Disk, path: &Path, below: Option<u64>) -> Result<ProbeResult
         drop(opened);
         disk.release_dir();
     }
-    let (folder, lease) =
-        CacheDir::open(path, below).map_err(|error: OpenDirError| error.to_string())?;
+    let (folder, lock) = CacheDir::open(path, below).map_err(|error| error.to_string())?;
     let probed = folder.probe([disk.new_file_number(), disk.new_file_number()]);
     probed.map_err(|e| e.to_string())?;
     let opened = OpenDir {
         dir: Arc::new(folder),
-        _lock: Arc::new(lease),
+        _lock: Arc::new(lock),
     };
     let below = cache_dir::underlying_device(path).map_err(|e| e.to_string())?;
     Ok((Some(opened), below))

@@ -11,8 +11,6 @@
 //! - A purge that returned just before the process was killed may be lost, since it waits for no
 //!   disk.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use twox_hash::XxHash3_64;
@@ -20,77 +18,10 @@ use twox_hash::XxHash3_64;
 use super::super::Store;
 use super::super::cache_dir::CacheDir;
 use super::super::disk::{DiskError, OperationKind};
-use super::super::purge_rules::{MAX_PENDING_PURGES, PurgeRule};
+use super::super::purge_rules::{NumberedPurges, PurgeRule};
 use super::Maintenance;
 
 const NOTE_NAME: &str = "purges";
-
-/// Approximate size limit. A larger journal becomes one purge of everything.
-const MAX_JOURNAL_BYTES: usize = 4 << 20;
-
-/// The content of the journal.
-#[derive(Debug, Default)]
-pub(super) struct PurgeJournal {
-    /// Each with the first file number that it does not match.
-    purges: HashMap<PurgeRule, u64>,
-    bytes: usize,
-    /// The journal on disk is outdated.
-    pub(super) is_dirty: bool,
-}
-
-impl PurgeJournal {
-    /// Adds a purge. A purge of everything replaces earlier ones, and too many others.
-    fn add(&mut self, number: u64, rule: PurgeRule) {
-        self.is_dirty = true;
-        let all = self.purges.get(&PurgeRule::All).copied();
-        if all.is_some_and(|all| number <= all) {
-            return;
-        }
-        if rule == PurgeRule::All {
-            self.purges.retain(|_, other| *other > number);
-            self.bytes = self.purges.keys().map(rule_bytes).sum();
-        }
-        let size = rule_bytes(&rule);
-        match self.purges.entry(rule) {
-            Entry::Occupied(mut there) => {
-                let number = number.max(*there.get());
-                there.insert(number);
-            }
-            Entry::Vacant(place) => {
-                place.insert(number);
-                self.bytes += size;
-            }
-        }
-        if self.purges.len() > MAX_PENDING_PURGES || self.bytes > MAX_JOURNAL_BYTES {
-            let highest = self.purges.values().max().copied().unwrap_or(number);
-            self.purges = HashMap::from([(PurgeRule::All, highest)]);
-            self.bytes = rule_bytes(&PurgeRule::All);
-        }
-    }
-
-    fn clear(&mut self) {
-        self.is_dirty |= !self.purges.is_empty();
-        self.purges.clear();
-        self.bytes = 0;
-    }
-
-    fn list(&self) -> Vec<(u64, PurgeRule)> {
-        let purges = self.purges.iter();
-        let mut list: Vec<_> = purges
-            .map(|(rule, &number)| (number, rule.clone()))
-            .collect();
-        list.sort_unstable_by_key(|(number, _)| *number);
-        list
-    }
-}
-
-fn rule_bytes(rule: &PurgeRule) -> usize {
-    32 + match rule {
-        PurgeRule::Key(text) => text.len(),
-        PurgeRule::Url(text) | PurgeRule::Prefix(text) | PurgeRule::Tag(text) => text.len(),
-        PurgeRule::All => 0,
-    }
-}
 
 impl Maintenance {
     /// Adds new purges to the journal, and clears it when their files are removed.
@@ -105,13 +36,15 @@ impl Maintenance {
             (new, work.discarded.is_empty() && self.recovery.is_none())
         };
         if is_clean {
-            self.journal.clear();
+            self.is_journal_dirty |= !self.journal.is_empty();
+            self.journal = NumberedPurges::default();
         } else {
-            for (number, rule) in new {
+            for (number, rule) in new.list() {
+                self.is_journal_dirty = true;
                 self.journal.add(number, rule);
             }
         }
-        if !self.journal.is_dirty {
+        if !self.is_journal_dirty {
             return;
         }
         let Some(opened) = self.disk.open_dir() else {
@@ -121,7 +54,7 @@ impl Maintenance {
         let write = move || opened.dir.write_note(NOTE_NAME, &encode(&purges), number);
         // A failed write is repeated in the next round of a working disk.
         let written = self.disk.run(OperationKind::Write, write).await;
-        self.journal.is_dirty = written.is_err();
+        self.is_journal_dirty = written.is_err();
     }
 
     /// Reads the purges of earlier processes. Returns `false` if that must be retried.
@@ -134,14 +67,14 @@ impl Maintenance {
             Err(DiskError::Io(_)) => None,
             Err(DiskError::OutOfService | DiskError::Pool(_)) => return false,
         };
-        let was_dirty = self.journal.is_dirty;
         // A damaged journal counts as a purge of everything.
         for (number, rule) in former.unwrap_or_else(|| vec![(number, PurgeRule::All)]) {
             self.journal.add(number, rule);
         }
-        // Purges read from the journal need not be written again.
-        self.journal.is_dirty = was_dirty;
-        store.pending_purges().set_from_journal(self.journal.list());
+        let mut pending = store.pending_purges.lock();
+        for (number, rule) in self.journal.list() {
+            pending.add(number, rule);
+        }
         true
     }
 }
@@ -225,32 +158,5 @@ mod tests {
         let sum = XxHash3_64::oneshot(&odd[8..]);
         odd[..8].copy_from_slice(&sum.to_le_bytes());
         assert_eq!(decode(&odd), None);
-    }
-
-    #[test]
-    fn a_journal_is_bounded_and_has_each_purge_once() {
-        let url = |number: usize| PurgeRule::Url(format!("http://h/{number}"));
-        let mut journal = PurgeJournal::default();
-        for number in 0..100 {
-            journal.add(number, url(7));
-        }
-        assert_eq!(journal.list(), [(99, url(7))]);
-        journal.add(50, PurgeRule::All);
-        assert_eq!(journal.list().len(), 2);
-        journal.add(49, url(8));
-        journal.add(100, PurgeRule::All);
-        assert_eq!(journal.list(), [(100, PurgeRule::All)]);
-        for number in 0..=MAX_PENDING_PURGES {
-            journal.add(200 + number as u64, url(number));
-        }
-        let last = 200 + MAX_PENDING_PURGES as u64;
-        assert_eq!(
-            journal.list(),
-            [(last - 1, PurgeRule::All), (last, url(MAX_PENDING_PURGES))]
-        );
-        journal.add(last + 1, PurgeRule::Tag("x".repeat(MAX_JOURNAL_BYTES)));
-        assert_eq!(journal.list(), [(last + 1, PurgeRule::All)]);
-        journal.clear();
-        assert!(journal.list().is_empty() && journal.is_dirty);
     }
 }

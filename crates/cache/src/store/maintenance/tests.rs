@@ -29,7 +29,8 @@ fn keeper_of(disk: &Arc<Disk>, folder: &Arc<CacheDir>) -> Maintenance {
         check_dir_at: clock::now() + DIR_CHECK_INTERVAL,
         raise_size_at: clock::now() + SIZE_RAISE_INTERVAL,
         removed_still_open: Vec::new(),
-        journal: PurgeJournal::default(),
+        journal: NumberedPurges::default(),
+        is_journal_dirty: false,
     }
 }
 
@@ -58,7 +59,7 @@ fn a_full_pool_at_a_start_costs_no_object() {
             sleep_briefly().await;
         }
         let store = Store::new(&config, pool.clone());
-        let disk = Arc::clone(store.disk().unwrap());
+        let disk = Arc::clone(store.disk.as_ref().unwrap());
         let (folder, lease) = loop {
             // The first store may still be writing.
             match CacheDir::open(temp.path(), None) {
@@ -97,7 +98,7 @@ fn a_note_that_failed_is_written_again_and_keys_are_noted() {
         let temp = TempFolder::new("note-again");
         let config = config(Some(temp.path()));
         let store = Store::new(&config, Pool::new("test", 1, 10));
-        let disk = Arc::clone(store.disk().unwrap());
+        let disk = Arc::clone(store.disk.as_ref().unwrap());
         let (folder, lease) = CacheDir::open(temp.path(), None).unwrap();
         let folder = Arc::new(folder);
         let opened = OpenDir {
@@ -120,9 +121,7 @@ fn a_note_that_failed_is_written_again_and_keys_are_noted() {
         let rule = PurgeRule::Key(key("http://h/").text);
         assert_eq!(note, purge_journal::encode(&[(number, rule)]));
         // The journal is removed once the files are.
-        while keeper.remove_discarded(&store).await
-            || !disk.maintenance_queue().discarded.is_empty()
-        {}
+        while keeper.remove_discarded().await || !disk.maintenance_queue().discarded.is_empty() {}
         keeper.note_purges().await;
         assert!(!temp.path().join("purges").exists());
     })

@@ -174,7 +174,7 @@ fn purging_removes_objects_on_disk_in_memory_and_partial() {
             urls.iter().filter(is_there).count()
         };
         let stores = [Arc::clone(&store)];
-        let purged = |what: crate::PurgeTarget| crate::purge(&stores, &what).removed_objects;
+        let purged = |what: crate::PurgeTarget| crate::purge(&stores, &what);
         let (mut filler, growing) = store
             .begin_object(&key("http://a/x?new"), meta_of("http://a/x?new"), None)
             .unwrap();
@@ -236,7 +236,7 @@ fn a_fresher_meta_stays_with_its_body_also_after_a_restart() {
             for round in 1..4 {
                 let hit = find(&store, text).unwrap();
                 let mut meta = meta_of(text);
-                meta.lifetime[1] = round;
+                meta.lifetime.initial_age = Duration::from_secs(round);
                 let stored = store.freshen(&hit, meta);
                 assert_eq!(stored.length, size as u64);
                 assert_eq!(find(&store, text).unwrap().meta, stored);
@@ -249,14 +249,15 @@ fn a_fresher_meta_stays_with_its_body_also_after_a_restart() {
         meta.tags = vec!["x".repeat(5000)];
         store.freshen(&find(&store, huge).unwrap(), meta);
         assert_eq!(find(&store, huge).unwrap().meta.tags[0].len(), 5000);
-        let disk = Arc::clone(store.disk().unwrap());
+        let disk = Arc::clone(store.disk.as_ref().unwrap());
         until(&store, |_| disk.maintenance_queue().rewrites.is_empty()).await;
         // The write may still be running.
         until(&store, |_| disk.oldest_operation().is_none()).await;
         drop(store);
         let store = started(&config(Some(temp.path()))).await;
         for (text, size) in [("http://h/small", 100), ("http://h/large", 200_000)] {
-            assert_eq!(find(&store, text).unwrap().meta.lifetime[1], 3, "{text}");
+            let age = find(&store, text).unwrap().meta.lifetime.initial_age;
+            assert_eq!(age, Duration::from_secs(3), "{text}");
             assert_eq!(get(&store, text).await.unwrap(), body_of(text, size));
         }
         // Metadata that did not fit does not let older metadata return.

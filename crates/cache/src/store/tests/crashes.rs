@@ -150,13 +150,13 @@ fn what_was_purged_does_not_come_back_with_its_files() {
             .collect();
         let note = temp.path().join("purges");
         // The state after a kill between the journal write and the last removal.
-        let opened = store.disk().unwrap().open_dir().unwrap();
+        let opened = store.disk.as_ref().unwrap().open_dir().unwrap();
         crate::purge(&[Arc::clone(&store)], &crate::PurgeTarget::Tag("t1".into()));
         until(&store, |_| {
             object_files(temp.path()).len() == 10 && !note.exists()
         })
         .await;
-        let number = store.disk().unwrap().new_file_number();
+        let number = store.disk.as_ref().unwrap().new_file_number();
         let purges = [(number, PurgeRule::Tag("t1".into()))];
         let bytes = maintenance::purge_journal::encode(&purges);
         opened.dir.write_note("purges", &bytes, number).unwrap();

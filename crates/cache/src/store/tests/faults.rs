@@ -83,7 +83,8 @@ fn a_deleted_dir_is_created_again_without_errors() {
             if number == 8 {
                 std::fs::remove_dir_all(&path).unwrap();
                 store
-                    .disk()
+                    .disk
+                    .as_ref()
                     .unwrap()
                     .set_out_of_service("noticed early, for this test".to_owned());
             }
@@ -180,7 +181,7 @@ fn a_disk_that_stalls_is_out_and_waited_for_by_nobody() {
         of_files.stall_timeout = Duration::from_millis(100);
         let store = started(&of_files).await;
         put(&store, "http://h/", &body_of("x", 500_000)).await;
-        let disk = Arc::clone(store.disk().unwrap());
+        let disk = Arc::clone(store.disk.as_ref().unwrap());
         let (release, held) = std::sync::mpsc::channel::<()>();
         let stuck = disk.run(disk::OperationKind::Read, move || {
             held.recv().ok();
@@ -265,7 +266,7 @@ fn a_disk_that_is_out_holds_no_file_open_and_may_be_read_only_before() {
             put(&store, name, &body_of(name, 500_000)).await;
             drop(open_dir_of(&store, name).await);
         }
-        let disk = Arc::clone(store.disk().unwrap());
+        let disk = Arc::clone(store.disk.as_ref().unwrap());
         until(&store, |_| disk.maintenance_queue().discarded.is_empty()).await;
         assert!(!mounted.run("umount", &[]), "the folder is open");
         // No file is open for writing once all have their names.

@@ -22,7 +22,7 @@ impl BlockedPool {
             let (end, begun) = (Arc::clone(&end), Arc::clone(&is_at_work));
             let started = pool.spawn(move || {
                 begun.store(true, Relaxed);
-                let _ = end.lock().unwrap().recv();
+                let _ = end.lock().recv();
             });
             // The maintenance task may occupy the queue.
             if started.is_ok() {
@@ -74,7 +74,7 @@ fn a_slow_reader_of_a_removed_file_does_not_block_storing() {
         }
         assert!(store.snapshot().bytes >= 4_000_000);
         drop((object, body));
-        let disk = Arc::clone(store.disk().unwrap());
+        let disk = Arc::clone(store.disk.as_ref().unwrap());
         until(&store, |usage| {
             disk.maintenance_queue().discarded_bytes == 0 && usage.bytes == files(temp.path()).1
         })
@@ -194,7 +194,7 @@ fn a_late_commit_does_not_undo_a_purge() {
             let (mut filler, growing) = store.begin_object(&key("http://h/"), meta, None).unwrap();
             filler.push(&body_of("x", 100_000));
             let deadline = clock::now() + Duration::from_secs(10);
-            while growing.lock().written_bytes < 100_000 {
+            while growing.state.lock().written_bytes < 100_000 {
                 assert!(clock::now() < deadline);
                 filler.wait_for_capacity().await;
                 sleep_briefly().await;
@@ -235,19 +235,20 @@ fn readers_of_a_partial_body_go_on_when_the_disk_fails() {
             filler.wait_for_capacity().await;
         }
         let deadline = clock::now() + Duration::from_secs(10);
-        while growing.lock().written_bytes < 2_000_000 {
+        while growing.state.lock().written_bytes < 2_000_000 {
             assert!(clock::now() < deadline);
             filler.wait_for_capacity().await;
             sleep_briefly().await;
         }
         // Drops the file from the page cache, where the file system permits it.
-        let file = growing.lock().file.clone().unwrap();
+        let file = growing.state.lock().file.clone().unwrap();
         file.file().unwrap().sync_all().unwrap();
         let all = rustix::fs::Advice::DontNeed;
         rustix::fs::fadvise(file.file().unwrap(), 0, None, all).unwrap();
         drop(file);
         store
-            .disk()
+            .disk
+            .as_ref()
             .unwrap()
             .set_out_of_service("a test".to_owned());
         let reading = loops::spawn_with_handle(read(reader));

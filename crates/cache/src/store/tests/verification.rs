@@ -29,14 +29,14 @@ fn an_object_that_is_freshened_while_it_is_verified_is_not_damaged() {
         let temp = TempFolder::new("freshened");
         let (store, object) = restarted_store(&temp, Pool::new("test", 2, 100)).await;
         let body = &object.item.body;
-        let file = body.dir.open_object(body.name, cache_dir::OpenMode::Read);
+        let file = body.dir.open_object(body.name, rustix::fs::OFlags::RDONLY);
         let file = Arc::new(DiskFile::new(file.unwrap(), store.pool.clone()));
         let begun = Verification::new(Arc::clone(&file), body.preamble).unwrap();
         let VerificationStep::More(rest) = begun.step().unwrap() else {
             panic!("there is more");
         };
         let mut meta = ObjectMeta::clone(&object.item.meta);
-        meta.lifetime[0] = 99;
+        meta.lifetime.fresh_for = Duration::from_secs(99);
         // With coarse time stamps the change may leave the identity unchanged for a moment.
         let before = cache_dir::ObjectFileId::of(file.file().unwrap()).unwrap();
         let deadline = clock::now() + Duration::from_secs(10);
@@ -68,7 +68,9 @@ fn a_verification_survives_its_waiters_and_serves_the_next() {
         });
         let deadline = clock::now() + Duration::from_secs(10);
         // Until both wait for one verification; a quick one may end before it is observed.
-        while store.verifications.count() == 0 && object.item.body.open_file().is_none() {
+        while store.disk.as_ref().unwrap().verifications.count() == 0
+            && object.item.body.open_file().is_none()
+        {
             assert!(clock::now() < deadline);
             for open in &mut opens {
                 std::future::poll_fn(|cx| {
@@ -77,7 +79,7 @@ fn a_verification_survives_its_waiters_and_serves_the_next() {
                 })
                 .await;
             }
-            assert!(store.verifications.count() <= 1);
+            assert!(store.disk.as_ref().unwrap().verifications.count() <= 1);
             sleep_briefly().await;
         }
         drop(opens);
@@ -85,7 +87,10 @@ fn a_verification_survives_its_waiters_and_serves_the_next() {
             assert!(clock::now() < deadline, "nobody verifies it any more");
             sleep_briefly().await;
         }
-        until(&store, |_| store.verifications.count() == 0).await;
+        until(&store, |_| {
+            store.disk.as_ref().unwrap().verifications.count() == 0
+        })
+        .await;
         assert!(get(&store, "http://h/").await.unwrap() == body_of("large", 9_000_000));
         assert_eq!(store.snapshot().counters.errors, 0);
     })

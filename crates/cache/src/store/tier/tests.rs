@@ -1,5 +1,9 @@
 //! The index: look-ups by text, variants, and removal exactly once.
 
+use std::hash::BuildHasher;
+
+use foldhash::quality::RandomState;
+
 use super::*;
 use crate::store::tests::meta_of;
 
@@ -140,7 +144,7 @@ fn index_and_queues_agree_whatever_is_done_to_them() {
                     assert_eq!(found.is_some(), there, "seed {seed} step {step}");
                 }
             }
-            let weight: u64 = model.iter().map(|item| item.weight()).sum();
+            let weight: u64 = model.iter().map(|item| item.weight).sum();
             let usage = (weight, model.len() as u64);
             assert_eq!(tier.weight_and_count(), usage, "seed {seed} step {step}");
             assert!(
@@ -196,7 +200,7 @@ fn an_object_replaced_constantly_can_still_be_removed() {
 
 #[test]
 fn similar_hashes_are_spread_by_a_random_seed() {
-    let (one, other) = (KeyedHasher::default(), KeyedHasher::default());
+    let (one, other) = (RandomState::default(), RandomState::default());
     let alike = |number: u128| [7 << 64 | number, number << 64 | 7];
     let mut low = std::collections::HashSet::new();
     for key in (1..=1000).flat_map(alike) {
