@@ -107,7 +107,7 @@ impl Fetch {
                 }
                 None => {
                     self.store_or_refuse(*response, times, purges, completion)
-                        .await
+                        .await;
                 }
             },
             Ok(reply) => {

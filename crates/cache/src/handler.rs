@@ -171,7 +171,7 @@ impl Handler for Cache {
             directives,
             client: ClientRequest::from_request(&request),
             client_state: Arc::clone(&request.client_state),
-            deadline: request.arrived + shared.rules.lock_timeout,
+            deadline: request.arrived + shared.rules.config.lock_timeout,
         };
         HandlerProgress::Pending(Box::pin(lookup.run(request, found)))
     }
@@ -231,33 +231,7 @@ impl SharedCache {
                 },
             };
         };
-        let (lifetime, came) = (hit.meta.lifetime, hit.meta.response_time);
-        let ttl = lifetime.ttl(came, now);
-        let usable = |hit, age, is_stale, needs_revalidation| {
-            LookupResult::Usable(UsableHit {
-                hit,
-                age,
-                ttl,
-                needs_revalidation,
-                is_stale,
-            })
-        };
-        match decide_reuse(&asked.directives, &lifetime, came, now) {
-            ReuseDecision::Fresh { age } => usable(hit, age, false, false),
-            ReuseDecision::Stale { age } => usable(hit, age, true, false),
-            ReuseDecision::StaleWhileRevalidate { age } => usable(hit, age, true, true),
-            ReuseDecision::OnlyIfCachedMiss => LookupResult::Unsatisfiable,
-            ReuseDecision::Validate {
-                age,
-                may_serve_stale_on_error: may_serve_on_error,
-            } => LookupResult::Stale(StaleHit {
-                hit,
-                age,
-                ttl,
-                may_serve_on_error,
-                is_shareable: !lifetime.no_cache && !lifetime.fresh_for.is_zero(),
-            }),
-        }
+        judge_hit(hit, asked, now)
     }
 
     /// Builds the response from memory and counts the hit.
@@ -294,7 +268,7 @@ impl SharedCache {
     ) -> CacheHeaders<'a> {
         CacheHeaders {
             age,
-            status: self.rules.sends_cache_status.then_some(status),
+            status: self.rules.config.cache_status.then_some(status),
         }
     }
 
@@ -303,9 +277,40 @@ impl SharedCache {
         self.rules.remove_tags(&mut response.fields);
         response.fields.remove("x-accel-expires");
         response.fields.remove("surrogate-control");
-        if self.rules.sends_cache_status && !response.status.is_informational() {
+        if self.rules.config.cache_status && !response.status.is_informational() {
             push_cache_status(&mut response.fields, CACHE_STATUS_NAME, told);
         }
+    }
+}
+
+/// Decides whether a stored response may be sent at `now`.
+fn judge_hit(hit: Hit, asked: &CacheDirectives, now: Duration) -> LookupResult {
+    let (lifetime, came) = (hit.meta.lifetime, hit.meta.response_time);
+    let ttl = lifetime.ttl(came, now);
+    let usable = |hit, age, is_stale, needs_revalidation| {
+        LookupResult::Usable(UsableHit {
+            hit,
+            age,
+            ttl,
+            needs_revalidation,
+            is_stale,
+        })
+    };
+    match decide_reuse(&asked.directives, &lifetime, came, now) {
+        ReuseDecision::Fresh { age } => usable(hit, age, false, false),
+        ReuseDecision::Stale { age } => usable(hit, age, true, false),
+        ReuseDecision::StaleWhileRevalidate { age } => usable(hit, age, true, true),
+        ReuseDecision::OnlyIfCachedMiss => LookupResult::Unsatisfiable,
+        ReuseDecision::Validate {
+            age,
+            may_serve_stale_on_error: may_serve_on_error,
+        } => LookupResult::Stale(StaleHit {
+            hit,
+            age,
+            ttl,
+            may_serve_on_error,
+            is_shareable: !lifetime.no_cache && !lifetime.fresh_for.is_zero(),
+        }),
     }
 }
 

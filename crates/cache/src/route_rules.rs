@@ -11,9 +11,7 @@
 //! - Whatever else could change the response is in the key, is not sent, or makes the request
 //!   bypass the cache.
 
-use std::time::Duration;
-
-use penstock_config::{CacheBypass, CacheKey, QueryKey, RouteCache};
+use penstock_config::{QueryKey, RouteCache};
 use penstock_exchange::field_policy::{
     FieldClass, classify_field, is_client_address_field, is_forwarding_field,
 };
@@ -28,16 +26,8 @@ use penstock_http::{FieldBlock, RequestHead};
 pub(crate) struct RouteRules {
     /// Lifetimes of responses that do not set their own.
     pub(crate) policy: CachePolicy,
-    /// A response is stored at the `min_uses`th request for it.
-    pub(crate) min_uses: u32,
-    /// How long a request waits for another request's fetch.
-    pub(crate) lock_timeout: Duration,
-    /// Whether responses get a `Cache-Status`.
-    pub(crate) sends_cache_status: bool,
-    /// Response fields that list the tags.
-    tag_fields: Vec<String>,
-    key: CacheKey,
-    bypass: CacheBypass,
+    /// With the names of its key's headers in lower case.
+    pub(crate) config: RouteCache,
     scope: String,
 }
 
@@ -86,10 +76,12 @@ const OVERRIDE_FIELDS: [&str; 6] = [
 impl RouteRules {
     /// Compiles rules; `scope` separates this route's keys from other routes'.
     pub(crate) fn new(config: &RouteCache, scope: &str) -> Self {
-        let mut key = config.key.clone();
-        for name in key.headers.iter_mut() {
-            name.make_ascii_lowercase();
-        }
+        let mut config = config.clone();
+        config
+            .key
+            .headers
+            .iter_mut()
+            .for_each(|name| name.make_ascii_lowercase());
         Self {
             policy: CachePolicy {
                 default_ttl: config.default_ttl,
@@ -100,12 +92,7 @@ impl RouteRules {
                 stale_while_revalidate: config.stale_while_revalidate,
                 stale_if_error: config.stale_if_error,
             },
-            min_uses: config.min_uses,
-            lock_timeout: config.lock_timeout,
-            sends_cache_status: config.cache_status,
-            tag_fields: config.tags.clone(),
-            key,
-            bypass: config.bypass.clone(),
+            config,
             scope: scope.replace('\0', " "),
         }
     }
@@ -129,13 +116,13 @@ impl RouteRules {
             if is_override_field(name) {
                 return CacheUse::Bypass(ForwardReason::Bypass, "override");
             }
-            let mut headers = self.bypass.headers.iter();
+            let mut headers = self.config.bypass.headers.iter();
             if headers.any(|header| header.eq_ignore_ascii_case(name)) {
                 return CacheUse::Bypass(ForwardReason::Bypass, "header");
             }
-            if !self.bypass.cookies.is_empty() && name.eq_ignore_ascii_case("cookie") {
+            if !self.config.bypass.cookies.is_empty() && name.eq_ignore_ascii_case("cookie") {
                 let is_named =
-                    |(found, _): (&[u8], &[u8])| matches_any(&self.bypass.cookies, found);
+                    |(found, _): (&[u8], &[u8])| matches_any(&self.config.bypass.cookies, found);
                 if cookie_pairs(value).any(is_named) {
                     return CacheUse::Bypass(ForwardReason::Bypass, "cookie");
                 }
@@ -149,7 +136,8 @@ impl RouteRules {
 
     /// Whether the route's bypass rules let an otherwise plain request use the cache.
     pub(crate) fn allows_plain(&self, head: &RequestHead) -> bool {
-        let is_free = self.bypass.headers.is_empty() && self.bypass.cookies.is_empty();
+        let is_free =
+            self.config.bypass.headers.is_empty() && self.config.bypass.cookies.is_empty();
         is_free || matches!(self.classify(head), CacheUse::Lookup(_))
     }
 
@@ -175,14 +163,14 @@ impl RouteRules {
             part(b"route ", self.scope.as_bytes(), None);
         }
         let head = asker.head;
-        for name in &self.key.headers {
+        for name in &self.config.key.headers {
             part(
                 b"header ",
                 name.as_bytes(),
                 joined_values(head, name).as_deref(),
             );
         }
-        for name in &self.key.cookies {
+        for name in &self.config.key.cookies {
             let lines = head.field_all("cookie");
             for (found, value) in lines.flat_map(cookie_pairs) {
                 if matches_pattern(name, found) {
@@ -215,7 +203,7 @@ impl RouteRules {
     pub(crate) fn write_url_for(&self, asker: &KeySource<'_>, target: &str, out: &mut Vec<u8>) {
         out.extend_from_slice(asker.scheme.as_bytes());
         out.extend_from_slice(b"://");
-        if self.key.host {
+        if self.config.key.host {
             push_host(asker, out);
         }
         self.push_target(target, out);
@@ -223,8 +211,8 @@ impl RouteRules {
 
     /// Whether keys of one target may differ in more than the URL.
     pub(crate) fn has_extra_key_parts(&self, asker: &KeySource<'_>) -> bool {
-        !self.key.headers.is_empty()
-            || !self.key.cookies.is_empty()
+        !self.config.key.headers.is_empty()
+            || !self.config.key.cookies.is_empty()
             || asker.forwarded_host().is_some()
             || asker.forwarded_port().is_some()
             || asker.is_trusted
@@ -236,7 +224,7 @@ impl RouteRules {
 
     /// Writes the part of `target` that is in the key; the back end gets the same.
     pub(crate) fn push_target(&self, target: &str, out: &mut Vec<u8>) {
-        if matches!(self.key.query, QueryKey::All) {
+        if matches!(self.config.key.query, QueryKey::All) {
             out.extend_from_slice(target.as_bytes());
             return;
         }
@@ -254,7 +242,8 @@ impl RouteRules {
 
     pub(crate) fn tags_of(&self, fields: &FieldBlock) -> Vec<String> {
         let is_tags = |name: &str| {
-            self.tag_fields
+            self.config
+                .tags
                 .iter()
                 .any(|tags| tags.eq_ignore_ascii_case(name))
         };
@@ -272,14 +261,14 @@ impl RouteRules {
 
     /// Removes the tag fields, which clients do not get.
     pub(crate) fn remove_tags(&self, fields: &mut FieldBlock) {
-        for name in &self.tag_fields {
+        for name in &self.config.tags {
             fields.remove(name);
         }
     }
 
     fn keeps_parameter(&self, parameter: &str) -> bool {
         let name = parameter.split('=').next().unwrap_or_default().as_bytes();
-        match &self.key.query {
+        match &self.config.key.query {
             QueryKey::All => true,
             QueryKey::None => false,
             QueryKey::Only(names) => matches_any(names, name),

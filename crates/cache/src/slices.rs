@@ -201,7 +201,7 @@ impl SlicedContent {
             };
             fetch.start(completion);
         }
-        let deadline = clock::now() + self.shared.rules.lock_timeout;
+        let deadline = clock::now() + self.shared.rules.config.lock_timeout;
         let outcome = waiter.wait(deadline).await;
         Ok(match outcome {
             Some(FetchOutcome::Stored { partial, .. }) if partial.meta.key == key.text => {

@@ -22,7 +22,7 @@ use penstock_sys::net::PeerAddress;
 use penstock_wire::proxy_protocol;
 use tokio::sync::oneshot;
 
-use crate::connection::UpstreamConnection;
+use crate::connection::{ConnectionParts, UpstreamConnection};
 use crate::failure::{AttemptFailure, AttemptStage};
 use crate::request_head::uses_keep_alive;
 use crate::saturation::UnansweredGuard;
@@ -114,7 +114,7 @@ pub(crate) fn claim_lease(
 }
 
 /// The idle connection, on this loop, if it looks alive.
-fn checked_idle_connection(connection: Box<UpstreamConnection>) -> Option<Box<UpstreamConnection>> {
+fn checked_idle_connection(connection: UpstreamConnection) -> Option<UpstreamConnection> {
     if !connection.stream.is_quiet() {
         return None;
     }
@@ -249,14 +249,14 @@ impl Lease {
         &self,
         peer: PeerAddress,
         listener: &ListenerInfo,
-    ) -> impl Future<Output = Result<Box<UpstreamConnection>, AttemptFailure>> + Send + use<> {
+    ) -> impl Future<Output = Result<UpstreamConnection, AttemptFailure>> + Send + use<> {
         let config = &self.upstream.config;
         let (server, timeout) = (Arc::clone(&self.slot.server), config.connect_timeout);
         let header = config
             .proxy_protocol
             .map(|version| proxy_protocol_header(version, peer, listener));
         async move {
-            let connection = UpstreamConnection::open(&server, clock::now() + timeout).await?;
+            let connection = ConnectionParts::open(&server, clock::now() + timeout).await?;
             if let Some(header) = header {
                 // Shorter than any socket buffer: it is written at once or never.
                 let sent = connection.stream.write_all(&header).await;
@@ -303,11 +303,7 @@ impl Lease {
     }
 
     /// Releases the slot; `connection` is given if it may carry another request.
-    pub(crate) fn finish(
-        self,
-        connection: Option<Box<UpstreamConnection>>,
-        outcome: AttemptOutcome,
-    ) {
+    pub(crate) fn finish(self, connection: Option<UpstreamConnection>, outcome: AttemptOutcome) {
         self.finish_at(clock::now(), connection, outcome);
     }
 
@@ -315,7 +311,7 @@ impl Lease {
     pub(crate) fn finish_at(
         mut self,
         now: Instant,
-        connection: Option<Box<UpstreamConnection>>,
+        connection: Option<UpstreamConnection>,
         outcome: AttemptOutcome,
     ) {
         self.report.outcome = outcome;
@@ -325,7 +321,7 @@ impl Lease {
         );
     }
 
-    fn release(&mut self, now: Instant, connection: Option<Box<UpstreamConnection>>) {
+    fn release(&mut self, now: Instant, connection: Option<UpstreamConnection>) {
         self.unanswered_guard = None;
         self.is_released = true;
         let connection = connection.map(|it| (it, loops::current_index()));

@@ -82,8 +82,10 @@ impl ResolvedAddress {
 }
 
 /// A connection to a server. Boxed, as it moves several times with each request.
+pub(crate) type UpstreamConnection = Box<ConnectionParts>;
+
 #[derive(Debug)]
-pub(crate) struct UpstreamConnection {
+pub(crate) struct ConnectionParts {
     pub(crate) stream: Stream,
     pub(crate) deadline: LazyDeadline,
     pub(crate) count_guard: ConnectionCountGuard,
@@ -152,7 +154,7 @@ impl Drop for ConnectionCountGuard {
     }
 }
 
-impl UpstreamConnection {
+impl ConnectionParts {
     /// Connects to `server` until `deadline`.
     ///
     /// # Errors
@@ -161,7 +163,7 @@ impl UpstreamConnection {
     pub(crate) async fn open(
         server: &Arc<BackendServer>,
         deadline: Instant,
-    ) -> Result<Box<Self>, AttemptFailure> {
+    ) -> Result<UpstreamConnection, AttemptFailure> {
         let count_guard = ConnectionCountGuard::new(server);
         let failed = |cause: String| {
             AttemptFailure::new(FaultKind::ConnectFailed, AttemptStage::Unsent, cause)
@@ -191,7 +193,7 @@ impl UpstreamConnection {
     ///
     /// # Errors
     /// The loop cannot watch another descriptor.
-    pub(crate) fn move_to_this_loop(self: Box<Self>) -> io::Result<Box<Self>> {
+    pub(crate) fn move_to_this_loop(self) -> io::Result<UpstreamConnection> {
         let stream = Stream::new(self.stream.into_socket())?;
         Ok(Box::new(Self {
             stream,

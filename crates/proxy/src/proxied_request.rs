@@ -71,7 +71,7 @@ enum RequestStep {
     ReadBody(BoxedFuture<Result<BodySource, Fault>>),
     ClaimSlot,
     WaitInQueue(Box<QueueWait>),
-    Connect(BoxedFuture<Result<Box<UpstreamConnection>, AttemptFailure>>),
+    Connect(BoxedFuture<Result<UpstreamConnection, AttemptFailure>>),
     Exchange,
     Done,
 }
@@ -184,11 +184,7 @@ impl ProxiedRequest {
     }
 
     /// Sends the request, as much as is accepted at once.
-    fn send_request(
-        &mut self,
-        connection: Box<UpstreamConnection>,
-        now: Instant,
-    ) -> Result<(), Fault> {
+    fn send_request(&mut self, connection: UpstreamConnection, now: Instant) -> Result<(), Fault> {
         let is_reused = connection.is_reused();
         if let Some(lease) = &mut self.lease {
             lease.sent_at = now;

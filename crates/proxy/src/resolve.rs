@@ -26,7 +26,7 @@ use crate::maintenance;
 use crate::server_pool::{ServerId, ServerPool, ServerSpec};
 use crate::upstream::SharedUpstream;
 pub(crate) use lookup::DnsSource;
-use lookup::{DnsResolver, LookupAnswer, LookupError, ServerDefaults};
+use lookup::{DnsResolver, LookupAnswer, LookupError};
 use targets::{DnsTarget, diff_targets, is_same_server, next_query_delay, retry_delay};
 
 /// The DNS names of an upstream's servers.
@@ -101,12 +101,9 @@ impl DnsNames {
 /// # Errors
 /// A sentence: there is no answer, or no address.
 pub async fn count_addresses(address: &config::ServerAddr) -> Result<usize, String> {
-    let defaults = ServerDefaults {
-        weight: 1,
-        backup: false,
-    };
+    let server = config::UpstreamServer::new(address.clone());
     let mut resolver = DnsResolver::new(DnsSource::System);
-    let answer = resolver.lookup(address, defaults, &[]).await;
+    let answer = resolver.lookup(&server, &[]).await;
     answer
         .map(|found| found.targets.len())
         .map_err(|error| error.to_string())
@@ -128,14 +125,8 @@ pub(crate) async fn follow_dns_name(
             .get(id)
             .map(|n| n.server.clone())
     };
-    while let Some(name) = shared.upgrade().and_then(find_name) {
-        let defaults = ServerDefaults {
-            weight: name.weight,
-            backup: name.backup,
-        };
-        let answer = resolver
-            .lookup(&name.address, defaults, &servers.targets())
-            .await;
+    while let Some(server) = shared.upgrade().and_then(find_name) {
+        let answer = resolver.lookup(&server, &servers.targets()).await;
         let Some(shared) = shared.upgrade() else {
             return;
         };
@@ -147,11 +138,11 @@ pub(crate) async fn follow_dns_name(
                     return;
                 }
                 maintenance::notify_changes(&shared);
-                failures.clear(&shared.name, &name.address);
+                failures.clear(&shared.name, &server.address);
                 next_query_delay(ttl, interval)
             }
             Err(error) => {
-                failures.record(now, &shared.name, &name.address, &error);
+                failures.record(now, &shared.name, &server.address, &error);
                 retry_delay(failures.count, interval)
             }
         };

@@ -92,7 +92,7 @@ pub(crate) struct ClaimedSlot {
     pub(crate) id: SlotId,
     pub(crate) server_id: ServerId,
     pub(crate) server: Arc<BackendServer>,
-    pub(crate) idle_connection: Option<Box<UpstreamConnection>>,
+    pub(crate) idle_connection: Option<UpstreamConnection>,
     /// The number of the server in a sticky cookie.
     pub(crate) name_hash: u64,
 }
@@ -143,7 +143,7 @@ pub(crate) struct AttemptReport {
 #[must_use]
 pub(crate) struct DeferredActions {
     pub(crate) grants: Vec<DispatchedJob<SlotWaiter>>,
-    pub(crate) closed_connections: Vec<Box<UpstreamConnection>>,
+    pub(crate) closed_connections: Vec<UpstreamConnection>,
     pub(crate) transitions: Vec<(Arc<BackendServer>, HealthTransition)>,
 }
 
@@ -280,7 +280,7 @@ impl ServerPool {
         &mut self,
         now: Instant,
         slot: SlotId,
-        connection: Option<(Box<UpstreamConnection>, usize)>,
+        connection: Option<(UpstreamConnection, usize)>,
         report: &AttemptReport,
     ) {
         let closed = &mut self.deferred.closed_connections;
@@ -491,7 +491,7 @@ impl ServerPool {
         &mut self,
         now: Instant,
         id: ServerId,
-        connection: Box<UpstreamConnection>,
+        connection: UpstreamConnection,
         home: usize,
     ) {
         match self.index_by_id(id) {

@@ -44,7 +44,7 @@ impl Takeover for UpgradeTunnel {
 /// Relays until either side ends, then releases the slot.
 async fn run_tunnel(
     lease: Lease,
-    connection: Box<UpstreamConnection>,
+    connection: UpstreamConnection,
     client: &dyn ByteStream,
     from_client: Vec<u8>,
     from_server: Vec<u8>,
@@ -101,7 +101,7 @@ async fn connect_server(
     client: &Stream,
     peer: PeerAddress,
     listener: &ListenerInfo,
-) -> Result<(Lease, Box<UpstreamConnection>), AttemptFailure> {
+) -> Result<(Lease, UpstreamConnection), AttemptFailure> {
     let deadline = clock::now() + shared.config.queue_timeout;
     let key = match (&shared.config.balance, peer) {
         (config::Balance::Hash(_), PeerAddress::Tcp(address)) => {

@@ -33,7 +33,7 @@ const MAX_BODY_WITH_HEAD: usize = 16 * 1024;
 /// A connection with an active request.
 #[derive(Debug)]
 pub(crate) struct UpstreamExchange {
-    pub(crate) connection: Box<UpstreamConnection>,
+    pub(crate) connection: UpstreamConnection,
     codec: Codec,
     body_encoding: BodyEncoding,
     /// Encoded bytes; those from `out_sent` on are not written yet.
@@ -88,7 +88,7 @@ impl UpstreamExchange {
     /// A head that does not fit the protocol, or a connection that accepts no bytes.
     pub(crate) fn begin(
         shared: &SharedUpstream,
-        connection: Box<UpstreamConnection>,
+        connection: UpstreamConnection,
         request: &Request,
         source: &mut BodySource,
         keep: impl FnOnce(Self),
@@ -146,7 +146,7 @@ impl UpstreamExchange {
     }
 
     /// Returns the connection, if it may carry another request after `end`.
-    pub(crate) fn into_connection(mut self, end: &ResponseEnd) -> Option<Box<UpstreamConnection>> {
+    pub(crate) fn into_connection(mut self, end: &ResponseEnd) -> Option<UpstreamConnection> {
         let is_in_order = self.body_encoding == BodyEncoding::Ajp || !self.was_answered_early;
         let is_clean =
             end.is_reusable && is_in_order && !self.has_trailing_bytes && self.partial.is_empty();
@@ -168,7 +168,7 @@ impl UpstreamExchange {
     }
 
     /// Returns the connection as a tunnel, and the bytes behind the switch.
-    pub(crate) fn into_upgraded(self) -> (Box<UpstreamConnection>, Vec<u8>) {
+    pub(crate) fn into_upgraded(self) -> (UpstreamConnection, Vec<u8>) {
         (self.connection, self.partial)
     }
 

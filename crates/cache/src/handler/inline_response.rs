@@ -77,7 +77,7 @@ pub(super) fn try_inline(
         fields.clear();
         fields.push_u64("Age", usable.age.as_secs());
         fields.append(&meta.fields);
-        if shared.rules.sends_cache_status {
+        if shared.rules.config.cache_status {
             scratch.status.clear();
             encode_cache_status(
                 &mut scratch.status,

@@ -31,8 +31,8 @@ use penstock_runtime::log_throttle::suppressed_suffix;
 use self::sliced::SlicedOutcome;
 use super::bypass::{self, BypassedRequest};
 use super::{
-    LookupResult, SharedCache, StaleHit, UsableHit, bypass_status, hit_status, selects_variant,
-    unsatisfiable_response,
+    LookupResult, SharedCache, StaleHit, UsableHit, bypass_status, hit_status, judge_hit,
+    selects_variant, unsatisfiable_response,
 };
 use crate::backend_request::ClientRequest;
 use crate::coalesced_fetch::{FetchOutcome, LeaderResult};
@@ -277,7 +277,7 @@ impl CacheLookup {
         if self.shared.fetches.is_uncacheable(&self.key, clock::now()) {
             return Some(bypass::RECENTLY_UNCACHEABLE);
         }
-        (rules.min_uses > 1 && self.store.count_request(&self.key) < rules.min_uses)
+        (rules.config.min_uses > 1 && self.store.count_request(&self.key) < rules.config.min_uses)
             .then_some("min-uses")
     }
 

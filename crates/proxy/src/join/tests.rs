@@ -16,7 +16,7 @@ use penstock_wire::join::{self as words, JoinPurpose, JoinSecret, JoinSide};
 
 use super::line_stream::LineStream;
 use super::*;
-use crate::connection::{ResolvedAddress, UpstreamConnection};
+use crate::connection::{ConnectionParts, ResolvedAddress};
 use crate::maintenance::tests::{claim, eventually, on_a_loop, release, start, states};
 use crate::testing::request;
 use crate::{BufferingMode, ServerChange, Upstream};
@@ -166,7 +166,7 @@ fn a_joined_server_gets_requests_until_it_leaves() {
         for number in 0..5 {
             let place = claim(&upstream);
             let deadline = clock::now() + Duration::from_secs(10);
-            let connection = UpstreamConnection::open(&place.server, deadline)
+            let connection = ConnectionParts::open(&place.server, deadline)
                 .await
                 .unwrap();
             release(&upstream, &place);

@@ -14,7 +14,7 @@ use std::time::Duration;
 use penstock_config::{self as config, Protocol};
 use penstock_runtime::clock;
 
-use crate::connection::{BackendServer, UpstreamConnection};
+use crate::connection::{BackendServer, ConnectionParts};
 use crate::server_pool::ServerId;
 use crate::upstream::SharedUpstream;
 
@@ -40,7 +40,7 @@ pub(super) async fn maintain_min_connections(shared: Weak<SharedUpstream>, id: S
         let mut is_well = true;
         for _ in 0..missing {
             let deadline = clock::now() + config.connect_timeout;
-            let Ok(mut connection) = UpstreamConnection::open(&server, deadline).await else {
+            let Ok(mut connection) = ConnectionParts::open(&server, deadline).await else {
                 is_well = false;
                 break;
             };

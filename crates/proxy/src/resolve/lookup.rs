@@ -20,13 +20,12 @@ use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::proto::op::Query;
 use hickory_resolver::proto::rr::{Name, RData, RecordType};
 use hickory_resolver::{Hosts, ResolverBuilder, TokioResolver};
-use penstock_config::ServerAddr;
+use penstock_config::{ServerAddr, UpstreamServer};
 use penstock_runtime::clock;
 use thiserror::Error;
 
 use super::targets::{
-    DnsTarget, FamilyAnswer, SrvTarget, host_and_port, merge_families, targets_of_host,
-    targets_of_services,
+    DnsTarget, SrvTarget, host_and_port, merge_families, targets_of_host, targets_of_services,
 };
 
 #[derive(Debug, Clone)]
@@ -51,13 +50,6 @@ pub(super) struct LookupAnswer {
     pub(super) targets: Vec<DnsTarget>,
     /// How long the answer is valid.
     pub(super) ttl: Duration,
-}
-
-/// Defaults of a name's servers, for what the DNS does not specify.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct ServerDefaults {
-    pub(super) weight: u32,
-    pub(super) backup: bool,
 }
 
 /// Why there is no answer.
@@ -92,29 +84,29 @@ impl DnsResolver {
         }
     }
 
-    /// Resolves `name`; `known` are its previous targets.
+    /// Resolves the name of `server`, which has the defaults for what the DNS does not specify;
+    /// `known` are its previous targets.
     ///
     /// # Errors
     /// No answer, or an empty one.
     pub(super) async fn lookup(
         &mut self,
-        name: &ServerAddr,
-        defaults: ServerDefaults,
+        server: &UpstreamServer,
         known: &[DnsTarget],
     ) -> Result<LookupAnswer, LookupError> {
         let loaded = self.load()?;
         let lookup = async {
-            match name {
+            match &server.address {
                 ServerAddr::Name { host, port } => {
                     let (addresses, ttl) = loaded.lookup_addresses(host, *port, known).await?;
-                    let ServerDefaults { weight, backup } = defaults;
+                    let (weight, backup) = (server.weight, server.backup);
                     let targets = targets_of_host((host, *port), &addresses, weight, backup);
                     Ok(LookupAnswer { targets, ttl })
                 }
-                ServerAddr::Srv(service) => loaded.lookup_service(service, defaults, known).await,
-                ServerAddr::Tcp(_) | ServerAddr::Unix(_) | ServerAddr::Joined(_) => {
-                    Err(LookupError::BadName(name.to_string()))
+                ServerAddr::Srv(service) => {
+                    loaded.lookup_service(service, server.backup, known).await
                 }
+                address => Err(LookupError::BadName(address.to_string())),
             }
         };
         let answer = clock::timeout(LOOKUP_TIMEOUT, lookup).await;
@@ -173,7 +165,7 @@ impl LoadedResolver {
     async fn lookup_service(
         &self,
         name: &str,
-        defaults: ServerDefaults,
+        is_backup: bool,
         known: &[DnsTarget],
     ) -> Result<LookupAnswer, LookupError> {
         self.resolver.clear_cache();
@@ -208,7 +200,7 @@ impl LoadedResolver {
                 addresses,
             });
         }
-        let targets = targets_of_services(&services, defaults.backup);
+        let targets = targets_of_services(&services, is_backup);
         if targets.is_empty() {
             return Err(LookupError::NoTargets);
         }
@@ -231,7 +223,7 @@ impl LoadedResolver {
             .flat_map(answer_addresses)
             .collect();
         if !of_file.is_empty() {
-            let all = merge_families(&[], FamilyAnswer::Found(of_file), FamilyAnswer::Empty);
+            let all = merge_families(&[], Some(of_file), Some(Vec::new()));
             return Ok((all, MAX_FILES_AGE));
         }
         let resolver = &self.resolver;
@@ -250,9 +242,9 @@ impl LoadedResolver {
             }
             // The search list led to two different names: the first one is meant.
             (Ok(one), Ok(other)) if one.query().name() != other.query().name() => {
-                merge_families(&known, family_answer(&v4), FamilyAnswer::Empty)
+                merge_families(&known, family_addresses(&v4), Some(Vec::new()))
             }
-            _ => merge_families(&known, family_answer(&v4), family_answer(&v6)),
+            _ => merge_families(&known, family_addresses(&v4), family_addresses(&v6)),
         };
         if merged.is_empty() {
             return Err(LookupError::NoRecords("A or AAAA"));
@@ -290,11 +282,11 @@ fn to_name(text: &str) -> Result<Name, LookupError> {
     Name::from_str_relaxed(text).map_err(|_| LookupError::BadName(text.to_owned()))
 }
 
-fn family_answer(answer: &Result<Lookup, NetError>) -> FamilyAnswer {
+/// The addresses of one family; `None` without an answer.
+fn family_addresses(answer: &Result<Lookup, NetError>) -> Option<Vec<IpAddr>> {
     match answer {
-        Ok(lookup) => FamilyAnswer::Found(answer_addresses(lookup).collect()),
-        Err(error) if error.is_no_records_found() => FamilyAnswer::Empty,
-        Err(_) => FamilyAnswer::Failed,
+        Ok(lookup) => Some(answer_addresses(lookup).collect()),
+        Err(error) => error.is_no_records_found().then(Vec::new),
     }
 }
 

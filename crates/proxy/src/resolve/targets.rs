@@ -23,16 +23,6 @@ pub(super) struct DnsTarget {
     pub(super) backup: bool,
 }
 
-/// The result of the query for one address family.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum FamilyAnswer {
-    Found(Vec<IpAddr>),
-    /// The DNS has no addresses of this family.
-    Empty,
-    /// No answer.
-    Failed,
-}
-
 /// One target of a service, with its addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SrvTarget {
@@ -53,12 +43,14 @@ pub(super) struct TargetChanges {
 }
 
 /// Merges the addresses of a host, in order and without duplicates; `known` ones stand in for a
-/// family without an answer. An empty result does not prove that there are none.
-pub(super) fn merge_families(known: &[IpAddr], v4: FamilyAnswer, v6: FamilyAnswer) -> Vec<IpAddr> {
-    let of_family = |family, is_wanted: fn(&IpAddr) -> bool| match family {
-        FamilyAnswer::Found(found) => found,
-        FamilyAnswer::Empty => Vec::new(),
-        FamilyAnswer::Failed => known.iter().copied().filter(is_wanted).collect(),
+/// family without an answer (`None`). An empty result does not prove that there are none.
+pub(super) fn merge_families(
+    known: &[IpAddr],
+    v4: Option<Vec<IpAddr>>,
+    v6: Option<Vec<IpAddr>>,
+) -> Vec<IpAddr> {
+    let of_family = |found: Option<Vec<IpAddr>>, is_wanted: fn(&IpAddr) -> bool| {
+        found.unwrap_or_else(|| known.iter().copied().filter(is_wanted).collect())
     };
     let mut all = of_family(v4, IpAddr::is_ipv4);
     all.extend(of_family(v6, IpAddr::is_ipv6));
@@ -164,8 +156,8 @@ mod tests {
         texts.iter().map(|text| ip(text)).collect()
     }
 
-    fn found(texts: &[&str]) -> FamilyAnswer {
-        FamilyAnswer::Found(ips(texts))
+    fn found(texts: &[&str]) -> Option<Vec<IpAddr>> {
+        Some(ips(texts))
     }
 
     fn target(address: &str, weight: u32, backup: bool) -> DnsTarget {
@@ -201,37 +193,27 @@ mod tests {
             (
                 "only one exists",
                 found(&["192.0.2.9"]),
-                FamilyAnswer::Empty,
+                found(&[]),
                 vec!["192.0.2.9"],
             ),
             (
                 "the other fails",
                 found(&["192.0.2.9"]),
-                FamilyAnswer::Failed,
+                None,
                 vec!["192.0.2.9", "2001:db8::1"],
             ),
             (
                 "one fails, none of the other",
-                FamilyAnswer::Failed,
-                FamilyAnswer::Empty,
+                None,
+                found(&[]),
                 vec!["192.0.2.1"],
             ),
-            (
-                "both fail",
-                FamilyAnswer::Failed,
-                FamilyAnswer::Failed,
-                known.to_vec(),
-            ),
-            (
-                "nothing at all",
-                FamilyAnswer::Empty,
-                FamilyAnswer::Empty,
-                vec![],
-            ),
+            ("both fail", None, None, known.to_vec()),
+            ("nothing at all", found(&[]), found(&[]), vec![]),
             (
                 "twice and in disorder",
                 found(&["192.0.2.9", "192.0.2.3", "192.0.2.9"]),
-                FamilyAnswer::Empty,
+                found(&[]),
                 vec!["192.0.2.3", "192.0.2.9"],
             ),
         ];

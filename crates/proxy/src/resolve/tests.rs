@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use config::{Protocol, ServerAddr};
+use config::{Protocol, ServerAddr, UpstreamServer};
 use hickory_resolver::config::{ConnectionConfig, NameServerConfig, ResolverConfig};
 use hickory_resolver::proto::op::{Message, ResponseCode};
 use hickory_resolver::proto::rr::rdata::SRV;
@@ -384,12 +384,8 @@ fn a_silent_or_truncating_name_server_delays_only_briefly() {
             }
             let began = std::time::Instant::now();
             let mut asker = super::DnsResolver::new(dns.source());
-            let address: ServerAddr = "my_app.:80".parse().unwrap();
-            let likeness = super::ServerDefaults {
-                weight: 1,
-                backup: false,
-            };
-            let found = asker.lookup(&address, likeness, &[]).await.unwrap();
+            let address = UpstreamServer::new("my_app.:80".parse().unwrap());
+            let found = asker.lookup(&address, &[]).await.unwrap();
             assert_eq!(found.targets.len(), 1, "{name}");
             assert!(began.elapsed() < Duration::from_secs(8), "{name}");
         }
@@ -403,12 +399,8 @@ fn a_silent_name_server_times_out_in_seconds() {
         dns.zone.lock().unwrap().silent_to = Some(RecordType::SRV);
         let began = std::time::Instant::now();
         let mut asker = super::DnsResolver::new(dns.source());
-        let likeness = super::ServerDefaults {
-            weight: 1,
-            backup: false,
-        };
-        let service: ServerAddr = "srv:_http._tcp.app.test".parse().unwrap();
-        asker.lookup(&service, likeness, &[]).await.unwrap_err();
+        let service = UpstreamServer::new("srv:_http._tcp.app.test".parse().unwrap());
+        asker.lookup(&service, &[]).await.unwrap_err();
         assert!(
             began.elapsed() < Duration::from_secs(8),
             "{:?}",
@@ -422,12 +414,8 @@ fn answers_expire_after_the_interval_at_most() {
     on_a_loop(async {
         // The hosts file has no TTL.
         let mut asker = super::DnsResolver::new(DnsSource::System);
-        let name: ServerAddr = "localhost:80".parse().unwrap();
-        let likeness = super::ServerDefaults {
-            weight: 1,
-            backup: false,
-        };
-        let found = asker.lookup(&name, likeness, &[]).await.unwrap();
+        let name = UpstreamServer::new("localhost:80".parse().unwrap());
+        let found = asker.lookup(&name, &[]).await.unwrap();
         assert!(
             found
                 .targets
@@ -444,12 +432,8 @@ fn without_name_servers_the_reason_is_logged() {
     on_a_loop(async {
         let nobody = ResolverConfig::from_parts(None, Vec::new(), Vec::new());
         let mut asker = super::DnsResolver::new(DnsSource::Custom(nobody));
-        let name: ServerAddr = "app.test:80".parse().unwrap();
-        let likeness = super::ServerDefaults {
-            weight: 1,
-            backup: false,
-        };
-        let error = asker.lookup(&name, likeness, &[]).await.unwrap_err();
+        let name = UpstreamServer::new("app.test:80".parse().unwrap());
+        let error = asker.lookup(&name, &[]).await.unwrap_err();
         assert!(error.to_string().starts_with("name servers: "), "{error}");
     });
 }

@@ -55,7 +55,7 @@ pub(crate) struct ServerSpec {
 #[derive(Debug)]
 pub(super) struct IdleConnections {
     /// By the loop that watches them, most recently used last.
-    by_loop: Vec<Vec<Box<UpstreamConnection>>>,
+    by_loop: Vec<Vec<UpstreamConnection>>,
     count: usize,
 }
 
@@ -156,7 +156,7 @@ impl ServerEntry {
         &mut self,
         now: Instant,
         limits: &config::ConnectionLimits,
-        dropped: &mut Vec<Box<UpstreamConnection>>,
+        dropped: &mut Vec<UpstreamConnection>,
     ) {
         let stuck = self.saturation.tick(now, &self.server.load);
         for _ in 0..stuck {
@@ -207,12 +207,7 @@ impl ServerEntry {
 }
 
 impl IdleConnections {
-    pub(super) fn push(
-        &mut self,
-        mut connection: Box<UpstreamConnection>,
-        home: usize,
-        now: Instant,
-    ) {
+    pub(super) fn push(&mut self, mut connection: UpstreamConnection, home: usize, now: Instant) {
         connection.idle_since = now;
         let last = self.by_loop.len() - 1;
         self.by_loop[home.min(last)].push(connection);
@@ -220,7 +215,7 @@ impl IdleConnections {
     }
 
     /// Takes the last used connection, of loop `home` if it has one.
-    pub(super) fn take(&mut self, home: usize) -> Option<Box<UpstreamConnection>> {
+    pub(super) fn take(&mut self, home: usize) -> Option<UpstreamConnection> {
         if self.count == 0 {
             return None;
         }
@@ -234,14 +229,14 @@ impl IdleConnections {
     }
 
     /// Takes the connection that was unused for longest.
-    fn take_longest(&mut self) -> Option<Box<UpstreamConnection>> {
+    fn take_longest(&mut self) -> Option<UpstreamConnection> {
         let filled = self.by_loop.iter_mut().filter(|list| !list.is_empty());
         let list = filled.min_by_key(|list| list[0].idle_since)?;
         self.count -= 1;
         Some(list.remove(0))
     }
 
-    pub(super) fn drain_into(&mut self, closed: &mut Vec<Box<UpstreamConnection>>) {
+    pub(super) fn drain_into(&mut self, closed: &mut Vec<UpstreamConnection>) {
         self.count = 0;
         self.by_loop.iter_mut().for_each(|list| closed.append(list));
     }

@@ -12,11 +12,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_exchange::{Fault, FaultSide, Reply};
-use penstock_http::caching::{CacheStatus, ForwardReason, ReuseDecision, decide_reuse};
+use penstock_http::caching::{CacheStatus, ForwardReason};
 use penstock_http::{Method, RangeOutcome, Status, select_range};
 use penstock_runtime::clock;
 
-use super::{CacheLookup, LookupStep, client_disconnected, hit_status, selects_variant};
+use super::{
+    CacheLookup, LookupResult, LookupStep, StaleHit, client_disconnected, hit_status, judge_hit,
+    selects_variant,
+};
 use crate::coalesced_fetch::{FetchOutcome, LeaderResult};
 use crate::fetch::Fetch;
 use crate::serve::{self, CacheHeaders, StoredBody};
@@ -155,7 +158,8 @@ impl CacheLookup {
         let rules = &self.shared.rules;
         let mark = slices::slicing_key(&self.key);
         !self.shared.fetches.is_uncacheable(&mark, clock::now())
-            && (rules.min_uses <= 1 || self.store.count_request(&mark) >= rules.min_uses)
+            && (rules.config.min_uses <= 1
+                || self.store.count_request(&mark) >= rules.config.min_uses)
     }
 
     /// The index that this request selects, fresh or not.
@@ -185,64 +189,39 @@ impl CacheLookup {
                 // slices.
                 return Err(SlicedOutcome::NotApplicable);
             }
-            let now = clock::wall();
             let mut for_errors = None;
-            let base = match found {
-                None => None,
-                Some(hit) => {
-                    let (lifetime, came) = (hit.meta.lifetime, hit.meta.response_time);
-                    let reuse =
-                        decide_reuse(&self.directives.directives, &lifetime, came, now);
-                    let age = match reuse {
-                        ReuseDecision::Fresh { age } | ReuseDecision::Stale { age } => Some(age),
-                        ReuseDecision::StaleWhileRevalidate { age } if lead.is_none() => {
-                            self.revalidate_index(number, &hit);
-                            Some(age)
-                        }
-                        // The back end has just confirmed it.
-                        _ if lead.is_some() => Some(lifetime.age(came, now)),
-                        _ => None,
-                    };
-                    let status = CacheStatus {
-                        hit: fwd.is_none(),
-                        fwd,
-                        fwd_status: lead.as_ref().and_then(|lead: &LeaderResult| lead.status),
-                        ..hit_status(lifetime.ttl(came, now))
-                    };
-                    let is_shown = |age: &Duration| lead.is_none() || age.as_secs() > 0;
-                    let headers = |age, status| {
-                        self.shared
-                            .cache_headers(Some(age).filter(is_shown), status)
-                    };
-                    if let Some(age) = age {
-                        return Ok(FoundIndex {
-                            cache_headers: headers(age, status),
-                            meta: hit.meta,
-                            leader_result: lead,
-                        });
+            let base = match found.map(|hit| judge_hit(hit, &self.directives, clock::wall())) {
+                Some(LookupResult::Usable(usable)) => {
+                    if usable.needs_revalidation && lead.is_none() {
+                        self.revalidate_index(number, &usable.hit);
                     }
-                    if may_serve_on_error(&reuse) {
+                    let meta = usable.hit.meta;
+                    return Ok(self.found_index(meta, usable.age, usable.ttl, fwd, lead));
+                }
+                // The back end has just confirmed it.
+                Some(LookupResult::Stale(stale)) if lead.is_some() => {
+                    let meta = stale.hit.meta;
+                    return Ok(self.found_index(meta, stale.age, stale.ttl, fwd, lead));
+                }
+                Some(LookupResult::Stale(stale)) => {
+                    if stale.may_serve_on_error {
                         let status = CacheStatus {
-                            hit: true,
-                            fwd: None,
                             detail: Some("stale-if-error"),
-                            ..status
+                            ..hit_status(stale.ttl)
                         };
                         for_errors = Some(FoundIndex {
-                            meta: Arc::clone(&hit.meta),
-                            cache_headers: headers(lifetime.age(came, now), status),
+                            meta: Arc::clone(&stale.hit.meta),
+                            cache_headers: self.shared.cache_headers(Some(stale.age), status),
                             leader_result: None,
                         });
                     }
-                    // Other requests could not use the response without revalidating it again.
-                    let is_alone = lifetime.no_cache || lifetime.fresh_for.is_zero();
-                    Some((hit, is_alone))
+                    Some(stale)
                 }
+                _ => None,
             };
-            let is_begun = base.is_some();
             if asks_left == 0
                 || is_beyond_any_content(number)
-                || !(is_begun || self.may_begin_slicing())
+                || base.is_none() && !self.may_begin_slicing()
             {
                 return Err(SlicedOutcome::NotApplicable);
             }
@@ -263,23 +242,48 @@ impl CacheLookup {
         Err(SlicedOutcome::NotApplicable)
     }
 
+    fn found_index(
+        &self,
+        meta: Arc<ObjectMeta>,
+        age: Duration,
+        ttl: i64,
+        fwd: Option<ForwardReason>,
+        leader_result: Option<LeaderResult>,
+    ) -> FoundIndex {
+        let lead = leader_result.as_ref();
+        let status = CacheStatus {
+            hit: fwd.is_none(),
+            fwd,
+            fwd_status: lead.and_then(|lead| lead.status),
+            ..hit_status(ttl)
+        };
+        let age = Some(age).filter(|age| lead.is_none() || age.as_secs() > 0);
+        FoundIndex {
+            meta,
+            cache_headers: self.shared.cache_headers(age, status),
+            leader_result,
+        }
+    }
+
     /// Fetches a slice of the current content, or waits for another request's fetch.
     async fn fetch_or_wait_for_slice(
         &self,
         number: u64,
-        base: Option<(Hit, bool)>,
+        base: Option<StaleHit>,
     ) -> Result<Option<LeaderResult>, NoSlice> {
         let slice = SliceFetch {
             number,
             index: None,
         };
         let fetches = &self.shared.fetches;
-        let (base, is_alone) = base.map_or((None, false), |(hit, is_alone)| (Some(hit), is_alone));
+        // Otherwise other requests could not use the response without revalidating it again.
+        let is_shared = base.as_ref().is_none_or(|base| base.is_shareable);
+        let base = base.map(|base| base.hit);
         let meta = base.as_ref().map(|base| &*base.meta);
         let hint = slice.variant_hint(&self.client.head, meta);
-        let (waiter, completion) = match is_alone {
-            true => fetches.begin_exclusive(&self.key),
-            false => fetches.join(&self.key, hint, None),
+        let (waiter, completion) = match is_shared {
+            true => fetches.join(&self.key, hint, None),
+            false => fetches.begin_exclusive(&self.key),
         };
         if let Some(completion) = completion {
             self.new_slice_fetch(slice, base).start(completion);
@@ -366,18 +370,4 @@ impl CacheLookup {
 /// Whether no content can be long enough to have a slice of that number.
 fn is_beyond_any_content(number: u64) -> bool {
     number > u64::MAX / 2 / SLICE_BYTES
-}
-
-/// Whether the stored response may be sent when the back end fails.
-fn may_serve_on_error(reuse: &ReuseDecision) -> bool {
-    match reuse {
-        ReuseDecision::StaleWhileRevalidate { .. } => true,
-        ReuseDecision::Validate {
-            may_serve_stale_on_error,
-            ..
-        } => *may_serve_stale_on_error,
-        ReuseDecision::Fresh { .. }
-        | ReuseDecision::Stale { .. }
-        | ReuseDecision::OnlyIfCachedMiss => false,
-    }
 }
