@@ -18,7 +18,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use penstock_exchange::{Body, BodyStream, Fault, FaultKind, FaultSide, Reply, Response};
@@ -255,13 +255,8 @@ fn content_changed() -> Fault {
 /// Reads a part of a content slice by slice.
 pub(crate) struct SliceReader {
     length: u64,
-    state: ReaderState,
-}
-
-enum ReaderState {
-    Idle(SliceCursor),
-    Reading(PendingChunk),
-    Ended,
+    /// Reads the next chunk once it is polled.
+    next: PendingChunk,
 }
 
 type PendingChunk =
@@ -281,20 +276,28 @@ struct SliceCursor {
 impl SliceReader {
     /// Reads `span` of the content. `opened` is at the start of the span.
     pub(crate) fn new(content: Arc<SlicedContent>, span: ByteRange, opened: OpenedPart) -> Self {
+        let cursor = SliceCursor {
+            content,
+            position: span.start,
+            end: span.start + span.len,
+            opened: Some(opened),
+            is_direct: false,
+        };
         Self {
             length: span.len,
-            state: ReaderState::Idle(SliceCursor {
-                content,
-                position: span.start,
-                end: span.start + span.len,
-                opened: Some(opened),
-                is_direct: false,
-            }),
+            next: cursor.read_next(),
         }
     }
 }
 
 impl SliceCursor {
+    fn read_next(mut self) -> PendingChunk {
+        Box::pin(async move {
+            let chunk = self.next_chunk().await;
+            (self, chunk)
+        })
+    }
+
     async fn next_chunk(&mut self) -> Result<Option<Bytes>, Fault> {
         while self.position < self.end {
             let opened = match &mut self.opened {
@@ -345,27 +348,9 @@ impl SliceCursor {
 
 impl BodyStream for SliceReader {
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Fault>>> {
-        loop {
-            match std::mem::replace(&mut self.state, ReaderState::Ended) {
-                ReaderState::Idle(mut cursor) => {
-                    self.state = ReaderState::Reading(Box::pin(async move {
-                        let chunk = cursor.next_chunk().await;
-                        (cursor, chunk)
-                    }));
-                }
-                ReaderState::Reading(mut reading) => match reading.as_mut().poll(cx) {
-                    Poll::Ready((cursor, chunk)) => {
-                        self.state = ReaderState::Idle(cursor);
-                        return Poll::Ready(chunk.transpose());
-                    }
-                    Poll::Pending => {
-                        self.state = ReaderState::Reading(reading);
-                        return Poll::Pending;
-                    }
-                },
-                ReaderState::Ended => return Poll::Ready(None),
-            }
-        }
+        let (cursor, chunk) = ready!(self.next.as_mut().poll(cx));
+        self.next = cursor.read_next();
+        Poll::Ready(chunk.transpose())
     }
 
     fn length(&self) -> Option<u64> {

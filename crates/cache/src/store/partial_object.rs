@@ -25,6 +25,7 @@ use parking_lot::{Mutex, MutexGuard};
 use penstock_exchange::{BodyStream, Fault, FaultKind};
 use penstock_runtime::clock;
 use penstock_sys::file::read_at_if_cached;
+use slab::Slab;
 use tokio::sync::Notify;
 
 use super::disk::{Disk, DiskError, OperationKind};
@@ -69,7 +70,7 @@ pub(super) struct PartialState {
     pub(super) is_in_memory_tier: bool,
     /// The whole body, once the memory tier has it.
     memory_body: Option<MemoryBody>,
-    readers: Vec<Option<ReaderPosition>>,
+    readers: Slab<ReaderPosition>,
     /// Set while the writer waits for readers.
     pub(super) writer_waker: Option<Waker>,
 }
@@ -131,12 +132,7 @@ impl PartialObject {
         if state.is_discarded {
             return None;
         }
-        let free = state.readers.iter().position(Option::is_none);
-        let index = free.unwrap_or_else(|| {
-            state.readers.push(None);
-            state.readers.len() - 1
-        });
-        state.readers[index] = Some(ReaderPosition {
+        let index = state.readers.insert(ReaderPosition {
             position: start,
             waker: None,
         });
@@ -231,7 +227,7 @@ impl PartialObject {
         let state = self.state.lock();
         if let Some(held) = &state.memory_body {
             let rest = held.part(from, usize::MAX);
-            return if rest.is_empty() { vec![] } else { vec![rest] };
+            return Vec::from_iter((!rest.is_empty()).then_some(rest));
         }
         let is_before = |(at, piece): &(u64, Bytes)| at + piece.len() as u64 <= from;
         let pieces = state
@@ -248,8 +244,7 @@ impl PartialObject {
     /// Drops the pieces that are not needed any more.
     fn trim(&self, state: &mut PartialState) {
         let needed = if state.is_discarded {
-            let readers = state.readers.iter().flatten();
-            let slowest = readers.map(|place| place.position).min();
+            let slowest = state.readers.iter().map(|(_, place)| place.position).min();
             // Later readers of these bytes use the file.
             slowest.map_or(state.total, |at| at.max(state.written_bytes))
         } else {
@@ -272,7 +267,7 @@ impl PartialObject {
 impl PartialState {
     /// Whether the object is discarded and has no reader.
     pub(super) fn is_unneeded(&self) -> bool {
-        self.is_discarded && self.readers.iter().all(Option::is_none)
+        self.is_discarded && self.readers.is_empty()
     }
 
     fn piece_at(&self, position: u64) -> Option<Bytes> {
@@ -316,7 +311,7 @@ impl BodyStream for PartialReader {
                         return Poll::Ready(Some(Err(Fault::new(*kind, cause.clone()))));
                     }
                     None => {
-                        if let Some(Some(place)) = state.readers.get_mut(self.index) {
+                        if let Some(place) = state.readers.get_mut(self.index) {
                             place.waker = Some(cx.waker().clone());
                         }
                         return Poll::Pending;
@@ -391,7 +386,7 @@ impl PartialReader {
         }
         self.position += bytes.len() as u64;
         let mut state = self.partial.state.lock();
-        if let Some(Some(place)) = state.readers.get_mut(self.index) {
+        if let Some(place) = state.readers.get_mut(self.index) {
             place.position = self.position;
         }
         if state.is_discarded {
@@ -404,9 +399,7 @@ impl PartialReader {
 impl Drop for PartialReader {
     fn drop(&mut self) {
         let mut state = self.partial.state.lock();
-        if let Some(place) = state.readers.get_mut(self.index) {
-            *place = None;
-        }
+        state.readers.try_remove(self.index);
         self.partial.trim_and_wake_writer(state);
     }
 }
@@ -422,8 +415,8 @@ impl std::fmt::Debug for PartialReader {
 
 /// Wakes every waiting reader, outside the lock.
 fn wake_readers(mut state: MutexGuard<'_, PartialState>) {
-    let places = state.readers.iter_mut().flatten();
-    let wakers: Vec<_> = places.filter_map(|place| place.waker.take()).collect();
+    let places = state.readers.iter_mut();
+    let wakers: Vec<_> = places.filter_map(|(_, place)| place.waker.take()).collect();
     drop(state);
     wakers.into_iter().for_each(Waker::wake);
 }
