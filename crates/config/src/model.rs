@@ -39,11 +39,11 @@ pub use server::{
     SocketPermissions,
 };
 pub use site::{HeaderRules, Rewrite, Route, Site};
+pub(crate) use upstream::UPSTREAM_QUEUE;
 pub use upstream::{
     Balance, ConnectionLimits, EjectPolicy, ForwardedHeaders, HashKey, HealthCheck, HostHeader,
     Protocol, ProxyProtocol, RetryPolicy, ServerAddr, TcpFrontend, Upstream, UpstreamServer,
 };
-pub(crate) use upstream::{BalanceMethod, UPSTREAM_QUEUE};
 
 use crate::options::OptionDefault::Described;
 use crate::options::OptionKind::{NamedTables, Table, Tables};

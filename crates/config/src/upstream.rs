@@ -17,7 +17,7 @@ use crate::grants;
 use crate::headers::is_token;
 use crate::join;
 use crate::model::{
-    App, BalanceMethod, ConnectionLimits, HashKey, HealthCheck, HostHeader, Protocol, Upstream,
+    App, Balance, ConnectionLimits, HashKey, HealthCheck, HostHeader, Protocol, Upstream,
     UpstreamServer,
 };
 use crate::section::{Keys as _, Section};
@@ -109,9 +109,9 @@ fn read_protocol(table: &Section<'_>) -> Option<Protocol> {
 fn read_balance(table: &Section<'_>, upstream: &mut Upstream) {
     let key = table.parse_text("key", parse_hash_key);
     let method = table.get("balance");
-    let is_hash = method == Some(BalanceMethod::Hash);
-    let known = method.unwrap_or(BalanceMethod::IdleFirst);
-    upstream.balance = known.with_key(key.map(|key| key.value));
+    let is_hash = method == Some(Balance::Hash);
+    upstream.balance = method.unwrap_or(upstream.balance);
+    upstream.hash_key = key.map(|key| key.value);
     if is_hash && !table.has("key") {
         table.report_missing("key");
     }

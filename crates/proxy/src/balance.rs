@@ -74,7 +74,7 @@ impl Balancer {
             Balance::RoundRobin => self.round_robin(candidates, |_| true),
             Balance::LeastActive => self.least_active(candidates),
             Balance::RandomTwo => self.random_two(candidates),
-            Balance::Hash(_) => {
+            Balance::Hash => {
                 let key = key.unwrap_or_else(|| self.next_random());
                 hash::choose(candidates, key)
             }

@@ -172,11 +172,8 @@ pub(crate) fn sticky_cookie_id(call: &ProxiedRequest) -> Option<u64> {
 
 /// The hash key of the request, if the balance is by hash.
 pub(crate) fn balance_key(call: &ProxiedRequest) -> Option<u64> {
-    let config::Balance::Hash(key) = &call.shared.config.balance else {
-        return None;
-    };
     let head = &call.request.head;
-    Some(match key {
+    Some(match call.shared.config.hash_key.as_ref()? {
         config::HashKey::Path => hash_key(call.request.path()),
         config::HashKey::Uri => hash_key(head.path_query_bytes()),
         config::HashKey::ClientIp => match call.request.client_address() {

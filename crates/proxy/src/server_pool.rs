@@ -167,7 +167,7 @@ impl ServerPool {
             config: Arc::clone(config),
             queue: Queue::new(limits),
             servers: Vec::new(),
-            balancer: Balancer::new(config.balance.clone(), seed),
+            balancer: Balancer::new(config.balance, seed),
             budget: RetryBudget::new(config.retry.budget, now),
             candidates: Vec::new(),
             use_count: 0,

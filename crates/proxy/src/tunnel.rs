@@ -103,8 +103,8 @@ async fn connect_server(
     listener: &ListenerInfo,
 ) -> Result<(Lease, UpstreamConnection), AttemptFailure> {
     let deadline = clock::now() + shared.config.queue_timeout;
-    let key = match (&shared.config.balance, peer) {
-        (config::Balance::Hash(_), PeerAddress::Tcp(address)) => {
+    let key = match (shared.config.balance, peer) {
+        (config::Balance::Hash, PeerAddress::Tcp(address)) => {
             Some(hash_key(address.ip().to_canonical().to_string().as_bytes()))
         }
         _ => None,

@@ -58,9 +58,7 @@ section! {
         /// Which free server gets a request: `idle_first` one with nothing to do, else the
         /// least busy; `round_robin` in turn; `least_active` the least busy; `random_two` the
         /// less busy of two drawn at random; `hash` the same for the same `key`.
-        balance: Balance = Balance::IdleFirst,
-            Choice(BalanceMethod::WORDS),
-            shows r#""idle_first""#, by hand;
+        balance: Balance = Balance::IdleFirst, Choice(Balance::WORDS), by hand;
         /// Cookie that keeps a client at one server.
         sticky: Option<String> = None, Text(COOKIE), default "no stickiness",
             example r#""server""#, by check(crate::headers::is_token);
@@ -152,6 +150,8 @@ section! {
     plain {
         /// Its name, unique.
         name: String = name.to_owned();
+        /// The key of the balance `hash`.
+        hash_key: Option<HashKey> = None;
         /// Requests that may wait; one more is answered 503.
         max_queued: usize = 1000;
         /// How long a request may wait (503 after).
@@ -215,50 +215,20 @@ pub enum ServerAddr {
 }
 
 choice! {
-    /// The words of `balance`.
+    /// Which free server gets a request.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub(crate) enum BalanceMethod {
-        /// [`Balance::IdleFirst`].
+    pub enum Balance {
+        /// One with nothing to do, else the least busy; warm ones first.
         IdleFirst = "idle_first",
-        /// [`Balance::RoundRobin`].
+        /// In turn, by weight.
         RoundRobin = "round_robin",
-        /// [`Balance::LeastActive`].
+        /// The least busy by weight.
         LeastActive = "least_active",
-        /// [`Balance::RandomTwo`].
+        /// The less busy of two drawn at random.
         RandomTwo = "random_two",
-        /// [`Balance::Hash`] of `key`.
+        /// The same server for the same key, unless it has far more than its share.
         Hash = "hash",
     }
-}
-
-impl BalanceMethod {
-    /// The balance by this method; `key` is that of `hash`, which is reported if it is absent or
-    /// wrong.
-    pub(crate) fn with_key(self, key: Option<HashKey>) -> Balance {
-        match self {
-            Self::IdleFirst => Balance::IdleFirst,
-            Self::RoundRobin => Balance::RoundRobin,
-            Self::LeastActive => Balance::LeastActive,
-            Self::RandomTwo => Balance::RandomTwo,
-            Self::Hash => key.map_or_else(Balance::default, Balance::Hash),
-        }
-    }
-}
-
-/// Which free server gets a request.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum Balance {
-    /// One with nothing to do, else the least busy; warm ones first.
-    #[default]
-    IdleFirst,
-    /// In turn, by weight.
-    RoundRobin,
-    /// The least busy by weight.
-    LeastActive,
-    /// The less busy of two drawn at random.
-    RandomTwo,
-    /// The same server for the same key, unless it has far more than its share.
-    Hash(HashKey),
 }
 
 /// The part of a request that is hashed.

@@ -81,7 +81,8 @@ resolve_interval = "9s"
         name: "legacy".to_owned(),
         protocol: Protocol::FastCgi,
         servers,
-        balance: Balance::Hash(HashKey::Header("X-Tenant".to_owned())),
+        balance: Balance::Hash,
+        hash_key: Some(HashKey::Header("X-Tenant".to_owned())),
         sticky: Some("server".to_owned()),
         max_active: Some(1),
         max_queued: 5,
@@ -170,8 +171,9 @@ fn reads_the_words() {
         ("cookie:id", HashKey::Cookie("id".to_owned())),
     ];
     for (word, expected) in keys {
-        let found = read(&format!("balance = \"hash\"\nkey = \"{word}\"")).balance;
-        assert_eq!(found, Balance::Hash(expected), "{word}");
+        let found = read(&format!("balance = \"hash\"\nkey = \"{word}\""));
+        let expected = (Balance::Hash, Some(expected));
+        assert_eq!((found.balance, found.hash_key), expected, "{word}");
     }
     let forwarded = [
         ("x-forwarded", ForwardedHeaders::XForwarded),

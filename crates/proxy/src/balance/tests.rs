@@ -2,8 +2,6 @@
 
 use std::collections::HashMap;
 
-use penstock_config::HashKey;
-
 use super::*;
 
 /// Servers with these weights in thousandths and this capacity, without active requests.
@@ -22,8 +20,8 @@ fn servers(weights: &[u32]) -> Vec<Candidate> {
     weights.iter().enumerate().map(server).collect()
 }
 
-fn balancer(method: &Balance) -> Balancer {
-    Balancer::new(method.clone(), 7)
+fn balancer(method: Balance) -> Balancer {
+    Balancer::new(method, 7)
 }
 
 const POLICIES: [Balance; 5] = [
@@ -31,13 +29,13 @@ const POLICIES: [Balance; 5] = [
     Balance::RoundRobin,
     Balance::LeastActive,
     Balance::RandomTwo,
-    Balance::Hash(HashKey::Path),
+    Balance::Hash,
 ];
 
 /// Places `requests`, of which `in_progress` are active at a time and end in random order; returns
 /// the count per server.
 fn shares(
-    policy: &Balance,
+    policy: Balance,
     servers: &mut [Candidate],
     in_progress: usize,
     requests: u32,
@@ -61,7 +59,7 @@ fn shares(
 
 #[test]
 fn under_load_each_server_gets_the_share_of_its_weight() {
-    for policy in &POLICIES {
+    for policy in POLICIES {
         let mut servers = servers(&[1, 2, 5]);
         let counts = shares(policy, &mut servers, 80, 16_000);
         for (count, expected) in counts.iter().zip([2000, 4000, 10_000]) {
@@ -73,7 +71,7 @@ fn under_load_each_server_gets_the_share_of_its_weight() {
 
 #[test]
 fn a_server_that_just_came_back_gets_a_part_of_its_share() {
-    for policy in &POLICIES {
+    for policy in POLICIES {
         let mut servers = servers(&[1, 1, 1, 1]);
         servers[2].slow_start_permille = 250;
         let counts = shares(policy, &mut servers, 130, 13_000);
@@ -83,7 +81,7 @@ fn a_server_that_just_came_back_gets_a_part_of_its_share() {
 
 #[test]
 fn a_slow_start_of_zero_still_gets_requests() {
-    for policy in &POLICIES {
+    for policy in POLICIES {
         let mut servers = servers(&[1, 1]);
         servers[0].slow_start_permille = 0;
         servers[1].capacity = 1;
@@ -98,9 +96,9 @@ fn a_slow_start_of_zero_still_gets_requests() {
 
 #[test]
 fn never_chooses_a_full_server_and_always_one_with_room() {
-    let mut random = balancer(&Balance::RandomTwo);
+    let mut random = balancer(Balance::RandomTwo);
     let mut below = |bound: u64| u32::try_from(random.next_random() % bound).unwrap();
-    for policy in &POLICIES {
+    for policy in POLICIES {
         let mut balancer = balancer(policy);
         for round in 0..3000_u64 {
             let mut servers = servers(&[1, 1, 3, 1, 2][..1 + below(5) as usize]);
@@ -124,7 +122,7 @@ fn never_chooses_a_full_server_and_always_one_with_room() {
 
 #[test]
 fn the_largest_numbers_do_not_overflow() {
-    for policy in &POLICIES {
+    for policy in POLICIES {
         let mut balancer = balancer(policy);
         let mut servers = servers(&[u32::MAX; 9]);
         servers.iter_mut().for_each(|s| s.active = u32::MAX - 1);
@@ -136,7 +134,7 @@ fn the_largest_numbers_do_not_overflow() {
 
 #[test]
 fn returns_the_index_of_the_server() {
-    for policy in &POLICIES {
+    for policy in POLICIES {
         let mut balancer = balancer(policy);
         let last = servers(&[1; 7])[6];
         for _ in 0..3 {
@@ -147,7 +145,7 @@ fn returns_the_index_of_the_server() {
 
 #[test]
 fn chooses_the_same_for_the_same_seed() {
-    for policy in &POLICIES {
+    for policy in POLICIES {
         let run = || shares(policy, &mut servers(&[1, 2, 3]), 10, 500);
         assert_eq!(run(), run(), "{policy:?}");
     }
@@ -217,21 +215,21 @@ fn idle_first_prefers_the_idle_then_the_warm() {
     for row in rows {
         let mut servers = servers(&[1, 1, 1]);
         (row.change)(&mut servers);
-        let chosen = balancer(&Balance::IdleFirst).choose(&servers, None);
+        let chosen = balancer(Balance::IdleFirst).choose(&servers, None);
         assert_eq!(chosen, Some(row.chosen), "{}", row.name);
     }
 }
 
 #[test]
 fn round_robin_spreads_the_turns_of_a_heavy_server() {
-    let (mut balancer, servers) = (balancer(&Balance::RoundRobin), servers(&[5, 1, 1]));
+    let (mut balancer, servers) = (balancer(Balance::RoundRobin), servers(&[5, 1, 1]));
     let turns = [0; 14].map(|_| balancer.choose(&servers, None).unwrap());
     assert_eq!(turns, [0, 0, 1, 0, 2, 0, 0, 0, 0, 1, 0, 2, 0, 0]);
 }
 
 #[test]
 fn least_active_takes_level_servers_in_turn() {
-    let (mut balancer, mut servers) = (balancer(&Balance::LeastActive), servers(&[1, 1, 1, 2]));
+    let (mut balancer, mut servers) = (balancer(Balance::LeastActive), servers(&[1, 1, 1, 2]));
     servers[1].active = 1;
     servers[3].active = 1;
     let turns = [0; 4].map(|_| balancer.choose(&servers, None).unwrap());
@@ -240,7 +238,7 @@ fn least_active_takes_level_servers_in_turn() {
 
 #[test]
 fn random_two_never_takes_the_busiest_of_three() {
-    let (mut balancer, mut servers) = (balancer(&Balance::RandomTwo), servers(&[1, 1, 1]));
+    let (mut balancer, mut servers) = (balancer(Balance::RandomTwo), servers(&[1, 1, 1]));
     servers[1].active = 1;
     let chosen: Vec<_> = (0..200)
         .filter_map(|_| balancer.choose(&servers, None))
@@ -251,7 +249,7 @@ fn random_two_never_takes_the_busiest_of_three() {
 
 /// The server of each of many keys when no request is active.
 fn owners(servers: &[Candidate]) -> HashMap<u64, usize> {
-    let mut balancer = balancer(&Balance::Hash(HashKey::Path));
+    let mut balancer = balancer(Balance::Hash);
     let keys = (0..20_000_u32).map(|n| hash_key(&n.to_le_bytes()));
     let owner = |key| (key, balancer.choose(servers, Some(key)).unwrap());
     keys.map(owner).collect()
@@ -292,7 +290,7 @@ fn a_key_does_not_follow_the_number_of_its_server() {
 #[test]
 fn one_hot_key_spills_over_at_a_quarter_above_the_share() {
     let mut servers = servers(&[1, 1, 1, 1]);
-    let (mut balancer, key) = (balancer(&Balance::Hash(HashKey::Path)), hash_key(b"/hot"));
+    let (mut balancer, key) = (balancer(Balance::Hash), hash_key(b"/hot"));
     let home = balancer.choose(&servers, Some(key)).unwrap();
     for placed in 1..=1000_u32 {
         let chosen = balancer.choose(&servers, Some(key)).unwrap();
@@ -323,8 +321,7 @@ fn only_the_keys_of_a_full_server_move() {
 #[test]
 fn without_a_key_the_hash_draws_one() {
     let counts = {
-        let (mut balancer, servers) =
-            (balancer(&Balance::Hash(HashKey::Path)), servers(&[1, 1, 1]));
+        let (mut balancer, servers) = (balancer(Balance::Hash), servers(&[1, 1, 1]));
         let mut counts = [0_u32; 3];
         for _ in 0..3000_u64 {
             counts[balancer.choose(&servers, None).unwrap()] += 1;
