@@ -21,10 +21,10 @@ use std::fmt::Write as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use crate::proxy::{ProxySetup, asking};
 use crate::support::{
-    Origin, PATIENCE, RawClient, ReceivedRequest, Response, Script, Server, Site,
+    Origin, PATIENCE, ReceivedRequest, Response, Script, Server, Site, eventually, head_of,
 };
-use crate::support::{eventually, head_of};
 
 /// A cache on a disk, in the directory of the site.
 const ON_DISK: &str = "path = \"stored\"\nmax_size = \"64MiB\"";
@@ -33,22 +33,20 @@ const IN_MEMORY: &str = "max_size = \"16MiB\"";
 
 /// A configuration: an origin behind the cache `store`.
 struct CacheSetup {
-    origin: String,
-    server: String,
-    cache: String,
+    proxy: ProxySetup,
     route: String,
-    tables: String,
 }
 
 impl CacheSetup {
     /// With these lines in `[caches.store]`.
     fn new(origin: &Origin, cache: &str) -> Self {
+        let proxy = ProxySetup::new([origin])
+            .server("threads = 2\nlisten = [\"127.0.0.1:0\"]")
+            .upstream("connect_timeout = \"2s\"")
+            .tables(&format!("[caches.store]\n{cache}\n"));
         Self {
-            origin: origin.address().to_string(),
-            server: String::new(),
-            cache: cache.to_owned(),
+            proxy,
             route: "stores = [\"store\"]".to_owned(),
-            tables: String::new(),
         }
     }
 
@@ -58,26 +56,20 @@ impl CacheSetup {
         self
     }
 
-    /// With lines for `[server]`.
+    /// With more lines for `[server]`.
     fn server(mut self, lines: &str) -> Self {
-        self.server = lines.to_owned();
+        let _ = write!(self.proxy.server, "\n{lines}");
         self
     }
 
     fn tables(mut self, text: &str) -> Self {
-        self.tables = text.to_owned();
+        self.proxy.tables.push_str(text);
         self
     }
 
     fn toml(&self) -> String {
-        format!(
-            "[server]\nlisten = [\"127.0.0.1:0\"]\nthreads = 2\n{}\n\n\
-             [caches.store]\n{}\n\n\
-             [upstreams.b]\nservers = [\"{}\"]\nconnect_timeout = \"2s\"\n\n\
-             {}\n\
-             [[sites]]\n[[sites.routes]]\npath = \"/*\"\nupstream = \"b\"\ncache = {{ {} }}\n",
-            self.server, self.cache, self.origin, self.tables, self.route,
-        )
+        let route = format!("cache = {{ {} }}", self.route);
+        self.proxy.clone().route(&route).toml()
     }
 
     fn serve(&self) -> Server {
@@ -262,10 +254,3 @@ fn store(number: &SharedCounter, value: usize) {
 
 /// The maximum time for a fresh object to become stale, on a busy machine.
 const STALE_SOON: Duration = Duration::from_secs(20);
-
-/// A connection that has requested a target.
-fn asking(server: &Server, target: &str) -> RawClient {
-    let mut client = server.connect();
-    client.send(format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n"));
-    client
-}

@@ -16,6 +16,7 @@ mod slow_clients;
 mod smuggling;
 mod streaming;
 mod tcp;
+mod tunnels;
 mod upgrades;
 
 use std::fmt::Display;
@@ -28,16 +29,17 @@ const SLACK: Duration = Duration::from_secs(4);
 
 /// A configuration: these servers in the upstream `b`, these lines in its table and in its route,
 /// and further tables (`[server]` lines first, if any).
-struct ProxySetup {
-    server: String,
-    servers: Vec<String>,
+#[derive(Clone)]
+pub(super) struct ProxySetup {
+    pub(super) server: String,
+    pub(super) servers: Vec<String>,
     upstream: String,
     route: String,
-    tables: String,
+    pub(super) tables: String,
 }
 
 impl ProxySetup {
-    fn new<'a>(servers: impl IntoIterator<Item = &'a Origin>) -> Self {
+    pub(super) fn new<'a>(servers: impl IntoIterator<Item = &'a Origin>) -> Self {
         Self::to(servers.into_iter().map(|origin| origin.address()))
     }
 
@@ -59,30 +61,30 @@ impl ProxySetup {
     }
 
     /// With lines for `[server]`.
-    fn server(mut self, lines: &str) -> Self {
+    pub(super) fn server(mut self, lines: &str) -> Self {
         self.server = lines.to_owned();
         self
     }
 
     /// With lines for `[upstreams.b]`.
-    fn upstream(mut self, lines: &str) -> Self {
+    pub(super) fn upstream(mut self, lines: &str) -> Self {
         self.upstream = lines.to_owned();
         self
     }
 
     /// With lines for the route.
-    fn route(mut self, lines: &str) -> Self {
+    pub(super) fn route(mut self, lines: &str) -> Self {
         self.route = lines.to_owned();
         self
     }
 
     /// With further tables; routes among them come after the one to `b`.
-    fn tables(mut self, text: &str) -> Self {
+    pub(super) fn tables(mut self, text: &str) -> Self {
         self.tables = text.to_owned();
         self
     }
 
-    fn toml(&self) -> String {
+    pub(super) fn toml(&self) -> String {
         format!(
             "[server]\naccess_log = {{ path = \"access.log\", format = \"json\" }}\n{}\n\n\
              [upstreams.b]\nservers = [{}]\n{}\n\n\
@@ -110,7 +112,7 @@ fn behind(origin: &Origin, upstream: &str) -> Server {
 }
 
 /// A new connection that has requested this target.
-fn asking(server: &Server, target: impl Display) -> RawClient {
+pub(super) fn asking(server: &Server, target: impl Display) -> RawClient {
     let mut client = server.connect();
     ask(&mut client, target);
     client
@@ -124,6 +126,18 @@ fn post(target: &str, body: &[u8]) -> Vec<u8> {
     let length = body.len();
     let head = format!("POST {target} HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n");
     [head.as_bytes(), body].concat()
+}
+
+/// Reads until exactly these bytes have arrived.
+fn expect_bytes(client: &mut RawClient, bytes: &[u8]) {
+    eventually(PATIENCE, "bytes through the tunnel", || {
+        client.received.len() >= bytes.len() || {
+            client.read_some();
+            false
+        }
+    });
+    assert!(client.received == bytes, "not the same bytes");
+    client.received.clear();
 }
 
 /// The status of the upstream `b`.

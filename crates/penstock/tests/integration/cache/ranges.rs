@@ -95,7 +95,7 @@ fn a_part_far_into_a_film_is_kept_in_slices() {
     let files = studio.clone().serve(&[]);
     for cache in [IN_MEMORY, ON_DISK] {
         let mut front = CacheSetup::new(&of_content(), cache).route("default_ttl = \"1h\"");
-        front.origin = format!("127.0.0.1:{}", files.port());
+        front.proxy.servers = vec![format!("\"127.0.0.1:{}\"", files.port())];
         let server = front.serve();
         let part = |from: usize, to: usize| {
             let field = format!("Range: bytes={from}-{}\r\n", to - 1);

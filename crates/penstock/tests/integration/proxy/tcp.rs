@@ -1,18 +1,18 @@
 //! TCP mode: a listener that relays bytes to an upstream's servers, with the same slots.
 //!
 //! The bytes are not interpreted. A client above the servers' limits waits in the queue like a
-//! request, with its first bytes unsent.
+//! request, with its first bytes unsent. `tunnels` tests the tunnel itself.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use super::{ProxySetup, SLACK, noise, wait_in_progress, wait_waiting};
+use super::{ProxySetup, SLACK, expect_bytes, wait_in_progress, wait_waiting};
 use crate::support::{
     Address, Origin, PATIENCE, RawClient, ReservedPort, Server, Step, eventually,
 };
 
 const STREAM: &str = "[[tcp]]\nlisten = \"127.0.0.1:0\"\nupstream = \"b\"\n";
 
-fn front(addresses: impl IntoIterator<Item = Address>, upstream: &str) -> ProxySetup {
+pub(super) fn front(addresses: impl IntoIterator<Item = Address>, upstream: &str) -> ProxySetup {
     ProxySetup::to(addresses)
         .server("threads = 2\nlisten = [\"127.0.0.1:0\"]\nadmin = \"127.0.0.1:0\"")
         .upstream(upstream)
@@ -34,64 +34,8 @@ fn port(server: &Server) -> u16 {
     })
 }
 
-fn connect(server: &Server) -> RawClient {
+pub(super) fn connect(server: &Server) -> RawClient {
     RawClient::connect(port(server))
-}
-
-fn expect_bytes(client: &mut RawClient, bytes: &[u8]) {
-    eventually(PATIENCE, "bytes come back", || {
-        client.received.len() >= bytes.len() || {
-            client.read_some();
-            false
-        }
-    });
-    assert!(client.received == bytes, "not the same bytes");
-    client.received.clear();
-}
-
-#[test]
-fn bytes_go_both_ways_as_they_are() {
-    let origin = Origin::raw(vec![Step::Echo]);
-    let server = serve(&origin, "");
-    let mut client = connect(&server);
-    for size in [1, 1_000, 300_000] {
-        let bytes = noise(size);
-        client.send(&bytes);
-        expect_bytes(&mut client, &bytes);
-    }
-    client.send("GET / HTTP/9.9\r\n\r\n\0");
-    expect_bytes(&mut client, b"GET / HTTP/9.9\r\n\r\n\0");
-    assert_eq!(server.get("/").status, 502, "HTTP is still HTTP");
-}
-
-#[test]
-fn a_server_may_speak_first() {
-    let origin = Origin::raw(vec![Step::Send(b"220 ready\r\n".into()), Step::Echo]);
-    let server = serve(&origin, "");
-    let mut client = connect(&server);
-    expect_bytes(&mut client, b"220 ready\r\n");
-}
-
-#[test]
-fn the_end_of_either_side_is_the_others() {
-    let origin = Origin::raw(vec![Step::Send(b"hello".into()), Step::Hang]);
-    let server = serve(&origin, "");
-    let mut client = connect(&server);
-    expect_bytes(&mut client, b"hello");
-    drop(client);
-    origin.wait_closed(0);
-    let closing = Origin::raw(vec![Step::Send(noise(200_000))]);
-    let server = serve(&closing, "");
-    assert!(connect(&server).read_to_end() == noise(200_000));
-    // One direction may end before the other.
-    let half = Origin::raw(vec![Step::CloseWrite, Step::Hang]);
-    let server = serve(&half, "");
-    let mut client = connect(&server);
-    assert_eq!(client.read_to_end(), b"");
-    client.send("still sent");
-    eventually(PATIENCE, "the other direction goes on", || {
-        half.received(0) == b"still sent"
-    });
 }
 
 #[test]
@@ -130,23 +74,6 @@ fn who_cannot_begin_waits_in_the_queue() {
     assert_eq!(origin.connections(), 1);
     drop(first);
     expect_bytes(&mut second, b"second");
-}
-
-#[test]
-fn a_silent_connection_ends() {
-    let origin = Origin::raw(vec![Step::Echo]);
-    let server = serve(&origin, "tunnel_timeout = \"400ms\"");
-    let mut client = connect(&server);
-    client.send("x");
-    expect_bytes(&mut client, b"x");
-    let quiet = Instant::now();
-    client.expect_closed();
-    let took = quiet.elapsed();
-    assert!(
-        took >= Duration::from_millis(350) && took < SLACK,
-        "{took:?}"
-    );
-    origin.wait_closed(0);
 }
 
 #[test]

@@ -1,16 +1,14 @@
 //! Upgrades: a tunnel only after the origin accepted the request, then unchanged bytes both ways.
 //!
 //! Bytes that a client sends after its request wait for the response: they go to the tunnel after a
-//! 101, else to the next request.
+//! 101, else to the next request. `tunnels` tests the tunnel itself.
 
-use std::time::{Duration, Instant};
-
-use super::{ProxySetup, SLACK, access_log, ask, behind, noise};
-use crate::support::{Origin, PATIENCE, RawClient, Script, Step, eventually, head_of, page};
+use super::{ProxySetup, access_log, behind, expect_bytes};
+use crate::support::{Origin, RawClient, ReceivedRequest, Script, Server, Step, head_of, page};
 
 const UPGRADE: &str = "GET /chat HTTP/1.1\r\nHost: a\r\nConnection: keep-alive, Upgrade\r\n\
                        Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAA\r\n\r\n";
-const AGREED: &str = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+pub(super) const AGREED: &str = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
                       Sec-WebSocket-Accept: BBBB\r\n\r\n";
 
 /// Accepts and echoes everything.
@@ -21,26 +19,14 @@ fn echo() -> Origin {
     })
 }
 
-fn upgraded(server: &crate::support::Server) -> RawClient {
+pub(super) fn upgraded(server: &Server) -> RawClient {
     let mut client = server.connect();
     client.send(UPGRADE).expect_status(101);
     client
 }
 
-/// Reads until exactly these bytes have arrived.
-fn expect_bytes(client: &mut RawClient, bytes: &[u8]) {
-    eventually(PATIENCE, "bytes through the tunnel", || {
-        client.received.len() >= bytes.len() || {
-            client.read_some();
-            false
-        }
-    });
-    assert!(client.received == bytes, "not the same bytes");
-    client.received.clear();
-}
-
 #[test]
-fn bytes_go_both_ways_as_they_are() {
+fn the_handshake_goes_through_both_ways() {
     let origin = echo();
     let server = behind(&origin, "");
     let mut client = server.connect();
@@ -63,15 +49,6 @@ fn bytes_go_both_ways_as_they_are() {
         Some("upgrade")
     );
     assert_eq!(seen.field("sec-websocket-key").as_deref(), Some("AAAA"));
-    for size in [1, 1_000, 300_000] {
-        let bytes = noise(size);
-        client.send(&bytes);
-        expect_bytes(&mut client, &bytes);
-    }
-    // Bytes like a request are not one.
-    client.send("GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n");
-    expect_bytes(&mut client, b"GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n");
-    assert_eq!(origin.lines(), ["GET /chat"]);
     let line = &access_log(&server, 1)[0];
     assert_eq!(
         (line["status"].as_u64(), line["target"].as_str()),
@@ -105,20 +82,8 @@ fn nothing_is_tunnelled_before_the_origin_agreed() {
 }
 
 #[test]
-fn bytes_right_behind_the_agreement_are_the_tunnels() {
-    let origin = Origin::start(|_| {
-        Script::early()
-            .send(format!("{AGREED}hello"))
-            .then(Step::Echo)
-    });
-    let server = behind(&origin, "");
-    let mut client = upgraded(&server);
-    expect_bytes(&mut client, b"hello");
-}
-
-#[test]
 fn a_refused_upgrade_is_an_ordinary_exchange() {
-    let refusal = |seen: &crate::support::ReceivedRequest| match seen.target.as_str() {
+    let refusal = |seen: &ReceivedRequest| match seen.target.as_str() {
         "/chat" => Script::raw(format!(
             "{}no",
             head_of("426 Upgrade Required", "Upgrade: websocket\r\n", 2)
@@ -188,27 +153,6 @@ fn an_upgrade_to_http_2_is_never_offered_to_origins() {
 }
 
 #[test]
-fn the_end_of_either_side_is_the_others() {
-    let origin = echo();
-    let server = behind(&origin, "");
-    let mut client = upgraded(&server);
-    client.send("last words").close_write();
-    assert_eq!(client.read_to_end(), b"last words");
-    origin.wait_closed(0);
-    let gone = upgraded(&server);
-    drop(gone);
-    origin.wait_closed(1);
-    let closing = Origin::start(|_| Script::early().send(format!("{AGREED}bye")));
-    let server = behind(&closing, "");
-    let mut client = upgraded(&server);
-    assert_eq!(client.read_to_end(), b"bye");
-    drop(client);
-    eventually(PATIENCE, "no connection is left", || {
-        server.admin_json()["connections"]["used"] == 0
-    });
-}
-
-#[test]
 fn an_upgrade_goes_out_behind_its_body() {
     // As `docker exec` does.
     let agreed = "HTTP/1.1 101 UPGRADED\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\nprompt> ";
@@ -242,59 +186,4 @@ fn an_upgrade_goes_out_behind_its_body() {
             assert_eq!(seen.field("upgrade").as_deref(), Some("tcp"));
         }
     }
-}
-
-#[test]
-fn a_silent_tunnel_ends_and_a_talking_one_does_not() {
-    let origin = echo();
-    let server = behind(&origin, "tunnel_timeout = \"600ms\"");
-    let mut talking = upgraded(&server);
-    let began = Instant::now();
-    while began.elapsed() < Duration::from_millis(1_500) {
-        super::pass_time(Duration::from_millis(50));
-        talking.send("x");
-        expect_bytes(&mut talking, b"x");
-    }
-    let quiet = Instant::now();
-    talking.expect_closed();
-    let took = quiet.elapsed();
-    assert!(
-        took >= Duration::from_millis(550) && took < SLACK,
-        "{took:?}"
-    );
-    origin.wait_closed(0);
-}
-
-#[test]
-fn many_tunnels_stay_apart_and_count_as_connections() {
-    let origin = echo();
-    let server = behind(&origin, "");
-    let mut clients: Vec<RawClient> = (0..200).map(|_| upgraded(&server)).collect();
-    assert_eq!(server.admin_json()["connections"]["used"], 200);
-    for (number, client) in clients.iter_mut().enumerate() {
-        client.send(format!("number {number}"));
-    }
-    for (number, client) in clients.iter_mut().enumerate() {
-        expect_bytes(client, format!("number {number}").as_bytes());
-    }
-    let mut plain = server.connect();
-    ask(&mut plain, "/plain");
-    assert_eq!(plain.expect_status(200).text(), "plain");
-}
-
-#[test]
-fn a_tunnel_ends_with_the_shutdowns_deadline() {
-    let origin = echo();
-    let server = ProxySetup::new([&origin])
-        .server("threads = 1\nshutdown_timeout = \"300ms\"")
-        .serve();
-    let mut client = upgraded(&server);
-    let began = Instant::now();
-    server.signal(rustix::process::Signal::TERM);
-    client.expect_closed();
-    assert!(
-        began.elapsed() >= Duration::from_millis(300),
-        "it had its time"
-    );
-    assert_eq!(server.wait_exit(PATIENCE).code(), Some(0));
 }
