@@ -120,7 +120,6 @@ enum FetchMode {
 pub(crate) struct FetchWaiter {
     fetches: Arc<CoalescedFetches>,
     fetch: Arc<CoalescedFetch>,
-    /// This request began the fetch.
     pub(crate) is_leader: bool,
 }
 
@@ -241,9 +240,7 @@ impl CoalescedFetches {
             shard.uncacheable.retain(|_, until| *until > now);
         }
         if shard.uncacheable.len() < MAX_UNCACHEABLE_KEYS {
-            shard
-                .uncacheable
-                .insert(self.text_hash(key), now + UNCACHEABLE_TIME);
+            (shard.uncacheable).insert(self.text_hash(key), now + UNCACHEABLE_TIME);
         }
     }
 
@@ -317,7 +314,6 @@ impl FetchWaiter {
         Some(outcome.unwrap_or_else(FetchOutcome::lost))
     }
 
-    /// Takes the leader's own result.
     pub(crate) fn take_leader_result(&self) -> Option<LeaderResult> {
         (self.is_leader).then(|| std::mem::take(&mut *self.fetch.leader_result.lock()))
     }

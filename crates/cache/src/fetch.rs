@@ -121,9 +121,7 @@ impl Fetch {
             }
             Err(fault) => {
                 self.shared.counters.fetch_failures.increment();
-                self.shared
-                    .fetches
-                    .renew_uncacheable(&self.key, clock::now());
+                (self.shared.fetches).renew_uncacheable(&self.key, clock::now());
                 let throttle = &self.shared.log_throttle;
                 if completion.is_background()
                     && let Some(count) = throttle.admit_line(&fault.cause, clock::now())

@@ -57,7 +57,6 @@ pub(crate) struct SharedCache {
     loop_buffers: PerLoop<LoopBuffers>,
 }
 
-/// The result of a look-up for one request.
 #[derive(Debug)]
 pub(crate) enum LookupResult {
     /// A stored response that may be sent.
@@ -251,9 +250,7 @@ impl SharedCache {
     /// Counts a response whose body is not from the back end.
     fn count_served(&self, counter: &Counter, response: &Response) {
         counter.increment();
-        self.counters
-            .served_bytes
-            .add(response.body.length().unwrap_or_default());
+        (self.counters.served_bytes).add(response.body.length().unwrap_or_default());
     }
 
     /// The `Age` and `Cache-Status` of a stored response.

@@ -77,11 +77,7 @@ impl RouteRules {
     /// Compiles rules; `scope` separates this route's keys from other routes'.
     pub(crate) fn new(config: &RouteCache, scope: &str) -> Self {
         let mut config = config.clone();
-        config
-            .key
-            .headers
-            .iter_mut()
-            .for_each(|name| name.make_ascii_lowercase());
+        (config.key.headers.iter_mut()).for_each(|name| name.make_ascii_lowercase());
         Self {
             policy: CachePolicy {
                 default_ttl: config.default_ttl,
@@ -241,12 +237,8 @@ impl RouteRules {
     }
 
     pub(crate) fn tags_of(&self, fields: &FieldBlock) -> Vec<String> {
-        let is_tags = |name: &str| {
-            self.config
-                .tags
-                .iter()
-                .any(|tags| tags.eq_ignore_ascii_case(name))
-        };
+        let is_tags =
+            |name: &str| (self.config.tags.iter()).any(|tags| tags.eq_ignore_ascii_case(name));
         let mut found = Vec::new();
         for (_, value) in fields.iter().filter(|(name, _)| is_tags(name)) {
             // `Surrogate-Key` separates tags by blanks, `Cache-Tag` by commas.
@@ -341,9 +333,7 @@ fn cookie_pairs(line: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
 }
 
 fn matches_any(patterns: &[String], name: &[u8]) -> bool {
-    patterns
-        .iter()
-        .any(|pattern| matches_pattern(pattern, name))
+    (patterns.iter()).any(|pattern| matches_pattern(pattern, name))
 }
 
 /// Whether `name` equals the pattern, or begins with it if the pattern ends with a star.

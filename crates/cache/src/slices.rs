@@ -37,7 +37,6 @@ use crate::store::{HitBody, ObjectKey, ObjectMeta, SliceSet, Store};
 /// a disk.
 pub(crate) const SLICE_BYTES: u64 = 1 << 20;
 
-/// Bytes of a file read at a time.
 const READ_BYTES: u64 = 128 * 1024;
 
 #[derive(Debug)]
@@ -264,7 +263,6 @@ type PendingChunk =
 
 struct SliceCursor {
     content: Arc<SlicedContent>,
-    /// Position of the next byte.
     position: u64,
     /// Position after the last wanted byte.
     end: u64,

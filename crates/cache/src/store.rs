@@ -185,7 +185,6 @@ impl Store {
         }
     }
 
-    /// Counts a look-up as a hit or a miss.
     pub(crate) fn count_lookup(&self, is_hit: bool) {
         let count = match is_hit {
             true => &self.counters.hits,
@@ -382,7 +381,6 @@ impl Store {
         }
     }
 
-    /// Size of the largest body kept in memory.
     fn max_memory_object(&self) -> u64 {
         let promoted = self.disk.as_ref().map(|disk| disk.max_promoted_size);
         promoted.unwrap_or(self.config.max_object_size)

@@ -29,11 +29,9 @@ pub(crate) struct Candidate {
     pub(crate) name_hash: u64,
     /// Relative share; a server with weight 0 is never chosen.
     pub(crate) weight: u32,
-    /// Active requests.
     pub(crate) active: u32,
     /// Maximum active requests.
     pub(crate) capacity: u32,
-    /// Whether this loop has an idle connection to the server.
     pub(crate) has_idle_on_this_loop: bool,
     /// Whether any loop has an idle connection to the server.
     pub(crate) has_idle: bool,

@@ -40,7 +40,6 @@ pub(crate) struct Lease {
     /// With an idle connection if one looks alive.
     pub(crate) slot: ClaimedSlot,
     pub(crate) report: AttemptReport,
-    /// The request's queue time.
     pub(crate) queue_time: Duration,
     /// When the server got the request.
     pub(crate) sent_at: Instant,
@@ -49,7 +48,6 @@ pub(crate) struct Lease {
     is_released: bool,
 }
 
-/// The immediate result of a claim.
 #[derive(Debug)]
 pub(crate) enum LeaseOutcome {
     Leased(Lease),
@@ -146,7 +144,6 @@ pub(crate) struct QueueWait {
 }
 
 impl QueueWait {
-    /// The total queue time.
     pub(crate) fn total_wait(&self) -> Duration {
         self.waited_before + clock::now().saturating_duration_since(self.queued_at)
     }
@@ -182,10 +179,7 @@ impl Future for QueueWait {
             .as_ref()
             .is_some_and(|client| client.is_disconnected())
         {
-            self.shared
-                .server_pool
-                .lock()
-                .count_abandoned(self.total_wait());
+            (self.shared.server_pool.lock()).count_abandoned(self.total_wait());
             let cause = "client disconnected while waiting for a server";
             return Poll::Ready(Err(AttemptFailure::local(
                 FaultKind::ClientDisconnected,
@@ -193,10 +187,7 @@ impl Future for QueueWait {
             )));
         }
         ready!(self.deadline.poll(cx));
-        self.shared
-            .server_pool
-            .lock()
-            .count_timeout(self.total_wait());
+        (self.shared.server_pool.lock()).count_timeout(self.total_wait());
         let limit = self.shared.config.queue_timeout;
         let cause = format!("queue.timeout: no free server within {limit:?}");
         Poll::Ready(Err(AttemptFailure::local(FaultKind::QueueTimeout, cause)))
@@ -307,7 +298,6 @@ impl Lease {
         self.finish_at(clock::now(), connection, outcome);
     }
 
-    /// Like `finish`, with a known time.
     pub(crate) fn finish_at(
         mut self,
         now: Instant,
@@ -338,7 +328,6 @@ impl Drop for Lease {
     }
 }
 
-/// The PROXY header for the client of a connection.
 fn proxy_protocol_header(
     version: config::ProxyProtocol,
     peer: PeerAddress,

@@ -22,7 +22,6 @@ use crate::failure::{AttemptFailure, AttemptStage};
 use crate::request_head;
 use crate::response_head::UpstreamResponseHead;
 
-/// Decodes one response.
 #[derive(Debug)]
 pub(crate) enum Codec {
     Http(HttpDecoder),
@@ -36,24 +35,20 @@ pub(crate) enum ResponseEvent<'a> {
     Head(UpstreamResponseHead),
     /// The server switched protocols; the bytes that follow are not HTTP.
     SwitchedProtocols(UpstreamResponseHead),
-    /// A piece of the body.
     Data(&'a [u8]),
     /// Lines for the log; their total size is bounded.
     Log(&'a [u8]),
     /// The server accepts this many bytes of the request body now.
     BodyRequested(usize),
-    /// The response is complete.
     End(ResponseEnd),
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct ResponseEnd {
-    /// The connection may carry another request.
     pub(crate) is_reusable: bool,
     pub(crate) trailers: Option<FieldBlock>,
 }
 
-/// The result of one decoding step.
 #[derive(Debug, Default)]
 pub(crate) struct DecodedEvent<'a> {
     pub(crate) consumed: usize,
@@ -66,9 +61,7 @@ pub(crate) struct DecodedEvent<'a> {
 pub(crate) enum BodyEncoding {
     /// Unchanged, after a length or without a body.
     Plain,
-    /// HTTP chunks.
     Chunked,
-    /// FastCGI records.
     FastCgi,
     /// AJP packets, only on request of the server.
     Ajp,

@@ -67,7 +67,6 @@ pub(crate) enum AdminState {
 /// The state that the status page shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ServerState {
-    /// Accepts requests.
     Up,
     /// Its requests failed; no requests until then.
     Ejected {
@@ -76,39 +75,28 @@ pub(crate) enum ServerState {
     },
     /// Accepts one request at a time; the first to end decides.
     OnTrial,
-    /// Its probes failed.
     Down,
-    /// Finishes its active requests.
     Draining,
-    /// Out of use.
     Disabled,
 }
 
 /// A change of state, for the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HealthTransition {
-    /// Its requests failed.
     Ejected {
-        /// Consecutive failures.
         failures: u32,
-        /// Length of the ejection.
         time: Duration,
     },
     /// The ejection has ended; the next request is its trial.
     Trial,
     /// Its trial has ended, or it is the last server: it accepts requests as before.
     Restored,
-    /// Its probes failed.
     Down {
-        /// Consecutive failed probes.
         probes: u32,
     },
-    /// Its probes succeeded.
     Up {
-        /// Consecutive successful probes.
         probes: u32,
     },
-    /// The operator changed its setting.
     AdminChanged(AdminState),
 }
 
@@ -208,7 +196,6 @@ impl ServerHealth {
         self.record_failure(now, may_eject)
     }
 
-    /// Records the result of an active probe.
     pub(crate) fn record_probe(&mut self, now: Instant, is_good: bool) -> Option<HealthTransition> {
         let is_down = self.judged_condition()? == ServerState::Down;
         if is_good != is_down {
@@ -326,10 +313,7 @@ impl ServerHealth {
         let factor = 1_u32
             .checked_shl(self.consecutive_ejections)
             .unwrap_or(u32::MAX);
-        let time = self
-            .rules
-            .eject_time
-            .saturating_mul(factor.min(MAX_EJECT_FACTOR));
+        let time = (self.rules.eject_time).saturating_mul(factor.min(MAX_EJECT_FACTOR));
         let time = time.min(MAX_EJECT_TIME);
         self.consecutive_ejections = self.consecutive_ejections.saturating_add(1);
         let until = now.checked_add(time).unwrap_or(now);

@@ -50,13 +50,11 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Connections requested before the first request.
 const INITIAL_CONNECTIONS: u32 = 4;
 
-/// Why a handshake or a session failed.
 #[derive(Debug, thiserror::Error)]
 enum JoinFailure {
     /// The connection failed, or no process listens.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// The other side closed the connection.
     #[error("the connection was closed")]
     Closed,
     /// No message arrived, or could be written, in time.

@@ -136,9 +136,7 @@ impl ProxiedRequest {
         };
         let now = clock::now();
         // Excludes the time of a slow body and the time before an internal redirect.
-        let deadline = self
-            .queue_deadline
-            .unwrap_or(now + self.shared.config.queue_timeout);
+        let deadline = (self.queue_deadline).unwrap_or(now + self.shared.config.queue_timeout);
         let waited = self.timing.queue_time;
         let client = Some(&self.request.client_state);
         let claimed = claim_lease(&self.shared, &want, now, waited, deadline, client);
@@ -221,9 +219,7 @@ impl ProxiedRequest {
             let server = &lease.slot.server.name;
             let body = &mut start.body;
             let mut take = |piece: &[u8]| body.extend_from_slice(piece);
-            match attempt
-                .exchange
-                .poll_read(cx, &mut self.body_source, client, server, &mut take)
+            match (attempt.exchange).poll_read(cx, &mut self.body_source, client, server, &mut take)
             {
                 Poll::Ready(Ok(progress)) => {
                     start.is_upgraded |= progress.is_upgraded;

@@ -22,7 +22,6 @@ pub(crate) struct RetryBudget {
     /// The sum of all buckets.
     window_total: Bucket,
     current_bucket: usize,
-    /// When the current bucket began.
     bucket_started_at: Instant,
 }
 

@@ -21,7 +21,6 @@ use crate::connection::BackendServer;
 pub(crate) struct ServerLoad {
     /// Open connections on which it has responded.
     served_connections: AtomicU32,
-    /// The maximum of `served_connections`.
     peak_served_connections: AtomicU32,
     /// Requests on new connections without a response so far.
     unanswered: AtomicU32,
@@ -33,8 +32,7 @@ impl ServerLoad {
     /// Counts a connection that has brought its first response.
     pub(crate) fn add_served(&self) {
         let held = self.served_connections.fetch_add(1, Ordering::Relaxed) + 1;
-        self.peak_served_connections
-            .fetch_max(held, Ordering::Relaxed);
+        (self.peak_served_connections).fetch_max(held, Ordering::Relaxed);
         self.answered_connections.fetch_add(1, Ordering::Relaxed);
     }
 

@@ -113,7 +113,6 @@ pub(crate) enum ClaimOutcome {
     },
 }
 
-/// How a request at a server ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum AttemptOutcome {
     /// A whole response, or as much of it as the client wanted.
@@ -301,10 +300,7 @@ impl ServerPool {
             Some((connection, home)) if member.keeps_connection_at(now) => {
                 member.idle.push(connection, home, now);
             }
-            gone => self
-                .deferred
-                .closed_connections
-                .extend(gone.map(|(it, _)| it)),
+            gone => (self.deferred.closed_connections).extend(gone.map(|(it, _)| it)),
         }
         if member.is_leaving && member.active == 0 {
             let _ = self.queue.finish_request(now, slot);
@@ -392,9 +388,7 @@ impl ServerPool {
         };
         let member = &mut self.servers[index];
         member.is_leaving = true;
-        member
-            .idle
-            .drain_into(&mut self.deferred.closed_connections);
+        (member.idle).drain_into(&mut self.deferred.closed_connections);
         let (slot, is_unused) = (member.slot, member.active == 0);
         self.set_capacities(now);
         let freed = self.queue.unbind(now, slot);
@@ -418,7 +412,6 @@ impl ServerPool {
         }
     }
 
-    /// Changes a server's limits and preferences.
     pub(crate) fn change_spec(
         &mut self,
         now: Instant,
@@ -440,9 +433,7 @@ impl ServerPool {
 
     /// The server with that identifier, unless it is gone or leaving.
     pub(crate) fn server(&self, id: ServerId) -> Option<&ServerEntry> {
-        self.servers
-            .iter()
-            .find(|member| member.id == id && !member.is_leaving)
+        (self.servers.iter()).find(|member| member.id == id && !member.is_leaving)
     }
 
     /// Handles the passing of time: ejections that end, and connections idle for too long or closed
@@ -471,11 +462,8 @@ impl ServerPool {
 
     /// Removes the waiting requests of these clients.
     pub(crate) fn take_waiting_of(&mut self, clients: &[AddressPrefix]) -> Vec<SlotWaiter> {
-        let is_of_them = |waiter: &SlotWaiter| {
-            waiter
-                .client
-                .is_some_and(|client| clients.contains(&client))
-        };
+        let is_of_them =
+            |waiter: &SlotWaiter| (waiter.client).is_some_and(|client| clients.contains(&client));
         let taken = self.queue.take_matching(is_of_them).into_iter();
         taken.map(|(waiter, _)| waiter).collect()
     }
@@ -617,15 +605,11 @@ impl ServerPool {
 
     fn apply_transition(&mut self, now: Instant, index: usize, transition: HealthTransition) {
         let member = &mut self.servers[index];
-        self.deferred
-            .transitions
-            .push((Arc::clone(&member.server), transition));
+        (self.deferred.transitions).push((Arc::clone(&member.server), transition));
         let (slot, is_down) = (member.slot, !member.health.accepts_requests());
         if is_down {
             // Idle connections are as suspect as their server.
-            member
-                .idle
-                .drain_into(&mut self.deferred.closed_connections);
+            (member.idle).drain_into(&mut self.deferred.closed_connections);
         }
         self.set_capacities(now);
         if is_down {
@@ -656,19 +640,14 @@ impl ServerPool {
                 }
             }
             let is_on_trial = member.health.state() == ServerState::OnTrial;
-            member
-                .server
-                .is_on_trial
-                .store(is_on_trial, Ordering::Relaxed);
+            (member.server.is_on_trial).store(is_on_trial, Ordering::Relaxed);
         }
         self.hand_out_slots(starts);
     }
 
     fn remove_at(&mut self, index: usize) {
         let mut member = self.servers.remove(index);
-        member
-            .idle
-            .drain_into(&mut self.deferred.closed_connections);
+        (member.idle).drain_into(&mut self.deferred.closed_connections);
         self.queue.remove_slot(member.slot);
     }
 }

@@ -218,7 +218,6 @@ impl SharedUpstream {
         self.update_pool(|pool| pool.release(now, slot, None, &AttemptReport::default()));
     }
 
-    /// Adds a server with a resolved address.
     pub(crate) fn add_server(
         &self,
         address: ResolvedAddress,

@@ -53,7 +53,6 @@ pub(super) struct CacheLookup {
     pub(super) key: ObjectKey,
     pub(super) directives: CacheDirectives,
     pub(super) client: ClientRequest,
-    /// Whether the client is still connected.
     pub(super) client_state: Arc<ClientState>,
     /// When the request stops waiting for others.
     pub(super) deadline: Instant,
@@ -158,8 +157,7 @@ impl CacheLookup {
 
     fn lookup(&self) -> LookupResult {
         let (head, now) = (&self.client.head, clock::wall());
-        self.shared
-            .lookup(&self.store, &self.key, head, &self.directives, now)
+        (self.shared).lookup(&self.store, &self.key, head, &self.directives, now)
     }
 
     /// Whether the requested part is too far ahead in a partial object to wait for.
@@ -225,9 +223,7 @@ impl CacheLookup {
                 // A fetch that began before this reload would bring a response that it does not
                 // accept.
                 let since = self.is_reload().then_some(self.client.origin.arrived);
-                self.shared
-                    .fetches
-                    .join(&self.key, hint.unwrap_or_default(), since)
+                (self.shared.fetches).join(&self.key, hint.unwrap_or_default(), since)
             }
         };
         if let Some(completion) = completion {
@@ -355,9 +351,7 @@ impl CacheLookup {
                 self.shared.counters.misses.increment();
                 response.timing = lead.timing;
             }
-            None => self
-                .shared
-                .count_served(&self.shared.counters.collapsed, &response),
+            None => (self.shared).count_served(&self.shared.counters.collapsed, &response),
         }
         LookupStep::Done(Ok(response.into()))
     }
@@ -369,8 +363,7 @@ impl CacheLookup {
         let note = self.headers_for(&hit.meta, &recipient, false);
         match serve::respond_to_hit(&self.client.head, hit, &note).await {
             Ok(response) => {
-                self.shared
-                    .count_served(&self.shared.counters.revalidated, &response);
+                (self.shared).count_served(&self.shared.counters.revalidated, &response);
                 LookupStep::Done(Ok(response.into()))
             }
             Err(ObjectGone) => LookupStep::Bypass(bypass_status(recipient.fwd, "gone")),

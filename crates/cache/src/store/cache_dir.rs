@@ -53,7 +53,6 @@ pub(crate) struct CacheDir {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ObjectFileId {
     inode: u64,
-    /// The file's length.
     pub(crate) size: u64,
     modified: (i64, u32),
     changed: (i64, u32),
@@ -65,7 +64,6 @@ pub(crate) struct ObjectName {
     pub(crate) number: u64,
 }
 
-/// Why a directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OpenDirError {
     /// Another process, or another store of this one, uses it.
@@ -76,12 +74,10 @@ pub(crate) enum OpenDirError {
     /// It is not empty and has no `lock`.
     #[error("it is not empty and not a cache's directory (it holds `{0}`, but no `lock`)")]
     NotOurs(String),
-    /// A system error.
     #[error("cannot open it: {0}")]
     Io(#[from] io::Error),
 }
 
-/// Disk usage of a file of `bytes` bytes.
 pub(crate) fn disk_usage(bytes: u64) -> u64 {
     bytes.next_multiple_of(BLOCK_BYTES).max(BLOCK_BYTES)
 }
@@ -317,7 +313,6 @@ impl CacheDir {
     }
 }
 
-/// Largest note that is read.
 const MAX_NOTE_BYTES: u64 = 64 << 20;
 
 impl ObjectName {

@@ -51,13 +51,9 @@ pub(crate) struct Disk {
     pub(crate) max_size: u64,
     /// Operations are waited for no longer than this.
     pub(crate) stall_timeout: Duration,
-    /// Runs the operations.
     pub(crate) pool: Pool,
-    /// The objects on the disk.
     pub(crate) tier: Tier<Arc<ObjectFile>>,
-    /// Wakes the maintenance task.
     pub(crate) wake_maintenance: Notify,
-    /// Notified when bytes were freed.
     pub(crate) space_freed: Notify,
     /// Open files, oldest first.
     pub(super) open_files: Mutex<VecDeque<(Arc<ObjectFile>, Arc<DiskFile>)>>,
@@ -106,13 +102,11 @@ pub(crate) enum OperationKind {
     Write,
 }
 
-/// Why an operation failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DiskError {
     /// The disk is or went out of service, or took too long.
     #[error("the disk is out of service")]
     OutOfService,
-    /// The pool refused the operation.
     #[error(transparent)]
     Pool(#[from] PoolError),
     #[error(transparent)]
@@ -166,11 +160,9 @@ impl Disk {
 
     /// Keeps numbers up to `number` from being used.
     pub(crate) fn skip_numbers(&self, number: u64) {
-        self.next_file_number
-            .fetch_max(number.saturating_add(1), Relaxed);
+        (self.next_file_number).fetch_max(number.saturating_add(1), Relaxed);
     }
 
-    /// The current limit in bytes.
     pub(crate) fn current_max_size(&self) -> u64 {
         self.current_max_size.load(Relaxed)
     }
@@ -275,9 +267,7 @@ impl Disk {
             counted = out.len();
             freed >= needed
         });
-        self.counters
-            .evicted
-            .fetch_add(evicted.len() as u64, Relaxed);
+        (self.counters.evicted).fetch_add(evicted.len() as u64, Relaxed);
         self.discard(evicted);
     }
 

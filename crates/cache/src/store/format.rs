@@ -44,7 +44,6 @@ const PAGE_BYTES: usize = 4096;
 /// Space for further words of the lifetime.
 const UNUSED: [u8; 24] = [0; 24];
 
-/// The decoded preamble.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Preamble {
     pub(crate) slot_bytes: u32,
@@ -53,13 +52,10 @@ pub(crate) struct Preamble {
     pub(crate) hash: u128,
 }
 
-/// Why a file is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum FormatError {
-    /// Written by another version.
     #[error("it has another format version")]
     Version,
-    /// Not as it was written.
     #[error("it is damaged")]
     Damaged,
 }
@@ -69,7 +65,6 @@ impl Preamble {
         body_offset(self.slot_bytes)
     }
 
-    /// Size of the whole file.
     pub(crate) fn file_bytes(&self) -> u64 {
         self.body_offset() + self.length
     }

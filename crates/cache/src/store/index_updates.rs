@@ -116,7 +116,6 @@ impl Store {
         disk.evict_for(0);
     }
 
-    /// Removes a partial object from the table.
     pub(super) fn remove_partial(&self, key: &ObjectKey, growing: &Arc<PartialObject>) {
         let mut shard = self.partial_shard(key.hash);
         if let Some(all) = shard.get_mut(&key.hash) {
@@ -134,9 +133,7 @@ impl Store {
     pub(super) fn trim_memory(&self) {
         let evicted = self.memory.evict(self.max_memory(), |_| true);
         if self.disk.is_none() {
-            self.counters
-                .evicted
-                .fetch_add(evicted.len() as u64, Relaxed);
+            (self.counters.evicted).fetch_add(evicted.len() as u64, Relaxed);
         }
     }
 }
@@ -146,9 +143,7 @@ impl Store {
     /// Inserts a small object read from disk into memory, if it is still in the index.
     pub(super) fn insert_promoted(&self, disk: &Disk, item: &Arc<DiskItem>, body: Bytes) {
         let in_memory = memory_item(item.hash, &item.meta, MemoryBody::Bytes(body));
-        let entered = disk
-            .tier
-            .if_present(item, || self.memory.insert(&in_memory));
+        let entered = (disk.tier).if_present(item, || self.memory.insert(&in_memory));
         if entered.is_some() {
             self.trim_memory();
         }
@@ -220,7 +215,6 @@ impl Disk {
         }
     }
 
-    /// Counts and logs a damaged object.
     fn record_damaged(&self) {
         self.counters.errors.fetch_add(1, Relaxed);
         self.log_once("a stored object is damaged: it is removed");
@@ -289,7 +283,6 @@ fn is_damage(error: &io::Error) -> bool {
     matches!(error.kind(), InvalidData | UnexpectedEof)
 }
 
-/// Creates an entry of the memory tier.
 pub(super) fn memory_item(
     hash: u128,
     meta: &Arc<ObjectMeta>,

@@ -34,7 +34,6 @@ impl ObjectKey {
 /// A stored response's metadata. Small: one is in memory for each object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ObjectMeta {
-    /// The text of the key.
     pub(crate) key: Arc<[u8]>,
     pub(crate) status: Status,
     /// The fields as they are sent, without hop-by-hop fields. Freeze the block: it is cloned for
@@ -63,7 +62,6 @@ pub(crate) struct ObjectMeta {
 pub(crate) struct SliceSet {
     /// Unique to this content.
     pub(crate) id: u128,
-    /// Length of the whole content.
     pub(crate) total_length: u64,
 }
 

@@ -89,11 +89,9 @@ struct Maintenance {
     in_service_since: Option<Instant>,
     check_dir_at: Instant,
     raise_size_at: Instant,
-    /// Removed files that are still open.
     removed_still_open: Vec<DiscardedFile>,
     /// Purges that are not applied to all files.
     journal: NumberedPurges,
-    /// The journal on the disk is outdated.
     is_journal_dirty: bool,
 }
 
@@ -105,7 +103,6 @@ struct Recovery {
     names: Vec<ObjectName>,
     /// Files with this number or a higher one were written by this process and are in the index.
     first_own_number: u64,
-    /// The directory's purge journal has been read.
     is_journal_read: bool,
     is_swept: bool,
 }

@@ -38,7 +38,6 @@ const HEAD_BYTES: usize = 4096;
 pub(crate) struct ObjectFile {
     pub(crate) dir: Arc<CacheDir>,
     pub(crate) name: ObjectName,
-    /// The preamble at the front of the file.
     pub(crate) preamble: Preamble,
     /// The number of the newest slot. Only the maintenance task writes slots and raises it.
     sequence: AtomicU64,
@@ -69,7 +68,6 @@ impl ObjectFile {
         }
     }
 
-    /// Bytes used on the disk.
     pub(crate) fn disk_bytes(&self) -> u64 {
         disk_usage(self.preamble.file_bytes())
     }
@@ -94,7 +92,6 @@ impl ObjectFile {
         *self.open_file.lock() = Arc::downgrade(file);
     }
 
-    /// Marks the file for removal.
     pub(crate) fn set_discarded(&self) {
         self.is_discarded.store(true, Relaxed);
     }

@@ -134,11 +134,7 @@ impl ObjectWriter {
     /// instead.
     pub(crate) async fn finish(mut self) -> bool {
         let total = self.partial.state.lock().total;
-        if self
-            .partial
-            .declared_length
-            .is_some_and(|declared| declared != total)
-        {
+        if (self.partial.declared_length).is_some_and(|declared| declared != total) {
             let kind = FaultKind::BackendDisconnected;
             self.fail(kind, "the body does not match its Content-Length".into());
             return false;
@@ -156,9 +152,7 @@ impl ObjectWriter {
         if is_in_memory_only && self.store.fits_memory(&meta) {
             let body = self.memory_body(total).await;
             let (key, partial) = (&self.key, &self.partial);
-            kept = self
-                .store
-                .insert_in_memory(key, partial, &meta, body.clone());
+            kept = (self.store).insert_in_memory(key, partial, &meta, body.clone());
             if kept {
                 // Current readers continue from there.
                 self.partial.set_memory_body(body);
@@ -325,8 +319,7 @@ impl Drop for ObjectWriter {
     fn drop(&mut self) {
         // Does nothing after the end.
         let cause = "the response ended before its end".into();
-        self.partial
-            .set_end(BodyEnd::Cut(FaultKind::BackendDisconnected, cause));
+        (self.partial).set_end(BodyEnd::Cut(FaultKind::BackendDisconnected, cause));
         let is_whole = matches!(self.partial.state.lock().end, Some(BodyEnd::Complete));
         // A purge would not find an object that is still being renamed.
         if !is_whole || self.is_committing {

@@ -230,10 +230,7 @@ impl PartialObject {
             return Vec::from_iter((!rest.is_empty()).then_some(rest));
         }
         let is_before = |(at, piece): &(u64, Bytes)| at + piece.len() as u64 <= from;
-        let pieces = state
-            .pieces
-            .iter()
-            .skip(state.pieces.partition_point(is_before));
+        let pieces = (state.pieces.iter()).skip(state.pieces.partition_point(is_before));
         let rest = pieces.map(|(at, piece)| {
             let skip = usize::try_from(from.saturating_sub(*at)).unwrap_or(usize::MAX);
             piece.slice(skip.min(piece.len())..)

@@ -143,10 +143,7 @@ impl PurgeRuleSet {
 
     pub(super) fn matches(&self, meta: &ObjectMeta) -> bool {
         let has = |text: &[u8]| self.urls.contains(text);
-        let mut others = self
-            .all
-            .iter()
-            .filter(|rule| !matches!(rule, PurgeRule::Url(_)));
+        let mut others = (self.all.iter()).filter(|rule| !matches!(rule, PurgeRule::Url(_)));
         (!self.urls.is_empty() && (has(url_of(&meta.key)) || has(path_of(&meta.key))))
             || (self.all.len() > self.urls.len() && others.any(|rule| rule.matches(meta)))
     }

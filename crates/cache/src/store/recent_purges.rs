@@ -43,7 +43,6 @@ pub(crate) struct RecentPurges {
 
 #[derive(Debug, Default)]
 struct PurgeLog {
-    /// Purges so far.
     count: u64,
     /// Separate, so that frequent purges of one kind do not displace those of the other.
     wide: PurgeHistory,

@@ -19,7 +19,6 @@ use super::disk::{Disk, DiskError, DiskItem, OperationKind};
 use super::index_updates::ReadFailureWatch;
 use super::{MemoryBody, ObjectMeta, PartialObject, verification};
 
-/// An object that was found.
 #[derive(Debug, Clone)]
 pub(crate) struct Hit {
     pub(crate) meta: Arc<ObjectMeta>,
@@ -29,9 +28,7 @@ pub(crate) struct Hit {
 /// The location of a found object's body.
 #[derive(Debug, Clone)]
 pub(crate) enum HitBody {
-    /// The whole body in memory.
     Memory(MemoryBody),
-    /// In a file.
     Disk(DiskObject),
     /// Still being received: `meta.length` is not known yet.
     Partial(Arc<PartialObject>),

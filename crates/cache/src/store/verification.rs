@@ -147,9 +147,6 @@ impl VerificationTask {
 impl Drop for VerificationTask {
     fn drop(&mut self) {
         let DiskObject { disk, item } = &self.object;
-        disk.verifications
-            .pending
-            .lock()
-            .remove(&item.body.name.number);
+        (disk.verifications.pending.lock()).remove(&item.body.name.number);
     }
 }

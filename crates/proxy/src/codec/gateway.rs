@@ -30,7 +30,6 @@ const MAX_LOG_BYTES: usize = 64 * 1024;
 /// Logged once the bound is reached.
 const LOG_TRUNCATED: &[u8] = b"more than 64 KiB for the log from one request; the rest is left out";
 
-/// Decodes one response.
 #[derive(Debug)]
 pub(crate) struct GatewayDecoder {
     decoder: ResponseDecoder,

@@ -16,7 +16,6 @@ use std::borrow::Cow;
 pub(super) struct ScriptPath<'p> {
     /// `SCRIPT_NAME`: relative to the root, with its slash; empty for none.
     pub(super) name: Cow<'p, [u8]>,
-    /// `PATH_INFO`.
     pub(super) path_info: &'p [u8],
 }
 

@@ -31,7 +31,6 @@ pub(crate) struct JoinedConnections {
 #[derive(Debug)]
 struct JoinedConnectionsState {
     idle: VecDeque<OwnedFd>,
-    /// Tasks that wait for a connection.
     waiter_count: u32,
     /// Connections still to be requested.
     wanted: u32,
@@ -49,7 +48,6 @@ enum SupplyState {
     ForWaiters,
     /// No more: the member has another front end now.
     Ended,
-    /// The member has left.
     Left,
 }
 
@@ -74,7 +72,6 @@ impl JoinedConnections {
         }
     }
 
-    /// Changes the member's capacity.
     pub(super) fn set_capacity(&self, capacity: u32) {
         self.state.lock().capacity = capacity;
     }
@@ -203,7 +200,6 @@ impl JoinedConnections {
     }
 }
 
-/// Counts a waiting task.
 struct WaiterGuard<'d>(&'d JoinedConnections);
 
 impl<'d> WaiterGuard<'d> {

@@ -88,9 +88,7 @@ struct DesiredState {
 pub enum JoinerState {
     /// Not a member now, and why.
     NotJoined(String),
-    /// A member.
     Joined,
-    /// Has left.
     Left,
 }
 
@@ -153,17 +151,13 @@ impl Joiner {
         let capacity = capacity.max(1);
         let replace =
             |desired: &mut DesiredState| std::mem::replace(&mut desired.capacity, capacity);
-        self.0
-            .desired
-            .send_if_modified(|desired| replace(desired) != capacity);
+        (self.0.desired).send_if_modified(|desired| replace(desired) != capacity);
     }
 
     /// Accepts no new requests from now on; [`Joiner::wait_until_drained`] waits for the active
     /// ones.
     pub fn leave(&self) {
-        self.0
-            .desired
-            .send_modify(|desired| desired.is_leaving = true);
+        (self.0.desired).send_modify(|desired| desired.is_leaving = true);
     }
 
     /// The current state.
@@ -201,9 +195,7 @@ impl JoinerInner {
                 _ = desired.wait_for(|desired| desired.is_leaving) => break,
             };
             let end = match begun {
-                Ok(ended) => ended
-                    .await
-                    .unwrap_or(SessionEnd::Failed(JoinFailure::Closed)),
+                Ok(ended) => (ended.await).unwrap_or(SessionEnd::Failed(JoinFailure::Closed)),
                 Err(failure) => SessionEnd::Failed(failure),
             };
             let SessionEnd::Failed(failure) = end else {
@@ -217,8 +209,7 @@ impl JoinerInner {
             if desired.borrow().is_leaving {
                 break;
             }
-            self.state
-                .send_replace(JoinerState::NotJoined(failure.to_string()));
+            (self.state).send_replace(JoinerState::NotJoined(failure.to_string()));
             self.warn_throttled("not a server of", &failure);
             if clock::now() > began + MAX_RETRY_DELAY {
                 pause = MIN_RETRY_DELAY;
@@ -364,7 +355,6 @@ impl JoinerInner {
     }
 }
 
-/// Counts a connection being opened.
 struct DialGuard<'j>(&'j JoinerInner);
 
 impl Drop for DialGuard<'_> {

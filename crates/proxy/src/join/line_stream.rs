@@ -9,7 +9,6 @@ use penstock_wire::join::{JoinError, MAX_LINE_BYTES};
 
 use super::{JoinFailure, WRITE_TIMEOUT};
 
-/// A connection read line by line.
 #[derive(Debug)]
 pub(super) struct LineStream {
     stream: Stream,

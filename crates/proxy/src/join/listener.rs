@@ -160,9 +160,7 @@ impl JoinListener {
         join: Option<&config::JoinEndpoint>,
         upstreams: impl Iterator<Item = &'u Arc<Upstream>>,
     ) {
-        self.0
-            .table
-            .store(Arc::new(JoinTable::new(join, upstreams)));
+        (self.0.table).store(Arc::new(JoinTable::new(join, upstreams)));
         self.0.changes.send_modify(|_| {});
     }
 
@@ -369,7 +367,6 @@ struct MemberSession {
     /// Where the member is a server.
     upstream: Weak<SharedUpstream>,
     server_id: ServerId,
-    /// The server's name.
     name: String,
     upstream_name: Arc<str>,
     has_left: bool,
@@ -477,10 +474,7 @@ impl MemberSession {
     /// Whether it is a server of its upstream, or with `or_leaving`, leaves with active requests.
     fn is_serving(&self, shared: &SharedUpstream, or_leaving: bool) -> bool {
         let pool = shared.server_pool.lock();
-        let mut members = pool
-            .servers
-            .iter()
-            .filter(|member| member.id == self.server_id);
+        let mut members = (pool.servers.iter()).filter(|member| member.id == self.server_id);
         members.any(|member| or_leaving || !member.is_leaving)
     }
 

@@ -39,7 +39,6 @@ pub(crate) struct ServerEntry {
     saturation: Saturation,
 }
 
-/// The limits and preferences of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ServerSpec {
     pub(crate) address: config::ServerAddr,
@@ -51,7 +50,6 @@ pub(crate) struct ServerSpec {
     pub(crate) generation: u64,
 }
 
-/// The idle connections to one server.
 #[derive(Debug)]
 pub(super) struct IdleConnections {
     /// By the loop that watches them, most recently used last.

@@ -23,7 +23,6 @@ const LOG_INTERVAL: Duration = Duration::from_secs(60);
 /// Whether a disk is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DiskHealth {
-    /// In service.
     Working,
     /// In service, with an incomplete index.
     Recovering,
@@ -52,7 +51,6 @@ impl Disk {
         matches!(self.health(), DiskHealth::Working | DiskHealth::Recovering)
     }
 
-    /// Why the disk is out of service.
     pub(crate) fn outage_reason(&self) -> String {
         self.outage_reason.lock().text.clone()
     }
@@ -133,8 +131,7 @@ impl Disk {
         let bound = self.current_max_size();
         if bound < self.max_size {
             let more = bound.saturating_add((bound / 16).max(1 << 20));
-            self.current_max_size
-                .store(more.min(self.max_size), Relaxed);
+            (self.current_max_size).store(more.min(self.max_size), Relaxed);
         }
     }
 
@@ -202,7 +199,6 @@ impl Disk {
         opened.take()
     }
 
-    /// Stops the disk with its store.
     pub(crate) fn stop(&self) {
         self.health.store(DiskHealth::Stopped as u8, Relaxed);
         self.outage_reason.lock().text = "it was stopped".to_owned();

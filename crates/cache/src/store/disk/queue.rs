@@ -26,7 +26,6 @@ pub(crate) const MAX_DISCARDED_FILES: usize = 100_000;
 const MAX_PROMOTIONS: usize = 64;
 const MAX_REWRITES: usize = 10_000;
 
-/// Queued work for the maintenance task.
 #[derive(Debug, Default)]
 pub(crate) struct MaintenanceQueue {
     /// Files to be removed or closed.
@@ -40,7 +39,6 @@ pub(crate) struct MaintenanceQueue {
     /// Numbers of the objects that were discarded when their directory was released: they must not
     /// return with it.
     pub(crate) discarded_numbers: HashSet<u64>,
-    /// Bytes of the discarded files.
     pub(crate) discarded_bytes: u64,
 }
 
@@ -60,7 +58,6 @@ impl MaintenanceQueue {
     }
 }
 
-/// A file to be removed.
 #[derive(Debug)]
 pub(crate) enum DiscardedFile {
     /// An object that was evicted, replaced or purged.
@@ -84,8 +81,7 @@ impl Disk {
         for item in items {
             item.body.set_discarded();
             work.discarded_bytes += item.body.disk_bytes();
-            work.discarded
-                .push(DiscardedFile::Object(Arc::clone(&item.body)));
+            (work.discarded).push(DiscardedFile::Object(Arc::clone(&item.body)));
         }
         let is_more = work.discarded.len() > before;
         drop(work);
@@ -94,7 +90,6 @@ impl Disk {
         }
     }
 
-    /// Queues a temporary file to be removed or closed.
     pub(crate) fn discard_temporary(&self, dying: DiscardedFile) {
         let mut work = self.maintenance_queue();
         if let DiscardedFile::Temporary { bytes, .. } = &dying {
@@ -128,7 +123,6 @@ impl Disk {
         true
     }
 
-    /// Queues a purge for the directory's journal.
     pub(crate) fn queue_purge_note(&self, rule: &PurgeRule) {
         let number = self.new_file_number();
         self.maintenance_queue().purges.add(number, rule.clone());
