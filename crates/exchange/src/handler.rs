@@ -86,19 +86,6 @@ pub enum HandlerProgress {
     Pending(HandlerFuture),
 }
 
-impl HandlerProgress {
-    /// Waits for the result.
-    ///
-    /// # Errors
-    /// The handler's.
-    pub async fn finish(self) -> Result<Reply, Fault> {
-        match self {
-            Self::Ready(reply) => reply,
-            Self::Pending(work) => work.await,
-        }
-    }
-}
-
 /// The result of a handler.
 #[derive(Debug)]
 pub enum Reply {
