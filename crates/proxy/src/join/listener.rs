@@ -17,7 +17,8 @@ use penstock_runtime::log_throttle::{LogThrottle, suppressed_suffix};
 use penstock_runtime::{Stream, clock, loops};
 use penstock_sys::net::PeerAddress;
 use penstock_wire::join::{
-    self, FrontEndMessage, HandshakeNonces, JoinPurpose, JoinReply, JoinSecret, JoinSide, JoinerMessage, Nonce,
+    self, FrontEndMessage, HandshakeNonces, JoinPurpose, JoinReply, JoinSecret, JoinSide,
+    JoinerMessage, Nonce,
 };
 use tokio::sync::watch;
 
