@@ -150,13 +150,13 @@ impl ResponseHeadBuilder {
             (7, b'r') if token_eq_ignore_case(name, b"refresh") => head.has_location = true,
             (8, b'l') if token_eq_ignore_case(name, b"location") => head.has_location = true,
             (16, b'c') if token_eq_ignore_case(name, b"content-location") => {
-                head.has_location = true
+                head.has_location = true;
             }
             (15, b'x') if token_eq_ignore_case(name, b"x-accel-expires") => {
-                head.instructions = Instructions::ForThisServer
+                head.instructions = Instructions::ForThisServer;
             }
             (_, b'g') if is_grip_field(name) => {
-                head.instructions = Instructions::ForThisServer
+                head.instructions = Instructions::ForThisServer;
             }
             (17, b'x') if token_eq_ignore_case(name, b"x-accel-buffering") => {
                 let is_off = value.eq_ignore_ascii_case(b"no");
