@@ -73,7 +73,11 @@ fn check_proofs(secret: &JoinSecret, data: &[u8]) {
     assert_eq!(secret.verify(JoinSide::FrontEnd, &nonces, theirs), Ok(()));
     assert!(secret.verify(JoinSide::Joiner, &nonces, theirs).is_err());
     assert!(secret.verify(JoinSide::FrontEnd, &nonces, ours).is_err());
-    assert!(JoinSecret::new("another").verify(JoinSide::Joiner, &nonces, ours).is_err());
+    assert!(
+        JoinSecret::new("another")
+            .verify(JoinSide::Joiner, &nonces, ours)
+            .is_err()
+    );
     if nonce != NONCES.joiner.0 {
         assert!(secret.verify(JoinSide::Joiner, &NONCES, ours).is_err());
     }
@@ -84,7 +88,10 @@ fn check_proofs(secret: &JoinSecret, data: &[u8]) {
         if let Ok(line) = std::str::from_utf8(&changed)
             && line != ours
         {
-            assert!(secret.verify(JoinSide::Joiner, &nonces, line).is_err(), "{line}");
+            assert!(
+                secret.verify(JoinSide::Joiner, &nonces, line).is_err(),
+                "{line}"
+            );
         }
     }
 }

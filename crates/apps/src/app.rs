@@ -1,6 +1,6 @@
 //! One running application, for the rest of the server.
 //!
-//! `penstock`'s wiring makes it at start and at reload. It handles requests (`handler`), gives
+//! `penstock`'s components make it at start and at reload. It handles requests (`handler`), gives
 //! snapshots to the status page, is restarted and drained. [`AppShared`] is shared with event
 //! loops; processes belong to the `executor` task alone, which takes commands.
 

@@ -1,7 +1,7 @@
 //! The option table in words: the reference page and the answer to `config explain`.
 //!
-//! Called by the binary's `config` verb; `docs/configuration.md` is the reference, and a test
-//! fails when it is stale (`PENSTOCK_BLESS=1` writes it anew).
+//! The binary's `config` verb calls it; `docs/configuration.md` is the reference page, and a test
+//! fails when that is stale (`PENSTOCK_BLESS=1` writes it anew).
 //!
 //! # Invariants
 //! - Everything printed comes from the table, so that it cannot differ from what the parser does.

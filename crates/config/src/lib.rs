@@ -1,9 +1,8 @@
 //! Configuration: text in, checked values out.
 //!
-//! The only crate that knows TOML, the environment's defaults (cores, temporary directory) and how
-//! a directory without a configuration file is recognised. The binary calls [`resolve`] once at
-//! start and [`load`] on reload and `check`; everything else in the house sees only the values of
-//! [`Config`].
+//! It reads TOML, knows the environment's defaults (cores, temporary directory) and recognises a
+//! directory without a configuration file. The binary calls [`resolve`] once at start and [`load`]
+//! on reload and `check`; the other crates of the server see only the values of [`Config`].
 //!
 //! # Invariants
 //! - Nothing is accepted by halves. Either every key was known, of the right type, in range and

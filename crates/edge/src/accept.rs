@@ -36,7 +36,7 @@ const ACCEPT_BATCH: u32 = 16;
 /// Interval of the same warning.
 const WARNING_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Accepts on `socket` until `stop` (this listener's own drain) or the whole edge drains. All
+/// Accepts on `socket` until `stop`, this listener's own drain, begins. All
 /// connections count as open, for `limits.connections` and for the drain. They go to `tunnel` from
 /// the first byte on, if there is one.
 pub async fn accept(

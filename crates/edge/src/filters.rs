@@ -235,10 +235,12 @@ fn may_client_set(name: &str, trust: Option<&TrustedProxies>) -> bool {
 impl CompiledHeaderRules {
     fn compile(rules: &HeaderRules) -> Self {
         let compile = |(name, value): (&String, &String)| (name.clone(), Template::compile(value));
+        // Named one by one, so that a new rule does not compile before it is applied.
+        let HeaderRules { remove, set, add } = rules;
         Self {
-            remove: rules.remove.clone(),
-            set: rules.set.iter().map(compile).collect(),
-            add: rules.add.iter().map(compile).collect(),
+            remove: remove.clone(),
+            set: set.iter().map(compile).collect(),
+            add: add.iter().map(compile).collect(),
         }
     }
 

@@ -135,8 +135,8 @@ impl HandlerProgress {
 impl fmt::Debug for HandlerProgress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Ready(reply) => f.debug_tuple("Now").field(reply).finish(),
-            Self::Pending(_) => f.write_str("Later"),
+            Self::Ready(reply) => f.debug_tuple("Ready").field(reply).finish(),
+            Self::Pending(_) => f.write_str("Pending"),
         }
     }
 }

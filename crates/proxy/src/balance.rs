@@ -24,7 +24,7 @@ pub(crate) use hash::hash_key;
 pub(crate) struct Candidate {
     /// The value that `choose` returns: small, and stable while the server exists.
     pub(crate) index: usize,
-    /// `hash_key` of the server's address, for `Hash`: the same in every process, and independent
+    /// `hash_key` of the server's name, for `Hash`: the same in every process, and independent
     /// of other servers.
     pub(crate) name_hash: u64,
     /// Relative share; a server with weight 0 is never chosen.

@@ -2,7 +2,7 @@
 //! same facts in AJP's packet. Called by `codec::gateway` once per attempt.
 //!
 //! Names are those of RFC 3875 and those that PHP, uWSGI and others expect in addition.
-//! `exchange::cgi` maps fields to variables, `exchange::fields` decides which fields pass, and
+//! `exchange::cgi` maps fields to variables, `exchange::field_policy` decides which fields pass, and
 //! `request_head` writes the forwarding fields, so every protocol reports the same. The script is
 //! found by the path's text, as no event loop touches a disk: see [`ScriptPath`].
 //!

@@ -39,8 +39,8 @@ use crate::upstream_exchange::UpstreamExchange;
 /// available.
 const MAX_WHOLE_RESPONSE_BYTES: usize = 128 * 1024;
 
-/// Maximum attempts of a request that was not sent to any server: connecting costs a server little.
-const MAX_CONNECT_ATTEMPTS: u8 = 8;
+/// Maximum retries of a request that was not sent to any server: connecting costs a server little.
+const MAX_CONNECT_RETRIES: u8 = 8;
 
 /// A request and its attempts: a future of its reply.
 pub(crate) struct ProxiedRequest {
@@ -316,7 +316,7 @@ impl ProxiedRequest {
         }
         if failed.is_none() || failure.stage == AttemptStage::Unsent {
             // It costs the servers nothing.
-            let is_allowed = self.timing.retries < MAX_CONNECT_ATTEMPTS;
+            let is_allowed = self.timing.retries < MAX_CONNECT_RETRIES;
             pool.counters.retries += u64::from(is_allowed);
             return is_allowed;
         }

@@ -1,6 +1,6 @@
 //! Relays the rest of a response that was not complete at once, as fast as the server sends it.
 //!
-//! Started by `proxied_request` after the head. A task reads on and pushes into a spool, from which
+//! Started by `response` after the head. A task reads on and pushes into a spool, from which
 //! edge reads at the client's pace. A slow client holds memory and then a file, never the server.
 //!
 //! # Invariants

@@ -1,6 +1,6 @@
 //! The resources with which an application starts, and the result of its first start.
 //!
-//! `penstock`'s wiring passes them in when it starts an `App`; the executor reports [`BootStatus`].
+//! `penstock`'s components pass them in when they start an `App`; the executor reports [`BootStatus`].
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -46,9 +46,9 @@ pub(crate) struct Tier<B> {
     eviction: Mutex<S3Fifo<IndexedObject<B>>>,
 }
 
-/// Hashes keys again, with a random number of this process. Their hashes are public, so clients
-/// that choose URLs could choose keys that collide in a map.
-type TierShard<B> = HashMap<u128, Vec<Arc<IndexedObject<B>>>, foldhash::quality::RandomState>;
+/// The map hashes the keys' hashes again, with its own secret: they are public, so clients that
+/// choose URLs could choose keys that collide in a map.
+type TierShard<B> = HashMap<u128, Vec<Arc<IndexedObject<B>>>>;
 
 impl<B> IndexedObject<B> {
     /// Creates an object that weighs `weight` bytes.

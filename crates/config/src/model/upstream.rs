@@ -1,6 +1,6 @@
 //! The checked values of back ends: `[upstreams.NAME]` and the TCP listeners before them.
 //!
-//! Made by `upstream`, `app` and `stream`, read by `proxy` and by `apps`: processes of an
+//! Made by `upstream`, `app` and `tcp`, read by `proxy` and by `apps`: processes of an
 //! application may be the servers of one.
 //!
 //! # Invariants

@@ -1,7 +1,6 @@
 //! Finds the route of a request and runs its handlers, or responds in place of them.
 //!
-//! Called for each complete head and for each internal redirect. Pure: the routing table and the
-//! head go in.
+//! Called for each complete head and for each internal redirect.
 //!
 //! # Invariants
 //! - Handlers run in the route's order. If all of them pass, the response is 404.

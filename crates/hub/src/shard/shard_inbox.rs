@@ -35,7 +35,7 @@ pub(crate) struct ArrivedStream {
     pub(crate) request: Box<StreamRequest>,
 }
 
-/// A message for the subscribers of the channel that the shard keeps at `slot`, if it still does.
+/// A message for the subscribers of the channel that the shard keeps at `channel_slot`, if it still does.
 #[derive(Debug)]
 pub(crate) struct ShardDelivery {
     pub(crate) channel_slot: u32,

@@ -1,9 +1,5 @@
 //! The index: look-ups by text, variants, and removal exactly once.
 
-use std::hash::BuildHasher;
-
-use foldhash::quality::RandomState;
-
 use super::*;
 use crate::store::tests::meta_of;
 
@@ -196,18 +192,4 @@ fn an_object_replaced_constantly_can_still_be_removed() {
         is_over.store(true, Relaxed);
         assert_eq!(left, 0);
     });
-}
-
-#[test]
-fn similar_hashes_are_spread_by_a_random_seed() {
-    let (one, other) = (RandomState::default(), RandomState::default());
-    let alike = |number: u128| [7 << 64 | number, number << 64 | 7];
-    let mut low = std::collections::HashSet::new();
-    for key in (1..=1000).flat_map(alike) {
-        // A map uses the lowest bits and the seven highest.
-        low.insert(one.hash_one(key) & 0xffff);
-        assert_ne!(one.hash_one(key), other.hash_one(key), "{key:x}");
-    }
-    assert!(low.len() > 1800, "{}", low.len());
-    assert_eq!(one.hash_one(9_u128), one.clone().hash_one(9_u128));
 }

@@ -169,7 +169,7 @@ fn a_sudden_death_leaves_nothing_torn() {
         assert!(hits(&server) <= TARGETS.len());
         wait_hit(&server, TARGETS[0]);
         let mut writing: Vec<_> = (0..8)
-            .map(|number| super::asking(&server, &format!("/{round}/{number}?4000000")))
+            .map(|number| super::asking(&server, format!("/{round}/{number}?4000000")))
             .collect();
         // The death is somewhere within these.
         writing[0].read_some();

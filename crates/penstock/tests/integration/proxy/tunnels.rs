@@ -124,11 +124,11 @@ fn the_end_of_either_side_is_the_others() {
 fn a_silent_tunnel_ends_and_a_talking_one_does_not() {
     for kind in KINDS {
         let origin = kind.echo();
-        let setup = kind.setup(&origin).upstream("tunnel_timeout = \"600ms\"");
+        let setup = kind.setup(&origin).upstream("tunnel_timeout = \"1500ms\"");
         let server = setup.serve();
         let mut talking = kind.open(&server);
         let began = Instant::now();
-        while began.elapsed() < Duration::from_millis(1_500) {
+        while began.elapsed() < Duration::from_secs(3) {
             pass_time(Duration::from_millis(50));
             expect_echo(&mut talking, "x");
         }
@@ -136,7 +136,7 @@ fn a_silent_tunnel_ends_and_a_talking_one_does_not() {
         talking.expect_closed();
         let took = quiet.elapsed();
         assert!(
-            took >= Duration::from_millis(550) && took < SLACK,
+            took >= Duration::from_millis(1_450) && took < SLACK,
             "{kind:?}: {took:?}"
         );
         origin.wait_closed(0);
