@@ -26,7 +26,7 @@ impl Outcome {
                 ..
             } => {
                 if let Ok(head) = head {
-                    assert!((200..=599).contains(&head.status));
+                    assert!((200..=599).contains(&head.status.code()));
                     check(head.fields);
                 }
                 self.bytes.extend_from_slice(body);

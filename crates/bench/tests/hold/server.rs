@@ -47,6 +47,8 @@ impl Server {
 
     fn with(beat: Duration, mischief: bool) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        // The default of 128 overflows, and resets connections, in a pause of a busy machine.
+        rustix::net::listen(&listener, 4096).unwrap();
         let address = listener.local_addr().unwrap();
         let shared = Arc::new(Shared {
             mischief,
