@@ -22,7 +22,11 @@ fuzz_target!(|data: &[u8]| {
     match select_range(range, if_range, len, etag, last_modified) {
         RangeOutcome::Part(part) => {
             assert!(part.len > 0);
-            assert!(part.start.checked_add(part.len).is_some_and(|end| end <= len));
+            assert!(
+                part.start
+                    .checked_add(part.len)
+                    .is_some_and(|end| end <= len)
+            );
             let mut text = Vec::new();
             encode_content_range(part.start, part.len, len, &mut text);
             assert!(text.starts_with(b"bytes "));
