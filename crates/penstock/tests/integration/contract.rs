@@ -21,6 +21,9 @@ use crate::wsgi::{WSGI, serve_ready};
 /// A path, and the status and body of its response.
 pub(crate) type AllowedResponse = (&'static str, u16, Vec<u8>);
 
+/// A path, the status for the client, and the reason in the log.
+pub(crate) type RefusedResponse = (&'static str, u16, &'static str);
+
 /// The cases of one interface, by the paths of its application.
 pub(crate) struct Interface {
     pub(crate) name: &'static str,
@@ -32,8 +35,8 @@ pub(crate) struct Interface {
     pub(crate) allowed: fn() -> Vec<AllowedResponse>,
     /// The response with the cookies `a=1` and `b=2`.
     pub(crate) cookies: &'static str,
-    /// Responses that are refused: the status for the client, and the reason in the log.
-    pub(crate) refused: &'static [(&'static str, u16, &'static str)],
+    /// Responses that are refused, beside [`REFUSED`].
+    pub(crate) refused: &'static [RefusedResponse],
     /// Words of refused responses that no client may see.
     pub(crate) secrets: &'static [&'static str],
     /// Responses that fail after their head.
@@ -56,6 +59,27 @@ pub(crate) struct ThreadedInterface {
     pub(crate) also_valid: fn(&mut RawClient),
     pub(crate) also_bodies: fn(&mut RawClient),
 }
+
+/// Responses that each interface refuses.
+const REFUSED: &[RefusedResponse] = &[
+    ("/exit", 500, "SystemExit"),
+    ("/value-nul", 502, "a control character"),
+    ("/name-inject", 502, "a control character"),
+    ("/name-space", 502, "response head"),
+    ("/name-empty", 502, "response head"),
+    ("/length-text", 502, "response Content-Length `1x`"),
+    ("/length-two", 502, "response Content-Length `2`"),
+    (
+        "/length-short",
+        502,
+        "response body of 5 bytes, Content-Length 10",
+    ),
+    (
+        "/length-long",
+        502,
+        "response body of 5 bytes, Content-Length 3",
+    ),
+];
 
 const ALL: [&Interface; 3] = [&WSGI.interface, &RACK.interface, &ASGI];
 const THREADED: [&ThreadedInterface; 2] = [&WSGI, &RACK];
@@ -118,7 +142,7 @@ fn what_breaks_the_rules_is_refused_and_named_in_the_log() {
         interface.check(|server| {
             let name = interface.name;
             let mut client = server.connect();
-            for &(path, status, reason) in interface.refused {
+            for &(path, status, reason) in REFUSED.iter().chain(interface.refused) {
                 let answer = client.send(request("GET", path)).response();
                 assert_eq!(answer.status, status, "{name}: {path}\n{}", server.log());
                 let all = format!("{:?} {}", answer.headers, answer.text());

@@ -2,7 +2,9 @@
 //!
 //! One application (`APP`) has a path for each thing that PEP 3333 allows or forbids.
 
-use crate::contract::{AllowedResponse, Interface, ThreadedInterface, expect_lines, request, text};
+use crate::contract::{
+    AllowedResponse, Interface, RefusedResponse, ThreadedInterface, expect_lines, request, text,
+};
 use crate::support::{RawClient, Server, Site};
 
 /// A site with `app.py` and one worker process on one loop.
@@ -98,12 +100,11 @@ fn also_allowed(server: &Server) {
     server.wait_log("said to wsgi.errors");
 }
 
-const REFUSED: &[(&str, u16, &str)] = &[
+const REFUSED: &[RefusedResponse] = &[
     ("/raise", 500, "ValueError: deliberate"),
     ("/raise-after-start", 500, "ValueError: deliberate"),
     ("/raise-first", 500, "ValueError: deliberate"),
     ("/nowhere", 500, "KeyError: 'do_nowhere'"),
-    ("/exit", 500, "SystemExit"),
     ("/interrupt", 500, "KeyboardInterrupt"),
     ("/no-start", 502, "start_response was not called"),
     ("/none", 502, "a NoneType was returned"),
@@ -120,27 +121,11 @@ const REFUSED: &[(&str, u16, &str)] = &[
     ("/value-number", 502, "bad status or headers"),
     ("/value-inject", 502, "a control character"),
     ("/value-newline", 502, "a control character"),
-    ("/value-nul", 502, "a control character"),
     ("/value-split", 502, "a control character"),
     ("/value-wide", 502, "bad status or headers"),
-    ("/name-inject", 502, "a control character"),
     ("/name-colon", 502, "response head"),
-    ("/name-space", 502, "response head"),
-    ("/name-empty", 502, "response head"),
     ("/start-twice", 502, "start_response called twice"),
-    ("/length-text", 502, "response Content-Length `1x`"),
     ("/length-minus", 502, "response Content-Length `-1`"),
-    ("/length-two", 502, "response Content-Length `2`"),
-    (
-        "/length-short",
-        502,
-        "response body of 5 bytes, Content-Length 10",
-    ),
-    (
-        "/length-long",
-        502,
-        "response body of 5 bytes, Content-Length 3",
-    ),
     (
         "/length-none",
         502,

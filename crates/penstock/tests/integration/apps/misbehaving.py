@@ -23,7 +23,7 @@ def note(name, line=None):
 
 
 def wait_for(name):
-    # Looks seldom: a thread that waits is not to want a processor, which it gets late on a busy machine.
+    # Looks seldom: on a busy machine a thread that polls seems to compute.
     while not os.path.exists(os.path.join(FOLDER, name)):
         pause(0.05)
 

@@ -11,7 +11,7 @@ def note(name, line = Process.pid)
   File.open(File.join(FOLDER, name), "a") { |file| file.write("#{line}\n") }
 end
 
-# Looks seldom: a thread that waits is not to want a processor, which it gets late on a busy machine.
+# Looks seldom: on a busy machine a thread that polls seems to compute.
 def wait_for(name)
   sleep(0.05) until File.exist?(File.join(FOLDER, name))
 end

@@ -78,8 +78,7 @@ fn threads_come_for_what_waits_and_processes_for_what_computes() {
         );
         let first = watched.settled(1);
         let threads = |count: u64| {
-            // One at a time and seldom, where the machine is so busy that the worker seems to be.
-            eventually(4 * PATIENCE, &format!("{name}: {count} threads"), || {
+            eventually(PATIENCE, &format!("{name}: {count} threads"), || {
                 let app = watched.app();
                 let slots = app["queue"]["slots"].as_u64().unwrap();
                 app["threads"] == count && slots == count
