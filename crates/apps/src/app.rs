@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use penstock_config as config;
-use penstock_exchange::buffering::BodyStore;
+use penstock_exchange::buffering::BufferingSettings;
 use penstock_exchange::metrics::AppMetrics;
 use penstock_exchange::{ClientState, Fault};
 use penstock_runtime::clock;
@@ -172,7 +172,7 @@ impl App {
     }
 
     /// Sets the store of bodies, from a reload on.
-    pub fn set_body_store(&self, store: BodyStore) {
+    pub fn set_body_store(&self, store: BufferingSettings) {
         self.shared.body_store.store(Arc::new(store));
     }
 

@@ -386,7 +386,9 @@ impl AppDispatcher {
     pub(crate) fn waiting_clients(&self) -> Vec<Option<AddressPrefix>> {
         let inner = self.state.lock();
         let waiting = inner.queue.waiting();
-        waiting.map(|job| job.client.limit_prefix()).collect()
+        waiting
+            .map(|job| job.client.counted_address_prefix())
+            .collect()
     }
 
     /// Takes the waiting jobs of these clients out, each with how long it has waited.
@@ -396,7 +398,7 @@ impl AppDispatcher {
         clients: &[AddressPrefix],
     ) -> Vec<(Job, Duration)> {
         let is_of_them = |job: &Job| {
-            let client = job.client.limit_prefix();
+            let client = job.client.counted_address_prefix();
             client.is_some_and(|client| clients.contains(&client))
         };
         let taken = self

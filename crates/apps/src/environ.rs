@@ -120,7 +120,7 @@ fn original_target(request: &Request) -> Cow<'_, str> {
     let target = request.head.target_path_query();
     match request.mount.is_root() {
         true => Cow::Borrowed(target),
-        false => Cow::Owned(format!("{}{target}", request.mount.encoded())),
+        false => Cow::Owned(format!("{}{target}", request.mount.encoded_path())),
     }
 }
 
@@ -140,7 +140,7 @@ fn encode_fields(encoder: &mut EnvironEncoder<'_>, request: &Request, may_hijack
     if request.forwarded.is_some() {
         for name in Request::FORWARDED_FIELDS {
             if let Some(value) = request.forwarded_field(name) {
-                cgi::with_variable(name, &value, |name, value| {
+                cgi::emit_variable(name, &value, |name, value| {
                     encoder.push_variable(name, value);
                 });
             }

@@ -74,7 +74,7 @@ fn dispatch_request(shared: &Arc<AppShared>, mut request: Request) -> HandlerPro
                 begin_upload(body, Arc::clone(&request.client_state)).await?
             }
             body => {
-                let client = request.client_state.limit_prefix();
+                let client = request.client_state.counted_address_prefix();
                 collect_body(body, client, &shared.body_store.load_full())
                     .await?
                     .into()
@@ -182,7 +182,7 @@ pub(crate) fn submit(
         return Err(Fault::new(FaultKind::Internal, cause));
     };
     let now = clock::now();
-    let since = now.saturating_duration_since(request.arrived);
+    let since = now.saturating_duration_since(request.arrived_at);
     let arrived = clock::wall().saturating_sub(since);
     let mut frame = Vec::with_capacity(1024);
     let announced = content.announced_length(&request.head);

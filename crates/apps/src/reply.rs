@@ -7,10 +7,10 @@
 
 use std::borrow::Cow;
 
-use penstock_exchange::field_policy::is_internal;
+use penstock_exchange::field_policy::is_internal_field;
 use penstock_exchange::{
-    AccelFields, Body, Fault, FaultKind, Instructions, InternalRedirect, RequestTiming, Response,
-    SendfileGrant, is_accel_field,
+    AccelFields, Body, Fault, FaultKind, FrontEndInstructions, InternalRedirect, RequestTiming,
+    Response, SendfileGrant, is_accel_field,
 };
 use penstock_http::{FieldBlock, parse_length};
 use penstock_wire::ResponseHeadView;
@@ -54,7 +54,7 @@ pub(crate) fn client_head(
     let mut fields = FieldBlock::with_capacity(256);
     let mut declared = None;
     let mut is_unbuffered = false;
-    let mut instructions = Instructions::None;
+    let mut instructions = FrontEndInstructions::None;
     let mut accel = None;
     for (name, value) in parts.fields {
         let name = std::str::from_utf8(name).unwrap_or_default();
@@ -66,8 +66,8 @@ pub(crate) fn client_head(
                     && value
                         .get(..17)
                         .is_some_and(|t| t.eq_ignore_ascii_case(b"text/event-stream"));
-            if is_internal(name.as_bytes()) {
-                instructions = Instructions::ForThisServer;
+            if is_internal_field(name.as_bytes()) {
+                instructions = FrontEndInstructions::ForThisServer;
             }
             if let Err(error) = fields.push(name, value) {
                 return Err(
@@ -86,7 +86,7 @@ pub(crate) fn client_head(
             }
             declared = length;
         } else {
-            AccelFields::read(&mut accel, name.as_bytes(), value);
+            AccelFields::read_field(&mut accel, name.as_bytes(), value);
         }
     }
     let mut response = Response::new(parts.status, Body::Empty);

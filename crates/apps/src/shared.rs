@@ -16,7 +16,7 @@ use std::time::{Duration, Instant, SystemTime};
 use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::Mutex;
 use penstock_config as config;
-use penstock_exchange::buffering::{BodyStore, HeldPlaces};
+use penstock_exchange::buffering::{BufferingSettings, SlowResponses};
 use penstock_exchange::metrics::AppMetrics;
 use penstock_exchange::{Fault, FaultKind, RequestTiming};
 use penstock_queue::QueueLimits;
@@ -45,9 +45,9 @@ pub(crate) struct AppShared {
     pub(crate) metrics: Arc<AppMetrics>,
     /// Bounds its processes, with all that they start.
     pub(crate) group: Option<Arc<Group>>,
-    pub(crate) body_store: ArcSwap<BodyStore>,
+    pub(crate) body_store: ArcSwap<BufferingSettings>,
     /// Responses that hold its workers because their clients are slow.
-    held_places: HeldPlaces,
+    held_places: SlowResponses,
     /// The limits of its WebSockets' messages, and the bytes that their clients hold.
     pub(crate) message_limits: ArcSwap<MessageLimits>,
     pub(crate) held_message_bytes: HeldMessageBytes,
@@ -112,7 +112,7 @@ pub(crate) struct WorkerView {
 
 impl AppShared {
     /// The state of an application with this configuration at its start.
-    pub(crate) fn new(config: &config::App, way: DispatchMode, store: BodyStore) -> Self {
+    pub(crate) fn new(config: &config::App, way: DispatchMode, store: BufferingSettings) -> Self {
         let queue_limits = QueueLimits {
             max_len: config.max_queued,
             timeout: config.queue_timeout,
@@ -125,7 +125,7 @@ impl AppShared {
             metrics: Arc::default(),
             group: None,
             body_store: ArcSwap::from_pointee(store),
-            held_places: HeldPlaces::default(),
+            held_places: SlowResponses::default(),
             message_limits: ArcSwap::default(),
             held_message_bytes: HeldMessageBytes::default(),
             recent_latency: RecentLatency::default(),
@@ -144,7 +144,7 @@ impl AppShared {
 
     /// Responses that wait, or have waited, for their clients.
     #[cfg(test)]
-    pub(crate) fn held_places(&self) -> &HeldPlaces {
+    pub(crate) fn held_places(&self) -> &SlowResponses {
         &self.held_places
     }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
-use penstock_exchange::request::{RequestOrigin, RequestPath};
+use penstock_exchange::request::{RequestEnvironment, RequestPath};
 use penstock_exchange::{
     Fault, FaultKind, ForwardedInfo, IncomingBody, ListenerInfo, Request, RequestBody,
     TrustedProxies,
@@ -40,14 +40,14 @@ pub(crate) fn request(head: &str, peer: PeerAddress, listens: Option<&str>) -> R
     let told = ForwardedInfo::has_forwarding_fields(&head, &trust) && trust.covers(peer);
     let forwarded = told.then(|| Arc::new(ForwardedInfo::read(&head, &trust).0));
     let mount = forwarded.as_ref().map(|told| told.mount.clone());
-    let arrival = RequestOrigin {
+    let arrival = RequestEnvironment {
         peer,
         listener: Arc::new(listener),
         client_state: Arc::default(),
         trusted_proxies: trust,
         forwarded,
         mount: mount.unwrap_or_default(),
-        arrived: clock::now(),
+        arrived_at: clock::now(),
     };
     let path = RequestPath::from_head(&head).unwrap();
     Request::new(Arc::new(head), path, RequestBody::Empty, arrival)

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use penstock_apps::{App, AppResources, BootStatus};
 use penstock_config::{self as config, AppKind, Processes};
-use penstock_exchange::buffering::BodyStore;
+use penstock_exchange::buffering::BufferingSettings;
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::loops::Loops;
 use penstock_runtime::{clock, loops};
@@ -109,7 +109,7 @@ async fn start(dir: &Dir, loops: &Loops, is_preloaded: bool) -> Arc<App> {
         is_development: false,
         initial_size: None,
         loops: loops.handles().to_vec(),
-        body_store: BodyStore {
+        body_store: BufferingSettings {
             max_body_memory: 1 << 16,
             max_response_memory: 1 << 16,
             max_response_spool: 1 << 20,

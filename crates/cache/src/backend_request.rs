@@ -15,7 +15,7 @@ use std::sync::Arc;
 use penstock_exchange::field_policy::{
     FieldClass, TrustedHeaders, classify_field, is_forwarding_field,
 };
-use penstock_exchange::request::{RequestOrigin, RequestPath};
+use penstock_exchange::request::{RequestEnvironment, RequestPath};
 use penstock_exchange::{Fault, FaultKind, Request, RequestBody};
 use penstock_http::caching::RevalidationFields;
 use penstock_http::{ByteRange, HeadWriter, RequestHead};
@@ -38,7 +38,7 @@ const CLIENT_ONLY_FIELDS: [&str; 6] = [
 pub(crate) struct ClientRequest {
     pub(crate) head: Arc<RequestHead>,
     /// With a client state of its own: the client may disconnect while others wait.
-    pub(crate) origin: RequestOrigin,
+    pub(crate) origin: RequestEnvironment,
     trusted_headers: TrustedHeaders,
 }
 
@@ -46,11 +46,11 @@ impl ClientRequest {
     pub(crate) fn from_request(request: &Request) -> Self {
         Self {
             head: Arc::clone(&request.head),
-            origin: RequestOrigin {
+            origin: RequestEnvironment {
                 peer: request.peer,
                 listener: Arc::clone(&request.listener),
                 client_state: Arc::default(),
-                arrived: request.arrived,
+                arrived_at: request.arrived_at,
                 trusted_proxies: Arc::clone(&request.trusted_proxies),
                 forwarded: request.forwarded.clone(),
                 mount: request.mount.clone(),
@@ -62,7 +62,7 @@ impl ClientRequest {
     /// The same request with the current time as its arrival, for a request that is sent later.
     pub(crate) fn with_current_time(&self) -> Self {
         let mut request = self.clone();
-        request.origin.arrived = clock::now();
+        request.origin.arrived_at = clock::now();
         request
     }
 
@@ -93,7 +93,7 @@ pub(crate) fn build_request(
     let broken = |cause: String| Fault::new(FaultKind::Internal, format!("cache: {cause}"));
     let head = build_head(rules, client, validators, part).map_err(broken)?;
     let path = RequestPath::from_head(&head).map_err(|error| broken(error.to_string()))?;
-    let origin = RequestOrigin {
+    let origin = RequestEnvironment {
         client_state: Arc::default(),
         ..client.origin.clone()
     };

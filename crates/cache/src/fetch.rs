@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use penstock_exchange::field_policy::remove_internal;
+use penstock_exchange::field_policy::remove_internal_fields;
 use penstock_exchange::{Body, BodyStream, Fault, FaultKind, Reply, RequestTiming, Response};
 use penstock_http::caching::{
     Lifetime, OriginExchange, RevalidationFields, StoreRefusal, VaryFields, check_storable,
@@ -149,7 +149,7 @@ impl Fetch {
         let answered = match request {
             Ok(request) => tokio::select! {
                 biased;
-                answered = self.shared.backend.handle(request).finish() => answered,
+                answered = self.shared.backend.handle(request).wait_for_reply() => answered,
                 () = completion.wait_until_abandoned() => return None,
             },
             Err(fault) => Err(fault),
@@ -192,7 +192,7 @@ impl Fetch {
         let mut fields = freshen(&base.meta.fields, of_304, times.response_time);
         self.shared.rules.remove_tags(&mut fields);
         // The internal fields of a 304 are instructions for its own request, not for later clients.
-        remove_internal(&mut fields);
+        remove_internal_fields(&mut fields);
         // These fields are not stored, but count for the lifetime.
         let mut judged = fields.clone();
         for name in ["age", "x-accel-expires", "surrogate-control"] {
@@ -299,7 +299,7 @@ impl Fetch {
         let rules = &self.shared.rules;
         let mut fields = stored_fields(&response.fields, times.response_time);
         rules.remove_tags(&mut fields);
-        remove_internal(&mut fields);
+        remove_internal_fields(&mut fields);
         if response.status == Status::OK && !fields.contains("accept-ranges") {
             fields.push_static("Accept-Ranges", "bytes");
         }

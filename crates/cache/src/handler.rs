@@ -145,7 +145,7 @@ impl Handler for Cache {
             let status = bypass_status(ForwardReason::Miss, "store-out");
             return bypass::bypass(shared, request, status, None);
         };
-        let now = clock::wall_at(request.arrived);
+        let now = clock::wall_at(request.arrived_at);
         let found = shared.lookup(store, &key, &request.head, &directives, now);
         let is_missing = matches!(found, LookupResult::Missing { .. });
         // Slices may answer it; it is counted then.
@@ -159,7 +159,7 @@ impl Handler for Cache {
         {
             return HandlerProgress::Ready(Ok(response.into()));
         }
-        if is_missing && !is_far && shared.fetches.is_uncacheable(&key, request.arrived) {
+        if is_missing && !is_far && shared.fetches.is_uncacheable(&key, request.arrived_at) {
             let status = bypass_status(ForwardReason::UriMiss, bypass::RECENTLY_UNCACHEABLE);
             return bypass::bypass(shared, request, status, Some(key));
         }
@@ -170,7 +170,7 @@ impl Handler for Cache {
             directives,
             client: ClientRequest::from_request(&request),
             client_state: Arc::clone(&request.client_state),
-            deadline: request.arrived + shared.rules.config.lock_timeout,
+            deadline: request.arrived_at + shared.rules.config.lock_timeout,
         };
         HandlerProgress::Pending(Box::pin(lookup.run(request, found)))
     }
@@ -347,7 +347,8 @@ fn bypass_status(fwd: ForwardReason, detail: &'static str) -> CacheStatus<'stati
 /// The response to `only-if-cached` when no stored response may be sent (RFC 9111 §5.2.1.7).
 fn unsatisfiable_response() -> Response {
     let text = "No stored response matches this request.\n";
-    let mut response = Response::text(Status::GATEWAY_TIMEOUT, "text/plain; charset=utf-8", text);
+    let mut response =
+        Response::with_text(Status::GATEWAY_TIMEOUT, "text/plain; charset=utf-8", text);
     response.timing.handler = Some(HandlerName::Component(serve::HANDLER_NAME));
     response
 }

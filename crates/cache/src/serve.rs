@@ -173,7 +173,7 @@ pub(crate) fn respond_from_body(
     let mut fields = response_fields(meta, note);
     match applicable_range(head, meta, &source, length) {
         RangeOutcome::Unsatisfiable => {
-            let mut response = Response::text(
+            let mut response = Response::with_text(
                 Status::RANGE_NOT_SATISFIABLE,
                 "text/plain; charset=utf-8",
                 "Range not satisfiable.\n",

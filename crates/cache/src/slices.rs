@@ -226,7 +226,7 @@ impl SlicedContent {
         let none = RevalidationFields::default();
         let request =
             backend_request::build_request(&self.shared.rules, &client, none, Some(span))?;
-        let answered = self.shared.backend.handle(request).finish().await?;
+        let answered = self.shared.backend.handle(request).wait_for_reply().await?;
         let Reply::Response(response) = answered else {
             return Err(content_changed());
         };

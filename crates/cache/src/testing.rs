@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use penstock_config::RouteCache;
-use penstock_exchange::request::{RequestOrigin, RequestPath};
+use penstock_exchange::request::{RequestEnvironment, RequestPath};
 use penstock_exchange::{
     Body, BodyStream, Fault, FaultKind, ForwardedInfo, Handler, HandlerProgress, ListenerInfo,
     Reply, Request, RequestBody, Response, TrustedProxies,
@@ -72,14 +72,14 @@ pub(crate) fn request_of(head: RequestHead, peer: &str) -> Request {
     let told = ForwardedInfo::has_forwarding_fields(&head, &trust) && trust.covers(peer);
     let forwarded = told.then(|| Arc::new(ForwardedInfo::read(&head, &trust).0));
     let mount = forwarded.as_ref().map(|told| told.mount.clone());
-    let arrival = RequestOrigin {
+    let arrival = RequestEnvironment {
         peer,
         listener: Arc::new(listener),
         client_state: Arc::default(),
         trusted_proxies: trust,
         forwarded,
         mount: mount.unwrap_or_default(),
-        arrived: clock::now(),
+        arrived_at: clock::now(),
     };
     let path = RequestPath::from_head(&head).unwrap();
     Request::new(Arc::new(head), path, RequestBody::Empty, arrival)

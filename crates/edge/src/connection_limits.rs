@@ -149,8 +149,8 @@ impl ClientConnections {
 }
 
 impl HeldConnectionCounter for ClientConnections {
-    fn release_held(&self) {
-        self.edge.release_held();
+    fn release_held_connection(&self) {
+        self.edge.release_held_connection();
         self.remove_connection();
     }
 }

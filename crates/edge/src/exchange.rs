@@ -139,7 +139,7 @@ impl<'s> ReceivedRequest<'s> {
             head: &self.head,
             path: path.bytes(&self.head),
             scheme: ingress.scheme(self.forwarded.as_deref()),
-            arrived: self.arrived,
+            arrived_at: self.arrived,
         };
         Some((&**route.handlers.first()?, view))
     }

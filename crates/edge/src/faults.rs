@@ -79,15 +79,15 @@ fn builtin_error_page(
         "text/html",
         "text/plain",
     ) {
-        Response::text(status, "text/html; charset=utf-8", page.to_html())
+        Response::with_text(status, "text/html; charset=utf-8", page.to_html())
     } else {
-        Response::text(status, "text/plain; charset=utf-8", page.to_text())
+        Response::with_text(status, "text/plain; charset=utf-8", page.to_text())
     }
 }
 
 pub(crate) fn respond_malformed(status: Status, explanation: &str) -> Response {
     let text = format!("{} {}\n{explanation}\n", status.code(), status.reason());
-    Response::text(status, "text/plain; charset=utf-8", text)
+    Response::with_text(status, "text/plain; charset=utf-8", text)
 }
 
 /// The response to `OPTIONS *` (RFC 9110 §9.3.7), which is about the server as a whole.

@@ -130,7 +130,7 @@ impl Drop for ConnectionGuard {
 }
 
 impl HeldConnectionCounter for Edge {
-    fn release_held(&self) {
+    fn release_held_connection(&self) {
         self.open_connections.fetch_sub(1, Ordering::Relaxed);
         let metrics = self.metrics();
         metrics.open_connections.add(-1);

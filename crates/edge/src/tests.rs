@@ -229,7 +229,7 @@ fn echo_handler() -> Arc<dyn Handler> {
             text.push_str(&format!("{name}: {}\n", String::from_utf8_lossy(value)));
         }
         text.push_str(&format!("peer {:?}\n", request.peer));
-        ready(Response::text(Status::OK, "text/plain", text))
+        ready(Response::with_text(Status::OK, "text/plain", text))
     })
 }
 

@@ -14,7 +14,7 @@ use penstock_http::{
 
 use crate::body::Body;
 use crate::handler::{Handler, InternalRedirect};
-use crate::response::{Instructions, RequestTiming, Response};
+use crate::response::{FrontEndInstructions, RequestTiming, Response};
 
 /// Instructions of a response to the front end.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -48,7 +48,7 @@ pub fn is_accel_field(name: &[u8]) -> bool {
 impl AccelFields {
     /// Reads a field of a response, if it is one of these. Applications write the path of a redirect
     /// encoded or raw. A rate of 0, and one that is not a number, is no limit.
-    pub fn read(accel: &mut Option<Box<Self>>, name: &[u8], value: &[u8]) {
+    pub fn read_field(accel: &mut Option<Box<Self>>, name: &[u8], value: &[u8]) {
         let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
         if is("x-accel-redirect") {
             accel.get_or_insert_default().redirect = Some(encode_target(value));
@@ -107,7 +107,7 @@ impl InternalRedirect {
     /// The response that it came from, for another front end to follow. That one could not follow a
     /// redirect to files of this machine ([`InternalRedirect::handler`]).
     #[must_use]
-    pub fn into_response(self) -> Response {
+    pub fn into_original_response(self) -> Response {
         let mut response = Response::new(Status::OK, Body::Empty);
         response.fields = self.fields;
         response.max_rate = self.max_rate;
@@ -120,8 +120,8 @@ impl InternalRedirect {
 
 impl Response {
     /// Leaves the instructions to another Penstock in front of this server: the fields are sent.
-    pub fn pass_instructions(&mut self) {
-        self.instructions = Instructions::ForFrontEnd;
+    pub fn forward_instructions(&mut self) {
+        self.instructions = FrontEndInstructions::ForFrontEnd;
         if let Some(rate) = self.max_rate.take() {
             let rate = rate.to_string();
             // Digits are a valid value.
@@ -206,11 +206,11 @@ mod tests {
         fields.push("Content-Type", b"text/plain").unwrap();
         let grant = SendfileGrant::default();
         let redirect = accel.internal_redirect(Some(&grant), &fields, &RequestTiming::default());
-        let mut response = redirect.unwrap().unwrap().into_response();
-        response.pass_instructions();
+        let mut response = redirect.unwrap().unwrap().into_original_response();
+        response.forward_instructions();
         let said = b"Content-Type: text/plain\r\nX-Accel-Redirect: /kept/a?b\r\nX-Accel-Limit-Rate: 4096\r\n";
         assert_eq!(response.fields.as_bytes(), said);
-        assert_eq!(response.instructions, Instructions::ForFrontEnd);
+        assert_eq!(response.instructions, FrontEndInstructions::ForFrontEnd);
         assert!(response.max_rate.is_none());
     }
 

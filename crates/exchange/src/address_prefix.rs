@@ -103,7 +103,7 @@ impl ClientPermits {
 
     /// The number of the client with the most.
     #[must_use]
-    pub fn max_count(&self) -> usize {
+    pub fn highest_permit_count(&self) -> usize {
         let counts = self.lock();
         let each = counts.values();
         each.map(|count| count.permit_count.load(Ordering::Relaxed))
@@ -172,10 +172,16 @@ mod tests {
         let held: Vec<_> = (0..3).map_while(|_| permits.claim(one, 2)).collect();
         assert_eq!(held.len(), 2);
         assert!(permits.claim(other, 2).is_some());
-        assert_eq!((permits.client_count(), permits.max_count()), (1, 2));
+        assert_eq!(
+            (permits.client_count(), permits.highest_permit_count()),
+            (1, 2)
+        );
         assert_eq!(permits.refused_total(), 1);
         drop(held);
-        assert_eq!((permits.client_count(), permits.max_count()), (0, 0));
+        assert_eq!(
+            (permits.client_count(), permits.highest_permit_count()),
+            (0, 0)
+        );
         assert!(permits.claim(one, 1).is_some());
         assert!(permits.claim(one, 0).is_none());
     }

@@ -58,7 +58,7 @@ impl RequestBody {
     ///
     /// # Errors
     /// As [`IncomingBody::poll_fill`].
-    pub async fn read_within(self, max_bytes: usize) -> Result<Option<Vec<u8>>, Fault> {
+    pub async fn read_limited(self, max_bytes: usize) -> Result<Option<Vec<u8>>, Fault> {
         let mut bytes = Vec::new();
         let Self::Incoming(mut body) = self else {
             return Ok(Some(bytes));

@@ -3,7 +3,7 @@
 //!
 //! `apps` and `proxy` use this, so that neither a worker nor a back end waits for a client:
 //! `collect` reads a request to its end, [`spool`] stands between a producer and a client. Small
-//! bodies stay in memory, large ones go to a [`SpoolFile`]; [`BodyStore`] has the limits, and
+//! bodies stay in memory, large ones go to a [`SpoolFile`]; [`BufferingSettings`] has the limits, and
 //! [`TempSpace`] the one on all files together.
 
 mod collect;
@@ -19,14 +19,14 @@ use std::time::Duration;
 use penstock_runtime::blocking::Pool;
 
 pub use collect::{CollectedBody, collect_body};
-pub use contention::{Demand, HeldPlace, HeldPlaces, Producer};
-pub use spool::{SpoolPlace, SpoolReader, SpoolSpec, SpoolWriter, spool};
+pub use contention::{CapacityDemand, ResponseProducer, SlowResponseGuard, SlowResponses};
+pub use spool::{CapacityReleaser, SpoolReader, SpoolSpec, SpoolWriter, create_spool};
 pub use spool_file::SpoolFile;
-pub use temp_space::{TempGrant, TempPurpose, TempSpace, TempSpaceSnapshot};
+pub use temp_space::{TempFilePurpose, TempSpace, TempSpaceGrant, TempSpaceSnapshot};
 
 /// The place and limits of buffered bodies.
 #[derive(Debug, Clone)]
-pub struct BodyStore {
+pub struct BufferingSettings {
     /// Bytes of a request body kept in memory; a longer one goes to a file
     /// (`limits.body_memory`).
     pub max_body_memory: usize,

@@ -62,7 +62,7 @@ pub fn for_each_variable(
 }
 
 /// Passes one field to `pair` as a variable, if its name can be one.
-pub fn with_variable(name: &str, value: &[u8], mut pair: impl FnMut(&[u8], &[u8])) {
+pub fn emit_variable(name: &str, value: &[u8], mut pair: impl FnMut(&[u8], &[u8])) {
     if let Some(variable) = write_variable_name(name, &mut [0; MAX_NAME_BYTES]) {
         pair(variable, value);
     }

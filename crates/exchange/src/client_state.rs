@@ -44,7 +44,7 @@ impl ClientState {
     /// The prefix that limits per client count the current request by. `None` for requests of a
     /// trusted proxy that names no client: they are of many clients.
     #[must_use]
-    pub fn limit_prefix(&self) -> Option<AddressPrefix> {
+    pub fn counted_address_prefix(&self) -> Option<AddressPrefix> {
         (!self.is_unnamed_proxy.load(Ordering::Relaxed)).then(|| self.address_prefix())
     }
 

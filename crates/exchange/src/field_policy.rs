@@ -54,13 +54,13 @@ impl FieldClass {
 
 /// Whether a response field is for the front end or the hub, and never for a client.
 #[must_use]
-pub fn is_internal(name: &[u8]) -> bool {
+pub fn is_internal_field(name: &[u8]) -> bool {
     is_accel_field(name) || is_grip_field(name)
 }
 
-/// Removes all fields that [`is_internal`] names.
-pub fn remove_internal(fields: &mut FieldBlock) {
-    fields.remove_where(|name| is_internal(name.as_bytes()));
+/// Removes all fields that [`is_internal_field`] names.
+pub fn remove_internal_fields(fields: &mut FieldBlock) {
+    fields.remove_where(|name| is_internal_field(name.as_bytes()));
 }
 
 /// Whether two names make the same variable: they differ only in case, and in underscores for
@@ -100,7 +100,7 @@ impl TrustedHeaders {
     /// Trusts these names besides: fields that a component adds to a request. The component removes
     /// the client's fields of these names.
     #[must_use]
-    pub fn with(&self, names: impl IntoIterator<Item = String>) -> Self {
+    pub fn with_names(&self, names: impl IntoIterator<Item = String>) -> Self {
         let known = self.0.iter().flat_map(|names| names.iter().cloned());
         Self::new(known.chain(names))
     }
@@ -119,7 +119,7 @@ impl TrustedHeaders {
         let mut new = names.filter(is_of_front).map(str::to_owned).peekable();
         match new.peek() {
             None => self.clone(),
-            Some(_) => self.with(new),
+            Some(_) => self.with_names(new),
         }
     }
 
@@ -448,7 +448,7 @@ mod tests {
             assert_eq!(vouched.covers(name), expected, "{name}");
         }
         assert!(!vouched.is_empty());
-        let more = vouched.with(["Grip-Sig", "TE"].map(str::to_owned));
+        let more = vouched.with_names(["Grip-Sig", "TE"].map(str::to_owned));
         for name in ["x-real-ip", "grip-sig"] {
             assert!(more.covers(name), "{name}");
         }

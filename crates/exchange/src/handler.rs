@@ -38,7 +38,7 @@ pub struct RequestView<'a> {
     /// The scheme that the client used.
     pub scheme: &'static str,
     /// When its head was complete.
-    pub arrived: Instant,
+    pub arrived_at: Instant,
 }
 
 /// A response in memory, lent while it is copied.
@@ -124,7 +124,7 @@ impl HandlerProgress {
     ///
     /// # Errors
     /// Those of the handler.
-    pub async fn finish(self) -> Result<Reply, Fault> {
+    pub async fn wait_for_reply(self) -> Result<Reply, Fault> {
         match self {
             Self::Ready(result) => result,
             Self::Pending(work) => work.await,

@@ -38,7 +38,7 @@ pub use handler::{
 };
 pub use mount::Mount;
 pub use request::{ListenerInfo, Request, RequestPath};
-pub use response::{HandlerName, Instructions, RequestTiming, Response};
+pub use response::{FrontEndInstructions, HandlerName, RequestTiming, Response};
 pub use takeover::{
     HeldConnection, HeldConnectionCounter, HeldConnectionGuard, HeldFraming, Hold, Takeover,
     TakeoverFuture, TunnelHandler,

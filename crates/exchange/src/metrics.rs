@@ -109,14 +109,14 @@ serialize_value!(Counter, Gauge, LocalCounter, LocalGauge);
 
 /// The use of a limited resource.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct Usage {
+pub struct LimitUsage {
     /// The current use.
     pub used: u64,
     /// The limit.
     pub max: u64,
 }
 
-impl Usage {
+impl LimitUsage {
     /// `used` of at most `max`.
     #[must_use]
     pub fn new(used: u64, max: usize) -> Self {

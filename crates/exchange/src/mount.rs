@@ -54,7 +54,7 @@ impl Mount {
 
     /// The prefix as it stands in a target or a `Location`.
     #[must_use]
-    pub fn encoded(&self) -> Cow<'_, str> {
+    pub fn encoded_path(&self) -> Cow<'_, str> {
         let path = self.path();
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/-._~".contains(&byte);
         match path.bytes().all(is_plain) {
@@ -84,14 +84,14 @@ impl Mount {
         let slash = if path.is_empty() { "" } else { "/" };
         let query = query.filter(|query| !query.is_empty());
         let query = query.map_or(String::new(), |query| format!("?{query}"));
-        format!("{}/{path}{slash}{query}", self.encoded())
+        format!("{}/{path}{slash}{query}", self.encoded_path())
     }
 
     /// The rest of `target`, an encoded path that may have a query, behind the prefix; `None` for a
     /// target that is not below it.
     #[must_use]
     pub fn strip_from<'t>(&self, target: &'t str) -> Option<&'t str> {
-        let rest = target.strip_prefix(&*self.encoded())?;
+        let rest = target.strip_prefix(&*self.encoded_path())?;
         (rest.is_empty() || rest.starts_with(['/', '?', '#'])).then_some(rest)
     }
 }
@@ -132,10 +132,10 @@ mod tests {
     fn mounts_stand_below_one_another() {
         let (outer, own, root) = (Mount::new("/a"), Mount::new("/b c"), Mount::default());
         assert_eq!(own.nested_in(&outer).path(), "/a/b c");
-        assert_eq!(own.nested_in(&outer).encoded(), "/a/b%20c");
+        assert_eq!(own.nested_in(&outer).encoded_path(), "/a/b%20c");
         assert_eq!(own.nested_in(&root), own);
         assert_eq!(root.nested_in(&outer), outer);
-        assert!(root.nested_in(&root).is_root() && root.encoded().is_empty());
+        assert!(root.nested_in(&root).is_root() && root.encoded_path().is_empty());
     }
 
     #[test]

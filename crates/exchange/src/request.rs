@@ -44,7 +44,7 @@ pub struct Request {
     /// Whether the client is still there.
     pub client_state: Arc<ClientState>,
     /// When its head was complete.
-    pub arrived: Instant,
+    pub arrived_at: Instant,
     /// Proxies whose forwarding headers are trusted.
     pub trusted_proxies: Arc<TrustedProxies>,
     /// The information of trusted proxies about the client; `None` for nearly all.
@@ -138,7 +138,7 @@ impl RequestPath {
 
 /// The origin of a request: all but its head and body.
 #[derive(Debug, Clone)]
-pub struct RequestOrigin {
+pub struct RequestEnvironment {
     /// The other end of the connection.
     pub peer: PeerAddress,
     /// The listener that it came by.
@@ -146,7 +146,7 @@ pub struct RequestOrigin {
     /// Whether the client is still there.
     pub client_state: Arc<ClientState>,
     /// When its head was complete.
-    pub arrived: Instant,
+    pub arrived_at: Instant,
     /// Proxies whose forwarding headers are trusted.
     pub trusted_proxies: Arc<TrustedProxies>,
     /// The information of trusted proxies about the client.
@@ -171,13 +171,13 @@ impl Request {
         head: Arc<RequestHead>,
         path: RequestPath,
         body: RequestBody,
-        arrival: RequestOrigin,
+        arrival: RequestEnvironment,
     ) -> Self {
-        let RequestOrigin {
+        let RequestEnvironment {
             peer,
             listener,
             client_state: client,
-            arrived: at,
+            arrived_at: at,
             trusted_proxies: trust,
             forwarded,
             mount,
@@ -191,7 +191,7 @@ impl Request {
             peer,
             listener,
             client_state: client,
-            arrived: at,
+            arrived_at: at,
             trusted_proxies: trust,
             forwarded,
             mount,

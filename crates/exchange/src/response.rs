@@ -25,14 +25,14 @@ pub struct Response {
     /// Maximum bytes of the body per second (`X-Accel-Limit-Rate`).
     pub max_rate: Option<u64>,
     /// Whether instructions to a front end are among its fields, and to which.
-    pub instructions: Instructions,
+    pub instructions: FrontEndInstructions,
 }
 
 /// Instructions to a front end among the fields of a response: `X-Accel-Expires` for its cache,
 /// `X-Accel-Buffering`, `Grip-*` for its hub. Set by the reader of the fields, so that no later
 /// stage searches each response.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Instructions {
+pub enum FrontEndInstructions {
     /// There are none.
     #[default]
     None,
@@ -100,14 +100,14 @@ impl Response {
             timing: RequestTiming::default(),
             created_at: None,
             max_rate: None,
-            instructions: Instructions::None,
+            instructions: FrontEndInstructions::None,
         }
     }
 
     /// Whether it has instructions for the hub (`Grip-*`), here or in front.
     #[must_use]
     pub fn has_grip(&self) -> bool {
-        self.instructions != Instructions::None
+        self.instructions != FrontEndInstructions::None
             && self
                 .fields
                 .iter()
@@ -116,7 +116,11 @@ impl Response {
 
     /// A short page or text in memory with its type.
     #[must_use]
-    pub fn text(status: Status, content_type: &'static str, body: impl Into<bytes::Bytes>) -> Self {
+    pub fn with_text(
+        status: Status,
+        content_type: &'static str,
+        body: impl Into<bytes::Bytes>,
+    ) -> Self {
         let mut response = Self::new(status, Body::Bytes(body.into()));
         // A literal is a valid value.
         let _ = response

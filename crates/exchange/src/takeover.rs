@@ -104,7 +104,12 @@ impl HeldConnection {
     ///
     /// # Errors
     /// As [`Pollset::add`].
-    pub fn add_to(&self, pollset: &Pollset, token: u64, interest: Interest) -> io::Result<()> {
+    pub fn add_to_pollset(
+        &self,
+        pollset: &Pollset,
+        token: u64,
+        interest: Interest,
+    ) -> io::Result<()> {
         pollset.add(self.0.as_fd(), token, interest)
     }
 
@@ -112,12 +117,17 @@ impl HeldConnection {
     ///
     /// # Errors
     /// As [`Pollset::modify`].
-    pub fn modify_in(&self, pollset: &Pollset, token: u64, interest: Interest) -> io::Result<()> {
+    pub fn modify_in_pollset(
+        &self,
+        pollset: &Pollset,
+        token: u64,
+        interest: Interest,
+    ) -> io::Result<()> {
         pollset.modify(self.0.as_fd(), token, interest)
     }
 
     /// Removes it from `pollset`.
-    pub fn remove_from(&self, pollset: &Pollset) {
+    pub fn remove_from_pollset(&self, pollset: &Pollset) {
         // An error means that it was never in the set.
         let _ = pollset.remove(self.0.as_fd());
     }
@@ -156,7 +166,7 @@ pub struct HeldConnectionGuard(Arc<dyn HeldConnectionCounter>);
 /// A front end that counts the connections that it handed over.
 pub trait HeldConnectionCounter: Send + Sync + fmt::Debug {
     /// A held connection has ended.
-    fn release_held(&self);
+    fn release_held_connection(&self);
 }
 
 impl HeldConnectionGuard {
@@ -169,7 +179,7 @@ impl HeldConnectionGuard {
 
 impl Drop for HeldConnectionGuard {
     fn drop(&mut self) {
-        self.0.release_held();
+        self.0.release_held_connection();
     }
 }
 

@@ -27,7 +27,7 @@ pub struct TrustedProxies {
     networks: Vec<IpNet>,
     trusts_unix: bool,
     is_configured: bool,
-    client_field: Option<Box<str>>,
+    client_address_field: Option<Box<str>>,
 }
 
 impl Default for TrustedProxies {
@@ -40,7 +40,7 @@ impl Default for TrustedProxies {
             ],
             trusts_unix: true,
             is_configured: false,
-            client_field: None,
+            client_address_field: None,
         }
     }
 }
@@ -53,15 +53,15 @@ impl TrustedProxies {
             networks,
             trusts_unix: unix,
             is_configured: true,
-            client_field: None,
+            client_address_field: None,
         }
     }
 
     /// The same, with the one field that names the client; `None` for the usual ones.
     #[must_use]
-    pub fn with_client_field(self, name: Option<&str>) -> Self {
+    pub fn with_client_address_field(self, name: Option<&str>) -> Self {
         Self {
-            client_field: name.map(Into::into),
+            client_address_field: name.map(Into::into),
             ..self
         }
     }
@@ -69,7 +69,7 @@ impl TrustedProxies {
     /// The field that alone names the client, if one is set.
     #[must_use]
     pub fn client_field(&self) -> Option<&str> {
-        self.client_field.as_deref()
+        self.client_address_field.as_deref()
     }
 
     /// Whether host, port and prefix of proxies count, besides address and scheme.
@@ -85,7 +85,7 @@ impl TrustedProxies {
             networks: Vec::new(),
             trusts_unix: false,
             is_configured: true,
-            client_field: None,
+            client_address_field: None,
         }
     }
 

@@ -187,7 +187,7 @@ impl FilesState {
         known: Option<CacheEntry>,
         is_old: bool,
     ) -> HandlerProgress {
-        let began = clock::now().max(request.arrived);
+        let began = clock::now().max(request.arrived_at);
         let depth = LookupDepth::PageCache;
         match self.tree.look_up(request.path(), known.as_ref(), depth) {
             Ok(FileLookup::Found(found)) => {
@@ -213,7 +213,7 @@ impl FilesState {
         request: Request,
         known: Option<CacheEntry>,
     ) -> Result<Reply, Fault> {
-        let found = self.look_up_and_cache(request.path().into(), request.arrived, known);
+        let found = self.look_up_and_cache(request.path().into(), request.arrived_at, known);
         let found = found.await.map_err(fault_with_handler_name)?;
         match self.respond(request, &found, true) {
             HandlerProgress::Ready(reply) => reply,
@@ -229,7 +229,7 @@ impl FilesState {
         known: CacheEntry,
     ) -> Result<Reply, Fault> {
         let (tell, told) = oneshot::channel();
-        let (folder, arrived) = (Arc::clone(&self), request.arrived);
+        let (folder, arrived) = (Arc::clone(&self), request.arrived_at);
         let path: Arc<[u8]> = request.path().into();
         let before = known.clone();
         self.file_cache.suspend_checks(&path);
@@ -376,7 +376,7 @@ impl Handler for Files {
         }
         // The request's arrival is recent enough for an age of a second, and saves reading the
         // clock.
-        match folder.file_cache.look_up(path, request.arrived) {
+        match folder.file_cache.look_up(path, request.arrived_at) {
             FileCacheLookup::Fresh(known) => folder.respond(request, &known, false),
             FileCacheLookup::Stale(known) => folder.look_up(request, Some(known), false),
             FileCacheLookup::Expired(known) => folder.look_up(request, Some(known), true),
@@ -395,7 +395,7 @@ impl Handler for Files {
             return;
         }
         let memory = &self.state.file_cache;
-        memory.with_fresh(asked.path, asked.arrived, |known| {
+        memory.with_fresh(asked.path, asked.arrived_at, |known| {
             if let CacheEntry::File(found) = known
                 && let SelectedCoding::Ready(file) = found.choose(asked.head)
                 && let ContentSource::Memory(content) = &file.source

@@ -159,7 +159,7 @@ fn single_field<'a>(head: &'a RequestHead, name: &'a str) -> Option<&'a [u8]> {
 }
 
 fn text_response(status: Status, text: &'static str, about: &FileDescription) -> Response {
-    let mut response = Response::text(status, "text/plain; charset=utf-8", text);
+    let mut response = Response::with_text(status, "text/plain; charset=utf-8", text);
     if about.varies_by_encoding() {
         push_field(&mut response.fields, "Vary", VARY);
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use penstock_exchange::request::{RequestOrigin, RequestPath};
+use penstock_exchange::request::{RequestEnvironment, RequestPath};
 use penstock_exchange::{ListenerInfo, Mount, Request, RequestBody};
 use penstock_http::{HeadLimits, ParseProgress, RequestHead, parse_head};
 use penstock_runtime::blocking::Pool;
@@ -103,14 +103,14 @@ pub(crate) fn request(line: &str, fields: &[(&str, &str)], at: Instant) -> Reque
         name: String::new(),
         proxy_protocol: false,
     };
-    let arrival = RequestOrigin {
+    let arrival = RequestEnvironment {
         peer: PeerAddress::Unix,
         listener: Arc::new(listener),
         client_state: Arc::default(),
         trusted_proxies: Arc::default(),
         forwarded: None,
         mount: Mount::default(),
-        arrived: at,
+        arrived_at: at,
     };
     let head = head(line, fields);
     let path = RequestPath::from_head(&head).unwrap();

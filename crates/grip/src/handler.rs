@@ -26,8 +26,8 @@ use original_request::OriginalRequest;
 use penstock_exchange::field_policy::TrustedHeaders;
 use penstock_exchange::grip::remove_grip_fields;
 use penstock_exchange::{
-    Body, Fault, FaultKind, Handler, HandlerFuture, HandlerProgress, InlineResponse, Instructions,
-    Reply, Request, RequestView, Response, is_accel_field,
+    Body, Fault, FaultKind, FrontEndInstructions, Handler, HandlerFuture, HandlerProgress,
+    InlineResponse, Reply, Request, RequestView, Response, is_accel_field,
 };
 use penstock_hub::token::Signer;
 use penstock_hub::{AllowedOrigins, Hub, Namespace, Subscription};
@@ -212,7 +212,7 @@ async fn hijack_or_websocket(
     asking: HandlerFuture,
     origin: OriginalRequest,
 ) -> Result<Reply, Fault> {
-    let first = match first.finish().await {
+    let first = match first.wait_for_reply().await {
         Ok(Reply::Response(response)) if matches!(response.body, Body::Takeover(_)) => {
             return Ok(Reply::Response(response));
         }
@@ -243,7 +243,7 @@ fn pass_to_front(handling: HandlerProgress, origin: OriginalRequest) -> HandlerP
                 // It obeys these fields, and no others.
                 let is_removed = |name: &str| is_accel_field(name.as_bytes());
                 response.fields.remove_where(is_removed);
-                response.instructions = Instructions::ForFrontEnd;
+                response.instructions = FrontEndInstructions::ForFrontEnd;
             }
             return answered;
         }

@@ -9,7 +9,7 @@
 
 use bytes::Bytes;
 use json_patch::{Patch, PatchOperation};
-use penstock_exchange::field_policy::{FieldClass, classify_field, is_internal};
+use penstock_exchange::field_policy::{FieldClass, classify_field, is_internal_field};
 use penstock_http::websocket::code;
 use penstock_http::{FieldBlock, Status};
 use penstock_hub::{
@@ -278,7 +278,7 @@ pub(super) fn parse_headers(object: &Object<'_>) -> Result<FieldBlock, JsonShape
     let mut fields = FieldBlock::new();
     let mut push = |name: &str, value: &Value, node: Node<'_>| {
         let value = value.as_str().ok_or_else(|| node.error("a text"))?;
-        if classify_field(name) == FieldClass::HopByHop || is_internal(name.as_bytes()) {
+        if classify_field(name) == FieldClass::HopByHop || is_internal_field(name.as_bytes()) {
             return Ok(());
         }
         let pushed = fields.push(name, value.as_bytes());

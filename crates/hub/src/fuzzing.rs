@@ -1,6 +1,6 @@
 //! Checks that the fuzz targets and the tests of `grip`, `mercure` and `cluster` share.
 
-use penstock_exchange::field_policy::{FieldClass, classify_field, is_internal};
+use penstock_exchange::field_policy::{FieldClass, classify_field, is_internal_field};
 use penstock_http::FieldBlock;
 
 use crate::{Publication, ResponsePart, StreamPart, WebSocketPart};
@@ -46,7 +46,7 @@ pub fn check_publication(publication: &Publication, sent: usize) {
 pub fn check_fields(fields: &FieldBlock) {
     for (name, value) in fields.iter() {
         assert!(classify_field(name) != FieldClass::HopByHop, "{name}");
-        assert!(!is_internal(name.as_bytes()), "{name}");
+        assert!(!is_internal_field(name.as_bytes()), "{name}");
         assert!(!value.iter().any(|byte| b"\r\n\0".contains(byte)), "{name}");
     }
 }

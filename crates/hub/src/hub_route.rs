@@ -100,7 +100,7 @@ impl HubRouteHandler {
             )))));
         }
         let after = last_event_id(request);
-        let client = request.client_state.limit_prefix();
+        let client = request.client_state.counted_address_prefix();
         let head = Arc::clone(&request.head);
         let (hub, every) = (self.hub.clone(), self.keep_alive);
         let prepared = hub.prepare_channels(&names);
@@ -122,7 +122,7 @@ impl HubRouteHandler {
         let hub = self.hub.clone();
         HandlerProgress::Pending(Box::pin(async move {
             let max_bytes = hub.settings().max_message_size;
-            let data = request.body.read_within(max_bytes).await?;
+            let data = request.body.read_limited(max_bytes).await?;
             let data = data.ok_or(HubError::MessageTooLarge(max_bytes))?;
             let data = String::from_utf8(data)
                 .map_err(|_| Fault::new(FaultKind::BadRequest, "the message is not UTF-8"))?;
@@ -270,7 +270,7 @@ fn event_stream_response(body: Body) -> Response {
 }
 
 fn plain_text(status: Status, text: &'static str) -> Response {
-    let mut response = Response::text(status, "text/plain; charset=utf-8", text);
+    let mut response = Response::with_text(status, "text/plain; charset=utf-8", text);
     response.fields.push_static("Cache-Control", "no-store");
     response
 }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use penstock_exchange::metric_table;
-use penstock_exchange::metrics::Usage;
+use penstock_exchange::metrics::LimitUsage;
 use serde::Serialize;
 
 use crate::{Hub, HubCounters};
@@ -15,7 +15,7 @@ const MIN_STREAMS_FOR_AVERAGE: u64 = 500;
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct HubSnapshot {
     /// Streams, long polls, WebSockets and connections being accepted, and their common limit.
-    pub connections: Usage,
+    pub connections: LimitUsage,
     /// The most streams that one client has.
     #[serde(skip)]
     pub max_streams_of_one_client: u64,
@@ -30,7 +30,7 @@ pub struct HubSnapshot {
     /// Long polls waiting.
     pub long_polls: u64,
     /// Channels with subscribers or history.
-    pub channels: Usage,
+    pub channels: LimitUsage,
     /// Counters since the start.
     pub counters: HubCounters,
     /// Memory of the server for held streams, without backlogs and without the kernel's.
@@ -38,9 +38,9 @@ pub struct HubSnapshot {
     /// The same per stream; `None` if there are too few streams.
     pub bytes_per_stream: Option<u64>,
     /// Bytes queued for slow subscribers.
-    pub backlog_bytes: Usage,
+    pub backlog_bytes: LimitUsage,
     /// Bytes of all histories.
-    pub history_bytes: Usage,
+    pub history_bytes: LimitUsage,
 }
 
 impl Hub {
@@ -57,16 +57,16 @@ impl Hub {
         let streams = opened.saturating_sub(closed);
         let stream_bytes = size(&metrics.shard_bytes) + registry.bytes() as u64;
         HubSnapshot {
-            connections: Usage::new(
+            connections: LimitUsage::new(
                 metrics.held() as u64,
                 settings.max_streams.unwrap_or_default(),
             ),
-            max_streams_of_one_client: metrics.client_permits.max_count() as u64,
+            max_streams_of_one_client: metrics.client_permits.highest_permit_count() as u64,
             refused_streams: count(&metrics.refused_streams),
             refused_client_streams: metrics.client_permits.refused_total(),
             streams,
             long_polls: size(&metrics.long_polls),
-            channels: Usage::new(registry.len() as u64, settings.max_channels),
+            channels: LimitUsage::new(registry.len() as u64, settings.max_channels),
             counters: HubCounters {
                 opened,
                 closed,
@@ -78,8 +78,11 @@ impl Hub {
             },
             stream_bytes,
             bytes_per_stream: (streams >= MIN_STREAMS_FOR_AVERAGE).then(|| stream_bytes / streams),
-            backlog_bytes: Usage::new(size(&metrics.backlog_bytes), settings.max_backlog_total),
-            history_bytes: Usage::new(
+            backlog_bytes: LimitUsage::new(
+                size(&metrics.backlog_bytes),
+                settings.max_backlog_total,
+            ),
+            history_bytes: LimitUsage::new(
                 size(&metrics.history_bytes),
                 settings.history.max_size_total,
             ),

@@ -10,7 +10,7 @@ use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
 use penstock_config::RouteHub;
-use penstock_exchange::request::{RequestOrigin, RequestPath};
+use penstock_exchange::request::{RequestEnvironment, RequestPath};
 use penstock_exchange::{
     Body, Handler, HandlerProgress, HeldConnectionCounter, HeldConnectionGuard, HeldFraming,
     ListenerInfo, Mount, Reply, Request, RequestBody,
@@ -33,7 +33,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 struct Nobody;
 
 impl HeldConnectionCounter for Nobody {
-    fn release_held(&self) {}
+    fn release_held_connection(&self) {}
 }
 
 /// Bytes that are allocated now.
@@ -62,7 +62,7 @@ fn body(route: &HubRouteHandler, head: &str) -> Body {
     else {
         panic!("the head is not whole: {head:?}");
     };
-    let arrival = RequestOrigin {
+    let arrival = RequestEnvironment {
         peer: PeerAddress::Unix,
         listener: Arc::new(ListenerInfo {
             scheme: "http",
@@ -74,7 +74,7 @@ fn body(route: &HubRouteHandler, head: &str) -> Body {
         trusted_proxies: Arc::default(),
         forwarded: None,
         mount: Mount::default(),
-        arrived: Instant::now(),
+        arrived_at: Instant::now(),
     };
     let path = RequestPath::from_head(&head).expect("it is a path");
     let request = Request::new(Arc::new(head), path, RequestBody::Empty, arrival);

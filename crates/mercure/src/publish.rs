@@ -46,7 +46,7 @@ pub(super) async fn handle_publish(
     let message_bytes = shared.broker.hub().settings().max_message_size;
     let Some(form) = request
         .body
-        .read_within(max_form_bytes(message_bytes))
+        .read_limited(max_form_bytes(message_bytes))
         .await?
     else {
         return Ok(draft_error_response(&UpdateDraftError::TooLarge(

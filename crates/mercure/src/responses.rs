@@ -18,7 +18,7 @@ pub(super) fn text_line(status: Status, text: impl Display) -> Response {
 }
 
 pub(super) fn plain_text(status: Status, text: impl Into<Bytes>) -> Response {
-    Response::text(status, "text/plain; charset=utf-8", text)
+    Response::with_text(status, "text/plain; charset=utf-8", text)
 }
 
 /// The response to a request without the right to it (RFC 6750 §3).

@@ -52,7 +52,7 @@ pub(super) fn handle_subscribe(
     let texts = topics.iter().map(|topic| Arc::clone(topic.text()));
     let subscriber = (shared.has_subscriptions)
         .then(|| Arc::new(Subscriber::new(texts.collect(), claims.payload)));
-    let client = request.client_state.limit_prefix();
+    let client = request.client_state.counted_address_prefix();
     let arrival = JoinRequest {
         client,
         key: AudienceKey {

@@ -13,7 +13,7 @@ use penstock_cluster::RedisBus;
 use penstock_config::{Limits, ListenAddr};
 use penstock_edge::Edge;
 use penstock_exchange::buffering::TempSpaceSnapshot;
-use penstock_exchange::metrics::Usage;
+use penstock_exchange::metrics::LimitUsage;
 use penstock_proxy::{Joiner, JoinerState};
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::{clock, loops};
@@ -220,7 +220,7 @@ fn snapshot(server: &Server) -> Snapshot {
             .as_ref()
             .map(|path| path.display().to_string()),
         event_loops: server.loops.handles().len(),
-        connections: Usage::new(connections, server.edge.max_connections()),
+        connections: LimitUsage::new(connections, server.edge.max_connections()),
         connections_limited_by: server.edge.connection_limit_reason(),
         resident_bytes: penstock_sys::file::process_rss_bytes(std::process::id()).ok(),
         traffic: Traffic::new(server.edge.total_metrics()),

@@ -154,7 +154,7 @@ fn start_app(
 
 fn start_upstream(
     wanted: &config::Upstream,
-    store: &penstock_exchange::buffering::BodyStore,
+    store: &penstock_exchange::buffering::BufferingSettings,
     loops: &[LoopHandle],
 ) -> Arc<Upstream> {
     let setup = UpstreamSetup {

@@ -12,7 +12,7 @@ use penstock_config::{
     TryPattern,
 };
 use penstock_edge::{AccessLog, ErrorPages, Filters, Route, RouteTable, Settings, Site};
-use penstock_exchange::buffering::{BodyStore, TempSpace};
+use penstock_exchange::buffering::{BufferingSettings, TempSpace};
 use penstock_exchange::{
     Handler, HandlerProgress, InlineResponse, Reply, Request, RequestView, TrustedProxies,
     parse_network,
@@ -173,11 +173,11 @@ pub(crate) fn trusted_proxies(config: &Config) -> Result<TrustedProxies, String>
         let all = ["0.0.0.0/0", "::/0"].into_iter().filter_map(parse_network);
         let trust = TrustedProxies::new(all.collect(), true);
         // Only the front end knows the proxies before it: it sends the client's address.
-        return Ok(trust.with_client_field(Some("X-Real-IP")));
+        return Ok(trust.with_client_address_field(Some("X-Real-IP")));
     }
     let client_field = config.server.client_ip_header.as_deref();
     let Some(proxies) = &config.server.trusted_proxies else {
-        return Ok(TrustedProxies::default().with_client_field(client_field));
+        return Ok(TrustedProxies::default().with_client_address_field(client_field));
     };
     let (mut networks, mut unix) = (Vec::new(), false);
     for text in proxies {
@@ -188,7 +188,7 @@ pub(crate) fn trusted_proxies(config: &Config) -> Result<TrustedProxies, String>
             networks.push(network.ok_or_else(|| format!("server.trusted_proxies: `{text}`"))?);
         }
     }
-    Ok(TrustedProxies::new(networks, unix).with_client_field(client_field))
+    Ok(TrustedProxies::new(networks, unix).with_client_address_field(client_field))
 }
 
 /// The handler of a route's files, which comes first.
@@ -339,8 +339,8 @@ pub(crate) fn log_mask(server: &penstock_config::Server) -> LogMask {
 }
 
 /// The storage of buffered bodies, and its bounds.
-pub(crate) fn body_store(limits: &Limits, pool: Pool, space: &Arc<TempSpace>) -> BodyStore {
-    BodyStore {
+pub(crate) fn body_store(limits: &Limits, pool: Pool, space: &Arc<TempSpace>) -> BufferingSettings {
+    BufferingSettings {
         max_body_memory: limits.max_body_memory,
         max_response_memory: limits.max_response_memory,
         max_response_spool: limits.max_response_spool,

@@ -109,12 +109,12 @@ impl Handler for PassThroughHandler {
 fn pass_through(reply: Result<Reply, Fault>) -> Result<Reply, Fault> {
     Ok(match reply? {
         Reply::Response(mut response) => {
-            response.pass_instructions();
+            response.forward_instructions();
             Reply::Response(response)
         }
         Reply::Redirect(redirect) if redirect.handler.is_none() => {
-            let mut response = redirect.into_response();
-            response.pass_instructions();
+            let mut response = redirect.into_original_response();
+            response.forward_instructions();
             Reply::Response(Box::new(response))
         }
         other => other,

@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use penstock_exchange::buffering::{BodyStore, CollectedBody, SpoolFile};
+use penstock_exchange::buffering::{BufferingSettings, CollectedBody, SpoolFile};
 use penstock_exchange::{Fault, FaultKind, IncomingBody};
 
 /// Maximum bytes of a body sent at once.
@@ -36,14 +36,14 @@ pub(crate) struct FileBodySource {
     file: Arc<SpoolFile>,
     len: u64,
     sent: u64,
-    store: Arc<BodyStore>,
+    store: Arc<BufferingSettings>,
     pending_read: Option<PendingRead>,
 }
 
 type PendingRead = Pin<Box<dyn Future<Output = Result<Vec<u8>, Fault>> + Send>>;
 
 impl BodySource {
-    pub(crate) fn from_collected(collected: CollectedBody, store: &Arc<BodyStore>) -> Self {
+    pub(crate) fn from_collected(collected: CollectedBody, store: &Arc<BufferingSettings>) -> Self {
         match collected {
             CollectedBody::Empty => Self::Empty,
             CollectedBody::Memory(bytes) => Self::Memory { bytes, sent: 0 },
@@ -166,7 +166,12 @@ impl FileBodySource {
     }
 }
 
-fn read_in_pool(store: &Arc<BodyStore>, file: Arc<SpoolFile>, at: u64, want: usize) -> PendingRead {
+fn read_in_pool(
+    store: &Arc<BufferingSettings>,
+    file: Arc<SpoolFile>,
+    at: u64,
+    want: usize,
+) -> PendingRead {
     let pool = store.pool.clone();
     Box::pin(async move {
         let read = pool.run(move || {

@@ -71,7 +71,7 @@ pub(crate) fn claim_lease(
     let make_waiter = || {
         let (grant_sender, granted) = oneshot::channel();
         receiver = Some(granted);
-        let client = client.and_then(|client| client.limit_prefix());
+        let client = client.and_then(|client| client.counted_address_prefix());
         SlotWaiter {
             grant_sender,
             client,

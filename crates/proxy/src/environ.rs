@@ -125,7 +125,11 @@ fn add_request_variables(pairs: &mut impl VariableWriter, request: &Request) {
     // With the stripped prefix: together with `SCRIPT_NAME` it is the client's.
     let target = match request.mount.is_root() {
         true => head.target_path_query(),
-        false => &format!("{}{}", request.mount.encoded(), head.target_path_query()),
+        false => &format!(
+            "{}{}",
+            request.mount.encoded_path(),
+            head.target_path_query()
+        ),
     };
     for (name, value) in [
         ("REQUEST_METHOD", head.method_str()),
@@ -239,7 +243,7 @@ fn add_header_variables(
     let mut told = Vec::with_capacity(FORWARDED_FIELDS_CAPACITY);
     request_head::encode_forwarding_fields(&mut told, config, request);
     for (name, value) in parse_field_lines(&told) {
-        cgi::with_variable(name, value, &mut pair);
+        cgi::emit_variable(name, value, &mut pair);
     }
 }
 

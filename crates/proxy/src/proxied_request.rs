@@ -95,7 +95,7 @@ impl ProxiedRequest {
         let step = match std::mem::replace(&mut request.body, RequestBody::Empty) {
             RequestBody::Empty => RequestStep::ClaimSlot,
             body => {
-                let client = request.client_state.limit_prefix();
+                let client = request.client_state.counted_address_prefix();
                 let taken = prepare_body(Arc::clone(&shared), body, client, buffering);
                 RequestStep::ReadBody(Box::pin(taken))
             }

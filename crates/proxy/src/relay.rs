@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Instant;
 
-use penstock_exchange::buffering::{SpoolSpec, SpoolWriter, spool};
+use penstock_exchange::buffering::{SpoolSpec, SpoolWriter, create_spool};
 use penstock_exchange::{AddressPrefix, Body, Fault};
 use penstock_runtime::{clock, loops};
 
@@ -56,7 +56,7 @@ pub(crate) fn start_relay(rest: RemainingResponse, begun: Vec<u8>, length: Optio
         is_unbuffered: rest.is_unbuffered,
         length,
     };
-    let (mut writer, reader) = spool(store, spec);
+    let (mut writer, reader) = create_spool(store, spec);
     writer.push(&begun);
     loops::spawn_here(relay_body(rest, writer));
     Body::Stream(Box::new(reader))
@@ -119,7 +119,7 @@ async fn relay_body(mut rest: RemainingResponse, mut writer: SpoolWriter) {
             // The server has finished; bytes that the client has not read may still be on their way
             // to the file.
             lease.finish(exchange.into_connection(&end), AttemptOutcome::Success);
-            writer.release_place();
+            writer.release_capacity();
             let settled = writer.flush().await;
             writer.finish(settled.map(|()| trailers));
         }

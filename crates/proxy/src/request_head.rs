@@ -124,7 +124,7 @@ pub(crate) fn encode_forwarding_fields(
     if request.trusted_headers.covers("x-request-start") {
         return;
     }
-    let arrived = clock::wall_at(request.arrived);
+    let arrived = clock::wall_at(request.arrived_at);
     push_field(
         out,
         b"X-Request-Start",
@@ -233,7 +233,7 @@ fn encode_x_forwarded(out: &mut Vec<u8>, request: &Request, sets_real_ip: bool) 
         push_field(
             out,
             b"X-Forwarded-Prefix",
-            request.mount.encoded().as_bytes(),
+            request.mount.encoded_path().as_bytes(),
         );
     }
 }
@@ -280,7 +280,7 @@ fn encode_x_forwarded_for(out: &mut Vec<u8>, request: &Request) {
 fn encode_forwarded(out: &mut Vec<u8>, request: &Request) {
     out.extend_from_slice(b"Forwarded: ");
     if let Some(forwarded) = proxied_client(request) {
-        request.push_client_element(forwarded, out);
+        request.push_forwarded_element(forwarded, out);
         out.extend_from_slice(b", ");
     }
     out.extend_from_slice(b"for=");

@@ -119,7 +119,7 @@ pub(crate) fn build_reply(
                 end,
                 is_unbuffered: head.is_unbuffered || !call.buffering.response,
                 total_deadline: call.total_deadline(),
-                client: call.request.client_state.limit_prefix(),
+                client: call.request.client_state.counted_address_prefix(),
                 request_hash: request_hash(&call.request),
             };
             response.body = match is_head || head.status.forbids_body() {

@@ -9,9 +9,9 @@
 //!
 //! - A client never sees a field that addresses the front end.
 
-use penstock_exchange::field_policy::remove_internal;
+use penstock_exchange::field_policy::remove_internal_fields;
 use penstock_exchange::grip::is_grip_field;
-use penstock_exchange::{AccelFields, Instructions, is_accel_field};
+use penstock_exchange::{AccelFields, FrontEndInstructions, is_accel_field};
 use penstock_http::{
     CheckedField, FieldBlock, FieldError, KnownName, Status, parse_length, token_eq_ignore_case,
 };
@@ -27,7 +27,7 @@ pub(crate) struct UpstreamResponseHead {
     /// Do not buffer: an event stream, or `X-Accel-Buffering: no`.
     pub(crate) is_unbuffered: bool,
     /// There are instructions for this front end among the fields, which edge removes.
-    pub(crate) instructions: Instructions,
+    pub(crate) instructions: FrontEndInstructions,
     /// There is a `Location`, `Content-Location` or `Refresh`.
     pub(crate) has_location: bool,
     /// Instructions to the front end; rare.
@@ -53,7 +53,7 @@ impl ResponseHeadBuilder {
                 fields: FieldBlock::with_capacity(bytes),
                 length: None,
                 is_unbuffered: false,
-                instructions: Instructions::None,
+                instructions: FrontEndInstructions::None,
                 has_location: false,
                 accel: None,
             },
@@ -89,8 +89,8 @@ impl ResponseHeadBuilder {
             return None;
         }
         // Edge forwards interim heads unchanged.
-        if status.is_informational() && self.head.instructions != Instructions::None {
-            remove_internal(&mut self.head.fields);
+        if status.is_informational() && self.head.instructions != FrontEndInstructions::None {
+            remove_internal_fields(&mut self.head.fields);
         }
         if !self.connection_options.is_empty() {
             for name in self.connection_options.split(|&byte| byte == b',') {
@@ -153,21 +153,21 @@ impl ResponseHeadBuilder {
                 head.has_location = true;
             }
             (15, b'x') if token_eq_ignore_case(name, b"x-accel-expires") => {
-                head.instructions = Instructions::ForThisServer;
+                head.instructions = FrontEndInstructions::ForThisServer;
             }
             (_, b'g') if is_grip_field(name) => {
-                head.instructions = Instructions::ForThisServer;
+                head.instructions = FrontEndInstructions::ForThisServer;
             }
             (17, b'x') if token_eq_ignore_case(name, b"x-accel-buffering") => {
                 let is_off = value.eq_ignore_ascii_case(b"no");
                 if is_off {
                     head.is_unbuffered = true;
-                    head.instructions = Instructions::ForThisServer;
+                    head.instructions = FrontEndInstructions::ForThisServer;
                 }
                 return is_off;
             }
             (_, b'x') if is_accel_field(name) => {
-                AccelFields::read(&mut head.accel, name, value);
+                AccelFields::read_field(&mut head.accel, name, value);
                 return false;
             }
             _ => {}
@@ -254,7 +254,7 @@ mod tests {
             head.fields.as_bytes(),
             b"X-Accel-Buffering: no\r\nX-Accel-Expires: 0\r\nA: 1\r\n"
         );
-        assert_eq!(head.instructions, Instructions::ForThisServer);
+        assert_eq!(head.instructions, FrontEndInstructions::ForThisServer);
         assert!(head.is_unbuffered);
         let accel = head.accel.unwrap();
         assert_eq!(accel.redirect.as_deref(), Some("/internal/a?b"));
@@ -268,7 +268,7 @@ mod tests {
     fn grip_fields_are_marked_and_kept() {
         let hold = [("Grip-Hold", "stream"), ("GRIP-channel", "a"), ("A", "1")];
         let head = built(200, &hold).unwrap();
-        assert_eq!(head.instructions, Instructions::ForThisServer);
+        assert_eq!(head.instructions, FrontEndInstructions::ForThisServer);
         assert_eq!(
             head.fields.as_bytes(),
             b"Grip-Hold: stream\r\nGRIP-channel: a\r\nA: 1\r\n"
@@ -281,7 +281,11 @@ mod tests {
             ("Grip", "1"),
         ] {
             let head = built(200, &[(name, value)]).unwrap();
-            assert_eq!(head.instructions, Instructions::None, "{name}: {value}");
+            assert_eq!(
+                head.instructions,
+                FrontEndInstructions::None,
+                "{name}: {value}"
+            );
             assert!(head.fields.contains(name));
         }
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use penstock_config as config;
 use penstock_exchange::field_policy::TrustedHeaders;
-use penstock_exchange::request::{RequestOrigin, RequestPath};
+use penstock_exchange::request::{RequestEnvironment, RequestPath};
 use penstock_exchange::{ForwardedInfo, ListenerInfo, Request, RequestBody, TrustedProxies};
 use penstock_http::{HeadLimits, ParseProgress, parse_head};
 use penstock_runtime::clock;
@@ -73,14 +73,14 @@ pub(crate) fn request_trusting(
     let is_forwarded = ForwardedInfo::has_forwarding_fields(&head, &trust) && trust.covers(peer);
     let forwarded = is_forwarded.then(|| Arc::new(ForwardedInfo::read(&head, &trust).0));
     let mount = forwarded.as_ref().map(|info| info.mount.clone());
-    let arrival = RequestOrigin {
+    let arrival = RequestEnvironment {
         peer,
         listener: Arc::new(listener),
         client_state: Arc::default(),
         trusted_proxies: trust,
         forwarded,
         mount: mount.unwrap_or_default(),
-        arrived: clock::now(),
+        arrived_at: clock::now(),
     };
     let path = RequestPath::from_head(&head).unwrap();
     Request::new(Arc::new(head), path, RequestBody::Empty, arrival)

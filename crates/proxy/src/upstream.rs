@@ -11,7 +11,9 @@ use std::time::Instant;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use penstock_config as config;
-use penstock_exchange::buffering::{BodyStore, Demand, HeldPlaces, Producer};
+use penstock_exchange::buffering::{
+    BufferingSettings, CapacityDemand, ResponseProducer, SlowResponses,
+};
 use penstock_exchange::{AddressPrefix, Handler, HandlerProgress, Request};
 use penstock_queue::SlotId;
 use penstock_runtime::clock;
@@ -36,7 +38,7 @@ pub struct UpstreamSetup {
     /// The number of loops.
     pub loop_count: usize,
     /// Where bodies are buffered.
-    pub body_store: BodyStore,
+    pub body_store: BufferingSettings,
 }
 
 /// Which bodies of a route are buffered.
@@ -53,9 +55,9 @@ pub struct BufferingMode {
 pub(crate) struct SharedUpstream {
     pub(crate) name: Arc<str>,
     pub(crate) config: Arc<config::Upstream>,
-    pub(crate) body_store: ArcSwap<BodyStore>,
+    pub(crate) body_store: ArcSwap<BufferingSettings>,
     /// Responses that still hold slots because their clients are slow.
-    held_places: HeldPlaces,
+    held_places: SlowResponses,
     /// Guards the servers, their slots and the queue; never held across an await.
     pub(crate) server_pool: Mutex<ServerPool>,
 }
@@ -80,7 +82,7 @@ impl Upstream {
             name: config.name.as_str().into(),
             config,
             body_store: ArcSwap::from_pointee(setup.body_store),
-            held_places: HeldPlaces::default(),
+            held_places: SlowResponses::default(),
             server_pool: Mutex::new(server_pool),
         });
         crate::maintenance::start(&shared, names);
@@ -100,7 +102,7 @@ impl Upstream {
     }
 
     /// Changes where bodies are buffered, or the limits, after a reload.
-    pub fn set_body_store(&self, store: BodyStore) {
+    pub fn set_body_store(&self, store: BufferingSettings) {
         self.shared.body_store.store(Arc::new(store));
     }
 
@@ -161,26 +163,26 @@ pub(crate) struct ServerPlace {
     pub(crate) server: ServerId,
 }
 
-impl Producer for ServerPlace {
-    fn held_places(&self) -> &HeldPlaces {
+impl ResponseProducer for ServerPlace {
+    fn slow_responses(&self) -> &SlowResponses {
         &self.shared.held_places
     }
 
-    fn demand(&self, now: Instant) -> Demand {
+    fn capacity_demand(&self, now: Instant) -> CapacityDemand {
         let pool = self.shared.server_pool.lock();
         if pool
             .server(self.server)
             .is_none_or(|member| member.capacity == 0)
         {
             // The server is down or leaving.
-            return Demand::default();
+            return CapacityDemand::default();
         }
         let (waiting, oldest_wait) = pool.waiting(now);
-        Demand {
-            waiting,
+        CapacityDemand {
+            waiting_requests: waiting,
             oldest_wait,
-            places: pool.places(),
-            behind: None,
+            max_active_requests: pool.places(),
+            pipelined_wait: None,
         }
     }
 

@@ -289,7 +289,7 @@ const MAX_BODY_BYTES: usize = 64 * 1024;
 /// # Errors
 /// The outer error: the client disconnected or is too slow. The inner error: the body is too large.
 async fn read_body(body: RequestBody) -> Result<Result<Vec<u8>, ChangeError>, Fault> {
-    let text = body.read_within(MAX_BODY_BYTES).await?;
+    let text = body.read_limited(MAX_BODY_BYTES).await?;
     Ok(text.ok_or_else(|| ChangeError {
         status: Status::CONTENT_TOO_LARGE,
         text: format!("more than {MAX_BODY_BYTES} bytes"),

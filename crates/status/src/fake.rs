@@ -16,8 +16,8 @@ use penstock_cache::{
     CacheCounters, CachedRoute, PurgeTarget, StoreCounts, StoreSnapshot, StoreState,
 };
 use penstock_cluster::ClusterSnapshot;
-use penstock_exchange::metrics::{AppMetrics, EdgeMetrics, Usage};
-use penstock_exchange::request::{RequestOrigin, RequestPath};
+use penstock_exchange::metrics::{AppMetrics, EdgeMetrics, LimitUsage};
+use penstock_exchange::request::{RequestEnvironment, RequestPath};
 use penstock_exchange::{Fault, IncomingBody, ListenerInfo, Mount, Request, RequestBody};
 use penstock_http::{HeadLimits, ParseProgress, parse_head};
 use penstock_hub::{HubCounters, HubSnapshot};
@@ -182,7 +182,7 @@ fn cache(name: &str) -> StoreSnapshot {
 
 /// A hub with different numbers.
 fn hub() -> HubStatus {
-    let of = |used, max| Usage { used, max };
+    let of = |used, max| LimitUsage { used, max };
     let hub = HubSnapshot {
         connections: of(61, 1000),
         streams: 50,
@@ -283,7 +283,7 @@ impl AdminOperations for FakeServer {
             control_socket: Some("unix:/run/penstock/127.0.0.1_8080.sock".into()),
             config: Some("/srv/penstock.toml".into()),
             event_loops: 2,
-            connections: Usage { used: 5, max: 100 },
+            connections: LimitUsage { used: 5, max: 100 },
             connections_limited_by: "limits.connections".into(),
             resident_bytes: Some(2 << 20),
             traffic: Traffic::new(EdgeMetrics::total(std::slice::from_ref(&*self.edge))),
@@ -525,7 +525,7 @@ pub(crate) fn request(head: &str, via: TestTransport) -> Request {
         panic!("the head is not whole: {raw:?}");
     };
     let address = (via == TestTransport::Tcp).then(|| "127.0.0.1:8090".parse().unwrap());
-    let arrival = RequestOrigin {
+    let arrival = RequestEnvironment {
         peer: PeerAddress::Unix,
         listener: Arc::new(ListenerInfo {
             scheme: "http",
@@ -537,7 +537,7 @@ pub(crate) fn request(head: &str, via: TestTransport) -> Request {
         trusted_proxies: Arc::default(),
         forwarded: None,
         mount: Mount::default(),
-        arrived: Instant::now(),
+        arrived_at: Instant::now(),
     };
     let path = RequestPath::from_head(&head).unwrap();
     Request::new(Arc::new(head), path, RequestBody::Empty, arrival)

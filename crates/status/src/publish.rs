@@ -85,7 +85,7 @@ pub(crate) async fn handle_publish(
         return Ok(api::text_response(Status::NOT_ACCEPTABLE, text));
     };
     let max = source.max_publish_bytes();
-    let Some(items) = body.read_within(max).await? else {
+    let Some(items) = body.read_limited(max).await? else {
         let text = format!("more than {max} bytes\n");
         return Ok(api::text_response(Status::CONTENT_TOO_LARGE, text));
     };

@@ -11,7 +11,7 @@ use std::time::Duration;
 use penstock_apps::AppSnapshot;
 use penstock_cache::{CachedRoute, StoreSnapshot};
 use penstock_cluster::ClusterSnapshot;
-use penstock_exchange::metrics::{EdgeMetrics, Usage, serialize_seconds};
+use penstock_exchange::metrics::{EdgeMetrics, LimitUsage, serialize_seconds};
 use penstock_hub::HubSnapshot;
 use penstock_proxy::UpstreamSnapshot;
 use penstock_runtime::blocking::PoolSnapshot;
@@ -38,7 +38,7 @@ pub struct Snapshot {
     /// Event loops.
     pub event_loops: usize,
     /// Open client connections.
-    pub connections: Usage,
+    pub connections: LimitUsage,
     /// The setting or limit of the system that limits them.
     pub connections_limited_by: String,
     /// Resident memory of the server process, without its workers.

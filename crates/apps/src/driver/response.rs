@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use penstock_exchange::buffering::{Producer, SpoolSpec, SpoolWriter, spool};
+use penstock_exchange::buffering::{ResponseProducer, SpoolSpec, SpoolWriter, create_spool};
 use penstock_exchange::{Body, Fault, FaultKind, Reply, RequestTiming, Response};
 use penstock_wire::{ResponseHeadView, WireError};
 
@@ -106,15 +106,15 @@ pub(super) fn open_spool(
     job: &Job,
     head: ReplyHead,
     length: Option<u64>,
-    producer: Option<Arc<dyn Producer>>,
+    producer: Option<Arc<dyn ResponseProducer>>,
 ) -> (SpoolWriter, Response) {
     let spec = SpoolSpec {
-        client: job.client.limit_prefix(),
+        client: job.client.counted_address_prefix(),
         producer,
         is_unbuffered: head.is_unbuffered,
         length: head.declared.or(length),
     };
-    let (writer, reader) = spool(app.body_store.load_full(), spec);
+    let (writer, reader) = create_spool(app.body_store.load_full(), spec);
     let mut response = head.response;
     response.body = Body::Stream(Box::new(reader));
     (writer, response)

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use penstock_exchange::buffering::{HeldPlace, SpoolWriter};
+use penstock_exchange::buffering::{SlowResponseGuard, SpoolWriter};
 use penstock_exchange::{Fault, FaultKind};
 use penstock_queue::{DispatchedJob, SlotId};
 use penstock_runtime::{LazyDeadline, Stream, clock};
@@ -76,7 +76,7 @@ pub(crate) struct SlotDriver {
     /// Since when the rest of the first response is read and dropped.
     discarding_since: Option<Instant>,
     /// The place of a response that was cut for its client; released at the response's end.
-    cut_place: Option<HeldPlace>,
+    cut_place: Option<SlowResponseGuard>,
     deadline: LazyDeadline,
     /// When the first request behind a long response has waited too long.
     behind_deadline: LazyDeadline,
@@ -491,7 +491,7 @@ impl SlotDriver {
         match settled {
             Ok(()) => self.open_response = Some(OpenResponse::Spooling(spool)),
             Err(fault) => {
-                self.cut_place = spool.take_held_place();
+                self.cut_place = spool.take_slow_response();
                 spool.finish(Err(fault));
                 self.discard_response(false);
             }

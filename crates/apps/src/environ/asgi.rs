@@ -123,7 +123,7 @@ fn encode_path(scope: &mut ScopeEncoder<'_>, request: &Request) {
     } else {
         let path = [mount.path().as_bytes(), request.path()].concat();
         scope.push_lossy_str("path", &path);
-        scope.push_bytes("raw_path", &[mount.encoded().as_bytes(), raw].concat());
+        scope.push_bytes("raw_path", &[mount.encoded_path().as_bytes(), raw].concat());
     }
     scope.push_str("root_path", mount.path());
 }

@@ -320,7 +320,7 @@ fn the_field_that_names_the_client_is_no_strangers() {
     ] {
         let mut request = request(head, peer, None);
         let trust = (*request.trusted_proxies).clone();
-        let trust = trust.with_client_field(Some("cf-connecting-ip"));
+        let trust = trust.with_client_address_field(Some("cf-connecting-ip"));
         if request.is_from_trusted_proxy() {
             let (told, _) = penstock_exchange::ForwardedInfo::read(&request.head, &trust);
             request.forwarded = Some(told.into());

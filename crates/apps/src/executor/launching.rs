@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_config as config;
-use penstock_exchange::buffering::BodyStore;
+use penstock_exchange::buffering::BufferingSettings;
 use penstock_runtime::loops::{self, TaskHandle};
 use penstock_runtime::{clock, process as watch_process};
 use penstock_sys::process::{self, Launcher, SpawnedProcess};
@@ -189,7 +189,7 @@ async fn find_program(
     config: config::App,
     generation: u64,
     looking: Looking,
-    store: &BodyStore,
+    store: &BufferingSettings,
 ) -> Result<ProgramFiles, String> {
     let dir = config.dir.clone();
     let look = async {

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_exchange::buffering::BodyStore;
+use penstock_exchange::buffering::BufferingSettings;
 use penstock_runtime::LoopHandle;
 use penstock_sys::account::Account;
 use penstock_sys::cgroup::Group;
@@ -23,7 +23,7 @@ pub struct AppResources {
     /// Bounds them, with all that they start, if set.
     pub group: Option<Arc<Group>>,
     /// The store of bodies.
-    pub body_store: BodyStore,
+    pub body_store: BufferingSettings,
     /// Whether its boot yields to an application that serves already, which it follows.
     pub yields_cpu_at_boot: bool,
     /// Whether the server runs for development (`serve --dev`).

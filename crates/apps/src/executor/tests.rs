@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 
 use penstock_config::{AppKind, ServerAddr, UpstreamServer};
-use penstock_exchange::buffering::BodyStore;
+use penstock_exchange::buffering::BufferingSettings;
 use penstock_runtime::blocking::Pool;
 
 use super::*;
@@ -185,7 +185,7 @@ fn setup(dir: &TempDir) -> AppResources {
         launcher: None,
         account: None,
         group: None,
-        body_store: BodyStore {
+        body_store: BufferingSettings {
             max_body_memory: 0,
             max_response_memory: 0,
             max_response_spool: 0,

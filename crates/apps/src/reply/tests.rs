@@ -24,15 +24,15 @@ fn made_with(fields: &[(&str, &str)], grant: Option<&SendfileGrant>) -> ReplyHea
 #[test]
 fn what_speaks_to_the_hub_is_marked_and_left_to_it() {
     for (name, value, expected) in [
-        ("Grip-Hold", "stream", Instructions::ForThisServer),
-        ("grip-channel", "a", Instructions::ForThisServer),
+        ("Grip-Hold", "stream", FrontEndInstructions::ForThisServer),
+        ("grip-channel", "a", FrontEndInstructions::ForThisServer),
         (
             "Content-Type",
             "application/grip-instruct",
-            Instructions::None,
+            FrontEndInstructions::None,
         ),
-        ("Content-Type", "text/plain", Instructions::None),
-        ("Grip", "a", Instructions::None),
+        ("Content-Type", "text/plain", FrontEndInstructions::None),
+        ("Grip", "a", FrontEndInstructions::None),
     ] {
         let response = made(&[("A", "1"), (name, value)]).response;
         assert_eq!(response.instructions, expected, "{name}: {value}");
@@ -53,7 +53,10 @@ fn fields_of_the_connection_are_the_front_ends() {
     assert_eq!(made.response.fields.as_bytes(), kept);
     assert_eq!(made.declared, Some(5));
     assert!(made.is_unbuffered);
-    assert_eq!(made.response.instructions, Instructions::ForThisServer);
+    assert_eq!(
+        made.response.instructions,
+        FrontEndInstructions::ForThisServer
+    );
 }
 
 #[test]

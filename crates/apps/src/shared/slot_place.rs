@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use parking_lot::Mutex;
-use penstock_exchange::buffering::{Demand, HeldPlaces, Producer};
+use penstock_exchange::buffering::{CapacityDemand, ResponseProducer, SlowResponses};
 use penstock_exchange::{AddressPrefix, Fault, FaultKind};
 use penstock_queue::SlotId;
 use penstock_runtime::clock;
@@ -40,24 +40,24 @@ impl SlotPlace {
     }
 }
 
-impl Producer for SlotPlace {
-    fn held_places(&self) -> &HeldPlaces {
+impl ResponseProducer for SlotPlace {
+    fn slow_responses(&self) -> &SlowResponses {
         &self.app.held_places
     }
 
-    fn demand(&self, now: Instant) -> Demand {
+    fn capacity_demand(&self, now: Instant) -> CapacityDemand {
         let behind_since = *self.behind_since.lock();
         let behind = behind_since.map(|since| now.saturating_duration_since(since));
         match self.app.dispatch.usage_for(now, self.slot) {
-            Some(queue) => Demand {
-                waiting: queue.waiting,
+            Some(queue) => CapacityDemand {
+                waiting_requests: queue.waiting,
                 oldest_wait: queue.oldest_wait,
-                places: queue.slots,
-                behind,
+                max_active_requests: queue.slots,
+                pipelined_wait: behind,
             },
-            None => Demand {
-                behind,
-                ..Demand::default()
+            None => CapacityDemand {
+                pipelined_wait: behind,
+                ..CapacityDemand::default()
             },
         }
     }

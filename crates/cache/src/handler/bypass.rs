@@ -83,7 +83,7 @@ impl BypassedRequest {
                 request: &self.client.head,
                 status: response.status,
                 fields: &response.fields,
-                request_time: clock::wall_at(self.client.origin.arrived),
+                request_time: clock::wall_at(self.client.origin.arrived_at),
                 response_time: clock::wall(),
             };
             if check_storable(&exchange, &self.shared.rules.policy).is_ok() {

@@ -222,7 +222,7 @@ impl CacheLookup {
                 let hint = names.map(|names| variant_key(&self.client.head, names));
                 // A fetch that began before this reload would bring a response that it does not
                 // accept.
-                let since = self.is_reload().then_some(self.client.origin.arrived);
+                let since = self.is_reload().then_some(self.client.origin.arrived_at);
                 (self.shared.fetches).join(&self.key, hint.unwrap_or_default(), since)
             }
         };
@@ -462,7 +462,12 @@ impl CacheLookup {
             cache_status,
             uncacheable_key: is_marked.then_some(self.key),
         };
-        let answered = bypassed.shared.backend.handle(request).finish().await;
+        let answered = bypassed
+            .shared
+            .backend
+            .handle(request)
+            .wait_for_reply()
+            .await;
         let Some(stale) = stale else {
             return bypassed.finish(answered);
         };

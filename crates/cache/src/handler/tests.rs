@@ -508,7 +508,7 @@ fn an_inline_response_equals_the_handlers() {
                 head: &head,
                 path: b"/a",
                 scheme: "http",
-                arrived: clock::now(),
+                arrived_at: clock::now(),
             };
             cache.try_inline(&asked, &mut |answer| {
                 let InlineBody::Bytes(body) = answer.body else {
@@ -569,7 +569,7 @@ fn a_large_inline_response_is_sent_by_reference() {
             head: &head,
             path: b"/a",
             scheme: "http",
-            arrived: clock::now(),
+            arrived_at: clock::now(),
         };
         let mut lent = None;
         cache.try_inline(&asked, &mut |answer| {

@@ -19,7 +19,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_exchange::field_policy::is_internal;
+use penstock_exchange::field_policy::is_internal_field;
 use penstock_http::caching::{LIFETIME_WORDS, Lifetime};
 use penstock_http::{FieldBlock, Status};
 use twox_hash::XxHash3_64;
@@ -224,7 +224,7 @@ fn decode_meta(bytes: &[u8]) -> Result<ObjectMeta, FormatError> {
     for _ in 0..input.u32()? {
         let (name, value) = (input.text()?, input.string()?);
         // An earlier version stored internal fields, which clients must not get.
-        if !is_internal(name.as_bytes()) {
+        if !is_internal_field(name.as_bytes()) {
             fields.push(name, value).map_err(|_| FormatError::Damaged)?;
         }
     }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use penstock_exchange::field_policy::TrustedHeaders;
-use penstock_exchange::request::RequestOrigin;
+use penstock_exchange::request::RequestEnvironment;
 use penstock_exchange::{
     Fault, FaultKind, ForwardedInfo, InternalRedirect, InvalidForwardedField, Mount, Request,
     RequestBody, RequestPath, TrustedProxies,
@@ -154,11 +154,11 @@ impl Exchange {
     ) -> Request {
         self.handler_forwarded.clone_from(&request.forwarded);
         let trust = &self.settings.trusted_proxies;
-        let origin = RequestOrigin {
+        let origin = RequestEnvironment {
             peer: ingress.source.client_address(),
             listener: Arc::clone(ingress.listener),
             client_state: Arc::clone(ingress.client_state),
-            arrived: self.arrived,
+            arrived_at: self.arrived,
             trusted_proxies: match ingress.source.has_client_address() {
                 true => Arc::clone(trust),
                 false => Arc::new(TrustedProxies::none()),

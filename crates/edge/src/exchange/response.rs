@@ -7,8 +7,8 @@
 
 use std::time::Instant;
 
-use penstock_exchange::field_policy::remove_internal;
-use penstock_exchange::{Body, Fault, FaultKind, Instructions, RequestTiming, Response};
+use penstock_exchange::field_policy::remove_internal_fields;
+use penstock_exchange::{Body, Fault, FaultKind, FrontEndInstructions, RequestTiming, Response};
 use penstock_http::{RequestHead, Status};
 use penstock_runtime::clock;
 use penstock_runtime::log_throttle::suppressed_suffix;
@@ -156,8 +156,8 @@ impl RequestMeta<'_> {
 fn remove_instructions(response: &mut Response) {
     // No handler acts on such fields of a switch, wherever its head was copied from.
     let is_switch = matches!(response.body, Body::Takeover(_));
-    if is_switch || response.instructions == Instructions::ForThisServer {
-        remove_internal(&mut response.fields);
+    if is_switch || response.instructions == FrontEndInstructions::ForThisServer {
+        remove_internal_fields(&mut response.fields);
     }
 }
 

@@ -97,7 +97,9 @@ impl ResponsePathRewriter {
         if !reference.starts_with('/') {
             return None;
         }
-        let outer = values.outer_mount.map_or(Cow::Borrowed(""), Mount::encoded);
+        let outer = values
+            .outer_mount
+            .map_or(Cow::Borrowed(""), Mount::encoded_path);
         // The server knows its mount.
         let full = match values.outer_mount {
             Some(outer) => self.stripped_prefix.nested_in(outer),
@@ -112,7 +114,7 @@ impl ResponsePathRewriter {
         // A path that is not below the added prefix is not on this route.
         let rest = self.added_prefix.strip_from(reference)?;
         let slash = if rest.starts_with('/') { "" } else { "/" };
-        let front = full.encoded();
+        let front = full.encoded_path();
         // Two slashes at the start would name a host.
         let rest = match front.is_empty() {
             true => trim_leading_slashes(rest),

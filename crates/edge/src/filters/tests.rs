@@ -360,7 +360,7 @@ fn fields_of_listed_proxies_are_not_appended_to() {
 
 #[test]
 fn rules_on_forwarding_fields_are_recognised() {
-    let trust = TrustedProxies::default().with_client_field(Some("CF-Connecting-IP"));
+    let trust = TrustedProxies::default().with_client_address_field(Some("CF-Connecting-IP"));
     for (name, expected) in [
         ("X-Forwarded-Host", true),
         ("x-forwarded-prefix", true),

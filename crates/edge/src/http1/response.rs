@@ -45,7 +45,7 @@ impl Connection {
                     fields: response.fields,
                     framing: plan.framing,
                     persistence: plan.persistence,
-                    date: Some(&clock::http_date(view.arrived)),
+                    date: Some(&clock::http_date(view.arrived_at)),
                 };
                 encode_head(out, &head);
                 let head_len = out.len();

@@ -17,7 +17,7 @@ fn a_rush_of_new_connections_does_not_starve_open_ones() {
             .total_metrics()
             .accepted_connections
             .value();
-        ready(Response::text(
+        ready(Response::with_text(
             Status::OK,
             "text/plain",
             accepted.to_string(),

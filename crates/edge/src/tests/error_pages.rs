@@ -43,7 +43,13 @@ fn failing(kind: FaultKind) -> Arc<dyn Handler> {
 
 /// An edge for the host `h` only, with these pages.
 fn test_edge(error_pages: ErrorPages, development: bool) -> TestEdge {
-    let answer = || ready(Response::text(Status::NOT_FOUND, "text/plain", "the app's"));
+    let answer = || {
+        ready(Response::with_text(
+            Status::NOT_FOUND,
+            "text/plain",
+            "the app's",
+        ))
+    };
     let routes = vec![
         route("/busy", failing(FaultKind::QueueFull)),
         route("/gone", failing(FaultKind::NotFound)),

@@ -251,7 +251,7 @@ struct InlineFile(FileBody);
 impl Handler for InlineFile {
     fn handle(&self, request: Request) -> HandlerProgress {
         let at = String::from_utf8_lossy(request.path()).into_owned();
-        ready(Response::text(Status::NOT_FOUND, "text/plain", at))
+        ready(Response::with_text(Status::NOT_FOUND, "text/plain", at))
     }
 
     fn try_inline(&self, _: &RequestView<'_>, take: &mut dyn FnMut(InlineResponse<'_>)) {

@@ -6,8 +6,8 @@ use std::task::{Context, Poll};
 
 use penstock_config::{HeaderRules, Rewrite};
 use penstock_exchange::{
-    Body, Fault, FaultKind, HeldConnection, HeldConnectionGuard, HeldFraming, Hold, Instructions,
-    InternalRedirect, RequestBody, RequestTiming,
+    Body, Fault, FaultKind, FrontEndInstructions, HeldConnection, HeldConnectionGuard, HeldFraming,
+    Hold, InternalRedirect, RequestBody, RequestTiming,
 };
 use penstock_runtime::loops;
 
@@ -355,11 +355,11 @@ fn grip_fields_without_a_hub_are_removed() {
     let handler = handler_fn(|request| {
         let mut response = match request.path() {
             b"/trailing" => Response::new(Status::OK, Body::Stream(Box::new(Trailing))),
-            _ => Response::text(Status::OK, "text/plain", "done"),
+            _ => Response::with_text(Status::OK, "text/plain", "done"),
         };
         let said = [("Grip-Hold", "stream"), ("X-A", "1"), ("GRIP-channel", "a")];
         response.fields.append(&fields(&said));
-        response.instructions = Instructions::ForThisServer;
+        response.instructions = FrontEndInstructions::ForThisServer;
         ready(response)
     });
     let house = TestEdge::new(vec![route("/", handler)]);
@@ -383,10 +383,10 @@ fn grip_fields_without_a_hub_are_removed() {
 #[test]
 fn grip_fields_for_a_front_penstock_are_passed_on() {
     let handler = handler_fn(|_| {
-        let mut response = Response::text(Status::OK, "text/plain", "done");
+        let mut response = Response::with_text(Status::OK, "text/plain", "done");
         let said = [("Grip-Hold", "stream"), ("X-A", "1"), ("Grip-Channel", "a")];
         response.fields.append(&fields(&said));
-        response.instructions = Instructions::ForFrontEnd;
+        response.instructions = FrontEndInstructions::ForFrontEnd;
         ready(response)
     });
     let house = TestEdge::new(vec![route("/", handler)]);

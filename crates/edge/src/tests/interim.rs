@@ -57,7 +57,7 @@ fn an_interim_response_does_not_wait_for_the_final_one() {
                 request
                     .client_state
                     .push_interim(Status::EARLY_HINTS, hints(2));
-                Ok(Response::text(Status::OK, "text/plain", "done").into())
+                Ok(Response::with_text(Status::OK, "text/plain", "done").into())
             })
         }),
     )]);
@@ -85,7 +85,7 @@ fn an_interim_response_of_a_handler_that_answers_at_once_comes_first() {
             request
                 .client_state
                 .push_interim(Status::EARLY_HINTS, hints(1));
-            ready(Response::text(Status::OK, "text/plain", "done"))
+            ready(Response::with_text(Status::OK, "text/plain", "done"))
         }),
     )]);
     let mut client = house.connect();
@@ -143,7 +143,7 @@ fn interim_responses_that_the_socket_does_not_take_are_bounded_and_stay_whole() 
                 }
                 .await;
                 answered.open();
-                Ok(Response::text(Status::OK, "text/plain", "done").into())
+                Ok(Response::with_text(Status::OK, "text/plain", "done").into())
             })
         }),
     )]);
@@ -175,7 +175,7 @@ fn continue_is_sent_at_the_first_read_of_the_body() {
                 if let RequestBody::Incoming(mut body) = request.body {
                     while std::future::poll_fn(|cx| body.poll_fill(cx, &mut all)).await? {}
                 }
-                Ok(Response::text(Status::OK, "text/plain", all).into())
+                Ok(Response::with_text(Status::OK, "text/plain", all).into())
             })
         }),
     )]);
@@ -205,7 +205,7 @@ fn a_prefetched_body_sends_no_continue() {
                         std::future::poll_fn(|cx| body.poll_fill(cx, &mut all)).await?;
                     }
                 }
-                Ok(Response::text(Status::OK, "text/plain", all).into())
+                Ok(Response::with_text(Status::OK, "text/plain", all).into())
             })
         }),
     )]);

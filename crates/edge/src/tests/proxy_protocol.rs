@@ -62,7 +62,7 @@ fn the_header_names_the_client() {
 fn a_client_without_an_address_is_not_trusted() {
     let handler = handler_fn(|request| {
         let trusted = request.is_from_trusted_proxy();
-        ready(Response::text(
+        ready(Response::with_text(
             Status::OK,
             "text/plain",
             trusted.to_string(),

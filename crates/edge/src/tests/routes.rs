@@ -51,7 +51,7 @@ struct InlineHandler;
 impl Handler for InlineHandler {
     fn handle(&self, request: Request) -> HandlerProgress {
         let path = String::from_utf8_lossy(request.path()).into_owned();
-        ready(Response::text(Status::OK, "text/plain", path))
+        ready(Response::with_text(Status::OK, "text/plain", path))
     }
 
     fn try_inline(&self, asked: &RequestView<'_>, take: &mut dyn FnMut(InlineResponse<'_>)) {

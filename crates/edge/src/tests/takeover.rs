@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::io::IoSlice;
 use std::sync::OnceLock;
 
-use penstock_exchange::{Body, Instructions, Takeover, TakeoverFuture, TunnelHandler};
+use penstock_exchange::{Body, FrontEndInstructions, Takeover, TakeoverFuture, TunnelHandler};
 use penstock_runtime::{ByteStream, Stream, write_all};
 use penstock_sys::net::PeerAddress;
 
@@ -90,7 +90,7 @@ fn a_switch_has_no_internal_fields() {
             ]));
             // Whether or not the maker of the response noticed.
             if is_for_front {
-                response.instructions = Instructions::ForFrontEnd;
+                response.instructions = FrontEndInstructions::ForFrontEnd;
             }
             ready(response)
         });
@@ -113,7 +113,7 @@ fn bytes_behind_an_upgrade_wait_for_its_answer() {
                 let accepts = request.head.field("accept") == Some(b"yes");
                 pending(async move {
                     penstock_runtime::loops::yield_now().await;
-                    let refused = Response::text(Status::OK, "text/plain", "no");
+                    let refused = Response::with_text(Status::OK, "text/plain", "no");
                     Ok(if accepts { switch() } else { refused }.into())
                 })
             }),

@@ -7,7 +7,7 @@
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use super::{BodyStore, SpoolFile, TempGrant, TempPurpose};
+use super::{BufferingSettings, SpoolFile, TempFilePurpose, TempSpaceGrant};
 use crate::{AddressPrefix, Fault, FaultKind, IncomingBody, RequestBody};
 
 /// Bytes gathered before they are written to the file in one job.
@@ -42,7 +42,7 @@ impl CollectedBody {
 pub async fn collect_body(
     body: RequestBody,
     client: Option<AddressPrefix>,
-    store: &BodyStore,
+    store: &BufferingSettings,
 ) -> Result<CollectedBody, Fault> {
     let RequestBody::Incoming(mut body) = body else {
         return Ok(CollectedBody::Empty);
@@ -53,7 +53,7 @@ pub async fn collect_body(
     let mut buffer = Vec::with_capacity(expected.unwrap_or(0).min(store.max_body_memory));
     while read_more(&mut *body, &mut buffer).await? {
         if buffer.len() > store.max_body_memory {
-            let grant = store.temp_space.grant(client, TempPurpose::Body);
+            let grant = store.temp_space.create_grant(client, TempFilePurpose::Body);
             return collect_to_file(body, buffer, grant, store).await;
         }
     }
@@ -67,8 +67,8 @@ async fn read_more(body: &mut dyn IncomingBody, into: &mut Vec<u8>) -> Result<bo
 async fn collect_to_file(
     mut body: Box<dyn IncomingBody>,
     mut buffer: Vec<u8>,
-    grant: Arc<TempGrant>,
-    store: &BodyStore,
+    grant: Arc<TempSpaceGrant>,
+    store: &BufferingSettings,
 ) -> Result<CollectedBody, Fault> {
     let grow = |bytes: usize| match grant.try_grow(bytes as u64) {
         true => Ok(()),
@@ -104,10 +104,10 @@ async fn collect_to_file(
     Ok(CollectedBody::File { file, len })
 }
 
-/// As [`check_stored`], for a request body: a full disk is not an internal failure.
+/// As [`map_storage_error`], for a request body: a full disk is not an internal failure.
 fn check_body_stored<T>(
     done: Result<std::io::Result<T>, penstock_runtime::blocking::PoolError>,
-    store: &BodyStore,
+    store: &BufferingSettings,
 ) -> Result<T, Fault> {
     match done {
         Ok(Err(error)) if is_disk_full_error(&error) => {
@@ -115,11 +115,11 @@ fn check_body_stored<T>(
             let cause = format!("limits.temp_dir: {folder} has no room ({error})");
             Err(body_refused(store, cause))
         }
-        done => check_stored(done),
+        done => map_storage_error(done),
     }
 }
 
-fn body_refused(store: &BodyStore, cause: String) -> Fault {
+fn body_refused(store: &BufferingSettings, cause: String) -> Fault {
     store.temp_space.record_refusal();
     Fault::new(
         FaultKind::Overloaded,
@@ -134,7 +134,7 @@ pub(super) fn is_disk_full_error(error: &std::io::Error) -> bool {
 }
 
 /// A body that cannot be stored is an internal failure, named in the log.
-pub(super) fn check_stored<T>(
+pub(super) fn map_storage_error<T>(
     done: Result<std::io::Result<T>, penstock_runtime::blocking::PoolError>,
 ) -> Result<T, Fault> {
     match done {

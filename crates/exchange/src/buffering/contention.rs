@@ -1,7 +1,7 @@
 //! Responses that keep a worker, or a place at an upstream, because their clients take them slowly.
 //!
-//! A [`Producer`] is a worker of an application or a server of an upstream. A spool that is full,
-//! and so makes its producer wait, enters the producer's [`HeldPlaces`]. While requests wait for a
+//! A [`ResponseProducer`] is a worker of an application or a server of an upstream. A spool that is full,
+//! and so makes its producer wait, enters the producer's [`SlowResponses`]. While requests wait for a
 //! place there, the spool may use more of `limits.temp_bytes`. Where that has no room, and the
 //! client takes less than `limits.min_busy_rate`, the response is cut and its place goes to the
 //! next request. The client is remembered: its next responses are judged after a second, and while
@@ -24,7 +24,7 @@ use penstock_runtime::OncePerSecond;
 use crate::AddressPrefix;
 
 /// Interval at which a spool that waits for its client checks the demand.
-pub(super) const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+pub(super) const DEMAND_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Wait of a request that justifies cutting a slow response. A queue with shorter waits moves by
 /// itself.
@@ -54,12 +54,12 @@ const SLOW_MEMORY: Duration = Duration::from_secs(60);
 const MAX_SLOW_CLIENTS: usize = 1024;
 
 /// The producer of a response, which has a place that the response holds.
-pub trait Producer: fmt::Debug + Send + Sync {
+pub trait ResponseProducer: fmt::Debug + Send + Sync {
     /// The responses that hold places of the same application or upstream.
-    fn held_places(&self) -> &HeldPlaces;
+    fn slow_responses(&self) -> &SlowResponses;
 
     /// The demand for the place of the response; none if no waiting request would get it.
-    fn demand(&self, now: Instant) -> Demand;
+    fn capacity_demand(&self, now: Instant) -> CapacityDemand;
 
     /// The clients of the requests that wait, where they are known.
     fn waiting_clients(&self) -> Vec<Option<AddressPrefix>>;
@@ -73,36 +73,37 @@ pub trait Producer: fmt::Debug + Send + Sync {
 
 /// The demand for a producer's places at one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Demand {
+pub struct CapacityDemand {
     /// Requests that wait.
-    pub waiting: usize,
+    pub waiting_requests: usize,
     /// How long the oldest has waited.
     pub oldest_wait: Duration,
     /// How many requests may be in progress at once.
-    pub places: usize,
+    pub max_active_requests: usize,
     /// How long requests have waited that were sent to the same worker behind the response. Only
     /// its end lets them go on.
-    pub behind: Option<Duration>,
+    pub pipelined_wait: Option<Duration>,
 }
 
-impl Demand {
+impl CapacityDemand {
     fn is_none(&self) -> bool {
-        (self.waiting == 0 || self.places == 0) && self.behind.is_none()
+        (self.waiting_requests == 0 || self.max_active_requests == 0)
+            && self.pipelined_wait.is_none()
     }
 }
 
 /// The required rate of clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct BusyRate {
+pub(super) struct BusyClientRate {
     /// Bytes a second (`limits.min_busy_rate`); 0 never ends a response.
-    pub(super) min: u64,
+    pub(super) min_bytes_per_second: u64,
     /// Time of waiting for a client after which its rate is known (`limits.body_rate_grace`).
     pub(super) window: Duration,
 }
 
 /// The responses of one producer that wait for their clients.
 #[derive(Debug, Default)]
-pub struct HeldPlaces {
+pub struct SlowResponses {
     /// Held for a look at all of them, at most.
     ledger: Mutex<Ledger>,
     logged: OncePerSecond,
@@ -147,14 +148,14 @@ enum HeldState {
 
 /// The entry of one response, removed when dropped.
 #[derive(Debug)]
-pub struct HeldPlace {
-    producer: Arc<dyn Producer>,
+pub struct SlowResponseGuard {
+    producer: Arc<dyn ResponseProducer>,
     id: u64,
 }
 
 /// The verdict on a response that waits for its client.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum SlowResponseAction {
     /// No request needs its place.
     Wait,
     /// Its spool may grow beyond `limits.response_spool`, so that the place is free sooner.
@@ -163,15 +164,15 @@ pub(super) enum Verdict {
     Cut(String),
 }
 
-impl HeldPlace {
+impl SlowResponseGuard {
     /// Enters a response that begins to wait; its client has taken `taken` bytes.
-    pub(super) fn enter(
-        producer: &Arc<dyn Producer>,
+    pub(super) fn register(
+        producer: &Arc<dyn ResponseProducer>,
         now: Instant,
         client: Option<AddressPrefix>,
         taken: u64,
     ) -> Self {
-        let id = producer.held_places().lock().enter(now, client, taken);
+        let id = producer.slow_responses().lock().enter(now, client, taken);
         Self {
             producer: Arc::clone(producer),
             id,
@@ -179,25 +180,27 @@ impl HeldPlace {
     }
 
     /// Adds `waited` to the wait for the client, which has taken `taken` bytes in all, and decides.
-    pub(super) fn judge(
+    pub(super) fn evaluate_wait(
         &self,
         now: Instant,
         (waited, taken): (Duration, u64),
-        bound: BusyRate,
-    ) -> Verdict {
-        let demand = self.producer.demand(now);
-        let places = self.producer.held_places();
+        bound: BusyClientRate,
+    ) -> SlowResponseAction {
+        let demand = self.producer.capacity_demand(now);
+        let places = self.producer.slow_responses();
         let is_due = {
             let mut ledger = places.lock();
             ledger.note(self.id, now, (waited, taken), bound.window);
             ledger.set_wanted(self.id, !demand.is_none());
-            ledger.choose_alone(self.id, now, demand, bound.min);
-            ledger.is_due(now, demand, bound.min)
+            ledger.choose_alone(self.id, now, demand, bound.min_bytes_per_second);
+            ledger.is_due(now, demand, bound.min_bytes_per_second)
         };
         if is_due {
             // Called outside of the ledger's lock: it takes the lock of the queue.
             let waiting = self.producer.waiting_clients();
-            let refused = places.lock().choose(now, demand, &waiting, bound.min);
+            let refused = places
+                .lock()
+                .choose(now, demand, &waiting, bound.min_bytes_per_second);
             if !refused.is_empty() {
                 let cause = "limits.min_busy_rate: the client was too slow for a response within \
                              the last minute, holds places still, and requests of others wait";
@@ -210,35 +213,39 @@ impl HeldPlace {
                 held.state = HeldState::Cut;
                 (held.client, held.rate().unwrap_or_default())
             }
-            _ if demand.is_none() => return Verdict::Wait,
-            _ => return Verdict::Grow,
+            _ if demand.is_none() => return SlowResponseAction::Wait,
+            _ => return SlowResponseAction::Grow,
         };
         drop(ledger);
         let cause = format!(
             "limits.min_busy_rate: {} took {rate} bytes/s of a response that held one of {} places \
              while {}",
             client.map_or_else(|| "a client".to_owned(), |client| client.to_string()),
-            demand.places,
-            match demand.behind {
+            demand.max_active_requests,
+            match demand.pipelined_wait {
                 Some(_) => "others waited behind it".to_owned(),
-                None => format!("{} requests waited", demand.waiting),
+                None => format!("{} requests waited", demand.waiting_requests),
             },
         );
         if let Some(count) = places.logged.count_event(now) {
             let label = self.producer.label();
             log::warn!("{label}: {count} responses were cut: {cause}");
         }
-        Verdict::Cut(cause)
+        SlowResponseAction::Cut(cause)
     }
 }
 
-impl Drop for HeldPlace {
+impl Drop for SlowResponseGuard {
     fn drop(&mut self) {
-        self.producer.held_places().lock().places.remove(&self.id);
+        self.producer
+            .slow_responses()
+            .lock()
+            .places
+            .remove(&self.id);
     }
 }
 
-impl HeldPlaces {
+impl SlowResponses {
     /// Returns the number of responses that wait, or have waited, for their clients.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -260,7 +267,7 @@ impl Held {
     /// Returns bytes a second once known: the rate of the last window or, if higher, of the current
     /// one.
     fn rate(&self) -> Option<u64> {
-        let running = (self.waited >= CHECK_INTERVAL)
+        let running = (self.waited >= DEMAND_CHECK_INTERVAL)
             .then(|| per_second(self.taken - self.taken_before, self.waited));
         match self.last_rate {
             Some(last) => Some(running.map_or(last, |running| running.max(last))),
@@ -342,8 +349,8 @@ impl Ledger {
     }
 
     /// Chooses this response for the requests behind it, if there are any and its client is slow.
-    fn choose_alone(&mut self, id: u64, now: Instant, demand: Demand, min_rate: u64) {
-        let Some(behind) = demand.behind.filter(|behind| *behind >= PATIENCE) else {
+    fn choose_alone(&mut self, id: u64, now: Instant, demand: CapacityDemand, min_rate: u64) {
+        let Some(behind) = demand.pipelined_wait.filter(|behind| *behind >= PATIENCE) else {
             return;
         };
         let held = self.places.get_mut(&id);
@@ -359,11 +366,11 @@ impl Ledger {
         }
     }
 
-    fn is_due(&self, now: Instant, demand: Demand, min_rate: u64) -> bool {
+    fn is_due(&self, now: Instant, demand: CapacityDemand, min_rate: u64) -> bool {
         let is_due = |at| now.saturating_duration_since(at) >= CHOICE_INTERVAL;
         min_rate > 0
-            && demand.waiting > 0
-            && demand.places > 0
+            && demand.waiting_requests > 0
+            && demand.max_active_requests > 0
             && demand.oldest_wait >= PATIENCE
             && self.chosen_at.is_none_or(is_due)
     }
@@ -373,12 +380,12 @@ impl Ledger {
     fn choose(
         &mut self,
         now: Instant,
-        demand: Demand,
+        demand: CapacityDemand,
         waiting: &[Option<AddressPrefix>],
         min_rate: u64,
     ) -> Vec<AddressPrefix> {
         self.chosen_at = Some(now);
-        let share = (demand.places / 2).max(1);
+        let share = (demand.max_active_requests / 2).max(1);
         let required = required_rate(min_rate, demand.oldest_wait);
         let excess_required = min_rate.saturating_mul(EXCESS_FACTOR);
         let mut chosen = 0;
@@ -482,12 +489,12 @@ mod tests {
         Some(AddressPrefix::from_bits(number))
     }
 
-    fn demand(waiting: usize, places: usize) -> Demand {
-        Demand {
-            waiting,
+    fn demand(waiting: usize, places: usize) -> CapacityDemand {
+        CapacityDemand {
+            waiting_requests: waiting,
             oldest_wait: PATIENCE,
-            places,
-            behind: None,
+            max_active_requests: places,
+            pipelined_wait: None,
         }
     }
 
@@ -515,10 +522,10 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(responses: &[(Option<AddressPrefix>, u64)], demand: Demand, expected: &[u64]) {
+    fn check(responses: &[(Option<AddressPrefix>, u64)], demand: CapacityDemand, expected: &[u64]) {
         let (mut ledger, now) = ledger(responses);
         if ledger.is_due(now, demand, MIN) {
-            ledger.choose(now, demand, &unknown(demand.waiting), MIN);
+            ledger.choose(now, demand, &unknown(demand.waiting_requests), MIN);
         }
         assert_eq!(chosen(&ledger), expected);
     }
@@ -527,7 +534,7 @@ mod tests {
     fn nobody_is_chosen_while_nobody_waits_for_long() {
         let slow = [(client(1), 0), (client(2), 0)];
         check(&slow, demand(0, 2), &[]);
-        let just_come = Demand {
+        let just_come = CapacityDemand {
             oldest_wait: PATIENCE / 2,
             ..demand(5, 2)
         };
@@ -579,11 +586,16 @@ mod tests {
         ledger.choose(now, demand(1, 3), &unknown(1), MIN);
         ledger.places.get_mut(&1).unwrap().state = HeldState::Cut;
         // Its worker has not stopped yet, and the same request waits.
-        let later = now + CHECK_INTERVAL;
+        let later = now + DEMAND_CHECK_INTERVAL;
         ledger.choose(later, demand(1, 3), &unknown(1), MIN);
         assert_eq!(chosen(&ledger), [] as [u64; 0]);
         ledger.places.remove(&1);
-        ledger.choose(later + CHECK_INTERVAL, demand(1, 3), &unknown(1), MIN);
+        ledger.choose(
+            later + DEMAND_CHECK_INTERVAL,
+            demand(1, 3),
+            &unknown(1),
+            MIN,
+        );
         assert_eq!(chosen(&ledger), [2]);
         // A chosen response that is not judged is kept, and another is chosen.
         ledger.places.get_mut(&3).unwrap().seen_at = now + 2 * LAST_SEEN;
@@ -599,7 +611,7 @@ mod tests {
         ledger.set_wanted(1, false);
         assert_eq!(chosen(&ledger), [] as [u64; 0]);
         // Its worker takes no more requests: the next is chosen.
-        ledger.choose(now + CHECK_INTERVAL, demand(1, 2), &unknown(1), MIN);
+        ledger.choose(now + DEMAND_CHECK_INTERVAL, demand(1, 2), &unknown(1), MIN);
         assert_eq!(chosen(&ledger), [2]);
     }
 
@@ -668,7 +680,7 @@ mod tests {
         let responses = [(client(1), MIN), (client(2), MIN * WAIT_FACTOR)];
         check(&responses, demand(2, 2), &[]);
         for (seconds, expected) in [(1, &[][..]), (2, &[1]), (100, &[1])] {
-            let waiting = Demand {
+            let waiting = CapacityDemand {
                 oldest_wait: Duration::from_secs(seconds),
                 ..demand(2, 2)
             };
@@ -679,9 +691,9 @@ mod tests {
     #[test]
     fn a_response_with_requests_behind_it_is_chosen_for_them() {
         let (mut ledger, now) = ledger(&[(client(1), 0), (client(2), MIN)]);
-        let behind = |wait| Demand {
-            behind: Some(wait),
-            ..Demand::default()
+        let behind = |wait| CapacityDemand {
+            pipelined_wait: Some(wait),
+            ..CapacityDemand::default()
         };
         ledger.choose_alone(1, now, behind(PATIENCE / 2), MIN);
         ledger.choose_alone(2, now, behind(PATIENCE), MIN);

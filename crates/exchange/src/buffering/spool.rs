@@ -27,10 +27,12 @@ use penstock_http::FieldBlock;
 use penstock_runtime::blocking::{Pool, PoolError};
 use penstock_runtime::{LazyDeadline, clock};
 
-use super::collect::{check_stored, is_disk_full_error};
-use super::contention::{BusyRate, CHECK_INTERVAL, HeldPlace, Producer, Verdict};
-use super::temp_space::MIN_RESPONSE_BYTES;
-use super::{BodyStore, SpoolFile, TempGrant, TempPurpose};
+use super::collect::{is_disk_full_error, map_storage_error};
+use super::contention::{
+    BusyClientRate, DEMAND_CHECK_INTERVAL, ResponseProducer, SlowResponseAction, SlowResponseGuard,
+};
+use super::temp_space::MIN_CLIENT_RESPONSE_BYTES;
+use super::{BufferingSettings, SpoolFile, TempFilePurpose, TempSpaceGrant};
 use crate::{AddressPrefix, BodyStream, Fault, FaultKind};
 
 /// Bytes read from the file at a time.
@@ -40,7 +42,7 @@ const READ_BYTES: usize = 128 * 1024;
 const BLOCK_BYTES: u64 = READ_BYTES as u64;
 
 /// Every client may have a block.
-const _: () = assert!(BLOCK_BYTES <= MIN_RESPONSE_BYTES);
+const _: () = assert!(BLOCK_BYTES <= MIN_CLIENT_RESPONSE_BYTES);
 
 /// A file that was read to its end is kept for the next overflow if it is this small.
 const MAX_REUSED_FILE_BYTES: u64 = 1 << 20;
@@ -52,7 +54,7 @@ const COALESCE_BYTES: usize = 4 * 1024;
 #[derive(Debug)]
 pub struct SpoolWriter {
     shared: Arc<SpoolShared>,
-    store: Arc<BodyStore>,
+    store: Arc<BufferingSettings>,
     /// Pushed and neither in memory nor in the file yet.
     overflow: Vec<u8>,
     /// Set once it has waited for its client. Boxed: most never do.
@@ -61,9 +63,9 @@ pub struct SpoolWriter {
 
 /// The producer's place that a response holds.
 #[derive(Debug)]
-pub struct SpoolPlace(Arc<SpoolShared>);
+pub struct CapacityReleaser(Arc<SpoolShared>);
 
-impl SpoolPlace {
+impl CapacityReleaser {
     /// The producer is done with the response.
     pub fn release(&self) {
         self.0.is_released.store(true, Ordering::Relaxed);
@@ -73,7 +75,7 @@ impl SpoolPlace {
 /// A writer's part in the contest for its producer's places.
 #[derive(Debug)]
 struct Contest {
-    place: HeldPlace,
+    place: SlowResponseGuard,
     check: LazyDeadline,
     /// The start of the wait for the client.
     since: Option<Instant>,
@@ -97,7 +99,7 @@ struct SpoolShared {
     /// The client that its file counts for; here, so that the writer is small.
     client: Option<AddressPrefix>,
     /// The producer that waits with the writer, if its places are bounded.
-    producer: Option<Arc<dyn Producer>>,
+    producer: Option<Arc<dyn ResponseProducer>>,
     /// The producer is done: the rest keeps no place.
     is_released: AtomicBool,
     /// Never to a file.
@@ -112,7 +114,7 @@ struct SpoolState {
     memory_bytes: usize,
     file: Option<Arc<SpoolFile>>,
     /// The grant of the file, if there is one or one is about to be made.
-    grant: Option<Arc<TempGrant>>,
+    grant: Option<Arc<TempSpaceGrant>>,
     /// Positions in the bytes that overflowed since the file was last empty: read, and written.
     read_position: u64,
     write_position: u64,
@@ -147,7 +149,7 @@ pub struct SpoolSpec {
     /// The client, for limits per client.
     pub client: Option<AddressPrefix>,
     /// The producer that waits while the response holds its place.
-    pub producer: Option<Arc<dyn Producer>>,
+    pub producer: Option<Arc<dyn ResponseProducer>>,
     /// It never uses a file.
     pub is_unbuffered: bool,
     /// The declared length.
@@ -156,7 +158,7 @@ pub struct SpoolSpec {
 
 /// Returns the two ends of a spool.
 #[must_use]
-pub fn spool(store: Arc<BodyStore>, spec: SpoolSpec) -> (SpoolWriter, SpoolReader) {
+pub fn create_spool(store: Arc<BufferingSettings>, spec: SpoolSpec) -> (SpoolWriter, SpoolReader) {
     let SpoolSpec {
         client,
         producer,
@@ -205,7 +207,7 @@ impl SpoolState {
 
     /// Reserves blocks for bytes up to `end`, of the file's or new ones; `false` when there is no
     /// room for so many.
-    fn reserve(&mut self, end: u64, grant: impl FnOnce() -> Arc<TempGrant>) -> bool {
+    fn reserve(&mut self, end: u64, grant: impl FnOnce() -> Arc<TempSpaceGrant>) -> bool {
         let wanted = self.block_span(end);
         let missing = wanted.saturating_sub(self.blocks.len() as u64);
         let fresh = missing.saturating_sub(self.free_blocks.len() as u64);
@@ -333,21 +335,21 @@ impl SpoolWriter {
     }
 
     /// Releases the place: the producer is done, and the rest waits for the client without it.
-    pub fn release_place(&mut self) {
-        self.place().release();
+    pub fn release_capacity(&mut self) {
+        self.capacity_releaser().release();
         self.contest = None;
     }
 
     /// Takes out the place. Keep that of a response that was cut until its producer has stopped: it
     /// counts as one that is about to be free.
-    pub fn take_held_place(&mut self) -> Option<HeldPlace> {
+    pub fn take_slow_response(&mut self) -> Option<SlowResponseGuard> {
         self.contest.take().map(|contest| contest.place)
     }
 
     /// A handle that releases the place from elsewhere.
     #[must_use]
-    pub fn place(&self) -> SpoolPlace {
-        SpoolPlace(Arc::clone(&self.shared))
+    pub fn capacity_releaser(&self) -> CapacityReleaser {
+        CapacityReleaser(Arc::clone(&self.shared))
     }
 
     /// Whether [`SpoolWriter::flush`] has something to do.
@@ -404,15 +406,15 @@ impl SpoolWriter {
         });
         contest.since.get_or_insert_with(clock::now);
         ready!(contest.check.poll(cx));
-        let bound = BusyRate {
-            min: self.store.min_busy_rate,
+        let bound = BusyClientRate {
+            min_bytes_per_second: self.store.min_busy_rate,
             window: self.store.rate_grace,
         };
         let taken = shared.lock().taken;
         match contest.judge(taken, bound) {
-            Verdict::Wait => {}
-            Verdict::Grow => shared.lock().is_growing = true,
-            Verdict::Cut(cause) => {
+            SlowResponseAction::Wait => {}
+            SlowResponseAction::Grow => shared.lock().is_growing = true,
+            SlowResponseAction::Cut(cause) => {
                 let mut state = shared.lock();
                 state.cut(Fault::new(FaultKind::ClientTooSlow, cause.clone()));
                 let reader = state.reader_waker.take();
@@ -451,7 +453,7 @@ impl SpoolWriter {
             let grant = || {
                 self.store
                     .temp_space
-                    .grant(self.shared.client, TempPurpose::Response)
+                    .create_grant(self.shared.client, TempFilePurpose::Response)
             };
             if state.reserve(state.write_position + bytes, grant) {
                 state.has_no_space = false;
@@ -481,7 +483,7 @@ impl SpoolWriter {
         let grant = grant.unwrap_or_else(|| {
             self.store
                 .temp_space
-                .grant(self.shared.client, TempPurpose::Response)
+                .create_grant(self.shared.client, TempFilePurpose::Response)
         });
         let write = move || {
             let file = match file {
@@ -499,7 +501,7 @@ impl SpoolWriter {
             });
             Ok((written, bytes))
         };
-        let (written, bytes) = check_stored(self.store.pool.run(write).await)?;
+        let (written, bytes) = map_storage_error(self.store.pool.run(write).await)?;
         let mut state = self.shared.lock();
         state.is_writing = false;
         match written {
@@ -520,7 +522,7 @@ impl SpoolWriter {
                 self.store.temp_space.record_wait(cause);
                 Ok(())
             }
-            Err(error) => check_stored(Ok(Err(error))),
+            Err(error) => map_storage_error(Ok(Err(error))),
         }
     }
 
@@ -552,11 +554,15 @@ impl Drop for SpoolWriter {
 }
 
 impl Contest {
-    fn begin(producer: &Arc<dyn Producer>, client: Option<AddressPrefix>, taken: u64) -> Self {
+    fn begin(
+        producer: &Arc<dyn ResponseProducer>,
+        client: Option<AddressPrefix>,
+        taken: u64,
+    ) -> Self {
         let now = clock::now();
         Self {
-            place: HeldPlace::enter(producer, now, client, taken),
-            check: LazyDeadline::new(now + CHECK_INTERVAL),
+            place: SlowResponseGuard::register(producer, now, client, taken),
+            check: LazyDeadline::new(now + DEMAND_CHECK_INTERVAL),
             since: Some(now),
             waited: Duration::ZERO,
         }
@@ -569,14 +575,14 @@ impl Contest {
     }
 
     /// Judges the client, which is waited for and has taken `taken` bytes in all.
-    fn judge(&mut self, taken: u64, bound: BusyRate) -> Verdict {
+    fn judge(&mut self, taken: u64, bound: BusyClientRate) -> SlowResponseAction {
         let now = clock::now();
         if let Some(since) = self.since.replace(now) {
             self.waited += now.saturating_duration_since(since);
         }
-        self.check.set(now + CHECK_INTERVAL);
+        self.check.set(now + DEMAND_CHECK_INTERVAL);
         let waited = std::mem::take(&mut self.waited);
-        self.place.judge(now, (waited, taken), bound)
+        self.place.evaluate_wait(now, (waited, taken), bound)
     }
 }
 
@@ -594,7 +600,7 @@ impl BodyStream for SpoolReader {
                     return Poll::Pending;
                 };
                 self.pending_read = None;
-                match check_stored(read) {
+                match map_storage_error(read) {
                     Ok(bytes) => return Poll::Ready(Some(Ok(self.finish_file_read(bytes)))),
                     Err(fault) => return Poll::Ready(Some(Err(fault))),
                 }

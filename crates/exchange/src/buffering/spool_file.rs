@@ -14,7 +14,7 @@ use std::sync::Arc;
 use penstock_runtime::blocking::Pool;
 use penstock_sys::file;
 
-use super::TempGrant;
+use super::TempSpaceGrant;
 
 /// An open file that is gone with its last use.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub struct SpoolFile {
     file: Option<File>,
     pool: Pool,
     /// The granted space, released once the file is closed.
-    grant: Arc<TempGrant>,
+    grant: Arc<TempSpaceGrant>,
 }
 
 impl SpoolFile {
@@ -31,7 +31,7 @@ impl SpoolFile {
     ///
     /// # Errors
     /// When the directory takes no file.
-    pub fn create(dir: &Path, pool: Pool, grant: Arc<TempGrant>) -> io::Result<Self> {
+    pub fn create(dir: &Path, pool: Pool, grant: Arc<TempSpaceGrant>) -> io::Result<Self> {
         let file = Some(file::unnamed_temp_file(dir)?);
         Ok(Self { file, pool, grant })
     }

@@ -1,7 +1,7 @@
 //! The space of all temporary files together, and its shares.
 //!
-//! A [`TempSpace`] per server, in each [`BodyStore`](super::BodyStore). The writer of a temporary
-//! file grows its [`TempGrant`] first; a file releases its grant once it is closed.
+//! A [`TempSpace`] per server, in each [`BufferingSettings`](super::BodyStore). The writer of a temporary
+//! file grows its [`TempSpaceGrant`] first; a file releases its grant once it is closed.
 //!
 //! # Invariants
 //! - All grants together never exceed the bound, from whichever loop or pool they come.
@@ -24,11 +24,11 @@ use crate::AddressPrefix;
 const RESPONSE_SHARE: u64 = 16;
 
 /// The minimum for a client's responses while there is room.
-pub(super) const MIN_RESPONSE_BYTES: u64 = 128 << 10;
+pub(super) const MIN_CLIENT_RESPONSE_BYTES: u64 = 128 << 10;
 
 /// The purpose of a temporary file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TempPurpose {
+pub enum TempFilePurpose {
     /// A response that its client has not taken yet.
     Response,
     /// A request body.
@@ -63,10 +63,10 @@ struct ClientUsage {
 
 /// The space of one file, released when dropped.
 #[derive(Debug)]
-pub struct TempGrant {
+pub struct TempSpaceGrant {
     space: Arc<TempSpace>,
     client: Option<AddressPrefix>,
-    purpose: TempPurpose,
+    purpose: TempFilePurpose,
     bytes: AtomicU64,
 }
 
@@ -103,16 +103,16 @@ impl TempSpace {
         self.max.store(bytes, Ordering::Relaxed);
     }
 
-    /// A grant of nothing yet, counted by [`ClientState::limit_prefix`].
+    /// A grant of nothing yet, counted by [`ClientState::counted_address_prefix`].
     ///
-    /// [`ClientState::limit_prefix`]: crate::ClientState::limit_prefix
+    /// [`ClientState::counted_address_prefix`]: crate::ClientState::limit_prefix
     #[must_use]
-    pub fn grant(
+    pub fn create_grant(
         self: &Arc<Self>,
         client: Option<AddressPrefix>,
-        purpose: TempPurpose,
-    ) -> Arc<TempGrant> {
-        Arc::new(TempGrant {
+        purpose: TempFilePurpose,
+    ) -> Arc<TempSpaceGrant> {
+        Arc::new(TempSpaceGrant {
             space: Arc::clone(self),
             client,
             purpose,
@@ -151,25 +151,25 @@ impl TempSpace {
 }
 
 impl ClientUsage {
-    fn bytes_for(&mut self, purpose: TempPurpose) -> &mut u64 {
+    fn bytes_for(&mut self, purpose: TempFilePurpose) -> &mut u64 {
         match purpose {
-            TempPurpose::Response => &mut self.responses,
-            TempPurpose::Body => &mut self.bodies,
+            TempFilePurpose::Response => &mut self.responses,
+            TempFilePurpose::Body => &mut self.bodies,
         }
     }
 }
 
 impl UsageTable {
     /// Grants `bytes` more, if the bounds allow.
-    fn grow(&mut self, max: u64, grant: &TempGrant, bytes: u64) -> bool {
+    fn grow(&mut self, max: u64, grant: &TempSpaceGrant, bytes: u64) -> bool {
         let left = max.saturating_sub(self.used);
         if bytes > left {
             return false;
         }
         let share = match grant.purpose {
-            TempPurpose::Response => (left / RESPONSE_SHARE).max(MIN_RESPONSE_BYTES),
+            TempFilePurpose::Response => (left / RESPONSE_SHARE).max(MIN_CLIENT_RESPONSE_BYTES),
             // Half of everything for a single client, at once or bit by bit.
-            TempPurpose::Body => left - bytes,
+            TempFilePurpose::Body => left - bytes,
         };
         let is_granted = match grant.client {
             Some(client) => self.grow_client(client, grant.purpose, bytes, share),
@@ -185,7 +185,7 @@ impl UsageTable {
     fn grow_client(
         &mut self,
         client: AddressPrefix,
-        purpose: TempPurpose,
+        purpose: TempFilePurpose,
         bytes: u64,
         share: u64,
     ) -> bool {
@@ -200,7 +200,7 @@ impl UsageTable {
         is_granted
     }
 
-    fn release(&mut self, grant: &TempGrant, bytes: u64) {
+    fn release(&mut self, grant: &TempSpaceGrant, bytes: u64) {
         self.used -= bytes;
         let Some(client) = grant.client else {
             return;
@@ -215,7 +215,7 @@ impl UsageTable {
     }
 }
 
-impl TempGrant {
+impl TempSpaceGrant {
     /// Adds `bytes`, all or none; returns whether it did.
     #[must_use]
     pub fn try_grow(&self, bytes: u64) -> bool {
@@ -233,7 +233,7 @@ impl TempGrant {
     }
 }
 
-impl Drop for TempGrant {
+impl Drop for TempSpaceGrant {
     fn drop(&mut self) {
         let bytes = *self.bytes.get_mut();
         if bytes > 0 {
@@ -261,7 +261,7 @@ mod tests {
     }
 
     /// Grows by 128 KiB until refused; returns the bytes granted.
-    fn fill(grant: &TempGrant) -> u64 {
+    fn fill(grant: &TempSpaceGrant) -> u64 {
         (0..).take_while(|_| grant.try_grow(128 * KIB)).count() as u64 * 128 * KIB
     }
 
@@ -274,7 +274,7 @@ mod tests {
         let max = 64 << 20;
         let space = space(max);
         let grants: Vec<_> = (0..2000)
-            .map(|number| space.grant(client(number), TempPurpose::Response))
+            .map(|number| space.create_grant(client(number), TempFilePurpose::Response))
             .collect();
         let all: u64 = grants.iter().map(|grant| fill(grant)).sum();
         assert_eq!(space.snapshot().used, all);
@@ -289,26 +289,26 @@ mod tests {
         let max = 340 << 20;
         let space = space(max);
         let grants: Vec<_> = (0..100)
-            .map(|_| space.grant(client(1), TempPurpose::Response))
+            .map(|_| space.create_grant(client(1), TempFilePurpose::Response))
             .collect();
         let all: u64 = grants.iter().map(|grant| fill(grant)).sum();
         // A sixteenth of the free space then.
         assert!(all <= max / 17 && all > max / 20, "{all}");
-        let body = space.grant(client(1), TempPurpose::Body);
+        let body = space.create_grant(client(1), TempFilePurpose::Body);
         let taken = fill(&body);
         assert!(taken <= max / 2 && taken > max / 5 * 2, "{taken}");
         // The next clients still find some.
-        let other = space.grant(client(2), TempPurpose::Body);
+        let other = space.create_grant(client(2), TempFilePurpose::Body);
         assert!(fill(&other) > max / 8);
-        assert!(fill(&space.grant(client(3), TempPurpose::Response)) > 2 << 20);
+        assert!(fill(&space.create_grant(client(3), TempFilePurpose::Response)) > 2 << 20);
     }
 
     #[test]
     fn a_small_space_is_used_as_well() {
         let space = space(300 * KIB);
         let (one, two, three) = (client(1), client(2), client(3));
-        let grants =
-            [one, one, two, three].map(|client| space.grant(client, TempPurpose::Response));
+        let grants = [one, one, two, three]
+            .map(|client| space.create_grant(client, TempFilePurpose::Response));
         let filled = grants.each_ref().map(|grant| fill(grant));
         assert_eq!(filled, [128 * KIB, 0, 128 * KIB, 0]);
     }
@@ -317,21 +317,21 @@ mod tests {
     fn a_proxy_that_names_no_client_has_a_share_for_each_file() {
         let max = 340 << 20;
         let space = space(max);
-        let slow = space.grant(None, TempPurpose::Response);
+        let slow = space.create_grant(None, TempFilePurpose::Response);
         let taken = fill(&slow);
         assert!(taken <= max / 17 && taken > max / 20, "{taken}");
         // Other clients behind it still find room, for both uses.
-        let next = space.grant(None, TempPurpose::Response);
+        let next = space.create_grant(None, TempFilePurpose::Response);
         assert!(fill(&next) > max / 20);
-        let bodies = [(); 2].map(|()| space.grant(None, TempPurpose::Body));
+        let bodies = [(); 2].map(|()| space.create_grant(None, TempFilePurpose::Body));
         let [first, second] = bodies.each_ref().map(|body| fill(body));
         assert!(first <= max / 2 && first > max / 3, "{first}");
         assert!(second > max / 8, "{second}");
-        let named = space.grant(client(1), TempPurpose::Response);
+        let named = space.create_grant(client(1), TempFilePurpose::Response);
         assert!(fill(&named) > 2 << 20);
         // The bound on everything holds for them together.
         let many: Vec<_> = (0..2000)
-            .map(|_| space.grant(None, TempPurpose::Response))
+            .map(|_| space.create_grant(None, TempFilePurpose::Response))
             .collect();
         let more: u64 = many.iter().map(|grant| fill(grant)).sum();
         assert!(more > 0);
@@ -344,7 +344,7 @@ mod tests {
     #[test]
     fn nothing_is_granted_in_part() {
         let space = space(1000);
-        let body = space.grant(client(1), TempPurpose::Body);
+        let body = space.create_grant(client(1), TempFilePurpose::Body);
         assert!(!body.try_grow(1001));
         // Not all free space at once either.
         assert!(!body.try_grow(501));
@@ -365,7 +365,7 @@ mod tests {
                 scope.spawn(move || {
                     for round in 0..200 {
                         let client = client(number * 1000 + round);
-                        let grant = space.grant(client, TempPurpose::Body);
+                        let grant = space.create_grant(client, TempFilePurpose::Body);
                         fill(&grant);
                         let usage = space.snapshot();
                         assert!(usage.used <= usage.max);

@@ -75,14 +75,14 @@ impl Request {
                 .port
                 .map(|port| Cow::Owned(port.to_string().into_bytes())),
             "X-Forwarded-Prefix" if !forwarded.mount.is_root() => {
-                Some(match self.mount.encoded() {
+                Some(match self.mount.encoded_path() {
                     Cow::Borrowed(path) => Cow::Borrowed(path.as_bytes()),
                     Cow::Owned(path) => Cow::Owned(path.into_bytes()),
                 })
             }
             "Forwarded" if forwarded.source == AddressSource::Forwarded => {
                 let mut element = Vec::new();
-                self.push_client_element(forwarded, &mut element);
+                self.push_forwarded_element(forwarded, &mut element);
                 Some(Cow::Owned(element))
             }
             _ => None,
@@ -90,7 +90,7 @@ impl Request {
     }
 
     /// Writes an element of `Forwarded` about the client.
-    pub fn push_client_element(&self, forwarded: &ForwardedInfo, out: &mut Vec<u8>) {
+    pub fn push_forwarded_element(&self, forwarded: &ForwardedInfo, out: &mut Vec<u8>) {
         out.extend_from_slice(b"for=");
         push_node(out, forwarded.client.unwrap_or(PeerAddress::Unix));
         out.extend_from_slice(b";proto=");

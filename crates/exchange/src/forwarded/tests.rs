@@ -21,7 +21,7 @@ fn read_unlisted(lines: &str) -> (ForwardedInfo, Vec<String>) {
 
 fn read_by(lines: &str, field: Option<&str>) -> (ForwardedInfo, Vec<String>) {
     let networks = ["127.0.0.0/8", "10.0.0.0/8", "fd00::/8"].map(|text| text.parse().unwrap());
-    let trust = TrustedProxies::new(networks.into(), true).with_client_field(field);
+    let trust = TrustedProxies::new(networks.into(), true).with_client_address_field(field);
     let (info, broken) = ForwardedInfo::read(&head(lines), &trust);
     (info, broken.into_iter().map(|field| field.name).collect())
 }
@@ -523,7 +523,7 @@ fn lists_of_other_lengths_are_ignored() {
 
 #[test]
 fn a_head_without_such_fields_is_not_read() {
-    let trust = TrustedProxies::default().with_client_field(Some("CF-Connecting-IP"));
+    let trust = TrustedProxies::default().with_client_address_field(Some("CF-Connecting-IP"));
     for (lines, expected) in [
         ("Accept: */*\r\nX-Thing-Or-Other: 1\r\nFrom: a\r\n", false),
         ("X-Forwarded-Proto: https\r\n", true),

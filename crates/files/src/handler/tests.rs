@@ -199,7 +199,7 @@ fn inline_responses_equal_those_of_the_handler() {
             head: &head,
             path: path.bytes(&head),
             scheme: "http",
-            arrived: site.now,
+            arrived_at: site.now,
         };
         let (_, reply) = site.ask_with(line, fields);
         let mut lent = None;
@@ -237,7 +237,7 @@ fn inline_responses_equal_those_of_the_handler() {
         head: &head,
         path: b"/a.txt",
         scheme: "http",
-        arrived: late.now,
+        arrived_at: late.now,
     };
     late.files
         .try_inline(&asked, &mut |_| panic!("lent without a check"));
@@ -355,7 +355,7 @@ fn a_missing_file_falls_through_unchanged() {
         assert_eq!(passed.path(), target.split_once('?').unwrap().0.as_bytes());
         assert_eq!(passed.query(), Some("x=1"));
         assert_eq!(passed.head.field("cookie"), Some(b"c=d".as_slice()));
-        assert_eq!(passed.arrived, site.now);
+        assert_eq!(passed.arrived_at, site.now);
     }
 }
 

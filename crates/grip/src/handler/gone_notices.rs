@@ -79,7 +79,7 @@ async fn post_notice(
     match shared
         .backend
         .handle(request)
-        .finish()
+        .wait_for_reply()
         .await
         .map_err(told)?
     {

@@ -224,7 +224,7 @@ impl LinkFollower {
         let request =
             self.original_request
                 .link_request(&self.shared, "GET", &next.target, &last)?;
-        let response = match self.shared.backend.handle(request).finish().await? {
+        let response = match self.shared.backend.handle(request).wait_for_reply().await? {
             Reply::Response(response) if response.status.is_success() => response,
             Reply::Response(response) => {
                 return Err(backend_fault(format!(

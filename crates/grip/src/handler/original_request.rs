@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use penstock_exchange::field_policy::{FieldClass, TrustedHeaders, classify_field};
 use penstock_exchange::grip::is_grip_field;
-use penstock_exchange::request::{RequestOrigin, RequestPath};
+use penstock_exchange::request::{RequestEnvironment, RequestPath};
 use penstock_exchange::{ClientState, Fault, FaultKind, IncomingBody, Request, RequestBody};
 use penstock_http::{HeadWriter, Method, RequestHead};
 use penstock_hub::{AllowedOrigins, channel_name, is_same_host};
@@ -36,7 +36,7 @@ pub(crate) type LastIds = [(Arc<str>, Arc<str>)];
 #[derive(Debug, Clone)]
 pub(crate) struct OriginalRequest {
     pub(crate) head: Arc<RequestHead>,
-    pub(crate) origin: RequestOrigin,
+    pub(crate) origin: RequestEnvironment,
     trusted_headers: TrustedHeaders,
     /// Whether it may be asked again: it only reads, and it has no body that is gone by now.
     pub(crate) is_repeatable: bool,
@@ -47,11 +47,11 @@ impl OriginalRequest {
         let method = request.head.method();
         Self {
             head: Arc::clone(&request.head),
-            origin: RequestOrigin {
+            origin: RequestEnvironment {
                 peer: request.peer,
                 listener: Arc::clone(&request.listener),
                 client_state: Arc::clone(&request.client_state),
-                arrived: request.arrived,
+                arrived_at: request.arrived_at,
                 trusted_proxies: Arc::clone(&request.trusted_proxies),
                 forwarded: request.forwarded.clone(),
                 mount: request.mount.clone(),
@@ -95,7 +95,7 @@ impl OriginalRequest {
             return Ok(request);
         }
         let mut request = request;
-        let head = self.signed_head(shared, &[], clock::wall_at(request.arrived))?;
+        let head = self.signed_head(shared, &[], clock::wall_at(request.arrived_at))?;
         request.head = Arc::new(head);
         request.trusted_headers = self.trusted_headers_for(shared);
         Ok(request)
@@ -173,7 +173,7 @@ impl OriginalRequest {
         let mut request = self.build_request(head, Arc::default(), shared)?;
         // No client may say some of them.
         let said = fields.iter().map(|(name, _)| (*name).to_owned());
-        request.trusted_headers = request.trusted_headers.with(said);
+        request.trusted_headers = request.trusted_headers.with_names(said);
         request.body = RequestBody::Incoming(Box::new(BufferedBody(body)));
         Ok(request)
     }
@@ -268,9 +268,9 @@ impl OriginalRequest {
     ) -> Result<Request, Fault> {
         let path = RequestPath::from_head(&head)
             .map_err(|error| backend_fault(format!("Grip-Link: {error}")))?;
-        let arrival = RequestOrigin {
+        let arrival = RequestEnvironment {
             client_state: client,
-            arrived: clock::now(),
+            arrived_at: clock::now(),
             ..self.origin.clone()
         };
         let mut request = Request::new(Arc::new(head), path, RequestBody::Empty, arrival);
@@ -288,7 +288,7 @@ impl OriginalRequest {
 
 /// Those, and what the hub says itself.
 pub(crate) fn with_grip_headers(known: &TrustedHeaders) -> TrustedHeaders {
-    known.with([SIGNATURE_HEADER, FEATURE_HEADER, LAST_HEADER].map(str::to_owned))
+    known.with_names([SIGNATURE_HEADER, FEATURE_HEADER, LAST_HEADER].map(str::to_owned))
 }
 
 /// Whether a field of a client is about its WebSocket, or has a name that the server uses for its

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use penstock_exchange::{Body, Fault, FaultKind, Instructions, Reply, RequestTiming, Response};
+use penstock_exchange::{
+    Body, Fault, FaultKind, FrontEndInstructions, Reply, RequestTiming, Response,
+};
 use penstock_http::{FieldBlock, Method, is_media_type};
 use penstock_hub::{
     EndCallback, GAP_EVENT, HeldStream, HubError, LongPoll, LongPollResponse, PollOutcome,
@@ -78,7 +80,7 @@ impl GripSession {
             let request = self
                 .original_request
                 .repeat_request(&self.shared, &last_ids)?;
-            response = match self.shared.backend.handle(request).finish().await? {
+            response = match self.shared.backend.handle(request).wait_for_reply().await? {
                 // The first time the back end answered, so now no other handler may.
                 Reply::Pass(_) => return Ok(fallback.into()),
                 answered => {
@@ -180,7 +182,11 @@ impl GripSession {
             keep_alive,
             initial,
             gap_notice: (form == StreamForm::Events).then_some(GAP_EVENT),
-            client: self.original_request.origin.client_state.limit_prefix(),
+            client: self
+                .original_request
+                .origin
+                .client_state
+                .counted_address_prefix(),
             ..HeldStream::default()
         };
         let mut told = Vec::new();
@@ -254,7 +260,11 @@ impl GripSession {
             self.original_request.resolve_link(link)?;
         }
         let poll = LongPoll {
-            client: self.original_request.origin.client_state.limit_prefix(),
+            client: self
+                .original_request
+                .origin
+                .client_state
+                .counted_address_prefix(),
             subscriptions: hold.subscriptions,
             timeout: hold.timeout,
             meta: hold.meta,
@@ -315,7 +325,7 @@ fn build_response(instruct: GripInstructions, body: Body, timing: RequestTiming)
     response.fields = instruct.fields;
     response.timing = timing;
     // Those of its cache, if any.
-    response.instructions = Instructions::ForThisServer;
+    response.instructions = FrontEndInstructions::ForThisServer;
     response
 }
 

@@ -111,7 +111,7 @@ impl EventsClient {
         let request = self
             .original_request
             .events_request(&self.shared, &fields, body)?;
-        match self.shared.backend.handle(request).finish().await? {
+        match self.shared.backend.handle(request).wait_for_reply().await? {
             Reply::Response(response) => Ok(*response),
             Reply::Pass(_) => Err(Fault::new(
                 FaultKind::NotFound,

@@ -48,7 +48,8 @@ pub(crate) fn handle_upgrade(
 fn version_required() -> Response {
     let text = "This server speaks version 13 of the WebSocket protocol.\n";
     let body = Bytes::from_static(text.as_bytes());
-    let mut response = Response::text(Status::UPGRADE_REQUIRED, "text/plain; charset=utf-8", body);
+    let mut response =
+        Response::with_text(Status::UPGRADE_REQUIRED, "text/plain; charset=utf-8", body);
     response.fields.push_static("Sec-WebSocket-Version", "13");
     response
 }
@@ -99,7 +100,11 @@ fn accept_websocket(
         debug_assert!(pushed.is_ok(), "it was a field before");
     }
     let timing = answer.timing.clone();
-    let client = dialog.original_request.origin.client_state.limit_prefix();
+    let client = dialog
+        .original_request
+        .origin
+        .client_state
+        .counted_address_prefix();
     let listener = dialog.shared.hub.listen(client).map_err(|refused| {
         let fault = Fault::new(FaultKind::Overloaded, refused.to_string());
         fault.with_timing(timing.clone())

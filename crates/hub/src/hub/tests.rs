@@ -51,7 +51,7 @@ struct HubHarness {
 struct CountingConnectionCounter(AtomicI64);
 
 impl HeldConnectionCounter for CountingConnectionCounter {
-    fn release_held(&self) {
+    fn release_held_connection(&self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }

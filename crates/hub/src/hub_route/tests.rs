@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
-use penstock_exchange::request::{RequestOrigin, RequestPath};
+use penstock_exchange::request::{RequestEnvironment, RequestPath};
 use penstock_exchange::{IncomingBody, ListenerInfo, Mount, RequestBody};
 use penstock_http::{HeadLimits, ParseProgress, parse_head};
 use penstock_sys::net::PeerAddress;
@@ -38,7 +38,7 @@ fn request(line: &str, fields: &str, body: RequestBody) -> Request {
     else {
         panic!("the head is not whole: {raw:?}");
     };
-    let arrival = RequestOrigin {
+    let arrival = RequestEnvironment {
         peer: PeerAddress::Unix,
         listener: Arc::new(ListenerInfo {
             scheme: "http",
@@ -50,7 +50,7 @@ fn request(line: &str, fields: &str, body: RequestBody) -> Request {
         trusted_proxies: Arc::default(),
         forwarded: None,
         mount: Mount::default(),
-        arrived: Instant::now(),
+        arrived_at: Instant::now(),
     };
     let path = RequestPath::from_head(&head).unwrap();
     Request::new(Arc::new(head), path, body, arrival)

@@ -74,7 +74,7 @@ pub(super) mod status {
 }
 
 pub(super) mod fields {
-    use penstock_exchange::field_policy::{FieldClass, classify_field, is_internal};
+    use penstock_exchange::field_policy::{FieldClass, classify_field, is_internal_field};
     use penstock_http::FieldBlock;
 
     use super::*;
@@ -88,7 +88,8 @@ pub(super) mod fields {
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<FieldBlock, D::Error> {
         let mut fields = FieldBlock::new();
         for (name, value) in Vec::<(Cow<'_, str>, SerialBytes<'_>)>::deserialize(from)? {
-            if classify_field(&*name) != FieldClass::HopByHop && !is_internal(name.as_bytes()) {
+            if classify_field(&*name) != FieldClass::HopByHop && !is_internal_field(name.as_bytes())
+            {
                 let pushed = fields.push(&name, &value.decode()?);
                 pushed.map_err(|error| Error::custom(format_args!("bad field: {error}")))?;
             }

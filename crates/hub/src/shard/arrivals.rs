@@ -328,7 +328,9 @@ impl Shard {
             Interest::Read
         };
         let token = held.token(stream);
-        let added = held.connection.add_to(&self.pollset, token, interest);
+        let added = held
+            .connection
+            .add_to_pollset(&self.pollset, token, interest);
         if waits {
             counters::adjust(&self.shared.metrics.backlog_bytes, 0, backlog.bytes());
             held.backlog = Some(Box::new(backlog));

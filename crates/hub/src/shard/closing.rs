@@ -172,7 +172,7 @@ impl Shard {
         let Some(mut held) = self.streams.remove(stream) else {
             return;
         };
-        held.connection.remove_from(&self.pollset);
+        held.connection.remove_from_pollset(&self.pollset);
         if let Some(backlog) = held.backlog.take() {
             counters::adjust(&self.shared.metrics.backlog_bytes, backlog.bytes(), 0);
         }

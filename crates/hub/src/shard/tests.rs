@@ -30,7 +30,7 @@ struct ShardHarness {
 struct NoopConnectionCounter;
 
 impl HeldConnectionCounter for NoopConnectionCounter {
-    fn release_held(&self) {}
+    fn release_held_connection(&self) {}
 }
 
 /// A stream of bytes from one channel.

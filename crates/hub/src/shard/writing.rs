@@ -167,7 +167,10 @@ impl Shard {
             Interest::Read
         };
         let token = held.token(stream);
-        if let Err(e) = held.connection.modify_in(&self.pollset, token, interest) {
+        if let Err(e) = held
+            .connection
+            .modify_in_pollset(&self.pollset, token, interest)
+        {
             log::error!("hub: the kernel does not watch a stream's socket: {e}");
             self.close_stream(stream, CloseReason::ConnectionError);
         }

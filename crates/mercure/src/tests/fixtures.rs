@@ -8,7 +8,7 @@ use aws_lc_rs::hmac;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use penstock_config::{MercureKey, RouteMercure};
-use penstock_exchange::request::RequestOrigin;
+use penstock_exchange::request::RequestEnvironment;
 use penstock_exchange::{
     Fault, IncomingBody, ListenerInfo, Mount, Request, RequestBody, RequestPath,
 };
@@ -84,7 +84,7 @@ pub(crate) fn request(line: &str, fields: &[&str], body: Option<&str>) -> Reques
     let mut lines = vec![&*line, "Host: hub.example"];
     lines.extend(fields);
     let head = head(&lines);
-    let arrival = RequestOrigin {
+    let arrival = RequestEnvironment {
         peer: PeerAddress::Unix,
         listener: Arc::new(ListenerInfo {
             scheme: "http",
@@ -96,7 +96,7 @@ pub(crate) fn request(line: &str, fields: &[&str], body: Option<&str>) -> Reques
         trusted_proxies: Arc::default(),
         forwarded: None,
         mount: Mount::default(),
-        arrived: Instant::now(),
+        arrived_at: Instant::now(),
     };
     let path = RequestPath::from_head(&head).unwrap();
     let body = body.map_or(RequestBody::Empty, |text| {

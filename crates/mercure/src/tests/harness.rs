@@ -41,7 +41,7 @@ pub(super) struct Client {
 struct NoopConnectionCounter;
 
 impl HeldConnectionCounter for NoopConnectionCounter {
-    fn release_held(&self) {}
+    fn release_held_connection(&self) {}
 }
 
 impl MercureHarness {

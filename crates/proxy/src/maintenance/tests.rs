@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use config::{Protocol, ServerAddr, UpstreamServer};
 use penstock_config as config;
-use penstock_exchange::buffering::BodyStore;
+use penstock_exchange::buffering::BufferingSettings;
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::{clock, loops};
 
@@ -58,7 +58,7 @@ pub(crate) fn start_resolved_by(config: config::Upstream, source: DnsSource) -> 
 }
 
 fn setup() -> UpstreamSetup {
-    let store = BodyStore {
+    let store = BufferingSettings {
         max_body_memory: 1024,
         max_response_memory: 1024,
         max_response_spool: 1024,

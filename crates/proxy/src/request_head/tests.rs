@@ -516,7 +516,7 @@ fn a_client_address_field_passes_only_if_it_matches() {
         ("CF-Connecting-IP: x", false),
     ] {
         let head = format!("GET / HTTP/1.1\r\nHost: a.test\r\n{field}\r\n\r\n");
-        let trust = TrustedProxies::default().with_client_field(Some("CF-Connecting-IP"));
+        let trust = TrustedProxies::default().with_client_address_field(Some("CF-Connecting-IP"));
         let peer = PeerAddress::Tcp(peer);
         let request = request_trusting(&head, peer, "http", Some(local), trust);
         let (text, _) = encoded_head(&http_upstream(), &request, SourceFraming::None);

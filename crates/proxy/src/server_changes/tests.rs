@@ -177,7 +177,7 @@ fn a_smaller_bound_holds_from_now_on() {
 
 #[test]
 fn waiting_requests_of_a_client_can_be_refused_and_a_draining_server_has_none() {
-    use penstock_exchange::buffering::{Demand, Producer};
+    use penstock_exchange::buffering::{CapacityDemand, ResponseProducer};
 
     on_a_loop(async {
         let upstream = start(configured(Protocol::Http, &[A]));
@@ -189,7 +189,7 @@ fn waiting_requests_of_a_client_can_be_refused_and_a_draining_server_has_none() 
             shared: std::sync::Arc::clone(&upstream.shared),
             server: held.server_id,
         };
-        let client = penstock_exchange::ClientState::default().limit_prefix();
+        let client = penstock_exchange::ClientState::default().counted_address_prefix();
         let now = penstock_runtime::clock::now();
         let wait = |client| {
             let (grant, granted) = tokio::sync::oneshot::channel();
@@ -207,8 +207,11 @@ fn waiting_requests_of_a_client_can_be_refused_and_a_draining_server_has_none() 
             granted
         };
         let (refused, _kept) = (wait(client), wait(None));
-        let demand = place.demand(now);
-        assert_eq!((demand.waiting, demand.places), (2, 1));
+        let demand = place.capacity_demand(now);
+        assert_eq!(
+            (demand.waiting_requests, demand.max_active_requests),
+            (2, 1)
+        );
         let clients: Vec<_> = client.into_iter().collect();
         place.refuse_waiting(&clients, "too slow");
         assert_eq!(refused.await.unwrap().unwrap_err(), "too slow");
@@ -216,7 +219,7 @@ fn waiting_requests_of_a_client_can_be_refused_and_a_draining_server_has_none() 
         upstream
             .apply_change(ServerChange::Drain(named(A)))
             .unwrap();
-        assert_eq!(place.demand(now), Demand::default());
+        assert_eq!(place.capacity_demand(now), CapacityDemand::default());
         release(&upstream, &held);
     });
 }

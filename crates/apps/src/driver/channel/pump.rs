@@ -14,7 +14,7 @@ use std::task::{Context, Poll, Waker};
 
 use parking_lot::{Mutex, MutexGuard};
 use penstock_exchange::Fault;
-use penstock_exchange::buffering::{HeldPlace, SpoolPlace, SpoolWriter};
+use penstock_exchange::buffering::{CapacityReleaser, SlowResponseGuard, SpoolWriter};
 use penstock_runtime::loops;
 
 /// The state shared by the driver and the task of one body.
@@ -22,7 +22,7 @@ use penstock_runtime::loops;
 pub(super) struct BodyPump {
     /// Held for a move of bytes only.
     state: Mutex<PumpState>,
-    place: SpoolPlace,
+    place: CapacityReleaser,
     driver: Waker,
 }
 
@@ -36,7 +36,7 @@ struct PumpState {
     is_busy: bool,
     is_client_disconnected: bool,
     /// The place of the response, if it was cut for its client.
-    cut_place: Option<Box<HeldPlace>>,
+    cut_place: Option<Box<SlowResponseGuard>>,
     task: Option<Waker>,
 }
 
@@ -63,7 +63,7 @@ impl BodyPump {
                 cut_place: None,
                 task: None,
             }),
-            place: writer.place(),
+            place: writer.capacity_releaser(),
             driver,
         });
         loops::spawn_here(Arc::clone(&pump).run(writer, over));
@@ -99,7 +99,7 @@ impl BodyPump {
     }
 
     /// The place of the response, if it was cut for its client.
-    pub(super) fn take_cut_place(&self) -> Option<Box<HeldPlace>> {
+    pub(super) fn take_cut_place(&self) -> Option<Box<SlowResponseGuard>> {
         self.state.lock().cut_place.take()
     }
 
@@ -107,7 +107,7 @@ impl BodyPump {
         let mut count = over;
         loop {
             if let Err(fault) = writer.flush().await {
-                self.state.lock().cut_place = writer.take_held_place().map(Box::new);
+                self.state.lock().cut_place = writer.take_slow_response().map(Box::new);
                 self.record_progress(count, true);
                 writer.finish(Err(fault));
                 return;

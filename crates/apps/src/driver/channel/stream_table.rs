@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use penstock_exchange::buffering::HeldPlace;
+use penstock_exchange::buffering::SlowResponseGuard;
 use penstock_exchange::buffering::SpoolWriter;
 use penstock_queue::DispatchedJob;
 use penstock_wire::channel::{OPEN_ID_OFFSET, WINDOW_BYTES};
@@ -49,7 +49,7 @@ pub(super) struct StreamTable {
     /// Request bodies that still arrive, by index: a few streams have one.
     uploads: HashMap<u32, UploadReader>,
     /// Places of responses that were cut for their clients, by index; released at their ends.
-    cut_places: HashMap<u32, Box<HeldPlace>>,
+    cut_places: HashMap<u32, Box<SlowResponseGuard>>,
 }
 
 /// One index, and the stream that has it.
@@ -289,7 +289,7 @@ impl StreamTable {
     }
 
     /// Keeps the place of a response that was cut, until its stream ends.
-    pub(super) fn keep_cut_place(&mut self, id: u32, place: Box<HeldPlace>) {
+    pub(super) fn keep_cut_place(&mut self, id: u32, place: Box<SlowResponseGuard>) {
         self.cut_places.insert(index_of(id), place);
     }
 

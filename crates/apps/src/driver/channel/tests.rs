@@ -20,7 +20,9 @@ use std::os::unix::net::UnixStream;
 use std::pin::Pin;
 
 use penstock_config as config;
-use penstock_exchange::buffering::{BodyStore, CollectedBody, SpoolFile, TempPurpose, TempSpace};
+use penstock_exchange::buffering::{
+    BufferingSettings, CollectedBody, SpoolFile, TempFilePurpose, TempSpace,
+};
 use penstock_exchange::{Body, ClientState, Reply, Request, Response};
 use penstock_queue::SlotSpec;
 use penstock_runtime::blocking::Pool;
@@ -50,7 +52,7 @@ async fn within<T>(work: impl Future<Output = T>) -> T {
 
 fn nameless(pool: Pool) -> SpoolFile {
     let space = Arc::<TempSpace>::default();
-    let grant = space.grant(None, TempPurpose::Body);
+    let grant = space.create_grant(None, TempFilePurpose::Body);
     SpoolFile::create(&std::env::temp_dir(), pool, grant).unwrap()
 }
 
@@ -134,7 +136,7 @@ fn shared(terms: &HarnessOptions) -> Arc<AppShared> {
     let mut config = config::App::new("app", "/".into(), config::AppKind::Asgi, "main:app");
     config.response_timeout = terms.response_timeout;
     config.websocket_compression = terms.compresses;
-    let store = BodyStore {
+    let store = BufferingSettings {
         max_body_memory: 1 << 20,
         max_response_memory: terms.memory,
         max_response_spool: terms.spool,
@@ -464,7 +466,7 @@ fn a_websocket_is_not_agreed_for_other_kinds_and_refused_by_the_rules() {
     }
     let mut config = config::App::new("app", "/".into(), config::AppKind::Wsgi, "main:app");
     config.concurrency = config::Concurrency::Gevent;
-    let store = BodyStore::clone(&app.body_store.load());
+    let store = BufferingSettings::clone(&app.body_store.load());
     let gevent = AppShared::new(&config, DispatchMode::Workers(Dialect::Python), store);
     assert_eq!(
         gevent.model.get(),

@@ -82,7 +82,7 @@ impl ChannelDriver {
                 return Ok(());
             }
         };
-        let client = start.job.client.limit_prefix();
+        let client = start.job.client.counted_address_prefix();
         let pipe = WebSocketPipe::new(waker);
         let agreed = AcceptedWebSocket::new(Arc::clone(&pipe), handshake.deflate, &self.core.app);
         let agreed = agreed.of_client(client);

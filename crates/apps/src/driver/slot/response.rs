@@ -76,7 +76,7 @@ impl SlotDriver {
             // request.
             loops::spawn_here(async move {
                 let mut spool = spool;
-                spool.release_place();
+                spool.release_capacity();
                 let end = spool.flush().await;
                 spool.finish(end.map(|()| None));
             });

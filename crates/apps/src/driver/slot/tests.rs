@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::os::unix::net::UnixStream;
 
 use penstock_config as config;
-use penstock_exchange::buffering::{BodyStore, Demand, Producer};
+use penstock_exchange::buffering::{BufferingSettings, CapacityDemand, ResponseProducer};
 use penstock_exchange::{Body, BodyStream, Reply, Response};
 use penstock_queue::SlotSpec;
 use penstock_runtime::blocking::Pool;
@@ -56,7 +56,7 @@ impl SlotHarness {
         let mut about = config::App::new("stage", std::env::temp_dir(), kind, "app:app");
         about.response_timeout = PATIENCE;
         change(&mut about);
-        let store = BodyStore {
+        let store = BufferingSettings {
             max_body_memory: 1 << 20,
             max_response_memory: 1 << 20,
             max_response_spool: 1 << 20,
@@ -972,10 +972,10 @@ fn nothing_is_sent_behind_a_request_whose_connection_may_be_taken_over() {
 async fn unread_with_others_behind(
     stage: &SlotHarness,
 ) -> (Box<dyn BodyStream>, [Answer; 2], DrivenSlot) {
-    let store = BodyStore {
+    let store = BufferingSettings {
         max_response_memory: 10,
         max_response_spool: 0,
-        ..BodyStore::clone(&stage.app.body_store.load())
+        ..BufferingSettings::clone(&stage.app.body_store.load())
     };
     stage.app.body_store.store(Arc::new(store));
     while stage.app.recent_latency.max_batch() == 1 {
@@ -1006,10 +1006,10 @@ async fn unread_with_others_behind(
 fn a_response_that_its_client_does_not_take_is_cut_for_requests_behind_it() {
     on_a_loop(async {
         let stage = SlotHarness::new(|_| {});
-        let store = BodyStore {
+        let store = BufferingSettings {
             min_busy_rate: 1000,
             temp_dir: "/nowhere".into(),
-            ..BodyStore::clone(&stage.app.body_store.load())
+            ..BufferingSettings::clone(&stage.app.body_store.load())
         };
         store.temp_space.set_max(0);
         stage.app.body_store.store(Arc::new(store));
@@ -1072,10 +1072,13 @@ fn a_slot_that_takes_no_more_requests_has_nobody_waiting_for_it() {
         assert_eq!(seat.thread.next().await, FrameKind::Request);
         let _waiting = stage.request();
         let place = SlotPlace::new(&stage.app, seat.slot);
-        assert_eq!(place.demand(clock::now()).waiting, 1);
+        assert_eq!(place.capacity_demand(clock::now()).waiting_requests, 1);
         assert_eq!(place.waiting_clients().len(), 1);
         stage.app.dispatch.retire_slot(seat.slot, &seat.mailbox);
-        assert_eq!(place.demand(clock::now()), Demand::default());
+        assert_eq!(
+            place.capacity_demand(clock::now()),
+            CapacityDemand::default()
+        );
     });
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use penstock_config::{self as config, AppKind, MemoryLimit};
-use penstock_exchange::buffering::BodyStore;
+use penstock_exchange::buffering::BufferingSettings;
 use penstock_exchange::{Body, Fault, FaultKind, Handler, HandlerProgress, Reply};
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::loops::spawn_here;
@@ -98,7 +98,7 @@ impl LimitsHarness {
             launcher: None,
             account: None,
             group: None,
-            body_store: BodyStore {
+            body_store: BufferingSettings {
                 max_body_memory: 1 << 20,
                 max_response_memory: 1 << 16,
                 max_response_spool: 1 << 20,

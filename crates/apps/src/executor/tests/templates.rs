@@ -93,7 +93,7 @@ impl RunningApp {
             launcher: None,
             account: None,
             group: None,
-            body_store: BodyStore {
+            body_store: BufferingSettings {
                 max_body_memory: 1 << 16,
                 max_response_memory: 1 << 16,
                 max_response_spool: 1 << 20,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use penstock_exchange::buffering::BodyStore;
+use penstock_exchange::buffering::BufferingSettings;
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::loops;
 use penstock_wire::Dialect;
@@ -14,7 +14,7 @@ fn shared(change: impl FnOnce(&mut config::App)) -> Arc<AppShared> {
     let mut config = config::App::new("site", "/".into(), AppKind::Wsgi, "app:app");
     config.kind_is_guess = true;
     change(&mut config);
-    let store = BodyStore {
+    let store = BufferingSettings {
         max_body_memory: 1024,
         max_response_memory: 1024,
         max_response_spool: 1024,

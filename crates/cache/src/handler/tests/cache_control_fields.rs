@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use penstock_exchange::{Body, Instructions};
+use penstock_exchange::{Body, FrontEndInstructions};
 
 use super::FRESH;
 use crate::testing::{
@@ -49,7 +49,7 @@ fn cache_status_of(value: &str, lines: &[&str]) -> BackendAction {
     let mut response = response(200, lines, Body::Bytes("x".into()));
     let pushed = response.fields.push("X-Accel-Expires", value.as_bytes());
     pushed.unwrap();
-    response.instructions = Instructions::ForThisServer;
+    response.instructions = FrontEndInstructions::ForThisServer;
     BackendAction::Now(Ok(response.into()))
 }
 

@@ -72,7 +72,7 @@ fn the_page_of_an_error_keeps_its_own_type() {
             .follow(redirect(&[("Content-Type", "a/a")]))
             .unwrap(),
     );
-    let response = Response::text(Status::NOT_FOUND, "text/plain", "gone");
+    let response = Response::with_text(Status::NOT_FOUND, "text/plain", "gone");
     let response = redirected.finish(Ok(Box::new(response))).unwrap();
     assert_eq!(
         response.fields.get("content-type"),

@@ -9,7 +9,7 @@ use std::io::IoSlice;
 use std::task::Poll;
 
 use bytes::Bytes;
-use penstock_exchange::field_policy::is_internal;
+use penstock_exchange::field_policy::is_internal_field;
 use penstock_exchange::{BodyStream, Fault, FaultKind};
 use penstock_http::{FieldBlock, ResponseFraming, h1, is_forbidden_trailer};
 
@@ -104,7 +104,7 @@ fn encode_last_chunk(trailers: Option<&FieldBlock>) -> Cow<'static, [u8]> {
     };
     let mut last = b"0\r\n".to_vec();
     for (name, value) in trailers.iter() {
-        if !is_forbidden_trailer(name.as_bytes()) && !is_internal(name.as_bytes()) {
+        if !is_forbidden_trailer(name.as_bytes()) && !is_internal_field(name.as_bytes()) {
             for part in [name.as_bytes(), b": ", value, b"\r\n"] {
                 last.extend_from_slice(part);
             }

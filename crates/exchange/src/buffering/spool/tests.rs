@@ -7,10 +7,10 @@ use penstock_runtime::{clock, loops};
 
 use super::*;
 use crate::FaultKind;
-use crate::buffering::{Demand, HeldPlaces, TempSpace};
+use crate::buffering::{CapacityDemand, SlowResponses, TempSpace};
 
-fn store(memory: usize, file: u64) -> Arc<BodyStore> {
-    Arc::new(BodyStore {
+fn store(memory: usize, file: u64) -> Arc<BufferingSettings> {
+    Arc::new(BufferingSettings {
         max_body_memory: 0,
         max_response_memory: memory,
         max_response_spool: file,
@@ -24,7 +24,7 @@ fn store(memory: usize, file: u64) -> Arc<BodyStore> {
 
 /// A spool of a producer without a bound.
 fn spool(
-    store: Arc<BodyStore>,
+    store: Arc<BufferingSettings>,
     client: Option<AddressPrefix>,
     is_unbuffered: bool,
     length: Option<u64>,
@@ -35,7 +35,7 @@ fn spool(
         is_unbuffered,
         length,
     };
-    super::spool(store, spec)
+    super::create_spool(store, spec)
 }
 
 fn on_a_loop(test: impl Future<Output = ()>) {
@@ -180,11 +180,11 @@ fn a_reader_that_left_frees_the_worker() {
     });
 }
 
-fn store_of(space: &Arc<TempSpace>, memory: usize) -> Arc<BodyStore> {
+fn store_of(space: &Arc<TempSpace>, memory: usize) -> Arc<BufferingSettings> {
     let store = store(memory, 1 << 30);
-    Arc::new(BodyStore {
+    Arc::new(BufferingSettings {
         temp_space: Arc::clone(space),
-        ..BodyStore::clone(&store)
+        ..BufferingSettings::clone(&store)
     })
 }
 
@@ -300,19 +300,19 @@ fn space_of_a_disconnected_client_is_released() {
 
 /// A producer with a request that waits for a place.
 #[derive(Debug, Default)]
-struct Busy(HeldPlaces);
+struct Busy(SlowResponses);
 
-impl Producer for Busy {
-    fn held_places(&self) -> &HeldPlaces {
+impl ResponseProducer for Busy {
+    fn slow_responses(&self) -> &SlowResponses {
         &self.0
     }
 
-    fn demand(&self, _now: Instant) -> Demand {
-        Demand {
-            waiting: 1,
+    fn capacity_demand(&self, _now: Instant) -> CapacityDemand {
+        CapacityDemand {
+            waiting_requests: 1,
             oldest_wait: Duration::from_secs(5),
-            places: 1,
-            behind: None,
+            max_active_requests: 1,
+            pipelined_wait: None,
         }
     }
 
@@ -334,16 +334,16 @@ fn contested(min_busy_rate: u64, temp_bytes: u64) -> (Arc<Busy>, SpoolWriter, Sp
     let busy = Arc::new(Busy::default());
     let space = Arc::new(TempSpace::default());
     space.set_max(temp_bytes);
-    let store = Arc::new(BodyStore {
+    let store = Arc::new(BufferingSettings {
         min_busy_rate,
         max_response_spool: 0,
-        ..BodyStore::clone(&store_of(&space, 0))
+        ..BufferingSettings::clone(&store_of(&space, 0))
     });
     let spec = SpoolSpec {
         producer: Some(Arc::<Busy>::clone(&busy)),
         ..SpoolSpec::default()
     };
-    let (mut writer, reader) = super::spool(store, spec);
+    let (mut writer, reader) = super::create_spool(store, spec);
     writer.push(&[1; 10]);
     writer.push(&[2; 20]);
     (busy, writer, reader)
@@ -391,13 +391,13 @@ fn a_response_that_its_producer_is_done_with_holds_no_place() {
         let (busy, mut writer, _reader) = contested(1, 0);
         assert!(is_waiting(&mut writer).await);
         assert_eq!(busy.0.len(), 1);
-        writer.release_place();
+        writer.release_capacity();
         assert!(is_waiting(&mut writer).await);
         assert_eq!(busy.0.len(), 0);
         // The same when it happens while the writer waits.
         let (busy, mut writer, _reader) = contested(1, 0);
         assert!(is_waiting(&mut writer).await);
-        writer.place().release();
+        writer.capacity_releaser().release();
         assert!(is_waiting(&mut writer).await);
         assert_eq!(busy.0.len(), 0);
     });

@@ -180,7 +180,7 @@ fn compressed_files_are_sent_inline() {
             head: &head,
             path: b"/a.css",
             scheme: "http",
-            arrived: site.now,
+            arrived_at: site.now,
         };
         let mut lent = None;
         site.files.try_inline(&asked, &mut |answer| {

@@ -50,7 +50,7 @@ fn what_speaks_to_the_hub_is_passed_on_to_a_server_in_front_that_holds_itself() 
         assert!(response.has_grip(), "{lines:?}");
         assert_eq!(
             response.instructions,
-            Instructions::ForFrontEnd,
+            FrontEndInstructions::ForFrontEnd,
             "{lines:?}"
         );
         assert_eq!(response.fields, answer(200, lines, "").fields);
@@ -73,7 +73,7 @@ fn an_ordinary_answer_is_for_no_front() {
     let world = GripHarness::with(Settings::default(), signer(KEY), [says(&["A: 1"], "page")]);
     let token = said(KEY, Duration::ZERO);
     let response = world.response(from(PeerAddress::Unix, "/", &[&token]));
-    assert_eq!(response.instructions, Instructions::None);
+    assert_eq!(response.instructions, FrontEndInstructions::None);
     assert_eq!(bytes(response.body), "page");
 }
 

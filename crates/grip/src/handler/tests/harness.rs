@@ -13,10 +13,11 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
-use penstock_exchange::request::{RequestOrigin, RequestPath};
+use penstock_exchange::request::{RequestEnvironment, RequestPath};
 use penstock_exchange::{
-    Body, BodyStream, Fault, Handler, HandlerProgress, HeldConnectionCounter, HeldConnectionGuard,
-    HeldFraming, Instructions, ListenerInfo, Mount, Reply, Request, RequestBody, Response, grip,
+    Body, BodyStream, Fault, FrontEndInstructions, Handler, HandlerProgress, HeldConnectionCounter,
+    HeldConnectionGuard, HeldFraming, ListenerInfo, Mount, Reply, Request, RequestBody, Response,
+    grip,
 };
 use penstock_http::{HeadLimits, ParseProgress, RequestHead, Status, parse_head};
 use penstock_hub::token::Signer;
@@ -269,7 +270,7 @@ impl Drop for GripHarness {
 struct NoopConnectionCounter;
 
 impl HeldConnectionCounter for NoopConnectionCounter {
-    fn release_held(&self) {}
+    fn release_held_connection(&self) {}
 }
 
 /// The client of a held stream.
@@ -363,7 +364,7 @@ pub(crate) fn answer(status: u16, lines: &[&str], body: &str) -> Response {
         let (name, value) = line.split_once(": ").unwrap();
         response.fields.push(name, value.as_bytes()).unwrap();
         if grip::is_grip_field(name.as_bytes()) {
-            response.instructions = Instructions::ForThisServer;
+            response.instructions = FrontEndInstructions::ForThisServer;
         }
     }
     response
@@ -396,14 +397,14 @@ pub(crate) fn request(method: &str, target: &str, lines: &[&str]) -> Request {
         name: String::new(),
         proxy_protocol: false,
     };
-    let arrival = RequestOrigin {
+    let arrival = RequestEnvironment {
         peer: PeerAddress::Tcp("192.0.2.7:50000".parse().unwrap()),
         listener: Arc::new(listener),
         client_state: Arc::default(),
         trusted_proxies: Arc::default(),
         forwarded: None,
         mount: Mount::default(),
-        arrived: clock::now(),
+        arrived_at: clock::now(),
     };
     let path = RequestPath::from_head(&head).unwrap();
     Request::new(Arc::new(head), path, RequestBody::Empty, arrival)

@@ -54,7 +54,7 @@ const BREAKS: &str = "PENSTOCK_TEST_SHARD_BREAKS";
 struct PanickingCounter;
 
 impl HeldConnectionCounter for PanickingCounter {
-    fn release_held(&self) {
+    fn release_held_connection(&self) {
         panic!("a test's own");
     }
 }
