@@ -183,7 +183,7 @@ pub(crate) fn submit(
     };
     let now = clock::now();
     let since = now.saturating_duration_since(request.arrived_at);
-    let arrived = clock::wall().saturating_sub(since);
+    let arrived = clock::wall_time().saturating_sub(since);
     let mut frame = Vec::with_capacity(1024);
     let announced = content.announced_length(&request.head);
     let body = content.frame_body();
@@ -244,7 +244,10 @@ pub(crate) fn submit(
         upload,
         queue_wait: None,
     };
-    match shared.dispatch.submit(now, job, loops::current_index()) {
+    match shared
+        .dispatch
+        .submit(now, job, loops::current_loop_index())
+    {
         SubmitOutcome::Started => {}
         SubmitOutcome::Waiting { ticket, position } => {
             let deadline = LazyDeadline::new(now + shared.queue_timeout());

@@ -19,7 +19,7 @@ use penstock_apps::{App, AppResources, BootStatus};
 use penstock_config::{self as config, AppKind, Processes};
 use penstock_exchange::buffering::BufferingSettings;
 use penstock_runtime::blocking::Pool;
-use penstock_runtime::loops::Loops;
+use penstock_runtime::loops::EventLoops;
 use penstock_runtime::{clock, loops};
 
 /// How long anything may take on a machine that has much to do.
@@ -92,7 +92,7 @@ async fn until(is_so: impl Fn() -> bool) {
     .await;
 }
 
-async fn start(dir: &Dir, loops: &Loops, is_preloaded: bool) -> Arc<App> {
+async fn start(dir: &Dir, loops: &EventLoops, is_preloaded: bool) -> Arc<App> {
     let entry = "app:application";
     let mut app = config::App::new("shop", dir.0.clone(), AppKind::Wsgi, entry);
     app.processes = Processes::exactly(2);
@@ -152,7 +152,7 @@ fn restarts_leave_no_descriptor_open() {
     for (is_preloaded, templates) in [(true, 1), (false, 0)] {
         on_a_loop(async {
             let dir = Dir::new("restarts", APP);
-            let loops = Loops::start(1).unwrap();
+            let loops = EventLoops::start(1).unwrap();
             let app = start(&dir, &loops, is_preloaded).await;
             within(app.restart()).await.unwrap();
             calm(&app, templates).await;
@@ -176,7 +176,7 @@ fn what_a_worker_left_behind_ends_with_the_server() {
     for (is_preloaded, loads) in [(true, 1), (false, 2)] {
         on_a_loop(async {
             let dir = Dir::new("daemon", &format!("{DAEMON}\n{APP}"));
-            let loops = Loops::start(1).unwrap();
+            let loops = EventLoops::start(1).unwrap();
             let app = start(&dir, &loops, is_preloaded).await;
             end(&app).await;
             let daemons = dir.daemons();
@@ -194,7 +194,7 @@ fn what_a_worker_left_behind_ends_with_the_server() {
 fn a_daemon_that_ends_before_the_server_is_reaped() {
     on_a_loop(async {
         let dir = Dir::new("reaped", &format!("{DAEMON}\n{APP}"));
-        let loops = Loops::start(1).unwrap();
+        let loops = EventLoops::start(1).unwrap();
         let app = start(&dir, &loops, true).await;
         let daemon = dir.daemons()[0];
         // With the end of its parent it becomes a child of this process.

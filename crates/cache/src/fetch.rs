@@ -139,7 +139,7 @@ impl Fetch {
         &self,
         completion: &FetchCompletion,
     ) -> Option<(Result<Reply, Fault>, FetchTimes)> {
-        let request_time = clock::wall();
+        let request_time = clock::wall_time();
         let request = backend_request::build_request(
             &self.shared.rules,
             &self.client,
@@ -156,7 +156,7 @@ impl Fetch {
         };
         let times = FetchTimes {
             request_time,
-            response_time: clock::wall(),
+            response_time: clock::wall_time(),
         };
         Some((answered, times))
     }

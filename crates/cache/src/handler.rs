@@ -145,7 +145,7 @@ impl Handler for Cache {
             let status = bypass_status(ForwardReason::Miss, "store-out");
             return bypass::bypass(shared, request, status, None);
         };
-        let now = clock::wall_at(request.arrived_at);
+        let now = clock::wall_time_at(request.arrived_at);
         let found = shared.lookup(store, &key, &request.head, &directives, now);
         let is_missing = matches!(found, LookupResult::Missing { .. });
         // Slices may answer it; it is counted then.

@@ -334,7 +334,7 @@ impl<L: LocalHub> BusDriver<L> {
     fn send_due_requests(&mut self, now: Instant) {
         let Some(link) = &self.link else {
             if self.pending.connect.is_none() && self.backoff.is_due(now) {
-                let fresh = format!("{}-{:x}", self.node_id, clock::wall().as_micros());
+                let fresh = format!("{}-{:x}", self.node_id, clock::wall_time().as_micros());
                 let bell = self.inbox.wakeup.clone();
                 let kept = self.local.retention().max_age;
                 let asked = self.target.clone().connect(self.node_id, fresh, kept, bell);

@@ -15,7 +15,7 @@ use std::time::Duration;
 use penstock_config::LogFormat;
 use penstock_exchange::RequestTiming;
 use penstock_http::{LogMask, RequestHead};
-use penstock_runtime::{clock, logger::LineWriter};
+use penstock_runtime::{clock, logger::LogWriter};
 use penstock_sys::net::PeerAddress;
 
 use crate::accept::ConnectionSource;
@@ -24,7 +24,7 @@ use crate::accept::ConnectionSource;
 #[derive(Debug, Clone)]
 pub struct AccessLog {
     /// The queue of lines.
-    pub writer: LineWriter,
+    pub writer: LogWriter,
     /// The format of lines.
     pub format: LogFormat,
     /// Whether `dev` lines have colours.
@@ -51,8 +51,10 @@ pub(crate) struct AccessRecord<'a> {
 impl AccessLog {
     pub(crate) fn write(&self, record: &AccessRecord<'_>) {
         let line = match self.format {
-            LogFormat::Combined => format_combined(record, clock::wall().as_secs(), &self.mask),
-            LogFormat::Json => format_json(record, clock::wall(), &self.mask),
+            LogFormat::Combined => {
+                format_combined(record, clock::wall_time().as_secs(), &self.mask)
+            }
+            LogFormat::Json => format_json(record, clock::wall_time(), &self.mask),
             LogFormat::Dev => dev_format::format_line(record, self.colours, &self.mask),
         };
         self.writer.write(line.into_bytes());
@@ -62,7 +64,7 @@ impl AccessLog {
     /// first line.
     pub(crate) fn write_refused(&self, sender: &ConnectionSource, status: u16, line: &[u8]) {
         let from = sender.client_address();
-        let now = clock::wall();
+        let now = clock::wall_time();
         let line = self.mask.apply_url(line);
         let line = line.as_ref();
         let line = match self.format {

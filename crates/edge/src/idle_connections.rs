@@ -98,7 +98,7 @@ impl IdleConnections {
             return self.is_closing(place);
         }
         if place.key.is_none() {
-            let own = u16::try_from(loops::current_index()).unwrap_or_default();
+            let own = u16::try_from(loops::current_loop_index()).unwrap_or_default();
             let is_known = usize::from(own) < self.shards.len();
             place.shard = if is_known { own } else { 0 };
         }

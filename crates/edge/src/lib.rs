@@ -33,7 +33,9 @@ use penstock_config::Limits;
 use penstock_exchange::TrustedProxies;
 use penstock_exchange::metrics::EdgeMetrics;
 use penstock_http::{HeadLimits, LogMask};
-use penstock_runtime::{Drain, LogThrottle, LoopHandle, OncePerSecond, PerLoop, clock, loops};
+use penstock_runtime::{
+    Drain, LogThrottle, LoopHandle, OncePerSecondThrottle, PerLoop, clock, loops,
+};
 
 use self::connection_limits::ClientCounts;
 use self::idle_connections::IdleConnections;
@@ -59,8 +61,8 @@ pub struct Edge {
     idle_connections: IdleConnections,
     client_counts: ClientCounts,
     descriptor_budget: DescriptorBudget,
-    eviction_log: OncePerSecond,
-    refusal_log: OncePerSecond,
+    eviction_log: OncePerSecondThrottle,
+    refusal_log: OncePerSecondThrottle,
     /// Throttles repeated log lines about failures.
     log_throttle: LogThrottle,
 }
@@ -98,8 +100,8 @@ impl Edge {
             idle_connections: IdleConnections::new(loops, clock::now()),
             client_counts: ClientCounts::default(),
             descriptor_budget: DescriptorBudget::default(),
-            eviction_log: OncePerSecond::default(),
-            refusal_log: OncePerSecond::default(),
+            eviction_log: OncePerSecondThrottle::default(),
+            refusal_log: OncePerSecondThrottle::default(),
             log_throttle: LogThrottle::default(),
         }
     }
@@ -160,7 +162,7 @@ impl Edge {
     }
 
     fn metrics(&self) -> &EdgeMetrics {
-        let own = self.metrics_by_loop.get(loops::current_index());
+        let own = self.metrics_by_loop.get(loops::current_loop_index());
         own.unwrap_or(&self.metrics_by_loop[0])
     }
 

@@ -39,7 +39,7 @@ pub(crate) async fn read_header_and_serve(
         }
         let may_begin = received.is_empty() && idle_until.is_none();
         if may_begin && draining.as_mut().poll(cx).is_ready() {
-            idle_until = guard.drain().idle_until();
+            idle_until = guard.drain().idle_deadline();
             let until = idle_until.unwrap_or_else(clock::now);
             timer.set(until.min(timer.at()));
         }

@@ -25,7 +25,7 @@ use penstock_exchange::{
     Handler, HandlerFuture, HandlerProgress, ListenerInfo, Reply, Request, Response, TrustedProxies,
 };
 use penstock_http::{FieldBlock, LogMask, Status};
-use penstock_runtime::{Drain, Loops};
+use penstock_runtime::{Drain, EventLoops};
 use penstock_sys::net;
 
 use crate::{Edge, ErrorPages, Route, RouteTable, Settings, Site, accept};
@@ -37,7 +37,7 @@ const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 struct TestEdge {
     edge: Arc<Edge>,
     address: SocketAddr,
-    loops: Option<Loops>,
+    loops: Option<EventLoops>,
 }
 
 impl TestEdge {
@@ -71,7 +71,7 @@ impl TestEdge {
         let house = Self {
             edge: Arc::new(Edge::new(settings, 1)),
             address: net::local_address(&socket).unwrap(),
-            loops: Some(Loops::start(1).unwrap()),
+            loops: Some(EventLoops::start(1).unwrap()),
         };
         (house, socket)
     }

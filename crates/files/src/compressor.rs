@@ -118,7 +118,7 @@ impl Compressor {
                 None if state.running >= MAX_CONCURRENT => return CompressionStatus::Busy,
                 None => {}
             }
-            let Some(share) = pool.try_compute_permit() else {
+            let Some(share) = pool.try_acquire_compute_permit() else {
                 return CompressionStatus::Busy;
             };
             state.running += 1;

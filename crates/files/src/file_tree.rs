@@ -421,7 +421,7 @@ impl FileTree {
         if let Some(same) = known.filter(|k| k.is_settled && k.identity == identity) {
             return Ok(same.clone());
         }
-        let now = clock::wall();
+        let now = clock::wall_time();
         let describe = |metadata: &Metadata, version: EtagVersion| {
             FileDescription::new(&FileFacts {
                 content_type: named.content_type,

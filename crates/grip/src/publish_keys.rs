@@ -68,7 +68,7 @@ impl PublishKeys {
     /// # Errors
     /// Why it is not believed.
     pub fn verify(&self, token: &str, known: &Namespaces) -> Result<Namespace, TokenError> {
-        self.verify_at(token, known, clock::wall())
+        self.verify_at(token, known, clock::wall_time())
     }
 
     /// The same at `now`, since the epoch.

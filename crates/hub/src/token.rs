@@ -258,7 +258,7 @@ impl Verifier {
     /// # Errors
     /// Why it is refused.
     pub fn verify(&self, token: &str) -> Result<Value, TokenError> {
-        self.verify_at(token, clock::wall())
+        self.verify_at(token, clock::wall_time())
     }
 
     /// As [`Verifier::verify`] at `now`, since the epoch.

@@ -17,7 +17,7 @@ use penstock_exchange::{
 };
 use penstock_http::{HeadLimits, ParseProgress, parse_head};
 use penstock_hub::{Hub, HubRouteHandler, Settings};
-use penstock_runtime::{LoopHandle, Loops};
+use penstock_runtime::{EventLoops, LoopHandle};
 use penstock_sys::net::{self, PeerAddress};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
@@ -98,7 +98,7 @@ fn keep_busy(on: &LoopHandle) -> SyncSender<()> {
 /// free again when all are sent.
 fn hold(
     hub: &Hub,
-    loops: &Loops,
+    loops: &EventLoops,
     busy: Vec<SyncSender<()>>,
     request_of: impl Fn(usize) -> String,
 ) -> Vec<OwnedFd> {
@@ -139,7 +139,7 @@ fn a_held_stream_costs_less_than_600_bytes() {
         ..descriptors
     };
     setrlimit(Resource::Nofile, all).unwrap();
-    let loops = Loops::start(2).unwrap();
+    let loops = EventLoops::start(2).unwrap();
     let hub = Hub::start(Settings::default(), loops.handles()).unwrap();
     // The loops' own tables stay as large as they ever were. They are that after the first streams
     // have come and gone, which all wait at once, as they would on a machine that has no time for

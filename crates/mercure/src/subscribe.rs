@@ -48,7 +48,7 @@ pub(super) fn handle_subscribe(
     }
     let header = head.field("last-event-id").filter(|id| !id.is_empty());
     let after = header.map(String::from_utf8_lossy).or(query.last_event_id);
-    let lifetime = claims.lifetime(clock::wall());
+    let lifetime = claims.lifetime(clock::wall_time());
     let texts = topics.iter().map(|topic| Arc::clone(topic.text()));
     let subscriber = (shared.has_subscriptions)
         .then(|| Arc::new(Subscriber::new(texts.collect(), claims.payload)));

@@ -44,7 +44,7 @@ async fn read(reports: OwnedFd, server: &Weak<Server>) -> std::io::Result<()> {
                 Some(LauncherReport::Note(text)) => log::warn!("launcher: {text}"),
                 None => {}
             }
-            match reports.try_read_descriptors(&mut buffer, &mut Vec::new()) {
+            match reports.try_read_with_descriptors(&mut buffer, &mut Vec::new()) {
                 Ok(next) => length = next,
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
                 Err(error) => return Err(error),

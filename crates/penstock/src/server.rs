@@ -31,8 +31,8 @@ use penstock_config::{Config, Invocation, Limits, LogTarget, PathPattern};
 use penstock_edge::{DescriptorBudget, Edge, ErrorPages, Route, RouteTable, Settings, Site};
 use penstock_exchange::Handler;
 use penstock_proxy::{JoinListener, Joiner};
-use penstock_runtime::logger::{LineWriter, LogMask};
-use penstock_runtime::{Loops, clock, loops, start_tokio};
+use penstock_runtime::logger::{LogMask, LogWriter};
+use penstock_runtime::{EventLoops, clock, loops, start_tokio};
 use penstock_status::{Admin, AdminToken, Authority, Probes, RefuseAll};
 use penstock_sys::process::Launcher;
 use penstock_sys::process::successor::SignalTarget;
@@ -79,14 +79,14 @@ pub(crate) struct Options {
     pub(crate) development: bool,
     /// The descriptor that reports readiness.
     pub(crate) ready_fd: Mutex<Option<ReadyFd>>,
-    pub(crate) log: LineWriter,
+    pub(crate) log: LogWriter,
     /// Starts all processes.
     pub(crate) launcher: Arc<Launcher>,
     /// The users that applications run as.
     pub(crate) accounts: Arc<AppAccounts>,
     pub(crate) bounds: Arc<AppBounds>,
     /// Prints lines for the terminal, which may be closed.
-    pub(crate) announce: LineWriter,
+    pub(crate) announce: LogWriter,
     pub(crate) manager: ServiceNotifier,
     /// The path by which this program was started.
     pub(crate) program_path: std::path::PathBuf,
@@ -112,7 +112,7 @@ pub(crate) struct StartInput {
 pub(crate) struct Server {
     invocation: Invocation,
     pub(crate) options: Options,
-    pub(crate) loops: Loops,
+    pub(crate) loops: EventLoops,
     pub(crate) edge: Arc<Edge>,
     admin_edge: Arc<Edge>,
     /// Answers callers of the control socket.
@@ -213,7 +213,7 @@ pub(crate) fn run(
     remove_abandoned_folders(&config);
     let tokio = start_tokio().map_err(say)?;
     let _entered = tokio.enter();
-    let started = Loops::start(config.server.threads).map_err(say)?;
+    let started = EventLoops::start(config.server.threads).map_err(say)?;
     let served = loops::block_on(async {
         let old = predecessor.as_ref();
         let mut signals = Signals::new(old.map(|old| old.pid)).map_err(say)?;
@@ -334,7 +334,7 @@ impl Server {
         invocation: Invocation,
         config: Config,
         options: Options,
-        loops: Loops,
+        loops: EventLoops,
         (predecessor, (token, publishing)): (
             Option<&Predecessor>,
             (Option<AdminToken>, PublishSetup),

@@ -21,7 +21,7 @@ use penstock_files::{Files, FilesSetup};
 use penstock_grip::WebSocketSupport;
 use penstock_proxy::{BufferingMode, Upstream, is_script_path};
 use penstock_runtime::blocking::Pool;
-use penstock_runtime::logger::{LineWriter, LogMask};
+use penstock_runtime::logger::{LogMask, LogWriter};
 
 use crate::caches;
 use crate::components::{AppUpstreamHandler, Components, Pools, default_pool};
@@ -325,7 +325,7 @@ fn upstream_handler(upstream: &Upstream, route: &penstock_config::Route) -> Arc<
 
 fn open_access_log(log: &AccessLogConfig, mask: LogMask) -> Result<AccessLog, String> {
     let target = logs::open_log_target(&log.path).map_err(|error| format!("access log {error}"))?;
-    let writer = LineWriter::start("access-log", target).map_err(|error| error.to_string())?;
+    let writer = LogWriter::start("access-log", target).map_err(|error| error.to_string())?;
     Ok(AccessLog {
         writer,
         format: log.format,

@@ -77,7 +77,7 @@ pub(crate) fn claim_lease(
             client,
         }
     };
-    let home = loops::current_index();
+    let home = loops::current_loop_index();
     match shared.update_pool(|pool| pool.claim(now, home, want, make_waiter)) {
         ClaimOutcome::Slot(slot) => {
             let lease = Lease::new(shared, slot, now, waited, want.is_first_attempt);
@@ -113,7 +113,7 @@ pub(crate) fn claim_lease(
 
 /// The idle connection, on this loop, if it looks alive.
 fn checked_idle_connection(connection: UpstreamConnection) -> Option<UpstreamConnection> {
-    if !connection.stream.is_quiet() {
+    if !connection.stream.has_no_event() {
         return None;
     }
     let mut connection = match connection.stream.is_on_current_loop() {
@@ -149,7 +149,7 @@ impl QueueWait {
     }
 
     fn accept_grant(&self, slot: SlotId) -> Result<Lease, AttemptFailure> {
-        let (now, home) = (clock::now(), loops::current_index());
+        let (now, home) = (clock::now(), loops::current_loop_index());
         let accepted =
             (self.shared).update_pool(|pool| pool.accept_grant(now, slot, home, self.reuse));
         let slot = accepted.ok_or_else(|| {
@@ -314,7 +314,7 @@ impl Lease {
     fn release(&mut self, now: Instant, connection: Option<UpstreamConnection>) {
         self.unanswered_guard = None;
         self.is_released = true;
-        let connection = connection.map(|it| (it, loops::current_index()));
+        let connection = connection.map(|it| (it, loops::current_loop_index()));
         self.upstream
             .update_pool(|pool| pool.release(now, self.slot.id, connection, &self.report));
     }

@@ -124,7 +124,7 @@ pub(crate) fn encode_forwarding_fields(
     if request.trusted_headers.covers("x-request-start") {
         return;
     }
-    let arrived = clock::wall_at(request.arrived_at);
+    let arrived = clock::wall_time_at(request.arrived_at);
     push_field(
         out,
         b"X-Request-Start",

@@ -158,7 +158,7 @@ async fn wait_for_slot(mut wait: QueueWait, client: &Stream) -> Result<Lease, At
         if let Poll::Ready(claimed) = std::pin::Pin::new(&mut wait).poll(cx) {
             return Poll::Ready(claimed);
         }
-        if is_watched && let Poll::Ready(is_gone) = client.poll_disconnected(cx) {
+        if is_watched && let Poll::Ready(is_gone) = client.poll_peer_activity(cx) {
             is_watched = false;
             if is_gone {
                 let cause = "client disconnected while waiting for a server";

@@ -24,8 +24,8 @@ use self::lanes::{Admission, Job, Lane, Lanes, NewJob};
 use self::snapshot::PoolCounters;
 pub use self::snapshot::{DurationStats, PoolSnapshot};
 use crate::clock;
-use crate::disk::{FileKey, Reads};
-use crate::log_throttle::OncePerSecond;
+use crate::disk::{FileKey, InFlightReads};
+use crate::log_throttle::OncePerSecondThrottle;
 
 /// A pool of threads with a bounded queue. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -58,9 +58,9 @@ struct PoolInner {
     /// Queued and running jobs; never held while a job runs.
     state: Mutex<PoolState>,
     job_available: Condvar,
-    reads: Reads,
+    reads: InFlightReads,
     compute_permits: Arc<Semaphore>,
-    refusal_log: OncePerSecond,
+    refusal_log: OncePerSecondThrottle,
 }
 
 impl std::fmt::Debug for PoolInner {
@@ -101,9 +101,9 @@ impl Pool {
                 max_queue: queue_max,
                 state: Mutex::new(state),
                 job_available: Condvar::new(),
-                reads: Reads::default(),
+                reads: InFlightReads::default(),
                 compute_permits: Arc::new(Semaphore::new((threads / COMPUTING_SHARE).max(1))),
-                refusal_log: OncePerSecond::default(),
+                refusal_log: OncePerSecondThrottle::default(),
             }),
         }
     }
@@ -190,7 +190,7 @@ impl Pool {
 
     /// Runs `work`, which must not be lost, on a thread of the pool without waiting for it. It
     /// closes or removes something, so the number of such jobs is bounded. They take no queue
-    /// capacity from others: up to [`MAX_DETACHED`] of them wait; beyond that the work runs at once
+    /// capacity from others: up to [`MAX_DETACHED_JOBS`] of them wait; beyond that the work runs at once
     /// on the calling thread.
     pub fn run_detached<F>(&self, work: F)
     where
@@ -201,7 +201,7 @@ impl Pool {
             read: None,
             job: Box::new(work),
         };
-        if let Err((_, work)) = self.push(arrival, MAX_DETACHED) {
+        if let Err((_, work)) = self.push(arrival, MAX_DETACHED_JOBS) {
             work();
         }
     }
@@ -218,9 +218,9 @@ impl Pool {
         let state = self.inner.lock();
         PoolSnapshot {
             name: self.inner.name.to_string(),
-            queued: state.lanes.waiting(),
+            queued: state.lanes.total_waiting_count(),
             max_queued: self.inner.max_queue,
-            active: state.lanes.running(),
+            active: state.lanes.total_running_count(),
             threads: state.threads,
             max_threads: state.lanes.max_threads(),
             refused: state.counters.refused,
@@ -233,7 +233,7 @@ impl Pool {
 
     /// How long the longest running job has run; `None` when none runs. A stalled disk shows here
     /// first.
-    pub fn oldest_running(&self) -> Option<Duration> {
+    pub fn oldest_job_time(&self) -> Option<Duration> {
         self.inner.lock().oldest_running()
     }
 
@@ -246,14 +246,14 @@ impl Pool {
     /// Acquires one of the few permits for work that computes for long, such as compression: the
     /// other threads stay available for disks. `None` while all are in use.
     #[must_use]
-    pub fn try_compute_permit(&self) -> Option<ComputePermit> {
+    pub fn try_acquire_compute_permit(&self) -> Option<ComputePermit> {
         Arc::clone(&self.inner.compute_permits)
             .try_acquire_owned()
             .ok()
     }
 
     /// The file reads in flight in this pool.
-    pub(crate) fn reads(&self) -> &Reads {
+    pub(crate) fn in_flight_reads(&self) -> &InFlightReads {
         &self.inner.reads
     }
 
@@ -317,7 +317,7 @@ impl Pool {
 
 /// Maximum number of detached jobs that wait, besides the queue's bound: as many as a process
 /// usually may have descriptors.
-pub const MAX_DETACHED: usize = 65_536;
+pub const MAX_DETACHED_JOBS: usize = 65_536;
 
 /// One thread in this many may compute, but at least one. Several directories may use one pool.
 const COMPUTING_SHARE: usize = 4;
@@ -347,7 +347,7 @@ impl PoolInner {
     /// Finds a thread for a job that could run now: an idle one, else a new one.
     fn wake_or_start_thread(inner: &Arc<Self>, state: &mut PoolState) -> WakeOutcome {
         // A thread that was woken for an earlier job still counts as idle.
-        if state.lanes.startable() <= state.idle_threads
+        if state.lanes.startable_count() <= state.idle_threads
             || state.threads >= state.lanes.max_threads()
         {
             return WakeOutcome::Woken;
@@ -386,7 +386,7 @@ impl PoolInner {
             (state.counters.queue_time).add(began.saturating_duration_since(queued_at));
             // The job that ended made room for more than this thread takes: another thread
             // continues.
-            if state.lanes.startable() > 0
+            if state.lanes.startable_count() > 0
                 && let WakeOutcome::Woken = Self::wake_or_start_thread(this, &mut state)
             {
                 this.job_available.notify_one();
@@ -397,7 +397,7 @@ impl PoolInner {
             let ended = clock::now();
             state = this.lock();
             state.busy_since[number] = None;
-            state.lanes.finish(lane);
+            state.lanes.finish_job(lane);
             (state.counters.run_time).add(ended.saturating_duration_since(began));
         }
     }

@@ -19,7 +19,7 @@ pub fn now() -> Instant {
 
 /// Returns the wall-clock time since the epoch.
 #[must_use]
-pub fn wall() -> Duration {
+pub fn wall_time() -> Duration {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default()
@@ -28,11 +28,11 @@ pub fn wall() -> Duration {
 /// Returns the wall-clock time of `at`, an instant in the last seconds. The clock is read at most
 /// once a second per loop, so a clock change takes effect within a second.
 #[must_use]
-pub fn wall_at(at: Instant) -> Duration {
+pub fn wall_time_at(at: Instant) -> Duration {
     let (read_at, then) = match WALL.get() {
         Some((read_at, then)) if at < read_at + Duration::from_secs(1) => (read_at, then),
         _ => {
-            let read = (now(), wall());
+            let read = (now(), wall_time());
             WALL.set(Some(read));
             read
         }
@@ -122,7 +122,7 @@ pub fn http_date(now: Instant) -> [u8; 29] {
     if known.valid_until.is_some_and(|until| now < until) {
         return known.text;
     }
-    let wall = wall();
+    let wall = wall_time();
     let text = penstock_http::imf_fixdate(wall.as_secs());
     // Valid until the wall clock's next second; a clock change takes effect then.
     let left =
@@ -141,12 +141,12 @@ mod tests {
     #[test]
     fn both_clocks_agree() {
         let at = now();
-        let first = wall_at(at);
-        assert!(first.abs_diff(wall()) < Duration::from_secs(5));
+        let first = wall_time_at(at);
+        assert!(first.abs_diff(wall_time()) < Duration::from_secs(5));
         for apart in [1, 999, 1001, 100_000].map(Duration::from_millis) {
-            assert_eq!(wall_at(at - apart), first - apart, "{apart:?} before");
+            assert_eq!(wall_time_at(at - apart), first - apart, "{apart:?} before");
         }
         let later = Duration::from_millis(500);
-        assert_eq!(wall_at(at + later), first + later);
+        assert_eq!(wall_time_at(at + later), first + later);
     }
 }

@@ -13,39 +13,42 @@ use crate::loops::Timer;
 /// A deadline with at most one armed timer, created by the first poll.
 #[derive(Debug)]
 pub struct LazyDeadline {
-    at: Instant,
+    deadline: Instant,
     timer: Option<Timer>,
 }
 
 impl LazyDeadline {
     /// Creates a deadline at `at`; no timer is armed until it is polled.
     pub fn new(at: Instant) -> Self {
-        Self { at, timer: None }
+        Self {
+            deadline: at,
+            timer: None,
+        }
     }
 
     /// Moves the deadline.
     pub fn set(&mut self, at: Instant) {
-        self.at = at;
+        self.deadline = at;
     }
 
     /// The current deadline.
     pub fn at(&self) -> Instant {
-        self.at
+        self.deadline
     }
 
     /// Ready when the deadline has passed.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if let Some(timer) = &self.timer
-            && timer.fires_at() <= self.at
+            && timer.fires_at() <= self.deadline
             && timer.set_waker(cx.waker())
         {
             return Poll::Pending;
         }
         self.timer = None;
-        if self.at <= Instant::now() {
+        if self.deadline <= Instant::now() {
             return Poll::Ready(());
         }
-        self.timer = Some(Timer::new(self.at, cx.waker()));
+        self.timer = Some(Timer::new(self.deadline, cx.waker()));
         Poll::Pending
     }
 }

@@ -32,13 +32,13 @@ use penstock_sys::page_cache::{self, FileIdentity, FileSystemKind, ResidencyMapp
 use penstock_sys::page_memory::Extent;
 
 pub use self::arena::Arena;
-use self::disk_wait::WaitCost;
+use self::disk_wait::WaitEvidence;
 use self::read_history::ReadHistory;
-pub(crate) use self::reads::{FileKey, Reads};
+pub(crate) use self::reads::{FileKey, InFlightReads};
 use self::reads::{ReadCompletion, ReadData};
 use self::residency::{
-    ANSWER_TIME_US, AtomicMoment, DetectedFacts, RecentAnswers, ResidencyFacts, ResidencyMethod,
-    ResidentChunks, VerifiedChunks,
+    ANSWER_LIFETIME_US, AtomicTimestamp, DetectedResidency, RecentResidencyAnswers, ResidencyFacts,
+    ResidencyMethod, ResidentChunks, VerifiedChunks,
 };
 use crate::blocking::{Pool, PoolError};
 use crate::clock;
@@ -68,15 +68,15 @@ pub struct DiskFile {
     /// The kernel was told not to read ahead.
     is_random: AtomicBool,
     verified_chunks: VerifiedChunks,
-    recent_answers: RecentAnswers,
+    recent_answers: RecentResidencyAnswers,
     resident_chunks: ResidentChunks,
     /// What was recently read or sent, where the kernel does not report residency; `None` without
     /// an identity.
     read_history: OnceLock<Option<Arc<ReadHistory>>>,
     /// When a probe last found something not resident, where only probing works.
-    last_miss: AtomicMoment,
+    last_miss: AtomicTimestamp,
     /// When it was last seen to be unchanged.
-    last_unchanged: AtomicMoment,
+    last_unchanged: AtomicTimestamp,
     read_error_sink: Option<Arc<dyn ReadErrorSink>>,
 }
 
@@ -121,7 +121,7 @@ impl ReadError {
 impl DiskFile {
     /// Wraps an open regular file. Makes no system call that could wait for a disk.
     pub fn new(file: File, pool: Pool) -> Self {
-        Self::with_source(DiskSource::File(file), pool, ResidencyFacts::UNKNOWN)
+        Self::with_source(DiskSource::File(file), pool, ResidencyFacts::UNDETECTED)
     }
 
     fn with_source(source: DiskSource, pool: Pool, facts: ResidencyFacts) -> Self {
@@ -133,11 +133,11 @@ impl DiskFile {
             mapping: OnceLock::new(),
             is_random: AtomicBool::new(false),
             verified_chunks: VerifiedChunks::default(),
-            recent_answers: RecentAnswers::default(),
+            recent_answers: RecentResidencyAnswers::default(),
             resident_chunks: ResidentChunks::default(),
             read_history: OnceLock::new(),
-            last_miss: AtomicMoment::default(),
-            last_unchanged: AtomicMoment::default(),
+            last_miss: AtomicTimestamp::default(),
+            last_unchanged: AtomicTimestamp::default(),
             read_error_sink: None,
         }
     }
@@ -186,7 +186,7 @@ impl DiskFile {
         let Ok(file) = self.file() else {
             return true;
         };
-        let now_us = self.pool.reads().now_us();
+        let now_us = self.pool.in_flight_reads().now_us();
         if self.last_unchanged.is_within(UNCHANGED_TIME_US, now_us) {
             return true;
         }
@@ -214,10 +214,11 @@ impl DiskFile {
                 len
             }
             ResidencyMethod::Cachestat | ResidencyMethod::Mincore => {
-                let now_us = self.pool.reads().now_us();
+                let now_us = self.pool.in_flight_reads().now_us();
                 let ready = self.query_resident(at, len);
                 if at.is_multiple_of(CHUNK_BYTES) && ready == len {
-                    self.recent_answers.record(at / CHUNK_BYTES, len, now_us);
+                    self.recent_answers
+                        .record_chunk(at / CHUNK_BYTES, len, now_us);
                 }
                 ready
             }
@@ -231,7 +232,7 @@ impl DiskFile {
 
     /// Like [`DiskFile::resident_bytes`], for `len` bytes across a few chunks.
     #[must_use]
-    pub fn resident_run_bytes(&self, at: u64, len: u64) -> u64 {
+    pub fn resident_bytes_across_chunks(&self, at: u64, len: u64) -> u64 {
         let is_asked = || {
             matches!(
                 self.residency_facts().method,
@@ -258,14 +259,14 @@ impl DiskFile {
     /// nothing had to be read since, it still is, unless the file was dropped from the page cache
     /// on purpose.
     fn was_recently_resident(&self, at: u64, len: u64) -> bool {
-        let reads = self.pool.reads();
+        let reads = self.pool.in_flight_reads();
         let now_us = reads.now_us();
         let chunks = at / CHUNK_BYTES..(at + len).div_ceil(CHUNK_BYTES);
         let is_fresh = |chunk: u64| {
             let end = (at + len).min((chunk + 1) * CHUNK_BYTES);
             (self.recent_answers).covers(chunk, end - chunk * CHUNK_BYTES, now_us)
         };
-        if !reads.has_waited_within(ANSWER_TIME_US, now_us) && chunks.clone().all(is_fresh) {
+        if !reads.has_waited_within(ANSWER_LIFETIME_US, now_us) && chunks.clone().all(is_fresh) {
             return true;
         }
         let quiet_us = reads.idle_us(now_us);
@@ -278,7 +279,7 @@ impl DiskFile {
             let last = behind.filter(|last| self.is_page_resident(self.chunk_end(*last) - 1));
             for chunk in chunks.start..last.map_or(chunks.end, |last| last + 1) {
                 let bytes = self.chunk_end(chunk) - chunk * CHUNK_BYTES;
-                self.recent_answers.record(chunk, bytes, now_us);
+                self.recent_answers.record_chunk(chunk, bytes, now_us);
             }
         }
         is_there
@@ -287,7 +288,7 @@ impl DiskFile {
     /// Checks whether all of the chunk that contains the `len` bytes at `at` is resident. Mostly it
     /// is, and then other parts of it need not be counted for a while.
     fn check_whole_chunk(&self, at: u64, len: u64) -> bool {
-        let reads = self.pool.reads();
+        let reads = self.pool.in_flight_reads();
         let now_us = reads.now_us();
         let quiet_us = reads.idle_us(now_us);
         let chunk = at / CHUNK_BYTES;
@@ -306,8 +307,8 @@ impl DiskFile {
             });
         let is_whole = may_be && self.query_resident(start, len) == len;
         if is_whole {
-            self.recent_answers.record(chunk, len, now_us);
-            self.resident_chunks.record(chunk, now_us, quiet_us);
+            self.recent_answers.record_chunk(chunk, len, now_us);
+            self.resident_chunks.record_chunk(chunk, now_us, quiet_us);
         }
         is_whole
     }
@@ -315,11 +316,11 @@ impl DiskFile {
     /// Whether the `len` bytes at `at`, in one chunk, were recently read or sent, and no loop had
     /// to wait since.
     fn was_recently_read(&self, at: u64, len: u64) -> bool {
-        let reads = self.pool.reads();
+        let reads = self.pool.in_flight_reads();
         let now_us = reads.now_us();
         let span_us = reads.since_wait_us(now_us);
         self.read_history()
-            .is_some_and(|seen| seen.has(at, len, now_us, span_us))
+            .is_some_and(|seen| seen.has_recent_range(at, len, now_us, span_us))
     }
 
     /// Records bytes that were read or sent, where the kernel does not report residency.
@@ -327,12 +328,12 @@ impl DiskFile {
         if self.residency_facts().method == ResidencyMethod::RecentlyRead
             && let Some(seen) = self.read_history()
         {
-            seen.record(at, len as u64, self.pool.reads().now_us());
+            seen.record_range(at, len as u64, self.pool.in_flight_reads().now_us());
         }
     }
 
     fn read_history(&self) -> Option<&Arc<ReadHistory>> {
-        let find = || Some(self.pool.reads().read_history(self.identity()?));
+        let find = || Some(self.pool.in_flight_reads().read_history(self.identity()?));
         self.read_history.get_or_init(find).as_ref()
     }
 
@@ -344,7 +345,7 @@ impl DiskFile {
     /// `WouldBlock`, the connection's error, or the disk's.
     pub(crate) fn send_to(&self, socket: BorrowedFd<'_>, at: u64, len: usize) -> io::Result<usize> {
         if let Some(extent) = self.extent() {
-            return arena::send(socket, extent, at, len);
+            return arena::send_extent(socket, extent, at, len);
         }
         let file = self.file()?;
         let (sent, has_waited) = self.detect_wait(|| page_cache::send_file(socket, file, at, len));
@@ -356,16 +357,16 @@ impl DiskFile {
 
     /// Runs `work` and returns its result, and whether it waited for a disk.
     fn detect_wait<T>(&self, work: impl FnOnce() -> T) -> (T, bool) {
-        let reads = self.pool.reads();
+        let reads = self.pool.in_flight_reads();
         let means = self.residency_facts().method;
         let doubt = match means {
-            ResidencyMethod::Mincore | ResidencyMethod::RecentlyRead => WaitCost::Expensive,
-            _ => WaitCost::Cheap,
+            ResidencyMethod::Mincore | ResidencyMethod::RecentlyRead => WaitEvidence::BlocksRead,
+            _ => WaitEvidence::LongSend,
         };
         let began_us = reads.now_us();
         let done = work();
         let now_us = reads.now_us();
-        let has_waited = disk_wait::has_waited(now_us.saturating_sub(began_us), doubt);
+        let has_waited = disk_wait::has_waited_for_disk(now_us.saturating_sub(began_us), doubt);
         if has_waited {
             reads.record_wait(now_us);
             if means == ResidencyMethod::Mincore {
@@ -435,9 +436,9 @@ impl DiskFile {
         }
         // A joined read may be lost, shorter than planned, or may have met an end that the file no
         // longer has: then a read of our own follows.
-        let (reads, deadline) = (self.pool.reads(), clock::now() + limit);
+        let (reads, deadline) = (self.pool.in_flight_reads(), clock::now() + limit);
         for may_join in [true, false, false] {
-            let joined = reads.find(self.read_key(), at).filter(|_| may_join);
+            let joined = reads.find_read(self.read_key(), at).filter(|_| may_join);
             let is_joined = joined.is_some();
             let flight = match joined {
                 Some(flight) => {
@@ -458,7 +459,9 @@ impl DiskFile {
             };
             match outcome.part(at, len) {
                 Some(bytes) if bytes.is_empty() && is_joined => {}
-                Some(bytes) if outcome.len() > SMALL_READ_BYTES => return Ok(self.compact(bytes)),
+                Some(bytes) if outcome.len() > SMALL_READ_BYTES => {
+                    return Ok(self.compact_if_memory_scarce(bytes));
+                }
                 Some(bytes) => return Ok(bytes),
                 None => {}
             }
@@ -477,18 +480,21 @@ impl DiskFile {
     /// Copies a small `piece` of a larger read if memory is scarce, so that the larger one can be
     /// freed.
     #[must_use]
-    pub fn compact(&self, piece: Bytes) -> Bytes {
+    pub fn compact_if_memory_scarce(&self, piece: Bytes) -> Bytes {
         if piece.len() as u64 > SMALL_READ_BYTES || !self.is_memory_scarce() {
             return piece;
         }
-        let claim = self.pool.reads().claim_memory(piece.len() as u64, 1);
+        let claim = self
+            .pool
+            .in_flight_reads()
+            .claim_memory(piece.len() as u64, 1);
         reads::into_accounted_bytes(piece.to_vec(), claim)
     }
 
     /// Whether the pool's reads take so much memory that a task that waits for a slow client should
     /// drop its piece and read it again in time.
     pub fn is_memory_scarce(&self) -> bool {
-        self.pool.reads().is_memory_scarce()
+        self.pool.in_flight_reads().is_memory_scarce()
     }
 
     /// Starts a read at `at` in the pool, for one waiter or for the number `expected`.
@@ -503,7 +509,10 @@ impl DiskFile {
         let end = (at + len)
             .next_multiple_of(page)
             .min(at + remaining_in_chunk(at));
-        let (flight, landing) = self.pool.reads().begin_read(self.read_key(), start, end);
+        let (flight, landing) = self
+            .pool
+            .in_flight_reads()
+            .begin_read(self.read_key(), start, end);
         let this = Arc::clone(self);
         self.verified_chunks.forget(at / CHUNK_BYTES);
         self.pool.spawn_read(flight.id, expected.max(1), move || {
@@ -518,13 +527,13 @@ impl DiskFile {
     /// once more to mark them as used: all waiters share one read, and the kernel evicts pages used
     /// once first. Blocks.
     fn run_read(&self, landing: ReadCompletion, start: u64, end: u64, expected: usize) {
-        let wanted = landing.waiters().max(expected);
+        let wanted = landing.waiter_count().max(expected);
         let outcome = self.read_in_pool(start, end - start, wanted);
         if let Err(error) = &outcome {
             self.report_error(error);
         }
         let is_read = outcome.is_ok();
-        let is_shared = landing.waiters().max(expected) > 1;
+        let is_shared = landing.waiter_count().max(expected) > 1;
         landing.complete(outcome);
         if is_read
             && is_shared
@@ -580,7 +589,11 @@ impl DiskFile {
             | ResidencyMethod::Unknown
             | ResidencyMethod::Unavailable => true,
         };
-        !is_there && !self.pool.reads().is_being_read(self.read_key(), at, len)
+        !is_there
+            && !self
+                .pool
+                .in_flight_reads()
+                .is_being_read(self.read_key(), at, len)
     }
 
     /// Reads for a read in flight with this number of waiters, and detects the residency method if
@@ -601,14 +614,14 @@ impl DiskFile {
             }
             _ => None,
         };
-        let claim = self.pool.reads().claim_memory(len, waiters);
+        let claim = self.pool.in_flight_reads().claim_memory(len, waiters);
         let wanted = usize::try_from(claim.bytes()).unwrap_or(usize::MAX);
         let bytes = page_cache::read_whole_at(file, start, wanted)?;
         if let Some(kind) = kind {
             let read = (start, bytes.len());
-            match residency::detect_method(file, kind, read, || self.mapping()) {
-                DetectedFacts::AllFiles(facts) => self.remember_facts(facts),
-                DetectedFacts::ThisFile(facts) => self.set_facts(facts),
+            match residency::detect_residency(file, kind, read, || self.mapping()) {
+                DetectedResidency::AllFiles(facts) => self.remember_facts(facts),
+                DetectedResidency::ThisFile(facts) => self.set_facts(facts),
             }
         }
         self.record_read(start, bytes.len());
@@ -628,7 +641,7 @@ impl DiskFile {
         if len == 0 {
             return None;
         }
-        let claim = self.pool.reads().claim_memory(len, 1);
+        let claim = self.pool.in_flight_reads().claim_memory(len, 1);
         let mut bytes = vec![0; usize::try_from(claim.bytes()).ok()?];
         let count = self.read_cached(at, &mut bytes);
         bytes.truncate(count);
@@ -658,14 +671,14 @@ impl DiskFile {
             ResidencyMethod::RecentlyRead if self.was_recently_read(at, len) => len,
             ResidencyMethod::RecentlyRead | ResidencyMethod::Probe => {
                 // A probe starts to read a missing page, so one miss answers for those that follow.
-                let now_us = self.pool.reads().now_us();
+                let now_us = self.pool.in_flight_reads().now_us();
                 if self.last_miss.is_within(MISS_TIME_US, now_us) {
                     return 0;
                 }
                 match residency::is_byte_ready(file, at) {
                     Ok(true) => len.min(SMALL_READ_BYTES),
                     Ok(false) | Err(_) => {
-                        disk_wait::reset_block_count();
+                        disk_wait::reset_blocks_read();
                         self.last_miss.record(now_us);
                         0
                     }
@@ -724,7 +737,11 @@ impl DiskFile {
 
     fn count_resident(&self, at: u64, len: u64) -> u64 {
         let chunk = at / CHUNK_BYTES;
-        if self.pool.reads().is_being_read(self.read_key(), at, len) {
+        if self
+            .pool
+            .in_flight_reads()
+            .is_being_read(self.read_key(), at, len)
+        {
             return 0;
         }
         let Ok(file) = self.file() else { return 0 };
@@ -771,8 +788,10 @@ impl DiskFile {
             return facts;
         }
         let identity = self.identity();
-        let Some(facts) = identity.and_then(|identity| self.pool.reads().facts(&identity)) else {
-            return ResidencyFacts::UNKNOWN;
+        let Some(facts) =
+            identity.and_then(|identity| self.pool.in_flight_reads().facts(&identity))
+        else {
+            return ResidencyFacts::UNDETECTED;
         };
         self.set_facts(facts);
         facts
@@ -780,7 +799,7 @@ impl DiskFile {
 
     fn remember_facts(&self, facts: ResidencyFacts) {
         if let Some(identity) = self.identity() {
-            self.pool.reads().remember_facts(&identity, facts);
+            self.pool.in_flight_reads().remember_facts(&identity, facts);
         }
         self.set_facts(facts);
     }
@@ -798,10 +817,10 @@ impl DiskFile {
     /// The file system does not behave as detected: another one may have taken its number.
     fn forget_facts(&self) {
         if let Some(identity) = self.identity() {
-            self.pool.reads().forget_facts(&identity);
+            self.pool.in_flight_reads().forget_facts(&identity);
         }
         self.facts_bits
-            .store(ResidencyFacts::UNKNOWN.to_bits(), Ordering::Relaxed);
+            .store(ResidencyFacts::UNDETECTED.to_bits(), Ordering::Relaxed);
     }
 
     fn stop_read_ahead(&self) {
@@ -857,7 +876,9 @@ impl Drop for DiskFile {
                 let is_local = facts.method == ResidencyMethod::InMemory || facts.has_inodes;
                 is_local && page_cache::is_unlinked(file).is_ok_and(|is_gone| !is_gone)
             }
-            Some(DiskSource::Extent(extent)) => extent.bytes().len() <= arena::MAX_ON_LOOP_BYTES,
+            Some(DiskSource::Extent(extent)) => {
+                extent.bytes().len() <= arena::MAX_INLINE_EXTENT_BYTES
+            }
             None => true,
         };
         // The mapping keeps the file open, too.

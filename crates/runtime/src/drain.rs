@@ -89,14 +89,14 @@ impl Drain {
 
     /// Until when an idle holder may wait, once the drain has begun: the next request of a
     /// keep-alive connection may be on its way.
-    pub fn idle_until(&self) -> Option<Instant> {
+    pub fn idle_deadline(&self) -> Option<Instant> {
         let idle = self.is_draining().then(|| self.inner.idle_limits.get())??;
         Some(idle.until)
     }
 
     /// The same for a holder that was busy until `now`: it may wait a moment more.
     #[must_use]
-    pub fn idle_until_after_busy(&self, now: Instant) -> Option<Instant> {
+    pub fn idle_deadline_after_busy(&self, now: Instant) -> Option<Instant> {
         let idle = self.is_draining().then(|| self.inner.idle_limits.get())??;
         let until = idle.until.max(now + idle.after_busy);
         Some(idle.end.map_or(until, |end| until.min(end)))
@@ -104,12 +104,12 @@ impl Drain {
 
     /// Starts the drain; idle holders finish at once.
     pub fn begin(&self) {
-        self.begin_with_idle(Duration::ZERO, None);
+        self.begin_with_idle_timeout(Duration::ZERO, None);
     }
 
     /// Starts the drain. Idle holders may wait for `idle`, and holders that were busy for a moment
     /// after that, but not beyond `end`. Of several calls the first one's times count.
-    pub fn begin_with_idle(&self, idle: Duration, end: Option<Instant>) {
+    pub fn begin_with_idle_timeout(&self, idle: Duration, end: Option<Instant>) {
         let _ = self.inner.idle_limits.set(IdleLimits {
             until: crate::clock::now() + idle,
             after_busy: idle.min(MAX_IDLE_AFTER_BUSY),
@@ -190,21 +190,21 @@ mod tests {
         let drain = Drain::new();
         let (now, second) = (crate::clock::now(), Duration::from_secs(1));
         assert_eq!(
-            (drain.idle_until(), drain.idle_until_after_busy(now)),
+            (drain.idle_deadline(), drain.idle_deadline_after_busy(now)),
             (None, None)
         );
-        drain.begin_with_idle(5 * second, Some(now + 30 * second));
-        let until = drain.idle_until().unwrap();
-        assert_eq!(drain.idle_until_after_busy(now), Some(until));
+        drain.begin_with_idle_timeout(5 * second, Some(now + 30 * second));
+        let until = drain.idle_deadline().unwrap();
+        assert_eq!(drain.idle_deadline_after_busy(now), Some(until));
         let late = now + 10 * second;
-        assert_eq!(drain.idle_until_after_busy(late), Some(late + second));
+        assert_eq!(drain.idle_deadline_after_busy(late), Some(late + second));
         assert_eq!(
-            drain.idle_until_after_busy(now + 40 * second),
+            drain.idle_deadline_after_busy(now + 40 * second),
             Some(now + 30 * second)
         );
         let at_once = Drain::new();
         at_once.begin();
-        assert_eq!(at_once.idle_until_after_busy(late), Some(late));
+        assert_eq!(at_once.idle_deadline_after_busy(late), Some(late));
     }
 
     #[test]

@@ -100,11 +100,11 @@ pub fn suppressed_suffix(count: u64) -> String {
 
 /// Allows one log line a second, with the number of events.
 #[derive(Debug, Default)]
-pub struct OncePerSecond {
+pub struct OncePerSecondThrottle {
     state: Mutex<(Option<Instant>, u64)>,
 }
 
-impl OncePerSecond {
+impl OncePerSecondThrottle {
     /// Counts an event; returns the number since the last line if one is due.
     pub fn count_event(&self, now: Instant) -> Option<u64> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn one_line_a_second_reports_the_count() {
-        let (log, now) = (OncePerSecond::default(), Instant::now());
+        let (log, now) = (OncePerSecondThrottle::default(), Instant::now());
         let at = |millis| log.count_event(now + Duration::from_millis(millis));
         assert_eq!(at(0), Some(1));
         assert_eq!((at(10), at(999)), (None, None));

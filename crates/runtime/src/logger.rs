@@ -25,7 +25,7 @@ const BATCH_DELAY: Duration = Duration::from_millis(5);
 
 /// A writer thread with a bounded queue of lines. Cheap to clone; ends when the last clone drops.
 #[derive(Debug, Clone)]
-pub struct LineWriter {
+pub struct LogWriter {
     lines: std::sync::mpsc::SyncSender<LogMessage>,
     dropped_lines: Arc<AtomicU64>,
 }
@@ -48,7 +48,7 @@ pub enum LogOutput {
     File(File),
 }
 
-impl LineWriter {
+impl LogWriter {
     /// Starts the writer thread.
     pub fn start(name: &str, target: LogOutput) -> std::io::Result<Self> {
         let (lines, queue) = std::sync::mpsc::sync_channel(MAX_QUEUED_LINES);
@@ -172,7 +172,7 @@ pub enum LineFormat {
 pub const VERBATIM_TARGET: &str = "verbatim";
 
 struct ServerLog {
-    writer: LineWriter,
+    writer: LogWriter,
     level: LevelFilter,
     format: LineFormat,
     mask: LogMask,
@@ -189,8 +189,8 @@ impl Log for ServerLog {
         }
         let line = match self.format {
             _ if record.target() == VERBATIM_TARGET => format!("{}\n", record.args()),
-            LineFormat::Text => text_line(record, crate::clock::wall(), &self.mask),
-            LineFormat::Json => json_line(record, crate::clock::wall(), &self.mask),
+            LineFormat::Text => text_line(record, crate::clock::wall_time(), &self.mask),
+            LineFormat::Json => json_line(record, crate::clock::wall_time(), &self.mask),
         };
         self.writer.write(line.into_bytes());
     }
@@ -223,7 +223,7 @@ fn text_line(record: &Record<'_>, now: Duration, mask: &LogMask) -> String {
         false => format!(" ({})", others.join(" ")),
     };
     let message = masked_message(record, &fields, mask);
-    let text = escape(&format!("{source}{message}{others}"));
+    let text = escape_control_chars(&format!("{source}{message}{others}"));
     let time = penstock_http::rfc3339_millis(now);
     format!("{time} {} {text}\n", level_name(record.level()))
 }
@@ -316,7 +316,7 @@ impl<'kvs> VisitSource<'kvs> for LogFields {
 /// Escapes control characters, so that text from a client or an application cannot forge a line or
 /// move a terminal's cursor. A line break becomes a new line with an indent.
 #[must_use]
-pub fn escape(text: &str) -> String {
+pub fn escape_control_chars(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.trim_end_matches('\n').chars() {
         match c {
@@ -338,8 +338,8 @@ pub fn install(
     level: LevelFilter,
     format: LineFormat,
     mask: LogMask,
-) -> std::io::Result<LineWriter> {
-    let writer = LineWriter::start("log", LogOutput::Stderr)?;
+) -> std::io::Result<LogWriter> {
+    let writer = LogWriter::start("log", LogOutput::Stderr)?;
     let log = ServerLog {
         writer: writer.clone(),
         level,
@@ -359,7 +359,10 @@ mod tests {
 
     #[test]
     fn control_characters_cannot_forge_a_line() {
-        assert_eq!(escape("a\u{1b}[31mb\rc\nd\n"), "a\\u{1b}[31mb\\rc\n    d");
+        assert_eq!(
+            escape_control_chars("a\u{1b}[31mb\rc\nd\n"),
+            "a\\u{1b}[31mb\\rc\n    d"
+        );
     }
 
     fn record<R>(
@@ -421,7 +424,7 @@ mod tests {
     fn lines_reach_a_file_in_order() {
         let path = std::env::temp_dir().join(format!("penstock-log-{}", std::process::id()));
         let file = File::create(&path).unwrap();
-        let writer = LineWriter::start("test", LogOutput::File(file)).unwrap();
+        let writer = LogWriter::start("test", LogOutput::File(file)).unwrap();
         for i in 0..100 {
             writer.write(format!("{i}\n").into_bytes());
         }
@@ -437,7 +440,7 @@ mod tests {
         let name = format!("penstock-log-turned-{}", std::process::id());
         let paths = ["a", "b"].map(|end| std::env::temp_dir().join(format!("{name}-{end}")));
         let file = |at: usize| LogOutput::File(File::create(&paths[at]).unwrap());
-        let writer = LineWriter::start("test", file(0)).unwrap();
+        let writer = LogWriter::start("test", file(0)).unwrap();
         writer.write(b"before\n".to_vec());
         writer.set_output(file(1)).unwrap();
         writer.write(b"after\n".to_vec());

@@ -41,7 +41,7 @@ thread_local! {
 
 /// All event loops of the process.
 #[derive(Debug)]
-pub struct Loops {
+pub struct EventLoops {
     handles: Vec<LoopHandle>,
     threads: Vec<(oneshot::Sender<()>, JoinHandle<()>)>,
 }
@@ -53,7 +53,7 @@ pub struct LoopHandle {
     mailbox: Arc<Mailbox>,
 }
 
-impl Loops {
+impl EventLoops {
     /// Starts `count` loops (at least one).
     pub fn start(count: usize) -> io::Result<Self> {
         let mut loops = Self {
@@ -68,7 +68,7 @@ impl Loops {
                 .name(format!("loop-{index}"))
                 .spawn(move || {
                     LOOP_INDEX.set(index);
-                    // An error means that `Loops` was dropped, which also ends the loop.
+                    // An error means that `EventLoops` was dropped, which also ends the loop.
                     let _ = event_loop::run(kernel, stopped);
                 })?;
             loops.handles.push(LoopHandle {
@@ -100,7 +100,7 @@ impl LoopHandle {
     #[must_use]
     pub fn current() -> Option<Self> {
         Some(Self {
-            index: current_index(),
+            index: current_loop_index(),
             mailbox: event_loop::current_mailbox()?,
         })
     }
@@ -165,7 +165,7 @@ impl<T: Send> fmt::Debug for PerLoop<T> {
 
 /// The index of the loop this code runs on (0 outside of any).
 #[must_use]
-pub fn current_index() -> usize {
+pub fn current_loop_index() -> usize {
     LOOP_INDEX.get()
 }
 
@@ -188,7 +188,7 @@ pub async fn yield_now() {
         if std::mem::replace(&mut has_yielded, true) {
             return Poll::Ready(());
         }
-        event_loop::defer(cx.waker());
+        event_loop::defer_wake(cx.waker());
         Poll::Pending
     })
     .await;

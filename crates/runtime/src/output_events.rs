@@ -63,7 +63,7 @@ pub enum OutputKind {
 
 /// Collects lines until an event is complete.
 #[derive(Debug, Default)]
-pub struct OutputEvents {
+pub struct OutputEventCollector {
     pending: String,
     lines: usize,
     /// Lines of a Ruby exception's message after the first.
@@ -88,7 +88,7 @@ enum EventState {
     Fatal,
 }
 
-impl OutputEvents {
+impl OutputEventCollector {
     /// Adds the next line, without its end; passes the events that it completes to `take`.
     pub fn push(&mut self, line: &str, mut take: impl FnMut(OutputEvent)) {
         if is_json_object(line) {
@@ -257,7 +257,7 @@ mod tests {
 
     /// The events of a program that writes `text` and ends.
     fn events(text: &str) -> Vec<(OutputKind, String)> {
-        let (mut events, mut found) = (OutputEvents::default(), Vec::new());
+        let (mut events, mut found) = (OutputEventCollector::default(), Vec::new());
         let mut take = |event: OutputEvent| found.push((event.kind, event.text));
         for line in text.lines() {
             events.push(line, &mut take);

@@ -10,7 +10,7 @@ use std::time::Duration;
 use penstock_sys::poll::Interest;
 use penstock_sys::process::{Launcher, ProcessSpec, SpawnedProcess, Step};
 
-use crate::output_events::{OutputEvent, OutputEvents};
+use crate::output_events::{OutputEvent, OutputEventCollector};
 use crate::registered_fd::RegisteredFd;
 
 /// Delay before another attempt to get a descriptor that watches a process.
@@ -76,7 +76,7 @@ pub async fn read_output(
         return;
     };
     let mut pending: Vec<u8> = Vec::new();
-    let mut events = OutputEvents::default();
+    let mut events = OutputEventCollector::default();
     let mut chunk = vec![0; 4096];
     // This many bytes of the incomplete line contain no line end.
     let mut searched = 0;

@@ -52,12 +52,12 @@ impl RegisteredFd {
 
     /// Records that there is nothing more to read: the next poll waits for an edge.
     pub fn clear_readable(&self) {
-        self.registration.clear(IoDirection::Read);
+        self.registration.clear_readiness(IoDirection::Read);
     }
 
     /// Records that there is no more room to write: the next poll waits for an edge.
     pub fn clear_writable(&self) {
-        self.registration.clear(IoDirection::Write);
+        self.registration.clear_readiness(IoDirection::Write);
     }
 
     /// Whether it belongs to the loop that this code runs on.

@@ -134,7 +134,7 @@ impl Stream {
     }
 
     /// Like [`Stream::poll_read`], collecting descriptors that come with the bytes.
-    pub fn poll_read_descriptors(
+    pub fn poll_read_with_descriptors(
         &self,
         cx: &mut Context<'_>,
         buffer: &mut [u8],
@@ -152,7 +152,7 @@ impl Stream {
 
     /// Reads available bytes and descriptors; `WouldBlock` when there are none. Use it when data is
     /// known to have arrived, even if the loop has not seen the event.
-    pub fn try_read_descriptors(
+    pub fn try_read_with_descriptors(
         &self,
         buffer: &mut [u8],
         descriptors: &mut Vec<OwnedFd>,
@@ -172,7 +172,7 @@ impl Stream {
 
     /// Like [`Stream::poll_read`], and returns which process sent the bytes
     /// (`sys::net::enable_sender_credentials`).
-    pub fn poll_read_sender(
+    pub fn poll_read_with_sender(
         &self,
         cx: &mut Context<'_>,
         buffer: &mut [u8],
@@ -264,7 +264,7 @@ impl Stream {
     ///
     /// # Errors
     /// `WouldBlock`, or the connection's error.
-    pub fn try_write_more(&self, bytes: &[u8]) -> io::Result<usize> {
+    pub fn try_write_with_more(&self, bytes: &[u8]) -> io::Result<usize> {
         let sent = net::send_more(self.socket.as_fd(), bytes);
         self.clear_writable_if_short(bytes.len(), sent)
     }
@@ -332,7 +332,7 @@ impl Stream {
 
     /// Ready when the peer sent something, closed its side, or the connection broke; the last two
     /// are `true`. Peeks, so bytes that arrived stay unread.
-    pub fn poll_disconnected(&self, cx: &mut Context<'_>) -> Poll<bool> {
+    pub fn poll_peer_activity(&self, cx: &mut Context<'_>) -> Poll<bool> {
         loop {
             if ready!(self.socket.poll_readable(cx)).is_err() {
                 return Poll::Ready(true);
@@ -374,7 +374,7 @@ impl Stream {
     }
 
     /// Whether no event was reported since the last read: no bytes, no end. Costs no system call.
-    pub fn is_quiet(&self) -> bool {
+    pub fn has_no_event(&self) -> bool {
         match self.socket.is_readable() {
             Some(is_readable) => !is_readable,
             None => self.is_open(),
@@ -563,8 +563,9 @@ mod tests {
             net::send(b.as_fd(), b"behind").unwrap();
             let (mut buffer, mut got, mut descriptors) = ([0; 64], Vec::new(), Vec::new());
             while got.len() < 10 {
-                let read =
-                    poll_fn(|cx| ours.poll_read_descriptors(cx, &mut buffer, &mut descriptors));
+                let read = poll_fn(|cx| {
+                    ours.poll_read_with_descriptors(cx, &mut buffer, &mut descriptors)
+                });
                 let read = clock::timeout(Duration::from_secs(10), read);
                 let count = read.await.expect("all of it is there").unwrap();
                 got.extend_from_slice(&buffer[..count]);
@@ -638,7 +639,7 @@ mod tests {
         let ways: [Send; 4] = [
             |ours, _, bytes| ours.try_write(&[IoSlice::new(bytes)]),
             |ours, _, bytes| ours.try_write(&[IoSlice::new(b"head"), IoSlice::new(bytes)]),
-            |ours, _, bytes| ours.try_write_more(bytes),
+            |ours, _, bytes| ours.try_write_with_more(bytes),
             |ours, file, bytes| ours.try_send_file(file, 0, bytes.len()),
         ];
         on_a_loop(async {

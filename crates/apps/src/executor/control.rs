@@ -185,7 +185,10 @@ impl ControlLine {
         let mut chunk = vec![0; 256];
         let mut sender = None;
         loop {
-            let read = poll_fn(|cx| self.stream.poll_read_sender(cx, &mut chunk, &mut sender));
+            let read = poll_fn(|cx| {
+                self.stream
+                    .poll_read_with_sender(cx, &mut chunk, &mut sender)
+            });
             match read.await {
                 Ok(0) => return Err("it ended before it said hello".to_owned()),
                 Ok(count) => self.received.extend_from_slice(&chunk[..count]),

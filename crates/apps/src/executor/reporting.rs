@@ -287,7 +287,7 @@ fn kill_reason_index(reason: KillReason) -> usize {
 
 /// What happened just now.
 fn with_date(what: &str) -> String {
-    let date = penstock_http::imf_fixdate(clock::wall().as_secs());
+    let date = penstock_http::imf_fixdate(clock::wall_time().as_secs());
     let date = String::from_utf8_lossy(&date);
     format!("{date}: {what}")
 }

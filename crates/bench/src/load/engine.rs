@@ -14,7 +14,7 @@ use std::sync::mpsc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use penstock_runtime::{Loops, PreciseTimer, clock, loops};
+use penstock_runtime::{EventLoops, PreciseTimer, clock, loops};
 use rustix::process::Resource;
 use rustix::thread::CpuSet;
 use rustix::time::ClockId;
@@ -38,7 +38,7 @@ pub fn execute(plan: &LoadPlan, observer: &mut dyn FnMut(LoadEvent)) -> io::Resu
         WindowEnd::Requests(count) => Some(count),
         WindowEnd::Elapsed(_) => None,
     };
-    let loops = Loops::start(plan.threads)?;
+    let loops = EventLoops::start(plan.threads)?;
     let run = Arc::new(SharedRun::new(&plan.loads, limit, loops.handles().len()));
     let engine = Engine {
         plan,
@@ -55,7 +55,7 @@ struct Engine<'a> {
     plan: &'a LoadPlan,
     observer: &'a mut dyn FnMut(LoadEvent),
     run: Arc<SharedRun>,
-    loops: &'a Loops,
+    loops: &'a EventLoops,
 }
 
 /// A loop's time so far.

@@ -296,7 +296,7 @@ impl SharedRun {
             it.in_progress_since[ended.turn.slot] = None;
             it.recorder.counts.bytes += ended.bytes;
             it.recorder.counts.body_bytes += ended.body_bytes;
-            let progress = &self.progress[penstock_runtime::loops::current_index()];
+            let progress = &self.progress[penstock_runtime::loops::current_loop_index()];
             match ended.outcome {
                 Ok(status) => {
                     let first_byte = ended.first_byte.saturating_duration_since(ended.start);

@@ -83,8 +83,8 @@ impl BypassedRequest {
                 request: &self.client.head,
                 status: response.status,
                 fields: &response.fields,
-                request_time: clock::wall_at(self.client.origin.arrived_at),
-                response_time: clock::wall(),
+                request_time: clock::wall_time_at(self.client.origin.arrived_at),
+                response_time: clock::wall_time(),
             };
             if check_storable(&exchange, &self.shared.rules.policy).is_ok() {
                 self.shared.fetches.clear_uncacheable(key);

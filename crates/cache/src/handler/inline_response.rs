@@ -55,7 +55,7 @@ pub(super) fn try_inline(
         let Some(store) = shared.stores.store_for(&key) else {
             return;
         };
-        let now = clock::wall_at(asked.arrived_at);
+        let now = clock::wall_time_at(asked.arrived_at);
         let directives = CacheDirectives {
             may_store: true,
             directives: RequestDirectives::default(),

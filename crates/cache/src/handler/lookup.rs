@@ -156,7 +156,7 @@ impl CacheLookup {
     }
 
     fn lookup(&self) -> LookupResult {
-        let (head, now) = (&self.client.head, clock::wall());
+        let (head, now) = (&self.client.head, clock::wall_time());
         (self.shared).lookup(&self.store, &self.key, head, &self.directives, now)
     }
 
@@ -393,7 +393,8 @@ impl CacheLookup {
             ..CacheStatus::default()
         };
         self.shared.annotate_response(&mut response, &status);
-        let result = evaluate_condition(head, response.status, &response.fields, clock::wall());
+        let result =
+            evaluate_condition(head, response.status, &response.fields, clock::wall_time());
         if result == PreconditionResult::NotModified {
             *response = serve::not_modified(*response);
         }
@@ -412,7 +413,7 @@ impl CacheLookup {
             return false;
         }
         // A reload joined only fetches that began after it arrived.
-        let (directives, now) = (&self.directives.directives, clock::wall());
+        let (directives, now) = (&self.directives.directives, clock::wall_time());
         let reuse = decide_reuse(directives, &meta.lifetime, meta.response_time, now);
         self.is_reload()
             || matches!(

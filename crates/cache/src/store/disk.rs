@@ -116,7 +116,7 @@ pub(crate) enum DiskError {
 impl Disk {
     /// Creates a disk that is not opened yet.
     pub(crate) fn new(config: &penstock_config::Cache, path: PathBuf, pool: Pool) -> Self {
-        let nanos = u64::try_from(clock::wall().as_nanos()).unwrap_or(1);
+        let nanos = u64::try_from(clock::wall_time().as_nanos()).unwrap_or(1);
         Self {
             name: config.name.clone(),
             path,

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use penstock_hub::{EventPart, History, ListenerEvent, Settings, StreamPart, Subscription};
 use penstock_runtime::loops::TaskHandle;
-use penstock_runtime::{Loops, clock, loops, start_tokio};
+use penstock_runtime::{EventLoops, clock, loops, start_tokio};
 
 use self::server::RedisServer;
 use super::*;
@@ -30,7 +30,7 @@ struct TestNode {
     bus: Arc<RedisBus>,
     heard: Arc<Mutex<Vec<String>>>,
     listening: TaskHandle<()>,
-    _loops: Loops,
+    _loops: EventLoops,
 }
 
 const CHANNEL: &str = "news";
@@ -50,7 +50,7 @@ impl TestNode {
 
     /// With so many messages in its histories.
     fn start_with(url: &str, count: usize) -> Self {
-        let loops = Loops::start(1).unwrap();
+        let loops = EventLoops::start(1).unwrap();
         let settings = Settings {
             history: History {
                 max_messages: count,
@@ -530,7 +530,7 @@ fn a_password_is_used_and_never_shown() {
 #[test]
 fn an_address_that_is_none_is_refused_without_showing_it() {
     run(async {
-        let loops = Loops::start(1).unwrap();
+        let loops = EventLoops::start(1).unwrap();
         let hub = Hub::start(Settings::default(), loops.handles()).unwrap();
         for url in [
             "",

@@ -38,7 +38,7 @@ impl Connection {
     pub(super) fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<HeadOutcome> {
         if !std::mem::replace(&mut self.is_drain_registered, true) {
             self.drain_guard
-                .wake_at_drain(loops::current_index(), cx.waker().clone());
+                .wake_at_drain(loops::current_loop_index(), cx.waker().clone());
         }
         if std::mem::take(&mut self.has_unscanned)
             && let Some(next) = self.scan_pending()
@@ -64,7 +64,7 @@ impl Connection {
         }
         if self.received.is_empty()
             && !self.is_drain_deadline_set
-            && let Some(until) = self.drain_guard.drain().idle_until()
+            && let Some(until) = self.drain_guard.drain().idle_deadline()
         {
             // The next request may be on its way, and a close now could cross it.
             if until <= clock::now() {

@@ -297,7 +297,7 @@ impl Connection {
         let now = clock::now();
         let idle = now + request.settings.limits.idle_timeout;
         self.idle_entry.restart(&self.edge.idle_connections, now);
-        let drained = self.drain_guard.drain().idle_until_after_busy(now);
+        let drained = self.drain_guard.drain().idle_deadline_after_busy(now);
         // The response may have offered keep-alive before the drain began.
         self.is_drain_deadline_set = drained.is_some();
         self.deadline

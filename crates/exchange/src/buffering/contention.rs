@@ -19,7 +19,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use penstock_runtime::OncePerSecond;
+use penstock_runtime::OncePerSecondThrottle;
 
 use crate::AddressPrefix;
 
@@ -106,7 +106,7 @@ pub(super) struct BusyClientRate {
 pub struct SlowResponses {
     /// Held for a look at all of them, at most.
     ledger: Mutex<Ledger>,
-    logged: OncePerSecond,
+    logged: OncePerSecondThrottle,
 }
 
 #[derive(Debug, Default)]

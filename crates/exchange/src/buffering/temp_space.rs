@@ -15,7 +15,7 @@ use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use penstock_runtime::{OncePerSecond, clock};
+use penstock_runtime::{OncePerSecondThrottle, clock};
 
 use crate::AddressPrefix;
 
@@ -46,7 +46,7 @@ pub struct TempSpace {
     /// Held for a sum only.
     usage_table: Mutex<UsageTable>,
     /// Responses that wait, for the log.
-    wait_log: OncePerSecond,
+    wait_log: OncePerSecondThrottle,
 }
 
 #[derive(Debug, Default)]
@@ -92,7 +92,7 @@ impl Default for TempSpace {
             waited_total: AtomicU64::new(0),
             refused_total: AtomicU64::new(0),
             usage_table: Mutex::default(),
-            wait_log: OncePerSecond::default(),
+            wait_log: OncePerSecondThrottle::default(),
         }
     }
 }

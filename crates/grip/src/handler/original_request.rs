@@ -95,7 +95,7 @@ impl OriginalRequest {
             return Ok(request);
         }
         let mut request = request;
-        let head = self.signed_head(shared, &[], clock::wall_at(request.arrived_at))?;
+        let head = self.signed_head(shared, &[], clock::wall_time_at(request.arrived_at))?;
         request.head = Arc::new(head);
         request.trusted_headers = self.trusted_headers_for(shared);
         Ok(request)
@@ -114,7 +114,7 @@ impl OriginalRequest {
         shared: &GripShared,
         last: &LastIds,
     ) -> Result<Request, Fault> {
-        let head = self.signed_head(shared, last, clock::wall())?;
+        let head = self.signed_head(shared, last, clock::wall_time())?;
         self.build_request(head, Arc::clone(&self.origin.client_state), shared)
     }
 
@@ -135,7 +135,7 @@ impl OriginalRequest {
         if method == "POST" {
             writer.field("Content-Length", b"0");
         }
-        self.add_grip_headers(&mut writer, shared, last, clock::wall());
+        self.add_grip_headers(&mut writer, shared, last, clock::wall_time());
         let head = writer
             .finish()
             .map_err(|error| invalid_request_fault(&error))?;
@@ -166,7 +166,7 @@ impl OriginalRequest {
             writer.field(name, value);
         }
         writer.field("Content-Length", body.len().to_string().as_bytes());
-        self.add_grip_headers(&mut writer, shared, &[], clock::wall());
+        self.add_grip_headers(&mut writer, shared, &[], clock::wall_time());
         let head = writer
             .finish()
             .map_err(|error| invalid_request_fault(&error))?;

@@ -83,7 +83,7 @@ impl Hold for ArrivingStream {
             connection_guard: guard,
             request,
         };
-        let shard = &shared.shards[loops::current_index() % shared.shards.len()];
+        let shard = &shared.shards[loops::current_loop_index() % shared.shards.len()];
         if let Some(waker) = shard.push(ShardCommand::AddStream(Box::new(arrival))) {
             waker.wake();
         }

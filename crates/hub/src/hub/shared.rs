@@ -47,7 +47,7 @@ pub(crate) struct HubShared {
 
 impl HubShared {
     pub(crate) fn new(settings: Settings, shards: usize) -> Self {
-        let started = clock::wall().as_micros();
+        let started = clock::wall_time().as_micros();
         Self {
             settings: ArcSwap::from_pointee(settings),
             registry: ChannelRegistry::new(),

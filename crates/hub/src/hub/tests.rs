@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use penstock_exchange::{Body, HeldConnectionCounter, HeldConnectionGuard, HeldFraming};
 use penstock_http::{BodyDecoder, BodyFraming};
-use penstock_runtime::{LoopHandle, Loops, clock, loops};
+use penstock_runtime::{EventLoops, LoopHandle, clock, loops};
 use penstock_sys::net;
 
 use super::*;
@@ -43,7 +43,7 @@ const TICK: Duration = Duration::from_millis(5);
 struct HubHarness {
     hub: Hub,
     front: Arc<CountingConnectionCounter>,
-    loops: Option<Loops>,
+    loops: Option<EventLoops>,
 }
 
 /// Counts the places that are taken.
@@ -68,7 +68,7 @@ impl HubHarness {
     }
 
     fn with_loops(settings: Settings, count: usize) -> Self {
-        let loops = Loops::start(count).unwrap();
+        let loops = EventLoops::start(count).unwrap();
         let hub = Hub::start_with_ticks(settings, loops.handles(), TickClock::new(TICK)).unwrap();
         Self {
             hub,

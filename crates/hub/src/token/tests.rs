@@ -327,7 +327,7 @@ const RSA_TOKEN: &str = concat!(
 
 #[test]
 fn a_signer_recognises_tokens_of_the_same_secret() {
-    let now = clock::wall();
+    let now = clock::wall_time();
     let other = |key: &str| Signer::new(key, "another").unwrap();
     let own = Signer::new(SECRET, "penstock").unwrap();
     assert!(own.is_signed_with_same_secret(other(SECRET).sign(now).as_bytes()));

@@ -13,7 +13,7 @@ use penstock_exchange::{
     Reply, Request, Response,
 };
 use penstock_hub::{Hub, Settings};
-use penstock_runtime::Loops;
+use penstock_runtime::EventLoops;
 use penstock_sys::net::worker_socket_pair;
 use tokio::sync::oneshot;
 
@@ -25,7 +25,7 @@ const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Two loops, a hub, and the Mercure hubs on it.
 pub(super) struct MercureHarness {
-    loops: Option<Loops>,
+    loops: Option<EventLoops>,
     pub(super) mercure_hubs: MercureHubs,
     pub(super) hub: Hub,
 }
@@ -50,7 +50,7 @@ impl MercureHarness {
     }
 
     pub(super) fn with(settings: Settings) -> Self {
-        let loops = Loops::start(2).unwrap();
+        let loops = EventLoops::start(2).unwrap();
         let hub = Hub::start(settings, loops.handles()).unwrap();
         Self {
             loops: Some(loops),

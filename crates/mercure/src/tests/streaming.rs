@@ -211,7 +211,7 @@ fn a_reload_goes_on_with_subscribers_and_history() {
 fn a_stream_ends_with_its_token() {
     let house = MercureHarness::new();
     let mercure = house.route();
-    let now = penstock_runtime::clock::wall().as_secs();
+    let now = penstock_runtime::clock::wall_time().as_secs();
     let token = signed(SUBSCRIBERS_KEY, &json!({ "exp": now + 1 }));
     let mut client = house.subscribe(&mercure, &format!("topic=a&authorization={token}"));
     client.expect_end();

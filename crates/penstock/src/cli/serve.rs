@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 
 use penstock_config::{self as config, Invocation, ServerLogFormat};
-use penstock_runtime::logger::{self, LineFormat, LineWriter, LogOutput};
+use penstock_runtime::logger::{self, LineFormat, LogOutput, LogWriter};
 use penstock_sys::confine;
 use penstock_sys::daemon::{self, ForkSide};
 use penstock_sys::process::{self, Launcher};
@@ -79,7 +79,7 @@ pub(super) fn run(
     if let Err(error) = confined {
         log::warn!("server: cannot give up the permission to start programs: {error}");
     }
-    let announce = LineWriter::start("terminal", LogOutput::Stdout);
+    let announce = LogWriter::start("terminal", LogOutput::Stdout);
     let announce = announce.map_err(|error| failed("the log", error))?;
     let options = Options {
         development: invocation.development,

@@ -11,7 +11,7 @@ use std::sync::{Arc, PoisonError};
 
 use penstock_apps::{App, BootStatus};
 use penstock_config::{AppKind, Config, Processes, Upstream};
-use penstock_runtime::logger::LineWriter;
+use penstock_runtime::logger::LogWriter;
 use penstock_runtime::loops;
 use penstock_sys::fd_packets;
 use tokio::sync::mpsc;
@@ -156,7 +156,7 @@ fn describe_upstream(upstream: &Upstream) -> String {
 }
 
 /// Prints how an application starts: a failure first, if there is one, and its readiness.
-async fn announce_app(app: &App, announce: &LineWriter) {
+async fn announce_app(app: &App, announce: &LogWriter) {
     let name = app.name();
     if let BootStatus::Failed { .. } = app.wait_for_boot().await {
         let kind = app.kind();

@@ -10,7 +10,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use penstock_config::LogTarget;
-use penstock_runtime::logger::{LineWriter, LogOutput};
+use penstock_runtime::logger::{LogOutput, LogWriter};
 use penstock_sys::daemon;
 
 use super::Server;
@@ -67,11 +67,7 @@ impl Server {
 }
 
 /// Reopens a log if it is a file, and returns its name. May block.
-fn reopen_log(
-    to: &LogTarget,
-    writer: &LineWriter,
-    streams: bool,
-) -> Result<Option<String>, String> {
+fn reopen_log(to: &LogTarget, writer: &LogWriter, streams: bool) -> Result<Option<String>, String> {
     let LogTarget::File(path) = to else {
         return Ok(None);
     };

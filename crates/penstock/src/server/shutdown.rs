@@ -177,7 +177,7 @@ impl Server {
         self.join_front_end.step_down();
         self.edge
             .drain
-            .begin_with_idle(self.keep_alive_drain(), Some(soon - self.idle_close_lead()));
+            .begin_with_idle_timeout(self.keep_alive_drain(), Some(soon - self.idle_close_lead()));
         let requests = async {
             let finished = clock::timeout_at(soon, self.requests_finished()).await;
             if finished.is_none() && soon < late {

@@ -289,7 +289,7 @@ fn joining_needs_the_key_the_upstream_and_the_member_id() {
         // The length of a line is bounded.
         let stream = Stream::connect_tcp(address).await.unwrap();
         stream.write_all(&[b'x'; 600]).await.unwrap();
-        let gone = poll_fn(|cx| stream.poll_disconnected(cx));
+        let gone = poll_fn(|cx| stream.poll_peer_activity(cx));
         assert!(
             clock::timeout(Duration::from_secs(10), gone)
                 .await

@@ -26,7 +26,7 @@ fn sent_head(
     peer: &str,
     framing: SourceFraming,
 ) -> (String, bool) {
-    let before = clock::wall();
+    let before = clock::wall_time();
     let (text, upgrades) = encoded_head(config, &request_of(head, peer), framing);
     let start = "X-Request-Start: t=";
     let at = text.find(start).unwrap();

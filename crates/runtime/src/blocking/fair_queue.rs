@@ -17,8 +17,8 @@
 //! - Groups that always have waiting jobs share the weighted turns in proportion to their weight: a
 //!   read with 50 waiters precedes one with a single waiter, except for the rotation and for jobs
 //!   that are nearly due.
-//! - After [`WEIGHTED_TURNS`] weighted turns, one belongs to the rotation: the group that has
-//!   waited longest. A group is served within `WEIGHTED_TURNS + 1` turns for each group up to it,
+//! - After [`WEIGHTED_TURNS_PER_ROTATION`] weighted turns, one belongs to the rotation: the group that has
+//!   waited longest. A group is served within `WEIGHTED_TURNS_PER_ROTATION + 1` turns for each group up to it,
 //!   whatever else arrives.
 //! - A weighted turn takes the read of its group with the most waiters, the rotation takes the
 //!   oldest: no read is overtaken by others of its file for ever.
@@ -30,7 +30,7 @@ use std::hash::Hash;
 
 /// Weighted turns between two of the rotation. However popular a file is, the others together get a
 /// quarter of the disk.
-pub(super) const WEIGHTED_TURNS: u32 = 3;
+pub(super) const WEIGHTED_TURNS_PER_ROTATION: u32 = 3;
 
 /// How far the virtual time advances until a group with one waiter is due.
 const UNIT: u64 = 1 << 24;
@@ -184,7 +184,7 @@ impl<K: Copy + Eq + Hash, J> FairQueue<K, J> {
     }
 
     pub(super) fn take(&mut self) -> Option<J> {
-        let is_weighted = self.weighted_turns < WEIGHTED_TURNS;
+        let is_weighted = self.weighted_turns < WEIGHTED_TURNS_PER_ROTATION;
         let (due, place) = match is_weighted {
             true => *self.due_order.first()?,
             false => (0, *self.rotation.first_key_value()?.0),

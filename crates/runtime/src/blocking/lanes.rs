@@ -106,19 +106,19 @@ impl Lanes {
         self.max_threads
     }
 
-    pub(super) fn running(&self) -> usize {
+    pub(super) fn total_running_count(&self) -> usize {
         self.priority.running + self.normal.running
     }
 
     /// Jobs that could run now if their threads were awake.
-    pub(super) fn startable(&self) -> usize {
+    pub(super) fn startable_count(&self) -> usize {
         let (ahead, plain) = self.startable_by_queue();
         ahead + plain
     }
 
     /// Jobs that wait for another to end.
-    pub(super) fn waiting(&self) -> usize {
-        self.priority.jobs.len() + self.normal.jobs.len() - self.startable()
+    pub(super) fn total_waiting_count(&self) -> usize {
+        self.priority.jobs.len() + self.normal.jobs.len() - self.startable_count()
     }
 
     /// The same for one lane.
@@ -136,7 +136,7 @@ impl Lanes {
     }
 
     fn startable_by_queue(&self) -> (usize, usize) {
-        let free = self.max_threads.saturating_sub(self.running());
+        let free = self.max_threads.saturating_sub(self.total_running_count());
         let (ahead, plain) = (self.priority.jobs.len(), self.normal.jobs.len());
         if self.max_threads == 1 {
             let is_plain = plain > 0 && (ahead == 0 || self.is_normal_next);
@@ -159,7 +159,7 @@ impl Lanes {
     /// Admits a job if a thread is free for it or fewer than `waiting_max` of its lane wait.
     pub(super) fn admit(&mut self, arrival: NewJob, now: Instant, waiting_max: usize) -> Admission {
         let NewJob { lane, read, job } = arrival;
-        let (waiting, startable) = (self.waiting_in(lane), self.startable());
+        let (waiting, startable) = (self.waiting_in(lane), self.startable_count());
         let line = self.queue_mut(lane);
         line.detached += usize::from(lane == Lane::Detached);
         let entry = QueuedJob {
@@ -171,7 +171,7 @@ impl Lanes {
             Some((id, waiters)) => line.jobs.push_read(id, waiters, entry),
             None => line.jobs.push(entry),
         };
-        if self.startable() > startable {
+        if self.startable_count() > startable {
             return Admission::Runnable(position);
         }
         if waiting < waiting_max {
@@ -214,7 +214,7 @@ impl Lanes {
         Some((lane, job, queued_at))
     }
 
-    pub(super) fn finish(&mut self, lane: Lane) {
+    pub(super) fn finish_job(&mut self, lane: Lane) {
         self.queue_mut(lane).running -= 1;
     }
 
@@ -340,8 +340,8 @@ mod tests {
         assert_eq!(admit(&mut lanes, "ppp", 2), "wwr");
         assert_eq!(admit(&mut lanes, "aaa", 2), "wwr");
         assert_eq!(admit(&mut lanes, "ddd", 5), "wwr");
-        assert_eq!(lanes.waiting(), 9);
-        lanes.finish(Lane::Normal);
+        assert_eq!(lanes.total_waiting_count(), 9);
+        lanes.finish_job(Lane::Normal);
         // The first of them could run now: it does not wait.
         assert_eq!(lanes.waiting_in(Lane::Detached), 4);
         assert_eq!(lanes.waiting_in(Lane::Normal), 2);
@@ -384,11 +384,14 @@ mod tests {
             let taken = take_all(&mut lanes);
             assert_eq!(taken, expected, "{threads}");
             let plain = taken.matches('p').count();
-            assert_eq!(lanes.waiting(), 84 - taken.len(), "{threads}");
+            assert_eq!(lanes.total_waiting_count(), 84 - taken.len(), "{threads}");
             // Each job that ends makes room for one.
             for _ in 0..plain {
-                lanes.finish(Lane::Normal);
-                assert_eq!((lanes.startable(), take_all(&mut lanes).len()), (1, 1));
+                lanes.finish_job(Lane::Normal);
+                assert_eq!(
+                    (lanes.startable_count(), take_all(&mut lanes).len()),
+                    (1, 1)
+                );
             }
         }
     }
@@ -405,7 +408,7 @@ mod tests {
                 let taken = take_all(&mut lanes);
                 done += taken.chars().filter(|&letter| letter == 'p').count();
                 for letter in taken.chars() {
-                    lanes.finish(if letter == 'a' {
+                    lanes.finish_job(if letter == 'a' {
                         Lane::Priority
                     } else {
                         Lane::Normal
@@ -420,9 +423,12 @@ mod tests {
         let mut order = String::new();
         while let Some((lane, _, _)) = lanes.take_next() {
             order.push(job_label(lane));
-            lanes.finish(lane);
+            lanes.finish_job(lane);
         }
         assert_eq!(order, "apapp");
-        assert_eq!((lanes.running(), lanes.waiting()), (0, 0));
+        assert_eq!(
+            (lanes.total_running_count(), lanes.total_waiting_count()),
+            (0, 0)
+        );
     }
 }

@@ -203,13 +203,13 @@ fn reads_are_ordered_by_waiters_and_fair_between_files() {
 #[test]
 fn snapshots_show_the_oldest_job_and_the_times() {
     let pool = Pool::new("disk", 4, 10);
-    assert_eq!(pool.oldest_running(), None);
+    assert_eq!(pool.oldest_job_time(), None);
     let first = BlockedJob::start(&pool);
     await_until("the job gets older", || {
-        pool.oldest_running() > Some(Duration::from_millis(3))
+        pool.oldest_job_time() > Some(Duration::from_millis(3))
     });
     let second = BlockedJob::start(&pool);
-    assert!(pool.oldest_running() > Some(Duration::from_millis(3)));
+    assert!(pool.oldest_job_time() > Some(Duration::from_millis(3)));
     second.release();
     first.release();
     await_until("both are done", || pool.snapshot().run_time.count == 2);

@@ -28,7 +28,7 @@ pub struct Arena {
 }
 
 /// Extents up to this size are written and freed on the loop: about a tenth of a millisecond.
-pub(super) const MAX_ON_LOOP_BYTES: usize = 1 << 20;
+pub(super) const MAX_INLINE_EXTENT_BYTES: usize = 1 << 20;
 
 impl Arena {
     /// Creates an arena of twice `bytes`: bodies that are still being sent are no longer counted by
@@ -74,7 +74,7 @@ thread_local! {
 }
 
 /// Sends up to `len` bytes of an extent at `at`; 0 is its end. Copies where pages cannot be sent.
-pub(super) fn send(
+pub(super) fn send_extent(
     socket: BorrowedFd<'_>,
     extent: &Extent,
     at: u64,

@@ -11,12 +11,12 @@ use penstock_sys::page_cache;
 
 /// What a wait costs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum WaitCost {
+pub(super) enum WaitEvidence {
     /// Some counting: a long send counts as a wait.
-    Cheap,
+    LongSend,
     /// Much has to be read again, so a wait must be proven. A fast disk shows in the accounting,
     /// not on the clock.
-    Expensive,
+    BlocksRead,
 }
 
 /// Sending resident bytes usually takes less.
@@ -40,12 +40,12 @@ thread_local! {
 }
 
 /// Whether a send that took `took_us`, or an unchecked one before it, waited for a disk.
-pub(super) fn has_waited(took_us: u64, doubt: WaitCost) -> bool {
+pub(super) fn has_waited_for_disk(took_us: u64, doubt: WaitEvidence) -> bool {
     let Some(before) = BLOCKS_READ.get() else {
-        reset_block_count();
-        return took_us >= LONG_SEND_US && doubt == WaitCost::Cheap;
+        reset_blocks_read();
+        return took_us >= LONG_SEND_US && doubt == WaitEvidence::LongSend;
     };
-    let sendings = SENDS_SINCE_CHECK.get() + u32::from(doubt == WaitCost::Expensive);
+    let sendings = SENDS_SINCE_CHECK.get() + u32::from(doubt == WaitEvidence::BlocksRead);
     SENDS_SINCE_CHECK.set(sendings);
     if took_us < USUAL_SEND_US && sendings < CHECK_EVERY {
         return false;
@@ -54,11 +54,11 @@ pub(super) fn has_waited(took_us: u64, doubt: WaitCost) -> bool {
     let blocks = page_cache::blocks_read();
     BLOCKS_READ.set(Some(blocks));
     blocks != before
-        || (took_us >= LONG_SEND_US && (doubt == WaitCost::Cheap || !*HAS_IO_ACCOUNTING))
+        || (took_us >= LONG_SEND_US && (doubt == WaitEvidence::LongSend || !*HAS_IO_ACCOUNTING))
 }
 
 /// Ignores what this thread has read so far: probes cause reads for which nothing waits.
-pub(super) fn reset_block_count() {
+pub(super) fn reset_blocks_read() {
     BLOCKS_READ.set(Some(page_cache::blocks_read()));
 }
 
@@ -69,38 +69,44 @@ mod tests {
     #[test]
     fn a_long_send_counts_as_a_wait_if_that_is_cheap() {
         assert!(
-            !has_waited(LONG_SEND_US, WaitCost::Expensive),
+            !has_waited_for_disk(LONG_SEND_US, WaitEvidence::BlocksRead),
             "the first one"
         );
         for _ in 0..100 {
-            assert!(!has_waited(0, WaitCost::Cheap) && !has_waited(USUAL_SEND_US, WaitCost::Cheap));
             assert!(
-                !has_waited(0, WaitCost::Expensive)
-                    && !has_waited(USUAL_SEND_US, WaitCost::Expensive)
+                !has_waited_for_disk(0, WaitEvidence::LongSend)
+                    && !has_waited_for_disk(USUAL_SEND_US, WaitEvidence::LongSend)
+            );
+            assert!(
+                !has_waited_for_disk(0, WaitEvidence::BlocksRead)
+                    && !has_waited_for_disk(USUAL_SEND_US, WaitEvidence::BlocksRead)
             );
         }
-        assert!(has_waited(LONG_SEND_US, WaitCost::Cheap));
+        assert!(has_waited_for_disk(LONG_SEND_US, WaitEvidence::LongSend));
         assert_eq!(
-            has_waited(LONG_SEND_US, WaitCost::Expensive),
+            has_waited_for_disk(LONG_SEND_US, WaitEvidence::BlocksRead),
             !*HAS_IO_ACCOUNTING
         );
     }
 
     #[test]
     fn blocks_read_count_as_a_wait_after_some_sends() {
-        reset_block_count();
+        reset_blocks_read();
         // As if a block had been read since.
         let read = || BLOCKS_READ.set(Some(page_cache::blocks_read() + 1));
         read();
         assert!(
-            has_waited(USUAL_SEND_US, WaitCost::Cheap)
-                && !has_waited(USUAL_SEND_US, WaitCost::Cheap)
+            has_waited_for_disk(USUAL_SEND_US, WaitEvidence::LongSend)
+                && !has_waited_for_disk(USUAL_SEND_US, WaitEvidence::LongSend)
         );
         read();
-        let sendings = (1..100).find(|_| has_waited(0, WaitCost::Expensive));
+        let sendings = (1..100).find(|_| has_waited_for_disk(0, WaitEvidence::BlocksRead));
         assert_eq!(sendings, Some(CHECK_EVERY));
         read();
-        reset_block_count();
-        assert!(!has_waited(USUAL_SEND_US, WaitCost::Expensive));
+        reset_blocks_read();
+        assert!(!has_waited_for_disk(
+            USUAL_SEND_US,
+            WaitEvidence::BlocksRead
+        ));
     }
 }

@@ -11,7 +11,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::CHUNK_BYTES;
-use super::residency::STEP_BYTES;
+use super::residency::PROBE_STEP_BYTES;
 
 /// When each part of a file was last seen. A popular file is always resident by this.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ const HISTORY_TIME_US: u64 = 1_000_000;
 const MAX_RUN_TIME_US: u64 = HISTORY_TIME_US / 2;
 
 const MAX_CHUNKS: u64 = 4096;
-const STEPS_PER_CHUNK: u64 = CHUNK_BYTES / STEP_BYTES;
+const STEPS_PER_CHUNK: u64 = CHUNK_BYTES / PROBE_STEP_BYTES;
 const PAGE_BYTES: u64 = 4096;
 
 impl ReadHistory {
@@ -64,7 +64,7 @@ impl ReadHistory {
     }
 
     /// Records at `now_us`, on the caller's clock, that the `len` bytes at `at` were read or sent.
-    pub(super) fn record(&self, at: u64, len: u64, now_us: u64) {
+    pub(super) fn record_range(&self, at: u64, len: u64, now_us: u64) {
         let end = at.saturating_add(len).min(self.file_bytes);
         let now = packed_time(now_us);
         let mut at = at;
@@ -82,7 +82,7 @@ impl ReadHistory {
 
     /// Whether the `len` bytes at `at`, within a chunk, were seen within the last `span_us`, of
     /// which at most a second counts.
-    pub(super) fn has(&self, at: u64, len: u64, now_us: u64, span_us: u64) -> bool {
+    pub(super) fn has_recent_range(&self, at: u64, len: u64, now_us: u64, span_us: u64) -> bool {
         let number = at / CHUNK_BYTES;
         let (from, to) = (
             at - number * CHUNK_BYTES,
@@ -113,8 +113,8 @@ impl ChunkHistory {
             started: goes_on.map_or(now, |run| run.started),
         };
         self.run.store(run.packed(), Ordering::Relaxed);
-        for step in from / STEP_BYTES..to.div_ceil(STEP_BYTES) {
-            let (start, end) = (step * STEP_BYTES, (step + 1) * STEP_BYTES);
+        for step in from / PROBE_STEP_BYTES..to.div_ceil(PROBE_STEP_BYTES) {
+            let (start, end) = (step * PROBE_STEP_BYTES, (step + 1) * PROBE_STEP_BYTES);
             if run.first_page * PAGE_BYTES <= start && end.min(file_end) <= to {
                 self.set_step_time(step, run.started);
             }
@@ -127,7 +127,7 @@ impl ChunkHistory {
             run.first_page * PAGE_BYTES <= from && to <= run.end && is_recent(run.started)
         });
         is_in_run
-            || (from / STEP_BYTES..to.div_ceil(STEP_BYTES)).all(|step| {
+            || (from / PROBE_STEP_BYTES..to.div_ceil(PROBE_STEP_BYTES)).all(|step| {
                 let since = self.step_time(step);
                 since != 0 && is_recent(since)
             })
@@ -194,32 +194,35 @@ mod tests {
     #[test]
     fn reads_are_remembered_for_a_second() {
         let seen = ReadHistory::new(FILE);
-        let has = |at, len, now_us| seen.has(at, len, now_us, u64::MAX);
+        let has = |at, len, now_us| seen.has_recent_range(at, len, now_us, u64::MAX);
         assert!(!has(0, 1, 0) && !has(FILE - 1, 1, 5 * SECOND));
-        seen.record(0, CHUNK_BYTES + 100_000, SECOND);
+        seen.record_range(0, CHUNK_BYTES + 100_000, SECOND);
         assert!(has(0, CHUNK_BYTES, SECOND) && has(CHUNK_BYTES + 10, 99_990, SECOND));
         assert!(!has(CHUNK_BYTES, 100_001, SECOND));
         assert!(has(1000, 1000, SECOND + 900_000) && !has(1000, 1000, 2 * SECOND + UNIT_US));
         // Not after a wait within the span; loops read the clock at different moments.
-        assert!(!seen.has(0, 1, SECOND + 100_000, 60_000));
-        assert!(seen.has(0, 1, SECOND + 60_000, 100_000) && !seen.has(0, 1, SECOND, 0));
+        assert!(!seen.has_recent_range(0, 1, SECOND + 100_000, 60_000));
+        assert!(
+            seen.has_recent_range(0, 1, SECOND + 60_000, 100_000)
+                && !seen.has_recent_range(0, 1, SECOND, 0)
+        );
         assert!(has(0, 1, SECOND - UNIT_US) && !has(0, 1, SECOND - 5 * UNIT_US));
         // Not beyond the end of the file, nor across chunks.
-        seen.record(0, u64::MAX, 2 * SECOND);
+        seen.record_range(0, u64::MAX, 2 * SECOND);
         assert!(has(FILE - 10, 10, 2 * SECOND) && !has(FILE - 10, 11, 2 * SECOND));
         assert!(!has(CHUNK_BYTES - 1, 2, 2 * SECOND) && !has(u64::MAX, u64::MAX, 2 * SECOND));
-        ReadHistory::new(0).record(0, 10, SECOND);
+        ReadHistory::new(0).record_range(0, 10, SECOND);
     }
 
     #[test]
     fn consecutive_reads_cover_a_step_and_partial_ones_do_not() {
         let seen = ReadHistory::new(FILE);
-        let has = |at, len, now_us| seen.has(at, len, now_us, u64::MAX);
+        let has = |at, len, now_us| seen.has_recent_range(at, len, now_us, u64::MAX);
         let mut at = 0;
         while at < FILE {
             assert!(!has(FILE - 100_000, 100_000, SECOND));
             let len = 29_999.min(FILE - at);
-            seen.record(at, len, SECOND);
+            seen.record_range(at, len, SECOND);
             at += len;
         }
         for (at, len) in [
@@ -231,16 +234,23 @@ mod tests {
         }
         // The end of each step alone, or all but the end, does not cover the rest.
         for step in 0..STEPS_PER_CHUNK {
-            let end = (step + 1) * STEP_BYTES;
-            seen.record(end - PAGE_BYTES, PAGE_BYTES, 9 * SECOND);
-            seen.record(end - STEP_BYTES, STEP_BYTES - 2 * PAGE_BYTES, 9 * SECOND);
-            assert!(!has(end - STEP_BYTES, STEP_BYTES, 9 * SECOND), "{step}");
+            let end = (step + 1) * PROBE_STEP_BYTES;
+            seen.record_range(end - PAGE_BYTES, PAGE_BYTES, 9 * SECOND);
+            seen.record_range(
+                end - PROBE_STEP_BYTES,
+                PROBE_STEP_BYTES - 2 * PAGE_BYTES,
+                9 * SECOND,
+            );
+            assert!(
+                !has(end - PROBE_STEP_BYTES, PROBE_STEP_BYTES, 9 * SECOND),
+                "{step}"
+            );
         }
         // Slower than a run may be: its beginning does not get the time of its end.
         for part in 0..4 {
-            seen.record(part * 16_384, 16_384, 20 * SECOND + part * 200_000);
+            seen.record_range(part * 16_384, 16_384, 20 * SECOND + part * 200_000);
         }
-        assert!(!has(0, STEP_BYTES, 20 * SECOND + 600_000));
+        assert!(!has(0, PROBE_STEP_BYTES, 20 * SECOND + 600_000));
         assert!(has(50_000, 10_000, 20 * SECOND + 600_000));
     }
 
@@ -248,8 +258,8 @@ mod tests {
     fn only_the_first_part_of_a_large_file_is_remembered() {
         let seen = ReadHistory::new(u64::MAX);
         let first_behind = MAX_CHUNKS * CHUNK_BYTES;
-        seen.record(first_behind - CHUNK_BYTES, 2 * CHUNK_BYTES, SECOND);
-        let has = |at| seen.has(at, 1, SECOND, u64::MAX);
+        seen.record_range(first_behind - CHUNK_BYTES, 2 * CHUNK_BYTES, SECOND);
+        let has = |at| seen.has_recent_range(at, 1, SECOND, u64::MAX);
         assert!(has(first_behind - 1) && !has(first_behind));
     }
 }

@@ -20,7 +20,7 @@ use penstock_sys::page_cache::{FileAccess, FileIdentity, MountId};
 use tokio::sync::watch;
 
 use super::read_history::ReadHistory;
-use super::residency::{AtomicMoment, ResidencyFacts};
+use super::residency::{AtomicTimestamp, ResidencyFacts};
 use super::{CHUNK_BYTES, SMALL_READ_BYTES};
 use crate::blocking::ReadId;
 use crate::clock;
@@ -35,22 +35,22 @@ pub(crate) enum FileKey {
 }
 
 #[derive(Debug)]
-pub(crate) struct Reads {
+pub(crate) struct InFlightReads {
     /// Start of the clock of [`Reads::now_us`].
     made_at: Instant,
     shared: Arc<SharedReads>,
     /// Facts about the files of each owner on each file system. Held for a look-up.
-    facts: Mutex<HashMap<(MountId, FileAccess), ResidencyFacts>>,
+    residency_facts: Mutex<HashMap<(MountId, FileAccess), ResidencyFacts>>,
     /// Read histories of open files. Held for a look-up.
     read_history: Mutex<HashMap<FileIdentity, Weak<ReadHistory>>>,
 }
 
-impl Default for Reads {
+impl Default for InFlightReads {
     fn default() -> Self {
         Self {
             made_at: clock::now(),
             shared: Arc::default(),
-            facts: Mutex::default(),
+            residency_facts: Mutex::default(),
             read_history: Mutex::default(),
         }
     }
@@ -61,9 +61,9 @@ struct SharedReads {
     /// Reads in flight, by file and chunk. Held for a look-up.
     in_flight: Mutex<ReadsInFlight>,
     /// When the last of them began or ended, or a loop waited for a disk.
-    last_change: AtomicMoment,
+    last_change: AtomicTimestamp,
     /// When a loop last waited for a disk.
-    last_wait: AtomicMoment,
+    last_wait: AtomicTimestamp,
     /// Their number: most look-ups end here.
     count: AtomicUsize,
     /// Number of reads so far; distinguishes them.
@@ -91,9 +91,9 @@ fn micros_since(made_at: Instant) -> u64 {
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }
 
-impl Reads {
+impl InFlightReads {
     /// Finds the read in flight that covers the byte at `at`.
-    pub(super) fn find(&self, file: FileKey, at: u64) -> Option<ReadHandle> {
+    pub(super) fn find_read(&self, file: FileKey, at: u64) -> Option<ReadHandle> {
         if self.shared.count.load(Ordering::Relaxed) == 0 {
             return None;
         }
@@ -239,7 +239,9 @@ impl Reads {
     }
 
     fn lock_facts(&self) -> MutexGuard<'_, HashMap<(MountId, FileAccess), ResidencyFacts>> {
-        self.facts.lock().unwrap_or_else(PoisonError::into_inner)
+        self.residency_facts
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -301,14 +303,14 @@ impl ReadCompletion {
     /// Returns whether the read still has waiters. If not, it is removed and no longer found.
     pub(super) fn is_wanted(&self) -> bool {
         let mut flights = self.shared.lock();
-        let is_wanted = self.waiters() > 0;
+        let is_wanted = self.waiter_count() > 0;
         if !is_wanted {
             self.remove_from(&mut flights);
         }
         is_wanted
     }
 
-    pub(super) fn waiters(&self) -> usize {
+    pub(super) fn waiter_count(&self) -> usize {
         // One receiver is the entry's own; others are cloned from it only under the lock of all
         // reads.
         self.sender.receiver_count().saturating_sub(1)

@@ -1,6 +1,6 @@
 //! Determines which bytes of a file are in memory without waiting for its disk.
 //!
-//! Called by `disk` on the loop, except [`detect_method`], which a pool runs once for the files of
+//! Called by `disk` on the loop, except [`detect_residency`], which a pool runs once for the files of
 //! an owner on a file system. Two calls are combined. `cachestat` counts pages cheaply, but also
 //! pages that are still being read, for which `sendfile` would wait. Reading one byte with
 //! `RWF_NOWAIT` notices those, but starts to read a missing page on the loop. So bytes are probed
@@ -9,7 +9,7 @@
 //! write it. For other files, bytes that were read or sent without a wait count as resident for a
 //! second (`read_history`).
 //!
-//! Positive answers are reused for some milliseconds ([`RecentAnswers`]), and for seconds after
+//! Positive answers are reused for some milliseconds ([`RecentResidencyAnswers`]), and for seconds after
 //! checking a page or two while nothing has to be read ([`ResidentChunks`]). A loop that trusts a
 //! wrong answer waits for the disk once, notices it (`disk_wait`), and counts again.
 //!
@@ -54,7 +54,7 @@ pub(super) struct ResidencyFacts {
 }
 
 impl ResidencyFacts {
-    pub(super) const UNKNOWN: Self = Self {
+    pub(super) const UNDETECTED: Self = Self {
         method: ResidencyMethod::Unknown,
         has_inodes: false,
     };
@@ -82,7 +82,7 @@ impl ResidencyFacts {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum DetectedFacts {
+pub(super) enum DetectedResidency {
     /// Valid for all files of the owner there.
     AllFiles(ResidencyFacts),
     /// Valid for this file, perhaps only at this moment.
@@ -91,16 +91,16 @@ pub(super) enum DetectedFacts {
 
 /// Detects how a file's residency can be determined, when `len` bytes at `at` have just been read;
 /// `map` maps the file. May block: call it in a pool.
-pub(super) fn detect_method<'m>(
+pub(super) fn detect_residency<'m>(
     file: &File,
     kind: FileSystemKind,
     (at, len): (u64, usize),
     map: impl Fn() -> Result<&'m ResidencyMapping, io::ErrorKind>,
-) -> DetectedFacts {
+) -> DetectedResidency {
     use io::ErrorKind::{PermissionDenied, Unsupported};
     let has_inodes = kind == FileSystemKind::Disk;
     let found = |means| {
-        DetectedFacts::AllFiles(ResidencyFacts {
+        DetectedResidency::AllFiles(ResidencyFacts {
             method: means,
             has_inodes,
         })
@@ -119,7 +119,7 @@ pub(super) fn detect_method<'m>(
             Err(PermissionDenied | Unsupported) => found(ResidencyMethod::RecentlyRead),
             // Pages that were just read do not show where they never do (ZFS, DAX), or were evicted
             // at once.
-            Ok(_) | Err(_) => DetectedFacts::ThisFile(ResidencyFacts {
+            Ok(_) | Err(_) => DetectedResidency::ThisFile(ResidencyFacts {
                 method: ResidencyMethod::RecentlyRead,
                 has_inodes,
             }),
@@ -132,35 +132,35 @@ pub(super) fn detect_method<'m>(
 }
 
 /// How many of the `len` bytes at `at` are resident by the mapping, as a prefix; in steps of
-/// [`STEP_BYTES`] where some are missing.
+/// [`PROBE_STEP_BYTES`] where some are missing.
 ///
 /// # Errors
 /// When the kernel does not tell.
 pub(super) fn mapped_prefix_bytes(map: &ResidencyMapping, at: u64, len: u64) -> io::Result<u64> {
     let found = map.cached_prefix(at, len)?;
     Ok(if found < len {
-        found - found % STEP_BYTES
+        found - found % PROBE_STEP_BYTES
     } else {
         found
     })
 }
 
 /// How many of the `len` bytes at `at` are in counted pages, as a prefix; in steps of
-/// [`STEP_BYTES`] where some are missing.
+/// [`PROBE_STEP_BYTES`] where some are missing.
 pub(super) fn cached_prefix_bytes(file: &File, at: u64, len: u64) -> io::Result<u64> {
     if len == 0 || are_pages_cached(file, at, len)? {
         return Ok(len);
     }
     // All of the first `all_to` steps are counted, not all of `missing_to`.
-    let (mut all_to, mut missing_to) = (0, len.div_ceil(STEP_BYTES));
+    let (mut all_to, mut missing_to) = (0, len.div_ceil(PROBE_STEP_BYTES));
     while missing_to - all_to > 1 {
         let middle = all_to.midpoint(missing_to);
-        match are_pages_cached(file, at, middle * STEP_BYTES)? {
+        match are_pages_cached(file, at, middle * PROBE_STEP_BYTES)? {
             true => all_to = middle,
             false => missing_to = middle,
         }
     }
-    Ok(all_to * STEP_BYTES)
+    Ok(all_to * PROBE_STEP_BYTES)
 }
 
 /// Whether the pages of the `len` bytes at `at` are all counted.
@@ -178,7 +178,7 @@ pub(super) fn are_pages_cached(file: &File, at: u64, len: u64) -> io::Result<boo
 pub(super) fn ready_prefix_bytes(file: &File, at: u64, len: u64) -> io::Result<u64> {
     let mut ready = 0;
     while ready < len {
-        let step = STEP_BYTES.min(len - ready);
+        let step = PROBE_STEP_BYTES.min(len - ready);
         if !is_byte_ready(file, at + ready + step - 1)? {
             break;
         }
@@ -200,7 +200,7 @@ pub(super) fn is_byte_ready(file: &File, at: u64) -> io::Result<bool> {
 }
 
 /// The range that one probed byte stands for, and the least worth sending separately.
-pub(super) const STEP_BYTES: u64 = 64 * 1024;
+pub(super) const PROBE_STEP_BYTES: u64 = 64 * 1024;
 
 /// The chunks of which each step was once verified. A resident page stays complete until it is
 /// evicted, so a chunk that is fully counted again needs fewer probes.
@@ -248,7 +248,7 @@ impl VerifiedChunks {
 
 /// Recent answers about fully resident chunks.
 #[derive(Debug, Default)]
-pub(super) struct RecentAnswers {
+pub(super) struct RecentResidencyAnswers {
     /// From the highest bit: 36 bits of microseconds, 20 of the chunk's number, 8 of its length in
     /// units of 4 kB. One word, so that loops need no lock; 0 is none. The index is the chunk's
     /// number modulo the length.
@@ -262,16 +262,16 @@ const RECENT_ANSWERS: usize = 32;
 /// are about to be, so they are evicted last: that takes the kernel seconds, unless the cache is
 /// dropped on purpose. A popular file is checked 50 times a second, one with a single client before
 /// each piece.
-pub(super) const ANSWER_TIME_US: u64 = 20_000;
+pub(super) const ANSWER_LIFETIME_US: u64 = 20_000;
 
 const UNIT_BYTES: u64 = 4096;
 const TIME_MASK: u64 = (1 << 36) - 1;
 const CHUNK_MASK: u64 = (1 << 20) - 1;
 
-impl RecentAnswers {
+impl RecentResidencyAnswers {
     /// Records at `now_us`, on the caller's clock, that the first `len` bytes of a chunk are
     /// resident.
-    pub(super) fn record(&self, chunk: u64, len: u64, now_us: u64) {
+    pub(super) fn record_chunk(&self, chunk: u64, len: u64, now_us: u64) {
         let units = len.div_ceil(UNIT_BYTES);
         if chunk <= CHUNK_MASK && units <= 0xff {
             let packed = (now_us & TIME_MASK) << 28 | chunk << 8 | units;
@@ -290,7 +290,7 @@ impl RecentAnswers {
         let packed = self.slot(chunk).load(Ordering::Relaxed);
         let (at, known, units) = (packed >> 28, packed >> 8 & CHUNK_MASK, packed & 0xff);
         let age = (now_us & TIME_MASK).wrapping_sub(at) & TIME_MASK;
-        known == chunk && len.div_ceil(UNIT_BYTES) <= units && age < ANSWER_TIME_US
+        known == chunk && len.div_ceil(UNIT_BYTES) <= units && age < ANSWER_LIFETIME_US
     }
 }
 
@@ -312,7 +312,7 @@ const FIRST_REGIONS: usize = 8;
 const LATER_REGIONS: usize = 128;
 const REGION_CHUNKS: u64 = 16;
 
-/// How old an answer may be: see [`ANSWER_TIME_US`].
+/// How old an answer may be: see [`ANSWER_LIFETIME_US`].
 const RESIDENT_TIME_MS: u64 = 5000;
 
 const RESIDENT_TIME_MASK: u64 = (1 << 32) - 1;
@@ -321,7 +321,7 @@ const TAG_MASK: u64 = (1 << 16) - 1;
 impl ResidentChunks {
     /// Records at `now_us`, on the caller's clock, that all of a chunk is resident. Records from
     /// before the last `quiet_us` microseconds, in which nothing was read, are discarded.
-    pub(super) fn record(&self, chunk: u64, now_us: u64, quiet_us: u64) {
+    pub(super) fn record_chunk(&self, chunk: u64, now_us: u64, quiet_us: u64) {
         let region = chunk / REGION_CHUNKS;
         let (word, tag) = match self.word(region) {
             Some(found) => found,
@@ -380,12 +380,12 @@ fn is_current_word(word: u64, tag: u64, now: u64, quiet_us: u64) -> bool {
 
 /// The time of the last finding, shared by all loops without a lock.
 #[derive(Debug, Default)]
-pub(super) struct AtomicMoment {
+pub(super) struct AtomicTimestamp {
     /// Microseconds on the caller's clock; 0 is never.
     at_us: AtomicU64,
 }
 
-impl AtomicMoment {
+impl AtomicTimestamp {
     pub(super) fn record(&self, now_us: u64) {
         self.at_us.store(now_us.max(1), Ordering::Relaxed);
     }
@@ -420,7 +420,7 @@ mod tests {
         let mut disk = file::unnamed_temp_file(&std::env::temp_dir()).unwrap();
         disk.write_all(&[1; 5000]).unwrap();
         disk.sync_all().unwrap();
-        let find = |kind, refused| detect_method(&disk, kind, (0, 1), || Err(refused));
+        let find = |kind, refused| detect_residency(&disk, kind, (0, 1), || Err(refused));
         let facts = |means, has_inodes| ResidencyFacts {
             method: means,
             has_inodes,
@@ -429,14 +429,20 @@ mod tests {
         for (refused, expected) in [
             (
                 io::ErrorKind::PermissionDenied,
-                DetectedFacts::AllFiles(layered),
+                DetectedResidency::AllFiles(layered),
             ),
-            (io::ErrorKind::Unsupported, DetectedFacts::AllFiles(layered)),
+            (
+                io::ErrorKind::Unsupported,
+                DetectedResidency::AllFiles(layered),
+            ),
             (
                 io::ErrorKind::QuotaExceeded,
-                DetectedFacts::ThisFile(layered),
+                DetectedResidency::ThisFile(layered),
             ),
-            (io::ErrorKind::OutOfMemory, DetectedFacts::ThisFile(layered)),
+            (
+                io::ErrorKind::OutOfMemory,
+                DetectedResidency::ThisFile(layered),
+            ),
         ] {
             assert_eq!(
                 find(FileSystemKind::Layered, refused),
@@ -447,16 +453,16 @@ mod tests {
         let memory = find(FileSystemKind::Memory, io::ErrorKind::Other);
         assert_eq!(
             memory,
-            DetectedFacts::AllFiles(facts(ResidencyMethod::InMemory, false))
+            DetectedResidency::AllFiles(facts(ResidencyMethod::InMemory, false))
         );
         // Bytes beyond the mapped part are not resident, like a page evicted at once.
         let mapping = ResidencyMapping::new(&disk, 4096).unwrap();
-        let map = |at| detect_method(&disk, FileSystemKind::Layered, (at, 1), || Ok(&mapping));
+        let map = |at| detect_residency(&disk, FileSystemKind::Layered, (at, 1), || Ok(&mapping));
         assert_eq!(
             map(0),
-            DetectedFacts::AllFiles(facts(ResidencyMethod::Mincore, false))
+            DetectedResidency::AllFiles(facts(ResidencyMethod::Mincore, false))
         );
-        assert_eq!(map(4096), DetectedFacts::ThisFile(layered));
+        assert_eq!(map(4096), DetectedResidency::ThisFile(layered));
     }
 
     #[test]
@@ -499,7 +505,7 @@ mod tests {
 
     #[test]
     fn a_recorded_moment_expires() {
-        let moment = AtomicMoment::default();
+        let moment = AtomicTimestamp::default();
         let is_recent = |now_us| moment.is_within(5000, now_us);
         assert!(!is_recent(0) && !is_recent(10));
         for at_us in [0, 70_000] {
@@ -511,15 +517,15 @@ mod tests {
 
     #[test]
     fn recent_answers_cover_their_range_and_expire() {
-        let asked = RecentAnswers::default();
+        let asked = RecentResidencyAnswers::default();
         assert!(!asked.covers(0, 1, 50), "nothing was asked");
-        asked.record(3, 65_537, 1000);
+        asked.record_chunk(3, 65_537, 1000);
         for (chunk, len, now_us, expected) in [
             (3, 65_537, 1000, true),
             (3, 69_632, 1099, true),
             (3, 69_633, 1000, false),
-            (3, 1, 1000 + ANSWER_TIME_US - 1, true),
-            (3, 1, 1000 + ANSWER_TIME_US, false),
+            (3, 1, 1000 + ANSWER_LIFETIME_US - 1, true),
+            (3, 1, 1000 + ANSWER_LIFETIME_US, false),
             (35, 1, 1000, false),
             (2, 1, 1000, false),
             (3, 1, 999, false),
@@ -531,9 +537,9 @@ mod tests {
             );
         }
         // Values too large for the word are not recorded.
-        asked.record(CHUNK_MASK + 1, 1, 2000);
+        asked.record_chunk(CHUNK_MASK + 1, 1, 2000);
         assert!(!asked.covers(0, 1, 2000) && !asked.covers(CHUNK_MASK + 1, 1, 2000));
-        asked.record(0, CHUNK_BYTES, TIME_MASK);
+        asked.record_chunk(0, CHUNK_BYTES, TIME_MASK);
         assert!(asked.covers(0, CHUNK_BYTES, TIME_MASK + 1));
     }
 
@@ -546,28 +552,28 @@ mod tests {
         let chunks = [0, 15, 16, 127, 128, 128 + 16 * 128, 1 << 40];
         for chunk in chunks {
             assert!(!whole.has(chunk, 5_000_000, QUIET), "{chunk}");
-            whole.record(chunk, 5_000_000, QUIET);
+            whole.record_chunk(chunk, 5_000_000, QUIET);
             assert!(whole.has(chunk, 5_000_000, QUIET), "{chunk}");
             assert!(!whole.has(chunk + 1, 5_000_000, QUIET), "{chunk}");
         }
         assert!(!whole.has(128, 5_000_000, QUIET), "another has its word");
         let last_us = 5_000_000 + RESIDENT_TIME_MS * 1000 - 1;
         // The time is that of the first record in a word: later ones expire with it.
-        whole.record(1, last_us, QUIET);
+        whole.record_chunk(1, last_us, QUIET);
         assert!(
             whole.has(0, last_us, QUIET)
                 && whole.has(1, last_us, QUIET)
                 && whole.has(15, last_us, QUIET)
         );
         assert!(!whole.has(0, last_us + 1, QUIET) && !whole.has(1, last_us + 1, QUIET));
-        whole.record(1, last_us + 1, QUIET);
+        whole.record_chunk(1, last_us + 1, QUIET);
         assert!(whole.has(1, last_us + 1, QUIET) && !whole.has(0, last_us + 1, QUIET));
         assert!(!whole.has(1, 4_999_000, QUIET), "before it");
         // Records from before the last read are discarded, also together with later ones.
         let now_us = last_us + 100_000;
         assert!(whole.has(1, now_us, 101_000) && !whole.has(1, now_us, 99_000));
         assert!(!whole.has(1, now_us, 0), "something is being read");
-        whole.record(2, now_us, 50_000);
+        whole.record_chunk(2, now_us, 50_000);
         assert!(whole.has(2, now_us, 50_000) && !whole.has(1, now_us, QUIET));
     }
 }

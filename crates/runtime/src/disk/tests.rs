@@ -177,7 +177,7 @@ fn without_cachestat_resident_bytes_are_read_on_the_loop() {
     assert_eq!(other.residency_facts(), facts);
     // Another file system may have taken its place: the method is detected again.
     file.forget_facts();
-    assert_eq!(file.residency_facts(), ResidencyFacts::UNKNOWN);
+    assert_eq!(file.residency_facts(), ResidencyFacts::UNDETECTED);
     pool.close();
 }
 
@@ -250,7 +250,7 @@ fn without_cachestat_mincore_finds_resident_bytes() {
     });
     let readings = pool.snapshot().queue_time.count;
     assert_eq!(
-        file.resident_run_bytes(0, 3 * CHUNK_BYTES),
+        file.resident_bytes_across_chunks(0, 3 * CHUNK_BYTES),
         3 * CHUNK_BYTES,
         "several chunks at a time"
     );
@@ -289,7 +289,7 @@ fn without_residency_checks_recent_reads_count_as_resident() {
     let pool = pool(1);
     let len = CHUNK_BYTES + 100_000;
     let file = file_without_residency(len, &pool);
-    let whole = || file.resident_run_bytes(0, len);
+    let whole = || file.resident_bytes_across_chunks(0, len);
     let read = |from: u64, to: u64| {
         let mut at = from;
         while at < to {
@@ -347,7 +347,8 @@ fn a_loop_that_waited_distrusts_the_read_history() {
     let file = file_without_residency(SMALL_READ_BYTES, &pool);
     block_on(file.read(0, SMALL_READ_BYTES)).unwrap();
     assert_eq!(file.resident_bytes(0, SMALL_READ_BYTES), SMALL_READ_BYTES);
-    pool.reads().record_wait(pool.reads().now_us());
+    pool.in_flight_reads()
+        .record_wait(pool.in_flight_reads().now_us());
     assert_eq!(file.resident_bytes(0, SMALL_READ_BYTES), 0);
     pool.close();
 }
@@ -483,7 +484,7 @@ fn a_full_pool_and_a_directory_are_errors() {
         "{refused:?}"
     );
     // Its entry is removed: no request waits for a read that never began.
-    assert!(!full.reads().is_being_read(file.read_key(), 0, 1));
+    assert!(!full.in_flight_reads().is_being_read(file.read_key(), 0, 1));
     release.send(()).unwrap();
     full.close();
     let pool = pool(1);
@@ -499,7 +500,7 @@ fn a_full_pool_and_a_directory_are_errors() {
 fn claim_all_memory(pool: &Pool) -> reads::MemoryClaim {
     let deadline = Instant::now() + TIMEOUT;
     loop {
-        let claim = pool.reads().claim_memory(64 * 1024 * 1024, 1);
+        let claim = pool.in_flight_reads().claim_memory(64 * 1024 * 1024, 1);
         if claim.bytes() == 64 * 1024 * 1024 {
             return claim;
         }
@@ -578,7 +579,7 @@ fn resident_chunks_are_not_counted_again_until_evicted() {
         return;
     };
     // The read that detected the method is no longer in the same millisecond.
-    let (deadline, reads) = (Instant::now() + TIMEOUT, pool.reads());
+    let (deadline, reads) = (Instant::now() + TIMEOUT, pool.in_flight_reads());
     let await_that = |what: &str, is_so: &dyn Fn() -> bool| {
         while !is_so() {
             assert!(Instant::now() < deadline, "never {what}");
@@ -635,7 +636,7 @@ fn two_resident_pages_confirm_the_chunks_between() {
     let Some(file) = file_with_cachestat(4 * CHUNK_BYTES, &pool) else {
         return;
     };
-    let (deadline, reads) = (Instant::now() + TIMEOUT, pool.reads());
+    let (deadline, reads) = (Instant::now() + TIMEOUT, pool.in_flight_reads());
     let answers = || {
         let now_us = reads.now_us();
         [0, 1, 2, 3].map(|chunk| file.recent_answers.covers(chunk, CHUNK_BYTES, now_us))

@@ -25,7 +25,7 @@ use penstock_sys::timer;
 use super::fd_table::{FdTable, IoDirection};
 use super::mailbox::{LoopMessage, Mailbox};
 use super::slots::SlotKey;
-use super::tasks::{MAIN_TASK, TaskFuture, TaskHeader, Tasks};
+use super::tasks::{MAIN_TASK, TaskFuture, TaskHeader, TaskTable};
 use super::timers::{TimerKey, Timers};
 
 /// Polls in a row before the kernel is asked for events.
@@ -52,7 +52,7 @@ struct CurrentLoop {
     run_queue: RefCell<VecDeque<SlotKey>>,
     /// Tasks that yielded to all others.
     deferred: RefCell<Vec<Waker>>,
-    tasks: RefCell<Tasks>,
+    tasks: RefCell<TaskTable>,
     fds: RefCell<FdTable>,
     timers: RefCell<Timers>,
     resources: RefCell<Option<LoopResources>>,
@@ -90,7 +90,7 @@ impl CurrentLoop {
             task_budget: Cell::new(0),
             run_queue: RefCell::new(VecDeque::new()),
             deferred: RefCell::new(Vec::new()),
-            tasks: RefCell::new(Tasks::new()),
+            tasks: RefCell::new(TaskTable::new()),
             fds: RefCell::new(FdTable::new()),
             timers: RefCell::new(Timers::new()),
             resources: RefCell::new(None),
@@ -116,7 +116,7 @@ impl CurrentLoop {
     ) -> Option<F::Output> {
         let mut left = MAX_POLLS_PER_TURN;
         loop {
-            mail.take(letters);
+            mail.take_messages(letters);
             for letter in letters.drain(..) {
                 self.handle_message(letter, mail);
             }
@@ -332,7 +332,7 @@ fn with_loop_of<T>(mail: &Mailbox, work: impl FnOnce(&CurrentLoop) -> T) -> Opti
     done.ok().flatten()
 }
 
-pub(super) fn schedule(key: SlotKey) {
+pub(super) fn schedule_task(key: SlotKey) {
     let _ = CURRENT_LOOP.try_with(|here| here.run_queue.borrow_mut().push_back(key));
 }
 
@@ -353,7 +353,7 @@ pub(super) fn spawn(work: TaskFuture) -> Result<(), TaskFuture> {
 }
 
 /// Wakes `waker` after everything else that is ready has run; at once where no loop runs.
-pub(super) fn defer(waker: &Waker) {
+pub(super) fn defer_wake(waker: &Waker) {
     CURRENT_LOOP.with(|here| match here.mailbox_id.get() {
         0 => waker.wake_by_ref(),
         _ => here.deferred.borrow_mut().push(waker.clone()),
@@ -449,10 +449,10 @@ impl Registration {
     }
 
     /// Clears the readiness once it has been used up: the next edge reports more.
-    pub(crate) fn clear(&self, side: IoDirection) {
+    pub(crate) fn clear_readiness(&self, side: IoDirection) {
         CURRENT_LOOP.with(|here| {
             if here.mailbox_id.get() == self.mailbox.id() {
-                here.fds.borrow_mut().clear(self.token, side);
+                here.fds.borrow_mut().clear_readiness(self.token, side);
             }
         });
     }

@@ -131,7 +131,7 @@ impl FdTable {
     }
 
     /// Records that the direction is not ready any more.
-    pub(super) fn clear(&mut self, token: SlotKey, side: IoDirection) {
+    pub(super) fn clear_readiness(&mut self, token: SlotKey, side: IoDirection) {
         if let Some(direction) = self.direction(token, side) {
             direction.is_ready = false;
         }

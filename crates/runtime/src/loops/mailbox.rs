@@ -96,7 +96,7 @@ impl Mailbox {
 
     /// Takes the messages, in order, into `into`, which is empty; costs one load when there are
     /// none.
-    pub(super) fn take(&self, into: &mut Vec<LoopMessage>) {
+    pub(super) fn take_messages(&self, into: &mut Vec<LoopMessage>) {
         if !self.has_messages() {
             return;
         }
@@ -108,7 +108,7 @@ impl Mailbox {
     }
 
     #[cfg(test)]
-    pub(super) fn capacity(&self) -> usize {
+    pub(super) fn message_capacity(&self) -> usize {
         self.messages().as_ref().map_or(0, Vec::capacity)
     }
 

@@ -18,7 +18,7 @@ use super::slots::{SlotKey, Slots};
 pub(super) type TaskFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 #[derive(Debug)]
-pub(super) struct Tasks {
+pub(super) struct TaskTable {
     /// `None` while a task is polled.
     tasks: Slots<Option<Task>>,
 }
@@ -43,7 +43,7 @@ pub(super) struct TaskHeader {
     is_posted: AtomicBool,
 }
 
-impl Tasks {
+impl TaskTable {
     pub(super) const fn new() -> Self {
         Self {
             tasks: Slots::new(),
@@ -133,7 +133,7 @@ impl TaskHeader {
     fn enqueue(&self) {
         if !self.is_queued.load(Ordering::Relaxed) {
             self.is_queued.store(true, Ordering::Relaxed);
-            event_loop::schedule(self.key);
+            event_loop::schedule_task(self.key);
         }
     }
 }

@@ -26,12 +26,12 @@ fn a_task_runs_on_its_loop_and_its_outcome_is_awaited() {
     let here = std::thread::current().id();
     let there = run(spawned_thread());
     assert_eq!(there, here);
-    let loops = Loops::start(2).unwrap();
+    let loops = EventLoops::start(2).unwrap();
     for handle in loops.handles() {
         let (tell, told) = oneshot::channel();
         let index = handle.index();
         handle.spawn(async move {
-            let _ = tell.send((current_index(), spawned_thread().await));
+            let _ = tell.send((current_loop_index(), spawned_thread().await));
         });
         let (runs_at, thread) = run(told).unwrap();
         assert_eq!(runs_at, index);
@@ -42,7 +42,7 @@ fn a_task_runs_on_its_loop_and_its_outcome_is_awaited() {
 
 #[test]
 fn message_bursts_leave_a_small_queue() {
-    let loops = Loops::start(1).unwrap();
+    let loops = EventLoops::start(1).unwrap();
     let handle = &loops.handles()[0];
     // The loop's list and the mailbox's are swapped: each has had its burst, and has come back.
     for _ in 0..4 {
@@ -64,7 +64,7 @@ fn message_bursts_leave_a_small_queue() {
             let _ = tell.send(());
         });
         run(told).unwrap();
-        let room = handle.mailbox.capacity();
+        let room = handle.mailbox.message_capacity();
         assert!(room <= event_loop::MAX_KEPT_MESSAGES, "{room}");
     }
     loops.stop();
@@ -144,7 +144,7 @@ fn a_task_that_panics_ends_and_nothing_else_does() {
             Instant::now() + Duration::from_millis(5),
         ));
         let panics =
-            spawn_with_handle(async { assert_eq!(current_index(), usize::MAX, "on purpose") });
+            spawn_with_handle(async { assert_eq!(current_loop_index(), usize::MAX, "on purpose") });
         assert!(panics.await.is_err());
         assert!(!other.is_finished());
         (&mut other).await.unwrap();
@@ -284,7 +284,7 @@ fn tasks_are_dropped_on_their_loop_when_it_ends() {
 
 #[test]
 fn a_stream_may_be_dropped_or_used_on_another_thread() {
-    let loops = Loops::start(1).unwrap();
+    let loops = EventLoops::start(1).unwrap();
     run(async {
         let (ours, theirs) = net::worker_socket_pair().unwrap();
         let stream = Stream::new(ours).unwrap();

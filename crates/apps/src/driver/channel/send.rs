@@ -79,7 +79,9 @@ impl ChannelOutbox {
     pub(super) fn take_socket(&self, id: u32) -> Option<OwnedFd> {
         let (mut bytes, mut sockets) = ([0; 4], Vec::new());
         let files = self.files_socket.as_ref()?;
-        let read = files.try_read_descriptors(&mut bytes, &mut sockets).ok()?;
+        let read = files
+            .try_read_with_descriptors(&mut bytes, &mut sockets)
+            .ok()?;
         let is_its_own = read == bytes.len() && u32::from_le_bytes(bytes) == id;
         sockets.pop().filter(|_| is_its_own && sockets.is_empty())
     }

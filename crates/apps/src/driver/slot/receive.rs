@@ -25,7 +25,7 @@ impl SlotDriver {
         buffers::with_receive_buffer(|buffer| {
             let read = self
                 .stream
-                .poll_read_descriptors(cx, buffer, &mut self.descriptors);
+                .poll_read_with_descriptors(cx, buffer, &mut self.descriptors);
             let bytes = self.core.received.take(ready!(read), buffer);
             Poll::Ready(bytes.and_then(|bytes| self.handle_bytes(&bytes)))
         })

@@ -13,7 +13,7 @@ use penstock_exchange::buffering::BufferingSettings;
 use penstock_exchange::{Body, Fault, FaultKind, Handler, HandlerProgress, Reply};
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::loops::spawn_here;
-use penstock_runtime::{Loops, clock, loops};
+use penstock_runtime::{EventLoops, clock, loops};
 use tokio::sync::oneshot;
 
 use super::*;
@@ -80,7 +80,7 @@ async def reactor(scope, receive, send):
 struct LimitsHarness {
     app: Arc<App>,
     dir: PathBuf,
-    loops: Option<Loops>,
+    loops: Option<EventLoops>,
 }
 
 impl LimitsHarness {
@@ -92,7 +92,7 @@ impl LimitsHarness {
         let mut about = config::App::new("shop", dir.clone(), AppKind::Wsgi, "code:app");
         about.processes = config::Processes::exactly(1);
         change(&mut about);
-        let loops = Loops::start(1).unwrap();
+        let loops = EventLoops::start(1).unwrap();
         let setup = AppResources {
             loops: loops.handles().to_vec(),
             launcher: None,

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use penstock_config::Processes;
 use penstock_exchange::{Body, Handler, HandlerProgress, Reply};
-use penstock_runtime::loops::Loops;
+use penstock_runtime::loops::EventLoops;
 
 use super::*;
 use crate::testing;
@@ -64,7 +64,7 @@ async def application(scope, receive, send):
 /// A running application with the loops of its slots.
 pub(super) struct RunningApp {
     pub(super) app: Arc<App>,
-    loops: Option<Loops>,
+    loops: Option<EventLoops>,
     dir: TempDir,
 }
 
@@ -87,7 +87,7 @@ pub(super) fn python(dir: &TempDir, processes: usize) -> config::App {
 
 impl RunningApp {
     pub(super) fn start(config: config::App, dir: TempDir) -> Self {
-        let loops = Loops::start(1).unwrap();
+        let loops = EventLoops::start(1).unwrap();
         let setup = AppResources {
             loops: loops.handles().to_vec(),
             launcher: None,

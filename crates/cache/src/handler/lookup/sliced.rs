@@ -190,7 +190,7 @@ impl CacheLookup {
                 return Err(SlicedOutcome::NotApplicable);
             }
             let mut for_errors = None;
-            let base = match found.map(|hit| judge_hit(hit, &self.directives, clock::wall())) {
+            let base = match found.map(|hit| judge_hit(hit, &self.directives, clock::wall_time())) {
                 Some(LookupResult::Usable(usable)) => {
                     if usable.needs_revalidation && lead.is_none() {
                         self.revalidate_index(number, &usable.hit);

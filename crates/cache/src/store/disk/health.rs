@@ -64,7 +64,7 @@ impl Disk {
     /// Takes the disk out of service if its oldest operation has stalled.
     pub(crate) fn check_stall(&self) {
         // The pool also knows the bodies that are read while they are sent.
-        let oldest = self.oldest_operation().max(self.pool.oldest_running());
+        let oldest = self.oldest_operation().max(self.pool.oldest_job_time());
         if let Some(oldest) = oldest
             && oldest >= self.stall_timeout
         {

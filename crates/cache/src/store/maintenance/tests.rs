@@ -54,7 +54,7 @@ fn a_full_pool_at_a_start_costs_no_object() {
         })
         .unwrap();
         let deadline = clock::now() + Duration::from_secs(10);
-        while pool.oldest_running().is_none() {
+        while pool.oldest_job_time().is_none() {
             assert!(clock::now() < deadline);
             sleep_briefly().await;
         }

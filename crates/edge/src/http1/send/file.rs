@@ -58,7 +58,7 @@ pub(super) fn try_send_file(
     if resident == 0 {
         return Ok(first.progress(out, Body::File(body), None));
     }
-    if first.count(stream.try_write_more(out))? < out.len() {
+    if first.count(stream.try_write_with_more(out))? < out.len() {
         return Ok(first.progress(out, Body::File(body), None));
     }
     let piece = usize::try_from(resident).unwrap_or(usize::MAX);
@@ -107,7 +107,7 @@ impl ResponseWriter<'_> {
             let allowed = self
                 .allowance(usize::try_from(wanted).unwrap_or(usize::MAX))
                 .await;
-            let resident = file.resident_run_bytes(at, allowed as u64);
+            let resident = file.resident_bytes_across_chunks(at, allowed as u64);
             let progress = match resident {
                 0 => {
                     // A slow client holds no more memory than that.
@@ -199,7 +199,7 @@ impl ResponseWriter<'_> {
         if head.is_empty() {
             return Ok(true);
         }
-        let count = written_bytes(self.stream.try_write_more(head))?;
+        let count = written_bytes(self.stream.try_write_with_more(head))?;
         self.count_sent(count);
         head.advance(count);
         if head.is_empty() {
@@ -275,7 +275,7 @@ impl ResponseWriter<'_> {
             });
             let Some(count) = written.await? else {
                 if is_small {
-                    (piece, is_by_itself) = (file.compact(piece), true);
+                    (piece, is_by_itself) = (file.compact_if_memory_scarce(piece), true);
                     continue;
                 }
                 let sent = len - piece.len() as u64;

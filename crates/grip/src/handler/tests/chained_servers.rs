@@ -17,7 +17,7 @@ fn signer(key: &str) -> Option<Signer> {
 /// What a server in front says of itself, signed with `key` so long ago.
 fn said(key: &str, ago: Duration) -> String {
     let front = Signer::new(key, "front").unwrap();
-    format!("Grip-Sig: {}", front.sign(clock::wall() - ago))
+    format!("Grip-Sig: {}", front.sign(clock::wall_time() - ago))
 }
 
 /// A request whose peer is trusted, unless it is a stranger.

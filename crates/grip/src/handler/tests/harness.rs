@@ -22,7 +22,7 @@ use penstock_exchange::{
 use penstock_http::{HeadLimits, ParseProgress, RequestHead, Status, parse_head};
 use penstock_hub::token::Signer;
 use penstock_hub::{Hub, Namespace, Settings};
-use penstock_runtime::loops::Loops;
+use penstock_runtime::loops::EventLoops;
 use penstock_runtime::{Stream, clock};
 use penstock_sys::net::PeerAddress;
 
@@ -63,7 +63,7 @@ impl Handler for Backend {
 
 /// A hub, a back end, and what stands in front of it.
 pub(crate) struct GripHarness {
-    loops: Option<Loops>,
+    loops: Option<EventLoops>,
     pub(crate) hub: Hub,
     pub(crate) grip: Arc<GripHandler>,
     backend: Arc<Backend>,
@@ -144,7 +144,7 @@ impl GripHarness {
         script: impl IntoIterator<Item = BackendReply>,
         make: impl FnOnce(Hub, Arc<Backend>) -> GripHandler,
     ) -> Self {
-        let loops = Loops::start(1).unwrap();
+        let loops = EventLoops::start(1).unwrap();
         let hub = Hub::start(settings, loops.handles()).unwrap();
         let (sender, asked) = sync_channel(100);
         let backend = Arc::new(Backend {

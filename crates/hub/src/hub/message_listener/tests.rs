@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use penstock_runtime::{Loops, loops};
+use penstock_runtime::{EventLoops, loops};
 
 use super::*;
 use crate::{Hub, Settings, WebSocketPart};
@@ -10,8 +10,8 @@ use crate::{Hub, Settings, WebSocketPart};
 /// Nothing that works takes so long.
 const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
-fn hub(settings: Settings) -> (Loops, Hub) {
-    let loops = Loops::start(1).unwrap();
+fn hub(settings: Settings) -> (EventLoops, Hub) {
+    let loops = EventLoops::start(1).unwrap();
     let hub = Hub::start(settings, loops.handles()).unwrap();
     (loops, hub)
 }

@@ -61,7 +61,7 @@ impl HeldConnectionCounter for PanickingCounter {
 
 /// Lets a stream end whose front end panics over it; returns if nothing comes of it.
 fn break_a_shard() {
-    let loops = penstock_runtime::Loops::start(1).unwrap();
+    let loops = penstock_runtime::EventLoops::start(1).unwrap();
     let hub = crate::Hub::start(Settings::default(), loops.handles()).unwrap();
     let Ok(penstock_exchange::Body::Hold(hold)) = hub.stream_body(stream("a")) else {
         panic!("a stream is held");

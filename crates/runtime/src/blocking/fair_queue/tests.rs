@@ -243,7 +243,7 @@ impl ModelGroup {
 impl Model {
     fn push_group(&mut self, group: ModelGroup) {
         let before = self.groups.len() as u64;
-        let last_turn = self.turns + u64::from(WEIGHTED_TURNS + 1) * (before + 1);
+        let last_turn = self.turns + u64::from(WEIGHTED_TURNS_PER_ROTATION + 1) * (before + 1);
         self.groups.push(ModelGroup { last_turn, ..group });
     }
 
@@ -265,7 +265,7 @@ impl Model {
             return None;
         }
         self.turns += 1;
-        if self.weighted_turns < WEIGHTED_TURNS {
+        if self.weighted_turns < WEIGHTED_TURNS_PER_ROTATION {
             self.weighted_turns += 1;
             let weight: u64 = self.groups.iter().map(ModelGroup::weight).sum();
             self.virtual_time += (UNIT / weight).max(1);

@@ -8,7 +8,12 @@ fn block_on<F: Future>(future: F) -> F::Output {
     crate::loops::block_on(future).unwrap()
 }
 
-fn outcome(reads: &Reads, start: u64, len: usize, wanted: u64) -> Result<ReadData, Arc<io::Error>> {
+fn outcome(
+    reads: &InFlightReads,
+    start: u64,
+    len: usize,
+    wanted: u64,
+) -> Result<ReadData, Arc<io::Error>> {
     Ok(ReadData::new(
         start,
         vec![7; len],
@@ -18,7 +23,7 @@ fn outcome(reads: &Reads, start: u64, len: usize, wanted: u64) -> Result<ReadDat
 
 #[test]
 fn a_read_in_flight_is_found_by_its_range() {
-    let reads = Reads::default();
+    let reads = InFlightReads::default();
     let (mut first, landing) = reads.begin_read(FILE, 4096, 8192);
     let (_other, other_landing) = reads.begin_read(FILE, 16384, 20480);
     for (file, at, expected) in [
@@ -30,7 +35,11 @@ fn a_read_in_flight_is_found_by_its_range() {
         (FILE, CHUNK_BYTES + 4096, false),
         (FileKey::Handle(2), 4096, false),
     ] {
-        assert_eq!(reads.find(file, at).is_some(), expected, "{file:?} {at}");
+        assert_eq!(
+            reads.find_read(file, at).is_some(),
+            expected,
+            "{file:?} {at}"
+        );
     }
     for (at, len, expected) in [
         (0, 4096, false),
@@ -42,9 +51,9 @@ fn a_read_in_flight_is_found_by_its_range() {
     ] {
         assert_eq!(reads.is_being_read(FILE, at, len), expected, "{at} {len}");
     }
-    let mut second = reads.find(FILE, 5000).unwrap();
+    let mut second = reads.find_read(FILE, 5000).unwrap();
     landing.complete(outcome(&reads, 4096, 4096, 4096));
-    assert!(reads.find(FILE, 5000).is_none() && reads.is_being_read(FILE, 0, CHUNK_BYTES));
+    assert!(reads.find_read(FILE, 5000).is_none() && reads.is_being_read(FILE, 0, CHUNK_BYTES));
     assert!(!first.is_pending() && !second.is_pending() && second.id == first.id);
     for flight in [&mut first, &mut second] {
         let landed = block_on(flight.wait()).unwrap().unwrap();
@@ -59,32 +68,32 @@ fn a_read_in_flight_is_found_by_its_range() {
 
 #[test]
 fn a_dropped_completion_is_an_error() {
-    let reads = Reads::default();
+    let reads = InFlightReads::default();
     let (mut flight, landing) = reads.begin_read(FILE, 0, 4096);
     assert!(flight.is_pending());
     drop(landing);
     assert!(!flight.is_pending());
     assert!(block_on(flight.wait()).is_none());
-    assert!(reads.find(FILE, 0).is_none());
+    assert!(reads.find_read(FILE, 0).is_none());
 }
 
 #[test]
 fn a_read_without_waiters_is_abandoned() {
-    let reads = Reads::default();
+    let reads = InFlightReads::default();
     let (first, landing) = reads.begin_read(FILE, 0, 4096);
-    let second = reads.find(FILE, 0).unwrap();
+    let second = reads.find_read(FILE, 0).unwrap();
     drop(first);
-    assert!(landing.is_wanted() && reads.find(FILE, 0).is_some());
-    assert_eq!(landing.waiters(), 1);
+    assert!(landing.is_wanted() && reads.find_read(FILE, 0).is_some());
+    assert_eq!(landing.waiter_count(), 1);
     drop(second);
-    assert!(!landing.is_wanted() && reads.find(FILE, 0).is_none());
+    assert!(!landing.is_wanted() && reads.find_read(FILE, 0).is_none());
     drop(landing);
     assert_eq!(reads.shared.count.load(Ordering::Relaxed), 0);
 }
 
 #[test]
 fn the_end_of_the_file_differs_from_the_end_of_a_read() {
-    let reads = Reads::default();
+    let reads = InFlightReads::default();
     let short = outcome(&reads, 4096, 100, 4096).unwrap();
     assert_eq!(short.part(4096, 4096).unwrap().len(), 100);
     for at in [4196, 5000] {
@@ -97,7 +106,7 @@ fn the_end_of_the_file_differs_from_the_end_of_a_read() {
 
 #[test]
 fn read_memory_is_bounded_and_released_with_the_last_part() {
-    let reads = Reads::default();
+    let reads = InFlightReads::default();
     let mut pieces = Vec::new();
     while !reads.is_memory_scarce() {
         let claim = reads.claim_memory(CHUNK_BYTES, 1);
@@ -130,7 +139,7 @@ fn read_memory_is_bounded_and_released_with_the_last_part() {
 
 #[test]
 fn facts_are_kept_for_each_owner_and_a_bounded_number_of_owners() {
-    let reads = Reads::default();
+    let reads = InFlightReads::default();
     let file = |mount, user| FileIdentity {
         mount: MountId {
             device: (0, 1),
@@ -147,7 +156,7 @@ fn facts_are_kept_for_each_owner_and_a_bounded_number_of_owners() {
     };
     for number in 0..5000 {
         let (file, others) = (file(number, 1), file(number, 2));
-        reads.remember_facts(&file, ResidencyFacts::UNKNOWN);
+        reads.remember_facts(&file, ResidencyFacts::UNDETECTED);
         let again = FileIdentity { inode: 7, ..file };
         assert!(reads.facts(&again).is_some() && reads.facts(&others).is_none());
     }

@@ -46,10 +46,10 @@ fn start_observers(pool: &Pool, file: &Arc<DiskFile>, count: usize) -> Receiver<
     for _ in 0..count {
         let (observed, file) = (observed.clone(), Arc::clone(file));
         let observe = move || {
-            let is_busy = file
-                .pool()
-                .reads()
-                .is_being_read(file.read_key(), 0, CHUNK_BYTES);
+            let is_busy =
+                file.pool()
+                    .in_flight_reads()
+                    .is_being_read(file.read_key(), 0, CHUNK_BYTES);
             observed.send(is_busy).unwrap();
         };
         pool.spawn(observe).unwrap();

@@ -35,7 +35,7 @@ pub(super) async fn poll_once<F: Future + ?Sized>(work: std::pin::Pin<&mut F>) {
 
 /// Whether this many bytes of the pool's read memory are free.
 fn is_free(pool: &Pool, bytes: u64) -> bool {
-    pool.reads().claim_memory(bytes, 1).bytes() == bytes
+    pool.in_flight_reads().claim_memory(bytes, 1).bytes() == bytes
 }
 
 const ALL: u64 = 64 * 1024 * 1024;
@@ -53,8 +53,16 @@ fn a_changed_file_does_not_share_an_older_read() {
         poll_once(before.as_mut()).await;
         old.file().unwrap().set_len(CHUNK_BYTES - 4096).unwrap();
         let new = DiskFile::new(reopened(old.file().unwrap()), pool.clone());
-        assert!(pool.reads().find(old.read_key(), 0).is_some());
-        assert!(pool.reads().find(new.read_key(), 0).is_none());
+        assert!(
+            pool.in_flight_reads()
+                .find_read(old.read_key(), 0)
+                .is_some()
+        );
+        assert!(
+            pool.in_flight_reads()
+                .find_read(new.read_key(), 0)
+                .is_none()
+        );
         release.send(()).unwrap();
         assert_eq!(before.await.unwrap().len(), 4096);
     });
@@ -65,11 +73,13 @@ fn a_changed_file_does_not_share_an_older_read() {
 fn an_end_seen_by_a_shared_read_is_checked_again() {
     let pool = pool(1);
     let file = Arc::new(DiskFile::new(written_file(200_000), pool.clone()));
-    let (_flight, landing) = pool.reads().begin_read(file.read_key(), 0, CHUNK_BYTES);
+    let (_flight, landing) = pool
+        .in_flight_reads()
+        .begin_read(file.read_key(), 0, CHUNK_BYTES);
     block_on(async {
         let mut read = pin!(file.read(100_000, 10));
         poll_once(read.as_mut()).await;
-        let claim = pool.reads().claim_memory(CHUNK_BYTES, 1);
+        let claim = pool.in_flight_reads().claim_memory(CHUNK_BYTES, 1);
         landing.complete(Ok(ReadData::new(0, vec![0; 50_000], claim)));
         let piece = read.await.unwrap();
         assert_eq!((piece.len(), piece[0]), (10, byte(100_000)));
@@ -95,7 +105,11 @@ fn abandoned_reads_are_not_run() {
         assert_eq!(wanted.await.unwrap().len() as u64, CHUNK_BYTES);
     });
     await_idle(&pool);
-    assert!(!pool.reads().is_being_read(file.read_key(), 0, CHUNK_BYTES));
+    assert!(
+        !pool
+            .in_flight_reads()
+            .is_being_read(file.read_key(), 0, CHUNK_BYTES)
+    );
     assert_eq!(file.resident_bytes(0, 1), 0);
     assert_eq!(file.resident_bytes(CHUNK_BYTES, CHUNK_BYTES), CHUNK_BYTES);
     pool.close();
@@ -165,12 +179,12 @@ fn a_small_rest_does_not_hold_the_whole_read() {
     drop(claim_all_memory(&pool));
     evict(&file);
     let whole = block_on(file.read(0, CHUNK_BYTES)).unwrap();
-    let rest = file.compact(whole.slice(10..20));
+    let rest = file.compact_if_memory_scarce(whole.slice(10..20));
     drop(whole);
     assert!(!is_free(&pool, ALL - 10), "memory is not scarce");
-    let scarce = pool.reads().claim_memory(ALL / 2, 1);
+    let scarce = pool.in_flight_reads().claim_memory(ALL / 2, 1);
     assert!(file.is_memory_scarce());
-    let rest = file.compact(rest);
+    let rest = file.compact_if_memory_scarce(rest);
     drop(scarce);
     assert_eq!((rest.len(), rest[0]), (10, byte(10)));
     // The thread that read it may hold it for a moment.

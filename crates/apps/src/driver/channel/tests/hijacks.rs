@@ -73,7 +73,7 @@ fn a_hijacked_connection_of_a_retired_reactor_is_cut_when_its_time_is_over() {
                 rig.worker.data(id, b"", true).await;
             }
             rig.retire();
-            let silence = poll_fn(|cx| app.poll_disconnected(cx));
+            let silence = poll_fn(|cx| app.poll_peer_activity(cx));
             let early = clock::timeout(Duration::from_millis(200), silence).await;
             assert!(early.is_none(), "a stream may be silent");
             rig.mailbox.cut_streams();
