@@ -61,7 +61,7 @@ fn reap_ended(seen: &[u32]) -> Vec<u32> {
 /// Ends all processes that workers have left behind, for the end of a server; those in `except`
 /// stay. Blocks for up to 2 s. Children that are still waited for are ended too.
 pub fn end_orphans(except: &[u32]) {
-    for orphan in process::end_orphans(except) {
+    for orphan in process::kill_orphans(except) {
         let (pid, name) = (orphan.pid, orphan.name);
         log::warn!("a worker left process {pid} ({name}) behind; it was ended");
     }

@@ -20,7 +20,7 @@ use penstock_exchange::buffering::{BufferingSettings, SlowResponses};
 use penstock_exchange::metrics::AppMetrics;
 use penstock_exchange::{Fault, FaultKind, RequestTiming};
 use penstock_queue::QueueLimits;
-use penstock_sys::cgroup::Group;
+use penstock_sys::cgroup::AppCgroup;
 use penstock_wire::Dialect;
 
 use crate::app::{AppSnapshot, WorkerSnapshot};
@@ -44,7 +44,7 @@ pub(crate) struct AppShared {
     pub(crate) dispatch: AppDispatcher,
     pub(crate) metrics: Arc<AppMetrics>,
     /// Bounds its processes, with all that they start.
-    pub(crate) group: Option<Arc<Group>>,
+    pub(crate) group: Option<Arc<AppCgroup>>,
     pub(crate) body_store: ArcSwap<BufferingSettings>,
     /// Responses that hold its workers because their clients are slow.
     held_places: SlowResponses,

@@ -81,7 +81,7 @@ pub async fn accept(
             }
             // The connection stays in the backlog then.
             Some(Err(error))
-                if descriptors::is_exhausted(&error)
+                if descriptors::is_fd_exhaustion(&error)
                     && acceptor.evict_oldest("no descriptor is left") =>
             {
                 clock::sleep(EVICTION_DELAY).await;

@@ -78,7 +78,7 @@ pub(crate) struct FileTree {
     precompressed: Vec<ContentCoding>,
     compress: Vec<ContentCoding>,
     listing: bool,
-    symlinks: file::Symlinks,
+    symlinks: file::SymlinkPolicy,
     opener: NoAtimeOpener,
     logged_links: LoggedNames,
     hide_patterns: HidePatterns,
@@ -187,9 +187,9 @@ impl FileTree {
             compress: files.compress.clone(),
             listing: files.listing,
             symlinks: match files.symlinks {
-                Symlinks::InsideRoot => file::Symlinks::Beneath,
-                Symlinks::Deny => file::Symlinks::Never,
-                Symlinks::Any => file::Symlinks::Anywhere,
+                Symlinks::InsideRoot => file::SymlinkPolicy::Beneath,
+                Symlinks::Deny => file::SymlinkPolicy::Never,
+                Symlinks::Any => file::SymlinkPolicy::Anywhere,
             },
             opener: NoAtimeOpener::default(),
             logged_links: LoggedNames::default(),
@@ -541,8 +541,8 @@ impl FileTree {
     /// Opens any kind of file; `None` if there is none.
     fn open_any(&self, name: &[u8], reach: LookupDepth) -> Result<Option<OpenedFile>, LookupStop> {
         let mut is_linked = false;
-        let mut opened = self.open_following(name, reach, file::Symlinks::Never);
-        let follows = self.symlinks != file::Symlinks::Never;
+        let mut opened = self.open_following(name, reach, file::SymlinkPolicy::Never);
+        let follows = self.symlinks != file::SymlinkPolicy::Never;
         if follows && matches!(&opened, Err(error) if error.raw_os_error() == Some(ELOOP)) {
             is_linked = true;
             opened = self.open_following(name, reach, self.symlinks);
@@ -582,7 +582,7 @@ impl FileTree {
     /// Whether the error means a link that is not followed and not logged yet.
     fn is_unlogged_link(&self, error: &io::Error, name: &[u8]) -> bool {
         error.kind() == io::ErrorKind::CrossesDevices
-            && self.symlinks == file::Symlinks::Beneath
+            && self.symlinks == file::SymlinkPolicy::Beneath
             && !is_link_logged(&self.logged_links, name)
     }
 
@@ -597,7 +597,7 @@ impl FileTree {
         &self,
         name: &[u8],
         reach: LookupDepth,
-        symlinks: file::Symlinks,
+        symlinks: file::SymlinkPolicy,
     ) -> io::Result<Option<File>> {
         if reach == LookupDepth::PageCache {
             let open =

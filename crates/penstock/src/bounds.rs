@@ -14,7 +14,9 @@ use std::sync::Arc;
 
 use penstock_config::{App, Config};
 use penstock_sys::account::Account;
-use penstock_sys::cgroup::{Controller, Group, GroupPlan, Groups, MissingController};
+use penstock_sys::cgroup::{
+    AppCgroup, AppCgroupLimits, Controller, MissingController, ServerCgroups,
+};
 
 use crate::identity::AppAccounts;
 
@@ -22,7 +24,7 @@ use crate::identity::AppAccounts;
 #[derive(Debug)]
 pub(crate) struct AppBounds {
     stated: BTreeMap<String, Stated>,
-    groups: Groups,
+    groups: ServerCgroups,
 }
 
 /// The bounds in an application's table.
@@ -46,12 +48,12 @@ impl AppBounds {
             stated: apps
                 .map(|(name, app)| (name.clone(), stated(app)))
                 .collect(),
-            groups: Groups::make(&plans(&config.apps, account), weight, parent_waits),
+            groups: ServerCgroups::make(&plans(&config.apps, account), weight, parent_waits),
         }
     }
 
     /// The groups, for the launcher.
-    pub(crate) fn groups(&self) -> impl Iterator<Item = &Group> {
+    pub(crate) fn groups(&self) -> impl Iterator<Item = &AppCgroup> {
         self.groups.iter()
     }
 
@@ -63,12 +65,12 @@ impl AppBounds {
         &self,
         app: &App,
         account: Option<&Account>,
-    ) -> Result<Option<Arc<Group>>, String> {
+    ) -> Result<Option<Arc<AppCgroup>>, String> {
         let name = &app.name;
         let user = account.map(|account| account.name.as_str());
         let restart = |why: &str| Err(format!("apps.{name}: {why}: restart the server"));
         let Some(then) = self.stated.get(name) else {
-            let is_bounded = |group: &Group| user.is_some() && group.is_of(user);
+            let is_bounded = |group: &AppCgroup| user.is_some() && group.is_for_account(user);
             return match stated(app) == Stated::default() && !self.groups.iter().any(is_bounded) {
                 true => Ok(None),
                 false => restart("it did not exist when the server was started, and has bounds"),
@@ -81,7 +83,7 @@ impl AppBounds {
             );
         }
         match self.groups.find(name) {
-            Some(group) if !group.is_of(user) => {
+            Some(group) if !group.is_for_account(user) => {
                 restart("it had another user when the server was started")
             }
             found => Ok(found.cloned()),
@@ -92,7 +94,7 @@ impl AppBounds {
     pub(crate) fn warnings(&self, config: &Config) -> Vec<String> {
         let bounds_user = |app: &App| {
             let group = self.groups.find(&app.name);
-            group.is_some_and(|group| group.bounds_user())
+            group.is_some_and(|group| group.has_user_task_limit())
         };
         warnings(&config.apps, self.groups.missing(), bounds_user)
     }
@@ -109,7 +111,7 @@ pub(crate) fn probe(config: &Config) -> Vec<String> {
         // An ordinary user checks a configuration that root will start.
         Err(_) => app.user.clone(),
     };
-    let missing = Groups::probe(&plans(&config.apps, account));
+    let missing = ServerCgroups::find_missing_controllers(&plans(&config.apps, account));
     warnings(&config.apps, &missing, |app| account(app).is_some())
 }
 
@@ -117,8 +119,8 @@ fn account_name(accounts: &AppAccounts, app: &App) -> Option<String> {
     Some(accounts.account_of(app).ok()??.name.clone())
 }
 
-fn plans(apps: &Apps, account: impl Fn(&App) -> Option<String>) -> Vec<GroupPlan> {
-    let plan = |app: &App| GroupPlan {
+fn plans(apps: &Apps, account: impl Fn(&App) -> Option<String>) -> Vec<AppCgroupLimits> {
+    let plan = |app: &App| AppCgroupLimits {
         name: app.name.clone(),
         account: account(app),
         max_tasks: app.task_bound(),
@@ -127,8 +129,8 @@ fn plans(apps: &Apps, account: impl Fn(&App) -> Option<String>) -> Vec<GroupPlan
         weight: u32::try_from(app.processes.max).unwrap_or(u32::MAX),
     };
     let plans: Vec<_> = apps.values().map(plan).collect();
-    let is_bounded = |plan: &GroupPlan| {
-        let GroupPlan {
+    let is_bounded = |plan: &AppCgroupLimits| {
+        let AppCgroupLimits {
             max_tasks,
             max_memory,
             max_cpu,
@@ -200,7 +202,7 @@ mod tests {
                 .iter()
                 .map(|(name, app)| (name.clone(), stated(app)))
                 .collect(),
-            groups: Groups::default(),
+            groups: ServerCgroups::default(),
         }
     }
 

@@ -13,7 +13,7 @@ use std::path::Path;
 
 use penstock_config::{App, Config, Server};
 use penstock_sys::account::{self, Account, User};
-use penstock_sys::cgroup::Group;
+use penstock_sys::cgroup::AppCgroup;
 use penstock_sys::net::{SocketAccess, set_socket_access};
 use penstock_sys::process::{CommandLine, Privileges};
 
@@ -164,7 +164,7 @@ impl AppAccounts {
         &self,
         server: Option<&ServerIdentity>,
         successor: Option<CommandLine>,
-        groups: Vec<Group>,
+        groups: Vec<AppCgroup>,
     ) -> Privileges {
         Privileges {
             server: server.map(|it| it.account.clone()),
@@ -191,7 +191,7 @@ impl ServerIdentity {
     /// Switches the user for good, without any check.
     fn switch_user(&self) -> std::io::Result<()> {
         match self.keeps_signal_right {
-            true => self.account.switch_to_keeping_kill(),
+            true => self.account.switch_to_keeping_cap_kill(),
             false => self.account.switch_to(),
         }
     }

@@ -369,7 +369,7 @@ impl Listener {
             return Ok(path.symlink_metadata()?.uid());
         }
         let socket = self.sockets.first().ok_or(std::io::ErrorKind::NotFound)?;
-        peer_process::listener_owner(socket.as_fd())
+        peer_process::listener_owner_uid(socket.as_fd())
     }
 
     /// The file of a Unix socket that this process created and the configuration gives no owner.

@@ -222,7 +222,7 @@ pub(crate) fn run(
         let given = (token, publishing);
         let server = Server::start(invocation, config, options, started, (old, given))?;
         signals.handle_control_signals(&server);
-        if let Some(reports) = server.options.launcher.take_refusals() {
+        if let Some(reports) = server.options.launcher.take_report_socket() {
             refused_calls::follow(reports, &server);
         }
         let began = tokio::select! {
@@ -281,7 +281,7 @@ fn raise_open_files(wanted: Option<u64>) -> Result<(), String> {
         return account::set_max_open_files(wanted)
             .map_err(|error| format!("server.max_open_files = {wanted}: {error}"));
     }
-    match process::raise_open_files() {
+    match process::raise_open_files_limit() {
         Ok((before, after)) if before < after => {
             log::info!("server: open file limit raised from {before} to {after}");
         }
@@ -475,7 +475,7 @@ impl Server {
         let leaving = Arc::clone(self);
         let left = pool.run(move || leaving.leave_terminal()).await;
         left.map_err(|error| error.to_string()).flatten()?;
-        word.ready();
+        word.report_ready();
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 //! Used when a configuration is resolved, at a start, a reload and a check.
 
 use penstock_config::{Limits, format_size};
-use penstock_sys::page_cache::{FileSystemKind, dir_space};
+use penstock_sys::page_cache::{FileSystemKind, dir_file_system};
 
 /// Maximum default: no disk writes more within a minute.
 const MAX_DEFAULT: u64 = 16 << 30;
@@ -20,7 +20,7 @@ const MIB: u64 = 1 << 20;
 /// Sets the default if `limits` has none. May block.
 pub(crate) fn set_default_max_temp_size(limits: &mut Limits) {
     if limits.max_temp_size.is_none() {
-        limits.max_temp_size = Some(match dir_space(&limits.temp_dir) {
+        limits.max_temp_size = Some(match dir_file_system(&limits.temp_dir) {
             Ok((system, bytes)) => default_max_temp_size(system, bytes),
             Err(_) => DEFAULT_FOR_UNKNOWN_SIZE,
         });
@@ -41,7 +41,7 @@ fn default_max_temp_size(system: FileSystemKind, bytes: u64) -> u64 {
 
 /// Warns of a temporary directory in memory. May block.
 pub(crate) fn tmpfs_warning(limits: &Limits) -> Option<String> {
-    let (FileSystemKind::Memory, _) = dir_space(&limits.temp_dir).ok()? else {
+    let (FileSystemKind::Memory, _) = dir_file_system(&limits.temp_dir).ok()? else {
         return None;
     };
     Some(format!(

@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use penstock_sys::poll::Interest;
-use penstock_sys::process::{Launcher, ProcessSpec, SpawnedProcess, Step};
+use penstock_sys::process::{Launcher, ProcessSpec, SpawnedProcess, StartProgress};
 
 use crate::output_events::{OutputEvent, OutputEventCollector};
 use crate::registered_fd::RegisteredFd;
@@ -37,14 +37,14 @@ const BUSY: Duration = Duration::from_millis(5);
 /// Starts a program and waits until it runs, for 10 s at most, as a disk may not answer. Dropping
 /// the future cancels the start.
 pub async fn launch(launcher: &Launcher, launch: ProcessSpec) -> io::Result<SpawnedProcess> {
-    let mut starting = launcher.begin(launch)?;
+    let mut starting = launcher.begin_launch(launch)?;
     let socket = starting.socket().try_clone_to_owned()?;
     let socket = RegisteredFd::new(socket, Interest::Read)?;
     loop {
         match starting.advance()? {
-            Step::Runs(started) => return Ok(started),
-            Step::IsBusy => crate::clock::sleep(BUSY).await,
-            Step::Waits => {
+            StartProgress::Running(started) => return Ok(started),
+            StartProgress::LauncherBusy => crate::clock::sleep(BUSY).await,
+            StartProgress::Waiting => {
                 socket.clear_readable();
                 let readable = poll_fn(|cx| socket.poll_readable(cx));
                 // Without a reply, the next call of `advance` detects the timeout.

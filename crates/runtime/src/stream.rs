@@ -265,7 +265,7 @@ impl Stream {
     /// # Errors
     /// `WouldBlock`, or the connection's error.
     pub fn try_write_with_more(&self, bytes: &[u8]) -> io::Result<usize> {
-        let sent = net::send_more(self.socket.as_fd(), bytes);
+        let sent = net::send_with_more(self.socket.as_fd(), bytes);
         self.clear_writable_if_short(bytes.len(), sent)
     }
 

@@ -46,7 +46,7 @@ impl Account {
     ///
     /// # Errors
     /// As [`switch_user`], and those of `prctl` and `capset`.
-    pub fn switch_to_keeping_kill(&self) -> io::Result<()> {
+    pub fn switch_to_keeping_cap_kill(&self) -> io::Result<()> {
         rustix::thread::set_keep_capabilities(true)?;
         self.switch_to()?;
         let kill = CapabilitySet::KILL;

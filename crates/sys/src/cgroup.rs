@@ -1,19 +1,19 @@
 //! Resource limits of an application with all its processes: cgroups of version 1 and 2.
 //!
-//! `penstock` creates them before it gives up root ([`Groups::make`]); the launcher puts each
+//! `penstock` creates them before it gives up root ([`ServerCgroups::make`]); the launcher puts each
 //! program into its cgroup before it runs and removes the cgroups at the end; `apps` reads their
 //! usage ([`Group::read`]). They are children of the cgroup that the server was started in.
 //!
 //! # Invariants
 //! - The server is in no application's cgroup. In version 2, where a cgroup with controllers for
 //!   its children has no processes of its own, it moves to a child first (`penstock-server`).
-//! - A controller that is unavailable is reported by [`Groups::missing`] and left off, never half
+//! - A controller that is unavailable is reported by [`ServerCgroups::missing`] and left off, never half
 //!   used.
 //! - A cgroup belongs to the process that holds the lock on its directory, which the kernel
 //!   releases with the process. Cgroups of a killed server, and their processes, are removed by the
 //!   next one.
 
-mod place;
+mod location;
 mod usage;
 
 use std::io::{self, Write};
@@ -26,8 +26,8 @@ use rustix::event::{Timespec, poll};
 use rustix::fs::{Access, FlockOperation, Mode, OFlags};
 use rustix::process::{Pid, Signal, geteuid, getpid, getppid, kill_process};
 
-use self::place::{NoPlace, Place, Version};
-pub use self::usage::{CgroupReading, Usage};
+use self::location::{CgroupLocation, CgroupVersion, MissingCgroup};
+pub use self::usage::{CgroupReading, CgroupUsage};
 
 /// The child for the server, its launcher and programs without a group (version 2).
 const SERVER: &str = "penstock-server";
@@ -73,7 +73,7 @@ impl Controller {
 
 /// The configured limits of one application.
 #[derive(Debug, Clone, PartialEq)]
-pub struct GroupPlan {
+pub struct AppCgroupLimits {
     /// The application's name.
     pub name: String,
     /// The separate user that its programs run as.
@@ -88,7 +88,7 @@ pub struct GroupPlan {
     pub weight: u32,
 }
 
-impl GroupPlan {
+impl AppCgroupLimits {
     fn wants(&self, controller: Controller) -> bool {
         match controller {
             Controller::Tasks => self.max_tasks.is_some(),
@@ -109,19 +109,19 @@ pub struct MissingController {
 
 /// The cgroups of one server.
 #[derive(Debug, Default)]
-pub struct Groups {
-    groups: Vec<Arc<Group>>,
-    missing: Vec<MissingController>,
+pub struct ServerCgroups {
+    groups: Vec<Arc<AppCgroup>>,
+    missing_controllers: Vec<MissingController>,
     _locks: Vec<OwnedFd>,
 }
 
 /// The cgroups of one application, one for each hierarchy.
 #[derive(Debug, Clone)]
-pub struct Group {
-    plan: GroupPlan,
+pub struct AppCgroup {
+    limits: AppCgroupLimits,
     folders: Vec<Folder>,
     /// The last reading, by any caller. Held while a few numbers are compared.
-    last: Arc<Mutex<usage::Last>>,
+    last: Arc<Mutex<usage::PreviousReading>>,
     /// The limit of the user's processes, in place of a limit on the cgroup.
     max_user_tasks: Option<u64>,
 }
@@ -129,7 +129,7 @@ pub struct Group {
 #[derive(Debug, Clone)]
 struct Folder {
     path: PathBuf,
-    version: Version,
+    version: CgroupVersion,
     controllers: Vec<Controller>,
 }
 
@@ -137,22 +137,22 @@ struct Folder {
 #[derive(Debug)]
 struct Parent {
     path: PathBuf,
-    version: Version,
+    version: CgroupVersion,
     controllers: Vec<Controller>,
 }
 
-impl Groups {
+impl ServerCgroups {
     /// Creates a cgroup for each plan, and removes those of a killed server. In version 2 this
     /// process first moves to a child of its cgroup, whose weight is `server_weight`; the parent
     /// process moves too if it waits for it there (`parent_waits`). Blocks.
     #[must_use]
-    pub fn make(plans: &[GroupPlan], server_weight: u32, parent_waits: bool) -> Self {
+    pub fn make(plans: &[AppCgroupLimits], server_weight: u32, parent_waits: bool) -> Self {
         let companion = getppid().filter(|_| parent_waits);
-        let mut groups: Vec<_> = plans.iter().map(Group::without_folders).collect();
+        let mut groups: Vec<_> = plans.iter().map(AppCgroup::without_folders).collect();
         let (parents, mut missing) = find_parents(plans);
         let mut locks = Vec::new();
         for mut parent in parents {
-            if parent.version == Version::V2 {
+            if parent.version == CgroupVersion::V2 {
                 missing.extend(parent.enter_child(server_weight, companion));
             }
             if parent.controllers.is_empty() {
@@ -179,16 +179,16 @@ impl Groups {
         groups.retain(|it| !it.folders.is_empty() || it.max_user_tasks.is_some());
         Self {
             groups: groups.into_iter().map(Arc::new).collect(),
-            missing: of_plans(missing, plans),
+            missing_controllers: of_plans(missing, plans),
             _locks: locks,
         }
     }
 
-    /// What [`Groups::make`] would miss if this process called it. Changes nothing.
+    /// What [`ServerCgroups::make`] would miss if this process called it. Changes nothing.
     #[must_use]
-    pub fn probe(plans: &[GroupPlan]) -> Vec<MissingController> {
+    pub fn find_missing_controllers(plans: &[AppCgroupLimits]) -> Vec<MissingController> {
         let (parents, mut missing) = find_parents(plans);
-        for parent in parents.iter().filter(|it| it.version == Version::V2) {
+        for parent in parents.iter().filter(|it| it.version == CgroupVersion::V2) {
             missing.extend(parent.occupied());
         }
         of_plans(missing, plans)
@@ -196,25 +196,25 @@ impl Groups {
 
     /// The controllers that are wanted and unavailable.
     pub fn missing(&self) -> &[MissingController] {
-        &self.missing
+        &self.missing_controllers
     }
 
     /// The group of an application.
     #[must_use]
-    pub fn find(&self, name: &str) -> Option<&Arc<Group>> {
+    pub fn find(&self, name: &str) -> Option<&Arc<AppCgroup>> {
         self.groups.iter().find(|group| group.name() == name)
     }
 
     /// All groups, for the launcher.
-    pub fn iter(&self) -> impl Iterator<Item = &Group> {
+    pub fn iter(&self) -> impl Iterator<Item = &AppCgroup> {
         self.groups.iter().map(|group| &**group)
     }
 }
 
-impl Group {
-    fn without_folders(plan: &GroupPlan) -> Self {
+impl AppCgroup {
+    fn without_folders(plan: &AppCgroupLimits) -> Self {
         Self {
-            plan: plan.clone(),
+            limits: plan.clone(),
             folders: Vec::new(),
             last: Arc::default(),
             max_user_tasks: plan.max_tasks.filter(|_| plan.account.is_some()),
@@ -223,9 +223,9 @@ impl Group {
 
     /// A group without cgroups.
     #[cfg(test)]
-    pub(crate) fn named(name: &str, account: Option<&str>) -> Self {
+    pub(crate) fn without_cgroups(name: &str, account: Option<&str>) -> Self {
         Self {
-            plan: GroupPlan {
+            limits: AppCgroupLimits {
                 name: name.to_owned(),
                 account: account.map(str::to_owned),
                 max_tasks: None,
@@ -241,21 +241,21 @@ impl Group {
 
     /// The application's name.
     pub fn name(&self) -> &str {
-        &self.plan.name
+        &self.limits.name
     }
 
     /// Its configured limits.
-    pub fn plan(&self) -> &GroupPlan {
-        &self.plan
+    pub fn plan(&self) -> &AppCgroupLimits {
+        &self.limits
     }
 
     /// Whether its programs run as this user; `None` is the server's.
-    pub fn is_of(&self, account: Option<&str>) -> bool {
-        self.plan.account.as_deref() == account
+    pub fn is_for_account(&self, account: Option<&str>) -> bool {
+        self.limits.account.as_deref() == account
     }
 
     /// Whether the number of its user's processes is limited in place of the group's.
-    pub fn bounds_user(&self) -> bool {
+    pub fn has_user_task_limit(&self) -> bool {
         self.max_user_tasks.is_some()
     }
 
@@ -270,7 +270,7 @@ impl Group {
 
     /// Limits the processes of the user that the calling process has switched to, where the group
     /// has no limit on processes. The kernel counts all processes of the user.
-    pub(crate) fn limit_user(&self) -> io::Result<()> {
+    pub(crate) fn limit_user_tasks(&self) -> io::Result<()> {
         let Some(bound) = self.max_user_tasks else {
             return Ok(());
         };
@@ -294,15 +294,15 @@ impl Group {
     }
 
     /// Returns the usage, and the events since the last call. Blocks as [`Group::usage`] does.
-    pub fn read(&self) -> CgroupReading {
+    pub fn take_reading(&self) -> CgroupReading {
         let usage = self.usage();
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         last.compare(usage, Instant::now())
     }
 
     /// Returns the usage of each resource. Reads a few small files in the kernel's memory.
-    pub fn usage(&self) -> Usage {
-        let mut usage = Usage::default();
+    pub fn usage(&self) -> CgroupUsage {
+        let mut usage = CgroupUsage::default();
         for folder in &self.folders {
             for controller in &folder.controllers {
                 usage.read(&folder.path, folder.version, *controller);
@@ -313,7 +313,7 @@ impl Group {
 }
 
 /// Finds the cgroups in which children can be created, and the missing controllers.
-fn find_parents(plans: &[GroupPlan]) -> (Vec<Parent>, Vec<MissingController>) {
+fn find_parents(plans: &[AppCgroupLimits]) -> (Vec<Parent>, Vec<MissingController>) {
     let mut parents: Vec<Parent> = Vec::new();
     let mut missing = Vec::new();
     if plans.is_empty() {
@@ -347,12 +347,12 @@ fn find_parent(
     controller: Controller,
     cgroup: &str,
     mountinfo: &str,
-) -> Result<(PathBuf, Version), String> {
+) -> Result<(PathBuf, CgroupVersion), String> {
     let name = controller.name();
-    let place = place::find(controller, cgroup, mountinfo);
-    let Place { version, folders } = place.map_err(|why| match why {
-        NoPlace::NotInKernel => format!("this kernel has no cgroup controller `{name}`"),
-        NoPlace::NotMounted => {
+    let place = location::find_own_cgroup(controller, cgroup, mountinfo);
+    let CgroupLocation { version, folders } = place.map_err(|why| match why {
+        MissingCgroup::NotInKernel => format!("this kernel has no cgroup controller `{name}`"),
+        MissingCgroup::NotMounted => {
             format!("the cgroups of `{name}` are not mounted here, or only above the server's own")
         }
     })?;
@@ -361,10 +361,10 @@ fn find_parent(
     let own = own.ok_or_else(|| format!("the server's own cgroup of `{name}` is hidden"))?;
     // A server that follows another one is in that one's child.
     let parent = match (version, own.file_name(), own.parent()) {
-        (Version::V2, Some(last), Some(parent)) if last == SERVER => parent.to_owned(),
+        (CgroupVersion::V2, Some(last), Some(parent)) if last == SERVER => parent.to_owned(),
         _ => own,
     };
-    if version == Version::V2 {
+    if version == CgroupVersion::V2 {
         let has = read(&parent, "cgroup.controllers");
         if !has.split_whitespace().any(|it| it == name) {
             let shown = parent.display();
@@ -394,7 +394,7 @@ fn missed(controller: Controller, reason: &str) -> MissingController {
 }
 
 /// Those that a plan uses.
-fn of_plans(missing: Vec<MissingController>, plans: &[GroupPlan]) -> Vec<MissingController> {
+fn of_plans(missing: Vec<MissingController>, plans: &[AppCgroupLimits]) -> Vec<MissingController> {
     let is_wanted = |it: &MissingController| plans.iter().any(|plan| plan.wants(it.controller));
     missing.into_iter().filter(is_wanted).collect()
 }
@@ -469,7 +469,7 @@ impl Parent {
     }
 
     /// Creates a child for each plan, all or none.
-    fn make_all(&self, plans: &[GroupPlan]) -> io::Result<(Vec<Folder>, Vec<OwnedFd>)> {
+    fn make_all(&self, plans: &[AppCgroupLimits]) -> io::Result<(Vec<Folder>, Vec<OwnedFd>)> {
         let mut folders = Vec::new();
         let mut locks = Vec::new();
         for (index, plan) in plans.iter().enumerate() {
@@ -489,7 +489,7 @@ impl Parent {
     fn make_one(
         &self,
         index: usize,
-        plan: &GroupPlan,
+        plan: &AppCgroupLimits,
         locks: &mut Vec<OwnedFd>,
     ) -> io::Result<Folder> {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
@@ -517,16 +517,16 @@ impl Parent {
 }
 
 impl Folder {
-    fn bound(&self, plan: &GroupPlan) -> io::Result<()> {
+    fn bound(&self, plan: &AppCgroupLimits) -> io::Result<()> {
         for controller in &self.controllers {
             match (controller, self.version) {
                 (Controller::Tasks, _) => self.set("pids.max", plan.max_tasks)?,
-                (Controller::Memory, Version::V1) => {
+                (Controller::Memory, CgroupVersion::V1) => {
                     self.set("memory.limit_in_bytes", plan.max_memory)?;
                     // Includes swap, where that is counted.
                     self.set_if_there("memory.memsw.limit_in_bytes", plan.max_memory)?;
                 }
-                (Controller::Memory, Version::V2) => {
+                (Controller::Memory, CgroupVersion::V2) => {
                     self.set("memory.max", plan.max_memory)?;
                     self.set_if_there("memory.swap.max", plan.max_memory.map(|_| 0))?;
                 }
@@ -536,7 +536,7 @@ impl Folder {
         Ok(())
     }
 
-    fn bound_cpu(&self, version: Version, plan: &GroupPlan) -> io::Result<()> {
+    fn bound_cpu(&self, version: CgroupVersion, plan: &AppCgroupLimits) -> io::Result<()> {
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
@@ -544,7 +544,7 @@ impl Folder {
         )]
         let quota = (plan.max_cpu).map(|cpu| (cpu * f64::from(CPU_PERIOD)).round().max(1e3) as u64);
         match version {
-            Version::V1 => {
+            CgroupVersion::V1 => {
                 let shares = u64::from(plan.weight.clamp(1, 256)) * 1024;
                 write(&self.path, "cpu.shares", &shares.to_string())?;
                 // Without a limit the kernel may have no such files.
@@ -552,7 +552,7 @@ impl Folder {
                 self.set("cpu.cfs_period_us", period)?;
                 self.set("cpu.cfs_quota_us", quota)
             }
-            Version::V2 => {
+            CgroupVersion::V2 => {
                 let weight = weight_of_version_2(plan.weight);
                 write(&self.path, "cpu.weight", &weight)?;
                 let Some(quota) = quota else { return Ok(()) };

@@ -6,10 +6,10 @@
 
 use std::io;
 
-use crate::isolation::seccomp::{self, Call, Refusal, SYSTEM_CALLS, SeccompRules};
+use crate::isolation::seccomp::{self, DENIED_SYSTEM_CALLS, RefusalMode, SeccompRules, SystemCall};
 
 /// Calls that no front end needs, besides those that no application needs.
-const DENIED_CALLS: &[Call] = &[
+const DENIED_CALLS: &[SystemCall] = &[
     ("execve", libc::SYS_execve),
     ("execveat", libc::SYS_execveat),
     #[cfg(target_arch = "x86_64")]
@@ -29,15 +29,15 @@ const DENIED_CALLS: &[Call] = &[
 ///
 /// # Errors
 /// The kernel's error: it may not support filters (`ENOSYS`, `EINVAL`).
-pub fn deny_exec() -> io::Result<()> {
+pub fn confine_front_end() -> io::Result<()> {
     let rules = SeccompRules {
-        denied: &[SYSTEM_CALLS, DENIED_CALLS],
+        denied: &[DENIED_SYSTEM_CALLS, DENIED_CALLS],
         // Its arguments are in memory, which no filter sees; the C library then uses `clone`.
         unsupported: &[("clone3", libc::SYS_clone3)],
         only_threads: true,
         own_limits_only: false,
         guards: &[],
-        refusal: Refusal::Error,
+        refusal: RefusalMode::Error,
     };
     let filter = seccomp::build(rules).ok_or(io::ErrorKind::Unsupported)?;
     rustix::thread::set_no_new_privs(true)?;
@@ -52,7 +52,7 @@ mod tests {
     fn a_confined_thread_starts_threads_but_no_program() {
         // In a separate thread: it is irreversible.
         let confined = std::thread::spawn(|| {
-            deny_exec().unwrap();
+            confine_front_end().unwrap();
             let thread = std::thread::spawn(|| std::process::Command::new("true").status());
             let started = thread.join().unwrap().unwrap_err();
             let us = rustix::process::getpid();

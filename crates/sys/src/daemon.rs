@@ -49,12 +49,12 @@ pub struct ReadinessSender(OwnedFd);
 
 impl ReadinessSender {
     /// Reports success to the parent, which exits with 0.
-    pub fn ready(self) {
+    pub fn report_ready(self) {
         self.send("ready");
     }
 
     /// Reports a failure to the parent.
-    pub fn failed(self, why: &str) {
+    pub fn report_failure(self, why: &str) {
         self.send(why);
     }
 

@@ -27,7 +27,7 @@ pub fn next_fd_number(any: impl AsFd) -> io::Result<RawFd> {
 }
 
 /// Whether an error says that no descriptor is left, for this process or the whole system.
-pub fn is_exhausted(error: &io::Error) -> bool {
+pub fn is_fd_exhaustion(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
         Some(libc::EMFILE) | Some(libc::ENFILE)
@@ -51,7 +51,7 @@ mod tests {
     fn exhaustion_errors_are_recognised() {
         for (number, expected) in [(24, true), (23, true), (11, false)] {
             let error = io::Error::from_raw_os_error(number);
-            assert_eq!(is_exhausted(&error), expected, "{error}");
+            assert_eq!(is_fd_exhaustion(&error), expected, "{error}");
         }
     }
 }

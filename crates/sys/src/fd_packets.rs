@@ -104,7 +104,7 @@ pub(crate) fn wait_readable(socket: BorrowedFd<'_>, limit: Option<Duration>) -> 
 }
 
 /// Whether every copy of the other end is closed.
-pub(crate) fn is_closed(socket: BorrowedFd<'_>) -> bool {
+pub(crate) fn is_peer_closed(socket: BorrowedFd<'_>) -> bool {
     let now = Timespec::default();
     let mut looked = [PollFd::from_borrowed_fd(socket, PollFlags::IN)];
     poll(&mut looked, Some(&now)).is_ok() && looked[0].revents().contains(PollFlags::HUP)

@@ -35,7 +35,7 @@ pub fn open_root(path: &Path) -> io::Result<OwnedFd> {
 
 /// How symbolic links below the root are treated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Symlinks {
+pub enum SymlinkPolicy {
     /// Follows those that stay beneath the root.
     #[default]
     Beneath,
@@ -47,7 +47,7 @@ pub enum Symlinks {
 
 /// Whether reads of an opened file update its access time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum AccessTime {
+pub enum AccessTimePolicy {
     /// As the file system is mounted.
     #[default]
     Updated,
@@ -64,7 +64,12 @@ pub enum AccessTime {
 /// `NotFound`, `CrossesDevices` (`EXDEV`: the path leads out of the root), `FilesystemLoop`,
 /// `PermissionDenied`, ... May block.
 pub fn open_beneath(root: &OwnedFd, relative: &[u8]) -> io::Result<File> {
-    open_beneath_with(root, relative, Symlinks::Beneath, AccessTime::Updated)
+    open_beneath_with(
+        root,
+        relative,
+        SymlinkPolicy::Beneath,
+        AccessTimePolicy::Updated,
+    )
 }
 
 /// Like [`open_beneath`], with choices for symbolic links and the access time.
@@ -74,10 +79,10 @@ pub fn open_beneath(root: &OwnedFd, relative: &[u8]) -> io::Result<File> {
 pub fn open_beneath_with(
     root: &OwnedFd,
     relative: &[u8],
-    symlinks: Symlinks,
-    access_time: AccessTime,
+    symlinks: SymlinkPolicy,
+    access_time: AccessTimePolicy,
 ) -> io::Result<File> {
-    if !*kernel::OPENAT2 {
+    if !*kernel::HAS_OPENAT2 {
         return open_by_walking(root, relative, symlinks, access_time);
     }
     // openat2(2): EAGAIN where a directory was renamed meanwhile, anywhere on the machine, and the
@@ -100,17 +105,22 @@ pub fn open_beneath_with(
 /// [`crate::page_cache::file_system_kind`] reports as local. Mounts below such a root are `None`
 /// too (`RESOLVE_NO_XDEV`), and so is everything without `openat2`.
 pub fn open_beneath_cached(root: &OwnedFd, relative: &[u8]) -> io::Result<Option<File>> {
-    open_beneath_cached_with(root, relative, Symlinks::Beneath, AccessTime::Updated)
+    open_beneath_cached_with(
+        root,
+        relative,
+        SymlinkPolicy::Beneath,
+        AccessTimePolicy::Updated,
+    )
 }
 
 /// Like [`open_beneath_cached`], with choices for symbolic links and the access time.
 pub fn open_beneath_cached_with(
     root: &OwnedFd,
     relative: &[u8],
-    symlinks: Symlinks,
-    access_time: AccessTime,
+    symlinks: SymlinkPolicy,
+    access_time: AccessTimePolicy,
 ) -> io::Result<Option<File>> {
-    if !*kernel::OPENAT2 {
+    if !*kernel::HAS_OPENAT2 {
         return Ok(None);
     }
     let cached = ResolveFlags::CACHED | ResolveFlags::NO_XDEV;
@@ -126,7 +136,7 @@ pub fn open_beneath_cached_with(
 /// Opens one name in `folder` for reading if no disk is needed for it (`RESOLVE_CACHED`), following
 /// no link; `None` also where the kernel cannot tell. An event loop may call it.
 pub fn open_name_cached(folder: impl AsFd, name: &str) -> Option<File> {
-    if !*kernel::OPENAT2 {
+    if !*kernel::HAS_OPENAT2 {
         return None;
     }
     let resolve = ResolveFlags::CACHED | ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
@@ -138,8 +148,8 @@ pub fn open_name_cached(folder: impl AsFd, name: &str) -> Option<File> {
 fn open_resolved(
     root: &OwnedFd,
     relative: &[u8],
-    symlinks: Symlinks,
-    access_time: AccessTime,
+    symlinks: SymlinkPolicy,
+    access_time: AccessTimePolicy,
     more: ResolveFlags,
 ) -> Result<File, Errno> {
     let relative = if relative.is_empty() {
@@ -148,11 +158,11 @@ fn open_resolved(
         relative
     };
     let links = match symlinks {
-        Symlinks::Beneath => ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS,
-        Symlinks::Never => ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS,
+        SymlinkPolicy::Beneath => ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS,
+        SymlinkPolicy::Never => ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS,
         // As the kernel would refuse it with the other flags.
-        Symlinks::Anywhere if escapes_root(relative) => return Err(Errno::XDEV),
-        Symlinks::Anywhere => ResolveFlags::NO_MAGICLINKS,
+        SymlinkPolicy::Anywhere if escapes_root(relative) => return Err(Errno::XDEV),
+        SymlinkPolicy::Anywhere => ResolveFlags::NO_MAGICLINKS,
     };
     let fd = rustix::fs::openat2(
         root,
@@ -168,10 +178,10 @@ fn open_resolved(
 fn open_by_walking(
     root: &OwnedFd,
     relative: &[u8],
-    symlinks: Symlinks,
-    access_time: AccessTime,
+    symlinks: SymlinkPolicy,
+    access_time: AccessTimePolicy,
 ) -> io::Result<File> {
-    if symlinks == Symlinks::Anywhere && escapes_root(relative) {
+    if symlinks == SymlinkPolicy::Anywhere && escapes_root(relative) {
         return Err(Errno::XDEV.into());
     }
     Ok(walk::open(
@@ -182,10 +192,10 @@ fn open_by_walking(
     )?)
 }
 
-fn read_flags(access_time: AccessTime) -> OFlags {
+fn read_flags(access_time: AccessTimePolicy) -> OFlags {
     let noting = match access_time {
-        AccessTime::Updated => OFlags::empty(),
-        AccessTime::Unchanged => OFlags::NOATIME,
+        AccessTimePolicy::Updated => OFlags::empty(),
+        AccessTimePolicy::Unchanged => OFlags::NOATIME,
     };
     OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY | noting
 }
@@ -258,7 +268,7 @@ pub fn unnamed_temp_file(dir: &Path) -> io::Result<File> {
 /// # Errors
 /// Those of `memfd_create`, or of the temporary directory's file system.
 pub fn memfd_with_content(name: &str, content: &[u8]) -> io::Result<OwnedFd> {
-    let file = match *kernel::MEMFD {
+    let file = match *kernel::HAS_MEMFD {
         true => File::from(rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC)?),
         false => unnamed_temp_file(&std::env::temp_dir())?,
     };
@@ -372,14 +382,29 @@ mod tests {
         let dir = tree("links");
         let root = open_root(&dir.join("root")).unwrap();
         assert!(
-            open_beneath_with(&root, b"sub/a.txt", Symlinks::Never, AccessTime::Unchanged).is_ok()
+            open_beneath_with(
+                &root,
+                b"sub/a.txt",
+                SymlinkPolicy::Never,
+                AccessTimePolicy::Unchanged
+            )
+            .is_ok()
         );
-        let refused =
-            open_beneath_with(&root, b"in", Symlinks::Never, AccessTime::Unchanged).unwrap_err();
+        let refused = open_beneath_with(
+            &root,
+            b"in",
+            SymlinkPolicy::Never,
+            AccessTimePolicy::Unchanged,
+        )
+        .unwrap_err();
         assert_eq!(refused.raw_os_error(), Some(libc::ELOOP));
-        let refused =
-            open_beneath_cached_with(&root, b"in", Symlinks::Never, AccessTime::Unchanged)
-                .unwrap_err();
+        let refused = open_beneath_cached_with(
+            &root,
+            b"in",
+            SymlinkPolicy::Never,
+            AccessTimePolicy::Unchanged,
+        )
+        .unwrap_err();
         assert_eq!(refused.raw_os_error(), Some(libc::ELOOP));
         std::fs::remove_dir_all(&dir).unwrap();
     }
@@ -389,7 +414,13 @@ mod tests {
         let dir = tree("anywhere");
         let root = open_root(&dir.join("root")).unwrap();
         let open = |path: &[u8]| {
-            open_beneath_with(&root, path, Symlinks::Anywhere, AccessTime::Updated).is_ok()
+            open_beneath_with(
+                &root,
+                path,
+                SymlinkPolicy::Anywhere,
+                AccessTimePolicy::Updated,
+            )
+            .is_ok()
         };
         assert!(open(b"sub/a.txt") && open(b"in") && open(b"out"));
         for outside in [

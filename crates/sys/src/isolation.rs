@@ -9,10 +9,10 @@
 //! - A started program receives only descriptors that are passed on explicitly.
 
 mod access;
-pub(crate) mod listener;
 mod port_filter;
 mod sandbox;
 pub(crate) mod seccomp;
+pub(crate) mod seccomp_listener;
 
 use std::io;
 use std::os::fd::RawFd;
@@ -20,8 +20,8 @@ use std::os::fd::RawFd;
 use rustix::process::DumpableBehavior;
 
 pub use access::{AccessRules, FileAccess};
-pub(crate) use sandbox::{Filters, group_of};
 pub use sandbox::{MissingIsolation, Sandbox, missing_isolation};
+pub(crate) use sandbox::{SandboxFilters, process_group};
 
 const FIRST_FD: libc::c_uint = 3;
 

@@ -22,23 +22,23 @@ use rustix::process::PidfdFlags;
 use rustix::time::{TimerfdClockId, TimerfdFlags};
 
 /// Whether an error of a call means that this process does not have the call.
-pub(crate) fn is_denied(error: Errno) -> bool {
+pub(crate) fn is_call_unavailable(error: Errno) -> bool {
     matches!(error, Errno::NOSYS | Errno::PERM | Errno::ACCESS)
 }
 
 /// Whether files can be opened beneath a root in one call (`openat2`, Linux 5.6).
-pub(crate) static OPENAT2: LazyLock<bool> = LazyLock::new(|| {
+pub(crate) static HAS_OPENAT2: LazyLock<bool> = LazyLock::new(|| {
     let (flags, resolve) = (OFlags::PATH | OFlags::CLOEXEC, ResolveFlags::NO_MAGICLINKS);
     is_available(openat2(CWD, c"/", flags, Mode::empty(), resolve))
 });
 
 /// Whether processes can be watched and signalled by descriptors (`pidfd_open`, Linux 5.3;
 /// `pidfd_send_signal`, Linux 5.1).
-pub(crate) static PIDFD: LazyLock<bool> = LazyLock::new(|| {
+pub(crate) static HAS_PIDFD: LazyLock<bool> = LazyLock::new(|| {
     let us = rustix::process::getpid();
     match rustix::process::pidfd_open(us, PidfdFlags::empty()) {
         Ok(fd) => is_available(test_signal(&fd)),
-        Err(error) => !is_denied(error),
+        Err(error) => !is_call_unavailable(error),
     }
 });
 
@@ -63,16 +63,16 @@ fn test_signal(pidfd: &OwnedFd) -> Result<(), Errno> {
 }
 
 /// Whether `statx` works (Linux 4.11; forbidden by Docker's filters before 18.04).
-pub(crate) static STATX: LazyLock<bool> =
+pub(crate) static HAS_STATX: LazyLock<bool> =
     LazyLock::new(|| is_available(statx(CWD, c"/", AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE)));
 
 /// Whether anonymous files in memory work (`memfd_create`, Linux 3.17).
-pub(crate) static MEMFD: LazyLock<bool> =
+pub(crate) static HAS_MEMFD: LazyLock<bool> =
     LazyLock::new(|| is_available(rustix::fs::memfd_create(c"penstock", MemfdFlags::CLOEXEC)));
 
 /// Whether the kernel moves bytes from a file to a socket (`sendfile`; forbidden by some
 /// sandboxes).
-pub(crate) static SENDFILE: LazyLock<bool> = LazyLock::new(|| {
+pub(crate) static HAS_SENDFILE: LazyLock<bool> = LazyLock::new(|| {
     nowhere().is_none_or(|fd| is_available(rustix::fs::sendfile(&fd, &fd, None, 1)))
 });
 
@@ -99,7 +99,7 @@ fn has_splice() -> bool {
 /// The missing calls without which nothing works. All are of Linux 2.6.28 or older, so only a
 /// sandbox forbids them.
 #[must_use]
-pub fn missing_essentials() -> Vec<&'static str> {
+pub fn missing_essential_calls() -> Vec<&'static str> {
     let has_accept4 = nowhere()
         .is_none_or(|fd| is_available(rustix::net::accept_with(&fd, SocketFlags::CLOEXEC)));
     let timer = rustix::time::timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC);
@@ -124,7 +124,7 @@ static CACHESTAT: LazyLock<bool> = LazyLock::new(|| {
     };
     let program = std::fs::File::from(program);
     match crate::page_cache::cached_pages(&program, 0, 1) {
-        Err(error) => Errno::from_io_error(&error).is_none_or(|error| !is_denied(error)),
+        Err(error) => Errno::from_io_error(&error).is_none_or(|error| !is_call_unavailable(error)),
         Ok(_) => true,
     }
 });
@@ -134,22 +134,25 @@ static CACHESTAT: LazyLock<bool> = LazyLock::new(|| {
 pub fn missing_calls() -> Vec<[&'static str; 2]> {
     let all = [
         (
-            *OPENAT2,
+            *HAS_OPENAT2,
             [
                 "openat2",
                 "files are opened directory by directory, in a pool",
             ],
         ),
         (
-            *PIDFD,
+            *HAS_PIDFD,
             ["pidfd_open", "a thread waits for each process's end"],
         ),
-        (*STATX, ["statx", "fstat is used instead"]),
+        (*HAS_STATX, ["statx", "fstat is used instead"]),
         (
-            *MEMFD,
+            *HAS_MEMFD,
             ["memfd_create", "worker scripts are temporary files"],
         ),
-        (*SENDFILE, ["sendfile", "cached parts of files are copied"]),
+        (
+            *HAS_SENDFILE,
+            ["sendfile", "cached parts of files are copied"],
+        ),
         (
             has_preadv2(),
             ["preadv2", "a pool reads data that may not be cached"],
@@ -181,7 +184,7 @@ fn nowhere() -> Option<OwnedFd> {
 }
 
 fn is_available<T>(answer: Result<T, Errno>) -> bool {
-    answer.err().is_none_or(|error| !is_denied(error))
+    answer.err().is_none_or(|error| !is_call_unavailable(error))
 }
 
 #[cfg(test)]

@@ -458,7 +458,7 @@ pub fn send(socket: BorrowedFd<'_>, buffer: &[u8]) -> io::Result<usize> {
 
 /// Like [`send`], but lets the kernel hold the bytes back for more that follows at once
 /// (`MSG_MORE`).
-pub fn send_more(socket: BorrowedFd<'_>, buffer: &[u8]) -> io::Result<usize> {
+pub fn send_with_more(socket: BorrowedFd<'_>, buffer: &[u8]) -> io::Result<usize> {
     let flags = SendFlags::NOSIGNAL | SendFlags::MORE;
     Ok(rustix::net::send(socket, buffer, flags)?)
 }

@@ -122,7 +122,7 @@ pub fn mark_pages_used(file: &File, at: u64, len: u64) -> io::Result<()> {
 /// # Errors
 /// `WouldBlock` when the socket is full; the connection's error; the disk's.
 pub fn send_file(socket: BorrowedFd<'_>, file: &File, at: u64, len: usize) -> io::Result<usize> {
-    if !*kernel::SENDFILE {
+    if !*kernel::HAS_SENDFILE {
         return copy_to(socket, file, at, len);
     }
     let mut end = at;
@@ -172,13 +172,13 @@ pub struct FileIdentity {
     /// Its length.
     pub bytes: u64,
     /// Its owner and permissions.
-    pub access: FileAccess,
+    pub ownership: FileOwnership,
 }
 
 /// Owner and permissions of a file. The kernel reports residency only to processes that may write
 /// the file or own it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct FileAccess {
+pub struct FileOwnership {
     /// The owner's uid.
     pub user: u32,
     /// The group's gid.
@@ -220,7 +220,7 @@ pub fn file_identity(file: impl AsFd) -> io::Result<FileIdentity> {
         inode: found.inode,
         changed_at: found.changed_at,
         bytes: found.bytes,
-        access: found.access,
+        ownership: found.access,
     })
 }
 
@@ -240,11 +240,11 @@ struct FileState {
     changed_at: (i64, u32),
     bytes: u64,
     links: u64,
-    access: FileAccess,
+    access: FileOwnership,
 }
 
 fn stat_cached(file: impl AsFd, wanted: StatxFlags) -> io::Result<FileState> {
-    if !*kernel::STATX {
+    if !*kernel::HAS_STATX {
         return stat_by_fstat(file);
     }
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
@@ -257,7 +257,7 @@ fn stat_cached(file: impl AsFd, wanted: StatxFlags) -> io::Result<FileState> {
         changed_at: (found.stx_ctime.tv_sec, found.stx_ctime.tv_nsec),
         bytes: found.stx_size,
         links: found.stx_nlink.into(),
-        access: FileAccess {
+        access: FileOwnership {
             user: found.stx_uid,
             group: found.stx_gid,
             mode: found.stx_mode,
@@ -281,7 +281,7 @@ fn stat_by_fstat(file: impl AsFd) -> io::Result<FileState> {
         bytes: u64::try_from(found.st_size).unwrap_or(0),
         #[allow(clippy::useless_conversion, reason = "32 bits on other architectures")]
         links: found.st_nlink.into(),
-        access: FileAccess {
+        access: FileOwnership {
             user: found.st_uid,
             group: found.st_gid,
             // Type and permissions have 16 bits.
@@ -314,7 +314,7 @@ pub enum FileSystemKind {
 /// on network file systems.
 pub fn file_system_kind(file: impl AsFd) -> io::Result<FileSystemKind> {
     let magic = match rustix::fs::fstatfs(file) {
-        Err(error) if kernel::is_denied(error) => return Ok(FileSystemKind::Other),
+        Err(error) if kernel::is_call_unavailable(error) => return Ok(FileSystemKind::Other),
         known => known?.f_type,
     };
     Ok(kind_of_magic(u64::try_from(magic).unwrap_or(0)))
@@ -322,7 +322,7 @@ pub fn file_system_kind(file: impl AsFd) -> io::Result<FileSystemKind> {
 
 /// Returns the kind of a directory's file system, and its size in bytes; 0 where it has none, as a
 /// tmpfs without a limit. May block on network file systems.
-pub fn dir_space(folder: &Path) -> io::Result<(FileSystemKind, u64)> {
+pub fn dir_file_system(folder: &Path) -> io::Result<(FileSystemKind, u64)> {
     let found = rustix::fs::statfs(folder)?;
     let number = |value| u64::try_from(value).unwrap_or(0);
     // A file system without fragments may report 0.

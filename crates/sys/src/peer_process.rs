@@ -19,7 +19,7 @@ use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::resource_limits;
-use crate::signals::{self, Lineage, ProcessRoots, SignalSender, find_lineage};
+use crate::signals::{self, DescendantSender, Lineage, ProcessRoots, find_lineage};
 
 /// A process that has connected to a Unix socket, as the kernel knew it then.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ pub enum PeerOrigin {
     /// It does not descend from this process, nor from the server before it.
     NotDescendant,
     /// It does.
-    Descendant(SignalSender),
+    Descendant(DescendantSender),
     /// It does not, and comes from an application of another server, or of a killed one.
     Application,
     /// It has exited, or its ancestors cannot be seen.
@@ -79,7 +79,7 @@ impl PeerProcess {
         }
         let us = std::process::id();
         let found = match find_lineage(pid, ProcessRoots::with_live_predecessor(us, predecessor)) {
-            Lineage::Outside => match resource_limits::is_marked(pid) {
+            Lineage::Outside => match resource_limits::is_marked_as_application(pid) {
                 Ok(false) => PeerOrigin::NotDescendant,
                 Ok(true) => PeerOrigin::Application,
                 Err(_) if self.is_hidden_root() => PeerOrigin::NotDescendant,
@@ -88,7 +88,7 @@ impl PeerProcess {
             Lineage::Unknown if self.is_hidden_root() => PeerOrigin::NotDescendant,
             Lineage::Unknown => PeerOrigin::Unknown,
             Lineage::Below { child, root } => {
-                return PeerOrigin::Descendant(SignalSender {
+                return PeerOrigin::Descendant(DescendantSender {
                     pid,
                     child,
                     is_of_predecessor: root != us,
@@ -107,7 +107,7 @@ impl PeerProcess {
     fn is_hidden_root(&self) -> bool {
         let is_there = match (&self.handle, self.pid) {
             (PeerHandle::Pidfd(process), _) => !has_ended(process),
-            (PeerHandle::Unsupported, Some(pid)) => signals::exists(pid),
+            (PeerHandle::Unsupported, Some(pid)) => signals::process_exists(pid),
             (PeerHandle::Unsupported, None) | (PeerHandle::Reaped, _) => false,
         };
         is_there && self.uid == 0 && !rustix::process::geteuid().is_root()
@@ -115,7 +115,7 @@ impl PeerProcess {
 }
 
 /// The user that created this listening Unix socket.
-pub fn listener_owner(socket: BorrowedFd<'_>) -> io::Result<u32> {
+pub fn listener_owner_uid(socket: BorrowedFd<'_>) -> io::Result<u32> {
     peer_credentials(socket).map(|(_, uid)| uid)
 }
 
@@ -275,7 +275,7 @@ mod tests {
             PeerOrigin::NotDescendant,
             "this process itself"
         );
-        assert_eq!(listener_owner(listener.as_fd()).unwrap(), uid);
+        assert_eq!(listener_owner_uid(listener.as_fd()).unwrap(), uid);
         drop(ours);
         let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         assert!(PeerProcess::from_socket(tcp.as_fd()).is_err());

@@ -32,13 +32,13 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, WaitId, WaitIdOptions, Wait
 
 pub use handle::ProcessHandle;
 pub use launcher::{
-    CommandLine, Launcher, LauncherReport, Privileges, RefusedCall, StartingProcess, Step,
+    CommandLine, Launcher, LauncherReport, Privileges, RefusedCall, StartProgress, StartingProcess,
 };
-pub use orphans::{Orphan, end_orphans, list_orphans, reap_orphan};
+pub use orphans::{Orphan, kill_orphans, list_orphans, reap_orphan};
 use orphans::{TrackedChild, track_child};
 pub use priority::allow_priority_restore;
 
-use crate::isolation::{AccessRules, Filters, Sandbox};
+use crate::isolation::{AccessRules, Sandbox, SandboxFilters};
 use crate::resource_limits::read_limit;
 
 /// What to start and what it inherits.
@@ -78,7 +78,7 @@ pub struct SpawnedProcess {
     /// Its process id, also its process group's.
     pub pid: u32,
     /// Becomes readable when it ends.
-    pub exit: Arc<OwnedFd>,
+    pub exit_fd: Arc<OwnedFd>,
     /// Its standard output, non-blocking.
     pub stdout: OwnedFd,
     /// Its standard error, non-blocking.
@@ -96,7 +96,11 @@ impl SpawnedProcess {
 
     /// A handle to signal it.
     pub fn handle(&self) -> ProcessHandle {
-        ProcessHandle::new(self.pid, Arc::clone(&self.exit), self.tracked.reaped_flag())
+        ProcessHandle::new(
+            self.pid,
+            Arc::clone(&self.exit_fd),
+            self.tracked.reaped_flag(),
+        )
     }
 }
 
@@ -164,7 +168,7 @@ pub fn spawn_process(launch: &ProcessSpec) -> io::Result<SpawnedProcess> {
     let parent = rustix::process::getpid();
     let open_files = *child_open_files();
     let (sandbox, access) = (launch.sandbox, launch.access.open());
-    let filters = Filters::guarding_this_process();
+    let filters = SandboxFilters::guarding_this_process();
     #[expect(unsafe_code, reason = "the child sets itself up between fork and exec")]
     // SAFETY: the closure runs in the forked child before exec and makes only async-signal-safe
     // system calls (sigaction, prlimit, prctl, getppid, fcntl, dup2, Landlock's and seccomp); it
@@ -182,7 +186,7 @@ pub fn spawn_process(launch: &ProcessSpec) -> io::Result<SpawnedProcess> {
     match take_pipes(&mut child) {
         Ok((exit, stdout, stderr)) => Ok(SpawnedProcess {
             pid: child.id(),
-            exit: Arc::new(exit),
+            exit_fd: Arc::new(exit),
             stdout,
             stderr,
             tracked: known,
@@ -219,7 +223,7 @@ pub fn adopt(pid: u32, stdout: OwnedFd, stderr: OwnedFd) -> io::Result<SpawnedPr
     let (exit, known) = take_in(pid)?;
     Ok(SpawnedProcess {
         pid,
-        exit: Arc::new(exit),
+        exit_fd: Arc::new(exit),
         stdout,
         stderr,
         tracked: known,
@@ -362,7 +366,7 @@ pub fn reset_inherited_signals() {
 ///
 /// # Errors
 /// Those of `getrlimit` or `setrlimit`; the limit is unchanged.
-pub fn raise_open_files() -> io::Result<(u64, u64)> {
+pub fn raise_open_files_limit() -> io::Result<(u64, u64)> {
     let Rlimit { current, maximum } = read_limit(Resource::Nofile)?;
     // `None` is no limit.
     let number = |limit: Option<u64>| limit.unwrap_or(u64::MAX);
@@ -430,7 +434,7 @@ mod tests {
     use rustix::event::{PollFd, PollFlags, poll};
 
     pub(super) fn wait(started: &mut SpawnedProcess) -> ProcessExit {
-        let mut fds = [PollFd::new(&started.exit, PollFlags::IN)];
+        let mut fds = [PollFd::new(&started.exit_fd, PollFlags::IN)];
         let limit = rustix::event::Timespec {
             tv_sec: 10,
             tv_nsec: 0,
@@ -507,11 +511,11 @@ mod tests {
         let low = maximum.map_or(1 << 20, |maximum| maximum - 1);
         let current = Some(low);
         rustix::process::setrlimit(Resource::Nofile, Rlimit { current, maximum }).unwrap();
-        let (before, after) = raise_open_files().unwrap();
+        let (before, after) = raise_open_files_limit().unwrap();
         assert_eq!((before, Some(after)), (low, maximum.or(Some(u64::MAX))));
         let now = rustix::process::getrlimit(Resource::Nofile);
         assert_eq!(now.current, maximum);
-        assert_eq!(raise_open_files().unwrap(), (after, after));
+        assert_eq!(raise_open_files_limit().unwrap(), (after, after));
     }
 
     #[test]

@@ -62,7 +62,7 @@ const MARK: u64 = 0x5045_4e53;
 
 /// Marks this process, and its descendants, as part of an application: one below the server's own
 /// limit, as the server may itself be started by an application.
-pub(crate) fn mark_application() -> io::Result<()> {
+pub(crate) fn mark_as_application() -> io::Result<()> {
     let own = read_limit(Resource::Locks)?.maximum;
     let mark = Some(own.map_or(MARK, |own| own.saturating_sub(1)));
     let marked = Rlimit {
@@ -73,7 +73,7 @@ pub(crate) fn mark_application() -> io::Result<()> {
 }
 
 /// Whether a process is part of an application, of any server.
-pub(crate) fn is_marked(pid: u32) -> io::Result<bool> {
+pub(crate) fn is_marked_as_application(pid: u32) -> io::Result<bool> {
     // `None` is no limit.
     let number = |limit: Option<u64>| limit.unwrap_or(u64::MAX);
     let own = read_limit(Resource::Locks)?.maximum;
@@ -103,14 +103,14 @@ mod tests {
     fn what_an_application_leaves_behind_keeps_its_mark() {
         use std::os::unix::process::CommandExt;
         use std::process::{Command, Stdio};
-        assert!(!is_marked(std::process::id()).unwrap());
+        assert!(!is_marked_as_application(std::process::id()).unwrap());
         let mut shell = Command::new("sh");
         // Its child, in another session, prints its pid.
         shell.args(["-c", "setsid sh -c 'echo $$; exec sleep 1000' & wait"]);
         #[expect(unsafe_code, reason = "as a program is started")]
         // SAFETY: system calls alone, in the forked child.
         unsafe {
-            shell.pre_exec(mark_application);
+            shell.pre_exec(mark_as_application);
         }
         let mut shell = shell.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
@@ -119,7 +119,7 @@ mod tests {
         let left: u32 = line.trim().parse().unwrap();
         shell.kill().unwrap();
         shell.wait().unwrap();
-        assert!(is_marked(left).unwrap());
+        assert!(is_marked_as_application(left).unwrap());
         let pid = rustix::process::Pid::from_raw(left.cast_signed()).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
     }

@@ -46,12 +46,12 @@ pub struct ReceivedSignals {
     /// Whether a process that is no descendant has sent it.
     pub is_from_outside: bool,
     /// The first descendant that has sent it.
-    pub descendant: Option<SignalSender>,
+    pub descendant: Option<DescendantSender>,
 }
 
 /// A descendant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SignalSender {
+pub struct DescendantSender {
     /// Its process id; it may have exited.
     pub pid: u32,
     /// The child of this process that it descends from, or is.
@@ -118,7 +118,7 @@ impl SignalWatch {
         let half = |bits: u64| u32::try_from(bits & u64::from(u32::MAX)).unwrap_or(0);
         ReceivedSignals {
             is_from_outside: self.notes.outside.swap(false, Ordering::AcqRel),
-            descendant: (inside != 0).then(|| SignalSender {
+            descendant: (inside != 0).then(|| DescendantSender {
                 pid: half((inside & !PREDECESSOR_BIT) >> 32),
                 child: half(inside),
                 is_of_predecessor: inside & PREDECESSOR_BIT != 0,
@@ -199,7 +199,7 @@ pub(crate) fn find_lineage(pid: u32, roots: ProcessRoots) -> Lineage {
                 // Its children have another parent by now; or it runs, and /proc hides it although
                 // it is ours (`hidepid`), as with another server, which cannot be traced.
                 None if at != pid => {
-                    hidden = exists(at).then_some(at);
+                    hidden = process_exists(at).then_some(at);
                     break;
                 }
                 None => return Lineage::Unknown,
@@ -219,7 +219,7 @@ pub(crate) fn find_lineage(pid: u32, roots: ProcessRoots) -> Lineage {
 }
 
 /// Whether a process with this pid exists, of any user.
-pub(crate) fn exists(pid: u32) -> bool {
+pub(crate) fn process_exists(pid: u32) -> bool {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
     pid.is_some_and(|pid| {
         matches!(

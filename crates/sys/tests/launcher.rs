@@ -15,7 +15,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use penstock_sys::cgroup::{GroupPlan, Groups};
+use penstock_sys::cgroup::{AppCgroupLimits, ServerCgroups};
 use penstock_sys::isolation::AccessRules;
 use penstock_sys::process::{
     self, CommandLine, Launcher, Privileges, ProcessExit, ProcessSpec, SpawnedProcess, successor,
@@ -51,7 +51,7 @@ fn main() {
 const MANY: &str = "while :; do sleep 1000 & done";
 
 fn a_group_bounds_all_that_a_program_starts() {
-    let plan = GroupPlan {
+    let plan = AppCgroupLimits {
         name: "shop".into(),
         account: None,
         max_tasks: Some(16),
@@ -59,7 +59,7 @@ fn a_group_bounds_all_that_a_program_starts() {
         max_cpu: Some(0.5),
         weight: 1,
     };
-    let groups = Groups::make(&[plan], 1, false);
+    let groups = ServerCgroups::make(&[plan], 1, false);
     if !may_make_groups() {
         println!("left out: {:?}", groups.missing());
         return;
@@ -81,7 +81,7 @@ fn a_group_bounds_all_that_a_program_starts() {
     // A process that needs more memory than the group has is killed.
     let script = "head -c 300000000 /dev/zero | tail -c 200000000 >/dev/null";
     let mut greedy = shell_in(&launcher, Some("shop"), script, Vec::new());
-    wait(&greedy.exit);
+    wait(&greedy.exit_fd);
     assert_eq!(greedy.try_exit().unwrap(), Some(ProcessExit::Code(128 + 9)));
     let usage = group.usage();
     assert!(
@@ -89,7 +89,7 @@ fn a_group_bounds_all_that_a_program_starts() {
         "{usage:?}"
     );
     let mut bomb = shell_in(&launcher, Some("shop"), MANY, Vec::new());
-    wait(&bomb.exit);
+    wait(&bomb.exit_fd);
     assert_ne!(bomb.try_exit().unwrap(), Some(ProcessExit::Code(0)));
     let usage = group.usage();
     // The shell itself has exited, its children have not.
@@ -98,7 +98,7 @@ fn a_group_bounds_all_that_a_program_starts() {
     // Others are outside of the group.
     let script = "! grep 'penstock-[0-9]' /proc/self/cgroup";
     let mut free = shell_in(&launcher, None, script, Vec::new());
-    wait(&free.exit);
+    wait(&free.exit_fd);
     assert_eq!(free.try_exit().unwrap(), Some(ProcessExit::Code(0)));
     launcher.stop().unwrap();
     assert_eq!(group.usage().tasks, None, "it is removed");
@@ -167,7 +167,7 @@ fn wait(fd: &OwnedFd) {
 
 /// How it ended, and what it wrote to both outputs.
 fn wait_for_output(mut started: SpawnedProcess) -> (ProcessExit, String, String) {
-    wait(&started.exit);
+    wait(&started.exit_fd);
     let exit = started.try_exit().unwrap().expect("it has ended");
     let [out, err] = [started.stdout, started.stderr].map(|pipe| {
         let mut text = Vec::new();
@@ -306,7 +306,7 @@ fn a_successor_leads_a_group_in_our_session() {
             ..command.clone()
         };
         let (mut successor, _ours) = follow(&command).unwrap();
-        wait(&successor.exit);
+        wait(&successor.exit_fd);
         assert_eq!(successor.try_exit().unwrap(), Some(ProcessExit::Code(7)));
         let mut text = [0; 16];
         let count = rustix::io::read(&successor.stderr, &mut text).unwrap();

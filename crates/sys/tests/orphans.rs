@@ -67,7 +67,7 @@ fn orphans_are_ended_except_the_kept_ones() {
         "it is the parent's still"
     );
     process::kill_group(parent.pid).unwrap();
-    wait(&parent.exit, PollFlags::IN);
+    wait(&parent.exit_fd, PollFlags::IN);
     let of_daemon = |orphan: &process::Orphan| orphan.pid == pid && orphan.name == "sh";
     assert!(process::list_orphans().unwrap().iter().any(of_daemon));
     assert!(!process::reap_orphan(parent.pid), "it is waited for");
@@ -76,7 +76,7 @@ fn orphans_are_ended_except_the_kept_ones() {
 
     let (keep, kept) = shell("echo $$ >&5; exec sleep 1000");
     let began = Instant::now();
-    let ended = process::end_orphans(&[kept]);
+    let ended = process::kill_orphans(&[kept]);
     assert!(began.elapsed() < Duration::from_secs(2), "no time-out");
     let names: Vec<_> = ended.iter().map(|orphan| orphan.name.as_str()).collect();
     // The daemon's child is a shell until its program runs.
@@ -86,7 +86,7 @@ fn orphans_are_ended_except_the_kept_ones() {
     assert!(is_running(kept));
 
     process::kill_group(kept).unwrap();
-    wait(&keep.exit, PollFlags::IN);
+    wait(&keep.exit_fd, PollFlags::IN);
     // It is not waited for any more.
     drop(keep);
     assert!(process::list_orphans().unwrap()[0].has_ended);

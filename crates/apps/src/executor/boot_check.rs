@@ -67,7 +67,7 @@ pub async fn check_boot(
     // Closes its control socket; whatever it does now, it ends.
     drop(kept);
     let _ = started.handle().kill_group();
-    watch_process::wait_for_exit(&started.exit).await;
+    watch_process::wait_for_exit(&started.exit_fd).await;
     let exit = started.try_exit().ok().flatten();
     let with_tail = |text: String| match tail.text() {
         lines if lines.is_empty() => text,

@@ -21,7 +21,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 
 use penstock_runtime::{clock, loops};
-use penstock_sys::cgroup::{CgroupReading, Usage};
+use penstock_sys::cgroup::{CgroupReading, CgroupUsage};
 use penstock_sys::file;
 
 use self::bounds::BoundsWatch;
@@ -91,7 +91,7 @@ impl ProcessLimits {
     }
 
     /// What was last seen of the application's group.
-    pub(super) fn usage(&self) -> Option<Usage> {
+    pub(super) fn usage(&self) -> Option<CgroupUsage> {
         self.bounds.usage()
     }
 
@@ -271,7 +271,7 @@ impl Executor {
             let memory = pids.into_iter().map(|(id, pid)| (id, measure(pid)));
             MemorySamples {
                 memory: memory.collect(),
-                reading: group.map(|group| group.read()),
+                reading: group.map(|group| group.take_reading()),
             }
         };
         // A pool that has no room measures nothing: the next try is due soon.

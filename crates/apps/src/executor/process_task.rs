@@ -184,8 +184,8 @@ async fn follow_process(
     };
     let mut words = std::pin::pin!(words);
     tokio::select! {
-        () = &mut words => watch_process::wait_for_exit(&started.exit).await,
-        () = watch_process::wait_for_exit(&started.exit) => {
+        () = &mut words => watch_process::wait_for_exit(&started.exit_fd).await,
+        () = watch_process::wait_for_exit(&started.exit_fd) => {
             // A template has no slots to give up. The executor ends only after the process.
             if let ProcessKey::Worker(worker) = key {
                 let call = ExecutorInput::call(move |it| it.remove_lost_worker(worker));
@@ -221,7 +221,7 @@ async fn follow_boot(
                 // The executor ends only after the process.
                 let _ = inputs.send(ExecutorInput::Control { key, message }).await;
             }
-            () = watch_process::wait_for_exit(&started.exit) => {}
+            () = watch_process::wait_for_exit(&started.exit_fd) => {}
         },
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use penstock_exchange::buffering::BufferingSettings;
 use penstock_runtime::LoopHandle;
 use penstock_sys::account::Account;
-use penstock_sys::cgroup::Group;
+use penstock_sys::cgroup::AppCgroup;
 use penstock_sys::process::Launcher;
 
 /// The resources that an application needs.
@@ -21,7 +21,7 @@ pub struct AppResources {
     /// The account that the launcher starts them as; `None` is the server's user.
     pub account: Option<Account>,
     /// Bounds them, with all that they start, if set.
-    pub group: Option<Arc<Group>>,
+    pub group: Option<Arc<AppCgroup>>,
     /// The store of bodies.
     pub body_store: BufferingSettings,
     /// Whether its boot yields to an application that serves already, which it follows.

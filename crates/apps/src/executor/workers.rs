@@ -19,7 +19,7 @@ use penstock_config::{AppKind, Preload};
 use penstock_queue::{SlotId, SlotSpec};
 use penstock_runtime::{Stream, clock};
 use penstock_sys::account::Account;
-use penstock_sys::cgroup::Group;
+use penstock_sys::cgroup::AppCgroup;
 use penstock_sys::isolation::Sandbox;
 use penstock_sys::{file, net, process};
 use penstock_wire::control::SocketKind;
@@ -163,7 +163,7 @@ pub(super) struct WorkerCommand<'a> {
     pub(super) config: &'a config::App,
     pub(super) account: Option<&'a Account>,
     /// What bounds it; none is nothing.
-    pub(super) group: Option<&'a Group>,
+    pub(super) group: Option<&'a AppCgroup>,
     pub(super) interface_is_guess: bool,
     pub(super) is_development: bool,
 }

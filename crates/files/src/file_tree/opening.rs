@@ -9,7 +9,7 @@
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use penstock_sys::file::AccessTime;
+use penstock_sys::file::AccessTimePolicy;
 
 /// Opens files with `O_NOATIME`, which saves a write to the inode, until it is refused: only a
 /// file's owner may use it.
@@ -20,13 +20,16 @@ pub(super) struct NoAtimeOpener {
 
 impl NoAtimeOpener {
     /// Opens a file, a second time if needed.
-    pub(super) fn open<T>(&self, open: impl Fn(AccessTime) -> io::Result<T>) -> io::Result<T> {
+    pub(super) fn open<T>(
+        &self,
+        open: impl Fn(AccessTimePolicy) -> io::Result<T>,
+    ) -> io::Result<T> {
         if self.is_refused.load(Ordering::Relaxed) {
-            return open(AccessTime::Updated);
+            return open(AccessTimePolicy::Updated);
         }
-        match open(AccessTime::Unchanged) {
+        match open(AccessTimePolicy::Unchanged) {
             Err(error) if error.raw_os_error() == Some(EPERM) => {
-                let opened = open(AccessTime::Updated)?;
+                let opened = open(AccessTimePolicy::Updated)?;
                 self.is_refused.store(true, Ordering::Relaxed);
                 Ok(opened)
             }
@@ -82,7 +85,7 @@ mod tests {
     use std::cell::RefCell;
 
     use super::*;
-    use AccessTime::{Unchanged, Updated};
+    use AccessTimePolicy::{Unchanged, Updated};
 
     #[test]
     fn the_time_of_access_is_left_alone_until_that_is_refused() {

@@ -64,7 +64,7 @@ pub(super) fn run(
         identity.keeps_signal_right = true;
     }
     let launcher = launcher.map_err(|error| failed("cannot fork the launcher", error))?;
-    let confined = confine::deny_exec();
+    let confined = confine::confine_front_end();
     let level = if process.verbose {
         log::LevelFilter::Debug
     } else {
@@ -113,7 +113,7 @@ fn configure_launcher(server: &config::Server) -> std::io::Result<()> {
     // The server logs the limit; the descriptor limits are the same here.
     match server.max_open_files {
         Some(wanted) => penstock_sys::account::set_max_open_files(wanted)?,
-        None => drop(process::raise_open_files()),
+        None => drop(process::raise_open_files_limit()),
     }
     process::allow_priority_restore();
     if let Some(mask) = server.umask {

@@ -232,7 +232,8 @@ fn is_same_server(asked: &Value, there: &Value, address: &ListenAddr) -> bool {
 fn check_owner(path: &Path) -> Result<(), String> {
     let stream = UnixStream::connect(path);
     let stream = stream.map_err(|error| control::explain_connect(path, &error))?;
-    let owner = peer_process::listener_owner(stream.as_fd()).map_err(|error| error.to_string())?;
+    let owner =
+        peer_process::listener_owner_uid(stream.as_fd()).map_err(|error| error.to_string())?;
     let (uid, _) = account::effective_ids();
     if [0, uid].contains(&owner) || uid == 0 {
         return Ok(());

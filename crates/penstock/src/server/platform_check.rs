@@ -35,7 +35,7 @@ pub(super) fn log_missing_features(temporary: &Path) {
 /// # Errors
 /// The system calls that a sandbox forbids, and what to do about them.
 pub(super) fn check_required_calls() -> Result<(), String> {
-    match &*kernel::missing_essentials() {
+    match &*kernel::missing_essential_calls() {
         [] => Ok(()),
         names => Err(format!(
             "this sandbox forbids {}, without which nothing can be served: let its filter allow them \

@@ -66,7 +66,7 @@ impl Server {
         let _only = self.reload_lock.lock().await;
         if self.successor() != 0 {
             // The successor may have read the configuration before this request.
-            self.forward_signal("SIGHUP", SignalTarget::reload);
+            self.forward_signal("SIGHUP", SignalTarget::request_reload);
         }
         self.reload_locked().await
     }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use penstock_runtime::{clock, loops};
-use penstock_sys::signals::{self, SignalSender, SignalWatch};
+use penstock_sys::signals::{self, DescendantSender, SignalWatch};
 use tokio::signal::unix::{self, SignalKind};
 
 use super::Server;
@@ -57,7 +57,7 @@ impl WatchedSignal {
             let arrived = self.watch.take_received();
             let heir = server.successor();
             // Descendants of the successor are applications too.
-            let is_heir = |sender: SignalSender| heir != 0 && sender.pid == heir;
+            let is_heir = |sender: DescendantSender| heir != 0 && sender.pid == heir;
             let inside = arrived.descendant.filter(|sender| !is_heir(*sender));
             if let Some(sender) = inside {
                 self.refuse(server, sender);
@@ -70,7 +70,7 @@ impl WatchedSignal {
         std::future::pending().await
     }
 
-    fn refuse(&mut self, server: &Server, sender: SignalSender) {
+    fn refuse(&mut self, server: &Server, sender: DescendantSender) {
         let now = clock::now();
         if self
             .last_logged
@@ -149,8 +149,8 @@ impl Signals {
 impl Server {
     /// Describes a sender: the application's process that it is or descends from, named as in the
     /// log.
-    pub(crate) fn describe_sender(&self, sender: SignalSender) -> String {
-        let SignalSender { pid, child, .. } = sender;
+    pub(crate) fn describe_sender(&self, sender: DescendantSender) -> String {
+        let DescendantSender { pid, child, .. } = sender;
         let name = |pid: u32| signals::process_name(pid).unwrap_or_else(|| "gone".to_owned());
         if sender.is_of_predecessor {
             return format!(

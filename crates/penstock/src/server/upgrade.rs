@@ -153,7 +153,7 @@ impl Server {
         if self.predecessor_hurried.swap(true, Ordering::Relaxed) {
             return;
         }
-        match SignalTarget::to_predecessor(old).map(|way| way.map(|way| way.stop())) {
+        match SignalTarget::to_predecessor(old).map(|way| way.map(|way| way.request_stop())) {
             Ok(Some(Ok(()))) => log::info!("upgrade: previous server asked to stop (pid={old})"),
             Ok(None) => {}
             Ok(Some(Err(error))) | Err(error) => {
@@ -218,7 +218,7 @@ impl Server {
         };
         let led = tokio::select! {
             led = taking_over => led,
-            () = process::wait_for_exit(&new.exit) => Err("it ended".to_owned()),
+            () = process::wait_for_exit(&new.exit_fd) => Err("it ended".to_owned()),
         };
         let error = match led {
             Ok((taken, admin)) => {
@@ -233,7 +233,7 @@ impl Server {
         };
         // An exit of its own explains more than the error that it caused here.
         let last = clock::now() + OUTPUT_TIMEOUT;
-        let exit = clock::timeout_at(last, process::wait_for_exit(&new.exit)).await;
+        let exit = clock::timeout_at(last, process::wait_for_exit(&new.exit_fd)).await;
         let exit = exit.and_then(|()| new.try_exit().ok().flatten());
         let why = match exit {
             Some(exit) => format!("the new server ended with {exit}"),
@@ -366,7 +366,7 @@ impl Server {
         self.successor_pid.store(pid, Ordering::Relaxed);
         if self.is_draining() {
             // The stop was requested while both servers ran.
-            self.forward_signal("SIGTERM", SignalTarget::stop);
+            self.forward_signal("SIGTERM", SignalTarget::request_stop);
         }
         loops::spawn_here(log_successor_exit(new));
         let mut live = self.live();
@@ -403,7 +403,7 @@ impl Server {
 
 /// Logs the exit of the successor, if it happens before this process ends.
 async fn log_successor_exit(mut new: Successor) {
-    process::wait_for_exit(&new.exit).await;
+    process::wait_for_exit(&new.exit_fd).await;
     if let Ok(Some(exit)) = new.try_exit() {
         log::error!(
             "upgrade: the new server (process {}) exited: {exit}",

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
 use bytes::Bytes;
-use penstock_sys::page_cache::{FileAccess, FileIdentity, MountId};
+use penstock_sys::page_cache::{FileIdentity, FileOwnership, MountId};
 use tokio::sync::watch;
 
 use super::read_history::ReadHistory;
@@ -40,7 +40,7 @@ pub(crate) struct InFlightReads {
     made_at: Instant,
     shared: Arc<SharedReads>,
     /// Facts about the files of each owner on each file system. Held for a look-up.
-    residency_facts: Mutex<HashMap<(MountId, FileAccess), ResidencyFacts>>,
+    residency_facts: Mutex<HashMap<(MountId, FileOwnership), ResidencyFacts>>,
     /// Read histories of open files. Held for a look-up.
     read_history: Mutex<HashMap<FileIdentity, Weak<ReadHistory>>>,
 }
@@ -203,7 +203,9 @@ impl InFlightReads {
     }
 
     pub(super) fn facts(&self, file: &FileIdentity) -> Option<ResidencyFacts> {
-        self.lock_facts().get(&(file.mount, file.access)).copied()
+        self.lock_facts()
+            .get(&(file.mount, file.ownership))
+            .copied()
     }
 
     pub(super) fn remember_facts(&self, file: &FileIdentity, found: ResidencyFacts) {
@@ -214,11 +216,11 @@ impl InFlightReads {
             // If it is in use it is soon detected again.
             facts.remove(&any);
         }
-        facts.insert((file.mount, file.access), found);
+        facts.insert((file.mount, file.ownership), found);
     }
 
     pub(super) fn forget_facts(&self, file: &FileIdentity) {
-        self.lock_facts().remove(&(file.mount, file.access));
+        self.lock_facts().remove(&(file.mount, file.ownership));
     }
 
     /// The history of a file, shared by all its descriptors.
@@ -238,7 +240,7 @@ impl InFlightReads {
         seen
     }
 
-    fn lock_facts(&self) -> MutexGuard<'_, HashMap<(MountId, FileAccess), ResidencyFacts>> {
+    fn lock_facts(&self) -> MutexGuard<'_, HashMap<(MountId, FileOwnership), ResidencyFacts>> {
         self.residency_facts
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

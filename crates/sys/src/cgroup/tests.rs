@@ -2,8 +2,8 @@
 
 use super::*;
 
-fn plan(name: &str) -> GroupPlan {
-    GroupPlan {
+fn plan(name: &str) -> AppCgroupLimits {
+    AppCgroupLimits {
         name: name.to_owned(),
         account: None,
         max_tasks: Some(64),
@@ -25,7 +25,7 @@ impl Fake {
     }
 
     /// A cgroup with every file that is written to.
-    fn folder(&self, version: Version, files: &[&str]) -> Folder {
+    fn folder(&self, version: CgroupVersion, files: &[&str]) -> Folder {
         for file in files {
             std::fs::write(self.0.join(file), "").unwrap();
         }
@@ -58,7 +58,9 @@ fn bounds_are_written_as_version_1_wants_them() {
         "cpu.cfs_quota_us",
     ];
     // No file for swap: the kernel does not count it.
-    fake.folder(Version::V1, &files).bound(&plan("a")).unwrap();
+    fake.folder(CgroupVersion::V1, &files)
+        .bound(&plan("a"))
+        .unwrap();
     let written = files.map(|file| fake.text(file));
     assert_eq!(written, ["64", "67108864", "2048", "100000", "50000"]);
 }
@@ -73,7 +75,9 @@ fn bounds_are_written_as_version_2_wants_them() {
         "cpu.weight",
         "cpu.max",
     ];
-    fake.folder(Version::V2, &files).bound(&plan("a")).unwrap();
+    fake.folder(CgroupVersion::V2, &files)
+        .bound(&plan("a"))
+        .unwrap();
     let written = files.map(|file| fake.text(file));
     assert_eq!(written, ["64", "67108864", "0", "200", "50000 100000"]);
 }
@@ -81,8 +85,8 @@ fn bounds_are_written_as_version_2_wants_them() {
 #[test]
 fn what_is_not_bounded_is_left_as_it_is() {
     let fake = Fake::new("none");
-    let folder = fake.folder(Version::V2, &["cpu.weight"]);
-    let free = GroupPlan {
+    let folder = fake.folder(CgroupVersion::V2, &["cpu.weight"]);
+    let free = AppCgroupLimits {
         max_tasks: None,
         max_memory: None,
         max_cpu: None,
@@ -96,7 +100,7 @@ impl Fake {
     fn parent(&self, controllers: &[Controller]) -> Parent {
         Parent {
             path: self.0.clone(),
-            version: Version::V2,
+            version: CgroupVersion::V2,
             controllers: controllers.to_vec(),
         }
     }
@@ -156,15 +160,15 @@ fn a_cgroup_with_other_programs_gives_its_children_nothing_new() {
 
 #[test]
 fn without_plans_nothing_is_made_or_missed() {
-    let groups = Groups::make(&[], 1, false);
+    let groups = ServerCgroups::make(&[], 1, false);
     assert!(groups.iter().next().is_none() && groups.missing().is_empty());
-    assert!(Groups::probe(&[]).is_empty());
+    assert!(ServerCgroups::find_missing_controllers(&[]).is_empty());
 }
 
 #[test]
 fn only_what_somebody_asked_for_is_missed() {
     let missing = Controller::ALL.map(|it| missed(it, "no rights")).to_vec();
-    let only_memory = GroupPlan {
+    let only_memory = AppCgroupLimits {
         max_tasks: None,
         max_cpu: None,
         ..plan("a")

@@ -5,11 +5,11 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::Controller;
-use super::place::Version;
+use super::location::CgroupVersion;
 
 /// Usage and refusals of a cgroup since its creation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Usage {
+pub struct CgroupUsage {
     /// Processes and threads; none where they are not counted.
     pub tasks: Option<u64>,
     /// Bytes of memory, including the page cache of its files; none where they are not counted.
@@ -28,7 +28,7 @@ pub struct Usage {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CgroupReading {
     /// The usage.
-    pub usage: Usage,
+    pub usage: CgroupUsage,
     /// Processes and threads that could not be started since.
     pub tasks_refused: u64,
     /// Processes that were killed for lack of memory since.
@@ -44,14 +44,14 @@ pub struct CgroupReading {
 const LATELY: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Default)]
-pub(super) struct Last {
-    usage: Usage,
+pub(super) struct PreviousReading {
+    usage: CgroupUsage,
     killed_at: Option<Instant>,
 }
 
-impl Last {
+impl PreviousReading {
     /// Records the present usage and compares it with the previous one.
-    pub(super) fn compare(&mut self, usage: Usage, now: Instant) -> CgroupReading {
+    pub(super) fn compare(&mut self, usage: CgroupUsage, now: Instant) -> CgroupReading {
         let before = std::mem::replace(&mut self.usage, usage);
         let kills = usage.out_of_memory_kills;
         let kills = kills.saturating_sub(before.out_of_memory_kills);
@@ -69,9 +69,9 @@ impl Last {
     }
 }
 
-impl Usage {
+impl CgroupUsage {
     /// Adds the values of a controller in the directory of a cgroup.
-    pub(super) fn read(&mut self, path: &Path, version: Version, controller: Controller) {
+    pub(super) fn read(&mut self, path: &Path, version: CgroupVersion, controller: Controller) {
         let text = |file: &str| super::read(path, file);
         let number = |file: &str| text(file).trim().parse::<u64>().ok();
         match (controller, version) {
@@ -79,7 +79,7 @@ impl Usage {
                 self.tasks = number("pids.current");
                 self.tasks_refused = field(&text("pids.events"), "max");
             }
-            (Controller::Memory, Version::V1) => {
+            (Controller::Memory, CgroupVersion::V1) => {
                 self.memory = number("memory.usage_in_bytes");
                 // The failure counts omit those caused by the limit with swap.
                 self.has_met_memory_bound = ["memory", "memory.memsw"].iter().any(|kind| {
@@ -90,17 +90,17 @@ impl Usage {
                 });
                 self.out_of_memory_kills = field(&text("memory.oom_control"), "oom_kill");
             }
-            (Controller::Memory, Version::V2) => {
+            (Controller::Memory, CgroupVersion::V2) => {
                 let events = text("memory.events");
                 self.memory = number("memory.current");
                 self.has_met_memory_bound = field(&events, "oom") > 0;
                 self.out_of_memory_kills = field(&events, "oom_kill");
             }
-            (Controller::Cpu, Version::V1) => {
+            (Controller::Cpu, CgroupVersion::V1) => {
                 let waited = field(&text("cpu.stat"), "throttled_time");
                 self.throttled = Duration::from_nanos(waited);
             }
-            (Controller::Cpu, Version::V2) => {
+            (Controller::Cpu, CgroupVersion::V2) => {
                 let waited = field(&text("cpu.stat"), "throttled_usec");
                 self.throttled = Duration::from_micros(waited);
             }
@@ -135,8 +135,8 @@ mod tests {
             Self(folder)
         }
 
-        fn usage(&self, version: Version) -> Usage {
-            let mut usage = Usage::default();
+        fn usage(&self, version: CgroupVersion) -> CgroupUsage {
+            let mut usage = CgroupUsage::default();
             for controller in Controller::ALL {
                 usage.read(&self.0, version, controller);
             }
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn both_versions_tell_the_same() {
-        let expected = Usage {
+        let expected = CgroupUsage {
             tasks: Some(7),
             memory: Some(4096),
             tasks_refused: 3,
@@ -190,19 +190,19 @@ mod tests {
         let of = |name, more: &[(&'static str, &'static str)]| {
             Folder::new(name, &[&tasks[..], more].concat())
         };
-        assert_eq!(of("v1", &first).usage(Version::V1), expected);
-        assert_eq!(of("v2", &second).usage(Version::V2), expected);
+        assert_eq!(of("v1", &first).usage(CgroupVersion::V1), expected);
+        assert_eq!(of("v2", &second).usage(CgroupVersion::V2), expected);
     }
 
     #[test]
     fn a_reading_tells_what_is_new() {
         let now = Instant::now();
         let later = |seconds| now + Duration::from_secs(seconds);
-        let mut last = Last::default();
-        let mut usage = Usage {
+        let mut last = PreviousReading::default();
+        let mut usage = CgroupUsage {
             tasks_refused: 3,
             throttled: Duration::from_secs(1),
-            ..Usage::default()
+            ..CgroupUsage::default()
         };
         let reading = last.compare(usage, now);
         assert_eq!((reading.tasks_refused, reading.out_of_memory_kills), (3, 0));
@@ -228,8 +228,8 @@ mod tests {
             "odd",
             &[("pids.current", "max\n"), ("pids.events", "max\n")],
         );
-        for version in [Version::V1, Version::V2] {
-            assert_eq!(odd.usage(version), Usage::default());
+        for version in [CgroupVersion::V1, CgroupVersion::V2] {
+            assert_eq!(odd.usage(version), CgroupUsage::default());
         }
     }
 }

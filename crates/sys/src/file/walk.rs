@@ -21,7 +21,7 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::Symlinks;
+use super::SymlinkPolicy;
 
 /// Maximum links in one path, as many as the kernel follows (path_resolution(7)).
 const MAX_LINKS: usize = 40;
@@ -37,7 +37,7 @@ const MAX_STEPS: usize = 4096;
 pub(super) fn open(
     root: BorrowedFd<'_>,
     relative: &[u8],
-    symlinks: Symlinks,
+    symlinks: SymlinkPolicy,
     flags: OFlags,
 ) -> Result<File, Errno> {
     if relative.starts_with(b"/") {
@@ -73,7 +73,7 @@ struct PathWalk<'r> {
     names: Vec<Vec<u8>>,
     /// The names that remain, the next one last.
     remaining_names: Vec<Vec<u8>>,
-    symlinks: Symlinks,
+    symlinks: SymlinkPolicy,
     links: usize,
     steps: usize,
 }
@@ -126,12 +126,12 @@ impl PathWalk<'_> {
             text => text?,
         };
         self.links += 1;
-        if self.symlinks == Symlinks::Never || self.links > MAX_LINKS {
+        if self.symlinks == SymlinkPolicy::Never || self.links > MAX_LINKS {
             return Err(Errno::LOOP);
         }
         let text = text.as_bytes();
         if text.starts_with(b"/") {
-            if self.symlinks != Symlinks::Anywhere {
+            if self.symlinks != SymlinkPolicy::Anywhere {
                 return Err(Errno::XDEV);
             }
             self.restart_at(open_dir(rustix::fs::CWD, b"/")?);
@@ -143,7 +143,7 @@ impl PathWalk<'_> {
     /// Moves to the parent directory.
     fn go_up(&mut self) -> Result<(), Errno> {
         if self.names.pop().is_none() {
-            if self.symlinks != Symlinks::Anywhere {
+            if self.symlinks != SymlinkPolicy::Anywhere {
                 return Err(Errno::XDEV);
             }
             // A link may lead above the root; the parent of `/` is `/` itself.

@@ -158,7 +158,7 @@ const PORTS: MissingIsolation = MissingIsolation {
 /// Whether limits on files work here: an enclosing sandbox may forbid the rules.
 static HAS_FILE_RULES: LazyLock<bool> = LazyLock::new(|| {
     let root = open_system(Path::new("/")).map(|root| (root, AccessFs::ReadDir.into()));
-    can_enter(OpenAccess::new(
+    can_enter(OpenedAccessRules::new(
         Some(root.into_iter().collect()),
         [None, None],
     ))
@@ -166,15 +166,15 @@ static HAS_FILE_RULES: LazyLock<bool> = LazyLock::new(|| {
 
 /// Whether limits on ports work.
 static HAS_PORT_RULES: LazyLock<bool> =
-    LazyLock::new(|| can_enter(OpenAccess::new(None, [Some(vec![1]), Some(vec![1])])));
+    LazyLock::new(|| can_enter(OpenedAccessRules::new(None, [Some(vec![1]), Some(vec![1])])));
 
 /// Tries it in a thread that ends afterwards. If the thread cannot be started nothing is known, and
 /// a requested limit is tried when a program starts.
-fn can_enter(access: OpenAccess) -> bool {
+fn can_enter(access: OpenedAccessRules) -> bool {
     let thread = std::thread::Builder::new().name("access-probe".to_owned());
     let tried = thread.spawn(move || {
         rustix::thread::set_no_new_privs(true)?;
-        access.enter(BitFlags::EMPTY)
+        access.enter_landlock_domain(BitFlags::EMPTY)
     });
     tried.map_or(true, |thread| {
         thread
@@ -185,7 +185,7 @@ fn can_enter(access: OpenAccess) -> bool {
 
 /// [`AccessRules`] with open paths, so that they can be entered without allocating.
 #[derive(Debug, Default)]
-pub(crate) struct OpenAccess {
+pub(crate) struct OpenedAccessRules {
     files: Option<Vec<(OwnedFd, BitFlags<AccessFs>)>>,
     ports: [Option<Vec<u16>>; 2],
     /// Closes the other ways to a port, if ports are limited.
@@ -213,7 +213,7 @@ impl AccessRules {
     }
 
     /// Opens its files. Paths that are missing or not accessible to this user are left out.
-    pub(crate) fn open(&self) -> OpenAccess {
+    pub(crate) fn open(&self) -> OpenedAccessRules {
         let files = self.files.as_ref().map(|files| {
             let read = AccessFs::from_read(ABI::V1);
             // Devices are not made.
@@ -231,7 +231,7 @@ impl AccessRules {
             let open = open.filter_map(|(file, rights)| Some((file.ok()?, rights)));
             open.filter(|(file, _)| !is_link(file)).collect()
         });
-        OpenAccess::new(files, [self.bind_ports.clone(), self.connect_ports.clone()])
+        OpenedAccessRules::new(files, [self.bind_ports.clone(), self.connect_ports.clone()])
     }
 }
 
@@ -266,13 +266,13 @@ fn is_link(file: &OwnedFd) -> bool {
     })
 }
 
-impl OpenAccess {
+impl OpenedAccessRules {
     fn new(
         files: Option<Vec<(OwnedFd, BitFlags<AccessFs>)>>,
         ports: [Option<Vec<u16>>; 2],
     ) -> Self {
         let has_ports = ports.iter().any(Option::is_some);
-        let port_filter = has_ports.then(port_filter::make).flatten();
+        let port_filter = has_ports.then(port_filter::build_port_filter).flatten();
         Self {
             files,
             ports,
@@ -282,7 +282,7 @@ impl OpenAccess {
 
     /// Creates a Landlock domain and enters it, for good. Everything without a limit stays
     /// accessible; `scopes` is closed in addition. Allocates nothing.
-    pub(super) fn enter(&self, scopes: BitFlags<Scope>) -> io::Result<()> {
+    pub(super) fn enter_landlock_domain(&self, scopes: BitFlags<Scope>) -> io::Result<()> {
         if self.files.is_some() || self.ports.iter().any(Option::is_some) || !scopes.is_empty() {
             match self.enter_domain(scopes) {
                 Ok(RulesetStatus::NotEnforced) => return Err(io::ErrorKind::Unsupported.into()),
@@ -332,7 +332,10 @@ mod tests {
     ) -> std::thread::Result<T> {
         let limited = std::thread::spawn(move || {
             rustix::thread::set_no_new_privs(true).unwrap();
-            access.open().enter(BitFlags::EMPTY).unwrap();
+            access
+                .open()
+                .enter_landlock_domain(BitFlags::EMPTY)
+                .unwrap();
             act()
         });
         limited.join()

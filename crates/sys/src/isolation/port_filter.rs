@@ -11,8 +11,10 @@
 
 use libc::{BPF_JEQ, BPF_JGE, BPF_JSET, c_long, sock_filter};
 
-use super::seccomp::{ARCHITECTURE, ARCHITECTURE_AT, ARGUMENT_AT, NUMBER_AT, X32};
-use super::seccomp::{branch, give, give_error, load, on_call};
+use super::seccomp::{
+    ARCHITECTURE, ARCHITECTURE_OFFSET, ARGUMENT_OFFSET, NUMBER_OFFSET, X32_CALL_BASE,
+};
+use super::seccomp::{branch, load, match_call, return_action, return_error};
 
 /// TCP by other names: SMC falls back to TCP, an MPTCP connection is a TCP connection.
 const SMC_FAMILY: u32 = 43;
@@ -30,21 +32,21 @@ const SENDING: [(c_long, u32); 3] = [
 type Look = (u32, u32, u32, i32);
 
 /// The filter as kernel instructions; `None` for a processor with unknown call numbers.
-pub(super) fn make() -> Option<Vec<sock_filter>> {
+pub(super) fn build_port_filter() -> Option<Vec<sock_filter>> {
     let mut filter = vec![
-        load(ARCHITECTURE_AT),
+        load(ARCHITECTURE_OFFSET),
         // Other interfaces are refused by the sandbox's filter, which reports them: an error of
         // this filter would take precedence.
         branch(BPF_JEQ, ARCHITECTURE?, 1, 0),
-        give(libc::SECCOMP_RET_ALLOW),
-        load(NUMBER_AT),
-        branch(BPF_JGE, X32, 0, 1),
-        give(libc::SECCOMP_RET_ALLOW),
+        return_action(libc::SECCOMP_RET_ALLOW),
+        load(NUMBER_OFFSET),
+        branch(BPF_JGE, X32_CALL_BASE, 0, 1),
+        return_action(libc::SECCOMP_RET_ALLOW),
     ];
     // It performs all other calls, unseen by filters.
-    filter.extend(on_call(
+    filter.extend(match_call(
         libc::SYS_io_uring_setup,
-        &[give_error(libc::EPERM)],
+        &[return_error(libc::EPERM)],
     ));
     let socket = [(0, SMC_FAMILY), (2, SMC_PROTOCOL), (2, MPTCP_PROTOCOL)];
     let socket = socket.map(|(place, value)| (place, BPF_JEQ, value, libc::EPROTONOSUPPORT));
@@ -53,18 +55,20 @@ pub(super) fn make() -> Option<Vec<sock_filter>> {
         let flag = libc::MSG_FASTOPEN.unsigned_abs();
         filter.extend(guard(call, &[(place, BPF_JSET, flag, libc::EOPNOTSUPP)]));
     }
-    filter.push(give(libc::SECCOMP_RET_ALLOW));
+    filter.push(return_action(libc::SECCOMP_RET_ALLOW));
     Some(filter)
 }
 
 /// Checks the lower halves of a call's arguments; the kernel uses no more of them.
 fn guard(call: c_long, looks: &[Look]) -> Vec<sock_filter> {
     let looks = looks.iter().flat_map(|(place, test, value, error)| {
-        let at = ARGUMENT_AT + 8 * place;
-        [load(at), branch(*test, *value, 0, 1), give_error(*error)]
+        let at = ARGUMENT_OFFSET + 8 * place;
+        [load(at), branch(*test, *value, 0, 1), return_error(*error)]
     });
-    let looks: Vec<_> = looks.chain([give(libc::SECCOMP_RET_ALLOW)]).collect();
-    on_call(call, &looks)
+    let looks: Vec<_> = looks
+        .chain([return_action(libc::SECCOMP_RET_ALLOW)])
+        .collect();
+    match_call(call, &looks)
 }
 
 #[cfg(test)]
@@ -111,7 +115,9 @@ mod tests {
 
     #[test]
     fn the_ways_past_a_limit_on_ports_are_closed() {
-        let Some(filter) = make() else { return };
+        let Some(filter) = build_port_filter() else {
+            return;
+        };
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         let port = listener.local_addr().unwrap().port();

@@ -19,9 +19,9 @@ use rustix::io::Errno;
 use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
 
-use super::access::OpenAccess;
-use super::listener;
-use super::seccomp::{self, Refusal, SYSTEM_CALLS, SeccompRules};
+use super::access::OpenedAccessRules;
+use super::seccomp::{self, DENIED_SYSTEM_CALLS, RefusalMode, SeccompRules};
+use super::seccomp_listener;
 
 /// The parts of one program's sandbox that this kernel supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -83,13 +83,14 @@ fn scopes() -> BitFlags<Scope> {
 fn try_parts() -> Vec<MissingIsolation> {
     let mut missing = Vec::new();
     let entered = rustix::thread::set_no_new_privs(true).map_err(io::Error::from);
-    let entered = entered.and_then(|()| OpenAccess::default().enter(scopes()));
+    let entered =
+        entered.and_then(|()| OpenedAccessRules::default().enter_landlock_domain(scopes()));
     missing.extend(entered.is_err().then_some(LANDLOCK));
     // The one with a listener first: there is at most one listener. These are the longest filters.
-    let filters = Filters::guarding_beside(&[], false);
-    let has_reports = listener::is_supported()
+    let filters = SandboxFilters::guarding_beside(&[], false);
+    let has_reports = seccomp_listener::is_supported()
         && (filters.install_reporting())
-            .is_ok_and(|listener| listener::tells_end(listener.as_fd()));
+            .is_ok_and(|listener| seccomp_listener::can_report_end(listener.as_fd()));
     missing.extend(filters.install_silent().is_err().then_some(SECCOMP));
     missing.extend((!has_reports).then_some(REPORTS));
     missing
@@ -112,12 +113,12 @@ impl Sandbox {
     /// filter; otherwise the same calls are refused without one.
     pub(crate) fn enter(
         self,
-        access: &OpenAccess,
-        filters: &Filters,
+        access: &OpenedAccessRules,
+        filters: &SandboxFilters,
         is_watched: bool,
     ) -> io::Result<Option<OwnedFd>> {
         rustix::thread::set_no_new_privs(true)?;
-        access.enter(match self.has_landlock {
+        access.enter_landlock_domain(match self.has_landlock {
             true => scopes(),
             false => BitFlags::EMPTY,
         })?;
@@ -134,25 +135,25 @@ impl Sandbox {
 /// The filters of sandboxes that protect some processes: built by the parent, since a child may not
 /// allocate.
 #[derive(Debug)]
-pub(crate) struct Filters {
+pub(crate) struct SandboxFilters {
     reporting: Option<Vec<sock_filter>>,
     silent: Option<Vec<sock_filter>>,
 }
 
-impl Filters {
+impl SandboxFilters {
     pub(crate) fn guarding(processes: &[u32]) -> Self {
         Self::guarding_beside(processes, !missing_isolation().contains(&LANDLOCK))
     }
 
     /// The same with or without a Landlock domain with scopes.
     fn guarding_beside(processes: &[u32], has_scopes: bool) -> Self {
-        let mut guards = listener::guards(processes);
+        let mut guards = seccomp_listener::process_guards(processes);
         let denied: &[_] = match has_scopes {
-            true => &[SYSTEM_CALLS],
-            false => &[SYSTEM_CALLS, listener::WITH_PROCESS_FILE],
+            true => &[DENIED_SYSTEM_CALLS],
+            false => &[DENIED_SYSTEM_CALLS, seccomp_listener::PIDFD_SIGNAL_CALLS],
         };
         if !has_scopes {
-            guards.extend(listener::guards_of_file_signals(processes));
+            guards.extend(seccomp_listener::file_signal_guards(processes));
         }
         let rules = |refusal| SeccompRules {
             denied,
@@ -165,19 +166,19 @@ impl Filters {
         // There are none for a processor with unknown call numbers.
         let make = |refusal| seccomp::build(rules(refusal));
         Self {
-            reporting: make(Refusal::Report),
-            silent: make(Refusal::Error),
+            reporting: make(RefusalMode::Report),
+            silent: make(RefusalMode::Error),
         }
     }
 
     pub(crate) fn guarding_this_process() -> Self {
         let this = rustix::process::getpid();
         let pid = this.as_raw_nonzero().get().unsigned_abs();
-        Self::guarding(&[pid, group_of(this).unwrap_or(pid)])
+        Self::guarding(&[pid, process_group(this).unwrap_or(pid)])
     }
 
     fn install_reporting(&self) -> io::Result<OwnedFd> {
-        seccomp::install_reporting(self.reporting.as_deref().ok_or(Errno::NOSYS)?)
+        seccomp::install_with_listener(self.reporting.as_deref().ok_or(Errno::NOSYS)?)
     }
 
     fn install_silent(&self) -> io::Result<()> {
@@ -187,7 +188,7 @@ impl Filters {
 
 /// The process group of a process; `None` if its leader is outside of our pid namespace, or the
 /// process has exited.
-pub(crate) fn group_of(process: Pid) -> Option<u32> {
+pub(crate) fn process_group(process: Pid) -> Option<u32> {
     // `rustix` takes the kernel's 0 for a process.
     let process = nix::unistd::Pid::from_raw(process.as_raw_nonzero().get());
     let group = nix::unistd::getpgid(Some(process)).ok()?.as_raw();
@@ -205,8 +206,8 @@ mod tests {
             return;
         }
         let entered = std::thread::spawn(move || {
-            let filters = Filters::guarding_this_process();
-            let listener = sandbox.enter(&OpenAccess::default(), &filters, false);
+            let filters = SandboxFilters::guarding_this_process();
+            let listener = sandbox.enter(&OpenedAccessRules::default(), &filters, false);
             assert!(listener.unwrap().is_none());
             let this = libc::c_long::from(std::process::id());
             let thread = rustix::thread::gettid().as_raw_nonzero().get().into();
@@ -237,7 +238,7 @@ mod tests {
         }
         let entered = std::thread::spawn(|| {
             let this = libc::c_long::from(std::process::id());
-            let filters = Filters::guarding_beside(&[std::process::id()], false);
+            let filters = SandboxFilters::guarding_beside(&[std::process::id()], false);
             rustix::thread::set_no_new_privs(true).unwrap();
             let (fd, _other) = crate::fd_packets::packet_pair().unwrap();
             filters.install_silent().unwrap();
@@ -271,8 +272,8 @@ mod tests {
     fn a_sandbox_applies_to_its_thread_only() {
         let sandbox = Sandbox::available();
         let entered = std::thread::spawn(move || {
-            let filters = Filters::guarding_this_process();
-            (sandbox.enter(&OpenAccess::default(), &filters, false)).unwrap();
+            let filters = SandboxFilters::guarding_this_process();
+            (sandbox.enter(&OpenedAccessRules::default(), &filters, false)).unwrap();
             #[expect(unsafe_code, reason = "no safe wrapper offers this call")]
             // SAFETY: a path of nothing to nowhere; the call is denied before it is read.
             let done = unsafe { libc::syscall(libc::SYS_umount2, c"/nowhere".as_ptr(), 0) };

@@ -6,7 +6,7 @@
 //! - A call of another processor's interface (32 bits, x32) fails with ENOSYS, whatever its number.
 //! - Allowed calls are decided without their arguments, which lets the kernel cache the result
 //!   (Linux 5.11). Exceptions are `clone` where only threads may be created, and the few calls of a
-//!   [`Guard`]: signals, priorities and limits; before Linux 6.12 `fcntl` and `ioctl` as well.
+//!   [`ArgumentGuard`]: signals, priorities and limits; before Linux 6.12 `fcntl` and `ioctl` as well.
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
@@ -15,38 +15,38 @@ use libc::sock_filter;
 use libc::{BPF_ABS, BPF_JEQ, BPF_JGE, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_RET, BPF_W};
 
 /// A system call: its name and its number.
-pub(crate) type Call = (&'static str, libc::c_long);
+pub(crate) type SystemCall = (&'static str, libc::c_long);
 
 /// How a filter treats calls; all others are allowed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SeccompRules<'a> {
     /// Calls that fail with EPERM.
-    pub(crate) denied: &'a [&'a [Call]],
+    pub(crate) denied: &'a [&'a [SystemCall]],
     /// Calls that fail with ENOSYS, as if the kernel did not have them.
-    pub(crate) unsupported: &'a [Call],
+    pub(crate) unsupported: &'a [SystemCall],
     /// `clone` creates threads and no processes.
     pub(crate) only_threads: bool,
     /// `prlimit64` sets no limits of a process given by id: any thread id works for its process,
     /// and a filter cannot know those.
     pub(crate) own_limits_only: bool,
     /// Calls that fail with EPERM depending on their arguments.
-    pub(crate) guards: &'a [Guard],
-    pub(crate) refusal: Refusal,
+    pub(crate) guards: &'a [ArgumentGuard],
+    pub(crate) refusal: RefusalMode,
 }
 
 /// Calls that are denied if an argument has one of some values. Arguments in memory are not seen.
 #[derive(Debug, Clone)]
-pub(crate) struct Guard {
-    pub(crate) calls: &'static [Call],
+pub(crate) struct ArgumentGuard {
+    pub(crate) calls: &'static [SystemCall],
     /// Argument indexes, and the lower halves of the values that are denied there.
-    pub(crate) looks: Vec<(u32, Vec<u32>)>,
+    pub(crate) argument_checks: Vec<(u32, Vec<u32>)>,
     /// An argument and the value that it must have for the last of these checks to apply.
-    pub(crate) only: Option<(u32, u32)>,
+    pub(crate) last_check_condition: Option<(u32, u32)>,
 }
 
 /// How a refused call fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub(crate) enum RefusalMode {
     /// With its error, at once, unreported.
     Error,
     /// With the error that the holder of the filter's listener replies; ENOSYS when it is closed.
@@ -55,7 +55,7 @@ pub(crate) enum Refusal {
 
 /// Calls that affect other processes, the kernel or the machine. Calls reserved for root are listed
 /// for programs that run as root.
-pub(crate) const SYSTEM_CALLS: &[Call] = &[
+pub(crate) const DENIED_SYSTEM_CALLS: &[SystemCall] = &[
     // Other processes.
     ("ptrace", libc::SYS_ptrace),
     ("process_vm_readv", libc::SYS_process_vm_readv),
@@ -113,17 +113,17 @@ pub(super) const ARCHITECTURE: Option<u32> = Some(0xC000_00B7);
 pub(super) const ARCHITECTURE: Option<u32> = None;
 
 /// Calls of the x32 interface have numbers from here on.
-pub(super) const X32: u32 = 0x4000_0000;
+pub(super) const X32_CALL_BASE: u32 = 0x4000_0000;
 
 /// Offsets in `struct seccomp_data`; of the first argument (each has 8 bytes) the lower half, on
 /// little-endian processors.
-pub(super) const NUMBER_AT: u32 = 0;
-pub(super) const ARCHITECTURE_AT: u32 = 4;
-pub(super) const ARGUMENT_AT: u32 = 16;
+pub(super) const NUMBER_OFFSET: u32 = 0;
+pub(super) const ARCHITECTURE_OFFSET: u32 = 4;
+pub(super) const ARGUMENT_OFFSET: u32 = 16;
 
 /// Whether a call is one of this processor's own interface.
-pub(crate) fn is_native(architecture: u32, number: u32) -> bool {
-    ARCHITECTURE == Some(architecture) && number < X32
+pub(crate) fn is_native_call(architecture: u32, number: u32) -> bool {
+    ARCHITECTURE == Some(architecture) && number < X32_CALL_BASE
 }
 
 /// The filter as kernel instructions; `None` for a processor with unknown call numbers.
@@ -133,70 +133,73 @@ pub(crate) fn build(rules: SeccompRules<'_>) -> Option<Vec<sock_filter>> {
 
 fn build_for(architecture: u32, rules: SeccompRules<'_>) -> Vec<sock_filter> {
     let fail = |error: i32| match rules.refusal {
-        Refusal::Error => give_error(error),
-        Refusal::Report => give(libc::SECCOMP_RET_USER_NOTIF),
+        RefusalMode::Error => return_error(error),
+        RefusalMode::Report => return_action(libc::SECCOMP_RET_USER_NOTIF),
     };
-    let allow = give(libc::SECCOMP_RET_ALLOW);
+    let allow = return_action(libc::SECCOMP_RET_ALLOW);
     let mut filter = vec![
-        load(ARCHITECTURE_AT),
+        load(ARCHITECTURE_OFFSET),
         branch(BPF_JEQ, architecture, 1, 0),
         fail(libc::ENOSYS),
-        load(NUMBER_AT),
-        branch(BPF_JGE, X32, 0, 1),
+        load(NUMBER_OFFSET),
+        branch(BPF_JGE, X32_CALL_BASE, 0, 1),
         fail(libc::ENOSYS),
     ];
     for (_, number) in rules.denied.iter().copied().flatten() {
-        filter.extend(on_call(*number, &[fail(libc::EPERM)]));
+        filter.extend(match_call(*number, &[fail(libc::EPERM)]));
     }
     for (_, number) in rules.unsupported {
-        filter.extend(on_call(*number, &[fail(libc::ENOSYS)]));
+        filter.extend(match_call(*number, &[fail(libc::ENOSYS)]));
     }
     if rules.only_threads {
         let is_thread = [
-            load(ARGUMENT_AT),
+            load(ARGUMENT_OFFSET),
             branch(BPF_JSET, libc::CLONE_THREAD.unsigned_abs(), 1, 0),
             fail(libc::EPERM),
             allow,
         ];
-        filter.extend(on_call(libc::SYS_clone, &is_thread));
+        filter.extend(match_call(libc::SYS_clone, &is_thread));
     }
     for guard in rules.guards {
         let mut checks = Vec::new();
-        for (at, (argument, values)) in guard.looks.iter().enumerate() {
-            if let Some((argument, value)) = guard.only.filter(|_| at + 1 == guard.looks.len()) {
+        for (at, (argument, values)) in guard.argument_checks.iter().enumerate() {
+            if let Some((argument, value)) = guard
+                .last_check_condition
+                .filter(|_| at + 1 == guard.argument_checks.len())
+            {
                 let is_other = [branch(BPF_JEQ, value, 1, 0), allow];
-                checks.push(load(ARGUMENT_AT + 8 * argument));
+                checks.push(load(ARGUMENT_OFFSET + 8 * argument));
                 checks.extend(is_other);
             }
-            checks.push(load(ARGUMENT_AT + 8 * argument));
+            checks.push(load(ARGUMENT_OFFSET + 8 * argument));
             let denied = |value: &u32| [branch(BPF_JEQ, *value, 0, 1), fail(libc::EPERM)];
             checks.extend(values.iter().flat_map(denied));
         }
         checks.push(allow);
         for (_, number) in guard.calls {
-            filter.extend(on_call(*number, &checks));
+            filter.extend(match_call(*number, &checks));
         }
     }
     if rules.own_limits_only {
         let sets_none = [
-            load(ARGUMENT_AT),
+            load(ARGUMENT_OFFSET),
             branch(BPF_JEQ, 0, 4, 0),
             // Both halves of the pointer to the new limit.
-            load(ARGUMENT_AT + 16),
+            load(ARGUMENT_OFFSET + 16),
             branch(BPF_JEQ, 0, 0, 3),
-            load(ARGUMENT_AT + 20),
+            load(ARGUMENT_OFFSET + 20),
             branch(BPF_JEQ, 0, 0, 1),
             allow,
             fail(libc::EPERM),
         ];
-        filter.extend(on_call(libc::SYS_prlimit64, &sets_none));
+        filter.extend(match_call(libc::SYS_prlimit64, &sets_none));
     }
     filter.push(allow);
     filter
 }
 
 /// The steps for one call, which return; after them the number of another call is still loaded.
-pub(super) fn on_call(call: libc::c_long, steps: &[sock_filter]) -> Vec<sock_filter> {
+pub(super) fn match_call(call: libc::c_long, steps: &[sock_filter]) -> Vec<sock_filter> {
     let call = u32::try_from(call).expect("numbers of calls are small");
     let length = u8::try_from(steps.len()).expect("jumps of a filter are short");
     let mut filter = vec![branch(BPF_JEQ, call, 0, length)];
@@ -208,12 +211,12 @@ pub(super) fn load(at: u32) -> sock_filter {
     step(BPF_LD | BPF_W | BPF_ABS, at, 0, 0)
 }
 
-pub(super) fn give(result: u32) -> sock_filter {
+pub(super) fn return_action(result: u32) -> sock_filter {
     step(BPF_RET | BPF_K, result, 0, 0)
 }
 
-pub(super) fn give_error(error: i32) -> sock_filter {
-    give(libc::SECCOMP_RET_ERRNO | error.unsigned_abs())
+pub(super) fn return_error(error: i32) -> sock_filter {
+    return_action(libc::SECCOMP_RET_ERRNO | error.unsigned_abs())
 }
 
 /// How many instructions to skip if the test succeeds, and if not.
@@ -233,11 +236,11 @@ pub(crate) fn install(filter: &[sock_filter]) -> io::Result<()> {
     install_with(filter, 0).map(|_| ())
 }
 
-/// The same with a filter that reports refusals ([`Refusal::Report`]): returns its listener.
+/// The same with a filter that reports refusals ([`RefusalMode::Report`]): returns its listener.
 ///
 /// # Errors
 /// As [`install`]; `EBUSY` within a filter that has a listener, `EINVAL` before Linux 5.0.
-pub(crate) fn install_reporting(filter: &[sock_filter]) -> io::Result<OwnedFd> {
+pub(crate) fn install_with_listener(filter: &[sock_filter]) -> io::Result<OwnedFd> {
     let number = install_with(filter, libc::SECCOMP_FILTER_FLAG_NEW_LISTENER)?;
     let number = RawFd::try_from(number).map_err(io::Error::other)?;
     #[expect(unsafe_code, reason = "the call gives a number")]
@@ -283,9 +286,9 @@ mod tests {
             let is_so = match u32::from(step.code) {
                 code if code == BPF_LD | BPF_W | BPF_ABS => {
                     value = match step.k {
-                        NUMBER_AT => number,
-                        ARCHITECTURE_AT => architecture,
-                        ARGUMENT_AT => arguments[0],
+                        NUMBER_OFFSET => number,
+                        ARCHITECTURE_OFFSET => architecture,
+                        ARGUMENT_OFFSET => arguments[0],
                         _ => arguments[1],
                     };
                     continue;
@@ -302,12 +305,12 @@ mod tests {
     #[test]
     fn each_call_gets_the_action_of_its_list() {
         let rules = SeccompRules {
-            denied: &[SYSTEM_CALLS, &[("execve", libc::SYS_execve)]],
+            denied: &[DENIED_SYSTEM_CALLS, &[("execve", libc::SYS_execve)]],
             unsupported: &[("clone3", libc::SYS_clone3)],
             only_threads: true,
             own_limits_only: false,
             guards: &[],
-            refusal: Refusal::Error,
+            refusal: RefusalMode::Error,
         };
         let filter = build_for(7, rules);
         let (eperm, enosys) = (0x0005_0000 | 1, 0x0005_0000 | 38);
@@ -315,7 +318,10 @@ mod tests {
         let ask = |number: libc::c_long, argument| {
             run(&filter, 7, u32::try_from(number).unwrap(), [argument, 0])
         };
-        for (name, number) in SYSTEM_CALLS.iter().chain(&[("execve", libc::SYS_execve)]) {
+        for (name, number) in DENIED_SYSTEM_CALLS
+            .iter()
+            .chain(&[("execve", libc::SYS_execve)])
+        {
             assert_eq!(ask(*number, 0), eperm, "{name}");
         }
         assert_eq!(ask(libc::SYS_clone3, 0), enosys);
@@ -326,7 +332,7 @@ mod tests {
             assert_eq!(ask(number, 0), allow);
         }
         // Other interfaces, whatever the number.
-        for number in [0, X32 | 520, u32::MAX] {
+        for number in [0, X32_CALL_BASE | 520, u32::MAX] {
             assert_eq!(run(&filter, 8, number, [0, 0]), enosys);
             let expected = if number == 0 { allow } else { enosys };
             assert_eq!(run(&filter, 7, number, [0, 0]), expected);
@@ -342,19 +348,19 @@ mod tests {
     #[test]
     fn guarded_calls_are_denied_by_their_arguments_alone() {
         let guards = [
-            Guard {
+            ArgumentGuard {
                 calls: &[("kill", libc::SYS_kill), ("tgkill", libc::SYS_tgkill)],
-                only: None,
-                looks: vec![(0, vec![70, 71, u32::MAX])],
+                last_check_condition: None,
+                argument_checks: vec![(0, vec![70, 71, u32::MAX])],
             },
-            Guard {
+            ArgumentGuard {
                 calls: &[("setpriority", libc::SYS_setpriority)],
-                only: None,
-                looks: vec![(0, vec![2]), (1, vec![70, 71])],
+                last_check_condition: None,
+                argument_checks: vec![(0, vec![2]), (1, vec![70, 71])],
             },
         ];
         let rules = |refusal| SeccompRules {
-            denied: &[SYSTEM_CALLS],
+            denied: &[DENIED_SYSTEM_CALLS],
             unsupported: &[],
             only_threads: false,
             own_limits_only: false,
@@ -363,8 +369,8 @@ mod tests {
         };
         let allow = libc::SECCOMP_RET_ALLOW;
         for (refusal, refused) in [
-            (Refusal::Error, 0x0005_0000 | 1),
-            (Refusal::Report, libc::SECCOMP_RET_USER_NOTIF),
+            (RefusalMode::Error, 0x0005_0000 | 1),
+            (RefusalMode::Report, libc::SECCOMP_RET_USER_NOTIF),
         ] {
             let filter = build_for(7, rules(refusal));
             let ask = |number: libc::c_long, arguments| {

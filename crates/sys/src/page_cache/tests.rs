@@ -291,9 +291,9 @@ fn marked_pages_become_active() {
 
 #[test]
 fn dir_space_is_read() {
-    let (_, bytes) = dir_space(&std::env::temp_dir()).unwrap();
+    let (_, bytes) = dir_file_system(&std::env::temp_dir()).unwrap();
     assert!(bytes > 1 << 20);
-    let (system, _) = dir_space(Path::new("/proc")).unwrap();
+    let (system, _) = dir_file_system(Path::new("/proc")).unwrap();
     assert_eq!(system, FileSystemKind::Other);
-    assert!(dir_space(Path::new("/nowhere/at/all")).is_err());
+    assert!(dir_file_system(Path::new("/nowhere/at/all")).is_err());
 }

@@ -25,7 +25,7 @@ const STACK_BYTES: usize = 64 * 1024;
 /// # Errors
 /// `ESRCH` when there is no such process, or that descriptors or threads ran out.
 pub(super) fn open_exit_fd(child: Pid) -> io::Result<OwnedFd> {
-    if *kernel::PIDFD {
+    if *kernel::HAS_PIDFD {
         return Ok(rustix::process::pidfd_open(child, PidfdFlags::empty())?);
     }
     open_exit_fd_by_thread(child)

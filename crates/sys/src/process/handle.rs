@@ -64,20 +64,23 @@ impl ProcessHandle {
     /// Sends SIGKILL to the process's group, unless the process has been reaped: then the number
     /// may be another group's.
     pub fn kill_group(&self) -> io::Result<()> {
-        self.reaped_flag.if_not_reaped(|| kill_group(self.pid))
+        self.reaped_flag.run_if_not_reaped(|| kill_group(self.pid))
     }
 
     /// Runs `act` with its pid while that is certainly its own.
-    pub(super) fn unless_reaped(&self, act: impl FnOnce(Pid) -> io::Result<()>) -> io::Result<()> {
+    pub(super) fn run_unless_reaped(
+        &self,
+        act: impl FnOnce(Pid) -> io::Result<()>,
+    ) -> io::Result<()> {
         let pid = to_pid(self.pid)?;
-        self.reaped_flag.if_not_reaped(|| act(pid))
+        self.reaped_flag.run_if_not_reaped(|| act(pid))
     }
 
     /// Sends it a signal; without pidfds only until it is reaped.
     pub(super) fn signal(&self, signal: Signal) -> io::Result<()> {
-        if *kernel::PIDFD {
+        if *kernel::HAS_PIDFD {
             return Ok(rustix::process::pidfd_send_signal(&*self.process, signal)?);
         }
-        self.unless_reaped(|pid| Ok(rustix::process::kill_process(pid, signal)?))
+        self.run_unless_reaped(|pid| Ok(rustix::process::kill_process(pid, signal)?))
     }
 }

@@ -41,11 +41,11 @@ use rustix::net::Shutdown;
 use rustix::process::{Pid, Signal, WaitIdOptions, getpid};
 use serde::{Deserialize, Serialize};
 
-use self::child::{Helpers, Surroundings};
-use self::launch_order::{LaunchOrder, Lifetime};
-use self::refusals::Refusals;
+use self::child::{LaunchContext, LaunchHelpers};
+use self::launch_order::{LaunchOrder, ProcessLifetime};
+use self::refusals::RefusalMonitor;
 pub use self::refusals::{LauncherReport, RefusedCall};
-pub use self::starting::{StartingProcess, Step};
+pub use self::starting::{StartProgress, StartingProcess};
 use super::orphans::{TrackedChild, track_child};
 use super::successor::Successor;
 use super::{
@@ -53,7 +53,7 @@ use super::{
     wait_for_exit,
 };
 use crate::account::Account;
-use crate::cgroup::Group;
+use crate::cgroup::AppCgroup;
 use crate::isolation::AccessRules;
 use crate::{daemon, fd_packets, isolation};
 
@@ -88,7 +88,7 @@ pub struct Privileges {
     /// Users of programs that may run without a sandbox; `None` is the server's user.
     pub unconfined: Vec<Option<String>>,
     /// The limits of each application's programs.
-    pub groups: Vec<Group>,
+    pub groups: Vec<AppCgroup>,
 }
 
 /// A command line with its directory and environment.
@@ -153,9 +153,9 @@ impl Launcher {
                         .and_then(|()| die_with_server(server));
                     let served =
                         send_reply(&theirs, &LaunchReply::from_result(prepared.map(|()| 0)))
-                            .and_then(|()| Refusals::new(reports, server))
+                            .and_then(|()| RefusalMonitor::new(reports, server))
                             .and_then(|refusals| serve(&theirs, server, privileges, refusals));
-                    privileges.groups.iter().for_each(Group::remove);
+                    privileges.groups.iter().for_each(AppCgroup::remove);
                     exit_process(served.is_ok())
                 }
                 pid => Ok((pid.unsigned_abs(), pid.unsigned_abs())),
@@ -176,7 +176,7 @@ impl Launcher {
     /// Takes the socket on which it reports calls that sandboxes refuse, and failures: a packet is
     /// a [`LauncherReport`]. It can be taken once; it need not be read.
     #[must_use]
-    pub fn take_refusals(&self) -> Option<OwnedFd> {
+    pub fn take_report_socket(&self) -> Option<OwnedFd> {
         let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
         refusals.take()
     }
@@ -191,7 +191,7 @@ impl Launcher {
     ///
     /// # Errors
     /// That descriptors ran out, or that the launcher has ended.
-    pub fn begin(&self, launch: ProcessSpec) -> io::Result<StartingProcess<'_>> {
+    pub fn begin_launch(&self, launch: ProcessSpec) -> io::Result<StartingProcess<'_>> {
         let (stdout, stdout_theirs) = output_pipe()?;
         let (stderr, stderr_theirs) = output_pipe()?;
         let mut places: Vec<(OwnedFd, RawFd)> = vec![(stdout_theirs, 1), (stderr_theirs, 2)];
@@ -209,7 +209,7 @@ impl Launcher {
             dir: launch.dir.into(),
             env: launch.env,
             fd_numbers: numbers,
-            lifetime: Lifetime::WithServer,
+            lifetime: ProcessLifetime::WithServer,
             sandbox: launch.sandbox,
             access: launch.access,
             account: launch.account,
@@ -225,7 +225,7 @@ impl Launcher {
     /// Program not found, directory missing, `EAGAIN`/`ENOMEM` from fork, `TimedOut`; that the
     /// launcher has ended.
     pub fn launch(&self, launch: ProcessSpec) -> io::Result<SpawnedProcess> {
-        self.begin(launch)?.finish()
+        self.begin_launch(launch)?.finish()
     }
 
     /// Starts the next server, which outlives this one, by [`Privileges::successor`]. The program
@@ -252,7 +252,7 @@ impl Launcher {
             dir: dir.into(),
             env,
             fd_numbers: vec![1, 2, number],
-            lifetime: Lifetime::Independent,
+            lifetime: ProcessLifetime::Independent,
             sandbox: None,
             access: AccessRules::default(),
             account: None,
@@ -262,14 +262,14 @@ impl Launcher {
         let (stdout, _) = output_pipe()?;
         let SpawnedProcess {
             pid,
-            exit,
+            exit_fd: exit,
             stderr,
             tracked: known,
             ..
         } = StartingProcess::new(self, &order, descriptors, (stdout, stderr))?.finish()?;
         Ok(Successor {
             pid,
-            exit: exit.try_clone()?,
+            exit_fd: exit.try_clone()?,
             stderr,
             tracked: known,
         })
@@ -317,7 +317,7 @@ impl Launcher {
 
     /// Whether it has closed its end.
     fn has_ended(&self) -> bool {
-        fd_packets::is_closed(self.socket.as_fd())
+        fd_packets::is_peer_closed(self.socket.as_fd())
     }
 }
 
@@ -453,15 +453,15 @@ fn serve(
     socket: &OwnedFd,
     server: Pid,
     privileges: &Privileges,
-    mut refusals: Refusals,
+    mut refusals: RefusalMonitor,
 ) -> io::Result<()> {
-    let mut helpers = Helpers::default();
+    let mut helpers = LaunchHelpers::default();
     loop {
-        refusals.answer_until_ready(socket.as_fd())?;
+        refusals.answer_until_order(socket.as_fd())?;
         let (length, order) = match fd_packets::receive_packet(socket.as_fd(), &mut [0; 1]) {
             // That start fails; other programs are unaffected.
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                refusals.note(format!(
+                refusals.send_note(format!(
                     "an order to start a program came without its socket ({error}): are there \
                      descriptors left (`ulimit -n`)?"
                 ));
@@ -472,13 +472,13 @@ fn serve(
         match order {
             _ if length == 0 => return Ok(()),
             Some(order) => {
-                let with = Surroundings {
-                    line: socket,
-                    server,
+                let with = LaunchContext {
+                    launcher_socket: socket,
+                    server_pid: server,
                     privileges,
                     refusals: &refusals,
                 };
-                child::begin(&order, &mut helpers, with);
+                child::start_helper(&order, &mut helpers, with);
             }
             None => {}
         }
@@ -545,7 +545,7 @@ mod tests {
     fn an_order_that_is_cut_ends_no_launcher() {
         let (ours, theirs) = fd_packets::packet_pair().unwrap();
         let (reports, theirs_of_reports) = fd_packets::packet_pair().unwrap();
-        let refusals = Refusals::new(theirs_of_reports, getpid()).unwrap();
+        let refusals = RefusalMonitor::new(theirs_of_reports, getpid()).unwrap();
         // Longer than an order: the kernel truncates it, as it does when no descriptor is left.
         fd_packets::send_packet(ours.as_fd(), b"oo", None).unwrap();
         drop(ours);

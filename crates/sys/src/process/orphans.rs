@@ -19,7 +19,7 @@ use rustix::process::{Signal, WaitOptions, waitpid};
 
 use super::{ProcessExit, exit_watch, to_pid};
 
-/// How long [`end_orphans`] may take altogether.
+/// How long [`kill_orphans`] may take altogether.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Delay between two checks of killed children.
@@ -45,7 +45,7 @@ pub(super) struct ReapedFlag(Arc<AtomicBool>);
 
 impl ReapedFlag {
     /// Runs `act` while the child's pid is certainly its own.
-    pub(super) fn if_not_reaped(&self, act: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    pub(super) fn run_if_not_reaped(&self, act: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         let _table = tracked_children();
         if self.0.load(Ordering::Relaxed) {
             return Err(io::Error::from_raw_os_error(libc::ESRCH));
@@ -143,7 +143,7 @@ pub fn reap_orphan(pid: u32) -> bool {
 /// Kills every remaining child, and the orphans that these leave, for up to 2 s, except those in
 /// `except`. Returns the killed ones. For the last act of a server: it also reaps children that are
 /// waited for. Blocks.
-pub fn end_orphans(except: &[u32]) -> Vec<Orphan> {
+pub fn kill_orphans(except: &[u32]) -> Vec<Orphan> {
     let deadline = Instant::now() + END_TIMEOUT;
     let mut ended: Vec<Orphan> = Vec::new();
     loop {

@@ -67,7 +67,7 @@ impl ProcessHandle {
             return Ok(false);
         }
         let lower = (ours + PRIORITY_STEP).min(LOWEST_PRIORITY);
-        self.unless_reaped(|pid| Ok(setpriority_process(Some(pid), lower)?))?;
+        self.run_unless_reaped(|pid| Ok(setpriority_process(Some(pid), lower)?))?;
         Ok(true)
     }
 
@@ -77,7 +77,7 @@ impl ProcessHandle {
     /// When it is gone, or may not have it.
     pub fn restore_priority(&self) -> io::Result<()> {
         let ours = own_priority()?;
-        self.unless_reaped(|pid| Ok(setpriority_pgrp(Some(pid), ours)?))
+        self.run_unless_reaped(|pid| Ok(setpriority_pgrp(Some(pid), ours)?))
     }
 }
 

@@ -35,7 +35,7 @@ pub struct Successor {
     /// Its process id.
     pub pid: u32,
     /// Becomes readable when it ends.
-    pub exit: OwnedFd,
+    pub exit_fd: OwnedFd,
     /// Its standard error, non-blocking, until it takes over.
     pub stderr: OwnedFd,
     pub(super) tracked: TrackedChild,
@@ -50,7 +50,7 @@ impl Successor {
 
     /// Another handle on it, to signal it while it serves.
     pub fn signal_target(&self) -> io::Result<SignalTarget> {
-        let exit = Arc::new(self.exit.try_clone()?);
+        let exit = Arc::new(self.exit_fd.try_clone()?);
         let handle = ProcessHandle::new(self.pid, exit, self.tracked.reaped_flag());
         Ok(SignalTarget(SignalRoute::Child(handle)))
     }
@@ -82,7 +82,7 @@ enum SignalRoute {
 impl SignalTarget {
     /// The target for the server before this one, `pid`, while it runs; `None` when it has ended.
     pub fn to_predecessor(pid: u32) -> io::Result<Option<Self>> {
-        let way = if *kernel::PIDFD {
+        let way = if *kernel::HAS_PIDFD {
             match rustix::process::pidfd_open(to_pid(pid)?, PidfdFlags::empty()) {
                 Err(rustix::io::Errno::SRCH) => return Ok(None),
                 way => SignalRoute::Parent(way?),
@@ -95,12 +95,12 @@ impl SignalTarget {
     }
 
     /// Requests a reload of its configuration.
-    pub fn reload(&self) -> io::Result<()> {
+    pub fn request_reload(&self) -> io::Result<()> {
         self.signal(Signal::HUP)
     }
 
     /// Requests a graceful shutdown.
-    pub fn stop(&self) -> io::Result<()> {
+    pub fn request_stop(&self) -> io::Result<()> {
         self.signal(Signal::TERM)
     }
 

@@ -8,7 +8,7 @@
 use std::time::{Duration, Instant};
 
 use penstock_runtime::clock;
-use penstock_sys::cgroup::{CgroupReading, GroupPlan, Usage};
+use penstock_sys::cgroup::{AppCgroupLimits, CgroupReading, CgroupUsage};
 
 use crate::executor::Executor;
 use crate::shared::AppShared;
@@ -23,14 +23,14 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub(in crate::executor) async fn read(shared: &AppShared) -> Option<CgroupReading> {
     let group = shared.group.clone()?;
     let store = shared.body_store.load_full();
-    let read = store.pool.run(move || group.read());
+    let read = store.pool.run(move || group.take_reading());
     clock::timeout(PATIENCE, read).await?.ok()
 }
 
 /// The last reading of an application's bounds, and the log lines about it.
 #[derive(Debug, Default)]
 pub(super) struct BoundsWatch {
-    usage: Option<Usage>,
+    usage: Option<CgroupUsage>,
     tasks: Untold<u64>,
     kills: Untold<u64>,
     throttled: Untold<Duration>,
@@ -57,12 +57,17 @@ impl<T: Default + PartialEq + std::ops::AddAssign> Untold<T> {
 }
 
 impl BoundsWatch {
-    pub(super) fn usage(&self) -> Option<Usage> {
+    pub(super) fn usage(&self) -> Option<CgroupUsage> {
         self.usage
     }
 
     /// Takes note of a reading: the lines that the log gets for it.
-    fn note(&mut self, reading: &CgroupReading, plan: &GroupPlan, now: Instant) -> Vec<String> {
+    fn note(
+        &mut self,
+        reading: &CgroupReading,
+        plan: &AppCgroupLimits,
+        now: Instant,
+    ) -> Vec<String> {
         self.usage = Some(reading.usage);
         let mut lines = Vec::new();
         if let Some(count) = self.tasks.add(reading.tasks_refused, now) {
@@ -124,8 +129,8 @@ impl Executor {
 mod tests {
     use super::*;
 
-    fn plan() -> GroupPlan {
-        GroupPlan {
+    fn plan() -> AppCgroupLimits {
+        AppCgroupLimits {
             name: "shop".to_owned(),
             account: None,
             max_tasks: Some(64),

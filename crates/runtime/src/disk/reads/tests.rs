@@ -148,7 +148,7 @@ fn facts_are_kept_for_each_owner_and_a_bounded_number_of_owners() {
         inode: u64::from(user),
         changed_at: (0, 0),
         bytes: 1,
-        access: FileAccess {
+        ownership: FileOwnership {
             user,
             group: 0,
             mode: 0o644,

@@ -1,7 +1,7 @@
 //! Results of a walk compared with those of `openat2`, and a tree that changes meanwhile.
 
 use super::*;
-use crate::file::{AccessTime, open_resolved, open_root};
+use crate::file::{AccessTimePolicy, open_resolved, open_root};
 use rustix::fs::ResolveFlags;
 
 use std::os::unix::fs::{MetadataExt, symlink};
@@ -69,10 +69,10 @@ fn outcome(opened: Result<File, Errno>) -> Result<(u64, u64), i32> {
 }
 
 /// The result of `openat2` once no rename of another test interferes.
-fn open_by_kernel(root: &OwnedFd, path: &[u8], symlinks: Symlinks) -> Result<File, Errno> {
+fn open_by_kernel(root: &OwnedFd, path: &[u8], symlinks: SymlinkPolicy) -> Result<File, Errno> {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
-        let (noted, no_more) = (AccessTime::Updated, ResolveFlags::empty());
+        let (noted, no_more) = (AccessTimePolicy::Updated, ResolveFlags::empty());
         let opened = open_resolved(root, path, symlinks, noted, no_more);
         if opened.as_ref().err() != Some(&Errno::AGAIN) || Instant::now() > deadline {
             return opened;
@@ -129,15 +129,19 @@ const PATHS: [&str; 44] = [
 
 #[test]
 fn the_walk_agrees_with_openat2() {
-    if !*crate::kernel::OPENAT2 {
+    if !*crate::kernel::HAS_OPENAT2 {
         return; // Nothing to compare with: the tests below have fixed expectations.
     }
     let tree = Tree::new("same");
     let root = tree.root();
     for path in PATHS {
-        for symlinks in [Symlinks::Beneath, Symlinks::Never, Symlinks::Anywhere] {
+        for symlinks in [
+            SymlinkPolicy::Beneath,
+            SymlinkPolicy::Never,
+            SymlinkPolicy::Anywhere,
+        ] {
             let bytes = path.as_bytes();
-            let refused = symlinks == Symlinks::Anywhere && crate::file::escapes_root(bytes);
+            let refused = symlinks == SymlinkPolicy::Anywhere && crate::file::escapes_root(bytes);
             if refused {
                 continue; // Refused before either is called.
             }
@@ -153,7 +157,7 @@ fn no_path_escapes_the_root() {
     let tree = Tree::new("out");
     let root = tree.root();
     let secret = std::fs::metadata(tree.0.join("secret")).unwrap().ino();
-    for symlinks in [Symlinks::Beneath, Symlinks::Never] {
+    for symlinks in [SymlinkPolicy::Beneath, SymlinkPolicy::Never] {
         for path in PATHS {
             if let Ok(file) = open(root.as_fd(), path.as_bytes(), symlinks, READ) {
                 let found = file.metadata().unwrap();
@@ -167,10 +171,10 @@ fn no_path_escapes_the_root() {
         }
     }
     for path in ["out", "a/b/out", "absolute", "up", "../secret", "/etc"] {
-        let refused = open(root.as_fd(), path.as_bytes(), Symlinks::Beneath, READ);
+        let refused = open(root.as_fd(), path.as_bytes(), SymlinkPolicy::Beneath, READ);
         assert_eq!(refused.err(), Some(Errno::XDEV), "{path}");
     }
-    let followed = open(root.as_fd(), b"out", Symlinks::Anywhere, READ);
+    let followed = open(root.as_fd(), b"out", SymlinkPolicy::Anywhere, READ);
     assert_eq!(followed.unwrap().metadata().unwrap().ino(), secret);
 }
 
@@ -195,7 +199,8 @@ fn a_changing_tree_never_escapes_the_root() {
         let mut found = 0;
         for _ in 0..20_000 {
             for path in ["a/b/secret", "a/b/c/../secret"] {
-                if let Ok(file) = open(root.as_fd(), path.as_bytes(), Symlinks::Beneath, READ) {
+                if let Ok(file) = open(root.as_fd(), path.as_bytes(), SymlinkPolicy::Beneath, READ)
+                {
                     let ino = file.metadata().unwrap().ino();
                     assert_ne!(ino, secret, "{path}");
                     found += 1;
@@ -212,17 +217,17 @@ fn too_many_symlinks_are_an_error() {
     let tree = Tree::new("long");
     let long = "self/".repeat(MAX_LINKS + 1);
     let root = tree.root();
-    let refused = open(root.as_fd(), long.as_bytes(), Symlinks::Beneath, READ);
+    let refused = open(root.as_fd(), long.as_bytes(), SymlinkPolicy::Beneath, READ);
     assert_eq!(refused.err(), Some(Errno::LOOP));
     let down_and_up = "a/b/c/../../../".repeat(260);
     symlink(down_and_up, tree.0.join("root/deep")).unwrap();
     let deep = "deep/".repeat(MAX_LINKS);
-    let refused = open(root.as_fd(), deep.as_bytes(), Symlinks::Beneath, READ);
+    let refused = open(root.as_fd(), deep.as_bytes(), SymlinkPolicy::Beneath, READ);
     assert_eq!(refused.err(), Some(Errno::LOOP), "not thousands of opens");
     let long = "./".repeat(MAX_PATH_BYTES / 2);
-    let refused = open(root.as_fd(), long.as_bytes(), Symlinks::Beneath, READ);
+    let refused = open(root.as_fd(), long.as_bytes(), SymlinkPolicy::Beneath, READ);
     assert_eq!(refused.err(), Some(Errno::NAMETOOLONG));
-    let zero = open(root.as_fd(), b"to\0p", Symlinks::Beneath, READ);
+    let zero = open(root.as_fd(), b"to\0p", SymlinkPolicy::Beneath, READ);
     assert_eq!(zero.err(), Some(Errno::INVAL));
 }
 
@@ -230,8 +235,12 @@ fn too_many_symlinks_are_an_error() {
 fn the_access_time_can_stay_unchanged_without_openat2() {
     let tree = Tree::new("noatime");
     let root = tree.root();
-    let opened =
-        crate::file::open_by_walking(&root, b"a/b/file", Symlinks::Beneath, AccessTime::Unchanged);
+    let opened = crate::file::open_by_walking(
+        &root,
+        b"a/b/file",
+        SymlinkPolicy::Beneath,
+        AccessTimePolicy::Unchanged,
+    );
     let flags = rustix::fs::fcntl_getfl(opened.unwrap()).unwrap();
     assert!(flags.contains(OFlags::NOATIME));
 }

@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 use rustix::event::{Timespec, poll};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, getpid, getppid, waitid};
 
-use super::launch_order::{LaunchOrder, Lifetime};
-use super::refusals::Refusals;
+use super::launch_order::{LaunchOrder, ProcessLifetime};
+use super::refusals::RefusalMonitor;
 use super::{GO, LaunchReply, Privileges, START_TIMEOUT, exit_process, send_reply};
 use crate::account::Account;
-use crate::cgroup::Group;
+use crate::cgroup::AppCgroup;
 use crate::fd_packets;
 use crate::process::{child_open_files, clear_close_on_exec, reset_child_state};
 use crate::resource_limits;
@@ -44,24 +44,24 @@ const ADOPTION_POLL_INTERVAL: Timespec = Timespec {
 };
 
 /// The user of a program, and the cgroup that limits it with its descendants.
-type Bounds<'a> = (Option<&'a Account>, Option<&'a Group>);
+type Bounds<'a> = (Option<&'a Account>, Option<&'a AppCgroup>);
 
 /// The common context of a launcher's starts.
 #[derive(Clone, Copy)]
-pub(super) struct Surroundings<'a> {
+pub(super) struct LaunchContext<'a> {
     /// The launcher's own socket.
-    pub(super) line: &'a OwnedFd,
-    pub(super) server: Pid,
+    pub(super) launcher_socket: &'a OwnedFd,
+    pub(super) server_pid: Pid,
     pub(super) privileges: &'a Privileges,
     /// Receives listeners.
-    pub(super) refusals: &'a Refusals,
+    pub(super) refusals: &'a RefusalMonitor,
 }
 
 /// The helpers of a launcher that may still run.
 #[derive(Debug, Default)]
-pub(super) struct Helpers(Vec<Pid>);
+pub(super) struct LaunchHelpers(Vec<Pid>);
 
-impl Helpers {
+impl LaunchHelpers {
     /// Whether there may be one more. Forgets those that have ended.
     fn has_room(&mut self) -> bool {
         if self.0.len() >= HELPERS_MAX {
@@ -78,14 +78,14 @@ fn is_running(pid: Pid) -> bool {
 }
 
 /// Lets a helper carry out an order, including everything that may take time.
-pub(super) fn begin(socket: &OwnedFd, helpers: &mut Helpers, with: Surroundings<'_>) {
+pub(super) fn start_helper(socket: &OwnedFd, helpers: &mut LaunchHelpers, with: LaunchContext<'_>) {
     if !helpers.has_room() {
         let why = format!("{HELPERS_MAX} other starts are not carried out yet: try again later");
         return refuse(socket, io::Error::other(why));
     }
     let helper = fork(|| {
         // A hanging helper must not look like a launcher that listens.
-        close(with.line);
+        close(with.launcher_socket);
         let forked = carry_out(socket, with);
         write_result(socket, forked)
     });
@@ -105,9 +105,11 @@ fn refuse(socket: &OwnedFd, error: io::Error) {
 }
 
 /// Reads the order and forks the process that becomes its program.
-fn carry_out(socket: &OwnedFd, with: Surroundings<'_>) -> io::Result<()> {
-    let Surroundings {
-        server, privileges, ..
+fn carry_out(socket: &OwnedFd, with: LaunchContext<'_>) -> io::Result<()> {
+    let LaunchContext {
+        server_pid: server,
+        privileges,
+        ..
     } = with;
     let (mut order, mut descriptors) = receive(socket.as_fd(), START_TIMEOUT)?;
     let account = privileges.authorize(&mut order, &mut descriptors)?;
@@ -136,8 +138,8 @@ fn carry_out(socket: &OwnedFd, with: Surroundings<'_>) -> io::Result<()> {
     Ok(())
 }
 
-fn enter_group(group: Option<&Group>) -> io::Result<()> {
-    let entered = group.map_or(Ok(()), Group::enter);
+fn enter_group(group: Option<&AppCgroup>) -> io::Result<()> {
+    let entered = group.map_or(Ok(()), AppCgroup::enter);
     entered.map_err(|error| {
         let why = format!("its cgroup does not take it in: {error}");
         io::Error::new(error.kind(), why)
@@ -145,7 +147,11 @@ fn enter_group(group: Option<&Group>) -> io::Result<()> {
 }
 
 /// Enters the sandbox, and sends the listener of its filter to the launcher.
-fn enter_sandbox(order: &LaunchOrder, refusals: &Refusals, registrar: &OwnedFd) -> io::Result<()> {
+fn enter_sandbox(
+    order: &LaunchOrder,
+    refusals: &RefusalMonitor,
+    registrar: &OwnedFd,
+) -> io::Result<()> {
     let Some(sandbox) = order.sandbox else {
         return Ok(());
     };
@@ -278,20 +284,20 @@ fn prepare_program(
     // Before the parent death signal, which a change of users resets (prctl(2)).
     if let Some(account) = account {
         become_account(account)?;
-        group.map_or(Ok(()), Group::limit_user)?;
+        group.map_or(Ok(()), AppCgroup::limit_user_tasks)?;
     }
     match order.lifetime {
-        Lifetime::WithServer => {
+        ProcessLifetime::WithServer => {
             // A unit may forbid to set limits (`SystemCallFilter=~@resources`): then there is no
             // mark.
-            let _ = resource_limits::mark_application();
+            let _ = resource_limits::mark_as_application();
             rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
             // The server may have ended before that.
             if getppid() != Some(server) {
                 return Err(io::Error::from_raw_os_error(libc::ESRCH));
             }
         }
-        Lifetime::Independent => ignore_terminal_output()?,
+        ProcessLifetime::Independent => ignore_terminal_output()?,
     }
     rustix::process::setpgid(None, None)?;
     let mut command = Command::new(&order.program);
@@ -405,7 +411,7 @@ mod tests {
     fn there_are_no_more_helpers_than_the_bound() {
         let mut one = Command::new("sleep").arg("1000").spawn().unwrap();
         let pid = Pid::from_raw(one.id().cast_signed()).unwrap();
-        let mut helpers = Helpers(vec![pid; HELPERS_MAX - 1]);
+        let mut helpers = LaunchHelpers(vec![pid; HELPERS_MAX - 1]);
         assert!(helpers.has_room());
         helpers.0.push(pid);
         assert!(!helpers.has_room());

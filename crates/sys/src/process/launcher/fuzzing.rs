@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use super::launch_order::{LaunchOrder, Lifetime};
+use super::launch_order::{LaunchOrder, ProcessLifetime};
 use super::{CommandLine, LaunchReply, Privileges};
 use crate::account::{Account, User};
 #[cfg(test)]
@@ -56,7 +56,7 @@ pub(crate) fn read_order(bytes: &[u8]) {
         return;
     };
     // There is no such program, so that none is the next server.
-    assert_eq!(order.lifetime, Lifetime::WithServer);
+    assert_eq!(order.lifetime, ProcessLifetime::WithServer);
     let name = account.map(|account| account.name.as_str());
     match &order.account {
         Some(asked) => assert_eq!(name, Some(asked.as_str())),
@@ -85,7 +85,7 @@ pub(crate) fn read_answer(bytes: &[u8]) {
 
 /// Orders to begin with.
 #[cfg(test)]
-pub(crate) fn orders() -> Vec<Vec<u8>> {
+pub(crate) fn sample_orders() -> Vec<Vec<u8>> {
     let order = |account: Option<&str>, sandbox| LaunchOrder {
         program: "python3".into(),
         arg0: "python".into(),
@@ -94,7 +94,7 @@ pub(crate) fn orders() -> Vec<Vec<u8>> {
         env: vec![("A".into(), "b".into())],
         fd_numbers: vec![1, 2, 9],
         access: AccessRules::default(),
-        lifetime: Lifetime::WithServer,
+        lifetime: ProcessLifetime::WithServer,
         sandbox,
         account: account.map(str::to_owned),
         group: None,
@@ -106,7 +106,7 @@ pub(crate) fn orders() -> Vec<Vec<u8>> {
         args: vec!["serve".into()],
         dir: "/".into(),
         env: vec![("A".into(), "b".into()), ("SOCKET".into(), "9".into())],
-        lifetime: Lifetime::Independent,
+        lifetime: ProcessLifetime::Independent,
         ..order(None, None)
     };
     let orders = [

@@ -27,7 +27,7 @@ pub(super) struct LaunchOrder {
     pub(super) env: Vec<(OsString, OsString)>,
     /// The number in the program of each descriptor that comes with the order.
     pub(super) fd_numbers: Vec<RawFd>,
-    pub(super) lifetime: Lifetime,
+    pub(super) lifetime: ProcessLifetime,
     /// Its sandbox; `None` does not confine it.
     pub(super) sandbox: Option<Sandbox>,
     /// The limits of its sandbox.
@@ -41,7 +41,7 @@ pub(super) struct LaunchOrder {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Lifetime {
+pub(super) enum ProcessLifetime {
     /// It dies with the server.
     WithServer,
     /// It outlives the server.
@@ -87,7 +87,7 @@ mod tests {
             dir: "/srv/shop".into(),
             env: vec![("A".into(), "b=c".into()), ("EMPTY".into(), "".into())],
             fd_numbers: vec![1, 2, 19_999],
-            lifetime: Lifetime::Independent,
+            lifetime: ProcessLifetime::Independent,
             sandbox: Some(Sandbox::available()),
             access: AccessRules {
                 files: Some(FileAccess {

@@ -16,10 +16,10 @@ use std::io;
 use std::os::fd::{OwnedFd, RawFd};
 use std::path::Path;
 
-use super::launch_order::{LaunchOrder, Lifetime};
+use super::launch_order::{LaunchOrder, ProcessLifetime};
 use super::{CommandLine, Privileges};
 use crate::account::Account;
-use crate::cgroup::Group;
+use crate::cgroup::AppCgroup;
 use crate::isolation::{self, AccessRules, Sandbox};
 use crate::kernel;
 use crate::trusted_program::{self, TrustedOwners, TrustedProgram};
@@ -47,7 +47,7 @@ impl Privileges {
         order: &mut LaunchOrder,
         descriptors: &mut Vec<OwnedFd>,
     ) -> io::Result<Option<&Account>> {
-        if order.lifetime == Lifetime::Independent {
+        if order.lifetime == ProcessLifetime::Independent {
             if let Some(program) = self.check_successor(order)? {
                 use_checked_program(order, descriptors, program);
             }
@@ -70,12 +70,15 @@ impl Privileges {
     ///
     /// # Errors
     /// The group is not that of this user, or the user's programs must not run outside of one.
-    pub(super) fn find_group(&self, order: &LaunchOrder) -> io::Result<Option<&Group>> {
-        if order.lifetime == Lifetime::Independent {
+    pub(super) fn find_group(&self, order: &LaunchOrder) -> io::Result<Option<&AppCgroup>> {
+        if order.lifetime == ProcessLifetime::Independent {
             return Ok(None);
         }
         let account = order.account.as_deref();
-        let mut groups = self.groups.iter().filter(|group| group.is_of(account));
+        let mut groups = self
+            .groups
+            .iter()
+            .filter(|group| group.is_for_account(account));
         let found = match &order.group {
             Some(name) => groups.find(|group| group.name() == name),
             // A reload may add an application of the server's user, and that has no limits.
@@ -169,7 +172,7 @@ fn is_successor(order: &LaunchOrder, (command, variable): &(CommandLine, OsStrin
         return false;
     };
     let socket = value.to_str().and_then(|value| value.parse().ok());
-    *lifetime == Lifetime::Independent
+    *lifetime == ProcessLifetime::Independent
         // A server starts the next one by the name that it was given itself.
         && program == arg0
         && *args == command.args
@@ -230,7 +233,7 @@ mod tests {
         }
     }
 
-    fn order(account: Option<&str>, lifetime: Lifetime) -> LaunchOrder {
+    fn order(account: Option<&str>, lifetime: ProcessLifetime) -> LaunchOrder {
         let CommandLine {
             program,
             args,
@@ -251,8 +254,8 @@ mod tests {
             account: account.map(str::to_owned),
             group: None,
             app: match lifetime {
-                Lifetime::WithServer => "web".to_owned(),
-                Lifetime::Independent => String::new(),
+                ProcessLifetime::WithServer => "web".to_owned(),
+                ProcessLifetime::Independent => String::new(),
             },
         }
     }
@@ -275,7 +278,7 @@ mod tests {
     fn confined(name: Option<&str>) -> LaunchOrder {
         LaunchOrder {
             sandbox: Some(Sandbox::available()),
-            ..order(name, Lifetime::WithServer)
+            ..order(name, ProcessLifetime::WithServer)
         }
     }
 
@@ -297,7 +300,7 @@ mod tests {
     fn only_listed_programs_are_unconfined() {
         let many = privileges(&["shop", "blog"]);
         for (name, is_permitted) in [(None, false), (Some("shop"), false), (Some("blog"), true)] {
-            let permitted = permit(&many, &mut order(name, Lifetime::WithServer));
+            let permitted = permit(&many, &mut order(name, ProcessLifetime::WithServer));
             assert_eq!(permitted.is_ok(), is_permitted, "{name:?}");
         }
         // Parts that an order leaves out are applied all the same.
@@ -310,8 +313,8 @@ mod tests {
     fn programs_are_put_into_the_group_of_their_application_and_no_other() {
         let mut many = privileges(&["shop", "blog"]);
         many.groups = vec![
-            Group::named("Shop", Some("shop")),
-            Group::named("own", None),
+            AppCgroup::without_cgroups("Shop", Some("shop")),
+            AppCgroup::without_cgroups("own", None),
         ];
         let find = |account, group: Option<&str>| {
             let mut order = confined(account);
@@ -345,7 +348,7 @@ mod tests {
                 "{account:?} {group:?}: {refused}"
             );
         }
-        let next = many.find_group(&order(None, Lifetime::Independent));
+        let next = many.find_group(&order(None, ProcessLifetime::Independent));
         assert!(next.unwrap().is_none());
     }
 
@@ -353,7 +356,7 @@ mod tests {
     fn rights_are_kept_for_users_or_groups_by_who_has_them() {
         let mut none = privileges(&[]);
         assert!(!none.keeps_root());
-        none.groups.push(Group::named("own", None));
+        none.groups.push(AppCgroup::without_cgroups("own", None));
         assert!(none.keeps_root());
         // A server that does not switch users loses none.
         none.server = None;
@@ -363,17 +366,17 @@ mod tests {
     #[test]
     fn only_a_successor_keeps_root() {
         let many = privileges(&["shop"]);
-        let mut good = order(None, Lifetime::Independent);
+        let mut good = order(None, ProcessLifetime::Independent);
         let mut descriptors = Vec::new();
         many.authorize(&mut good, &mut descriptors).unwrap();
         assert_eq!(good.program, "/proc/self/fd/10");
         assert_eq!((good.fd_numbers, descriptors.len()), (vec![1, 2, 9, 10], 1));
         for (number, change) in CHANGES.into_iter().enumerate() {
-            let mut changed = order(None, Lifetime::Independent);
+            let mut changed = order(None, ProcessLifetime::Independent);
             change(&mut changed);
             assert!(permit(&many, &mut changed).is_err(), "change {number}");
         }
-        let mut other = order(None, Lifetime::Independent);
+        let mut other = order(None, ProcessLifetime::Independent);
         (other.program, other.arg0) = ("/bin/ls".into(), "/bin/ls".into());
         assert!(permit(&many, &mut other).is_err());
     }
@@ -402,11 +405,11 @@ mod tests {
     #[test]
     fn without_the_rights_of_root_an_order_for_the_next_server_starts_nothing_else() {
         let none = privileges(&[]);
-        let mut good = order(None, Lifetime::Independent);
+        let mut good = order(None, ProcessLifetime::Independent);
         assert_eq!(permit(&none, &mut good).unwrap(), None);
-        assert_eq!(good, order(None, Lifetime::Independent));
+        assert_eq!(good, order(None, ProcessLifetime::Independent));
         for (number, change) in CHANGES.into_iter().enumerate() {
-            let mut changed = order(None, Lifetime::Independent);
+            let mut changed = order(None, ProcessLifetime::Independent);
             change(&mut changed);
             assert!(permit(&none, &mut changed).is_err(), "change {number}");
         }
@@ -426,7 +429,7 @@ mod tests {
         let try_place = |mode: u32, place: &Path| {
             let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
             std::fs::set_permissions(dir.join("penstock"), mode).unwrap();
-            let mut other = order(None, Lifetime::Independent);
+            let mut other = order(None, ProcessLifetime::Independent);
             (other.program, other.arg0) = (place.into(), place.into());
             let mut descriptors = Vec::new();
             let permitted = none.authorize(&mut other, &mut descriptors).map(|_| ());

@@ -2,7 +2,7 @@
 //! server.
 //!
 //! A filter refuses a call by passing it to its listener, which the program's process sends to the
-//! launcher before it becomes the program ([`Refusals::registrar`]). The launcher replies while it
+//! launcher before it becomes the program ([`RefusalMonitor::registrar`]). The launcher replies while it
 //! waits for orders.
 //!
 //! # Invariants
@@ -21,8 +21,8 @@ use rustix::process::Resource;
 use serde::{Deserialize, Serialize};
 
 use crate::isolation::{
-    self, Filters,
-    listener::{self, Notification},
+    self, SandboxFilters,
+    seccomp_listener::{self, SeccompNotification},
 };
 use crate::{fd_packets, resource_limits};
 
@@ -87,7 +87,7 @@ impl std::fmt::Display for RefusedCall {
             target,
             signal,
         } = self.kind;
-        match call.map(|call| (call, listener::name(call))) {
+        match call.map(|call| (call, seccomp_listener::call_name(call))) {
             Some((_, Some(name))) => f.write_str(name)?,
             Some((number, None)) => write!(f, "call {number}")?,
             None => f.write_str("a call of another processor's interface")?,
@@ -117,7 +117,7 @@ impl std::fmt::Display for RefusedCall {
     }
 }
 
-/// A message from the launcher on the socket of [`super::Launcher::take_refusals`].
+/// A message from the launcher on the socket of [`super::Launcher::take_report_socket`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LauncherReport {
     /// A refused call.
@@ -135,14 +135,14 @@ impl LauncherReport {
 }
 
 #[derive(Debug)]
-pub(super) struct Refusals {
+pub(super) struct RefusalMonitor {
     reports: OwnedFd,
     /// Where listeners arrive, and where processes that are being started send them, with the name
     /// of their application.
     arrivals: OwnedFd,
-    registrar: OwnedFd,
+    registration_socket: OwnedFd,
     guarded: Guarded,
-    filters: Filters,
+    filters: SandboxFilters,
     sandboxes: Vec<Watched>,
     room: Room,
     /// When the server was last told that there is no room.
@@ -190,13 +190,13 @@ struct Watched {
     left_out: Option<RefusedCall>,
 }
 
-impl Refusals {
+impl RefusalMonitor {
     /// Creates the listeners of a launcher for this server; reports are sent to `reports`.
     pub(super) fn new(reports: OwnedFd, server: rustix::process::Pid) -> io::Result<Self> {
         let number = |pid: rustix::process::Pid| pid.as_raw_nonzero().get().unsigned_abs();
         let guarded = Guarded {
             server: number(server),
-            group: isolation::group_of(server).unwrap_or_else(|| number(server)),
+            group: isolation::process_group(server).unwrap_or_else(|| number(server)),
             launcher: number(rustix::process::getpid()),
         };
         let Guarded {
@@ -208,9 +208,9 @@ impl Refusals {
         Ok(Self {
             reports,
             arrivals,
-            registrar,
+            registration_socket: registrar,
             guarded,
-            filters: Filters::guarding(&[server, group, launcher]),
+            filters: SandboxFilters::guarding(&[server, group, launcher]),
             sandboxes: Vec::new(),
             room: find_room(),
             noted_full: None,
@@ -219,7 +219,7 @@ impl Refusals {
 
     /// The socket to which a process sends its listener, with the name of its application.
     pub(super) fn registrar(&self) -> io::Result<OwnedFd> {
-        self.registrar.try_clone()
+        self.registration_socket.try_clone()
     }
 
     /// Accepts a listener that has arrived.
@@ -236,7 +236,7 @@ impl Refusals {
         }
     }
 
-    pub(super) fn filters(&self) -> &Filters {
+    pub(super) fn filters(&self) -> &SandboxFilters {
         &self.filters
     }
 
@@ -254,7 +254,7 @@ impl Refusals {
         }
         self.noted_full = Some(Instant::now());
         let (all, of_app) = (self.room.of_all, self.room.of_app);
-        self.note(format!(
+        self.send_note(format!(
             "calls that are refused to processes that apps.{app} starts from now on are not named \
              here: sandboxes of {of_app} starts of an application are watched, and of {all} in all, \
              until their last process ends"
@@ -262,7 +262,7 @@ impl Refusals {
     }
 
     /// Sends a line for the server's log.
-    pub(super) fn note(&self, text: String) {
+    pub(super) fn send_note(&self, text: String) {
         send(&self.reports, &LauncherReport::Note(text));
     }
 
@@ -281,7 +281,7 @@ impl Refusals {
     }
 
     /// Replies to refused calls until there is an order.
-    pub(super) fn answer_until_ready(&mut self, orders: BorrowedFd<'_>) -> io::Result<()> {
+    pub(super) fn answer_until_order(&mut self, orders: BorrowedFd<'_>) -> io::Result<()> {
         loop {
             let ready = self.wait(orders)?;
             let Some(([order, arrival], sandboxes)) = ready.split_first_chunk() else {
@@ -365,7 +365,7 @@ impl Watched {
     }
 
     fn answer(&mut self, guarded: Guarded, reports: &OwnedFd) {
-        let Some(call) = listener::receive(self.listener.as_fd()) else {
+        let Some(call) = seccomp_listener::receive(self.listener.as_fd()) else {
             return;
         };
         self.answered += 1;
@@ -385,14 +385,14 @@ impl Watched {
                 self.reported.push(refused);
             }
         }
-        listener::refuse(self.listener.as_fd(), &call);
+        seccomp_listener::refuse(self.listener.as_fd(), &call);
     }
 
     /// Identifies the caller, while the call waits: later the thread id may be reused.
-    fn name(&self, call: &Notification, kind: Kind) -> RefusedCall {
+    fn name(&self, call: &SeccompNotification, kind: Kind) -> RefusedCall {
         #[expect(clippy::disallowed_methods, reason = "/proc is memory, no disk")]
         let status = std::fs::read(format!("/proc/{}/status", call.thread));
-        let is_its_own = listener::is_waiting(self.listener.as_fd(), call);
+        let is_its_own = seccomp_listener::is_waiting(self.listener.as_fd(), call);
         let status = status.ok().filter(|_| is_its_own).unwrap_or_default();
         // A name may be any bytes.
         let status = String::from_utf8_lossy(&status);
@@ -413,21 +413,21 @@ impl Watched {
 }
 
 impl Kind {
-    fn of(call: &Notification, guarded: Guarded) -> Self {
-        let Notification { arguments, .. } = *call;
+    fn of(call: &SeccompNotification, guarded: Guarded) -> Self {
+        let SeccompNotification { arguments, .. } = *call;
         let process = call
             .call
-            .and_then(|call| listener::process_of(call, arguments));
+            .and_then(|call| seccomp_listener::target_process(call, arguments));
         let signal = call
             .call
-            .and_then(|call| listener::signal_of(call, arguments));
+            .and_then(|call| seccomp_listener::sent_signal(call, arguments));
         Self {
             call: call.call,
             target: match process {
                 None => Target::None,
                 Some(pid) if pid == guarded.launcher => Target::Launcher,
                 Some(pid) if pid == guarded.server || pid == guarded.group => Target::Server,
-                Some(listener::EVERYONE) => Target::Everyone,
+                Some(seccomp_listener::ALL_PROCESSES) => Target::Everyone,
                 // Limits of another process.
                 Some(_) => Target::None,
             },
@@ -507,7 +507,7 @@ mod tests {
     #[test]
     fn an_application_leaves_room_for_others_and_a_full_launcher_says_so_once() {
         let (reports, theirs) = fd_packets::packet_pair().unwrap();
-        let mut refusals = Refusals::new(theirs, rustix::process::getpid()).unwrap();
+        let mut refusals = RefusalMonitor::new(theirs, rustix::process::getpid()).unwrap();
         refusals.room = Room {
             of_all: 3,
             of_app: 2,
@@ -541,18 +541,18 @@ mod tests {
     /// A thread within a sandbox that runs `act`, and the launcher's side of it.
     fn watched(
         act: impl FnOnce() + Send + 'static,
-    ) -> Option<(Refusals, OwnedFd, std::thread::JoinHandle<()>)> {
+    ) -> Option<(RefusalMonitor, OwnedFd, std::thread::JoinHandle<()>)> {
         if !isolation::missing_isolation().is_empty() {
             return None;
         }
         let (ours, theirs) = fd_packets::packet_pair().unwrap();
         let (arrivals, registrar) = fd_packets::packet_pair().unwrap();
-        let mut refusals = Refusals {
+        let mut refusals = RefusalMonitor {
             reports: theirs,
             arrivals,
-            registrar,
+            registration_socket: registrar,
             guarded: GUARDED,
-            filters: Filters::guarding(&[70, 60, 71]),
+            filters: SandboxFilters::guarding(&[70, 60, 71]),
             sandboxes: Vec::new(),
             room: find_room(),
             noted_full: None,
@@ -561,7 +561,7 @@ mod tests {
         let thread = std::thread::spawn(move || {
             let sandbox = isolation::Sandbox::available();
             let access = isolation::AccessRules::default().open();
-            let filters = Filters::guarding(&[70, 60, 71]);
+            let filters = SandboxFilters::guarding(&[70, 60, 71]);
             let listener = sandbox.enter(&access, &filters, true).unwrap();
             send.send(listener.unwrap()).unwrap();
             act();
@@ -572,7 +572,7 @@ mod tests {
 
     /// Replies until the thread has ended; returns the reports.
     fn serve(
-        mut refusals: Refusals,
+        mut refusals: RefusalMonitor,
         reports: &OwnedFd,
         thread: std::thread::JoinHandle<()>,
     ) -> Vec<RefusedCall> {
@@ -582,10 +582,10 @@ mod tests {
             fd_packets::send_packet(order.as_fd(), b"x", None).unwrap();
             ended
         });
-        refusals.answer_until_ready(orders.as_fd()).unwrap();
+        refusals.answer_until_order(orders.as_fd()).unwrap();
         ended.join().unwrap().unwrap();
         // The end of a sandbox causes the remaining reports.
-        refusals.answer_until_ready(orders.as_fd()).unwrap();
+        refusals.answer_until_order(orders.as_fd()).unwrap();
         let mut told = Vec::new();
         let mut buffer = [0; MAX_REPORT_BYTES];
         while let Ok((length, _)) = fd_packets::receive_packet(reports.as_fd(), &mut buffer) {

@@ -49,13 +49,13 @@ pub struct StartingProcess<'a> {
 
 /// Progress of a start.
 #[derive(Debug)]
-pub enum Step {
+pub enum StartProgress {
     /// Call again once [`StartingProcess::socket`] is readable.
-    Waits,
+    Waiting,
     /// The launcher is busy with others: call again in a few milliseconds.
-    IsBusy,
+    LauncherBusy,
     /// The program runs.
-    Runs(SpawnedProcess),
+    Running(SpawnedProcess),
 }
 
 impl<'a> StartingProcess<'a> {
@@ -100,7 +100,7 @@ impl<'a> StartingProcess<'a> {
     /// # Errors
     /// Program not found, directory missing, `EAGAIN`/`ENOMEM` from fork; `TimedOut` after the
     /// deadline; that the launcher has ended.
-    pub fn advance(&mut self) -> io::Result<Step> {
+    pub fn advance(&mut self) -> io::Result<StartProgress> {
         let is_sent = self.send()?;
         if let Some(theirs) = &self.theirs
             && self.launcher.hand_over(theirs)?
@@ -108,22 +108,22 @@ impl<'a> StartingProcess<'a> {
             self.theirs = None;
         }
         if !is_sent || self.theirs.is_some() {
-            return self.unless_late(Step::IsBusy);
+            return self.unless_late(StartProgress::LauncherBusy);
         }
         let mut buffer = [0; MAX_REPLY_BYTES];
         loop {
             match fd_packets::receive_packet(self.socket.as_fd(), &mut buffer) {
-                Ok((0, _)) => return self.finished().map(Step::Runs),
+                Ok((0, _)) => return self.finished().map(StartProgress::Running),
                 Ok((length, _)) => {
                     let pid = LaunchReply::decode(&buffer[..length])?.into_result()?;
                     self.take_in(pid)?;
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    return self.unless_late(Step::Waits);
+                    return self.unless_late(StartProgress::Waiting);
                 }
                 // It ended with unread data.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
-                    return self.finished().map(Step::Runs);
+                    return self.finished().map(StartProgress::Running);
                 }
                 Err(error) => return Err(error),
             }
@@ -134,10 +134,10 @@ impl<'a> StartingProcess<'a> {
     pub fn finish(mut self) -> io::Result<SpawnedProcess> {
         loop {
             match self.advance()? {
-                Step::Runs(started) => return Ok(started),
+                StartProgress::Running(started) => return Ok(started),
                 // A plain delay.
-                Step::IsBusy => drop(poll(&mut [], Some(&BUSY))),
-                Step::Waits => {
+                StartProgress::LauncherBusy => drop(poll(&mut [], Some(&BUSY))),
+                StartProgress::Waiting => {
                     let left = self.deadline.saturating_duration_since(Instant::now());
                     match fd_packets::wait_readable(self.socket.as_fd(), Some(left)) {
                         Err(error) if error.kind() != io::ErrorKind::TimedOut => return Err(error),
@@ -194,20 +194,20 @@ impl<'a> StartingProcess<'a> {
         };
         Ok(SpawnedProcess {
             pid: handle.pid(),
-            exit,
+            exit_fd: exit,
             stdout,
             stderr,
             tracked: known,
         })
     }
 
-    fn unless_late(&self, step: Step) -> io::Result<Step> {
+    fn unless_late(&self, step: StartProgress) -> io::Result<StartProgress> {
         if Instant::now() < self.deadline {
             return Ok(step);
         }
         let limit = Duration::as_secs(&START_TIMEOUT);
         let why = match (&step, &self.process) {
-            (Step::IsBusy, _) => "the launcher takes no order".to_owned(),
+            (StartProgress::LauncherBusy, _) => "the launcher takes no order".to_owned(),
             (_, None) => "the launcher has started no process".to_owned(),
             (_, Some(_)) => {
                 "the kernel still waits for its file (does the disk answer?)".to_owned()

@@ -9,11 +9,11 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use super::seccomp::{self, Call, Guard};
+use super::seccomp::{self, ArgumentGuard, SystemCall};
 
 /// A call that waits for its reply.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Notification {
+pub(crate) struct SeccompNotification {
     id: u64,
     /// The calling thread, 0 if it is not visible to this process.
     pub(crate) thread: u32,
@@ -60,7 +60,7 @@ pub(crate) fn is_supported() -> bool {
 
 /// Whether the kernel reports the end of the last process to a listener (Linux 5.9). Tested by
 /// `ADDFD`, which came with it and checks the descriptor, here an invalid one.
-pub(crate) fn tells_end(listener: BorrowedFd<'_>) -> bool {
+pub(crate) fn can_report_end(listener: BorrowedFd<'_>) -> bool {
     // `struct seccomp_notif_addfd`: id (8 bytes), flags, descriptor, its new number and flags.
     let mut message = [0_u32, 0, 0, u32::MAX, 0, 0].map(u32::to_ne_bytes);
     let done = control(listener, ADD_DESCRIPTOR, message.as_mut_ptr().cast());
@@ -69,7 +69,7 @@ pub(crate) fn tells_end(listener: BorrowedFd<'_>) -> bool {
 
 /// Receives the next call from a readable listener; `None` if its thread has ended or was
 /// interrupted.
-pub(crate) fn receive(listener: BorrowedFd<'_>) -> Option<Notification> {
+pub(crate) fn receive(listener: BorrowedFd<'_>) -> Option<SeccompNotification> {
     let mut message = std::mem::MaybeUninit::<libc::seccomp_notif>::zeroed();
     control(listener, RECEIVE, message.as_mut_ptr().cast()).ok()?;
     #[expect(unsafe_code, reason = "the kernel fills it")]
@@ -82,22 +82,22 @@ pub(crate) fn receive(listener: BorrowedFd<'_>) -> Option<Notification> {
         clippy::cast_possible_truncation,
         reason = "process ids, of which the kernel takes the lower half too"
     )]
-    Some(Notification {
+    Some(SeccompNotification {
         id: message.id,
         thread: message.pid,
-        call: seccomp::is_native(data.arch, number).then_some(number),
+        call: seccomp::is_native_call(data.arch, number).then_some(number),
         arguments: [first, second, third].map(|argument| argument as u32),
     })
 }
 
 /// Whether the call still waits, so that the thread id was not reused.
-pub(crate) fn is_waiting(listener: BorrowedFd<'_>, call: &Notification) -> bool {
+pub(crate) fn is_waiting(listener: BorrowedFd<'_>, call: &SeccompNotification) -> bool {
     let mut id = call.id;
     control(listener, IS_VALID, (&raw mut id).cast()).is_ok()
 }
 
 /// Fails the call: with ENOSYS if it is of another interface, else with EPERM.
-pub(crate) fn refuse(listener: BorrowedFd<'_>, call: &Notification) {
+pub(crate) fn refuse(listener: BorrowedFd<'_>, call: &SeccompNotification) {
     let error = match call.call {
         Some(_) => libc::EPERM,
         None => libc::ENOSYS,
@@ -129,7 +129,7 @@ fn control(listener: BorrowedFd<'_>, request: u32, message: *mut libc::c_void) -
 }
 
 /// Calls that name a process by their first argument, and affect it.
-const WITH_PROCESS: &[Call] = &[
+const WITH_PROCESS: &[SystemCall] = &[
     ("kill", libc::SYS_kill),
     ("tkill", libc::SYS_tkill),
     ("tgkill", libc::SYS_tgkill),
@@ -143,15 +143,16 @@ const WITH_PROCESS: &[Call] = &[
     ("migrate_pages", libc::SYS_migrate_pages),
     ("move_pages", libc::SYS_move_pages),
 ];
-const WITH_LIMITS: &[Call] = &[("prlimit64", libc::SYS_prlimit64)];
-const WITH_PRIORITY: &[Call] = &[("setpriority", libc::SYS_setpriority)];
-const WITH_DISK_PRIORITY: &[Call] = &[("ioprio_set", libc::SYS_ioprio_set)];
+const WITH_LIMITS: &[SystemCall] = &[("prlimit64", libc::SYS_prlimit64)];
+const WITH_PRIORITY: &[SystemCall] = &[("setpriority", libc::SYS_setpriority)];
+const WITH_DISK_PRIORITY: &[SystemCall] = &[("ioprio_set", libc::SYS_ioprio_set)];
 
 /// Signals by pidfd. Landlock's scopes deny them where available.
-pub(crate) const WITH_PROCESS_FILE: &[Call] = &[("pidfd_send_signal", libc::SYS_pidfd_send_signal)];
+pub(crate) const PIDFD_SIGNAL_CALLS: &[SystemCall] =
+    &[("pidfd_send_signal", libc::SYS_pidfd_send_signal)];
 /// Calls that set which process gets the signals of a file.
-const OF_FILES: &[Call] = &[("fcntl", libc::SYS_fcntl)];
-const OF_DEVICES: &[Call] = &[("ioctl", libc::SYS_ioctl)];
+const OF_FILES: &[SystemCall] = &[("fcntl", libc::SYS_fcntl)];
+const OF_DEVICES: &[SystemCall] = &[("ioctl", libc::SYS_ioctl)];
 
 /// The commands of `fcntl` and `ioctl` for that: with the pid as an argument, or in memory that a
 /// filter does not see (`F_SETOWN_EX` in `asm-generic/fcntl.h`; `FIOSETOWN`, `SIOCSPGRP` in
@@ -161,7 +162,7 @@ const SET_OWNER_IN_MEMORY: u32 = 15;
 const SET_OWNER_OF_DEVICE: [u32; 2] = [0x8901, 0x8902];
 
 /// All processes that the caller may signal, as in `kill`.
-pub(crate) const EVERYONE: u32 = u32::MAX;
+pub(crate) const ALL_PROCESSES: u32 = u32::MAX;
 
 /// "All processes of a user" (`linux/resource.h`, `linux/ioprio.h`).
 const USER_PRIORITY: u32 = 2;
@@ -169,52 +170,56 @@ const USER_DISK_PRIORITY: u32 = 3;
 
 /// Guards that refuse to send signals of files to these processes, for kernels without Landlock's
 /// scopes. A program may still receive them itself.
-pub(crate) fn guards_of_file_signals(processes: &[u32]) -> Vec<Guard> {
+pub(crate) fn file_signal_guards(processes: &[u32]) -> Vec<ArgumentGuard> {
     let groups = processes.iter().map(|pid| pid.wrapping_neg());
     vec![
-        Guard {
+        ArgumentGuard {
             calls: OF_FILES,
-            only: Some((1, SET_OWNER)),
-            looks: vec![
+            last_check_condition: Some((1, SET_OWNER)),
+            argument_checks: vec![
                 (1, vec![SET_OWNER_IN_MEMORY]),
                 (2, processes.iter().copied().chain(groups).collect()),
             ],
         },
-        Guard {
+        ArgumentGuard {
             calls: OF_DEVICES,
-            only: None,
-            looks: vec![(1, SET_OWNER_OF_DEVICE.to_vec())],
+            last_check_condition: None,
+            argument_checks: vec![(1, SET_OWNER_OF_DEVICE.to_vec())],
         },
     ]
 }
 
 /// Guards that refuse calls on one of these processes, or on all.
-pub(crate) fn guards(processes: &[u32]) -> Vec<Guard> {
+pub(crate) fn process_guards(processes: &[u32]) -> Vec<ArgumentGuard> {
     let groups = processes.iter().map(|pid| pid.wrapping_neg());
-    let named = processes.iter().copied().chain(groups).chain([EVERYONE]);
+    let named = processes
+        .iter()
+        .copied()
+        .chain(groups)
+        .chain([ALL_PROCESSES]);
     let with_user = |user| vec![(0, vec![user]), (1, processes.to_vec())];
     vec![
-        Guard {
+        ArgumentGuard {
             calls: WITH_PROCESS,
-            only: None,
-            looks: vec![(0, named.collect())],
+            last_check_condition: None,
+            argument_checks: vec![(0, named.collect())],
         },
-        Guard {
+        ArgumentGuard {
             calls: WITH_PRIORITY,
-            only: None,
-            looks: with_user(USER_PRIORITY),
+            last_check_condition: None,
+            argument_checks: with_user(USER_PRIORITY),
         },
-        Guard {
+        ArgumentGuard {
             calls: WITH_DISK_PRIORITY,
-            only: None,
-            looks: with_user(USER_DISK_PRIORITY),
+            last_check_condition: None,
+            argument_checks: with_user(USER_DISK_PRIORITY),
         },
     ]
 }
 
-/// The process that a guarded call affects, or [`EVERYONE`]; `None` for any other call.
-pub(crate) fn process_of(call: u32, arguments: [u32; 3]) -> Option<u32> {
-    let is_one = |calls: &[Call]| {
+/// The process that a guarded call affects, or [`ALL_PROCESSES`]; `None` for any other call.
+pub(crate) fn target_process(call: u32, arguments: [u32; 3]) -> Option<u32> {
+    let is_one = |calls: &[SystemCall]| {
         calls
             .iter()
             .any(|(_, number)| *number == libc::c_long::from(call))
@@ -222,7 +227,7 @@ pub(crate) fn process_of(call: u32, arguments: [u32; 3]) -> Option<u32> {
     if is_one(WITH_PROCESS) || is_one(WITH_LIMITS) {
         let process = arguments[0].cast_signed();
         return Some(match process {
-            -1 => EVERYONE,
+            -1 => ALL_PROCESSES,
             _ => process.unsigned_abs(),
         });
     }
@@ -235,14 +240,14 @@ pub(crate) fn process_of(call: u32, arguments: [u32; 3]) -> Option<u32> {
         _ => return None,
     };
     Some(if arguments[0] == user {
-        EVERYONE
+        ALL_PROCESSES
     } else {
         arguments[1]
     })
 }
 
 /// The signal that a call sends; `None` if it sends none.
-pub(crate) fn signal_of(call: u32, arguments: [u32; 3]) -> Option<u32> {
+pub(crate) fn sent_signal(call: u32, arguments: [u32; 3]) -> Option<u32> {
     match call.into() {
         libc::SYS_kill | libc::SYS_tkill | libc::SYS_rt_sigqueueinfo => Some(arguments[1]),
         libc::SYS_tgkill | libc::SYS_rt_tgsigqueueinfo => Some(arguments[2]),
@@ -251,14 +256,14 @@ pub(crate) fn signal_of(call: u32, arguments: [u32; 3]) -> Option<u32> {
 }
 
 /// The name of a call that a sandbox refuses.
-pub(crate) fn name(call: u32) -> Option<&'static str> {
+pub(crate) fn call_name(call: u32) -> Option<&'static str> {
     let lists = [
-        seccomp::SYSTEM_CALLS,
+        seccomp::DENIED_SYSTEM_CALLS,
         WITH_PROCESS,
         WITH_LIMITS,
         WITH_PRIORITY,
         WITH_DISK_PRIORITY,
-        WITH_PROCESS_FILE,
+        PIDFD_SIGNAL_CALLS,
         OF_FILES,
         OF_DEVICES,
     ];
@@ -278,17 +283,20 @@ mod tests {
         for (arguments, process) in [
             ([70, 15, 0], 70),
             ([70_u32.wrapping_neg(), 9, 0], 70),
-            ([u32::MAX, 9, 0], EVERYONE),
+            ([u32::MAX, 9, 0], ALL_PROCESSES),
         ] {
-            assert_eq!(process_of(kill, arguments), Some(process));
-            assert_eq!(signal_of(kill, arguments), Some(arguments[1]));
+            assert_eq!(target_process(kill, arguments), Some(process));
+            assert_eq!(sent_signal(kill, arguments), Some(arguments[1]));
         }
         let setpriority = number(libc::SYS_setpriority);
-        assert_eq!(process_of(setpriority, [0, 70, 19]), Some(70));
-        assert_eq!(process_of(setpriority, [2, 0, 19]), Some(EVERYONE));
+        assert_eq!(target_process(setpriority, [0, 70, 19]), Some(70));
+        assert_eq!(target_process(setpriority, [2, 0, 19]), Some(ALL_PROCESSES));
         let ptrace = number(libc::SYS_ptrace);
-        assert_eq!(process_of(ptrace, [16, 70, 0]), None);
-        assert_eq!((name(ptrace), name(kill)), (Some("ptrace"), Some("kill")));
-        assert_eq!(name(number(libc::SYS_read)), None);
+        assert_eq!(target_process(ptrace, [16, 70, 0]), None);
+        assert_eq!(
+            (call_name(ptrace), call_name(kill)),
+            (Some("ptrace"), Some("kill"))
+        );
+        assert_eq!(call_name(number(libc::SYS_read)), None);
     }
 }

@@ -13,7 +13,7 @@ use std::path::{Component, Path, PathBuf};
 use super::Controller;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Version {
+pub(super) enum CgroupVersion {
     /// A hierarchy for some controllers.
     V1,
     /// The one for all others.
@@ -22,14 +22,14 @@ pub(super) enum Version {
 
 /// Where the own cgroup may be found. Several mounts may show it, and a later one may hide another.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Place {
-    pub(super) version: Version,
+pub(super) struct CgroupLocation {
+    pub(super) version: CgroupVersion,
     pub(super) folders: Vec<PathBuf>,
 }
 
 /// Why there is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum NoPlace {
+pub(super) enum MissingCgroup {
     /// The kernel does not have the controller, or any cgroups.
     NotInKernel,
     /// Its hierarchy is not mounted here, or the own cgroup is outside of the mounted part.
@@ -37,25 +37,25 @@ pub(super) enum NoPlace {
 }
 
 /// Finds the own cgroup for a controller in the texts of the two files.
-pub(super) fn find(
+pub(super) fn find_own_cgroup(
     controller: Controller,
     cgroup: &str,
     mountinfo: &str,
-) -> Result<Place, NoPlace> {
-    let (version, path) = membership(controller, cgroup).ok_or(NoPlace::NotInKernel)?;
+) -> Result<CgroupLocation, MissingCgroup> {
+    let (version, path) = membership(controller, cgroup).ok_or(MissingCgroup::NotInKernel)?;
     let mounts = mountinfo.lines().filter_map(Mount::read);
     let mounts = mounts.filter(|mount| mount.has(version, controller));
     // The last mount is on top.
     let mut folders: Vec<_> = mounts.filter_map(|mount| mount.folder(path)).collect();
     folders.reverse();
     match folders.is_empty() {
-        true => Err(NoPlace::NotMounted),
-        false => Ok(Place { version, folders }),
+        true => Err(MissingCgroup::NotMounted),
+        false => Ok(CgroupLocation { version, folders }),
     }
 }
 
 /// The hierarchy that has a controller, and the own path in it.
-fn membership(controller: Controller, cgroup: &str) -> Option<(Version, &Path)> {
+fn membership(controller: Controller, cgroup: &str) -> Option<(CgroupVersion, &Path)> {
     let mut unified = None;
     for line in cgroup.lines() {
         // The path is last and may contain colons.
@@ -65,10 +65,10 @@ fn membership(controller: Controller, cgroup: &str) -> Option<(Version, &Path)> 
             continue;
         };
         if names.split(',').any(|name| name == controller.name()) {
-            return Some((Version::V1, Path::new(path)));
+            return Some((CgroupVersion::V1, Path::new(path)));
         }
         if number == "0" && names.is_empty() {
-            unified = Some((Version::V2, Path::new(path)));
+            unified = Some((CgroupVersion::V2, Path::new(path)));
         }
     }
     unified
@@ -99,13 +99,13 @@ impl<'a> Mount<'a> {
         })
     }
 
-    fn has(&self, version: Version, controller: Controller) -> bool {
+    fn has(&self, version: CgroupVersion, controller: Controller) -> bool {
         match version {
-            Version::V1 => {
+            CgroupVersion::V1 => {
                 let mut options = self.options.split(',');
                 self.kind == "cgroup" && options.any(|option| option == controller.name())
             }
-            Version::V2 => self.kind == "cgroup2",
+            CgroupVersion::V2 => self.kind == "cgroup2",
         }
     }
 
@@ -133,8 +133,8 @@ mod tests {
     use super::*;
     use Controller::{Cpu, Memory, Tasks};
 
-    fn found(controller: Controller, cgroup: &str, mountinfo: &str) -> (Version, String) {
-        let place = find(controller, cgroup, mountinfo).unwrap();
+    fn found(controller: Controller, cgroup: &str, mountinfo: &str) -> (CgroupVersion, String) {
+        let place = find_own_cgroup(controller, cgroup, mountinfo).unwrap();
         let folders: Vec<_> = place
             .folders
             .iter()
@@ -155,7 +155,7 @@ mod tests {
     fn one_hierarchy_has_all_controllers() {
         for controller in [Tasks, Memory, Cpu] {
             let (version, folder) = found(controller, UNIFIED.0, UNIFIED.1);
-            assert_eq!(version, Version::V2);
+            assert_eq!(version, CgroupVersion::V2);
             assert_eq!(folder, "/sys/fs/cgroup/system.slice/penstock.service");
         }
     }
@@ -177,12 +177,12 @@ mod tests {
         assert_eq!(of(Tasks).1, "/sys/fs/cgroup/pids here");
         assert_eq!(of(Memory).1, "/sys/fs/cgroup/memory/jobs/a:b");
         assert_eq!(of(Cpu).1, "/sys/fs/cgroup/cpu,cpuset");
-        assert_eq!(of(Cpu).0, Version::V1);
+        assert_eq!(of(Cpu).0, CgroupVersion::V1);
         // A controller that version 1 does not have is in version 2.
         let cgroup = HYBRID.0.replace("8:pids:/\n", "");
         assert_eq!(
             found(Tasks, &cgroup, HYBRID.1),
-            (Version::V2, "/sys/fs/cgroup/unified".to_owned())
+            (CgroupVersion::V2, "/sys/fs/cgroup/unified".to_owned())
         );
     }
 
@@ -203,8 +203,8 @@ mod tests {
         // A path that only shares a prefix is another.
         for cgroup in ["7:memory:/docker/4f12\n", "7:memory:/\n"] {
             assert_eq!(
-                find(Memory, cgroup, mountinfo),
-                Err(NoPlace::NotMounted),
+                find_own_cgroup(Memory, cgroup, mountinfo),
+                Err(MissingCgroup::NotMounted),
                 "{cgroup}"
             );
         }
@@ -213,15 +213,18 @@ mod tests {
     #[test]
     fn what_is_not_there_has_no_place() {
         let (cgroup, mountinfo) = UNIFIED;
-        let of = |cgroup, mountinfo| find(Tasks, cgroup, mountinfo);
+        let of = |cgroup, mountinfo| find_own_cgroup(Tasks, cgroup, mountinfo);
         for nonsense in ["", "0:\n", "pids\n", "::\n"] {
-            assert_eq!(of(nonsense, mountinfo), Err(NoPlace::NotInKernel));
+            assert_eq!(of(nonsense, mountinfo), Err(MissingCgroup::NotInKernel));
         }
-        assert_eq!(of(cgroup, ""), Err(NoPlace::NotMounted));
+        assert_eq!(of(cgroup, ""), Err(MissingCgroup::NotMounted));
         // Above the root of the namespace.
-        assert_eq!(of("0::/../../x\n", mountinfo), Err(NoPlace::NotMounted));
+        assert_eq!(
+            of("0::/../../x\n", mountinfo),
+            Err(MissingCgroup::NotMounted)
+        );
         let odd = "35 24 0:27 / - cgroup2\n24 - cgroup2 x\ncgroup2 - \n";
-        assert_eq!(of(cgroup, odd), Err(NoPlace::NotMounted));
+        assert_eq!(of(cgroup, odd), Err(MissingCgroup::NotMounted));
     }
 
     #[test]
