@@ -12,7 +12,7 @@ use penstock_exchange::{
     AccelFields, Body, Fault, FaultKind, FrontEndInstructions, InternalRedirect, RequestTiming,
     Response, SendfileGrant, is_accel_field,
 };
-use penstock_http::{FieldBlock, parse_length};
+use penstock_http::{FieldBlock, parse_content_length};
 use penstock_wire::ResponseHeadView;
 
 /// Fields of the application that are not passed on.
@@ -76,7 +76,7 @@ pub(crate) fn client_head(
                 );
             }
         } else if name.eq_ignore_ascii_case("content-length") {
-            let length = parse_length(value);
+            let length = parse_content_length(value);
             if length.is_none() || declared.is_some_and(|earlier| Some(earlier) != length) {
                 let text = String::from_utf8_lossy(value).into_owned();
                 return Err(

@@ -136,7 +136,7 @@ impl Affinity {
 
 /// RFC 6265, 4.2.1: pairs between semicolons.
 fn cookie_value<'r>(request: &'r Request, name: &str) -> Option<&'r [u8]> {
-    request.head.field_all("cookie").find_map(|line| {
+    request.head.field_values("cookie").find_map(|line| {
         line.split(|&byte| byte == b';').find_map(|pair| {
             let pair = pair.trim_ascii().strip_prefix(name.as_bytes())?;
             pair.strip_prefix(b"=")

@@ -6,7 +6,7 @@
 use bytes::Bytes;
 use penstock_exchange::{Body, Fault, FaultKind, Reply, RequestTiming, Response, Takeover};
 use penstock_http::websocket::{
-    DeflateParams, HandshakeRequest, check_handshake, negotiate_deflate, subprotocols,
+    DeflateParams, HandshakeCheck, check_handshake, negotiate_deflate, offered_subprotocols,
 };
 use penstock_http::{FieldBlock, RequestHead, Status};
 use penstock_wire::AcceptHeadView;
@@ -34,9 +34,10 @@ pub(crate) fn read_handshake(
         return Ok(None);
     }
     match check_handshake(head) {
-        HandshakeRequest::NotWebSocket => Ok(None),
-        HandshakeRequest::Valid { accept } => {
-            let names = subprotocols(head).map(|name| String::from_utf8_lossy(name).into_owned());
+        HandshakeCheck::NotWebSocket => Ok(None),
+        HandshakeCheck::Valid { accept } => {
+            let names =
+                offered_subprotocols(head).map(|name| String::from_utf8_lossy(name).into_owned());
             let offered = names.collect();
             Ok(Some(Box::new(Handshake {
                 accept,
@@ -44,10 +45,8 @@ pub(crate) fn read_handshake(
                 deflate: compresses.then(|| negotiate_deflate(head)).flatten(),
             })))
         }
-        HandshakeRequest::Invalid(why) => {
-            Err(Box::new(Err(Fault::new(FaultKind::BadRequest, why))))
-        }
-        HandshakeRequest::UnsupportedVersion => Err(Box::new(Ok(version_required().into()))),
+        HandshakeCheck::Invalid(why) => Err(Box::new(Err(Fault::new(FaultKind::BadRequest, why)))),
+        HandshakeCheck::UnsupportedVersion => Err(Box::new(Ok(version_required().into()))),
     }
 }
 

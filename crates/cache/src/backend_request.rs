@@ -118,7 +118,7 @@ fn build_head(
     push_host(&asker, &mut host);
     // HTTP/1.0 requests may have no host.
     if old.field("host").is_some() || !host.is_empty() {
-        writer.field("Host", &host);
+        writer.push_field("Host", &host);
     }
     let named = |name: &str| is_hop_by_hop(old, name);
     for (name, value) in old.fields() {
@@ -131,25 +131,25 @@ fn build_head(
         };
         let is = |other: &&str| name.eq_ignore_ascii_case(other);
         if passes && !CLIENT_ONLY_FIELDS.iter().any(is) {
-            writer.field(name, value);
+            writer.push_field(name, value);
         }
     }
     if let Some(tag) = validators.if_none_match {
-        writer.field("If-None-Match", tag);
+        writer.push_field("If-None-Match", tag);
     }
     if let Some(date) = validators.if_modified_since {
-        writer.field("If-Modified-Since", date);
+        writer.push_field("If-Modified-Since", date);
     }
     if let Some(ByteRange { start, len }) = part {
         let last = start.saturating_add(len.saturating_sub(1));
-        writer.field("Range", format!("bytes={start}-{last}").as_bytes());
+        writer.push_field("Range", format!("bytes={start}-{last}").as_bytes());
     }
     writer.finish().map_err(|error| error.to_string())
 }
 
 /// Whether `Connection` names the field (RFC 9110 §7.6.1).
 fn is_hop_by_hop(head: &RequestHead, name: &str) -> bool {
-    let lines = head.field_all("connection");
+    let lines = head.field_values("connection");
     let mut options = lines.flat_map(|line| line.split(|&byte| byte == b','));
     options.any(|option| option.trim_ascii().eq_ignore_ascii_case(name.as_bytes()))
 }

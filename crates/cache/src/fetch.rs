@@ -22,7 +22,7 @@ use penstock_exchange::field_policy::remove_internal_fields;
 use penstock_exchange::{Body, BodyStream, Fault, FaultKind, Reply, RequestTiming, Response};
 use penstock_http::caching::{
     Lifetime, OriginExchange, RevalidationFields, StoreRefusal, VaryFields, check_storable,
-    freshen, is_304_for, parse_vary, revalidation_fields, stored_fields, variant_key,
+    freshen, is_304_for, parse_vary, revalidation_fields, storable_fields, variant_key,
 };
 use penstock_http::{FieldBlock, Status};
 use penstock_runtime::log_throttle::suppressed_suffix;
@@ -297,7 +297,7 @@ impl Fetch {
         times: FetchTimes,
     ) -> ObjectMeta {
         let rules = &self.shared.rules;
-        let mut fields = stored_fields(&response.fields, times.response_time);
+        let mut fields = storable_fields(&response.fields, times.response_time);
         rules.remove_tags(&mut fields);
         remove_internal_fields(&mut fields);
         if response.status == Status::OK && !fields.contains("accept-ranges") {

@@ -167,7 +167,7 @@ impl RouteRules {
             );
         }
         for name in &self.config.key.cookies {
-            let lines = head.field_all("cookie");
+            let lines = head.field_values("cookie");
             for (found, value) in lines.flat_map(cookie_pairs) {
                 if matches_pattern(name, found) {
                     part(b"cookie ", found, Some(value));
@@ -314,7 +314,7 @@ pub(crate) fn is_override_field(name: &str) -> bool {
 
 /// All values of a field joined by commas; `None` if it is absent.
 fn joined_values(head: &RequestHead, name: &str) -> Option<Vec<u8>> {
-    let mut values = head.field_all(name);
+    let mut values = head.field_values(name);
     let mut all = values.next()?.to_vec();
     for value in values {
         all.push(b',');

@@ -13,7 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use penstock_exchange::multipart::{self, MultipartSource};
 use penstock_exchange::{Body, FileBody, HandlerName, Response};
-use penstock_http::caching::{CacheStatus, evaluate_condition, push_cache_status};
+use penstock_http::caching::{CacheStatus, evaluate_stored_preconditions, push_cache_status};
 use penstock_http::{
     ByteRange, FieldBlock, Method, MultipartRanges, PreconditionResult, RangeOutcome, RequestHead,
     Status, encode_content_range, encode_unsatisfied_range, parse_http_date, select_range,
@@ -245,7 +245,7 @@ fn respond_without_body(
 
 /// Whether the client's conditions say that it has the content.
 fn is_not_modified(head: &RequestHead, meta: &ObjectMeta) -> bool {
-    evaluate_condition(head, meta.status, &meta.fields, meta.response_time)
+    evaluate_stored_preconditions(head, meta.status, &meta.fields, meta.response_time)
         == PreconditionResult::NotModified
 }
 
@@ -323,7 +323,7 @@ fn response_fields(meta: &ObjectMeta, note: &CacheHeaders<'_>) -> FieldBlock {
 
 /// The value of a field that may occur once. A repeated field counts as absent.
 pub(crate) fn single_value<'a>(head: &'a RequestHead, name: &'a str) -> Option<&'a [u8]> {
-    let mut values = head.field_all(name);
+    let mut values = head.field_values(name);
     let value = values.next()?;
     values.next().is_none().then_some(value)
 }

@@ -16,8 +16,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use penstock_http::{
-    BodyDecoder, BodyError, ParseProgress, ResponseHead, ResponseHeadError, ResponseLimits,
-    ResponseScanner,
+    BodyDecoder, BodyError, ParseProgress, ResponseHead, ResponseHeadError, ResponseHeadLimits,
+    ResponseHeadScanner,
 };
 use penstock_runtime::{Stream, clock};
 use thiserror::Error;
@@ -121,7 +121,7 @@ impl Client {
         let exchange = async {
             stream.write_all(request).await?;
             let mut received = Vec::new();
-            let head = read_head(&stream, &mut received, ResponseScanner::new()).await?;
+            let head = read_head(&stream, &mut received, ResponseHeadScanner::new()).await?;
             let mut body = Vec::new();
             read_body(&stream, &mut received, &head, max_body, &mut body).await?;
             let status = head.status;
@@ -151,9 +151,9 @@ impl Client {
 pub async fn read_head(
     stream: &Stream,
     received: &mut Vec<u8>,
-    mut scanner: ResponseScanner,
+    mut scanner: ResponseHeadScanner,
 ) -> Result<ResponseHead, ClientError> {
-    let limits = ResponseLimits::default();
+    let limits = ResponseHeadLimits::default();
     let mut interim = 0;
     loop {
         match scanner.scan(received, false, &limits)? {

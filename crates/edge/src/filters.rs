@@ -169,13 +169,13 @@ impl Filters {
         if rules.is_empty() && !is_rewritten {
             return Ok(None);
         }
-        let mut writer = HeadWriter::with_fields(head, head.method_str(), &target, |name| {
+        let mut writer = HeadWriter::with_kept_fields(head, head.method_str(), &target, |name| {
             let is_untrusted = self.trusted_headers.covers(name) && !may_client_set(name, trust);
             !rules.removes_field(name) && !is_untrusted
         });
         let mut text = Vec::new();
         for (name, value) in rules.set.iter().chain(&rules.add) {
-            writer.field(name, value.render(values, &mut text));
+            writer.push_field(name, value.render(values, &mut text));
         }
         let head = writer.finish().map_err(|error| {
             let cause = format!("the route's filters made the request invalid: {error}");

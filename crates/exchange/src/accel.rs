@@ -9,7 +9,8 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use penstock_http::{
-    FieldBlock, Status, encode_segment, encode_target, parse_length, starts_with_ignore_case,
+    FieldBlock, Status, encode_path_segment, encode_target, parse_content_length,
+    starts_with_ignore_case,
 };
 
 use crate::body::Body;
@@ -55,7 +56,7 @@ impl AccelFields {
         } else if is("x-sendfile") || is("x-lighttpd-send-file") {
             accel.get_or_insert_default().sendfile = Some(value.to_vec());
         } else if is("x-accel-limit-rate") {
-            let rate = parse_length(value).filter(|&rate| rate > 0);
+            let rate = parse_content_length(value).filter(|&rate| rate > 0);
             accel.get_or_insert_default().max_rate = rate;
         }
     }
@@ -167,7 +168,7 @@ fn target_below(root: &Path, path: &[u8]) -> Option<String> {
             return None;
         };
         target.push('/');
-        target.push_str(&encode_segment(name.as_bytes()));
+        target.push_str(&encode_path_segment(name.as_bytes()));
     }
     (!target.is_empty()).then_some(target)
 }

@@ -104,7 +104,7 @@ impl ForwardedInfo {
     #[must_use]
     pub fn has_forwarding_fields(head: &RequestHead, trust: &TrustedProxies) -> bool {
         let client_field = trust.client_field();
-        head.field_lines().any(|(name, _)| {
+        head.fields_bytes().any(|(name, _)| {
             let is_set = |field: &str| name.eq_ignore_ascii_case(field.as_bytes());
             Self::is_forwarded_name(name) || client_field.is_some_and(is_set)
         })

@@ -113,7 +113,7 @@ impl RequestPath {
             target.push('?');
             target.push_str(query);
         }
-        HeadWriter::with_fields(head, head.method_str(), &target, |_| true).finish()
+        HeadWriter::with_kept_fields(head, head.method_str(), &target, |_| true).finish()
     }
 
     /// The path of `name` in the directory of this path, which ends with a slash.

@@ -90,7 +90,7 @@ impl FileEntry {
             return SelectedCoding::Ready(&self.original);
         }
         let names = self.codings.iter().map(|offer| offer.coding.as_str());
-        match negotiate_coding(|| head.field_all("accept-encoding"), names) {
+        match negotiate_coding(|| head.field_values("accept-encoding"), names) {
             CodingChoice::Coding(number) => self.coding_for(number, head),
             // RFC 9110 §12.5.3 leaves this to the server: a body that may be useful is better than
             // none.

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use penstock_exchange::{Fault, FaultKind};
-use penstock_http::{encode_segment, imf_fixdate};
+use penstock_http::{encode_path_segment, imf_fixdate};
 use penstock_runtime::blocking::Pool;
 use rustix::fs::{AtFlags, Dir, FileType, statat};
 use tokio::sync::watch;
@@ -225,7 +225,7 @@ fn push_row(page: &mut Vec<u8>, entry: &ListingEntry) {
     let slash = if entry.is_dir { "/" } else { "" };
     // The leading `./` keeps a name from being read as a scheme.
     page.extend_from_slice(b"<tr><td><a href=\"./");
-    page.extend_from_slice(encode_segment(&entry.name).as_bytes());
+    page.extend_from_slice(encode_path_segment(&entry.name).as_bytes());
     page.extend_from_slice(slash.as_bytes());
     page.extend_from_slice(b"\">");
     push_text(page, &entry.name);

@@ -153,7 +153,7 @@ fn respond_with_parts(file: &Representation, spans: &[ByteRange]) -> Response {
 
 /// The value of a field that may occur once. A repeated field counts as absent.
 fn single_field<'a>(head: &'a RequestHead, name: &'a str) -> Option<&'a [u8]> {
-    let mut values = head.field_all(name);
+    let mut values = head.field_values(name);
     let value = values.next()?;
     values.next().is_none().then_some(value)
 }

@@ -10,7 +10,7 @@
 use bytes::Bytes;
 use json_patch::{Patch, PatchOperation};
 use penstock_exchange::field_policy::{FieldClass, classify_field, is_internal_field};
-use penstock_http::websocket::code;
+use penstock_http::websocket::close_code;
 use penstock_http::{FieldBlock, Status};
 use penstock_hub::{
     Content, EventPart, LongPollResponse, Namespace, NamespaceError, Publication, ResponsePart,
@@ -225,10 +225,10 @@ pub(super) fn check_control_payload(
 /// RFC 6455 §5.5.1: the code takes two bytes of a frame of control.
 fn parse_close(object: &Object<'_>) -> Result<WebSocketPart, JsonShapeError> {
     let code = match object.number("code")? {
-        None => code::NORMAL_CLOSURE,
+        None => close_code::NORMAL_CLOSURE,
         Some(number) => u16::try_from(number)
             .ok()
-            .filter(|code| code::is_sendable(*code))
+            .filter(|code| close_code::is_sendable(*code))
             .ok_or_else(|| object.error("code", "a code that may be sent"))?,
     };
     let reason = object.text("reason")?.unwrap_or_default();

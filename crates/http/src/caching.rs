@@ -3,7 +3,7 @@
 //! `cache` calls these for each request in order: [`cache_eligibility`] (whether the request may
 //! use the cache), [`variant_key`] (which stored response it selects), [`decide_reuse`] (whether
 //! that may be sent now), [`revalidation_fields`], [`is_304_for`] and [`freshen`] (validation with
-//! the back end), [`check_storable`] and [`stored_fields`] (storing the response),
+//! the back end), [`check_storable`] and [`storable_fields`] (storing the response),
 //! [`invalidates_stored`] (removal after a write), [`push_cache_status`] (the report to the
 //! client). Keys, bodies and disks belong to the caller.
 //!
@@ -32,13 +32,13 @@ use crate::{FieldBlock, RequestHead, Status};
 
 pub use cache_control::RequestDirectives;
 pub use cache_status::{CacheStatus, ForwardReason, encode_cache_status, push_cache_status};
-pub use freshness::{LIFETIME_WORDS, Lifetime};
+pub use freshness::{LIFETIME_WORD_COUNT, Lifetime};
 pub use invalidation::{invalidated_targets, invalidates_stored};
 pub use reuse::{BypassReason, CacheEligibility, ReuseDecision, cache_eligibility, decide_reuse};
-pub use storage::{StoreRefusal, check_storable, may_store_status, stored_fields};
+pub use storage::{StoreRefusal, check_storable, may_store_status, storable_fields};
 pub use validation::{
-    RevalidationFields, evaluate_condition, freshen, head_matches_stored, is_304_for,
-    revalidation_fields,
+    RevalidationFields, evaluate_stored_preconditions, freshen, head_response_matches_stored,
+    is_304_for, revalidation_fields,
 };
 pub use vary::{VaryFields, parse_vary, variant_key};
 

@@ -51,7 +51,7 @@ pub fn evaluate_preconditions(
 /// Whether the representation was last modified at that date or before. `None` if nothing can be
 /// compared: no date, several, a malformed one, or no modification date.
 fn is_unmodified_since(head: &RequestHead, name: &str, last_modified: Option<u64>) -> Option<bool> {
-    let mut values = head.field_all(name);
+    let mut values = head.field_values(name);
     let date = parse_http_date(values.next()?)?;
     match values.next() {
         None => Some(last_modified? <= date),
@@ -61,7 +61,7 @@ fn is_unmodified_since(head: &RequestHead, name: &str, last_modified: Option<u64
 
 // "*" matches any current representation, which exists whenever this is called.
 fn any_tag_matches(head: &RequestHead, name: &str, is_same: impl Fn(&[u8]) -> bool) -> bool {
-    head.field_all(name)
+    head.field_values(name)
         .any(|list| list == b"*" || EntityTags { rest: list }.any(&is_same))
 }
 

@@ -14,8 +14,10 @@ use std::str;
 use bytes::Bytes;
 use thiserror::Error;
 
-use crate::grammar::{is_token, is_value_byte, push_decimal, token_eq_ignore_case, trim_blanks};
-use crate::{CheckedField, KnownName};
+use crate::grammar::{
+    is_field_value_byte, is_token, push_decimal, token_eq_ignore_case, trim_blanks,
+};
+use crate::{CheckedField, KnownFieldName};
 
 /// Why a field cannot be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -32,7 +34,7 @@ pub enum FieldError {
 #[derive(Clone, Debug, Default)]
 pub struct FieldBlock {
     lines: FieldLines,
-    has_framing: bool,
+    has_framing_fields: bool,
     has_date: bool,
 }
 
@@ -53,7 +55,7 @@ impl FieldBlock {
     pub const fn new() -> Self {
         Self {
             lines: FieldLines::Owned(Vec::new()),
-            has_framing: false,
+            has_framing_fields: false,
             has_date: false,
         }
     }
@@ -68,7 +70,7 @@ impl FieldBlock {
 
     /// Removes all fields and keeps an owned buffer's capacity.
     pub fn clear(&mut self) {
-        (self.has_framing, self.has_date) = (false, false);
+        (self.has_framing_fields, self.has_date) = (false, false);
         match &mut self.lines {
             FieldLines::Owned(lines) => lines.clear(),
             FieldLines::Shared(_) => self.lines = FieldLines::Owned(Vec::new()),
@@ -85,7 +87,7 @@ impl FieldBlock {
             return Err(FieldError::InvalidName);
         }
         let value = trim_blanks(value);
-        if !value.iter().all(|&byte| is_value_byte(byte)) {
+        if !value.iter().all(|&byte| is_field_value_byte(byte)) {
             return Err(FieldError::InvalidValue);
         }
         self.push_checked(name, value);
@@ -95,12 +97,14 @@ impl FieldBlock {
     /// Appends a field of a head that a scanner has checked.
     pub fn push_field(&mut self, field: CheckedField<'_>) {
         let (name, value) = (field.name(), field.value());
-        self.has_framing |= match field.known_name() {
-            KnownName::Connection | KnownName::ContentLength | KnownName::TransferEncoding => true,
-            KnownName::ContentType | KnownName::Date => false,
-            KnownName::Other => is_framing_name(name),
+        self.has_framing_fields |= match field.known_name() {
+            KnownFieldName::Connection
+            | KnownFieldName::ContentLength
+            | KnownFieldName::TransferEncoding => true,
+            KnownFieldName::ContentType | KnownFieldName::Date => false,
+            KnownFieldName::Other => is_framing_name(name),
         };
-        self.has_date |= field.known_name() == KnownName::Date;
+        self.has_date |= field.known_name() == KnownFieldName::Date;
         let lines = self.lines_mut();
         match field.canonical_line() {
             Some(line) => lines.extend_from_slice(line),
@@ -142,7 +146,7 @@ impl FieldBlock {
 
     /// Appends all fields of another block.
     pub fn append(&mut self, other: &Self) {
-        self.has_framing |= other.has_framing;
+        self.has_framing_fields |= other.has_framing_fields;
         self.has_date |= other.has_date;
         if self.is_empty() && matches!(other.lines, FieldLines::Shared(_)) {
             self.lines = other.lines.clone();
@@ -201,7 +205,7 @@ impl FieldBlock {
 
     /// Whether a field must be left to the encoder.
     pub(crate) fn has_framing(&self) -> bool {
-        self.has_framing
+        self.has_framing_fields
     }
 
     /// Whether there may be a `Date`.
@@ -221,7 +225,7 @@ impl FieldBlock {
     }
 
     fn start_line(&mut self, name: &str, value_len: usize) -> &mut Vec<u8> {
-        self.has_framing |= is_framing_name(name.as_bytes());
+        self.has_framing_fields |= is_framing_name(name.as_bytes());
         self.has_date |= token_eq_ignore_case(name.as_bytes(), b"date");
         let lines = self.lines_mut();
         lines.reserve(name.len() + value_len + 4);
@@ -251,7 +255,7 @@ impl FieldBlock {
             let has_framing = self
                 .iter()
                 .any(|(name, _)| is_framing_name(name.as_bytes()));
-            self.has_framing = has_framing;
+            self.has_framing_fields = has_framing;
         }
         found
     }

@@ -37,19 +37,19 @@ pub fn is_token(bytes: &[u8]) -> bool {
 }
 
 /// Whether `byte` may occur in a field value: HTAB, SP, VCHAR, obs-text (RFC 9110 §5.5).
-pub(crate) const fn is_value_byte(byte: u8) -> bool {
+pub(crate) const fn is_field_value_byte(byte: u8) -> bool {
     byte == b'\t' || (byte >= b' ' && byte != 0x7f)
 }
 
 /// Whether all of `bytes` may occur in a field value.
 #[must_use]
-pub fn is_value(bytes: &[u8]) -> bool {
-    valid_value_prefix(bytes) == bytes.len()
+pub fn is_field_value(bytes: &[u8]) -> bool {
+    valid_value_prefix_len(bytes) == bytes.len()
 }
 
 /// Length of the prefix of `bytes` that may occur in a field value.
-pub(crate) fn valid_value_prefix(bytes: &[u8]) -> usize {
-    let first_bad = |bytes: &[u8]| bytes.iter().position(|&byte| !is_value_byte(byte));
+pub(crate) fn valid_value_prefix_len(bytes: &[u8]) -> usize {
+    let first_bad = |bytes: &[u8]| bytes.iter().position(|&byte| !is_field_value_byte(byte));
     let (words, rest) = bytes.as_chunks::<8>();
     let mut len = 0;
     for word in words {
@@ -112,7 +112,7 @@ pub(crate) fn parse_u64(digits: &[u8]) -> Option<u64> {
 /// Parses a length: 1*DIGIT (RFC 9110 §8.6), at most a signed 64-bit offset, since parsers differ
 /// beyond that. The only parser of `Content-Length` in the workspace.
 #[must_use]
-pub fn parse_length(digits: &[u8]) -> Option<u64> {
+pub fn parse_content_length(digits: &[u8]) -> Option<u64> {
     parse_u64(digits).filter(|&length| i64::try_from(length).is_ok())
 }
 
@@ -122,7 +122,7 @@ pub(crate) fn push_decimal(out: &mut Vec<u8>, number: u64) {
 }
 
 /// Digits up to base sixteen, lower case.
-pub(crate) const DIGITS: &[u8; 16] = b"0123456789abcdef";
+pub(crate) const HEX_DIGITS: &[u8; 16] = b"0123456789abcdef";
 
 const TOKEN_BYTES: [bool; 256] = {
     let mut table = [false; 256];
@@ -181,7 +181,7 @@ mod tests {
             ("+1", None),
             ("1 ", None),
         ] {
-            assert_eq!(parse_length(text.as_bytes()), expected, "{text:?}");
+            assert_eq!(parse_content_length(text.as_bytes()), expected, "{text:?}");
         }
     }
 
@@ -199,15 +199,19 @@ mod tests {
                 for at in [0, len / 2, len - 1] {
                     let mut value = vec![b'a'; len];
                     value[at] = byte;
-                    let good = if is_value_byte(byte) { len } else { at };
-                    assert_eq!(valid_value_prefix(&value), good, "{byte} at {at} of {len}");
-                    assert_eq!(is_value(&value), good == len);
+                    let good = if is_field_value_byte(byte) { len } else { at };
+                    assert_eq!(
+                        valid_value_prefix_len(&value),
+                        good,
+                        "{byte} at {at} of {len}"
+                    );
+                    assert_eq!(is_field_value(&value), good == len);
                 }
             }
         }
-        assert!(is_value(b"") && is_value(b"a\tb c\xff d e f g h"));
-        assert_eq!(valid_value_prefix(b"a\tb\rc d e f g h"), 3);
-        assert_eq!(valid_value_prefix(b"a\tb \x7f\x01d e f g h"), 4);
+        assert!(is_field_value(b"") && is_field_value(b"a\tb c\xff d e f g h"));
+        assert_eq!(valid_value_prefix_len(b"a\tb\rc d e f g h"), 3);
+        assert_eq!(valid_value_prefix_len(b"a\tb \x7f\x01d e f g h"), 4);
     }
 
     #[test]

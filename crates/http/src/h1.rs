@@ -13,10 +13,10 @@ mod request_line;
 mod response;
 
 pub use body::{BodyDecoder, BodyError, DecodeProgress, LAST_CHUNK, encode_chunk_head};
-pub use encode::{Persistence, ResponseFraming, ResponseHeadParts, encode_head};
+pub use encode::{ConnectionPersistence, ResponseFraming, ResponseHeadParts, encode_head};
 pub use error::RequestHeadError;
 pub use parse::{HeadLimits, HeadScanner, ParseProgress, parse_head};
 pub use response::{
-    CheckedField, KnownName, ResponseBodyFraming, ResponseHead, ResponseHeadError, ResponseLimits,
-    ResponseScanner,
+    CheckedField, KnownFieldName, ResponseBodyFraming, ResponseHead, ResponseHeadError,
+    ResponseHeadLimits, ResponseHeadScanner,
 };

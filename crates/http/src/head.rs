@@ -181,7 +181,7 @@ impl RequestHead {
     }
 
     /// [`RequestHead::fields`] as bytes, without a UTF-8 check of the names.
-    pub fn field_lines(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+    pub fn fields_bytes(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         self.fields
             .iter()
             .map(|field| (self.bytes(field.name), self.bytes(field.value)))
@@ -208,7 +208,7 @@ impl RequestHead {
     }
 
     /// The values of all fields of that name, in the order sent.
-    pub fn field_all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
+    pub fn field_values<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
         self.fields
             .iter()
             .filter(move |field| self.is_named(field, name))

@@ -31,7 +31,7 @@ impl HeadWriter {
     ///
     /// The authority of an absolute-form target replaces `Host` (RFC 9112 §3.2.2), so it becomes
     /// the `Host` of a target in origin form.
-    pub fn with_fields(
+    pub fn with_kept_fields(
         old: &RequestHead,
         method: &str,
         target: &str,
@@ -40,17 +40,17 @@ impl HeadWriter {
         let mut writer = Self::new(old, method, target);
         let is_absolute = old.target() != old.target_path_query();
         if is_absolute && is_kept("host") {
-            writer.field("Host", old.host().as_bytes());
+            writer.push_field("Host", old.host().as_bytes());
         }
         for (name, value) in old.fields() {
             if is_kept(name) && !(is_absolute && name.eq_ignore_ascii_case("host")) {
-                writer.field(name, value);
+                writer.push_field(name, value);
             }
         }
         writer
     }
 
-    pub fn field(&mut self, name: &str, value: &[u8]) {
+    pub fn push_field(&mut self, name: &str, value: &[u8]) {
         for part in [name.as_bytes(), b": ", value, b"\r\n"] {
             self.0.extend_from_slice(part);
         }
@@ -90,12 +90,12 @@ mod tests {
             else {
                 panic!("the head is whole");
             };
-            let new = HeadWriter::with_fields(&old, old.method_str(), "/a?b", |_| true)
+            let new = HeadWriter::with_kept_fields(&old, old.method_str(), "/a?b", |_| true)
                 .finish()
                 .unwrap();
             assert_eq!((new.target(), new.host()), ("/a?b", host), "{line}");
             assert_eq!(new.field("x"), Some(&b"1"[..]), "{line}");
-            assert_eq!(new.field_all("host").count(), 1, "{line}");
+            assert_eq!(new.field_values("host").count(), 1, "{line}");
         }
     }
 }

@@ -36,20 +36,20 @@ pub use authority::split_authority;
 pub use conditional::{PreconditionResult, evaluate_preconditions};
 pub use date::{imf_fixdate, parse_http_date, rfc3339_millis};
 pub use fields::{FieldBlock, FieldError};
-pub use grammar::is_value as is_field_value;
+pub use grammar::is_field_value;
 pub use grammar::{
-    is_token, list_elements, parse_length, starts_with_ignore_case, token_eq_ignore_case,
+    is_token, list_elements, parse_content_length, starts_with_ignore_case, token_eq_ignore_case,
     trim_blanks,
 };
 pub use h1::{
-    BodyDecoder, BodyError, CheckedField, DecodeProgress, HeadLimits, HeadScanner, KnownName,
-    LAST_CHUNK, ParseProgress, Persistence, RequestHeadError, ResponseBodyFraming, ResponseFraming,
-    ResponseHead, ResponseHeadError, ResponseHeadParts, ResponseLimits, ResponseScanner,
-    encode_chunk_head, encode_head, parse_head,
+    BodyDecoder, BodyError, CheckedField, ConnectionPersistence, DecodeProgress, HeadLimits,
+    HeadScanner, KnownFieldName, LAST_CHUNK, ParseProgress, RequestHeadError, ResponseBodyFraming,
+    ResponseFraming, ResponseHead, ResponseHeadError, ResponseHeadLimits, ResponseHeadParts,
+    ResponseHeadScanner, encode_chunk_head, encode_head, parse_head,
 };
 pub use head::{BodyFraming, Method, RequestHead, Version};
 pub use head_writer::HeadWriter;
-pub use log_mask::{DEFAULT_MASKED_NAMES, LogMask, MASK};
+pub use log_mask::{DEFAULT_MASKED_NAMES, LogMask, MASKED_TEXT};
 pub use range::multipart::{MultipartPiece, MultipartRanges};
 pub use range::{
     ByteRange, RangeOutcome, encode_content_range, encode_unsatisfied_range, parse_content_range,
@@ -59,5 +59,5 @@ pub use refresh::refresh_target;
 pub use status::Status;
 pub use trailers::is_forbidden_trailer;
 pub use uri::{
-    NormalisedPath, UriError, encode_path, encode_segment, encode_target, normalise_path,
+    NormalisedPath, UriError, encode_path, encode_path_segment, encode_target, normalise_path,
 };

@@ -17,7 +17,7 @@ use memchr::{memchr2, memchr2_iter, memmem};
 use percent_encoding::percent_decode;
 
 /// Replaces a value.
-pub const MASK: &str = "***";
+pub const MASKED_TEXT: &str = "***";
 
 /// The longest name that is looked up.
 const MAX_NAME_BYTES: usize = 64;
@@ -133,7 +133,7 @@ impl LogMask {
             let value = Value::find(&text[start..], text[name_end] == b'%', ends);
             out.extend_from_slice(&text[copied..start]);
             out.extend(value.opening);
-            out.extend_from_slice(MASK.as_bytes());
+            out.extend_from_slice(MASKED_TEXT.as_bytes());
             out.extend(value.closing);
             at = start + value.len;
             (name_start, copied) = (start, at);
@@ -337,7 +337,7 @@ fn mask_userinfo<'a>(text: Cow<'a, [u8]>, ends: &ValueDelimiters) -> Cow<'a, [u8
         };
         let out = masked.get_or_insert_default();
         out.extend_from_slice(&text[copied..start]);
-        out.extend_from_slice(MASK.as_bytes());
+        out.extend_from_slice(MASKED_TEXT.as_bytes());
         copied = start + host;
     }
     match masked {

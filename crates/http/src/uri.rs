@@ -99,21 +99,21 @@ pub fn normalise_path(path_query: &str) -> Result<NormalisedPath<'_>, UriError> 
 /// Encodes a decoded path for a target (RFC 3986 §3.3).
 #[must_use]
 pub fn encode_path(path: &[u8]) -> String {
-    encode_where(path, |byte| {
+    percent_encode_where(path, |byte| {
         !byte.is_ascii_alphanumeric() && !b"/-._~!$&'()*+,;=:@".contains(&byte)
     })
 }
 
 /// Encodes a segment of a path: all but unreserved bytes (RFC 3986 §2.3).
 #[must_use]
-pub fn encode_segment(segment: &[u8]) -> String {
-    encode_where(segment, |byte| {
+pub fn encode_path_segment(segment: &[u8]) -> String {
+    percent_encode_where(segment, |byte| {
         !byte.is_ascii_alphanumeric() && !b"-._~".contains(&byte)
     })
 }
 
 /// Encodes those bytes, and all others beyond ASCII, percent-encoded.
-pub(crate) fn encode_where(text: &[u8], is_encoded: impl Fn(u8) -> bool) -> String {
+pub(crate) fn percent_encode_where(text: &[u8], is_encoded: impl Fn(u8) -> bool) -> String {
     let mut out = String::with_capacity(text.len());
     for &byte in text {
         match byte.is_ascii() && !is_encoded(byte) {

@@ -17,12 +17,12 @@ mod encode;
 mod handshake;
 
 pub use decode::{MessageDecoder, WebSocketError, WebSocketEvent};
-pub use deflate::{DeflateParams, compress, negotiate_deflate};
+pub use deflate::{DeflateParams, compress_message, negotiate_deflate};
 pub use encode::{
     FrameHead, MAX_FRAME_HEAD_BYTES, compressed_frame_head, encode_close_frame,
-    encode_control_frame, message_frame_head, truncate_reason,
+    encode_control_frame, message_frame_head, truncate_close_reason,
 };
-pub use handshake::{HandshakeRequest, check_handshake, subprotocols};
+pub use handshake::{HandshakeCheck, check_handshake, offered_subprotocols};
 
 /// The kind of a frame (RFC 6455 §5.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,7 +55,7 @@ impl Opcode {
 }
 
 /// Close codes (RFC 6455 §7.4.1 and its registry).
-pub mod code {
+pub mod close_code {
     /// The connection is done.
     pub const NORMAL_CLOSURE: u16 = 1000;
     /// The server stops, or the page was left.

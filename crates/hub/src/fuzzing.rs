@@ -33,7 +33,10 @@ pub fn check_publication(publication: &Publication, sent: usize) {
             assert!(bytes.len() <= 125);
         }
         Some(WebSocketPart::Close { code, reason }) => {
-            assert!(penstock_http::websocket::code::is_sendable(*code), "{code}");
+            assert!(
+                penstock_http::websocket::close_code::is_sendable(*code),
+                "{code}"
+            );
             assert!(reason.len() <= 123);
         }
         None => {}

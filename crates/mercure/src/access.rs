@@ -125,13 +125,13 @@ impl AccessRules {
         head: &'a RequestHead,
         in_query: Option<&'a str>,
     ) -> Result<Option<Cow<'a, str>>, AccessDenied> {
-        if let Some(token) = head.field_all("authorization").find_map(bearer_token) {
+        if let Some(token) = head.field_values("authorization").find_map(bearer_token) {
             return Ok(Some(token));
         }
         if let Some(token) = in_query {
             return Ok(Some(token.into()));
         }
-        let Some(token) = head.field_all("cookie").find_map(cookie_token) else {
+        let Some(token) = head.field_values("cookie").find_map(cookie_token) else {
             return Ok(None);
         };
         if !head.method().is_safe() && !is_cookie_allowed(&self.allowed_origins, head) {

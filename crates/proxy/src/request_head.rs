@@ -40,7 +40,7 @@ pub(crate) fn encode_request_head(
     }
     let named = extra_connection_options(head);
     let mut has_via = false;
-    for (name, value) in head.field_lines() {
+    for (name, value) in head.fields_bytes() {
         match classify_field(name) {
             FieldClass::EndToEnd
                 if !is_hop_by_hop(request, named, name)
@@ -153,7 +153,7 @@ pub(crate) fn extra_connection_options(head: &RequestHead) -> Option<&RequestHea
 /// fields set by a rule.
 pub(crate) fn is_hop_by_hop(request: &Request, named: Option<&RequestHead>, name: &[u8]) -> bool {
     let is_named = named.is_some_and(|head| {
-        head.field_all("connection")
+        head.field_values("connection")
             .flat_map(|value| value.split(|&byte| byte == b','))
             .any(|option| option.trim_ascii().eq_ignore_ascii_case(name))
     });
@@ -303,7 +303,7 @@ const OTHER_FORWARDING_FIELDS: [&str; 4] = [
 fn encode_via(out: &mut Vec<u8>, head: &RequestHead, trusted: bool) {
     out.extend_from_slice(b"Via: ");
     if trusted {
-        for value in head.field_all("via") {
+        for value in head.field_values("via") {
             out.extend_from_slice(value);
             out.extend_from_slice(b", ");
         }

@@ -140,7 +140,7 @@ fn is_requested_upgrade(call: &ProxiedRequest, protocol: Option<&[u8]>) -> bool 
     let Some(protocol) = protocol else {
         return false;
     };
-    let mut asked = (call.request.head.field_all("upgrade"))
+    let mut asked = (call.request.head.field_values("upgrade"))
         .flat_map(|value| value.split(|&byte| byte == b','));
     asked.any(|asked| asked.trim_ascii().eq_ignore_ascii_case(protocol))
 }
@@ -187,7 +187,7 @@ pub(crate) fn balance_key(call: &ProxiedRequest) -> Option<u64> {
 
 /// RFC 6265 §4.2.1: pairs between semicolons.
 fn cookie_value<'r>(request: &'r Request, name: &str) -> Option<&'r [u8]> {
-    request.head.field_all("cookie").find_map(|line| {
+    request.head.field_values("cookie").find_map(|line| {
         line.split(|&byte| byte == b';').find_map(|pair| {
             let pair = pair.trim_ascii();
             let value = pair.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;

@@ -13,7 +13,8 @@ use penstock_exchange::field_policy::remove_internal_fields;
 use penstock_exchange::grip::is_grip_field;
 use penstock_exchange::{AccelFields, FrontEndInstructions, is_accel_field};
 use penstock_http::{
-    CheckedField, FieldBlock, FieldError, KnownName, Status, parse_length, token_eq_ignore_case,
+    CheckedField, FieldBlock, FieldError, KnownFieldName, Status, parse_content_length,
+    token_eq_ignore_case,
 };
 
 /// A final response's head.
@@ -75,7 +76,7 @@ impl ResponseHeadBuilder {
     /// # Errors
     /// A field that cannot be forwarded.
     pub(crate) fn push(&mut self, name: &str, value: &[u8]) -> Result<(), FieldError> {
-        let known = KnownName::from_name(name.as_bytes());
+        let known = KnownFieldName::from_name(name.as_bytes());
         if self.handle_field(known, name.as_bytes(), value) {
             self.head.fields.push(name, value)?;
         }
@@ -109,28 +110,28 @@ impl ResponseHeadBuilder {
     }
 
     /// Applies a field; returns whether it is for the client, too.
-    fn handle_field(&mut self, known: KnownName, name: &[u8], value: &[u8]) -> bool {
+    fn handle_field(&mut self, known: KnownFieldName, name: &[u8], value: &[u8]) -> bool {
         match known {
-            KnownName::Date => true,
-            KnownName::ContentType => {
+            KnownFieldName::Date => true,
+            KnownFieldName::ContentType => {
                 let kind = value.get(..EVENT_STREAM.len());
                 self.head.is_unbuffered |=
                     kind.is_some_and(|kind| kind.eq_ignore_ascii_case(EVENT_STREAM));
                 true
             }
-            KnownName::ContentLength => {
+            KnownFieldName::ContentLength => {
                 let length = parse_lengths(value);
                 let is_other = self.head.length.is_some_and(|known| Some(known) != length);
                 self.has_bad_length |= length.is_none() || is_other;
                 self.head.length = length;
                 false
             }
-            KnownName::Connection => {
+            KnownFieldName::Connection => {
                 self.add_connection_options(value);
                 false
             }
-            KnownName::TransferEncoding => false,
-            KnownName::Other => self.handle_uncommon_field(name, value),
+            KnownFieldName::TransferEncoding => false,
+            KnownFieldName::Other => self.handle_uncommon_field(name, value),
         }
     }
 
@@ -196,7 +197,7 @@ const EVENT_STREAM: &[u8] = b"text/event-stream";
 fn parse_lengths(value: &[u8]) -> Option<u64> {
     let mut lengths = value
         .split(|&byte| byte == b',')
-        .map(|it| parse_length(it.trim_ascii()));
+        .map(|it| parse_content_length(it.trim_ascii()));
     let first = lengths.next()??;
     lengths.all(|it| it == Some(first)).then_some(first)
 }

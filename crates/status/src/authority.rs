@@ -105,7 +105,7 @@ impl fmt::Debug for AdminToken {
 
 /// The bearer token of a request (RFC 6750 section 2.1); `None` if there are several.
 pub(crate) fn bearer_token(head: &RequestHead) -> Option<&[u8]> {
-    let mut fields = head.field_all("authorization");
+    let mut fields = head.field_values("authorization");
     let value = fields.next().filter(|_| fields.next().is_none())?;
     let (scheme, token) = value.split_at_checked(7)?;
     let token = token.trim_ascii();

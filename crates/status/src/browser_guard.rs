@@ -37,7 +37,7 @@ pub(crate) fn is_same_origin(head: &RequestHead) -> bool {
             .or_else(|| value.strip_prefix(b"https://"));
         authority.is_some_and(|a| a.eq_ignore_ascii_case(head.host().as_bytes()))
     };
-    head.field_all("sec-fetch-site").all(site) && head.field_all("origin").all(origin)
+    head.field_values("sec-fetch-site").all(site) && head.field_values("origin").all(origin)
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@
 //!   longer or shorter than its head says.
 //! - Every error is final: the caller closes the connection.
 
-use penstock_http::{FieldBlock, FieldError, Status, parse_length, trim_blanks};
+use penstock_http::{FieldBlock, FieldError, Status, parse_content_length, trim_blanks};
 
 use crate::{ajp, cgi, fastcgi};
 
@@ -295,7 +295,7 @@ impl HeadBuilder {
     fn record_length(&mut self, value: &[u8]) -> Result<(), GatewayError> {
         for element in value.split(|&byte| byte == b',') {
             let length =
-                parse_length(trim_blanks(element)).ok_or(GatewayError::BadContentLength)?;
+                parse_content_length(trim_blanks(element)).ok_or(GatewayError::BadContentLength)?;
             if self.length.replace(length).is_some_and(|it| it != length) {
                 return Err(GatewayError::BadContentLength);
             }

@@ -29,7 +29,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use penstock_exchange::{Fault, FaultKind};
-use penstock_http::websocket::code;
+use penstock_http::websocket::close_code;
 use penstock_queue::{DispatchedJob, SlotId};
 use penstock_runtime::{LazyDeadline, Stream, clock};
 use penstock_wire::{ChannelDecoder, channel};
@@ -285,8 +285,10 @@ impl ChannelDriver {
             StreamState::Pumping(pump) => pump.end(Err(why())),
             StreamState::WebSocket(socket) => {
                 let why = "the application restarts";
-                socket.pipe.close_by_worker(code::SERVICE_RESTART, why);
-                return self.close_socket(id, code::SERVICE_RESTART, why);
+                socket
+                    .pipe
+                    .close_by_worker(close_code::SERVICE_RESTART, why);
+                return self.close_socket(id, close_code::SERVICE_RESTART, why);
             }
             // The connection replies to its client.
             StreamState::Hijacked(_)
@@ -303,7 +305,7 @@ impl ChannelDriver {
     /// Tells the worker that a WebSocket is over; it replies with a CLOSE of its own.
     fn close_socket(&mut self, id: u32, code: u16, reason: &str) {
         let mut frame = Vec::new();
-        channel::encode_close(&mut frame, id, code, reason);
+        channel::encode_close(&mut frame, id, close_code, reason);
         self.outbox.push(&frame);
         if let Some(entry) = self.streams.entry(id) {
             entry.state = StreamState::Discarding;
@@ -446,7 +448,7 @@ impl ChannelDriver {
         if let StreamState::WebSocket(socket) = &entry.state {
             // Its client has left, and the application does not read its last messages.
             let (code, reason) = socket.pipe.client_close();
-            return self.close_socket(id, code, &reason);
+            return self.close_socket(id, close_code, &reason);
         }
         let timing = (self.core).request_timing(entry.awaiting(), entry.app_time(now));
         let cause = match entry.state {

@@ -29,7 +29,7 @@ use penstock_exchange::{
 };
 use penstock_http::{
     BodyDecoder, BodyFraming, CheckedField, FieldBlock, ParseProgress, ResponseBodyFraming,
-    ResponseHead, ResponseLimits, ResponseScanner, Status,
+    ResponseHead, ResponseHeadLimits, ResponseHeadScanner, Status,
 };
 use penstock_runtime::{ByteStream, Stream, buffers, clock, relay};
 use penstock_wire::parse_response_head;
@@ -239,8 +239,8 @@ pub(crate) async fn serve_hijacked(
 /// Reads to the end of the final head, or of a 101. Returns it, and the bytes read, which begin
 /// with it.
 async fn read_head(socket: &Stream, job: &mut Job) -> Result<(ResponseHead, Vec<u8>), Fault> {
-    let limits = ResponseLimits::default();
-    let (mut bytes, mut scanner, mut interim) = (Vec::new(), ResponseScanner::new(), 0);
+    let limits = ResponseHeadLimits::default();
+    let (mut bytes, mut scanner, mut interim) = (Vec::new(), ResponseHeadScanner::new(), 0);
     loop {
         let scanned = scanner.scan(&bytes, job.is_head, &limits);
         let scanned = scanned
@@ -302,10 +302,10 @@ fn read_into(cx: &mut Context<'_>, socket: &Stream, bytes: &mut Vec<u8>) -> Poll
 
 /// Calls `take` with each field of a scanned head.
 fn for_each_field(head: &[u8], mut take: impl FnMut(&CheckedField<'_>)) {
-    let limits = ResponseLimits::default();
+    let limits = ResponseHeadLimits::default();
     let mut take = |field: CheckedField<'_>| take(&field);
     // It was complete and valid a moment ago.
-    let _ = ResponseScanner::new().scan_with(head, false, &limits, &mut take);
+    let _ = ResponseHeadScanner::new().scan_with(head, false, &limits, &mut take);
 }
 
 /// The response that hands the client's connection over.

@@ -40,7 +40,7 @@ pub(crate) fn encode_scope(
     scope.push_str("type", kind);
     scope.push_str("http_version", http_version(head.version()));
     if is_websocket {
-        scope.push_str_list("subprotocols", websocket::subprotocols(head));
+        scope.push_str_list("subprotocols", websocket::offered_subprotocols(head));
     } else {
         encode_method(scope, head.method_str());
     }

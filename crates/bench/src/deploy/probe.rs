@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use penstock_client::{ClientError, read_body, read_head};
-use penstock_http::ResponseScanner;
+use penstock_http::ResponseHeadScanner;
 use penstock_runtime::{clock, loops::block_on};
 
 use crate::load::EncodedRequest;
@@ -53,7 +53,7 @@ async fn run_probe(
     let stream = stream.map_err(ClientError::Connect)?;
     stream.write_all(&request.bytes).await?;
     let (mut received, mut body) = (Vec::new(), Vec::new());
-    let head = match read_head(&stream, &mut received, ResponseScanner::new()).await {
+    let head = match read_head(&stream, &mut received, ResponseHeadScanner::new()).await {
         Ok(head) => head,
         Err(error) if received.is_empty() => return Err(error),
         Err(_) => {

@@ -9,7 +9,8 @@
 //! - Excess bytes are reported.
 
 use penstock_http::{
-    BodyDecoder, ParseProgress, ResponseHead, ResponseHeadError, ResponseLimits, ResponseScanner,
+    BodyDecoder, ParseProgress, ResponseHead, ResponseHeadError, ResponseHeadLimits,
+    ResponseHeadScanner,
 };
 
 /// Why a request has no complete response.
@@ -48,7 +49,7 @@ pub(crate) struct RequestContext {
 #[derive(Debug)]
 pub(crate) struct ResponseReader {
     request: RequestContext,
-    scanner: ResponseScanner,
+    scanner: ResponseHeadScanner,
     stage: ReaderStage,
     partial: Vec<u8>,
     /// The last head and its meaning: a server's heads change once a second, if at all, and
@@ -79,7 +80,7 @@ impl ResponseReader {
     pub(crate) fn new() -> Self {
         Self {
             request: RequestContext::default(),
-            scanner: ResponseScanner::new(),
+            scanner: ResponseHeadScanner::new(),
             stage: ReaderStage::Head,
             partial: Vec::new(),
             last_head: None,
@@ -93,7 +94,7 @@ impl ResponseReader {
     /// Begins a new response.
     pub(crate) fn begin(&mut self, asked: RequestContext) {
         self.request = asked;
-        self.scanner = ResponseScanner::new();
+        self.scanner = ResponseHeadScanner::new();
         self.stage = ReaderStage::Head;
         self.partial.clear();
         self.bytes = 0;
@@ -217,7 +218,7 @@ impl ResponseReader {
 }
 
 /// Limits of a response: 64 kB and 256 fields are more than any server sends.
-const RESPONSE_LIMITS: ResponseLimits = ResponseLimits {
+const RESPONSE_LIMITS: ResponseHeadLimits = ResponseHeadLimits {
     max_head_bytes: 64 << 10,
     max_fields: 256,
 };

@@ -21,8 +21,8 @@ use penstock_exchange::{
     ClientState, Fault, FaultKind, FaultSide, HandlerName, Reply, Request, RequestTiming, Response,
 };
 use penstock_http::caching::{
-    CacheStatus, ForwardReason, ReuseDecision, decide_reuse, evaluate_condition,
-    head_matches_stored, variant_key,
+    CacheStatus, ForwardReason, ReuseDecision, decide_reuse, evaluate_stored_preconditions,
+    head_response_matches_stored, variant_key,
 };
 use penstock_http::{Method, PreconditionResult, RequestHead, Status};
 use penstock_runtime::clock;
@@ -393,8 +393,12 @@ impl CacheLookup {
             ..CacheStatus::default()
         };
         self.shared.annotate_response(&mut response, &status);
-        let result =
-            evaluate_condition(head, response.status, &response.fields, clock::wall_time());
+        let result = evaluate_stored_preconditions(
+            head,
+            response.status,
+            &response.fields,
+            clock::wall_time(),
+        );
         if result == PreconditionResult::NotModified {
             *response = serve::not_modified(*response);
         }
@@ -477,7 +481,7 @@ impl CacheLookup {
             Ok(Reply::Response(response)) if !is_server_error(response.status) => {
                 let (meta, fields) = (&stale.hit.meta, &response.fields);
                 if head.method() == Method::Head
-                    && !head_matches_stored(&meta.fields, meta.length, fields)
+                    && !head_response_matches_stored(&meta.fields, meta.length, fields)
                 {
                     self.store.remove_hit(&stale.hit);
                 }

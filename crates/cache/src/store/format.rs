@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_exchange::field_policy::is_internal_field;
-use penstock_http::caching::{LIFETIME_WORDS, Lifetime};
+use penstock_http::caching::{LIFETIME_WORD_COUNT, Lifetime};
 use penstock_http::{FieldBlock, Status};
 use twox_hash::XxHash3_64;
 
@@ -207,7 +207,7 @@ pub(crate) fn encode_meta(meta: &ObjectMeta) -> Vec<u8> {
 fn decode_meta(bytes: &[u8]) -> Result<ObjectMeta, FormatError> {
     let mut input = ByteReader(bytes);
     let status = Status::new(u16::from_le_bytes(input.array()?)).ok_or(FormatError::Damaged)?;
-    let mut words = [0; LIFETIME_WORDS];
+    let mut words = [0; LIFETIME_WORD_COUNT];
     for word in &mut words {
         *word = input.u64()?;
     }

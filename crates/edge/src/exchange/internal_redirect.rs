@@ -98,7 +98,7 @@ pub(crate) fn redirect_head(head: &RequestHead, target: &str) -> Result<RequestH
     if !target.starts_with('/') {
         return Err(broken(format!("internal redirect to `{target}`: no path")));
     }
-    let made = HeadWriter::with_fields(head, method, target, is_kept).finish();
+    let made = HeadWriter::with_kept_fields(head, method, target, is_kept).finish();
     made.map_err(|error| broken(format!("internal redirect to `{target}`: {error}")))
 }
 

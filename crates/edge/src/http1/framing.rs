@@ -1,11 +1,11 @@
 //! How a response is framed and whether its connection stays open (RFC 9112 §6, §9). Pure.
 
-use penstock_http::{Method, Persistence, RequestHead, ResponseFraming, Status, Version};
+use penstock_http::{ConnectionPersistence, Method, RequestHead, ResponseFraming, Status, Version};
 
 /// The framing of a response, and whether the connection stays open behind it.
 pub(super) struct ResponsePlan {
     pub(super) framing: ResponseFraming,
-    pub(super) persistence: Persistence,
+    pub(super) persistence: ConnectionPersistence,
     pub(super) keeps_alive: bool,
 }
 
@@ -28,9 +28,9 @@ impl ResponsePlan {
         let delimited = !matches!(framing, ResponseFraming::UntilClose);
         let keeps_alive = head.keep_alive() && delimited && !close;
         let persistence = match (keeps_alive, old) {
-            (false, _) => Persistence::Close,
-            (true, true) => Persistence::KeepAliveHttp10,
-            (true, false) => Persistence::KeepAlive,
+            (false, _) => ConnectionPersistence::Close,
+            (true, true) => ConnectionPersistence::KeepAliveHttp10,
+            (true, false) => ConnectionPersistence::KeepAlive,
         };
         Self {
             framing,
@@ -44,7 +44,7 @@ impl ResponsePlan {
     pub(super) const fn for_protocol_switch() -> Self {
         Self {
             framing: ResponseFraming::None,
-            persistence: Persistence::KeepAlive,
+            persistence: ConnectionPersistence::KeepAlive,
             keeps_alive: true,
         }
     }

@@ -18,7 +18,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use penstock_exchange::{ClientState, Fault, Reply, RequestBody};
-use penstock_http::{Persistence, ResponseFraming, ResponseHeadParts, Version, encode_head};
+use penstock_http::{
+    ConnectionPersistence, ResponseFraming, ResponseHeadParts, Version, encode_head,
+};
 use penstock_runtime::{buffers, clock};
 
 use super::body_reader::{BodyReader, ConnectionBody};
@@ -230,7 +232,7 @@ pub(super) fn take_interim(client: &ClientState, version: Version) -> Vec<u8> {
             status,
             fields: &fields,
             framing: ResponseFraming::None,
-            persistence: Persistence::KeepAlive,
+            persistence: ConnectionPersistence::KeepAlive,
             date: None,
         };
         if version == Version::Http11 {

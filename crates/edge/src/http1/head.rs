@@ -9,7 +9,8 @@ use std::task::{Context, Poll};
 
 use penstock_exchange::{Fault, FaultKind};
 use penstock_http::{
-    ParseProgress, Persistence, RequestHead, RequestHeadError, ResponseFraming, ResponseHeadParts,
+    ConnectionPersistence, ParseProgress, RequestHead, RequestHeadError, ResponseFraming,
+    ResponseHeadParts,
 };
 use penstock_runtime::{buffers, clock, loops};
 
@@ -176,7 +177,7 @@ impl Connection {
             status: response.status,
             fields: &response.fields,
             framing: ResponseFraming::Length(response.body.length().unwrap_or(0)),
-            persistence: Persistence::Close,
+            persistence: ConnectionPersistence::Close,
             date: Some(&date),
         };
         self.edge.metrics().count_response(response.status.code());

@@ -48,7 +48,7 @@ impl Request {
         let text = |text: &'static str| Cow::Borrowed(text.as_bytes());
         match name {
             "X-Forwarded-For" if forwarded.source == AddressSource::XForwardedFor => {
-                let lines: Vec<&[u8]> = self.head.field_all("x-forwarded-for").collect();
+                let lines: Vec<&[u8]> = self.head.field_values("x-forwarded-for").collect();
                 Some(match lines[..] {
                     [line] => Cow::Borrowed(line),
                     _ => Cow::Owned(lines.join(&b", "[..])),
@@ -115,7 +115,7 @@ impl Request {
         if !self.is_from_trusted_proxy() {
             return false;
         }
-        let lines = self.head.field_lines();
+        let lines = self.head.fields_bytes();
         let mut values = lines.filter(|(other, _)| other.eq_ignore_ascii_case(name));
         if is_client_field || is_client_address_field(name) {
             return values.all(|(_, value)| self.names_only_client(value));

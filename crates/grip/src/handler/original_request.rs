@@ -65,7 +65,7 @@ impl OriginalRequest {
     /// Whether a page of another origin than the host's own and `origins` has sent it. A client
     /// without an origin is no browser.
     pub(crate) fn is_cross_origin(&self, origins: &AllowedOrigins) -> bool {
-        let mut said = self.head.field_all("origin");
+        let mut said = self.head.field_values("origin");
         let origin = match (said.next(), said.next()) {
             (None, _) => return false,
             (Some(origin), None) => origin,
@@ -131,9 +131,9 @@ impl OriginalRequest {
     ) -> Result<Request, Fault> {
         let target = self.resolve_link(link)?;
         let mut writer = HeadWriter::new(&self.head, method, &target);
-        writer.field("Host", self.head.host().as_bytes());
+        writer.push_field("Host", self.head.host().as_bytes());
         if method == "POST" {
-            writer.field("Content-Length", b"0");
+            writer.push_field("Content-Length", b"0");
         }
         self.add_grip_headers(&mut writer, shared, last, clock::wall_time());
         let head = writer
@@ -159,13 +159,13 @@ impl OriginalRequest {
                 && (classify_field(name) != FieldClass::HopByHop
                     || name.eq_ignore_ascii_case("host"))
             {
-                writer.field(name, value);
+                writer.push_field(name, value);
             }
         }
         for (name, value) in fields {
-            writer.field(name, value);
+            writer.push_field(name, value);
         }
-        writer.field("Content-Length", body.len().to_string().as_bytes());
+        writer.push_field("Content-Length", body.len().to_string().as_bytes());
         self.add_grip_headers(&mut writer, shared, &[], clock::wall_time());
         let head = writer
             .finish()
@@ -230,7 +230,7 @@ impl OriginalRequest {
         let mut writer = HeadWriter::new(old, old.method_str(), old.target());
         for (name, value) in old.fields() {
             if !is_grip_field(name.as_bytes()) || self.trusted_headers.covers(name) {
-                writer.field(name, value);
+                writer.push_field(name, value);
             }
         }
         self.add_grip_headers(&mut writer, shared, last, now);
@@ -247,15 +247,15 @@ impl OriginalRequest {
         now: Duration,
     ) {
         if let Some(signer) = &shared.signer {
-            writer.field(SIGNATURE_HEADER, signer.sign(now).as_bytes());
-            writer.field(FEATURE_HEADER, SUPPORTED_FEATURES.as_bytes());
+            writer.push_field(SIGNATURE_HEADER, signer.sign(now).as_bytes());
+            writer.push_field(FEATURE_HEADER, SUPPORTED_FEATURES.as_bytes());
         }
         for (key, id) in last {
             let channel = channel_name(key);
             // A name or id that cannot stand in a field cannot have come from one: from JSON it
             // can, and then the back end is asked without.
             if is_plain_field_value(channel) && is_plain_field_value(id) {
-                writer.field(LAST_HEADER, format!("{channel}; last-id={id}").as_bytes());
+                writer.push_field(LAST_HEADER, format!("{channel}; last-id={id}").as_bytes());
             }
         }
     }

@@ -270,7 +270,7 @@ fn a_back_end_gets_its_own_names_back() {
     assert!(!first.head.fields().any(|(name, _)| name == "Grip-Last"));
     assert_eq!(bytes(response(ended(&waiting)).body), "news");
     let again = world.asked();
-    let last = again.head.field_all("Grip-Last");
+    let last = again.head.field_values("Grip-Last");
     let last: Vec<_> = last.map(String::from_utf8_lossy).collect();
     assert!(
         last.iter().any(|last| last.starts_with("b; last-id=")),

@@ -238,7 +238,7 @@ fn list_elements<'b>(
 }
 
 fn parse_seconds(digits: &[u8], name: &'static str) -> Result<u64, InstructionError> {
-    let number = penstock_http::parse_length(digits);
+    let number = penstock_http::parse_content_length(digits);
     number.ok_or(InstructionError::InvalidField(
         name,
         "a whole number of seconds, 0 or more",

@@ -3,7 +3,7 @@
 //!
 //! Part of `session`, after each response.
 
-use penstock_http::websocket::{Opcode, code};
+use penstock_http::websocket::{Opcode, close_code};
 use penstock_hub::Subscription;
 use penstock_runtime::clock;
 
@@ -95,7 +95,7 @@ impl WebSocketSession {
             SocketEvent::Pong(bytes) => self.queue_control(Opcode::Pong, &bytes),
             SocketEvent::Close(with, reason) => {
                 return Err(SessionEnd::Close(
-                    with.unwrap_or(code::NORMAL_CLOSURE),
+                    with.unwrap_or(close_code::NORMAL_CLOSURE),
                     reason,
                 ));
             }
@@ -112,7 +112,7 @@ impl WebSocketSession {
     fn apply_control(&mut self, text: &[u8]) -> Result<(), SessionEnd> {
         let failed = |cause: String| {
             log::warn!("grip: a WebSocket is closed: a control message does not fit: {cause}");
-            SessionEnd::Close(code::INTERNAL_ERROR, "".into())
+            SessionEnd::Close(close_code::INTERNAL_ERROR, "".into())
         };
         match control_message::parse_control(text).map_err(failed)? {
             ControlMessage::Subscribe(mut subscription) => {

@@ -159,7 +159,7 @@ async fn read_reply(response: Response) -> Result<BackendReply, Fault> {
         ));
     }
     let again = fields.get("keep-alive-interval").map(|value| {
-        let seconds = penstock_http::parse_length(value);
+        let seconds = penstock_http::parse_content_length(value);
         seconds.ok_or_else(|| bad_events_fault("Keep-Alive-Interval is no number".to_owned()))
     });
     let again = again.transpose()?.filter(|seconds| *seconds > 0);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use penstock_exchange::grip::{is_grip_field, remove_grip_fields};
 use penstock_exchange::{Body, Fault, FaultKind, HandlerProgress, Reply, Response};
-use penstock_http::websocket::{HandshakeRequest, check_handshake, subprotocols};
+use penstock_http::websocket::{HandshakeCheck, check_handshake, offered_subprotocols};
 use penstock_http::{FieldBlock, Status};
 
 use super::events_client::{BackendReply, EventsClient, EventsResponse, MetaMap, bad_events_fault};
@@ -21,22 +21,22 @@ pub(crate) fn handle_upgrade(
     origin: &OriginalRequest,
 ) -> Option<HandlerProgress> {
     match check_handshake(&origin.head) {
-        HandshakeRequest::NotWebSocket => None,
-        HandshakeRequest::Invalid(why) => {
+        HandshakeCheck::NotWebSocket => None,
+        HandshakeCheck::Invalid(why) => {
             let fault = Fault::new(FaultKind::BadRequest, why);
             Some(HandlerProgress::Ready(Err(fault)))
         }
-        HandshakeRequest::UnsupportedVersion => {
+        HandshakeCheck::UnsupportedVersion => {
             Some(HandlerProgress::Ready(Ok(version_required().into())))
         }
-        HandshakeRequest::Valid { .. } if origin.is_cross_origin(&shared.allowed_origins) => {
+        HandshakeCheck::Valid { .. } if origin.is_cross_origin(&shared.allowed_origins) => {
             let cause = "a WebSocket of a page of another origin (grip.origins)";
             let fault = Fault::new(FaultKind::Forbidden, cause);
             Some(HandlerProgress::Pending(Box::pin(std::future::ready(Err(
                 fault,
             )))))
         }
-        HandshakeRequest::Valid { accept } => {
+        HandshakeCheck::Valid { accept } => {
             let dialog = EventsClient::new(Arc::clone(shared), Arc::new(origin.clone()));
             Some(HandlerProgress::Pending(Box::pin(open_websocket(
                 dialog, accept,
@@ -83,7 +83,7 @@ fn accept_websocket(
     let pushed = fields.push("Sec-WebSocket-Accept", accept.as_bytes());
     debug_assert!(pushed.is_ok(), "it is base64");
     if let Some(chosen) = answer.fields.get("sec-websocket-protocol") {
-        if !subprotocols(&dialog.original_request.head).any(|name| name == chosen) {
+        if !offered_subprotocols(&dialog.original_request.head).any(|name| name == chosen) {
             return Err(bad_events_fault(
                 "a subprotocol that the client did not offer".to_owned(),
             ));

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use penstock_exchange::{Fault, Takeover, TakeoverFuture};
 use penstock_http::websocket::{
-    MessageDecoder, Opcode, WebSocketError, WebSocketEvent, code, encode_close_frame,
+    MessageDecoder, Opcode, WebSocketError, WebSocketEvent, close_code, encode_close_frame,
     encode_control_frame, message_frame_head,
 };
 use penstock_hub::{
@@ -242,7 +242,7 @@ impl WebSocketSession {
                 .decoder
                 .decode(&mut bytes)
                 .map_err(|error: WebSocketError| {
-                    SessionEnd::CloseAndNotify(error.code(), error.to_string().into())
+                    SessionEnd::CloseAndNotify(error.close_code(), error.to_string().into())
                 })?;
             let event = match event {
                 None => return Ok(()),
@@ -260,7 +260,7 @@ impl WebSocketSession {
                 }
                 Some(WebSocketEvent::Close { code: with, reason }) => {
                     self.client_close_code = Some(with);
-                    let with = (with != code::NO_STATUS).then_some(with);
+                    let with = (with != close_code::NO_STATUS).then_some(with);
                     SocketEvent::Close(with, reason.into())
                 }
             };
@@ -281,7 +281,7 @@ impl WebSocketSession {
     ) -> Result<(), SessionEnd> {
         let failed = |cause: &str| {
             log::warn!("grip: a WebSocket is closed: {cause}");
-            Err(SessionEnd::Close(code::INTERNAL_ERROR, "".into()))
+            Err(SessionEnd::Close(close_code::INTERNAL_ERROR, "".into()))
         };
         match answered {
             Ok(BackendReply::Events(answer)) => self.apply_response(*answer, false).await?,
@@ -304,7 +304,10 @@ impl WebSocketSession {
                 log::debug!("grip: a WebSocket takes messages too slowly: it has lost {count}");
                 self.handle_gap()
             }
-            ListenerEvent::Draining => Err(SessionEnd::CloseAndNotify(code::GOING_AWAY, "".into())),
+            ListenerEvent::Draining => Err(SessionEnd::CloseAndNotify(
+                close_code::GOING_AWAY,
+                "".into(),
+            )),
         }
     }
 

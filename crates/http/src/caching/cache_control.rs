@@ -43,7 +43,7 @@ impl RequestDirectives {
     pub fn from_request(request: &RequestHead) -> Self {
         let mut found = Self::default();
         let mut has_field = false;
-        for value in request.field_all("cache-control") {
+        for value in request.field_values("cache-control") {
             has_field = true;
             for directive in (Directives { rest: value }) {
                 found.add(&directive);
@@ -51,7 +51,7 @@ impl RequestDirectives {
         }
         if !has_field {
             found.no_cache = request
-                .field_all("pragma")
+                .field_values("pragma")
                 .flat_map(list_elements)
                 .any(|pragma| pragma.eq_ignore_ascii_case(b"no-cache"));
         }
@@ -98,7 +98,7 @@ pub(super) struct ResponseDirectives {
     pub(super) stale_while_revalidate: Option<u64>,
     pub(super) stale_if_error: Option<u64>,
     /// Fields named by `no-cache="…"` and `private="…"`, which a shared cache does not store.
-    pub(super) withheld: Vec<String>,
+    pub(super) withheld_fields: Vec<String>,
 }
 
 impl ResponseDirectives {
@@ -143,7 +143,7 @@ impl ResponseDirectives {
         let is_readable = list_elements(names).all(is_token) && list_elements(names).count() > 0;
         if is_readable {
             let names = list_elements(names).map(|name| String::from_utf8_lossy(name).into_owned());
-            self.withheld.extend(names);
+            self.withheld_fields.extend(names);
         }
         is_readable
     }

@@ -40,7 +40,7 @@ impl EffectiveDirectives {
         if let Some(ttl) = accel {
             // The field sets the lifetime only, not which fields are withheld.
             let directives = ResponseDirectives {
-                withheld: untargeted().withheld,
+                withheld_fields: untargeted().withheld_fields,
                 ..ResponseDirectives::default()
             };
             return Self {

@@ -44,7 +44,7 @@ pub struct Lifetime {
 }
 
 /// The number of words of [`Lifetime::to_words`].
-pub const LIFETIME_WORDS: usize = 5;
+pub const LIFETIME_WORD_COUNT: usize = 5;
 
 impl Lifetime {
     /// The age at `now` of a response that arrived at `response_time` (current_age, §4.2.3). A
@@ -76,7 +76,7 @@ impl Lifetime {
 
     /// Encodes the lifetime for a store: milliseconds, and flags in the last word.
     #[must_use]
-    pub fn to_words(&self) -> [u64; LIFETIME_WORDS] {
+    pub fn to_words(&self) -> [u64; LIFETIME_WORD_COUNT] {
         let flags = [
             self.must_revalidate,
             self.no_cache,
@@ -98,7 +98,7 @@ impl Lifetime {
 
     /// Decodes a lifetime. `None` if the words are invalid (an unknown flag).
     #[must_use]
-    pub fn from_words(words: [u64; LIFETIME_WORDS]) -> Option<Self> {
+    pub fn from_words(words: [u64; LIFETIME_WORD_COUNT]) -> Option<Self> {
         let [fresh_for, initial_age, revalidate, error, bits] = words;
         let is_set = |bit: u32| bits >> bit & 1 == 1;
         (bits >> 4 == 0).then(|| Self {

@@ -47,7 +47,7 @@ pub enum CacheEligibility {
     /// Look up; on a miss send it to the back end.
     Cache {
         /// Whether the response may be stored: a GET without `no-store`. The response to a HEAD can
-        /// only update or invalidate (`head_matches_stored`).
+        /// only update or invalidate (`head_response_matches_stored`).
         may_store: bool,
         /// Whether the response is 504 if no stored one may be used (§5.2.1.7).
         only_if_cached: bool,

@@ -1,7 +1,7 @@
 //! Whether a response may be stored, and which of its fields (RFC 9111 §3).
 //!
 //! `cache` calls [`check_storable`] when a response head arrives, and stores the fields that
-//! [`stored_fields`] returns.
+//! [`storable_fields`] returns.
 //!
 //! # Invariants
 //!
@@ -150,7 +150,7 @@ pub fn may_store_status(status: Status) -> bool {
 /// (§3.1), cookies, `Age`, which the caller writes anew, and `X-Accel-*`, which are for the front
 /// end only. Adds a missing `Date` (RFC 9110 §6.6.1).
 #[must_use]
-pub fn stored_fields(fields: &FieldBlock, response_time: Duration) -> FieldBlock {
+pub fn storable_fields(fields: &FieldBlock, response_time: Duration) -> FieldBlock {
     let directed = EffectiveDirectives::from_fields(fields, response_time);
     let named: Vec<&[u8]> = field_values(fields, "connection")
         .flat_map(list_elements)
@@ -158,11 +158,13 @@ pub fn stored_fields(fields: &FieldBlock, response_time: Duration) -> FieldBlock
     let mut kept = FieldBlock::with_capacity(fields.as_bytes().len() + 40);
     for (name, value) in fields.iter() {
         let is_named = |other: &[u8]| name.as_bytes().eq_ignore_ascii_case(other);
-        let is_dropped = NEVER_STORED.iter().any(|never| is_named(never.as_bytes()))
+        let is_dropped = NEVER_STORED_FIELDS
+            .iter()
+            .any(|never| is_named(never.as_bytes()))
             || named.iter().any(|other| is_named(other))
             || directed
                 .directives
-                .withheld
+                .withheld_fields
                 .iter()
                 .any(|withheld| is_named(withheld.as_bytes()));
         if !is_dropped {
@@ -214,7 +216,7 @@ pub(super) fn parse_date_any_case(text: &[u8]) -> Option<u64> {
 
 /// Hop-by-hop fields, proxy authentication, fields about the cache itself, and cookies. A response
 /// that sets a cookie is not stored, and a 304 must not add one to a stored response.
-pub(super) const NEVER_STORED: &[&str] = &[
+pub(super) const NEVER_STORED_FIELDS: &[&str] = &[
     "connection",
     "proxy-connection",
     "keep-alive",

@@ -3,7 +3,7 @@
 //! `cache` adds [`revalidation_fields`] to its request. A 304 that matches the stored response
 //! ([`is_304_for`]) is merged into it by [`freshen`], and [`check_storable`](super::check_storable)
 //! of the result returns the new lifetime. The response to a HEAD goes through
-//! [`head_matches_stored`]. [`evaluate_condition`] answers clients' conditions.
+//! [`head_response_matches_stored`]. [`evaluate_stored_preconditions`] answers clients' conditions.
 //!
 //! # Invariants
 //!
@@ -12,12 +12,12 @@
 
 use std::time::Duration;
 
-use super::storage::{NEVER_STORED, field_values, parse_date_field, stored_fields};
+use super::storage::{NEVER_STORED_FIELDS, field_values, parse_date_field, storable_fields};
 use crate::{
     FieldBlock, PreconditionResult, RequestHead, Status,
     conditional::evaluate_preconditions,
     date::parse_http_date,
-    grammar::{parse_length, starts_with_ignore_case},
+    grammar::{parse_content_length, starts_with_ignore_case},
 };
 
 /// Validators for a request to the back end. Empty if there is nothing to validate by.
@@ -68,7 +68,7 @@ pub fn is_304_for(stored: &FieldBlock, of_304: &FieldBlock) -> bool {
 }
 
 /// Updates the stored fields after a 304 that matches ([`is_304_for`]), or a HEAD that does
-/// ([`head_matches_stored`]), arrived at `response_time` (§3.2). Each of its fields replaces the
+/// ([`head_response_matches_stored`]), arrived at `response_time` (§3.2). Each of its fields replaces the
 /// stored ones of the same name, except hop-by-hop fields, cookies, fields that describe the bytes
 /// of the content, and the entity tag.
 ///
@@ -79,7 +79,7 @@ pub fn is_304_for(stored: &FieldBlock, of_304: &FieldBlock) -> bool {
 pub fn freshen(stored: &FieldBlock, of_304: &FieldBlock, response_time: Duration) -> FieldBlock {
     // Also removes fields that the 304's directives withhold, and adds a missing `Date`: the age
     // would otherwise count from the old one.
-    let news = stored_fields(of_304, response_time);
+    let news = storable_fields(of_304, response_time);
     let is_news = |name: &str| !keeps_stored_value(name) && news.contains(name);
     let mut fields = FieldBlock::with_capacity(stored.as_bytes().len() + news.as_bytes().len());
     let from_stored = stored.iter().filter(|(name, _)| !is_news(name));
@@ -95,9 +95,9 @@ pub fn freshen(stored: &FieldBlock, of_304: &FieldBlock, response_time: Duration
 /// so it may [`freshen`] the stored one, which is otherwise removed or validated. A missing field
 /// does not count.
 #[must_use]
-pub fn head_matches_stored(stored: &FieldBlock, body_len: u64, head: &FieldBlock) -> bool {
-    let is_same_length =
-        field_values(head, "content-length").all(|value| parse_length(value) == Some(body_len));
+pub fn head_response_matches_stored(stored: &FieldBlock, body_len: u64, head: &FieldBlock) -> bool {
+    let is_same_length = field_values(head, "content-length")
+        .all(|value| parse_content_length(value) == Some(body_len));
     is_same_length
         && ["etag", "last-modified"].iter().all(|name| {
             head.get(name)
@@ -109,7 +109,7 @@ pub fn head_matches_stored(stored: &FieldBlock, body_len: u64, head: &FieldBlock
 /// only for a stored 200. Conditions for the origin bypass the cache (`cache_eligibility`). Without
 /// `Last-Modified` the response counts as modified at its `Date`, or at its arrival.
 #[must_use]
-pub fn evaluate_condition(
+pub fn evaluate_stored_preconditions(
     request: &RequestHead,
     status: Status,
     stored: &FieldBlock,
@@ -133,7 +133,7 @@ pub fn evaluate_condition(
 /// Whether a field name begins like a condition's. Most requests have none, and the stored fields
 /// need not be read.
 fn has_condition(request: &RequestHead) -> bool {
-    let mut fields = request.field_lines();
+    let mut fields = request.fields_bytes();
     fields.any(|(name, _)| starts_with_ignore_case(name, "if-"))
 }
 
@@ -149,7 +149,7 @@ fn is_entity_tag(tag: &[u8]) -> bool {
 fn keeps_stored_value(name: &str) -> bool {
     CONTENT_FIELDS
         .iter()
-        .chain(NEVER_STORED)
+        .chain(NEVER_STORED_FIELDS)
         .any(|kept| name.eq_ignore_ascii_case(kept))
 }
 

@@ -50,7 +50,7 @@ pub fn variant_key(request: &RequestHead, names: &[String]) -> Vec<u8> {
     for name in names {
         key.extend_from_slice(name.as_bytes());
         let start = key.len();
-        for value in request.field_all(name) {
+        for value in request.field_values(name) {
             key.push(if key.len() == start { b':' } else { b',' });
             match name.as_str() {
                 "accept" => push_list_members(&mut key, value, <[u8]>::to_vec),
@@ -85,7 +85,7 @@ fn push_list_members(key: &mut Vec<u8>, value: &[u8], change: impl Fn(&[u8]) -> 
 /// by `*` (RFC 9110 §12.5.3). Unknown codings are kept, since the origin may know them.
 fn push_accepted_codings(key: &mut Vec<u8>, request: &RequestHead) {
     let mut members: Vec<(Vec<u8>, bool)> = request
-        .field_all("accept-encoding")
+        .field_values("accept-encoding")
         .flat_map(list_elements)
         .map(|member| {
             let mut parts = member.split(|&byte| byte == b';').map(trim_blanks);

@@ -15,7 +15,7 @@ use std::{ops::Range, str};
 use thiserror::Error;
 
 use crate::{
-    grammar::{DIGITS, is_token, is_token_byte, is_value_byte},
+    grammar::{HEX_DIGITS, is_field_value_byte, is_token, is_token_byte},
     h1::ResponseBodyFraming,
     head::BodyFraming,
     trailers::is_forbidden_trailer,
@@ -68,7 +68,7 @@ pub struct DecodeProgress {
 pub struct BodyDecoder {
     state: BodyState,
     /// Content bytes left in this chunk, or in a body of known length.
-    remaining: u64,
+    remaining_bytes: u64,
     /// Accepts the deviations of old servers; see [`BodyDecoder::lenient`].
     is_lenient: bool,
     /// A strict decoder would have refused the input.
@@ -103,7 +103,7 @@ impl BodyDecoder {
         };
         Self {
             state,
-            remaining,
+            remaining_bytes: remaining,
             is_lenient: false,
             needed_leniency: false,
             buffer: Vec::new(),
@@ -148,7 +148,7 @@ impl BodyDecoder {
     /// Content bytes left in a body of known length. `None` for a chunked body.
     pub fn remaining(&self) -> Option<u64> {
         match self.state {
-            BodyState::Length => Some(self.remaining),
+            BodyState::Length => Some(self.remaining_bytes),
             BodyState::Done => Some(0),
             _ => None,
         }
@@ -156,7 +156,7 @@ impl BodyDecoder {
 
     /// The trailer lines, each `name: value` as sent with its CR LF; complete when done. Fields
     /// that may not follow the content (RFC 9110 §6.5.1) are dropped.
-    pub fn trailers(&self) -> &[u8] {
+    pub fn trailer_lines(&self) -> &[u8] {
         &self.buffer[..self.kept_bytes as usize]
     }
 
@@ -192,9 +192,10 @@ impl BodyDecoder {
 
     fn consume_content(&mut self, at: usize, input_len: usize) -> Range<usize> {
         let available = input_len - at;
-        let taken = usize::try_from(self.remaining).map_or(available, |left| left.min(available));
-        self.remaining -= taken as u64;
-        if self.remaining == 0 {
+        let taken =
+            usize::try_from(self.remaining_bytes).map_or(available, |left| left.min(available));
+        self.remaining_bytes -= taken as u64;
+        if self.remaining_bytes == 0 {
             self.state = if self.state == BodyState::Length {
                 BodyState::Done
             } else {
@@ -298,7 +299,7 @@ impl BodyDecoder {
         }
         // More digits than fit an offset: readers that count digits, zeros included, refuse them.
         self.needed_leniency |= self.is_lenient && digits.len() > OFFSET_DIGITS;
-        self.remaining = size.unsigned_abs();
+        self.remaining_bytes = size.unsigned_abs();
         self.state = match size {
             0 => BodyState::TrailerLine,
             _ => BodyState::Data,
@@ -364,7 +365,7 @@ fn skip_quoted(mut bytes: &[u8]) -> Option<&[u8]> {
     loop {
         bytes = match bytes {
             [b'"', rest @ ..] => return Some(rest),
-            [b'\\', byte, rest @ ..] | [byte, rest @ ..] if is_value_byte(*byte) => rest,
+            [b'\\', byte, rest @ ..] | [byte, rest @ ..] if is_field_value_byte(*byte) => rest,
             _ => return None,
         };
     }
@@ -375,7 +376,7 @@ fn skip_quoted(mut bytes: &[u8]) -> Option<&[u8]> {
 fn is_allowed_trailer_line(line: &[u8]) -> Result<bool, BodyError> {
     let colon = memchr::memchr(b':', line).ok_or(BodyError::BadTrailer)?;
     let (name, value) = (&line[..colon], &line[colon + 1..]);
-    if !is_token(name) || !value.iter().all(|&byte| is_value_byte(byte)) {
+    if !is_token(name) || !value.iter().all(|&byte| is_field_value_byte(byte)) {
         return Err(BodyError::BadTrailer);
     }
     Ok(!is_forbidden_trailer(name))
@@ -387,7 +388,7 @@ pub fn encode_chunk_head(len: usize, out: &mut Vec<u8>) {
     // Four bits per digit, without leading zeros.
     let digits = (usize::BITS - len.leading_zeros()).div_ceil(4);
     for place in (0..digits).rev() {
-        out.push(DIGITS[len >> (place * 4) & 0xf]);
+        out.push(HEX_DIGITS[len >> (place * 4) & 0xf]);
     }
     out.extend_from_slice(b"\r\n");
 }

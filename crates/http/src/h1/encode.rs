@@ -25,7 +25,7 @@ pub enum ResponseFraming {
 
 /// The connection after this response (RFC 9112 §9.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Persistence {
+pub enum ConnectionPersistence {
     /// Kept open; the default of HTTP/1.1.
     KeepAlive,
     /// Kept open, announced to an HTTP/1.0 client.
@@ -42,7 +42,7 @@ pub struct ResponseHeadParts<'a> {
     /// How the body ends.
     pub framing: ResponseFraming,
     /// Whether the connection stays open.
-    pub persistence: Persistence,
+    pub persistence: ConnectionPersistence,
     /// The current date, dropped if the fields have a `Date`.
     pub date: Option<&'a [u8; 29]>,
 }
@@ -72,9 +72,9 @@ pub fn encode_head(out: &mut Vec<u8>, head: &ResponseHeadParts<'_>) {
         ResponseFraming::None | ResponseFraming::UntilClose => {}
     }
     out.extend_from_slice(match head.persistence {
-        Persistence::KeepAlive => b"\r\n".as_slice(),
-        Persistence::KeepAliveHttp10 => b"Connection: keep-alive\r\n\r\n",
-        Persistence::Close => b"Connection: close\r\n\r\n",
+        ConnectionPersistence::KeepAlive => b"\r\n".as_slice(),
+        ConnectionPersistence::KeepAliveHttp10 => b"Connection: keep-alive\r\n\r\n",
+        ConnectionPersistence::Close => b"Connection: close\r\n\r\n",
     });
 }
 
@@ -104,7 +104,7 @@ mod tests {
         status: Status,
         fields: &[(&str, &str)],
         framing: ResponseFraming,
-        persist: Persistence,
+        persist: ConnectionPersistence,
         date: Option<&[u8; 29]>,
     ) -> String {
         let mut block = FieldBlock::new();
@@ -131,25 +131,29 @@ mod tests {
         for (framing, persist, expected) in [
             (
                 ResponseFraming::Length(0),
-                Persistence::KeepAlive,
+                ConnectionPersistence::KeepAlive,
                 "Content-Length: 0\r\n\r\n",
             ),
             (
                 ResponseFraming::Length(u64::MAX),
-                Persistence::KeepAliveHttp10,
+                ConnectionPersistence::KeepAliveHttp10,
                 "Content-Length: 18446744073709551615\r\nConnection: keep-alive\r\n\r\n",
             ),
             (
                 ResponseFraming::Chunked,
-                Persistence::KeepAlive,
+                ConnectionPersistence::KeepAlive,
                 "Transfer-Encoding: chunked\r\n\r\n",
             ),
             (
                 ResponseFraming::UntilClose,
-                Persistence::Close,
+                ConnectionPersistence::Close,
                 "Connection: close\r\n\r\n",
             ),
-            (ResponseFraming::None, Persistence::KeepAlive, "\r\n"),
+            (
+                ResponseFraming::None,
+                ConnectionPersistence::KeepAlive,
+                "\r\n",
+            ),
         ] {
             let start = "HTTP/1.1 200 OK\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\n\
                          Content-Type: text/plain\r\n";
@@ -172,7 +176,7 @@ mod tests {
             Status::OK,
             &fields,
             ResponseFraming::Length(3),
-            Persistence::KeepAlive,
+            ConnectionPersistence::KeepAlive,
             None,
         );
         assert_eq!(
@@ -192,7 +196,7 @@ mod tests {
             Status::SWITCHING_PROTOCOLS,
             &fields,
             ResponseFraming::None,
-            Persistence::KeepAlive,
+            ConnectionPersistence::KeepAlive,
             None,
         );
         assert_eq!(
@@ -207,7 +211,7 @@ mod tests {
             Status::new(299).unwrap(),
             &[("date", "Mon, 07 Nov 1994 08:49:37 GMT")],
             ResponseFraming::None,
-            Persistence::KeepAlive,
+            ConnectionPersistence::KeepAlive,
             Some(DATE),
         );
         assert_eq!(

@@ -9,7 +9,8 @@ use super::error::RequestHeadError;
 use crate::{
     authority::Authority,
     grammar::{
-        is_token, list_elements, parse_length, starts_with_ignore_case, token_eq_ignore_case,
+        is_token, list_elements, parse_content_length, starts_with_ignore_case,
+        token_eq_ignore_case,
     },
     head::{BodyFraming, HeadSpan, Version},
 };
@@ -136,7 +137,7 @@ impl<'a> MessageFields<'a> {
     fn record_length(&mut self, value: &[u8]) -> Result<(), RequestHeadError> {
         match self
             .length
-            .replace(parse_length(value).ok_or(RequestHeadError::BadContentLength)?)
+            .replace(parse_content_length(value).ok_or(RequestHeadError::BadContentLength)?)
         {
             None => Ok(()),
             Some(_) => Err(RequestHeadError::ContentLengthRepeated),

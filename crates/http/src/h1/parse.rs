@@ -158,7 +158,7 @@ impl HeadScanner {
         match line {
             [] => Ok(()),
             _ if self.line_count == 0 => {
-                request_line::check_prefix(line, &mut self.method_len, limits)
+                request_line::check_partial_request_line(line, &mut self.method_len, limits)
             }
             // The blank line, or a stray CR that the line's end will show.
             [b'\r', ..] => Ok(()),

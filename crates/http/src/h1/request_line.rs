@@ -8,7 +8,7 @@ use crate::{
     authority::Authority,
     grammar::{is_token_byte, starts_with_ignore_case},
     head::{HeadSpan, Method, Version},
-    uri::encode_where,
+    uri::percent_encode_where,
 };
 
 #[derive(Clone, Copy, Debug)]
@@ -39,7 +39,7 @@ pub(super) enum TargetForm {
 ///
 /// `method_len` is 0 until the method is complete. The caller keeps it between calls, so that a
 /// line that trickles in is not searched from its start each time.
-pub(super) fn check_prefix(
+pub(super) fn check_partial_request_line(
     seen: &[u8],
     method_len: &mut usize,
     limits: &HeadLimits,
@@ -207,7 +207,7 @@ const TARGET_BYTES: [u8; 256] = {
 
 /// `text` with every byte outside the URI grammar percent-encoded.
 pub(super) fn encode_raw_bytes(text: &[u8]) -> String {
-    encode_where(text, |byte| {
+    percent_encode_where(text, |byte| {
         TARGET_BYTES[byte as usize] & NEEDS_ENCODING != 0
     })
 }

@@ -1,6 +1,6 @@
 //! Parses a response head (RFC 9112 §4–§6): status, body framing, persistence.
 //!
-//! Callers have one `ResponseScanner` per connection and call `scan` with all bytes of the response
+//! Callers have one `ResponseHeadScanner` per connection and call `scan` with all bytes of the response
 //! each time more arrive. Nothing is allocated or copied: the caller reads fields from the bytes of
 //! the head. Interim responses are heads like any other: the caller continues with the next one.
 //!
@@ -17,22 +17,22 @@ use thiserror::Error;
 use super::ParseProgress;
 use crate::{
     grammar::{
-        is_token_byte, is_value, list_elements, parse_length, token_eq_ignore_case, trim_blanks,
-        valid_value_prefix,
+        is_field_value, is_token_byte, list_elements, parse_content_length, token_eq_ignore_case,
+        trim_blanks, valid_value_prefix_len,
     },
     head::Version,
 };
 
 /// Limits of a response head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ResponseLimits {
+pub struct ResponseHeadLimits {
     /// The largest head, blank line included.
     pub max_head_bytes: usize,
     /// The most fields.
     pub max_fields: usize,
 }
 
-impl Default for ResponseLimits {
+impl Default for ResponseHeadLimits {
     fn default() -> Self {
         Self {
             max_head_bytes: 64 << 10,
@@ -68,7 +68,7 @@ pub struct ResponseHead {
 
 /// Field names that matter for nearly every response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KnownName {
+pub enum KnownFieldName {
     Connection,
     ContentLength,
     ContentType,
@@ -77,7 +77,7 @@ pub enum KnownName {
     Other,
 }
 
-impl KnownName {
+impl KnownFieldName {
     /// Identifies `name`, ignoring case.
     #[must_use]
     pub fn from_name(name: &[u8]) -> Self {
@@ -99,7 +99,7 @@ pub struct CheckedField<'b> {
     /// Including the line end.
     line: &'b [u8],
     name: &'b [u8],
-    known_name: KnownName,
+    known_name: KnownFieldName,
     value: &'b [u8],
 }
 
@@ -110,7 +110,7 @@ impl<'b> CheckedField<'b> {
     }
 
     /// The known name, if it is one.
-    pub fn known_name(&self) -> KnownName {
+    pub fn known_name(&self) -> KnownFieldName {
         self.known_name
     }
 
@@ -169,7 +169,7 @@ pub enum ResponseHeadError {
 /// Input: `scan` with the bytes of one response from its first byte on, growing between calls.
 /// Output: `Partial`, the head, or an error; the last two reset the scanner.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct ResponseScanner {
+pub struct ResponseHeadScanner {
     /// Bytes searched for line ends.
     scanned: usize,
     /// Start of the current line.
@@ -187,7 +187,7 @@ pub struct ResponseScanner {
     needed_leniency: bool,
 }
 
-impl ResponseScanner {
+impl ResponseHeadScanner {
     /// Creates a scanner at the start of a response.
     #[must_use]
     pub fn new() -> Self {
@@ -222,21 +222,21 @@ impl ResponseScanner {
         &mut self,
         buf: &[u8],
         answers_head: bool,
-        limits: &ResponseLimits,
+        limits: &ResponseHeadLimits,
     ) -> Result<ParseProgress<ResponseHead>, ResponseHeadError> {
         self.scan_with(buf, answers_head, limits, &mut |_| {})
     }
 
-    /// Like [`ResponseScanner::scan`], and passes each field to `take` once, in the order sent, as
+    /// Like [`ResponseHeadScanner::scan`], and passes each field to `take` once, in the order sent, as
     /// soon as its line is checked. The fields count only if the head becomes complete.
     ///
     /// # Errors
-    /// As for [`ResponseScanner::scan`].
+    /// As for [`ResponseHeadScanner::scan`].
     pub fn scan_with(
         &mut self,
         buf: &[u8],
         answers_head: bool,
-        limits: &ResponseLimits,
+        limits: &ResponseHeadLimits,
         take: &mut impl FnMut(CheckedField<'_>),
     ) -> Result<ParseProgress<ResponseHead>, ResponseHeadError> {
         if self.scanned > buf.len() {
@@ -254,7 +254,7 @@ impl ResponseScanner {
         &mut self,
         buf: &[u8],
         answers_head: bool,
-        limits: &ResponseLimits,
+        limits: &ResponseHeadLimits,
         take: &mut impl FnMut(CheckedField<'_>),
     ) -> Result<ParseProgress<ResponseHead>, ResponseHeadError> {
         loop {
@@ -358,7 +358,7 @@ impl ResponseScanner {
     fn need_more(
         &self,
         buf: &[u8],
-        limits: &ResponseLimits,
+        limits: &ResponseHeadLimits,
     ) -> Result<ParseProgress<ResponseHead>, ResponseHeadError> {
         if self.status_line.is_none() {
             check_prefix(buf)?;
@@ -387,10 +387,10 @@ impl ResponseScanner {
 
     fn record(&mut self, field: &CheckedField<'_>) -> Result<(), ResponseHeadError> {
         match field.known_name {
-            KnownName::Connection => self.record_connection(field.value),
-            KnownName::ContentLength => self.record_length(field.value)?,
-            KnownName::TransferEncoding => self.record_coding(field.value)?,
-            KnownName::ContentType | KnownName::Date | KnownName::Other => {}
+            KnownFieldName::Connection => self.record_connection(field.value),
+            KnownFieldName::ContentLength => self.record_length(field.value)?,
+            KnownFieldName::TransferEncoding => self.record_coding(field.value)?,
+            KnownFieldName::ContentType | KnownFieldName::Date | KnownFieldName::Other => {}
         }
         Ok(())
     }
@@ -409,8 +409,8 @@ impl ResponseScanner {
     // RFC 9112 §6.3 case 5: repetitions of the same number are allowed.
     fn record_length(&mut self, value: &[u8]) -> Result<(), ResponseHeadError> {
         for element in value.split(|&byte| byte == b',') {
-            let length =
-                parse_length(trim_blanks(element)).ok_or(ResponseHeadError::BadContentLength)?;
+            let length = parse_content_length(trim_blanks(element))
+                .ok_or(ResponseHeadError::BadContentLength)?;
             if self.length.replace(length).is_some_and(|it| it != length) {
                 return Err(ResponseHeadError::BadContentLength);
             }
@@ -536,14 +536,14 @@ fn split_field_line(buf: &[u8]) -> Option<CheckedField<'_>> {
     let (name, [b':', rest @ ..]) = buf.split_at(name_len) else {
         return None;
     };
-    let (value, end) = rest.split_at(valid_value_prefix(rest));
+    let (value, end) = rest.split_at(valid_value_prefix_len(rest));
     if name.is_empty() || !end.starts_with(b"\r\n") {
         return None;
     }
     Some(CheckedField {
         line: &buf[..name_len + 1 + value.len() + 2],
         name,
-        known_name: KnownName::from_name(name),
+        known_name: KnownFieldName::from_name(name),
         value: trim_blanks(value),
     })
 }
@@ -591,7 +591,7 @@ fn parse_status_line(line: &[u8]) -> Result<(Option<Version>, u16), ResponseHead
     };
     match reason {
         [] => {}
-        [b' ', text @ ..] if is_value(text) => {}
+        [b' ', text @ ..] if is_field_value(text) => {}
         [b' ', ..] => return Err(ResponseHeadError::BadFieldValue),
         _ => return Err(ResponseHeadError::BadStatusLine),
     }
@@ -621,7 +621,7 @@ mod tests {
         text: &str,
         step: usize,
     ) -> Result<(ResponseHead, Vec<String>), ResponseHeadError> {
-        let (mut scanner, mut fields) = (ResponseScanner::lenient(), Vec::new());
+        let (mut scanner, mut fields) = (ResponseHeadScanner::lenient(), Vec::new());
         let mut end = 0;
         loop {
             end = (end + step).min(text.len());
@@ -630,7 +630,7 @@ mod tests {
                 let name = String::from_utf8_lossy(name).into_owned();
                 fields.push(format!("{name}: {}", String::from_utf8_lossy(value)));
             };
-            let limits = ResponseLimits::default();
+            let limits = ResponseHeadLimits::default();
             match scanner.scan_with(&text.as_bytes()[..end], false, &limits, &mut take)? {
                 ParseProgress::Complete(head) => return Ok((head, fields)),
                 ParseProgress::Partial => assert!(end < text.len(), "not complete: {text:?}"),
@@ -769,9 +769,9 @@ mod tests {
         ];
         for fields in heads {
             let text = format!("HTTP/1.1 200 OK\r\n{fields}");
-            let mut scanner = ResponseScanner::lenient();
+            let mut scanner = ResponseHeadScanner::lenient();
             let mut searched = 0;
-            let limits = ResponseLimits::default();
+            let limits = ResponseHeadLimits::default();
             for end in 1..text.len() {
                 // A call may search only bytes not searched before.
                 searched += end - scanner.scanned;
@@ -788,13 +788,13 @@ mod tests {
         text: &str,
         answers_head: bool,
     ) -> Result<ParseProgress<ResponseHead>, ResponseHeadError> {
-        let limits = ResponseLimits {
+        let limits = ResponseHeadLimits {
             max_head_bytes: 200,
             max_fields: 4,
         };
-        let whole = ResponseScanner::new().scan(text.as_bytes(), answers_head, &limits);
+        let whole = ResponseHeadScanner::new().scan(text.as_bytes(), answers_head, &limits);
         // The same result byte by byte, though an error may appear earlier.
-        let mut scanner = ResponseScanner::new();
+        let mut scanner = ResponseHeadScanner::new();
         for end in 1..=text.len() {
             let pieces = scanner.scan(&text.as_bytes()[..end], answers_head, &limits);
             if !matches!(pieces, Ok(ParseProgress::Partial)) {

@@ -4,7 +4,7 @@
 //! the representation to fill in. The length is known in advance.
 
 use super::{ByteRange, encode_content_range};
-use crate::grammar::DIGITS;
+use crate::grammar::HEX_DIGITS;
 
 /// Several parts of a representation with their framing.
 #[derive(Clone, Debug)]
@@ -30,7 +30,7 @@ impl MultipartRanges {
     pub fn new(random: u128, content_type: Option<&[u8]>, parts: &[ByteRange], total: u64) -> Self {
         let mut boundary = [0; BOUNDARY_LEN];
         for (place, digit) in boundary.iter_mut().enumerate() {
-            *digit = DIGITS[(random >> (4 * place) & 15) as usize];
+            *digit = HEX_DIGITS[(random >> (4 * place) & 15) as usize];
         }
         let mut pieces = Vec::with_capacity(2 * parts.len() + 1);
         for (number, &span) in parts.iter().enumerate() {

@@ -11,7 +11,7 @@
 //! - Text is checked as it arrives, also where a frame boundary splits a character.
 //! - An idle decoder owns no memory.
 
-use super::{Opcode, code, deflate};
+use super::{Opcode, close_code, deflate};
 
 /// A decoded event.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,11 +42,11 @@ pub enum WebSocketError {
 impl WebSocketError {
     /// The close code to send.
     #[must_use]
-    pub fn code(self) -> u16 {
+    pub fn close_code(self) -> u16 {
         match self {
-            Self::Protocol(_) => code::PROTOCOL_ERROR,
-            Self::InvalidUtf8 | Self::InvalidDeflate => code::INVALID_PAYLOAD,
-            Self::MessageTooBig => code::MESSAGE_TOO_BIG,
+            Self::Protocol(_) => close_code::PROTOCOL_ERROR,
+            Self::InvalidUtf8 | Self::InvalidDeflate => close_code::INVALID_PAYLOAD,
+            Self::MessageTooBig => close_code::MESSAGE_TOO_BIG,
         }
     }
 }
@@ -348,12 +348,12 @@ fn required_head_len(head: &[u8]) -> usize {
 
 fn parse_close(payload: &[u8]) -> Result<WebSocketEvent, WebSocketError> {
     let (code, reason) = match payload {
-        [] => (code::NO_STATUS, &[][..]),
+        [] => (close_code::NO_STATUS, &[][..]),
         [_] => return Err(WebSocketError::Protocol("truncated close code")),
         [high, low, reason @ ..] => (u16::from_be_bytes([*high, *low]), reason),
     };
-    if code != code::NO_STATUS && !code::is_sendable(code)
-        || payload.len() >= 2 && code == code::NO_STATUS
+    if code != close_code::NO_STATUS && !close_code::is_sendable(code)
+        || payload.len() >= 2 && code == close_code::NO_STATUS
     {
         return Err(WebSocketError::Protocol("invalid close code"));
     }

@@ -1,6 +1,6 @@
 //! Compressed messages: the server's side of `permessage-deflate` (RFC 7692).
 //!
-//! [`negotiate_deflate`] evaluates a client's offer, [`compress`] creates the payload of a frame,
+//! [`negotiate_deflate`] evaluates a client's offer, [`compress_message`] creates the payload of a frame,
 //! and `decode` calls `inflate` for a complete message.
 //!
 //! # Invariants
@@ -62,7 +62,7 @@ const MAX_WINDOW_BITS: u8 = 15;
 /// Accepts the first offer of a client that can be fulfilled (RFC 7692 §5.1). `None` without one.
 #[must_use]
 pub fn negotiate_deflate(head: &RequestHead) -> Option<DeflateParams> {
-    let lines = head.field_all("sec-websocket-extensions");
+    let lines = head.field_values("sec-websocket-extensions");
     let mut offers = lines.flat_map(|line| line.split(|&byte| byte == b','));
     offers.find_map(parse_offer)
 }
@@ -129,7 +129,7 @@ fn parse_window_bits(value: &str) -> Option<u8> {
 
 /// Compresses a whole message. `None` if the result is not shorter.
 #[must_use]
-pub fn compress(payload: &[u8]) -> Option<Vec<u8>> {
+pub fn compress_message(payload: &[u8]) -> Option<Vec<u8>> {
     COMPRESSOR.with_borrow_mut(|compressor| {
         compressor.reset();
         // Capacity of the payload only: a longer result is useless.

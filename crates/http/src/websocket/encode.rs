@@ -1,6 +1,6 @@
 //! Encodes a server's frames: unmasked (RFC 6455 §5.1) and unfragmented.
 
-use super::{Opcode, code};
+use super::{Opcode, close_code};
 
 /// The longest frame head of a server.
 pub const MAX_FRAME_HEAD_BYTES: usize = 10;
@@ -70,21 +70,21 @@ pub fn encode_control_frame(out: &mut Vec<u8>, opcode: Opcode, payload: &[u8]) {
 /// [`code::ABNORMAL_CLOSURE`]) give a frame without a code; an invalid code becomes
 /// [`code::INTERNAL_ERROR`].
 pub fn encode_close_frame(out: &mut Vec<u8>, with: u16, reason: &str) {
-    if matches!(with, code::NO_STATUS | code::ABNORMAL_CLOSURE) {
+    if matches!(with, close_code::NO_STATUS | close_code::ABNORMAL_CLOSURE) {
         return encode_control_frame(out, Opcode::Close, b"");
     }
-    let with = match code::is_sendable(with) {
+    let with = match close_code::is_sendable(with) {
         true => with,
-        false => code::INTERNAL_ERROR,
+        false => close_code::INTERNAL_ERROR,
     };
     let mut payload = with.to_be_bytes().to_vec();
-    payload.extend_from_slice(truncate_reason(reason).as_bytes());
+    payload.extend_from_slice(truncate_close_reason(reason).as_bytes());
     encode_control_frame(out, Opcode::Close, &payload);
 }
 
 /// Truncates a reason to the size of a close frame, at a character boundary (RFC 6455 §5.5.1).
 #[must_use]
-pub fn truncate_reason(reason: &str) -> &str {
+pub fn truncate_close_reason(reason: &str) -> &str {
     let mut end = reason.len().min(MAX_REASON_BYTES);
     while !reason.is_char_boundary(end) {
         end -= 1;

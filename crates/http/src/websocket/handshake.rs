@@ -11,7 +11,7 @@ use crate::{BodyFraming, Method, RequestHead};
 
 /// The result of checking a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum HandshakeRequest {
+pub enum HandshakeCheck {
     /// No WebSocket: an ordinary request, even if it offers another protocol.
     NotWebSocket,
     /// A valid handshake, with the value of `Sec-WebSocket-Accept`.
@@ -24,44 +24,44 @@ pub enum HandshakeRequest {
 
 /// Checks whether a request is a WebSocket handshake.
 #[must_use]
-pub fn check_handshake(head: &RequestHead) -> HandshakeRequest {
+pub fn check_handshake(head: &RequestHead) -> HandshakeCheck {
     if !head.is_upgrade() || !field_contains(head, "upgrade", "websocket") {
-        return HandshakeRequest::NotWebSocket;
+        return HandshakeCheck::NotWebSocket;
     }
     if head.method() != Method::Get {
-        return HandshakeRequest::Invalid("a WebSocket handshake must use GET");
+        return HandshakeCheck::Invalid("a WebSocket handshake must use GET");
     }
     if head.framing() != BodyFraming::None {
-        return HandshakeRequest::Invalid("a WebSocket handshake has no body");
+        return HandshakeCheck::Invalid("a WebSocket handshake has no body");
     }
-    let mut versions = head.field_all("sec-websocket-version");
+    let mut versions = head.field_values("sec-websocket-version");
     if versions.next() != Some(b"13") || versions.next().is_some() {
-        return HandshakeRequest::UnsupportedVersion;
+        return HandshakeCheck::UnsupportedVersion;
     }
-    let mut keys = head.field_all("sec-websocket-key");
+    let mut keys = head.field_values("sec-websocket-key");
     let (Some(key), None) = (keys.next(), keys.next()) else {
-        return HandshakeRequest::Invalid("a WebSocket handshake has one Sec-WebSocket-Key");
+        return HandshakeCheck::Invalid("a WebSocket handshake has one Sec-WebSocket-Key");
     };
     // Sixteen bytes, in base64 (RFC 6455 §4.1).
     let mut nonce = [0; 18];
     if key.len() != 24 || STANDARD.decode_slice(key, &mut nonce) != Ok(16) {
-        return HandshakeRequest::Invalid("Sec-WebSocket-Key is not sixteen bytes in base64");
+        return HandshakeCheck::Invalid("Sec-WebSocket-Key is not sixteen bytes in base64");
     }
     let mut hash = Sha1::new();
     hash.update(key);
     hash.update(GUID);
     let accept = STANDARD.encode(hash.digest().bytes());
-    HandshakeRequest::Valid { accept }
+    HandshakeCheck::Valid { accept }
 }
 
 /// The subprotocols that a client offers, in its order of preference (RFC 6455 §4.1).
-pub fn subprotocols(head: &RequestHead) -> impl Iterator<Item = &[u8]> {
-    head.field_all("sec-websocket-protocol")
+pub fn offered_subprotocols(head: &RequestHead) -> impl Iterator<Item = &[u8]> {
+    head.field_values("sec-websocket-protocol")
         .flat_map(list_elements)
 }
 
 fn field_contains(head: &RequestHead, name: &str, word: &str) -> bool {
-    let mut listed = head.field_all(name).flat_map(list_elements);
+    let mut listed = head.field_values(name).flat_map(list_elements);
     listed.any(|listed| listed.eq_ignore_ascii_case(word.as_bytes()))
 }
 

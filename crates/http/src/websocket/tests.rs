@@ -54,7 +54,7 @@ fn run(bytes: &[u8], piece: usize) -> (Vec<WebSocketEvent>, Option<u16>) {
             match decoder.decode(&mut piece) {
                 Ok(Some(event)) => events.push(event),
                 Ok(None) => break,
-                Err(error) => return (events, Some(error.code())),
+                Err(error) => return (events, Some(error.close_code())),
             }
         }
         assert!(piece.is_empty());
@@ -247,8 +247,8 @@ fn frames_of_ours_have_the_shortest_length() {
     assert_eq!((out.len(), out[0], out[1]), (127, 0x8a, 125));
     for (with, reason, expected) in [
         (1001, "bye", &b"\x88\x05\x03\xe9bye"[..]),
-        (code::NO_STATUS, "x", b"\x88\x00"),
-        (code::ABNORMAL_CLOSURE, "x", b"\x88\x00"),
+        (close_code::NO_STATUS, "x", b"\x88\x00"),
+        (close_code::ABNORMAL_CLOSURE, "x", b"\x88\x00"),
         (7, "", b"\x88\x02\x03\xf3"),
     ] {
         out.clear();
@@ -283,7 +283,7 @@ fn the_handshake_follows_the_rules() {
     let accept = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=".to_owned();
     assert_eq!(
         of("GET", &[asks, key, version]),
-        HandshakeRequest::Valid { accept }
+        HandshakeCheck::Valid { accept }
     );
     let upgrade = "Upgrade: websocket\r\n";
     for (name, fields) in [
@@ -291,7 +291,7 @@ fn the_handshake_follows_the_rules() {
         ("no upgrade", &["Connection: upgrade\r\n", key, version]),
         ("another", &["Connection: upgrade\r\nUpgrade: h2c\r\n", key]),
     ] {
-        assert_eq!(of("GET", fields), HandshakeRequest::NotWebSocket, "{name}");
+        assert_eq!(of("GET", fields), HandshakeCheck::NotWebSocket, "{name}");
     }
     let other = "Sec-WebSocket-Version: 777\r\n";
     for fields in [
@@ -301,7 +301,7 @@ fn the_handshake_follows_the_rules() {
     ] {
         assert_eq!(
             of("GET", fields),
-            HandshakeRequest::UnsupportedVersion,
+            HandshakeCheck::UnsupportedVersion,
             "{fields:?}"
         );
     }
@@ -330,7 +330,7 @@ fn the_handshake_follows_the_rules() {
         ),
     ] {
         assert!(
-            matches!(of(method, fields), HandshakeRequest::Invalid(_)),
+            matches!(of(method, fields), HandshakeCheck::Invalid(_)),
             "{name}"
         );
     }
@@ -342,6 +342,6 @@ fn subprotocols_come_in_the_clients_order() {
         "GET",
         "Sec-WebSocket-Protocol: b, a\r\nSec-WebSocket-Protocol: c,,\r\n",
     );
-    let names: Vec<_> = subprotocols(&head).collect();
+    let names: Vec<_> = offered_subprotocols(&head).collect();
     assert_eq!(names, [b"b", b"a", b"c"]);
 }

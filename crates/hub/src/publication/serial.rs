@@ -11,7 +11,7 @@ use std::borrow::Cow;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
-use penstock_http::websocket::code::is_sendable;
+use penstock_http::websocket::close_code::is_sendable;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 

@@ -12,7 +12,7 @@
 
 use penstock_http::{
     BodyDecoder, BodyFraming, CheckedField, FieldBlock, Method, ParseProgress, ResponseBodyFraming,
-    ResponseHead, ResponseLimits, ResponseScanner, Status,
+    ResponseHead, ResponseHeadLimits, ResponseHeadScanner, Status,
 };
 
 use super::{DecodedEvent, ResponseEnd, ResponseEvent};
@@ -29,7 +29,7 @@ const FIELDS_CAPACITY: usize = 512;
 #[derive(Debug)]
 pub(crate) struct HttpDecoder {
     state: DecoderState,
-    scanner: ResponseScanner,
+    scanner: ResponseHeadScanner,
     is_strict: bool,
     /// The fields of an incomplete head.
     partial_head: Option<Box<ResponseHeadBuilder>>,
@@ -61,8 +61,8 @@ impl HttpDecoder {
         Self {
             state: DecoderState::Head,
             scanner: match is_strict {
-                true => ResponseScanner::new(),
-                false => ResponseScanner::lenient(),
+                true => ResponseHeadScanner::new(),
+                false => ResponseHeadScanner::lenient(),
             },
             is_strict,
             partial_head: None,
@@ -95,7 +95,7 @@ impl HttpDecoder {
                 })?;
                 if decoded.is_done {
                     self.keep_alive &= !decoder.needed_leniency();
-                    let trailers = parse_trailers(decoder.trailers());
+                    let trailers = parse_trailers(decoder.trailer_lines());
                     self.state = DecoderState::Done(trailers);
                     if decoded.content.is_empty() {
                         return Ok(self.end_event(decoded.consumed));
@@ -129,7 +129,7 @@ impl HttpDecoder {
     }
 
     fn decode_head<'a>(&mut self, input: &'a [u8]) -> Result<DecodedEvent<'a>, AttemptFailure> {
-        let limits = ResponseLimits::default();
+        let limits = ResponseHeadLimits::default();
         // Survives partial heads: the scanner returns each field once.
         let mut building = match self.partial_head.take() {
             Some(building) => *building,

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use penstock_client::{ClientError, read_head, read_more};
 use penstock_config::{self as config, HealthCheck, HostHeader, Protocol, ProxyProtocol};
-use penstock_http::ResponseScanner;
+use penstock_http::ResponseHeadScanner;
 use penstock_runtime::{Stream, clock};
 use penstock_wire::gateway::GatewayError;
 use penstock_wire::{ajp, fastcgi, proxy_protocol};
@@ -109,8 +109,8 @@ async fn run_probe(
         Protocol::Ajp => read_until_answer(stream, ajp::parse_probe_response).await,
         _ => {
             let scanner = match config.strict {
-                true => ResponseScanner::new(),
-                false => ResponseScanner::lenient(),
+                true => ResponseHeadScanner::new(),
+                false => ResponseHeadScanner::lenient(),
             };
             let status = read_head(stream, &mut Vec::new(), scanner).await?.status;
             let (low, high) = health.status;

@@ -3,7 +3,7 @@
 //! Small ones are arrays, which the driver queues without an allocation each. The handler makes an
 //! OPEN before its stream is known: the driver writes the id into it.
 
-use penstock_http::websocket::truncate_reason;
+use penstock_http::websocket::truncate_close_reason;
 
 use crate::WireError;
 use crate::frame::{
@@ -78,7 +78,7 @@ pub fn encode_message_head(
 
 /// Appends CLOSE; a reason that is too long is truncated.
 pub fn encode_close(out: &mut Vec<u8>, id: u32, code: u16, reason: &str) {
-    let reason = truncate_reason(reason);
+    let reason = truncate_close_reason(reason);
     let header = encode_stream_header(FrameKind::Close, 0, id, 2 + reason.len());
     out.extend_from_slice(&header);
     out.extend_from_slice(&code.to_le_bytes());

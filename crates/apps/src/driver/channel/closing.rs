@@ -1,6 +1,6 @@
 //! The end of a channel's driver: replies for the requests it has, or their way back to the queue.
 
-use penstock_http::websocket::code;
+use penstock_http::websocket::close_code;
 use penstock_queue::DispatchedJob;
 use penstock_runtime::clock;
 
@@ -58,12 +58,12 @@ impl ChannelDriver {
             Some(StreamState::WebSocket(socket)) => {
                 // A client that reconnects finds the next worker.
                 let code = match self.core.is_retiring {
-                    true => code::SERVICE_RESTART,
-                    false => code::INTERNAL_ERROR,
+                    true => close_code::SERVICE_RESTART,
+                    false => close_code::INTERNAL_ERROR,
                 };
                 socket
                     .pipe
-                    .close_by_worker(code, "the application's worker ended");
+                    .close_by_worker(close_code, "the application's worker ended");
             }
             // A hijacked connection learns of the end by itself.
             Some(

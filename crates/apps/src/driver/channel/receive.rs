@@ -10,7 +10,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use penstock_exchange::{Fault, Reply, RequestTiming};
-use penstock_http::websocket::code;
+use penstock_http::websocket::close_code;
 use penstock_runtime::{buffers, clock};
 use penstock_wire::ChannelEvent;
 use penstock_wire::channel::{WINDOW_BYTES, encode_window};
@@ -110,7 +110,7 @@ impl ChannelDriver {
                 Ok(())
             }
             ChannelEvent::Close { code, reason, .. } => {
-                self.handle_worker_close(id, code, reason);
+                self.handle_worker_close(id, close_code, reason);
                 Ok(())
             }
             ChannelEvent::Window { bytes, .. } => {
@@ -352,7 +352,7 @@ impl ChannelDriver {
             StreamState::WebSocket(socket) => {
                 let (app, pid) = (&self.core.app.name, self.core.pid);
                 log::error!("{app}[{pid}]: a WebSocket ended: {reason}");
-                socket.pipe.close_by_worker(code::INTERNAL_ERROR, "");
+                socket.pipe.close_by_worker(close_code::INTERNAL_ERROR, "");
             }
             StreamState::Hijacked(_)
             | StreamState::AbandonedUnsent(_)

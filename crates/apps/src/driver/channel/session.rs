@@ -17,8 +17,9 @@ use std::time::{Duration, Instant};
 
 use penstock_exchange::{AddressPrefix, Takeover, TakeoverFuture};
 use penstock_http::websocket::{
-    DeflateParams, MessageDecoder, Opcode, WebSocketError, WebSocketEvent, code, compress,
-    compressed_frame_head, encode_close_frame, encode_control_frame, message_frame_head,
+    DeflateParams, MessageDecoder, Opcode, WebSocketError, WebSocketEvent, close_code,
+    compress_message, compressed_frame_head, encode_close_frame, encode_control_frame,
+    message_frame_head,
 };
 use penstock_runtime::{ByteStream, LazyDeadline, buffers, clock};
 
@@ -135,7 +136,7 @@ impl Drop for AcceptedWebSocket {
     fn drop(&mut self) {
         // The client left before the head was sent.
         if let Some(pipe) = self.pipe.take() {
-            pipe.close_by_client(code::ABNORMAL_CLOSURE, "");
+            pipe.close_by_client(close_code::ABNORMAL_CLOSURE, "");
         }
     }
 }
@@ -252,7 +253,7 @@ impl WebSocketSession {
     fn poll_done(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             if !self.poll_read(cx) || !self.poll_write(cx) {
-                self.pipe.close_by_client(code::ABNORMAL_CLOSURE, "");
+                self.pipe.close_by_client(close_code::ABNORMAL_CLOSURE, "");
                 self.stage = SessionStage::Closed;
                 return Poll::Ready(());
             }
@@ -271,7 +272,7 @@ impl WebSocketSession {
             match self.poll_deadlines(cx) {
                 Poll::Ready(true) => {}
                 Poll::Ready(false) => {
-                    self.pipe.close_by_client(code::ABNORMAL_CLOSURE, "");
+                    self.pipe.close_by_client(close_code::ABNORMAL_CLOSURE, "");
                     self.stage = SessionStage::Closed;
                     self.client.abort();
                     return Poll::Ready(());
@@ -371,7 +372,7 @@ impl WebSocketSession {
         }
         match self.stage {
             SessionStage::Open => {
-                self.close_client(code::TRY_AGAIN_LATER, "too many unfinished messages");
+                self.close_client(close_code::TRY_AGAIN_LATER, "too many unfinished messages");
             }
             _ => self.stage = SessionStage::Closed,
         }
@@ -392,10 +393,10 @@ impl WebSocketSession {
             }
             WebSocketEvent::Pong => {}
             WebSocketEvent::Close { code, reason } => {
-                self.pipe.close_by_client(code, &reason);
+                self.pipe.close_by_client(close_code, &reason);
                 if self.stage == SessionStage::Open {
                     // RFC 6455 §5.5.1: the client's own code is returned.
-                    encode_close_frame(&mut self.control_frames, code, "");
+                    encode_close_frame(&mut self.control_frames, close_code, "");
                 }
                 self.stage = SessionStage::Closed;
             }
@@ -405,7 +406,7 @@ impl WebSocketSession {
     /// Fails the connection. A client whose bytes cannot be followed has no close to wait for.
     fn fail_connection(&mut self, error: WebSocketError) {
         if self.stage == SessionStage::Open {
-            self.close_client(error.code(), &error.to_string());
+            self.close_client(error.close_code(), &error.to_string());
         }
         self.stage = SessionStage::Failed;
         // Later bytes are dropped.
@@ -414,12 +415,12 @@ impl WebSocketSession {
 
     /// Closes from the server's side, because of the client.
     fn close_client(&mut self, code: u16, reason: &str) {
-        self.pipe.close_by_client(code, reason);
-        self.begin_close(code, reason);
+        self.pipe.close_by_client(close_code, reason);
+        self.begin_close(close_code, reason);
     }
 
     fn begin_close(&mut self, code: u16, reason: &str) {
-        encode_close_frame(&mut self.control_frames, code, reason);
+        encode_close_frame(&mut self.control_frames, close_code, reason);
         self.stage = SessionStage::Closing(clock::now() + self.timeouts.close);
     }
 
@@ -467,7 +468,7 @@ impl WebSocketSession {
                 match self.pipe.take_for_client(cx, credit) {
                     PipeItem::Message(message) => self.encode_message(message),
                     PipeItem::Close(code, reason) => {
-                        encode_close_frame(&mut self.write_buffer, code, &reason);
+                        encode_close_frame(&mut self.write_buffer, close_code, &reason);
                         self.stage = SessionStage::Closing(clock::now() + self.timeouts.close);
                         break;
                     }
@@ -486,7 +487,7 @@ impl WebSocketSession {
         self.written_cost += window_cost(payload.len());
         let compression = self.compression.as_ref();
         let covers = compression.is_some_and(|with| with.deflate.should_compress(payload.len()));
-        let (head, payload) = match covers.then(|| compress(&payload)).flatten() {
+        let (head, payload) = match covers.then(|| compress_message(&payload)).flatten() {
             Some(short) => (compressed_frame_head(is_text, short.len()), short),
             None => (message_frame_head(is_text, payload.len()), payload),
         };
@@ -550,19 +551,20 @@ impl WebSocketSession {
         }
         if room == Some(at) {
             if self.client.is_ended() {
-                self.pipe.abort_by_client(code::ABNORMAL_CLOSURE, "");
+                self.pipe.abort_by_client(close_code::ABNORMAL_CLOSURE, "");
                 return Poll::Ready(false);
             }
             let reason = "the application takes no messages";
-            self.pipe.abort_by_client(code::POLICY_VIOLATION, reason);
-            self.begin_close(code::POLICY_VIOLATION, reason);
+            self.pipe
+                .abort_by_client(close_code::POLICY_VIOLATION, reason);
+            self.begin_close(close_code::POLICY_VIOLATION, reason);
             return Poll::Ready(true);
         }
         if look == Some(at) {
             return Poll::Ready(true);
         }
         if message == Some(at) {
-            self.close_client(code::POLICY_VIOLATION, "a message took too long");
+            self.close_client(close_code::POLICY_VIOLATION, "a message took too long");
             return Poll::Ready(true);
         }
         if silent == Some(at) && self.stage == SessionStage::Open && !self.is_pinged {
@@ -590,10 +592,10 @@ impl Drop for WebSocketSession {
             .held_message_bytes
             .update(self.prefix, (self.held_bytes, 0), &self.message_limits);
         if self.stage == SessionStage::Open {
-            self.pipe.close_by_client(code::ABNORMAL_CLOSURE, "");
+            self.pipe.close_by_client(close_code::ABNORMAL_CLOSURE, "");
             if !self.has_begun_frames() {
                 let mut frame = Vec::new();
-                encode_close_frame(&mut frame, code::GOING_AWAY, "the server stops");
+                encode_close_frame(&mut frame, close_code::GOING_AWAY, "the server stops");
                 // No reply is awaited.
                 let _ = self.client.try_write(&[IoSlice::new(&frame)]);
             }

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use penstock_http::websocket::code;
+use penstock_http::websocket::close_code;
 use penstock_runtime::clock;
 use penstock_wire::channel::{MESSAGE_OVERHEAD, WINDOW_BYTES};
 use penstock_wire::{AcceptHeadView, WireError};
@@ -65,7 +65,7 @@ impl ChannelDriver {
             StreamState::AwaitingResponse(start) => start,
             StreamState::AbandonedUnsent(_) | StreamState::Discarding => {
                 // The client has left: STREAM_CANCEL and this frame have crossed.
-                self.close_socket(id, code::ABNORMAL_CLOSURE, "");
+                self.close_socket(id, close_code::ABNORMAL_CLOSURE, "");
                 return Ok(());
             }
             _ => return Err(unexpected_frame("a second answer", id)),
@@ -78,7 +78,7 @@ impl ChannelDriver {
             Err(error) => {
                 let fault = app_protocol_error(format!("response head: {error}"));
                 self.answer_request(id, Err(fault.with_timing(timing)));
-                self.close_socket(id, code::INTERNAL_ERROR, "");
+                self.close_socket(id, close_code::INTERNAL_ERROR, "");
                 return Ok(());
             }
         };
@@ -90,7 +90,7 @@ impl ChannelDriver {
         let is_sent = answer.is_ok();
         self.answer_request(id, answer.map(Reply::from));
         if !is_sent {
-            self.close_socket(id, code::INTERNAL_ERROR, "");
+            self.close_socket(id, close_code::INTERNAL_ERROR, "");
             return Ok(());
         }
         if let Some(entry) = self.streams.entry(id) {
@@ -151,15 +151,15 @@ impl ChannelDriver {
                 self.core.pid
             );
             self.core.app.metrics.failed_requests.increment();
-            socket.pipe.close_by_worker(code::INTERNAL_ERROR, "");
-            return self.close_socket(id, code::INVALID_PAYLOAD, "text that is not UTF-8");
+            socket.pipe.close_by_worker(close_code::INTERNAL_ERROR, "");
+            return self.close_socket(id, close_code::INVALID_PAYLOAD, "text that is not UTF-8");
         }
         socket.pipe.send_to_client(PipeMessage { is_text, payload });
     }
 
     pub(super) fn handle_worker_close(&mut self, id: u32, code: u16, reason: &str) {
         match self.end_stream(id) {
-            Some(StreamState::WebSocket(socket)) => socket.pipe.close_by_worker(code, reason),
+            Some(StreamState::WebSocket(socket)) => socket.pipe.close_by_worker(close_code, reason),
             Some(StreamState::AwaitingResponse(mut start)) => {
                 let cause = "closed a WebSocket that it had not accepted";
                 start.job.answer(Err(app_protocol_error(cause)));
@@ -214,7 +214,7 @@ impl ChannelDriver {
                     has_sent = true;
                 }
                 PipeItem::Close(code, reason) => {
-                    return self.close_socket(id, code, &reason);
+                    return self.close_socket(id, close_code, &reason);
                 }
                 PipeItem::Nothing => break,
             }

@@ -12,7 +12,7 @@
 
 use std::os::fd::OwnedFd;
 
-use penstock_http::{BodyDecoder, ParseProgress, ResponseLimits, ResponseScanner};
+use penstock_http::{BodyDecoder, ParseProgress, ResponseHeadLimits, ResponseHeadScanner};
 
 use super::tally::{LossCause, StreamCounters};
 use crate::hold::numbered_message::NumberedMessage;
@@ -52,7 +52,7 @@ enum StreamStage {
 #[derive(Debug)]
 struct PartialInput {
     bytes: Vec<u8>,
-    scanner: ResponseScanner,
+    scanner: ResponseHeadScanner,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -124,7 +124,7 @@ impl HeldStream {
             return self.receive_body(received, at, tally);
         }
         let mut rest = self.partial.take();
-        let mut fresh = ResponseScanner::new();
+        let mut fresh = ResponseHeadScanner::new();
         let (bytes, scanner) = match &mut rest {
             Some(rest) => {
                 rest.bytes.extend_from_slice(received);
@@ -166,7 +166,7 @@ impl HeldStream {
     fn read_heads(
         &mut self,
         bytes: &[u8],
-        scanner: &mut ResponseScanner,
+        scanner: &mut ResponseHeadScanner,
     ) -> Result<(usize, bool), LossCause> {
         let mut taken = 0;
         loop {
@@ -267,7 +267,7 @@ impl HeldStream {
         let rest = self.partial.get_or_insert_with(|| {
             Box::new(PartialInput {
                 bytes: Vec::new(),
-                scanner: ResponseScanner::new(),
+                scanner: ResponseHeadScanner::new(),
             })
         });
         rest.bytes.extend_from_slice(content);
@@ -309,7 +309,7 @@ impl HeldStream {
 }
 
 /// The limits of a response.
-const RESPONSE_LIMITS: ResponseLimits = ResponseLimits {
+const RESPONSE_LIMITS: ResponseHeadLimits = ResponseHeadLimits {
     max_head_bytes: 16 << 10,
     max_fields: 128,
 };

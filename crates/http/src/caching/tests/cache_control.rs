@@ -95,7 +95,7 @@ fn tells_qualified_no_cache_and_private_from_unqualified() {
     ] {
         let found = response(&[&format!("no-cache{argument}, max-age=1")]);
         assert_eq!(
-            (found.no_cache, &found.withheld),
+            (found.no_cache, &found.withheld_fields),
             (
                 unqualified,
                 &names.iter().map(|n| (*n).to_owned()).collect()
@@ -104,7 +104,7 @@ fn tells_qualified_no_cache_and_private_from_unqualified() {
         );
         let found = response(&[&format!("private{argument}")]);
         assert_eq!(
-            (found.private, found.withheld.len()),
+            (found.private, found.withheld_fields.len()),
             (unqualified, names.len()),
             "{argument}"
         );

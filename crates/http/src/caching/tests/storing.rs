@@ -330,7 +330,7 @@ fn keeps_all_fields_but_those_of_the_connection() {
         "Content-Type: text/html | X-New-Thing: 1 | X-New-Thing: 2 | Warning: 110 a \"b\" | \
          Date: {0}",
     );
-    assert_eq!(stored_fields(&fields, secs(T)), kept);
+    assert_eq!(storable_fields(&fields, secs(T)), kept);
 }
 
 #[test]
@@ -342,7 +342,7 @@ fn withholds_fields_that_qualified_directives_name() {
         "X-Accel-Expires: 9 | Cache-Control: private=\"x-a,x-b,x-c\"",
     ] {
         let fields = block(&format!("X-A: 1 | X-B: 2 | X-C: 3 | X-D: 4 | {control}"));
-        let kept = stored_fields(&fields, secs(T));
+        let kept = storable_fields(&fields, secs(T));
         let names: Vec<_> = ["x-a", "x-b", "x-c", "x-d"]
             .map(|name| kept.contains(name))
             .into();
@@ -358,7 +358,7 @@ fn a_stored_response_has_a_date() {
         ("Date: {-5} | X: 1", "Date: {-5} | X: 1"),
     ] {
         assert_eq!(
-            stored_fields(&block(fields), secs(T)),
+            storable_fields(&block(fields), secs(T)),
             block(expected),
             "{fields}"
         );

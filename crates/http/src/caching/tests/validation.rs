@@ -148,12 +148,16 @@ fn head_agrees_when_nothing_differs() {
         ),
     ] {
         assert_eq!(
-            head_matches_stored(&stored, 5, &block(head)),
+            head_response_matches_stored(&stored, 5, &block(head)),
             expected,
             "{head}"
         );
     }
-    assert!(!head_matches_stored(&block(""), 5, &block("ETag: \"a\"")));
+    assert!(!head_response_matches_stored(
+        &block(""),
+        5,
+        &block("ETag: \"a\"")
+    ));
 }
 
 #[test]
@@ -226,7 +230,7 @@ fn answers_conditions_of_clients() {
         (200, "ETag: \"a\"", String::new(), Proceed),
     ] {
         let status = Status::new(code).unwrap();
-        let found = evaluate_condition(&get(&asked), status, &block(stored), secs(T));
+        let found = evaluate_stored_preconditions(&get(&asked), status, &block(stored), secs(T));
         assert_eq!(found, expected, "{code} {stored} / {asked}");
     }
 }

@@ -25,7 +25,7 @@ fn read(framing: BodyFraming, pieces: &[&[u8]]) -> Outcome {
     }
     Ok((
         content,
-        decoder.trailers().to_vec(),
+        decoder.trailer_lines().to_vec(),
         rest.len(),
         decoder.is_done(),
     ))
@@ -98,7 +98,7 @@ fn a_lenient_decoder_reads_what_old_servers_write() {
             }
             assert!(decoder.is_done(), "{name}");
             assert_eq!(content, b"hello", "{name}");
-            assert_eq!(decoder.trailers(), trailers.as_bytes(), "{name}");
+            assert_eq!(decoder.trailer_lines(), trailers.as_bytes(), "{name}");
             let is_regular = name == "as it should be" || name == "a trailer that frames";
             assert_eq!(decoder.needed_leniency(), !is_regular, "{name}");
         }

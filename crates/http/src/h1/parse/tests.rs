@@ -194,7 +194,7 @@ fn the_target_of_an_absolute_form_wins_over_host() {
         let head = accepted(text.as_bytes());
         assert_eq!(head.host(), host, "{target} {field}");
         // The field has the same value.
-        let hosts: Vec<_> = head.field_all("host").collect();
+        let hosts: Vec<_> = head.field_values("host").collect();
         assert_eq!(hosts, [host.as_bytes()], "{target} {field}");
         assert_eq!(head.target_path_query(), "/x");
     }
@@ -266,7 +266,7 @@ fn gives_fields_in_order_and_by_name() {
     assert_eq!(head.field("empty"), Some(&b""[..]));
     assert_eq!(head.field("absent"), None);
     assert_eq!(
-        head.field_all("X-a").collect::<Vec<_>>(),
+        head.field_values("X-a").collect::<Vec<_>>(),
         [&b"1"[..], b"\xff"]
     );
     assert_eq!(head.field_count(), 4);

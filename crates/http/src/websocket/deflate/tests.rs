@@ -136,7 +136,7 @@ fn messages_come_back_as_they_went_whatever_their_fragments() {
     let text = "To be, or not to be: that is the question. ".repeat(400);
     for len in [512, 1000, 5000, text.len()] {
         let message = &text.as_bytes()[..len];
-        let compressed = compress(message).expect("it is shorter");
+        let compressed = compress_message(message).expect("it is shorter");
         assert!(compressed.len() < len / 2);
         for fragments in [1, 2, 7] {
             let got = read(&frames(&compressed, fragments), len);
@@ -165,25 +165,33 @@ fn messages_come_back_as_they_went_whatever_their_fragments() {
         noise.to_be_bytes()[3]
     });
     let noise: Vec<u8> = noise.take(4096).collect();
-    assert_eq!(compress(&noise), None, "what does not get shorter stays");
+    assert_eq!(
+        compress_message(&noise),
+        None,
+        "what does not get shorter stays"
+    );
 }
 
 #[test]
 fn nothing_unfolds_beyond_the_limit_and_what_is_broken_has_its_code() {
-    let zeros = compress(&vec![b'0'; 200_000]).unwrap();
+    let zeros = compress_message(&vec![b'0'; 200_000]).unwrap();
     assert!(zeros.len() < 2000);
     for (max, expected) in [(200_000, None), (199_999, Some(1009)), (1000, Some(1009))] {
         let got = read(&frames(&zeros, 1), max);
-        assert_eq!(got.err().map(WebSocketError::code), expected, "{max}");
+        assert_eq!(got.err().map(WebSocketError::close_code), expected, "{max}");
     }
-    let not_text = compress(&[0xff; 1000]).unwrap();
+    let not_text = compress_message(&[0xff; 1000]).unwrap();
     for (name, bytes, code) in [
         ("no deflate at all", vec![0xff; 40], 1007),
         ("text that is none", not_text, 1007),
         ("a block type that is not there", vec![0x06; 3], 1007),
     ] {
         let got = read(&frames(&bytes, 1), 100_000);
-        assert_eq!(got.err().map(WebSocketError::code), Some(code), "{name}");
+        assert_eq!(
+            got.err().map(WebSocketError::close_code),
+            Some(code),
+            "{name}"
+        );
     }
 }
 
@@ -197,11 +205,15 @@ fn the_bit_is_for_the_first_frame_of_a_message_and_only_where_agreed() {
     ] {
         let mut decoder = MessageDecoder::new(100).with_deflate();
         let error = decoder.decode(&mut &bytes[..]);
-        assert_eq!(error.err().map(WebSocketError::code), Some(1002), "{name}");
+        assert_eq!(
+            error.err().map(WebSocketError::close_code),
+            Some(1002),
+            "{name}"
+        );
     }
     let mut decoder = MessageDecoder::new(100);
     let error = decoder.decode(&mut &frame(0xc1)[..]);
-    assert_eq!(error.err().map(WebSocketError::code), Some(1002));
+    assert_eq!(error.err().map(WebSocketError::close_code), Some(1002));
     // A message without the bit is uncompressed, even if the extension was negotiated.
     let mut decoder = MessageDecoder::new(100).with_deflate();
     let bytes = [&[0x81, 0x82, 0, 0, 0, 0][..], b"ok"].concat();

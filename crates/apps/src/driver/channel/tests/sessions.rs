@@ -1,6 +1,6 @@
 //! The session of one client: pings, patience, and a server that stops.
 
-use penstock_http::websocket::{compress, negotiate_deflate};
+use penstock_http::websocket::{compress_message, negotiate_deflate};
 use penstock_runtime::loops;
 use std::task::Waker;
 
@@ -60,7 +60,7 @@ async fn fill(client: &Client) {
 
 fn closed(pipe: &WebSocketPipe) -> Option<u16> {
     match pipe.take_for_worker(u32::MAX) {
-        PipeItem::Close(code, _) => Some(code),
+        PipeItem::Close(code, _) => Some(close_code),
         _ => None,
     }
 }
@@ -260,7 +260,7 @@ fn what_a_client_compresses_unfolds_only_as_far_as_there_is_room() {
         let (ours, theirs) = socket_pair();
         // Some ten kilobytes, read at once, that are ten megabytes.
         let message = vec![b'0'; 100_000];
-        let folded = frame(0xc1, &compress(&message).unwrap());
+        let folded = frame(0xc1, &compress_message(&message).unwrap());
         let early = [folded.repeat(100), frame(0x81, b"last")].concat();
         assert!(early.len() < 64 * 1024, "{}", early.len());
         let session = Box::new(agreed).take_over(Arc::new(ours), early);
@@ -293,7 +293,9 @@ fn what_a_client_compresses_unfolds_only_as_far_as_there_is_room() {
             let is_text = true;
             pipe.send_to_client(PipeMessage { is_text, payload });
         }
-        client.expect(0xc1, &compress(&message).unwrap()).await;
+        client
+            .expect(0xc1, &compress_message(&message).unwrap())
+            .await;
         client.expect(0x81, b"short").await;
         client.send(0x88, b"").await;
         client.expect(0x88, b"").await;
